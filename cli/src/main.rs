@@ -1,0 +1,2 @@
+//! The command `slat`.
+fn main() {}

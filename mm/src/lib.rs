@@ -1,0 +1,1 @@
+//! A primary MMU in user space on real memory, for slat

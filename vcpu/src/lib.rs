@@ -1,0 +1,1 @@
+//! Software vCPUs that really cache translations, and their guests, for slat
