@@ -1,1 +1,78 @@
-//! slat
+//! Second-level address translation: the memory-virtualization engine of a hypervisor.
+//!
+//! A guest's physical memory is an illusion made of two translations: memslots map guest frames to host
+//! addresses, the host's primary MMU maps those to frames. This crate keeps the product of both in a page table
+//! that hardware (or a software vCPU) walks, and keeps it true while hundreds of vCPUs fault in parallel and the
+//! host changes its mind underneath.
+//!
+//! ```
+//! use slat::{table::{TableMemory, formats::Ept4}, *};
+//!
+//! /// The one thing we ask of the world: what is at a host address? Here: frame = address, for ever.
+//! struct Identity;
+//! unsafe impl TableMemory for Identity {} // table pages from the global allocator
+//! impl Host for Identity {
+//!     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+//!         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+//!     }
+//! }
+//!
+//! // Build a VM: the page-table format is a type.
+//! let mut idle = Idle::take().unwrap(); // proof that this thread may sleep
+//! let vm: Vm<Ept4, _> = Vm::<Ept4, _>::builder(Identity).vcpus(4).build()?;
+//! vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+//!
+//! // A vCPU faults: slot → host → install.
+//! let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+//! let fault = Fault { gpa: Gpa(0x5123), access: Access::Write };
+//! assert_eq!(vcpu.fault(&mut idle, fault)?, Done::Mapped(Level::K4));
+//! assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x40005));
+//!
+//! // The host unmaps the page: the guest loses it before the host does.
+//! let mut change = vm.invalidate(Span::new(Hva(0x4000_5000), Hva(0x4000_6000)), Why::Unmap);
+//! change.apply(&mut idle).settle(); // at most one shootdown
+//! // … here the host changes its own tables and frees the frame …
+//! drop(change);
+//! assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The rooms, in the order in which data flows
+//!
+//! | room | what happens there |
+//! |---|---|
+//! | [`slots`] | gfn → hva, as snapshots (seed 001) |
+//! | [`fault`] | the pipeline of a fault (seed 003) |
+//! | [`table`] | formats, entries, walks, and how a table page dies (seed 003) |
+//! | [`tlb`] | the flush that an edit owes, and who pays |
+//! | [`notify`] | the primary MMU says why a range changes (seeds 002, 004) |
+//! | [`sync`] | the lock order; who may do what, when |
+//! | [`vm`] | the wiring |
+//! | [`host`] | what is asked of the world |
+#![cfg_attr(not(feature = "std"), no_std)]
+#![deny(missing_docs)]
+
+extern crate alloc;
+
+pub mod addr;
+pub mod fault;
+pub mod host;
+pub mod notify;
+pub mod slots;
+pub mod sync;
+pub mod table;
+pub mod tlb;
+mod vcpu;
+pub mod vm;
+
+pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+pub use fault::{Done, Fault, FaultError};
+pub use host::{Host, HostError, HostPage, VcpuId};
+pub use notify::{Invalidation, SecondaryMmu, Why};
+pub use slots::{Slot, SlotError, SlotId};
+pub use sync::gate::MmuLock;
+pub use sync::idle::Idle;
+pub use table::{Access, Format, Leaf, Mapping, Perms, TableMemory, Walk};
+pub use tlb::{FlushDebt, Translations};
+pub use vcpu::{InGuest, Vcpu};
+pub use vm::{Builder, Stats, Vm};

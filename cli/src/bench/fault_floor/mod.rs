@@ -1,0 +1,178 @@
+//! `slat bench fault-floor`: what one 4K fault costs, against the least it could cost.
+//!
+//! ```text
+//! floor    walk three levels, CAS the leaf; no lock, no slots, no accounting      floor.rs
+//! slat     the whole fault path, under each MMU lock policy                       ours.rs
+//! peers    other crates' mappers, `&mut` and therefore behind one lock            peers/
+//! ```
+//! Every vCPU is a thread on a CPU of its own, with a share of guest memory of its own; every fault maps one
+//! 4K page that is not mapped. A lap (race.rs) goes through the share twice: `cold`, on an empty table, and,
+//! after everything is unmapped again, `present`: all tables stand and only holes are filled, the steady
+//! state of a guest whose pages come and go. All entrants take their table memory from one pool of
+//! prefaulted huge pages (tables.rs) and map the same frames.
+//!
+//! A figure is the time of a share divided by its faults, averaged over the threads.
+
+mod floor;
+mod peers;
+mod race;
+mod tables;
+
+use super::harness::{Series, interleave, shuffle};
+use super::machine::Machine;
+use super::report::{Check, Report, Row, params};
+use super::{Error, size};
+use clap::ValueEnum;
+use floor::Floor;
+use race::{Course, Entrant, Lap, Tally};
+use serde_json::{Map, Value};
+use slat::addr::{Gfn, Level, PAGE_SIZE, Pfn, Span};
+use std::io::{IsTerminal, stderr};
+use std::process::ExitCode;
+
+/// What one 4K fault costs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench fault-floor -b 256M -v 1,2")]
+pub struct FaultFloor {
+    /// Counted rounds; every figure is the median of as many laps
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Guest memory that each vCPU faults in, page by page: 4K, 2M, 1G
+    #[arg(short, long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    bytes: u64,
+    /// Numbers of vCPUs to measure with, a thread each
+    #[arg(short, long, value_name = "N,…", default_value = "1,2", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    vcpus: Vec<u16>,
+    /// Orders in which a vCPU touches its pages
+    #[arg(long, value_name = "ORDER,…", default_value = "sequential,random", value_delimiter = ',')]
+    order: Vec<Order>,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+/// The order in which a vCPU touches its pages.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Order {
+    /// Ascending.
+    Sequential,
+    /// Shuffled, the same way in every run.
+    Random,
+}
+
+impl Order {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sequential => "sequential",
+            Self::Random => "random",
+        }
+    }
+}
+
+/// The highest guest address plus one that every entrant's format can translate: the lower half of 48 bits.
+const GUEST_LIMIT: u64 = 1 << 47;
+
+/// The host frame behind a guest frame, the same for every entrant: a memslot's arithmetic and no more.
+fn backing(gfn: Gfn) -> Pfn {
+    Pfn(gfn.0 + (1 << 24))
+}
+
+impl FaultFloor {
+    /// Runs every setting, prints the report, and returns the exit status.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        let pages = self.bytes / PAGE_SIZE;
+        if pages == 0 || !self.bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(Error::Usage(format!("--bytes: {} is not a multiple of 4K above zero", self.bytes)));
+        }
+        // Each share starts on a 2 MiB boundary, so that no two vCPUs ever fill the same leaf table.
+        let stride = pages.next_multiple_of(Level::M2.pages());
+        let most = u64::from(self.vcpus.iter().copied().max().unwrap_or(1));
+        if stride.checked_mul(most).is_none_or(|pages| pages > GUEST_LIMIT / PAGE_SIZE) {
+            return Err(Error::Usage(format!("--bytes: {most} times {} is past 128T", self.bytes)));
+        }
+
+        let entrants = entrants();
+        let (mut present, mut cold) = (Vec::new(), Vec::new());
+        let mut tallies = vec![Tally::default(); entrants.len()];
+        for &vcpus in &self.vcpus {
+            for &order in &self.order {
+                if stderr().is_terminal() {
+                    eprintln!("{vcpus} vCPU(s), {} order: {} rounds", order.name(), self.runs);
+                }
+                let course = course(vcpus, stride, pages, order);
+                let laps = interleave(self.runs as usize, &entrants, |entrant| entrant.lap(&course));
+                for (tally, laps) in tallies.iter_mut().zip(&laps) {
+                    for lap in laps {
+                        tally.add(&lap.tally);
+                    }
+                }
+                let params = |tables| params! { "tables": tables, "vcpus": vcpus, "order": order.name() };
+                present.extend(compare(&entrants, &laps, |lap| lap.present, &params("present")));
+                cold.extend(compare(&entrants, &laps, |lap| lap.cold, &params("cold")));
+            }
+        }
+        let checks =
+            entrants.iter().zip(&tallies).flat_map(|(who, tally)| checks(&who.name, tally)).collect();
+        let report = Report {
+            bench: "fault-floor",
+            machine: Machine::detect(),
+            params: params! { "runs": self.runs, "bytes_per_vcpu": self.bytes },
+            // The steady state first.
+            rows: present.into_iter().chain(cold).collect(),
+            checks,
+        };
+        Ok(report.finish(self.json)?)
+    }
+}
+
+/// Who runs. The first is slat as it ships; all others are compared with it.
+fn entrants() -> Vec<Entrant> {
+    let mut entrants = vec![Entrant::new("floor: walk + CAS", |_| Floor::new())];
+    entrants.extend(peers::entrants());
+    entrants
+}
+
+/// A share for each vCPU, its pages in the order asked for.
+fn course(vcpus: u16, stride: u64, pages: u64, order: Order) -> Course {
+    let shares = (0..u64::from(vcpus)).map(|vcpu| {
+        let span = Span::sized(Gfn(vcpu * stride), pages);
+        let mut gfns: Vec<Gfn> = (span.start.0..span.end.0).map(Gfn).collect();
+        if matches!(order, Order::Random) {
+            shuffle(&mut gfns);
+        }
+        (span, gfns)
+    });
+    Course::new(shares.collect())
+}
+
+/// Rows of one setting and pass: every other entrant against the first.
+fn compare(
+    entrants: &[Entrant],
+    laps: &[Vec<Lap>],
+    pass: impl Fn(&Lap) -> f64,
+    params: &Map<String, Value>,
+) -> Vec<Row> {
+    let figure = |laps: &[Lap]| Series::new(laps.iter().map(&pass).collect());
+    let slat = figure(&laps[0]);
+    let rest = entrants.iter().zip(laps).skip(1);
+    rest.map(|(entrant, laps)| {
+        let row = Row::compare(&entrant.name, params.clone(), "ns/fault", &figure(laps), &slat);
+        row.answering(entrant.seed)
+    })
+    .collect()
+}
+
+/// What one entrant must have done for its figures to count.
+fn checks(name: &str, tally: &Tally) -> [Check; 3] {
+    let check = |what: &str, good: u64, of: u64| Check {
+        name: format!("{name}: {what}"),
+        ok: good == of,
+        detail: format!("{good} of {of}"),
+    };
+    [
+        check("every fault installed a page", tally.installed, tally.faults),
+        check("sampled pages translate to their frames", tally.right, tally.sampled),
+        check("sampled pages are gone between the passes", tally.gone, tally.sampled_gone),
+    ]
+}

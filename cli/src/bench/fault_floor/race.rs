@@ -1,0 +1,226 @@
+//! One lap: an entrant on the course, timed, and then checked.
+//!
+//! An entrant is built anew for each lap. Its threads are pinned, take their handles, and meet at a line
+//! before and after every timed stretch, so nobody unmaps or checks while another is being timed. The timed
+//! stretch is one loop over the thread's frames, compiled once per entrant; building, handles, unmapping and
+//! checking all lie outside it.
+
+use super::super::harness::Line;
+use super::super::machine::pin;
+use super::backing;
+use slat::addr::{Gfn, Pfn, Span};
+use std::hint::black_box;
+use std::thread;
+use std::time::Instant;
+
+/// A table, however guarded, that many vCPUs fault into.
+pub trait Contender: Sync {
+    /// What vCPU `thread` works through. Called on the vCPU's own thread, outside the timed stretch.
+    fn vcpu(&self, thread: usize) -> impl Vcpu;
+}
+
+/// One vCPU's handle on a [`Contender`].
+pub trait Vcpu {
+    /// The timed operation: maps `gfn`, which is not mapped, to its [`backing`]. True if it did.
+    fn fault(&mut self, gfn: Gfn) -> bool;
+    /// Unmaps `gfns`, all of them mapped, and keeps the tables.
+    fn clear(&mut self, gfns: Span<Gfn>);
+    /// The frame that the table holds for `gfn`.
+    fn translate(&mut self, gfn: Gfn) -> Option<Pfn>;
+}
+
+/// What is faulted in: for each vCPU its share, and the share's frames in the order of the faults.
+pub struct Course {
+    shares: Vec<(Span<Gfn>, Vec<Gfn>)>,
+}
+
+/// The outcome of one lap.
+pub struct Lap {
+    /// Nanoseconds per fault into an empty table.
+    pub cold: f64,
+    /// Nanoseconds per fault with all tables present.
+    pub present: f64,
+    /// What the checks saw.
+    pub tally: Tally,
+}
+
+/// Counts behind the checks; each pair must agree.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Faults that installed a page …
+    pub installed: u64,
+    /// … of those taken.
+    pub faults: u64,
+    /// Pages that translated to the right frame after a pass …
+    pub right: u64,
+    /// … of those looked at.
+    pub sampled: u64,
+    /// Pages that did not translate between the passes …
+    pub gone: u64,
+    /// … of those looked at.
+    pub sampled_gone: u64,
+}
+
+/// Somebody who can run a lap.
+pub struct Entrant {
+    /// Name in the report.
+    pub name: String,
+    /// The patch series that a comparison with this entrant answers.
+    pub seed: Option<&'static str>,
+    lap: Box<dyn Fn(&Course) -> Lap>,
+}
+
+impl Course {
+    /// The course of these shares, one per vCPU: disjoint, none of them empty.
+    pub fn new(shares: Vec<(Span<Gfn>, Vec<Gfn>)>) -> Self {
+        Self { shares }
+    }
+}
+
+impl Entrant {
+    /// The entrant that `build` makes for a course.
+    pub fn new<C: Contender>(name: impl Into<String>, build: impl Fn(&Course) -> C + 'static) -> Self {
+        Self { name: name.into(), seed: None, lap: Box::new(move |course| lap(&build(course), course)) }
+    }
+
+    /// Runs one lap.
+    pub fn lap(&self, course: &Course) -> Lap {
+        (self.lap)(course)
+    }
+}
+
+impl Tally {
+    /// Adds what another thread or lap saw.
+    pub fn add(&mut self, other: &Self) {
+        self.installed += other.installed;
+        self.faults += other.faults;
+        self.right += other.right;
+        self.sampled += other.sampled;
+        self.gone += other.gone;
+        self.sampled_gone += other.sampled_gone;
+    }
+}
+
+fn lap<C: Contender>(contender: &C, course: &Course) -> Lap {
+    let line = Line::new(course.shares.len());
+    let threads: Vec<Lap> = thread::scope(|scope| {
+        let runners: Vec<_> = (course.shares.iter().enumerate())
+            .map(|(thread, (span, gfns))| {
+                let line = &line;
+                scope.spawn(move || {
+                    pin(thread);
+                    share(contender.vcpu(thread), *span, gfns, line)
+                })
+            })
+            .collect();
+        // A runner that panics takes the process with it: its fellows would wait at the line for ever.
+        runners.into_iter().map(|runner| runner.join().expect("a vCPU thread panicked")).collect()
+    });
+
+    let mean = |figure: fn(&Lap) -> f64| threads.iter().map(figure).sum::<f64>() / threads.len() as f64;
+    let mut tally = Tally::default();
+    for thread in &threads {
+        tally.add(&thread.tally);
+    }
+    Lap { cold: mean(|lap| lap.cold), present: mean(|lap| lap.present), tally }
+}
+
+/// One thread's part of a lap.
+fn share(mut vcpu: impl Vcpu, span: Span<Gfn>, gfns: &[Gfn], line: &Line) -> Lap {
+    let mut tally = Tally::default();
+    let cold = pass(&mut vcpu, gfns, line, &mut tally);
+
+    vcpu.clear(span);
+    for gfn in samples(gfns) {
+        tally.sampled_gone += 1;
+        tally.gone += u64::from(vcpu.translate(gfn).is_none());
+    }
+    let present = pass(&mut vcpu, gfns, line, &mut tally);
+    Lap { cold, present, tally }
+}
+
+/// Faults in every frame once; returns nanoseconds per fault.
+fn pass(vcpu: &mut impl Vcpu, gfns: &[Gfn], line: &Line, tally: &mut Tally) -> f64 {
+    line.cross();
+    let start = Instant::now();
+    let installed: u64 = gfns.iter().map(|&gfn| u64::from(vcpu.fault(gfn))).sum();
+    let elapsed = start.elapsed();
+    line.cross();
+
+    tally.installed += black_box(installed);
+    tally.faults += gfns.len() as u64;
+    for gfn in samples(gfns) {
+        tally.sampled += 1;
+        tally.right += u64::from(vcpu.translate(gfn) == Some(backing(gfn)));
+    }
+    elapsed.as_nanos() as f64 / gfns.len() as f64
+}
+
+/// About a thousand frames, spread over all.
+fn samples(gfns: &[Gfn]) -> impl Iterator<Item = Gfn> {
+    gfns.iter().copied().step_by(gfns.len().div_ceil(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use std::collections::BTreeMap;
+
+    /// A map that may lie in three ways, for the checks to find.
+    #[derive(Default)]
+    struct Liar {
+        pages: Mutex<BTreeMap<Gfn, Pfn>>,
+        skips: bool,
+        misplaces: bool,
+        keeps: bool,
+    }
+
+    impl Contender for Liar {
+        fn vcpu(&self, _thread: usize) -> impl Vcpu {
+            self
+        }
+    }
+
+    impl Vcpu for &Liar {
+        fn fault(&mut self, gfn: Gfn) -> bool {
+            let odd = gfn.0 % 2;
+            let frame = backing(gfn) + if self.misplaces { odd } else { 0 };
+            !(self.skips && odd == 1) && self.pages.lock().insert(gfn, frame).is_none()
+        }
+
+        fn clear(&mut self, gfns: Span<Gfn>) {
+            if !self.keeps {
+                self.pages.lock().retain(|&gfn, _| !gfns.contains(gfn));
+            }
+        }
+
+        fn translate(&mut self, gfn: Gfn) -> Option<Pfn> {
+            self.pages.lock().get(&gfn).copied()
+        }
+    }
+
+    /// Two vCPUs of 100 pages.
+    fn tally(build: impl Fn(&Course) -> Liar + 'static) -> Tally {
+        let shares =
+            [0, 512].map(|first| (Span::sized(Gfn(first), 100), (first..first + 100).map(Gfn).collect()));
+        Entrant::new("liar", build).lap(&Course::new(shares.to_vec())).tally
+    }
+
+    #[test]
+    fn an_honest_lap_passes_every_check() {
+        let Tally { installed, faults, right, sampled, gone, sampled_gone } = tally(|_| Liar::default());
+        assert_eq!([installed, right, gone], [faults, sampled, sampled_gone]);
+        assert_eq!([faults, sampled, sampled_gone], [400, 400, 200]);
+    }
+
+    #[test]
+    fn each_kind_of_lie_is_found() {
+        let skips = tally(|_| Liar { skips: true, ..Liar::default() });
+        assert!(skips.installed < skips.faults && skips.right < skips.sampled);
+        let misplaces = tally(|_| Liar { misplaces: true, ..Liar::default() });
+        assert!(misplaces.installed == misplaces.faults && misplaces.right < misplaces.sampled);
+        let keeps = tally(|_| Liar { keeps: true, ..Liar::default() });
+        assert!(keeps.installed < keeps.faults && keeps.gone < keeps.sampled_gone);
+    }
+}

@@ -1,0 +1,161 @@
+//! What every bench here measures with.
+//!
+//! A laptop drifts: its clock, its neighbours and its caches are not the same a second later. So no figure
+//! is taken alone. All entrants run inside one process, once a round, and each round starts with the next
+//! of them ([`interleave`]); drift then falls on all alike, and a figure is the median of its rounds with
+//! their spread beside it ([`Series`]). Threads leave together from a [`Line`].
+
+use std::hint;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Runs every entrant once a round, and returns each entrant's samples in round order.
+///
+/// Round r starts with entrant r, so that nobody always runs first or always follows the same neighbour.
+/// One more round goes before the counted ones: it warms caches and grows the memory pools.
+pub fn interleave<E, S>(rounds: usize, entrants: &[E], mut sample: impl FnMut(&E) -> S) -> Vec<Vec<S>> {
+    for entrant in entrants {
+        sample(entrant);
+    }
+    let mut samples: Vec<Vec<S>> = entrants.iter().map(|_| Vec::with_capacity(rounds)).collect();
+    for round in 0..rounds {
+        for turn in 0..entrants.len() {
+            let who = (round + turn) % entrants.len();
+            samples[who].push(sample(&entrants[who]));
+        }
+    }
+    samples
+}
+
+/// The samples of one figure, one per round. Never empty.
+#[derive(Clone, Debug)]
+pub struct Series {
+    sorted: Vec<f64>,
+}
+
+impl Series {
+    /// # Panics
+    /// Without samples.
+    pub fn new(mut samples: Vec<f64>) -> Self {
+        assert!(!samples.is_empty(), "a figure needs at least one round");
+        samples.sort_by(f64::total_cmp);
+        Self { sorted: samples }
+    }
+
+    /// The middle sample; the mean of the two middle ones when their number is even.
+    pub fn median(&self) -> f64 {
+        let half = self.sorted.len() / 2;
+        if self.sorted.len() % 2 == 1 {
+            self.sorted[half]
+        } else {
+            f64::midpoint(self.sorted[half - 1], self.sorted[half])
+        }
+    }
+
+    /// The least sample.
+    pub fn min(&self) -> f64 {
+        self.sorted[0]
+    }
+
+    /// The greatest sample.
+    pub fn max(&self) -> f64 {
+        self.sorted[self.sorted.len() - 1]
+    }
+}
+
+/// A line that threads cross together, any number of times.
+///
+/// It spins: a thread that has to be woken from sleep starts tens of microseconds late, which is thousands
+/// of faults. It yields now and then, for machines with fewer cores than threads.
+#[derive(Debug)]
+pub struct Line {
+    threads: usize,
+    arrivals: AtomicUsize,
+}
+
+impl Line {
+    /// A line for this many threads (at least one).
+    pub fn new(threads: usize) -> Self {
+        Self { threads, arrivals: AtomicUsize::new(0) }
+    }
+
+    /// Waits until all threads stand at the line.
+    pub fn cross(&self) {
+        const SPINS_BEFORE_YIELD: u32 = 1 << 14;
+        // ORDER(line): what a thread did before the line is visible to all behind it; the release half of
+        // each arrival pairs with the acquire load of those who wait.
+        let before = self.arrivals.fetch_add(1, Ordering::AcqRel);
+        let all = (before / self.threads + 1) * self.threads;
+        let mut spins = 0;
+        while self.arrivals.load(Ordering::Acquire) < all {
+            spins += 1;
+            if spins % SPINS_BEFORE_YIELD == 0 {
+                thread::yield_now();
+            } else {
+                hint::spin_loop();
+            }
+        }
+    }
+}
+
+/// Puts `items` in an order that looks random and is the same in every run.
+pub fn shuffle<T>(items: &mut [T]) {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for last in (1..items.len()).rev() {
+        // xorshift64
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        items.swap(last, (state % (last as u64 + 1)) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn every_round_starts_with_the_next_entrant() {
+        let runs = RefCell::new(Vec::new());
+        let samples = interleave(3, &['a', 'b', 'c'], |who| {
+            runs.borrow_mut().push(*who);
+            runs.borrow().len()
+        });
+        assert_eq!(runs.into_inner().iter().collect::<String>(), "abc abc bca cab".replace(' ', ""));
+        assert_eq!(samples, [[4, 9, 11], [5, 7, 12], [6, 8, 10]], "the first round is not counted");
+    }
+
+    #[test]
+    fn a_figure_is_its_middle_sample() {
+        let odd = Series::new(vec![3.0, 1.0, 100.0]);
+        assert_eq!(format!("{:?}", [odd.min(), odd.median(), odd.max()]), "[1.0, 3.0, 100.0]");
+        assert_eq!(Series::new(vec![4.0, 2.0]).median().to_string(), "3");
+    }
+
+    #[test]
+    fn nobody_crosses_before_all_have_come() {
+        let line = Line::new(3);
+        let came = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for lap in 1..=100 {
+                        came.fetch_add(1, Ordering::Relaxed);
+                        line.cross();
+                        assert!(came.load(Ordering::Relaxed) >= 3 * lap);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_shuffle_keeps_every_item() {
+        let mut items: Vec<u32> = (0..1000).collect();
+        shuffle(&mut items);
+        assert!(!items.is_sorted());
+        items.sort_unstable();
+        assert!(items.into_iter().eq(0..1000));
+    }
+}

@@ -1,0 +1,300 @@
+//! Addresses, one type each, so that a guest frame is never taken for a host frame.
+//!
+//! ```text
+//! Gpa ── >> 12 ──▶ Gfn ── memslot ──▶ Hva ── primary MMU ──▶ Pfn
+//! ```
+//! A number loses its meaning only where a page-table format packs it into an entry, and gets it back
+//! where the format unpacks it. Everything here is `Copy`, one word, and free.
+
+use core::fmt;
+use core::ops::{Add, Range};
+
+/// Base-two logarithm of the smallest page, in bytes.
+pub const PAGE_SHIFT: u32 = 12;
+/// The smallest page, in bytes.
+pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
+/// Base-two logarithm of the entries in one table page.
+pub const INDEX_BITS: u32 = 9;
+
+macro_rules! address {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[repr(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({:#x})"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:#x}", self.0)
+            }
+        }
+
+        impl Add<u64> for $name {
+            type Output = Self;
+            #[inline]
+            fn add(self, rhs: u64) -> Self {
+                Self(self.0 + rhs)
+            }
+        }
+
+        impl Position for $name {
+            #[inline]
+            fn from_raw(raw: u64) -> Self {
+                Self(raw)
+            }
+            #[inline]
+            fn raw(self) -> u64 {
+                self.0
+            }
+        }
+    };
+}
+
+/// A place on one of the number lines of this module: what a [`Span`] is made of.
+pub trait Position: Copy + Ord + fmt::Debug {
+    /// The position with this number.
+    fn from_raw(raw: u64) -> Self;
+    /// Its number: frames for [`Gfn`] and [`Pfn`], bytes for [`Gpa`] and [`Hva`].
+    fn raw(self) -> u64;
+}
+
+address! {
+    /// A guest-physical address, in bytes.
+    Gpa
+}
+address! {
+    /// A guest frame number: a guest-physical address in pages of 4 KiB.
+    Gfn
+}
+address! {
+    /// An address in the host's own address space (the primary MMU's input), in bytes.
+    Hva
+}
+address! {
+    /// A physical frame number, in pages of 4 KiB. "Physical" is whatever the walker of the tables
+    /// understands: machine frames on bare metal, frames of an arena in user space.
+    Pfn
+}
+
+impl Gpa {
+    /// The frame that holds this address.
+    #[inline]
+    pub const fn gfn(self) -> Gfn {
+        Gfn(self.0 >> PAGE_SHIFT)
+    }
+
+    /// The offset inside its 4 KiB page, in bytes.
+    #[inline]
+    pub const fn offset(self) -> u64 {
+        self.0 & (PAGE_SIZE - 1)
+    }
+}
+
+impl Gfn {
+    /// The first address of the frame.
+    #[inline]
+    pub const fn gpa(self) -> Gpa {
+        Gpa(self.0 << PAGE_SHIFT)
+    }
+
+    /// The first frame of the page of size `level` that holds this frame.
+    #[inline]
+    pub const fn base(self, level: Level) -> Self {
+        Self(self.0 & !(level.pages() - 1))
+    }
+}
+
+impl Hva {
+    /// The offset inside its 4 KiB page, in bytes.
+    #[inline]
+    pub const fn offset(self) -> u64 {
+        self.0 & (PAGE_SIZE - 1)
+    }
+}
+
+impl Pfn {
+    /// The first byte of the frame, as a physical address.
+    #[inline]
+    pub const fn address(self) -> u64 {
+        self.0 << PAGE_SHIFT
+    }
+}
+
+/// A level of a table, counted from the leaves: an entry of level 1 maps 4 KiB, of level 2 2 MiB,
+/// of level 3 1 GiB. Higher levels hold tables only.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Level(pub u8);
+
+impl Level {
+    /// 4 KiB.
+    pub const K4: Self = Self(1);
+    /// 2 MiB.
+    pub const M2: Self = Self(2);
+    /// 1 GiB.
+    pub const G1: Self = Self(3);
+
+    /// Frames of 4 KiB that one entry of this level covers.
+    #[inline]
+    pub const fn pages(self) -> u64 {
+        1 << self.shift()
+    }
+
+    /// Bytes that one entry of this level covers.
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        self.pages() << PAGE_SHIFT
+    }
+
+    /// Base-two logarithm of [`pages`](Self::pages).
+    #[inline]
+    pub const fn shift(self) -> u32 {
+        (self.0 as u32 - 1) * INDEX_BITS
+    }
+
+    /// The level below.
+    ///
+    /// # Panics
+    /// At level 1 in debug builds: below a leaf there is memory.
+    #[inline]
+    pub const fn down(self) -> Self {
+        debug_assert!(self.0 > 1);
+        Self(self.0 - 1)
+    }
+
+    /// The level above.
+    #[inline]
+    pub const fn up(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Debug for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::K4 => f.write_str("4K"),
+            Self::M2 => f.write_str("2M"),
+            Self::G1 => f.write_str("1G"),
+            Self(n) => write!(f, "level {n}"),
+        }
+    }
+}
+
+/// A half-open range: `start` is inside, `end` is not. An inverted range is empty.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Span<T> {
+    /// First position inside.
+    pub start: T,
+    /// First position past it.
+    pub end: T,
+}
+
+impl<T: Position> Span<T> {
+    /// From `start` up to, not including, `end`.
+    #[inline]
+    pub const fn new(start: T, end: T) -> Self {
+        Self { start, end }
+    }
+
+    /// `len` positions from `start`; stops at the end of the number line rather than wrap.
+    #[inline]
+    pub fn sized(start: T, len: u64) -> Self {
+        Self { start, end: T::from_raw(start.raw().saturating_add(len)) }
+    }
+
+    /// Positions inside: frames or bytes, by `T`.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.end.raw().saturating_sub(self.start.raw())
+    }
+
+    /// Whether nothing lies inside.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.end <= self.start
+    }
+
+    /// Whether `at` lies inside.
+    #[inline]
+    pub fn contains(&self, at: T) -> bool {
+        self.start <= at && at < self.end
+    }
+
+    /// Whether all of `other` lies inside.
+    #[inline]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
+    /// Whether any position lies in both.
+    #[inline]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        !self.is_empty() && !other.is_empty() && self.start < other.end && other.start < self.end
+    }
+
+    /// What lies in both; empty where nothing does.
+    #[inline]
+    pub fn clamp(&self, other: &Self) -> Self {
+        Self { start: self.start.max(other.start), end: self.end.min(other.end) }
+    }
+
+    /// The smallest span that covers both.
+    #[inline]
+    pub fn hull(&self, other: &Self) -> Self {
+        if self.is_empty() {
+            *other
+        } else if other.is_empty() {
+            *self
+        } else {
+            Self { start: self.start.min(other.start), end: self.end.max(other.end) }
+        }
+    }
+
+    /// Grown outwards to multiples of `unit` (a power of two, in the positions of `T`).
+    #[inline]
+    pub fn widen(&self, unit: u64) -> Self {
+        debug_assert!(unit.is_power_of_two());
+        let end = self.end.raw().checked_add(unit - 1).unwrap_or(u64::MAX);
+        Self { start: T::from_raw(self.start.raw() & !(unit - 1)), end: T::from_raw(end & !(unit - 1)) }
+    }
+}
+
+impl<T: Position> From<Range<T>> for Span<T> {
+    fn from(range: Range<T>) -> Self {
+        Self { start: range.start, end: range.end }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Span<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}..{:?}", self.start, self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_meet_only_where_positions_do() {
+        let a = Span::new(Gfn(10), Gfn(20));
+        assert!(a.overlaps(&Span::new(Gfn(19), Gfn(30))));
+        assert!(!a.overlaps(&Span::new(Gfn(20), Gfn(30))), "adjacent is not overlapping");
+        assert!(!a.overlaps(&Span::new(Gfn(15), Gfn(15))), "an empty span meets nothing");
+        assert_eq!(a.clamp(&Span::new(Gfn(0), Gfn(12))), Span::new(Gfn(10), Gfn(12)));
+        assert_eq!(a.hull(&Span::new(Gfn(0), Gfn(0))), a);
+        assert_eq!(a.widen(16), Span::new(Gfn(0), Gfn(32)));
+        assert_eq!(Span::sized(Gfn(u64::MAX), 5).len(), 0, "the number line ends, it does not wrap");
+    }
+
+    #[test]
+    fn levels_are_powers_of_512() {
+        assert_eq!([Level::K4.bytes(), Level::M2.bytes(), Level::G1.bytes()], [4 << 10, 2 << 20, 1 << 30]);
+        assert_eq!(Gfn(0x12345).base(Level::M2), Gfn(0x12200));
+    }
+}

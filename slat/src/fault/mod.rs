@@ -1,0 +1,300 @@
+//! A fault, from the guest's access to the leaf: the pipeline on one screen.
+//!
+//! ```text
+//! Vcpu::fault
+//!  │  keep a page at hand for every level
+//!  ▼
+//! attempt ───────────────────────────── one section of the read side, no lock, no sleep
+//!  │  walk down                          leaf there? ─▶ `present`: spurious, or permission by one CAS
+//!  │  stamp                              before anybody is asked
+//!  │  slot: vCPU hint, table hint, tree  none? ─▶ MMIO
+//!  │  confirm                            an invalidation covers it? ─▶ retry when it has ended
+//!  │  host.lookup                        it would have to sleep? ─▶ `ask`: stamp, slot, confirm, resolve, walk
+//!  ▼
+//! install: link what is missing; hole not newer than the stamp? CAS hole → leaf
+//! ```
+//! Whatever moved meanwhile, a CAS or the comparison with the stamp fails, and the fault starts again with a
+//! new stamp: precise, per entry ([`crate::notify`] has the other side).
+
+mod present;
+
+use crate::addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+use crate::host::{Host, HostError, HostPage};
+use crate::notify::active::{Stamp, Unconfirmed};
+use crate::slots::Slot;
+use crate::sync::idle::Idle;
+use crate::sync::mode::Shared;
+use crate::sync::prim::Patience;
+use crate::sync::readside::Seat;
+use crate::sync::tally::Count;
+use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::pool::{Cache, NoMemory};
+use crate::table::radix::At;
+use crate::table::walk::Walk;
+use crate::vcpu::{LastSlot, Vcpu};
+use crate::vm::Vm;
+
+/// A guest access that the hardware could not complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The guest-physical address.
+    pub gpa: Gpa,
+    /// What the guest wanted.
+    pub access: Access,
+}
+
+/// How a fault was dealt with: the guest may try again, except after [`Done::Mmio`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Done {
+    /// A page was mapped, of this size.
+    Mapped(Level),
+    /// The permission was given back, in place.
+    Fixed,
+    /// Another vCPU had dealt with it already.
+    Spurious,
+    /// No memslot is there, or the guest wrote to a read-only one: emulate the access.
+    Mmio,
+}
+
+/// Why a fault cannot be dealt with. The VM goes on; what becomes of the vCPU is its owner's business.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultError {
+    /// The host has no page for it.
+    Host(HostError),
+    /// No memory for table pages.
+    NoMemory,
+}
+
+impl core::fmt::Display for FaultError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Host(error) => error.fmt(f),
+            Self::NoMemory => NoMemory.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for FaultError {}
+
+impl From<HostError> for FaultError {
+    fn from(error: HostError) -> Self {
+        Self::Host(error)
+    }
+}
+
+impl From<NoMemory> for FaultError {
+    fn from(_: NoMemory) -> Self {
+        Self::NoMemory
+    }
+}
+
+/// How one attempt ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Done(Done),
+    /// Something moved: again.
+    Retry,
+    /// The host has to be asked in a way that may sleep.
+    Ask,
+    /// What is mapped must go before what the host offers can come.
+    Replace,
+}
+
+impl<F: Format, H: Host> Vcpu<'_, F, H> {
+    /// Deals with a fault. May sleep in the host. Any number of vCPUs fault at once; none waits for another,
+    /// except for an invalidation that covers its own frame.
+    pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+        let mut patience = Patience::default();
+        loop {
+            if self.cache.len() < usize::from(F::LEVELS) {
+                self.vm.top_up(&mut self.cache)?;
+            }
+            let outcome = match self.attempt(idle, fault)? {
+                Outcome::Ask => self.ask(idle, fault)?,
+                outcome => outcome,
+            };
+            match outcome {
+                Outcome::Done(done) => return Ok(done),
+                Outcome::Replace => self.vm.take_away(idle, fault.gpa.gfn()),
+                Outcome::Retry | Outcome::Ask => {
+                    self.seat.tally.add(Count::Retry);
+                    patience.wait();
+                }
+            }
+        }
+    }
+
+    /// One attempt without sleeping.
+    #[inline]
+    fn attempt(&mut self, idle: &mut Idle, fault: Fault) -> Result<Outcome, FaultError> {
+        let gfn = fault.gpa.gfn();
+        let vm = self.vm;
+        let seat = self.seat.seat();
+        if gfn.0 >> F::FRAME_BITS != 0 {
+            return Ok(mmio(self));
+        }
+        let walk = Walk::<F, H, Shared>::on_seat(vm, idle, seat);
+        let at = walk.descend(gfn);
+        if F::is_present(at.word) {
+            return Ok(self.present(&walk, at, fault));
+        }
+        let stamp = vm.active.stamp();
+        let Some(slot) = self.last.slot(vm, seat, gfn, Some(at)) else { return Ok(mmio(self)) };
+        if fault.access == Access::Write && slot.readonly {
+            return Ok(mmio(self));
+        }
+        let hva = slot.hva_of(gfn);
+        if vm.confirm(stamp, gfn, hva).is_err() {
+            return Ok(Outcome::Retry);
+        }
+        match vm.host.lookup(hva, fault.access) {
+            Some(page) if page.writable || fault.access != Access::Write => {
+                let writable = page.writable && !slot.readonly;
+                Ok(install(&walk, &mut self.cache, at, (fault, &slot, HostPage { writable, ..page }), stamp)?)
+            }
+            _ => Ok(Outcome::Ask),
+        }
+    }
+
+    /// The same with the host asked outside of any section, where it may sleep.
+    #[cold]
+    fn ask(&mut self, idle: &mut Idle, fault: Fault) -> Result<Outcome, FaultError> {
+        let gfn = fault.gpa.gfn();
+        let vm = self.vm;
+        let stamp = vm.active.stamp();
+        let Some(slot) = self.last.slot(vm, self.seat.seat(), gfn, None) else { return Ok(mmio(self)) };
+        let hva = slot.hva_of(gfn);
+        if vm.confirm(stamp, gfn, hva).is_err() {
+            return Ok(Outcome::Retry);
+        }
+        let page = vm.host.resolve(idle, hva, fault.access)?;
+        if fault.access == Access::Write && !page.writable {
+            return Err(HostError::Fault.into());
+        }
+        let page = HostPage { writable: page.writable && !slot.readonly, ..page };
+        let walk = Walk::<F, H, Shared>::on_seat(vm, idle, self.seat.seat());
+        let at = walk.descend(gfn);
+        if F::is_present(at.word) {
+            // Mapped meanwhile, or made writable in place: a host that says so without sleeping gets an upgrade.
+            let answers = vm.host.lookup(hva, fault.access).is_some();
+            return Ok(if answers || F::read_leaf(at.word).perms.allows(fault.access) {
+                Outcome::Retry
+            } else {
+                Outcome::Replace
+            });
+        }
+        Ok(install(&walk, &mut self.cache, at, (fault, &slot, page), stamp)?)
+    }
+}
+
+/// Counts and reports an access to no memory.
+fn mmio<F: Format, H: Host>(vcpu: &Vcpu<'_, F, H>) -> Outcome {
+    vcpu.seat.tally.add(Count::Mmio);
+    Outcome::Done(Done::Mmio)
+}
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// The second half of a stamp, for one page.
+    #[inline(always)]
+    pub(crate) fn confirm(&self, stamp: Stamp, gfn: Gfn, hva: Hva) -> Result<(), Unconfirmed> {
+        self.active.confirm(stamp, Span::sized(gfn, 1), Span::sized(hva, PAGE_SIZE))
+    }
+
+    /// The largest page that may map `gfn`: the host's, cut to what policy, format and slot allow.
+    #[inline(always)]
+    fn page_size(&self, gfn: Gfn, slot: &Slot, page: &HostPage, stamp: Stamp) -> Level {
+        if page.level == Level::K4 { Level::K4 } else { self.large_page_size(gfn, slot, page, stamp) }
+    }
+
+    #[cold]
+    fn large_page_size(&self, gfn: Gfn, slot: &Slot, page: &HostPage, stamp: Stamp) -> Level {
+        let mut level = page.level.min(self.policy.max_page).min(F::MAX_LEAF);
+        while level > Level::K4 {
+            let gfns = Span::sized(gfn.base(level), level.pages());
+            let congruent = (slot.hva.0 >> PAGE_SHIFT ^ slot.gfns.start.0) & (level.pages() - 1) == 0;
+            if congruent && slot.gfns.covers(&gfns) {
+                // Rule 11: no invalidation may be active over any part of it.
+                let hvas = Span::sized(slot.hva_of(gfns.start), level.bytes());
+                if self.active.confirm(stamp, gfns, hvas).is_ok() {
+                    break;
+                }
+            }
+            level = level.down();
+        }
+        level
+    }
+}
+
+/// Spends the stamp: hole → leaf, by CAS from the very word that was read.
+#[inline(always)]
+fn install<'w, F: Format, H: Host>(
+    walk: &'w Walk<'_, F, H, Shared>,
+    cache: &mut Cache,
+    mut at: At<'w>,
+    (fault, slot, page): (Fault, &Slot, HostPage),
+    stamp: Stamp,
+) -> Result<Outcome, NoMemory> {
+    let gfn = fault.gpa.gfn();
+    let level = walk.vm.page_size(gfn, slot, &page, stamp);
+    if at.level > level {
+        at = walk.link_down(cache, gfn, at, level)?;
+    }
+    if !at.word.is_hole() || at.word > stamp.newest() {
+        return Ok(Outcome::Retry);
+    }
+    let leaf = Leaf {
+        pfn: Pfn(page.pfn.0 & !(at.level.pages() - 1)),
+        perms: if page.writable { Perms::RWX } else { Perms::RX },
+        host_writable: page.writable,
+        accessed: true,
+        dirty: fault.access == Access::Write,
+    };
+    if at.level > level || at.entry.cas(at.word, F::leaf(&leaf, at.level)).is_err() {
+        return Ok(Outcome::Retry);
+    }
+    walk.seat.tally.add(Count::installed(at.level));
+    Ok(Outcome::Done(Done::Mapped(at.level)))
+}
+
+impl LastSlot {
+    /// The slot of `gfn`: this vCPU's last one, else the hint beside the leaf table, else the tree.
+    #[inline(always)]
+    fn slot<F: Format, H: Host>(
+        &mut self,
+        vm: &Vm<F, H>,
+        seat: &Seat,
+        gfn: Gfn,
+        at: Option<At<'_>>,
+    ) -> Option<Slot> {
+        let generation = vm.active.generation();
+        if self.generation == generation && self.slot.gfns.contains(gfn) {
+            return Some(self.slot);
+        }
+        self.search(vm, seat, gfn, at, generation)
+    }
+
+    #[inline(never)]
+    fn search<F: Format, H: Host>(
+        &mut self,
+        vm: &Vm<F, H>,
+        seat: &Seat,
+        gfn: Gfn,
+        at: Option<At<'_>>,
+        generation: u64,
+    ) -> Option<Slot> {
+        // SAFETY: `at` comes from an open walk, whose section keeps the table page and its note.
+        let hint = at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note().hint });
+        let slot = match hint.and_then(|hint| hint.get(gfn, generation)) {
+            Some(slot) => slot,
+            None => {
+                let slot = vm.memslots.find(&vm.reads, seat, gfn)?;
+                if let Some(hint) = hint {
+                    hint.put(&slot, generation);
+                }
+                slot
+            }
+        };
+        *self = Self { generation, slot };
+        Some(slot)
+    }
+}

@@ -1,0 +1,98 @@
+//! A fault on a leaf that is there: somebody else mapped it meanwhile, or a permission is missing.
+//!
+//! | leaf | access | what happens |
+//! |---|---|---|
+//! | allows it | any | spurious: the TLB was behind |
+//! | the host allowed writes, W is clear | write | tracked write: give W back by one CAS, no stamp, no host |
+//! | the host had it read-only | write | ask the host; the same page, writable now: upgrade in place (rule 10) |
+//!
+//! The upgrade **freezes first**. Between reading a leaf and writing it back with W, the page may be zapped,
+//! given away and mapped again: the same word, another right to it. No CAS sees that. A frozen entry is this
+//! vCPU's alone: whoever invalidates it afterwards replaces it and the thaw fails; whoever did before is seen by
+//! the stamp that is taken *after* the freeze.
+
+use super::{Done, Fault, Outcome};
+use crate::addr::Span;
+use crate::host::{Host, HostPage};
+use crate::sync::mode::Shared;
+use crate::sync::prim::{SeqCst, fence};
+use crate::sync::tally::Count;
+use crate::table::entry::Word;
+use crate::table::format::{Access, Format};
+use crate::table::radix::At;
+use crate::table::walk::Walk;
+use crate::vcpu::Vcpu;
+
+impl<F: Format, H: Host> Vcpu<'_, F, H> {
+    /// See the module's header.
+    #[cold]
+    pub(super) fn present(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
+        if F::read_leaf(at.word).perms.allows(fault.access) {
+            walk.seat.tally.add(Count::Spurious);
+            return Outcome::Done(Done::Spurious);
+        }
+        if fault.access != Access::Write {
+            // Every leaf of ours allows loads and fetches; only the host can say why this one does not.
+            return Outcome::Ask;
+        }
+        if F::host_writable(at.word) {
+            let given = Word(F::set_writable(at.word, true).0 | F::touch(Access::Write));
+            return match at.entry.cas(at.word, given) {
+                Ok(()) => {
+                    walk.seat.tally.add(Count::Permission);
+                    Outcome::Done(Done::Fixed)
+                }
+                Err(_) => Outcome::Retry,
+            };
+        }
+        self.upgrade(walk, at, fault)
+    }
+
+    fn upgrade(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
+        let frozen = Word::frozen(u64::from(self.id.0));
+        if at.entry.cas(at.word, frozen).is_err() {
+            return Outcome::Retry;
+        }
+        // ORDER(upgrade): the frozen entry before the load of W; pairs with the fence in `Active::begin`.
+        fence(SeqCst);
+        let (thawed, outcome) = self.decide(walk, at, fault);
+        match at.entry.cas(frozen, thawed) {
+            Ok(()) => {
+                if outcome == Outcome::Done(Done::Fixed) {
+                    walk.seat.tally.add(Count::Permission);
+                }
+                outcome
+            }
+            // Invalidated meanwhile, by one who owes the flush.
+            Err(_) => Outcome::Retry,
+        }
+    }
+
+    /// With the entry frozen: what to thaw it to. Sleeps nowhere.
+    fn decide(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> (Word, Outcome) {
+        let vm = walk.vm;
+        let gfn = fault.gpa.gfn();
+        let stamp = vm.active.stamp();
+        let Some(slot) = self.last.slot(vm, walk.seat, gfn, None) else { return (at.word, Outcome::Retry) };
+        if slot.readonly {
+            return (at.word, super::mmio(self));
+        }
+        // No invalidation may be active over any part of what the entry maps.
+        let gfns = Span::sized(gfn.base(at.level), at.level.pages());
+        let hvas = Span::sized(slot.hva_of(gfns.start), at.level.bytes());
+        if vm.active.confirm(stamp, gfns, hvas).is_err() {
+            return (at.word, Outcome::Retry);
+        }
+        // The frame of this very 4 KiB, inside a leaf that may be larger.
+        let mine = F::pfn(at.word) + (gfn.0 - gfns.start.0);
+        match vm.host.lookup(slot.hva_of(gfn), Access::Write) {
+            Some(HostPage { pfn, level, writable: true }) if pfn == mine && level >= at.level => {
+                let mut leaf = F::read_leaf(at.word);
+                leaf.perms = leaf.perms.with(crate::Perms::WRITE);
+                (leaf.host_writable, leaf.accessed, leaf.dirty) = (true, true, true);
+                (F::leaf(&leaf, at.level), Outcome::Done(Done::Fixed))
+            }
+            _ => (at.word, Outcome::Ask),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The active set: the word W, the invalidations in flight, and the stamps of faults.
+//!
+//! This is the heart of the engine: how a fault and an invalidation that race are told apart without a lock.
+//! A hole carries the number of the last invalidation that covered it. A fault takes a **stamp** before it asks
+//! the host, and installs by CAS from the very hole it saw, provided that the hole is not newer than the stamp.
+//!
+//! ```text
+//! W = K (newest invalidation, 52 bits) | n (active ones, 12 bits)
+//!
+//! fault                                   invalidation
+//! S := stamp: x := W                      begin: slot := {k = K+1, ranges, unflushed}; CAS W → (k, n+1)
+//! memslot of the gfn                      every hole of the range := hole(k); leaves edited by the plan
+//! confirm: nobody active covers it,       flush; slot := flushed
+//!          and W still = x                the host changes its entry
+//! the host's answer                       end: n := n−1, then clear the slot
+//! hole ≤ hole(S)?  CAS hole → leaf
+//! ```
+//! * An invalidation that begins after the stamp has a number above S: where it has passed, the hole is too new
+//!   and the install is refused; where it has not, it will meet the leaf and take it away.
+//! * One that began before and has ended changed the host first: the fault was told the new page.
+//! * One that is active and covers the frame: the fault waits.
+//! * The second look at W makes the scan a consistent cut: without it an older invalidation that unhooks a
+//!   table hides a newer one that worked inside it. The same look also confirms the memslot, since a slot set
+//!   is published inside an invalidation: an unchanged W means an unchanged set.
+//!
+//! Ended means `n` first, slot second: the other order lets a fault see an empty slot and an old W.
+
+use crate::addr::{Gfn, Hva, Position, Span};
+use crate::sync::prim::{
+    AcqRel, Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
+};
+use crate::table::{Version, Word};
+use alloc::boxed::Box;
+
+const COUNT_BITS: u32 = 64 - Version::BITS;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
+/// Invalidations in flight at once; more wait to begin.
+const SLOTS: usize = 32;
+
+const ACTIVE: u64 = 1;
+const UNFLUSHED: u64 = 2;
+
+/// One invalidation in flight.
+#[derive(Debug, Default)]
+struct Slot {
+    /// Claimed by a thread, before and after it is active.
+    taken: AtomicBool,
+    /// `k << 2 | unflushed << 1 | active`. 54 bits.
+    state: AtomicU64,
+    gfns: [AtomicU64; 2],
+    hvas: [AtomicU64; 2],
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Active {
+    /// On a line of its own with the generation of the slot set: both are read by every fault, written rarely.
+    word: Padded<Shared>,
+    slots: Box<[Padded<Slot>]>,
+}
+
+/// The line that every fault reads.
+#[derive(Debug, Default)]
+struct Shared {
+    w: AtomicU64,
+    /// Number of the published slot set; written inside an invalidation only.
+    generation: AtomicU64,
+}
+
+/// What a fault saw before it asked anybody: spent by its install.
+///
+/// It proves nothing by itself. It bounds what an install may fill: holes of invalidations up to this one.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Stamp {
+    w: u64,
+}
+
+impl Stamp {
+    /// The newest hole that the fault may fill.
+    #[inline(always)]
+    pub(crate) const fn newest(self) -> Word {
+        Word::hole(Version(self.w >> COUNT_BITS))
+    }
+}
+
+/// A fault may not go on yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unconfirmed {
+    /// An active invalidation covers the frame: wait for it.
+    Covered,
+    /// Something began or ended meanwhile: take a new stamp.
+    Moved,
+}
+
+/// An invalidation that has begun. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Ticket<'a> {
+    active: &'a Active,
+    slot: &'a Slot,
+    pub(crate) version: Version,
+}
+
+impl Active {
+    pub(crate) fn new() -> Self {
+        Self { word: Padded::default(), slots: (0..SLOTS).map(|_| Padded::default()).collect() }
+    }
+
+    /// Rule 2, first half: before the memslot is looked up and the host is asked.
+    #[inline(always)]
+    pub(crate) fn stamp(&self) -> Stamp {
+        // ORDER(stamp): Acquire pairs with the Release of `Ticket::drop`: whoever sees an invalidation ended
+        // sees what its host had changed by then.
+        Stamp { w: self.word.w.load(Acquire) }
+    }
+
+    /// Rule 2, second half: after the memslot is known, before the host is asked.
+    #[inline(always)]
+    pub(crate) fn confirm(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> Result<(), Unconfirmed> {
+        if stamp.w & COUNT != 0 && self.covered(gfns, hvas) {
+            return Err(Unconfirmed::Covered);
+        }
+        // ORDER(stamp): Acquire loads before this one stay before it (the memslot's root, the slots of the
+        // scan): whoever published them had moved W first, by a read-modify-write that this load then sees.
+        if self.word.w.load(Acquire) == stamp.w { Ok(()) } else { Err(Unconfirmed::Moved) }
+    }
+
+    /// The number of the published slot set.
+    #[inline(always)]
+    pub(crate) fn generation(&self) -> u64 {
+        // ORDER(publish): Acquire: a set is published before its number; and a fault's second look at W stays
+        // below this load.
+        self.word.generation.load(Acquire)
+    }
+
+    /// A new slot set has been published, inside an invalidation.
+    pub(crate) fn next_generation(&self) {
+        // ORDER(publish): Release; see `generation`.
+        self.word.generation.fetch_add(1, Release);
+    }
+
+    #[cold]
+    fn covered(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+        self.slots.iter().any(|slot| {
+            // ORDER(active): Acquire pairs with the Release in `begin`: an active slot's ranges are whole. Ranges
+            // torn by the slot's next user do no harm: that one has moved W, and the fault will see it.
+            slot.state.load(Acquire) & ACTIVE != 0
+                && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
+        })
+    }
+
+    /// Whether the invalidation `version`, not mine, has not flushed yet: then I owe its flush too (rule 7).
+    pub(crate) fn unflushed(&self, version: Version, mine: Version) -> bool {
+        version != mine && self.others_unflushed(mine, |k, _| k == version.0)
+    }
+
+    /// Whether any other active invalidation over `gfns` has not flushed yet: then a leaf that I leave alone may
+    /// be stale in a TLB on its account (rule 7). An invalidation of host addresses may cover any frame.
+    pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>, mine: Version) -> bool {
+        self.others_unflushed(mine, |_, slot| {
+            !span::<Hva>(&slot.hvas).is_empty() || span::<Gfn>(&slot.gfns).overlaps(&gfns)
+        })
+    }
+
+    fn others_unflushed(&self, mine: Version, matches: impl Fn(u64, &Slot) -> bool) -> bool {
+        // Alone: the common case, one load.
+        if self.word.w.load(Relaxed) & COUNT <= 1 {
+            return false;
+        }
+        self.slots.iter().any(|slot| {
+            // ORDER(adopt): Acquire pairs with the Release in `flushed`: a debt seen as paid is paid.
+            let state = slot.state.load(Acquire);
+            let unpaid = state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED;
+            unpaid && state >> 2 != mine.0 && matches(state >> 2, slot)
+        })
+    }
+
+    /// Rule 1: publishes the ranges, then the number. Waits while all slots are in use.
+    pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
+        let mut patience = Patience::default();
+        let slot = loop {
+            // ORDER(active): Acquire takes over from the last user's Release.
+            let free = self.slots.iter().find(|slot| {
+                !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire)
+            });
+            match free {
+                Some(slot) => break &slot.0,
+                None => patience.wait(),
+            }
+        };
+        for (cells, [start, end]) in
+            [(&slot.gfns, [gfns.start.0, gfns.end.0]), (&slot.hvas, [hvas.start.0, hvas.end.0])]
+        {
+            cells[0].store(start, Relaxed);
+            cells[1].store(end, Relaxed);
+        }
+        loop {
+            let w = self.word.w.load(Relaxed);
+            let version = Version((w >> COUNT_BITS) + 1);
+            // ORDER(active): Release: the ranges before the state, the state before W; pairs with `covered`.
+            slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
+            let next = version.0 << COUNT_BITS | (w & COUNT) + 1;
+            // ORDER(begin): AcqRel: the slot before W moves; the slot set published before my number is the one
+            // that I shall walk.
+            if self.word.w.compare_exchange(w, next, AcqRel, Relaxed).is_ok() {
+                // ORDER(upgrade): W moved before any entry is looked at; pairs with the fence after a freeze
+                // (rule 10): either the freezer sees this number, or this walk sees the frozen entry.
+                fence(SeqCst);
+                return Ticket { active: self, slot, version };
+            }
+        }
+    }
+}
+
+fn span<T: Position>(cells: &[AtomicU64; 2]) -> Span<T> {
+    Span::new(T::from_raw(cells[0].load(Relaxed)), T::from_raw(cells[1].load(Relaxed)))
+}
+
+impl Ticket<'_> {
+    /// Whatever this invalidation owed is paid.
+    pub(crate) fn flushed(&self) {
+        // ORDER(adopt): Release: the flush before the mark.
+        self.slot.state.store(self.version.0 << 2 | ACTIVE, Release);
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        // ORDER(stamp): Release: what the host changed, and the slot set published, before the end. The count
+        // goes first: a fault that still sees this slot then sees W moved, and takes a new stamp.
+        self.active.word.w.fetch_sub(1, Release);
+        // ORDER(active): Release; pairs with `covered`.
+        self.slot.state.store(0, Release);
+        self.slot.taken.store(false, Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const NOWHERE: Span<Hva> = Span::new(Hva(0), Hva(0));
+
+    fn gfns(start: u64, end: u64) -> Span<Gfn> {
+        Span::new(Gfn(start), Gfn(end))
+    }
+
+    #[test]
+    fn a_stamp_is_confirmed_only_over_a_quiet_range() {
+        let active = Active::new();
+        let stamp = active.stamp();
+        assert_eq!(active.confirm(stamp, gfns(5, 6), NOWHERE), Ok(()));
+        let ticket = active.begin(gfns(0, 10), NOWHERE);
+        assert_eq!(active.confirm(stamp, gfns(5, 6), NOWHERE), Err(Unconfirmed::Moved), "one began");
+        let stamp = active.stamp();
+        assert_eq!(active.confirm(stamp, gfns(5, 6), NOWHERE), Err(Unconfirmed::Covered));
+        assert_eq!(active.confirm(stamp, gfns(10, 11), NOWHERE), Ok(()), "others are not disturbed");
+        drop(ticket);
+        assert_eq!(active.confirm(stamp, gfns(10, 11), NOWHERE), Err(Unconfirmed::Moved), "one ended");
+        assert_eq!(active.confirm(active.stamp(), gfns(5, 6), NOWHERE), Ok(()));
+    }
+
+    #[test]
+    fn a_stamp_fills_holes_up_to_its_own_age() {
+        let active = Active::new();
+        let before = active.stamp();
+        let version = active.begin(gfns(0, 1), NOWHERE).version;
+        assert!(Word::hole(version) > before.newest(), "bumped after the stamp: too new");
+        assert!(Word::hole(version) <= active.stamp().newest(), "a later stamp may fill it");
+    }
+
+    #[test]
+    fn debts_of_others_are_adopted_until_they_are_paid() {
+        let active = Active::new();
+        let a = active.begin(gfns(0, 10), NOWHERE);
+        let b = active.begin(gfns(20, 30), Span::new(Hva(0x1000), Hva(0x2000)));
+        assert!(active.unflushed(a.version, b.version) && !active.unflushed(b.version, b.version));
+        assert!(active.unflushed_over(gfns(5, 6), b.version), "a covers it");
+        assert!(!active.unflushed_over(gfns(15, 16), b.version), "a does not");
+        assert!(active.unflushed_over(gfns(15, 16), a.version), "b invalidates host addresses: may be anywhere");
+        a.flushed();
+        assert!(!active.unflushed(a.version, b.version));
+    }
+}

@@ -1,0 +1,220 @@
+//! `Invalidation`: a guard around a change in the primary MMU.
+//!
+//! ```text
+//! let mut change = vm.invalidate(range, why);   begin: faults on the range wait from here
+//! change.apply(&mut idle).settle();             walk, then one flush: no vCPU uses the range any more
+//! …the host changes its own entries…
+//! drop(change);                                 end: faults on the range go on and see the new state
+//! ```
+//! It cannot end while its debt is open:
+//!
+//! ```compile_fail
+//! # use slat::*;
+//! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
+//! let mut change = vm.invalidate(Span::new(Hva(0), Hva(4096)), Why::Unmap);
+//! let debt = change.apply(idle);
+//! drop(change);
+//! debt.settle();
+//! # }
+//! ```
+//! No invalidation stops the world, waits for a fault, or makes a fault elsewhere retry
+//! ([`super::active`] has the argument).
+
+use super::active::Ticket;
+use super::plan::{Edit, plan};
+use super::why::Why;
+use crate::addr::{Gfn, Hva, Level, Span};
+use crate::host::Host;
+use crate::sync::gate::MmuLock;
+use crate::sync::idle::Idle;
+use crate::sync::mode::{Edits, Exclusive, Shared};
+use crate::sync::tally::Count;
+use crate::table::entry::{Kind, Word};
+use crate::table::format::Format;
+use crate::table::memory::Node;
+use crate::table::walk::Walk;
+use crate::tlb::FlushDebt;
+use crate::tlb::debt::Owed;
+use crate::vm::Vm;
+
+/// See the module's header. Dropping one that was never applied calls it off: the host then changes nothing.
+#[derive(Debug)]
+#[must_use = "the range is protected only while this lives"]
+pub struct Invalidation<'vm, F: Format, H: Host> {
+    vm: &'vm Vm<F, H>,
+    ticket: Ticket<'vm>,
+    range: Range,
+    why: Why,
+}
+
+/// What is invalidated: guest frames directly, or whatever memslots map a host range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Range {
+    Gfns(Span<Gfn>),
+    Hvas(Span<Hva>),
+}
+
+impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
+    /// Begins. The published range is widened to the largest page that this VM may map, because a leaf that
+    /// reaches out of the range will be zapped whole (rule 11); holes outside are left alone.
+    pub(crate) fn begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Self {
+        let unit = vm.policy.max_page;
+        let (gfns, hvas) = match range {
+            Range::Gfns(gfns) => (gfns.widen(unit.pages()), Span::new(Hva(0), Hva(0))),
+            Range::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas.widen(unit.bytes())),
+        };
+        Self { vm, ticket: vm.active.begin(gfns, hvas), range, why }
+    }
+
+    /// Edits every entry of the range by the plan and returns what that owes. Waits for no fault; settling waits
+    /// for vCPUs in the guest. Whatever follows from the host's change must come after the settling.
+    pub fn apply<'i>(&'i mut self, idle: &'i mut Idle) -> FlushDebt<'i> {
+        self.edit(idle, None)
+    }
+
+    /// Edits these ranges instead, which lie in what was published, under this invalidation's number.
+    pub(crate) fn apply_to<'i>(&'i mut self, idle: &'i mut Idle, parts: &[Span<Gfn>]) -> FlushDebt<'i> {
+        self.edit(idle, Some(parts))
+    }
+
+    fn edit<'i>(&'i self, idle: &'i mut Idle, parts: Option<&[Span<Gfn>]>) -> FlushDebt<'i> {
+        let mut owed = Owed::default();
+        match self.vm.lock.policy() {
+            MmuLock::None => self.edit_in(&Walk::<F, H, Shared>::on_any_seat(self.vm, idle), parts, &mut owed),
+            _ => self.edit_in(&Walk::<F, H, Exclusive>::on_any_seat(self.vm, idle), parts, &mut owed),
+        }
+        FlushDebt::new(self.vm, owed, Some(&self.ticket))
+    }
+
+    fn edit_in<M: Edits>(&self, walk: &Walk<'_, F, H, M>, parts: Option<&[Span<Gfn>]>, owed: &mut Owed) {
+        let vm = self.vm;
+        match (parts, self.range) {
+            (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, owed)),
+            (None, Range::Gfns(gfns)) => self.edit_frames(walk, gfns, owed),
+            (None, Range::Hvas(hvas)) => vm.memslots.over_hvas(&vm.reads, walk.seat, hvas, |gfns| {
+                self.edit_frames(walk, gfns, owed);
+            }),
+        }
+    }
+
+    fn edit_frames<M: Edits>(&self, walk: &Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {
+        let mut cursor = walk.cursor(gfns);
+        while let Some(step) = cursor.next() {
+            let mut word = step.at.word;
+            loop {
+                match self.edit_entry(walk, word, step.at.level, step.gfns, gfns.covers(&step.gfns), owed) {
+                    Next::Along => break,
+                    Next::Restart => {
+                        cursor.restart();
+                        break;
+                    }
+                    Next::Cas(new) => match step.at.entry.cas(word, new) {
+                        Ok(()) => {
+                            book(walk, (word, new), step.at.level, step.gfns, owed);
+                            break;
+                        }
+                        Err(found) => word = found,
+                    },
+                }
+            }
+        }
+    }
+
+    /// Rule 6, for one entry as it was read: what to do with it.
+    fn edit_entry<M: Edits>(
+        &self,
+        walk: &Walk<'_, F, H, M>,
+        word: Word,
+        level: Level,
+        covers: Span<Gfn>,
+        whole: bool,
+        owed: &mut Owed,
+    ) -> Next {
+        let hole = Word::hole(self.ticket.version);
+        let active = &walk.vm.active;
+        match word.kind::<F>(level) {
+            Kind::Table(_) if whole && self.why.frees_tables() => Next::Cas(hole),
+            Kind::Table(_) => Next::Along,
+            Kind::Leaf => {
+                let edit = if whole { plan(self.why, &F::read_leaf(word)) } else { Edit::Zap };
+                match edit {
+                    Edit::Zap => Next::Cas(hole),
+                    Edit::DropWrite => Next::Cas(F::write_withdrawn(word)),
+                    Edit::Nothing => {
+                        // Rule 7: left alone, but another's flush over it may still be due.
+                        if active.unflushed_over(covers, self.ticket.version) {
+                            owed.owe(covers);
+                        }
+                        Next::Along
+                    }
+                }
+            }
+            Kind::Hole(version) => {
+                // Rule 7: who emptied this has not flushed yet: stale copies may exist on its account.
+                if active.unflushed(version, self.ticket.version) {
+                    owed.owe(covers);
+                }
+                if version < self.ticket.version { Next::Cas(hole) } else { Next::Along }
+            }
+            Kind::Frozen(_) => Next::Cas(hole),
+            Kind::Retired => Next::Restart,
+        }
+    }
+}
+
+enum Next {
+    /// Nothing to change here.
+    Along,
+    /// The table is dead: back to the root.
+    Restart,
+    /// Try to make it this.
+    Cas(Word),
+}
+
+/// Books what an edit changed: one function of the old word and the new, whoever made the change.
+fn book<F: Format, H: Host, M: Edits>(
+    walk: &Walk<'_, F, H, M>,
+    (old, new): (Word, Word),
+    level: Level,
+    covers: Span<Gfn>,
+    owed: &mut Owed,
+) {
+    match old.kind::<F>(level) {
+        Kind::Table(pfn) => {
+            owed.owe(covers);
+            // SAFETY: linked until this walk unhooked it just now, in its section.
+            let node = unsafe { Node::follow(&walk.vm.host, pfn) };
+            retire_subtree(walk, node, level.down(), owed);
+        }
+        Kind::Leaf | Kind::Frozen(_) => {
+            owed.owe(covers);
+            if !F::is_present(new) {
+                walk.seat.tally.add(Count::removed(level));
+            }
+        }
+        Kind::Hole(_) | Kind::Retired => {}
+    }
+}
+
+/// Rule 9: makes a disconnected subtree say Retired in every entry, from the top down, so that whoever still
+/// walks in it restarts. Its pages go into the debt. As deep as the format has levels.
+fn retire_subtree<F: Format, H: Host, M: Edits>(
+    walk: &Walk<'_, F, H, M>,
+    node: Node,
+    level: Level,
+    owed: &mut Owed,
+) {
+    // SAFETY: disconnected in this walk's section; no grace period can pass before it ends.
+    for entry in unsafe { node.entries() } {
+        match entry.retire().kind::<F>(level) {
+            Kind::Table(pfn) => {
+                // SAFETY: as above; the link was taken out of its table by this swap.
+                let child = unsafe { Node::follow(&walk.vm.host, pfn) };
+                retire_subtree(walk, child, level.down(), owed);
+            }
+            Kind::Leaf | Kind::Frozen(_) => walk.seat.tally.add(Count::removed(level)),
+            Kind::Hole(_) | Kind::Retired => {}
+        }
+    }
+    owed.unlink(node);
+}

@@ -1,0 +1,62 @@
+//! `Idle`: a value that proves that this thread holds no MMU lock and is inside no walk.
+//!
+//! There is one per thread, and it cannot leave it. Whatever may sleep (asking the host for a page, waiting
+//! for a shootdown or a grace period) takes `&mut Idle`; a [`Walk`](crate::table::Walk) borrows the same value
+//! for as long as it lives. So sleeping inside a walk does not compile:
+//!
+//! ```compile_fail
+//! # use slat::{*, table::TableMemory};
+//! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
+//! let walk = vm.shared(idle);
+//! vm.host().resolve(idle, Hva(0), Access::Read); // second mutable borrow: rejected
+//! drop(walk);
+//! # }
+//! ```
+
+use core::marker::PhantomData;
+
+/// Proof that this thread holds no MMU lock. See the module's header.
+#[derive(Debug)]
+pub struct Idle {
+    /// Makes the token stay on its thread: raw pointers are neither `Send` nor `Sync`.
+    _thread: PhantomData<*mut ()>,
+}
+
+#[cfg(feature = "std")]
+std::thread_local! {
+    static TAKEN: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
+}
+
+impl Idle {
+    /// This thread's token, or `None` while it is out already.
+    ///
+    /// ```
+    /// use slat::Idle;
+    /// let idle = Idle::take().expect("first on this thread");
+    /// assert!(Idle::take().is_none(), "one per thread");
+    /// drop(idle);
+    /// assert!(Idle::take().is_some(), "dropping gives it back");
+    /// ```
+    #[cfg(feature = "std")]
+    pub fn take() -> Option<Self> {
+        TAKEN.with(|taken| (!taken.replace(true)).then_some(Self { _thread: PhantomData }))
+    }
+
+    /// A token made from nothing, for kernels, which know their own threads.
+    ///
+    /// # Safety
+    /// No other token of this processor or thread may be in use while this one is: two would let a walk and a
+    /// sleep meet, which deadlocks, and let one seat be entered twice, which frees memory under a reader.
+    #[cfg(not(feature = "std"))]
+    pub unsafe fn assume() -> Self {
+        Self { _thread: PhantomData }
+    }
+}
+
+#[cfg(feature = "std")]
+impl Drop for Idle {
+    fn drop(&mut self) {
+        // A thread being torn down has lost its flag already; then there is nothing to give back.
+        let _ = TAKEN.try_with(|taken| taken.set(false));
+    }
+}

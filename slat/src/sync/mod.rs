@@ -1,0 +1,33 @@
+//! Who may do what, when: the lock order, the read side, and the proofs in types.
+//!
+//! ```text
+//! THE LOCK ORDER (outermost first)
+//!
+//! host's own locks (slat-mm: VMAs, then the page lock of a 2 MiB region)   may be held when notify is called
+//! └── notify: the active set (one word W and its slots)                    lock-free: notify/active.rs
+//!     └── walk: a section of the read side                                 per thread, nothing shared
+//!         │   (MmuLock::ReadWrite or ::Exclusive: that lock instead)       only the baseline policies
+//!         └── table pool                                                   leaf lock, never held across a call out
+//! slots: the transaction mutex                                             NEVER taken inside notify or a walk
+//! └── publishes as an invalidation of the gfn ranges it changes, then waits for a grace period
+//! ```
+//! May sleep, hence takes `&mut Idle` ([`idle`]): asking the host ([`Host::resolve`](crate::Host::resolve)), a
+//! shootdown, a grace period, a slot transaction. May not: anything inside a walk.
+//!
+//! | file | idea |
+//! |---|---|
+//! | [`idle`] | proof that a thread may sleep |
+//! | [`mode`] | what a walk may do: `Lockless`, `Shared`, `Exclusive` |
+//! | `readside` | seats, sections, the grace period |
+//! | `barrier` | the asymmetric fence under both |
+//! | `gate` | how a walk enters: the read side, or the lock of a baseline policy |
+//! | `tally` | counters, one set per seat |
+//! | `prim` | atomics and locks, swappable for loom |
+
+pub(crate) mod barrier;
+pub(crate) mod gate;
+pub mod idle;
+pub mod mode;
+pub(crate) mod prim;
+pub(crate) mod readside;
+pub(crate) mod tally;

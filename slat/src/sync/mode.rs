@@ -1,0 +1,57 @@
+//! The three modes of a walk, as types: what a walk may do is decided when it is opened.
+//!
+//! | mode | may | may not |
+//! |---|---|---|
+//! | [`Lockless`] | load; clear Accessed; give a recorded permission back by CAS | unlink, free, owe a flush |
+//! | [`Shared`] | the above; CAS leaves; link children; freeze; unhook into a debt | assume that it is alone |
+//! | [`Exclusive`] | the above, alone | exist under `MmuLock::None`, where nothing stops the world |
+
+/// Loads, and edits that only give back. Takes no lock under any policy.
+#[derive(Debug)]
+pub struct Lockless;
+/// Edits by compare-and-swap, beside others that do the same.
+#[derive(Debug)]
+pub struct Shared;
+/// Edits alone: the write side of the baseline policies.
+#[derive(Debug)]
+pub struct Exclusive;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Lockless {}
+    impl Sealed for super::Shared {}
+    impl Sealed for super::Exclusive {}
+}
+
+/// What a mode asks of the baseline policies' lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Neither,
+    Read,
+    Write,
+}
+
+/// One of the three modes.
+pub trait Mode: sealed::Sealed {
+    #[doc(hidden)]
+    #[allow(private_interfaces)]
+    const SIDE: Side;
+}
+
+#[allow(private_interfaces)]
+impl Mode for Lockless {
+    const SIDE: Side = Side::Neither;
+}
+#[allow(private_interfaces)]
+impl Mode for Shared {
+    const SIDE: Side = Side::Read;
+}
+#[allow(private_interfaces)]
+impl Mode for Exclusive {
+    const SIDE: Side = Side::Write;
+}
+
+/// The modes that may change what is mapped.
+pub trait Edits: Mode {}
+impl Edits for Shared {}
+impl Edits for Exclusive {}

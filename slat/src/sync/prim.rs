@@ -1,0 +1,73 @@
+//! The primitives under everything: atomics, fences, locks, and how to wait.
+//!
+//! One place swaps them. In a shipped build they are `core`'s atomics, with parking locks under `std` and
+//! spinning ones without it. Under `--cfg loom` the atomics are loom's, so that the protocols of
+//! [`super::readside`] and [`crate::notify::active`] are explored interleaving by interleaving.
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst},
+    compiler_fence, fence,
+};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
+};
+
+/// loom has no compiler fence, and no membarrier to pair it with: the symmetric fence stands in for both.
+#[cfg(loom)]
+pub(crate) fn compiler_fence(order: Ordering) {
+    fence(order);
+}
+
+#[cfg(feature = "std")]
+pub(crate) use parking_lot::{RawMutex, RawRwLock};
+#[cfg(not(feature = "std"))]
+pub(crate) type RawMutex = spin::Mutex<()>;
+#[cfg(not(feature = "std"))]
+pub(crate) type RawRwLock = spin::RwLock<()>;
+
+/// A mutex: parks under `std`, spins without it.
+pub(crate) type Mutex<T> = lock_api::Mutex<RawMutex, T>;
+
+/// A value alone on its cache lines (two of them: processors fetch lines in pairs).
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Padded<T>(pub T);
+
+impl<T> core::ops::Deref for Padded<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Waits a little for another thread: spins first, then (under `std`) gives the processor away, since the
+/// thread waited for may need it.
+#[derive(Debug, Default)]
+pub(crate) struct Patience(u32);
+
+impl Patience {
+    /// One more wait, longer than the last.
+    pub(crate) fn wait(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        #[cfg(loom)]
+        loom::thread::yield_now();
+        #[cfg(not(loom))]
+        {
+            #[cfg(feature = "std")]
+            if self.0 > 6 {
+                std::thread::yield_now();
+                return;
+            }
+            for _ in 0..1_u32 << self.0.min(6) {
+                core::hint::spin_loop();
+            }
+        }
+    }
+}

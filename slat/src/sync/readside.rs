@@ -1,0 +1,208 @@
+//! The read side: one padded seat per thread that walks; readers never touch a shared line.
+//!
+//! Entering is a plain store to one's own seat, leaving another. A writer that has *unlinked* something (a
+//! table page, a node of the slot set) and wants its memory back waits for a **grace period**: after a heavy
+//! barrier it looks at every seat once; a seat that was inside then must be seen to move. Whoever entered
+//! later cannot have found what was unlinked.
+//!
+//! The sequence number in a seat is odd inside a section, even outside, and never repeats, so "moved" is one
+//! comparison and a busy reader cannot hold a writer up by entering again and again.
+
+use super::barrier::Barrier;
+use super::prim::{Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release};
+use super::tally::{Count, Tally};
+use alloc::boxed::Box;
+
+/// One thread's place on the read side.
+#[derive(Debug, Default)]
+pub(crate) struct Seat {
+    /// Odd: inside a read section. Written by the seat's holder only.
+    sequence: AtomicU64,
+    /// Whether some thread holds this seat.
+    taken: AtomicBool,
+    /// What its holder has counted.
+    pub(crate) tally: Tally,
+}
+
+/// All seats of one VM, and the barrier that makes their light stores visible.
+#[derive(Debug)]
+pub(crate) struct ReadSide {
+    seats: Box<[Padded<Seat>]>,
+    pub(crate) barrier: Barrier,
+}
+
+/// A read section: what was reachable when it began stays allocated until it ends.
+#[derive(Debug)]
+pub(crate) struct Section<'s> {
+    /// `None` inside another section of the same seat: the outer one does the work.
+    seat: Option<&'s Seat>,
+}
+
+/// A seat held for a while by a thread without one of its own; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Borrowed<'s>(&'s Seat);
+
+impl ReadSide {
+    pub(crate) fn new(seats: usize, barrier: Barrier) -> Self {
+        Self { seats: (0..seats).map(|_| Padded::default()).collect(), barrier }
+    }
+
+    /// Seat `index`, unless it is taken.
+    pub(crate) fn claim(&self, index: usize) -> Option<Borrowed<'_>> {
+        let seat = &self.seats.get(index)?.0;
+        // ORDER(seat): Acquire takes over from the last holder's Release in `Borrowed::drop`, so its plain
+        // sequence numbers are continued, not repeated.
+        let won = !seat.taken.load(Relaxed)
+            && seat.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
+        won.then_some(Borrowed(seat))
+    }
+
+    /// Any free seat from `first` on. Waits while all are taken: there is one for each thread that can be in
+    /// the engine at once, or their number bounds how many can.
+    pub(crate) fn borrow(&self, first: usize) -> Borrowed<'_> {
+        let mut patience = Patience::default();
+        loop {
+            if let Some(seat) = (first..self.seats.len()).find_map(|index| self.claim(index)) {
+                return seat;
+            }
+            patience.wait();
+        }
+    }
+
+    /// The sum of one counter over all seats.
+    pub(crate) fn total(&self, what: Count) -> u64 {
+        self.seats.iter().fold(0, |sum, seat| sum.wrapping_add(seat.tally.get(what)))
+    }
+
+    /// Begins a read section on `seat`, which this thread must hold.
+    #[inline(always)]
+    pub(crate) fn enter<'s>(&self, seat: &'s Seat) -> Section<'s> {
+        let now = seat.sequence.load(Relaxed);
+        if now & 1 == 1 {
+            return Section { seat: None };
+        }
+        // ORDER(grace): this store before every load of the section. `light` here pairs with `heavy` in
+        // `synchronize`: either the writer sees this seat inside, or this section sees the unlinking.
+        seat.sequence.store(now + 1, Relaxed);
+        self.barrier.light();
+        Section { seat: Some(seat) }
+    }
+
+    /// Waits for a grace period: every section that may have seen what the caller unlinked before has ended.
+    /// The caller must not be inside a section itself (its callers take `&mut Idle`).
+    pub(crate) fn synchronize(&self) {
+        self.barrier.heavy();
+        for seat in &self.seats {
+            // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before
+            // the memory they looked at is reused.
+            let then = seat.sequence.load(Acquire);
+            if then & 1 == 1 {
+                let mut patience = Patience::default();
+                while seat.sequence.load(Acquire) == then {
+                    patience.wait();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Section<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(seat) = self.seat {
+            let now = seat.sequence.load(Relaxed);
+            // ORDER(grace-end): every load of the section before this store; pairs with `synchronize`.
+            seat.sequence.store(now + 1, Release);
+        }
+    }
+}
+
+impl<'s> Borrowed<'s> {
+    /// The seat itself, for as long as the read side lives; used while it is held.
+    #[inline(always)]
+    pub(crate) fn seat(&self) -> &'s Seat {
+        self.0
+    }
+}
+
+impl core::ops::Deref for Borrowed<'_> {
+    type Target = Seat;
+    fn deref(&self) -> &Seat {
+        self.0
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        // ORDER(seat): Release hands the sequence number to the next holder.
+        self.0.taken.store(false, Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn nested_sections_are_one_section() {
+        let side = ReadSide::new(1, Barrier::symmetric());
+        let seat = side.claim(0).unwrap();
+        assert!(side.claim(0).is_none(), "one holder");
+        let outer = side.enter(&seat);
+        drop(side.enter(&seat));
+        assert_eq!(seat.sequence.load(Relaxed), 1, "still inside after the inner one ended");
+        drop(outer);
+        assert_eq!(seat.sequence.load(Relaxed), 2);
+    }
+
+    /// A writer unlinks, waits, then poisons; no reader may see the poison. `grace` false is the negative
+    /// control: the same test must then fail.
+    fn poisoned_reads(grace: bool) -> u64 {
+        let side = ReadSide::new(2, Barrier::detect());
+        let cells = [AtomicU64::new(1), AtomicU64::new(1)];
+        let current = AtomicU64::new(0);
+        let done = AtomicBool::new(false);
+        let bad = AtomicU64::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let seat = side.claim(0).unwrap();
+                while !done.load(Relaxed) {
+                    let section = side.enter(&seat);
+                    let at = current.load(Acquire) as usize;
+                    for _ in 0..50 {
+                        if cells[at].load(Relaxed) == 0 {
+                            bad.fetch_add(1, Relaxed);
+                        }
+                    }
+                    drop(section);
+                }
+            });
+            for round in 0..if grace { 3_000 } else { 400_000 } {
+                let old = round % 2;
+                current.store(1 - old, Release);
+                if grace {
+                    side.synchronize();
+                }
+                cells[old as usize].store(0, Relaxed);
+                core::hint::spin_loop();
+                cells[old as usize].store(1, Release);
+                if !grace && bad.load(Relaxed) > 0 {
+                    break;
+                }
+            }
+            done.store(true, Relaxed);
+        });
+        bad.load(Relaxed)
+    }
+
+    #[test]
+    fn a_grace_period_outlasts_every_reader() {
+        assert_eq!(poisoned_reads(true), 0);
+    }
+
+    #[test]
+    fn negative_control_without_a_grace_period_readers_see_poison() {
+        assert!(poisoned_reads(false) > 0);
+    }
+}

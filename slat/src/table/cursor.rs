@@ -1,0 +1,94 @@
+//! A cursor: every entry of a range of frames, in pre-order, each with a snapshot.
+//!
+//! A parent comes before its children and is not visited again. The cursor re-reads an entry before it goes
+//! down through it, so an edit by the visitor (unhook, zap) takes effect at once. When the visitor meets a
+//! retired entry it calls [`Cursor::restart`]: the walk goes back to the root and continues at the frame that
+//! it had reached, never behind it.
+
+use super::format::Format;
+use super::memory::{ENTRIES, Node, TableMemory};
+use super::radix::{At, Radix};
+use crate::addr::{Gfn, Level, Span};
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Cursor<'w, F, M> {
+    radix: &'w Radix<F>,
+    memory: &'w M,
+    span: Span<Gfn>,
+    /// Tables on the way down; `path[level]` is the table of that level.
+    path: [Node; 6],
+    level: Level,
+    /// The first frame of the entry to visit next.
+    next: Gfn,
+    /// The entry visited last, to go down through.
+    last: Option<At<'w>>,
+}
+
+/// One entry in the range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step<'w> {
+    pub(crate) at: At<'w>,
+    /// The frames that the entry covers; may reach out of the cursor's range above the lowest level.
+    pub(crate) gfns: Span<Gfn>,
+}
+
+impl<'w, F: Format, M: TableMemory> Cursor<'w, F, M> {
+    /// Over `span`, cut to what the format can map.
+    ///
+    /// # Safety
+    /// For all of `'w` the caller is in a section of the read side, or nothing is unlinked from this table.
+    pub(crate) unsafe fn new(radix: &'w Radix<F>, memory: &'w M, span: Span<Gfn>) -> Self {
+        let span = span.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
+        let top = Level(F::LEVELS);
+        Self { radix, memory, span, path: [radix.root; 6], level: top, next: span.start.base(top), last: None }
+    }
+
+    /// Back to the root, to go on at the entry visited last.
+    pub(crate) fn restart(&mut self) {
+        let here = self.last.take().map_or(self.next, |_| self.visited());
+        self.level = Level(F::LEVELS);
+        self.span.start = self.span.start.max(here);
+        self.next = self.span.start.base(self.level);
+    }
+
+    /// The first frame of the entry visited last.
+    fn visited(&self) -> Gfn {
+        Gfn(self.next.0 - self.level.pages())
+    }
+
+    /// The next entry, or `None` past the end of the range.
+    pub(crate) fn next(&mut self) -> Option<Step<'w>> {
+        if let Some(last) = self.last.take() {
+            let word = last.entry.load();
+            if F::is_table(word, last.level) {
+                let first = self.visited();
+                // SAFETY: a link of this table, read in the section that `new` asks for.
+                let node = unsafe { Node::follow(self.memory, F::pfn(word)) };
+                self.level = last.level.down();
+                self.path[self.level.0 as usize] = node;
+                self.next = first.max(self.span.start.base(self.level));
+            } else {
+                self.rise();
+            }
+        }
+        if self.next >= self.span.end {
+            return None;
+        }
+        let node = if self.level.0 == F::LEVELS { self.radix.root } else { self.path[self.level.0 as usize] };
+        // SAFETY: on the path of this walk.
+        let entry = unsafe { &node.entries()[F::index(self.next, self.level)] };
+        let at = At { node, entry, word: entry.load(), level: self.level };
+        let gfns = Span::sized(self.next, self.level.pages());
+        self.next = gfns.end;
+        self.last = Some(at);
+        Some(Step { at, gfns })
+    }
+
+    /// Up through every table whose last entry has been visited.
+    fn rise(&mut self) {
+        while self.level.0 < F::LEVELS && self.next.0 & (self.level.pages() * ENTRIES as u64 - 1) == 0 {
+            self.level = self.level.up();
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A page-table format: geometry, encode, decode. One small file each, under [`formats`](super::formats).
+//!
+//! A format says how a link and a leaf look. It does not say what an *absent* entry looks like: holes, frozen
+//! and retired entries are the engine's own and are laid out once, for every 64-bit format, in
+//! [`entry`](super::entry), inside the bits that all hardware ignores when an entry is not present.
+//!
+//! To add one: copy the nearest file in `formats/`, change the bits, keep the assertions at its foot, add a
+//! line to `formats/mod.rs` and a row to its table of tests.
+
+use super::entry::Word;
+use crate::addr::{Gfn, INDEX_BITS, Level, Pfn};
+use core::fmt::Debug;
+
+/// What an access wants, or what an entry allows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Access {
+    /// A data load.
+    Read,
+    /// A data store.
+    Write,
+    /// An instruction fetch.
+    Fetch,
+}
+
+/// A set of allowed kinds of access.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Perms(u8);
+
+impl Perms {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// Loads.
+    pub const READ: Self = Self(1);
+    /// Stores.
+    pub const WRITE: Self = Self(2);
+    /// Fetches.
+    pub const EXECUTE: Self = Self(4);
+    /// Loads and fetches.
+    pub const RX: Self = Self(5);
+    /// Everything.
+    pub const RWX: Self = Self(7);
+
+    /// Whether `access` is allowed.
+    #[inline]
+    pub const fn allows(self, access: Access) -> bool {
+        let need = match access {
+            Access::Read => Self::READ,
+            Access::Write => Self::WRITE,
+            Access::Fetch => Self::EXECUTE,
+        };
+        self.0 & need.0 != 0
+    }
+
+    /// Both sets together.
+    #[inline]
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// This set less `other`.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+}
+
+impl Debug for Perms {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (access, letter) in [(Access::Read, "r"), (Access::Write, "w"), (Access::Fetch, "x")] {
+            f.write_str(if self.allows(access) { letter } else { "-" })?;
+        }
+        Ok(())
+    }
+}
+
+/// A leaf, decoded: what one entry maps, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leaf {
+    /// First frame of the page.
+    pub pfn: Pfn,
+    /// What the hardware lets through.
+    pub perms: Perms,
+    /// Whether the *host* allowed writes when this leaf was made. With `perms` less: someone tracks writes
+    /// (dirty logging), and the fault that asks gets the permission back by one CAS.
+    pub host_writable: bool,
+    /// The Accessed bit.
+    pub accessed: bool,
+    /// The Dirty bit.
+    pub dirty: bool,
+}
+
+/// A page-table format of 64-bit entries, 512 to a table.
+pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
+    /// As users type it: `ept4`.
+    const NAME: &'static str;
+    /// Levels from the root to the 4 KiB leaves.
+    const LEVELS: u8;
+    /// The largest page that an entry may map.
+    const MAX_LEAF: Level;
+    /// An entry above the lowest level links a table where `word & TABLE_MASK == TABLE_BITS`.
+    const TABLE_MASK: u64;
+    /// See [`TABLE_MASK`](Self::TABLE_MASK).
+    const TABLE_BITS: u64;
+    /// Any of these bits set: hardware takes the entry for present.
+    const PRESENT: u64;
+    /// The bits that hold the frame's address.
+    const ADDRESS: u64;
+
+    /// A link to the table in frame `pfn`. Links allow everything; leaves decide.
+    fn link(pfn: Pfn) -> Word;
+    /// A leaf of size `level`.
+    fn leaf(leaf: &Leaf, level: Level) -> Word;
+    /// What a present leaf says. Meaningless for other words.
+    fn read_leaf(word: Word) -> Leaf;
+    /// Whether the hardware lets stores through this present leaf.
+    fn writable(word: Word) -> bool;
+    /// Whether the host allowed writes when this present leaf was made.
+    fn host_writable(word: Word) -> bool;
+    /// The leaf with its write permission given or taken; all else, Dirty included, stays.
+    fn set_writable(word: Word, on: bool) -> Word;
+    /// The leaf as it is after the host withdrew write permission.
+    fn write_withdrawn(word: Word) -> Word;
+    /// Bits that a walker sets in a leaf that it uses: Accessed, and Dirty for a store.
+    fn touch(access: Access) -> u64;
+    /// The Accessed bit of a link, or zero where links have none.
+    fn touch_link() -> u64;
+
+    /// Guest frames that a table of this format can map: `1 << FRAME_BITS`.
+    const FRAME_BITS: u32 = Self::LEVELS as u32 * INDEX_BITS;
+
+    /// Whether a word found at `level` links a lower table.
+    #[inline(always)]
+    fn is_table(word: Word, level: Level) -> bool {
+        level > Level::K4 && word.0 & Self::TABLE_MASK == Self::TABLE_BITS
+    }
+
+    /// Whether hardware takes the word for present.
+    #[inline(always)]
+    fn is_present(word: Word) -> bool {
+        word.0 & Self::PRESENT != 0
+    }
+
+    /// The frame in a link or a leaf.
+    #[inline(always)]
+    fn pfn(word: Word) -> Pfn {
+        Pfn((word.0 & Self::ADDRESS) >> crate::addr::PAGE_SHIFT)
+    }
+
+    /// The index of `gfn`'s entry in its table of `level`.
+    #[inline(always)]
+    fn index(gfn: Gfn, level: Level) -> usize {
+        ((gfn.0 >> level.shift()) & ((1 << INDEX_BITS) - 1)) as usize
+    }
+}
+
+/// Proves at compile time what every format owes; each format's file ends in a call.
+pub(crate) const fn assert_format<F: Format>() {
+    assert!(F::LEVELS >= 2 && F::LEVELS <= 5, "the walker's stack holds five levels");
+    assert!(F::MAX_LEAF.0 < F::LEVELS, "the root maps nothing itself");
+    assert!(F::TABLE_BITS & !F::TABLE_MASK == 0 && F::TABLE_BITS & F::PRESENT != 0);
+    assert!(F::ADDRESS & (F::PRESENT | F::TABLE_MASK) == 0);
+    assert!(F::PRESENT & !super::entry::ALWAYS_CLEAR == 0, "an absent word must be absent to the hardware");
+}

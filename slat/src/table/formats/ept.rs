@@ -1,0 +1,110 @@
+//! Intel EPT, four or five levels, with Accessed and Dirty bits (Intel SDM volume 3, "EPT paging structures").
+//!
+//! ```text
+//! leaf   63        53        51....12  9  8  7   6    5..3  2 1 0
+//!        suppress  host-     frame     D  A  PS  IPAT type  X W R
+//!        #VE       writable
+//! ```
+//! Memory type is write-back in every leaf; IPAT stays clear, so the guest's own PAT applies on top.
+
+use super::x86::{ADDRESS, HOST_WRITE, LARGE, address, when};
+use crate::addr::{Level, Pfn};
+use crate::table::entry::Word;
+use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
+
+const READ: u64 = 1 << 0;
+const WRITE: u64 = 1 << 1;
+const EXECUTE: u64 = 1 << 2;
+const WRITE_BACK: u64 = 6 << 3;
+const ACCESSED: u64 = 1 << 8;
+const DIRTY: u64 = 1 << 9;
+
+/// EPT with `LEVELS` levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ept<const LEVELS: u8>;
+
+/// Four levels: 48 bits of guest-physical address.
+pub type Ept4 = Ept<4>;
+/// Five levels: 57 bits of guest-physical address.
+pub type Ept5 = Ept<5>;
+
+impl<const LEVELS: u8> Format for Ept<LEVELS> {
+    const NAME: &'static str = if LEVELS == 5 { "ept5" } else { "ept4" };
+    const LEVELS: u8 = LEVELS;
+    const MAX_LEAF: Level = Level::G1;
+    const TABLE_MASK: u64 = READ | LARGE;
+    const TABLE_BITS: u64 = READ;
+    const PRESENT: u64 = READ | WRITE | EXECUTE;
+    const ADDRESS: u64 = ADDRESS;
+
+    #[inline(always)]
+    fn link(pfn: Pfn) -> Word {
+        Word(address(pfn) | READ | WRITE | EXECUTE)
+    }
+
+    #[inline(always)]
+    fn leaf(leaf: &Leaf, level: Level) -> Word {
+        Word(
+            address(leaf.pfn)
+                | WRITE_BACK
+                | when(leaf.perms.allows(Access::Read), READ)
+                | when(leaf.perms.allows(Access::Write), WRITE)
+                | when(leaf.perms.allows(Access::Fetch), EXECUTE)
+                | when(leaf.host_writable, HOST_WRITE)
+                | when(leaf.accessed, ACCESSED)
+                | when(leaf.dirty, DIRTY)
+                | when(level > Level::K4, LARGE),
+        )
+    }
+
+    #[inline]
+    fn read_leaf(word: Word) -> Leaf {
+        let has = |bit| word.0 & bit != 0;
+        let grant = |bit, perm| if has(bit) { perm } else { Perms::NONE };
+        Leaf {
+            pfn: Self::pfn(word),
+            perms: grant(READ, Perms::READ)
+                .with(grant(WRITE, Perms::WRITE))
+                .with(grant(EXECUTE, Perms::EXECUTE)),
+            host_writable: has(HOST_WRITE),
+            accessed: has(ACCESSED),
+            dirty: has(DIRTY),
+        }
+    }
+
+    #[inline(always)]
+    fn writable(word: Word) -> bool {
+        word.0 & WRITE != 0
+    }
+
+    #[inline(always)]
+    fn host_writable(word: Word) -> bool {
+        word.0 & HOST_WRITE != 0
+    }
+
+    #[inline(always)]
+    fn set_writable(word: Word, on: bool) -> Word {
+        Word(word.0 & !WRITE | when(on, WRITE))
+    }
+
+    #[inline(always)]
+    fn write_withdrawn(word: Word) -> Word {
+        Word(word.0 & !(WRITE | HOST_WRITE))
+    }
+
+    #[inline(always)]
+    fn touch(access: Access) -> u64 {
+        ACCESSED | when(matches!(access, Access::Write), DIRTY)
+    }
+
+    #[inline(always)]
+    fn touch_link() -> u64 {
+        ACCESSED
+    }
+}
+
+const _: () = {
+    assert_format::<Ept4>();
+    assert_format::<Ept5>();
+    assert!(Ept4::FRAME_BITS + 12 == 48 && Ept5::FRAME_BITS + 12 == 57);
+};

@@ -1,0 +1,32 @@
+//! Page tables: one walker, generic in format and mode; formats are one small file each.
+//!
+//! Start with [`format`] (what a format must say), then [`entry`] (what an entry can be), then [`walk`].
+//!
+//! | file | idea |
+//! |---|---|
+//! | [`format`], [`formats`] | geometry, encode, decode; EPT, NPT, the host's own |
+//! | [`entry`] | the atomic cell; holes that carry versions; frozen; retired |
+//! | [`walk`] | an open walk, in one of three modes |
+//! | `radix`, `cursor` | the way down, and the way along a range |
+//! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
+//! | `hint` | the memslot hint beside each leaf table |
+//! | [`Map`] | a table on its own, for a primary MMU |
+
+pub(crate) mod cursor;
+pub mod entry;
+pub mod format;
+pub mod formats;
+pub(crate) mod hint;
+mod map;
+pub mod memory;
+pub(crate) mod pool;
+pub(crate) mod radix;
+pub(crate) mod retire;
+pub mod walk;
+
+pub use entry::{Entry, Kind, Version, Word};
+pub use format::{Access, Format, Leaf, Perms};
+pub use map::Map;
+pub use memory::{Heap, TableMemory};
+pub use pool::NoMemory;
+pub use walk::{Mapping, Walk};

@@ -1,0 +1,137 @@
+//! Table pages that are in no table: the pool of a VM, and the small cache of each vCPU.
+//!
+//! A fault must not allocate inside its section, so each vCPU keeps a page for every level it might have to
+//! link, topped up before it enters. Pages come back through a grace period ([`super::retire`]), never
+//! directly. Chunks go back to the host when the pool is dropped.
+
+use super::memory::{CHUNK_PAGES, Node, TableMemory, write_notes};
+use super::retire::NodeList;
+use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
+use alloc::vec::Vec;
+use core::ptr::NonNull;
+
+/// No memory for table pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoMemory;
+
+impl core::fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("the host has no more memory for table pages")
+    }
+}
+
+impl core::error::Error for NoMemory {}
+
+/// The table pages of one VM or address space.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    free: Mutex<Free>,
+    /// Pages that are not free: linked, in a cache, in a debt or waiting for a grace period.
+    out: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Free {
+    list: NodeList,
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Debug)]
+struct Chunk(NonNull<u8>);
+
+// SAFETY: a chunk is memory that the pool owns.
+unsafe impl Send for Chunk {}
+
+/// The pages that one thread keeps at hand: one for each level that a fault may have to link.
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    list: NodeList,
+}
+
+impl Pool {
+    pub(crate) fn new() -> Self {
+        Self { free: Mutex::new(Free::default()), out: AtomicU64::new(0) }
+    }
+
+    /// Fills `cache` up to `want` pages. May sleep in the host.
+    pub(crate) fn top_up<M: TableMemory>(
+        &self,
+        memory: &M,
+        cache: &mut Cache,
+        want: usize,
+    ) -> Result<(), NoMemory> {
+        while cache.list.len() < want {
+            if let Some(node) = self.free.lock().list.pop() {
+                self.out.fetch_add(1, Relaxed);
+                cache.list.push(node);
+            } else {
+                self.grow(memory)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn grow<M: TableMemory>(&self, memory: &M) -> Result<(), NoMemory> {
+        let chunk = memory.alloc_chunk().ok_or(NoMemory)?;
+        // SAFETY: fresh from the host, nobody else's.
+        unsafe { write_notes(chunk) };
+        let mut free = self.free.lock();
+        // Highest first, so that pages are handed out in address order: tables of neighbours become neighbours.
+        for index in (1..CHUNK_PAGES).rev() {
+            free.list.push(Node::in_chunk(chunk, index));
+        }
+        free.chunks.push(Chunk(chunk));
+        Ok(())
+    }
+
+    /// Takes back pages that nobody can reach any more.
+    pub(crate) fn give_back(&self, mut list: NodeList) {
+        self.out.fetch_sub(list.len() as u64, Relaxed);
+        self.free.lock().list.append(&mut list);
+    }
+
+    /// Pages in use, in any way.
+    pub(crate) fn in_use(&self) -> u64 {
+        self.out.load(Relaxed)
+    }
+
+    /// Pages that the host lent, notes included.
+    pub(crate) fn lent(&self) -> u64 {
+        (self.free.lock().chunks.len() * CHUNK_PAGES) as u64
+    }
+
+    /// Gives every chunk back to the host.
+    ///
+    /// # Safety
+    /// No page of this pool is reachable by anyone.
+    pub(crate) unsafe fn release<M: TableMemory>(&mut self, memory: &M) {
+        let free = core::mem::take(&mut *self.free.lock());
+        // The list points into the chunks: it must not be walked again.
+        core::mem::forget(free.list);
+        for chunk in free.chunks {
+            // SAFETY: lent by this host once; unreachable, says the caller.
+            unsafe { memory.free_chunk(chunk.0) };
+        }
+    }
+}
+
+impl Cache {
+    /// A page, to be filled and linked. `None` means that [`Pool::top_up`] was not called before.
+    pub(crate) fn take(&mut self) -> Option<Node> {
+        self.list.pop()
+    }
+
+    /// Puts back a page that lost the race to be linked.
+    pub(crate) fn put_back(&mut self, node: Node) {
+        self.list.push(node);
+    }
+
+    /// All its pages, for the pool.
+    pub(crate) fn drain(&mut self) -> NodeList {
+        core::mem::take(&mut self.list)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+}

@@ -1,0 +1,161 @@
+//! `Walk<Mode>`: an open walk over a VM's tables.
+//!
+//! Opening one enters the read side (or takes the lock of a baseline policy); dropping it leaves. The mode says
+//! what it may do ([`mode`](crate::sync::mode)); the borrow of [`Idle`] says what the thread may not do
+//! meanwhile: sleep.
+//!
+//! ```compile_fail
+//! # use slat::*;
+//! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
+//! // A lockless walk cannot take anything away: it could not owe the flush.
+//! vm.lockless(idle).write_protect(Span::new(Gfn(0), Gfn(1)));
+//! # }
+//! ```
+//! ```compile_fail
+//! # use slat::*;
+//! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
+//! let walk = vm.shared(idle);
+//! let debt = walk.write_protect(Span::new(Gfn(0), Gfn(1)));
+//! drop(walk); // the debt must be paid first
+//! debt.settle();
+//! # }
+//! ```
+
+use super::cursor::Cursor;
+use super::entry::Kind;
+use super::format::{Format, Leaf};
+use super::pool::{Cache, NoMemory};
+use super::radix::{At, Radix};
+use crate::addr::{Gfn, Level, Span};
+use crate::host::Host;
+use crate::sync::gate::Gate;
+use crate::sync::idle::Idle;
+use crate::sync::mode::{Edits, Mode};
+use crate::sync::readside::{Borrowed, Seat};
+use crate::tlb::FlushDebt;
+use crate::tlb::debt::Owed;
+use crate::vm::Vm;
+use core::marker::PhantomData;
+
+/// See the module's header.
+pub struct Walk<'g, F: Format, H: Host, M: Mode> {
+    pub(crate) vm: &'g Vm<F, H>,
+    pub(crate) seat: &'g Seat,
+    /// Left before the seat is given back: fields drop in order.
+    _gate: Gate<'g>,
+    _borrowed: Option<Borrowed<'g>>,
+    _idle: PhantomData<(&'g mut Idle, M)>,
+}
+
+impl<F: Format, H: Host, M: Mode> core::fmt::Debug for Walk<'_, F, H, M> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Walk").field("format", &F::NAME).finish_non_exhaustive()
+    }
+}
+
+/// What a VM maps at a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// The frames that the leaf covers.
+    pub gfns: Span<Gfn>,
+    /// Its size.
+    pub level: Level,
+    /// Its contents.
+    pub leaf: Leaf,
+}
+
+impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
+    /// Opens a walk on the caller's own seat.
+    #[inline(always)]
+    pub(crate) fn on_seat(vm: &'g Vm<F, H>, _idle: &'g mut Idle, seat: &'g Seat) -> Self {
+        let gate = vm.lock.enter::<M>(&vm.reads, seat);
+        Self { vm, seat, _gate: gate, _borrowed: None, _idle: PhantomData }
+    }
+
+    /// Opens a walk for a thread without a seat of its own.
+    pub(crate) fn on_any_seat(vm: &'g Vm<F, H>, _idle: &'g mut Idle) -> Self {
+        let borrowed = vm.borrow_seat();
+        let seat = borrowed.seat();
+        let gate = vm.lock.enter::<M>(&vm.reads, seat);
+        Self { vm, seat, _gate: gate, _borrowed: Some(borrowed), _idle: PhantomData }
+    }
+
+    /// Down to the lowest entry there is for `gfn`.
+    #[inline(always)]
+    pub(crate) fn descend(&self, gfn: Gfn) -> At<'_> {
+        // SAFETY: this walk is a section of the read side (or holds the lock under which all unlinking is done)
+        // for as long as it is borrowed.
+        unsafe { self.vm.radix.descend(&self.vm.host, gfn) }
+    }
+
+    pub(crate) fn cursor(&self, gfns: Span<Gfn>) -> Cursor<'_, F, H> {
+        // SAFETY: as in `descend`.
+        unsafe { Cursor::new(&self.vm.radix, &self.vm.host, gfns) }
+    }
+
+    /// What is mapped at `gfn` at this moment.
+    pub fn translate(&self, gfn: Gfn) -> Option<Mapping> {
+        if gfn.0 >> F::FRAME_BITS != 0 {
+            return None;
+        }
+        let at = self.descend(gfn);
+        F::is_present(at.word).then(|| Mapping {
+            gfns: Span::sized(gfn.base(at.level), at.level.pages()),
+            level: at.level,
+            leaf: F::read_leaf(at.word),
+        })
+    }
+}
+
+impl<'g, F: Format, H: Host, M: Edits> Walk<'g, F, H, M> {
+    /// Links tables below a hole, down to `level`.
+    pub(crate) fn link_down<'w>(
+        &'w self,
+        cache: &mut Cache,
+        gfn: Gfn,
+        at: At<'w>,
+        level: Level,
+    ) -> Result<At<'w>, NoMemory> {
+        // SAFETY: as in `descend`.
+        unsafe { Radix::<F>::link_down(&self.vm.host, cache, gfn, at, level) }
+    }
+
+    /// Takes write permission from every leaf in the range; the record that the host allows writes stays, so
+    /// the next store gets it back by one CAS ([`fault`](crate::fault)). This is how writes are tracked.
+    pub fn write_protect(&self, gfns: Span<Gfn>) -> FlushDebt<'_> {
+        let mut owed = Owed::default();
+        self.write_protect_into(gfns, &mut owed);
+        FlushDebt::new(self.vm, owed, None)
+    }
+
+    pub(crate) fn write_protect_into(&self, gfns: Span<Gfn>, owed: &mut Owed) {
+        let mut cursor = self.cursor(gfns);
+        while let Some(step) = cursor.next() {
+            let at = step.at;
+            let mut word = at.word;
+            loop {
+                match word.kind::<F>(at.level) {
+                    // A clear W never proves that no TLB writes: tightening such a leaf owes a flush too.
+                    Kind::Leaf if F::host_writable(word) => {
+                        match at.entry.cas(word, F::set_writable(word, false)) {
+                            Ok(()) => owed.owe(step.gfns),
+                            Err(found) => {
+                                word = found;
+                                continue;
+                            }
+                        }
+                    }
+                    Kind::Retired => cursor.restart(),
+                    // Somebody is about to thaw it, maybe writable: what comes out must be looked at.
+                    Kind::Frozen(_) => {
+                        core::hint::spin_loop();
+                        word = at.entry.load();
+                        continue;
+                    }
+                    Kind::Table(_) | Kind::Leaf | Kind::Hole(_) => {}
+                }
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `FlushDebt`: the flush that an edit owes, as a value that cannot be ignored.
+//!
+//! Walks take things away and collect what that owes; the debt is settled once, when the walk is over, by at
+//! most one shootdown for all of it. Only then may the host reuse the pages, and only then do the table pages
+//! that the walk unhooked go on to their grace period.
+//!
+//! Dropping a debt pays it: [`FlushDebt::settle`] exists so that the reader sees where. Not using one at all is
+//! an error of the compiler where `unused_must_use` is denied:
+//!
+//! ```compile_fail
+//! #![deny(unused_must_use)]
+//! # use slat::*;
+//! fn forget<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
+//!     vm.write_protect(idle, Span::new(Gfn(0), Gfn(1)));
+//! }
+//! ```
+
+use crate::addr::{Gfn, Span};
+use crate::notify::active::Ticket;
+use crate::table::memory::Node;
+use crate::table::retire::Unlinked;
+use core::marker::PhantomData;
+
+/// What one walk owes, collected edit by edit.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    /// Hull of what lost something.
+    gfns: Span<Gfn>,
+    edits: u64,
+    pages: u64,
+    pub(crate) unlinked: Unlinked,
+}
+
+impl Default for Owed {
+    fn default() -> Self {
+        Self {
+            gfns: Span::new(Gfn(0), Gfn(0)),
+            edits: 0,
+            pages: 0,
+            unlinked: Unlinked::default(),
+        }
+    }
+}
+
+impl Owed {
+    /// An edit took something away from `gfns`.
+    pub(crate) fn owe(&mut self, gfns: Span<Gfn>) {
+        self.gfns = self.gfns.hull(&gfns);
+        self.edits += 1;
+        self.pages += gfns.len();
+    }
+
+    /// A table left the tree: its page waits in this debt.
+    pub(crate) fn unlink(&mut self, node: Node) {
+        self.unlinked.add(node);
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.edits == 0 && self.unlinked.len() == 0
+    }
+
+    pub(crate) fn gfns(&self) -> Span<Gfn> {
+        self.gfns
+    }
+
+    pub(crate) fn edits(&self) -> u64 {
+        self.edits
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    fn append(&mut self, other: &mut Self) {
+        self.gfns = self.gfns.hull(&other.gfns);
+        self.edits += core::mem::take(&mut other.edits);
+        self.pages += core::mem::take(&mut other.pages);
+        self.unlinked.append(&mut other.unlinked);
+    }
+}
+
+/// Who pays: a VM, with its format and host forgotten.
+pub(crate) trait Pay {
+    /// One shootdown for all of `owed`; its tables go to the grace queue, which is collected where `idle` says
+    /// that this thread is inside no walk. Waits for answers.
+    fn pay(&self, owed: Owed, idle: bool);
+}
+
+/// A flush that is owed. See the module's header. Settling waits for vCPUs to answer: the thread must be idle,
+/// which the borrow `'g` of its [`Idle`](crate::Idle) guarantees.
+#[must_use = "an unpaid flush debt means stale translations"]
+pub struct FlushDebt<'g> {
+    payer: &'g dyn Pay,
+    owed: Owed,
+    /// The invalidation that this debt belongs to: told when it is paid.
+    ticket: Option<&'g Ticket<'g>>,
+    _idle: PhantomData<&'g mut ()>,
+}
+
+impl core::fmt::Debug for FlushDebt<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("FlushDebt").field("owed", &self.owed).finish_non_exhaustive()
+    }
+}
+
+impl<'g> FlushDebt<'g> {
+    pub(crate) fn new(payer: &'g dyn Pay, owed: Owed, ticket: Option<&'g Ticket<'g>>) -> Self {
+        Self { payer, owed, ticket, _idle: PhantomData }
+    }
+
+    /// Pays. Returns whether there was anything to pay.
+    #[allow(clippy::must_use_candidate, reason = "the payment is the point")]
+    pub fn settle(self) -> bool {
+        !self.owed.is_nothing()
+    }
+
+    /// Takes another debt of the same VM over, so that both are paid by one shootdown. Debts of an
+    /// invalidation keep their own payment: it marks the moment when the host may change its entries.
+    pub fn merge(&mut self, mut other: FlushDebt<'g>) {
+        if other.ticket.is_none() {
+            self.owed.append(&mut other.owed);
+        }
+    }
+
+    /// Frames that lost a translation; zero means that nothing is owed.
+    pub fn pages(&self) -> u64 {
+        self.owed.pages
+    }
+}
+
+impl Drop for FlushDebt<'_> {
+    fn drop(&mut self) {
+        if !self.owed.is_nothing() {
+            // A walk's own debt is paid inside that walk; an invalidation's after it.
+            self.payer.pay(core::mem::take(&mut self.owed), self.ticket.is_some());
+        }
+        if let Some(ticket) = self.ticket {
+            ticket.flushed();
+        }
+    }
+}

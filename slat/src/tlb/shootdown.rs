@@ -1,0 +1,185 @@
+//! The shootdown: a numbered request, answered by each vCPU that is in guest mode.
+//!
+//! Flushes of a VM are numbered by one generation; a ring keeps the range of each of the last 64. A vCPU
+//! remembers the last generation that it has carried out, and catches up range by range, or all at once where
+//! the ring has moved on.
+//!
+//! ```text
+//! flusher                                  vCPU
+//! write ring[g]; generation := g           enter: mode := Guest
+//! heavy barrier ─────── asymmetric ─────── light barrier
+//! mode == Guest and seen < g ?             generation != seen ?  flush, seen := generation
+//!   kick, wait for seen ≥ g or mode Out    … guest runs; kicked ?  flush, seen := generation
+//! ```
+//! One of the two sees the other: a flusher that misses the mode is one whose generation the vCPU sees on entry.
+
+use super::super::table::retire::{Flushed, Unlinked};
+use crate::addr::{Gfn, Position, Span};
+use crate::host::VcpuId;
+use crate::sync::barrier::Barrier;
+use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, fence};
+use alloc::boxed::Box;
+
+/// What a vCPU caches, told what to forget. Implemented by whoever has the TLB: a software vCPU, or a wrapper
+/// of INVEPT / INVLPGA / TLBI / HFENCE.
+pub trait Translations {
+    /// Forget everything, paging-structure caches included.
+    fn flush_all(&mut self);
+    /// Forget at least every translation of these frames, at every page size, and every cached link above them.
+    fn flush(&mut self, gfns: Span<Gfn>);
+}
+
+const RING: u64 = 64;
+/// More flushes behind than this: forget everything at once.
+const CATCH_UP: u64 = 16;
+
+/// The range of one numbered flush; `generation` is written last and names what the range belongs to.
+#[derive(Debug, Default)]
+struct Ranged {
+    generation: AtomicU64,
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
+/// What the flusher needs to know of one vCPU.
+#[derive(Debug, Default)]
+pub(crate) struct VcpuTlb {
+    in_guest: AtomicBool,
+    kicked: AtomicBool,
+    /// The last generation carried out.
+    seen: AtomicU64,
+}
+
+/// The flush side of one VM.
+#[derive(Debug)]
+pub(crate) struct Tlb {
+    generation: Padded<AtomicU64>,
+    ring: Box<[Ranged]>,
+    vcpus: Box<[Padded<VcpuTlb>]>,
+    barrier: Barrier,
+    /// Edits that owed a flush, flushes paid, pages they covered: rare enough for shared counters.
+    pub(crate) requested: AtomicU64,
+    pub(crate) paid: AtomicU64,
+    pub(crate) pages: AtomicU64,
+    /// Negative control: pretend to flush.
+    sabotaged: bool,
+}
+
+impl Tlb {
+    pub(crate) fn new(vcpus: usize, barrier: Barrier, sabotaged: bool) -> Self {
+        Self {
+            generation: Padded::default(),
+            ring: (0..RING).map(|_| Ranged::default()).collect(),
+            vcpus: (0..vcpus).map(|_| Padded::default()).collect(),
+            barrier,
+            requested: AtomicU64::new(0),
+            paid: AtomicU64::new(0),
+            pages: AtomicU64::new(0),
+            sabotaged,
+        }
+    }
+
+    pub(crate) fn vcpu(&self, id: VcpuId) -> &VcpuTlb {
+        &self.vcpus[id.0 as usize]
+    }
+
+    /// Returns once no vCPU holds a translation of `gfns`, nor a link to a page of `pages`, from before the
+    /// call. `kick` makes a vCPU leave the guest or answer soon.
+    pub(crate) fn shoot_down(&self, gfns: Span<Gfn>, pages: Unlinked, kick: impl Fn(VcpuId)) -> Flushed {
+        self.paid.fetch_add(1, Relaxed);
+        if self.sabotaged {
+            return pages.flushed();
+        }
+        // ORDER(flush): AcqRel puts the edits before the number; pairs with the Acquire of `catch_up`.
+        let generation = self.generation.fetch_add(1, AcqRel) + 1;
+        let ranged = &self.ring[(generation % RING) as usize];
+        // A reader that finds the old or the new range under a wrong number forgets everything.
+        ranged.generation.store(0, Relaxed);
+        // ORDER(flush-range): zero before the range, the range before the number; pairs with `range_of`.
+        fence(Release);
+        ranged.start.store(gfns.start.raw(), Relaxed);
+        ranged.end.store(gfns.end.raw(), Relaxed);
+        ranged.generation.store(generation, Release);
+
+        self.barrier.heavy();
+        let behind = |vcpu: &VcpuTlb| {
+            // ORDER(flush-answer): Acquire pairs with the Release in `catch_up` and `leave`: the vCPU's last
+            // access through an old translation is over before the page is given away.
+            vcpu.in_guest.load(Acquire) && vcpu.seen.load(Acquire) < generation
+        };
+        for (index, vcpu) in self.vcpus.iter().enumerate() {
+            if behind(vcpu) {
+                // ORDER(kick): Release; the generation above is visible to whoever sees the kick.
+                vcpu.kicked.store(true, Release);
+                kick(VcpuId(index as u32));
+            }
+        }
+        for vcpu in &self.vcpus {
+            let mut patience = Patience::default();
+            while behind(vcpu) {
+                patience.wait();
+            }
+        }
+        pages.flushed()
+    }
+
+    /// The vCPU enters the guest, having forgotten what was flushed while it was out.
+    pub(crate) fn enter(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
+        loop {
+            vcpu.in_guest.store(true, Relaxed);
+            // ORDER(flush): `in_guest` before the generation's load; pairs with `heavy` in `shoot_down`.
+            self.barrier.light();
+            self.catch_up(vcpu, cache);
+            if self.generation.load(Acquire) == vcpu.seen.load(Relaxed) {
+                return;
+            }
+        }
+    }
+
+    /// The vCPU leaves the guest.
+    pub(crate) fn leave(vcpu: &VcpuTlb) {
+        // ORDER(flush-answer): every guest access before this store.
+        vcpu.in_guest.store(false, Release);
+    }
+
+    /// Whether somebody waits for this vCPU: polled by software vCPUs between accesses.
+    #[inline(always)]
+    pub(crate) fn kicked(vcpu: &VcpuTlb) -> bool {
+        vcpu.kicked.load(Relaxed)
+    }
+
+    /// Carries out every flush up to now and answers it.
+    pub(crate) fn catch_up(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
+        // ORDER(kick): Acquire; a kick that this clears had its generation set before.
+        vcpu.kicked.swap(false, Acquire);
+        let now = self.generation.load(Acquire);
+        let seen = vcpu.seen.load(Relaxed);
+        if now == seen {
+            return;
+        }
+        if now - seen > CATCH_UP {
+            cache.flush_all();
+        } else {
+            for generation in seen + 1..=now {
+                match self.range_of(generation) {
+                    Some(gfns) => cache.flush(gfns),
+                    None => {
+                        cache.flush_all();
+                        break;
+                    }
+                }
+            }
+        }
+        // ORDER(flush-answer): Release; the flush, and every access before it, is over.
+        vcpu.seen.store(now, Release);
+    }
+
+    fn range_of(&self, generation: u64) -> Option<Span<Gfn>> {
+        let ranged = &self.ring[(generation % RING) as usize];
+        // ORDER(flush-range): Acquire before, fence after: pairs with `shoot_down`.
+        let before = ranged.generation.load(Acquire);
+        let gfns = Span::new(Gfn(ranged.start.load(Relaxed)), Gfn(ranged.end.load(Relaxed)));
+        fence(Acquire);
+        (before == generation && ranged.generation.load(Relaxed) == generation).then_some(gfns)
+    }
+}

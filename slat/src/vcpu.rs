@@ -1,0 +1,97 @@
+//! A vCPU as the engine sees it: a seat on the read side, spare table pages, and a place in shootdowns.
+
+use crate::addr::{Gfn, Hva};
+use crate::host::{Host, VcpuId};
+use crate::slots::{Slot, SlotId};
+use crate::sync::idle::Idle;
+use crate::sync::readside::Borrowed;
+use crate::table::format::Format;
+use crate::table::pool::Cache;
+use crate::tlb::shootdown::{Tlb, Translations, VcpuTlb};
+use crate::vm::Vm;
+use core::marker::PhantomData;
+
+/// One vCPU of a VM, in the hands of the thread that runs it. See [`Vm::vcpu`]; dropping it gives the number
+/// back.
+///
+/// [`fault`](Self::fault) deals with an access that the hardware could not complete; [`enter`](Self::enter)
+/// brackets the time in the guest.
+pub struct Vcpu<'vm, F: Format, H: Host> {
+    pub(crate) vm: &'vm Vm<F, H>,
+    pub(crate) id: VcpuId,
+    pub(crate) seat: Borrowed<'vm>,
+    pub(crate) cache: Cache,
+    pub(crate) last: LastSlot,
+}
+
+/// The slot of this vCPU's last fault, and the generation of the set that it was found in.
+#[derive(Debug)]
+pub(crate) struct LastSlot {
+    pub(crate) generation: u64,
+    pub(crate) slot: Slot,
+}
+
+impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Vcpu").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
+    pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
+        let nowhere = Slot::new(SlotId(0), Gfn(0), 0, Hva(0));
+        Self { vm, id, seat, cache: Cache::default(), last: LastSlot { generation: 0, slot: nowhere } }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> VcpuId {
+        self.id
+    }
+
+    /// The VM that it belongs to.
+    pub fn vm(&self) -> &'vm Vm<F, H> {
+        self.vm
+    }
+
+    /// Enters the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. What was
+    /// flushed while it was out is forgotten first. In the guest the thread is not idle: it owes answers.
+    pub fn enter<'a>(&'a mut self, _idle: &'a mut Idle, cache: &mut impl Translations) -> InGuest<'a> {
+        let tlb = &self.vm.tlb;
+        let vcpu = tlb.vcpu(self.id);
+        tlb.enter(vcpu, cache);
+        InGuest { tlb, vcpu, _idle: PhantomData }
+    }
+}
+
+impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
+    fn drop(&mut self) {
+        self.vm.pool.give_back(self.cache.drain());
+    }
+}
+
+/// A vCPU in guest mode. Dropping it leaves the guest.
+#[derive(Debug)]
+pub struct InGuest<'a> {
+    tlb: &'a Tlb,
+    vcpu: &'a VcpuTlb,
+    _idle: PhantomData<&'a mut Idle>,
+}
+
+impl InGuest<'_> {
+    /// Whether somebody waits for this vCPU. A software vCPU asks between accesses; one load of its own line.
+    #[inline(always)]
+    pub fn kicked(&self) -> bool {
+        Tlb::kicked(self.vcpu)
+    }
+
+    /// Forgets what has been flushed, and says so to those who wait; the guest goes on.
+    pub fn answer(&mut self, cache: &mut impl Translations) {
+        self.tlb.catch_up(self.vcpu, cache);
+    }
+}
+
+impl Drop for InGuest<'_> {
+    fn drop(&mut self) {
+        Tlb::leave(self.vcpu);
+    }
+}

@@ -1,0 +1,303 @@
+//! `Vm` and its builder: the only wiring. Policies are snapshotted here, for the life of the VM.
+
+use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
+use crate::host::{Host, VcpuId};
+use crate::notify::active::Active;
+use crate::notify::invalidation::{Invalidation, Range};
+use crate::notify::{SecondaryMmu, Why};
+use crate::slots::{Memslots, SlotSets};
+use crate::sync::barrier::Barrier;
+use crate::sync::gate::{Lock, MmuLock};
+use crate::sync::idle::Idle;
+use crate::sync::mode::{Lockless, Shared};
+use crate::sync::prim::Relaxed;
+use crate::sync::readside::{Borrowed, ReadSide};
+use crate::sync::tally::Count;
+use crate::table::format::Format;
+use crate::table::pool::{Cache, NoMemory, Pool};
+use crate::table::radix::Radix;
+use crate::table::retire::Grace;
+use crate::table::walk::{Mapping, Walk};
+use crate::tlb::FlushDebt;
+use crate::tlb::debt::{Owed, Pay};
+use crate::tlb::shootdown::Tlb;
+use crate::vcpu::Vcpu;
+
+/// Seats for threads that are no vCPU: how many of them can be inside the engine at once before one waits.
+const OTHER_SEATS: usize = 64;
+
+/// What a VM is built with, and keeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    pub(crate) vcpus: u32,
+    pub(crate) max_page: Level,
+    pub(crate) max_slots: usize,
+}
+
+/// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
+///
+/// See the crate's first example. Everything takes `&self`: share it by reference or in an `Arc`.
+#[derive(Debug)]
+pub struct Vm<F: Format, H: Host> {
+    pub(crate) host: H,
+    pub(crate) policy: Policy,
+    pub(crate) lock: Lock,
+    pub(crate) reads: ReadSide,
+    pub(crate) active: Active,
+    pub(crate) memslots: SlotSets,
+    pub(crate) radix: Radix<F>,
+    pub(crate) pool: Pool,
+    grace: Grace,
+    pub(crate) tlb: Tlb,
+}
+
+/// Builds a [`Vm`].
+#[derive(Debug)]
+#[must_use]
+pub struct Builder<H> {
+    host: H,
+    policy: Policy,
+    lock: MmuLock,
+    sabotage: bool,
+}
+
+/// What a VM has done and holds. Sums over all threads, each read at a slightly different moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Leaves installed, each for one fault.
+    pub mapped_faults: u64,
+    /// Faults that gave a permission back in place.
+    pub permission_faults: u64,
+    /// Faults that found nothing wrong any more.
+    pub spurious_faults: u64,
+    /// Faults on no memslot, or writes to a read-only one.
+    pub mmio_faults: u64,
+    /// Attempts made again because something moved.
+    pub retries: u64,
+    /// Leaves mapped now: of 4 KiB, 2 MiB, 1 GiB.
+    pub leaves: [u64; 3],
+    /// Edits that owed a flush; shootdowns that paid them; 4 KiB pages they covered.
+    pub flushes: Flushes,
+    /// Bytes of table pages in use: linked, at hand, or waiting for a grace period.
+    pub table_bytes: u64,
+    /// Bytes that the host lent for tables, notes and free pages included.
+    pub lent_bytes: u64,
+    /// Table pages unhooked and flushed, waiting for a grace period.
+    pub tables_waiting: u64,
+}
+
+/// See [`Stats::flushes`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Flushes {
+    /// Edits that took something away.
+    pub requested: u64,
+    /// Shootdowns made.
+    pub paid: u64,
+    /// Frames covered by those edits.
+    pub pages: u64,
+}
+
+impl Stats {
+    /// Bytes of guest memory mapped now.
+    pub fn mapped_bytes(&self) -> u64 {
+        let sizes = [Level::K4, Level::M2, Level::G1].map(Level::bytes);
+        self.leaves.iter().zip(sizes).map(|(count, size)| count * size).sum()
+    }
+}
+
+impl<H: Host> Builder<H> {
+    /// How many vCPUs the VM can have; 1 unless said otherwise. Each costs 256 bytes.
+    pub fn vcpus(mut self, vcpus: u32) -> Self {
+        self.policy.vcpus = vcpus;
+        self
+    }
+
+    /// What guards the tables; [`MmuLock::None`] unless said otherwise.
+    pub fn mmu_lock(mut self, lock: MmuLock) -> Self {
+        self.lock = lock;
+        self
+    }
+
+    /// The largest page to map; 1 GiB unless said otherwise. The host decides within this.
+    pub fn max_page(mut self, level: Level) -> Self {
+        self.policy.max_page = level.clamp(Level::K4, Level::G1);
+        self
+    }
+
+    /// How many memslots are allowed; 32,764 unless said otherwise (KVM's number on x86). They cost nothing
+    /// until they are used.
+    pub fn max_slots(mut self, slots: usize) -> Self {
+        self.policy.max_slots = slots;
+        self
+    }
+
+    /// Negative control: shootdowns pretend. Whatever proves that flushes matter must fail under this.
+    #[doc(hidden)]
+    pub fn sabotage_flushes(mut self) -> Self {
+        self.sabotage = true;
+        self
+    }
+
+    /// The VM, empty: no memslots, one table page.
+    pub fn build<F: Format>(self) -> Result<Vm<F, H>, NoMemory> {
+        let Self { host, policy, lock, sabotage } = self;
+        let barrier = Barrier::detect();
+        let pool = Pool::new();
+        let radix = Radix::new(&host, &pool)?;
+        Ok(Vm {
+            radix,
+            pool,
+            host,
+            policy,
+            lock: Lock::new(lock),
+            reads: ReadSide::new(policy.vcpus as usize + OTHER_SEATS, barrier),
+            active: Active::new(),
+            memslots: SlotSets::new(),
+            grace: Grace::new(),
+            tlb: Tlb::new(policy.vcpus as usize, barrier, sabotage),
+        })
+    }
+}
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// Starts building a VM on `host`.
+    pub fn builder(host: H) -> Builder<H> {
+        let policy = Policy { vcpus: 1, max_page: Level::G1, max_slots: 32_764 };
+        Builder { host, policy, lock: MmuLock::None, sabotage: false }
+    }
+
+    /// The host under it.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// Its memslots.
+    pub fn slots(&self) -> Memslots<'_, F, H> {
+        Memslots { vm: self }
+    }
+
+    /// vCPU number `id`, for the thread that will run it. `None` past the number that the VM was built for, and
+    /// while another thread has it.
+    pub fn vcpu(&self, id: VcpuId) -> Option<Vcpu<'_, F, H>> {
+        if id.0 >= self.policy.vcpus {
+            return None;
+        }
+        self.reads.claim(id.0 as usize).map(|seat| Vcpu::new(self, id, seat))
+    }
+
+    /// Where the tables begin: for CR3, EPTP, VTTBR, hgatp, or a walker in software.
+    pub fn root(&self) -> Pfn {
+        self.radix.root.pfn(&self.host)
+    }
+
+    /// The host is about to change `hvas`: begins an [`Invalidation`], which see. Faults on the range wait from
+    /// here until it is dropped.
+    pub fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Invalidation<'_, F, H> {
+        Invalidation::begin(self, Range::Hvas(hvas), why)
+    }
+
+    /// The same by guest frames, whatever they are backed by.
+    pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
+        Invalidation::begin(self, Range::Gfns(gfns), why)
+    }
+
+    /// Opens a walk that only looks, and takes no lock under any policy.
+    pub fn lockless<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Lockless> {
+        Walk::on_any_seat(self, idle)
+    }
+
+    /// Opens a walk that edits beside others.
+    pub fn shared<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Shared> {
+        Walk::on_any_seat(self, idle)
+    }
+
+    /// What is mapped at `gfn` at this moment.
+    pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
+        self.lockless(idle).translate(gfn)
+    }
+
+    /// Takes write permission from a range so that the next store to each page faults
+    /// ([`Walk::write_protect`]), and pays the flush when the debt is settled.
+    pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
+        let mut owed = Owed::default();
+        self.shared(idle).write_protect_into(gfns, &mut owed);
+        FlushDebt::new(self, owed, None)
+    }
+
+    /// What it has done and holds.
+    pub fn stats(&self) -> Stats {
+        let total = |count| self.reads.total(count);
+        let installed = [Count::Installed4K, Count::Installed2M, Count::Installed1G].map(total);
+        let removed = [Count::Removed4K, Count::Removed2M, Count::Removed1G].map(total);
+        Stats {
+            mapped_faults: installed.iter().sum(),
+            permission_faults: total(Count::Permission),
+            spurious_faults: total(Count::Spurious),
+            mmio_faults: total(Count::Mmio),
+            retries: total(Count::Retry),
+            leaves: core::array::from_fn(|size| installed[size].saturating_sub(removed[size])),
+            flushes: Flushes {
+                requested: self.tlb.requested.load(Relaxed),
+                paid: self.tlb.paid.load(Relaxed),
+                pages: self.tlb.pages.load(Relaxed),
+            },
+            table_bytes: self.pool.in_use() * PAGE_SIZE,
+            lent_bytes: self.pool.lent() * PAGE_SIZE,
+            tables_waiting: self.grace.waiting() as u64,
+        }
+    }
+
+    /// Gives unhooked table pages back to the pool now, after a grace period. It happens by itself when many
+    /// wait or when pages run short.
+    pub fn collect(&self, _idle: &mut Idle) {
+        self.grace.collect(&self.reads, &self.pool);
+    }
+
+    pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
+        self.reads.borrow(self.policy.vcpus as usize)
+    }
+
+    /// Fills a vCPU's cache; what waits for a grace period is used before the host is asked for more.
+    #[cold]
+    pub(crate) fn top_up(&self, cache: &mut Cache) -> Result<(), NoMemory> {
+        if self.grace.waiting() > 0 {
+            self.grace.collect(&self.reads, &self.pool);
+        }
+        self.pool.top_up(&self.host, cache, usize::from(F::LEVELS) + 4)
+    }
+
+    /// Zaps one page so that something else can be mapped: for a host that cannot say without sleeping that it
+    /// has made the page writable in place.
+    #[cold]
+    pub(crate) fn take_away(&self, idle: &mut Idle, gfn: Gfn) {
+        let mut change = self.invalidate_gfns(Span::sized(gfn, 1), Why::Clear);
+        change.apply(idle).settle();
+    }
+}
+
+impl<F: Format, H: Host> Pay for Vm<F, H> {
+    fn pay(&self, mut owed: Owed, idle: bool) {
+        self.tlb.requested.fetch_add(owed.edits(), Relaxed);
+        self.tlb.pages.fetch_add(owed.pages(), Relaxed);
+        let unlinked = core::mem::take(&mut owed.unlinked);
+        let flushed = self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| self.host.kick(vcpu));
+        if self.grace.defer(flushed) && idle {
+            self.grace.collect(&self.reads, &self.pool);
+        }
+    }
+}
+
+impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
+    fn around(&self, idle: &mut Idle, hvas: Span<Hva>, why: Why, change: &mut dyn FnMut(&mut Idle)) {
+        let mut invalidation = self.invalidate(hvas, why);
+        invalidation.apply(idle).settle();
+        change(idle);
+    }
+}
+
+impl<F: Format, H: Host> Drop for Vm<F, H> {
+    fn drop(&mut self) {
+        // SAFETY: `&mut self`: no vCPU, walk or debt is left, so nobody reaches a table page.
+        unsafe { self.pool.release(&self.host) };
+    }
+}
