@@ -14,6 +14,7 @@
 //! A figure is the time of a share divided by its faults, averaged over the threads.
 
 mod floor;
+mod ours;
 mod peers;
 mod race;
 mod tables;
@@ -24,8 +25,10 @@ use super::report::{Check, Report, Row, params};
 use super::{Error, size};
 use clap::ValueEnum;
 use floor::Floor;
+use ours::Ours;
 use race::{Course, Entrant, Lap, Tally};
 use serde_json::{Map, Value};
+use slat::MmuLock;
 use slat::addr::{Gfn, Level, PAGE_SIZE, Pfn, Span};
 use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
@@ -126,9 +129,16 @@ impl FaultFloor {
     }
 }
 
-/// Who runs. The first is slat as it ships; all others are compared with it.
+/// Who runs. The first is slat as it ships; all others are compared with it. The rows of the MMU lock policies
+/// answer seed 003, whose subject is what faults have to share: one mutex before it, a reader-writer lock after.
 fn entrants() -> Vec<Entrant> {
-    let mut entrants = vec![Entrant::new("floor: walk + CAS", |_| Floor::new())];
+    let ours = |lock| move |course: &Course| Ours::new(course, lock);
+    let mut entrants = vec![
+        Entrant::new("slat", ours(MmuLock::None)),
+        Entrant::new("floor: walk + CAS", |_| Floor::new()),
+        Entrant::new("slat --mmu-lock exclusive", ours(MmuLock::Exclusive)).answering("003"),
+        Entrant::new("slat --mmu-lock read-write", ours(MmuLock::ReadWrite)).answering("003"),
+    ];
     entrants.extend(peers::entrants());
     entrants
 }
@@ -175,4 +185,41 @@ fn checks(name: &str, tally: &Tally) -> [Check; 3] {
         check("sampled pages translate to their frames", tally.right, tally.sampled),
         check("sampled pages are gone between the passes", tally.gone, tally.sampled_gone),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bench(bytes: u64, vcpus: &[u16]) -> FaultFloor {
+        FaultFloor { runs: 1, bytes, vcpus: vcpus.to_vec(), order: vec![Order::Random], json: true }
+    }
+
+    #[test]
+    fn every_entrant_passes_every_check() {
+        for order in [Order::Sequential, Order::Random] {
+            let course = course(2, 1024, 700, order);
+            for entrant in entrants() {
+                for check in checks(&entrant.name, &entrant.lap(&course).tally) {
+                    assert!(check.ok, "{}: {}", check.name, check.detail);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shares_never_meet_in_a_leaf_table() {
+        let course = course(3, 1024, 700, Order::Random);
+        assert_eq!((course.vcpus(), course.gfns()), (3, Span::new(Gfn(0), Gfn(2 * 1024 + 700))));
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused_by_flag() {
+        for (bytes, vcpus) in [(0, 1), (5000, 1), (1 << 47, 2), (u64::MAX - 4095, 1024)] {
+            let Err(Error::Usage(line)) = bench(bytes, &[1, vcpus]).run() else {
+                panic!("{bytes} was taken")
+            };
+            assert!(line.starts_with("--bytes: "), "{line}");
+        }
+    }
 }

@@ -75,12 +75,29 @@ impl Course {
     pub fn new(shares: Vec<(Span<Gfn>, Vec<Gfn>)>) -> Self {
         Self { shares }
     }
+
+    /// How many vCPUs run it.
+    pub fn vcpus(&self) -> usize {
+        self.shares.len()
+    }
+
+    /// The frames from the first share's first to the last share's last.
+    pub fn gfns(&self) -> Span<Gfn> {
+        self.shares.iter().fold(Span::new(Gfn(0), Gfn(0)), |all, (span, _)| all.hull(span))
+    }
 }
 
 impl Entrant {
     /// The entrant that `build` makes for a course.
     pub fn new<C: Contender>(name: impl Into<String>, build: impl Fn(&Course) -> C + 'static) -> Self {
         Self { name: name.into(), seed: None, lap: Box::new(move |course| lap(&build(course), course)) }
+    }
+
+    /// The same, as a row that answers `seed`.
+    #[must_use]
+    pub fn answering(mut self, seed: &'static str) -> Self {
+        self.seed = Some(seed);
+        self
     }
 
     /// Runs one lap.

@@ -6,6 +6,7 @@
 
 use parking_lot::Mutex;
 use slat::addr::Level;
+use slat::table::memory::CHUNK_BYTES;
 use std::alloc::{Layout, alloc, handle_alloc_error};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +20,6 @@ pub const PRESENT: u64 = 1;
 /// In an x86-64 entry: where the address of the table or page stands.
 pub const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
-/// Bytes in a chunk, and its alignment.
-pub const CHUNK_BYTES: usize = 256 << 10;
 /// What the pool grows by: a few huge pages.
 const GROWTH: Layout = match Layout::from_size_align(16 << 20, 2 << 20) {
     Ok(layout) => layout,
@@ -60,6 +59,20 @@ pub fn take_zeroed() -> NonNull<Table> {
 /// It came from [`take`], was not given back since, and nobody reaches it any more.
 pub unsafe fn give_back(table: NonNull<Table>) {
     FREE.lock().pages.push(table.as_ptr().expose_provenance());
+}
+
+/// Takes a chunk of pages: [`CHUNK_BYTES`], aligned to as much, with any contents.
+pub fn take_chunk() -> NonNull<u8> {
+    let chunk = FREE.lock().chunk();
+    pointer(chunk)
+}
+
+/// Gives a chunk back.
+///
+/// # Safety
+/// It came from [`take_chunk`], was not given back since, and nobody reaches it any more.
+pub unsafe fn give_back_chunk(chunk: NonNull<u8>) {
+    FREE.lock().chunks.push(chunk.as_ptr().expose_provenance());
 }
 
 /// Gives back a table of `level` and all tables below it, where the entries are in the format of x86-64.

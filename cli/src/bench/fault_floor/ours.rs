@@ -1,0 +1,97 @@
+//! slat itself: the whole fault path of the engine, under any MMU lock policy.
+//!
+//! One memslot covers the course, and the host answers by arithmetic without sleeping, so what is timed is
+//! the engine: walk, stamp, slot, host look-up, install, counters. Between the passes the host takes its
+//! pages away as `MADV_DONTNEED` would; that leaves holes which carry the invalidation's number, in tables
+//! that stay linked.
+
+use super::race::{Contender, Course, Vcpu};
+use super::{backing, tables};
+use slat::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
+use slat::table::formats::Npt4;
+use slat::{
+    Access, Done, Fault, Host, HostError, HostPage, Idle, MmuLock, Slot, SlotId, TableMemory, VcpuId, Vm, Why,
+};
+use std::ptr::NonNull;
+
+/// A VM whose memory is the course.
+pub struct Ours {
+    vm: Vm<Npt4, Arithmetic>,
+}
+
+/// A host that maps every address for ever: the frame is the address.
+struct Arithmetic;
+
+/// A vCPU and its thread's proof of idleness.
+struct Thread<'vm> {
+    vcpu: slat::Vcpu<'vm, Npt4, Arithmetic>,
+    idle: Idle,
+}
+
+// SAFETY: chunks of the pool are of the size and alignment asked for and lent to one user at a time; frame
+// numbers are the trait's own.
+unsafe impl TableMemory for Arithmetic {
+    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+        Some(tables::take_chunk())
+    }
+
+    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { tables::give_back_chunk(chunk) };
+    }
+}
+
+impl Host for Arithmetic {
+    #[inline]
+    fn lookup(&self, hva: Hva, _access: Access) -> Option<HostPage> {
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    }
+
+    fn resolve(&self, _idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.lookup(hva, access).ok_or(HostError::Fault)
+    }
+}
+
+/// The host address behind a guest frame.
+fn hva(gfn: Gfn) -> Hva {
+    Hva(backing(gfn).address())
+}
+
+impl Ours {
+    /// A VM for this course, with one memslot and nothing mapped.
+    pub fn new(course: &Course, lock: MmuLock) -> Self {
+        let gfns = course.gfns();
+        let builder = Vm::<Npt4, _>::builder(Arithmetic).vcpus(course.vcpus() as u32).mmu_lock(lock);
+        let vm: Vm<Npt4, _> = builder.build().expect("the pool grows on demand");
+        let slot = Slot::new(SlotId(0), gfns.start, gfns.len(), hva(gfns.start));
+        let mut idle = Idle::take().expect("this thread runs no vCPU");
+        vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("the course lies in reach of the format");
+        Self { vm }
+    }
+}
+
+impl Contender for Ours {
+    fn vcpu(&self, thread: usize) -> impl Vcpu {
+        Thread {
+            vcpu: self.vm.vcpu(VcpuId(thread as u32)).expect("each vCPU has one thread"),
+            idle: Idle::take().expect("each thread has one vCPU"),
+        }
+    }
+}
+
+impl Vcpu for Thread<'_> {
+    #[inline]
+    fn fault(&mut self, gfn: Gfn) -> bool {
+        let fault = Fault { gpa: gfn.gpa(), access: Access::Write };
+        self.vcpu.fault(&mut self.idle, fault) == Ok(Done::Mapped(Level::K4))
+    }
+
+    fn clear(&mut self, gfns: Span<Gfn>) {
+        let hvas = Span::new(hva(gfns.start), hva(gfns.end));
+        self.vcpu.vm().invalidate(hvas, Why::Clear).apply(&mut self.idle).settle();
+    }
+
+    fn translate(&mut self, gfn: Gfn) -> Option<Pfn> {
+        self.vcpu.vm().translate(&mut self.idle, gfn).map(|mapping| mapping.leaf.pfn)
+    }
+}

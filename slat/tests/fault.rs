@@ -1,0 +1,256 @@
+//! The pipeline of a fault, seen from outside: outcomes, permissions, large pages, slots, invalidation.
+
+use slat::table::formats::{Ept4, Npt4};
+use slat::table::memory::TableMemory;
+use slat::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+/// A host whose frame is the address plus `shift`, with switches for what it may say.
+#[derive(Default)]
+struct Linear {
+    shift: AtomicU64,
+    readonly: AtomicBool,
+    sleeps: AtomicBool,
+    large: AtomicBool,
+    asked: AtomicU64,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Linear {}
+
+impl Linear {
+    fn page(&self, hva: Hva) -> HostPage {
+        HostPage {
+            pfn: Pfn((hva.0 >> 12) + self.shift.load(SeqCst)),
+            level: if self.large.load(SeqCst) { Level::G1 } else { Level::K4 },
+            writable: !self.readonly.load(SeqCst),
+        }
+    }
+}
+
+impl Host for Linear {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        (!self.sleeps.load(SeqCst)).then(|| self.page(hva))
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.asked.fetch_add(1, SeqCst);
+        if access == Access::Write {
+            self.readonly.store(false, SeqCst); // made writable in place
+        }
+        Ok(self.page(hva))
+    }
+}
+
+const HVA: Hva = Hva(0x4000_0000);
+
+fn vm<F: Format>(pages: u64) -> (Idle, Vm<F, Linear>) {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<F, Linear>::builder(Linear::default()).vcpus(2).build::<F>().unwrap();
+    let slot = Slot::new(SlotId(7), Gfn(0), pages, HVA);
+    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    (idle, vm)
+}
+
+fn at(gfn: u64, access: Access) -> Fault {
+    Fault { gpa: Gfn(gfn).gpa(), access }
+}
+
+#[test]
+fn outcomes_mapped_spurious_mmio() {
+    let (mut idle, vm) = vm::<Ept4>(64);
+    let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
+    assert_eq!(vcpu.fault(&mut idle, at(3, Access::Read)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault(&mut idle, at(3, Access::Write)), Ok(Done::Spurious), "mapped writable at once");
+    assert_eq!(vcpu.fault(&mut idle, at(64, Access::Read)), Ok(Done::Mmio), "past the slot");
+    assert_eq!(vcpu.fault(&mut idle, at(1 << 40, Access::Read)), Ok(Done::Mmio), "past the format");
+    let stats = vm.stats();
+    assert_eq!((stats.mapped_faults, stats.spurious_faults, stats.mmio_faults, stats.leaves[0]), (1, 1, 2, 1));
+    assert!(vm.vcpu(VcpuId(1)).is_none(), "one holder");
+    assert!(vm.vcpu(VcpuId(2)).is_none(), "the VM has two");
+}
+
+#[test]
+fn a_host_that_sleeps_is_asked_outside_of_the_walk() {
+    let (mut idle, vm) = vm::<Npt4>(64);
+    vm.host().sleeps.store(true, SeqCst);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    assert_eq!(vcpu.fault(&mut idle, at(9, Access::Read)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vm.host().asked.load(SeqCst), 1);
+    assert_eq!(vm.translate(&mut idle, Gfn(9)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 9));
+}
+
+/// A write to a page that the host had read-only and makes writable in place: by upgrade where the host can
+/// say so without sleeping, by zap and reinstall where it cannot.
+#[test]
+fn a_page_made_writable_in_place_is_upgraded() {
+    for sleeps in [false, true] {
+        let (mut idle, vm) = vm::<Npt4>(64);
+        vm.host().readonly.store(true, SeqCst);
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        vcpu.fault(&mut idle, at(5, Access::Read)).unwrap();
+        assert!(!vm.translate(&mut idle, Gfn(5)).unwrap().leaf.perms.allows(Access::Write));
+        vm.host().sleeps.store(sleeps, SeqCst);
+        let done = vcpu.fault(&mut idle, at(5, Access::Write)).unwrap();
+        assert_eq!(done, if sleeps { Done::Mapped(Level::K4) } else { Done::Fixed });
+        let leaf = vm.translate(&mut idle, Gfn(5)).unwrap().leaf;
+        assert!(leaf.perms.allows(Access::Write) && leaf.host_writable && leaf.dirty);
+        assert_eq!(vm.stats().leaves, [1, 0, 0]);
+    }
+}
+
+#[test]
+fn a_tracked_write_gets_its_permission_back_without_the_host() {
+    let (mut idle, vm) = vm::<Ept4>(64);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for gfn in 0..4 {
+        vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
+    }
+    let debt = vm.write_protect(&mut idle, Span::new(Gfn(1), Gfn(3)));
+    assert_eq!(debt.pages(), 2);
+    assert!(debt.settle());
+    let writable = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).unwrap().leaf.perms.allows(Access::Write);
+    assert_eq!([0, 1, 2, 3].map(|gfn| writable(&mut idle, gfn)), [true, false, false, true]);
+    vm.host().shift.store(1000, SeqCst); // asking it would show
+    assert_eq!(vcpu.fault(&mut idle, at(1, Access::Write)), Ok(Done::Fixed));
+    assert_eq!(vm.translate(&mut idle, Gfn(1)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 1));
+    assert_eq!(vm.stats().permission_faults, 1);
+}
+
+#[test]
+fn large_pages_where_slot_and_host_agree() {
+    let (mut idle, vm) = vm::<Ept4>((1 << 18) + 700); // 1 GiB and a bit
+    vm.host().large.store(true, SeqCst);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let mut map = |idle: &mut Idle, gfn| vcpu.fault(idle, at(gfn, Access::Write)).unwrap();
+    assert_eq!(map(&mut idle, 77), Done::Mapped(Level::G1));
+    assert_eq!(map(&mut idle, (1 << 18) + 3), Done::Mapped(Level::M2), "the next GiB is not all in the slot");
+    assert_eq!(map(&mut idle, (1 << 18) + 600), Done::Mapped(Level::K4), "nor the last 2 MiB");
+    assert_eq!(vm.stats().leaves, [1, 1, 1]);
+    assert_eq!(vm.stats().mapped_bytes(), (1 << 30) + (2 << 20) + 4096);
+    let mapping = vm.translate(&mut idle, Gfn(512 * 3 + 1)).unwrap();
+    assert_eq!((mapping.level, mapping.leaf.pfn), (Level::G1, Pfn(HVA.0 >> 12)));
+
+    // One page of it goes: the large leaf goes whole, and what is left faults back in.
+    let mut change = vm.invalidate(Span::sized(HVA + 4096 * 77, 4096), Why::Clear);
+    change.apply(&mut idle).settle();
+    drop(change);
+    assert_eq!(vm.translate(&mut idle, Gfn(0)), None);
+    assert_eq!(vm.stats().leaves, [1, 1, 0]);
+}
+
+#[test]
+fn an_incongruent_slot_is_mapped_small() {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, Linear>::builder(Linear::default()).build::<Npt4>().unwrap();
+    vm.host().large.store(true, SeqCst);
+    let slot = Slot::new(SlotId(0), Gfn(0), 4096, HVA + 4096);
+    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    assert_eq!(vcpu.fault(&mut idle, at(600, Access::Read)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vm.translate(&mut idle, Gfn(600)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 601));
+}
+
+#[test]
+fn protect_keeps_the_page_and_withdraws_writing() {
+    let (mut idle, vm) = vm::<Ept4>(64);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    vcpu.fault(&mut idle, at(2, Access::Write)).unwrap();
+    let mut change = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect);
+    assert!(change.apply(&mut idle).settle());
+    vm.host().readonly.store(true, SeqCst);
+    drop(change);
+    let leaf = vm.translate(&mut idle, Gfn(2)).unwrap().leaf;
+    assert!(!leaf.perms.allows(Access::Write) && !leaf.host_writable && leaf.dirty);
+    assert_eq!(vm.stats().flushes.paid, 1);
+    let mut again = vm.invalidate(Span::sized(HVA, 64 * 4096), Why::Protect);
+    assert!(!again.apply(&mut idle).settle(), "nothing left to take: nothing owed");
+}
+
+#[test]
+fn unmapping_a_range_frees_its_tables_and_clearing_keeps_them() {
+    let (mut idle, vm) = vm::<Npt4>(1 << 18);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let mut fill = |idle: &mut Idle| {
+        for gfn in (0..1 << 18).step_by(512) {
+            vcpu.fault(idle, at(gfn, Access::Write)).unwrap();
+        }
+    };
+    fill(&mut idle);
+    let full = vm.stats();
+    assert_eq!(full.leaves[0], 512);
+    for (why, freed) in [(Why::Clear, false), (Why::Unmap, true)] {
+        let mut change = vm.invalidate(Span::sized(HVA, 1 << 30), why);
+        change.apply(&mut idle).settle();
+        drop(change);
+        vm.collect(&mut idle);
+        let stats = vm.stats();
+        assert_eq!((stats.leaves[0], stats.tables_waiting), (0, 0), "{why:?}");
+        assert_eq!(full.table_bytes - stats.table_bytes >= 512 * 4096, freed, "{why:?}");
+        fill(&mut idle);
+        assert_eq!(vm.stats().leaves[0], 512);
+    }
+}
+
+#[test]
+fn a_deleted_slot_takes_its_mappings_along() {
+    let (mut idle, vm) = vm::<Ept4>(2048);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for gfn in 0..600 {
+        vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
+    }
+    let slot = vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(7))).unwrap();
+    assert_eq!(slot.gfns.len(), 2048);
+    assert_eq!(vm.stats().leaves, [0; 3]);
+    assert_eq!(vcpu.fault(&mut idle, at(1, Access::Read)), Ok(Done::Mmio));
+    // The same frames elsewhere: no stale hint may survive.
+    let moved = Slot::new(SlotId(8), Gfn(0), 2048, HVA + (1 << 21));
+    vm.slots().commit(&mut idle, |tx| tx.create(moved)).unwrap();
+    vcpu.fault(&mut idle, at(1, Access::Read)).unwrap();
+    assert_eq!(vm.translate(&mut idle, Gfn(1)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 513));
+}
+
+#[test]
+fn readonly_slots_map_reads_and_refuse_writes() {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Ept4, Linear>::builder(Linear::default()).build::<Ept4>().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, HVA).readonly())).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Done::Mmio));
+    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Read)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Done::Mmio));
+    assert!(!vm.translate(&mut idle, Gfn(0)).unwrap().leaf.perms.allows(Access::Write));
+}
+
+#[test]
+fn slot_operations_are_refused_for_the_right_reason() {
+    let (mut idle, vm) = vm::<Npt4>(64);
+    let slot = |id, gfn, pages, hva| Slot::new(SlotId(id), Gfn(gfn), pages, Hva(hva));
+    let mut refuse = |slot: Slot| vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap_err();
+    assert_eq!(refuse(slot(1, 100, 0, 0)), SlotError::Empty(SlotId(1)));
+    assert_eq!(refuse(slot(1, 100, 1, 5)), SlotError::BadHva(SlotId(1)));
+    assert_eq!(refuse(slot(1, 100, 2, 0u64.wrapping_sub(4096))), SlotError::BadHva(SlotId(1)));
+    assert_eq!(refuse(slot(1, (1 << 36) - 1, 2, 0)), SlotError::OutOfReach(SlotId(1)));
+    assert_eq!(refuse(slot(7, 100, 1, 0)), SlotError::Exists(SlotId(7)));
+    assert_eq!(refuse(slot(1, 63, 2, 0)), SlotError::Overlaps(SlotId(1), SlotId(7)));
+    assert_eq!(vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(3))), Err(SlotError::Missing(SlotId(3))));
+    vm.slots().commit(&mut idle, |tx| tx.create(slot(1, 64, 1, 0))).expect("adjacent is fine");
+    assert_eq!(vm.slots().len(), 2);
+}
+
+/// 4 KiB of tables for each 2 MiB densely mapped, and one more table per level: 0.2% at most.
+#[test]
+fn tables_cost_two_thousandths_of_a_dense_guest() {
+    let pages = 1 << 18;
+    let (mut idle, vm) = vm::<Npt4>(pages);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for gfn in 0..pages {
+        vcpu.fault(&mut idle, at(gfn, Access::Write)).unwrap();
+    }
+    drop(vcpu);
+    let stats = vm.stats();
+    assert_eq!(stats.mapped_bytes(), pages * 4096);
+    let notes = stats.lent_bytes / 64;
+    let bound = stats.mapped_bytes() / 500 + 4 * 4096;
+    assert!(stats.table_bytes + notes <= bound, "{} of {bound}", stats.table_bytes + notes);
+}

@@ -1,0 +1,43 @@
+//! The traces that travel inside the library, so that a first replay needs no file.
+//!
+//! Real programs, recorded and reduced by `cargo xtask record-traces`; the first lines of each say what was run
+//! and how much was kept.
+
+use super::{Error, Reader};
+
+/// A trace inside the library.
+#[derive(Clone, Copy, Debug)]
+pub struct Bundled {
+    /// What a user calls it.
+    pub name: &'static str,
+    /// The program, and what is special about its memory.
+    pub about: &'static str,
+    /// The file, compressed.
+    pub bytes: &'static [u8],
+}
+
+impl Bundled {
+    /// Starts reading it.
+    ///
+    /// # Errors
+    /// As [`Reader::new`]; reading memory does not fail.
+    pub fn reader(&self) -> Result<Reader, Error> {
+        Reader::new(self.name, self.bytes)
+    }
+}
+
+/// All of them.
+pub const fn bundled() -> &'static [Bundled] {
+    &[
+        Bundled {
+            name: "cc1",
+            about: "GNU C compiles a C file: much code, many small objects",
+            bytes: include_bytes!("../../../traces/cc1.lackey.zst"),
+        },
+        Bundled {
+            name: "xz",
+            about: "xz -9 compresses text: random probes of hash tables of over 100 MiB",
+            bytes: include_bytes!("../../../traces/xz.lackey.zst"),
+        },
+    ]
+}

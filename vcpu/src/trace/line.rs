@@ -1,0 +1,190 @@
+//! One line of a trace: a record, something else, or a record that is garbled.
+//!
+//! What begins with `I  `, ` L `, ` S ` or ` M ` claims to be a record and is held to it: at most
+//! 16 hexadecimal digits, a comma, at most 4 decimal digits, the end of the line. The verdict depends on the
+//! first [`LONGEST`] bytes of a line and on whether more follow, so a line need never be held whole.
+
+use super::{Access, Kind};
+use std::{error, fmt};
+
+/// Bytes of the longest record, and one more, which shows that a line is longer.
+pub(super) const LONGEST: usize = 3 + 16 + 1 + 4 + "\r".len() + 1;
+
+/// What is wrong with a line that claims to be a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// No address, or one of more than 16 digits.
+    Address,
+    /// The access reaches beyond [`Access::LIMIT`].
+    Reach,
+    /// The address does not end in a comma.
+    Comma,
+    /// No size.
+    Size,
+    /// A size of zero.
+    Empty,
+    /// A size above [`Access::MAX_SIZE`].
+    Large,
+    /// Something follows the size.
+    Tail,
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Address => "the address is not 1 to 16 hexadecimal digits",
+            Self::Reach => "the access reaches beyond 2^57",
+            Self::Comma => "no comma after the address",
+            Self::Size => "no decimal size after the comma",
+            Self::Empty => "the size is 0",
+            Self::Large => "the size is above 4096",
+            Self::Tail => "text after the size",
+        })
+    }
+}
+
+impl error::Error for Flaw {}
+
+/// Why [`record`] finds none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoRecord {
+    /// The line does not claim to be one.
+    Other,
+    /// It does, but is garbled.
+    Garbled(Flaw),
+}
+
+/// Marks what is not a digit in [`DIGITS`].
+const NO_DIGIT: u8 = 0xff;
+
+/// The value of each hexadecimal digit, by its byte.
+static DIGITS: [u8; 256] = {
+    let mut table = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < 16 {
+        let digit = b"0123456789abcdef"[value];
+        table[digit as usize] = value as u8;
+        table[digit.to_ascii_uppercase() as usize] = value as u8;
+        value += 1;
+    }
+    table
+};
+
+/// The number at the start of `text`, and its length in digits. Stops after `most` digits.
+#[inline(always)]
+fn number<const RADIX: u64>(text: &[u8], most: usize) -> (u64, usize) {
+    let (mut value, mut digits) = (0, 0);
+    for &byte in text.iter().take(most) {
+        let digit = u64::from(DIGITS[usize::from(byte)]);
+        if digit >= RADIX {
+            break;
+        }
+        value = value * RADIX + digit;
+        digits += 1;
+    }
+    (value, digits)
+}
+
+/// The record at the start of `text`, and its length. What follows it is for the caller to judge:
+/// a newline, or the end of a line (see [`line`]), or of what has arrived so far.
+#[inline]
+pub(super) fn record(text: &[u8]) -> Result<(Access, usize), NoRecord> {
+    let garbled = |flaw| Err(NoRecord::Garbled(flaw));
+    let Some((mark, rest)) = text.split_first_chunk::<3>() else { return Err(NoRecord::Other) };
+    let kind = match mark {
+        b"I  " => Kind::Fetch,
+        b" L " => Kind::Load,
+        b" S " => Kind::Store,
+        b" M " => Kind::Modify,
+        _ => return Err(NoRecord::Other),
+    };
+    // 16 digits are 64 bits: nothing overflows.
+    let (addr, digits) = number::<16>(rest, 16);
+    let rest = &rest[digits..];
+    if digits == 0 || (digits == 16 && rest.first().is_some_and(u8::is_ascii_hexdigit)) {
+        return garbled(Flaw::Address);
+    }
+    let Some((b',', rest)) = rest.split_first() else { return garbled(Flaw::Comma) };
+    let (size, more) = number::<10>(rest, 5);
+    if more == 0 {
+        return garbled(Flaw::Size);
+    }
+    if size == 0 {
+        return garbled(Flaw::Empty);
+    }
+    if more == 5 || size > u64::from(Access::MAX_SIZE) {
+        return garbled(Flaw::Large);
+    }
+    if addr > Access::LIMIT - size {
+        return garbled(Flaw::Reach);
+    }
+    Ok((Access { addr, size: size as u16, kind }, mark.len() + digits + 1 + more))
+}
+
+/// Judges a whole line, given without its newline. A carriage return before the newline is forgiven.
+pub(super) fn line(text: &[u8]) -> Result<Access, NoRecord> {
+    let (access, used) = record(text)?;
+    match &text[used..] {
+        [] | [b'\r'] => Ok(access),
+        _ => Err(NoRecord::Garbled(Flaw::Tail)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_four_kinds_are_read_as_lackey_prints_them() {
+        let cases = [
+            ("I  04001234,3", Kind::Fetch, 0x0400_1234, 3),
+            (" L 1ffefffff8,8", Kind::Load, 0x1f_feff_fff8, 8),
+            (" S 00000000,4096", Kind::Store, 0, 4096),
+            (" M 01ffffffffffffff,1", Kind::Modify, (1 << 57) - 1, 1),
+            (" L ABCDEFab,0016\r", Kind::Load, 0xabcd_efab, 16),
+        ];
+        for (text, kind, addr, size) in cases {
+            assert_eq!(line(text.as_bytes()), Ok(Access { addr, size, kind }), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_flaw_has_its_name() {
+        let cases = [
+            (" L ", Flaw::Address),
+            (" L xyz,4", Flaw::Address),
+            (" L 00000000000000001,4", Flaw::Address),
+            (" L 0x400,4", Flaw::Comma),
+            ("I  04001234", Flaw::Comma),
+            (" S 400,", Flaw::Size),
+            (" S 400,-1", Flaw::Size),
+            (" S 400,0", Flaw::Empty),
+            (" S 400,4097", Flaw::Large),
+            (" S 400,00008", Flaw::Large),
+            (" S 400,99999999999999999999999", Flaw::Large),
+            (" M 200000000000000,1", Flaw::Reach),
+            (" M 1ffffffffffffff,2", Flaw::Reach),
+            (" M ffffffffffffffff,1", Flaw::Reach),
+            (" M 400,8 L 500,8", Flaw::Tail),
+            (" M 400,8\r\r", Flaw::Tail),
+        ];
+        for (text, flaw) in cases {
+            assert_eq!(line(text.as_bytes()), Err(NoRecord::Garbled(flaw)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_claim_to_be_a_record_is_no_record() {
+        for text in ["", " ", " L", "I 04001234,3", "==12== Lackey", "L 400,8", "hello L 400,8", "\u{0} L 4,4"] {
+            assert_eq!(line(text.as_bytes()), Err(NoRecord::Other), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_longest_record_leaves_room_to_see_more() {
+        let record = b" L 00000000000000ff,4096\r";
+        assert!(line(record).is_ok());
+        assert_eq!(record.len() + 1, LONGEST);
+    }
+}

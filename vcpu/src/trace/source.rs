@@ -1,0 +1,95 @@
+//! Where the bytes of a trace come from: plain, gzip or zstd, told by the first bytes.
+//!
+//! Both compressed formats may be concatenated (`cat a.zst b.zst`), and zstd files may hold frames to be
+//! skipped; all are read to their end. A file cut short is an error, never a shorter trace.
+
+use flate2::read::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
+/// Bytes that tell the format.
+const MAGIC: u64 = ZSTD.len() as u64;
+
+/// Uncompressed bytes, and the name of the compression that was undone.
+pub(super) struct Source {
+    pub(super) bytes: Box<dyn Read + Send>,
+    pub(super) format: Option<&'static str>,
+}
+
+impl Source {
+    /// Reads the first bytes of `input` to know what it is; may block, as any read may.
+    pub(super) fn detect(mut input: impl Read + Send + 'static) -> io::Result<Self> {
+        let mut head = Vec::new();
+        input.by_ref().take(MAGIC).read_to_end(&mut head)?;
+        let (gzip, zstd) = (head.starts_with(&GZIP), head.starts_with(&ZSTD));
+        let all = Cursor::new(head).chain(input);
+        Ok(if gzip {
+            Self { bytes: Box::new(MultiGzDecoder::new(all)), format: Some("gzip") }
+        } else if zstd {
+            let frames = Frames { input: BufReader::new(all), frame: FrameDecoder::new() };
+            Self { bytes: Box::new(frames), format: Some("zstd") }
+        } else {
+            Self { bytes: Box::new(all), format: None }
+        })
+    }
+}
+
+/// The content of all zstd frames of `input`, one after another. Holds one window and one block.
+struct Frames<R> {
+    input: BufReader<R>,
+    /// The frame being read; "finished" before the first.
+    frame: FrameDecoder,
+}
+
+impl<R: Read> Frames<R> {
+    /// Opens the next frame with content. `false` at the end of the input.
+    fn next(&mut self) -> io::Result<bool> {
+        while !self.input.fill_buf()?.is_empty() {
+            match self.frame.reset(&mut self.input) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                    let length = u64::from(length);
+                    if io::copy(&mut self.input.by_ref().take(length), &mut io::sink())? < length {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The decoder sums the content up, but leaves the comparison to its caller.
+    fn verify(&self) -> io::Result<()> {
+        match self.frame.get_checksum_from_data() {
+            Some(sum) if Some(sum) != self.frame.get_calculated_checksum() => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "checksum mismatch"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<R: Read> Read for Frames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while !buffer.is_empty() {
+            if self.frame.can_collect() > 0 {
+                return self.frame.read(buffer);
+            }
+            if !self.frame.is_finished() {
+                self.frame
+                    .decode_blocks(&mut self.input, BlockDecodingStrategy::UptoBlocks(1))
+                    .map_err(io::Error::other)?;
+            } else {
+                self.verify()?;
+                if !self.next()? {
+                    break;
+                }
+            }
+        }
+        Ok(0)
+    }
+}
