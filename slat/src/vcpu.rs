@@ -1,8 +1,7 @@
 //! A vCPU as the engine sees it: a seat on the read side, spare table pages, and a place in shootdowns.
 
-use crate::addr::{Gfn, Hva};
+use crate::fault::memo::Memo;
 use crate::host::{Host, VcpuId};
-use crate::slots::{Slot, SlotId};
 use crate::sync::idle::Idle;
 use crate::sync::readside::Borrowed;
 use crate::table::format::Format;
@@ -21,14 +20,7 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) id: VcpuId,
     pub(crate) seat: Borrowed<'vm>,
     pub(crate) cache: Cache,
-    pub(crate) last: LastSlot,
-}
-
-/// The slot of this vCPU's last fault, and the generation of the set that it was found in.
-#[derive(Debug)]
-pub(crate) struct LastSlot {
-    pub(crate) generation: u64,
-    pub(crate) slot: Slot,
+    pub(crate) memo: Memo,
 }
 
 impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
@@ -39,8 +31,7 @@ impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
 
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
-        let nowhere = Slot::new(SlotId(0), Gfn(0), 0, Hva(0));
-        Self { vm, id, seat, cache: Cache::default(), last: LastSlot { generation: 0, slot: nowhere } }
+        Self { vm, id, seat, cache: Cache::default(), memo: Memo::new() }
     }
 
     /// Its number.

@@ -16,7 +16,9 @@
 //! Whatever moved meanwhile, a CAS or the comparison with the stamp fails, and the fault starts again with a
 //! new stamp: precise, per entry ([`crate::notify`] has the other side).
 
+pub(crate) mod memo;
 mod present;
+mod quick;
 
 use crate::addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::host::{Host, HostError, HostPage};
@@ -25,13 +27,12 @@ use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Patience;
-use crate::sync::readside::Seat;
 use crate::sync::tally::Count;
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
 use crate::table::walk::Walk;
-use crate::vcpu::{LastSlot, Vcpu};
+use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 
 /// A guest access that the hardware could not complete.
@@ -103,7 +104,16 @@ pub(crate) enum Outcome {
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Deals with a fault. May sleep in the host. Any number of vCPUs fault at once; none waits for another,
     /// except for an invalidation that covers its own frame.
+    #[inline]
     pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+        if self.quick(fault) {
+            return Ok(Done::Mapped(Level::K4));
+        }
+        self.fault_in_full(idle, fault)
+    }
+
+    #[inline(never)]
+    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
         let mut patience = Patience::default();
         loop {
             if self.cache.len() < usize::from(F::LEVELS) {
@@ -139,7 +149,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(self.present(&walk, at, fault));
         }
         let stamp = vm.active.stamp();
-        let Some(slot) = self.last.slot(vm, seat, gfn, Some(at)) else { return Ok(mmio(self)) };
+        let Some(slot) = self.memo.slot(vm, seat, gfn, Some(at)) else { return Ok(mmio(self)) };
         if fault.access == Access::Write && slot.readonly {
             return Ok(mmio(self));
         }
@@ -162,7 +172,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
         let stamp = vm.active.stamp();
-        let Some(slot) = self.last.slot(vm, self.seat.seat(), gfn, None) else { return Ok(mmio(self)) };
+        let Some(slot) = self.memo.slot(vm, self.seat.seat(), gfn, None) else { return Ok(mmio(self)) };
         let hva = slot.hva_of(gfn);
         if vm.confirm(stamp, gfn, hva).is_err() {
             return Ok(Outcome::Retry);
@@ -254,47 +264,4 @@ fn install<'w, F: Format, H: Host>(
     }
     walk.seat.tally.add(Count::installed(at.level));
     Ok(Outcome::Done(Done::Mapped(at.level)))
-}
-
-impl LastSlot {
-    /// The slot of `gfn`: this vCPU's last one, else the hint beside the leaf table, else the tree.
-    #[inline(always)]
-    fn slot<F: Format, H: Host>(
-        &mut self,
-        vm: &Vm<F, H>,
-        seat: &Seat,
-        gfn: Gfn,
-        at: Option<At<'_>>,
-    ) -> Option<Slot> {
-        let generation = vm.active.generation();
-        if self.generation == generation && self.slot.gfns.contains(gfn) {
-            return Some(self.slot);
-        }
-        self.search(vm, seat, gfn, at, generation)
-    }
-
-    #[inline(never)]
-    fn search<F: Format, H: Host>(
-        &mut self,
-        vm: &Vm<F, H>,
-        seat: &Seat,
-        gfn: Gfn,
-        at: Option<At<'_>>,
-        generation: u64,
-    ) -> Option<Slot> {
-        // SAFETY: `at` comes from an open walk, whose section keeps the table page and its note.
-        let hint = at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note().hint });
-        let slot = match hint.and_then(|hint| hint.get(gfn, generation)) {
-            Some(slot) => slot,
-            None => {
-                let slot = vm.memslots.find(&vm.reads, seat, gfn)?;
-                if let Some(hint) = hint {
-                    hint.put(&slot, generation);
-                }
-                slot
-            }
-        };
-        *self = Self { generation, slot };
-        Some(slot)
-    }
 }

@@ -73,7 +73,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let vm = walk.vm;
         let gfn = fault.gpa.gfn();
         let stamp = vm.active.stamp();
-        let Some(slot) = self.last.slot(vm, walk.seat, gfn, None) else { return (at.word, Outcome::Retry) };
+        let Some(slot) = self.memo.slot(vm, walk.seat, gfn, None) else { return (at.word, Outcome::Retry) };
         if slot.readonly {
             return (at.word, super::mmio(self));
         }

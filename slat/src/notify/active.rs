@@ -70,13 +70,22 @@ struct Shared {
 /// What a fault saw before it asked anybody: spent by its install.
 ///
 /// It proves nothing by itself. It bounds what an install may fill: holes of invalidations up to this one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub struct Stamp {
+pub(crate) struct Stamp {
     w: u64,
 }
 
 impl Stamp {
+    /// Equal to no stamp that is taken: W never counts so far.
+    pub(crate) const NEVER: Self = Self { w: u64::MAX };
+
+    /// Whether no invalidation was active.
+    #[inline(always)]
+    pub(crate) const fn is_quiet(self) -> bool {
+        self.w & COUNT == 0
+    }
+
     /// The newest hole that the fault may fill.
     #[inline(always)]
     pub(crate) const fn newest(self) -> Word {
@@ -117,7 +126,7 @@ impl Active {
     /// Rule 2, second half: after the memslot is known, before the host is asked.
     #[inline(always)]
     pub(crate) fn confirm(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> Result<(), Unconfirmed> {
-        if stamp.w & COUNT != 0 && self.covered(gfns, hvas) {
+        if !stamp.is_quiet() && self.covered(gfns, hvas) {
             return Err(Unconfirmed::Covered);
         }
         // ORDER(stamp): Acquire loads before this one stay before it (the memslot's root, the slots of the

@@ -36,6 +36,8 @@ pub(crate) struct ReadSide {
 pub(crate) struct Section<'s> {
     /// `None` inside another section of the same seat: the outer one does the work.
     seat: Option<&'s Seat>,
+    /// The even number that ends it.
+    next: u64,
 }
 
 /// A seat held for a while by a thread without one of its own; given back when dropped.
@@ -77,15 +79,22 @@ impl ReadSide {
     /// Begins a read section on `seat`, which this thread must hold.
     #[inline(always)]
     pub(crate) fn enter<'s>(&self, seat: &'s Seat) -> Section<'s> {
-        let now = seat.sequence.load(Relaxed);
-        if now & 1 == 1 {
-            return Section { seat: None };
+        if seat.sequence.load(Relaxed) & 1 == 1 {
+            return Section { seat: None, next: 0 };
         }
+        self.enter_outermost(seat)
+    }
+
+    /// The same where the caller knows that no section is open on this seat: it holds the thread's `Idle`.
+    #[inline(always)]
+    pub(crate) fn enter_outermost<'s>(&self, seat: &'s Seat) -> Section<'s> {
+        let now = seat.sequence.load(Relaxed);
+        debug_assert!(now & 1 == 0, "one section at a time");
         // ORDER(grace): this store before every load of the section. `light` here pairs with `heavy` in
         // `synchronize`: either the writer sees this seat inside, or this section sees the unlinking.
         seat.sequence.store(now + 1, Relaxed);
         self.barrier.light();
-        Section { seat: Some(seat) }
+        Section { seat: Some(seat), next: now + 2 }
     }
 
     /// Waits for a grace period: every section that may have seen what the caller unlinked before has ended.
@@ -110,9 +119,8 @@ impl Drop for Section<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(seat) = self.seat {
-            let now = seat.sequence.load(Relaxed);
             // ORDER(grace-end): every load of the section before this store; pairs with `synchronize`.
-            seat.sequence.store(now + 1, Release);
+            seat.sequence.store(self.next, Release);
         }
     }
 }

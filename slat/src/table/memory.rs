@@ -126,6 +126,12 @@ impl Node {
         Self(unsafe { chunk.add(index << PAGE_SHIFT) }.cast())
     }
 
+    /// Its page.
+    #[inline(always)]
+    pub(crate) fn page(self) -> NonNull<TablePage> {
+        self.0
+    }
+
     /// The frame that the hardware knows it by.
     pub(crate) fn pfn<M: TableMemory>(self, memory: &M) -> Pfn {
         memory.pfn(self.0.cast())

@@ -1,0 +1,74 @@
+//! What can go wrong in a primary MMU. Each error leaves the address space as whole as it was.
+
+use slat::{Access, HostError, Hva, Level, Span, table::NoMemory};
+
+/// Why an operation was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MmError {
+    /// The operating system refused a call; the number is its `errno`.
+    Os {
+        /// The call.
+        call: &'static str,
+        /// Its `errno`.
+        errno: i32,
+    },
+    /// An arena is made of whole blocks of 2 MiB; this many bytes hold none, or more than can be addressed.
+    BadLimit(u64),
+    /// The arena is full: no page of this size is left.
+    OutOfFrames(Level),
+    /// The arena is full: no table can be linked.
+    OutOfTables,
+    /// The range is empty, not made of 4 KiB pages, or reaches past 128 TiB.
+    BadRange(Span<Hva>),
+    /// Something is mapped in the range already.
+    Occupied(Span<Hva>),
+    /// No gap of this many bytes is left between the mappings.
+    NoRoom(u64),
+    /// Nothing is mapped at the address.
+    NotMapped(Hva),
+    /// What is mapped there does not allow this access.
+    Denied(Hva, Access),
+    /// The mapping reaches past the end of its file, and so does this address.
+    PastEnd(Hva),
+    /// An offset into a file that is not a multiple of 4 KiB.
+    BadOffset(u64),
+    /// A file in another arena than the address space.
+    ForeignFile,
+}
+
+impl core::fmt::Display for MmError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Os { call, errno } => write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*errno)),
+            Self::BadLimit(bytes) => write!(f, "an arena of {bytes} bytes: not possible (the least is 2 MiB)"),
+            Self::OutOfFrames(level) => write!(f, "out of memory: the arena has no {level:?} page left"),
+            Self::OutOfTables => f.write_str("out of memory: the arena has no room for page tables"),
+            Self::BadRange(span) => write!(f, "range {span:?}: empty, unaligned or out of reach"),
+            Self::Occupied(span) => write!(f, "range {span:?}: something is mapped there"),
+            Self::NoRoom(bytes) => write!(f, "no gap of {bytes} bytes in the address space"),
+            Self::NotMapped(hva) => write!(f, "nothing is mapped at {hva}"),
+            Self::Denied(hva, access) => write!(f, "the mapping at {hva} does not allow {access:?}"),
+            Self::PastEnd(hva) => write!(f, "{hva} lies past the end of the mapped file"),
+            Self::BadOffset(offset) => write!(f, "file offset {offset}: not a multiple of 4 KiB"),
+            Self::ForeignFile => f.write_str("the file lives in another arena"),
+        }
+    }
+}
+
+impl core::error::Error for MmError {}
+
+impl From<NoMemory> for MmError {
+    fn from(_: NoMemory) -> Self {
+        Self::OutOfTables
+    }
+}
+
+impl From<MmError> for HostError {
+    fn from(error: MmError) -> Self {
+        match error {
+            MmError::OutOfFrames(_) | MmError::OutOfTables | MmError::Os { .. } => Self::NoMemory,
+            _ => Self::Fault,
+        }
+    }
+}

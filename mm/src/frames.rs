@@ -1,0 +1,189 @@
+//! Which frames are free: blocks of 2 MiB, and bits for the frames of those that were broken up.
+//!
+//! ```text
+//! block = 8 words of 64 bits, a bit for each free frame of 4 KiB
+//!         a bit   one frame
+//!         a word  a chunk of table pages (256 KiB)       one comparison finds it
+//!         all     a huge frame (2 MiB)
+//! ```
+//! Nothing is split or merged by hand: what a block can give is what its bits say, and three ordered sets
+//! remember which blocks can give what. Each is searched lowest first, so that use gathers at the bottom of the
+//! arena and blocks at the top become whole again. Small requests go to broken blocks, and in them to words
+//! that are broken already.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Frames in a block.
+pub(crate) const BLOCK: u64 = 512;
+const WORD: u64 = u64::BITS as u64;
+const WHOLE: [u64; 8] = [u64::MAX; 8];
+
+/// How much to take at once; aligned to its size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unit {
+    /// 64 frames: what the engine asks for to make tables of.
+    Chunk,
+    /// 512 frames: a huge page.
+    Block,
+}
+
+/// The free frames of an arena. Frames are numbered from zero.
+#[derive(Debug)]
+pub(crate) struct FreeFrames {
+    /// The blocks in use so far; the arena's end comes later.
+    blocks: Vec<[u64; 8]>,
+    limit: usize,
+    whole: BTreeSet<usize>,
+    broken: BTreeSet<usize>,
+    /// Broken blocks with a whole word.
+    chunky: BTreeSet<usize>,
+    free: u64,
+}
+
+impl FreeFrames {
+    /// `limit` blocks, all free; memory is used only for those that have been in use.
+    pub(crate) fn new(limit: usize) -> Self {
+        let none = BTreeSet::new;
+        Self { blocks: Vec::new(), limit, whole: none(), broken: none(), chunky: none(), free: limit as u64 * BLOCK }
+    }
+
+    /// Free frames, of all sizes.
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Takes `want` single frames, or as many as there are.
+    pub(crate) fn take_frames(&mut self, want: usize, into: &mut Vec<u64>) {
+        let full = into.len() + want;
+        while into.len() < full {
+            let Some(block) = self.broken.first().copied().or_else(|| self.whole_block()) else { return };
+            while into.len() < full {
+                let words = &mut self.blocks[block];
+                let broken = words.iter().position(|&word| word != 0 && word != u64::MAX);
+                let Some(index) = broken.or_else(|| words.iter().position(|&word| word != 0)) else { break };
+                let bit = u64::from(words[index].trailing_zeros());
+                words[index] &= words[index] - 1;
+                into.push(block as u64 * BLOCK + index as u64 * WORD + bit);
+                self.free -= 1;
+            }
+            self.sort(block);
+        }
+    }
+
+    /// Takes a unit and returns its first frame.
+    pub(crate) fn take(&mut self, unit: Unit) -> Option<u64> {
+        let block = match unit {
+            Unit::Chunk => self.chunky.first().copied().or_else(|| self.whole_block())?,
+            Unit::Block => self.whole_block()?,
+        };
+        let words = &mut self.blocks[block];
+        let taken = match unit {
+            Unit::Chunk => words.iter().position(|&word| word == u64::MAX).map(|index| index..index + 1)?,
+            Unit::Block => 0..words.len(),
+        };
+        words[taken.clone()].fill(0);
+        self.free -= taken.len() as u64 * WORD;
+        self.sort(block);
+        Some(block as u64 * BLOCK + taken.start as u64 * WORD)
+    }
+
+    /// Takes frames back, however they were taken.
+    pub(crate) fn give(&mut self, frames: Range<u64>) {
+        let mut at = frames.start;
+        while at < frames.end {
+            let block = (at / BLOCK) as usize;
+            let end = frames.end.min((block as u64 + 1) * BLOCK);
+            for frame in at..end {
+                let word = &mut self.blocks[block][(frame % BLOCK / WORD) as usize];
+                let bit = 1 << (frame % WORD);
+                debug_assert!(*word & bit == 0, "frame {frame} is free already");
+                *word |= bit;
+            }
+            self.free += end - at;
+            self.sort(block);
+            at = end;
+        }
+    }
+
+    /// The lowest whole block, one never used before if need be.
+    fn whole_block(&mut self) -> Option<usize> {
+        if self.whole.is_empty() && self.blocks.len() < self.limit {
+            self.whole.insert(self.blocks.len());
+            self.blocks.push(WHOLE);
+        }
+        self.whole.first().copied()
+    }
+
+    /// Puts a block into the sets that its bits say.
+    fn sort(&mut self, block: usize) {
+        let words = self.blocks[block];
+        let whole = words == WHOLE;
+        for (set, belongs) in [
+            (&mut self.whole, whole),
+            (&mut self.broken, !whole && words != [0; 8]),
+            (&mut self.chunky, !whole && words.contains(&u64::MAX)),
+        ] {
+            if belongs { set.insert(block) } else { set.remove(&block) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one(free: &mut FreeFrames) -> Option<u64> {
+        let mut got = Vec::new();
+        free.take_frames(1, &mut got);
+        got.pop()
+    }
+
+    #[test]
+    fn small_requests_spare_whole_blocks_and_whole_words() {
+        let mut free = FreeFrames::new(3);
+        assert_eq!(free.take(Unit::Block), Some(0));
+        assert_eq!(one(&mut free), Some(512));
+        assert_eq!(free.take(Unit::Chunk), Some(512 + 64), "the broken word is passed over");
+        assert_eq!(one(&mut free), Some(513), "and used up first");
+        assert_eq!(free.take(Unit::Block), Some(1024));
+        assert_eq!(free.take(Unit::Block), None);
+        free.give(512..514);
+        free.give(576..640);
+        assert_eq!(free.take(Unit::Block), Some(512), "whole again");
+        assert_eq!((one(&mut free), free.free()), (None, 0));
+    }
+
+    proptest! {
+        /// Whatever is taken and given back in whatever order: no frame twice, and in the end all blocks are whole.
+        #[test]
+        fn no_frame_is_given_out_twice(steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..300)) {
+            let mut free = FreeFrames::new(4);
+            let mut held: Vec<Range<u64>> = Vec::new();
+            for (what, which) in steps {
+                let taken = match what {
+                    0 => one(&mut free).map(|frame| frame..frame + 1),
+                    1 => free.take(Unit::Chunk).map(|frame| frame..frame + 64),
+                    2 => free.take(Unit::Block).map(|frame| frame..frame + 512),
+                    _ if held.is_empty() => None,
+                    _ => {
+                        free.give(held.swap_remove(which.index(held.len())));
+                        None
+                    }
+                };
+                if let Some(taken) = taken {
+                    prop_assert_eq!(taken.start % (taken.end - taken.start), 0);
+                    prop_assert!(held.iter().all(|other| other.end <= taken.start || taken.end <= other.start));
+                    held.push(taken);
+                }
+                let out: u64 = held.iter().map(|frames| frames.end - frames.start).sum();
+                prop_assert_eq!(free.free() + out, 4 * BLOCK);
+            }
+            held.into_iter().for_each(|frames| free.give(frames));
+            for _ in 0..4 {
+                prop_assert!(free.take(Unit::Block).is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a vCPU remembers of its last fault: the memslot, and the leaf table.
+//!
+//! Two words, which every fault loads anyway, say whether the memory is still true:
+//!
+//! * the **generation** of the slot set: while it stands, the slot is the published one;
+//! * **W** ([`crate::notify::active`]): while it has not moved since it was seen with nobody active, no
+//!   invalidation has begun. A table is unhooked, and a slot set published, inside an invalidation only. So
+//!   the leaf table is still linked, the slot still published, and the newest hole that a fault may fill is
+//!   still the same. The load is made inside a section: whoever unhooks the table after it waits for that section.
+//!
+//! Faults come in neighbourhoods, so the walk is often skipped. Only tables whose frames all belong to the slot
+//! are remembered: then one comparison finds table and slot at once.
+
+use crate::addr::{Gfn, Hva, Level, Span};
+use crate::host::Host;
+use crate::notify::active::{Active, Stamp};
+use crate::slots::{Slot, SlotId};
+use crate::sync::readside::Seat;
+use crate::table::entry::{Entry, Word};
+use crate::table::format::Format;
+use crate::table::memory::TablePage;
+use crate::table::radix::At;
+use crate::vm::Vm;
+use core::ptr::NonNull;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Memo {
+    /// W when it was last looked at and nobody was active.
+    stamp: Stamp,
+    /// The newest hole that may be filled under that stamp.
+    newest: Word,
+    /// The leaf table, and the number of its first frame over 512; no frame has [`NO_TABLE`].
+    table: NonNull<TablePage>,
+    tag: u64,
+    /// The frames of the slot whose whole leaf table belongs to it, if it is writable.
+    inner: Span<Gfn>,
+    slot: Slot,
+    generation: u64,
+}
+
+const NO_TABLE: u64 = u64::MAX;
+
+// SAFETY: `table` is followed by the memo's owner only, under the conditions of the module's header, which do not
+// depend on the thread.
+unsafe impl Send for Memo {}
+
+/// A hole that may be filled, and the host address of the page for it.
+pub(super) struct Fillable<'s> {
+    pub(super) entry: &'s Entry,
+    pub(super) word: Word,
+    pub(super) hva: Hva,
+}
+
+impl Memo {
+    /// Remembers nothing.
+    pub(crate) fn new() -> Self {
+        let nothing = Slot::new(SlotId(0), Gfn(0), 0, Hva(0));
+        Self {
+            stamp: Stamp::NEVER,
+            newest: Stamp::NEVER.newest(),
+            table: NonNull::dangling(),
+            tag: NO_TABLE,
+            inner: nothing.gfns,
+            slot: nothing,
+            generation: 0,
+        }
+    }
+
+    /// The hole of `gfn`, if all that is remembered serves. `None` says nothing about the frame.
+    ///
+    /// # Safety
+    /// For all of `'s` the caller is in a section of the read side that has begun before this call, or holds
+    /// the lock under which all unhooking is done.
+    #[inline(always)]
+    pub(super) unsafe fn hole<'s, F: Format, H: Host>(
+        &mut self,
+        vm: &Vm<F, H>,
+        gfn: Gfn,
+    ) -> Option<Fillable<'s>> {
+        if self.stamp != vm.active.stamp() && !self.look_again(&vm.active) {
+            return None;
+        }
+        let tag = gfn.0 >> Level::M2.shift();
+        let (entry, word) = if tag == self.tag {
+            // SAFETY: the table is still linked, since W has not moved, and stays allocated for the section.
+            let entry = unsafe { &self.table.as_ref().0[F::index(gfn, Level::K4)] };
+            (entry, entry.load())
+        } else {
+            if !self.inner.contains(gfn) {
+                return None;
+            }
+            // SAFETY: the caller's word.
+            let at = unsafe { vm.radix.descend(&vm.host, gfn) };
+            if at.level != Level::K4 {
+                return None;
+            }
+            (self.table, self.tag) = (at.node.page(), tag);
+            (at.entry, at.word)
+        };
+        let fillable = word.is_hole() && word <= self.newest;
+        fillable.then(|| Fillable { entry, word, hva: self.slot.hva_of(gfn) })
+    }
+
+    /// W has moved. The slot may still be the published one; the table may be gone.
+    #[cold]
+    fn look_again(&mut self, active: &Active) -> bool {
+        let stamp = active.stamp();
+        let holds = stamp.is_quiet() && self.generation == active.generation() && active.stamp() == stamp;
+        if holds {
+            (self.stamp, self.newest, self.tag) = (stamp, stamp.newest(), NO_TABLE);
+        }
+        holds
+    }
+
+    /// The slot of `gfn`: the last one, else the hint beside the leaf table `at`, else the tree's.
+    #[inline(always)]
+    pub(super) fn slot<F: Format, H: Host>(
+        &mut self,
+        vm: &Vm<F, H>,
+        seat: &Seat,
+        gfn: Gfn,
+        at: Option<At<'_>>,
+    ) -> Option<Slot> {
+        let generation = vm.active.generation();
+        if self.generation == generation && self.slot.gfns.contains(gfn) {
+            return Some(self.slot);
+        }
+        // SAFETY: `at` comes from an open walk, whose section keeps the table page and its note.
+        let hint = at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note().hint });
+        let slot = hint.and_then(|hint| hint.get(gfn, generation)).or_else(|| {
+            let slot = vm.memslots.find(&vm.reads, seat, gfn)?;
+            if let Some(hint) = hint {
+                hint.put(&slot, generation);
+            }
+            Some(slot)
+        })?;
+        self.remember(slot, generation);
+        Some(slot)
+    }
+
+    fn remember(&mut self, slot: Slot, generation: u64) {
+        let table = Level::M2.pages();
+        let (start, end) = (slot.gfns.start.0.div_ceil(table) * table, slot.gfns.end.0 / table * table);
+        self.inner = if slot.readonly { Span::new(Gfn(0), Gfn(0)) } else { Span::new(Gfn(start), Gfn(end)) };
+        (self.slot, self.generation, self.tag) = (slot, generation, NO_TABLE);
+    }
+}

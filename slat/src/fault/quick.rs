@@ -1,0 +1,60 @@
+//! The common case of a fault, with nothing in it that the common case does not need.
+//!
+//! A leaf table is there, its entry is a hole, no invalidation is in flight, the slot is the last one and writable,
+//! and the host answers without sleeping with a small page that may be written. Then a fault is: enter; one load of
+//! W; the entry (remembered, or four loads down); the host; one CAS; leave. Whatever else is the case, nothing
+//! has been changed and the full pipeline takes over.
+//!
+//! One look at W stands for both of the full pipeline's: [`super::memo`] says why. Whatever begins after it has
+//! a number above the stamp.
+
+use super::Fault;
+use crate::addr::Level;
+use crate::host::Host;
+use crate::sync::gate::MmuLock;
+use crate::sync::mode::Shared;
+use crate::sync::tally::Count;
+use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::vcpu::Vcpu;
+
+impl<F: Format, H: Host> Vcpu<'_, F, H> {
+    /// True: mapped a page of 4 KiB. False: nothing was done.
+    #[inline(always)]
+    pub(super) fn quick(&mut self, fault: Fault) -> bool {
+        if self.vm.lock.policy() != MmuLock::None {
+            return self.quick_locked(fault);
+        }
+        let _section = self.vm.reads.enter_outermost(self.seat.seat());
+        self.quick_inside(fault)
+    }
+
+    /// The same behind the lock of a baseline policy.
+    #[inline(never)]
+    fn quick_locked(&mut self, fault: Fault) -> bool {
+        let _gate = self.vm.lock.enter::<Shared>(&self.vm.reads, self.seat.seat());
+        self.quick_inside(fault)
+    }
+
+    #[inline(always)]
+    fn quick_inside(&mut self, fault: Fault) -> bool {
+        let vm = self.vm;
+        // SAFETY: inside a section, or under the lock under which all unhooking is done.
+        let Some(hole) = (unsafe { self.memo.hole(vm, fault.gpa.gfn()) }) else { return false };
+        let Some(page) = vm.host.lookup(hole.hva, fault.access) else { return false };
+        if page.level != Level::K4 || !page.writable {
+            return false;
+        }
+        let leaf = Leaf {
+            pfn: page.pfn,
+            perms: Perms::RWX,
+            host_writable: true,
+            accessed: true,
+            dirty: fault.access == Access::Write,
+        };
+        let mapped = hole.entry.cas(hole.word, F::leaf(&leaf, Level::K4)).is_ok();
+        if mapped {
+            self.seat.tally.add(Count::Installed4K);
+        }
+        mapped
+    }
+}
