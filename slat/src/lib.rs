@@ -19,7 +19,7 @@
 //!
 //! // Build a VM: the page-table format is a type.
 //! let mut idle = Idle::take().unwrap(); // proof that this thread may sleep
-//! let vm: Vm<Ept4, _> = Vm::<Ept4, _>::builder(Identity).vcpus(4).build()?;
+//! let vm = Vm::<Ept4, _>::builder(Identity).vcpus(4).build()?;
 //! vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
 //!
 //! // A vCPU faults: slot → host → install.

@@ -22,6 +22,7 @@ use crate::tlb::FlushDebt;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
 use crate::vcpu::Vcpu;
+use core::marker::PhantomData;
 
 /// Seats for threads that are no vCPU: how many of them can be inside the engine at once before one waits.
 const OTHER_SEATS: usize = 64;
@@ -54,8 +55,9 @@ pub struct Vm<F: Format, H: Host> {
 /// Builds a [`Vm`].
 #[derive(Debug)]
 #[must_use]
-pub struct Builder<H> {
+pub struct Builder<F, H> {
     host: H,
+    _format: PhantomData<F>,
     policy: Policy,
     lock: MmuLock,
     sabotage: bool,
@@ -105,7 +107,7 @@ impl Stats {
     }
 }
 
-impl<H: Host> Builder<H> {
+impl<F: Format, H: Host> Builder<F, H> {
     /// How many vCPUs the VM can have; 1 unless said otherwise. Each costs 256 bytes.
     pub fn vcpus(mut self, vcpus: u32) -> Self {
         self.policy.vcpus = vcpus;
@@ -139,8 +141,8 @@ impl<H: Host> Builder<H> {
     }
 
     /// The VM, empty: no memslots, one table page.
-    pub fn build<F: Format>(self) -> Result<Vm<F, H>, NoMemory> {
-        let Self { host, policy, lock, sabotage } = self;
+    pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
+        let Self { host, policy, lock, sabotage, .. } = self;
         let barrier = Barrier::detect();
         let pool = Pool::new();
         let radix = Radix::new(&host, &pool)?;
@@ -161,9 +163,9 @@ impl<H: Host> Builder<H> {
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// Starts building a VM on `host`.
-    pub fn builder(host: H) -> Builder<H> {
+    pub fn builder(host: H) -> Builder<F, H> {
         let policy = Policy { vcpus: 1, max_page: Level::G1, max_slots: 32_764 };
-        Builder { host, policy, lock: MmuLock::None, sabotage: false }
+        Builder { host, _format: PhantomData, policy, lock: MmuLock::None, sabotage: false }
     }
 
     /// The host under it.

@@ -46,7 +46,7 @@ const HVA: Hva = Hva(0x4000_0000);
 
 fn vm<F: Format>(pages: u64) -> (Idle, Vm<F, Linear>) {
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<F, Linear>::builder(Linear::default()).vcpus(2).build::<F>().unwrap();
+    let vm = Vm::<F, Linear>::builder(Linear::default()).vcpus(2).build().unwrap();
     let slot = Slot::new(SlotId(7), Gfn(0), pages, HVA);
     vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     (idle, vm)
@@ -142,7 +142,7 @@ fn large_pages_where_slot_and_host_agree() {
 #[test]
 fn an_incongruent_slot_is_mapped_small() {
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<Npt4, Linear>::builder(Linear::default()).build::<Npt4>().unwrap();
+    let vm = Vm::<Npt4, Linear>::builder(Linear::default()).build().unwrap();
     vm.host().large.store(true, SeqCst);
     let slot = Slot::new(SlotId(0), Gfn(0), 4096, HVA + 4096);
     vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
@@ -213,7 +213,7 @@ fn a_deleted_slot_takes_its_mappings_along() {
 #[test]
 fn readonly_slots_map_reads_and_refuse_writes() {
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<Ept4, Linear>::builder(Linear::default()).build::<Ept4>().unwrap();
+    let vm = Vm::<Ept4, Linear>::builder(Linear::default()).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, HVA).readonly())).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Done::Mmio));

@@ -79,7 +79,7 @@ fn random(state: &mut u64) -> u64 {
 /// used a translation that the host had taken back; stops at the first where that is what is looked for.
 fn run<F: Format>(lock: MmuLock, sabotage: bool, faults: u64) -> u64 {
     let builder = Vm::<F, Moving>::builder(Moving::new()).vcpus(2).mmu_lock(lock);
-    let vm = if sabotage { builder.sabotage_flushes() } else { builder }.build::<F>().unwrap();
+    let vm = if sabotage { builder.sabotage_flushes() } else { builder }.build().unwrap();
     let mut idle = Idle::take().unwrap();
     let slot = Slot::new(SlotId(0), Gfn(0), PAGES, HVA);
     vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();

@@ -1,0 +1,355 @@
+//! The frame arena: all memory of a machine in miniature. Guest pages and page tables come from here, and both
+//! count towards its limit.
+//!
+//! ```text
+//! base                       frame n lies at base + n × 4096, and Pfn(n) is its number
+//! │ 2 MiB never used │ block │ block │ block │ …                                      one lazily populated memfd
+//!   no frame is 0
+//! frame's state (4 bytes, lazily populated too)    31 table | 30 used | 29..0 references
+//! ```
+//! * A frame is **free** or has **references**: one for each entry that maps it, one from the file it belongs to.
+//!   A huge page is 512 frames with a reference each, so that splitting it, in one address space or in several,
+//!   changes no count. Who drops the last reference frees the frame.
+//! * [`Held`] and [`Released`] are references as values: dropping them gives them back.
+//! * Single frames go through a small list for each of a few threads; all else, and what the lists lack or have
+//!   too much of, comes from [`FreeFrames`] under one lock. When that is empty the lists are emptied too, so an
+//!   arena is out of memory only when it is.
+//! * With **poison**, a freed frame is filled with one byte: a stale reader sees it. When the frame is used
+//!   again the fill is checked: a stale writer is counted ([`ArenaStats::stale_writes`]).
+
+use crate::error::MmError;
+use crate::frames::{BLOCK, FreeFrames, Unit};
+use crate::held::{Held, Released};
+use crate::mapping::Mapping;
+use crate::shards::Shards;
+use parking_lot::Mutex;
+use slat::table::TableMemory;
+use slat::table::memory::CHUNK_PAGES;
+use slat::{Level, PAGE_SIZE, Pfn, Span};
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+
+/// The frame belongs to a chunk of tables.
+const TABLE: u32 = 1 << 31;
+/// The frame was in use before: its contents are not zero.
+const USED: u32 = 1 << 30;
+const REFERENCES: u32 = USED - 1;
+
+/// A thread's list is filled by this many frames, and emptied by as many when it has twice that.
+const BATCH: usize = 32;
+
+/// See the module's header. Shared in an [`Arc`]; everything takes `&self`.
+#[derive(Debug)]
+pub struct Arena {
+    memory: Mapping,
+    states: Mapping,
+    free: Mutex<FreeFrames>,
+    lists: Shards<Mutex<Vec<u64>>>,
+    frames: u64,
+    poison: Option<u8>,
+    table_frames: AtomicU64,
+    stale_writes: AtomicU64,
+}
+
+/// Builds an [`Arena`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ArenaBuilder {
+    limit: u64,
+    poison: Option<u8>,
+}
+
+/// What an arena holds. Exact when nobody uses it meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ArenaStats {
+    /// Frames there are.
+    pub frames: u64,
+    /// Frames that are not free, tables included.
+    pub in_use: u64,
+    /// Frames lent for tables.
+    pub tables: u64,
+    /// Free frames that somebody wrote to (found when they are used again; with poison only).
+    pub stale_writes: u64,
+}
+
+impl ArenaBuilder {
+    /// Bytes of all frames together, rounded down to blocks of 2 MiB; 1 GiB unless said otherwise. They cost
+    /// nothing until they are used.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// Fills freed frames with `byte`. For tests and for hunting bugs: it costs a pass over every page freed.
+    pub fn poison(mut self, byte: u8) -> Self {
+        self.poison = Some(byte);
+        self
+    }
+
+    /// The arena, with every frame free.
+    pub fn build(self) -> Result<Arc<Arena>, MmError> {
+        let blocks = self.limit / Level::M2.bytes();
+        let frames = blocks * BLOCK;
+        // A Pfn in an entry has 40 bits.
+        if blocks == 0 || frames >> 39 != 0 {
+            return Err(MmError::BadLimit(self.limit));
+        }
+        let all = frames + BLOCK;
+        Ok(Arc::new(Arena {
+            memory: Mapping::shared((all * PAGE_SIZE) as usize)?,
+            states: Mapping::anonymous(all as usize * size_of::<AtomicU32>())?,
+            free: Mutex::new(FreeFrames::new(blocks as usize)),
+            lists: Shards::new(),
+            frames,
+            poison: self.poison,
+            table_frames: AtomicU64::new(0),
+            stale_writes: AtomicU64::new(0),
+        }))
+    }
+}
+
+impl Arena {
+    /// Starts building an arena.
+    pub fn builder() -> ArenaBuilder {
+        ArenaBuilder { limit: 1 << 30, poison: None }
+    }
+
+    /// Where frame 0 would be: frame `n` lies `n` × 4096 bytes further.
+    #[inline(always)]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
+
+    /// Where the frame lies. The pointer may be used for the 4096 bytes of any frame of this arena, by whoever
+    /// has a right to its contents: through an entry that maps it, for as long as that is not invalidated.
+    #[inline(always)]
+    pub const fn frame(&self, pfn: Pfn) -> *mut u8 {
+        self.base().as_ptr().wrapping_add(pfn.address() as usize)
+    }
+
+    /// The file that the arena is, for mapping frames elsewhere: frame `n` is at offset `n` × 4096. `None` where
+    /// the system has no memfd.
+    pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
+        self.memory.memfd()
+    }
+
+    /// A page of one level, 4 KiB or 2 MiB, with any contents and one reference to each of its frames.
+    pub fn page(&self, level: Level) -> Result<Held<'_>, MmError> {
+        self.take(level, false)
+    }
+
+    /// The same, filled with zeroes.
+    pub fn zeroed(&self, level: Level) -> Result<Held<'_>, MmError> {
+        self.take(level, true)
+    }
+
+    /// How many references frame `pfn` has; zero: it is free, or no frame of this arena.
+    pub fn references(&self, pfn: Pfn) -> u32 {
+        // ORDER(refs): Acquire: who finds itself the last owner sees that the others are done with the frame.
+        self.states().get(pfn.0 as usize).map_or(0, |state| state.load(Acquire) & REFERENCES)
+    }
+
+    /// What it holds.
+    pub fn stats(&self) -> ArenaStats {
+        let listed: u64 = self.lists.iter().map(|list| list.lock().len() as u64).sum();
+        ArenaStats {
+            frames: self.frames,
+            in_use: self.frames.saturating_sub(self.free.lock().free() + listed),
+            tables: self.table_frames.load(Relaxed),
+            stale_writes: self.stale_writes.load(Relaxed),
+        }
+    }
+
+    fn states(&self) -> &[AtomicU32] {
+        let len = self.states.len() / size_of::<AtomicU32>();
+        // SAFETY: as many zeroed, aligned words, only ever used as atomics.
+        unsafe { std::slice::from_raw_parts(self.states.base().as_ptr().cast(), len) }
+    }
+
+    fn take(&self, level: Level, zero: bool) -> Result<Held<'_>, MmError> {
+        let first = match level {
+            Level::K4 => self.take_frame(),
+            Level::M2 => self.take_unit(Unit::Block),
+            _ => None,
+        };
+        let pfn = first.ok_or(MmError::OutOfFrames(level))?;
+        for frame in 0..level.pages() {
+            self.begin_use(pfn + frame, 0, zero);
+        }
+        Ok(Held::new(self, pfn, level))
+    }
+
+    fn take_frame(&self) -> Option<Pfn> {
+        let mut list = self.lists.mine().lock();
+        if list.is_empty() {
+            self.free.lock().take_frames(BATCH, &mut list);
+            list.reverse(); // lowest first
+        }
+        let frame = list.pop().or_else(|| {
+            drop(list);
+            let mut one = Vec::with_capacity(1);
+            self.gather().take_frames(1, &mut one);
+            one.pop()
+        })?;
+        Some(Pfn(frame + BLOCK))
+    }
+
+    fn take_unit(&self, unit: Unit) -> Option<Pfn> {
+        let first = self.free.lock().take(unit);
+        first.or_else(|| self.gather().take(unit)).map(|frame| Pfn(frame + BLOCK))
+    }
+
+    /// Empties every thread's list, and returns all that is free under its lock.
+    #[cold]
+    fn gather(&self) -> parking_lot::MutexGuard<'_, FreeFrames> {
+        // The lock of a list comes before the lock of all: they are never wanted the other way round.
+        let listed: Vec<u64> = self.lists.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
+        let mut free = self.free.lock();
+        listed.into_iter().for_each(|frame| free.give(frame..frame + 1));
+        free
+    }
+
+    /// A frame that was free gets its first reference.
+    fn begin_use(&self, pfn: Pfn, kind: u32, zero: bool) {
+        let state = &self.states()[pfn.0 as usize];
+        let used = state.load(Relaxed) & USED != 0;
+        if used && let Some(byte) = self.poison {
+            // SAFETY: a free frame of ours, which nobody else has a right to.
+            let bytes = unsafe { std::slice::from_raw_parts(self.frame(pfn), PAGE_SIZE as usize) };
+            if bytes.iter().any(|&found| found != byte) {
+                self.stale_writes.fetch_add(1, Relaxed);
+            }
+        }
+        if used && zero {
+            // SAFETY: as above.
+            unsafe { self.frame(pfn).write_bytes(0, PAGE_SIZE as usize) };
+        }
+        state.store(kind | USED | 1, Relaxed);
+    }
+
+    /// One more reference to each frame.
+    pub(crate) fn share(&self, frames: Span<Pfn>) {
+        for pfn in frames.start.0..frames.end.0 {
+            self.states()[pfn as usize].fetch_add(1, Relaxed);
+        }
+    }
+
+    /// One reference less to each frame. Frames without any are poisoned and free.
+    pub(crate) fn put(&self, frames: Span<Pfn>) {
+        let mut free = Span::sized(frames.start, 0);
+        for pfn in (frames.start.0..frames.end.0).map(Pfn) {
+            // ORDER(refs): Release: whatever its owner did to the frame comes before; pairs with the fence below
+            // and with `references`.
+            let before = self.states()[pfn.0 as usize].fetch_sub(1, Release) & REFERENCES;
+            debug_assert!(before > 0, "{pfn:?} is free already");
+            if before == 1 {
+                fence(Acquire);
+                self.end_use(pfn);
+                free.end = pfn + 1;
+            } else {
+                self.give(free);
+                free = Span::sized(pfn + 1, 0);
+            }
+        }
+        self.give(free);
+    }
+
+    /// A frame has lost its last reference.
+    fn end_use(&self, pfn: Pfn) {
+        if let Some(byte) = self.poison {
+            // SAFETY: a frame of ours, to which nobody has a right any more.
+            unsafe { self.frame(pfn).write_bytes(byte, PAGE_SIZE as usize) };
+        }
+        self.states()[pfn.0 as usize].store(USED, Relaxed);
+    }
+
+    fn give(&self, frames: Span<Pfn>) {
+        let (start, end) = (frames.start.0 - BLOCK, frames.end.0.max(frames.start.0) - BLOCK);
+        match end - start {
+            0 => {}
+            1 => {
+                let mut list = self.lists.mine().lock();
+                list.push(start);
+                if list.len() == 2 * BATCH {
+                    let mut free = self.free.lock();
+                    list.drain(..BATCH).for_each(|frame| free.give(frame..frame + 1));
+                }
+            }
+            _ => self.free.lock().give(start..end),
+        }
+    }
+
+    /// Copies a page to a page of the same level. The caller has a right to both.
+    pub(crate) fn copy(&self, from: Pfn, to: Pfn, level: Level) {
+        let len = level.bytes() as usize;
+        let end = from.0.max(to.0) + level.pages();
+        assert!(end <= self.frames + BLOCK && from.0.abs_diff(to.0) >= level.pages(), "two pages of this arena");
+        // SAFETY: both lie in the mapping and do not overlap.
+        unsafe { self.frame(from).copy_to_nonoverlapping(self.frame(to), len) };
+    }
+
+    /// Gives back references that were taken out of entries, when dropped.
+    pub(crate) fn released(&self) -> Released<'_> {
+        Released::new(self)
+    }
+}
+
+/// An arena as the memory that tables are made of: cheap to clone, one load from a frame number to its bytes.
+#[derive(Clone, Debug)]
+pub struct ArenaHandle {
+    arena: Arc<Arena>,
+    base: NonNull<u8>,
+}
+
+// SAFETY: a pointer into the arena's mapping, which the `Arc` keeps.
+unsafe impl Send for ArenaHandle {}
+// SAFETY: as above.
+unsafe impl Sync for ArenaHandle {}
+
+impl ArenaHandle {
+    /// The arena.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+}
+
+impl From<&Arc<Arena>> for ArenaHandle {
+    fn from(arena: &Arc<Arena>) -> Self {
+        Self { arena: arena.clone(), base: arena.base() }
+    }
+}
+
+// SAFETY: chunks are aligned because their first frames are and the base is; they are nobody else's by the
+// allocator's bits; `at` and `pfn` add and subtract the same base.
+unsafe impl TableMemory for ArenaHandle {
+    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+        let pfn = self.arena.take_unit(Unit::Chunk)?;
+        for page in 0..CHUNK_PAGES as u64 {
+            self.arena.begin_use(pfn + page, TABLE, false);
+        }
+        self.arena.table_frames.fetch_add(CHUNK_PAGES as u64, Relaxed);
+        Some(self.at(pfn))
+    }
+
+    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+        self.arena.table_frames.fetch_sub(CHUNK_PAGES as u64, Relaxed);
+        self.arena.put(Span::sized(self.pfn(chunk), CHUNK_PAGES as u64));
+    }
+
+    #[inline(always)]
+    fn pfn(&self, page: NonNull<u8>) -> Pfn {
+        Pfn((page.as_ptr().addr() - self.base.as_ptr().addr()) as u64 / PAGE_SIZE)
+    }
+
+    #[inline(always)]
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        // SAFETY: a frame of a chunk lies in the mapping.
+        unsafe { self.base.add(pfn.address() as usize) }
+    }
+}
+
+#[cfg(test)]
+#[path = "arena_tests.rs"]
+mod tests;

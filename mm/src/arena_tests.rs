@@ -1,0 +1,113 @@
+use super::*;
+
+const FRAME: usize = PAGE_SIZE as usize;
+
+fn arena(blocks: u64) -> Arc<Arena> {
+    Arena::builder().limit(blocks * Level::M2.bytes()).poison(0xdd).build().unwrap()
+}
+
+fn bytes(arena: &Arena, pfn: Pfn, level: Level) -> &[u8] {
+    // SAFETY: tests look at pages that they hold, or at freed ones that nobody uses.
+    unsafe { std::slice::from_raw_parts(arena.frame(pfn), level.bytes() as usize) }
+}
+
+#[test]
+fn an_arena_larger_than_the_machine_costs_nothing_until_used() {
+    let arena = Arena::builder().limit(1 << 42).build().unwrap();
+    let page = arena.zeroed(Level::M2).unwrap();
+    assert!(bytes(&arena, page.pfn(), Level::M2).iter().all(|&byte| byte == 0));
+    drop(page);
+    assert_eq!(arena.stats().in_use, 0);
+}
+
+#[test]
+fn limits_that_hold_no_block_are_refused() {
+    let limit = |bytes| Arena::builder().limit(bytes).build().map(drop);
+    assert_eq!(limit((2 << 20) - 1), Err(MmError::BadLimit((2 << 20) - 1)));
+    assert_eq!(limit(u64::MAX), Err(MmError::BadLimit(u64::MAX)));
+    assert_eq!(limit(2 << 20), Ok(()));
+}
+
+#[test]
+fn the_last_frame_is_given_out_then_an_error_then_all_comes_back() {
+    let arena = arena(2);
+    let held: Vec<_> = (0..1024).map(|_| arena.page(Level::K4).unwrap()).collect();
+    let full = arena.page(Level::K4).map(drop);
+    assert_eq!(full, Err(MmError::OutOfFrames(Level::K4)));
+    assert!(held.iter().all(|page| page.pfn().0 >= BLOCK), "no frame lies in the first 2 MiB");
+    drop(held);
+    let huge: Vec<_> = (0..2).map(|_| arena.page(Level::M2).unwrap()).collect();
+    assert_eq!(arena.page(Level::M2).map(drop), Err(MmError::OutOfFrames(Level::M2)));
+    drop(huge);
+    assert_eq!(arena.page(Level::G1).map(drop), Err(MmError::OutOfFrames(Level::G1)));
+    assert_eq!(arena.stats(), ArenaStats { frames: 1024, in_use: 0, tables: 0, stale_writes: 0 });
+}
+
+/// Frames on the lists of other threads are found before anyone is told that there are none.
+#[test]
+fn lists_of_other_threads_are_emptied_before_memory_is_out() {
+    let arena = arena(1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(arena.page(Level::K4).unwrap()));
+    });
+    drop(arena.page(Level::M2).expect("one frame was on another thread's list"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(arena.page(Level::K4).unwrap()));
+    });
+    let held: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
+    assert_eq!(held.len(), 512);
+}
+
+#[test]
+fn freed_frames_are_poisoned_and_used_ones_zeroed_on_demand() {
+    let arena = arena(1);
+    let page = arena.page(Level::K4).unwrap();
+    let pfn = page.pfn();
+    // SAFETY: held.
+    unsafe { arena.frame(pfn).write_bytes(7, FRAME) };
+    drop(page);
+    assert_eq!(arena.references(pfn), 0);
+    assert!(bytes(&arena, pfn, Level::K4).iter().all(|&byte| byte == 0xdd), "a stale reader sees poison");
+    let again = arena.zeroed(Level::K4).unwrap();
+    assert_eq!(again.pfn(), pfn, "last freed, first used");
+    assert!(bytes(&arena, pfn, Level::K4).iter().all(|&byte| byte == 0));
+    drop(again);
+    assert_eq!(arena.stats().stale_writes, 0);
+    // SAFETY: nobody uses it: this is the mistake to be found.
+    unsafe { arena.frame(pfn).add(100).write(1) };
+    drop(arena.page(Level::M2).unwrap());
+    assert_eq!(arena.stats().stale_writes, 1, "a stale writer is counted");
+}
+
+#[test]
+fn a_frame_is_free_when_its_last_reference_goes() {
+    let arena = arena(1);
+    let huge = arena.page(Level::M2).unwrap();
+    let pfn = huge.pfn();
+    arena.share(Span::sized(pfn + 3, 2));
+    drop(huge);
+    assert_eq!(arena.stats().in_use, 2);
+    assert_eq!([2, 3, 4, 5].map(|n| arena.references(pfn + n)), [0, 1, 1, 0]);
+    let mut released = arena.released();
+    released.add(pfn + 4, Level::K4);
+    released.add(pfn + 3, Level::K4);
+    assert_eq!(arena.stats().in_use, 2, "not before it is dropped");
+    drop(released);
+    assert_eq!(arena.stats().in_use, 0);
+    drop(arena.page(Level::M2).expect("the block is whole again"));
+}
+
+#[test]
+fn table_chunks_are_aligned_counted_and_limited() {
+    let arena = arena(1);
+    let tables = ArenaHandle::from(&arena);
+    let chunks: Vec<_> = std::iter::from_fn(|| tables.alloc_chunk()).collect();
+    assert_eq!((chunks.len(), arena.stats().tables, arena.stats().in_use), (8, 512, 512));
+    for &chunk in &chunks {
+        assert_eq!(chunk.as_ptr().addr() % slat::table::memory::CHUNK_BYTES, 0);
+        assert_eq!(tables.at(tables.pfn(chunk)), chunk);
+        // SAFETY: from this memory, once, unused.
+        unsafe { tables.free_chunk(chunk) };
+    }
+    assert_eq!((arena.stats().tables, arena.stats().in_use), (0, 0));
+}
