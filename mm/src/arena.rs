@@ -29,7 +29,7 @@ use slat::{Level, PAGE_SIZE, Pfn, Span};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::{Acquire, Relaxed, Release}, fence};
 
 /// The frame belongs to a chunk of tables.
 const TABLE: u32 = 1 << 31;
@@ -207,7 +207,9 @@ impl Arena {
         // The lock of a list comes before the lock of all: they are never wanted the other way round.
         let listed: Vec<u64> = self.lists.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
         let mut free = self.free.lock();
-        listed.into_iter().for_each(|frame| free.give(frame..frame + 1));
+        for frame in listed {
+            free.give(frame..frame + 1);
+        }
         free
     }
 
@@ -285,7 +287,10 @@ impl Arena {
     pub(crate) fn copy(&self, from: Pfn, to: Pfn, level: Level) {
         let len = level.bytes() as usize;
         let end = from.0.max(to.0) + level.pages();
-        assert!(end <= self.frames + BLOCK && from.0.abs_diff(to.0) >= level.pages(), "two pages of this arena");
+        assert!(
+            end <= self.frames + BLOCK && from.0.abs_diff(to.0) >= level.pages(),
+            "two pages of this arena"
+        );
         // SAFETY: both lie in the mapping and do not overlap.
         unsafe { self.frame(from).copy_to_nonoverlapping(self.frame(to), len) };
     }

@@ -41,7 +41,9 @@ impl core::fmt::Display for MmError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Os { call, errno } => write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*errno)),
-            Self::BadLimit(bytes) => write!(f, "an arena of {bytes} bytes: not possible (the least is 2 MiB)"),
+            Self::BadLimit(bytes) => {
+                write!(f, "an arena of {bytes} bytes: not possible (the least is 2 MiB)")
+            }
             Self::OutOfFrames(level) => write!(f, "out of memory: the arena has no {level:?} page left"),
             Self::OutOfTables => f.write_str("out of memory: the arena has no room for page tables"),
             Self::BadRange(span) => write!(f, "range {span:?}: empty, unaligned or out of reach"),

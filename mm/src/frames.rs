@@ -45,7 +45,14 @@ impl FreeFrames {
     /// `limit` blocks, all free; memory is used only for those that have been in use.
     pub(crate) fn new(limit: usize) -> Self {
         let none = BTreeSet::new;
-        Self { blocks: Vec::new(), limit, whole: none(), broken: none(), chunky: none(), free: limit as u64 * BLOCK }
+        Self {
+            blocks: Vec::new(),
+            limit,
+            whole: none(),
+            broken: none(),
+            chunky: none(),
+            free: limit as u64 * BLOCK,
+        }
     }
 
     /// Free frames, of all sizes.
@@ -124,7 +131,11 @@ impl FreeFrames {
             (&mut self.broken, !whole && words != [0; 8]),
             (&mut self.chunky, !whole && words.contains(&u64::MAX)),
         ] {
-            if belongs { set.insert(block) } else { set.remove(&block) };
+            if belongs {
+                set.insert(block)
+            } else {
+                set.remove(&block)
+            };
         }
     }
 }
@@ -180,7 +191,9 @@ mod tests {
                 let out: u64 = held.iter().map(|frames| frames.end - frames.start).sum();
                 prop_assert_eq!(free.free() + out, 4 * BLOCK);
             }
-            held.into_iter().for_each(|frames| free.give(frames));
+            for frames in held {
+                free.give(frames);
+            }
             for _ in 0..4 {
                 prop_assert!(free.take(Unit::Block).is_some());
             }

@@ -1,1 +1,71 @@
-//! A primary MMU in user space on real memory, for slat
+//! A primary MMU in user space on real memory, for [slat](slat): mappings, demand paging, copy-on-write, huge
+//! pages, migration, and a notification with its reason before anything is taken away.
+//!
+//! ```
+//! use slat::{table::formats::Npt4, *};
+//! use slat_mm::*;
+//! use std::sync::Arc;
+//!
+//! // A machine with 64 MiB, an address space on it, and 4 MiB mapped.
+//! let mut idle = Idle::take().unwrap();
+//! let arena = Arena::builder().limit(64 << 20).build()?;
+//! let space = AddressSpace::builder(&arena).thp(true).build()?;
+//! let memory = space.mmap(Place::Fixed(Hva(0x4000_0000)), 4 << 20, Prot::ReadWrite, Backing::Anonymous)?;
+//!
+//! // A VM whose guest memory it is.
+//! let vm = Arc::new(Vm::<Npt4, _>::builder(HostView::new(&space)).build()?);
+//! space.register(&vm);
+//! vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, memory.start)))?;
+//! let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+//! vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
+//! let before = vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn;
+//!
+//! // The host moves the page: the guest loses it before it moves, and finds it again at its next fault.
+//! space.write(&mut idle, memory.start + 0x5000, b"hello")?;
+//! space.migrate(&mut idle, memory)?;
+//! assert_eq!(vm.translate(&mut idle, Gfn(5)), None);
+//! vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
+//! assert_ne!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, before);
+//! let mut hello = [0; 5];
+//! space.read(&mut idle, memory.start + 0x5000, &mut hello)?;
+//! assert_eq!(&hello, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The rooms
+//!
+//! | room | what happens there |
+//! |---|---|
+//! | `mapping`, `frames`, `arena`, `held` | memory from the system; which frames are free; references to frames |
+//! | `file`, `vma` | what a range of addresses means |
+//! | `pte` | what an entry of the table says |
+//! | `space` | the address space; the order of its locks; who is told of changes |
+//! | `fault` | bringing pages in; breaking shares |
+//! | `change`, `moving` | taking away; moving |
+//! | `host` | the address space as a VM's host |
+#![deny(missing_docs)]
+
+mod arena;
+mod change;
+mod error;
+mod fault;
+mod file;
+mod frames;
+mod held;
+mod host;
+mod mapping;
+mod moving;
+mod pte;
+mod shards;
+mod space;
+mod stats;
+mod vma;
+
+pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats};
+pub use error::MmError;
+pub use file::File;
+pub use held::Held;
+pub use host::HostView;
+pub use space::{AddressSpace, AddressSpaceBuilder};
+pub use stats::MmStats;
+pub use vma::{Backing, Place, Prot};

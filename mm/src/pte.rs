@@ -39,7 +39,10 @@ impl Pte {
             Self::Parked(pfn) => Word::frozen(pfn.0),
             Self::Mapped { pfn, writable } => {
                 let perms = if writable { Perms::RWX } else { Perms::RX };
-                X64::leaf(&Leaf { pfn, perms, host_writable: writable, accessed: true, dirty: writable }, level)
+                X64::leaf(
+                    &Leaf { pfn, perms, host_writable: writable, accessed: true, dirty: writable },
+                    level,
+                )
             }
         }
     }

@@ -40,7 +40,7 @@ pub(crate) struct Block<T> {
 pub(crate) struct Chain<T> {
     head: Option<NonNull<Block<T>>>,
     tail: Option<NonNull<Block<T>>>,
-    len: usize,
+    pub(super) len: usize,
 }
 
 // SAFETY: holding a chain is holding its blocks, so it may go where a `T` may go. `&Chain` gives access to none.
@@ -55,11 +55,6 @@ impl<T> Default for Chain<T> {
 }
 
 impl<T> Chain<T> {
-    /// Blocks on the chain.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Puts a block in front.
     ///
     /// # Safety
@@ -82,7 +77,7 @@ impl<T> Chain<T> {
     }
 
     /// Moves all blocks of `other` in front of these, in one step.
-    pub(crate) fn append(&mut self, mut other: Self) {
+    fn append(&mut self, mut other: Self) {
         if let Some(tail) = other.tail.take() {
             // SAFETY: as in `pop`, for `other`.
             unsafe { (*tail.as_ptr()).next = self.head };

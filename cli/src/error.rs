@@ -1,0 +1,52 @@
+//! Why the command could not do what it was asked: one line, exit status 2.
+
+use std::{fmt, io};
+
+/// See the module's header.
+#[derive(Debug)]
+pub enum Error {
+    /// The flags, or what they name, ask for something impossible.
+    Usage(String),
+    /// A trace cannot be read.
+    Trace(slat_vcpu::trace::Error),
+    /// The machine could not be built, or broke.
+    Machine(String),
+    /// The report could not be written.
+    Report(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(line) | Self::Machine(line) => f.write_str(line),
+            Self::Trace(error) => error.fmt(f),
+            Self::Report(error) => write!(f, "cannot write the report: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<slat_vcpu::trace::Error> for Error {
+    fn from(error: slat_vcpu::trace::Error) -> Self {
+        Self::Trace(error)
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Report(error)
+    }
+}
+
+impl From<slat_mm::MmError> for Error {
+    fn from(error: slat_mm::MmError) -> Self {
+        Self::Machine(error.to_string())
+    }
+}
+
+impl From<slat::SlotError> for Error {
+    fn from(error: slat::SlotError) -> Self {
+        Self::Machine(error.to_string())
+    }
+}

@@ -1,0 +1,30 @@
+//! Ctrl-C: the first one asks for an end, and what there is gets printed; the second one kills.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// True from the first Ctrl-C on. Whoever waits looks at it.
+pub fn flag() -> &'static AtomicBool {
+    #[cfg(unix)]
+    {
+        extern "C" fn asked(_: libc::c_int) {
+            ASKED.store(true, Ordering::Relaxed);
+        }
+        let handler: extern "C" fn(libc::c_int) = asked;
+        // SAFETY: the handler stores one atomic, which is allowed in a signal; SA_RESETHAND makes a second
+        // Ctrl-C end the process at once.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as usize;
+            action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
+            libc::sigaction(libc::SIGINT, &raw const action, std::ptr::null_mut());
+        }
+    }
+    &ASKED
+}
+
+/// Whether Ctrl-C was pressed.
+pub fn asked() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}

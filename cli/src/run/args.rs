@@ -1,0 +1,167 @@
+//! What users of `slat run` type. Whatever can be refused is refused here, before anything is built.
+
+use crate::size::size;
+use clap::{Args, ValueEnum};
+use slat::{Level, MmuLock};
+
+/// Replay memory traces on software vCPUs: every TLB miss walks our tables, every fault goes through slot, host
+/// and install, every byte read back is checked
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  slat run
+  valgrind --tool=lackey --trace-mem=yes ls 2>&1 | slat run --trace - -v 2
+  slat run --trace ls.trace --format npt4 --pages thp --json
+
+Exit status: 0 all reads were right; 2 bad input; 3 the guest read what nobody wrote; 130 interrupted.")]
+pub struct Run {
+    /// What `valgrind --tool=lackey --trace-mem=yes` printed: a file, plain, .gz or .zst, or `-` for standard
+    /// input; may be repeated. Without it: the bundled traces
+    #[arg(short, long, value_name = "FILE")]
+    pub trace: Vec<String>,
+
+    /// vCPUs; each extra one replays a copy in a range of its own [default: one for each trace]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub vcpus: Option<u32>,
+
+    /// Guest memory at most
+    #[arg(short, long, value_name = "SIZE", default_value = "8G", value_parser = guest_size)]
+    pub memory: u64,
+
+    /// Page-table format
+    #[arg(short, long, value_enum, default_value_t = FormatName::Ept4)]
+    pub format: FormatName,
+
+    /// What guards the tables: nothing shared, a reader-writer lock (seed 003), or one mutex (before)
+    #[arg(long, value_enum, default_value_t = LockName::None)]
+    pub mmu_lock: LockName,
+
+    /// Page sizes that the host uses for guest memory
+    #[arg(short, long, value_enum, default_value_t = Pages::K4)]
+    pub pages: Pages,
+
+    /// Host memory at most, for pages and tables together [default: guest memory and an eighth]
+    #[arg(short, long, value_name = "SIZE", value_parser = host_size)]
+    pub limit: Option<u64>,
+
+    /// Declare traced addresses to be a memslot from the start: a range such as 0x4000000+16M; may be repeated.
+    /// Other addresses get memslots of 16 MiB when they are first touched
+    #[arg(long, value_name = "START+SIZE", value_parser = region)]
+    pub region: Vec<Declared>,
+
+    /// Pages per second that the host moves to other frames meanwhile; every thousandth time it takes a
+    /// snapshot of all memory, copy-on-write. 0 leaves the guest alone
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub churn: u64,
+
+    /// Seed of everything random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// A garbled line of a trace is an error, not a count
+    #[arg(long)]
+    pub strict: bool,
+
+    /// One JSON object on standard output, and nothing else there
+    #[arg(long)]
+    pub json: bool,
+
+    /// No progress bar
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Negative control: leave out every TLB flush. The guest must find out
+    #[arg(long, hide = true)]
+    pub sabotage_flushes: bool,
+}
+
+/// A format that this command can run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum FormatName {
+    /// Intel, four levels
+    Ept4,
+    /// Intel, five levels
+    Ept5,
+    /// AMD, four levels
+    Npt4,
+    /// AMD, five levels
+    Npt5,
+}
+
+/// [`MmuLock`], as users type it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum LockName {
+    /// Faults and invalidations meet at the entry
+    None,
+    /// Faults share a lock that invalidations take alone
+    ReadWrite,
+    /// One at a time
+    Exclusive,
+}
+
+impl From<LockName> for MmuLock {
+    fn from(name: LockName) -> Self {
+        match name {
+            LockName::None => Self::None,
+            LockName::ReadWrite => Self::ReadWrite,
+            LockName::Exclusive => Self::Exclusive,
+        }
+    }
+}
+
+/// Page sizes of the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Pages {
+    /// 4 KiB only
+    #[value(name = "4k")]
+    K4,
+    /// 2 MiB where a whole one fits
+    Thp,
+}
+
+impl Pages {
+    /// The largest of them.
+    pub fn largest(self) -> Level {
+        match self {
+            Self::K4 => Level::K4,
+            Self::Thp => Level::M2,
+        }
+    }
+}
+
+/// Traced addresses that become memslots before the replay begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Declared {
+    pub start: u64,
+    pub bytes: u64,
+}
+
+fn guest_size(text: &str) -> Result<u64, String> {
+    within(text, 1 << 20, 64 << 40)
+}
+
+fn host_size(text: &str) -> Result<u64, String> {
+    within(text, 16 << 20, 64 << 40)
+}
+
+fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let bytes = size(text)?;
+    match bytes {
+        _ if bytes < least => Err(format!("at least {}M are needed", least >> 20)),
+        _ if bytes > most => Err(format!("{}T at most", most >> 40)),
+        _ => Ok(bytes),
+    }
+}
+
+fn region(text: &str) -> Result<Declared, String> {
+    let (start, bytes) = text.split_once('+').ok_or("a region is START+SIZE, such as 0x4000000+16M")?;
+    let digits = start.strip_prefix("0x").unwrap_or(start);
+    let start = u64::from_str_radix(digits, 16).map_err(|_| format!("`{start}` is no hexadecimal address"))?;
+    let bytes = size(bytes)?;
+    if bytes == 0 {
+        return Err("a region has at least one byte".into());
+    }
+    match start.checked_add(bytes) {
+        Some(end) if end <= slat_vcpu::trace::Access::LIMIT => Ok(Declared { start, bytes }),
+        _ => Err("the region reaches past the last address of a program".into()),
+    }
+}

@@ -1,0 +1,123 @@
+//! Traces as streams of batches.
+//!
+//! One thread reads and parses each trace and hands every batch to all vCPUs that replay it: the batch is
+//! shared, the channels are short, so memory does not grow with the trace, and the slowest replay sets the pace.
+
+use crate::error::Error;
+use slat_vcpu::trace::{self, Access, Reader, bundled};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+/// Accesses in a batch; batches under way for each vCPU.
+const BATCH: usize = 16 << 10;
+const UNDER_WAY: usize = 4;
+
+/// A trace that can be read.
+pub struct Source {
+    name: String,
+    reader: Reader,
+}
+
+/// What one vCPU replays, one trace after the other.
+pub type Jobs = Vec<Receiver<Arc<Vec<Access>>>>;
+
+/// The threads that read.
+pub struct Feeds(Vec<JoinHandle<Result<Fed, trace::Error>>>);
+
+struct Fed {
+    name: String,
+    lines: u64,
+    skipped: u64,
+    garbled: u64,
+}
+
+/// What has been read, over all traces.
+#[derive(Debug, Default)]
+pub struct Totals {
+    pub names: String,
+    pub lines: u64,
+    pub skipped: u64,
+    pub garbled: u64,
+}
+
+/// Opens every trace, or the bundled ones where none is named.
+pub fn open(paths: &[String], strict: bool) -> Result<Vec<Source>, Error> {
+    if paths.iter().filter(|path| *path == "-").count() > 1 {
+        return Err(Error::Usage("standard input can be read once: `--trace -` is given more often".into()));
+    }
+    let mut sources = Vec::new();
+    for path in paths {
+        let reader = match path.as_str() {
+            "-" => Reader::new("standard input", std::io::stdin())?,
+            path => Reader::open(path)?,
+        };
+        sources.push(Source { name: path.clone(), reader: reader.strict(strict) });
+    }
+    if paths.is_empty() {
+        for bundled in bundled() {
+            sources.push(Source { name: bundled.name.into(), reader: bundled.reader()?.strict(strict) });
+        }
+    }
+    Ok(sources)
+}
+
+/// Starts reading. With as many vCPUs as traces or more, vCPU n replays trace n modulo their number; with fewer,
+/// it replays every n-th.
+pub fn start(sources: Vec<Source>, vcpus: usize) -> (Vec<Jobs>, Feeds) {
+    let traces = sources.len();
+    let mut jobs: Vec<Jobs> = (0..vcpus).map(|_| Vec::new()).collect();
+    let mut threads = Vec::new();
+    for (index, source) in sources.into_iter().enumerate() {
+        let mut listeners = Vec::new();
+        for (vcpu, jobs) in jobs.iter_mut().enumerate() {
+            if vcpu % traces == index || index % vcpus == vcpu {
+                let (send, receive) = sync_channel(UNDER_WAY);
+                listeners.push(send);
+                jobs.push(receive);
+            }
+        }
+        threads.push(thread::spawn(move || read(source, &listeners)));
+    }
+    (jobs, Feeds(threads))
+}
+
+/// Reads one trace to its end, or until nobody listens any more.
+fn read(source: Source, listeners: &[SyncSender<Arc<Vec<Access>>>]) -> Result<Fed, trace::Error> {
+    let Source { name, mut reader } = source;
+    loop {
+        let mut batch = Vec::with_capacity(BATCH);
+        let more = reader.fill(&mut batch, BATCH);
+        let batch = Arc::new(batch);
+        let gone = listeners.iter().all(|listener| listener.send(batch.clone()).is_err());
+        if more? == 0 || gone {
+            return Ok(Fed { name, lines: reader.lines(), skipped: reader.skipped(), garbled: reader.garbled() });
+        }
+    }
+}
+
+impl Feeds {
+    /// Waits for the ends of all traces, which the vCPUs have reached, and sums up. Those that nobody listens to any
+    /// more, and that wait for input, are left behind.
+    pub fn finish(self) -> Result<Totals, Error> {
+        let mut totals = Totals::default();
+        let interrupted = crate::interrupt::asked();
+        for thread in self.0 {
+            if interrupted && !thread.is_finished() {
+                continue;
+            }
+            let fed = match thread.join() {
+                Ok(fed) => fed?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            if !totals.names.is_empty() {
+                totals.names += ", ";
+            }
+            totals.names += &fed.name;
+            totals.lines += fed.lines;
+            totals.skipped += fed.skipped;
+            totals.garbled += fed.garbled;
+        }
+        Ok(totals)
+    }
+}

@@ -1,0 +1,77 @@
+//! `slat run`: a guest's memory on slat, from a real trace to a checked byte.
+//!
+//! ```text
+//! trace ──feed──▶ batches ──▶ vCPU threads ──▶ TLB, walk, faults ──▶ slat-mm's pages
+//!                               │                        ▲
+//!                               └─ oracle checks reads   └── churn moves pages meanwhile
+//! ```
+//! | file | idea |
+//! |---|---|
+//! | `args` | what users type, checked |
+//! | `feed` | traces as streams of batches, shared by the vCPUs that replay them |
+//! | `machine` | arena, address space, VM, and where regions are placed |
+//! | `vcpus` | one thread per vCPU |
+//! | `churn` | the host moves pages and takes snapshots while the guest runs |
+//! | `report` | what came of it, as text or JSON |
+
+mod args;
+mod churn;
+mod feed;
+mod machine;
+mod progress;
+mod report;
+mod vcpus;
+
+pub use args::Run;
+
+use crate::error::Error;
+use args::FormatName;
+use machine::Machine;
+use slat::Format;
+use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
+use std::process::ExitCode;
+use std::time::Instant;
+
+impl Run {
+    /// Runs it and prints the report. Exit status 3 says that the guest found memory that nobody wrote.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        match self.format {
+            FormatName::Ept4 => self.run_in::<Ept4>(),
+            FormatName::Ept5 => self.run_in::<Ept5>(),
+            FormatName::Npt4 => self.run_in::<Npt4>(),
+            FormatName::Npt5 => self.run_in::<Npt5>(),
+        }
+    }
+
+    fn run_in<F: Format>(&self) -> Result<ExitCode, Error> {
+        let sources = feed::open(&self.trace, self.strict)?;
+        let vcpus = self.vcpus.unwrap_or(sources.len() as u32);
+        let machine = Machine::<F>::new(self, vcpus)?;
+        let began = Instant::now();
+        let stop = crate::interrupt::flag();
+        let bar = progress::Bar::new(!self.quiet);
+        let (jobs, feeds) = feed::start(sources, vcpus as usize);
+        let outcome = std::thread::scope(|scope| {
+            let churn = churn::start(scope, &machine, self);
+            let outcome = vcpus::run_all(&machine, jobs, self, &bar, stop);
+            churn.stop();
+            outcome
+        })?;
+        let feeds = feeds.finish()?;
+        bar.finish();
+        if outcome.accesses == 0 && !outcome.interrupted {
+            return Err(Error::Usage(format!(
+                "no memory accesses in {}: is it what `valgrind --tool=lackey --trace-mem=yes` prints?",
+                feeds.names
+            )));
+        }
+        report::print(self, &machine, &outcome, &feeds, began.elapsed())?;
+        Ok(if outcome.findings.corrupt > 0 {
+            ExitCode::from(3)
+        } else if outcome.interrupted {
+            ExitCode::from(130)
+        } else {
+            ExitCode::SUCCESS
+        })
+    }
+}

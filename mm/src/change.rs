@@ -1,0 +1,139 @@
+//! Changes that take away: each tells the secondary MMUs why, edits inside, and frees frames afterwards.
+//!
+//! | operation | why | entries |
+//! |---|---|---|
+//! | [`munmap`](AddressSpace::munmap) | unmap | emptied |
+//! | [`mprotect`](AddressSpace::mprotect) to read-only | protect | lose write permission |
+//! | [`mprotect`](AddressSpace::mprotect) to none | clear | parked: the frames stay |
+//! | [`mprotect`](AddressSpace::mprotect) to more | – | as they are; faults find out |
+//! | [`dontneed`](AddressSpace::dontneed) | clear | emptied |
+//! | [`fork`](AddressSpace::fork) | protect | lose write permission, and are shared with the child |
+//!
+//! Mappings change before the notification: their lock is held, so nobody sees the new mapping beside the old
+//! entries, except `lookup`, which sees entries only.
+
+use crate::error::MmError;
+use crate::pte::{Pte, pages_of};
+use crate::space::{AddressSpace, State};
+use crate::vma::{Prot, aligned};
+use parking_lot::RwLockWriteGuard;
+use slat::{Gfn, Hva, Idle, Level, Span, Why};
+use std::sync::Arc;
+
+impl AddressSpace {
+    /// Unmaps whatever is mapped in the range. May sleep.
+    pub fn munmap(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
+        let hvas = aligned(hvas)?;
+        self.unmap(&mut self.state.write(), idle, hvas)
+    }
+
+    pub(crate) fn unmap(
+        &self,
+        state: &mut RwLockWriteGuard<'_, State>,
+        idle: &mut Idle,
+        hvas: Span<Hva>,
+    ) -> Result<(), MmError> {
+        let pages = pages_of(hvas);
+        self.split_ends(pages)?;
+        if state.vmas.cut(hvas).is_empty() {
+            return Ok(());
+        }
+        self.empty(state, idle, pages, Why::Unmap)
+    }
+
+    /// Changes what is allowed in the range, all of which must be mapped. May sleep.
+    pub fn mprotect(&self, idle: &mut Idle, hvas: Span<Hva>, prot: Prot) -> Result<(), MmError> {
+        let hvas = aligned(hvas)?;
+        let pages = pages_of(hvas);
+        let mut state = self.state.write();
+        state.vmas.covered(hvas)?;
+        let less = state.vmas.over(hvas).any(|vma| prot < vma.prot);
+        if less {
+            self.split_ends(pages)?;
+        }
+        for mut vma in state.vmas.cut(hvas) {
+            vma.prot = prot;
+            state.vmas.insert(vma);
+        }
+        if !less {
+            return Ok(());
+        }
+        let (why, edit): (_, fn(Pte) -> Pte) = match prot {
+            Prot::None => (Why::Clear, Pte::parked),
+            _ => (Why::Protect, Pte::read_only),
+        };
+        let mut result = Ok(());
+        self.around(&state, idle, pages, why, &mut || {
+            result = self.each_page(pages, |found| {
+                found.set(edit(found.pte));
+                Ok(())
+            });
+        });
+        result
+    }
+
+    /// Drops the contents of the range (`MADV_DONTNEED`): anonymous memory reads as zeroes afterwards, private
+    /// file mappings as their file. What is not mapped is passed over. May sleep.
+    pub fn dontneed(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
+        let pages = pages_of(aligned(hvas)?);
+        let state = self.state.read();
+        self.empty(&state, idle, pages, Why::Clear)
+    }
+
+    /// A copy of this address space, as fork makes: what is private is shared until either side writes, what is
+    /// shared stays shared. The copy has no secondary MMUs. May sleep. Where memory runs out there is no copy,
+    /// and this side's pages come back writable one by one, at faults.
+    pub fn fork(&self, idle: &mut Idle) -> Result<Arc<Self>, MmError> {
+        let state = self.state.write();
+        let child = Self::builder(&self.arena).thp(self.thp).build()?;
+        for vma in state.vmas.iter().filter(|vma| !vma.is_shared()) {
+            let pages = pages_of(vma.span);
+            let mut result = Ok(());
+            let mut share = || {
+                result = self.each_page(pages, |found| {
+                    let copy = child.map.reach(found.page, found.level)?;
+                    let pte = found.pte.read_only();
+                    found.set(pte);
+                    self.arena.share(Span::sized(found.pfn, found.level.pages()));
+                    copy.store(pte.word(found.level));
+                    Ok(())
+                });
+            };
+            if vma.prot == Prot::ReadWrite {
+                self.around(&state, idle, pages, Why::Protect, &mut share);
+            } else {
+                share(); // nothing is writable: nothing is withdrawn
+            }
+            result?;
+        }
+        child.state.write().vmas = state.vmas.clone();
+        Ok(child)
+    }
+
+    /// Empties the range inside a notification, and frees what nobody else has after it.
+    fn empty(&self, state: &State, idle: &mut Idle, pages: Span<Gfn>, why: Why) -> Result<(), MmError> {
+        let mut released = self.arena.released();
+        let mut result = Ok(());
+        self.around(state, idle, pages, why, &mut || {
+            result = self.each_page(pages, |found| {
+                found.set(Pte::Empty);
+                released.add(found.pfn, found.level);
+                Ok(())
+            });
+        });
+        result
+    }
+
+    /// Makes sure that no entry reaches over an end of the range, for callers that hold the mappings for
+    /// writing and must not fail half-way.
+    pub(crate) fn split_ends(&self, pages: Span<Gfn>) -> Result<(), MmError> {
+        for end in [pages.start, pages.end] {
+            if end != end.base(Level::M2) {
+                let _lock = self.lock_region(end);
+                let (level, entry) = self.map.find(end);
+                self.split(level, entry)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! Faults: what belongs at an address is brought in; nothing is taken from anyone who could notice, except by
+//! breaking a share.
+//!
+//! | entry | mapping | access | what happens |
+//! |---|---|---|---|
+//! | empty | anonymous | any | a page of zeroes, huge where it fits |
+//! | empty | shared file | any | the file's page |
+//! | empty | private file | read | the file's page, not writable |
+//! | empty | private file | write | a copy of the file's page |
+//! | parked | any | any | mapped again, not writable yet |
+//! | not writable | shared file | write | writable |
+//! | not writable | private, sole owner | write | writable, in place |
+//! | not writable | private, huge | write | split, then again |
+//! | not writable | private | write | **a copy; the old page is taken away** ([`Why::Clear`]) |
+//!
+//! All but the last row only give, so no secondary MMU is told. Sole means that the frame has one reference,
+//! which is this entry's: another can only come from a fork, which waits for the fault.
+
+use crate::error::MmError;
+use crate::held::Held;
+use crate::pte::{Pte, page_of};
+use crate::space::{AddressSpace, State};
+use crate::stats::Event;
+use crate::vma::{Backing, Prot, Vma};
+use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Span, Why};
+
+impl AddressSpace {
+    /// Makes the page at `hva` present for this access, and says where it is. May sleep; may notify secondary
+    /// MMUs. A page returned for a write is writable.
+    pub fn fault(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, MmError> {
+        let state = self.state.read();
+        self.counters.add(Event::Fault);
+        let vma = state.vmas.find(hva).ok_or(MmError::NotMapped(hva))?;
+        if !vma.prot.allows(access) {
+            return Err(MmError::Denied(hva, access));
+        }
+        let page = page_of(hva);
+        loop {
+            match self.bring_in(vma, page, access)? {
+                Some(found) => return Ok(found),
+                None => self.break_share(&state, idle, page)?,
+            }
+        }
+    }
+
+    /// Every row of the table but the last, for which it returns `None`.
+    fn bring_in(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Option<HostPage>, MmError> {
+        let _lock = self.lock_region(page);
+        loop {
+            let (level, entry) = self.map.find(page);
+            let pte = Pte::of(entry.load(), level);
+            let next = match pte {
+                Pte::Empty => {
+                    self.fill(vma, page, access)?;
+                    continue;
+                }
+                Pte::Parked(pfn) => Pte::Mapped { pfn, writable: false },
+                Pte::Mapped { writable, .. } if writable || access != Access::Write => {
+                    return Ok(pte.host_page(page, level));
+                }
+                Pte::Mapped { pfn, .. } if vma.is_shared() || self.is_sole(pfn, level) => {
+                    self.counters.add(Event::Reuse);
+                    Pte::Mapped { pfn, writable: true }
+                }
+                Pte::Mapped { .. } if level > Level::K4 => {
+                    self.split(level, entry)?;
+                    continue;
+                }
+                Pte::Mapped { .. } => return Ok(None),
+            };
+            entry.store(next.word(level));
+        }
+    }
+
+    /// Fills an empty entry with what the mapping says.
+    fn fill(&self, vma: &Vma, page: Gfn, access: Access) -> Result<(), MmError> {
+        let may_write = vma.prot == Prot::ReadWrite;
+        let (held, level, writable) = match &vma.backing {
+            Backing::Anonymous => {
+                self.counters.add(Event::DemandZero);
+                match self.huge(vma, page) {
+                    Some(held) => (held, Level::M2, may_write),
+                    None => (self.arena.zeroed(Level::K4)?, Level::K4, may_write),
+                }
+            }
+            Backing::Shared { file, offset } => {
+                let held = file.page(vma.file_page(page, *offset))?;
+                (held.ok_or(MmError::PastEnd(hva_of(page)))?, Level::K4, may_write)
+            }
+            Backing::Private { file, offset } => {
+                let held = file.page(vma.file_page(page, *offset))?.ok_or(MmError::PastEnd(hva_of(page)))?;
+                if access == Access::Write {
+                    let copy = self.arena.page(Level::K4)?;
+                    self.arena.copy(held.pfn(), copy.pfn(), Level::K4);
+                    self.counters.add(Event::CowBreak);
+                    (copy, Level::K4, true)
+                } else {
+                    (held, Level::K4, false)
+                }
+            }
+        };
+        let entry = self.map.reach(page, level)?;
+        entry.store(Pte::Mapped { pfn: held.keep(), writable }.word(level));
+        Ok(())
+    }
+
+    /// A huge page for the region, if it may have one: no table is linked under it, and the arena has one left.
+    fn huge(&self, vma: &Vma, page: Gfn) -> Option<Held<'_>> {
+        let may = self.thp && vma.covers_huge(page) && self.map.find(page).0 >= Level::M2;
+        let held = may.then(|| self.arena.zeroed(Level::M2).ok()).flatten()?;
+        self.counters.add(Event::Huge);
+        Some(held)
+    }
+
+    /// The last row: the page at this address becomes a copy of what is shared. Looks again under the page
+    /// lock, and does nothing where the share has gone meanwhile.
+    fn break_share(&self, state: &State, idle: &mut Idle, page: Gfn) -> Result<(), MmError> {
+        let mut fresh = Some(self.arena.page(Level::K4)?);
+        let mut released = self.arena.released();
+        self.around(state, idle, Span::sized(page, 1), Why::Clear, &mut || {
+            let _lock = self.lock_region(page);
+            let (level, entry) = self.map.find(page);
+            if let (Level::K4, Pte::Mapped { pfn, writable: false }) = (level, Pte::of(entry.load(), level))
+                && let Some(fresh) = fresh.take()
+            {
+                // Nobody writes to a share, other than through shared mappings of its file: the copy is whole.
+                self.arena.copy(pfn, fresh.pfn(), level);
+                entry.store(Pte::Mapped { pfn: fresh.keep(), writable: true }.word(level));
+                released.add(pfn, level);
+                self.counters.add(Event::CowBreak);
+            }
+        });
+        Ok(())
+    }
+
+    /// Reads memory as this process sees it, bringing it in as needed. Each page is read whole, as it is at
+    /// one moment between changes; guests may be writing to it all the same.
+    pub fn read(&self, idle: &mut Idle, hva: Hva, buffer: &mut [u8]) -> Result<(), MmError> {
+        self.each_piece(idle, hva, buffer.len(), Access::Read, |frame, done, len| {
+            // SAFETY: `len` bytes of a frame that an entry maps, under its page lock; the buffer's part.
+            unsafe { frame.copy_to_nonoverlapping(buffer[done..done + len].as_mut_ptr(), len) };
+        })
+    }
+
+    /// Writes memory as this process sees it, bringing it in and breaking shares as needed. On an error the
+    /// pages before it are written.
+    pub fn write(&self, idle: &mut Idle, hva: Hva, bytes: &[u8]) -> Result<(), MmError> {
+        self.each_piece(idle, hva, bytes.len(), Access::Write, |frame, done, len| {
+            // SAFETY: `len` bytes of a frame that an entry maps writable, under its page lock.
+            unsafe { frame.copy_from_nonoverlapping(bytes[done..done + len].as_ptr(), len) };
+        })
+    }
+
+    /// Calls `visit` with where each page's piece of the range lies, how many bytes came before it, and its
+    /// length; under the page lock, so that no change takes the frame away meanwhile.
+    fn each_piece(
+        &self,
+        idle: &mut Idle,
+        hva: Hva,
+        len: usize,
+        access: Access,
+        mut visit: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<(), MmError> {
+        if hva.0.checked_add(len as u64).is_none() {
+            return Err(MmError::NotMapped(Hva(u64::MAX)));
+        }
+        let mut done = 0;
+        while done < len {
+            let at = hva + done as u64;
+            let piece = (len - done).min((PAGE_SIZE - at.offset()) as usize);
+            while !self.with_page(at, access, |frame| visit(frame, done, piece)) {
+                self.fault(idle, at, access)?;
+            }
+            done += piece;
+        }
+        Ok(())
+    }
+
+    fn with_page(&self, hva: Hva, access: Access, visit: impl FnOnce(*mut u8)) -> bool {
+        let _lock = self.lock_region(page_of(hva));
+        match self.lookup(hva, access) {
+            Some(page) if page.writable || access != Access::Write => {
+                visit(self.arena.frame(page.pfn).wrapping_add(hva.offset() as usize));
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn hva_of(page: Gfn) -> Hva {
+    Hva(page.gpa().0)
+}

@@ -1,0 +1,71 @@
+//! An address space as the host of a VM: what the engine asks, answered.
+
+use crate::arena::ArenaHandle;
+use crate::space::AddressSpace;
+use slat::{Access, Host, HostError, HostPage, Hva, Idle, Pfn, TableMemory};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// See the module's header. Build a [`Vm`](slat::Vm) on it, then register the VM with the address space:
+///
+/// ```
+/// use slat::{table::formats::Npt4, *};
+/// use slat_mm::*;
+/// use std::sync::Arc;
+///
+/// let arena = Arena::builder().limit(64 << 20).build()?;
+/// let space = AddressSpace::builder(&arena).build()?;
+/// let vm: Arc<Vm<Npt4, HostView>> = Arc::new(Vm::<Npt4, _>::builder(HostView::new(&space)).build()?);
+/// space.register(&vm);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct HostView {
+    space: Arc<AddressSpace>,
+    tables: ArenaHandle,
+}
+
+impl HostView {
+    /// A view of `space`, which lives at least as long.
+    pub fn new(space: &Arc<AddressSpace>) -> Self {
+        Self { space: space.clone(), tables: ArenaHandle::from(space.arena()) }
+    }
+
+    /// The address space.
+    pub fn space(&self) -> &Arc<AddressSpace> {
+        &self.space
+    }
+}
+
+// SAFETY: passed on to the arena's handle, which keeps the contract.
+unsafe impl TableMemory for HostView {
+    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+        self.tables.alloc_chunk()
+    }
+
+    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+        // SAFETY: the caller's word.
+        unsafe { self.tables.free_chunk(chunk) }
+    }
+
+    #[inline(always)]
+    fn pfn(&self, page: NonNull<u8>) -> Pfn {
+        self.tables.pfn(page)
+    }
+
+    #[inline(always)]
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        self.tables.at(pfn)
+    }
+}
+
+impl Host for HostView {
+    #[inline]
+    fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
+        self.space.lookup(hva, access)
+    }
+
+    fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        Ok(self.space.fault(idle, hva, access)?)
+    }
+}

@@ -1,0 +1,272 @@
+//! An address space: mappings, the page table that caches them, and those who keep copies of it.
+//!
+//! ```text
+//! THE LOCKS (outermost first)
+//!
+//! state        read: faults, and changes of a few pages       write: whatever changes the mappings
+//! └── notify   SecondaryMmu::around, one inside the other     (slat's own order follows from here)
+//!     └── page lock of a 2 MiB region                         edits of its entries; never two at once
+//!         └── a file's cache, the arena                       leaf locks
+//! ```
+//! A page lock is never held while a secondary MMU is called: a change takes it inside the innermost call,
+//! looks at the entry again, and edits. So a shootdown waits for nobody who waits for a page lock, and one
+//! change of a long range is one notification.
+//!
+//! **What a change may do outside of a notification**: give. A page where there was none, write permission to
+//! a page's sole owner, smaller leaves for the same frames. **What it may do only inside**: take away, move,
+//! withdraw. Frames are given back after the notification has ended ([`Released`](crate::held::Released)).
+//!
+//! [`lookup`](AddressSpace::lookup) takes no lock at all: entries are atomic, and tables stay until the address
+//! space is dropped. Its answer may be old when it arrives; the engine's stamp finds that out.
+
+use crate::arena::{Arena, ArenaHandle};
+use crate::error::MmError;
+use crate::pte::{Pte, hvas_of, page_of};
+use crate::shards::Shards;
+use crate::stats::{Counters, Event, MmStats};
+use crate::vma::{ADDRESSES, Backing, Place, Prot, Vma, Vmas};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use slat::table::{Entry, Map, formats::X64};
+use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, SecondaryMmu, Span, Why};
+use std::sync::{Arc, Weak};
+
+/// Page locks; regions of 2 MiB share them by number.
+const PAGE_LOCKS: usize = 64;
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct AddressSpace {
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) map: Map<X64, ArenaHandle>,
+    pub(crate) state: RwLock<State>,
+    page_locks: Shards<Mutex<()>>,
+    pub(crate) thp: bool,
+    pub(crate) counters: Counters,
+}
+
+/// What the outermost lock guards. Listeners are here because registering must not fall into a change: one who
+/// missed its beginning could copy what it is about to take away.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) vmas: Vmas,
+    listeners: Vec<Weak<dyn SecondaryMmu>>,
+}
+
+/// Builds an [`AddressSpace`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct AddressSpaceBuilder {
+    arena: Arc<Arena>,
+    thp: bool,
+}
+
+impl AddressSpaceBuilder {
+    /// Whether anonymous memory gets huge pages of 2 MiB where a mapping covers one; off unless said otherwise.
+    pub fn thp(mut self, on: bool) -> Self {
+        self.thp = on;
+        self
+    }
+
+    /// The address space, with nothing mapped. Its tables need 256 KiB of the arena.
+    pub fn build(self) -> Result<Arc<AddressSpace>, MmError> {
+        Ok(Arc::new(AddressSpace {
+            map: Map::new(ArenaHandle::from(&self.arena))?,
+            arena: self.arena,
+            state: RwLock::default(),
+            page_locks: Shards::with(PAGE_LOCKS),
+            thp: self.thp,
+            counters: Counters::new(),
+        }))
+    }
+}
+
+impl AddressSpace {
+    /// Starts building an address space on `arena`.
+    pub fn builder(arena: &Arc<Arena>) -> AddressSpaceBuilder {
+        AddressSpaceBuilder { arena: arena.clone(), thp: false }
+    }
+
+    /// The arena under it.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// From now on `mmu` is told of every change before it happens, until it is dropped. Waits for changes in
+    /// progress. Register a [`Vm`](slat::Vm) before its first fault.
+    ///
+    /// Inside [`around`](SecondaryMmu::around) a secondary MMU may call [`lookup`](Self::lookup) and nothing
+    /// else of this address space: the rest takes locks that the change holds.
+    pub fn register<M: SecondaryMmu + 'static>(&self, mmu: &Arc<M>) {
+        let mmu: Weak<M> = Arc::downgrade(mmu);
+        let mut state = self.state.write();
+        state.listeners.retain(|listener| listener.strong_count() > 0);
+        state.listeners.push(mmu);
+    }
+
+    /// Maps `len` bytes and returns where. Nothing is brought in before it is used.
+    ///
+    /// ```
+    /// # use slat_mm::*;
+    /// # use slat::{Hva, Span};
+    /// let arena = Arena::builder().limit(64 << 20).build()?;
+    /// let space = AddressSpace::builder(&arena).build()?;
+    /// let span = space.mmap(Place::Fixed(Hva(0x10_0000)), 8192, Prot::ReadWrite, Backing::Anonymous)?;
+    /// assert_eq!(span, Span::sized(Hva(0x10_0000), 8192));
+    /// # Ok::<(), MmError>(())
+    /// ```
+    pub fn mmap(&self, place: Place, len: u64, prot: Prot, backing: Backing) -> Result<Span<Hva>, MmError> {
+        if let Backing::Shared { file, offset } | Backing::Private { file, offset } = &backing {
+            if !Arc::ptr_eq(file.arena(), &self.arena) {
+                return Err(MmError::ForeignFile);
+            }
+            if !offset.is_multiple_of(PAGE_SIZE) || offset.checked_add(len).is_none() {
+                return Err(MmError::BadOffset(*offset));
+            }
+        }
+        let mut state = self.state.write();
+        let span = state.vmas.place(place, len)?;
+        state.vmas.insert(Vma { span, prot, backing });
+        Ok(span)
+    }
+
+    /// What is mapped at `hva` now, without a lock: what [`slat::Host::lookup`] asks for. `None` where a fault
+    /// would have to bring it in. For a write the answer may say that the page is not writable.
+    #[inline]
+    pub fn lookup(&self, hva: Hva, _access: Access) -> Option<HostPage> {
+        if hva >= ADDRESSES.end {
+            return None;
+        }
+        let page = page_of(hva);
+        let (level, entry) = self.map.find(page);
+        Pte::of(entry.load(), level).host_page(page, level)
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> MmStats {
+        self.counters.sum()
+    }
+
+    /// Bytes of page tables in use.
+    pub fn table_bytes(&self) -> u64 {
+        self.map.table_bytes()
+    }
+
+    /// Tells every secondary MMU, runs `change` inside, and lets them go on. `state` is borrowed from the
+    /// caller's guard: see the order of the locks.
+    pub(crate) fn around(
+        &self,
+        state: &State,
+        idle: &mut Idle,
+        pages: Span<Gfn>,
+        why: Why,
+        change: &mut dyn FnMut(),
+    ) {
+        self.counters.add_notified(why);
+        nest(&state.listeners, idle, hvas_of(pages), why, change);
+    }
+
+    /// The page lock of the region around `page`.
+    pub(crate) fn lock_region(&self, page: Gfn) -> MutexGuard<'_, ()> {
+        self.page_locks.pick((page.0 >> Level::M2.shift()) as usize).lock()
+    }
+
+    /// Visits what is mapped or parked in `pages`, in order, each entry under its page lock. No entry reaches
+    /// out of `pages`: one that would is split first. Stops at the first error, the visitor's included.
+    pub(crate) fn each_page(
+        &self,
+        pages: Span<Gfn>,
+        mut visit: impl FnMut(Found<'_>) -> Result<(), MmError>,
+    ) -> Result<(), MmError> {
+        let mut at = pages.start;
+        while at < pages.end {
+            let (level, _) = self.map.find(at);
+            if level > Level::M2 {
+                // No table is linked here: nothing is mapped under this entry, or is being mapped only now,
+                // by a fault that comes after us.
+                at = at.base(level) + level.pages();
+                continue;
+            }
+            let region = Span::sized(at.base(Level::M2), Level::M2.pages());
+            let part = region.clamp(&pages);
+            let _lock = self.lock_region(at);
+            if part != region {
+                let (level, entry) = self.map.find(at);
+                self.split(level, entry)?;
+            }
+            let mut result = Ok(());
+            self.map.for_each(part, |covers, level, entry| {
+                let pte = Pte::of(entry.load(), level);
+                if let (Ok(()), Some(pfn)) = (result, pte.pfn()) {
+                    result = visit(Found { page: covers.start, level, entry, pte, pfn });
+                }
+            });
+            result?;
+            at = region.end;
+        }
+        Ok(())
+    }
+
+    /// Splits a huge entry in place; others are left alone. Translations stay what they were, so nobody is
+    /// told. The caller holds the page lock.
+    pub(crate) fn split(&self, level: Level, entry: &Entry) -> Result<(), MmError> {
+        let word = entry.load();
+        let pte = Pte::of(word, level);
+        if level > Level::K4
+            && let Some(pfn) = pte.pfn()
+        {
+            self.map.split(entry, word, |index| pte.with_frame(pfn + index).word(Level::K4))?;
+            self.counters.add(Event::Split);
+        }
+        Ok(())
+    }
+
+    /// Whether this entry's references are the only ones to its frames.
+    pub(crate) fn is_sole(&self, pfn: Pfn, level: Level) -> bool {
+        (0..level.pages()).all(|frame| self.arena.references(pfn + frame) == 1)
+    }
+}
+
+/// One entry that holds frames, under its page lock.
+pub(crate) struct Found<'a> {
+    /// First page that it maps.
+    pub(crate) page: Gfn,
+    pub(crate) level: Level,
+    pub(crate) entry: &'a Entry,
+    pub(crate) pte: Pte,
+    /// First frame that it maps.
+    pub(crate) pfn: Pfn,
+}
+
+impl Found<'_> {
+    /// Makes the entry say `pte`.
+    pub(crate) fn set(&self, pte: Pte) {
+        self.entry.store(pte.word(self.level));
+    }
+}
+
+fn nest(
+    listeners: &[Weak<dyn SecondaryMmu>],
+    idle: &mut Idle,
+    hvas: Span<Hva>,
+    why: Why,
+    change: &mut dyn FnMut(),
+) {
+    let Some((first, rest)) = listeners.split_first() else { return change() };
+    match first.upgrade() {
+        Some(mmu) => mmu.around(idle, hvas, why, &mut |idle| nest(rest, idle, hvas, why, change)),
+        None => nest(rest, idle, hvas, why, change),
+    }
+}
+
+impl Drop for AddressSpace {
+    /// Gives every frame back. Nobody is told: a secondary MMU holds its [`HostView`](crate::HostView), and with
+    /// it this address space.
+    fn drop(&mut self) {
+        let mut released = self.arena.released();
+        self.map.for_each(Span::new(Gfn(0), page_of(ADDRESSES.end)), |_, level, entry| {
+            if let Some(pfn) = Pte::of(entry.load(), level).pfn() {
+                released.add(pfn, level);
+            }
+        });
+    }
+}

@@ -1,0 +1,85 @@
+//! What an address space has done: counters of a few threads, summed when somebody asks.
+
+use crate::shards::Shards;
+use slat::Why;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    Fault,
+    DemandZero,
+    CowBreak,
+    Reuse,
+    Huge,
+    Split,
+    Migrated,
+    /// Followed by one counter for each reason.
+    Notified,
+}
+
+const COUNTERS: usize = Event::Notified as usize + Why::ALL.len();
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Counters(Shards<[AtomicU64; COUNTERS]>);
+
+/// What an address space has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MmStats {
+    /// Faults, of secondary MMUs and of this process.
+    pub faults: u64,
+    /// Of these, how many were given a fresh page of zeroes.
+    pub demand_zero: u64,
+    /// Pages copied because a write met a share.
+    pub cow_breaks: u64,
+    /// Pages made writable in place.
+    pub reuses: u64,
+    /// Huge pages mapped at a fault.
+    pub huge_mappings: u64,
+    /// Huge pages whose mapping was divided.
+    pub splits: u64,
+    /// Pages moved to other frames; huge ones count once.
+    pub migrated: u64,
+    notified: [u64; Why::ALL.len()],
+}
+
+impl MmStats {
+    /// Changes of this kind that secondary MMUs were told of, if there were any.
+    pub fn notified(&self, why: Why) -> u64 {
+        self.notified[index(why)]
+    }
+}
+
+fn index(why: Why) -> usize {
+    Why::ALL.iter().position(|&other| other == why).unwrap_or(0)
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self(Shards::new())
+    }
+
+    pub(crate) fn add(&self, event: Event) {
+        self.0.mine()[event as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn add_notified(&self, why: Why) {
+        self.0.mine()[Event::Notified as usize + index(why)].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn sum(&self) -> MmStats {
+        let total = |at: usize| self.0.iter().map(|shard| shard[at].load(Relaxed)).sum();
+        let of = |event: Event| total(event as usize);
+        MmStats {
+            faults: of(Event::Fault),
+            demand_zero: of(Event::DemandZero),
+            cow_breaks: of(Event::CowBreak),
+            reuses: of(Event::Reuse),
+            huge_mappings: of(Event::Huge),
+            splits: of(Event::Split),
+            migrated: of(Event::Migrated),
+            notified: std::array::from_fn(|why| total(Event::Notified as usize + why)),
+        }
+    }
+}

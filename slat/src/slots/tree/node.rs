@@ -1,0 +1,177 @@
+//! One node: a sorted table of [`FANOUT`] entries in columns, and the search that every look-up is made of.
+
+use crate::slots::pool::Block;
+use core::ops::{Deref, Range};
+use core::ptr::NonNull;
+
+/// Entries of a node.
+pub(super) const FANOUT: usize = 32;
+/// Keys that are compared at once: those of a cache line, where a key is one word.
+const GROUP: usize = 8;
+
+/// What a [`Tree`](super::Tree) is ordered by.
+pub(crate) trait Key: Copy + Ord {
+    /// The greatest key. It may be used; unused places are filled with it.
+    const MAX: Self;
+
+    /// `self <= bound`. Searches compare whole groups of keys, so this should not branch.
+    #[inline(always)]
+    fn at_most(self, bound: Self) -> bool {
+        self <= bound
+    }
+}
+
+impl Key for u32 {
+    const MAX: Self = Self::MAX;
+}
+
+impl Key for u64 {
+    const MAX: Self = Self::MAX;
+}
+
+/// For what does not order alone: slots may share their first host address, so the hva index adds the id.
+impl<A: Key, B: Key> Key for (A, B) {
+    const MAX: Self = (A::MAX, B::MAX);
+
+    #[inline(always)]
+    fn at_most(self, bound: Self) -> bool {
+        (self.0 < bound.0) | ((self.0 == bound.0) & self.1.at_most(bound.1))
+    }
+}
+
+/// Where an interval ends: an address, or `()` in a tree of points.
+pub(crate) trait End: Copy + Ord {}
+impl<T: Copy + Ord> End for T {}
+
+/// A pointer to a node.
+///
+/// Held by the node above or by the tree, edit or [`Root`](super::Root) that it begins. All but a `Root` keep
+/// what they point to from being reused, so whoever can reach a link may follow it; hence `Root::read` is unsafe.
+#[derive(Clone, Copy)]
+pub(crate) struct Link<K: Key, V: Copy, E: End>(pub(super) NonNull<Block<Node<K, V, E>>>);
+
+/// What an entry leads to; the node's level says which.
+#[derive(Clone, Copy)]
+pub(super) union Below<K: Key, V: Copy, E: End> {
+    /// On level 0.
+    pub(super) value: V,
+    /// On every other level.
+    pub(super) child: Link<K, V, E>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Entry<K: Key, V: Copy, E: End> {
+    pub(super) key: K,
+    pub(super) end: E,
+    pub(super) below: Below<K, V, E>,
+}
+
+/// Entries 0 to `len` in key order, by columns. Past `len` keys are `K::MAX`, the other columns leftovers.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Node<K: Key, V: Copy, E: End> {
+    pub(super) keys: [K; FANOUT],
+    pub(super) below: [Below<K, V, E>; FANOUT],
+    pub(super) ends: [E; FANOUT],
+    pub(super) len: usize,
+    /// Levels below this one: 0 is a leaf.
+    pub(super) level: usize,
+    /// The edit that made this node, and may write to it. Never newer than the stamp of the node above.
+    pub(super) stamp: u64,
+}
+
+// SAFETY: a node is written only by the edit that made it, before it is published. What it shares with
+// whoever has a link is plain data.
+unsafe impl<K: Key + Send + Sync, V: Copy + Send + Sync, E: End + Send + Sync> Send for Link<K, V, E> {}
+// SAFETY: as above.
+unsafe impl<K: Key + Send + Sync, V: Copy + Send + Sync, E: End + Send + Sync> Sync for Link<K, V, E> {}
+
+impl<K: Key, V: Copy, E: End> Deref for Link<K, V, E> {
+    type Target = Node<K, V, E>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: whoever can reach a link may follow it.
+        unsafe { &(*self.0.as_ptr()).body }
+    }
+}
+
+impl<K: Key, V: Copy, E: End> Entry<K, V, E> {
+    /// The entry that leads to `child`, which is not empty.
+    pub(super) fn of(child: Link<K, V, E>) -> Self {
+        let furthest = child.ends[1..child.len].iter().fold(child.ends[0], |a, &b| a.max(b));
+        Self { key: child.keys[0], end: furthest, below: Below { child } }
+    }
+}
+
+impl<K: Key, V: Copy, E: End> Node<K, V, E> {
+    pub(super) fn new(level: usize, first: Entry<K, V, E>) -> Self {
+        let Entry { key, end, below } = first;
+        let mut keys = [K::MAX; FANOUT];
+        keys[0] = key;
+        Self { keys, below: [below; FANOUT], ends: [end; FANOUT], len: 1, level, stamp: 0 }
+    }
+
+    /// How many keys satisfy `before`, which holds for those up to some key.
+    ///
+    /// Finds the group by the first keys of all but one, then counts inside it: eleven comparisons without a
+    /// branch that could be mispredicted.
+    #[inline(always)]
+    pub(super) fn count(&self, before: impl Fn(K) -> bool) -> usize {
+        let groups = (1..FANOUT / GROUP).map(|group| usize::from(before(self.keys[group * GROUP])));
+        let first = groups.sum::<usize>() * GROUP;
+        let inside = self.keys[first..first + GROUP].iter().map(|&key| usize::from(before(key)));
+        (first + inside.sum::<usize>()).min(self.len)
+    }
+
+    /// How many keys are ≤ `key`.
+    #[inline(always)]
+    pub(super) fn rank(&self, key: K) -> usize {
+        self.count(|k| k.at_most(key))
+    }
+
+    #[inline(always)]
+    pub(super) fn value(&self, at: usize) -> V {
+        debug_assert!(self.level == 0);
+        // SAFETY: entries of a leaf are made with values only.
+        unsafe { self.below[at].value }
+    }
+
+    #[inline(always)]
+    pub(super) fn child(&self, at: usize) -> &Link<K, V, E> {
+        debug_assert!(self.level > 0);
+        // SAFETY: entries above the leaves are made by `Entry::of` only.
+        unsafe { &self.below[at].child }
+    }
+
+    pub(super) fn entries(&self) -> impl DoubleEndedIterator<Item = Entry<K, V, E>> + ExactSizeIterator {
+        (0..self.len).map(|at| Entry { key: self.keys[at], end: self.ends[at], below: self.below[at] })
+    }
+
+    pub(super) fn set(&mut self, at: usize, entry: Entry<K, V, E>) {
+        self.keys[at] = entry.key;
+        self.ends[at] = entry.end;
+        self.below[at] = entry.below;
+    }
+
+    pub(super) fn insert(&mut self, at: usize, entry: Entry<K, V, E>) {
+        self.keys.copy_within(at..self.len, at + 1);
+        self.ends.copy_within(at..self.len, at + 1);
+        self.below.copy_within(at..self.len, at + 1);
+        self.len += 1;
+        self.set(at, entry);
+    }
+
+    pub(super) fn remove(&mut self, places: Range<usize>) {
+        let (to, from) = (places.start, places.end..self.len);
+        self.keys.copy_within(from.clone(), to);
+        self.ends.copy_within(from.clone(), to);
+        self.below.copy_within(from, to);
+        self.truncate(self.len - places.len());
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.keys[len..self.len].fill(K::MAX);
+        self.len = len;
+    }
+}

@@ -1,0 +1,133 @@
+//! The reader's side: a version by its root, look-ups on one path, and ordered walks that skip subtrees.
+
+use super::node::{End, Key, Link, Node};
+use core::ops::RangeFrom;
+
+/// More levels than memory can hold: the 16th needs 2 · 8^15 entries.
+const MAX_HEIGHT: usize = 16;
+
+/// One version of a tree, to be published to readers. One word.
+#[derive(Clone, Copy)]
+pub(crate) struct Root<K: Key, V: Copy, E: End = ()>(pub(super) Option<Link<K, V, E>>);
+
+/// One version of a tree, held still for reading during `'g`.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'g, K: Key, V: Copy, E: End = ()> {
+    pub(super) root: Option<&'g Node<K, V, E>>,
+}
+
+impl<K: Key, V: Copy, E: End> Root<K, V, E> {
+    /// Reads this version.
+    ///
+    /// # Safety
+    /// During `'g` the tree lives, and what it has retired since it published this root is not reclaimed:
+    /// for instance because `'g` is a read section that found this root published, and a grace period lies
+    /// between publishing its successor and reclaiming.
+    #[inline(always)]
+    pub(crate) unsafe fn read<'g>(self) -> View<'g, K, V, E> {
+        // SAFETY: see above: for `'g` this root is like one that keeps its nodes.
+        View { root: self.0.map(|link| unsafe { &(*link.0.as_ptr()).body }) }
+    }
+}
+
+impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
+    /// The entry with the greatest key ≤ `key`.
+    #[inline]
+    pub(crate) fn floor(self, key: K) -> Option<(K, V)> {
+        let mut node = self.root?;
+        while node.level > 0 {
+            node = node.child(node.rank(key).saturating_sub(1));
+        }
+        let at = node.rank(key).checked_sub(1)?;
+        Some((node.keys[at], node.value(at)))
+    }
+
+    /// The value of `key`.
+    #[inline]
+    pub(crate) fn get(self, key: K) -> Option<V> {
+        self.floor(key).filter(|&(found, _)| found == key).map(|(_, value)| value)
+    }
+
+    /// All entries with keys from `keys.start` on, in key order.
+    pub(crate) fn range(self, keys: RangeFrom<K>) -> impl Iterator<Item = (K, V)> + use<'g, K, V, E> {
+        let from = keys.start;
+        self.walk(move |node| {
+            let skipped = match node.level {
+                0 => node.count(|key| !from.at_most(key)),
+                _ => node.rank(from).saturating_sub(1),
+            };
+            u64::MAX << skipped
+        })
+    }
+
+    /// All entries with a key < `until` and an end > `from`, in key order: the intervals `[key, end)` that
+    /// meet the range from `from` to `until`. O(log n) for each run of neighbours among them.
+    pub(crate) fn overlapping(self, from: E, until: K) -> impl Iterator<Item = (K, V)> + use<'g, K, V, E> {
+        self.walk(move |node| {
+            let before = node.count(|key| !until.at_most(key));
+            let ends = node.ends[..before].iter().enumerate();
+            ends.fold(0, |bits, (at, &end)| bits | u64::from(end > from) << at)
+        })
+    }
+
+    /// All entries that `hits` lets through, in key order. It answers for a node with one bit for each entry,
+    /// and for entries above the leaves whether any below may pass.
+    #[inline(always)]
+    fn walk<F: Fn(&Node<K, V, E>) -> u64>(self, hits: F) -> Walk<'g, K, V, E, F> {
+        let mut walk = Walk { path: [Stop { node: None, ahead: 0 }; MAX_HEIGHT], level: 0, top: 0, hits };
+        if let Some(root) = self.root {
+            walk.top = root.level;
+            walk.enter(root);
+        }
+        walk
+    }
+}
+
+/// Where a walk stands on one level.
+#[derive(Clone, Copy)]
+struct Stop<'g, K: Key, V: Copy, E: End> {
+    node: Option<&'g Node<K, V, E>>,
+    /// Its entries that are still to be visited, a bit for each.
+    ahead: u64,
+}
+
+/// A walk over the leaves of one version, with a stop on each level from `level` to `top`.
+struct Walk<'g, K: Key, V: Copy, E: End, F> {
+    path: [Stop<'g, K, V, E>; MAX_HEIGHT],
+    level: usize,
+    top: usize,
+    hits: F,
+}
+
+impl<'g, K: Key, V: Copy, E: End, F: Fn(&Node<K, V, E>) -> u64> Walk<'g, K, V, E, F> {
+    #[inline(always)]
+    fn enter(&mut self, node: &'g Node<K, V, E>) {
+        self.level = node.level;
+        self.path[node.level] = Stop { node: Some(node), ahead: (self.hits)(node) & ((1 << node.len) - 1) };
+    }
+}
+
+impl<K: Key, V: Copy, E: End, F: Fn(&Node<K, V, E>) -> u64> Iterator for Walk<'_, K, V, E, F> {
+    type Item = (K, V);
+
+    #[inline]
+    fn next(&mut self) -> Option<(K, V)> {
+        loop {
+            let Stop { node, ahead } = &mut self.path[self.level];
+            let node = (*node)?;
+            if *ahead == 0 {
+                if self.level == self.top {
+                    return None;
+                }
+                self.level += 1;
+                continue;
+            }
+            let at = ahead.trailing_zeros() as usize;
+            *ahead &= *ahead - 1;
+            if self.level == 0 {
+                return Some((node.keys[at], node.value(at)));
+            }
+            self.enter(node.child(at));
+        }
+    }
+}

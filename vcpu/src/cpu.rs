@@ -1,0 +1,208 @@
+//! A vCPU in software: an OS thread with a TLB and a paging-structure cache that really hold stale translations.
+//!
+//! ```text
+//! enter the guest ─▶ kicked? answer ─▶ one step of the program ─┐
+//!      ▲                   ▲                                    │ TLB, else walk
+//!      │                   └────────────── done ◀───────────────┤
+//!      │                                                        │ fault
+//!      └── Vcpu::fault ◀── leave the guest ◀────────────────────┘
+//! ```
+//! Between two answers the vCPU uses what its caches say, whatever the tables say by then. So whoever takes a
+//! page away without waiting for the answer is found out: the guest reads and writes memory that is no longer
+//! its own ([`crate::oracle`]).
+
+use crate::psc::Psc;
+use crate::tlb::Tlb;
+use crate::walker::walk;
+use crate::window::Window;
+use hdrhistogram::Histogram;
+use slat::{Access, Done, Fault, FaultError, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Pfn, Span, Translations, Vcpu};
+use std::time::Instant;
+
+/// One software vCPU, for the thread that runs it.
+pub struct Cpu<'vm, F: Format, H: Host> {
+    vcpu: Vcpu<'vm, F, H>,
+    caches: Caches,
+    window: Window,
+    root: Pfn,
+    /// Time that each fault took, from leaving the guest until it may enter again, in nanoseconds.
+    pub fault_ns: Histogram<u64>,
+}
+
+/// What a vCPU caches. Forgetting is the engine's business, through [`Translations`].
+#[derive(Debug, Default)]
+pub struct Caches {
+    tlb: Tlb,
+    psc: Psc,
+}
+
+impl Translations for Caches {
+    fn flush_all(&mut self) {
+        self.tlb.flush_all();
+        self.psc.flush_all();
+    }
+
+    fn flush(&mut self, gfns: Span<Gfn>) {
+        self.tlb.flush(gfns);
+        self.psc.flush(gfns);
+    }
+}
+
+/// What runs on a vCPU.
+pub trait Program {
+    /// One instruction: all of its accesses through `core`, or a fault and no effect; then it is run again.
+    fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault>;
+}
+
+/// How an instruction ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Go on.
+    Next,
+    /// The program is over, or wants to leave the guest.
+    Stop,
+}
+
+/// Why the guest was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// The program stopped.
+    Stopped,
+    /// An access to no memory: somebody has to emulate it, or put memory there.
+    Mmio(Fault),
+    /// A fault that cannot be dealt with.
+    Failed(Fault, FaultError),
+}
+
+impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
+    /// A vCPU whose frames are seen through `window`.
+    ///
+    /// # Panics
+    /// Never: the histogram's bounds are constants.
+    pub fn new(vcpu: Vcpu<'vm, F, H>, window: Window) -> Self {
+        let root = vcpu.vm().root();
+        let fault_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds are in order");
+        Self { vcpu, caches: Caches::default(), window, root, fault_ns }
+    }
+
+    /// Runs `program` until it stops, touches no memory, or fails.
+    pub fn run(&mut self, idle: &mut Idle, program: &mut impl Program) -> Exit {
+        loop {
+            let fault = {
+                let vm = self.vcpu.vm();
+                let mut guest = self.vcpu.enter(idle, &mut self.caches);
+                loop {
+                    if guest.kicked() {
+                        guest.answer(&mut self.caches);
+                    }
+                    // From here to the end of the step, what the caches hold may be used.
+                    let mut core = Core { vm, caches: &mut self.caches, window: self.window, root: self.root };
+                    match program.step(&mut core) {
+                        Ok(Step::Next) => {}
+                        Ok(Step::Stop) => return Exit::Stopped,
+                        Err(fault) => break fault,
+                    }
+                }
+            };
+            let began = Instant::now();
+            match self.vcpu.fault(idle, fault) {
+                Ok(Done::Mmio) => return Exit::Mmio(fault),
+                Ok(_) => self.fault_ns.saturating_record(began.elapsed().as_nanos() as u64),
+                Err(error) => return Exit::Failed(fault, error),
+            }
+        }
+    }
+
+    /// Hits and misses of the TLB so far.
+    pub fn tlb_counts(&self) -> (u64, u64) {
+        (self.caches.tlb.hits(), self.caches.tlb.misses())
+    }
+}
+
+/// The vCPU as an instruction sees it: guest-physical memory.
+pub struct Core<'c, F: Format, H: Host> {
+    vm: &'c slat::Vm<F, H>,
+    caches: &'c mut Caches,
+    window: Window,
+    root: Pfn,
+}
+
+impl<F: Format, H: Host> Core<'_, F, H> {
+    /// Loads from guest memory; an access may cross pages. On a fault `into` is half-filled at most.
+    #[inline]
+    pub fn load(&mut self, gpa: Gpa, into: &mut [u8]) -> Result<(), Fault> {
+        self.access(gpa, into.len(), Access::Read, |window, pfn, offset, part| {
+            window.read(pfn, offset, &mut into[part]);
+        })
+    }
+
+    /// Fetches instructions from guest memory: a load that needs execute permission.
+    #[inline]
+    pub fn fetch(&mut self, gpa: Gpa, into: &mut [u8]) -> Result<(), Fault> {
+        self.access(gpa, into.len(), Access::Fetch, |window, pfn, offset, part| {
+            window.read(pfn, offset, &mut into[part]);
+        })
+    }
+
+    /// Stores to guest memory. On a fault nothing is written: every page is translated first.
+    #[inline]
+    pub fn store(&mut self, gpa: Gpa, from: &[u8]) -> Result<(), Fault> {
+        if gpa.offset() + from.len() as u64 > PAGE_SIZE {
+            self.access(gpa, from.len(), Access::Write, |_, _, _, _| {})?;
+        }
+        self.access(gpa, from.len(), Access::Write, |window, pfn, offset, part| {
+            window.write(pfn, offset, &from[part]);
+        })
+    }
+
+    /// Translates page by page and calls `copy` with each part.
+    #[inline(always)]
+    fn access(
+        &mut self,
+        gpa: Gpa,
+        len: usize,
+        access: Access,
+        mut copy: impl FnMut(&Window, Pfn, u64, core::ops::Range<usize>),
+    ) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < len {
+            let at = gpa + done as u64;
+            let part = ((PAGE_SIZE - at.offset()) as usize).min(len - done);
+            let (pfn, offset) = self.translate(at, access)?;
+            copy(&self.window, pfn, offset, done..done + part);
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// The frame of `gpa`, and the offset in it.
+    #[inline(always)]
+    fn translate(&mut self, gpa: Gpa, access: Access) -> Result<(Pfn, u64), Fault> {
+        let gfn = gpa.gfn();
+        let hit = match self.caches.tlb.lookup(gfn, access) {
+            Some(hit) => hit,
+            None => {
+                // SAFETY: in guest mode, and no answer has been given since the step began; flushes that were
+                // answered before have emptied the caches of what they covered.
+                let found =
+                    unsafe { walk::<F, H>(self.vm.host(), self.root, &mut self.caches.psc, gpa, access) }?;
+                self.caches.tlb.insert(gfn, found);
+                found
+            }
+        };
+        let inside = gfn.0 & (hit.level.pages() - 1);
+        Ok((hit.pfn + inside, gpa.offset()))
+    }
+}
+
+impl<F: Format, H: Host> std::fmt::Debug for Cpu<'_, F, H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cpu").field("vcpu", &self.vcpu).finish_non_exhaustive()
+    }
+}
+
+impl<F: Format, H: Host> std::fmt::Debug for Core<'_, F, H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,73 @@
+//! The walker: what hardware does on a TLB miss, in software.
+//!
+//! It reads second-level tables from physical memory, level by level, starting from the deepest link that the
+//! paging-structure cache knows; sets Accessed on every entry it goes through and Dirty in a leaf that it
+//! stores through, atomically; checks permissions; and reports a fault where there is no way on. It takes no
+//! lock and enters no section: like hardware, it is kept from freed tables only by flushes and their answers.
+
+use crate::psc::Psc;
+use crate::tlb::Translation;
+use slat::table::{Entry, Word};
+use slat::{Access, Fault, Format, Gpa, Level, Pfn, TableMemory};
+use std::ptr::NonNull;
+
+/// Walks for `gpa` from the table `root`.
+///
+/// # Safety
+/// The calling vCPU is in guest mode in the VM of these tables and has not answered a flush since the entries of
+/// `psc` were made: so no table that the walk can reach has been freed.
+pub(crate) unsafe fn walk<F: Format, M: TableMemory>(
+    memory: &M,
+    root: Pfn,
+    psc: &mut Psc,
+    gpa: Gpa,
+    access: Access,
+) -> Result<Translation, Fault> {
+    let fault = Fault { gpa, access };
+    if gpa.gfn().0 >> F::FRAME_BITS != 0 {
+        return Err(fault);
+    }
+    'from_cache: loop {
+        let (mut level, mut table) = psc.lookup(gpa.gfn()).unwrap_or((Level(F::LEVELS), root));
+        loop {
+            // SAFETY: the caller's word.
+            let entry = unsafe { entry_of::<F, M>(memory, table, gpa, level) };
+            let word = entry.load();
+            if !F::is_present(word) {
+                return Err(fault);
+            }
+            if F::is_table(word, level) {
+                if !touched(entry, word, F::touch_link()) {
+                    continue 'from_cache;
+                }
+                level = level.down();
+                table = F::pfn(word);
+                psc.insert(gpa.gfn(), level, table);
+                continue;
+            }
+            let leaf = F::read_leaf(word);
+            if !leaf.perms.allows(access) {
+                return Err(fault);
+            }
+            let bits = F::touch(access);
+            if !touched(entry, word, bits) {
+                continue 'from_cache;
+            }
+            let dirty = F::read_leaf(Word(word.0 | bits)).dirty;
+            return Ok(Translation { pfn: leaf.pfn, level, perms: leaf.perms, dirty });
+        }
+    }
+}
+
+/// Sets what is missing of `bits`; false where the entry changed meanwhile.
+fn touched(entry: &Entry, word: Word, bits: u64) -> bool {
+    word.0 & bits == bits || entry.touch(word, bits)
+}
+
+/// # Safety
+/// As [`walk`].
+unsafe fn entry_of<'a, F: Format, M: TableMemory>(memory: &M, table: Pfn, gpa: Gpa, level: Level) -> &'a Entry {
+    let page: NonNull<Entry> = memory.at(table).cast();
+    // SAFETY: a table page holds 512 entries; it is allocated, says the caller.
+    unsafe { page.add(F::index(gpa.gfn(), level)).as_ref() }
+}
