@@ -1,18 +1,42 @@
-//! The command `slat`.
+//! The command `slat`: run, measure and prove second-level address translation.
 
 mod bench;
+mod error;
+mod interrupt;
+mod run;
+mod size;
 
 use clap::Parser;
+use error::Error;
+use std::io::ErrorKind::BrokenPipe;
 use std::process::ExitCode;
 
+/// Second-level address translation: a hypervisor's memory engine, run, measured and proved
 #[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
 enum Command {
+    /// Replay memory traces on software vCPUs, with every byte checked
+    Run(run::Run),
+    /// The figures, on this machine, before against after in one run
     #[command(subcommand)]
     Bench(bench::Bench),
 }
 
 fn main() -> ExitCode {
-    match Command::parse() {
-        Command::Bench(bench) => bench.run().unwrap_or(ExitCode::from(2)),
+    let result = match Command::parse() {
+        Command::Run(run) => run.run(),
+        Command::Bench(bench) => bench.run(),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            match &error {
+                Error::Report(io) if io.kind() == BrokenPipe => {
+                    eprintln!("slat: standard output was closed before the report was written");
+                }
+                error => eprintln!("slat: {error}"),
+            }
+            ExitCode::from(2)
+        }
     }
 }

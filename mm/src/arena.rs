@@ -29,7 +29,11 @@ use slat::{Level, PAGE_SIZE, Pfn, Span};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::{Acquire, Relaxed, Release}, fence};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+    fence,
+};
 
 /// The frame belongs to a chunk of tables.
 const TABLE: u32 = 1 << 31;

@@ -230,7 +230,7 @@ mod tests {
             let gfn = Gfn(state >> 33 & 0xfff);
             match state >> 60 {
                 0 => {
-                    let gfns = Span::sized(gfn, 1 + (state >> 50 & 0x3ff));
+                    let gfns = Span::sized(gfn, 1 + (state >> 50 & 0x1f));
                     flush(&mut tlb, gfns);
                     map.retain(|&gfn, _| !gfns.contains(gfn));
                 }

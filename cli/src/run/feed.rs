@@ -89,8 +89,8 @@ fn read(source: Source, listeners: &[SyncSender<Arc<Vec<Access>>>]) -> Result<Fe
         let mut batch = Vec::with_capacity(BATCH);
         let more = reader.fill(&mut batch, BATCH);
         let batch = Arc::new(batch);
-        let gone = listeners.iter().all(|listener| listener.send(batch.clone()).is_err());
-        if more? == 0 || gone {
+        let listening = listeners.iter().filter(|listener| listener.send(batch.clone()).is_ok()).count();
+        if more? == 0 || listening == 0 {
             return Ok(Fed { name, lines: reader.lines(), skipped: reader.skipped(), garbled: reader.garbled() });
         }
     }

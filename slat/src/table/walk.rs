@@ -107,6 +107,24 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
     }
 }
 
+impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
+    /// Calls `visit` with every leaf that maps any of `gfns`, in order, each as it was when the walk came by.
+    pub fn for_each(&self, gfns: Span<Gfn>, mut visit: impl FnMut(Mapping)) {
+        let mut cursor = self.cursor(gfns);
+        while let Some(step) = cursor.next() {
+            match step.at.word.kind::<F>(step.at.level) {
+                Kind::Leaf => visit(Mapping {
+                    gfns: step.gfns,
+                    level: step.at.level,
+                    leaf: F::read_leaf(step.at.word),
+                }),
+                Kind::Retired => cursor.restart(),
+                Kind::Table(_) | Kind::Hole(_) | Kind::Frozen(_) => {}
+            }
+        }
+    }
+}
+
 impl<'g, F: Format, H: Host, M: Edits> Walk<'g, F, H, M> {
     /// Links tables below a hole, down to `level`.
     pub(crate) fn link_down<'w>(

@@ -1,0 +1,76 @@
+//! The host does not sit still: while the guest runs, its pages move to other frames, and now and then a snapshot
+//! of all memory is taken, copy-on-write, and dropped again.
+//!
+//! Freed frames are poisoned. A vCPU that goes on using one, because a flush was missing or came late, reads
+//! what nobody wrote, or writes where nobody will look.
+
+use super::args::Run;
+use super::machine::Machine;
+use slat::{Format, Idle, PAGE_SIZE, Span};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+/// One snapshot for this many pages moved.
+const SNAPSHOT: u64 = 1000;
+/// How often the thread wakes up to do what is due.
+const TICK: Duration = Duration::from_millis(2);
+
+/// The thread that does it.
+pub struct Churn<'scope> {
+    stop: Arc<AtomicBool>,
+    thread: Option<ScopedJoinHandle<'scope, ()>>,
+}
+
+/// Starts it, unless the guest is to be left alone.
+pub fn start<'scope, F: Format>(
+    scope: &'scope Scope<'scope, '_>,
+    machine: &'scope Machine<F>,
+    run: &Run,
+) -> Churn<'scope> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (rate, seed) = (run.churn, run.seed);
+    let stopped = stop.clone();
+    let thread = (rate > 0).then(|| scope.spawn(move || churn(machine, rate, seed, &stopped)));
+    Churn { stop, thread }
+}
+
+impl Churn<'_> {
+    /// Stops it and waits for its end.
+    pub fn stop(self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread
+            && let Err(panic) = thread.join()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn churn<F: Format>(machine: &Machine<F>, rate: u64, seed: u64, stop: &AtomicBool) {
+    let Some(mut idle) = Idle::take() else { return };
+    let began = Instant::now();
+    let (mut state, mut done) = (seed | 1, 0);
+    while !stop.load(Relaxed) {
+        let due = began.elapsed().as_micros() as u64 * rate / 1_000_000;
+        while done < due && !stop.load(Relaxed) {
+            done += 1;
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let memory = machine.hvas();
+            if memory.is_empty() {
+                continue;
+            }
+            // Memory may be short, and then the page stays where it is: the guest comes first.
+            if done % SNAPSHOT == 0 {
+                let _ = machine.space.fork(&mut idle);
+            } else {
+                let page = memory.start + state % (memory.len() / PAGE_SIZE) * PAGE_SIZE;
+                let _ = machine.space.migrate(&mut idle, Span::sized(page, PAGE_SIZE));
+            }
+        }
+        std::thread::sleep(TICK);
+    }
+}

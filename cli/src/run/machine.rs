@@ -1,0 +1,108 @@
+//! The machine that a guest runs on: an arena of frames, an address space, a VM on top, and room for regions.
+
+use super::args::{Declared, Run};
+use crate::error::Error;
+use slat::{Format, Gpa, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
+use slat_vcpu::Window;
+use slat_vcpu::guest::Layout;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Where guest memory lies in the host's address space; a multiple of 1 GiB, as guest address 0 is.
+const BASE: Hva = Hva(0x1000_0000_0000);
+/// What a freed frame is filled with: a guest that still reads it finds this.
+const POISON: u8 = 0xdd;
+
+/// See the module's header.
+pub struct Machine<F: Format> {
+    pub space: Arc<AddressSpace>,
+    pub vm: Arc<Vm<F, HostView>>,
+    pub vcpus: u32,
+    memory: u64,
+    /// Regions placed so far: each the next [`Layout::REGION`] of guest addresses, and one memslot.
+    placed: AtomicU64,
+}
+
+impl<F: Format> Machine<F> {
+    /// Builds it, with no guest memory yet.
+    pub fn new(run: &Run, vcpus: u32) -> Result<Self, Error> {
+        let memory = run.memory.next_multiple_of(Layout::REGION);
+        if memory >> 12 > 1 << F::FRAME_BITS {
+            return Err(Error::Usage(format!("{} maps less guest memory than --memory asks for", F::NAME)));
+        }
+        let limit = run.limit.unwrap_or(memory + memory / 8 + (64 << 20));
+        let arena = Arena::builder().limit(limit).poison(POISON).build()?;
+        let largest = run.pages.largest();
+        let space = AddressSpace::builder(&arena).thp(largest > Level::K4).build()?;
+        let slots = (memory / Layout::REGION) as usize;
+        let builder = Vm::<F, _>::builder(HostView::new(&space))
+            .vcpus(vcpus)
+            .mmu_lock(run.mmu_lock.into())
+            .max_page(largest)
+            .max_slots(slots);
+        let builder = if run.sabotage_flushes { builder.sabotage_flushes() } else { builder };
+        let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
+        space.register(&vm);
+        Ok(Self { space, vm, vcpus, memory, placed: AtomicU64::new(0) })
+    }
+
+    /// Makes the next free guest addresses a region: maps memory and adds a memslot. Any thread, any time.
+    pub fn place(&self, idle: &mut Idle) -> Result<Gpa, Error> {
+        let number = self.placed.fetch_add(1, Relaxed);
+        let gpa = Gpa(number * Layout::REGION);
+        if gpa.0 + Layout::REGION > self.memory {
+            return Err(Error::Usage(format!(
+                "the traces touch more than --memory {}M in regions of {}M",
+                self.memory >> 20,
+                Layout::REGION >> 20
+            )));
+        }
+        let hva = BASE + gpa.0;
+        self.space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
+        let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
+        self.vm.slots().commit(idle, |tx| tx.create(slot))?;
+        Ok(gpa)
+    }
+
+    /// The traced addresses that `declared` makes regions of; two that overlap are refused.
+    pub fn declared(declared: &[Declared]) -> Result<Vec<u64>, Error> {
+        let mut sorted = declared.to_vec();
+        sorted.sort_unstable_by_key(|region| region.start);
+        for pair in sorted.windows(2) {
+            if pair[0].start + pair[0].bytes > pair[1].start {
+                return Err(Error::Usage(format!(
+                    "--region {:#x}+{:#x} overlaps --region {:#x}+{:#x}",
+                    pair[0].start, pair[0].bytes, pair[1].start, pair[1].bytes
+                )));
+            }
+        }
+        let mut windows: Vec<u64> = sorted
+            .iter()
+            .flat_map(|region| {
+                let first = region.start / Layout::REGION;
+                first..=(region.start + region.bytes - 1) / Layout::REGION
+            })
+            .collect();
+        windows.dedup();
+        Ok(windows.into_iter().map(|window| window * Layout::REGION).collect())
+    }
+
+    /// The guest memory placed so far, as the host sees it.
+    pub fn hvas(&self) -> Span<Hva> {
+        let bytes = (self.placed.load(Relaxed) * Layout::REGION).min(self.memory);
+        Span::sized(BASE, bytes)
+    }
+
+    /// Pages that each vCPU's oracle may remember: together as many as the guest can have, up to 4 GiB.
+    pub fn oracle_pages(&self) -> usize {
+        (self.memory.min(4 << 30) / PAGE_SIZE / u64::from(self.vcpus)) as usize
+    }
+
+    /// The frames, for software vCPUs.
+    pub fn window(&self) -> Window {
+        let arena = self.space.arena();
+        // SAFETY: the arena's mapping, which lives as long as the machine; its frames are raw memory.
+        unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) }
+    }
+}

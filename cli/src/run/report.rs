@@ -1,0 +1,218 @@
+//! What came of a run: a page for people, or one JSON object.
+
+use super::args::Run;
+use super::feed::Totals;
+use super::machine::Machine;
+use super::vcpus::Outcome;
+use crate::error::Error;
+use serde::Serialize;
+use slat::{Format, Gfn, Idle, PAGE_SIZE, Span, Stats};
+use std::io::Write;
+use std::time::Duration;
+
+#[derive(Serialize)]
+struct Report {
+    format: &'static str,
+    traces: String,
+    lines: u64,
+    skipped_lines: u64,
+    garbled_lines: u64,
+    vcpus: u32,
+    slots: usize,
+    accesses: u64,
+    accesses_per_s: f64,
+    faults: Faults,
+    fault_ns: FaultNs,
+    tlb: TlbCounts,
+    flushes: Flushes,
+    mapped: Mapped,
+    mapped_bytes: u64,
+    table_bytes: u64,
+    overhead_percent: f64,
+    dirty_pages: u64,
+    verified_reads: u64,
+    unchecked_reads: u64,
+    corrupt_reads: u64,
+    first_corruption: Option<String>,
+    wall_s: f64,
+    interrupted: bool,
+}
+
+#[derive(Serialize)]
+struct Faults {
+    total: u64,
+    map: u64,
+    permission: u64,
+    spurious: u64,
+    mmio: u64,
+    retry: u64,
+}
+
+#[derive(Serialize)]
+struct FaultNs {
+    p50: u64,
+    p99: u64,
+    p999: u64,
+}
+
+#[derive(Serialize)]
+struct TlbCounts {
+    hits: u64,
+    misses: u64,
+}
+
+#[derive(Serialize)]
+struct Flushes {
+    requested: u64,
+    paid: u64,
+    pages: u64,
+}
+
+#[derive(Serialize)]
+struct Mapped {
+    k4: u64,
+    m2: u64,
+    g1: u64,
+}
+
+/// Prints it to standard output.
+pub fn print<F: Format>(
+    run: &Run,
+    machine: &Machine<F>,
+    outcome: &Outcome,
+    feeds: &Totals,
+    wall: Duration,
+) -> Result<(), Error> {
+    let report = Report::new(machine, outcome, feeds, wall);
+    let mut out = std::io::stdout().lock();
+    if run.json {
+        serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        report.page(&mut out)?;
+    }
+    Ok(out.flush()?)
+}
+
+impl Report {
+    fn new<F: Format>(machine: &Machine<F>, outcome: &Outcome, feeds: &Totals, wall: Duration) -> Self {
+        let stats: Stats = machine.vm.stats();
+        let mapped_bytes = stats.mapped_bytes();
+        let quantile =
+            |q: f64| outcome.fault_ns.as_ref().map_or(0, |histogram| histogram.value_at_quantile(q));
+        let [k4, m2, g1] = stats.leaves;
+        let findings = outcome.findings;
+        Self {
+            format: F::NAME,
+            traces: feeds.names.clone(),
+            lines: feeds.lines,
+            skipped_lines: feeds.skipped,
+            garbled_lines: feeds.garbled,
+            vcpus: machine.vcpus,
+            slots: machine.vm.slots().len(),
+            accesses: outcome.accesses,
+            accesses_per_s: outcome.accesses as f64 / wall.as_secs_f64(),
+            faults: Faults {
+                total: stats.mapped_faults
+                    + stats.permission_faults
+                    + stats.spurious_faults
+                    + stats.mmio_faults,
+                map: stats.mapped_faults,
+                permission: stats.permission_faults,
+                spurious: stats.spurious_faults,
+                mmio: stats.mmio_faults,
+                retry: stats.retries,
+            },
+            fault_ns: FaultNs { p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999) },
+            tlb: TlbCounts { hits: outcome.tlb_hits, misses: outcome.tlb_misses },
+            flushes: Flushes {
+                requested: stats.flushes.requested,
+                paid: stats.flushes.paid,
+                pages: stats.flushes.pages,
+            },
+            mapped: Mapped { k4, m2, g1 },
+            mapped_bytes,
+            table_bytes: stats.table_bytes,
+            overhead_percent: percent(stats.table_bytes, mapped_bytes),
+            dirty_pages: dirty_pages(machine),
+            verified_reads: findings.verified,
+            unchecked_reads: findings.unchecked,
+            corrupt_reads: findings.corrupt,
+            first_corruption: findings.first.map(|(gpa, expected, found)| {
+                format!("guest address {gpa}: expected byte {expected:#04x}, found {found:#04x}")
+            }),
+            wall_s: wall.as_secs_f64(),
+            interrupted: outcome.interrupted,
+        }
+    }
+
+    fn page(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let Self { faults, fault_ns, tlb, flushes, mapped, .. } = self;
+        writeln!(out, "guest     {} on {} vCPUs, {} memslots, {}", self.traces, self.vcpus, self.slots, self.format)?;
+        writeln!(
+            out,
+            "trace     {} lines, {} of them no accesses, {} garbled",
+            self.lines, self.skipped_lines, self.garbled_lines
+        )?;
+        writeln!(
+            out,
+            "accesses  {} in {:.2} s: {:.1} M/s",
+            self.accesses,
+            self.wall_s,
+            self.accesses_per_s / 1e6
+        )?;
+        writeln!(
+            out,
+            "faults    {}: {} mapped, {} permission, {} spurious, {} mmio; {} retries",
+            faults.total, faults.map, faults.permission, faults.spurious, faults.mmio, faults.retry
+        )?;
+        writeln!(out, "          p50 {} ns, p99 {} ns, p99.9 {} ns", fault_ns.p50, fault_ns.p99, fault_ns.p999)?;
+        writeln!(
+            out,
+            "tlb       {:.3}% of {} look-ups hit",
+            percent(tlb.hits, tlb.hits + tlb.misses),
+            tlb.hits + tlb.misses
+        )?;
+        writeln!(
+            out,
+            "flushes   {} requested, {} paid, {} pages",
+            flushes.requested, flushes.paid, flushes.pages
+        )?;
+        writeln!(
+            out,
+            "mapped    {} MiB: {} x 4K, {} x 2M, {} x 1G; {} pages dirty",
+            self.mapped_bytes >> 20,
+            mapped.k4,
+            mapped.m2,
+            mapped.g1,
+            self.dirty_pages
+        )?;
+        writeln!(out, "tables    {} KiB: {:.3}% of it", self.table_bytes >> 10, self.overhead_percent)?;
+        writeln!(
+            out,
+            "checked   {} reads right, {} corrupt, {} past the oracle's memory",
+            self.verified_reads, self.corrupt_reads, self.unchecked_reads
+        )?;
+        if let Some(first) = &self.first_corruption {
+            writeln!(out, "CORRUPT   {first}")?;
+        }
+        Ok(())
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}
+
+/// Pages of 4 KiB that the guest has written to since they were mapped, by their Dirty bits.
+fn dirty_pages<F: Format>(machine: &Machine<F>) -> u64 {
+    let Some(mut idle) = Idle::take() else { return 0 };
+    let mut pages = 0;
+    let gfns = Span::new(Gfn(0), Gfn(machine.hvas().len() / PAGE_SIZE));
+    machine.vm.lockless(&mut idle).for_each(gfns, |mapping| {
+        if mapping.leaf.dirty {
+            pages += mapping.gfns.len();
+        }
+    });
+    pages
+}

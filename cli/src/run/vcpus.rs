@@ -1,0 +1,141 @@
+//! One thread per vCPU: takes batches, places regions, runs the guest.
+
+use super::args::Run;
+use super::feed::Jobs;
+use super::machine::Machine;
+use super::progress::Bar;
+use crate::error::Error;
+use hdrhistogram::Histogram;
+use slat::{Format, Idle, VcpuId};
+use slat_vcpu::guest::{Findings, Replay, Want};
+use slat_vcpu::{Cpu, Exit};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread;
+use std::time::Duration;
+
+/// What all vCPUs together have done.
+#[derive(Default)]
+pub struct Outcome {
+    pub accesses: u64,
+    pub findings: Findings,
+    pub tlb_hits: u64,
+    pub tlb_misses: u64,
+    /// Nanoseconds of each fault; `None` before the first vCPU has ended.
+    pub fault_ns: Option<Histogram<u64>>,
+    pub interrupted: bool,
+}
+
+/// Runs every vCPU to the end of its traces. The first error stops the others at their next batch.
+pub fn run_all<F: Format>(
+    machine: &Machine<F>,
+    jobs: Vec<Jobs>,
+    run: &Run,
+    bar: &Bar,
+    interrupted: &AtomicBool,
+) -> Result<Outcome, Error> {
+    let regions = Machine::<F>::declared(&run.region)?;
+    let (failed, regions) = (&AtomicBool::new(false), &regions);
+    let stop = &move || failed.load(Relaxed) || interrupted.load(Relaxed);
+    let mut all = Outcome::default();
+    let mut first_error = None;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(jobs)
+            .map(|(id, jobs)| {
+                scope.spawn(move || {
+                    let result = run_one(machine, VcpuId(id), jobs, regions, bar, stop);
+                    if result.is_err() {
+                        failed.store(true, Relaxed);
+                    }
+                    result
+                })
+            })
+            .collect();
+        for thread in threads {
+            match thread.join() {
+                Ok(Ok(one)) => all.add(one),
+                Ok(Err(error)) => first_error = first_error.take().or(Some(error)),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    all.interrupted = interrupted.load(Relaxed);
+    first_error.map_or(Ok(all), Err)
+}
+
+fn run_one<F: Format>(
+    machine: &Machine<F>,
+    id: VcpuId,
+    jobs: Jobs,
+    regions: &[u64],
+    bar: &Bar,
+    stop: &impl Fn() -> bool,
+) -> Result<Outcome, Error> {
+    let mut idle = Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))?;
+    let vcpu = machine.vm.vcpu(id).ok_or_else(|| Error::Machine(format!("vCPU {} is in use", id.0)))?;
+    let mut cpu = Cpu::new(vcpu, machine.window());
+    let mut outcome = Outcome::default();
+    for batches in jobs {
+        let mut replay = Replay::new(machine.oracle_pages());
+        for &region in regions {
+            replay.layout.place(region, machine.place(&mut idle)?);
+        }
+        let mut reported = 0;
+        loop {
+            match cpu.run(&mut idle, &mut replay) {
+                Exit::Stopped => {}
+                Exit::Mmio(fault) => {
+                    return Err(Error::Machine(format!("no memslot at {}, where one was placed", fault.gpa)));
+                }
+                Exit::Failed(fault, error) => {
+                    return Err(Error::Machine(format!("guest address {}: {error}", fault.gpa)));
+                }
+            }
+            match replay.wants() {
+                Want::Region(addr) => replay.layout.place(addr, machine.place(&mut idle)?),
+                Want::Batch => {
+                    bar.add(replay.accesses - reported);
+                    reported = replay.accesses;
+                    // Wakes up now and then to see whether to stop.
+                    let batch = loop {
+                        match batches.recv_timeout(Duration::from_millis(100)) {
+                            Err(RecvTimeoutError::Timeout) if !stop() => {}
+                            Ok(batch) if !stop() => break Some(batch),
+                            _ => break None,
+                        }
+                    };
+                    match batch {
+                        Some(batch) => replay.feed(batch),
+                        None => break,
+                    }
+                }
+            }
+        }
+        outcome.accesses += replay.accesses;
+        outcome.findings = outcome.findings.with(replay.findings);
+        if stop() {
+            break;
+        }
+    }
+    (outcome.tlb_hits, outcome.tlb_misses) = cpu.tlb_counts();
+    outcome.fault_ns = Some(cpu.fault_ns);
+    Ok(outcome)
+}
+
+impl Outcome {
+    fn add(&mut self, other: Self) {
+        self.accesses += other.accesses;
+        self.findings = self.findings.with(other.findings);
+        self.tlb_hits += other.tlb_hits;
+        self.tlb_misses += other.tlb_misses;
+        self.fault_ns = match (self.fault_ns.take(), other.fault_ns) {
+            (Some(mut all), Some(one)) => {
+                // Both have the same bounds, so nothing can be out of range.
+                let _ = all.add(one);
+                Some(all)
+            }
+            (all, one) => all.or(one),
+        };
+    }
+}

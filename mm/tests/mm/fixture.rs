@@ -1,0 +1,140 @@
+//! What most tests start from: an arena that poisons, an address space, and a secondary MMU that writes down
+//! what it is told.
+
+use parking_lot::Mutex;
+use slat::{Access, HostPage, Hva, Idle, PAGE_SIZE, SecondaryMmu, Span, Why};
+use slat_mm::{AddressSpace, Arena, Backing, Place, Prot};
+use std::sync::Arc;
+
+/// Where tests map things: aligned to 1 GiB.
+pub const BASE: Hva = Hva(0x4000_0000);
+
+/// `count` pages from page `first` of the test's memory.
+pub fn pages(first: u64, count: u64) -> Span<Hva> {
+    Span::sized(at(first), count * PAGE_SIZE)
+}
+
+/// The address of page `page` of the test's memory.
+pub fn at(page: u64) -> Hva {
+    BASE + page * PAGE_SIZE
+}
+
+/// One change, as a secondary MMU sees it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub hvas: Span<Hva>,
+    pub why: Why,
+    /// What each page was when the call came.
+    pub before: Vec<Option<HostPage>>,
+    /// What it was when the change had been made.
+    pub after: Vec<Option<HostPage>>,
+    /// References of the frames in `before` at that moment: they may not be free yet.
+    pub references: Vec<u32>,
+}
+
+pub struct Recorder {
+    space: Arc<AddressSpace>,
+    log: Mutex<Vec<Seen>>,
+}
+
+impl Recorder {
+    pub fn register(space: &Arc<AddressSpace>) -> Arc<Self> {
+        let recorder = Arc::new(Self { space: space.clone(), log: Mutex::default() });
+        space.register(&recorder);
+        recorder
+    }
+
+    /// What was seen since the last time.
+    pub fn take(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.log.lock())
+    }
+
+    /// The one change seen since the last time; it must be one.
+    pub fn only(&self) -> Seen {
+        let mut seen = self.take();
+        assert_eq!(seen.len(), 1, "one notification: {seen:?}");
+        seen.remove(0)
+    }
+
+    fn snapshot(&self, hvas: Span<Hva>) -> Vec<Option<HostPage>> {
+        let count = hvas.len() / PAGE_SIZE;
+        (0..count).map(|page| self.space.lookup(hvas.start + page * PAGE_SIZE, Access::Read)).collect()
+    }
+}
+
+impl SecondaryMmu for Recorder {
+    fn around(&self, idle: &mut Idle, hvas: Span<Hva>, why: Why, change: &mut dyn FnMut(&mut Idle)) {
+        let before = self.snapshot(hvas);
+        change(idle);
+        let after = self.snapshot(hvas);
+        let arena = self.space.arena();
+        let references = before.iter().flatten().map(|page| arena.references(page.pfn)).collect();
+        self.log.lock().push(Seen { hvas, why, before, after, references });
+    }
+}
+
+/// An address space with a recorder.
+pub struct Machine {
+    pub idle: Idle,
+    pub arena: Arc<Arena>,
+    pub space: Arc<AddressSpace>,
+    pub recorder: Arc<Recorder>,
+}
+
+impl Machine {
+    pub fn new() -> Self {
+        Self::with(false)
+    }
+
+    pub fn huge() -> Self {
+        Self::with(true)
+    }
+
+    fn with(thp: bool) -> Self {
+        let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
+        let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
+        let recorder = Recorder::register(&space);
+        Self { idle: Idle::take().unwrap(), arena, space, recorder }
+    }
+
+    /// Anonymous memory, `count` pages from page `first`.
+    pub fn map(&self, first: u64, count: u64) -> Span<Hva> {
+        let len = count * PAGE_SIZE;
+        self.space.mmap(Place::Fixed(at(first)), len, Prot::ReadWrite, Backing::Anonymous).unwrap()
+    }
+
+    /// Writes its own number into each page.
+    pub fn number(&mut self, first: u64, count: u64) {
+        for page in first..first + count {
+            self.put(page, page);
+        }
+    }
+
+    pub fn put(&mut self, page: u64, value: u64) {
+        self.space.write(&mut self.idle, at(page), &value.to_le_bytes()).unwrap();
+    }
+
+    pub fn get(&mut self, page: u64) -> u64 {
+        get(&self.space, &mut self.idle, page)
+    }
+
+    /// What is mapped at `page`, without bringing it in.
+    pub fn look(&self, page: u64) -> Option<HostPage> {
+        self.space.lookup(at(page), Access::Write)
+    }
+
+    /// Drops the address space, and says whether every frame came back unharmed.
+    pub fn all_free(self) -> bool {
+        let Self { arena, space, recorder, .. } = self;
+        drop((space, recorder));
+        let stats = arena.stats();
+        stats.in_use == 0 && stats.tables == 0 && stats.stale_writes == 0
+    }
+}
+
+/// The number in a page, as this process reads it.
+pub fn get(space: &AddressSpace, idle: &mut Idle, page: u64) -> u64 {
+    let mut bytes = [0; 8];
+    space.read(idle, at(page), &mut bytes).unwrap();
+    u64::from_le_bytes(bytes)
+}

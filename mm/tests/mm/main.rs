@@ -1,0 +1,18 @@
+//! The primary MMU, seen from outside.
+//!
+//! | file | question |
+//! |---|---|
+//! | `notify` | is everyone told, with the right reason, before; and are frames freed after? |
+//! | `huge` | do huge pages keep their contents when they are divided, moved, shared? |
+//! | `memory` | files, permissions, placement; memory that runs out; memory that comes back |
+//! | `vm` | does a VM on top see what this process sees? |
+//! | `model` | random operations against a model that is a map |
+//! | `race` | a device that caches translations, beside a host that moves everything |
+
+mod fixture;
+mod huge;
+mod memory;
+mod model;
+mod notify;
+mod race;
+mod vm;

@@ -1,0 +1,177 @@
+//! Files, permissions, placement; memory that runs out, and memory that comes back.
+
+use crate::fixture::*;
+use slat::{Access, HostError, Hva, Level, PAGE_SIZE, Pfn, Span};
+use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot};
+
+#[test]
+fn a_shared_file_is_one_memory_in_many_places() {
+    let mut machine = Machine::new();
+    let file = File::zeroed(&machine.arena, 4 * PAGE_SIZE);
+    let shared = |offset| Backing::Shared { file: file.clone(), offset };
+    let map =
+        |place, backing| machine.space.mmap(Place::Fixed(place), 2 * PAGE_SIZE, Prot::ReadWrite, backing);
+    map(at(0), shared(0)).unwrap();
+    map(at(10), shared(PAGE_SIZE)).unwrap();
+    machine.put(1, 5);
+    assert_eq!(machine.get(10), 5);
+    let child = machine.space.fork(&mut machine.idle).unwrap();
+    child.write(&mut machine.idle, at(11), &6u64.to_le_bytes()).unwrap();
+    machine.space.dontneed(&mut machine.idle, pages(0, 12)).unwrap();
+    assert_eq!([1, 10, 11].map(|page| machine.get(page)), [5, 5, 6], "the file keeps what was written");
+    assert_eq!(machine.space.migrate(&mut machine.idle, pages(0, 12)), Ok(0), "others may have it mapped");
+    drop((child, file));
+    assert!(machine.all_free());
+}
+
+#[test]
+fn a_mapping_ends_with_its_file() {
+    let mut machine = Machine::new();
+    let file = File::with_contents(&machine.arena, vec![1; 5000]);
+    let backing = Backing::Private { file, offset: 0 };
+    machine.space.mmap(Place::Fixed(at(0)), 3 * PAGE_SIZE, Prot::Read, backing).unwrap();
+    let mut bytes = [9; 8];
+    machine.space.read(&mut machine.idle, at(0) + 4996, &mut bytes).unwrap();
+    assert_eq!(bytes, [1, 1, 1, 1, 0, 0, 0, 0], "zeroes to the end of the last page");
+    let past = machine.space.read(&mut machine.idle, at(2), &mut bytes);
+    assert_eq!(past, Err(MmError::PastEnd(at(2))));
+    assert!(machine.all_free());
+}
+
+#[test]
+fn bad_requests_are_refused_and_change_nothing() {
+    let mut machine = Machine::new();
+    machine.map(0, 4);
+    machine.number(0, 4);
+    let other = Arena::builder().limit(2 << 20).build().unwrap();
+    let file = File::zeroed(&machine.arena, PAGE_SIZE);
+    let refused = |place, len, backing| machine.space.mmap(place, len, Prot::Read, backing).unwrap_err();
+    let foreign = Backing::Shared { file: File::zeroed(&other, PAGE_SIZE), offset: 0 };
+    assert_eq!(refused(Place::Anywhere, PAGE_SIZE, foreign), MmError::ForeignFile);
+    let odd = Backing::Shared { file, offset: 7 };
+    assert_eq!(refused(Place::Anywhere, PAGE_SIZE, odd), MmError::BadOffset(7));
+    let occupied = refused(Place::Fixed(at(3)), PAGE_SIZE, Backing::Anonymous);
+    assert_eq!(occupied, MmError::Occupied(pages(3, 1)));
+
+    let (space, idle) = (&machine.space, &mut machine.idle);
+    let (gap, odd) = (pages(2, 5), Span::new(at(0) + 1, at(1)));
+    assert_eq!(space.mprotect(idle, gap, Prot::None), Err(MmError::NotMapped(at(4))));
+    assert_eq!(space.mremap(idle, gap, PAGE_SIZE, Place::Anywhere), Err(MmError::NotMapped(at(4))));
+    let onto_itself = space.mremap(idle, pages(0, 2), 2 * PAGE_SIZE, Place::Fixed(at(1)));
+    assert_eq!(onto_itself, Err(MmError::Occupied(pages(1, 2))));
+    assert_eq!(space.mremap(idle, pages(0, 2), 0, Place::Anywhere), Err(MmError::BadRange(pages(0, 0))));
+    for refused in [space.munmap(idle, odd), space.dontneed(idle, odd), space.migrate(idle, odd).map(drop)] {
+        assert_eq!(refused, Err(MmError::BadRange(odd)));
+    }
+    assert_eq!(space.write(idle, Hva(u64::MAX), &[1, 2]), Err(MmError::NotMapped(Hva(u64::MAX))));
+    assert_eq!(space.read(idle, Hva(1 << 63), &mut [0]), Err(MmError::NotMapped(Hva(1 << 63))));
+    assert_eq!(space.fault(idle, at(9), Access::Read), Err(MmError::NotMapped(at(9))));
+    assert_eq!(space.lookup(Hva((1 << 48) + BASE.0), Access::Read), None, "no address has two names");
+    assert!(machine.recorder.take().is_empty());
+    assert_eq!([0, 1, 2, 3].map(|page| machine.get(page)), [0, 1, 2, 3]);
+    assert!(machine.all_free());
+}
+
+#[test]
+fn permissions_decide_who_may_fault() {
+    let mut machine = Machine::new();
+    for (page, prot) in [(0, Prot::None), (1, Prot::Read), (2, Prot::ReadWrite)] {
+        machine.space.mmap(Place::Fixed(at(page)), PAGE_SIZE, prot, Backing::Anonymous).unwrap();
+        for access in [Access::Read, Access::Write, Access::Fetch] {
+            let found = machine.space.fault(&mut machine.idle, at(page), access);
+            match prot.allows(access) {
+                true => assert!(found.unwrap().writable || access != Access::Write),
+                false => assert_eq!(found, Err(MmError::Denied(at(page), access))),
+            }
+        }
+    }
+    assert!(machine.all_free());
+}
+
+/// The limit counts tables too; an error leaves everything usable, and freeing makes room.
+#[test]
+fn memory_that_runs_out_is_an_error_and_comes_back() {
+    let mut idle = slat::Idle::take().unwrap();
+    let arena = Arena::builder().limit(4 << 20).poison(0xdd).build().unwrap();
+    let space = AddressSpace::builder(&arena).build().unwrap();
+    space.mmap(Place::Fixed(at(0)), 16 << 20, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    let write = |idle: &mut _, page| space.write(idle, at(page), &[1]);
+    let fits = (0..).take_while(|&page| write(&mut idle, page).is_ok()).count() as u64;
+    assert_eq!(fits, 1024 - 64, "all but the tables");
+    assert_eq!(write(&mut idle, fits), Err(MmError::OutOfFrames(Level::K4)));
+    assert_eq!(HostError::from(MmError::OutOfFrames(Level::K4)), HostError::NoMemory);
+    assert_eq!(space.migrate(&mut idle, pages(0, 4)), Err(MmError::OutOfFrames(Level::K4)));
+    let fork = space.fork(&mut idle).map(drop);
+    assert_eq!(fork, Err(MmError::OutOfTables));
+    space.dontneed(&mut idle, pages(0, 10)).unwrap();
+    assert_eq!(space.migrate(&mut idle, pages(10, 5)), Ok(5));
+    assert_eq!((write(&mut idle, fits), write(&mut idle, 700)), (Ok(()), Ok(())));
+    drop(space);
+    assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (0, 0));
+    let tiny = Arena::builder().limit(2 << 20).build().unwrap();
+    let _hoard = tiny.page(Level::M2).unwrap();
+    assert_eq!(AddressSpace::builder(&tiny).build().map(drop), Err(MmError::OutOfTables));
+}
+
+/// A fork that runs out of memory half-way leaves no trace but write protection, which faults undo.
+#[test]
+fn a_fork_that_fails_half_way_is_undone() {
+    let mut idle = slat::Idle::take().unwrap();
+    let arena = Arena::builder().limit(4 << 20).build().unwrap();
+    let space = AddressSpace::builder(&arena).build().unwrap();
+    // A page in each of 40 gigabytes: its own tables for each, more than one chunk of them.
+    let far = |page: u64| Hva(page << 30);
+    for page in 1..40 {
+        space.mmap(Place::Fixed(far(page)), PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+        space.write(&mut idle, far(page), &[page as u8]).unwrap();
+    }
+    let in_use = arena.stats().in_use;
+    let mut hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
+    // Room for one chunk, not for two.
+    hoard.sort_by_key(slat_mm::Held::pfn);
+    let chunk =
+        hoard.windows(64).position(|run| run[0].pfn().0 % 64 == 0 && run[63].pfn() == run[0].pfn() + 63);
+    drop(hoard.drain(chunk.unwrap()..chunk.unwrap() + 64));
+    assert_eq!(space.fork(&mut idle).map(drop), Err(MmError::OutOfTables));
+    drop(hoard);
+    assert_eq!(arena.stats().in_use, in_use);
+    for page in 1..40 {
+        let mut byte = [0];
+        space.read(&mut idle, far(page), &mut byte).unwrap();
+        assert_eq!(byte, [page as u8]);
+        space.write(&mut idle, far(page), &[0]).unwrap();
+    }
+    assert_eq!(space.stats().cow_breaks, 0);
+}
+
+#[test]
+fn every_frame_comes_back() {
+    let mut machine = Machine::huge();
+    machine.map(0, 2000);
+    machine.number(0, 2000);
+    assert!(machine.arena.stats().in_use > 2000);
+    assert!(machine.all_free());
+}
+
+#[test]
+fn negative_control_a_leaked_frame_is_noticed() {
+    let mut machine = Machine::new();
+    machine.map(0, 10);
+    machine.number(0, 10);
+    std::mem::forget(machine.arena.page(Level::K4).unwrap());
+    assert!(!machine.all_free());
+}
+
+#[test]
+fn negative_control_a_write_to_a_freed_frame_is_noticed() {
+    let mut machine = Machine::new();
+    machine.map(0, 10);
+    machine.number(0, 10);
+    let stale: Pfn = machine.look(3).unwrap().pfn;
+    machine.space.migrate(&mut machine.idle, pages(3, 1)).unwrap();
+    // SAFETY: a frame of the arena; that it is free is the mistake that must be found.
+    unsafe { machine.arena.frame(stale).write(0) };
+    machine.space.dontneed(&mut machine.idle, pages(0, 10)).unwrap();
+    machine.number(0, 10);
+    assert!(!machine.all_free());
+}

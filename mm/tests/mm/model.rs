@@ -1,0 +1,247 @@
+//! Random operations, on an address space with a VM on top and on its forks, against a model that is a map from
+//! pages to numbers. After each operation the VM agrees with its host; in the end every page holds what the
+//! model says, and every frame comes back.
+
+use crate::fixture::{at, get, pages};
+use crate::vm::{Guest, coherent, guest_on};
+use proptest::prelude::*;
+use slat::{Access, Fault, Gfn, Idle, PAGE_SIZE, VcpuId};
+use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Pages of the test's memory: three huge pages and a bit.
+const PAGES: u64 = 3 * 512 + 40;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Kind {
+    Anonymous,
+    /// This page of the shared file.
+    Shared(u64),
+    /// This page of the private file.
+    Private(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Page {
+    prot: Prot,
+    kind: Kind,
+    /// What was written, if anything since it was mapped or dropped.
+    own: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Map(u64, u64, Prot, u8),
+    Unmap(u64, u64),
+    Protect(u64, u64, Prot),
+    Drop(u64, u64),
+    Write(u64, u64),
+    Remap(u64, u64, u64, u64),
+    Migrate(u64, u64),
+    Fork,
+    Forget,
+    GuestFault(u64, bool),
+}
+
+fn steps() -> impl Strategy<Value = (u8, Step)> {
+    let page = prop_oneof![0..PAGES, Just(0), Just(512), Just(1024)];
+    let count = prop_oneof![1..20u64, Just(512), 300..1100u64];
+    let range = (page.clone(), count).prop_map(|(first, count)| (first, count.min(PAGES - first)));
+    let prot = prop_oneof![1 => Just(Prot::None), 1 => Just(Prot::Read), 3 => Just(Prot::ReadWrite)];
+    let step = prop_oneof![
+        4 => (range.clone(), prot.clone(), 0..5u8).prop_map(|((a, n), prot, kind)| Step::Map(a, n, prot, kind)),
+        1 => range.clone().prop_map(|(a, n)| Step::Unmap(a, n)),
+        2 => (range.clone(), prot).prop_map(|((a, n), prot)| Step::Protect(a, n, prot)),
+        1 => range.clone().prop_map(|(a, n)| Step::Drop(a, n)),
+        8 => (page.clone(), any::<u64>()).prop_map(|(page, value)| Step::Write(page, value)),
+        2 => (range.clone(), range.clone()).prop_map(|((a, n), (to, m))| Step::Remap(a, n, to, m)),
+        2 => range.prop_map(|(a, n)| Step::Migrate(a, n)),
+        1 => Just(Step::Fork),
+        1 => Just(Step::Forget),
+        8 => (page, any::<bool>()).prop_map(|(page, write)| Step::GuestFault(page, write)),
+    ];
+    (0..3u8, step)
+}
+
+struct World {
+    idle: Idle,
+    arena: Arc<Arena>,
+    vm: Arc<Guest>,
+    shared: Arc<File>,
+    private: Arc<File>,
+    written: BTreeMap<u64, u64>,
+    sides: Vec<(Arc<AddressSpace>, BTreeMap<u64, Page>)>,
+}
+
+impl World {
+    fn new(thp: bool) -> Self {
+        let mut idle = Idle::take().expect("one test to a thread");
+        let arena = Arena::builder().limit(256 << 20).poison(0xdd).build().unwrap();
+        let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
+        let contents = (0..PAGES).flat_map(|page| [page + 1; 512]).flat_map(u64::to_le_bytes).collect();
+        Self {
+            vm: guest_on(&space, &mut idle, PAGES),
+            shared: File::zeroed(&arena, PAGES * PAGE_SIZE),
+            private: File::with_contents(&arena, contents),
+            written: BTreeMap::new(),
+            sides: vec![(space, BTreeMap::new())],
+            idle,
+            arena,
+        }
+    }
+
+    fn value(&self, page: &Page) -> u64 {
+        match page.kind {
+            Kind::Shared(index) => self.written.get(&index).copied().unwrap_or(0),
+            Kind::Private(index) => page.own.unwrap_or(index + 1),
+            Kind::Anonymous => page.own.unwrap_or(0),
+        }
+    }
+
+    fn step(&mut self, side: u8, step: &Step) {
+        let side = usize::from(side) % self.sides.len();
+        let sides = self.sides.len();
+        let (space, model) = &mut self.sides[side];
+        let idle = &mut self.idle;
+        let gap = |model: &BTreeMap<u64, Page>, first: u64, count: u64| {
+            (first..first + count).find(|page| !model.contains_key(page))
+        };
+        match *step {
+            Step::Map(first, count, prot, kind) => {
+                let offset = first * PAGE_SIZE;
+                let backing = match kind {
+                    0 => Backing::Shared { file: self.shared.clone(), offset },
+                    1 => Backing::Private { file: self.private.clone(), offset },
+                    _ => Backing::Anonymous,
+                };
+                let done = space.mmap(Place::Fixed(at(first)), count * PAGE_SIZE, prot, backing);
+                let free = (first..first + count).all(|page| !model.contains_key(&page));
+                assert_eq!(done.is_ok(), free, "{done:?}");
+                if free {
+                    for page in first..first + count {
+                        let kind = match kind {
+                            0 => Kind::Shared(page),
+                            1 => Kind::Private(page),
+                            _ => Kind::Anonymous,
+                        };
+                        model.insert(page, Page { prot, kind, own: None });
+                    }
+                }
+            }
+            Step::Unmap(first, count) => {
+                space.munmap(idle, pages(first, count)).unwrap();
+                model.retain(|page, _| !(first..first + count).contains(page));
+            }
+            Step::Protect(first, count, prot) => {
+                let done = space.mprotect(idle, pages(first, count), prot);
+                match gap(model, first, count) {
+                    Some(page) => assert_eq!(done, Err(MmError::NotMapped(at(page)))),
+                    None => model.range_mut(first..first + count).for_each(|(_, page)| page.prot = prot),
+                }
+            }
+            Step::Drop(first, count) => {
+                space.dontneed(idle, pages(first, count)).unwrap();
+                model.range_mut(first..first + count).for_each(|(_, page)| page.own = None);
+            }
+            Step::Write(page, value) => {
+                let done = space.write(idle, at(page), &value.to_le_bytes());
+                match model.get_mut(&page) {
+                    None => assert_eq!(done, Err(MmError::NotMapped(at(page)))),
+                    Some(Page { prot: Prot::ReadWrite, kind: Kind::Shared(index), .. }) => {
+                        self.written.insert(*index, value);
+                        done.unwrap();
+                    }
+                    Some(Page { prot: Prot::ReadWrite, own, .. }) => {
+                        *own = Some(value);
+                        done.unwrap();
+                    }
+                    Some(_) => assert_eq!(done, Err(MmError::Denied(at(page), Access::Write))),
+                }
+            }
+            Step::Remap(first, count, to, len) => {
+                let done = space.mremap(idle, pages(first, count), len * PAGE_SIZE, Place::Fixed(at(to)));
+                if let Ok(new) = done {
+                    assert_eq!(new, pages(to, len));
+                    let last = model[&(first + count - 1)].clone();
+                    let kept = count.min(len);
+                    for page in 0..count {
+                        let moved = model.remove(&(first + page)).expect("one mapping covers it");
+                        if page < kept {
+                            assert!(model.insert(to + page, moved).is_none());
+                        }
+                    }
+                    for page in kept..len {
+                        let kind = match last.kind {
+                            Kind::Anonymous => Kind::Anonymous,
+                            Kind::Shared(index) => Kind::Shared(index + 1 + page - kept),
+                            Kind::Private(index) => Kind::Private(index + 1 + page - kept),
+                        };
+                        assert!(model.insert(to + page, Page { kind, own: None, ..last }).is_none());
+                    }
+                }
+            }
+            Step::Migrate(first, count) => {
+                space.migrate(idle, pages(first, count)).unwrap();
+            }
+            Step::Fork if sides < 3 => {
+                let copy = (space.fork(idle).unwrap(), model.clone());
+                self.sides.push(copy);
+            }
+            Step::Forget if sides > 1 => drop(self.sides.pop()),
+            Step::Fork | Step::Forget => {}
+            Step::GuestFault(page, write) => {
+                let (space, model) = &self.sides[0];
+                let access = if write { Access::Write } else { Access::Read };
+                let fault = Fault { gpa: Gfn(page).gpa(), access };
+                let done = self.vm.vcpu(VcpuId(0)).unwrap().fault(idle, fault);
+                let past_end =
+                    |page: &Page| matches!(page.kind, Kind::Shared(i) | Kind::Private(i) if i >= PAGES);
+                let allowed =
+                    model.get(&page).is_some_and(|page| page.prot.allows(access) && !past_end(page));
+                assert_eq!(done.is_ok(), allowed, "{done:?}");
+                let mapped = space.lookup(at(page), access);
+                assert!(!allowed || mapped.is_some_and(|page| page.writable || !write));
+            }
+        }
+        coherent(&self.vm, &mut self.idle, PAGES);
+    }
+
+    /// Every page of every side holds what the model says; then everything goes.
+    fn finish(mut self) {
+        for (space, model) in &self.sides {
+            for (&number, page) in model {
+                let past_end = matches!(page.kind, Kind::Shared(i) | Kind::Private(i) if i >= PAGES);
+                if page.prot.allows(Access::Read) && !past_end {
+                    assert_eq!(get(space, &mut self.idle, number), self.value(page), "page {number}");
+                }
+            }
+        }
+        let arena = self.arena.clone();
+        drop(self);
+        let stats = arena.stats();
+        assert_eq!((stats.in_use, stats.tables, stats.stale_writes), (0, 0, 0));
+    }
+}
+
+/// Writes past the end of a file are refused; the model leaves them out.
+fn within_files(world: &World, side: u8, step: &Step) -> bool {
+    let Step::Write(page, _) = step else { return true };
+    let (_, model) = &world.sides[usize::from(side) % world.sides.len()];
+    !model.get(page).is_some_and(|page| matches!(page.kind, Kind::Shared(i) | Kind::Private(i) if i >= PAGES))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, rng_seed: prop::test_runner::RngSeed::Fixed(1), ..ProptestConfig::default() })]
+
+    #[test]
+    fn memory_is_what_a_map_says_it_is(thp: bool, steps in prop::collection::vec(steps(), 1..80)) {
+        let mut world = World::new(thp);
+        for (side, step) in &steps {
+            if within_files(&world, *side, step) {
+                world.step(*side, step);
+            }
+        }
+        world.finish();
+    }
+}

@@ -1,0 +1,137 @@
+//! A VM on top: what its guest sees is what this process sees, before and after every change.
+
+use crate::fixture::*;
+use slat::table::formats::Npt4;
+use slat::{Access, Done, Fault, Gfn, Host, Idle, Level, PAGE_SIZE, Slot, SlotId, Vcpu, VcpuId, Vm};
+use slat_mm::{AddressSpace, Arena, Backing, File, HostView, Place, Prot};
+use std::sync::Arc;
+
+pub type Guest = Vm<Npt4, HostView>;
+
+/// A VM whose frames 0.. are the test's memory from its first page on.
+pub fn guest_on(space: &Arc<AddressSpace>, idle: &mut Idle, frames: u64) -> Arc<Guest> {
+    let vm = Arc::new(Guest::builder(HostView::new(space)).vcpus(2).max_page(Level::M2).build().unwrap());
+    space.register(&vm);
+    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), frames, BASE))).unwrap();
+    vm
+}
+
+/// Everything that the guest has mapped is mapped here too, to the same frame, and no more writable.
+pub fn coherent(vm: &Guest, idle: &mut Idle, frames: u64) {
+    for gfn in (0..frames).map(Gfn) {
+        let Some(mapping) = vm.translate(idle, gfn) else { continue };
+        let pfn = mapping.leaf.pfn + (gfn.0 - mapping.gfns.start.0);
+        let host = vm.host().lookup(at(gfn.0), Access::Read);
+        let host = host.unwrap_or_else(|| panic!("{gfn:?} is mapped in the guest alone"));
+        assert_eq!(pfn, host.pfn, "{gfn:?}");
+        assert!(
+            host.writable || !mapping.leaf.perms.allows(Access::Write),
+            "{gfn:?}: writable in the guest alone"
+        );
+    }
+}
+
+fn fault(vcpu: &mut Vcpu<'_, Npt4, HostView>, idle: &mut Idle, gfn: u64, access: Access) -> Done {
+    vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
+}
+
+fn arena() -> Arc<Arena> {
+    Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap()
+}
+
+#[test]
+fn a_guest_follows_every_change_of_its_host() {
+    let mut idle = Idle::take().unwrap();
+    let arena = arena();
+    let space = AddressSpace::builder(&arena).build().unwrap();
+    space.mmap(Place::Fixed(at(0)), 16 * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    let vm = guest_on(&space, &mut idle, 16);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for gfn in 0..16 {
+        assert_eq!(fault(&mut vcpu, &mut idle, gfn, Access::Write), Done::Mapped(Level::K4));
+        space.write(&mut idle, at(gfn), &gfn.to_le_bytes()).unwrap();
+    }
+    let seen = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf);
+    let writable = |idle: &mut Idle, gfn| seen(idle, gfn).unwrap().perms.allows(Access::Write);
+
+    space.munmap(&mut idle, pages(15, 1)).unwrap();
+    assert_eq!(seen(&mut idle, 15), None);
+    assert!(vcpu.fault(&mut idle, Fault { gpa: Gfn(15).gpa(), access: Access::Read }).is_err());
+
+    let before = seen(&mut idle, 1).unwrap().pfn;
+    space.migrate(&mut idle, pages(1, 1)).unwrap();
+    assert_eq!(seen(&mut idle, 1), None);
+    fault(&mut vcpu, &mut idle, 1, Access::Read);
+    assert_ne!(seen(&mut idle, 1).unwrap().pfn, before);
+
+    space.mprotect(&mut idle, pages(2, 1), Prot::Read).unwrap();
+    assert!(!writable(&mut idle, 2), "still mapped, not writable");
+    assert!(vcpu.fault(&mut idle, Fault { gpa: Gfn(2).gpa(), access: Access::Write }).is_err());
+    space.mprotect(&mut idle, pages(2, 1), Prot::ReadWrite).unwrap();
+    assert_eq!(fault(&mut vcpu, &mut idle, 2, Access::Write), Done::Fixed, "a sole owner: in place");
+
+    let child = space.fork(&mut idle).unwrap();
+    assert!(!writable(&mut idle, 3));
+    let shared = seen(&mut idle, 3).unwrap().pfn;
+    assert_eq!(fault(&mut vcpu, &mut idle, 3, Access::Write), Done::Mapped(Level::K4));
+    assert!(writable(&mut idle, 3) && seen(&mut idle, 3).unwrap().pfn != shared);
+    assert_eq!(get(&child, &mut idle, 3), 3);
+    assert!(!writable(&mut idle, 4), "its neighbour is shared as before");
+
+    space.mremap(&mut idle, pages(5, 1), PAGE_SIZE, Place::Fixed(at(20))).unwrap();
+    assert_eq!(seen(&mut idle, 5), None);
+    coherent(&vm, &mut idle, 16);
+    drop(vcpu);
+    drop((vm, child, space));
+    assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (0, 0));
+}
+
+#[test]
+fn huge_pages_reach_the_guest_and_leave_it_when_a_part_changes() {
+    let mut idle = Idle::take().unwrap();
+    let arena = arena();
+    let space = AddressSpace::builder(&arena).thp(true).build().unwrap();
+    space.mmap(Place::Fixed(at(0)), 4 << 20, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    let vm = guest_on(&space, &mut idle, 1024);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    assert_eq!(fault(&mut vcpu, &mut idle, 700, Access::Write), Done::Mapped(Level::M2));
+    space.migrate(&mut idle, pages(700, 1)).unwrap();
+    assert_eq!(vm.translate(&mut idle, Gfn(600)), None, "the large leaf reached over it");
+    assert_eq!(fault(&mut vcpu, &mut idle, 600, Access::Read), Done::Mapped(Level::K4));
+    coherent(&vm, &mut idle, 1024);
+}
+
+#[test]
+fn two_guests_of_one_address_space_see_one_memory() {
+    let mut idle = Idle::take().unwrap();
+    let arena = arena();
+    let space = AddressSpace::builder(&arena).build().unwrap();
+    let file = File::zeroed(&arena, 8 * PAGE_SIZE);
+    let shared = Backing::Shared { file, offset: 0 };
+    space.mmap(Place::Fixed(at(0)), 8 * PAGE_SIZE, Prot::ReadWrite, shared).unwrap();
+    let vms = [guest_on(&space, &mut idle, 8), guest_on(&space, &mut idle, 8)];
+    for vm in &vms {
+        fault(&mut vm.vcpu(VcpuId(0)).unwrap(), &mut idle, 3, Access::Write);
+    }
+    let frames = vms.each_ref().map(|vm| vm.translate(&mut idle, Gfn(3)).unwrap().leaf.pfn);
+    assert_eq!(frames[0], frames[1]);
+    space.dontneed(&mut idle, pages(0, 8)).unwrap();
+    assert!(vms.iter().all(|vm| vm.translate(&mut idle, Gfn(3)).is_none()));
+}
+
+/// Tables of the guest and of the host come out of the same limit as its pages.
+#[test]
+fn a_guest_without_memory_is_told_so_and_goes_on_when_there_is_some() {
+    let mut idle = Idle::take().unwrap();
+    let arena = Arena::builder().limit(2 << 20).build().unwrap();
+    let space = AddressSpace::builder(&arena).build().unwrap();
+    space.mmap(Place::Fixed(at(0)), 4 << 20, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    let vm = guest_on(&space, &mut idle, 1024);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let mut write =
+        |idle: &mut Idle, gfn| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write });
+    let fits = (0..).take_while(|&gfn| write(&mut idle, gfn).is_ok()).count() as u64;
+    assert_eq!(fits, 512 - 2 * 64);
+    space.dontneed(&mut idle, pages(0, 1)).unwrap();
+    assert_eq!(write(&mut idle, fits), Ok(Done::Mapped(Level::K4)));
+}
