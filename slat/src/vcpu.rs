@@ -2,6 +2,7 @@
 
 use crate::fault::memo::Memo;
 use crate::host::{Host, VcpuId};
+use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::readside::Borrowed;
 use crate::table::format::Format;
@@ -21,6 +22,8 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) seat: Borrowed<'vm>,
     pub(crate) cache: Cache,
     pub(crate) memo: Memo,
+    /// No lock is to be taken and barriers are asymmetric: entering a section is one store.
+    pub(crate) light: bool,
 }
 
 impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
@@ -31,7 +34,8 @@ impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
 
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
-        Self { vm, id, seat, cache: Cache::default(), memo: Memo::new() }
+        let light = vm.lock.policy() == MmuLock::None && vm.reads.barrier.is_asymmetric();
+        Self { vm, id, seat, cache: Cache::default(), memo: Memo::new(), light }
     }
 
     /// Its number.

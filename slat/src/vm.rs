@@ -229,7 +229,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// What it has done and holds.
     pub fn stats(&self) -> Stats {
         let total = |count| self.reads.total(count);
-        let installed = [Count::Installed4K, Count::Installed2M, Count::Installed1G].map(total);
+        let mut installed = [Count::Installed4K, Count::Installed2M, Count::Installed1G].map(total);
+        installed[0] += self.reads.total_mapped();
         let removed = [Count::Removed4K, Count::Removed2M, Count::Removed1G].map(total);
         Stats {
             mapped_faults: installed.iter().sum(),

@@ -18,10 +18,9 @@ use crate::slots::{Slot, SlotId};
 use crate::sync::readside::Seat;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
-use crate::table::memory::TablePage;
+use crate::table::memory::Node;
 use crate::table::radix::At;
 use crate::vm::Vm;
-use core::ptr::NonNull;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -31,7 +30,7 @@ pub(crate) struct Memo {
     /// The newest hole that may be filled under that stamp.
     newest: Word,
     /// The leaf table, and the number of its first frame over 512; no frame has [`NO_TABLE`].
-    table: NonNull<TablePage>,
+    table: Node,
     tag: u64,
     /// The frames of the slot whose whole leaf table belongs to it, if it is writable.
     inner: Span<Gfn>,
@@ -40,10 +39,6 @@ pub(crate) struct Memo {
 }
 
 const NO_TABLE: u64 = u64::MAX;
-
-// SAFETY: `table` is followed by the memo's owner only, under the conditions of the module's header, which do not
-// depend on the thread.
-unsafe impl Send for Memo {}
 
 /// A hole that may be filled, and the host address of the page for it.
 pub(super) struct Fillable<'s> {
@@ -59,7 +54,7 @@ impl Memo {
         Self {
             stamp: Stamp::NEVER,
             newest: Stamp::NEVER.newest(),
-            table: NonNull::dangling(),
+            table: Node::dangling(),
             tag: NO_TABLE,
             inner: nothing.gfns,
             slot: nothing,
@@ -82,22 +77,17 @@ impl Memo {
             return None;
         }
         let tag = gfn.0 >> Level::M2.shift();
-        let (entry, word) = if tag == self.tag {
-            // SAFETY: the table is still linked, since W has not moved, and stays allocated for the section.
-            let entry = unsafe { &self.table.as_ref().0[F::index(gfn, Level::K4)] };
-            (entry, entry.load())
-        } else {
+        if tag != self.tag {
             if !self.inner.contains(gfn) {
                 return None;
             }
             // SAFETY: the caller's word.
-            let at = unsafe { vm.radix.descend(&vm.host, gfn) };
-            if at.level != Level::K4 {
-                return None;
-            }
-            (self.table, self.tag) = (at.node.page(), tag);
-            (at.entry, at.word)
-        };
+            self.table = unsafe { vm.radix.leaf_table(&vm.host, gfn) }?;
+            self.tag = tag;
+        }
+        // SAFETY: the table is linked, now or since W has not moved, and stays allocated for the section.
+        let entry = unsafe { &self.table.entries()[F::index(gfn, Level::K4)] };
+        let word = entry.load();
         let fillable = word.is_hole() && word <= self.newest;
         fillable.then(|| Fillable { entry, word, hva: self.slot.hva_of(gfn) })
     }

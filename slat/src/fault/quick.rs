@@ -11,9 +11,8 @@
 use super::Fault;
 use crate::addr::Level;
 use crate::host::Host;
-use crate::sync::gate::MmuLock;
 use crate::sync::mode::Shared;
-use crate::sync::tally::Count;
+use crate::sync::readside::ReadSide;
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::vcpu::Vcpu;
 
@@ -21,18 +20,27 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// True: mapped a page of 4 KiB. False: nothing was done.
     #[inline(always)]
     pub(super) fn quick(&mut self, fault: Fault) -> bool {
-        if self.vm.lock.policy() != MmuLock::None {
-            return self.quick_locked(fault);
+        if !self.light {
+            return self.quick_otherwise(fault);
         }
-        let _section = self.vm.reads.enter_outermost(self.seat.seat());
-        self.quick_inside(fault)
+        let section = ReadSide::enter_light(self.seat.seat());
+        let mapped = self.quick_inside(fault);
+        if mapped {
+            section.end_mapped();
+        }
+        mapped
     }
 
-    /// The same behind the lock of a baseline policy.
+    /// The same behind the lock of a baseline policy, or with a fence where barriers are symmetric.
     #[inline(never)]
-    fn quick_locked(&mut self, fault: Fault) -> bool {
-        let _gate = self.vm.lock.enter::<Shared>(&self.vm.reads, self.seat.seat());
-        self.quick_inside(fault)
+    fn quick_otherwise(&mut self, fault: Fault) -> bool {
+        let gate = self.vm.lock.enter::<Shared>(&self.vm.reads, self.seat.seat());
+        let mapped = self.quick_inside(fault);
+        drop(gate);
+        if mapped {
+            self.seat.mapped_under_lock();
+        }
+        mapped
     }
 
     #[inline(always)]
@@ -51,10 +59,6 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             accessed: true,
             dirty: fault.access == Access::Write,
         };
-        let mapped = hole.entry.cas(hole.word, F::leaf(&leaf, Level::K4)).is_ok();
-        if mapped {
-            self.seat.tally.add(Count::Installed4K);
-        }
-        mapped
+        hole.entry.cas(hole.word, F::leaf(&leaf, Level::K4)).is_ok()
     }
 }

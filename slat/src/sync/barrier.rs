@@ -28,6 +28,11 @@ impl Barrier {
         Self { asymmetric: false }
     }
 
+    /// Whether the frequent side is free.
+    pub(crate) const fn is_asymmetric(self) -> bool {
+        self.asymmetric
+    }
+
     /// The frequent side.
     #[inline(always)]
     pub(crate) fn light(self) {

@@ -5,19 +5,30 @@
 //! barrier it looks at every seat once; a seat that was inside then must be seen to move. Whoever entered
 //! later cannot have found what was unlinked.
 //!
-//! The sequence number in a seat is odd inside a section, even outside, and never repeats, so "moved" is one
-//! comparison and a busy reader cannot hold a writer up by entering again and again.
+//! A seat is one word, odd inside a section. The store that ends a section also says what the section did, so the
+//! word moves with every section ("moved" is one comparison, and a busy reader cannot hold a writer up), and the
+//! commonest thing that is counted costs no store of its own:
+//!
+//! ```text
+//! 63 .. 49                         48 .. 1                           0
+//! sections that did anything else  sections that mapped a 4K page    inside
+//! ```
+//! The upper count wraps, which is harmless: a writer that happens to see the same odd word again waits on.
 
 use super::barrier::Barrier;
-use super::prim::{Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release};
+use super::prim::{Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, compiler_fence};
 use super::tally::{Count, Tally};
 use alloc::boxed::Box;
+
+const INSIDE: u64 = 1;
+const MAPPED: u64 = 1 << 1;
+const OTHER: u64 = 1 << 49;
 
 /// One thread's place on the read side.
 #[derive(Debug, Default)]
 pub(crate) struct Seat {
-    /// Odd: inside a read section. Written by the seat's holder only.
-    sequence: AtomicU64,
+    /// See the module's header. Written by the seat's holder only.
+    word: AtomicU64,
     /// Whether some thread holds this seat.
     taken: AtomicBool,
     /// What its holder has counted.
@@ -36,8 +47,8 @@ pub(crate) struct ReadSide {
 pub(crate) struct Section<'s> {
     /// `None` inside another section of the same seat: the outer one does the work.
     seat: Option<&'s Seat>,
-    /// The even number that ends it.
-    next: u64,
+    /// The seat's word before it.
+    before: u64,
 }
 
 /// A seat held for a while by a thread without one of its own; given back when dropped.
@@ -53,7 +64,7 @@ impl ReadSide {
     pub(crate) fn claim(&self, index: usize) -> Option<Borrowed<'_>> {
         let seat = &self.seats.get(index)?.0;
         // ORDER(seat): Acquire takes over from the last holder's Release in `Borrowed::drop`, so its plain
-        // sequence numbers are continued, not repeated.
+        // word is continued, not begun again.
         let won = !seat.taken.load(Relaxed)
             && seat.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
         won.then_some(Borrowed(seat))
@@ -76,11 +87,16 @@ impl ReadSide {
         self.seats.iter().fold(0, |sum, seat| sum.wrapping_add(seat.tally.get(what)))
     }
 
+    /// Pages of 4 KiB mapped by sections that said so when they ended.
+    pub(crate) fn total_mapped(&self) -> u64 {
+        self.seats.iter().map(|seat| seat.mapped()).sum()
+    }
+
     /// Begins a read section on `seat`, which this thread must hold.
     #[inline(always)]
     pub(crate) fn enter<'s>(&self, seat: &'s Seat) -> Section<'s> {
-        if seat.sequence.load(Relaxed) & 1 == 1 {
-            return Section { seat: None, next: 0 };
+        if seat.word.load(Relaxed) & INSIDE != 0 {
+            return Section { seat: None, before: 0 };
         }
         self.enter_outermost(seat)
     }
@@ -88,13 +104,24 @@ impl ReadSide {
     /// The same where the caller knows that no section is open on this seat: it holds the thread's `Idle`.
     #[inline(always)]
     pub(crate) fn enter_outermost<'s>(&self, seat: &'s Seat) -> Section<'s> {
-        let now = seat.sequence.load(Relaxed);
-        debug_assert!(now & 1 == 0, "one section at a time");
+        let now = seat.word.load(Relaxed);
+        debug_assert!(now & INSIDE == 0, "one section at a time");
         // ORDER(grace): this store before every load of the section. `light` here pairs with `heavy` in
         // `synchronize`: either the writer sees this seat inside, or this section sees the unlinking.
-        seat.sequence.store(now + 1, Relaxed);
+        seat.word.store(now + INSIDE, Relaxed);
         self.barrier.light();
-        Section { seat: Some(seat), next: now + 2 }
+        Section { seat: Some(seat), before: now }
+    }
+
+    /// The same where the caller also knows that the barrier is asymmetric: one store, and no look at anything.
+    #[inline(always)]
+    pub(crate) fn enter_light(seat: &Seat) -> Section<'_> {
+        let now = seat.word.load(Relaxed);
+        debug_assert!(now & INSIDE == 0, "one section at a time");
+        // ORDER(grace): as in `enter_outermost`.
+        seat.word.store(now + INSIDE, Relaxed);
+        compiler_fence(SeqCst);
+        Section { seat: Some(seat), before: now }
     }
 
     /// Waits for a grace period: every section that may have seen what the caller unlinked before has ended.
@@ -104,14 +131,38 @@ impl ReadSide {
         for seat in &self.seats {
             // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before
             // the memory they looked at is reused.
-            let then = seat.sequence.load(Acquire);
-            if then & 1 == 1 {
+            let then = seat.word.load(Acquire);
+            if then & INSIDE != 0 {
                 let mut patience = Patience::default();
-                while seat.sequence.load(Acquire) == then {
+                while seat.word.load(Acquire) == then {
                     patience.wait();
                 }
             }
         }
+    }
+}
+
+impl Seat {
+    /// Counts a page of 4 KiB mapped outside of any section (under the lock of a baseline policy).
+    pub(crate) fn mapped_under_lock(&self) {
+        self.word.store(self.word.load(Relaxed) + MAPPED, Relaxed);
+    }
+
+    /// Sections that mapped a page of 4 KiB.
+    fn mapped(&self) -> u64 {
+        self.word.load(Relaxed) % OTHER / MAPPED
+    }
+}
+
+impl Section<'_> {
+    /// Ends the section, which has mapped a page of 4 KiB.
+    #[inline(always)]
+    pub(crate) fn end_mapped(self) {
+        if let Some(seat) = self.seat {
+            // ORDER(grace-end): as in `drop`.
+            seat.word.store(self.before + MAPPED, Release);
+        }
+        core::mem::forget(self);
     }
 }
 
@@ -120,7 +171,7 @@ impl Drop for Section<'_> {
     fn drop(&mut self) {
         if let Some(seat) = self.seat {
             // ORDER(grace-end): every load of the section before this store; pairs with `synchronize`.
-            seat.sequence.store(self.next, Release);
+            seat.word.store(self.before.wrapping_add(OTHER), Release);
         }
     }
 }
@@ -142,7 +193,7 @@ impl core::ops::Deref for Borrowed<'_> {
 
 impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
-        // ORDER(seat): Release hands the sequence number to the next holder.
+        // ORDER(seat): Release hands the word to the next holder.
         self.0.taken.store(false, Release);
     }
 }
@@ -159,9 +210,11 @@ mod tests {
         assert!(side.claim(0).is_none(), "one holder");
         let outer = side.enter(&seat);
         drop(side.enter(&seat));
-        assert_eq!(seat.sequence.load(Relaxed), 1, "still inside after the inner one ended");
+        assert_eq!(seat.word.load(Relaxed), INSIDE, "still inside after the inner one ended");
         drop(outer);
-        assert_eq!(seat.sequence.load(Relaxed), 2);
+        assert_eq!(seat.word.load(Relaxed), OTHER);
+        side.enter(&seat).end_mapped();
+        assert_eq!((seat.word.load(Relaxed), side.total_mapped()), (OTHER + MAPPED, 1));
     }
 
     /// A reader holds a cell across its unlinking; the writer poisons the cell, after a grace period or (the

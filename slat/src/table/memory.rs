@@ -126,10 +126,9 @@ impl Node {
         Self(unsafe { chunk.add(index << PAGE_SHIFT) }.cast())
     }
 
-    /// Its page.
-    #[inline(always)]
-    pub(crate) fn page(self) -> NonNull<TablePage> {
-        self.0
+    /// No page: not to be followed.
+    pub(crate) const fn dangling() -> Self {
+        Self(NonNull::dangling())
     }
 
     /// The frame that the hardware knows it by.

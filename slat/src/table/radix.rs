@@ -59,6 +59,27 @@ impl<F: Format> Radix<F> {
         }
     }
 
+    /// The leaf table of `gfn`, if there is one: the same way down, for those who want nothing else.
+    ///
+    /// # Safety
+    /// As [`descend`](Self::descend).
+    #[inline(always)]
+    pub(crate) unsafe fn leaf_table<M: TableMemory>(&self, memory: &M, gfn: Gfn) -> Option<Node> {
+        let mut node = self.root;
+        let mut level = Level(F::LEVELS);
+        while level > Level::K4 {
+            // SAFETY: as in `descend`.
+            let word = unsafe { &node.entries()[F::index(gfn, level)] }.load();
+            if !F::is_table(word, level) {
+                return None;
+            }
+            // SAFETY: a link of this table, read in the section.
+            node = unsafe { Node::follow(memory, F::pfn(word)) };
+            level = level.down();
+        }
+        Some(node)
+    }
+
     /// Links tables below the hole `at` until `level` is reached. No stamp is asked: a new table is filled with
     /// the very hole that it replaces, so every entry keeps its version (rule 4 of the protocol). Stops early
     /// where another thread changed an entry first; the caller looks at what came back.
