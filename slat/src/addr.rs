@@ -259,7 +259,7 @@ impl<T: Position> Span<T> {
     #[inline]
     pub fn widen(&self, unit: u64) -> Self {
         debug_assert!(unit.is_power_of_two());
-        let end = self.end.raw().checked_add(unit - 1).unwrap_or(u64::MAX);
+        let end = self.end.raw().saturating_add(unit - 1);
         Self { start: T::from_raw(self.start.raw() & !(unit - 1)), end: T::from_raw(end & !(unit - 1)) }
     }
 }

@@ -102,7 +102,7 @@ fn run<F: Format>(lock: MmuLock, sabotage: bool, faults: u64) -> u64 {
                         if guest.kicked() {
                             guest.answer(&mut tlb);
                         }
-                        let (gfn, write) = (random(&mut seed) % PAGES, random(&mut seed) % 2 == 0);
+                        let (gfn, write) = (random(&mut seed) % PAGES, random(&mut seed).is_multiple_of(2));
                         let access = if write { Access::Write } else { Access::Read };
                         match tlb.0[gfn as usize] {
                             Some((pfn, writable)) if writable || !write => {
@@ -137,7 +137,7 @@ fn run<F: Format>(lock: MmuLock, sabotage: bool, faults: u64) -> u64 {
             let page = random(&mut seed) % PAGES;
             let (index, hvas) = (page as usize, Span::sized(HVA + page * 4096, 4096));
             let _one = vm.host().change[index].lock().unwrap();
-            if random(&mut seed) % 2 == 0 {
+            if random(&mut seed).is_multiple_of(2) {
                 let mut change = vm.invalidate(hvas, Why::Migrate);
                 change.apply(&mut idle).settle();
                 vm.host().generation[index].fetch_add(1, Release);

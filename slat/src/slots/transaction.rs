@@ -109,9 +109,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let mut trees = vm.memslots.writer.lock();
         let mut tx = Transaction::new(&mut trees, 1 << F::FRAME_BITS, vm.policy.max_slots);
         let result = operations(&mut tx)?;
-        if let Some(error) = tx.failed {
-            return Err(error);
-        }
         if tx.changed.is_empty() {
             return Ok(result);
         }
@@ -169,8 +166,6 @@ pub struct Transaction<'t> {
     changed: Span<Gfn>,
     /// What deleted slots held: to be zapped.
     deleted: Vec<Span<Gfn>>,
-    /// An operation that stopped half-way: the transaction cannot be published any more.
-    failed: Option<SlotError>,
     frames: u64,
     limit: usize,
     len: usize,
@@ -191,7 +186,6 @@ impl<'t> Transaction<'t> {
             by_id: trees.by_id.edit(),
             changed: Span::new(Gfn(0), Gfn(0)),
             deleted: Vec::new(),
-            failed: None,
             frames,
             limit,
             len,
@@ -221,12 +215,10 @@ impl<'t> Transaction<'t> {
         if self.len >= self.limit {
             return Err(SlotError::TooMany(self.limit));
         }
-        self.whole(|tx| {
-            tx.by_gfn.insert(gfns.start.0, slot, ())?;
-            tx.by_hva.insert((hva.0, id.0), gfns.start.0, slot.hvas().end.0)?;
-            tx.by_id.insert(id.0, gfns.start.0, ())?;
-            Ok(())
-        })?;
+        self.reserve()?;
+        self.by_gfn.insert(gfns.start.0, slot, ())?;
+        self.by_hva.insert((hva.0, id.0), gfns.start.0, slot.hvas().end.0)?;
+        self.by_id.insert(id.0, gfns.start.0, ())?;
         self.len += 1;
         self.changed = self.changed.hull(&gfns);
         Ok(())
@@ -236,12 +228,10 @@ impl<'t> Transaction<'t> {
     pub fn delete(&mut self, id: SlotId) -> Result<Slot, SlotError> {
         let start = self.by_id.view().get(id.0).ok_or(SlotError::Missing(id))?;
         let slot = self.by_gfn.view().get(start).ok_or(SlotError::Missing(id))?;
-        self.whole(|tx| {
-            tx.by_gfn.remove(start)?;
-            tx.by_hva.remove((slot.hva.0, id.0))?;
-            tx.by_id.remove(id.0)?;
-            Ok(())
-        })?;
+        self.reserve()?;
+        self.by_gfn.remove(start)?;
+        self.by_hva.remove((slot.hva.0, id.0))?;
+        self.by_id.remove(id.0)?;
         self.len -= 1;
         self.changed = self.changed.hull(&slot.gfns);
         self.deleted.push(slot.gfns);
@@ -256,8 +246,11 @@ impl<'t> Transaction<'t> {
         (Set { by_gfn, by_hva, by_id }, (gfn_retired, hva_retired, id_retired))
     }
 
-    /// Runs an operation on all three trees, or spoils the transaction where memory runs out between them.
-    fn whole(&mut self, operation: impl FnOnce(&mut Self) -> Result<(), SlotError>) -> Result<(), SlotError> {
-        operation(self).inspect_err(|&error| self.failed = Some(error))
+    /// Makes the next operation succeed on all three trees, or on none.
+    fn reserve(&mut self) -> Result<(), SlotError> {
+        self.by_gfn.reserve()?;
+        self.by_hva.reserve()?;
+        self.by_id.reserve()?;
+        Ok(())
     }
 }

@@ -105,10 +105,8 @@ impl Pool {
     /// # Safety
     /// No page of this pool is reachable by anyone.
     pub(crate) unsafe fn release<M: TableMemory>(&mut self, memory: &M) {
-        let free = core::mem::take(&mut *self.free.lock());
-        // The list points into the chunks: it must not be walked again.
-        core::mem::forget(free.list);
-        for chunk in free.chunks {
+        // The list points into the chunks, and goes with them.
+        for chunk in core::mem::take(&mut *self.free.lock()).chunks {
             // SAFETY: lent by this host once; unreachable, says the caller.
             unsafe { memory.free_chunk(chunk.0) };
         }

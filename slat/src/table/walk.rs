@@ -125,7 +125,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     }
 }
 
-impl<'g, F: Format, H: Host, M: Edits> Walk<'g, F, H, M> {
+impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// Links tables below a hole, down to `level`.
     pub(crate) fn link_down<'w>(
         &'w self,

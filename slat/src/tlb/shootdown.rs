@@ -161,13 +161,11 @@ impl Tlb {
             cache.flush_all();
         } else {
             for generation in seen + 1..=now {
-                match self.range_of(generation) {
-                    Some(gfns) => cache.flush(gfns),
-                    None => {
-                        cache.flush_all();
-                        break;
-                    }
-                }
+                let Some(gfns) = self.range_of(generation) else {
+                    cache.flush_all();
+                    break;
+                };
+                cache.flush(gfns);
             }
         }
         // ORDER(flush-answer): Release; the flush, and every access before it, is over.
