@@ -179,16 +179,14 @@ impl<F: Format, H: Host> Core<'_, F, H> {
     #[inline(always)]
     fn translate(&mut self, gpa: Gpa, access: Access) -> Result<(Pfn, u64), Fault> {
         let gfn = gpa.gfn();
-        let hit = match self.caches.tlb.lookup(gfn, access) {
-            Some(hit) => hit,
-            None => {
-                // SAFETY: in guest mode, and no answer has been given since the step began; flushes that were
-                // answered before have emptied the caches of what they covered.
-                let found =
-                    unsafe { walk::<F, H>(self.vm.host(), self.root, &mut self.caches.psc, gpa, access) }?;
-                self.caches.tlb.insert(gfn, found);
-                found
-            }
+        let hit = if let Some(hit) = self.caches.tlb.lookup(gfn, access) {
+            hit
+        } else {
+            // SAFETY: in guest mode, and no answer has been given since the step began; flushes that were
+            // answered before have emptied the caches of what they covered.
+            let found = unsafe { walk::<F, H>(self.vm.host(), self.root, &mut self.caches.psc, gpa, access) }?;
+            self.caches.tlb.insert(gfn, found);
+            found
         };
         let inside = gfn.0 & (hit.level.pages() - 1);
         Ok((hit.pfn + inside, gpa.offset()))

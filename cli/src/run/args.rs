@@ -13,6 +13,7 @@ use slat::{Level, MmuLock};
   slat run --trace ls.trace --format npt4 --pages thp --json
 
 Exit status: 0 all reads were right; 2 bad input; 3 the guest read what nobody wrote; 130 interrupted.")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
 pub struct Run {
     /// What `valgrind --tool=lackey --trace-mem=yes` printed: a file, plain, .gz or .zst, or `-` for standard
     /// input; may be repeated. Without it: the bundled traces
