@@ -6,7 +6,7 @@
 
 use super::args::Run;
 use super::machine::Machine;
-use slat::{Format, Idle, PAGE_SIZE, Span};
+use slat::{Format, Idle, Span};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{Scope, ScopedJoinHandle};
@@ -30,9 +30,9 @@ pub fn start<'scope, F: Format>(
     run: &Run,
 ) -> Churn<'scope> {
     let stop = Arc::new(AtomicBool::new(false));
-    let (rate, seed) = (run.churn, run.seed);
+    let (rate, seed, unit) = (run.churn, run.seed, run.pages.largest().bytes());
     let stopped = stop.clone();
-    let thread = (rate > 0).then(|| scope.spawn(move || churn(machine, rate, seed, &stopped)));
+    let thread = (rate > 0).then(|| scope.spawn(move || churn(machine, rate, seed, unit, &stopped)));
     Churn { stop, thread }
 }
 
@@ -48,7 +48,8 @@ impl Churn<'_> {
     }
 }
 
-fn churn<F: Format>(machine: &Machine<F>, rate: u64, seed: u64, stop: &AtomicBool) {
+/// Moves pages of `unit` bytes: a part of a huge page could only be moved by splitting it.
+fn churn<F: Format>(machine: &Machine<F>, rate: u64, seed: u64, unit: u64, stop: &AtomicBool) {
     let Some(mut idle) = Idle::take() else { return };
     let began = Instant::now();
     let (mut state, mut done) = (seed | 1, 0);
@@ -67,8 +68,8 @@ fn churn<F: Format>(machine: &Machine<F>, rate: u64, seed: u64, stop: &AtomicBoo
             if done % SNAPSHOT == 0 {
                 let _ = machine.space.fork(&mut idle);
             } else {
-                let page = memory.start + state % (memory.len() / PAGE_SIZE) * PAGE_SIZE;
-                let _ = machine.space.migrate(&mut idle, Span::sized(page, PAGE_SIZE));
+                let page = memory.start + state % (memory.len() / unit) * unit;
+                let _ = machine.space.migrate(&mut idle, Span::sized(page, unit));
             }
         }
         std::thread::sleep(TICK);

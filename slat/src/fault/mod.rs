@@ -95,6 +95,8 @@ pub(crate) enum Outcome {
     Done(Done),
     /// Something moved: again.
     Retry,
+    /// An invalidation covers the frame: again when it has ended.
+    Covered,
     /// The host has to be asked in a way that may sleep.
     Ask,
     /// What is mapped must go before what the host offers can come.
@@ -115,6 +117,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[inline(never)]
     fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
         let mut patience = Patience::default();
+        let mut waiting = false;
         loop {
             if self.cache.len() < usize::from(F::LEVELS) {
                 self.vm.top_up(&mut self.cache)?;
@@ -128,6 +131,13 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 Outcome::Replace => self.vm.take_away(idle, fault.gpa.gfn()),
                 Outcome::Retry | Outcome::Ask => {
                     self.seat.tally.add(Count::Retry);
+                    patience.wait();
+                }
+                // Rule 13. However often it looks, it waits once.
+                Outcome::Covered => {
+                    if !core::mem::replace(&mut waiting, true) {
+                        self.seat.tally.add(Count::Retry);
+                    }
                     patience.wait();
                 }
             }
@@ -154,8 +164,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(mmio(self));
         }
         let hva = slot.hva_of(gfn);
-        if vm.confirm(stamp, gfn, hva).is_err() {
-            return Ok(Outcome::Retry);
+        if let Err(unconfirmed) = vm.confirm(stamp, gfn, hva) {
+            return Ok(unconfirmed.into());
         }
         match vm.host.lookup(hva, fault.access) {
             Some(page) if page.writable || fault.access != Access::Write => {
@@ -174,8 +184,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let stamp = vm.active.stamp();
         let Some(slot) = self.memo.slot(vm, self.seat.seat(), gfn, None) else { return Ok(mmio(self)) };
         let hva = slot.hva_of(gfn);
-        if vm.confirm(stamp, gfn, hva).is_err() {
-            return Ok(Outcome::Retry);
+        if let Err(unconfirmed) = vm.confirm(stamp, gfn, hva) {
+            return Ok(unconfirmed.into());
         }
         let page = vm.host.resolve(idle, hva, fault.access)?;
         if fault.access == Access::Write && !page.writable {
@@ -197,6 +207,15 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 }
 
+impl From<Unconfirmed> for Outcome {
+    fn from(unconfirmed: Unconfirmed) -> Self {
+        match unconfirmed {
+            Unconfirmed::Covered => Self::Covered,
+            Unconfirmed::Moved => Self::Retry,
+        }
+    }
+}
+
 /// Counts and reports an access to no memory.
 fn mmio<F: Format, H: Host>(vcpu: &Vcpu<'_, F, H>) -> Outcome {
     vcpu.seat.tally.add(Count::Mmio);
@@ -212,26 +231,34 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// The largest page that may map `gfn`: the host's, cut to what policy, format and slot allow.
     #[inline(always)]
-    fn page_size(&self, gfn: Gfn, slot: &Slot, page: &HostPage, stamp: Stamp) -> Level {
-        if page.level == Level::K4 { Level::K4 } else { self.large_page_size(gfn, slot, page, stamp) }
+    fn page_size(&self, gfn: Gfn, slot: &Slot, page: &HostPage, stamp: Stamp) -> Result<Level, Unconfirmed> {
+        if page.level == Level::K4 { Ok(Level::K4) } else { self.large_page_size(gfn, slot, page, stamp) }
     }
 
     #[cold]
-    fn large_page_size(&self, gfn: Gfn, slot: &Slot, page: &HostPage, stamp: Stamp) -> Level {
+    fn large_page_size(
+        &self,
+        gfn: Gfn,
+        slot: &Slot,
+        page: &HostPage,
+        stamp: Stamp,
+    ) -> Result<Level, Unconfirmed> {
         let mut level = page.level.min(self.policy.max_page).min(F::MAX_LEAF);
         while level > Level::K4 {
             let gfns = Span::sized(gfn.base(level), level.pages());
             let congruent = (slot.hva.0 >> PAGE_SHIFT ^ slot.gfns.start.0) & (level.pages() - 1) == 0;
             if congruent && slot.gfns.covers(&gfns) {
-                // Rule 11: no invalidation may be active over any part of it.
+                // Rule 11: no invalidation may be active over any part of it. Where one is, a smaller page does.
                 let hvas = Span::sized(slot.hva_of(gfns.start), level.bytes());
-                if self.active.confirm(stamp, gfns, hvas).is_ok() {
-                    break;
+                match self.active.confirm(stamp, gfns, hvas) {
+                    Ok(()) => break,
+                    Err(Unconfirmed::Moved) => return Err(Unconfirmed::Moved),
+                    Err(Unconfirmed::Covered) => {}
                 }
             }
             level = level.down();
         }
-        level
+        Ok(level)
     }
 }
 
@@ -245,7 +272,10 @@ fn install<'w, F: Format, H: Host>(
     stamp: Stamp,
 ) -> Result<Outcome, NoMemory> {
     let gfn = fault.gpa.gfn();
-    let level = walk.vm.page_size(gfn, slot, &page, stamp);
+    let level = match walk.vm.page_size(gfn, slot, &page, stamp) {
+        Ok(level) => level,
+        Err(unconfirmed) => return Ok(unconfirmed.into()),
+    };
     if at.level > level {
         at = walk.link_down(cache, gfn, at, level)?;
     }

@@ -80,8 +80,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         // No invalidation may be active over any part of what the entry maps.
         let gfns = Span::sized(gfn.base(at.level), at.level.pages());
         let hvas = Span::sized(slot.hva_of(gfns.start), at.level.bytes());
-        if vm.active.confirm(stamp, gfns, hvas).is_err() {
-            return (at.word, Outcome::Retry);
+        if let Err(unconfirmed) = vm.active.confirm(stamp, gfns, hvas) {
+            return (at.word, unconfirmed.into());
         }
         // The frame of this very 4 KiB, inside a leaf that may be larger.
         let mine = F::pfn(at.word) + (gfn.0 - gfns.start.0);

@@ -8,7 +8,7 @@
 //! ```
 //! It cannot end while its debt is open:
 //!
-//! ```compile_fail
+//! ```compile_fail,E0505
 //! # use slat::*;
 //! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
 //! let mut change = vm.invalidate(Span::new(Hva(0), Hva(4096)), Why::Unmap);

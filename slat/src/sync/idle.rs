@@ -4,7 +4,7 @@
 //! for a shootdown or a grace period) takes `&mut Idle`; a [`Walk`](crate::table::Walk) borrows the same value
 //! for as long as it lives. So sleeping inside a walk does not compile:
 //!
-//! ```compile_fail
+//! ```compile_fail,E0499
 //! # use slat::{*, table::TableMemory};
 //! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
 //! let walk = vm.shared(idle);

@@ -4,14 +4,14 @@
 //! what it may do ([`mode`](crate::sync::mode)); the borrow of [`Idle`] says what the thread may not do
 //! meanwhile: sleep.
 //!
-//! ```compile_fail
+//! ```compile_fail,E0599
 //! # use slat::*;
 //! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
 //! // A lockless walk cannot take anything away: it could not owe the flush.
 //! vm.lockless(idle).write_protect(Span::new(Gfn(0), Gfn(1)));
 //! # }
 //! ```
-//! ```compile_fail
+//! ```compile_fail,E0505
 //! # use slat::*;
 //! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
 //! let walk = vm.shared(idle);
