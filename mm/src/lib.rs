@@ -1,4 +1,4 @@
-//! A primary MMU in user space on real memory, for [slat](slat): mappings, demand paging, copy-on-write, huge
+//! A primary MMU in user space on real memory, for [`slat`]: mappings, demand paging, copy-on-write, huge
 //! pages, migration, and a notification with its reason before anything is taken away.
 //!
 //! ```

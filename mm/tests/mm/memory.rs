@@ -20,6 +20,11 @@ fn a_shared_file_is_one_memory_in_many_places() {
     machine.space.dontneed(&mut machine.idle, pages(0, 12)).unwrap();
     assert_eq!([1, 10, 11].map(|page| machine.get(page)), [5, 5, 6], "the file keeps what was written");
     assert_eq!(machine.space.migrate(&mut machine.idle, pages(0, 12)), Ok(0), "others may have it mapped");
+    machine.map(2, 1);
+    machine.put(2, 2);
+    assert_eq!(machine.space.migrate(&mut machine.idle, pages(0, 12)), Ok(1), "what is private moves alone");
+    machine.put(1, 7);
+    assert_eq!([1, 2, 10].map(|page| machine.get(page)), [7, 2, 7]);
     drop((child, file));
     assert!(machine.all_free());
 }
@@ -79,9 +84,10 @@ fn permissions_decide_who_may_fault() {
         machine.space.mmap(Place::Fixed(at(page)), PAGE_SIZE, prot, Backing::Anonymous).unwrap();
         for access in [Access::Read, Access::Write, Access::Fetch] {
             let found = machine.space.fault(&mut machine.idle, at(page), access);
-            match prot.allows(access) {
-                true => assert!(found.unwrap().writable || access != Access::Write),
-                false => assert_eq!(found, Err(MmError::Denied(at(page), access))),
+            if prot.allows(access) {
+                assert!(found.unwrap().writable || access != Access::Write);
+            } else {
+                assert_eq!(found, Err(MmError::Denied(at(page), access)));
             }
         }
     }
@@ -96,7 +102,7 @@ fn memory_that_runs_out_is_an_error_and_comes_back() {
     let space = AddressSpace::builder(&arena).build().unwrap();
     space.mmap(Place::Fixed(at(0)), 16 << 20, Prot::ReadWrite, Backing::Anonymous).unwrap();
     let write = |idle: &mut _, page| space.write(idle, at(page), &[1]);
-    let fits = (0..).take_while(|&page| write(&mut idle, page).is_ok()).count() as u64;
+    let fits = (0..4096).take_while(|&page| write(&mut idle, page).is_ok()).count() as u64;
     assert_eq!(fits, 1024 - 64, "all but the tables");
     assert_eq!(write(&mut idle, fits), Err(MmError::OutOfFrames(Level::K4)));
     assert_eq!(HostError::from(MmError::OutOfFrames(Level::K4)), HostError::NoMemory);
@@ -142,6 +148,32 @@ fn a_fork_that_fails_half_way_is_undone() {
         space.write(&mut idle, far(page), &[0]).unwrap();
     }
     assert_eq!(space.stats().cow_breaks, 0);
+}
+
+/// To unmap a part of a huge page takes a table; without one, nothing is unmapped and nobody is told.
+#[test]
+fn an_unmapping_that_cannot_split_changes_nothing() {
+    let mut machine = Machine::huge();
+    machine.map(0, 512);
+    machine.number(0, 512);
+    let arena = machine.arena.clone();
+    let hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::M2).ok()).collect();
+    // The same page of a file far and wide uses up what room for tables is left.
+    let file = File::zeroed(&machine.arena, PAGE_SIZE);
+    let full = (2..10_000).map(|page| Hva(page << 30)).find_map(|far| {
+        let backing = Backing::Shared { file: file.clone(), offset: 0 };
+        machine.space.mmap(Place::Fixed(far), PAGE_SIZE, Prot::Read, backing).unwrap();
+        machine.space.fault(&mut machine.idle, far, Access::Read).err()
+    });
+    assert_eq!(full, Some(MmError::OutOfTables));
+    let refused = machine.space.munmap(&mut machine.idle, pages(100, 10));
+    assert_eq!(refused, Err(MmError::OutOfTables));
+    assert!(machine.recorder.take().is_empty());
+    assert_eq!((machine.get(105), machine.look(105).unwrap().level), (105, Level::M2));
+    drop((hoard, file));
+    machine.space.munmap(&mut machine.idle, pages(100, 10)).unwrap();
+    assert_eq!((machine.look(105), machine.get(99), machine.get(110)), (None, 99, 110));
+    assert!(machine.all_free());
 }
 
 #[test]

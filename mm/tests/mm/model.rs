@@ -30,6 +30,13 @@ struct Page {
     own: Option<u64>,
 }
 
+impl Page {
+    /// Whether its file has no such page: a mapping that has grown.
+    fn is_past_end(&self) -> bool {
+        matches!(self.kind, Kind::Shared(index) | Kind::Private(index) if index >= PAGES)
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Map(u64, u64, Prot, u8),
@@ -119,14 +126,13 @@ impl World {
                 let free = (first..first + count).all(|page| !model.contains_key(&page));
                 assert_eq!(done.is_ok(), free, "{done:?}");
                 if free {
-                    for page in first..first + count {
-                        let kind = match kind {
-                            0 => Kind::Shared(page),
-                            1 => Kind::Private(page),
-                            _ => Kind::Anonymous,
-                        };
-                        model.insert(page, Page { prot, kind, own: None });
-                    }
+                    let kind = |page| match kind {
+                        0 => Kind::Shared(page),
+                        1 => Kind::Private(page),
+                        _ => Kind::Anonymous,
+                    };
+                    let fresh = |page| (page, Page { prot, kind: kind(page), own: None });
+                    model.extend((first..first + count).map(fresh));
                 }
             }
             Step::Unmap(first, count) => {
@@ -163,22 +169,7 @@ impl World {
                 let done = space.mremap(idle, pages(first, count), len * PAGE_SIZE, Place::Fixed(at(to)));
                 if let Ok(new) = done {
                     assert_eq!(new, pages(to, len));
-                    let last = model[&(first + count - 1)].clone();
-                    let kept = count.min(len);
-                    for page in 0..count {
-                        let moved = model.remove(&(first + page)).expect("one mapping covers it");
-                        if page < kept {
-                            assert!(model.insert(to + page, moved).is_none());
-                        }
-                    }
-                    for page in kept..len {
-                        let kind = match last.kind {
-                            Kind::Anonymous => Kind::Anonymous,
-                            Kind::Shared(index) => Kind::Shared(index + 1 + page - kept),
-                            Kind::Private(index) => Kind::Private(index + 1 + page - kept),
-                        };
-                        assert!(model.insert(to + page, Page { kind, own: None, ..last }).is_none());
-                    }
+                    remap(model, (first, count), (to, len));
                 }
             }
             Step::Migrate(first, count) => {
@@ -190,29 +181,27 @@ impl World {
             }
             Step::Forget if sides > 1 => drop(self.sides.pop()),
             Step::Fork | Step::Forget => {}
-            Step::GuestFault(page, write) => {
-                let (space, model) = &self.sides[0];
-                let access = if write { Access::Write } else { Access::Read };
-                let fault = Fault { gpa: Gfn(page).gpa(), access };
-                let done = self.vm.vcpu(VcpuId(0)).unwrap().fault(idle, fault);
-                let past_end =
-                    |page: &Page| matches!(page.kind, Kind::Shared(i) | Kind::Private(i) if i >= PAGES);
-                let allowed =
-                    model.get(&page).is_some_and(|page| page.prot.allows(access) && !past_end(page));
-                assert_eq!(done.is_ok(), allowed, "{done:?}");
-                let mapped = space.lookup(at(page), access);
-                assert!(!allowed || mapped.is_some_and(|page| page.writable || !write));
-            }
+            Step::GuestFault(page, write) => self.guest_fault(page, write),
         }
         coherent(&self.vm, &mut self.idle, PAGES);
+    }
+
+    fn guest_fault(&mut self, page: u64, write: bool) {
+        let (space, model) = &self.sides[0];
+        let access = if write { Access::Write } else { Access::Read };
+        let fault = Fault { gpa: Gfn(page).gpa(), access };
+        let done = self.vm.vcpu(VcpuId(0)).unwrap().fault(&mut self.idle, fault);
+        let allowed = model.get(&page).is_some_and(|page| page.prot.allows(access) && !page.is_past_end());
+        assert_eq!(done.is_ok(), allowed, "{done:?}");
+        let mapped = space.lookup(at(page), access);
+        assert!(!allowed || mapped.is_some_and(|page| page.writable || !write));
     }
 
     /// Every page of every side holds what the model says; then everything goes.
     fn finish(mut self) {
         for (space, model) in &self.sides {
             for (&number, page) in model {
-                let past_end = matches!(page.kind, Kind::Shared(i) | Kind::Private(i) if i >= PAGES);
-                if page.prot.allows(Access::Read) && !past_end {
+                if page.prot.allows(Access::Read) && !page.is_past_end() {
                     assert_eq!(get(space, &mut self.idle, number), self.value(page), "page {number}");
                 }
             }
@@ -224,15 +213,38 @@ impl World {
     }
 }
 
+/// What `mremap` does to the model.
+fn remap(model: &mut BTreeMap<u64, Page>, (first, count): (u64, u64), (to, len): (u64, u64)) {
+    let moved: Vec<Page> =
+        (first..first + count).map(|page| model.remove(&page).expect("one mapping covers it")).collect();
+    let last = moved[moved.len() - 1].clone();
+    let grown = (1..).map(|further| {
+        let kind = match last.kind {
+            Kind::Anonymous => Kind::Anonymous,
+            Kind::Shared(index) => Kind::Shared(index + further),
+            Kind::Private(index) => Kind::Private(index + further),
+        };
+        Page { kind, own: None, ..last }
+    });
+    for (page, contents) in (to..to + len).zip(moved.into_iter().chain(grown)) {
+        assert!(model.insert(page, contents).is_none(), "nothing was there");
+    }
+}
+
 /// Writes past the end of a file are refused; the model leaves them out.
 fn within_files(world: &World, side: u8, step: &Step) -> bool {
     let Step::Write(page, _) = step else { return true };
     let (_, model) = &world.sides[usize::from(side) % world.sides.len()];
-    !model.get(page).is_some_and(|page| matches!(page.kind, Kind::Shared(i) | Kind::Private(i) if i >= PAGES))
+    !model.get(page).is_some_and(Page::is_past_end)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, rng_seed: prop::test_runner::RngSeed::Fixed(1), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 100,
+        failure_persistence: None,
+        rng_seed: prop::test_runner::RngSeed::Fixed(1),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn memory_is_what_a_map_says_it_is(thp: bool, steps in prop::collection::vec(steps(), 1..80)) {

@@ -35,9 +35,9 @@ pub const fn bundled() -> &'static [Bundled] {
             bytes: include_bytes!("../../../traces/cc1.lackey.zst"),
         },
         Bundled {
-            name: "xz",
-            about: "xz -9 compresses text: random probes of hash tables of over 100 MiB",
-            bytes: include_bytes!("../../../traces/xz.lackey.zst"),
+            name: "sort",
+            about: "GNU sort sorts 66 MiB of long lines: few pages of code, data without locality",
+            bytes: include_bytes!("../../../traces/sort.lackey.zst"),
         },
     ]
 }

@@ -55,7 +55,9 @@ impl fmt::Display for Error {
 impl error::Error for Error {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Self::Open { source, .. } | Self::Read { source, .. } | Self::Compression { source, .. } => Some(source),
+            Self::Open { source, .. } | Self::Read { source, .. } | Self::Compression { source, .. } => {
+                Some(source)
+            }
             Self::Line { flaw, .. } => Some(flaw),
         }
     }

@@ -6,8 +6,8 @@
 //!                                                       S 1ffefff0,8     Store
 //!                                                       M 0421e0a0,4     Modify: load, then store
 //! ```
-//! 1. [`mod@source`] opens what the user names and undoes gzip or zstd, told by the first bytes, not by the name.
-//! 2. [`line`] judges one line: a record, something else, or a record that is garbled.
+//! 1. `source` opens what the user names and undoes gzip or zstd, told by the first bytes, not by the name.
+//! 2. `line` judges one line: a record, something else, or a record that is garbled.
 //! 3. [`Reader`] cuts a large buffer into lines and hands the records out in batches.
 //! 4. [`bundled`] are the traces that travel inside the library.
 //!

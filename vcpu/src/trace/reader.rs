@@ -153,16 +153,14 @@ impl Reader {
 
     fn skip_rest_of_line(&mut self) -> Result<(), Error> {
         loop {
-            match newline(&self.buffer[self.next..self.filled]) {
-                Some(len) => self.next += len + 1,
-                None => {
-                    self.next = self.filled;
-                    if self.refill()? {
-                        continue;
-                    }
-                }
+            if let Some(len) = newline(&self.buffer[self.next..self.filled]) {
+                self.next += len + 1;
+                return Ok(());
             }
-            return Ok(());
+            self.next = self.filled;
+            if !self.refill()? {
+                return Ok(());
+            }
         }
     }
 

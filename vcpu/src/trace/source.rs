@@ -50,7 +50,10 @@ impl<R: Read> Frames<R> {
         while !self.input.fill_buf()?.is_empty() {
             match self.frame.reset(&mut self.input) {
                 Ok(()) => return Ok(true),
-                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
                     let length = u64::from(length);
                     if io::copy(&mut self.input.by_ref().take(length), &mut io::sink())? < length {
                         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -79,15 +82,15 @@ impl<R: Read> Read for Frames<R> {
             if self.frame.can_collect() > 0 {
                 return self.frame.read(buffer);
             }
-            if !self.frame.is_finished() {
-                self.frame
-                    .decode_blocks(&mut self.input, BlockDecodingStrategy::UptoBlocks(1))
-                    .map_err(io::Error::other)?;
-            } else {
+            if self.frame.is_finished() {
                 self.verify()?;
                 if !self.next()? {
                     break;
                 }
+            } else {
+                self.frame
+                    .decode_blocks(&mut self.input, BlockDecodingStrategy::UptoBlocks(1))
+                    .map_err(io::Error::other)?;
             }
         }
         Ok(0)

@@ -81,3 +81,101 @@ impl Filter {
 pub fn pages(access: Access) -> std::ops::RangeInclusive<u64> {
     access.addr >> PAGE_SHIFT..=(access.addr + u64::from(access.size) - 1) >> PAGE_SHIFT
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    const PAGES: usize = 8;
+
+    /// A program with hot pages, cold pages and accesses across borders.
+    fn program() -> Vec<Access> {
+        let mut state = 1u64;
+        let mut random = move |limit: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % limit
+        };
+        let kinds = [Kind::Fetch, Kind::Load, Kind::Store, Kind::Modify];
+        (0..20_000)
+            .map(|_| {
+                let page = if random(4) == 0 { random(200) } else { random(10) };
+                let kind = kinds[random(4) as usize];
+                Access { addr: page << PAGE_SHIFT | random(4096), size: 1 + random(16) as u16, kind }
+            })
+            .collect()
+    }
+
+    fn reduce(all: &[Access]) -> Vec<Access> {
+        let mut filter = Filter::new(PAGES);
+        all.iter().copied().filter(|&access| filter.keep(access)).collect()
+    }
+
+    /// Pages in the order in which each is first needed in each way.
+    fn first_touches(all: &[Access]) -> Vec<(u64, u8)> {
+        let mut seen = HashSet::new();
+        let touches =
+            all.iter().flat_map(|&access| pages(access).map(move |page| (page, Rights::of(access.kind).0)));
+        touches.filter(|&touch| seen.insert(touch)).collect()
+    }
+
+    #[test]
+    fn the_order_of_first_touches_is_exact() {
+        let reads_and_writes = |all: &[Access]| {
+            let mut writable = HashSet::new();
+            first_touches(all)
+                .into_iter()
+                .filter(|&(page, rights)| {
+                    // A read of a page written before is the weaker kind: it may be dropped.
+                    if rights == Rights::WRITE.0 {
+                        writable.insert(page)
+                    } else {
+                        rights != 1 || !writable.contains(&page)
+                    }
+                })
+                .collect::<Vec<_>>()
+        };
+        let all = program();
+        let kept = reduce(&all);
+        assert!(kept.len() < all.len() * 3 / 4, "{} of {} kept", kept.len(), all.len());
+        assert_eq!(reads_and_writes(&kept), reads_and_writes(&all));
+    }
+
+    #[test]
+    fn reducing_twice_changes_nothing() {
+        let once = reduce(&program());
+        assert_eq!(reduce(&once), once);
+    }
+
+    #[test]
+    fn a_tlb_of_that_size_would_have_answered_what_is_dropped() {
+        let (mut filter, mut tlb) = (Filter::new(PAGES), Vec::<u64>::new());
+        for access in program() {
+            let kept = filter.keep(access);
+            for page in pages(access) {
+                if kept {
+                    tlb.retain(|&held| held != page);
+                    tlb.push(page);
+                    tlb.drain(..tlb.len().saturating_sub(PAGES));
+                } else {
+                    assert!(tlb.contains(&page));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn stronger_rights_are_kept_and_weaker_dropped() {
+        let at = |kind| Access { addr: 0x5000, size: 4, kind };
+        let all =
+            [Kind::Load, Kind::Load, Kind::Store, Kind::Modify, Kind::Load, Kind::Fetch, Kind::Store].map(at);
+        assert_eq!(reduce(&all), [Kind::Load, Kind::Store, Kind::Fetch].map(at));
+    }
+
+    #[test]
+    fn an_access_across_a_border_needs_both_pages() {
+        let load = |addr, size| Access { addr, size, kind: Kind::Load };
+        let all = [load(0x1000, 8), load(0x1ffc, 8), load(0x2000, 8), load(0x1ffc, 8)];
+        assert_eq!(reduce(&all), all[..2]);
+    }
+}

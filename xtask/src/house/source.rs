@@ -1,0 +1,90 @@
+//! Rust files, line by line, with code told from comments and text.
+
+use super::Finding;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// One file.
+pub struct Source {
+    /// Relative to the repository's root.
+    pub path: PathBuf,
+    /// Its lines, whole: what comments say is here.
+    pub lines: Vec<String>,
+    /// The same lines without comments and without the inside of string literals.
+    pub code: Vec<String>,
+}
+
+impl Source {
+    /// Takes a file's text apart.
+    pub fn new(path: impl Into<PathBuf>, text: &str) -> Self {
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let code = lines.iter().map(|line| code(line)).collect();
+        Self { path: path.into(), lines, code }
+    }
+
+    /// A finding at the line with this index.
+    pub fn finding(&self, index: usize, what: impl Into<String>) -> Finding {
+        Finding { path: self.path.clone(), line: index + 1, what: what.into() }
+    }
+
+    /// Whether `mark` stands on the line with this index, or on one of the `reach` lines before it.
+    pub fn marked(&self, index: usize, reach: usize, mark: &str) -> bool {
+        self.lines[index.saturating_sub(reach)..=index].iter().any(|line| line.contains(mark))
+    }
+}
+
+/// Every `.rs` file below `root`, except what is built.
+pub fn read_all(root: &Path) -> io::Result<Vec<Source>> {
+    let (mut folders, mut sources) = (vec![root.to_owned()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    folders.push(path);
+                }
+            } else if name.ends_with(".rs") {
+                let short = path.strip_prefix(root).unwrap_or(&path);
+                sources.push(Source::new(short, &fs::read_to_string(&path)?));
+            }
+        }
+    }
+    Ok(sources)
+}
+
+/// A line without its comment and without the inside of its string literals. Literals of several lines are not
+/// followed: such text is taken for code.
+fn code(line: &str) -> String {
+    let (mut code, mut in_text) = (String::new(), false);
+    let mut rest = line.chars().peekable();
+    while let Some(char) = rest.next() {
+        match char {
+            '\\' => _ = rest.next(),
+            '"' if !in_text && code.ends_with('\'') && rest.peek() == Some(&'\'') => {}
+            '"' => in_text = !in_text,
+            '/' if !in_text && rest.peek() == Some(&'/') => break,
+            _ if !in_text => code.push(char),
+            _ => {}
+        }
+    }
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_told_from_comments_and_text() {
+        let cases = [
+            ("let a = 1; // danger", "let a = 1; "),
+            ("/// danger {", ""),
+            (r#"print("danger { \" // not a comment", b);"#, "print(, b);"),
+            (r#"if c == '"' { danger {"#, "if c == '' { danger {"),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(code(line), expected, "{line}");
+        }
+    }
+}
