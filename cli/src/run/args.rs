@@ -24,6 +24,11 @@ pub struct Run {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub vcpus: Option<u32>,
 
+    /// Times that each trace is replayed, one after the other, by the same guest in the same memory
+    /// [default: 1, and 10 for the bundled traces]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub iterations: Option<u32>,
+
     /// Guest memory at most
     #[arg(short, long, value_name = "SIZE", default_value = "8G", value_parser = guest_size)]
     pub memory: u64,

@@ -31,8 +31,10 @@ pub fn start<'scope, F: Format>(
 ) -> Churn<'scope> {
     let stop = Arc::new(AtomicBool::new(false));
     let (rate, seed, unit) = (run.churn, run.seed, run.pages.largest().bytes());
+    // A vCPU that is told nothing would go on writing to what a snapshot shares: pages move, no more.
+    let snapshots = !run.sabotage_flushes;
     let stopped = stop.clone();
-    let thread = (rate > 0).then(|| scope.spawn(move || churn(machine, rate, seed, unit, &stopped)));
+    let thread = (rate > 0).then(|| scope.spawn(move || churn(machine, (rate, seed, unit), snapshots, &stopped)));
     Churn { stop, thread }
 }
 
@@ -49,7 +51,12 @@ impl Churn<'_> {
 }
 
 /// Moves pages of `unit` bytes: a part of a huge page could only be moved by splitting it.
-fn churn<F: Format>(machine: &Machine<F>, rate: u64, seed: u64, unit: u64, stop: &AtomicBool) {
+fn churn<F: Format>(
+    machine: &Machine<F>,
+    (rate, seed, unit): (u64, u64, u64),
+    snapshots: bool,
+    stop: &AtomicBool,
+) {
     let Some(mut idle) = Idle::take() else { return };
     let began = Instant::now();
     let (mut state, mut done) = (seed | 1, 0);
@@ -65,7 +72,7 @@ fn churn<F: Format>(machine: &Machine<F>, rate: u64, seed: u64, unit: u64, stop:
                 continue;
             }
             // Memory may be short, and then the page stays where it is: the guest comes first.
-            if done % SNAPSHOT == 0 {
+            if snapshots && done % SNAPSHOT == 0 {
                 let _ = machine.space.fork(&mut idle);
             } else {
                 let page = memory.start + state % (memory.len() / unit) * unit;

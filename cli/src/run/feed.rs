@@ -13,11 +13,17 @@ use std::thread::{self, JoinHandle};
 const BATCH: usize = 16 << 10;
 const UNDER_WAY: usize = 4;
 
-/// A trace that can be read.
+/// A trace that can be read, once or again and again.
 pub struct Source {
     name: String,
     reader: Reader,
+    /// Passes after the first, and how to begin one.
+    again: u32,
+    open: Box<dyn Fn() -> Result<Reader, trace::Error> + Send>,
 }
+
+/// Times that the bundled traces are replayed: they are short.
+const BUNDLED_PASSES: u32 = 10;
 
 /// What one vCPU replays, one trace after the other.
 pub type Jobs = Vec<Receiver<Arc<Vec<Access>>>>;
@@ -42,24 +48,41 @@ pub struct Totals {
 }
 
 /// Opens every trace, or the bundled ones where none is named.
-pub fn open(paths: &[String], strict: bool) -> Result<Vec<Source>, Error> {
+pub fn open(paths: &[String], strict: bool, passes: Option<u32>) -> Result<Vec<Source>, Error> {
     if paths.iter().filter(|path| *path == "-").count() > 1 {
         return Err(Error::Usage("standard input can be read once: `--trace -` is given more often".into()));
     }
+    if passes.is_some_and(|passes| passes > 1) && paths.iter().any(|path| path == "-") {
+        return Err(Error::Usage("standard input can be read once: it has no second iteration".into()));
+    }
     let mut sources = Vec::new();
     for path in paths {
-        let reader = match path.as_str() {
-            "-" => Reader::new("standard input", std::io::stdin())?,
-            path => Reader::open(path)?,
+        let file = path.clone();
+        let open = move || match file.as_str() {
+            "-" => Reader::new("standard input", std::io::stdin()),
+            path => Reader::open(path),
         };
-        sources.push(Source { name: path.clone(), reader: reader.strict(strict) });
+        sources.push(Source::new(path, strict, passes.unwrap_or(1), open)?);
     }
     if paths.is_empty() {
         for bundled in bundled() {
-            sources.push(Source { name: bundled.name.into(), reader: bundled.reader()?.strict(strict) });
+            let passes = passes.unwrap_or(BUNDLED_PASSES);
+            sources.push(Source::new(bundled.name, strict, passes, || bundled.reader())?);
         }
     }
     Ok(sources)
+}
+
+impl Source {
+    fn new(
+        name: &str,
+        strict: bool,
+        passes: u32,
+        open: impl Fn() -> Result<Reader, trace::Error> + Send + 'static,
+    ) -> Result<Self, Error> {
+        let open = move || Ok(open()?.strict(strict));
+        Ok(Self { name: name.into(), reader: open()?, again: passes - 1, open: Box::new(open) })
+    }
 }
 
 /// Starts reading. With as many vCPUs as traces or more, vCPU n replays trace n modulo their number; with fewer,
@@ -84,15 +107,24 @@ pub fn start(sources: Vec<Source>, vcpus: usize) -> (Vec<Jobs>, Feeds) {
 
 /// Reads one trace to its end, or until nobody listens any more.
 fn read(source: Source, listeners: &[SyncSender<Arc<Vec<Access>>>]) -> Result<Fed, trace::Error> {
-    let Source { name, mut reader } = source;
+    let Source { name, mut reader, mut again, open } = source;
+    let mut fed = Fed { name, lines: 0, skipped: 0, garbled: 0 };
     loop {
         let mut batch = Vec::with_capacity(BATCH);
         let more = reader.fill(&mut batch, BATCH);
         let batch = Arc::new(batch);
         let listening = listeners.iter().filter(|listener| listener.send(batch.clone()).is_ok()).count();
-        if more? == 0 || listening == 0 {
-            return Ok(Fed { name, lines: reader.lines(), skipped: reader.skipped(), garbled: reader.garbled() });
+        if more? > 0 && listening > 0 {
+            continue;
         }
+        fed.lines += reader.lines();
+        fed.skipped += reader.skipped();
+        fed.garbled += reader.garbled();
+        if again == 0 || listening == 0 {
+            return Ok(fed);
+        }
+        again -= 1;
+        reader = open()?;
     }
 }
 

@@ -44,7 +44,7 @@ impl Run {
     }
 
     fn run_in<F: Format>(&self) -> Result<ExitCode, Error> {
-        let sources = feed::open(&self.trace, self.strict)?;
+        let sources = feed::open(&self.trace, self.strict, self.iterations)?;
         let vcpus = self.vcpus.unwrap_or(sources.len() as u32);
         let machine = Machine::<F>::new(self, vcpus)?;
         let began = Instant::now();
