@@ -1,15 +1,16 @@
-//! What a vCPU remembers of its last fault: the memslot, and the leaf table.
+//! What a vCPU remembers of its last fault: the memslot, the leaf table, and the table above it.
 //!
 //! Two words, which every fault loads anyway, say whether the memory is still true:
 //!
 //! * the **generation** of the slot set: while it stands, the slot is the published one;
 //! * **W** ([`crate::notify::active`]): while it has not moved since it was seen with nobody active, no
 //!   invalidation has begun. A table is unhooked, and a slot set published, inside an invalidation only. So
-//!   the leaf table is still linked, the slot still published, and the newest hole that a fault may fill is
+//!   tables found are still linked, the slot still published, and the newest hole that a fault may fill is
 //!   still the same. The load is made inside a section: whoever unhooks the table after it waits for that section.
 //!
-//! Faults come in neighbourhoods, so the walk is often skipped. Only tables whose frames all belong to the slot
-//! are remembered: then one comparison finds table and slot at once.
+//! Faults come in neighbourhoods, so most of the walk is often skipped: all of it inside 2 MiB, the upper levels
+//! inside 1 GiB, like the paging-structure caches of hardware. Only leaf tables whose frames all belong to the
+//! slot are remembered: then one comparison finds table and slot at once.
 
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::Host;
@@ -19,7 +20,7 @@ use crate::sync::readside::Seat;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
 use crate::table::memory::Node;
-use crate::table::radix::At;
+use crate::table::radix::{At, Radix};
 use crate::vm::Vm;
 
 /// See the module's header.
@@ -32,6 +33,9 @@ pub(crate) struct Memo {
     /// The leaf table, and the number of its first frame over 512; no frame has [`NO_TABLE`].
     table: Node,
     tag: u64,
+    /// The table above it, or another of that level, in the same way.
+    parent: Node,
+    parent_tag: u64,
     /// The frames of the slot whose whole leaf table belongs to it, if it is writable.
     inner: Span<Gfn>,
     slot: Slot,
@@ -56,6 +60,8 @@ impl Memo {
             newest: Stamp::NEVER.newest(),
             table: Node::dangling(),
             tag: NO_TABLE,
+            parent: Node::dangling(),
+            parent_tag: NO_TABLE,
             inner: nothing.gfns,
             slot: nothing,
             generation: 0,
@@ -81,8 +87,15 @@ impl Memo {
             if !self.inner.contains(gfn) {
                 return None;
             }
-            // SAFETY: the caller's word.
-            self.table = unsafe { vm.radix.leaf_table(&vm.host, gfn) }?;
+            let parent_tag = gfn.0 >> Level::G1.shift();
+            if parent_tag != self.parent_tag {
+                let root = (vm.radix.root, Level(F::LEVELS));
+                // SAFETY: the caller's word.
+                self.parent = unsafe { Radix::<F>::table(&vm.host, root, gfn, Level::M2) }?;
+                self.parent_tag = parent_tag;
+            }
+            // SAFETY: the caller's word; the parent is linked, now or since W has not moved.
+            self.table = unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) }?;
             self.tag = tag;
         }
         // SAFETY: the table is linked, now or since W has not moved, and stays allocated for the section.
@@ -98,7 +111,8 @@ impl Memo {
         let stamp = active.stamp();
         let holds = stamp.is_quiet() && self.generation == active.generation() && active.stamp() == stamp;
         if holds {
-            (self.stamp, self.newest, self.tag) = (stamp, stamp.newest(), NO_TABLE);
+            (self.stamp, self.newest) = (stamp, stamp.newest());
+            (self.tag, self.parent_tag) = (NO_TABLE, NO_TABLE);
         }
         holds
     }

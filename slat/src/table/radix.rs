@@ -59,23 +59,28 @@ impl<F: Format> Radix<F> {
         }
     }
 
-    /// The leaf table of `gfn`, if there is one: the same way down, for those who want nothing else.
+    /// The table of `level` that serves `gfn`, if there is one, from `top`, a table of a higher level or the root:
+    /// the same way down, for those who want nothing else.
     ///
     /// # Safety
-    /// As [`descend`](Self::descend).
+    /// As [`descend`](Self::descend); `top` serves `gfn` and is linked.
     #[inline(always)]
-    pub(crate) unsafe fn leaf_table<M: TableMemory>(&self, memory: &M, gfn: Gfn) -> Option<Node> {
-        let mut node = self.root;
-        let mut level = Level(F::LEVELS);
-        while level > Level::K4 {
+    pub(crate) unsafe fn table<M: TableMemory>(
+        memory: &M,
+        (top, top_level): (Node, Level),
+        gfn: Gfn,
+        level: Level,
+    ) -> Option<Node> {
+        let (mut node, mut at) = (top, top_level);
+        while at > level {
             // SAFETY: as in `descend`.
-            let word = unsafe { &node.entries()[F::index(gfn, level)] }.load();
-            if !F::is_table(word, level) {
+            let word = unsafe { &node.entries()[F::index(gfn, at)] }.load();
+            if !F::is_table(word, at) {
                 return None;
             }
             // SAFETY: a link of this table, read in the section.
             node = unsafe { Node::follow(memory, F::pfn(word)) };
-            level = level.down();
+            at = at.down();
         }
         Some(node)
     }
