@@ -114,6 +114,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         self.fault_in_full(idle, fault)
     }
 
+    #[cold]
     #[inline(never)]
     fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
         let mut patience = Patience::default();

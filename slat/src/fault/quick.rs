@@ -32,6 +32,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     /// The same behind the lock of a baseline policy, or with a fence where barriers are symmetric.
+    #[cold]
     #[inline(never)]
     fn quick_otherwise(&mut self, fault: Fault) -> bool {
         let gate = self.vm.lock.enter::<Shared>(&self.vm.reads, self.seat.seat());

@@ -83,7 +83,7 @@ impl Vcpu for Thread<'_> {
     #[inline]
     fn fault(&mut self, gfn: Gfn) -> bool {
         let fault = Fault { gpa: gfn.gpa(), access: Access::Write };
-        self.vcpu.fault(&mut self.idle, fault) == Ok(Done::Mapped(Level::K4))
+        matches!(self.vcpu.fault(&mut self.idle, fault), Ok(Done::Mapped(_)))
     }
 
     fn clear(&mut self, gfns: Span<Gfn>) {
