@@ -5,7 +5,7 @@
 //! | [`Why`] | the reasons |
 //! | [`plan`] | reason × leaf → the least drastic edit |
 //! | [`Invalidation`] | begin, edit, flush, (the host changes), end: a guard |
-//! | [`active`] | how faults and invalidations that race are told apart; the protocol |
+//! | `active` | how faults and invalidations that race are told apart; the protocol |
 //!
 //! A primary MMU that serves several VMs (or devices) talks to each through [`SecondaryMmu`].
 

@@ -5,7 +5,7 @@
 //! hva range ──by_hva──▶ slots ──▶ gfns   notify; slots may overlap here (aliases)
 //! id ──by_id──▶ slot                    slot operations
 //! ```
-//! All three are copy-on-write B+trees ([`tree`]). A **set** is their three roots. There are two sets, as in the
+//! All three are copy-on-write B+trees (`tree`). A **set** is their three roots. There are two sets, as in the
 //! seed: the published one, and the one that the next transaction writes; they share every node that the
 //! transaction did not touch, so a change costs O(log n) whatever the number of slots. Readers hold a section of
 //! the read side, never block, and see the old set or the new one, never a mixture.

@@ -107,6 +107,14 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
     const PRESENT: u64;
     /// The bits that hold the frame's address.
     const ADDRESS: u64;
+    /// Set in a leaf: hardware lets stores through.
+    const WRITE: u64;
+    /// Set in a leaf, in a bit that hardware ignores: the host allowed writes when the leaf was made.
+    const HOST_WRITE: u64;
+    /// Set by the walker in every entry that it goes through.
+    const ACCESSED: u64;
+    /// Set by the walker in a leaf that it stores through.
+    const DIRTY: u64;
 
     /// A link to the table in frame `pfn`. Links allow everything; leaves decide.
     fn link(pfn: Pfn) -> Word;
@@ -114,21 +122,44 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
     fn leaf(leaf: &Leaf, level: Level) -> Word;
     /// What a present leaf says. Meaningless for other words.
     fn read_leaf(word: Word) -> Leaf;
-    /// Whether the hardware lets stores through this present leaf.
-    fn writable(word: Word) -> bool;
-    /// Whether the host allowed writes when this present leaf was made.
-    fn host_writable(word: Word) -> bool;
-    /// The leaf with its write permission given or taken; all else, Dirty included, stays.
-    fn set_writable(word: Word, on: bool) -> Word;
-    /// The leaf as it is after the host withdrew write permission.
-    fn write_withdrawn(word: Word) -> Word;
-    /// Bits that a walker sets in a leaf that it uses: Accessed, and Dirty for a store.
-    fn touch(access: Access) -> u64;
-    /// The Accessed bit of a link, or zero where links have none.
-    fn touch_link() -> u64;
-
     /// Guest frames that a table of this format can map: `1 << FRAME_BITS`.
     const FRAME_BITS: u32 = Self::LEVELS as u32 * INDEX_BITS;
+
+    /// Whether the hardware lets stores through this present leaf.
+    #[inline(always)]
+    fn writable(word: Word) -> bool {
+        word.0 & Self::WRITE != 0
+    }
+
+    /// Whether the host allowed writes when this present leaf was made.
+    #[inline(always)]
+    fn host_writable(word: Word) -> bool {
+        word.0 & Self::HOST_WRITE != 0
+    }
+
+    /// The leaf with its write permission given or taken; all else, Dirty included, stays.
+    #[inline(always)]
+    fn set_writable(word: Word, on: bool) -> Word {
+        Word(word.0 & !Self::WRITE | if on { Self::WRITE } else { 0 })
+    }
+
+    /// The leaf as it is after the host withdrew write permission.
+    #[inline(always)]
+    fn write_withdrawn(word: Word) -> Word {
+        Word(word.0 & !(Self::WRITE | Self::HOST_WRITE))
+    }
+
+    /// Bits that a walker sets in a leaf that it uses: Accessed, and Dirty for a store.
+    #[inline(always)]
+    fn touch(access: Access) -> u64 {
+        Self::ACCESSED | if access == Access::Write { Self::DIRTY } else { 0 }
+    }
+
+    /// Bits that a walker sets in a link that it follows.
+    #[inline(always)]
+    fn touch_link() -> u64 {
+        Self::ACCESSED
+    }
 
     /// Whether a word found at `level` links a lower table.
     #[inline(always)]
@@ -160,6 +191,6 @@ pub(crate) const fn assert_format<F: Format>() {
     assert!(F::LEVELS >= 2 && F::LEVELS <= 5, "the walker's stack holds five levels");
     assert!(F::MAX_LEAF.0 < F::LEVELS, "the root maps nothing itself");
     assert!(F::TABLE_BITS & !F::TABLE_MASK == 0 && F::TABLE_BITS & F::PRESENT != 0);
-    assert!(F::ADDRESS & (F::PRESENT | F::TABLE_MASK) == 0);
+    assert!(F::ADDRESS & (F::PRESENT | F::TABLE_MASK | F::WRITE | F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0);
     assert!(F::PRESENT & !super::entry::ALWAYS_CLEAR == 0, "an absent word must be absent to the hardware");
 }

@@ -1,10 +1,10 @@
 //! Page tables: one walker, generic in format and mode; formats are one small file each.
 //!
-//! Start with [`format`] (what a format must say), then [`entry`] (what an entry can be), then [`walk`].
+//! Start with [`mod@format`] (what a format must say), then [`entry`] (what an entry can be), then [`walk`].
 //!
 //! | file | idea |
 //! |---|---|
-//! | [`format`], [`formats`] | geometry, encode, decode; EPT, NPT, the host's own |
+//! | [`mod@format`], [`formats`] | geometry, encode, decode; EPT, NPT, the host's own |
 //! | [`entry`] | the atomic cell; holes that carry versions; frozen; retired |
 //! | [`walk`] | an open walk, in one of three modes |
 //! | `radix`, `cursor` | the way down, and the way along a range |

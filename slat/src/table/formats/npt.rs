@@ -39,6 +39,10 @@ impl<const LEVELS: u8> Format for Npt<LEVELS> {
     const TABLE_BITS: u64 = PRESENT;
     const PRESENT: u64 = PRESENT;
     const ADDRESS: u64 = ADDRESS;
+    const WRITE: u64 = WRITE;
+    const HOST_WRITE: u64 = HOST_WRITE;
+    const ACCESSED: u64 = ACCESSED;
+    const DIRTY: u64 = DIRTY;
 
     #[inline(always)]
     fn link(pfn: Pfn) -> Word {
@@ -72,36 +76,6 @@ impl<const LEVELS: u8> Format for Npt<LEVELS> {
             accessed: has(ACCESSED),
             dirty: has(DIRTY),
         }
-    }
-
-    #[inline(always)]
-    fn writable(word: Word) -> bool {
-        word.0 & WRITE != 0
-    }
-
-    #[inline(always)]
-    fn host_writable(word: Word) -> bool {
-        word.0 & HOST_WRITE != 0
-    }
-
-    #[inline(always)]
-    fn set_writable(word: Word, on: bool) -> Word {
-        Word(word.0 & !WRITE | when(on, WRITE))
-    }
-
-    #[inline(always)]
-    fn write_withdrawn(word: Word) -> Word {
-        Word(word.0 & !(WRITE | HOST_WRITE))
-    }
-
-    #[inline(always)]
-    fn touch(access: Access) -> u64 {
-        ACCESSED | when(matches!(access, Access::Write), DIRTY)
-    }
-
-    #[inline(always)]
-    fn touch_link() -> u64 {
-        ACCESSED
     }
 }
 
