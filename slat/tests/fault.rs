@@ -65,7 +65,10 @@ fn outcomes_mapped_spurious_mmio() {
     assert_eq!(vcpu.fault(&mut idle, at(64, Access::Read)), Ok(Done::Mmio), "past the slot");
     assert_eq!(vcpu.fault(&mut idle, at(1 << 40, Access::Read)), Ok(Done::Mmio), "past the format");
     let stats = vm.stats();
-    assert_eq!((stats.mapped_faults, stats.spurious_faults, stats.mmio_faults, stats.leaves[0]), (1, 1, 2, 1));
+    assert_eq!(
+        (stats.mapped_faults, stats.spurious_faults, stats.mmio_faults, stats.leaves[0]),
+        (1, 1, 2, 1)
+    );
     assert!(vm.vcpu(VcpuId(1)).is_none(), "one holder");
     assert!(vm.vcpu(VcpuId(2)).is_none(), "the VM has two");
 }
@@ -109,7 +112,8 @@ fn a_tracked_write_gets_its_permission_back_without_the_host() {
     let debt = vm.write_protect(&mut idle, Span::new(Gfn(1), Gfn(3)));
     assert_eq!(debt.pages(), 2);
     assert!(debt.settle());
-    let writable = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).unwrap().leaf.perms.allows(Access::Write);
+    let writable =
+        |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).unwrap().leaf.perms.allows(Access::Write);
     assert_eq!([0, 1, 2, 3].map(|gfn| writable(&mut idle, gfn)), [true, false, false, true]);
     vm.host().shift.store(1000, SeqCst); // asking it would show
     assert_eq!(vcpu.fault(&mut idle, at(1, Access::Write)), Ok(Done::Fixed));

@@ -16,7 +16,9 @@ use crate::tlb::Tlb;
 use crate::walker::walk;
 use crate::window::Window;
 use hdrhistogram::Histogram;
-use slat::{Access, Done, Fault, FaultError, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Pfn, Span, Translations, Vcpu};
+use slat::{
+    Access, Done, Fault, FaultError, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Pfn, Span, Translations, Vcpu,
+};
 use std::time::Instant;
 
 /// One software vCPU, for the thread that runs it.
@@ -96,7 +98,8 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
                         guest.answer(&mut self.caches);
                     }
                     // From here to the end of the step, what the caches hold may be used.
-                    let mut core = Core { vm, caches: &mut self.caches, window: self.window, root: self.root };
+                    let mut core =
+                        Core { vm, caches: &mut self.caches, window: self.window, root: self.root };
                     match program.step(&mut core) {
                         Ok(Step::Next) => {}
                         Ok(Step::Stop) => return Exit::Stopped,
@@ -184,7 +187,8 @@ impl<F: Format, H: Host> Core<'_, F, H> {
         } else {
             // SAFETY: in guest mode, and no answer has been given since the step began; flushes that were
             // answered before have emptied the caches of what they covered.
-            let found = unsafe { walk::<F, H>(self.vm.host(), self.root, &mut self.caches.psc, gpa, access) }?;
+            let found =
+                unsafe { walk::<F, H>(self.vm.host(), self.root, &mut self.caches.psc, gpa, access) }?;
             self.caches.tlb.insert(gfn, found);
             found
         };

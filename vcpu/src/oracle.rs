@@ -63,7 +63,12 @@ impl Oracle {
     /// Remembers `budget` pages at most.
     pub fn new(budget: usize) -> Self {
         let budget = budget.min(u32::MAX as usize);
-        Self { pages: Vec::new(), index: HashMap::default(), budget, recent: Box::new([(NOWHERE, 0); RECENT]) }
+        Self {
+            pages: Vec::new(),
+            index: HashMap::default(),
+            budget,
+            recent: Box::new([(NOWHERE, 0); RECENT]),
+        }
     }
 
     /// The guest has stored `bytes` at `gpa`.

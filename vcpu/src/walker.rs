@@ -66,7 +66,12 @@ fn touched(entry: &Entry, word: Word, bits: u64) -> bool {
 
 /// # Safety
 /// As [`walk`].
-unsafe fn entry_of<'a, F: Format, M: TableMemory>(memory: &M, table: Pfn, gpa: Gpa, level: Level) -> &'a Entry {
+unsafe fn entry_of<'a, F: Format, M: TableMemory>(
+    memory: &M,
+    table: Pfn,
+    gpa: Gpa,
+    level: Level,
+) -> &'a Entry {
     let page: NonNull<Entry> = memory.at(table).cast();
     // SAFETY: a table page holds 512 entries; it is allocated, says the caller.
     unsafe { page.add(F::index(gpa.gfn(), level)).as_ref() }

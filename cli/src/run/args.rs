@@ -161,7 +161,8 @@ fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
 fn region(text: &str) -> Result<Declared, String> {
     let (start, bytes) = text.split_once('+').ok_or("a region is START+SIZE, such as 0x4000000+16M")?;
     let digits = start.strip_prefix("0x").unwrap_or(start);
-    let start = u64::from_str_radix(digits, 16).map_err(|_| format!("`{start}` is no hexadecimal address"))?;
+    let start =
+        u64::from_str_radix(digits, 16).map_err(|_| format!("`{start}` is no hexadecimal address"))?;
     let bytes = size(bytes)?;
     if bytes == 0 {
         return Err("a region has at least one byte".into());

@@ -148,7 +148,11 @@ impl Report {
 
     fn page(&self, out: &mut impl Write) -> std::io::Result<()> {
         let Self { faults, fault_ns, tlb, flushes, mapped, .. } = self;
-        writeln!(out, "guest     {} on {} vCPUs, {} memslots, {}", self.traces, self.vcpus, self.slots, self.format)?;
+        writeln!(
+            out,
+            "guest     {} on {} vCPUs, {} memslots, {}",
+            self.traces, self.vcpus, self.slots, self.format
+        )?;
         writeln!(
             out,
             "trace     {} lines, {} of them no accesses, {} garbled",
@@ -166,7 +170,11 @@ impl Report {
             "faults    {}: {} mapped, {} permission, {} spurious, {} mmio; {} retries",
             faults.total, faults.map, faults.permission, faults.spurious, faults.mmio, faults.retry
         )?;
-        writeln!(out, "          p50 {} ns, p99 {} ns, p99.9 {} ns", fault_ns.p50, fault_ns.p99, fault_ns.p999)?;
+        writeln!(
+            out,
+            "          p50 {} ns, p99 {} ns, p99.9 {} ns",
+            fault_ns.p50, fault_ns.p99, fault_ns.p999
+        )?;
         writeln!(
             out,
             "tlb       {:.3}% of {} look-ups hit",

@@ -189,9 +189,8 @@ impl Active {
         let mut patience = Patience::default();
         let slot = loop {
             // ORDER(active): Acquire takes over from the last user's Release.
-            let free = self.slots.iter().find(|slot| {
-                !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire)
-            });
+            let free =
+                self.slots.iter().find(|slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire));
             match free {
                 Some(slot) => break &slot.0,
                 None => patience.wait(),
@@ -286,7 +285,10 @@ mod tests {
         assert!(active.unflushed(a.version, b.version) && !active.unflushed(b.version, b.version));
         assert!(active.unflushed_over(gfns(5, 6), b.version), "a covers it");
         assert!(!active.unflushed_over(gfns(15, 16), b.version), "a does not");
-        assert!(active.unflushed_over(gfns(15, 16), a.version), "b invalidates host addresses: may be anywhere");
+        assert!(
+            active.unflushed_over(gfns(15, 16), a.version),
+            "b invalidates host addresses: may be anywhere"
+        );
         a.flushed();
         assert!(!active.unflushed(a.version, b.version));
     }

@@ -80,7 +80,9 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     fn edit<'i>(&'i self, idle: &'i mut Idle, parts: Option<&[Span<Gfn>]>) -> FlushDebt<'i> {
         let mut owed = Owed::default();
         match self.vm.lock.policy() {
-            MmuLock::None => self.edit_in(&Walk::<F, H, Shared>::on_any_seat(self.vm, idle), parts, &mut owed),
+            MmuLock::None => {
+                self.edit_in(&Walk::<F, H, Shared>::on_any_seat(self.vm, idle), parts, &mut owed)
+            }
             _ => self.edit_in(&Walk::<F, H, Exclusive>::on_any_seat(self.vm, idle), parts, &mut owed),
         }
         FlushDebt::new(self.vm, owed, Some(&self.ticket))

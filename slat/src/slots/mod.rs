@@ -155,11 +155,7 @@ impl core::fmt::Debug for SlotSets {
 impl SlotSets {
     pub(crate) fn new() -> Self {
         let trees = Trees { by_gfn: Tree::new(), by_hva: Tree::new(), by_id: Tree::new() };
-        let set = Set {
-            by_gfn: trees.by_gfn.root(),
-            by_hva: trees.by_hva.root(),
-            by_id: trees.by_id.root(),
-        };
+        let set = Set { by_gfn: trees.by_gfn.root(), by_hva: trees.by_hva.root(), by_id: trees.by_id.root() };
         Self {
             sets: [UnsafeCell::new(set), UnsafeCell::new(set)],
             published: AtomicU64::new(0),

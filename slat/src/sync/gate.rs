@@ -66,7 +66,9 @@ impl Lock {
     #[inline(always)]
     pub(crate) fn enter<'g, M: Mode>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Gate<'g> {
         let held = match (self.policy, M::SIDE) {
-            (MmuLock::None, _) | (_, Side::Neither) => Held::Section { _section: reads.enter_outermost(seat) },
+            (MmuLock::None, _) | (_, Side::Neither) => {
+                Held::Section { _section: reads.enter_outermost(seat) }
+            }
             (MmuLock::ReadWrite, Side::Read) => {
                 self.rwlock.lock_shared();
                 Held::Read(&self.rwlock)

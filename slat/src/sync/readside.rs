@@ -16,7 +16,9 @@
 //! The upper count wraps, which is harmless: a writer that happens to see the same odd word again waits on.
 
 use super::barrier::Barrier;
-use super::prim::{Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, compiler_fence};
+use super::prim::{
+    Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, compiler_fence,
+};
 use super::tally::{Count, Tally};
 use alloc::boxed::Box;
 
@@ -65,8 +67,8 @@ impl ReadSide {
         let seat = &self.seats.get(index)?.0;
         // ORDER(seat): Acquire takes over from the last holder's Release in `Borrowed::drop`, so its plain
         // word is continued, not begun again.
-        let won = !seat.taken.load(Relaxed)
-            && seat.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
+        let won =
+            !seat.taken.load(Relaxed) && seat.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
         won.then_some(Borrowed(seat))
     }
 

@@ -41,7 +41,15 @@ impl<'w, F: Format, M: TableMemory> Cursor<'w, F, M> {
     pub(crate) unsafe fn new(radix: &'w Radix<F>, memory: &'w M, span: Span<Gfn>) -> Self {
         let span = span.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         let top = Level(F::LEVELS);
-        Self { radix, memory, span, path: [radix.root; 6], level: top, next: span.start.base(top), last: None }
+        Self {
+            radix,
+            memory,
+            span,
+            path: [radix.root; 6],
+            level: top,
+            next: span.start.base(top),
+            last: None,
+        }
     }
 
     /// Back to the root, to go on at the entry visited last.

@@ -191,6 +191,8 @@ pub(crate) const fn assert_format<F: Format>() {
     assert!(F::LEVELS >= 2 && F::LEVELS <= 5, "the walker's stack holds five levels");
     assert!(F::MAX_LEAF.0 < F::LEVELS, "the root maps nothing itself");
     assert!(F::TABLE_BITS & !F::TABLE_MASK == 0 && F::TABLE_BITS & F::PRESENT != 0);
-    assert!(F::ADDRESS & (F::PRESENT | F::TABLE_MASK | F::WRITE | F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0);
+    assert!(
+        F::ADDRESS & (F::PRESENT | F::TABLE_MASK | F::WRITE | F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0
+    );
     assert!(F::PRESENT & !super::entry::ALWAYS_CLEAR == 0, "an absent word must be absent to the hardware");
 }

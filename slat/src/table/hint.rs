@@ -41,9 +41,7 @@ impl Hint {
     pub(crate) fn put(&self, slot: &Slot, generation: u64) {
         let before = self.sequence.load(Relaxed);
         // ORDER(hint): claims the hint; Acquire keeps the fields below it.
-        if before & 1 == 1
-            || self.sequence.compare_exchange(before, before + 1, Acquire, Relaxed).is_err()
-        {
+        if before & 1 == 1 || self.sequence.compare_exchange(before, before + 1, Acquire, Relaxed).is_err() {
             return;
         }
         // ORDER(hint): the odd number before the fields, for readers on machines that reorder stores.

@@ -33,12 +33,7 @@ pub(crate) struct Owed {
 
 impl Default for Owed {
     fn default() -> Self {
-        Self {
-            gfns: Span::new(Gfn(0), Gfn(0)),
-            edits: 0,
-            pages: 0,
-            unlinked: Unlinked::default(),
-        }
+        Self { gfns: Span::new(Gfn(0), Gfn(0)), edits: 0, pages: 0, unlinked: Unlinked::default() }
     }
 }
 

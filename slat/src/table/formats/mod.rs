@@ -28,7 +28,11 @@ mod tests {
         assert_eq!(word.kind::<F>(level), Kind::Leaf);
         assert_eq!(F::writable(word), leaf.perms.allows(Access::Write));
         assert!(!F::writable(F::set_writable(word, false)));
-        assert_eq!(F::set_writable(F::set_writable(word, false), F::writable(word)), word, "Dirty and all stay");
+        assert_eq!(
+            F::set_writable(F::set_writable(word, false), F::writable(word)),
+            word,
+            "Dirty and all stay"
+        );
         let withdrawn = F::read_leaf(F::write_withdrawn(word));
         assert!(!withdrawn.host_writable && !withdrawn.perms.allows(Access::Write));
         let touched = F::read_leaf(Word(word.0 | F::touch(Access::Write)));
