@@ -3,9 +3,12 @@
 //! `cargo run -p slat --example embed`
 
 use slat::table::formats::Ept4;
-use slat::*;
+use slat::{
+    Access, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Slot, SlotId,
+    Span, TableMemory, Translations, VcpuId, Vm, Why,
+};
 
-/// REPLACE: your memory. Here host address 0x1_0000_0000 + x is frame 0x9000 + x / 4096, for ever.
+/// REPLACE: your memory. Here host address `0x1_0000_0000` + x is frame 0x9000 + x / 4096, for ever.
 struct Machine;
 
 const RAM: Hva = Hva(0x1_0000_0000);

@@ -81,7 +81,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         let mut owed = Owed::default();
         match self.vm.lock.policy() {
             MmuLock::None => {
-                self.edit_in(&Walk::<F, H, Shared>::on_any_seat(self.vm, idle), parts, &mut owed)
+                self.edit_in(&Walk::<F, H, Shared>::on_any_seat(self.vm, idle), parts, &mut owed);
             }
             _ => self.edit_in(&Walk::<F, H, Exclusive>::on_any_seat(self.vm, idle), parts, &mut owed),
         }

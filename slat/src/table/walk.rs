@@ -114,7 +114,11 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         while let Some(step) = cursor.next() {
             match step.at.word.kind::<F>(step.at.level) {
                 Kind::Leaf => {
-                    visit(Mapping { gfns: step.gfns, level: step.at.level, leaf: F::read_leaf(step.at.word) })
+                    visit(Mapping {
+                        gfns: step.gfns,
+                        level: step.at.level,
+                        leaf: F::read_leaf(step.at.word),
+                    });
                 }
                 Kind::Retired => cursor.restart(),
                 Kind::Table(_) | Kind::Hole(_) | Kind::Frozen(_) => {}
