@@ -1,0 +1,107 @@
+//! The claim of the engine, step by step and without a race: after the host has moved a page, a vCPU that has it
+//! cached reads the new frame. The negative control is the same with the flush left out: the vCPU's TLB holds on to
+//! the old frame, which is poisoned by then, and the oracle says so. Every time.
+
+use slat::table::formats::{Ept4, Npt4};
+use slat::*;
+use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
+use slat_vcpu::cpu::{Core, Program, Step};
+use slat_vcpu::oracle::{Oracle, Verdict};
+use slat_vcpu::{Cpu, Exit, Window};
+use std::sync::Arc;
+
+const HVA: Hva = Hva(1 << 40);
+const AT: Gpa = Gpa(0x3_0008);
+
+/// Writes a word once, then reads it each time that it is run.
+struct Reader {
+    oracle: Oracle,
+    written: bool,
+    verdict: Option<Verdict>,
+}
+
+impl Program for Reader {
+    fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
+        if !self.written {
+            core.store(AT, b"precious")?;
+            self.oracle.wrote(AT, b"precious");
+            self.written = true;
+        }
+        let mut bytes = [0; 8];
+        core.load(AT, &mut bytes)?;
+        self.verdict = Some(self.oracle.check(AT, &bytes));
+        Ok(Step::Stop)
+    }
+}
+
+/// What the guest reads before and after `change`.
+fn around<F: Format>(
+    sabotage: bool,
+    thp: bool,
+    change: impl Fn(&AddressSpace, &mut Idle),
+) -> (Verdict, Verdict) {
+    let mut idle = Idle::take().unwrap();
+    let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
+    let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
+    space.mmap(Place::Fixed(HVA), 4 << 20, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    let builder = Vm::<F, _>::builder(HostView::new(&space)).vcpus(1);
+    let builder = if sabotage { builder.sabotage_flushes() } else { builder };
+    let vm = Arc::new(builder.build().unwrap());
+    space.register(&vm);
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, HVA))).unwrap();
+
+    // Frame numbers start after a huge page that is never used.
+    // SAFETY: the arena's mapping, which outlives the vCPU.
+    let window = unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) };
+    let mut cpu = Cpu::new(vm.vcpu(VcpuId(0)).unwrap(), window);
+    let mut program = Reader { oracle: Oracle::new(16), written: false, verdict: None };
+    assert_eq!(cpu.run(&mut idle, &mut program), Exit::Stopped);
+    let before = program.verdict.unwrap();
+    change(&space, &mut idle);
+    assert_eq!(cpu.run(&mut idle, &mut program), Exit::Stopped);
+    (before, program.verdict.unwrap())
+}
+
+fn migrate(space: &AddressSpace, idle: &mut Idle) {
+    assert!(space.migrate(idle, Span::sized(HVA, 4 << 20)).unwrap() > 0, "something was there to move");
+}
+
+/// A snapshot, and then somebody else writes first: the guest must not see it, nor keep the shared frame.
+fn share_and_break(space: &AddressSpace, idle: &mut Idle) {
+    let snapshot = space.fork(idle).unwrap();
+    space.write(idle, HVA + AT.0, b"precious").unwrap();
+    snapshot.write(idle, HVA + AT.0, b"tampered").unwrap();
+}
+
+#[test]
+fn a_moved_page_is_read_where_it_is() {
+    for thp in [false, true] {
+        assert_eq!(around::<Ept4>(false, thp, migrate), (Verdict::Match, Verdict::Match));
+        assert_eq!(around::<Npt4>(false, thp, migrate), (Verdict::Match, Verdict::Match));
+    }
+}
+
+#[test]
+fn a_shared_page_is_ones_own_after_it_is_written() {
+    for thp in [false, true] {
+        assert_eq!(around::<Npt4>(false, thp, share_and_break), (Verdict::Match, Verdict::Match));
+    }
+}
+
+#[test]
+fn negative_control_without_the_flush_the_oracle_reports_corruption() {
+    for thp in [false, true] {
+        for _ in 0..20 {
+            let (before, after) = around::<Ept4>(true, thp, migrate);
+            assert_eq!(before, Verdict::Match);
+            assert_eq!(after, Verdict::Corrupt { gpa: AT, expected: b'p', found: 0xdd }, "the poison of a freed frame");
+        }
+    }
+}
+
+#[test]
+fn negative_control_without_the_flush_a_broken_share_is_seen() {
+    let (_, after) = around::<Npt4>(true, false, share_and_break);
+    let poison = Verdict::Corrupt { gpa: AT, expected: b'p', found: 0xdd };
+    assert_eq!(after, poison, "the frame that the snapshot kept, and that went with it");
+}
