@@ -157,7 +157,11 @@ fn traces_come_compressed_piped_repeated_and_in_any_number() {
     assert_eq!(count(&["-t", "-"], &gzip), accesses, "compression is told by content");
     assert_eq!(count(&["-t", one.path(), "-i", "3"], b""), 3 * accesses);
     assert_eq!(count(&["-t", one.path(), "-t", two.path()], b""), 2 * accesses, "a vCPU each");
-    assert_eq!(count(&["-t", one.path(), "-t", two.path(), "-v", "1"], b""), 2 * accesses, "one after the other");
+    assert_eq!(
+        count(&["-t", one.path(), "-t", two.path(), "-v", "1"], b""),
+        2 * accesses,
+        "one after the other"
+    );
     assert_eq!(count(&["-t", one.path(), "-t", two.path(), "-v", "5"], b""), 5 * accesses, "copies");
 }
 
@@ -206,7 +210,8 @@ fn running_out_of_host_memory_is_an_error_and_no_panic() {
 #[test]
 fn declared_regions_are_memslots_from_the_start() {
     let file = File::new("region.trace", trace(8, 2).as_bytes());
-    let declared = report(&["-t", file.path(), "--region", "0x4000000+32M", "--region", "0x7f0000000000+1"], b"");
+    let declared =
+        report(&["-t", file.path(), "--region", "0x4000000+32M", "--region", "0x7f0000000000+1"], b"");
     assert_eq!(declared["slots"], 2 + 1 + 2, "two for the first, one for the second, and code and stack");
 }
 

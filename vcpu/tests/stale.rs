@@ -94,7 +94,11 @@ fn negative_control_without_the_flush_the_oracle_reports_corruption() {
         for _ in 0..20 {
             let (before, after) = around::<Ept4>(true, thp, migrate);
             assert_eq!(before, Verdict::Match);
-            assert_eq!(after, Verdict::Corrupt { gpa: AT, expected: b'p', found: 0xdd }, "the poison of a freed frame");
+            assert_eq!(
+                after,
+                Verdict::Corrupt { gpa: AT, expected: b'p', found: 0xdd },
+                "the poison of a freed frame"
+            );
         }
     }
 }
