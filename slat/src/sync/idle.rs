@@ -34,12 +34,14 @@ impl Idle {
     /// use slat::Idle;
     /// let idle = Idle::take().expect("first on this thread");
     /// assert!(Idle::take().is_none(), "one per thread");
+    /// assert!(Idle::take().is_none(), "however often one asks");
     /// drop(idle);
     /// assert!(Idle::take().is_some(), "dropping gives it back");
     /// ```
     #[cfg(feature = "std")]
     pub fn take() -> Option<Self> {
-        TAKEN.with(|taken| (!taken.replace(true)).then_some(Self { _thread: PhantomData }))
+        // Made only when it was free: dropping one gives it back.
+        TAKEN.with(|taken| (!taken.replace(true)).then(|| Self { _thread: PhantomData }))
     }
 
     /// A token made from nothing, for kernels, which know their own threads.

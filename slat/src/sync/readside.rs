@@ -69,7 +69,8 @@ impl ReadSide {
         // word is continued, not begun again.
         let won =
             !seat.taken.load(Relaxed) && seat.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
-        won.then_some(Borrowed(seat))
+        // Made only when won: dropping one gives the seat back.
+        won.then(|| Borrowed(seat))
     }
 
     /// Any free seat from `first` on. Waits while all are taken: there is one for each thread that can be in
@@ -203,13 +204,16 @@ impl Drop for Borrowed<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
     use std::thread;
 
     #[test]
     fn nested_sections_are_one_section() {
         let side = ReadSide::new(1, Barrier::symmetric());
         let seat = side.claim(0).unwrap();
-        assert!(side.claim(0).is_none(), "one holder");
+        for _ in 0..2 {
+            assert!(side.claim(0).is_none(), "one holder, however often others try");
+        }
         let outer = side.enter(&seat);
         drop(side.enter(&seat));
         assert_eq!(seat.word.load(Relaxed), INSIDE, "still inside after the inner one ended");
@@ -217,6 +221,27 @@ mod tests {
         assert_eq!(seat.word.load(Relaxed), OTHER);
         side.enter(&seat).end_mapped();
         assert_eq!((seat.word.load(Relaxed), side.total_mapped()), (OTHER + MAPPED, 1));
+    }
+
+    #[test]
+    fn a_borrowed_seat_has_one_holder() {
+        let side = ReadSide::new(3, Barrier::detect());
+        let holders: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..5_000 {
+                        let borrowed = side.borrow(1);
+                        let index =
+                            (1..3).find(|&index| core::ptr::eq(&raw const side.seats[index].0, borrowed.0));
+                        let holder = &holders[index.expect("never seat 0, which is a vCPU's")];
+                        assert_eq!(holder.fetch_add(1, Relaxed), 0, "two threads on one seat");
+                        drop(side.enter(&borrowed));
+                        holder.fetch_sub(1, Relaxed);
+                    }
+                });
+            }
+        });
     }
 
     /// A reader holds a cell across its unlinking; the writer poisons the cell, after a grace period or (the
