@@ -49,7 +49,7 @@ impl Psc {
     /// A walk for `gfn` has read the link to its `table` of `level`.
     #[inline]
     pub fn insert(&mut self, gfn: Gfn, level: Level, table: Pfn) {
-        if let Some(links) = self.links.get_mut(usize::from(level.0) - 1) {
+        if let Some(links) = self.links.get_mut(usize::from(level.0).wrapping_sub(1)) {
             let prefix = prefix(gfn, level);
             links[prefix as usize % WAYS] = Link { prefix, table };
         }
@@ -76,6 +76,7 @@ impl Psc {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashMap;
 
     #[test]
     fn a_walk_begins_at_the_deepest_table_that_is_still_believed() {
@@ -92,5 +93,63 @@ mod tests {
         assert_eq!(psc.lookup(Gfn(700)), Some((Level(1), Pfn(1))), "stale or not: nobody said otherwise");
         psc.flush_all();
         assert_eq!(psc.lookup(Gfn(700)), None);
+        for level in [0, 5, 255] {
+            psc.insert(Gfn(700), Level(level), Pfn(9));
+        }
+        assert_eq!(psc.lookup(Gfn(700)), None, "there is no room for tables of these levels");
+    }
+
+    /// Random links against a map. The cache may forget; it may not invent, nor remember past a flush; and the
+    /// deepest link that it holds is the answer. Returns how many look-ups were answered.
+    fn against_a_map(flush: impl Fn(&mut Psc, Span<Gfn>)) -> Result<usize, Gfn> {
+        let (mut psc, mut map, mut state, mut hits) = (Psc::default(), HashMap::new(), 7_u64, 0);
+        let covers =
+            |level: Level, prefix: u64| Span::sized(Gfn(prefix << level.up().shift()), level.up().pages());
+        for round in 0..100_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Some of the tables of every level: 2 × 4 × 4 × 16, and frames in them.
+            let gfn = Gfn((state >> 32 & 1) << 36 | (state >> 33 & 3) << 27 | (state >> 35 & 3) << 18)
+                + ((state >> 37 & 15) << 9 | state >> 41 & 511);
+            match state >> 58 {
+                0..2 => {
+                    let gfns = Span::sized(gfn, 1 << (state >> 50 & 31));
+                    flush(&mut psc, gfns);
+                    map.retain(|&(level, prefix), _| !covers(level, prefix).overlaps(&gfns));
+                }
+                2..24 => {
+                    let level = Level((state >> 54) as u8 % 4 + 1);
+                    psc.insert(gfn, level, Pfn(round));
+                    map.insert((level, prefix(gfn, level)), Pfn(round));
+                    assert!(psc.lookup(gfn).is_some_and(|(found, _)| found <= level), "the deepest first");
+                }
+                _ => {
+                    if let Some((level, table)) = psc.lookup(gfn) {
+                        if map.get(&(level, prefix(gfn, level))) != Some(&table) {
+                            return Err(gfn);
+                        }
+                        hits += 1;
+                    }
+                }
+            }
+        }
+        Ok(hits)
+    }
+
+    #[test]
+    fn it_forgets_but_never_invents() {
+        assert!(against_a_map(Psc::flush).unwrap() > 10_000, "it is of use");
+    }
+
+    #[test]
+    fn negative_control_a_careless_flush_is_found() {
+        // Leaf tables alone are forgotten: links above stay, to tables that may be gone.
+        let shallow = |psc: &mut Psc, gfns: Span<Gfn>| {
+            let above = psc.links;
+            psc.flush(gfns);
+            psc.links[1..].copy_from_slice(&above[1..]);
+        };
+        assert!(against_a_map(shallow).is_err(), "the tables above");
+        let first_missed = |psc: &mut Psc, gfns: Span<Gfn>| psc.flush(Span::new(gfns.start + 512, gfns.end));
+        assert!(against_a_map(first_missed).is_err(), "the first table of each span");
     }
 }

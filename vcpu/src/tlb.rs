@@ -4,8 +4,16 @@
 //! 1 GiB 1 × 8. A new entry takes the place of the oldest of its set. Forgetting everything is one addition:
 //! every entry carries the **era** in which it was made, and only those of the present era count.
 //!
+//! A look-up begins with a **hint**: which entry answered last for a frame like this. A hint is no copy: the entry
+//! itself is compared, so nothing else has to keep hints true.
+//!
+//! ```text
+//! gfn ──▶ hint ──▶ entry: this page, this era, this access?  ─ yes ─▶ hit
+//!                    └─ no ─▶ the sets of 4 KiB, 2 MiB, 1 GiB ─▶ hit, new hint
+//!                                                └────────────▶ miss: the walker's turn
+//! ```
 //! An entry made by a load does not allow stores until a walk has set Dirty in the table, as on real hardware: a
-//! store through it is a miss.
+//! store through it is a miss. Pages of two sizes may be cached for one frame; until a flush either may answer.
 
 use slat::{Access, Gfn, Level, Perms, Pfn, Span};
 
@@ -22,129 +30,121 @@ pub struct Translation {
     pub dirty: bool,
 }
 
+impl Translation {
+    /// Whether `access` needs no walk.
+    #[inline(always)]
+    fn serves(&self, access: Access) -> bool {
+        self.perms.allows(access) && (access != Access::Write || self.dirty)
+    }
+}
+
 const WAYS: usize = 8;
-const LEVELS: [Level; 3] = [Level::K4, Level::M2, Level::G1];
+/// Sets for pages of 4 KiB, 2 MiB, 1 GiB; powers of two.
+const SETS: [usize; 3] = [128, 16, 1];
+const ENTRIES: usize = (SETS[0] + SETS[1] + SETS[2]) * WAYS;
+const HINTS: usize = 512;
+const _: () = assert!(ENTRIES <= 1 << 16, "a hint has 16 bits");
 
 /// See the module's header.
 #[derive(Debug)]
 pub struct Tlb {
+    hints: Box<[u16; HINTS]>,
+    entries: Box<[Entry]>,
     arrays: [Array; 3],
     era: u64,
     hits: u64,
     misses: u64,
 }
 
-/// The entries for one page size.
-#[derive(Debug)]
-struct Array {
-    level: Level,
-    sets: Box<[Set]>,
-    /// Whether anything was inserted in this era: most machines use one or two sizes.
-    used: u64,
-}
-
 #[derive(Clone, Copy, Debug)]
-struct Set {
-    ways: [Way; WAYS],
-    /// The way to replace next.
-    oldest: u8,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Way {
-    /// Page number, and the era that it counts in; no era is 0.
+struct Entry {
+    /// Page number at the translation's size, and the era that it counts in; no era is 0.
     page: u64,
     era: u64,
     translation: Translation,
 }
 
-const NOTHING: Way = Way {
+const NOTHING: Entry = Entry {
     page: 0,
     era: 0,
     translation: Translation { pfn: Pfn(0), level: Level::K4, perms: Perms::NONE, dirty: false },
 };
 
+/// Which entries serve one page size.
+#[derive(Debug)]
+struct Array {
+    level: Level,
+    /// Its first entry in [`Tlb::entries`]; its sets follow one another.
+    first: usize,
+    /// For each set the way to replace next.
+    oldest: Box<[u8]>,
+    /// The era of its latest entry: most machines use one or two sizes, and the others are passed over.
+    used: u64,
+}
+
 impl Array {
-    fn new(level: Level, sets: usize) -> Self {
-        debug_assert!(sets.is_power_of_two());
-        Self { level, sets: vec![Set { ways: [NOTHING; WAYS], oldest: 0 }; sets].into(), used: 0 }
+    fn page(&self, gfn: Gfn) -> u64 {
+        gfn.0 >> self.level.shift()
     }
 
-    /// The page's number at this size, and its set.
-    #[inline(always)]
-    fn place(&self, gfn: Gfn) -> (u64, usize) {
-        let page = gfn.0 >> self.level.shift();
-        (page, page as usize & (self.sets.len() - 1))
+    fn set_of(&self, page: u64) -> usize {
+        page as usize & (self.oldest.len() - 1)
     }
 
-    #[inline(always)]
-    fn find(&self, gfn: Gfn, era: u64) -> Option<&Way> {
-        let (page, set) = self.place(gfn);
-        self.sets[set].ways.iter().find(|way| way.page == page && way.era == era)
+    /// The indices of the entries that may hold `page`.
+    fn ways(&self, page: u64) -> std::ops::Range<usize> {
+        let first = self.first + self.set_of(page) * WAYS;
+        first..first + WAYS
     }
 
-    fn insert(&mut self, gfn: Gfn, era: u64, translation: Translation) {
-        let (page, set) = self.place(gfn);
-        let Set { ways, oldest } = &mut self.sets[set];
-        // The page's own entry first (a store after a load), then one that counts no more, then the oldest.
-        let at = ways
-            .iter()
-            .position(|way| way.page == page && way.era == era)
-            .or_else(|| ways.iter().position(|way| way.era != era))
-            .unwrap_or_else(|| {
-                let at = usize::from(*oldest);
-                *oldest = (*oldest + 1) % WAYS as u8;
-                at
-            });
-        ways[at] = Way { page, era, translation };
-        self.used = era;
+    /// The indices of all its entries.
+    fn all(&self) -> std::ops::Range<usize> {
+        self.first..self.first + self.oldest.len() * WAYS
     }
+}
 
-    fn flush(&mut self, gfns: Span<Gfn>) {
-        for way in self.sets.iter_mut().flat_map(|set| &mut set.ways) {
-            let covers = Span::sized(Gfn(way.page << self.level.shift()), self.level.pages());
-            if covers.overlaps(&gfns) {
-                way.era = 0;
-            }
-        }
-    }
-
-    /// The same for a range of at most this many of its pages: only their sets are looked at.
-    fn flush_few(&mut self, gfns: Span<Gfn>, era: u64) {
-        let last = Gfn(gfns.end.0 - 1);
-        for page in self.place(gfns.start).0..=self.place(last).0 {
-            let set = page as usize & (self.sets.len() - 1);
-            for way in &mut self.sets[set].ways {
-                if way.page == page && way.era == era {
-                    way.era = 0;
-                }
-            }
-        }
-    }
+/// Large pages begin at multiples of 512 frames: their hints are told apart by the bits above.
+#[inline(always)]
+fn hint_of(gfn: Gfn) -> usize {
+    (gfn.0 ^ gfn.0 >> 9) as usize % HINTS
 }
 
 impl Default for Tlb {
     fn default() -> Self {
-        let sets = [128, 16, 1];
-        let arrays = std::array::from_fn(|size| Array::new(LEVELS[size], sets[size]));
-        Self { arrays, era: 1, hits: 0, misses: 0 }
+        let mut first = 0;
+        let arrays = std::array::from_fn(|size| {
+            let array =
+                Array { level: Level(size as u8 + 1), first, oldest: vec![0; SETS[size]].into(), used: 0 };
+            first = array.all().end;
+            array
+        });
+        let (hints, entries) = (Box::new([0; HINTS]), vec![NOTHING; ENTRIES].into());
+        Self { hints, entries, arrays, era: 1, hits: 0, misses: 0 }
     }
 }
 
 impl Tlb {
     /// The translation of `gfn`, if one is cached that allows `access`.
-    #[inline]
+    #[inline(always)]
     pub fn lookup(&mut self, gfn: Gfn, access: Access) -> Option<Translation> {
-        let era = self.era;
-        for array in &self.arrays {
-            if array.used != era {
-                continue;
-            }
-            if let Some(way) = array.find(gfn, era) {
-                let found = way.translation;
-                if found.perms.allows(access) && (access != Access::Write || found.dirty) {
+        let Entry { page, era, translation } = self.entries[usize::from(self.hints[hint_of(gfn)])];
+        if page == gfn.0 >> translation.level.shift() && era == self.era && translation.serves(access) {
+            self.hits += 1;
+            return Some(translation);
+        }
+        self.search(gfn, access)
+    }
+
+    #[inline(never)]
+    fn search(&mut self, gfn: Gfn, access: Access) -> Option<Translation> {
+        for array in self.arrays.iter().filter(|array| array.used == self.era) {
+            let page = array.page(gfn);
+            for at in array.ways(page) {
+                let entry = &self.entries[at];
+                if entry.page == page && entry.era == self.era && entry.translation.serves(access) {
+                    self.hints[hint_of(gfn)] = at as u16;
                     self.hits += 1;
-                    return Some(found);
+                    return Some(entry.translation);
                 }
             }
         }
@@ -152,9 +152,29 @@ impl Tlb {
         None
     }
 
-    /// Caches what a walk for `gfn` has found.
+    /// Caches what a walk for `gfn` has found, in place of what was cached for that page. There is no room for
+    /// pages of more than 1 GiB: those are not remembered.
     pub fn insert(&mut self, gfn: Gfn, translation: Translation) {
-        self.arrays[usize::from(translation.level.0) - 1].insert(gfn, self.era, translation);
+        let size = usize::from(translation.level.0).wrapping_sub(1);
+        let Some(array) = self.arrays.get_mut(size) else { return };
+        let (page, era) = (array.page(gfn), self.era);
+        let mut ways = array.ways(page);
+        let first = ways.start;
+        // The page's own entry first (a store after a load), then one that counts no more, then the oldest.
+        let at = ways
+            .clone()
+            .find(|&at| self.entries[at].page == page && self.entries[at].era == era)
+            .or_else(|| ways.find(|&at| self.entries[at].era != era))
+            .unwrap_or_else(|| {
+                let set = array.set_of(page);
+                let oldest = &mut array.oldest[set];
+                let at = first + usize::from(*oldest);
+                *oldest = (*oldest + 1) % WAYS as u8;
+                at
+            });
+        array.used = era;
+        self.entries[at] = Entry { page, era, translation };
+        self.hints[hint_of(gfn)] = at as u16;
     }
 
     /// Forgets everything.
@@ -162,17 +182,25 @@ impl Tlb {
         self.era += 1;
     }
 
-    /// Forgets every translation, at every size, of any of these frames.
+    /// Forgets every translation, at every size, of any of these frames; and no other.
     pub fn flush(&mut self, gfns: Span<Gfn>) {
         if gfns.is_empty() {
             return;
         }
-        for array in &mut self.arrays {
-            let pages = gfns.len() / array.level.pages() + 2;
-            if pages < array.sets.len() as u64 {
-                array.flush_few(gfns, self.era);
+        for array in self.arrays.iter().filter(|array| array.used == self.era) {
+            let (first, last) = (array.page(gfns.start), array.page(Gfn(gfns.end.0 - 1)));
+            let mut forget = |ways: std::ops::Range<usize>| {
+                for entry in &mut self.entries[ways] {
+                    if (first..=last).contains(&entry.page) {
+                        entry.era = 0;
+                    }
+                }
+            };
+            // Few pages: look at their sets; many: at every set once.
+            if last - first < array.oldest.len() as u64 {
+                (first..=last).for_each(|page| forget(array.ways(page)));
             } else {
-                array.flush(gfns);
+                forget(array.all());
             }
         }
     }
@@ -189,73 +217,5 @@ impl Tlb {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashMap;
-
-    fn page(pfn: u64, level: Level) -> Translation {
-        Translation { pfn: Pfn(pfn), level, perms: Perms::RWX, dirty: true }
-    }
-
-    #[test]
-    fn it_holds_what_it_was_told_until_it_is_told_to_forget() {
-        let mut tlb = Tlb::default();
-        tlb.insert(Gfn(5), page(50, Level::K4));
-        tlb.insert(Gfn(1024), page(512, Level::M2));
-        assert_eq!(tlb.lookup(Gfn(5), Access::Read).unwrap().pfn, Pfn(50), "whatever the tables say by now");
-        tlb.flush(Span::new(Gfn(6), Gfn(1024)));
-        assert!(tlb.lookup(Gfn(5), Access::Read).is_some() && tlb.lookup(Gfn(1500), Access::Read).is_some());
-        tlb.flush(Span::new(Gfn(1500), Gfn(1501)));
-        assert!(tlb.lookup(Gfn(1024), Access::Read).is_none(), "one frame of a large page: all of it");
-        tlb.flush_all();
-        assert!(tlb.lookup(Gfn(5), Access::Read).is_none());
-    }
-
-    #[test]
-    fn a_store_needs_permission_and_a_walk_that_set_dirty() {
-        let mut tlb = Tlb::default();
-        tlb.insert(Gfn(1), Translation { dirty: false, ..page(1, Level::K4) });
-        assert!(tlb.lookup(Gfn(1), Access::Read).is_some() && tlb.lookup(Gfn(1), Access::Write).is_none());
-        tlb.insert(Gfn(1), page(1, Level::K4));
-        assert!(tlb.lookup(Gfn(1), Access::Write).is_some());
-        tlb.insert(Gfn(2), Translation { perms: Perms::RX, ..page(2, Level::K4) });
-        assert!(tlb.lookup(Gfn(2), Access::Write).is_none());
-    }
-
-    /// A TLB may forget; it may not invent, nor remember past a flush. Returns how much it forgot.
-    fn against_a_map(flush: impl Fn(&mut Tlb, Span<Gfn>)) -> Result<usize, Gfn> {
-        let (mut tlb, mut map, mut state, mut forgotten) = (Tlb::default(), HashMap::new(), 7_u64, 0);
-        for round in 0..200_000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let gfn = Gfn(state >> 33 & 0xfff);
-            match state >> 60 {
-                0 => {
-                    let gfns = Span::sized(gfn, 1 + (state >> 50 & 0x1f));
-                    flush(&mut tlb, gfns);
-                    map.retain(|&gfn, _| !gfns.contains(gfn));
-                }
-                1..8 => {
-                    tlb.insert(gfn, page(round, Level::K4));
-                    map.insert(gfn, Pfn(round));
-                }
-                _ => match tlb.lookup(gfn, Access::Write) {
-                    Some(found) if map.get(&gfn) != Some(&found.pfn) => return Err(gfn),
-                    Some(_) => {}
-                    None => forgotten += usize::from(map.contains_key(&gfn)),
-                },
-            }
-        }
-        Ok(forgotten)
-    }
-
-    #[test]
-    fn it_forgets_but_never_invents() {
-        assert!(against_a_map(Tlb::flush).unwrap() > 0, "it is smaller than the map");
-    }
-
-    #[test]
-    fn negative_control_a_flush_that_misses_a_page_is_found() {
-        let careless = |tlb: &mut Tlb, gfns: Span<Gfn>| tlb.flush(Span::new(gfns.start + 1, gfns.end));
-        assert!(against_a_map(careless).is_err());
-    }
-}
+#[path = "tlb_tests.rs"]
+mod tests;
