@@ -55,9 +55,11 @@ impl Findings {
     }
 }
 
-/// Fills `bytes` with what the `number`-th write writes: no two writes alike, no long runs.
-fn fill(bytes: &mut [u8], number: u64) {
-    let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ number;
+/// Fills `bytes` with what write number `number`, from 1, writes at `gpa`: no two writes alike, here or in another
+/// guest's range; no long runs; nothing like untouched memory.
+fn fill(bytes: &mut [u8], gpa: Gpa, number: u64) {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ gpa.0.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let word = mixed.rotate_left(29) ^ number;
     for (part, bytes) in bytes.chunks_mut(8).enumerate() {
         let word = word.wrapping_add(part as u64).to_le_bytes();
         bytes.copy_from_slice(&word[..bytes.len()]);

@@ -45,7 +45,7 @@ impl Program for Pattern {
         let gpa = Gpa(page.gpa().0 + Self::random(&mut state) % (PAGE_SIZE / 8) * 8);
         let mut bytes = [0; 8];
         if Self::random(&mut state).is_multiple_of(2) {
-            fill(&mut bytes, state);
+            fill(&mut bytes, gpa, state);
             core.store(gpa, &bytes)?;
             self.oracle.wrote(gpa, &bytes);
         } else {

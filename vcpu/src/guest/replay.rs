@@ -18,6 +18,7 @@ pub struct Replay {
     /// Where the program's regions lie.
     pub layout: Layout,
     oracle: Oracle,
+    /// The number of the next write.
     writes: u64,
     buffer: Box<[u8]>,
     /// What was found so far.
@@ -43,7 +44,7 @@ impl Replay {
             next: 0,
             layout: Layout::new(),
             oracle: Oracle::new(pages),
-            writes: 0,
+            writes: 1,
             buffer: vec![0; 2 * usize::from(Access::MAX_SIZE)].into(),
             findings: Findings::default(),
             accesses: 0,
@@ -82,7 +83,7 @@ impl Replay {
             Kind::Store => {}
         }
         if kind.writes() {
-            fill(written, self.writes);
+            fill(written, gpa, self.writes);
             core.store(gpa, written)?;
         }
         // Nothing faults any more: only now is the instruction done.

@@ -1,0 +1,150 @@
+use super::*;
+use std::collections::HashMap;
+
+fn page(pfn: u64, level: Level) -> Translation {
+    Translation { pfn: Pfn(pfn), level, perms: Perms::RWX, dirty: true }
+}
+
+fn holds(tlb: &mut Tlb, gfn: u64) -> bool {
+    tlb.lookup(Gfn(gfn), Access::Read).is_some()
+}
+
+#[test]
+fn it_holds_what_it_was_told_until_it_is_told_to_forget() {
+    let mut tlb = Tlb::default();
+    tlb.insert(Gfn(5), page(50, Level::K4));
+    tlb.insert(Gfn(1024), page(512, Level::M2));
+    assert_eq!(tlb.lookup(Gfn(5), Access::Read).unwrap().pfn, Pfn(50), "whatever the tables say by now");
+    tlb.flush(Span::new(Gfn(6), Gfn(1024)));
+    tlb.flush(Span::new(Gfn(5), Gfn(5)));
+    assert!(holds(&mut tlb, 5) && holds(&mut tlb, 1500), "neither flush covered them");
+    tlb.flush(Span::new(Gfn(1500), Gfn(1501)));
+    assert!(!holds(&mut tlb, 1024), "one frame of a large page: all of it");
+    tlb.flush_all();
+    assert!(!holds(&mut tlb, 5));
+    assert_eq!((tlb.hits(), tlb.misses()), (3, 2));
+}
+
+#[test]
+fn a_store_needs_permission_and_a_walk_that_set_dirty() {
+    let mut tlb = Tlb::default();
+    tlb.insert(Gfn(1), Translation { dirty: false, ..page(1, Level::K4) });
+    assert!(holds(&mut tlb, 1) && tlb.lookup(Gfn(1), Access::Write).is_none());
+    tlb.insert(Gfn(1), page(1, Level::K4));
+    assert!(tlb.lookup(Gfn(1), Access::Write).is_some());
+    tlb.insert(Gfn(2), Translation { perms: Perms::RX, ..page(2, Level::K4) });
+    assert!(tlb.lookup(Gfn(2), Access::Write).is_none() && tlb.lookup(Gfn(2), Access::Fetch).is_some());
+}
+
+/// Whatever its length: frames before and after it stay, at every size.
+#[test]
+fn a_flush_ends_where_its_span_ends() {
+    for len in [1, 2, 100, 127, 128, 129, 511, 512, 513, 1 << 18, 1 << 40] {
+        let mut tlb = Tlb::default();
+        let (start, end) = (1_u64 << 41 | 3 << 18, (1 << 41 | 3 << 18) + len);
+        for gfn in [start - 1, start, end - 1, end] {
+            tlb.insert(Gfn(gfn), page(gfn, Level::K4));
+        }
+        tlb.insert(Gfn(start - 512), page(512, Level::M2));
+        tlb.flush(Span::new(Gfn(start), Gfn(end)));
+        assert!(holds(&mut tlb, start - 1) && holds(&mut tlb, end), "{len}");
+        assert!(holds(&mut tlb, start - 512), "{len}");
+        assert!(!holds(&mut tlb, start) && !holds(&mut tlb, end - 1), "{len}");
+    }
+    let mut tlb = Tlb::default();
+    tlb.insert(Gfn(7), page(7, Level::G1));
+    tlb.flush(Span::new(Gfn(0), Gfn(u64::MAX)));
+    assert!(!holds(&mut tlb, 7), "all there is, in no more time than there are entries");
+}
+
+#[test]
+fn the_oldest_goes_when_a_set_is_full() {
+    for (level, capacity) in [(Level::K4, 1024), (Level::M2, 128), (Level::G1, 8)] {
+        let mut tlb = Tlb::default();
+        let at = |number: u64| Gfn(number << level.shift());
+        for number in 0..5 * capacity {
+            tlb.insert(at(number), page(number, level));
+        }
+        let held: Vec<_> =
+            (0..5 * capacity).filter(|&number| tlb.lookup(at(number), Access::Read).is_some()).collect();
+        assert_eq!(held, (4 * capacity..5 * capacity).collect::<Vec<_>>(), "{level:?}");
+    }
+}
+
+#[test]
+fn a_page_too_large_for_any_array_is_not_remembered() {
+    let mut tlb = Tlb::default();
+    for level in [0, 4, 5, 255] {
+        tlb.insert(Gfn(0), Translation { level: Level(level), ..page(0, Level::K4) });
+    }
+    assert!(!holds(&mut tlb, 0));
+}
+
+/// What the model found out: look-ups answered, and answers that were forgotten before a flush asked for it.
+struct Held {
+    hits: usize,
+    forgotten: usize,
+}
+
+/// Random pages of every size against a map. A TLB may forget; it may not invent, nor remember past a flush.
+fn against_a_map(flush: impl Fn(&mut Tlb, Span<Gfn>)) -> Result<Held, Gfn> {
+    let (mut tlb, mut map, mut state) = (Tlb::default(), HashMap::new(), 7_u64);
+    let mut held = Held { hits: 0, forgotten: 0 };
+    let pages = |gfn: Gfn| [Level::K4, Level::M2, Level::G1].map(|level| (level, gfn.base(level)));
+    for round in 0..300_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // 32 × 8 × 128 frames, in as many pages of each size as no array can hold.
+        let gfn = Gfn((state >> 32 & 31) << 18 | (state >> 37 & 7) << 9 | state >> 26 & 0x7f);
+        let access = [Access::Read, Access::Write, Access::Fetch][(state >> 44) as usize % 3];
+        let perms = [Perms::RX, Perms::RWX, Perms::READ.with(Perms::WRITE)][(state >> 46) as usize % 3];
+        match state >> 57 {
+            0 if (state >> 48).is_multiple_of(16) => {
+                tlb.flush_all();
+                map.clear();
+            }
+            0..4 => {
+                let gfns = Span::sized(gfn, 1 << (state >> 50 & 15).min(10));
+                flush(&mut tlb, gfns);
+                map.retain(|&(level, base): &(Level, Gfn), _| {
+                    !Span::sized(base, level.pages()).overlaps(&gfns)
+                });
+            }
+            4..56 => {
+                let (level, base) = pages(gfn)[[0, 0, 0, 0, 1, 1, 1, 2][(state >> 54) as usize % 8]];
+                let new = Translation { perms, dirty: state >> 49 & 1 == 1, ..page(round, level) };
+                tlb.insert(gfn, new);
+                map.insert((level, base), new);
+            }
+            _ => {
+                let known = pages(gfn).map(|page| map.get(&page).filter(|known| known.serves(access)));
+                match tlb.lookup(gfn, access) {
+                    Some(found) if !known.contains(&Some(&found)) => return Err(gfn),
+                    Some(_) => held.hits += 1,
+                    None => held.forgotten += usize::from(known.iter().any(Option::is_some)),
+                }
+            }
+        }
+    }
+    Ok(held)
+}
+
+#[test]
+fn it_forgets_but_never_invents() {
+    let held = against_a_map(Tlb::flush).unwrap();
+    assert!(held.hits > 10_000, "it is of use: {}", held.hits);
+    assert!(held.forgotten > 0, "it is smaller than the map");
+}
+
+#[test]
+fn negative_control_a_careless_flush_is_found() {
+    let first_missed = |tlb: &mut Tlb, gfns: Span<Gfn>| tlb.flush(Span::new(gfns.start + 1, gfns.end));
+    assert!(against_a_map(first_missed).is_err(), "the first frame of each span");
+    let large_survives = |tlb: &mut Tlb, gfns: Span<Gfn>| {
+        let large = tlb.lookup(gfns.start, Access::Read).filter(|found| found.level == Level::M2);
+        tlb.flush(gfns);
+        if let Some(large) = large {
+            tlb.insert(gfns.start, large);
+        }
+    };
+    assert!(against_a_map(large_survives).is_err(), "a large page of which a part is flushed");
+}
