@@ -143,6 +143,30 @@ fn large_pages_where_slot_and_host_agree() {
     assert_eq!(vm.stats().leaves, [1, 1, 0]);
 }
 
+/// Invalidations publish what they change and no more: were the neighbours covered, this would wait for ever.
+#[test]
+fn faults_beside_an_open_invalidation_go_on() {
+    let (mut idle, vm) = vm::<Ept4>(2048);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let mut one = vm.invalidate(Span::sized(HVA + 4096 * 700, 4096), Why::Clear);
+    one.apply(&mut idle).settle();
+    let mut other = vm.invalidate_gfns(Span::new(Gfn(0), Gfn(3)), Why::Protect);
+    other.apply(&mut idle).settle();
+    for gfn in [3, 511, 699, 701, 1024] {
+        assert_eq!(vcpu.fault(&mut idle, at(gfn, Access::Write)), Ok(Done::Mapped(Level::K4)));
+    }
+    assert_eq!(vm.stats().retries, 0);
+    // A page as large as the host offers would cover what is being changed: a smaller one does.
+    vm.host().large.store(true, SeqCst);
+    assert_eq!(vcpu.fault(&mut idle, at(1536, Access::Write)), Ok(Done::Mapped(Level::M2)));
+    drop((one, other));
+    assert_eq!(
+        vcpu.fault(&mut idle, at(700, Access::Write)),
+        Ok(Done::Mapped(Level::K4)),
+        "its table has small pages"
+    );
+}
+
 #[test]
 fn an_incongruent_slot_is_mapped_small() {
     let mut idle = Idle::take().unwrap();

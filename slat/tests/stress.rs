@@ -221,9 +221,9 @@ fn walked<F: Format>(vm: &Vm<F, Moving>, gfn: Gfn) -> Option<Leaf> {
 #[test]
 fn no_vcpu_uses_what_the_host_took_back() {
     for lock in [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive] {
-        assert_eq!(run::<Npt4>(lock, false, 10_000), 0, "{lock:?}");
+        assert_eq!(run::<Npt4>(lock, false, 2_000), 0, "{lock:?}");
     }
-    assert_eq!(run::<Ept4>(MmuLock::None, false, 10_000), 0);
+    assert_eq!(run::<Ept4>(MmuLock::None, false, 2_000), 0);
 }
 
 #[test]

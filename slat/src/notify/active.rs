@@ -31,6 +31,7 @@ use crate::sync::prim::{
 };
 use crate::table::{Version, Word};
 use alloc::boxed::Box;
+use core::cell::Cell;
 
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
@@ -47,6 +48,8 @@ struct Slot {
     taken: AtomicBool,
     /// `k << 2 | unflushed << 1 | active`. 54 bits.
     state: AtomicU64,
+    /// The number that it began with: it has another one for each time that it was widened.
+    first: AtomicU64,
     gfns: [AtomicU64; 2],
     hvas: [AtomicU64; 2],
 }
@@ -107,7 +110,9 @@ pub(crate) enum Unconfirmed {
 pub(crate) struct Ticket<'a> {
     active: &'a Active,
     slot: &'a Slot,
-    pub(crate) version: Version,
+    /// What is published of guest frames.
+    gfns: Cell<Span<Gfn>>,
+    version: Cell<Version>,
 }
 
 impl Active {
@@ -158,32 +163,6 @@ impl Active {
         })
     }
 
-    /// Whether the invalidation `version`, not mine, has not flushed yet: then I owe its flush too (rule 7).
-    pub(crate) fn unflushed(&self, version: Version, mine: Version) -> bool {
-        version != mine && self.others_unflushed(mine, |k, _| k == version.0)
-    }
-
-    /// Whether any other active invalidation over `gfns` has not flushed yet: then a leaf that I leave alone may
-    /// be stale in a TLB on its account (rule 7). An invalidation of host addresses may cover any frame.
-    pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>, mine: Version) -> bool {
-        self.others_unflushed(mine, |_, slot| {
-            !span::<Hva>(&slot.hvas).is_empty() || span::<Gfn>(&slot.gfns).overlaps(&gfns)
-        })
-    }
-
-    fn others_unflushed(&self, mine: Version, matches: impl Fn(u64, &Slot) -> bool) -> bool {
-        // Alone: the common case, one load.
-        if self.word.w.load(Relaxed) & COUNT <= 1 {
-            return false;
-        }
-        self.slots.iter().any(|slot| {
-            // ORDER(adopt): Acquire pairs with the Release in `flushed`: a debt seen as paid is paid.
-            let state = slot.state.load(Acquire);
-            let unpaid = state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED;
-            unpaid && state >> 2 != mine.0 && matches(state >> 2, slot)
-        })
-    }
-
     /// Rule 1: publishes the ranges, then the number. Waits while all slots are in use.
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
@@ -196,27 +175,11 @@ impl Active {
                 None => patience.wait(),
             }
         };
-        for (cells, [start, end]) in
-            [(&slot.gfns, [gfns.start.0, gfns.end.0]), (&slot.hvas, [hvas.start.0, hvas.end.0])]
-        {
-            cells[0].store(start, Relaxed);
-            cells[1].store(end, Relaxed);
-        }
-        loop {
-            let w = self.word.w.load(Relaxed);
-            let version = Version((w >> COUNT_BITS) + 1);
-            // ORDER(active): Release: the ranges before the state, the state before W; pairs with `covered`.
-            slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
-            let next = version.0 << COUNT_BITS | (w & COUNT) + 1;
-            // ORDER(begin): AcqRel: the slot before W moves; the slot set published before my number is the one
-            // that I shall walk.
-            if self.word.w.compare_exchange(w, next, AcqRel, Relaxed).is_ok() {
-                // ORDER(upgrade): W moved before any entry is looked at; pairs with the fence after a freeze
-                // (rule 10): either the freezer sees this number, or this walk sees the frozen entry.
-                fence(SeqCst);
-                return Ticket { active: self, slot, version };
-            }
-        }
+        set(&slot.gfns, gfns);
+        set(&slot.hvas, hvas);
+        let ticket = Ticket { active: self, slot, gfns: Cell::new(gfns), version: Cell::default() };
+        ticket.take_number(1);
+        ticket
     }
 }
 
@@ -224,11 +187,84 @@ fn span<T: Position>(cells: &[AtomicU64; 2]) -> Span<T> {
     Span::new(T::from_raw(cells[0].load(Relaxed)), T::from_raw(cells[1].load(Relaxed)))
 }
 
+/// The start first: of a span that grows, whoever reads one old and one new end sees no less than the old span.
+fn set<T: Position>(cells: &[AtomicU64; 2], span: Span<T>) {
+    cells[0].store(span.start.raw(), Relaxed);
+    cells[1].store(span.end.raw(), Relaxed);
+}
+
 impl Ticket<'_> {
+    /// Its number: what it writes into holes from now on.
+    pub(crate) fn version(&self) -> Version {
+        self.version.get()
+    }
+
+    /// Publishes the ranges in the slot under the next number, and counts `more` active ones.
+    fn take_number(&self, more: u64) {
+        loop {
+            let w = self.active.word.w.load(Relaxed);
+            let version = Version((w >> COUNT_BITS) + 1);
+            if more > 0 {
+                self.slot.first.store(version.0, Relaxed);
+            }
+            // ORDER(active): Release: the ranges before the state, the state before W; pairs with `covered`.
+            self.slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
+            let next = version.0 << COUNT_BITS | (w & COUNT) + more;
+            // ORDER(begin): AcqRel: the slot before W moves; the slot set published before my number is the one
+            // that I shall walk.
+            if self.active.word.w.compare_exchange(w, next, AcqRel, Relaxed).is_ok() {
+                // ORDER(upgrade): W moved before any entry is looked at; pairs with the fence after a freeze
+                // (rule 10): either the freezer sees this number, or this walk sees the frozen entry.
+                fence(SeqCst);
+                self.version.set(version);
+                return;
+            }
+        }
+    }
+
+    /// Rule 11: nothing is zapped outside of what is published. A leaf that reaches out of the range is published
+    /// first, under a new number: as if this invalidation ended and a wider one began in the same instant.
+    pub(crate) fn widen(&self, gfns: Span<Gfn>) {
+        if !self.gfns.get().covers(&gfns) {
+            self.gfns.set(self.gfns.get().hull(&gfns));
+            set(&self.slot.gfns, self.gfns.get());
+            self.take_number(0);
+        }
+    }
+
+    /// Whether another invalidation, one that wrote holes of `version`, has not flushed yet: then I owe its flush
+    /// too (rule 7).
+    pub(crate) fn unflushed(&self, version: Version) -> bool {
+        // One that was widened has had several numbers. Whoever else had one between owes nothing by this answer,
+        // only pays once more.
+        self.others_unflushed(|last, slot| (slot.first.load(Relaxed)..=last).contains(&version.0))
+    }
+
+    /// Whether any other active invalidation over `gfns` has not flushed yet: then a leaf that I leave alone may
+    /// be stale in a TLB on its account (rule 7). An invalidation of host addresses may cover any frame.
+    pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>) -> bool {
+        self.others_unflushed(|_, slot| {
+            !span::<Hva>(&slot.hvas).is_empty() || span::<Gfn>(&slot.gfns).overlaps(&gfns)
+        })
+    }
+
+    fn others_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
+        // Alone: the common case, one load.
+        if self.active.word.w.load(Relaxed) & COUNT <= 1 {
+            return false;
+        }
+        self.active.slots.iter().any(|slot| {
+            // ORDER(adopt): Acquire pairs with the Release in `flushed`: a debt seen as paid is paid.
+            let state = slot.state.load(Acquire);
+            let unpaid = state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED;
+            unpaid && !core::ptr::eq(&raw const slot.0, self.slot) && matches(state >> 2, slot)
+        })
+    }
+
     /// Whatever this invalidation owed is paid.
     pub(crate) fn flushed(&self) {
         // ORDER(adopt): Release: the flush before the mark.
-        self.slot.state.store(self.version.0 << 2 | ACTIVE, Release);
+        self.slot.state.store(self.version().0 << 2 | ACTIVE, Release);
     }
 }
 
@@ -272,7 +308,7 @@ mod tests {
     fn a_stamp_fills_holes_up_to_its_own_age() {
         let active = Active::new();
         let before = active.stamp();
-        let version = active.begin(gfns(0, 1), NOWHERE).version;
+        let version = active.begin(gfns(0, 1), NOWHERE).version();
         assert!(Word::hole(version) > before.newest(), "bumped after the stamp: too new");
         assert!(Word::hole(version) <= active.stamp().newest(), "a later stamp may fill it");
     }
@@ -282,14 +318,29 @@ mod tests {
         let active = Active::new();
         let a = active.begin(gfns(0, 10), NOWHERE);
         let b = active.begin(gfns(20, 30), Span::new(Hva(0x1000), Hva(0x2000)));
-        assert!(active.unflushed(a.version, b.version) && !active.unflushed(b.version, b.version));
-        assert!(active.unflushed_over(gfns(5, 6), b.version), "a covers it");
-        assert!(!active.unflushed_over(gfns(15, 16), b.version), "a does not");
-        assert!(
-            active.unflushed_over(gfns(15, 16), a.version),
-            "b invalidates host addresses: may be anywhere"
-        );
+        assert!(b.unflushed(a.version()) && !b.unflushed(b.version()));
+        assert!(b.unflushed_over(gfns(5, 6)), "a covers it");
+        assert!(!b.unflushed_over(gfns(15, 16)), "a does not");
+        assert!(a.unflushed_over(gfns(15, 16)), "b invalidates host addresses: may be anywhere");
         a.flushed();
-        assert!(!active.unflushed(a.version, b.version));
+        assert!(!b.unflushed(a.version()));
+    }
+
+    #[test]
+    fn widening_is_a_new_number_over_a_larger_range() {
+        let active = Active::new();
+        let a = active.begin(gfns(5, 6), NOWHERE);
+        let b = active.begin(gfns(900, 901), NOWHERE);
+        let (first, stamp) = (a.version(), active.stamp());
+        assert_eq!(active.confirm(stamp, gfns(0, 1), NOWHERE), Ok(()), "published to the page");
+        a.widen(gfns(5, 6));
+        assert_eq!(a.version(), first, "nothing new");
+        a.widen(gfns(0, 512));
+        assert!(a.version() > b.version());
+        assert_eq!(active.confirm(stamp, gfns(700, 701), NOWHERE), Err(Unconfirmed::Moved), "W says so");
+        assert_eq!(active.confirm(active.stamp(), gfns(0, 1), NOWHERE), Err(Unconfirmed::Covered));
+        assert!(b.unflushed(first) && b.unflushed(a.version()), "holes of either number are its debts");
+        drop((a, b));
+        assert_eq!(active.confirm(active.stamp(), gfns(0, 1000), NOWHERE), Ok(()));
     }
 }

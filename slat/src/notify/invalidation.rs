@@ -55,13 +55,11 @@ pub(crate) enum Range {
 }
 
 impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
-    /// Begins. The published range is widened to the largest page that this VM may map, because a leaf that
-    /// reaches out of the range will be zapped whole (rule 11); holes outside are left alone.
+    /// Begins: publishes exactly the range.
     pub(crate) fn begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Self {
-        let unit = vm.policy.max_page;
         let (gfns, hvas) = match range {
-            Range::Gfns(gfns) => (gfns.widen(unit.pages()), Span::new(Hva(0), Hva(0))),
-            Range::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas.widen(unit.bytes())),
+            Range::Gfns(gfns) => (gfns, Span::new(Hva(0), Hva(0))),
+            Range::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas),
         };
         Self { vm, ticket: vm.active.begin(gfns, hvas), range, why }
     }
@@ -104,7 +102,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         while let Some(step) = cursor.next() {
             let mut word = step.at.word;
             loop {
-                match self.edit_entry(walk, word, step.at.level, step.gfns, gfns.covers(&step.gfns), owed) {
+                match self.edit_entry(word, step.at.level, step.gfns, gfns.covers(&step.gfns), owed) {
                     Next::Along => break,
                     Next::Restart => {
                         cursor.restart();
@@ -123,40 +121,34 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     /// Rule 6, for one entry as it was read: what to do with it.
-    fn edit_entry<M: Edits>(
-        &self,
-        walk: &Walk<'_, F, H, M>,
-        word: Word,
-        level: Level,
-        covers: Span<Gfn>,
-        whole: bool,
-        owed: &mut Owed,
-    ) -> Next {
-        let hole = Word::hole(self.ticket.version);
-        let active = &walk.vm.active;
-        match word.kind::<F>(level) {
+    fn edit_entry(&self, word: Word, level: Level, covers: Span<Gfn>, whole: bool, owed: &mut Owed) -> Next {
+        let kind = word.kind::<F>(level);
+        if !whole && matches!(kind, Kind::Leaf | Kind::Frozen(_)) {
+            // A large leaf that reaches out of the range goes whole, under a number that covers all of it.
+            self.ticket.widen(covers);
+            return Next::Cas(Word::hole(self.ticket.version()));
+        }
+        let hole = Word::hole(self.ticket.version());
+        match kind {
             Kind::Table(_) if whole && self.why.frees_tables() => Next::Cas(hole),
             Kind::Table(_) => Next::Along,
-            Kind::Leaf => {
-                let edit = if whole { plan(self.why, &F::read_leaf(word)) } else { Edit::Zap };
-                match edit {
-                    Edit::Zap => Next::Cas(hole),
-                    Edit::DropWrite => Next::Cas(F::write_withdrawn(word)),
-                    Edit::Nothing => {
-                        // Rule 7: left alone, but another's flush over it may still be due.
-                        if active.unflushed_over(covers, self.ticket.version) {
-                            owed.owe(covers);
-                        }
-                        Next::Along
+            Kind::Leaf => match plan(self.why, &F::read_leaf(word)) {
+                Edit::Zap => Next::Cas(hole),
+                Edit::DropWrite => Next::Cas(F::write_withdrawn(word)),
+                Edit::Nothing => {
+                    // Rule 7: left alone, but another's flush over it may still be due.
+                    if self.ticket.unflushed_over(covers) {
+                        owed.owe(covers);
                     }
+                    Next::Along
                 }
-            }
+            },
             Kind::Hole(version) => {
                 // Rule 7: who emptied this has not flushed yet: stale copies may exist on its account.
-                if active.unflushed(version, self.ticket.version) {
+                if self.ticket.unflushed(version) {
                     owed.owe(covers);
                 }
-                if version < self.ticket.version { Next::Cas(hole) } else { Next::Along }
+                if version < self.ticket.version() { Next::Cas(hole) } else { Next::Along }
             }
             Kind::Frozen(_) => Next::Cas(hole),
             Kind::Retired => Next::Restart,
