@@ -204,6 +204,7 @@ impl Ticket<'_> {
         loop {
             let w = self.active.word.w.load(Relaxed);
             let version = Version((w >> COUNT_BITS) + 1);
+            debug_assert!(version.0 >> Version::BITS == 0, "142 years at a million a second");
             if more > 0 {
                 self.slot.first.store(version.0, Relaxed);
             }
