@@ -1,16 +1,14 @@
-//! The smallest hypervisor: one vCPU, one memslot, and an exit handler. Copy it and replace what is marked.
-//!
-//! `cargo run -p slat --example embed`
+//! The smallest hypervisor: one vCPU, RAM, a ROM and an exit handler. Copy it; REPLACE says what a real one does.
+//! To see it: `cargo run -p slat --example embed`.
 
 use slat::table::formats::Ept4;
 use slat::{
     Access, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Slot, SlotId,
-    Span, TableMemory, Translations, VcpuId, Vm, Why,
+    Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why,
 };
 
-/// REPLACE: your memory. Here host address `0x1_0000_0000` + x is frame 0x9000 + x / 4096, for ever.
+/// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever.
 struct Machine;
-
 const RAM: Hva = Hva(0x1_0000_0000);
 
 // SAFETY: the defaults take table pages from the global allocator and keep the contract.
@@ -28,7 +26,7 @@ impl Host for Machine {
     }
 }
 
-/// REPLACE: INVEPT. Called when the vCPU next enters, or answers a kick.
+/// REPLACE: INVEPT, on the vCPU's own core. Called when it next enters the guest, or answers a kick.
 struct Tlb;
 
 impl Translations for Tlb {
@@ -40,38 +38,42 @@ impl Translations for Tlb {
     }
 }
 
+/// REPLACE: the body of the loop around VMLAUNCH. Here the guest touches `gpa` at once, and that is a violation.
+fn run(vcpu: &mut Vcpu<Ept4, Machine>, idle: &mut Idle, gpa: u64, access: Access) {
+    let guest = vcpu.enter(idle, &mut Tlb); // what was flushed meanwhile is forgotten first
+    drop(guest); // VMLAUNCH … EPT violation: out of the guest, with GUEST_PHYSICAL_ADDRESS and EXIT_QUALIFICATION
+    match vcpu.fault(idle, Fault { gpa: Gpa(gpa), access }) {
+        Ok(Done::Mmio) => println!("{gpa:#x} {access:?}: no memory to do that to: emulate a device"),
+        Ok(done) => println!("{gpa:#x} {access:?}: {done:?}, run it again"),
+        Err(error) => println!("{gpa:#x} {access:?}: {error}: stop the guest"),
+    }
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Machine).vcpus(1).build()?;
-    println!("EPTP points to frame {:#x}", vm.root().0);
+    println!("EPTP points to frame {:#x}", vm.root().0); // REPLACE: into the VMCS
 
-    // 2 MiB of RAM at guest address 0; the host address behind it.
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, RAM)))?;
+    // 2 MiB of RAM at guest address 0, a ROM of 64 KiB below 4 GiB: gfn, pages, and the host address behind them.
+    let ram = Slot::new(SlotId(0), Gfn(0), 512, RAM);
+    let rom = Slot::new(SlotId(1), Gfn(0xf_fff0), 16, RAM + 0x8000_0000).readonly();
+    vm.slots().commit(&mut idle, |tx| tx.create(ram).and_then(|()| tx.create(rom)))?;
 
-    // REPLACE: the loop around VMLAUNCH. These are the exits of a guest that touches four addresses.
-    let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("nobody else runs vCPU 0")?;
-    let exits = [
-        (0x5008, Access::Write),
-        (0x5010, Access::Read),
-        (0x6000, Access::Fetch),
-        (0xfee0_0000, Access::Write),
-    ];
-    for (gpa, access) in exits {
-        let guest = vcpu.enter(&mut idle, &mut Tlb); // what was flushed meanwhile is forgotten first
-        drop(guest); // REPLACE: VMLAUNCH … and here is the EPT violation
-        let fault = Fault { gpa: Gpa(gpa), access };
-        match vcpu.fault(&mut idle, fault)? {
-            Done::Mmio => println!("{gpa:#x} {access:?}: no memory there: emulate a device"),
-            done => println!("{gpa:#x} {access:?}: {done:?}"),
-        }
-    }
+    let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
+    run(&mut vcpu, &mut idle, 0xffff_fff0, Access::Fetch); // the reset vector
+    run(&mut vcpu, &mut idle, 0xffff_fff0, Access::Write); // a ROM stays as it is
+    run(&mut vcpu, &mut idle, 0x5008, Access::Write);
 
-    // The host wants the page at 0x5000 back: begin, edit and flush, change, end.
+    // Who writes to the page from here on? The next store to it faults and gets its permission back.
+    vm.write_protect(&mut idle, Span::sized(Gfn(5), 1)).settle();
+    run(&mut vcpu, &mut idle, 0x5010, Access::Write); // REPLACE: note that it is dirty
+
+    // The host wants the page: begin, edit and flush, change its own table and free the frame, end.
     let mut change = vm.invalidate(Span::sized(RAM + 0x5000, PAGE_SIZE), Why::Unmap);
     change.apply(&mut idle).settle();
-    println!("gfn 5 is now {:?}; the host may free the frame", vm.translate(&mut idle, Gfn(5)));
+    println!("gfn 5 is {:?}; the host may free the frame", vm.translate(&mut idle, Gfn(5)));
     drop(change);
-    drop(vcpu.enter(&mut idle, &mut Tlb)); // catches up before the guest runs again
+    run(&mut vcpu, &mut idle, 0x5008, Access::Read); // asks the host anew
     println!("{:?}", vm.stats());
     Ok(())
 }

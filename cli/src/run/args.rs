@@ -1,8 +1,10 @@
 //! What users of `slat run` type. Whatever can be refused is refused here, before anything is built.
 
+use crate::error::Error;
 use crate::size::size;
 use clap::{Args, ValueEnum};
 use slat::{Level, MmuLock};
+use slat_vcpu::guest::Layout;
 
 /// Replay memory traces on software vCPUs: every TLB miss walks our tables, every fault goes through slot, host
 /// and install, every byte read back is checked
@@ -78,6 +80,42 @@ pub struct Run {
     /// Negative control: leave out every TLB flush. The guest must find out
     #[arg(long, hide = true)]
     pub sabotage_flushes: bool,
+}
+
+impl Run {
+    /// Where the regions begin that the guest's memslots are made of from the start. Each of `replays` places all of
+    /// them, so they are refused here if that is more than the guest's memory.
+    pub fn regions(&self, replays: usize) -> Result<Vec<u64>, Error> {
+        let mut sorted = self.region.clone();
+        sorted.sort_unstable_by_key(|region| region.start);
+        for pair in sorted.windows(2) {
+            if pair[0].start + pair[0].bytes > pair[1].start {
+                return Err(Error::Usage(format!(
+                    "--region {:#x}+{:#x} overlaps --region {:#x}+{:#x}",
+                    pair[0].start, pair[0].bytes, pair[1].start, pair[1].bytes
+                )));
+            }
+        }
+        let room = self.memory.div_ceil(Layout::REGION) as usize / replays;
+        let mut regions = Vec::new();
+        for Declared { start, bytes } in sorted {
+            for region in start / Layout::REGION..=(start + bytes - 1) / Layout::REGION {
+                let start = region * Layout::REGION;
+                // Neighbours may share one.
+                if regions.last() == Some(&start) {
+                    continue;
+                }
+                if regions.len() == room {
+                    return Err(Error::Usage(format!(
+                        "--region: {replays} replays of it are more than --memory {}M",
+                        self.memory >> 20
+                    )));
+                }
+                regions.push(start);
+            }
+        }
+        Ok(regions)
+    }
 }
 
 /// A format that this command can run.

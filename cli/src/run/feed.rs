@@ -22,6 +22,9 @@ pub struct Source {
     open: Box<dyn Fn() -> Result<Reader, trace::Error> + Send>,
 }
 
+/// What reports and errors call `-`.
+const STDIN: &str = "standard input";
+
 /// Times that the bundled traces are replayed: they are short.
 const BUNDLED_PASSES: u32 = 10;
 
@@ -57,12 +60,11 @@ pub fn open(paths: &[String], strict: bool, passes: Option<u32>) -> Result<Vec<S
     }
     let mut sources = Vec::new();
     for path in paths {
-        let file = path.clone();
-        let open = move || match file.as_str() {
-            "-" => Reader::new("standard input", std::io::stdin()),
-            path => Reader::open(path),
-        };
-        sources.push(Source::new(path, strict, passes.unwrap_or(1), open)?);
+        let (file, passes) = (path.clone(), passes.unwrap_or(1));
+        sources.push(match path.as_str() {
+            "-" => Source::new(STDIN, strict, passes, || Reader::new(STDIN, std::io::stdin()))?,
+            path => Source::new(path, strict, passes, move || Reader::open(&file))?,
+        });
     }
     if paths.is_empty() {
         for bundled in bundled() {

@@ -1,6 +1,6 @@
 //! The machine that a guest runs on: an arena of frames, an address space, a VM on top, and room for regions.
 
-use super::args::{Declared, Run};
+use super::args::Run;
 use crate::error::Error;
 use slat::{Format, Gpa, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
@@ -63,29 +63,6 @@ impl<F: Format> Machine<F> {
         let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
         self.vm.slots().commit(idle, |tx| tx.create(slot))?;
         Ok(gpa)
-    }
-
-    /// The traced addresses that `declared` makes regions of; two that overlap are refused.
-    pub fn declared(declared: &[Declared]) -> Result<Vec<u64>, Error> {
-        let mut sorted = declared.to_vec();
-        sorted.sort_unstable_by_key(|region| region.start);
-        for pair in sorted.windows(2) {
-            if pair[0].start + pair[0].bytes > pair[1].start {
-                return Err(Error::Usage(format!(
-                    "--region {:#x}+{:#x} overlaps --region {:#x}+{:#x}",
-                    pair[0].start, pair[0].bytes, pair[1].start, pair[1].bytes
-                )));
-            }
-        }
-        let mut windows: Vec<u64> = sorted
-            .iter()
-            .flat_map(|region| {
-                let first = region.start / Layout::REGION;
-                first..=(region.start + region.bytes - 1) / Layout::REGION
-            })
-            .collect();
-        windows.dedup();
-        Ok(windows.into_iter().map(|window| window * Layout::REGION).collect())
     }
 
     /// The guest memory placed so far, as the host sees it.

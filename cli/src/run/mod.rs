@@ -46,6 +46,7 @@ impl Run {
     fn run_in<F: Format>(&self) -> Result<ExitCode, Error> {
         let sources = feed::open(&self.trace, self.strict, self.iterations)?;
         let vcpus = self.vcpus.unwrap_or(sources.len() as u32);
+        let regions = self.regions(sources.len().max(vcpus as usize))?;
         let machine = Machine::<F>::new(self, vcpus)?;
         let began = Instant::now();
         let stop = crate::interrupt::flag();
@@ -53,7 +54,7 @@ impl Run {
         let (jobs, feeds) = feed::start(sources, vcpus as usize);
         let outcome = std::thread::scope(|scope| {
             let churn = churn::start(scope, &machine, self);
-            let outcome = vcpus::run_all(&machine, jobs, self, &bar, stop);
+            let outcome = vcpus::run_all(&machine, jobs, &regions, &bar, stop);
             churn.stop();
             outcome
         })?;

@@ -1,6 +1,5 @@
 //! One thread per vCPU: takes batches, places regions, runs the guest.
 
-use super::args::Run;
 use super::feed::Jobs;
 use super::machine::Machine;
 use super::progress::Bar;
@@ -26,16 +25,16 @@ pub struct Outcome {
     pub interrupted: bool,
 }
 
-/// Runs every vCPU to the end of its traces. The first error stops the others at their next batch.
+/// Runs every vCPU to the end of its traces, with `regions` placed from the start. The first error stops the others
+/// at their next batch.
 pub fn run_all<F: Format>(
     machine: &Machine<F>,
     jobs: Vec<Jobs>,
-    run: &Run,
+    regions: &[u64],
     bar: &Bar,
     interrupted: &AtomicBool,
 ) -> Result<Outcome, Error> {
-    let regions = Machine::<F>::declared(&run.region)?;
-    let (failed, regions) = (&AtomicBool::new(false), &regions);
+    let failed = &AtomicBool::new(false);
     let stop = &move || failed.load(Relaxed) || interrupted.load(Relaxed);
     let mut all = Outcome::default();
     let mut first_error = None;
