@@ -45,6 +45,7 @@
 //! | [`fault`] | the pipeline of a fault (seed 003) |
 //! | [`table`] | formats, entries, walks, and how a table page dies (seed 003) |
 //! | [`tlb`] | the flush that an edit owes, and who pays |
+//! | `dirty` | which pages have been written (seed 003) |
 //! | [`notify`] | the primary MMU says why a range changes (seeds 002, 004) |
 //! | [`sync`] | the lock order; who may do what, when |
 //! | [`vm`] | the wiring |
@@ -55,10 +56,12 @@
 extern crate alloc;
 
 pub mod addr;
+mod dirty;
 pub mod fault;
 pub mod host;
 pub mod notify;
 pub mod slots;
+mod space;
 pub mod sync;
 pub mod table;
 pub mod tlb;
@@ -69,7 +72,7 @@ pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use fault::{Done, Fault, FaultError};
 pub use host::{Host, HostError, HostPage, VcpuId};
 pub use notify::{Invalidation, SecondaryMmu, Why};
-pub use slots::{Slot, SlotError, SlotId};
+pub use slots::{Slot, SlotError, SlotId, SpaceId};
 pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
 pub use table::{Access, Format, Leaf, Mapping, Perms, TableMemory, Walk};

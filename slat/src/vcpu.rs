@@ -2,6 +2,8 @@
 
 use crate::fault::memo::Memo;
 use crate::host::{Host, VcpuId};
+use crate::slots::SpaceId;
+use crate::space::Space;
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::readside::Borrowed;
@@ -18,6 +20,8 @@ use core::marker::PhantomData;
 /// brackets the time in the guest.
 pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) vm: &'vm Vm<F, H>,
+    pub(crate) space: &'vm Space<F>,
+    pub(crate) space_id: SpaceId,
     pub(crate) id: VcpuId,
     pub(crate) seat: Borrowed<'vm>,
     pub(crate) cache: Cache,
@@ -35,7 +39,8 @@ impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
         let light = vm.lock.policy() == MmuLock::None && vm.reads.barrier.is_asymmetric();
-        Self { vm, id, seat, cache: Cache::default(), memo: Memo::new(), light }
+        let (space, space_id) = (&vm.spaces[0], SpaceId(0));
+        Self { vm, space, space_id, id, seat, cache: Cache::default(), memo: Memo::new(), light }
     }
 
     /// Its number.
@@ -46,6 +51,22 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// The VM that it belongs to.
     pub fn vm(&self) -> &'vm Vm<F, H> {
         self.vm
+    }
+
+    /// The address space that it is in.
+    pub fn space(&self) -> SpaceId {
+        self.space_id
+    }
+
+    /// Goes over to another address space, whose table begins at [`Vm::root_in`], and forgets all translations of
+    /// the one before. False, and nothing is changed, where the VM was built without it.
+    pub fn switch_to(&mut self, space: SpaceId, cache: &mut impl Translations) -> bool {
+        let Some(found) = self.vm.spaces.get(usize::from(space.0)) else { return false };
+        if space != self.space_id {
+            (self.space, self.space_id, self.memo) = (found, space, Memo::new());
+            cache.flush_all();
+        }
+        true
     }
 
     /// Enters the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. What was

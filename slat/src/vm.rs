@@ -1,11 +1,12 @@
 //! `Vm` and its builder: the only wiring. Policies are snapshotted here, for the life of the VM.
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
+use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::host::{Host, VcpuId};
 use crate::notify::active::Active;
 use crate::notify::invalidation::{Invalidation, Range};
 use crate::notify::{SecondaryMmu, Why};
-use crate::slots::{Memslots, SlotSets};
+use crate::slots::{Limits, Memslots, SpaceId};
+use crate::space::Space;
 use crate::sync::barrier::Barrier;
 use crate::sync::gate::{Lock, MmuLock};
 use crate::sync::idle::Idle;
@@ -15,13 +16,14 @@ use crate::sync::readside::{Borrowed, ReadSide};
 use crate::sync::tally::Count;
 use crate::table::format::Format;
 use crate::table::pool::{Cache, NoMemory, Pool};
-use crate::table::radix::Radix;
 use crate::table::retire::Grace;
 use crate::table::walk::{Mapping, Walk};
 use crate::tlb::FlushDebt;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
 use crate::vcpu::Vcpu;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 /// Seats for threads that are no vCPU: how many of them can be inside the engine at once before one waits.
@@ -32,7 +34,6 @@ const OTHER_SEATS: usize = 64;
 pub(crate) struct Policy {
     pub(crate) vcpus: u32,
     pub(crate) max_page: Level,
-    pub(crate) max_slots: usize,
 }
 
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
@@ -45,8 +46,8 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) lock: Lock,
     pub(crate) reads: ReadSide,
     pub(crate) active: Active,
-    pub(crate) memslots: SlotSets,
-    pub(crate) radix: Radix<F>,
+    /// By number; at least one.
+    pub(crate) spaces: Box<[Space<F>]>,
     pub(crate) pool: Pool,
     grace: Grace,
     pub(crate) tlb: Tlb,
@@ -59,6 +60,8 @@ pub struct Builder<F, H> {
     host: H,
     _format: PhantomData<F>,
     policy: Policy,
+    limits: Limits,
+    spaces: u8,
     lock: MmuLock,
     sabotage: bool,
 }
@@ -126,10 +129,32 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
-    /// How many memslots are allowed; 32,764 unless said otherwise (KVM's number on x86). They cost nothing
-    /// until they are used.
-    pub fn max_slots(mut self, slots: usize) -> Self {
-        self.policy.max_slots = slots;
+    /// Memslot ids are below this; 32,764 unless said otherwise (KVM's number on x86). Ids cost nothing until they
+    /// are used, and may be as sparse as you like.
+    pub fn max_slots(mut self, ids: u32) -> Self {
+        self.limits.ids = ids;
+        self
+    }
+
+    /// How many address spaces there are, each with memslots and tables of its own; 1 unless said otherwise, and
+    /// at least one. x86 with system management mode has 2.
+    pub fn address_spaces(mut self, spaces: u8) -> Self {
+        self.spaces = spaces.max(1);
+        self
+    }
+
+    /// How many bits a guest-physical address has; as many as the format translates unless said otherwise, and
+    /// no more. Memslots beyond are refused.
+    pub fn address_bits(mut self, bits: u32) -> Self {
+        let frame_bits = bits.saturating_sub(PAGE_SHIFT).min(F::FRAME_BITS);
+        self.limits.frames = 1 << frame_bits;
+        self
+    }
+
+    /// Where the host addresses of memslots may lie: the user half of an address space, for instance. Anywhere
+    /// unless said otherwise.
+    pub fn host_addresses(mut self, hvas: Span<Hva>) -> Self {
+        self.limits.hvas = hvas;
         self
     }
 
@@ -140,23 +165,22 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
-    /// The VM, empty: no memslots, one table page.
+    /// The VM, empty: no memslots, one table page for each address space.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
-        let Self { host, policy, lock, sabotage, .. } = self;
+        let Self { host, policy, limits, spaces, lock, sabotage, .. } = self;
         let barrier = Barrier::detect();
         let pool = Pool::new();
-        let radix = Radix::new(&host, &pool)?;
+        let spaces: Result<Vec<_>, _> = (0..spaces).map(|_| Space::new(limits, &host, &pool)).collect();
         Ok(Vm {
-            radix,
+            spaces: spaces?.into_boxed_slice(),
             pool,
             host,
             policy,
             lock: Lock::new(lock),
             reads: ReadSide::new(policy.vcpus as usize + OTHER_SEATS, barrier),
             active: Active::new(),
-            memslots: SlotSets::new(),
             grace: Grace::new(),
-            tlb: Tlb::new(policy.vcpus as usize, barrier, sabotage),
+            tlb: Tlb::new(policy.vcpus as usize, sabotage),
         })
     }
 }
@@ -164,8 +188,15 @@ impl<F: Format, H: Host> Builder<F, H> {
 impl<F: Format, H: Host> Vm<F, H> {
     /// Starts building a VM on `host`.
     pub fn builder(host: H) -> Builder<F, H> {
-        let policy = Policy { vcpus: 1, max_page: Level::G1, max_slots: 32_764 };
-        Builder { host, _format: PhantomData, policy, lock: MmuLock::None, sabotage: false }
+        Builder {
+            host,
+            _format: PhantomData,
+            policy: Policy { vcpus: 1, max_page: Level::G1 },
+            limits: Limits { frames: 1 << F::FRAME_BITS, ..Limits::default() },
+            spaces: 1,
+            lock: MmuLock::None,
+            sabotage: false,
+        }
     }
 
     /// The host under it.
@@ -173,9 +204,14 @@ impl<F: Format, H: Host> Vm<F, H> {
         &self.host
     }
 
-    /// Its memslots.
+    /// Its memslots: those of address space 0, the one that every VM has.
     pub fn slots(&self) -> Memslots<'_, F, H> {
-        Memslots { vm: self }
+        Memslots { vm: self, space: SpaceId(0) }
+    }
+
+    /// The memslots of another address space, if the VM was built with so many.
+    pub fn slots_in(&self, space: SpaceId) -> Option<Memslots<'_, F, H>> {
+        (usize::from(space.0) < self.spaces.len()).then_some(Memslots { vm: self, space })
     }
 
     /// vCPU number `id`, for the thread that will run it. `None` past the number that the VM was built for, and
@@ -187,9 +223,14 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.reads.claim(id.0 as usize).map(|seat| Vcpu::new(self, id, seat))
     }
 
-    /// Where the tables begin: for CR3, EPTP, VTTBR, hgatp, or a walker in software.
+    /// Where the tables of address space 0 begin: for CR3, EPTP, VTTBR, hgatp, or a walker in software.
     pub fn root(&self) -> Pfn {
-        self.radix.root.pfn(&self.host)
+        self.spaces[0].radix.root.pfn(&self.host)
+    }
+
+    /// The same for another address space, if the VM was built with so many.
+    pub fn root_in(&self, space: SpaceId) -> Option<Pfn> {
+        Some(self.spaces.get(usize::from(space.0))?.radix.root.pfn(&self.host))
     }
 
     /// The host is about to change `hvas`: begins an [`Invalidation`], which see. Faults on the range wait from
@@ -198,24 +239,30 @@ impl<F: Format, H: Host> Vm<F, H> {
         Invalidation::begin(self, Range::Hvas(hvas), why)
     }
 
-    /// The same by guest frames, whatever they are backed by.
+    /// The same by guest frames of address space 0, whatever they are backed by.
     pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
-        Invalidation::begin(self, Range::Gfns(gfns), why)
+        Invalidation::begin(self, Range::Gfns(SpaceId(0), gfns), why)
     }
 
-    /// Opens a walk that only looks, and takes no lock under any policy.
+    /// Opens a walk of address space 0 that only looks, and takes no lock under any policy.
     pub fn lockless<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Lockless> {
-        Walk::on_any_seat(self, idle)
+        Walk::on_any_seat(self, &self.spaces[0], idle)
     }
 
-    /// Opens a walk that edits beside others.
+    /// Opens a walk of address space 0 that edits beside others.
     pub fn shared<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Shared> {
-        Walk::on_any_seat(self, idle)
+        Walk::on_any_seat(self, &self.spaces[0], idle)
     }
 
-    /// What is mapped at `gfn` at this moment.
+    /// What address space 0 maps at `gfn` at this moment.
     pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
         self.lockless(idle).translate(gfn)
+    }
+
+    /// The same in another address space.
+    pub fn translate_in(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Mapping> {
+        let space = self.spaces.get(usize::from(space.0))?;
+        Walk::<_, _, Lockless>::on_any_seat(self, space, idle).translate(gfn)
     }
 
     /// Takes write permission from a range so that the next store to each page faults
@@ -256,6 +303,15 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.grace.collect(&self.reads, &self.pool);
     }
 
+    /// The address space `id`, which exists: ids are checked where they come from users.
+    pub(crate) fn space(&self, id: SpaceId) -> &Space<F> {
+        &self.spaces[usize::from(id.0)]
+    }
+
+    pub(crate) fn spaces(&self) -> impl Iterator<Item = (SpaceId, &Space<F>)> {
+        (0..).map(SpaceId).zip(&self.spaces)
+    }
+
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
         self.reads.borrow(self.policy.vcpus as usize)
     }
@@ -272,8 +328,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Zaps one page so that something else can be mapped: for a host that cannot say without sleeping that it
     /// has made the page writable in place.
     #[cold]
-    pub(crate) fn take_away(&self, idle: &mut Idle, gfn: Gfn) {
-        let mut change = self.invalidate_gfns(Span::sized(gfn, 1), Why::Clear);
+    pub(crate) fn take_away(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) {
+        let mut change = Invalidation::begin(self, Range::Gfns(space, Span::sized(gfn, 1)), Why::Clear);
         change.apply(idle).settle();
     }
 }

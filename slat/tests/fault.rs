@@ -1,5 +1,6 @@
 //! The pipeline of a fault, seen from outside: outcomes, permissions, large pages, slots, invalidation.
 
+use slat::slots::Rule;
 use slat::table::formats::{Ept4, Npt4};
 use slat::table::memory::TableMemory;
 use slat::*;
@@ -254,14 +255,16 @@ fn readonly_slots_map_reads_and_refuse_writes() {
 fn slot_operations_are_refused_for_the_right_reason() {
     let (mut idle, vm) = vm::<Npt4>(64);
     let slot = |id, gfn, pages, hva| Slot::new(SlotId(id), Gfn(gfn), pages, Hva(hva));
-    let mut refuse = |slot: Slot| vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap_err();
-    assert_eq!(refuse(slot(1, 100, 0, 0)), SlotError::Empty(SlotId(1)));
-    assert_eq!(refuse(slot(1, 100, 1, 5)), SlotError::BadHva(SlotId(1)));
-    assert_eq!(refuse(slot(1, 100, 2, 0u64.wrapping_sub(4096))), SlotError::BadHva(SlotId(1)));
-    assert_eq!(refuse(slot(1, (1 << 36) - 1, 2, 0)), SlotError::OutOfReach(SlotId(1)));
-    assert_eq!(refuse(slot(7, 100, 1, 0)), SlotError::Exists(SlotId(7)));
-    assert_eq!(refuse(slot(1, 63, 2, 0)), SlotError::Overlaps(SlotId(1), SlotId(7)));
-    assert_eq!(vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(3))), Err(SlotError::Missing(SlotId(3))));
+    let mut refuse = |slot: Slot| vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap_err().rule;
+    assert_eq!(refuse(slot(1, 100, 0, 0)), Rule::Empty);
+    assert_eq!(refuse(slot(1, 100, 1, 5)), Rule::HostAddress(Hva(5)));
+    let top = 0u64.wrapping_sub(4096);
+    assert_eq!(refuse(slot(1, 100, 2, top)), Rule::HostAddress(Hva(top)));
+    assert_eq!(refuse(slot(1, (1 << 36) - 1, 2, 0)), Rule::Reach(Gfn(1 << 36)));
+    assert_eq!(refuse(slot(7, 100, 1, 0)), Rule::Exists);
+    assert!(matches!(refuse(slot(1, 63, 2, 0)), Rule::Overlaps(Slot { id: SlotId(7), .. })));
+    let missing = vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(3))).unwrap_err();
+    assert_eq!(missing.to_string(), "memslot 3: there is none of this id");
     vm.slots().commit(&mut idle, |tx| tx.create(slot(1, 64, 1, 0))).expect("adjacent is fine");
     assert_eq!(vm.slots().len(), 2);
 }

@@ -35,7 +35,7 @@ impl<F: Format> Machine<F> {
         let arena = Arena::builder().limit(limit).poison(POISON).build()?;
         let largest = run.pages.largest();
         let space = AddressSpace::builder(&arena).thp(largest > Level::K4).build()?;
-        let slots = (memory / Layout::REGION) as usize;
+        let slots = u32::try_from(memory / Layout::REGION).unwrap_or(u32::MAX);
         let builder = Vm::<F, _>::builder(HostView::new(&space))
             .vcpus(vcpus)
             .mmu_lock(run.mmu_lock.into())

@@ -2,7 +2,7 @@
 //!
 //! Two words, which every fault loads anyway, say whether the memory is still true:
 //!
-//! * the **generation** of the slot set: while it stands, the slot is the published one;
+//! * the **generation** of the slots, the number of the published version: while it stands, the slot is of it;
 //! * **W** ([`crate::notify::active`]): while it has not moved since it was seen with nobody active, no
 //!   invalidation has begun. A table is unhooked, and a slot set published, inside an invalidation only. So
 //!   tables found are still linked, the slot still published, and the newest hole that a fault may fill is
@@ -15,7 +15,9 @@
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::Host;
 use crate::notify::active::{Active, Stamp};
+use crate::slots::publish::SlotSets;
 use crate::slots::{Slot, SlotId};
+use crate::space::Space;
 use crate::sync::readside::Seat;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
@@ -36,7 +38,7 @@ pub(crate) struct Memo {
     /// The table above it, or another of that level, in the same way.
     parent: Node,
     parent_tag: u64,
-    /// The frames of the slot whose whole leaf table belongs to it, if it is writable.
+    /// The frames of the slot whose whole leaf table belongs to it, if it is writable and does not log.
     inner: Span<Gfn>,
     slot: Slot,
     generation: u64,
@@ -77,9 +79,10 @@ impl Memo {
     pub(super) unsafe fn hole<'s, F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
+        space: &Space<F>,
         gfn: Gfn,
     ) -> Option<Fillable<'s>> {
-        if self.stamp != vm.active.stamp() && !self.look_again(&vm.active) {
+        if self.stamp != vm.active.stamp() && !self.look_again(&vm.active, &space.memslots) {
             return None;
         }
         let tag = gfn.0 >> Level::M2.shift();
@@ -89,7 +92,7 @@ impl Memo {
             }
             let parent_tag = gfn.0 >> Level::G1.shift();
             if parent_tag != self.parent_tag {
-                let root = (vm.radix.root, Level(F::LEVELS));
+                let root = (space.radix.root, Level(F::LEVELS));
                 // SAFETY: the caller's word.
                 self.parent = unsafe { Radix::<F>::table(&vm.host, root, gfn, Level::M2) }?;
                 self.parent_tag = parent_tag;
@@ -107,9 +110,9 @@ impl Memo {
 
     /// W has moved. The slot may still be the published one; the table may be gone.
     #[cold]
-    fn look_again(&mut self, active: &Active) -> bool {
+    fn look_again(&mut self, active: &Active, memslots: &SlotSets) -> bool {
         let stamp = active.stamp();
-        let holds = stamp.is_quiet() && self.generation == active.generation() && active.stamp() == stamp;
+        let holds = stamp.is_quiet() && self.generation == memslots.number() && active.stamp() == stamp;
         if holds {
             (self.stamp, self.newest) = (stamp, stamp.newest());
             (self.tag, self.parent_tag) = (NO_TABLE, NO_TABLE);
@@ -122,31 +125,35 @@ impl Memo {
     pub(super) fn slot<F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
+        space: &Space<F>,
         seat: &Seat,
         gfn: Gfn,
         at: Option<At<'_>>,
     ) -> Option<Slot> {
-        let generation = vm.active.generation();
+        let generation = space.memslots.number();
         if self.generation == generation && self.slot.gfns.contains(gfn) {
             return Some(self.slot);
         }
         // SAFETY: `at` comes from an open walk, whose section keeps the table page and its note.
         let hint = at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note().hint });
-        let slot = hint.and_then(|hint| hint.get(gfn, generation)).or_else(|| {
-            let slot = vm.memslots.find(&vm.reads, seat, gfn)?;
-            if let Some(hint) = hint {
-                hint.put(&slot, generation);
-            }
-            Some(slot)
-        })?;
-        self.remember(slot, generation);
+        if let Some(slot) = hint.and_then(|hint| hint.get(gfn, generation)) {
+            self.remember(slot, generation);
+            return Some(slot);
+        }
+        let reading = space.memslots.read(&vm.reads, seat);
+        let slot = reading.version.find(gfn)?;
+        if let Some(hint) = hint {
+            hint.put(&slot, reading.number);
+        }
+        self.remember(slot, reading.number);
         Some(slot)
     }
 
     fn remember(&mut self, slot: Slot, generation: u64) {
         let table = Level::M2.pages();
         let (start, end) = (slot.gfns.start.0.div_ceil(table) * table, slot.gfns.end.0 / table * table);
-        self.inner = if slot.readonly { Span::new(Gfn(0), Gfn(0)) } else { Span::new(Gfn(start), Gfn(end)) };
+        let plain = !slot.readonly && !slot.log_dirty;
+        self.inner = if plain { Span::new(Gfn(start), Gfn(end)) } else { Span::new(Gfn(0), Gfn(0)) };
         (self.slot, self.generation, self.tag) = (slot, generation, NO_TABLE);
     }
 }

@@ -129,7 +129,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             };
             match outcome {
                 Outcome::Done(done) => return Ok(done),
-                Outcome::Replace => self.vm.take_away(idle, fault.gpa.gfn()),
+                Outcome::Replace => self.vm.take_away(idle, self.space_id, fault.gpa.gfn()),
                 Outcome::Retry | Outcome::Ask => {
                     self.seat.tally.add(Count::Retry);
                     patience.wait();
@@ -154,13 +154,13 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if gfn.0 >> F::FRAME_BITS != 0 {
             return Ok(mmio(self));
         }
-        let walk = Walk::<F, H, Shared>::on_seat(vm, idle, seat);
+        let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
         if F::is_present(at.word) {
             return Ok(self.present(&walk, at, fault));
         }
         let stamp = vm.active.stamp();
-        let Some(slot) = self.memo.slot(vm, seat, gfn, Some(at)) else { return Ok(mmio(self)) };
+        let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, Some(at)) else { return Ok(mmio(self)) };
         if fault.access == Access::Write && slot.readonly {
             return Ok(mmio(self));
         }
@@ -183,7 +183,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
         let stamp = vm.active.stamp();
-        let Some(slot) = self.memo.slot(vm, self.seat.seat(), gfn, None) else { return Ok(mmio(self)) };
+        let Some(slot) = self.memo.slot(vm, self.space, self.seat.seat(), gfn, None) else {
+            return Ok(mmio(self));
+        };
         let hva = slot.hva_of(gfn);
         if let Err(unconfirmed) = vm.confirm(stamp, gfn, hva) {
             return Ok(unconfirmed.into());
@@ -193,7 +195,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Err(HostError::Fault.into());
         }
         let page = HostPage { writable: page.writable && !slot.readonly, ..page };
-        let walk = Walk::<F, H, Shared>::on_seat(vm, idle, self.seat.seat());
+        let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, self.seat.seat());
         let at = walk.descend(gfn);
         if F::is_present(at.word) {
             // Mapped meanwhile, or made writable in place: a host that says so without sleeping gets an upgrade.
@@ -244,6 +246,9 @@ impl<F: Format, H: Host> Vm<F, H> {
         page: &HostPage,
         stamp: Stamp,
     ) -> Result<Level, Unconfirmed> {
+        if slot.log_dirty {
+            return Ok(Level::K4);
+        }
         let mut level = page.level.min(self.policy.max_page).min(F::MAX_LEAF);
         while level > Level::K4 {
             let gfns = Span::sized(gfn.base(level), level.pages());
@@ -283,15 +288,20 @@ fn install<'w, F: Format, H: Host>(
     if !at.word.is_hole() || at.word > stamp.newest() {
         return Ok(Outcome::Retry);
     }
+    // Where writes are logged, the first store to a page faults, whatever was mapped before it.
+    let writable = page.writable && (!slot.log_dirty || fault.access == Access::Write);
     let leaf = Leaf {
         pfn: Pfn(page.pfn.0 & !(at.level.pages() - 1)),
-        perms: if page.writable { Perms::RWX } else { Perms::RX },
+        perms: if writable { Perms::RWX } else { Perms::RX },
         host_writable: page.writable,
         accessed: true,
         dirty: fault.access == Access::Write,
     };
     if at.level > level || at.entry.cas(at.word, F::leaf(&leaf, at.level)).is_err() {
         return Ok(Outcome::Retry);
+    }
+    if writable && slot.log_dirty {
+        walk.space.memslots.log_write(&walk.vm.reads, walk.seat, gfn);
     }
     walk.seat.tally.add(Count::installed(at.level));
     Ok(Outcome::Done(Done::Mapped(at.level)))

@@ -38,10 +38,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if F::host_writable(at.word) {
             let given = Word(F::set_writable(at.word, true).0 | F::touch(Access::Write));
             return match at.entry.cas(at.word, given) {
-                Ok(()) => {
-                    walk.seat.tally.add(Count::Permission);
-                    Outcome::Done(Done::Fixed)
-                }
+                Ok(()) => fixed(walk, fault),
                 Err(_) => Outcome::Retry,
             };
         }
@@ -57,12 +54,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         fence(SeqCst);
         let (thawed, outcome) = self.decide(walk, at, fault);
         match at.entry.cas(frozen, thawed) {
-            Ok(()) => {
-                if outcome == Outcome::Done(Done::Fixed) {
-                    walk.seat.tally.add(Count::Permission);
-                }
-                outcome
-            }
+            Ok(()) if outcome == Outcome::Done(Done::Fixed) => fixed(walk, fault),
+            Ok(()) => outcome,
             // Invalidated meanwhile, by one who owes the flush.
             Err(_) => Outcome::Retry,
         }
@@ -73,7 +66,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let vm = walk.vm;
         let gfn = fault.gpa.gfn();
         let stamp = vm.active.stamp();
-        let Some(slot) = self.memo.slot(vm, walk.seat, gfn, None) else { return (at.word, Outcome::Retry) };
+        let Some(slot) = self.memo.slot(vm, walk.space, walk.seat, gfn, None) else {
+            return (at.word, Outcome::Retry);
+        };
         if slot.readonly {
             return (at.word, super::mmio(self));
         }
@@ -95,4 +90,15 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             _ => (at.word, Outcome::Ask),
         }
     }
+}
+
+/// A leaf may be written again: that is logged where the slot logs.
+fn fixed<F: Format, H: Host>(walk: &Walk<'_, F, H, Shared>, fault: Fault) -> Outcome {
+    walk.seat.tally.add(Count::Permission);
+    // ORDER(log): the permission before the look at the slots; pairs with the fence in `Ticket::take_number`, which
+    // stands between the publication of a slot that logs and the walk that write-protects it: either the log
+    // is seen here, or the permission there.
+    fence(SeqCst);
+    walk.space.memslots.log_write(&walk.vm.reads, walk.seat, fault.gpa.gfn());
+    Outcome::Done(Done::Fixed)
 }

@@ -1,7 +1,7 @@
 //! The common case of a fault, with nothing in it that the common case does not need.
 //!
-//! A leaf table is there, its entry is a hole, no invalidation is in flight, the slot is the last one and writable,
-//! and the host answers without sleeping with a small page that may be written. Then a fault is: enter; one load of
+//! A leaf table is there, its entry is a hole, no invalidation is in flight, the slot is the last one, writable and
+//! without a log, and the host answers without sleeping with a small page that may be written. Then a fault is: enter; one load of
 //! W; the entry (remembered, or four loads down); the host; one CAS; leave. Whatever else is the case, nothing
 //! has been changed and the full pipeline takes over.
 //!
@@ -48,7 +48,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     fn quick_inside(&mut self, fault: Fault) -> bool {
         let vm = self.vm;
         // SAFETY: inside a section, or under the lock under which all unhooking is done.
-        let Some(hole) = (unsafe { self.memo.hole(vm, fault.gpa.gfn()) }) else { return false };
+        let Some(hole) = (unsafe { self.memo.hole(vm, self.space, fault.gpa.gfn()) }) else { return false };
         let Some(page) = vm.host.lookup(hole.hva, fault.access) else { return false };
         if page.level != Level::K4 || !page.writable {
             return false;

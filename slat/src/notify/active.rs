@@ -57,17 +57,9 @@ struct Slot {
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Active {
-    /// On a line of its own with the generation of the slot set: both are read by every fault, written rarely.
-    word: Padded<Shared>,
+    /// W, on a line of its own: read by every fault, written rarely.
+    word: Padded<AtomicU64>,
     slots: Box<[Padded<Slot>]>,
-}
-
-/// The line that every fault reads.
-#[derive(Debug, Default)]
-struct Shared {
-    w: AtomicU64,
-    /// Number of the published slot set; written inside an invalidation only.
-    generation: AtomicU64,
 }
 
 /// What a fault saw before it asked anybody: spent by its install.
@@ -125,7 +117,7 @@ impl Active {
     pub(crate) fn stamp(&self) -> Stamp {
         // ORDER(stamp): Acquire pairs with the Release of `Ticket::drop`: whoever sees an invalidation ended
         // sees what its host had changed by then.
-        Stamp { w: self.word.w.load(Acquire) }
+        Stamp { w: self.word.0.load(Acquire) }
     }
 
     /// Rule 2, second half: after the memslot is known, before the host is asked.
@@ -136,21 +128,7 @@ impl Active {
         }
         // ORDER(stamp): Acquire loads before this one stay before it (the memslot's root, the slots of the
         // scan): whoever published them had moved W first, by a read-modify-write that this load then sees.
-        if self.word.w.load(Acquire) == stamp.w { Ok(()) } else { Err(Unconfirmed::Moved) }
-    }
-
-    /// The number of the published slot set.
-    #[inline(always)]
-    pub(crate) fn generation(&self) -> u64 {
-        // ORDER(publish): Acquire: a set is published before its number; and a fault's second look at W stays
-        // below this load.
-        self.word.generation.load(Acquire)
-    }
-
-    /// A new slot set has been published, inside an invalidation.
-    pub(crate) fn next_generation(&self) {
-        // ORDER(publish): Release; see `generation`.
-        self.word.generation.fetch_add(1, Release);
+        if self.word.0.load(Acquire) == stamp.w { Ok(()) } else { Err(Unconfirmed::Moved) }
     }
 
     #[cold]
@@ -202,7 +180,7 @@ impl Ticket<'_> {
     /// Publishes the ranges in the slot under the next number, and counts `more` active ones.
     fn take_number(&self, more: u64) {
         loop {
-            let w = self.active.word.w.load(Relaxed);
+            let w = self.active.word.0.load(Relaxed);
             let version = Version((w >> COUNT_BITS) + 1);
             debug_assert!(version.0 >> Version::BITS == 0, "142 years at a million a second");
             if more > 0 {
@@ -213,7 +191,7 @@ impl Ticket<'_> {
             let next = version.0 << COUNT_BITS | (w & COUNT) + more;
             // ORDER(begin): AcqRel: the slot before W moves; the slot set published before my number is the one
             // that I shall walk.
-            if self.active.word.w.compare_exchange(w, next, AcqRel, Relaxed).is_ok() {
+            if self.active.word.0.compare_exchange(w, next, AcqRel, Relaxed).is_ok() {
                 // ORDER(upgrade): W moved before any entry is looked at; pairs with the fence after a freeze
                 // (rule 10): either the freezer sees this number, or this walk sees the frozen entry.
                 fence(SeqCst);
@@ -251,7 +229,7 @@ impl Ticket<'_> {
 
     fn others_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         // Alone: the common case, one load.
-        if self.active.word.w.load(Relaxed) & COUNT <= 1 {
+        if self.active.word.0.load(Relaxed) & COUNT <= 1 {
             return false;
         }
         self.active.slots.iter().any(|slot| {
@@ -273,7 +251,7 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         // ORDER(stamp): Release: what the host changed, and the slot set published, before the end. The count
         // goes first: a fault that still sees this slot then sees W moved, and takes a new stamp.
-        self.active.word.w.fetch_sub(1, Release);
+        self.active.word.0.fetch_sub(1, Release);
         // ORDER(active): Release; pairs with `covered`.
         self.slot.state.store(0, Release);
         self.slot.taken.store(false, Release);

@@ -25,6 +25,7 @@ use super::plan::{Edit, plan};
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::Host;
+use crate::slots::SpaceId;
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Shared};
@@ -50,7 +51,9 @@ pub struct Invalidation<'vm, F: Format, H: Host> {
 /// What is invalidated: guest frames directly, or whatever memslots map a host range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Range {
-    Gfns(Span<Gfn>),
+    /// Of one address space.
+    Gfns(SpaceId, Span<Gfn>),
+    /// In every address space.
     Hvas(Span<Hva>),
 }
 
@@ -58,7 +61,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Begins: publishes exactly the range.
     pub(crate) fn begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Self {
         let (gfns, hvas) = match range {
-            Range::Gfns(gfns) => (gfns, Span::new(Hva(0), Hva(0))),
+            Range::Gfns(_, gfns) => (gfns, Span::new(Hva(0), Hva(0))),
             Range::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas),
         };
         Self { vm, ticket: vm.active.begin(gfns, hvas), range, why }
@@ -77,23 +80,28 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 
     fn edit<'i>(&'i self, idle: &'i mut Idle, parts: Option<&[Span<Gfn>]>) -> FlushDebt<'i> {
         let mut owed = Owed::default();
-        match self.vm.lock.policy() {
-            MmuLock::None => {
-                self.edit_in(&Walk::<F, H, Shared>::on_any_seat(self.vm, idle), parts, &mut owed);
+        for (id, space) in self.vm.spaces() {
+            if !matches!(self.range, Range::Gfns(only, _) if only != id) {
+                if self.vm.lock.policy() == MmuLock::None {
+                    let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, space, idle);
+                    self.edit_in(&walk, parts, &mut owed);
+                } else {
+                    let walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
+                    self.edit_in(&walk, parts, &mut owed);
+                }
             }
-            _ => self.edit_in(&Walk::<F, H, Exclusive>::on_any_seat(self.vm, idle), parts, &mut owed),
         }
         FlushDebt::new(self.vm, owed, Some(&self.ticket))
     }
 
     fn edit_in<M: Edits>(&self, walk: &Walk<'_, F, H, M>, parts: Option<&[Span<Gfn>]>, owed: &mut Owed) {
-        let vm = self.vm;
         match (parts, self.range) {
             (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, owed)),
-            (None, Range::Gfns(gfns)) => self.edit_frames(walk, gfns, owed),
-            (None, Range::Hvas(hvas)) => vm.memslots.over_hvas(&vm.reads, walk.seat, hvas, |gfns| {
-                self.edit_frames(walk, gfns, owed);
-            }),
+            (None, Range::Gfns(_, gfns)) => self.edit_frames(walk, gfns, owed),
+            (None, Range::Hvas(hvas)) => {
+                let slots = &walk.space.memslots;
+                slots.over_hvas(&walk.vm.reads, walk.seat, hvas, |gfns| self.edit_frames(walk, gfns, owed));
+            }
         }
     }
 
@@ -132,9 +140,10 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         match kind {
             Kind::Table(_) if whole && self.why.frees_tables() => Next::Cas(hole),
             Kind::Table(_) => Next::Along,
-            Kind::Leaf => match plan(self.why, &F::read_leaf(word)) {
+            Kind::Leaf => match plan(self.why, &F::read_leaf(word), level) {
                 Edit::Zap => Next::Cas(hole),
                 Edit::DropWrite => Next::Cas(F::write_withdrawn(word)),
+                Edit::TrackWrite => Next::Cas(F::set_writable(word, false)),
                 Edit::Nothing => {
                     // Rule 7: left alone, but another's flush over it may still be due.
                     if self.ticket.unflushed_over(covers) {

@@ -6,10 +6,14 @@
 //! | unmap, remap, clear, migrate, slot | any | zap |
 //! | protect | writable now, or when the host gave it | drop write |
 //! | protect | read-only both ways | nothing |
+//! | log | larger than 4 KiB | zap: it comes back page by page |
+//! | log | the host gave it writable | track writes |
+//! | log | any other | nothing |
 //!
 //! A leaf that reaches out of the invalidated range is always zapped: what is left of it faults back in.
 
 use super::why::Why;
+use crate::addr::Level;
 use crate::table::format::{Access, Leaf};
 
 /// What happens to one leaf.
@@ -19,17 +23,22 @@ pub enum Edit {
     Nothing,
     /// It loses write permission, and the record that the host allowed writes.
     DropWrite,
+    /// It loses write permission; a store gets it back without asking the host.
+    TrackWrite,
     /// It becomes a hole.
     Zap,
 }
 
-/// The least drastic edit that `why` allows for `old`.
+/// The least drastic edit that `why` allows for `old`, a leaf of `level`.
 #[inline]
-pub fn plan(why: Why, old: &Leaf) -> Edit {
+pub fn plan(why: Why, old: &Leaf, level: Level) -> Edit {
     match why {
         Why::Unmap | Why::Remap | Why::Clear | Why::Migrate | Why::Slot => Edit::Zap,
         Why::Protect if old.host_writable || old.perms.allows(Access::Write) => Edit::DropWrite,
-        Why::Protect => Edit::Nothing,
+        Why::Log if level > Level::K4 => Edit::Zap,
+        // A clear W never proves that no TLB writes: it is tightened again, and that owes a flush too.
+        Why::Log if old.host_writable => Edit::TrackWrite,
+        Why::Protect | Why::Log => Edit::Nothing,
     }
 }
 
@@ -48,10 +57,14 @@ mod tests {
         let leaves = [(Perms::RX, false), (Perms::RX, true), (Perms::RWX, true)];
         let expect = |why| match why {
             Why::Protect => [Edit::Nothing, Edit::DropWrite, Edit::DropWrite],
+            Why::Log => [Edit::Nothing, Edit::TrackWrite, Edit::TrackWrite],
             _ => [Edit::Zap; 3],
         };
         for why in Why::ALL {
-            assert_eq!(leaves.map(|(perms, host)| plan(why, &leaf(perms, host))), expect(why), "{why:?}");
+            let edits = |level| leaves.map(|(perms, host)| plan(why, &leaf(perms, host), level));
+            assert_eq!(edits(Level::K4), expect(why), "{why:?}");
+            let large = if why == Why::Log { [Edit::Zap; 3] } else { expect(why) };
+            assert_eq!(edits(Level::M2), large, "{why:?}, large");
         }
     }
 }

@@ -16,12 +16,14 @@ pub enum Why {
     Protect,
     /// A memslot is deleted or moved: nothing may be mapped through it any more.
     Slot,
+    /// A memslot logs writes from now on: the next store to each page must fault.
+    Log,
 }
 
 impl Why {
     /// Every reason, in the order of the table in [`super::plan`].
-    pub const ALL: [Self; 6] =
-        [Self::Unmap, Self::Remap, Self::Clear, Self::Migrate, Self::Protect, Self::Slot];
+    pub const ALL: [Self; 7] =
+        [Self::Unmap, Self::Remap, Self::Clear, Self::Migrate, Self::Protect, Self::Slot, Self::Log];
 
     /// Whether the range's table pages are worth freeing: only where no fault will need them again soon.
     /// Mundane reasons keep the structure, so that the next fault is one CAS.

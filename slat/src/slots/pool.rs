@@ -113,6 +113,11 @@ impl<T> Pool<T> {
     /// Blocks that stay free however small the tree becomes.
     const SPARE: usize = 64;
 
+    /// Bytes lent by the allocator: in the tree, retired or free.
+    pub(super) fn bytes(&self) -> usize {
+        self.allocated * size_of::<Block<T>>()
+    }
+
     /// Makes the next `count` calls of [`take`](Self::take) succeed.
     pub(super) fn reserve(&mut self, count: usize) -> Result<(), NoMemory> {
         while self.free.len < count {

@@ -1,256 +1,255 @@
-//! A transaction: one or many slot operations, published as one.
+//! `Transaction`: slot operations on the next version, in the making. Nobody sees it before it is committed.
 //!
-//! ```text
-//! lock the transaction mutex
-//!   edit copies of the trees             errors end here: nothing was published, nothing is undone by allocating
-//!   begin an invalidation of the gfns that change      faults there wait: they are never taken for MMIO
-//!     zap what deleted slots mapped, flush once
-//!     publish the new set; number it
-//!   end                                  faults go on, and see the new set
-//!   wait for a grace period, reuse the old set's own nodes
-//! ```
-//! A transaction waits for vCPUs and for readers, so it takes `&mut Idle`; its mutex is never taken inside
-//! notify or a walk.
+//! Each operation succeeds as a whole or changes nothing; a transaction that is dropped undoes itself without
+//! allocating. Besides the next version it collects what that means for page tables: the frames that lose their
+//! slot are to be zapped, those whose writes are logged from now on are to lose write permission.
 
-use super::{RetiredNodes, Set, Slot, SlotId, SlotSets, Trees, tree::Edit};
-use crate::addr::{Gfn, PAGE_SHIFT, Span};
-use crate::host::Host;
-use crate::notify::Why;
-use crate::notify::invalidation::{Invalidation, Range};
-use crate::sync::idle::Idle;
-use crate::table::format::Format;
-use crate::vm::Vm;
+use super::map::{Edits, Leftovers, Log, Set};
+use super::rules::{Change, Limits, MAX_PAGES, Region, Rule, SlotError};
+use super::{Slot, SlotId};
+use crate::addr::{Gfn, Span};
 use alloc::vec::Vec;
 use core::fmt;
+use core::mem;
 
-/// Why a slot operation was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SlotError {
-    /// A slot must have at least one page.
-    Empty(SlotId),
-    /// The host address is not a multiple of 4 KiB, or the slot would reach past the last address.
-    BadHva(SlotId),
-    /// The frames reach past what the VM's page-table format can map.
-    OutOfReach(SlotId),
-    /// There is a slot of this name.
-    Exists(SlotId),
-    /// Some frames belong to another slot.
-    Overlaps(SlotId, SlotId),
-    /// There is no slot of this name.
-    Missing(SlotId),
-    /// The VM has as many slots as it was built for.
-    TooMany(usize),
-    /// The host is out of memory for the set's own nodes.
-    NoMemory,
-}
-
-impl fmt::Display for SlotError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty(id) => write!(f, "memslot {id} has no pages"),
-            Self::BadHva(id) => write!(f, "memslot {id}: host address unaligned or out of range"),
-            Self::OutOfReach(id) => write!(f, "memslot {id} reaches past what the page-table format maps"),
-            Self::Exists(id) => write!(f, "memslot {id} exists already"),
-            Self::Overlaps(id, other) => write!(f, "memslot {id} overlaps memslot {other}"),
-            Self::Missing(id) => write!(f, "there is no memslot {id}"),
-            Self::TooMany(limit) => write!(f, "this VM allows {limit} memslots"),
-            Self::NoMemory => f.write_str("out of memory for memslots"),
-        }
-    }
-}
-
-impl core::error::Error for SlotError {}
-
-impl From<super::pool::NoMemory> for SlotError {
-    fn from(_: super::pool::NoMemory) -> Self {
-        Self::NoMemory
-    }
-}
-
-/// The memslots of a VM, for users: see [`Vm::slots`].
-#[derive(Debug)]
-pub struct Memslots<'vm, F: Format, H: Host> {
-    pub(crate) vm: &'vm Vm<F, H>,
-}
-
-impl<F: Format, H: Host> Memslots<'_, F, H> {
-    /// Runs `operations` and publishes what they made, at once. An error, theirs or ours, publishes nothing.
-    ///
-    /// ```
-    /// # use slat::{*, table::formats::Npt4};
-    /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
-    /// # impl Host for Nothing {
-    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
-    /// # }
-    /// # let mut idle = Idle::take().unwrap();
-    /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
-    /// let low = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000));
-    /// let high = Slot::new(SlotId(1), Gfn(0x10_0000), 512, Hva(0x7000_0000)); // an alias: fine
-    /// vm.slots().commit(&mut idle, |tx| {
-    ///     tx.create(low)?;
-    ///     tx.create(high)
-    /// })?;
-    ///
-    /// let refused = vm.slots().commit(&mut idle, |tx| {
-    ///     tx.delete(SlotId(0))?;
-    ///     tx.create(Slot::new(SlotId(2), Gfn(0x10_01ff), 1, Hva(0)))
-    /// });
-    /// assert_eq!(refused, Err(SlotError::Overlaps(SlotId(2), SlotId(1))));
-    /// assert_eq!(vm.slots().find(&mut idle, Gfn(3)), Some(low), "nothing half-done");
-    /// # Ok::<(), SlotError>(())
-    /// ```
-    pub fn commit<R>(
-        &self,
-        idle: &mut Idle,
-        operations: impl FnOnce(&mut Transaction<'_>) -> Result<R, SlotError>,
-    ) -> Result<R, SlotError> {
-        let vm = self.vm;
-        let mut trees = vm.memslots.writer.lock();
-        let mut tx = Transaction::new(&mut trees, 1 << F::FRAME_BITS, vm.policy.max_slots);
-        let result = operations(&mut tx)?;
-        if tx.changed.is_empty() {
-            return Ok(result);
-        }
-        let mut change = Invalidation::begin(vm, Range::Gfns(tx.changed), Why::Slot);
-        change.apply_to(idle, &tx.deleted).settle();
-
-        let (set, retired) = tx.finish();
-        // SAFETY: under the transaction mutex; every transaction ends in a grace period, so one has passed.
-        unsafe { vm.memslots.publish(set) };
-        vm.active.next_generation();
-        drop(change);
-
-        vm.reads.synchronize();
-        // SAFETY: retired from these trees before the grace period that just ended.
-        unsafe { trees.reclaim(retired) };
-        Ok(result)
-    }
-
-    /// The slot that holds `gfn`.
-    pub fn find(&self, _idle: &mut Idle, gfn: Gfn) -> Option<Slot> {
-        self.sets().find(&self.vm.reads, &self.vm.borrow_seat(), gfn)
-    }
-
-    /// The slot named `id`.
-    pub fn get(&self, _idle: &mut Idle, id: SlotId) -> Option<Slot> {
-        self.sets().find_id(&self.vm.reads, &self.vm.borrow_seat(), id)
-    }
-
-    /// Every slot of one set, in order of guest frames.
-    pub fn for_each(&self, _idle: &mut Idle, visit: impl FnMut(Slot)) {
-        self.sets().for_each(&self.vm.reads, &self.vm.borrow_seat(), visit);
-    }
-
-    /// How many there are. Waits for a transaction in progress.
-    pub fn len(&self) -> usize {
-        self.sets().len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn sets(&self) -> &SlotSets {
-        &self.vm.memslots
-    }
-}
-
-/// The operations of one transaction, on copies. Nobody sees them before [`Memslots::commit`] ends.
+/// See the module's header. Made by [`Memslots::commit`](super::Memslots::commit) and
+/// [`SlotMap::commit`](super::SlotMap::commit).
 pub struct Transaction<'t> {
-    by_gfn: Edit<'t, u64, Slot>,
-    by_hva: Edit<'t, (u64, u32), u64, u64>,
-    by_id: Edit<'t, u32, u64>,
-    /// Hull of the frames whose slot changes.
-    changed: Span<Gfn>,
-    /// What deleted slots held: to be zapped.
-    deleted: Vec<Span<Gfn>>,
-    frames: u64,
-    limit: usize,
+    edits: Edits<'t>,
+    limits: Limits,
     len: usize,
+    effects: Effects,
+    fresh: Fresh,
+    ended: Vec<Log>,
+}
+
+/// What a transaction means for page tables.
+#[derive(Debug)]
+pub(super) struct Effects {
+    /// Hull of the frames for which something is different; empty where nothing is.
+    pub(super) changed: Span<Gfn>,
+    /// Frames that had a slot and have another, or none.
+    pub(super) zap: Vec<Span<Gfn>>,
+    /// Frames whose writes are logged from now on.
+    pub(super) log: Vec<Span<Gfn>>,
+    /// Whether something was taken from readers, so that they must be waited for.
+    pub(super) takes: bool,
+}
+
+/// Dirty logs that no version holds yet: they go with a transaction that comes to nothing.
+#[derive(Default)]
+struct Fresh(Vec<Log>);
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        for log in self.0.drain(..) {
+            // SAFETY: made by this transaction, which was never published.
+            unsafe { log.free() };
+        }
+    }
 }
 
 impl fmt::Debug for Transaction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transaction").field("changed", &self.changed).finish_non_exhaustive()
+        f.debug_struct("Transaction").field("effects", &self.effects).finish_non_exhaustive()
     }
 }
 
 impl<'t> Transaction<'t> {
-    fn new(trees: &'t mut Trees, frames: u64, limit: usize) -> Self {
-        let len = trees.by_gfn.len();
-        Self {
-            by_gfn: trees.by_gfn.edit(),
-            by_hva: trees.by_hva.edit(),
-            by_id: trees.by_id.edit(),
-            changed: Span::new(Gfn(0), Gfn(0)),
-            deleted: Vec::new(),
-            frames,
-            limit,
-            len,
+    pub(super) fn new(edits: Edits<'t>, limits: Limits, len: usize) -> Self {
+        let nowhere = Span::new(Gfn(0), Gfn(0));
+        let effects = Effects { changed: nowhere, zap: Vec::new(), log: Vec::new(), takes: false };
+        Self { edits, limits, len, effects, fresh: Fresh::default(), ended: Vec::new() }
+    }
+
+    /// Does what `region` asks for, by the rules of [`super::rules`]: creates, deletes, moves, changes flags, or
+    /// nothing.
+    pub fn set(&mut self, region: Region) -> Result<Change, SlotError> {
+        let wanted = self.limits.check(&region)?;
+        let old = self.get(region.slot);
+        match (wanted, old) {
+            (None, None) => Err(SlotError::missing(region.slot)),
+            (None, Some(old)) => self.take_out(old).map(|()| Change::Deleted(old)),
+            (Some(slot), None) => self.put_in(slot).map(|()| Change::Created),
+            (Some(slot), Some(old)) => self.change(old, slot),
         }
     }
 
     /// Adds a slot. Its frames must be free; its host addresses may be shared, and need not be mapped yet.
     pub fn create(&mut self, slot: Slot) -> Result<(), SlotError> {
-        let Slot { id, gfns, hva, .. } = slot;
-        if gfns.is_empty() {
-            return Err(SlotError::Empty(id));
-        }
-        if gfns.end.0 > self.frames {
-            return Err(SlotError::OutOfReach(id));
-        }
-        if hva.offset() != 0 || (gfns.len() << PAGE_SHIFT).checked_add(hva.0).is_none() {
-            return Err(SlotError::BadHva(id));
-        }
-        if self.by_id.view().get(id.0).is_some() {
-            return Err(SlotError::Exists(id));
-        }
-        if let Some((_, below)) = self.by_gfn.view().floor(gfns.end.0 - 1)
-            && below.gfns.overlaps(&gfns)
-        {
-            return Err(SlotError::Overlaps(id, below.id));
-        }
-        if self.len >= self.limit {
-            return Err(SlotError::TooMany(self.limit));
-        }
-        self.reserve()?;
-        self.by_gfn.insert(gfns.start.0, slot, ())?;
-        self.by_hva.insert((hva.0, id.0), gfns.start.0, slot.hvas().end.0)?;
-        self.by_id.insert(id.0, gfns.start.0, ())?;
-        self.len += 1;
-        self.changed = self.changed.hull(&gfns);
-        Ok(())
+        let rule = if slot.id.0 >= self.limits.ids {
+            Rule::Id { limit: self.limits.ids }
+        } else if slot.gfns.is_empty() {
+            Rule::Empty
+        } else if slot.gfns.len() > MAX_PAGES {
+            Rule::TooLong
+        } else if slot.hva.offset() != 0 || !self.limits.reaches(slot.hva, slot.gpas().len()) {
+            Rule::HostAddress(slot.hva)
+        } else if self.get(slot.id).is_some() {
+            Rule::Exists
+        } else {
+            return self.put_in(slot);
+        };
+        Err(slot.refused(rule))
     }
 
-    /// Removes a slot and returns it. What it mapped is gone before the transaction is over.
+    /// Removes a slot and returns it. What it mapped is gone before the commit is over.
     pub fn delete(&mut self, id: SlotId) -> Result<Slot, SlotError> {
-        let start = self.by_id.view().get(id.0).ok_or(SlotError::Missing(id))?;
-        let slot = self.by_gfn.view().get(start).ok_or(SlotError::Missing(id))?;
-        self.reserve()?;
-        self.by_gfn.remove(start)?;
-        self.by_hva.remove((slot.hva.0, id.0))?;
-        self.by_id.remove(id.0)?;
-        self.len -= 1;
-        self.changed = self.changed.hull(&slot.gfns);
-        self.deleted.push(slot.gfns);
-        Ok(slot)
+        let old = self.known(id)?;
+        self.take_out(old)?;
+        Ok(old)
     }
 
-    /// The edited copies, as the next set.
-    fn finish(self) -> (Set, RetiredNodes) {
-        let (by_gfn, gfn_retired) = self.by_gfn.publish();
-        let (by_hva, hva_retired) = self.by_hva.publish();
-        let (by_id, id_retired) = self.by_id.publish();
-        (Set { by_gfn, by_hva, by_id }, (gfn_retired, hva_retired, id_retired))
+    /// Moves a slot to other guest frames, which may overlap its own, and returns what it was. What it mapped is
+    /// gone before the commit is over; its dirty log goes with it.
+    pub fn move_to(&mut self, id: SlotId, gfn: Gfn) -> Result<Slot, SlotError> {
+        let old = self.known(id)?;
+        self.change(old, old.at(gfn))?;
+        Ok(old)
     }
 
-    /// Makes the next operation succeed on all three trees, or on none.
-    fn reserve(&mut self) -> Result<(), SlotError> {
-        self.by_gfn.reserve()?;
-        self.by_hva.reserve()?;
-        self.by_id.reserve()?;
+    /// Switches the logging of writes, and returns what the slot was. Switched on, the log is empty; switched
+    /// off, it is gone.
+    pub fn set_log_dirty(&mut self, id: SlotId, log_dirty: bool) -> Result<Slot, SlotError> {
+        let old = self.known(id)?;
+        self.change(old, Slot { log_dirty, ..old })?;
+        Ok(old)
+    }
+
+    /// The slot of this id, as this transaction has it by now.
+    pub fn get(&self, id: SlotId) -> Option<Slot> {
+        self.edits.version().get(id)
+    }
+
+    /// How many slots there are by now.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none by now.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn known(&self, id: SlotId) -> Result<Slot, SlotError> {
+        self.get(id).ok_or(SlotError::missing(id))
+    }
+
+    fn put_in(&mut self, slot: Slot) -> Result<(), SlotError> {
+        // Only the slot that begins last below the end can overlap first: one look, at the place of insertion.
+        if let Some(other) = self.edits.version().last_below(slot.gfns.end)
+            && other.gfns.overlaps(&slot.gfns)
+        {
+            return Err(slot.refused(Rule::Overlaps(other)));
+        }
+        self.limits.check_reach(&slot)?;
+        self.prepare(&slot, slot.log_dirty)?;
+        let log = if slot.log_dirty { Some(self.new_log(&slot)?) } else { None };
+        self.step(&slot, |edits| {
+            edits.insert(&slot)?;
+            log.map_or(Ok(()), |log| edits.start_log(slot.id, log))
+        })?;
+        self.len += 1;
         Ok(())
     }
+
+    fn take_out(&mut self, old: Slot) -> Result<(), SlotError> {
+        self.prepare(&old, old.log_dirty)?;
+        room(&old, &mut self.effects.zap)?;
+        self.step(&old, |edits| edits.remove(&old))?;
+        if old.log_dirty {
+            self.end_log(&old)?;
+        }
+        self.len -= 1;
+        self.effects.zap.push(old.gfns);
+        self.effects.takes = true;
+        Ok(())
+    }
+
+    /// Moves, changes flags, both, or nothing.
+    fn change(&mut self, old: Slot, new: Slot) -> Result<Change, SlotError> {
+        if (old.hva, old.gfns.len(), old.readonly) != (new.hva, new.gfns.len(), new.readonly) {
+            return Err(new.refused(Rule::Fixed(old)));
+        }
+        if old == new {
+            return Ok(Change::Nothing);
+        }
+        let moves = old.gfns != new.gfns;
+        if moves {
+            if let Some(other) = self.edits.version().range(new.gfns).find(|other| other.id != new.id) {
+                return Err(new.refused(Rule::Overlaps(other)));
+            }
+            self.limits.check_reach(&new)?;
+        }
+        self.prepare(&new, new.log_dirty != old.log_dirty)?;
+        room(&new, if moves { &mut self.effects.zap } else { &mut self.effects.log })?;
+        let log = if new.log_dirty && !old.log_dirty { Some(self.new_log(&new)?) } else { None };
+        self.step(&new, |edits| {
+            edits.replace(&old, &new)?;
+            log.map_or(Ok(()), |log| edits.start_log(new.id, log))
+        })?;
+        if old.log_dirty && !new.log_dirty {
+            self.end_log(&old)?;
+        }
+        self.effects.takes = true;
+        if moves {
+            self.effects.changed = self.effects.changed.hull(&old.gfns);
+            self.effects.zap.push(old.gfns);
+            return Ok(Change::Moved(old));
+        }
+        if new.log_dirty {
+            self.effects.log.push(new.gfns);
+        }
+        Ok(Change::Flags(old))
+    }
+
+    /// Reserves the nodes that the next operation on `slot` may need, so that it cannot stop half-way; with
+    /// `logs`, for its dirty log as well.
+    fn prepare(&mut self, slot: &Slot, logs: bool) -> Result<(), SlotError> {
+        if logs {
+            room(slot, &mut self.ended)?;
+            room(slot, &mut self.fresh.0)?;
+        }
+        self.edits.reserve(logs).map_err(|_| slot.refused(Rule::NoMemory))
+    }
+
+    /// Edits the indexes, for which everything is reserved.
+    fn step(
+        &mut self,
+        slot: &Slot,
+        edit: impl FnOnce(&mut Edits<'t>) -> Result<(), super::pool::NoMemory>,
+    ) -> Result<(), SlotError> {
+        self.effects.changed = self.effects.changed.hull(&slot.gfns);
+        edit(&mut self.edits).map_err(|_| slot.refused(Rule::NoMemory))
+    }
+
+    fn new_log(&mut self, slot: &Slot) -> Result<Log, SlotError> {
+        let log = Log::new(slot.gfns.len()).ok_or(slot.refused(Rule::NoMemory))?;
+        self.fresh.0.push(log);
+        Ok(log)
+    }
+
+    fn end_log(&mut self, slot: &Slot) -> Result<(), SlotError> {
+        let ended = self.edits.end_log(slot.id).map_err(|_| slot.refused(Rule::NoMemory))?;
+        self.ended.extend(ended);
+        Ok(())
+    }
+
+    /// What the operations mean for page tables.
+    pub(super) fn effects(&self) -> &Effects {
+        &self.effects
+    }
+
+    /// The next version, which becomes the map's current one, and what it no longer holds.
+    pub(super) fn finish(mut self) -> (Set, Leftovers, Effects) {
+        // Published, or ended among the leftovers: no longer this transaction's to free.
+        mem::take(&mut self.fresh.0);
+        let (set, leftovers) = self.edits.publish(self.len, self.ended);
+        (set, leftovers, self.effects)
+    }
+}
+
+/// Makes the next push succeed.
+fn room<T>(slot: &Slot, list: &mut Vec<T>) -> Result<(), SlotError> {
+    list.try_reserve(1).map_err(|_| slot.refused(Rule::NoMemory))
 }

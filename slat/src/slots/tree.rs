@@ -78,6 +78,11 @@ impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
         self.len
     }
 
+    /// Bytes lent by the allocator.
+    pub(crate) fn bytes(&self) -> usize {
+        self.pool.bytes()
+    }
+
     /// Begins the next version.
     pub(crate) fn edit(&mut self) -> Edit<'_, K, V, E> {
         self.edits += 1;
@@ -123,17 +128,17 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
         View { root: self.root.as_deref() }
     }
 
-    /// Makes the next insertion or removal succeed. Each of them does it for itself.
-    pub(crate) fn reserve(&mut self) -> Result<(), NoMemory> {
+    /// Makes the next `edits` insertions or removals succeed. Each of them does it for itself.
+    pub(crate) fn reserve(&mut self, edits: usize) -> Result<(), NoMemory> {
         // On each level an insertion copies a node and splits it, a removal copies a node and its neighbour;
-        // the tree may grow by a root.
+        // the tree may grow by a root, which the next one copies.
         let height = self.root.map_or(0, |root| root.level + 1);
-        self.tree.pool.reserve(2 * height + 1)
+        self.tree.pool.reserve((2 * height + edits) * edits)
     }
 
     /// Sets the value of `key`, and where its interval ends. Returns the value it replaces.
     pub(crate) fn insert(&mut self, key: K, value: V, end: E) -> Result<Option<V>, NoMemory> {
-        self.reserve()?;
+        self.reserve(1)?;
         let entry = Entry { key, end, below: Below { value } };
         let Some(mut root) = self.root else {
             self.root = Some(self.make(&Node::new(0, entry)));
@@ -158,7 +163,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
     /// Removes `key`. Returns its value; none, and nothing is changed, if there is no such key.
     pub(crate) fn remove(&mut self, key: K) -> Result<Option<V>, NoMemory> {
         let (Some(mut root), Some(value)) = (self.root, self.view().get(key)) else { return Ok(None) };
-        self.reserve()?;
+        self.reserve(1)?;
         let node = self.own(&mut root);
         self.remove_below(node, key);
         self.root = match (node.level, node.len) {

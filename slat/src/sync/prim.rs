@@ -6,14 +6,14 @@
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{
-    AtomicBool, AtomicU64,
+    AtomicBool, AtomicPtr, AtomicU64,
     Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst},
     compiler_fence, fence,
 };
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{
-    AtomicBool, AtomicU64,
+    AtomicBool, AtomicPtr, AtomicU64,
     Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };

@@ -5,8 +5,9 @@
 //! being written), and names the generation of the slot set that it was copied from: any later publication
 //! makes it stale at once.
 
-use crate::addr::{Gfn, Hva, Span};
+use crate::addr::Gfn;
 use crate::slots::Slot;
+use crate::slots::map::Packed;
 use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release, fence};
 
 /// See the module's header.
@@ -15,9 +16,7 @@ pub(crate) struct Hint {
     sequence: AtomicU64,
     generation: AtomicU64,
     start: AtomicU64,
-    end: AtomicU64,
-    hva: AtomicU64,
-    id_and_flags: AtomicU64,
+    packed: [AtomicU64; 2],
 }
 
 impl Hint {
@@ -27,14 +26,14 @@ impl Hint {
         // ORDER(hint): Acquire before the fields, fence after them; pairs with `put`: equal and even on both
         // sides means that nothing was written between.
         let before = self.sequence.load(Acquire);
-        let gfns = Span::new(Gfn(self.start.load(Relaxed)), Gfn(self.end.load(Relaxed)));
-        if before & 1 == 1 || self.generation.load(Relaxed) != generation || !gfns.contains(gfn) {
+        if before & 1 == 1 || self.generation.load(Relaxed) != generation {
             return None;
         }
-        let slot = Slot::unpack(gfns, Hva(self.hva.load(Relaxed)), self.id_and_flags.load(Relaxed));
+        let packed = Packed::from_words([self.packed[0].load(Relaxed), self.packed[1].load(Relaxed)]);
+        let slot = packed.slot(Gfn(self.start.load(Relaxed)));
         // ORDER(hint): see above.
         fence(Acquire);
-        (self.sequence.load(Relaxed) == before).then_some(slot)
+        (self.sequence.load(Relaxed) == before && slot.gfns.contains(gfn)).then_some(slot)
     }
 
     /// Remembers `slot`, found in the set of `generation`. Gives up where another thread is writing.
@@ -48,9 +47,9 @@ impl Hint {
         fence(Release);
         self.generation.store(generation, Relaxed);
         self.start.store(slot.gfns.start.0, Relaxed);
-        self.end.store(slot.gfns.end.0, Relaxed);
-        self.hva.store(slot.hva.0, Relaxed);
-        self.id_and_flags.store(slot.pack(), Relaxed);
+        for (cell, word) in self.packed.iter().zip(Packed::new(slot).words()) {
+            cell.store(word, Relaxed);
+        }
         // ORDER(hint): the fields before the even number; pairs with `get`.
         self.sequence.store(before + 2, Release);
     }

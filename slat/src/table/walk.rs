@@ -28,6 +28,7 @@ use super::pool::{Cache, NoMemory};
 use super::radix::{At, Radix};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
+use crate::space::Space;
 use crate::sync::gate::Gate;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Mode};
@@ -40,6 +41,7 @@ use core::marker::PhantomData;
 /// See the module's header.
 pub struct Walk<'g, F: Format, H: Host, M: Mode> {
     pub(crate) vm: &'g Vm<F, H>,
+    pub(crate) space: &'g Space<F>,
     pub(crate) seat: &'g Seat,
     /// Left before the seat is given back: fields drop in order.
     _gate: Gate<'g>,
@@ -67,17 +69,22 @@ pub struct Mapping {
 impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
     /// Opens a walk on the caller's own seat.
     #[inline(always)]
-    pub(crate) fn on_seat(vm: &'g Vm<F, H>, _idle: &'g mut Idle, seat: &'g Seat) -> Self {
+    pub(crate) fn on_seat(
+        vm: &'g Vm<F, H>,
+        space: &'g Space<F>,
+        _idle: &'g mut Idle,
+        seat: &'g Seat,
+    ) -> Self {
         let gate = vm.lock.enter::<M>(&vm.reads, seat);
-        Self { vm, seat, _gate: gate, _borrowed: None, _idle: PhantomData }
+        Self { vm, space, seat, _gate: gate, _borrowed: None, _idle: PhantomData }
     }
 
     /// Opens a walk for a thread without a seat of its own.
-    pub(crate) fn on_any_seat(vm: &'g Vm<F, H>, _idle: &'g mut Idle) -> Self {
+    pub(crate) fn on_any_seat(vm: &'g Vm<F, H>, space: &'g Space<F>, _idle: &'g mut Idle) -> Self {
         let borrowed = vm.borrow_seat();
         let seat = borrowed.seat();
         let gate = vm.lock.enter::<M>(&vm.reads, seat);
-        Self { vm, seat, _gate: gate, _borrowed: Some(borrowed), _idle: PhantomData }
+        Self { vm, space, seat, _gate: gate, _borrowed: Some(borrowed), _idle: PhantomData }
     }
 
     /// Down to the lowest entry there is for `gfn`.
@@ -85,12 +92,12 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
     pub(crate) fn descend(&self, gfn: Gfn) -> At<'_> {
         // SAFETY: this walk is a section of the read side (or holds the lock under which all unlinking is done)
         // for as long as it is borrowed.
-        unsafe { self.vm.radix.descend(&self.vm.host, gfn) }
+        unsafe { self.space.radix.descend(&self.vm.host, gfn) }
     }
 
     pub(crate) fn cursor(&self, gfns: Span<Gfn>) -> Cursor<'_, F, H> {
         // SAFETY: as in `descend`.
-        unsafe { Cursor::new(&self.vm.radix, &self.vm.host, gfns) }
+        unsafe { Cursor::new(&self.space.radix, &self.vm.host, gfns) }
     }
 
     /// What is mapped at `gfn` at this moment.

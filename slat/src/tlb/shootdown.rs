@@ -7,17 +7,20 @@
 //! ```text
 //! flusher                                  vCPU
 //! write ring[g]; generation := g           enter: mode := Guest
-//! heavy barrier ─────── asymmetric ─────── light barrier
+//! fence ───────────────────────────────── fence
 //! mode == Guest and seen < g ?             generation != seen ?  flush, seen := generation
 //!   kick, wait for seen ≥ g or mode Out    … guest runs; kicked ?  flush, seen := generation
 //! ```
 //! One of the two sees the other: a flusher that misses the mode is one whose generation the vCPU sees on entry.
+//! Both pay for a fence. The read side's asymmetric barrier would be wrong here: an entry into the guest costs a
+//! thousand times a fence, so it need not be spared, and a flush would cost a system call.
 
 use super::super::table::retire::{Flushed, Unlinked};
 use crate::addr::{Gfn, Position, Span};
 use crate::host::VcpuId;
-use crate::sync::barrier::Barrier;
-use crate::sync::prim::{AcqRel, Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, fence};
+use crate::sync::prim::{
+    AcqRel, Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
+};
 use alloc::boxed::Box;
 
 /// What a vCPU caches, told what to forget. Implemented by whoever has the TLB: a software vCPU, or a wrapper
@@ -56,7 +59,6 @@ pub(crate) struct Tlb {
     generation: Padded<AtomicU64>,
     ring: Box<[Ranged]>,
     vcpus: Box<[Padded<VcpuTlb>]>,
-    barrier: Barrier,
     /// Edits that owed a flush, flushes paid, pages they covered: rare enough for shared counters.
     pub(crate) requested: AtomicU64,
     pub(crate) paid: AtomicU64,
@@ -66,12 +68,11 @@ pub(crate) struct Tlb {
 }
 
 impl Tlb {
-    pub(crate) fn new(vcpus: usize, barrier: Barrier, sabotaged: bool) -> Self {
+    pub(crate) fn new(vcpus: usize, sabotaged: bool) -> Self {
         Self {
             generation: Padded::default(),
             ring: (0..RING).map(|_| Ranged::default()).collect(),
             vcpus: (0..vcpus).map(|_| Padded::default()).collect(),
-            barrier,
             requested: AtomicU64::new(0),
             paid: AtomicU64::new(0),
             pages: AtomicU64::new(0),
@@ -101,7 +102,8 @@ impl Tlb {
         ranged.end.store(gfns.end.raw(), Relaxed);
         ranged.generation.store(generation, Release);
 
-        self.barrier.heavy();
+        // ORDER(flush): the generation before the modes; pairs with the fence in `enter`.
+        fence(SeqCst);
         let behind = |vcpu: &VcpuTlb| {
             // ORDER(flush-answer): Acquire pairs with the Release in `catch_up` and `leave`: the vCPU's last
             // access through an old translation is over before the page is given away.
@@ -127,8 +129,8 @@ impl Tlb {
     pub(crate) fn enter(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
         loop {
             vcpu.in_guest.store(true, Relaxed);
-            // ORDER(flush): `in_guest` before the generation's load; pairs with `heavy` in `shoot_down`.
-            self.barrier.light();
+            // ORDER(flush): `in_guest` before the generation's load; pairs with the fence in `shoot_down`.
+            fence(SeqCst);
             self.catch_up(vcpu, cache);
             if self.generation.load(Acquire) == vcpu.seen.load(Relaxed) {
                 return;

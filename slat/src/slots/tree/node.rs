@@ -13,12 +13,6 @@ const GROUP: usize = 8;
 pub(crate) trait Key: Copy + Ord {
     /// The greatest key. It may be used; unused places are filled with it.
     const MAX: Self;
-
-    /// `self <= bound`. Searches compare whole groups of keys, so this should not branch.
-    #[inline(always)]
-    fn at_most(self, bound: Self) -> bool {
-        self <= bound
-    }
 }
 
 impl Key for u32 {
@@ -30,13 +24,8 @@ impl Key for u64 {
 }
 
 /// For what does not order alone: slots may share their first host address, so the hva index adds the id.
-impl<A: Key, B: Key> Key for (A, B) {
-    const MAX: Self = (A::MAX, B::MAX);
-
-    #[inline(always)]
-    fn at_most(self, bound: Self) -> bool {
-        (self.0 < bound.0) | ((self.0 == bound.0) & self.1.at_most(bound.1))
-    }
+impl Key for u128 {
+    const MAX: Self = Self::MAX;
 }
 
 /// Where an interval ends: an address, or `()` in a tree of points.
@@ -127,7 +116,7 @@ impl<K: Key, V: Copy, E: End> Node<K, V, E> {
     /// How many keys are ≤ `key`.
     #[inline(always)]
     pub(super) fn rank(&self, key: K) -> usize {
-        self.count(|k| k.at_most(key))
+        self.count(|k| k <= key)
     }
 
     #[inline(always)]

@@ -31,6 +31,12 @@ impl<K: Key, V: Copy, E: End> Root<K, V, E> {
 }
 
 impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
+    /// Whether there are no entries.
+    #[inline(always)]
+    pub(crate) fn is_empty(self) -> bool {
+        self.root.is_none()
+    }
+
     /// The entry with the greatest key ≤ `key`.
     #[inline]
     pub(crate) fn floor(self, key: K) -> Option<(K, V)> {
@@ -51,26 +57,28 @@ impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
     /// All entries with keys from `keys.start` on, in key order.
     pub(crate) fn range(self, keys: RangeFrom<K>) -> impl Iterator<Item = (K, V)> + use<'g, K, V, E> {
         let from = keys.start;
-        self.walk(move |node| {
+        let places = self.walk(move |node| {
             let skipped = match node.level {
-                0 => node.count(|key| !from.at_most(key)),
+                0 => node.count(|key| key < from),
                 _ => node.rank(from).saturating_sub(1),
             };
             u64::MAX << skipped
-        })
+        });
+        places.map(|(node, at)| (node.keys[at], node.value(at)))
     }
 
     /// All entries with a key < `until` and an end > `from`, in key order: the intervals `[key, end)` that
-    /// meet the range from `from` to `until`. O(log n) for each run of neighbours among them.
-    pub(crate) fn overlapping(self, from: E, until: K) -> impl Iterator<Item = (K, V)> + use<'g, K, V, E> {
-        self.walk(move |node| {
-            let before = node.count(|key| !until.at_most(key));
+    /// meet the range from `from` to `until`, each with its end. O(log n) for each run of neighbours among them.
+    pub(crate) fn overlapping(self, from: E, until: K) -> impl Iterator<Item = (K, V, E)> + use<'g, K, V, E> {
+        let places = self.walk(move |node| {
+            let before = node.count(|key| key < until);
             let ends = node.ends[..before].iter().enumerate();
             ends.fold(0, |bits, (at, &end)| bits | u64::from(end > from) << at)
-        })
+        });
+        places.map(|(node, at)| (node.keys[at], node.value(at), node.ends[at]))
     }
 
-    /// All entries that `hits` lets through, in key order. It answers for a node with one bit for each entry,
+    /// The places of all entries that `hits` lets through, in key order. It answers for a node with one bit for each entry,
     /// and for entries above the leaves whether any below may pass.
     #[inline(always)]
     fn walk<F: Fn(&Node<K, V, E>) -> u64>(self, hits: F) -> Walk<'g, K, V, E, F> {
@@ -107,11 +115,12 @@ impl<'g, K: Key, V: Copy, E: End, F: Fn(&Node<K, V, E>) -> u64> Walk<'g, K, V, E
     }
 }
 
-impl<K: Key, V: Copy, E: End, F: Fn(&Node<K, V, E>) -> u64> Iterator for Walk<'_, K, V, E, F> {
-    type Item = (K, V);
+impl<'g, K: Key, V: Copy, E: End, F: Fn(&Node<K, V, E>) -> u64> Iterator for Walk<'g, K, V, E, F> {
+    /// A leaf, and a place in it.
+    type Item = (&'g Node<K, V, E>, usize);
 
     #[inline]
-    fn next(&mut self) -> Option<(K, V)> {
+    fn next(&mut self) -> Option<Self::Item> {
         loop {
             let Stop { node, ahead } = &mut self.path[self.level];
             let node = (*node)?;
@@ -125,7 +134,7 @@ impl<K: Key, V: Copy, E: End, F: Fn(&Node<K, V, E>) -> u64> Iterator for Walk<'_
             let at = ahead.trailing_zeros() as usize;
             *ahead &= *ahead - 1;
             if self.level == 0 {
-                return Some((node.keys[at], node.value(at)));
+                return Some((node, at));
             }
             self.enter(node.child(at));
         }

@@ -1,0 +1,312 @@
+//! The memslots of a running VM: transactions beside faults, and snapshots.
+//!
+//! ```text
+//! lock the transaction mutex
+//!   operations on the next version       errors end here: nothing was published, nothing is undone by allocating
+//!   begin an invalidation of the gfns that change     faults there wait: they are never taken for MMIO
+//!     zap what slots lose, and flush once             their ranges only, never the whole VM
+//!     publish the next version
+//!   end                                               faults go on, and see the next version
+//!   a log was switched on?                            write-protect its slot, page by page, and flush once
+//!   something was taken from readers?                 wait for a grace period
+//! ```
+//! The slots are still the old ones for notifiers until nothing is mapped through them any more, as in KVM's
+//! invalid phase. KVM's publication must wait for open invalidations, because one must end with the slots that it
+//! began with. Here an invalidation publishes host addresses, and a fault compares its own with them whatever
+//! slots it came through: so nobody waits, and a transaction inside an invalidation is no deadlock.
+//!
+//! A transaction waits for vCPUs and readers, so it takes `&mut Idle`; its mutex is never taken inside notify or
+//! a walk.
+
+use super::map::Version;
+use super::publish::Reading;
+use super::rules::{Change, Region, SlotError};
+use super::transaction::Transaction;
+use super::{Slot, SlotId, SpaceId};
+use crate::addr::{Gfn, Hva, Span};
+use crate::host::Host;
+use crate::notify::Why;
+use crate::notify::invalidation::{Invalidation, Range};
+use crate::sync::idle::Idle;
+use crate::sync::readside::Borrowed;
+use crate::table::format::Format;
+use crate::vm::Vm;
+use core::fmt;
+
+/// The memslots of one address space of a VM: see [`Vm::slots`] and [`Vm::slots_in`].
+#[derive(Debug)]
+pub struct Memslots<'vm, F: Format, H: Host> {
+    pub(crate) vm: &'vm Vm<F, H>,
+    pub(crate) space: SpaceId,
+}
+
+/// The number of a published version: what is remembered of a look-up is true while it stands.
+///
+/// As in KVM each change adds the number of address spaces to it, starting at the space's own number: versions of
+/// different spaces never share one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Generation(u64);
+
+impl Generation {
+    /// Bit 63: see [`is_in_progress`](Self::is_in_progress).
+    const IN_PROGRESS: u64 = 1 << 63;
+
+    /// Whether readers of an older version may still be about: something was taken away, and its transaction has
+    /// not returned. What outlives its section must not be remembered under such a number; the final one
+    /// differs from it.
+    pub const fn is_in_progress(self) -> bool {
+        self.0 & Self::IN_PROGRESS != 0
+    }
+
+    /// The number itself.
+    pub const fn number(self) -> u64 {
+        self.0 & !Self::IN_PROGRESS
+    }
+}
+
+impl<F: Format, H: Host> Memslots<'_, F, H> {
+    /// Runs `operations` and publishes what they made, at once. An error, theirs or ours, publishes nothing.
+    ///
+    /// ```
+    /// # use slat::{*, slots::Rule, table::formats::Npt4};
+    /// # struct Nothing;
+    /// # unsafe impl slat::table::TableMemory for Nothing {}
+    /// # impl Host for Nothing {
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
+    /// let low = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000));
+    /// let high = Slot::new(SlotId(1), Gfn(0x10_0000), 512, Hva(0x7000_0000)); // an alias: fine
+    /// vm.slots().commit(&mut idle, |tx| {
+    ///     tx.create(low)?;
+    ///     tx.create(high)
+    /// })?;
+    ///
+    /// // The two change places: no vCPU ever sees one of them missing.
+    /// vm.slots().commit(&mut idle, |tx| {
+    ///     tx.move_to(SlotId(0), Gfn(0x20_0000))?;
+    ///     tx.move_to(SlotId(1), Gfn(0))?;
+    ///     tx.move_to(SlotId(0), Gfn(0x10_0000))
+    /// })?;
+    /// assert_eq!(vm.slots().find(&mut idle, Gfn(3)).unwrap().id, SlotId(1));
+    ///
+    /// let refused = vm.slots().commit(&mut idle, |tx| {
+    ///     tx.delete(SlotId(1))?;
+    ///     tx.create(Slot::new(SlotId(2), Gfn(0x10_01ff), 1, Hva(0)))
+    /// });
+    /// let error = refused.unwrap_err();
+    /// assert_eq!(error.to_string(), "memslot 2 at 0x1001ff000..0x100200000: it overlaps memslot 0 at 0x100000000..0x100200000");
+    /// assert_eq!(error.errno(), 17, "EEXIST");
+    /// assert!(vm.slots().get(&mut idle, SlotId(1)).is_some(), "nothing half-done");
+    /// # Ok::<(), SlotError>(())
+    /// ```
+    pub fn commit<R>(
+        &self,
+        idle: &mut Idle,
+        operations: impl FnOnce(&mut Transaction<'_>) -> Result<R, SlotError>,
+    ) -> Result<R, SlotError> {
+        let vm = self.vm;
+        let sets = &vm.space(self.space).memslots;
+        let mut writer = sets.writer.lock();
+        // Before the operations, whose nodes a wait may give back.
+        writer.make_room(sets, &vm.reads);
+        let mut tx = writer.map.begin();
+        let result = operations(&mut tx)?;
+        if tx.effects().changed.is_empty() {
+            return Ok(result);
+        }
+        let mut change = Invalidation::begin(vm, Range::Gfns(self.space, tx.effects().changed), Why::Slot);
+        change.apply_to(idle, &tx.effects().zap).settle();
+        let (set, leftovers, effects) = tx.finish();
+        // SAFETY: under the transaction mutex; room was made.
+        unsafe { sets.publish(set, effects.takes) };
+        drop(change);
+        writer.keep(leftovers);
+
+        if let Some(covered) = effects.log.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
+            // Published before any entry is looked at: a vCPU that gives a permission back meanwhile sees that
+            // its store is to be logged, or this sees the permission.
+            let mut change = Invalidation::begin(vm, Range::Gfns(self.space, covered), Why::Log);
+            change.apply_to(idle, &effects.log).settle();
+        }
+        if effects.takes {
+            writer.wait(sets, &vm.reads);
+        }
+        Ok(result)
+    }
+
+    /// One request, as a VMM would make it of KVM: [`Transaction::set`] in a transaction of its own.
+    ///
+    /// ```
+    /// # use slat::{*, slots::{Change, Region}, table::formats::Npt4};
+    /// # struct Nothing;
+    /// # unsafe impl slat::table::TableMemory for Nothing {}
+    /// # impl Host for Nothing {
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
+    /// let ram = Region { slot: SlotId(0), flags: 0, gpa: Gpa(0), bytes: 2 << 20, hva: Hva(0x7000_0000) };
+    /// assert_eq!(vm.slots().set(&mut idle, ram)?, Change::Created);
+    /// assert_eq!(vm.slots().set(&mut idle, ram)?, Change::Nothing);
+    /// let moved = Region { gpa: Gpa(0x1000), flags: Region::LOG_DIRTY, ..ram };
+    /// assert!(matches!(vm.slots().set(&mut idle, moved)?, Change::Moved(_)));
+    /// let grown = Region { bytes: 4 << 20, ..moved };
+    /// assert_eq!(vm.slots().set(&mut idle, grown).unwrap_err().errno(), 22, "EINVAL");
+    /// # Ok::<(), SlotError>(())
+    /// ```
+    pub fn set(&self, idle: &mut Idle, region: Region) -> Result<Change, SlotError> {
+        self.commit(idle, |tx| tx.set(region))
+    }
+
+    /// One version of the slots, held still. Transactions that take something away wait for it to be dropped; the
+    /// borrow of `idle` keeps this thread from starting one.
+    pub fn snapshot<'s>(&'s self, _idle: &'s mut Idle) -> Snapshot<'s> {
+        let seat = self.vm.borrow_seat();
+        let space = self.vm.space(self.space);
+        let reading = space.memslots.read(&self.vm.reads, seat.seat());
+        let generation = self.number(reading.number);
+        Snapshot { reading, generation, _seat: seat }
+    }
+
+    /// The slot that holds `gfn`.
+    pub fn find(&self, idle: &mut Idle, gfn: Gfn) -> Option<Slot> {
+        self.snapshot(idle).find(gfn)
+    }
+
+    /// The slot named `id`.
+    pub fn get(&self, idle: &mut Idle, id: SlotId) -> Option<Slot> {
+        self.snapshot(idle).get(id)
+    }
+
+    /// Every slot of one version, in order of guest frames.
+    pub fn for_each(&self, idle: &mut Idle, visit: impl FnMut(Slot)) {
+        self.snapshot(idle).iter().for_each(visit);
+    }
+
+    /// How many there are. Waits for a transaction in progress.
+    pub fn len(&self) -> usize {
+        self.vm.space(self.space).memslots.writer.lock().map.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of the published version. One load.
+    pub fn generation(&self) -> Generation {
+        let (number, in_progress) = self.vm.space(self.space).memslots.progress();
+        let Generation(number) = self.number(number);
+        Generation(number | if in_progress { Generation::IN_PROGRESS } else { 0 })
+    }
+
+    /// Logs a write that a device or the VMM made to `gfn` by itself, where its slot logs.
+    pub fn mark_dirty(&self, _idle: &mut Idle, gfn: Gfn) {
+        let seat = self.vm.borrow_seat();
+        self.vm.space(self.space).memslots.log_write(&self.vm.reads, seat.seat(), gfn);
+    }
+
+    /// Calls `visit` with each frame of slot `id` that has been written since its log was switched on, in order.
+    /// False where there is no such slot, or no log.
+    pub fn dirty(&self, idle: &mut Idle, id: SlotId, mut visit: impl FnMut(Gfn)) -> bool {
+        let snapshot = self.snapshot(idle);
+        let Some((slot, log)) = snapshot.get(id).zip(snapshot.version().log(id)) else { return false };
+        log.for_each(|page| visit(slot.gfns.start + page));
+        true
+    }
+
+    fn number(&self, version: u64) -> Generation {
+        Generation(version * self.vm.spaces.len() as u64 + u64::from(self.space.0))
+    }
+}
+
+/// One version of the slots, held still: look-ups in it agree with each other.
+///
+/// ```
+/// # use slat::{*, table::formats::Npt4};
+/// # struct Nothing;
+/// # unsafe impl slat::table::TableMemory for Nothing {}
+/// # impl Host for Nothing {
+/// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+/// # }
+/// # let mut idle = Idle::take().unwrap();
+/// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
+/// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(16), 16, Hva(0x7000_0000))))?;
+/// let slots = vm.slots();
+/// let snapshot = slots.snapshot(&mut idle);
+/// for slot in snapshot.range(Span::new(Gfn(0), Gfn(20))) {
+///     assert_eq!(snapshot.get(slot.id), Some(slot));
+/// }
+/// # Ok::<(), SlotError>(())
+/// ```
+/// While it is held its thread cannot change them:
+///
+/// ```compile_fail,E0499
+/// # use slat::*;
+/// # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
+/// let slots = vm.slots();
+/// let snapshot = slots.snapshot(idle);
+/// slots.commit(idle, |tx| tx.delete(SlotId(0)));
+/// snapshot.len();
+/// # }
+/// ```
+pub struct Snapshot<'s> {
+    /// Left before the seat is given back: fields drop in order.
+    reading: Reading<'s>,
+    generation: Generation,
+    _seat: Borrowed<'s>,
+}
+
+impl fmt::Debug for Snapshot<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+impl Snapshot<'_> {
+    /// The slot that holds `gfn`.
+    pub fn find(&self, gfn: Gfn) -> Option<Slot> {
+        self.version().find(gfn)
+    }
+
+    /// The slot named `id`.
+    pub fn get(&self, id: SlotId) -> Option<Slot> {
+        self.version().get(id)
+    }
+
+    /// The slots that have any of `gfns`, in order.
+    pub fn range(&self, gfns: Span<Gfn>) -> impl Iterator<Item = Slot> {
+        self.version().range(gfns)
+    }
+
+    /// All slots, in order of guest frames.
+    pub fn iter(&self) -> impl Iterator<Item = Slot> {
+        self.range(Span::new(Gfn(0), Gfn(u64::MAX)))
+    }
+
+    /// Calls `visit` with the frames behind `hvas`, slot by slot, in order of host addresses: once for each alias.
+    pub fn over_hvas(&self, hvas: Span<Hva>, visit: impl FnMut(Span<Gfn>)) {
+        self.version().over_hvas(hvas, visit);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.version().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of this version.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    fn version(&self) -> Version<'_> {
+        self.reading.version
+    }
+}

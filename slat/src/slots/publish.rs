@@ -1,0 +1,181 @@
+//! Versions of the slots as readers see them.
+//!
+//! ```text
+//! word        version number << 1 | in progress
+//! cells       [ v32 | v33 | v18 | v19 | … ]        version n lies in cell n mod 16
+//! ```
+//! One store of the word publishes a version; one load of it tells a reader which set is current, its number, and
+//! whether readers of the one before may still be about. So a look-up and the number that it is remembered under
+//! never come from two versions. KVM has two sets and two loads, hence its rule that nothing be cached while
+//! an update is in progress; here the bit is information for users ([`super::Generation`]).
+//!
+//! **When is somebody waited for?** What is taken away (a slot deleted, moved, its log ended) is gone for every
+//! reader when the transaction returns: it ends in a grace period. A transaction that only creates takes nothing
+//! from anybody: it publishes and returns, and what it left over waits until the next grace period, or until
+//! the cells run out: one wait for sixteen creations. A cell is written again only after a grace period since
+//! it was replaced.
+
+use super::map::{Leftovers, Set, SlotMap, Version};
+use super::rules::Limits;
+use crate::addr::{Gfn, Hva, Span};
+use crate::dirty::bitmap::Bitmap;
+use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Relaxed, Release};
+use crate::sync::readside::{ReadSide, Seat, Section};
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::fmt;
+
+/// Versions that can exist at once.
+const CELLS: u64 = 16;
+
+const IN_PROGRESS: u64 = 1;
+
+/// The memslots of one address space, with their past as far as readers may hold it.
+pub(crate) struct SlotSets {
+    word: Padded<AtomicU64>,
+    cells: [UnsafeCell<Set>; CELLS as usize],
+    /// The transaction mutex: outermost of our own locks.
+    pub(super) writer: Mutex<Writer>,
+}
+
+/// What whoever holds the transaction mutex has.
+pub(super) struct Writer {
+    pub(super) map: SlotMap,
+    /// No reader holds a version older than this one.
+    oldest: u64,
+    /// What versions since then left over.
+    leftovers: Vec<Leftovers>,
+}
+
+// SAFETY: a published cell is only read; the others are written under `writer`, and only after a grace period
+// since they were replaced.
+unsafe impl Sync for SlotSets {}
+
+impl fmt::Debug for SlotSets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotSets").finish_non_exhaustive()
+    }
+}
+
+/// The published version, held still by a section of the read side.
+pub(crate) struct Reading<'g> {
+    pub(crate) version: Version<'g>,
+    pub(crate) number: u64,
+    _section: Section<'g>,
+}
+
+impl SlotSets {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let map = SlotMap::new(limits);
+        let set = map.set();
+        Self {
+            word: Padded::default(),
+            cells: core::array::from_fn(|_| UnsafeCell::new(set)),
+            writer: Mutex::new(Writer { map, oldest: 0, leftovers: Vec::new() }),
+        }
+    }
+
+    /// The number of the published version.
+    #[inline(always)]
+    pub(crate) fn number(&self) -> u64 {
+        // ORDER(publish): Acquire: a fault's second look at W stays below this load.
+        self.word.0.load(Acquire) >> 1
+    }
+
+    /// The same, and whether readers of an older one may still be about.
+    pub(super) fn progress(&self) -> (u64, bool) {
+        let word = self.word.0.load(Acquire);
+        (word >> 1, word & IN_PROGRESS != 0)
+    }
+
+    /// The published version, on a seat that this thread holds.
+    #[inline(always)]
+    pub(crate) fn read<'g>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Reading<'g> {
+        let section = reads.enter(seat);
+        // ORDER(publish): Acquire pairs with the Release in `publish`: the cell and the nodes are written before
+        // they are seen. It also keeps a fault's second look at W below this load.
+        let number = self.word.0.load(Acquire) >> 1;
+        // SAFETY: written before it was published, and not again until a grace period after it was replaced:
+        // this section began before. The same holds for its nodes.
+        let version = unsafe { (*self.cells[(number % CELLS) as usize].get()).read() };
+        Reading { version, number, _section: section }
+    }
+
+    /// The frames behind `hvas`, slot by slot, of one version.
+    pub(crate) fn over_hvas(
+        &self,
+        reads: &ReadSide,
+        seat: &Seat,
+        hvas: Span<Hva>,
+        visit: impl FnMut(Span<Gfn>),
+    ) {
+        self.read(reads, seat).version.over_hvas(hvas, visit);
+    }
+
+    /// Logs a write to `gfn`, where its slot logs. After the write has been made possible: whoever takes the
+    /// possibility away afterwards finds the mark, and whoever took it before is not concerned.
+    #[inline]
+    pub(crate) fn log_write(&self, reads: &ReadSide, seat: &Seat, gfn: Gfn) {
+        let reading = self.read(reads, seat);
+        if reading.version.logs_any() {
+            log_write_in(reading.version, gfn);
+        }
+    }
+
+    /// Publishes `set` under the next number; `in_progress` until [`Writer::wait`].
+    ///
+    /// # Safety
+    /// Under `writer`, which has a free cell ([`Writer::make_room`]).
+    pub(super) unsafe fn publish(&self, set: Set, in_progress: bool) {
+        let number = self.number() + 1;
+        // SAFETY: the cell of a version that nobody reads any more, and one writer.
+        unsafe { *self.cells[(number % CELLS) as usize].get() = set };
+        // ORDER(publish): Release; see `read`.
+        self.word.0.store(number << 1 | u64::from(in_progress), Release);
+    }
+}
+
+#[cold]
+fn log_write_in(version: Version<'_>, gfn: Gfn) {
+    let slot = version.find(gfn).filter(|slot| slot.log_dirty);
+    if let Some((slot, log)) = slot.and_then(|slot| Some((slot, version.log(slot.id)?))) {
+        Bitmap::mark(log, gfn.0 - slot.gfns.start.0);
+    }
+}
+
+impl Writer {
+    /// Keeps what the version that was just replaced left over, until readers have been waited for.
+    pub(super) fn keep(&mut self, leftovers: Leftovers) {
+        self.leftovers.push(leftovers);
+    }
+
+    /// Makes the next publication possible: a free cell. Waits for readers where there is none.
+    pub(super) fn make_room(&mut self, sets: &SlotSets, reads: &ReadSide) {
+        if sets.number() + 1 - self.oldest >= CELLS {
+            self.wait(sets, reads);
+        }
+    }
+
+    /// Waits until nobody reads any version but the published one, and takes back what older ones left over.
+    /// The thread must be in no section.
+    pub(super) fn wait(&mut self, sets: &SlotSets, reads: &ReadSide) {
+        reads.synchronize();
+        let number = sets.number();
+        self.oldest = number;
+        for leftovers in self.leftovers.drain(..) {
+            // SAFETY: left over before the grace period that just ended.
+            unsafe { self.map.reclaim(leftovers) };
+        }
+        // ORDER(publish): no more than information; what it is about was ordered by the grace period.
+        sets.word.0.store(number << 1, Relaxed);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        for leftovers in self.leftovers.drain(..) {
+            // SAFETY: the VM is dropped: there is no reader.
+            unsafe { self.map.reclaim(leftovers) };
+        }
+    }
+}

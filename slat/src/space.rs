@@ -1,0 +1,26 @@
+//! An address space of a VM: its memslots, and the table that faults fill from them.
+//!
+//! Most VMs have one. On x86 a second one is what vCPUs see in system management mode: memslots and mappings of
+//! its own, over the same host memory. Invalidations by host address reach every space; flushes name guest frames
+//! and no space, so a vCPU forgets those frames whichever space it is in.
+
+use crate::slots::publish::SlotSets;
+use crate::slots::rules::Limits;
+use crate::table::format::Format;
+use crate::table::memory::TableMemory;
+use crate::table::pool::{NoMemory, Pool};
+use crate::table::radix::Radix;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Space<F> {
+    pub(crate) memslots: SlotSets,
+    pub(crate) radix: Radix<F>,
+}
+
+impl<F: Format> Space<F> {
+    /// No memslots, one table page.
+    pub(crate) fn new<M: TableMemory>(limits: Limits, memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
+        Ok(Self { memslots: SlotSets::new(limits), radix: Radix::new(memory, pool)? })
+    }
+}
