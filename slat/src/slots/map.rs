@@ -20,7 +20,7 @@
 //! ```
 
 use super::rules::{Limits, SlotError};
-use super::transaction::Transaction;
+use super::transaction::{Effects, Transaction};
 use super::tree::{Edit, Retired, Root, Tree, View};
 use super::{Slot, SlotId, pool};
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
@@ -28,6 +28,7 @@ use crate::dirty::bitmap::Bitmap;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
+use core::mem;
 use core::ptr::NonNull;
 
 /// What the gfn index keeps of a slot beside its key, the first frame: two words, since look-ups pay for size.
@@ -158,6 +159,8 @@ pub(crate) struct Leftovers {
 pub struct SlotMap {
     trees: Trees,
     limits: Limits,
+    /// Memory for the list of each transaction.
+    spare: Vec<Span<Gfn>>,
 }
 
 impl fmt::Debug for SlotMap {
@@ -179,7 +182,7 @@ impl SlotMap {
     /// No slots. Costs no memory, whatever the limits.
     pub fn new(limits: Limits) -> Self {
         let trees = Each { by_gfn: Tree::new(), by_hva: Tree::new(), by_id: Tree::new(), logs: Tree::new() };
-        Self { trees, limits }
+        Self { trees, limits, spare: Vec::new() }
     }
 
     /// Runs `operations` and keeps what they made. An error, theirs or ours, changes nothing.
@@ -189,9 +192,10 @@ impl SlotMap {
     ) -> Result<R, SlotError> {
         let mut tx = self.begin();
         let result = operations(&mut tx)?;
-        let (_, leftovers, _) = tx.finish();
+        let (_, leftovers, effects) = tx.finish();
         // SAFETY: from this map; with `&mut self` there is no reader.
         unsafe { self.reclaim(leftovers) };
+        self.done(effects);
         Ok(result)
     }
 
@@ -238,7 +242,14 @@ impl SlotMap {
         let Each { by_gfn, by_hva, by_id, logs } = &mut self.trees;
         let edits =
             Each { by_gfn: by_gfn.edit(), by_hva: by_hva.edit(), by_id: by_id.edit(), logs: logs.edit() };
-        Transaction::new(edits, self.limits, len)
+        Transaction::new(edits, self.limits, len, mem::take(&mut self.spare))
+    }
+
+    /// What the last transaction meant has been done.
+    pub(super) fn done(&mut self, Effects { mut zap, .. }: Effects) {
+        zap.clear();
+        zap.shrink_to(64);
+        self.spare = zap;
     }
 
     /// The current version, for publication.
@@ -299,11 +310,14 @@ impl Edits<'_> {
         Ok(())
     }
 
-    pub(super) fn remove(&mut self, slot: &Slot) -> Result<(), pool::NoMemory> {
-        self.by_gfn.remove(slot.gfns.start.0)?;
-        self.by_hva.remove(hva_key(slot.hva, slot.id))?;
-        self.by_id.remove(slot.id.0)?;
-        Ok(())
+    /// Removes slot `id`, if there is one.
+    pub(super) fn remove(&mut self, id: SlotId) -> Result<Option<Slot>, pool::NoMemory> {
+        let Some(gfn) = self.by_id.remove(id.0)? else { return Ok(None) };
+        let Some(slot) = self.by_gfn.remove(gfn)?.map(|packed| packed.slot(Gfn(gfn))) else {
+            return Ok(None);
+        };
+        self.by_hva.remove(hva_key(slot.hva, id))?;
+        Ok(Some(slot))
     }
 
     /// Makes `old` into `new`, which has its id, size and host address.
@@ -332,6 +346,11 @@ impl Edits<'_> {
         let views =
             Each { by_gfn: by_gfn.view(), by_hva: by_hva.view(), by_id: by_id.view(), logs: logs.view() };
         Version { views, len: 0 }
+    }
+
+    /// Whether there is a slot of this id.
+    pub(super) fn has(&self, id: SlotId) -> bool {
+        self.by_id.view().get(id.0).is_some()
     }
 
     /// Makes it the map's current version.

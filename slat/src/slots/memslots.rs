@@ -133,6 +133,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         if effects.takes {
             writer.wait(sets, &vm.reads);
         }
+        writer.map.done(effects);
         Ok(result)
     }
 

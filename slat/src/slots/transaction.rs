@@ -5,6 +5,7 @@
 //! slot are to be zapped, those whose writes are logged from now on are to lose write permission.
 
 use super::map::{Edits, Leftovers, Log, Set};
+use super::pool::NoMemory;
 use super::rules::{Change, Limits, MAX_PAGES, Region, Rule, SlotError};
 use super::{Slot, SlotId};
 use crate::addr::{Gfn, Span};
@@ -56,22 +57,22 @@ impl fmt::Debug for Transaction<'_> {
 }
 
 impl<'t> Transaction<'t> {
-    pub(super) fn new(edits: Edits<'t>, limits: Limits, len: usize) -> Self {
+    /// `zap` is an empty list, for its memory.
+    pub(super) fn new(edits: Edits<'t>, limits: Limits, len: usize, zap: Vec<Span<Gfn>>) -> Self {
         let nowhere = Span::new(Gfn(0), Gfn(0));
-        let effects = Effects { changed: nowhere, zap: Vec::new(), log: Vec::new(), takes: false };
+        let effects = Effects { changed: nowhere, zap, log: Vec::new(), takes: false };
         Self { edits, limits, len, effects, fresh: Fresh::default(), ended: Vec::new() }
     }
 
     /// Does what `region` asks for, by the rules of [`super::rules`]: creates, deletes, moves, changes flags, or
     /// nothing.
     pub fn set(&mut self, region: Region) -> Result<Change, SlotError> {
-        let wanted = self.limits.check(&region)?;
-        let old = self.get(region.slot);
-        match (wanted, old) {
-            (None, None) => Err(SlotError::missing(region.slot)),
-            (None, Some(old)) => self.take_out(old).map(|()| Change::Deleted(old)),
-            (Some(slot), None) => self.put_in(slot).map(|()| Change::Created),
-            (Some(slot), Some(old)) => self.change(old, slot),
+        let Some(slot) = self.limits.check(&region)? else {
+            return self.delete(region.slot).map(Change::Deleted);
+        };
+        match self.get(slot.id) {
+            None => self.put_in(slot).map(|()| Change::Created),
+            Some(old) => self.change(old, slot),
         }
     }
 
@@ -85,7 +86,7 @@ impl<'t> Transaction<'t> {
             Rule::TooLong
         } else if slot.hva.offset() != 0 || !self.limits.reaches(slot.hva, slot.gpas().len()) {
             Rule::HostAddress(slot.hva)
-        } else if self.get(slot.id).is_some() {
+        } else if self.edits.has(slot.id) {
             Rule::Exists
         } else {
             return self.put_in(slot);
@@ -95,8 +96,17 @@ impl<'t> Transaction<'t> {
 
     /// Removes a slot and returns it. What it mapped is gone before the commit is over.
     pub fn delete(&mut self, id: SlotId) -> Result<Slot, SlotError> {
-        let old = self.known(id)?;
-        self.take_out(old)?;
+        let no_memory = SlotError { rule: Rule::NoMemory, ..SlotError::missing(id) };
+        let logs = self.edits.version().logs_any();
+        self.prepare(logs).and_then(|()| room(&mut self.effects.zap)).map_err(|_| no_memory)?;
+        let old = self.edits.remove(id).map_err(|_| no_memory)?.ok_or(SlotError::missing(id))?;
+        if old.log_dirty {
+            self.end_log(&old)?;
+        }
+        self.len -= 1;
+        self.effects.changed = self.effects.changed.hull(&old.gfns);
+        self.effects.zap.push(old.gfns);
+        self.effects.takes = true;
         Ok(old)
     }
 
@@ -136,33 +146,14 @@ impl<'t> Transaction<'t> {
     }
 
     fn put_in(&mut self, slot: Slot) -> Result<(), SlotError> {
-        // Only the slot that begins last below the end can overlap first: one look, at the place of insertion.
-        if let Some(other) = self.edits.version().last_below(slot.gfns.end)
-            && other.gfns.overlaps(&slot.gfns)
-        {
-            return Err(slot.refused(Rule::Overlaps(other)));
-        }
-        self.limits.check_reach(&slot)?;
-        self.prepare(&slot, slot.log_dirty)?;
+        self.check_place(&slot)?;
+        self.prepare(slot.log_dirty).map_err(|_| slot.refused(Rule::NoMemory))?;
         let log = if slot.log_dirty { Some(self.new_log(&slot)?) } else { None };
         self.step(&slot, |edits| {
             edits.insert(&slot)?;
             log.map_or(Ok(()), |log| edits.start_log(slot.id, log))
         })?;
         self.len += 1;
-        Ok(())
-    }
-
-    fn take_out(&mut self, old: Slot) -> Result<(), SlotError> {
-        self.prepare(&old, old.log_dirty)?;
-        room(&old, &mut self.effects.zap)?;
-        self.step(&old, |edits| edits.remove(&old))?;
-        if old.log_dirty {
-            self.end_log(&old)?;
-        }
-        self.len -= 1;
-        self.effects.zap.push(old.gfns);
-        self.effects.takes = true;
         Ok(())
     }
 
@@ -176,13 +167,11 @@ impl<'t> Transaction<'t> {
         }
         let moves = old.gfns != new.gfns;
         if moves {
-            if let Some(other) = self.edits.version().range(new.gfns).find(|other| other.id != new.id) {
-                return Err(new.refused(Rule::Overlaps(other)));
-            }
-            self.limits.check_reach(&new)?;
+            self.check_place(&new)?;
         }
-        self.prepare(&new, new.log_dirty != old.log_dirty)?;
-        room(&new, if moves { &mut self.effects.zap } else { &mut self.effects.log })?;
+        self.prepare(new.log_dirty != old.log_dirty)
+            .and_then(|()| room(if moves { &mut self.effects.zap } else { &mut self.effects.log }))
+            .map_err(|_| new.refused(Rule::NoMemory))?;
         let log = if new.log_dirty && !old.log_dirty { Some(self.new_log(&new)?) } else { None };
         self.step(&new, |edits| {
             edits.replace(&old, &new)?;
@@ -203,21 +192,35 @@ impl<'t> Transaction<'t> {
         Ok(Change::Flags(old))
     }
 
-    /// Reserves the nodes that the next operation on `slot` may need, so that it cannot stop half-way; with
-    /// `logs`, for its dirty log as well.
-    fn prepare(&mut self, slot: &Slot, logs: bool) -> Result<(), SlotError> {
-        if logs {
-            room(slot, &mut self.ended)?;
-            room(slot, &mut self.fresh.0)?;
+    /// Whether the frames of `slot` are free, but for the slot of its own id, and in reach.
+    fn check_place(&self, slot: &Slot) -> Result<(), SlotError> {
+        let version = self.edits.version();
+        let mut last = version.last_below(slot.gfns.end);
+        if let Some(own) = last.filter(|last| last.id == slot.id) {
+            last = version.last_below(own.gfns.start);
         }
-        self.edits.reserve(logs).map_err(|_| slot.refused(Rule::NoMemory))
+        // If this one ends before the place begins, so do all before it.
+        match last.filter(|last| last.gfns.overlaps(&slot.gfns)) {
+            Some(other) => Err(slot.refused(Rule::Overlaps(other))),
+            None => self.limits.check_reach(slot),
+        }
+    }
+
+    /// Reserves the nodes that the next operation may need, so that it cannot stop half-way; with `logs`, for
+    /// dirty logs as well.
+    fn prepare(&mut self, logs: bool) -> Result<(), NoMemory> {
+        if logs {
+            room(&mut self.ended)?;
+            room(&mut self.fresh.0)?;
+        }
+        self.edits.reserve(logs)
     }
 
     /// Edits the indexes, for which everything is reserved.
     fn step(
         &mut self,
         slot: &Slot,
-        edit: impl FnOnce(&mut Edits<'t>) -> Result<(), super::pool::NoMemory>,
+        edit: impl FnOnce(&mut Edits<'t>) -> Result<(), NoMemory>,
     ) -> Result<(), SlotError> {
         self.effects.changed = self.effects.changed.hull(&slot.gfns);
         edit(&mut self.edits).map_err(|_| slot.refused(Rule::NoMemory))
@@ -250,6 +253,6 @@ impl<'t> Transaction<'t> {
 }
 
 /// Makes the next push succeed.
-fn room<T>(slot: &Slot, list: &mut Vec<T>) -> Result<(), SlotError> {
-    list.try_reserve(1).map_err(|_| slot.refused(Rule::NoMemory))
+fn room<T>(list: &mut Vec<T>) -> Result<(), NoMemory> {
+    list.try_reserve(1).map_err(|_| NoMemory)
 }

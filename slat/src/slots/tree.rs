@@ -11,7 +11,7 @@
 //!                  │ │  ┌───────────┘ │          b was copied to b'; a and c are shared
 //!                  ▼ ▼  ▼             ▼
 //! ```
-//! A node has 32 entries, each a key, an end and what lies below: a value in a leaf, a node elsewhere.
+//! A node has 48 entries, each a key, an end and what lies below: a value in a leaf, a node elsewhere.
 //! The key of a node's entry is the least key below it, exactly, and its end is the furthest end below it. So:
 //! - the entry with the greatest key ≤ k (`floor`, the gfn look-up) is found on one path;
 //! - the intervals `[key, end)` that meet a range are found without visiting subtrees that have none.
@@ -160,12 +160,12 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
         Ok(None)
     }
 
-    /// Removes `key`. Returns its value; none, and nothing is changed, if there is no such key.
+    /// Removes `key`. Returns its value, or none if there is no such key.
     pub(crate) fn remove(&mut self, key: K) -> Result<Option<V>, NoMemory> {
-        let (Some(mut root), Some(value)) = (self.root, self.view().get(key)) else { return Ok(None) };
         self.reserve(1)?;
+        let Some(mut root) = self.root else { return Ok(None) };
         let node = self.own(&mut root);
-        self.remove_below(node, key);
+        let removed = self.remove_below(node, key);
         self.root = match (node.level, node.len) {
             (0, 1..) | (1.., 2..) => Some(root),
             (level, _) => {
@@ -174,8 +174,8 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
                 rest
             }
         };
-        self.len -= 1;
-        Ok(Some(value))
+        self.len -= usize::from(removed.is_some());
+        Ok(removed)
     }
 
     /// Makes this version the current one. Cannot fail.
@@ -225,21 +225,23 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
         Inserted::Split(Entry::of(link))
     }
 
-    /// Removes `key`, which is there, from `node`, which is this edit's own, or from below it.
-    fn remove_below(&mut self, node: &mut Node<K, V, E>, key: K) {
-        let at = node.rank(key) - 1;
+    /// Removes `key` from `node`, which is this edit's own, or from below it.
+    fn remove_below(&mut self, node: &mut Node<K, V, E>, key: K) -> Option<V> {
+        let at = node.rank(key).checked_sub(1)?;
         if node.level == 0 {
+            let value = (node.keys[at] == key).then(|| node.value(at))?;
             node.remove(at..at + 1);
-            return;
+            return Some(value);
         }
         let mut child = *node.child(at);
         let below = self.own(&mut child);
-        self.remove_below(below, key);
+        let removed = self.remove_below(below, key);
         node.set(at, Entry::of(child));
         if child.len < MIN {
             // With the neighbour on its right; the last one with that on its left.
             self.level_out(node, at.min(node.len - 2));
         }
+        removed
     }
 
     /// Merges children `at` and `at + 1` of `node`, or shares their entries evenly if one cannot hold all.

@@ -3,7 +3,7 @@
 use super::node::{End, Key, Link, Node};
 use core::ops::RangeFrom;
 
-/// More levels than memory can hold: the 16th needs 2 · 8^15 entries.
+/// More levels than memory can hold: the 16th needs 2 · 12^15 entries.
 const MAX_HEIGHT: usize = 16;
 
 /// One version of a tree, to be published to readers. One word.
