@@ -17,7 +17,8 @@ use crate::walker::walk;
 use crate::window::Window;
 use hdrhistogram::Histogram;
 use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Pfn, Span, Translations, Vcpu,
+    Access, Done, Fault, FaultError, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Pfn, SpaceId, Span,
+    Translations, Vcpu,
 };
 use std::time::Instant;
 
@@ -114,6 +115,13 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
                 Err(error) => return Exit::Failed(fault, error),
             }
         }
+    }
+
+    /// Goes over to another address space of the VM, as on entry to system management mode; false if it has none.
+    pub fn switch_to(&mut self, space: SpaceId) -> bool {
+        let Some(root) = self.vcpu.vm().root_in(space) else { return false };
+        self.root = root;
+        self.vcpu.switch_to(space, &mut self.caches)
     }
 
     /// Hits and misses of the TLB so far.

@@ -1,10 +1,12 @@
 //! A cursor: every entry of a range of frames, in pre-order, each with a snapshot.
 //!
-//! A parent comes before its children and is not visited again. The cursor re-reads an entry before it goes
+//! A parent comes before its children and is not visited again. Tables that reach out of the range are passed
+//! through without a visit: there is nothing that could be done to them. The cursor re-reads an entry before it goes
 //! down through it, so an edit by the visitor (unhook, zap) takes effect at once. When the visitor meets a
 //! retired entry it calls [`Cursor::restart`]: the walk goes back to the root and continues at the frame that
 //! it had reached, never behind it.
 
+use super::entry::Word;
 use super::format::Format;
 use super::memory::{ENTRIES, Node, TableMemory};
 use super::radix::{At, Radix};
@@ -66,31 +68,43 @@ impl<'w, F: Format, M: TableMemory> Cursor<'w, F, M> {
     }
 
     /// The next entry, or `None` past the end of the range.
+    #[inline]
     pub(crate) fn next(&mut self) -> Option<Step<'w>> {
         if let Some(last) = self.last.take() {
             let word = last.entry.load();
             if F::is_table(word, last.level) {
                 let first = self.visited();
-                // SAFETY: a link of this table, read in the section that `new` asks for.
-                let node = unsafe { Node::follow(self.memory, F::pfn(word)) };
-                self.level = last.level.down();
-                self.path[self.level.0 as usize] = node;
-                self.next = first.max(self.span.start.base(self.level));
+                self.enter(word, last.level, first);
             } else {
                 self.rise();
             }
         }
-        if self.next >= self.span.end {
-            return None;
+        while self.next < self.span.end {
+            let node =
+                if self.level.0 == F::LEVELS { self.radix.root } else { self.path[self.level.0 as usize] };
+            // SAFETY: on the path of this walk.
+            let entry = unsafe { &node.entries()[F::index(self.next, self.level)] };
+            let at = At { node, entry, word: entry.load(), level: self.level };
+            let gfns = Span::sized(self.next, self.level.pages());
+            if F::is_table(at.word, at.level) && !self.span.covers(&gfns) {
+                self.enter(at.word, at.level, gfns.start);
+                continue;
+            }
+            self.next = gfns.end;
+            self.last = Some(at);
+            return Some(Step { at, gfns });
         }
-        let node = if self.level.0 == F::LEVELS { self.radix.root } else { self.path[self.level.0 as usize] };
-        // SAFETY: on the path of this walk.
-        let entry = unsafe { &node.entries()[F::index(self.next, self.level)] };
-        let at = At { node, entry, word: entry.load(), level: self.level };
-        let gfns = Span::sized(self.next, self.level.pages());
-        self.next = gfns.end;
-        self.last = Some(at);
-        Some(Step { at, gfns })
+        None
+    }
+
+    /// Down through `link`, read from an entry of `level` that covers the frames from `first` on.
+    #[inline(always)]
+    fn enter(&mut self, link: Word, level: Level, first: Gfn) {
+        // SAFETY: a link of this table, read in the section that `new` asks for.
+        let node = unsafe { Node::follow(self.memory, F::pfn(link)) };
+        self.level = level.down();
+        self.path[self.level.0 as usize] = node;
+        self.next = first.max(self.span.start.base(self.level));
     }
 
     /// Up through every table whose last entry has been visited.

@@ -3,8 +3,8 @@
 use super::node::{End, Key, Link, Node};
 use core::ops::RangeFrom;
 
-/// More levels than memory can hold: the 16th needs 2 · 12^15 entries.
-const MAX_HEIGHT: usize = 16;
+/// More levels than there are slots for: an eleventh needs 2 · 12^10 entries, and ids have 32 bits.
+const MAX_HEIGHT: usize = 10;
 
 /// One version of a tree, to be published to readers. One word.
 #[derive(Clone, Copy)]

@@ -1,0 +1,100 @@
+//! Address spaces: memslots and tables of their own over the same host memory.
+
+use slat::table::formats::{Ept4, Npt5};
+use slat::table::memory::TableMemory;
+use slat::*;
+
+/// A host whose frame is the address.
+struct Identity;
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Identity {}
+
+impl Host for Identity {
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    }
+}
+
+/// What a vCPU caches: only how often it was told to forget everything.
+#[derive(Default)]
+struct Forgot(u32);
+
+impl Translations for Forgot {
+    fn flush_all(&mut self) {
+        self.0 += 1;
+    }
+
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+const SMM: SpaceId = SpaceId(1);
+const RAM: Hva = Hva(0x4000_0000);
+
+fn vm<F: Format>() -> (Idle, Vm<F, Identity>) {
+    (Idle::take().unwrap(), Vm::builder(Identity).address_spaces(2).build().unwrap())
+}
+
+fn at(gfn: u64) -> Fault {
+    Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }
+}
+
+#[test]
+fn each_space_has_slots_tables_and_generations_of_its_own() {
+    let (mut idle, vm) = vm::<Ept4>();
+    let smm = vm.slots_in(SMM).unwrap();
+    let (ram, smram) = (Slot::new(SlotId(0), Gfn(0), 64, RAM), Slot::new(SlotId(0), Gfn(32), 64, RAM));
+    vm.slots().commit(&mut idle, |tx| tx.create(ram)).unwrap();
+    smm.commit(&mut idle, |tx| tx.create(smram)).expect("neither id nor frames meet the other space's");
+    assert_eq!(
+        (vm.slots().get(&mut idle, SlotId(0)), smm.get(&mut idle, SlotId(0))),
+        (Some(ram), Some(smram))
+    );
+    assert!(vm.slots_in(SpaceId(2)).is_none() && vm.root_in(SpaceId(2)).is_none());
+    assert_ne!(vm.root(), vm.root_in(SMM).unwrap());
+
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let mut tlb = Forgot::default();
+    assert_eq!(vcpu.fault(&mut idle, at(40)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault(&mut idle, at(80)), Ok(Done::Mmio));
+    assert!(vcpu.switch_to(SMM, &mut tlb) && vcpu.switch_to(SMM, &mut tlb));
+    assert_eq!((vcpu.space(), tlb.0), (SMM, 1), "forgets once, when it really changes");
+    assert_eq!(vcpu.fault(&mut idle, at(80)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault(&mut idle, at(40)), Ok(Done::Mapped(Level::K4)), "not mapped here yet");
+    assert!(!vcpu.switch_to(SpaceId(9), &mut tlb));
+
+    let pfn = |mapping: Option<Mapping>| mapping.map(|mapping| mapping.leaf.pfn.0 - (RAM.0 >> PAGE_SHIFT));
+    assert_eq!(pfn(vm.translate(&mut idle, Gfn(40))), Some(40));
+    assert_eq!(pfn(vm.translate_in(&mut idle, SMM, Gfn(40))), Some(8));
+    assert_eq!(pfn(vm.translate(&mut idle, Gfn(80))), None);
+
+    let (main, other) = (vm.slots().generation().number(), smm.generation().number());
+    assert_eq!((main % 2, other % 2), (0, 1), "never the same");
+    smm.commit(&mut idle, |tx| tx.delete(SlotId(0))).unwrap();
+    assert_eq!(smm.generation().number(), other + 2);
+    assert_eq!(vm.slots().generation().number(), main, "the other space's does not count");
+    assert!(!smm.generation().is_in_progress());
+    assert_eq!(pfn(vm.translate(&mut idle, Gfn(40))), Some(40), "its tables are not touched either");
+    assert_eq!(pfn(vm.translate_in(&mut idle, SMM, Gfn(40))), None);
+}
+
+#[test]
+fn the_host_takes_a_page_away_from_every_space() {
+    let (mut idle, vm) = vm::<Npt5>();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for (space, gfn) in [(SpaceId(0), 0), (SMM, 100)] {
+        let slots = vm.slots_in(space).unwrap();
+        slots.commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(gfn), 8, RAM))).unwrap();
+        vcpu.switch_to(space, &mut Forgot::default());
+        for page in 0..8 {
+            assert_eq!(vcpu.fault(&mut idle, at(gfn + page)), Ok(Done::Mapped(Level::K4)));
+        }
+    }
+    vm.invalidate(Span::sized(RAM + 3 * PAGE_SIZE, PAGE_SIZE), Why::Unmap).apply(&mut idle).settle();
+    for page in 0..8 {
+        let here = vm.translate(&mut idle, Gfn(page)).is_some();
+        let there = vm.translate_in(&mut idle, SMM, Gfn(100 + page)).is_some();
+        assert_eq!((here, there), (page != 3, page != 3));
+    }
+    assert_eq!(vm.stats().leaves[0], 14);
+}
