@@ -18,6 +18,7 @@
 //! A transaction waits for vCPUs and readers, so it takes `&mut Idle`; its mutex is never taken inside notify or
 //! a walk.
 
+use super::hint::Hint;
 use super::map::Version;
 use super::publish::Reading;
 use super::rules::{Change, Region, SlotError};
@@ -270,6 +271,19 @@ impl Snapshot<'_> {
     /// The slot that holds `gfn`.
     pub fn find(&self, gfn: Gfn) -> Option<Slot> {
         self.version().find(gfn)
+    }
+
+    /// The same by way of `hint`, which any number of threads may share: nothing is searched where the
+    /// last one found the slot of `gfn`, in this version.
+    #[inline]
+    pub fn find_with(&self, hint: &Hint, gfn: Gfn) -> Option<Slot> {
+        let number = self.generation.0;
+        if let Some(slot) = hint.get(gfn, number) {
+            return Some(slot);
+        }
+        let slot = self.find(gfn)?;
+        hint.put(&slot, number);
+        Some(slot)
     }
 
     /// The slot named `id`.

@@ -15,9 +15,11 @@
 //! | [`map`] | [`SlotMap`]: the trees of one address space, and questions to one version of them |
 //! | [`transaction`] | [`Transaction`]: operations on the next version, in the making |
 //! | `publish` | versions as readers see them; when the nodes of old ones may be reused |
+//! | [`hint`] | [`Hint`]: the slot found last, beside each leaf table and whoever else asks again |
 //! | [`memslots`] | [`Memslots`]: a transaction on a running VM; snapshots |
 //! | `tree`, `pool` | the B+tree; memory for its nodes, which never fails half-way |
 
+pub mod hint;
 pub mod map;
 pub mod memslots;
 mod pool;
@@ -28,6 +30,7 @@ mod tree;
 #[cfg(test)]
 mod tree_tests;
 
+pub use hint::Hint;
 pub use map::SlotMap;
 pub use memslots::{Generation, Memslots, Snapshot};
 pub use rules::{Change, Limits, Region, Rule, SlotError};

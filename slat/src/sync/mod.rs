@@ -8,8 +8,8 @@
 //!     └── walk: a section of the read side                                 per thread, nothing shared
 //!         │   (MmuLock::ReadWrite or ::Exclusive: that lock instead)       only the baseline policies
 //!         └── table pool                                                   leaf lock, never held across a call out
-//! slots: the transaction mutex                                             NEVER taken inside notify or a walk
-//! └── publishes as an invalidation of the gfn ranges it changes, then waits for a grace period
+//! slots: the transaction mutex, one per address space                      NEVER taken inside notify or a walk
+//! └── publishes as an invalidation of the gfns it changes; waits for a grace period if it took something away
 //! ```
 //! May sleep, hence takes `&mut Idle` ([`idle`]): asking the host ([`Host::resolve`](crate::Host::resolve)), a
 //! shootdown, a grace period, a slot transaction. May not: anything inside a walk.

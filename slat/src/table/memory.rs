@@ -10,8 +10,8 @@
 //! ```
 
 use super::entry::{Entry, Word};
-use super::hint::Hint;
 use crate::addr::{INDEX_BITS, PAGE_SHIFT, PAGE_SIZE, Pfn};
+use crate::slots::Hint;
 use alloc::alloc::{Layout, alloc, dealloc};
 use core::cell::Cell;
 use core::ptr::NonNull;

@@ -9,14 +9,12 @@
 //! | [`walk`] | an open walk, in one of three modes |
 //! | `radix`, `cursor` | the way down, and the way along a range |
 //! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
-//! | `hint` | the memslot hint beside each leaf table |
 //! | [`Map`] | a table on its own, for a primary MMU |
 
 pub(crate) mod cursor;
 pub mod entry;
 pub mod format;
 pub mod formats;
-pub(crate) mod hint;
 mod map;
 pub mod memory;
 pub(crate) mod pool;
