@@ -24,7 +24,7 @@
 //! it was copied from: any later one makes it stale at once.
 
 use super::Slot;
-use super::map::Packed;
+use super::packed::Packed;
 use crate::addr::Gfn;
 use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release, fence};
 

@@ -19,10 +19,10 @@
 //! a walk.
 
 use super::hint::Hint;
-use super::map::Version;
 use super::publish::Reading;
 use super::rules::{Change, Region, SlotError};
 use super::transaction::Transaction;
+use super::version::Version;
 use super::{Slot, SlotId, SpaceId};
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::Host;

@@ -12,7 +12,8 @@
 //! | file | idea |
 //! |---|---|
 //! | [`rules`] | what may be asked for, and why it may be refused: KVM's rules, in KVM's order |
-//! | [`map`] | [`SlotMap`]: the trees of one address space, and questions to one version of them |
+//! | [`map`] | [`SlotMap`]: the slots of one address space, by themselves |
+//! | `version`, `packed` | one version of them, to be asked; a slot in two words |
 //! | [`transaction`] | [`Transaction`]: operations on the next version, in the making |
 //! | `publish` | versions as readers see them; when the nodes of old ones may be reused |
 //! | [`hint`] | [`Hint`]: the slot found last, beside each leaf table and whoever else asks again |
@@ -22,13 +23,17 @@
 pub mod hint;
 pub mod map;
 pub mod memslots;
+mod packed;
 mod pool;
 pub(crate) mod publish;
+#[cfg(test)]
+mod rollback_tests;
 pub mod rules;
 pub mod transaction;
 mod tree;
 #[cfg(test)]
 mod tree_tests;
+mod version;
 
 pub use hint::Hint;
 pub use map::SlotMap;

@@ -156,6 +156,14 @@ impl<T> Pool<T> {
         }
     }
 
+    /// Gives every free block back.
+    #[cfg(test)]
+    pub(super) fn trim(&mut self) {
+        while self.free.len > 0 {
+            self.shrink();
+        }
+    }
+
     /// Gives one free block back to the allocator.
     fn shrink(&mut self) {
         if let Some(block) = self.free.pop() {

@@ -15,11 +15,12 @@
 //! the cells run out: one wait for sixteen creations. A cell is written again only after a grace period since
 //! it was replaced.
 
-use super::map::{Leftovers, Set, SlotMap, Version};
+use super::map::SlotMap;
 use super::rules::Limits;
+use super::version::{Leftovers, Set, Version};
 use crate::addr::{Gfn, Hva, Span};
 use crate::dirty::bitmap::Bitmap;
-use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Relaxed, Release};
+use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Release};
 use crate::sync::readside::{ReadSide, Seat, Section};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -166,8 +167,8 @@ impl Writer {
             // SAFETY: left over before the grace period that just ended.
             unsafe { self.map.reclaim(leftovers) };
         }
-        // ORDER(publish): no more than information; what it is about was ordered by the grace period.
-        sets.word.0.store(number << 1, Relaxed);
+        // ORDER(publish): Release again: readers take the version from this store from now on.
+        sets.word.0.store(number << 1, Release);
     }
 }
 

@@ -4,9 +4,9 @@
 //! allocating. Besides the next version it collects what that means for page tables: the frames that lose their
 //! slot are to be zapped, those whose writes are logged from now on are to lose write permission.
 
-use super::map::{Edits, Leftovers, Log, Set};
 use super::pool::NoMemory;
 use super::rules::{Change, Limits, MAX_PAGES, Region, Rule, SlotError};
+use super::version::{Edits, Leftovers, Log, Set};
 use super::{Slot, SlotId};
 use crate::addr::{Gfn, Span};
 use alloc::vec::Vec;

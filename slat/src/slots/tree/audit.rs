@@ -31,6 +31,12 @@ impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
         self.pool.allocated
     }
 
+    /// Lets the allocator fail once `more` blocks than are in use are lent; free ones go back to it first.
+    pub(crate) fn limit_more(&mut self, more: usize) {
+        self.pool.trim();
+        self.limit(self.pool.allocated + more);
+    }
+
     /// Lets the allocator fail once `blocks` are lent.
     pub(crate) fn limit(&mut self, blocks: usize) {
         self.pool.limit = blocks;
