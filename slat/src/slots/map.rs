@@ -1,6 +1,6 @@
 //! `SlotMap`: the slots of one address space, found by guest frame, by host address and by id.
 //!
-//! Its versions are what a VM publishes ([`super::publish`]). By itself it is an ordinary map with one owner:
+//! Its versions are what a VM publishes (`publish`). By itself it is an ordinary map with one owner:
 //!
 //! ```
 //! use slat::slots::{Limits, SlotMap};

@@ -2,7 +2,7 @@
 //!
 //! They are those of KVM's `KVM_SET_USER_MEMORY_REGION`, checked in the same order, so that a VMM finds its habits
 //! kept and every refusal has one errno. A [`Region`] is the request as a VMM makes it, perhaps nonsense;
-//! [`Limits::check`] makes it a [`Slot`] that is sound by itself; the
+//! `Limits::check` makes it a [`Slot`] that is sound by itself; the
 //! [`Transaction`](super::Transaction) compares that with the slots there are.
 //!
 //! | nth | rule | errno |
