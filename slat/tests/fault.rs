@@ -285,3 +285,47 @@ fn tables_cost_two_thousandths_of_a_dense_guest() {
     let bound = stats.mapped_bytes() / 500 + 4 * 4096;
     assert!(stats.table_bytes + notes <= bound, "{} of {bound}", stats.table_bytes + notes);
 }
+
+/// A transaction inside an invalidation does not wait for its end; whoever faults through the slots that it
+/// published does, since the invalidation covers host addresses, whatever slot leads there.
+#[test]
+fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
+    let (mut idle, vm) = vm::<Ept4>(64);
+    let page = HVA + 3 * 4096;
+    let mut change = vm.invalidate(Span::sized(page, 4096), Why::Migrate);
+    change.apply(&mut idle).settle();
+    vm.slots()
+        .commit(&mut idle, |tx| {
+            tx.create(Slot::new(SlotId(8), Gfn(2000), 64, HVA))?; // an alias
+            tx.move_to(SlotId(7), Gfn(1000))
+        })
+        .unwrap();
+    std::thread::scope(|scope| {
+        let faults = [(0, 1003), (1, 2003)].map(|(id, gfn)| {
+            let vm = &vm;
+            scope.spawn(move || {
+                let mut idle = Idle::take().unwrap();
+                let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
+                assert_eq!(vcpu.fault(&mut idle, at(gfn + 1, Access::Read)), Ok(Done::Mapped(Level::K4)));
+                vcpu.fault(&mut idle, at(gfn, Access::Read))
+            })
+        });
+        // Each fault on the page counts once that it has to wait; the neighbour's did not.
+        while vm.stats().retries < 2 {
+            std::thread::yield_now();
+        }
+        assert_eq!(vm.translate(&mut idle, Gfn(1003)), None);
+        vm.host().shift.store(77, SeqCst); // the host moves the page
+        drop(change);
+        for fault in faults {
+            assert_eq!(fault.join().unwrap(), Ok(Done::Mapped(Level::K4)));
+        }
+    });
+    for gfn in [1003, 2003] {
+        assert_eq!(
+            vm.translate(&mut idle, Gfn(gfn)).unwrap().leaf.pfn,
+            Pfn((page.0 >> 12) + 77),
+            "gfn {gfn}"
+        );
+    }
+}
