@@ -9,10 +9,9 @@
 //!   still the same. The load is made inside a section: whoever unhooks the table after it waits for that section.
 //!
 //! Faults come in neighbourhoods, so most of the walk is often skipped: all of it inside 2 MiB, the upper levels
-//! inside 1 GiB, like the paging-structure caches of hardware. Only leaf tables whose frames all belong to the
-//! slot are remembered: then one comparison finds table and slot at once.
+//! inside 1 GiB, like the paging-structure caches of hardware.
 
-use crate::addr::{Gfn, Hva, Level, Span};
+use crate::addr::{Gfn, Hva, Level};
 use crate::host::Host;
 use crate::notify::active::{Active, Stamp};
 use crate::slots::publish::SlotSets;
@@ -38,9 +37,9 @@ pub(crate) struct Memo {
     /// The table above it, or another of that level, in the same way.
     parent: Node,
     parent_tag: u64,
-    /// The frames of the slot whose whole leaf table belongs to it, if it is writable and does not log.
-    inner: Span<Gfn>,
     slot: Slot,
+    /// How many frames the slot has, if it is writable and does not log; else none.
+    plain: u64,
     generation: u64,
 }
 
@@ -64,8 +63,8 @@ impl Memo {
             tag: NO_TABLE,
             parent: Node::dangling(),
             parent_tag: NO_TABLE,
-            inner: nothing.gfns,
             slot: nothing,
+            plain: 0,
             generation: 0,
         }
     }
@@ -85,11 +84,11 @@ impl Memo {
         if self.stamp != vm.active.stamp() && !self.look_again(&vm.active, &space.memslots) {
             return None;
         }
+        if gfn.0.wrapping_sub(self.slot.gfns.start.0) >= self.plain {
+            return None;
+        }
         let tag = gfn.0 >> Level::M2.shift();
         if tag != self.tag {
-            if !self.inner.contains(gfn) {
-                return None;
-            }
             let parent_tag = gfn.0 >> Level::G1.shift();
             if parent_tag != self.parent_tag {
                 let root = (space.radix.root, Level(F::LEVELS));
@@ -150,10 +149,7 @@ impl Memo {
     }
 
     fn remember(&mut self, slot: Slot, generation: u64) {
-        let table = Level::M2.pages();
-        let (start, end) = (slot.gfns.start.0.div_ceil(table) * table, slot.gfns.end.0 / table * table);
-        let plain = !slot.readonly && !slot.log_dirty;
-        self.inner = if plain { Span::new(Gfn(start), Gfn(end)) } else { Span::new(Gfn(0), Gfn(0)) };
-        (self.slot, self.generation, self.tag) = (slot, generation, NO_TABLE);
+        self.plain = if slot.readonly || slot.log_dirty { 0 } else { slot.gfns.len() };
+        (self.slot, self.generation) = (slot, generation);
     }
 }

@@ -135,7 +135,7 @@ impl SlotMap {
     }
 
     /// The current version, for its owner.
-    fn version(&self) -> Version<'_> {
+    pub(super) fn version(&self) -> Version<'_> {
         // SAFETY: reclaiming takes `&mut self`, which the borrow excludes.
         unsafe { self.set().read() }
     }

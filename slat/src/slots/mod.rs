@@ -16,11 +16,12 @@
 //! | `version`, `packed` | one version of them, to be asked; a slot in two words |
 //! | [`transaction`] | [`Transaction`]: operations on the next version, in the making |
 //! | `publish` | versions as readers see them; when the nodes of old ones may be reused |
-//! | [`hint`] | [`Hint`]: the slot found last, beside each leaf table and whoever else asks again |
+//! | [`hint`], `hva_hints` | [`Hint`]: the slot found last, beside each leaf table and whoever asks again; the same for notify |
 //! | [`memslots`] | [`Memslots`]: a transaction on a running VM; snapshots |
 //! | `tree`, `pool` | the B+tree; memory for its nodes, which never fails half-way |
 
 pub mod hint;
+mod hva_hints;
 pub mod map;
 pub mod memslots;
 mod packed;

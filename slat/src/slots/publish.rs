@@ -15,6 +15,7 @@
 //! the cells run out: one wait for sixteen creations. A cell is written again only after a grace period since
 //! it was replaced.
 
+use super::hva_hints::HvaHints;
 use super::map::SlotMap;
 use super::rules::Limits;
 use super::version::{Leftovers, Set, Version};
@@ -35,6 +36,7 @@ const IN_PROGRESS: u64 = 1;
 pub(crate) struct SlotSets {
     word: Padded<AtomicU64>,
     cells: [UnsafeCell<Set>; CELLS as usize],
+    hva_hints: HvaHints,
     /// The transaction mutex: outermost of our own locks.
     pub(super) writer: Mutex<Writer>,
 }
@@ -72,6 +74,7 @@ impl SlotSets {
         Self {
             word: Padded::default(),
             cells: core::array::from_fn(|_| UnsafeCell::new(set)),
+            hva_hints: HvaHints::default(),
             writer: Mutex::new(Writer { map, oldest: 0, leftovers: Vec::new() }),
         }
     }
@@ -110,7 +113,8 @@ impl SlotSets {
         hvas: Span<Hva>,
         visit: impl FnMut(Span<Gfn>),
     ) {
-        self.read(reads, seat).version.over_hvas(hvas, visit);
+        let reading = self.read(reads, seat);
+        self.hva_hints.over_hvas((reading.version, reading.number), hvas, visit);
     }
 
     /// Logs a write to `gfn`, where its slot logs. After the write has been made possible: whoever takes the

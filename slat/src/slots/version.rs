@@ -123,7 +123,13 @@ impl<'g> Version<'g> {
         slots.take_while(move |slot| slot.gfns.start < gfns.end).filter(move |slot| slot.gfns.overlaps(&gfns))
     }
 
+    /// Calls `visit` with the frames behind `hvas`, slot by slot.
     pub(crate) fn over_hvas(self, hvas: Span<Hva>, mut visit: impl FnMut(Span<Gfn>)) {
+        self.slots_over(hvas, |part, _, _| visit(part));
+    }
+
+    /// The same with the host addresses and the first frame of the whole slot.
+    pub(super) fn slots_over(self, hvas: Span<Hva>, mut visit: impl FnMut(Span<Gfn>, Span<Hva>, Gfn)) {
         if hvas.is_empty() {
             return;
         }
@@ -132,7 +138,8 @@ impl<'g> Version<'g> {
             let start = (key >> 32) as u64;
             let frame = |bytes: u64| Gfn(gfn) + (bytes >> PAGE_SHIFT);
             let (from, to) = (hvas.start.0.max(start), hvas.end.0.min(end));
-            visit(Span::new(frame(from - start), frame(to - start + (PAGE_SIZE - 1))));
+            let part = Span::new(frame(from - start), frame(to - start + (PAGE_SIZE - 1)));
+            visit(part, Span::new(Hva(start), Hva(end)), Gfn(gfn));
         }
     }
 
