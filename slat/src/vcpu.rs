@@ -6,12 +6,13 @@ use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
-use crate::sync::readside::Borrowed;
+use crate::sync::readside::{Borrowed, Seat};
 use crate::table::format::Format;
 use crate::table::pool::Cache;
 use crate::tlb::shootdown::{Tlb, Translations, VcpuTlb};
 use crate::vm::Vm;
 use core::marker::PhantomData;
+use core::mem;
 
 /// One vCPU of a VM, in the hands of the thread that runs it. See [`Vm::vcpu`]; dropping it gives the number
 /// back.
@@ -26,8 +27,18 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) seat: Borrowed<'vm>,
     pub(crate) cache: Cache,
     pub(crate) memo: Memo,
-    /// No lock is to be taken and barriers are asymmetric: entering a section is one store.
-    pub(crate) light: bool,
+    pub(crate) entry: Entry,
+}
+
+/// How the vCPU enters a section.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Entry {
+    /// By one store: no lock is to be taken, and barriers are asymmetric.
+    Light,
+    /// By a lock or a fence.
+    Heavy,
+    /// Not at all: it is in the guest, its seat at rest. Seen only where the guard was leaked.
+    Away,
 }
 
 impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
@@ -36,11 +47,26 @@ impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
     }
 }
 
+impl Entry {
+    fn of<F: Format, H: Host>(vm: &Vm<F, H>) -> Self {
+        let light = vm.lock.policy() == MmuLock::None && vm.reads.barrier.is_asymmetric();
+        if light { Self::Light } else { Self::Heavy }
+    }
+}
+
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
-        let light = vm.lock.policy() == MmuLock::None && vm.reads.barrier.is_asymmetric();
         let (space, space_id) = (&vm.spaces[0], SpaceId(0));
-        Self { vm, space, space_id, id, seat, cache: Cache::default(), memo: Memo::new(), light }
+        Self {
+            vm,
+            space,
+            space_id,
+            id,
+            seat,
+            cache: Cache::default(),
+            memo: Memo::new(),
+            entry: Entry::of(vm),
+        }
     }
 
     /// Its number.
@@ -69,18 +95,31 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         true
     }
 
+    /// Out of the guest by way of a guard that was leaked: the seat must not look at rest.
+    #[cold]
+    pub(crate) fn come_back(&mut self) {
+        Tlb::leave(self.vm.tlb.vcpu(self.id));
+        self.seat.wake();
+        self.entry = Entry::of(self.vm);
+    }
+
     /// Enters the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. What was
     /// flushed while it was out is forgotten first. In the guest the thread is not idle: it owes answers.
     pub fn enter<'a>(&'a mut self, _idle: &'a mut Idle, cache: &mut impl Translations) -> InGuest<'a> {
         let tlb = &self.vm.tlb;
-        let vcpu = tlb.vcpu(self.id);
+        let (vcpu, seat) = (tlb.vcpu(self.id), self.seat.seat());
+        seat.rest();
         tlb.enter(vcpu, cache);
-        InGuest { tlb, vcpu, _idle: PhantomData }
+        let before = mem::replace(&mut self.entry, Entry::Away);
+        InGuest { tlb, vcpu, seat, entry: (&mut self.entry, before), _idle: PhantomData }
     }
 }
 
 impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
     fn drop(&mut self) {
+        if self.entry == Entry::Away {
+            self.come_back();
+        }
         self.vm.pool.give_back(self.cache.drain());
     }
 }
@@ -90,6 +129,9 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 pub struct InGuest<'a> {
     tlb: &'a Tlb,
     vcpu: &'a VcpuTlb,
+    seat: &'a Seat,
+    /// Where to put back how sections are entered.
+    entry: (&'a mut Entry, Entry),
     _idle: PhantomData<&'a mut Idle>,
 }
 
@@ -109,5 +151,7 @@ impl InGuest<'_> {
 impl Drop for InGuest<'_> {
     fn drop(&mut self) {
         Tlb::leave(self.vcpu);
+        self.seat.wake();
+        *self.entry.0 = self.entry.1;
     }
 }

@@ -329,3 +329,19 @@ fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
         );
     }
 }
+
+/// Nothing keeps a user from leaking the guard of a vCPU in the guest. The next fault finds out.
+#[test]
+fn a_vcpu_whose_guard_was_leaked_is_back_when_it_faults() {
+    struct Nothing;
+    impl Translations for Nothing {
+        fn flush_all(&mut self) {}
+        fn flush(&mut self, _: Span<Gfn>) {}
+    }
+    let (mut idle, vm) = vm::<Ept4>(64);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    std::mem::forget(vcpu.enter(&mut idle, &mut Nothing));
+    vcpu.fault(&mut idle, at(3, Access::Read)).unwrap();
+    // Would wait for an answer from the guest.
+    vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(7))).unwrap();
+}

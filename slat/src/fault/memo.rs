@@ -9,7 +9,7 @@
 //!   still the same. The load is made inside a section: whoever unhooks the table after it waits for that section.
 //!
 //! Faults come in neighbourhoods, so most of the walk is often skipped: all of it inside 2 MiB, the upper levels
-//! inside 1 GiB, like the paging-structure caches of hardware.
+//! inside 1 GiB, like the paging-structure caches of hardware. Leaf tables that slots share are looked up each time.
 
 use crate::addr::{Gfn, Hva, Level};
 use crate::host::Host;
@@ -31,15 +31,18 @@ pub(crate) struct Memo {
     stamp: Stamp,
     /// The newest hole that may be filled under that stamp.
     newest: Word,
-    /// The leaf table, and the number of its first frame over 512; no frame has [`NO_TABLE`].
+    /// The leaf table, and the number of its first frame over 512, if all of its frames belong to the slot. No
+    /// frame has [`NO_TABLE`].
     table: Node,
     tag: u64,
-    /// The table above it, or another of that level, in the same way.
+    /// The table above it, or another of that level, in the same way; its frames may be anybody's.
     parent: Node,
     parent_tag: u64,
     slot: Slot,
     /// How many frames the slot has, if it is writable and does not log; else none.
     plain: u64,
+    /// The leaf tables whose frames are all among them: the tag of the first, and how many.
+    whole: (u64, u64),
     generation: u64,
 }
 
@@ -65,6 +68,7 @@ impl Memo {
             parent_tag: NO_TABLE,
             slot: nothing,
             plain: 0,
+            whole: (0, 0),
             generation: 0,
         }
     }
@@ -84,27 +88,65 @@ impl Memo {
         if self.stamp != vm.active.stamp() && !self.look_again(&vm.active, &space.memslots) {
             return None;
         }
-        if gfn.0.wrapping_sub(self.slot.gfns.start.0) >= self.plain {
-            return None;
-        }
         let tag = gfn.0 >> Level::M2.shift();
         if tag != self.tag {
-            let parent_tag = gfn.0 >> Level::G1.shift();
-            if parent_tag != self.parent_tag {
-                let root = (space.radix.root, Level(F::LEVELS));
+            let whole = tag.wrapping_sub(self.whole.0) < self.whole.1;
+            if whole {
                 // SAFETY: the caller's word.
-                self.parent = unsafe { Radix::<F>::table(&vm.host, root, gfn, Level::M2) }?;
-                self.parent_tag = parent_tag;
+                self.table = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
+                self.tag = tag;
+            } else {
+                // SAFETY: as above.
+                unsafe { self.find_shared_table::<F, H>(vm, space, gfn) }?;
             }
-            // SAFETY: the caller's word; the parent is linked, now or since W has not moved.
-            self.table = unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) }?;
-            self.tag = tag;
         }
         // SAFETY: the table is linked, now or since W has not moved, and stays allocated for the section.
         let entry = unsafe { &self.table.entries()[F::index(gfn, Level::K4)] };
         let word = entry.load();
         let fillable = word.is_hole() && word <= self.newest;
         fillable.then(|| Fillable { entry, word, hva: self.slot.hva_of(gfn) })
+    }
+
+    /// The leaf table of `gfn`, from the table above it, which is found first where it is another one.
+    ///
+    /// # Safety
+    /// As [`hole`](Self::hole); W has not moved since the parent was found.
+    #[inline(always)]
+    unsafe fn find_table<F: Format, H: Host>(
+        &mut self,
+        vm: &Vm<F, H>,
+        space: &Space<F>,
+        gfn: Gfn,
+    ) -> Option<Node> {
+        let parent_tag = gfn.0 >> Level::G1.shift();
+        if parent_tag != self.parent_tag {
+            let root = (space.radix.root, Level(F::LEVELS));
+            // SAFETY: the caller's word.
+            self.parent = unsafe { Radix::<F>::table(&vm.host, root, gfn, Level::M2) }?;
+            self.parent_tag = parent_tag;
+        }
+        // SAFETY: the caller's word; the parent is linked, now or since W has not moved.
+        unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) }
+    }
+
+    /// The same for a table that the slot shares with others: used once, not remembered.
+    ///
+    /// # Safety
+    /// As [`find_table`](Self::find_table).
+    #[inline(never)]
+    unsafe fn find_shared_table<F: Format, H: Host>(
+        &mut self,
+        vm: &Vm<F, H>,
+        space: &Space<F>,
+        gfn: Gfn,
+    ) -> Option<()> {
+        if gfn.0.wrapping_sub(self.slot.gfns.start.0) >= self.plain {
+            return None;
+        }
+        self.tag = NO_TABLE;
+        // SAFETY: the caller's word.
+        self.table = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
+        Some(())
     }
 
     /// W has moved. The slot may still be the published one; the table may be gone.
@@ -149,7 +191,11 @@ impl Memo {
     }
 
     fn remember(&mut self, slot: Slot, generation: u64) {
-        self.plain = if slot.readonly || slot.log_dirty { 0 } else { slot.gfns.len() };
-        (self.slot, self.generation) = (slot, generation);
+        let plain = !slot.readonly && !slot.log_dirty;
+        self.plain = if plain { slot.gfns.len() } else { 0 };
+        let table = Level::M2.pages();
+        let (first, end) = (slot.gfns.start.0.div_ceil(table), slot.gfns.end.0 / table);
+        self.whole = (first, if plain { end.saturating_sub(first) } else { 0 });
+        (self.slot, self.generation, self.tag) = (slot, generation, NO_TABLE);
     }
 }

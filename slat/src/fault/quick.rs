@@ -14,13 +14,13 @@ use crate::host::Host;
 use crate::sync::mode::Shared;
 use crate::sync::readside::ReadSide;
 use crate::table::format::{Access, Format, Leaf, Perms};
-use crate::vcpu::Vcpu;
+use crate::vcpu::{Entry, Vcpu};
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// True: mapped a page of 4 KiB. False: nothing was done.
     #[inline(always)]
     pub(super) fn quick(&mut self, fault: Fault) -> bool {
-        if !self.light {
+        if self.entry != Entry::Light {
             return self.quick_otherwise(fault);
         }
         let section = ReadSide::enter_light(self.seat.seat());
@@ -35,6 +35,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[cold]
     #[inline(never)]
     fn quick_otherwise(&mut self, fault: Fault) -> bool {
+        if self.entry == Entry::Away {
+            self.come_back();
+        }
         let gate = self.vm.lock.enter::<Shared>(&self.vm.reads, self.seat.seat());
         let mapped = self.quick_inside(fault);
         drop(gate);

@@ -13,7 +13,7 @@ use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release, fence};
 const HINTS: usize = 16;
 const STRETCH: u32 = 21;
 /// How much larger than the range a slot must be: smaller ones are not worth asking whether they are alone.
-const WORTH: u64 = 8;
+const WORTH: u64 = 4;
 
 /// See the module's header.
 #[derive(Debug, Default)]

@@ -6,14 +6,14 @@
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU64,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64,
     Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst},
     compiler_fence, fence,
 };
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU64,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64,
     Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
@@ -22,6 +22,16 @@ pub(crate) use loom::sync::atomic::{
 #[cfg(loom)]
 pub(crate) fn compiler_fence(order: Ordering) {
     fence(order);
+}
+
+/// A full fence straight after a read-modify-write of this thread. On x86 that instruction is one already.
+#[inline(always)]
+pub(crate) fn fence_after_rmw() {
+    if cfg!(all(any(target_arch = "x86", target_arch = "x86_64"), not(loom), not(miri))) {
+        compiler_fence(SeqCst);
+    } else {
+        fence(SeqCst);
+    }
 }
 
 #[cfg(feature = "std")]

@@ -14,13 +14,30 @@
 //! sections that did anything else  sections that mapped a 4K page    inside
 //! ```
 //! The upper count wraps, which is harmless: a writer that happens to see the same odd word again waits on.
+//!
+//! The heavy barrier interrupts every CPU that runs a thread of the process: microseconds. It is there for those who
+//! may be entering a section at that moment, by a store that nobody sees yet. Who is **at rest** is not: nobody
+//! holds the seat, or its vCPU is in the guest. Rest begins and ends with a fence, which an entry into the guest
+//! hardly notices. Where all seats are at rest, the grace period is over when the writer has looked.
 
 use super::barrier::Barrier;
 use super::prim::{
-    Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, compiler_fence,
+    Acquire, AtomicU8, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, compiler_fence, fence,
+    fence_after_rmw,
 };
 use super::tally::{Count, Tally};
 use alloc::boxed::Box;
+use core::hint::spin_loop;
+
+/// Nobody holds the seat.
+const FREE: u8 = 0;
+/// Its holder may enter a section at any moment.
+const AWAKE: u8 = 1;
+/// Its holder is in the guest, and will say so before it enters a section again.
+const RESTING: u8 = 2;
+
+/// Looks at seats that are awake before the heavy barrier is taken for cheaper.
+const LOOKS: u32 = 128;
 
 const INSIDE: u64 = 1;
 const MAPPED: u64 = 1 << 1;
@@ -31,8 +48,8 @@ const OTHER: u64 = 1 << 49;
 pub(crate) struct Seat {
     /// See the module's header. Written by the seat's holder only.
     word: AtomicU64,
-    /// Whether some thread holds this seat.
-    taken: AtomicBool,
+    /// [`FREE`], [`AWAKE`] or [`RESTING`].
+    state: AtomicU8,
     /// What its holder has counted.
     pub(crate) tally: Tally,
 }
@@ -67,8 +84,10 @@ impl ReadSide {
         let seat = &self.seats.get(index)?.0;
         // ORDER(seat): Acquire takes over from the last holder's Release in `Borrowed::drop`, so its plain
         // word is continued, not begun again.
-        let won =
-            !seat.taken.load(Relaxed) && seat.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
+        let won = seat.state.load(Relaxed) == FREE
+            && seat.state.compare_exchange(FREE, AWAKE, Acquire, Relaxed).is_ok();
+        // ORDER(rest): awake before every load of a section; pairs with the fence in `all_rest`.
+        fence_after_rmw();
         // Made only when won: dropping one gives the seat back.
         won.then(|| Borrowed(seat))
     }
@@ -130,6 +149,9 @@ impl ReadSide {
     /// Waits for a grace period: every section that may have seen what the caller unlinked before has ended.
     /// The caller must not be inside a section itself (its callers take `&mut Idle`).
     pub(crate) fn synchronize(&self) {
+        if self.all_rest() {
+            return;
+        }
         self.barrier.heavy();
         for seat in &self.seats {
             // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before
@@ -145,7 +167,47 @@ impl ReadSide {
     }
 }
 
+impl ReadSide {
+    /// Whether every seat was seen at rest, after what the caller unlinked. A vCPU that deals with a fault will be
+    /// back in the guest in a moment: worth a short wait.
+    fn all_rest(&self) -> bool {
+        // ORDER(rest): the unlinking before the looks. Pairs with the fences in `claim`, `Seat::wake`: either the
+        // seat is seen awake here, or its next section sees the unlinking.
+        fence(SeqCst);
+        let mut looks = 0;
+        self.seats.iter().all(|seat| {
+            loop {
+                // ORDER(rest): Acquire pairs with the Release in `rest`, `Borrowed::drop`: the loads of earlier
+                // sections are over.
+                if seat.state.load(Acquire) != AWAKE {
+                    return true;
+                }
+                looks += 1;
+                if looks > LOOKS {
+                    return false;
+                }
+                spin_loop();
+            }
+        })
+    }
+}
+
 impl Seat {
+    /// Its holder enters the guest: in no section until [`wake`](Self::wake). A full fence.
+    pub(crate) fn rest(&self) {
+        debug_assert!(self.word.load(Relaxed) & INSIDE == 0, "no section is open in the guest");
+        // ORDER(rest): Release; see `all_rest`.
+        self.state.swap(RESTING, Release);
+        fence_after_rmw();
+    }
+
+    /// Its holder is back. A full fence.
+    pub(crate) fn wake(&self) {
+        self.state.swap(AWAKE, Relaxed);
+        // ORDER(rest): awake before every load of the next section; pairs with the fence in `all_rest`.
+        fence_after_rmw();
+    }
+
     /// Counts a page of 4 KiB mapped outside of any section (under the lock of a baseline policy).
     pub(crate) fn mapped_under_lock(&self) {
         self.word.store(self.word.load(Relaxed) + MAPPED, Relaxed);
@@ -197,13 +259,14 @@ impl core::ops::Deref for Borrowed<'_> {
 impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
         // ORDER(seat): Release hands the word to the next holder.
-        self.0.taken.store(false, Release);
+        self.0.state.store(FREE, Release);
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::prim::AtomicBool;
     use alloc::vec::Vec;
     use std::thread;
 
@@ -275,6 +338,52 @@ mod tests {
             go_on.store(true, Release);
             reader.join().unwrap()
         })
+    }
+
+    /// A reader goes to rest, comes back and reads, over and over; the writer replaces what it reads and poisons the
+    /// old one, after a grace period or (the negative control) at once.
+    fn poisoned_reads_beside_rest(grace: bool) -> u64 {
+        let side = ReadSide::new(2, Barrier::detect());
+        let cells = [AtomicU64::new(1), AtomicU64::new(1)];
+        let (current, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let seat = side.claim(1).unwrap();
+                let (mut poisoned, mut rounds) = (0, 0);
+                while !stop.load(Relaxed) || rounds < 1000 {
+                    rounds += 1;
+                    seat.rest();
+                    seat.wake();
+                    let _section = side.enter(&seat);
+                    let cell = &cells[current.load(Acquire) as usize];
+                    for _ in 0..rounds % 50 {
+                        poisoned += u64::from(cell.load(Relaxed) == 0);
+                    }
+                }
+                poisoned
+            });
+            for round in 0..40_000 {
+                let next = (round + 1) % 2;
+                cells[next].store(1, Relaxed);
+                current.store(next as u64, Release);
+                if grace {
+                    side.synchronize();
+                }
+                cells[1 - next].store(0, Relaxed);
+            }
+            stop.store(true, Relaxed);
+            reader.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn who_comes_back_from_rest_sees_what_was_unlinked_meanwhile() {
+        assert_eq!(poisoned_reads_beside_rest(true), 0);
+    }
+
+    #[test]
+    fn negative_control_a_reader_beside_rest_sees_poison() {
+        assert!((0..100).any(|_| poisoned_reads_beside_rest(false) > 0));
     }
 
     #[test]

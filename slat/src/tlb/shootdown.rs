@@ -20,6 +20,7 @@ use crate::addr::{Gfn, Position, Span};
 use crate::host::VcpuId;
 use crate::sync::prim::{
     AcqRel, Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
+    fence_after_rmw,
 };
 use alloc::boxed::Box;
 
@@ -128,9 +129,9 @@ impl Tlb {
     /// The vCPU enters the guest, having forgotten what was flushed while it was out.
     pub(crate) fn enter(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
         loop {
-            vcpu.in_guest.store(true, Relaxed);
+            vcpu.in_guest.swap(true, Relaxed);
             // ORDER(flush): `in_guest` before the generation's load; pairs with the fence in `shoot_down`.
-            fence(SeqCst);
+            fence_after_rmw();
             self.catch_up(vcpu, cache);
             if self.generation.load(Acquire) == vcpu.seen.load(Relaxed) {
                 return;
