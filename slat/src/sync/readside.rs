@@ -340,29 +340,36 @@ mod tests {
         })
     }
 
-    /// A reader goes to rest, comes back and reads, over and over; the writer replaces what it reads and poisons the
-    /// old one, after a grace period or (the negative control) at once.
-    fn poisoned_reads_beside_rest(grace: bool) -> u64 {
+    /// A reader goes to rest, comes back, waits a little for the writer to replace what it reads, and reads; the writer
+    /// poisons the old one, after a grace period or (the negative control) at once. Returns how often poison was seen.
+    fn poisoned_reads_beside_rest(grace: bool) -> usize {
+        const ROUNDS: usize = 1000;
         let side = ReadSide::new(2, Barrier::detect());
         let cells = [AtomicU64::new(1), AtomicU64::new(1)];
         let (current, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let seat = side.claim(1).unwrap();
-                let (mut poisoned, mut rounds) = (0, 0);
-                while !stop.load(Relaxed) || rounds < 1000 {
-                    rounds += 1;
+                let mut poisoned = 0;
+                while !stop.load(Relaxed) {
                     seat.rest();
                     seat.wake();
                     let _section = side.enter(&seat);
-                    let cell = &cells[current.load(Acquire) as usize];
-                    for _ in 0..rounds % 50 {
-                        poisoned += u64::from(cell.load(Relaxed) == 0);
+                    let mine = current.load(Acquire);
+                    // Not for ever: the writer may be waiting for this very section.
+                    let mut patience = Patience::default();
+                    for _ in 0..40 {
+                        if current.load(Relaxed) != mine {
+                            break;
+                        }
+                        patience.wait();
                     }
+                    let reads = (0..200).filter(|_| cells[mine as usize].load(Relaxed) == 0);
+                    poisoned += reads.count();
                 }
                 poisoned
             });
-            for round in 0..40_000 {
+            for round in 0..ROUNDS {
                 let next = (round + 1) % 2;
                 cells[next].store(1, Relaxed);
                 current.store(next as u64, Release);
@@ -370,6 +377,9 @@ mod tests {
                     side.synchronize();
                 }
                 cells[1 - next].store(0, Relaxed);
+                if round % 16 == 0 {
+                    thread::yield_now();
+                }
             }
             stop.store(true, Relaxed);
             reader.join().unwrap()
@@ -383,7 +393,7 @@ mod tests {
 
     #[test]
     fn negative_control_a_reader_beside_rest_sees_poison() {
-        assert!((0..100).any(|_| poisoned_reads_beside_rest(false) > 0));
+        assert!((0..1000).any(|_| poisoned_reads_beside_rest(false) > 0));
     }
 
     #[test]
