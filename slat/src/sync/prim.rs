@@ -27,6 +27,7 @@ pub(crate) fn compiler_fence(order: Ordering) {
 /// A full fence straight after a read-modify-write of this thread. On x86 that instruction is one already.
 #[inline(always)]
 pub(crate) fn fence_after_rmw() {
+    // ORDER(rmw): everything before, the read-modify-write included, before everything after. Callers say who pairs.
     if cfg!(all(any(target_arch = "x86", target_arch = "x86_64"), not(loom), not(miri))) {
         compiler_fence(SeqCst);
     } else {
