@@ -52,14 +52,9 @@ impl Series {
         }
     }
 
-    /// The least sample.
-    pub fn min(&self) -> f64 {
-        self.sorted[0]
-    }
-
-    /// The greatest sample.
-    pub fn max(&self) -> f64 {
-        self.sorted[self.sorted.len() - 1]
+    /// The least and the greatest sample.
+    pub fn range(&self) -> [f64; 2] {
+        [self.sorted[0], self.sorted[self.sorted.len() - 1]]
     }
 }
 
@@ -129,7 +124,7 @@ mod tests {
     #[test]
     fn a_figure_is_its_middle_sample() {
         let odd = Series::new(vec![3.0, 1.0, 100.0]);
-        assert_eq!(format!("{:?}", [odd.min(), odd.median(), odd.max()]), "[1.0, 3.0, 100.0]");
+        assert_eq!(format!("{:?} in {:?}", odd.median(), odd.range()), "3.0 in [1.0, 100.0]");
         assert_eq!(Series::new(vec![4.0, 2.0]).median().to_string(), "3");
     }
 

@@ -6,9 +6,11 @@
 mod fault_floor;
 mod harness;
 mod machine;
+mod memslot_perf;
 mod report;
 
 pub use fault_floor::FaultFloor;
+pub use memslot_perf::MemslotPerf;
 
 use crate::error::Error;
 use std::process::ExitCode;
@@ -18,6 +20,8 @@ use std::process::ExitCode;
 pub enum Bench {
     /// What one 4K fault costs: the bare walk and CAS, slat's MMU lock policies, and other crates' mappers
     FaultFloor(FaultFloor),
+    /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
+    MemslotPerf(MemslotPerf),
 }
 
 impl Bench {
@@ -25,6 +29,7 @@ impl Bench {
     pub fn run(&self) -> Result<ExitCode, Error> {
         match self {
             Self::FaultFloor(bench) => bench.run(),
+            Self::MemslotPerf(bench) => bench.run(),
         }
     }
 }

@@ -29,24 +29,24 @@ pub struct Report {
 /// One comparison.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// What the baseline is.
+    /// What the baseline is; or what was done, where the baseline is the same in all rows.
     pub name: String,
     /// Settings of this row, beyond those of the bench.
     pub params: Map<String, Value>,
-    /// Median of the baseline.
-    pub baseline: f64,
+    /// Median of the baseline; `None` where slat ran alone.
+    pub baseline: Option<f64>,
     /// Median of slat.
     pub slat: f64,
     /// Unit of both.
     pub unit: &'static str,
     /// `baseline / slat`: above 1, slat is the faster.
-    pub ratio: f64,
+    pub ratio: Option<f64>,
     /// The patch series whose claim this row answers.
     pub seed: Option<&'static str>,
     /// The ratio which that series reports, where it reports one for this very comparison.
     pub seed_ratio: Option<f64>,
     /// Least and greatest sample of the baseline.
-    pub baseline_range: [f64; 2],
+    pub baseline_range: Option<[f64; 2]>,
     /// Least and greatest sample of slat.
     pub slat_range: [f64; 2],
 }
@@ -61,16 +61,26 @@ impl Row {
         slat: &Series,
     ) -> Self {
         Self {
+            baseline: Some(baseline.median()),
+            ratio: Some(baseline.median() / slat.median()),
+            baseline_range: Some(baseline.range()),
+            ..Self::alone(name, params, unit, slat)
+        }
+    }
+
+    /// A figure of slat's that has nothing to be compared with.
+    pub fn alone(name: &str, params: Map<String, Value>, unit: &'static str, slat: &Series) -> Self {
+        Self {
             name: name.to_owned(),
             params,
-            baseline: baseline.median(),
+            baseline: None,
             slat: slat.median(),
             unit,
-            ratio: baseline.median() / slat.median(),
+            ratio: None,
             seed: None,
             seed_ratio: None,
-            baseline_range: [baseline.min(), baseline.max()],
-            slat_range: [slat.min(), slat.max()],
+            baseline_range: None,
+            slat_range: slat.range(),
         }
     }
 
@@ -78,6 +88,13 @@ impl Row {
     #[must_use]
     pub fn answering(mut self, seed: Option<&'static str>) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// The ratio that the series reports for this very comparison.
+    #[must_use]
+    pub fn claiming(mut self, ratio: Option<f64>) -> Self {
+        self.seed_ratio = ratio;
         self
     }
 }
@@ -119,9 +136,12 @@ impl fmt::Display for Report {
             writeln!(f, "\n{}, {}", Settings(&group[0].params), group[0].unit)?;
             writeln!(f, "  {:width$} {:>23} {:>23} {:>8}  seed", "", "baseline", "slat", "ratio")?;
             for row in group {
-                let baseline = Figure(row.baseline, row.baseline_range).to_string();
+                let baseline = row.baseline.zip(row.baseline_range);
+                let baseline =
+                    baseline.map_or_else(|| "-".into(), |(all, range)| Figure(all, range).to_string());
                 let slat = Figure(row.slat, row.slat_range).to_string();
-                write!(f, "  {:width$} {baseline:>23} {slat:>23} {:>7.2}x", row.name, row.ratio)?;
+                let ratio = row.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"));
+                write!(f, "  {:width$} {baseline:>23} {slat:>23} {ratio:>8}", row.name)?;
                 match (row.seed, row.seed_ratio) {
                     (Some(seed), Some(ratio)) => writeln!(f, "  {seed} ({ratio:.2}x)")?,
                     (Some(seed), None) => writeln!(f, "  {seed}")?,

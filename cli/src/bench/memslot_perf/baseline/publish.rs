@@ -1,0 +1,221 @@
+//! One pointer to the array that counts, and the wait for whoever reads the one before.
+//!
+//! Readers pay as little as those of slat: a store on a line of their own and a compiler fence. The writer runs
+//! a process-wide barrier (membarrier) after it has moved the pointer, and looks whether the reader is inside.
+//! Where there is no membarrier, both sides pay for a fence.
+//!
+//! There is one reader, since the bench's VM has one vCPU. The old array is the next copy's memory, so nothing is
+//! allocated once the array has its size.
+
+use super::array::Array;
+use parking_lot::{Mutex, MutexGuard};
+use std::fmt;
+#[cfg(test)]
+use std::ptr;
+use std::sync::atomic::{
+    AtomicPtr, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    compiler_fence, fence,
+};
+use std::{hint, thread};
+
+/// A word alone on its cache lines.
+#[derive(Default)]
+#[repr(align(128))]
+struct Alone(AtomicU64);
+
+/// See the module's header.
+pub struct Published {
+    array: AtomicPtr<Array>,
+    /// Odd while the reader is inside.
+    reader: Alone,
+    /// Whether the reader's side is free.
+    asymmetric: bool,
+    /// Memory for the next copy, held by the writer.
+    spare: Mutex<Option<Box<Array>>>,
+}
+
+/// The one writer.
+pub struct Writer<'p> {
+    published: &'p Published,
+    spare: MutexGuard<'p, Option<Box<Array>>>,
+}
+
+impl fmt::Debug for Published {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Published").field("asymmetric", &self.asymmetric).finish_non_exhaustive()
+    }
+}
+
+impl Default for Published {
+    fn default() -> Self {
+        Self {
+            array: AtomicPtr::new(Box::into_raw(Box::default())),
+            reader: Alone::default(),
+            asymmetric: membarrier::register(),
+            spare: Mutex::default(),
+        }
+    }
+}
+
+impl Published {
+    /// Calls `look` with the array that counts; it stays until `look` returns.
+    ///
+    /// # Safety
+    /// One thread at a time, and not from inside `look`.
+    #[inline(always)]
+    pub unsafe fn read<R>(&self, look: impl FnOnce(&Array) -> R) -> R {
+        let before = self.reader.0.load(Relaxed);
+        self.reader.0.store(before + 1, Relaxed);
+        // ORDER(array): the store before every load of the array; pairs with the barrier in `publish`: either the
+        // writer sees the reader inside, or the reader sees the new array.
+        if self.asymmetric {
+            compiler_fence(SeqCst);
+        } else {
+            fence(SeqCst);
+        }
+        // SAFETY: the pointer is to a live array, and `publish` waits before it is used again.
+        let found = look(unsafe { &*self.array.load(Acquire) });
+        // ORDER(array-end): every load before this store; pairs with the Acquire in `publish`.
+        self.reader.0.store(before + 2, Release);
+        found
+    }
+
+    /// The writer. Waits while there is one.
+    pub fn writer(&self) -> Writer<'_> {
+        Writer { published: self, spare: self.spare.lock() }
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        // SAFETY: from `Box::into_raw`; with `&mut self` there is no reader.
+        drop(unsafe { Box::from_raw(*self.array.get_mut()) });
+    }
+}
+
+impl Writer<'_> {
+    /// The array that counts.
+    #[inline(always)]
+    pub fn current(&self) -> &Array {
+        // SAFETY: only the writer replaces it, and that takes `&mut self`.
+        unsafe { &*self.published.array.load(Relaxed) }
+    }
+
+    /// Makes the next array out of the current one, publishes it, and waits until nobody reads the old one.
+    pub fn publish(&mut self, make: impl FnOnce(&mut Array, &Array)) {
+        let old = self.replace(make);
+        self.wait();
+        // SAFETY: from `Box::into_raw`, and now nobody else's.
+        *self.spare = Some(unsafe { Box::from_raw(old) });
+    }
+
+    /// Publishes the next array, and returns the old one, which may be read for a while.
+    fn replace(&mut self, make: impl FnOnce(&mut Array, &Array)) -> *mut Array {
+        let mut next = self.spare.take().unwrap_or_default();
+        make(&mut next, self.current());
+        // ORDER(array): AcqRel: the copy before the pointer; pairs with the load in `read`.
+        self.published.array.swap(Box::into_raw(next), AcqRel)
+    }
+
+    /// Waits until the reader has left, if it was inside.
+    fn wait(&self) {
+        let Published { reader: Alone(reader), asymmetric, .. } = self.published;
+        // ORDER(array): the pointer before the look at the reader; pairs with `read`.
+        fence(SeqCst);
+        if *asymmetric {
+            membarrier::everyone();
+        }
+        // ORDER(array-end): Acquire: the reader's last look is over before the memory is written again.
+        let then = reader.load(Acquire);
+        let mut spins = 0_u32;
+        while then % 2 == 1 && reader.load(Acquire) == then {
+            spins += 1;
+            if spins > 6 { thread::yield_now() } else { hint::spin_loop() }
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod membarrier {
+    const PRIVATE_EXPEDITED: libc::c_long = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: libc::c_long = 1 << 4;
+
+    fn call(command: libc::c_long) -> bool {
+        // SAFETY: membarrier takes three integers and touches no memory of ours.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    }
+
+    pub fn register() -> bool {
+        call(REGISTER_PRIVATE_EXPEDITED)
+    }
+
+    /// Returns once every running thread of this process has passed a full fence.
+    pub fn everyone() {
+        assert!(call(PRIVATE_EXPEDITED), "it was registered");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod membarrier {
+    pub fn register() -> bool {
+        false
+    }
+    pub fn everyone() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    /// A reader stays inside while its array is replaced; then it looks for a while whether the writer, which waits for
+    /// it or (the negative control) does not, is through. Returns whether it was.
+    fn writer_overtakes_the_reader(waits: bool) -> bool {
+        let published = Published::default();
+        let (inside, through, left) =
+            (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+        let wait_for = |flag: &dyn Fn() -> bool| {
+            while !flag() {
+                thread::yield_now();
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut writer = published.writer();
+                wait_for(&|| inside.load(Acquire));
+                let old = writer.replace(|_, _| ());
+                if waits {
+                    writer.wait();
+                }
+                through.store(true, Release);
+                wait_for(&|| left.load(Acquire));
+                // SAFETY: the reader has left.
+                *writer.spare = Some(unsafe { Box::from_raw(old) });
+            });
+            // SAFETY: this is the only reader.
+            let overtaken = unsafe {
+                published.read(|array| {
+                    inside.store(true, Release);
+                    wait_for(&|| !ptr::eq(published.array.load(Acquire), array));
+                    if !waits {
+                        wait_for(&|| through.load(Acquire));
+                    }
+                    (0..10_000).any(|_| through.load(Acquire))
+                })
+            };
+            left.store(true, Release);
+            overtaken
+        })
+    }
+
+    #[test]
+    fn an_array_outlasts_its_reader() {
+        assert!((0..20).all(|_| !writer_overtakes_the_reader(true)));
+    }
+
+    #[test]
+    fn negative_control_without_the_wait_it_does_not() {
+        assert!(writer_overtakes_the_reader(false));
+    }
+}
