@@ -30,7 +30,7 @@ use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Shared};
 use crate::sync::tally::Count;
-use crate::table::entry::{Kind, Word};
+use crate::table::entry::{Entry, Kind, Word};
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::walk::Walk;
@@ -125,7 +125,20 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     },
                 }
             }
+            cursor.advance(self.number_holes(cursor.ahead()));
         }
+    }
+
+    /// Rule 6 for a row of plain holes, which most entries of a sparse guest are: a load and a CAS each. Stops at
+    /// the first that is anything else, or owes anything, and returns how many it has done.
+    fn number_holes(&self, entries: &[Entry]) -> u64 {
+        let mine = Word::hole(self.ticket.version());
+        let done = entries.iter().take_while(|entry| {
+            let word = entry.load();
+            let plain = word.is_hole() && !self.ticket.unflushed(word.version());
+            plain && (word >= mine || entry.cas(word, mine).is_ok())
+        });
+        done.count() as u64
     }
 
     /// Rule 6, for one entry as it was read: what to do with it.

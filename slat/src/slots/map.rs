@@ -22,7 +22,7 @@
 use super::rules::{Limits, SlotError};
 use super::transaction::{Effects, Transaction};
 use super::tree::Tree;
-use super::version::{Each, Leftovers, Set, Trees, Version};
+use super::version::{Each, Facts, Leftovers, Set, Trees, Version};
 use super::{Slot, SlotId};
 use crate::addr::{Gfn, Hva, Span};
 use alloc::vec::Vec;
@@ -33,6 +33,7 @@ use core::mem;
 pub struct SlotMap {
     trees: Trees,
     limits: Limits,
+    facts: Facts,
     /// Memory for the list of each transaction.
     spare: Vec<Span<Gfn>>,
 }
@@ -56,7 +57,7 @@ impl SlotMap {
     /// No slots. Costs no memory, whatever the limits.
     pub fn new(limits: Limits) -> Self {
         let trees = Each { by_gfn: Tree::new(), by_hva: Tree::new(), by_id: Tree::new(), logs: Tree::new() };
-        Self { trees, limits, spare: Vec::new() }
+        Self { trees, limits, facts: Facts { len: 0, disjoint: true }, spare: Vec::new() }
     }
 
     /// Runs `operations` and keeps what they made. An error, theirs or ours, changes nothing.
@@ -96,7 +97,7 @@ impl SlotMap {
 
     /// How many slots there are.
     pub fn len(&self) -> usize {
-        self.trees.by_gfn.len()
+        self.facts.len
     }
 
     /// Whether there are none.
@@ -112,11 +113,10 @@ impl SlotMap {
     }
 
     pub(super) fn begin(&mut self) -> Transaction<'_> {
-        let len = self.len();
         let Each { by_gfn, by_hva, by_id, logs } = &mut self.trees;
         let edits =
             Each { by_gfn: by_gfn.edit(), by_hva: by_hva.edit(), by_id: by_id.edit(), logs: logs.edit() };
-        Transaction::new(edits, self.limits, len, mem::take(&mut self.spare))
+        Transaction::new(edits, self.limits, &mut self.facts, mem::take(&mut self.spare))
     }
 
     /// What the last transaction meant has been done.
@@ -131,7 +131,7 @@ impl SlotMap {
         let Each { by_gfn, by_hva, by_id, logs } = &self.trees;
         let roots =
             Each { by_gfn: by_gfn.root(), by_hva: by_hva.root(), by_id: by_id.root(), logs: logs.root() };
-        Set { roots, len: self.len() }
+        Set { roots, facts: self.facts }
     }
 
     /// The current version, for its owner.
@@ -174,7 +174,7 @@ impl SlotMap {
         assert!(
             by_gfn.accounts_for(0) && by_hva.accounts_for(0) && by_id.accounts_for(0) && logs.accounts_for(0)
         );
-        assert!(by_gfn.len() == by_hva.len() && by_gfn.len() == by_id.len());
+        assert_eq!([by_gfn.len(), by_hva.len(), by_id.len()], [self.len(); 3]);
     }
 
     /// Lets the allocator fail once each index has so many more nodes than it needs.
@@ -190,6 +190,7 @@ impl SlotMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slots::hva_hints::HvaHints;
 
     #[test]
     fn ranges_begin_with_the_slot_that_reaches_in() {
@@ -204,5 +205,68 @@ mod tests {
         assert_eq!(ids(5000, 6000), [0; 0]);
         assert_eq!(ids(50, 50), [0; 0]);
         assert_eq!(ids(0, u64::MAX).len(), 100);
+    }
+
+    /// Slots come and go, some sharing host addresses for a while; every range answers as a scan does. Returns how
+    /// often hints, which are told that a round's version has this number, said something else.
+    fn wrong_hints(number_of: impl Fn(u64) -> u64) -> usize {
+        let (mut map, hints, mut wrong) = (SlotMap::default(), HvaHints::default(), 0);
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        let mut disjoint = [0, 0];
+        for round in 0..600 {
+            // For a hundred rounds each slot has a place of its own; for the next hundred any place is taken. Between
+            // them there are none.
+            if round % 100 == 0 {
+                let ids: Vec<_> = map.range(Span::new(Gfn(0), Gfn(u64::MAX))).map(|slot| slot.id).collect();
+                map.commit(|tx| ids.into_iter().try_for_each(|id| tx.delete(id).map(drop))).unwrap();
+            }
+            let id = random(20);
+            let place = if round / 100 % 2 == 0 { 2 * id } else { random(48) };
+            let slot = Slot::new(SlotId(id as u32), Gfn(id << 12), 512, Hva(place << 20));
+            map.commit(|tx| match tx.get(slot.id) {
+                Some(_) => tx.delete(slot.id).map(drop),
+                None => tx.create(slot),
+            })
+            .unwrap();
+            let all: Vec<_> = map.range(Span::new(Gfn(0), Gfn(u64::MAX))).collect();
+            let shared = all.iter().any(|a| all.iter().any(|b| a != b && a.hvas().overlaps(&b.hvas())));
+            assert!(!(map.facts.disjoint && shared), "round {round}");
+            disjoint[usize::from(map.facts.disjoint)] += 1;
+            for _ in 0..30 {
+                let range = Span::sized(Hva(random(52 << 8) << 12 | random(2)), 1 + (random(40) << 9));
+                let (mut found, mut by_hint) = (Vec::new(), Vec::new());
+                map.over_hvas(range, |gfns| found.push(gfns));
+                hints.over_hvas((map.version(), number_of(round)), range, |gfns| by_hint.push(gfns));
+                wrong += usize::from(found != by_hint);
+                let frames = |slot: &Slot| {
+                    let part = slot.hvas().clamp(&range);
+                    let (from, to) = (part.start.0 - slot.hva.0, part.end.0 - slot.hva.0);
+                    Span::new(slot.gfns.start + (from >> 12), slot.gfns.start + to.div_ceil(4096))
+                };
+                let mut scan: Vec<_> =
+                    all.iter().filter(|slot| slot.hvas().overlaps(&range)).map(frames).collect();
+                scan.sort_by_key(|gfns| gfns.start);
+                found.sort_by_key(|gfns| gfns.start);
+                assert_eq!(found, scan, "round {round}, {range:?}");
+            }
+        }
+        assert!(disjoint.iter().all(|&rounds| rounds > 50), "both ways were tried: {disjoint:?}");
+        wrong
+    }
+
+    #[test]
+    fn host_ranges_are_found_with_and_without_aliases() {
+        assert_eq!(wrong_hints(|round| round + 1), 0);
+    }
+
+    #[test]
+    fn negative_control_hints_that_outlive_their_version_are_wrong() {
+        assert!(wrong_hints(|_| 1) > 0);
     }
 }

@@ -6,7 +6,7 @@
 
 use super::pool::NoMemory;
 use super::rules::{Change, Limits, MAX_PAGES, Region, Rule, SlotError};
-use super::version::{Edits, Leftovers, Log, Set};
+use super::version::{Edits, Facts, Leftovers, Log, Set};
 use super::{Slot, SlotId};
 use crate::addr::{Gfn, Span};
 use alloc::vec::Vec;
@@ -18,7 +18,10 @@ use core::mem;
 pub struct Transaction<'t> {
     edits: Edits<'t>,
     limits: Limits,
-    len: usize,
+    /// As they will be.
+    facts: Facts,
+    /// The map's own, to be brought up to date.
+    current: &'t mut Facts,
     effects: Effects,
     fresh: Fresh,
     ended: Vec<Log>,
@@ -58,10 +61,11 @@ impl fmt::Debug for Transaction<'_> {
 
 impl<'t> Transaction<'t> {
     /// `zap` is an empty list, for its memory.
-    pub(super) fn new(edits: Edits<'t>, limits: Limits, len: usize, zap: Vec<Span<Gfn>>) -> Self {
+    pub(super) fn new(edits: Edits<'t>, limits: Limits, current: &'t mut Facts, zap: Vec<Span<Gfn>>) -> Self {
         let nowhere = Span::new(Gfn(0), Gfn(0));
         let effects = Effects { changed: nowhere, zap, log: Vec::new(), takes: false };
-        Self { edits, limits, len, effects, fresh: Fresh::default(), ended: Vec::new() }
+        let facts = *current;
+        Self { edits, limits, facts, current, effects, fresh: Fresh::default(), ended: Vec::new() }
     }
 
     /// Does what `region` asks for, by the rules of [`super::rules`]: creates, deletes, moves, changes flags, or
@@ -103,7 +107,8 @@ impl<'t> Transaction<'t> {
         if old.log_dirty {
             self.end_log(&old)?;
         }
-        self.len -= 1;
+        self.facts.len -= 1;
+        self.facts.disjoint |= self.facts.len == 0;
         self.effects.changed = self.effects.changed.hull(&old.gfns);
         self.effects.zap.push(old.gfns);
         self.effects.takes = true;
@@ -133,12 +138,12 @@ impl<'t> Transaction<'t> {
 
     /// How many slots there are by now.
     pub fn len(&self) -> usize {
-        self.len
+        self.facts.len
     }
 
     /// Whether there are none by now.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     fn known(&self, id: SlotId) -> Result<Slot, SlotError> {
@@ -149,11 +154,13 @@ impl<'t> Transaction<'t> {
         self.check_place(&slot)?;
         self.prepare(slot.log_dirty).map_err(|_| slot.refused(Rule::NoMemory))?;
         let log = if slot.log_dirty { Some(self.new_log(&slot)?) } else { None };
+        let disjoint = self.facts.disjoint && self.edits.version().is_free(slot.hvas());
         self.step(&slot, |edits| {
             edits.insert(&slot)?;
             log.map_or(Ok(()), |log| edits.start_log(slot.id, log))
         })?;
-        self.len += 1;
+        self.facts.len += 1;
+        self.facts.disjoint = disjoint;
         Ok(())
     }
 
@@ -247,7 +254,8 @@ impl<'t> Transaction<'t> {
     pub(super) fn finish(mut self) -> (Set, Leftovers, Effects) {
         // Published, or ended among the leftovers: no longer this transaction's to free.
         mem::take(&mut self.fresh.0);
-        let (set, leftovers) = self.edits.publish(self.len, self.ended);
+        let (set, leftovers) = self.edits.publish(self.facts, self.ended);
+        *self.current = self.facts;
         (set, leftovers, self.effects)
     }
 }

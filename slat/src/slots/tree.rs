@@ -73,11 +73,6 @@ impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
         Root(self.root)
     }
 
-    /// Entries of the current version.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Bytes lent by the allocator.
     pub(crate) fn bytes(&self) -> usize {
         self.pool.bytes()

@@ -35,14 +35,22 @@ type Nodes = Each<Retired<u64, Packed>, Retired<u128, u64, u64>, Retired<u32, u6
 #[derive(Clone, Copy)]
 pub(crate) struct Set {
     pub(super) roots: Roots,
+    pub(super) facts: Facts,
+}
+
+/// What is known of all slots of a version.
+#[derive(Clone, Copy)]
+pub(super) struct Facts {
     pub(super) len: usize,
+    /// No two slots share a host address. Where this says false they may, or may have once.
+    pub(super) disjoint: bool,
 }
 
 /// One version of the slots, held still for reading during `'g`.
 #[derive(Clone, Copy)]
 pub(crate) struct Version<'g> {
     views: Views<'g>,
-    len: usize,
+    facts: Facts,
 }
 
 /// What a new version no longer holds, but perhaps a reader: nodes, and dirty logs that ended.
@@ -86,6 +94,30 @@ pub(super) fn hva_key(hva: Hva, id: SlotId) -> u128 {
     u128::from(hva.0) << 32 | u128::from(id.0)
 }
 
+/// A slot as the hva index has it.
+#[derive(Clone, Copy)]
+pub(super) struct Interval {
+    pub(super) hvas: Span<Hva>,
+    /// Its first frame.
+    pub(super) gfn: Gfn,
+}
+
+impl Interval {
+    #[inline]
+    fn of((key, gfn, end): (u128, u64, u64)) -> Self {
+        Self { hvas: Span::new(Hva((key >> 32) as u64), Hva(end)), gfn: Gfn(gfn) }
+    }
+
+    /// Its frames behind `hvas`, some of which lie in it.
+    #[inline]
+    pub(super) fn part(&self, hvas: Span<Hva>) -> Span<Gfn> {
+        let frame = |bytes: u64| self.gfn + (bytes >> PAGE_SHIFT);
+        let (from, to) = (hvas.start.max(self.hvas.start).0, hvas.end.min(self.hvas.end).0);
+        let start = self.hvas.start.0;
+        Span::new(frame(from - start), frame(to - start + (PAGE_SIZE - 1)))
+    }
+}
+
 impl Set {
     /// Reads this version.
     ///
@@ -98,7 +130,7 @@ impl Set {
         let views = unsafe {
             Each { by_gfn: by_gfn.read(), by_hva: by_hva.read(), by_id: by_id.read(), logs: logs.read() }
         };
-        Version { views, len: self.len }
+        Version { views, facts: self.facts }
     }
 }
 
@@ -124,23 +156,27 @@ impl<'g> Version<'g> {
     }
 
     /// Calls `visit` with the frames behind `hvas`, slot by slot.
+    #[inline]
     pub(crate) fn over_hvas(self, hvas: Span<Hva>, mut visit: impl FnMut(Span<Gfn>)) {
-        self.slots_over(hvas, |part, _, _| visit(part));
+        if let Some(slot) = self.alone_over(hvas) {
+            return visit(slot.part(hvas));
+        }
+        if !hvas.is_empty() {
+            let until = hva_key(hvas.end, SlotId(0));
+            let slots = self.views.by_hva.overlapping(hvas.start.0, until).map(Interval::of);
+            slots.for_each(|slot| visit(slot.part(hvas)));
+        }
     }
 
-    /// The same with the host addresses and the first frame of the whole slot.
-    pub(super) fn slots_over(self, hvas: Span<Hva>, mut visit: impl FnMut(Span<Gfn>, Span<Hva>, Gfn)) {
-        if hvas.is_empty() {
-            return;
+    /// The slot that all of `hvas` lie in, where it is known that no other shares them: mostly. Then it is found as
+    /// a frame would be.
+    #[inline]
+    pub(super) fn alone_over(self, hvas: Span<Hva>) -> Option<Interval> {
+        if !self.facts.disjoint || hvas.is_empty() {
+            return None;
         }
-        let until = hva_key(hvas.end, SlotId(0));
-        for (key, gfn, end) in self.views.by_hva.overlapping(hvas.start.0, until) {
-            let start = (key >> 32) as u64;
-            let frame = |bytes: u64| Gfn(gfn) + (bytes >> PAGE_SHIFT);
-            let (from, to) = (hvas.start.0.max(start), hvas.end.0.min(end));
-            let part = Span::new(frame(from - start), frame(to - start + (PAGE_SIZE - 1)));
-            visit(part, Span::new(Hva(start), Hva(end)), Gfn(gfn));
-        }
+        let last = self.views.by_hva.floor_interval(hva_key(hvas.start, SlotId(u32::MAX)))?;
+        Some(Interval::of(last)).filter(|slot| slot.hvas.covers(&hvas))
     }
 
     /// The dirty log of slot `id`, if it has one.
@@ -167,7 +203,15 @@ impl<'g> Version<'g> {
     }
 
     pub(crate) fn len(self) -> usize {
-        self.len
+        self.facts.len
+    }
+
+    /// Whether the host addresses of `slot`, which is not in this version, are free; told truly where the version
+    /// is disjoint.
+    pub(super) fn is_free(self, hvas: Span<Hva>) -> bool {
+        // Only the slot that begins last below the end can reach in, or one that it would share addresses with.
+        let last = self.views.by_hva.floor_interval(hva_key(hvas.end, SlotId(0)) - 1);
+        last.is_none_or(|(_, _, end)| end <= hvas.start.0)
     }
 }
 
@@ -224,7 +268,7 @@ impl Edits<'_> {
         let Each { by_gfn, by_hva, by_id, logs } = self;
         let views =
             Each { by_gfn: by_gfn.view(), by_hva: by_hva.view(), by_id: by_id.view(), logs: logs.view() };
-        Version { views, len: 0 }
+        Version { views, facts: Facts { len: 0, disjoint: false } }
     }
 
     /// Whether there is a slot of this id.
@@ -233,12 +277,12 @@ impl Edits<'_> {
     }
 
     /// Makes it the map's current version.
-    pub(super) fn publish(self, len: usize, logs: Vec<Log>) -> (Set, Leftovers) {
+    pub(super) fn publish(self, facts: Facts, logs: Vec<Log>) -> (Set, Leftovers) {
         let (by_gfn, old_by_gfn) = self.by_gfn.publish();
         let (by_hva, old_by_hva) = self.by_hva.publish();
         let (by_id, old_by_id) = self.by_id.publish();
         let (log_root, old_logs) = self.logs.publish();
         let nodes = Each { by_gfn: old_by_gfn, by_hva: old_by_hva, by_id: old_by_id, logs: old_logs };
-        (Set { roots: Each { by_gfn, by_hva, by_id, logs: log_root }, len }, Leftovers { nodes, logs })
+        (Set { roots: Each { by_gfn, by_hva, by_id, logs: log_root }, facts }, Leftovers { nodes, logs })
     }
 }

@@ -37,7 +37,7 @@ const AWAKE: u8 = 1;
 const RESTING: u8 = 2;
 
 /// Looks at seats that are awake before the heavy barrier is taken for cheaper.
-const LOOKS: u32 = 128;
+const LOOKS: u32 = 32;
 
 const INSIDE: u64 = 1;
 const MAPPED: u64 = 1 << 1;

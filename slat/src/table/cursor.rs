@@ -6,7 +6,7 @@
 //! retired entry it calls [`Cursor::restart`]: the walk goes back to the root and continues at the frame that
 //! it had reached, never behind it.
 
-use super::entry::Word;
+use super::entry::{Entry, Word};
 use super::format::Format;
 use super::memory::{ENTRIES, Node, TableMemory};
 use super::radix::{At, Radix};
@@ -71,12 +71,11 @@ impl<'w, F: Format, M: TableMemory> Cursor<'w, F, M> {
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Step<'w>> {
         if let Some(last) = self.last.take() {
-            let word = last.entry.load();
-            if F::is_table(word, last.level) {
-                let first = self.visited();
-                self.enter(word, last.level, first);
-            } else {
-                self.rise();
+            // Nothing lies below the lowest level: no second look there.
+            let link = (last.level > Level::K4).then(|| last.entry.load());
+            match link.filter(|&word| F::is_table(word, last.level)) {
+                Some(word) => self.enter(word, last.level, self.visited()),
+                None => self.rise(),
             }
         }
         while self.next < self.span.end {
@@ -95,6 +94,24 @@ impl<'w, F: Format, M: TableMemory> Cursor<'w, F, M> {
             return Some(Step { at, gfns });
         }
         None
+    }
+
+    /// The entries after the one visited last, in the same table and in the range; none above the lowest level.
+    pub(crate) fn ahead(&self) -> &'w [Entry] {
+        let from = F::index(self.next, Level::K4);
+        match self.last {
+            Some(last) if last.level == Level::K4 && from != 0 => {
+                let len = self.span.end.0.saturating_sub(self.next.0).min((ENTRIES - from) as u64);
+                // SAFETY: on the path of this walk.
+                unsafe { &last.node.entries()[from..from + len as usize] }
+            }
+            _ => &[],
+        }
+    }
+
+    /// Leaves out the next `entries` of those [`ahead`](Self::ahead): they have been visited.
+    pub(crate) fn advance(&mut self, entries: u64) {
+        self.next = self.next + entries;
     }
 
     /// Down through `link`, read from an entry of `level` that covers the frames from `first` on.

@@ -92,6 +92,12 @@ impl Word {
         self.0 & (TAG | ALWAYS_CLEAR) == TAG_HOLE
     }
 
+    /// The version of a hole.
+    #[inline(always)]
+    pub(crate) const fn version(self) -> Version {
+        Version(gather(self.0))
+    }
+
     /// What the word is, found at `level` of a table of format `F`.
     #[inline]
     pub fn kind<F: Format>(self, level: Level) -> Kind {
@@ -99,7 +105,7 @@ impl Word {
             if F::is_table(self, level) { Kind::Table(F::pfn(self)) } else { Kind::Leaf }
         } else {
             match self.0 & TAG {
-                TAG_HOLE => Kind::Hole(Version(gather(self.0))),
+                TAG_HOLE => Kind::Hole(self.version()),
                 TAG_FROZEN => Kind::Frozen(gather(self.0)),
                 _ => Kind::Retired,
             }

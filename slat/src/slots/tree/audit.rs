@@ -9,6 +9,11 @@ impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
         View { root: self.root.as_deref() }
     }
 
+    /// Entries of the current version.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Checks every promise of the current version's nodes. Returns how many nodes there are.
     pub(crate) fn audit(&self) -> usize {
         let Some(root) = self.root else {

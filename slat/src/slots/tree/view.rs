@@ -40,12 +40,18 @@ impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
     /// The entry with the greatest key ≤ `key`.
     #[inline]
     pub(crate) fn floor(self, key: K) -> Option<(K, V)> {
+        self.floor_interval(key).map(|(key, value, _)| (key, value))
+    }
+
+    /// The same with its end.
+    #[inline]
+    pub(crate) fn floor_interval(self, key: K) -> Option<(K, V, E)> {
         let mut node = self.root?;
         while node.level > 0 {
             node = node.child(node.rank(key).saturating_sub(1));
         }
         let at = node.rank(key).checked_sub(1)?;
-        Some((node.keys[at], node.value(at)))
+        Some((node.keys[at], node.value(at), node.ends[at]))
     }
 
     /// The value of `key`.
