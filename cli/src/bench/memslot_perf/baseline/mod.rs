@@ -10,10 +10,9 @@
 //! | create, change flags | a copy of everything, published by one pointer | O(n) |
 //! | delete, move | the same twice: first the slot is marked invalid, so that nothing new is mapped through it, then it goes | O(n) |
 //!
-//! After each publication the writer waits for readers, as it had to: the old copy goes. That wait is the same as
-//! slat's, and costs about what the kernel's own does (`--kvm` shows requests with one and with two of them).
-//! Records are as large as the kernel's (`record.rs`), reading costs a plain store (`publish.rs`), copies reuse
-//! their memory (`array.rs`).
+//! After each publication the writer waits for readers, as it had to: the old copy goes. Waiting and reading are
+//! as cheap as they can be made together (`publish.rs`), far cheaper than the kernel's (`--kvm` shows requests with one
+//! wait and with two). Records are as large as the kernel's (`record.rs`), copies reuse their memory (`array.rs`).
 //!
 //! **It runs on slat's own engine, so that nothing else differs.** Its VM has a single slat memslot that passes every
 //! guest frame through: the host address that the engine asks for is the guest's own. The host here translates
