@@ -112,6 +112,7 @@ impl SlotMap {
         by_gfn.bytes() + by_hva.bytes() + by_id.bytes() + logs.bytes()
     }
 
+    #[inline]
     pub(super) fn begin(&mut self) -> Transaction<'_> {
         let Each { by_gfn, by_hva, by_id, logs } = &mut self.trees;
         let edits =

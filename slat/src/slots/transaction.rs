@@ -251,6 +251,7 @@ impl<'t> Transaction<'t> {
     }
 
     /// The next version, which becomes the map's current one, and what it no longer holds.
+    #[inline]
     pub(super) fn finish(mut self) -> (Set, Leftovers, Effects) {
         // Published, or ended among the leftovers: no longer this transaction's to free.
         mem::take(&mut self.fresh.0);

@@ -57,7 +57,8 @@ pub(crate) struct Edit<'t, K: Key, V: Copy, E: End = ()> {
 /// What an insertion did to the node below.
 enum Inserted<K: Key, V: Copy, E: End> {
     Added,
-    Replaced(V),
+    /// The value that was there, and whether the interval ends earlier now.
+    Replaced(V, bool),
     /// Added, and the node's upper half moved out to this new neighbour on its right.
     Split(Entry<K, V, E>),
 }
@@ -148,7 +149,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
             root = self.make(&top);
         }
         self.root = Some(root);
-        if let Inserted::Replaced(old) = inserted {
+        if let Inserted::Replaced(old, _) = inserted {
             return Ok(Some(old));
         }
         self.len += 1;
@@ -170,7 +171,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
             }
         };
         self.len -= usize::from(removed.is_some());
-        Ok(removed)
+        Ok(removed.map(|(value, _)| value))
     }
 
     /// Makes this version the current one. Cannot fail.
@@ -191,13 +192,26 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
             let mut child = *node.child(at);
             let below = self.own(&mut child);
             let inserted = self.insert_below(below, entry);
-            node.set(at, Entry::of(child));
-            let Inserted::Split(right) = inserted else { return inserted };
-            (at + 1, right)
+            match inserted {
+                // Nothing below ends earlier than before: no need to look at all of it.
+                Inserted::Added | Inserted::Replaced(_, false) => {
+                    let end = node.ends[at].max(entry.end);
+                    node.set(at, Entry { key: child.keys[0], end, below: Below { child } });
+                    return inserted;
+                }
+                Inserted::Replaced(_, true) => {
+                    node.set(at, Entry::of(child));
+                    return inserted;
+                }
+                Inserted::Split(right) => {
+                    node.set(at, Entry::of(child));
+                    (at + 1, right)
+                }
+            }
         } else if rank > 0 && node.keys[rank - 1] == entry.key {
-            let old = node.value(rank - 1);
+            let (old, shrinks) = (node.value(rank - 1), entry.end < node.ends[rank - 1]);
             node.set(rank - 1, entry);
-            return Inserted::Replaced(old);
+            return Inserted::Replaced(old, shrinks);
         } else {
             (rank, entry)
         };
@@ -221,17 +235,27 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
     }
 
     /// Removes `key` from `node`, which is this edit's own, or from below it.
-    fn remove_below(&mut self, node: &mut Node<K, V, E>, key: K) -> Option<V> {
+    fn remove_below(&mut self, node: &mut Node<K, V, E>, key: K) -> Option<(V, E)> {
         let at = node.rank(key).checked_sub(1)?;
         if node.level == 0 {
-            let value = (node.keys[at] == key).then(|| node.value(at))?;
+            let removed = (node.keys[at] == key).then(|| (node.value(at), node.ends[at]))?;
             node.remove(at..at + 1);
-            return Some(value);
+            return Some(removed);
         }
         let mut child = *node.child(at);
         let below = self.own(&mut child);
         let removed = self.remove_below(below, key);
-        node.set(at, Entry::of(child));
+        // Something else ends later than what is gone: no need to look at all of it.
+        let end = node.ends[at];
+        let outlived = removed.is_some_and(|(_, gone)| gone < end);
+        node.set(
+            at,
+            if outlived {
+                Entry { key: child.keys[0], end, below: Below { child } }
+            } else {
+                Entry::of(child)
+            },
+        );
         if child.len < MIN {
             // With the neighbour on its right; the last one with that on its left.
             self.level_out(node, at.min(node.len - 2));
