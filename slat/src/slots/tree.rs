@@ -11,7 +11,7 @@
 //!                  │ │  ┌───────────┘ │          b was copied to b'; a and c are shared
 //!                  ▼ ▼  ▼             ▼
 //! ```
-//! A node has 48 entries, each a key, an end and what lies below: a value in a leaf, a node elsewhere.
+//! A node has 40 entries, each a key, an end and what lies below: a value in a leaf, a node elsewhere.
 //! The key of a node's entry is the least key below it, exactly, and its end is the furthest end below it. So:
 //! - the entry with the greatest key ≤ k (`floor`, the gfn look-up) is found on one path;
 //! - the intervals `[key, end)` that meet a range are found without visiting subtrees that have none.

@@ -5,7 +5,7 @@ use core::ops::{Deref, Range};
 use core::ptr::NonNull;
 
 /// Entries of a node. So many that 32,764 slots lie on three levels, and no more: an edit copies a node a level.
-pub(super) const FANOUT: usize = 48;
+pub(super) const FANOUT: usize = 40;
 /// Keys that are compared at once: those of a cache line, where a key is one word.
 const GROUP: usize = 8;
 
@@ -104,7 +104,7 @@ impl<K: Key, V: Copy, E: End> Node<K, V, E> {
 
     /// How many keys satisfy `before`, which holds for those up to some key.
     ///
-    /// Finds the group by the first keys of all but one, then counts inside it: thirteen comparisons without a
+    /// Finds the group by the first keys of all but one, then counts inside it: twelve comparisons without a
     /// branch that could be mispredicted.
     #[inline(always)]
     pub(super) fn count(&self, before: impl Fn(K) -> bool) -> usize {

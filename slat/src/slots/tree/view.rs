@@ -3,7 +3,7 @@
 use super::node::{End, Key, Link, Node};
 use core::ops::RangeFrom;
 
-/// More levels than there are slots for: an eleventh needs 2 · 12^10 entries, and ids have 32 bits.
+/// More levels than there are slots for: an eleventh needs 2 · 10^10 entries, and ids have 32 bits.
 const MAX_HEIGHT: usize = 10;
 
 /// One version of a tree, to be published to readers. One word.
