@@ -9,7 +9,7 @@
 //!   still the same. The load is made inside a section: whoever unhooks the table after it waits for that section.
 //!
 //! Faults come in neighbourhoods, so most of the walk is often skipped: all of it inside 2 MiB, the upper levels
-//! inside 1 GiB, like the paging-structure caches of hardware. Leaf tables that slots share are looked up each time.
+//! inside 1 GiB, like the paging-structure caches of hardware. Leaf tables that slots share serve too, frame by frame.
 
 use crate::addr::{Gfn, Hva, Level};
 use crate::host::Host;
@@ -31,10 +31,13 @@ pub(crate) struct Memo {
     stamp: Stamp,
     /// The newest hole that may be filled under that stamp.
     newest: Word,
-    /// The leaf table, and the number of its first frame over 512, if all of its frames belong to the slot. No
-    /// frame has [`NO_TABLE`].
+    /// A leaf table all of whose frames belong to the slot, and the number of its first frame over 512. No frame has
+    /// [`NO_TABLE`].
     table: Node,
     tag: u64,
+    /// A leaf table whose frames may be anybody's, in the same way.
+    shared: Node,
+    shared_tag: u64,
     /// The table above it, or another of that level, in the same way; its frames may be anybody's.
     parent: Node,
     parent_tag: u64,
@@ -64,6 +67,8 @@ impl Memo {
             newest: Stamp::NEVER.newest(),
             table: Node::dangling(),
             tag: NO_TABLE,
+            shared: Node::dangling(),
+            shared_tag: NO_TABLE,
             parent: Node::dangling(),
             parent_tag: NO_TABLE,
             slot: nothing,
@@ -89,19 +94,19 @@ impl Memo {
             return None;
         }
         let tag = gfn.0 >> Level::M2.shift();
-        if tag != self.tag {
-            let whole = tag.wrapping_sub(self.whole.0) < self.whole.1;
-            if whole {
-                // SAFETY: the caller's word.
-                self.table = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
-                self.tag = tag;
-            } else {
-                // SAFETY: as above.
-                unsafe { self.find_shared_table::<F, H>(vm, space, gfn) }?;
-            }
-        }
+        let table = if tag == self.tag {
+            self.table
+        } else if tag.wrapping_sub(self.whole.0) < self.whole.1 {
+            // SAFETY: the caller's word.
+            self.table = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
+            self.tag = tag;
+            self.table
+        } else {
+            // SAFETY: as above.
+            unsafe { self.shared_table::<F, H>(vm, space, gfn) }?
+        };
         // SAFETY: the table is linked, now or since W has not moved, and stays allocated for the section.
-        let entry = unsafe { &self.table.entries()[F::index(gfn, Level::K4)] };
+        let entry = unsafe { &table.entries()[F::index(gfn, Level::K4)] };
         let word = entry.load();
         let fillable = word.is_hole() && word <= self.newest;
         fillable.then(|| Fillable { entry, word, hva: self.slot.hva_of(gfn) })
@@ -129,24 +134,27 @@ impl Memo {
         unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) }
     }
 
-    /// The same for a table that the slot shares with others: used once, not remembered.
+    /// The same for a table that the slot shares with others: its frames are compared with the slot one by one.
     ///
     /// # Safety
     /// As [`find_table`](Self::find_table).
     #[inline(never)]
-    unsafe fn find_shared_table<F: Format, H: Host>(
+    unsafe fn shared_table<F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
         space: &Space<F>,
         gfn: Gfn,
-    ) -> Option<()> {
+    ) -> Option<Node> {
         if gfn.0.wrapping_sub(self.slot.gfns.start.0) >= self.plain {
             return None;
         }
-        self.tag = NO_TABLE;
-        // SAFETY: the caller's word.
-        self.table = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
-        Some(())
+        let tag = gfn.0 >> Level::M2.shift();
+        if tag != self.shared_tag {
+            // SAFETY: the caller's word.
+            self.shared = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
+            self.shared_tag = tag;
+        }
+        Some(self.shared)
     }
 
     /// W has moved. The slot may still be the published one; the table may be gone.
@@ -156,7 +164,7 @@ impl Memo {
         let holds = stamp.is_quiet() && self.generation == memslots.number() && active.stamp() == stamp;
         if holds {
             (self.stamp, self.newest) = (stamp, stamp.newest());
-            (self.tag, self.parent_tag) = (NO_TABLE, NO_TABLE);
+            (self.tag, self.shared_tag, self.parent_tag) = (NO_TABLE, NO_TABLE, NO_TABLE);
         }
         holds
     }
