@@ -266,7 +266,7 @@ impl Scenario {
     fn guest<D: Design>(&self, vm: &Machine<D>, meeting: &Meeting) -> Result<Guest, Error> {
         let idle = &mut idle()?;
         let vcpu = vm.vcpu(VcpuId(0)).ok_or_else(|| Error::Machine("vCPU 0 is in use".into()))?;
-        let cpu = &mut Cpu::new(vcpu, self.memory.window());
+        let cpu = &mut Cpu::new(vcpu, self.memory.window()).untimed();
         meeting.host.wait_for(1);
         let nowhere = Span::new(Gfn(0), Gfn(0));
         let (pages, away) = match self.test {
