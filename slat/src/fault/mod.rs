@@ -139,7 +139,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                     if !core::mem::replace(&mut waiting, true) {
                         self.seat.tally.add(Count::Retry);
                     }
+                    // In no section meanwhile: whoever waits for readers need not wait for this one.
+                    self.seat.rest();
                     patience.wait();
+                    self.seat.wake();
                 }
             }
         }

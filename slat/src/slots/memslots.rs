@@ -187,9 +187,10 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         self.snapshot(idle).iter().for_each(visit);
     }
 
-    /// How many there are. Waits for a transaction in progress.
+    /// How many the published version has.
     pub fn len(&self) -> usize {
-        self.vm.space(self.space).memslots.writer.lock().map.len()
+        let seat = self.vm.borrow_seat();
+        self.vm.space(self.space).memslots.read(&self.vm.reads, seat.seat()).version.len()
     }
 
     /// Whether there are none.

@@ -33,7 +33,7 @@ use core::hint::spin_loop;
 const FREE: u8 = 0;
 /// Its holder may enter a section at any moment.
 const AWAKE: u8 = 1;
-/// Its holder is in the guest, and will say so before it enters a section again.
+/// Its holder is in the guest, or waits for an invalidation to end, and will say so before it enters a section.
 const RESTING: u8 = 2;
 
 /// Looks at seats that are awake before the heavy barrier is taken for cheaper.
@@ -193,7 +193,7 @@ impl ReadSide {
 }
 
 impl Seat {
-    /// Its holder enters the guest: in no section until [`wake`](Self::wake). A full fence.
+    /// Its holder enters the guest, or waits: in no section until [`wake`](Self::wake). A full fence.
     pub(crate) fn rest(&self) {
         debug_assert!(self.word.load(Relaxed) & INSIDE == 0, "no section is open in the guest");
         // ORDER(rest): Release; see `all_rest`.
