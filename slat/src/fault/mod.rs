@@ -13,6 +13,9 @@
 //!  ▼
 //! install: link what is missing; hole not newer than the stamp? CAS hole → leaf
 //! ```
+//! Where the slot logs writes, only 4 KiB are mapped, without write permission unless this is a store; a permission
+//! that was given is logged ([`dirty`](crate::slots::Memslots::dirty)), after it was given.
+//!
 //! Whatever moved meanwhile, a CAS or the comparison with the stamp fails, and the fault starts again with a
 //! new stamp: precise, per entry ([`crate::notify`] has the other side).
 

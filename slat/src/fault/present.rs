@@ -3,7 +3,7 @@
 //! | leaf | access | what happens |
 //! |---|---|---|
 //! | allows it | any | spurious: the TLB was behind |
-//! | the host allowed writes, W is clear | write | tracked write: give W back by one CAS, no stamp, no host |
+//! | the host allowed writes, W is clear | write | tracked write: give W back by one CAS, no stamp, no host; logged where the slot logs |
 //! | the host had it read-only | write | ask the host; the same page, writable now: upgrade in place (rule 10) |
 //!
 //! The upgrade **freezes first**. Between reading a leaf and writing it back with W, the page may be zapped,

@@ -14,8 +14,8 @@
 //! | 8 | what is deleted exists | `EINVAL` |
 //! | 9 | size, host address and read-only flag of a slot never change: delete it and create another | `EINVAL` |
 //! | 10 | no frame belongs to two slots; host addresses may | `EEXIST` |
-//! | 11 | nodes can be had | `ENOMEM` |
-//! | 12 | the frames lie in reach of guest addresses | `EINVAL` |
+//! | 11 | the frames lie in reach of guest addresses | `EINVAL` |
+//! | 12 | nodes can be had (KVM asks for memory before it looks at reach) | `ENOMEM` |
 //!
 //! A slot may move over its own old range; slots may touch.
 
@@ -134,7 +134,7 @@ impl Limits {
         hva >= self.hvas.start && end.is_some_and(|end| end <= self.hvas.end.0)
     }
 
-    /// Rule 12.
+    /// Rule 11.
     pub(super) fn check_reach(&self, slot: &Slot) -> Result<(), SlotError> {
         if slot.gfns.end.0 > self.frames { Err(slot.refused(Rule::Reach(Gfn(self.frames)))) } else { Ok(()) }
     }
