@@ -46,7 +46,7 @@ pub(super) struct Writer {
     pub(super) map: SlotMap,
     /// No reader holds a version older than this one.
     oldest: u64,
-    /// What versions since then left over.
+    /// What versions since then left over: fewer than there are cells, so that it never grows.
     leftovers: Vec<Leftovers>,
 }
 
@@ -75,7 +75,7 @@ impl SlotSets {
             word: Padded::default(),
             cells: core::array::from_fn(|_| UnsafeCell::new(set)),
             hva_hints: HvaHints::default(),
-            writer: Mutex::new(Writer { map, oldest: 0, leftovers: Vec::new() }),
+            writer: Mutex::new(Writer { map, oldest: 0, leftovers: Vec::with_capacity(CELLS as usize) }),
         }
     }
 

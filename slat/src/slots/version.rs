@@ -7,7 +7,7 @@ use super::tree::{Edit, Retired, Root, Tree, View};
 use super::{Slot, SlotId};
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::dirty::bitmap::Bitmap;
-use alloc::boxed::Box;
+use alloc::alloc::{Layout, alloc, dealloc};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
@@ -71,21 +71,30 @@ unsafe impl Sync for Log {}
 
 impl Log {
     pub(super) fn new(pages: u64) -> Option<Self> {
-        Bitmap::new(pages).map(|bitmap| Self(NonNull::from(Box::leak(Box::new(bitmap)))))
+        let bitmap = Bitmap::new(pages)?;
+        // Not a box, whose allocation cannot be refused.
+        // SAFETY: a bitmap is not of size zero.
+        let place = NonNull::new(unsafe { alloc(Layout::new::<Bitmap>()) })?.cast::<Bitmap>();
+        // SAFETY: fresh from the allocator, with the layout of what is written.
+        unsafe { place.write(bitmap) };
+        Some(Self(place))
     }
 
     /// # Safety
     /// For all of `'g` the caller reads a version that holds this log.
     unsafe fn bitmap<'g>(self) -> &'g Bitmap {
-        // SAFETY: leaked in `new`; freed when no version that is read holds it.
+        // SAFETY: made in `new`; freed when no version that is read holds it.
         unsafe { self.0.as_ref() }
     }
 
     /// # Safety
     /// No version that anybody reads holds it, and it is freed once.
     pub(super) unsafe fn free(self) {
-        // SAFETY: leaked in `new`; the caller's word.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        // SAFETY: made in `new` with this layout; the caller's word.
+        unsafe {
+            self.0.drop_in_place();
+            dealloc(self.0.as_ptr().cast(), Layout::new::<Bitmap>());
+        }
     }
 }
 
