@@ -33,6 +33,7 @@ use crate::sync::readside::Borrowed;
 use crate::table::format::Format;
 use crate::vm::Vm;
 use core::fmt;
+use core::marker::PhantomData;
 
 /// The memslots of one address space of a VM: see [`Vm::slots`] and [`Vm::slots_in`].
 #[derive(Debug)]
@@ -169,7 +170,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let space = self.vm.space(self.space);
         let reading = space.memslots.read(&self.vm.reads, seat.seat());
         let generation = self.number(reading.number);
-        Snapshot { reading, generation, _seat: seat }
+        Snapshot { reading, generation, _seat: seat, _idle: PhantomData }
     }
 
     /// The slot that holds `gfn`.
@@ -260,6 +261,8 @@ pub struct Snapshot<'s> {
     reading: Reading<'s>,
     generation: Generation,
     _seat: Borrowed<'s>,
+    /// Stays in its thread: another one could wait for it to be dropped, by itself.
+    _idle: PhantomData<&'s mut Idle>,
 }
 
 impl fmt::Debug for Snapshot<'_> {
