@@ -4,6 +4,7 @@
 //! its own, over the same host memory. Invalidations by host address reach every space; flushes name guest frames
 //! and no space, so a vCPU forgets those frames whichever space it is in.
 
+use crate::slots::SpaceId;
 use crate::slots::publish::SlotSets;
 use crate::slots::rules::Limits;
 use crate::table::format::Format;
@@ -14,13 +15,19 @@ use crate::table::radix::Radix;
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Space<F> {
+    pub(crate) id: SpaceId,
     pub(crate) memslots: SlotSets,
     pub(crate) radix: Radix<F>,
 }
 
 impl<F: Format> Space<F> {
     /// No memslots, one table page.
-    pub(crate) fn new<M: TableMemory>(limits: Limits, memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
-        Ok(Self { memslots: SlotSets::new(limits), radix: Radix::new(memory, pool)? })
+    pub(crate) fn new<M: TableMemory>(
+        id: SpaceId,
+        limits: Limits,
+        memory: &M,
+        pool: &Pool,
+    ) -> Result<Self, NoMemory> {
+        Ok(Self { id, memslots: SlotSets::new(limits), radix: Radix::new(memory, pool)? })
     }
 }

@@ -22,7 +22,6 @@ use core::mem;
 pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) vm: &'vm Vm<F, H>,
     pub(crate) space: &'vm Space<F>,
-    pub(crate) space_id: SpaceId,
     pub(crate) id: VcpuId,
     pub(crate) seat: Borrowed<'vm>,
     pub(crate) cache: Cache,
@@ -56,17 +55,8 @@ impl Entry {
 
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
-        let (space, space_id) = (&vm.spaces[0], SpaceId(0));
-        Self {
-            vm,
-            space,
-            space_id,
-            id,
-            seat,
-            cache: Cache::default(),
-            memo: Memo::new(),
-            entry: Entry::of(vm),
-        }
+        let (space, entry) = (&vm.spaces[0], Entry::of(vm));
+        Self { vm, space, id, seat, cache: Cache::default(), memo: Memo::new(), entry }
     }
 
     /// Its number.
@@ -81,15 +71,15 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 
     /// The address space that it is in.
     pub fn space(&self) -> SpaceId {
-        self.space_id
+        self.space.id
     }
 
     /// Goes over to another address space, whose table begins at [`Vm::root_in`], and forgets all translations of
     /// the one before. False, and nothing is changed, where the VM was built without it.
     pub fn switch_to(&mut self, space: SpaceId, cache: &mut impl Translations) -> bool {
-        let Some(found) = self.vm.spaces.get(usize::from(space.0)) else { return false };
-        if space != self.space_id {
-            (self.space, self.space_id, self.memo) = (found, space, Memo::new());
+        let Some(found) = self.vm.space(space) else { return false };
+        if space != self.space.id {
+            (self.space, self.memo) = (found, Memo::new());
             cache.flush_all();
         }
         true

@@ -170,7 +170,8 @@ impl<F: Format, H: Host> Builder<F, H> {
         let Self { host, policy, limits, spaces, lock, sabotage, .. } = self;
         let barrier = Barrier::detect();
         let pool = Pool::new();
-        let spaces: Result<Vec<_>, _> = (0..spaces).map(|_| Space::new(limits, &host, &pool)).collect();
+        let spaces: Result<Vec<_>, _> =
+            (0..spaces).map(|id| Space::new(SpaceId(id), limits, &host, &pool)).collect();
         Ok(Vm {
             spaces: spaces?.into_boxed_slice(),
             pool,
@@ -206,12 +207,12 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Its memslots: those of address space 0, the one that every VM has.
     pub fn slots(&self) -> Memslots<'_, F, H> {
-        Memslots { vm: self, space: SpaceId(0) }
+        Memslots { vm: self, space: &self.spaces[0] }
     }
 
     /// The memslots of another address space, if the VM was built with so many.
     pub fn slots_in(&self, space: SpaceId) -> Option<Memslots<'_, F, H>> {
-        (usize::from(space.0) < self.spaces.len()).then_some(Memslots { vm: self, space })
+        Some(Memslots { vm: self, space: self.space(space)? })
     }
 
     /// vCPU number `id`, for the thread that will run it. `None` past the number that the VM was built for, and
@@ -230,7 +231,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// The same for another address space, if the VM was built with so many.
     pub fn root_in(&self, space: SpaceId) -> Option<Pfn> {
-        Some(self.spaces.get(usize::from(space.0))?.radix.root.pfn(&self.host))
+        Some(self.space(space)?.radix.root.pfn(&self.host))
     }
 
     /// The host is about to change `hvas`: begins an [`Invalidation`], which see. Faults on the range wait from
@@ -261,8 +262,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// The same in another address space.
     pub fn translate_in(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Mapping> {
-        let space = self.spaces.get(usize::from(space.0))?;
-        Walk::<_, _, Lockless>::on_any_seat(self, space, idle).translate(gfn)
+        Walk::<_, _, Lockless>::on_any_seat(self, self.space(space)?, idle).translate(gfn)
     }
 
     /// Takes write permission from a range so that the next store to each page faults
@@ -303,13 +303,9 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.grace.collect(&self.reads, &self.pool);
     }
 
-    /// The address space `id`, which exists: ids are checked where they come from users.
-    pub(crate) fn space(&self, id: SpaceId) -> &Space<F> {
-        &self.spaces[usize::from(id.0)]
-    }
-
-    pub(crate) fn spaces(&self) -> impl Iterator<Item = (SpaceId, &Space<F>)> {
-        (0..).map(SpaceId).zip(&self.spaces)
+    /// The address space `id`, if the VM was built with so many.
+    pub(crate) fn space(&self, id: SpaceId) -> Option<&Space<F>> {
+        self.spaces.get(usize::from(id.0))
     }
 
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {

@@ -132,7 +132,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             };
             match outcome {
                 Outcome::Done(done) => return Ok(done),
-                Outcome::Replace => self.vm.take_away(idle, self.space_id, fault.gpa.gfn()),
+                Outcome::Replace => self.vm.take_away(idle, self.space.id, fault.gpa.gfn()),
                 Outcome::Retry | Outcome::Ask => {
                     self.seat.tally.add(Count::Retry);
                     patience.wait();

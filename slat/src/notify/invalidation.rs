@@ -80,15 +80,16 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 
     fn edit<'i>(&'i self, idle: &'i mut Idle, parts: Option<&[Span<Gfn>]>) -> FlushDebt<'i> {
         let mut owed = Owed::default();
-        for (id, space) in self.vm.spaces() {
-            if !matches!(self.range, Range::Gfns(only, _) if only != id) {
-                if self.vm.lock.policy() == MmuLock::None {
-                    let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, space, idle);
-                    self.edit_in(&walk, parts, &mut owed);
-                } else {
-                    let walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
-                    self.edit_in(&walk, parts, &mut owed);
-                }
+        for space in &self.vm.spaces {
+            if matches!(self.range, Range::Gfns(only, _) if only != space.id) {
+                continue;
+            }
+            if self.vm.lock.policy() == MmuLock::None {
+                let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, space, idle);
+                self.edit_in(&walk, parts, &mut owed);
+            } else {
+                let walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
+                self.edit_in(&walk, parts, &mut owed);
             }
         }
         FlushDebt::new(self.vm, owed, Some(&self.ticket))

@@ -20,55 +20,28 @@
 //! assert_eq!(snapshot.find_with(&hint, Gfn(20)), snapshot.find(Gfn(20)));
 //! # Ok::<(), SlotError>(())
 //! ```
-//! It is a copy, guarded by a sequence number (odd while being written), and names the version of the slots that
-//! it was copied from: any later one makes it stale at once.
+//! It names the version of the slots that it was copied from: any later one makes it stale at once.
 
 use super::Slot;
 use super::packed::Packed;
+use super::remembered::Remembered;
 use crate::addr::Gfn;
-use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release, fence};
 
 /// See the module's header. Any number of threads may share one.
 #[derive(Debug, Default)]
-pub struct Hint {
-    sequence: AtomicU64,
-    version: AtomicU64,
-    start: AtomicU64,
-    packed: [AtomicU64; 2],
-}
+pub struct Hint(Remembered);
 
 impl Hint {
     /// The slot of `gfn` as of `version`, if this is what the hint holds. Versions of one address space only.
     #[inline]
     pub(crate) fn get(&self, gfn: Gfn, version: u64) -> Option<Slot> {
-        // ORDER(hint): Acquire before the fields, fence after them; pairs with `put`: equal and even on both
-        // sides means that nothing was written between.
-        let before = self.sequence.load(Acquire);
-        if before & 1 == 1 || self.version.load(Relaxed) != version {
-            return None;
-        }
-        let packed = Packed::from_words([self.packed[0].load(Relaxed), self.packed[1].load(Relaxed)]);
-        let slot = packed.slot(Gfn(self.start.load(Relaxed)));
-        // ORDER(hint): see above.
-        fence(Acquire);
-        (self.sequence.load(Relaxed) == before && slot.gfns.contains(gfn)).then_some(slot)
+        let [start, place, name] = self.0.get(version)?;
+        Some(Packed::from_words([place, name]).slot(Gfn(start))).filter(|slot| slot.gfns.contains(gfn))
     }
 
     /// Remembers `slot`, found in `version`. Gives up where another thread is writing.
     pub(crate) fn put(&self, slot: &Slot, version: u64) {
-        let before = self.sequence.load(Relaxed);
-        // ORDER(hint): claims the hint; Acquire keeps the fields below it.
-        if before & 1 == 1 || self.sequence.compare_exchange(before, before + 1, Acquire, Relaxed).is_err() {
-            return;
-        }
-        // ORDER(hint): the odd number before the fields, for readers on machines that reorder stores.
-        fence(Release);
-        self.version.store(version, Relaxed);
-        self.start.store(slot.gfns.start.0, Relaxed);
-        for (cell, word) in self.packed.iter().zip(Packed::new(slot).words()) {
-            cell.store(word, Relaxed);
-        }
-        // ORDER(hint): the fields before the even number; pairs with `get`.
-        self.sequence.store(before + 2, Release);
+        let [place, name] = Packed::new(slot).words();
+        self.0.put([slot.gfns.start.0, place, name], version);
     }
 }

@@ -23,11 +23,12 @@ use super::publish::Reading;
 use super::rules::{Change, Region, SlotError};
 use super::transaction::Transaction;
 use super::version::Version;
-use super::{Slot, SlotId, SpaceId};
+use super::{Slot, SlotId};
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::Host;
 use crate::notify::Why;
 use crate::notify::invalidation::{Invalidation, Range};
+use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::readside::Borrowed;
 use crate::table::format::Format;
@@ -39,7 +40,7 @@ use core::marker::PhantomData;
 #[derive(Debug)]
 pub struct Memslots<'vm, F: Format, H: Host> {
     pub(crate) vm: &'vm Vm<F, H>,
-    pub(crate) space: SpaceId,
+    pub(crate) space: &'vm Space<F>,
 }
 
 /// The number of a published version: what is remembered of a look-up is true while it stands.
@@ -109,7 +110,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         operations: impl FnOnce(&mut Transaction<'_>) -> Result<R, SlotError>,
     ) -> Result<R, SlotError> {
         let vm = self.vm;
-        let sets = &vm.space(self.space).memslots;
+        let sets = &self.space.memslots;
         let mut writer = sets.writer.lock();
         // Before the operations, whose nodes a wait may give back.
         writer.make_room(sets, &vm.reads);
@@ -118,7 +119,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         if tx.effects().changed.is_empty() {
             return Ok(result);
         }
-        let mut change = Invalidation::begin(vm, Range::Gfns(self.space, tx.effects().changed), Why::Slot);
+        let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
         change.apply_to(idle, &tx.effects().zap).settle();
         let (set, leftovers, effects) = tx.finish();
         // SAFETY: under the transaction mutex; room was made.
@@ -129,7 +130,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         if let Some(covered) = effects.log.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
             // Published before any entry is looked at: a vCPU that gives a permission back meanwhile sees that
             // its store is to be logged, or this sees the permission.
-            let mut change = Invalidation::begin(vm, Range::Gfns(self.space, covered), Why::Log);
+            let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, covered), Why::Log);
             change.apply_to(idle, &effects.log).settle();
         }
         if effects.takes {
@@ -167,8 +168,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// borrow of `idle` keeps this thread from starting one.
     pub fn snapshot<'s>(&'s self, _idle: &'s mut Idle) -> Snapshot<'s> {
         let seat = self.vm.borrow_seat();
-        let space = self.vm.space(self.space);
-        let reading = space.memslots.read(&self.vm.reads, seat.seat());
+        let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
         let generation = self.number(reading.number);
         Snapshot { reading, generation, _seat: seat, _idle: PhantomData }
     }
@@ -191,7 +191,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// How many the published version has.
     pub fn len(&self) -> usize {
         let seat = self.vm.borrow_seat();
-        self.vm.space(self.space).memslots.read(&self.vm.reads, seat.seat()).version.len()
+        self.space.memslots.read(&self.vm.reads, seat.seat()).version.len()
     }
 
     /// Whether there are none.
@@ -201,7 +201,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
 
     /// The number of the published version. One load.
     pub fn generation(&self) -> Generation {
-        let (number, in_progress) = self.vm.space(self.space).memslots.progress();
+        let (number, in_progress) = self.space.memslots.progress();
         let Generation(number) = self.number(number);
         Generation(number | if in_progress { Generation::IN_PROGRESS } else { 0 })
     }
@@ -209,7 +209,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// Logs a write that a device or the VMM made to `gfn` by itself, where its slot logs.
     pub fn mark_dirty(&self, _idle: &mut Idle, gfn: Gfn) {
         let seat = self.vm.borrow_seat();
-        self.vm.space(self.space).memslots.log_write(&self.vm.reads, seat.seat(), gfn);
+        self.space.memslots.log_write(&self.vm.reads, seat.seat(), gfn);
     }
 
     /// Calls `visit` with each frame of slot `id` that has been written since its log was switched on, in order.
@@ -222,7 +222,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     }
 
     fn number(&self, version: u64) -> Generation {
-        Generation(version * self.vm.spaces.len() as u64 + u64::from(self.space.0))
+        Generation(version * self.vm.spaces.len() as u64 + u64::from(self.space.id.0))
     }
 }
 

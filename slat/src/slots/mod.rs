@@ -16,7 +16,7 @@
 //! | `version`, `packed` | one version of them, to be asked; a slot in two words |
 //! | [`transaction`] | [`Transaction`]: operations on the next version, in the making |
 //! | `publish` | versions as readers see them; when the nodes of old ones may be reused |
-//! | [`hint`], `hva_hints` | [`Hint`]: the slot found last, beside each leaf table and whoever asks again; the same for notify |
+//! | [`hint`], `hva_hints`, `remembered` | [`Hint`]: the slot found last, beside each leaf table and whoever asks again; the same for notify |
 //! | [`memslots`] | [`Memslots`]: a transaction on a running VM; snapshots |
 //! | `tree`, `pool` | the B+tree; memory for its nodes, which never fails half-way |
 
@@ -27,6 +27,7 @@ pub mod memslots;
 mod packed;
 mod pool;
 pub(crate) mod publish;
+mod remembered;
 #[cfg(test)]
 mod rollback_tests;
 pub mod rules;

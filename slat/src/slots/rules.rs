@@ -112,7 +112,7 @@ impl Limits {
             Rule::Size
         } else if gpa.offset() != 0 {
             Rule::GuestAddress
-        } else if hva.offset() != 0 || !self.reaches(hva, bytes) {
+        } else if !self.allows(hva, bytes) {
             Rule::HostAddress(hva)
         } else if gpa.0.checked_add(bytes).is_none() {
             Rule::Wraps
@@ -129,9 +129,10 @@ impl Limits {
         Err(region.refused(rule))
     }
 
-    pub(super) fn reaches(&self, hva: Hva, bytes: u64) -> bool {
+    /// Whether a slot of this size may lie at `hva`.
+    pub(super) fn allows(&self, hva: Hva, bytes: u64) -> bool {
         let end = hva.0.checked_add(bytes);
-        hva >= self.hvas.start && end.is_some_and(|end| end <= self.hvas.end.0)
+        hva.offset() == 0 && hva >= self.hvas.start && end.is_some_and(|end| end <= self.hvas.end.0)
     }
 
     /// Rule 11.

@@ -88,7 +88,7 @@ impl<'t> Transaction<'t> {
             Rule::Empty
         } else if slot.gfns.len() > MAX_PAGES {
             Rule::TooLong
-        } else if slot.hva.offset() != 0 || !self.limits.reaches(slot.hva, slot.gpas().len()) {
+        } else if !self.limits.allows(slot.hva, slot.gpas().len()) {
             Rule::HostAddress(slot.hva)
         } else if self.edits.has(slot.id) {
             Rule::Exists

@@ -195,8 +195,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
             match inserted {
                 // Nothing below ends earlier than before: no need to look at all of it.
                 Inserted::Added | Inserted::Replaced(_, false) => {
-                    let end = node.ends[at].max(entry.end);
-                    node.set(at, Entry { key: child.keys[0], end, below: Below { child } });
+                    node.set(at, Entry::ending(child, node.ends[at].max(entry.end)));
                     return inserted;
                 }
                 Inserted::Replaced(_, true) => {
@@ -248,14 +247,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
         // Something else ends later than what is gone: no need to look at all of it.
         let end = node.ends[at];
         let outlived = removed.is_some_and(|(_, gone)| gone < end);
-        node.set(
-            at,
-            if outlived {
-                Entry { key: child.keys[0], end, below: Below { child } }
-            } else {
-                Entry::of(child)
-            },
-        );
+        node.set(at, if outlived { Entry::ending(child, end) } else { Entry::of(child) });
         if child.len < MIN {
             // With the neighbour on its right; the last one with that on its left.
             self.level_out(node, at.min(node.len - 2));

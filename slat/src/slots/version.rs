@@ -167,9 +167,14 @@ impl<'g> Version<'g> {
     /// Calls `visit` with the frames behind `hvas`, slot by slot.
     #[inline]
     pub(crate) fn over_hvas(self, hvas: Span<Hva>, mut visit: impl FnMut(Span<Gfn>)) {
-        if let Some(slot) = self.alone_over(hvas) {
-            return visit(slot.part(hvas));
+        match self.alone_over(hvas) {
+            Some(slot) => visit(slot.part(hvas)),
+            None => self.search_hvas(hvas, visit),
         }
+    }
+
+    /// The same for those who know that no slot is alone there, or cannot tell.
+    pub(super) fn search_hvas(self, hvas: Span<Hva>, mut visit: impl FnMut(Span<Gfn>)) {
         if !hvas.is_empty() {
             let until = hva_key(hvas.end, SlotId(0));
             let slots = self.views.by_hva.overlapping(hvas.start.0, until).map(Interval::of);
@@ -215,7 +220,7 @@ impl<'g> Version<'g> {
         self.facts.len
     }
 
-    /// Whether the host addresses of `slot`, which is not in this version, are free; told truly where the version
+    /// Whether host addresses of a slot that is not in this version are free; told truly where the version
     /// is disjoint.
     pub(super) fn is_free(self, hvas: Span<Hva>) -> bool {
         // Only the slot that begins last below the end can reach in, or one that it would share addresses with.

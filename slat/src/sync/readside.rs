@@ -165,9 +165,7 @@ impl ReadSide {
             }
         }
     }
-}
 
-impl ReadSide {
     /// Whether every seat was seen at rest, after what the caller unlinked. A vCPU that deals with a fault will be
     /// back in the guest in a moment: worth a short wait.
     fn all_rest(&self) -> bool {

@@ -90,7 +90,12 @@ impl<K: Key, V: Copy, E: End> Entry<K, V, E> {
     /// The entry that leads to `child`, which is not empty.
     pub(super) fn of(child: Link<K, V, E>) -> Self {
         let furthest = child.ends[1..child.len].iter().fold(child.ends[0], |a, &b| a.max(b));
-        Self { key: child.keys[0], end: furthest, below: Below { child } }
+        Self::ending(child, furthest)
+    }
+
+    /// The same where it is known how far the intervals below reach.
+    pub(super) fn ending(child: Link<K, V, E>, end: E) -> Self {
+        Self { key: child.keys[0], end, below: Below { child } }
     }
 }
 
