@@ -36,8 +36,9 @@ const AWAKE: u8 = 1;
 /// Its holder is in the guest, or waits for an invalidation to end, and will say so before it enters a section.
 const RESTING: u8 = 2;
 
-/// Looks at seats that are awake before the heavy barrier is taken for cheaper.
-const LOOKS: u32 = 32;
+/// Looks at seats that are awake before the heavy barrier is taken for cheaper: about as long as it takes where it is
+/// dear, on a virtual machine.
+const LOOKS: u32 = 256;
 
 const INSIDE: u64 = 1;
 const MAPPED: u64 = 1 << 1;
