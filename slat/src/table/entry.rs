@@ -50,6 +50,9 @@ pub enum Kind {
     Frozen(u64),
 }
 
+/// The mark of a frozen link; the marks of frozen leaves are less.
+pub(crate) const FROZEN_TABLE: u64 = (1 << Version::BITS) - 1;
+
 const FIXED: u64 = 1 << 63 | 0b1_1111 << 41;
 const TAG: u64 = 0b11 << 3;
 const TAG_HOLE: u64 = 0;
@@ -77,6 +80,11 @@ impl Word {
     #[inline]
     pub const fn frozen(mark: u64) -> Self {
         Self(FIXED | TAG_FROZEN | spread(mark))
+    }
+
+    /// An entry above the lowest level, frozen, that linked a table.
+    pub(crate) const fn frozen_table() -> Self {
+        Self::frozen(FROZEN_TABLE)
     }
 
     /// Whether this absent word is a hole.
