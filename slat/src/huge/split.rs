@@ -69,7 +69,10 @@ impl<F: Format, H: Host> Vm<F, H> {
             drop(walk);
             let Some(goal) = stopped else { break Ok(split) };
             left.start = goal.max(left.start);
-            if let Err(error) = self.top_up_to(&mut cache, PAGES) {
+            // What there is is used before it is an error that there is no more.
+            if let Err(error) = self.top_up_to(&mut cache, PAGES)
+                && cache.len() == 0
+            {
                 break Err(error);
             }
         };

@@ -138,7 +138,10 @@ impl Entry {
     pub fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
         // ORDER(link): Release publishes a filled table, or a frame's contents, with the link or leaf to it;
         // Acquire, because a lost race is decided on the value found.
-        self.0.compare_exchange(old.0, new.0, AcqRel, Acquire).map(drop).map_err(Word)
+        let done = self.0.compare_exchange(old.0, new.0, AcqRel, Acquire).map(drop).map_err(Word);
+        #[cfg(test)]
+        super::history::wrote();
+        done
     }
 
     /// Sets Accessed and Dirty bits if the entry still holds `seen`, as a hardware walker does.
@@ -153,6 +156,8 @@ impl Entry {
     pub(crate) fn fill(&self, word: Word) {
         // ORDER(link): Relaxed; the CAS that links the table publishes it.
         self.0.store(word.0, Relaxed);
+        #[cfg(test)]
+        super::history::wrote();
     }
 
     /// Loads with the ordering given, for walks that only count.
