@@ -27,9 +27,8 @@ use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::Host;
 use crate::slots::SpaceId;
 use crate::slots::publish::{Parts, Place};
-use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Exclusive, Shared};
+use crate::sync::mode::{Edits, Exclusive};
 use crate::sync::tally::Count;
 use crate::table::entry::{Entry, FROZEN_TABLE, Kind, Word};
 use crate::table::format::Format;
@@ -100,13 +99,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             if matches!(self.range, Range::Gfns(only, _) if only != space.id) {
                 continue;
             }
-            if self.vm.lock.policy() == MmuLock::None {
-                let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, space, idle);
-                self.edit_in(&mut walk, parts, &mut owed);
-            } else {
-                let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
-                self.edit_in(&mut walk, parts, &mut owed);
-            }
+            let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
+            self.edit_in(&mut walk, parts, &mut owed);
         }
         FlushDebt::new(self.vm, owed, Some(&self.ticket))
     }
