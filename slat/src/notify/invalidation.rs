@@ -145,7 +145,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Rule 6, for one entry as it was read: what to do with it.
     fn edit_entry(&self, word: Word, level: Level, covers: Span<Gfn>, whole: bool, owed: &mut Owed) -> Next {
         let kind = word.kind::<F>(level);
-        if !whole && matches!(kind, Kind::Leaf | Kind::Frozen(_)) {
+        if !whole && matches!(kind, Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) {
             // A large leaf that reaches out of the range goes whole, under a number that covers all of it.
             self.ticket.widen(covers);
             return Next::Cas(Word::hole(self.ticket.version()));
@@ -166,14 +166,14 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     Next::Along
                 }
             },
-            Kind::Hole(version) => {
+            Kind::Hole(version) | Kind::Mmio(version) => {
                 // Rule 7: who emptied this has not flushed yet: stale copies may exist on its account.
                 if self.ticket.unflushed(version) {
                     owed.owe(covers);
                 }
                 if version < self.ticket.version() { Next::Cas(hole) } else { Next::Along }
             }
-            Kind::Frozen(_) => Next::Cas(hole),
+            Kind::Tracked | Kind::Frozen(_) => Next::Cas(hole),
             Kind::Retired => Next::Restart,
         }
     }
@@ -203,13 +203,13 @@ fn book<F: Format, H: Host, M: Edits>(
             let node = unsafe { Node::follow(&walk.vm.host, pfn) };
             retire_subtree(walk, node, level.down(), owed);
         }
-        Kind::Leaf | Kind::Frozen(_) => {
+        Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
             owed.owe(covers);
             if !F::is_present(new) {
                 walk.seat.tally.add(Count::removed(level));
             }
         }
-        Kind::Hole(_) | Kind::Retired => {}
+        Kind::Hole(_) | Kind::Mmio(_) | Kind::Retired => {}
     }
 }
 
@@ -229,8 +229,8 @@ fn retire_subtree<F: Format, H: Host, M: Edits>(
                 let child = unsafe { Node::follow(&walk.vm.host, pfn) };
                 retire_subtree(walk, child, level.down(), owed);
             }
-            Kind::Leaf | Kind::Frozen(_) => walk.seat.tally.add(Count::removed(level)),
-            Kind::Hole(_) | Kind::Retired => {}
+            Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => walk.seat.tally.add(Count::removed(level)),
+            Kind::Hole(_) | Kind::Mmio(_) | Kind::Retired => {}
         }
     }
     owed.unlink(node);

@@ -128,7 +128,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
                     });
                 }
                 Kind::Retired => cursor.restart(),
-                Kind::Table(_) | Kind::Hole(_) | Kind::Frozen(_) => {}
+                Kind::Table(_) | Kind::Hole(_) | Kind::Mmio(_) | Kind::Tracked | Kind::Frozen(_) => {}
             }
         }
     }
@@ -179,7 +179,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                         word = at.entry.load();
                         continue;
                     }
-                    Kind::Table(_) | Kind::Leaf | Kind::Hole(_) => {}
+                    Kind::Table(_) | Kind::Leaf | Kind::Tracked | Kind::Hole(_) | Kind::Mmio(_) => {}
                 }
                 break;
             }
