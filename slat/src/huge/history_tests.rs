@@ -109,7 +109,7 @@ fn negative_control_a_split_that_links_before_it_fills() {
         let walk = vm.shared(idle);
         let at: At<'_> = walk.descend(Gfn(0));
         let (node, large) = (cache.take().unwrap(), Npt4::read_leaf(at.word));
-        at.entry.cas(at.word, Npt4::link(node.pfn(&vm.host))).unwrap();
+        at.entry.cas(at.word, Npt4::link(node.pfn(&vm.host), at.level)).unwrap();
         // SAFETY: linked, and nothing is given back.
         for (index, entry) in unsafe { node.entries() }.iter().enumerate() {
             entry.fill(Npt4::leaf(&Leaf { pfn: large.pfn + index as u64, ..large }, Level::K4));

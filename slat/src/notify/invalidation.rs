@@ -161,7 +161,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         owed: &mut Owed,
     ) -> Option<Word> {
         let kind = word.kind::<F>(level);
-        if !whole && matches!(kind, Kind::Leaf | Kind::Frozen(_)) {
+        if !whole && matches!(kind, Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) {
             // A large leaf that reaches out of the range goes whole, under a number that covers all of it.
             self.ticket.widen(covers);
             return Some(self.hole());
@@ -181,14 +181,14 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     None
                 }
             },
-            Kind::Hole(version) => {
+            Kind::Hole(version) | Kind::Mmio(version) => {
                 // Rule 7: who emptied this has not flushed yet: stale copies may exist on its account.
                 if self.ticket.unflushed(version) {
                     owed.owe(covers);
                 }
                 (version < self.ticket.version()).then_some(hole)
             }
-            Kind::Frozen(_) => Some(hole),
+            Kind::Tracked | Kind::Frozen(_) => Some(hole),
         }
     }
 }
@@ -211,12 +211,12 @@ fn book<F: Format, H: Host, M: Edits>(
         }
         // The table that hung there is given back by whoever froze the link (`huge/recover.rs`).
         Kind::Frozen(FROZEN_TABLE) => owed.owe(covers),
-        Kind::Leaf | Kind::Frozen(_) => {
+        Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
             owed.owe(covers);
             if !F::is_present(new) {
                 walk.seat.tally.add(Count::removed(level));
             }
         }
-        Kind::Hole(_) => {}
+        Kind::Hole(_) | Kind::Mmio(_) => {}
     }
 }
