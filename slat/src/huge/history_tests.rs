@@ -229,6 +229,7 @@ fn negative_control_without_the_freeze_it_comes_back() {
 
 #[test]
 fn words_of_a_frozen_link_are_nobody_elses() {
-    assert!(matches!(Word::frozen_table().kind::<Ept4>(Level::M2), Kind::Frozen(_)));
-    assert_ne!(Word::frozen_table(), Word::frozen(u64::from(u32::MAX)));
+    let frozen = Word::frozen_link(Pfn(7));
+    assert!(matches!(frozen.kind::<Ept4>(Level::M2), Kind::Frozen(mark) if Word::was_link(mark)));
+    assert!(frozen != Word::frozen_link(Pfn(8)) && !Word::was_link(u64::from(u32::MAX)));
 }

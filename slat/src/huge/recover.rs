@@ -122,7 +122,7 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits, const FREEZE: bool>(
     while let Some((walk, step)) = steps.next() {
         let (vm, at) = (walk.vm, step.at);
         let Kind::Table(table) = at.word.kind::<F>(at.level) else { continue };
-        let frozen = if FREEZE { Word::frozen_table() } else { at.word };
+        let frozen = if FREEZE { Word::frozen_link(table) } else { at.word };
         if !gfns.covers(&step.gfns) || at.entry.cas(at.word, frozen).is_err() {
             continue;
         }

@@ -62,8 +62,8 @@ pub enum Kind {
     Frozen(u64),
 }
 
-/// The mark of a frozen link; the marks of frozen leaves are less.
-pub(crate) const FROZEN_TABLE: u64 = (1 << Version::BITS) - 1;
+/// Set in the mark of a frozen link, beside the frame of its table.
+const LINKED: u64 = 1 << (Version::BITS - 1);
 
 const FIXED: u64 = NO_VE | 0b1_1111 << 41;
 const TAG: u64 = 0b11 << 3;
@@ -90,8 +90,8 @@ const USER_EXECUTE: u64 = 1 << 10;
 pub(crate) const ALWAYS_CLEAR: u64 = 0b111;
 
 const _: () = {
-    let versions = spread(FROZEN_TABLE);
-    assert!(versions.count_ones() == Version::BITS && gather(versions) == FROZEN_TABLE);
+    let versions = spread(u64::MAX >> (64 - Version::BITS));
+    assert!(versions.count_ones() == Version::BITS && gather(versions) == u64::MAX >> (64 - Version::BITS));
     assert!(versions & (FIXED | USER_EXECUTE | TAG | ALWAYS_CLEAR) == 0);
     assert!(kept::ALL.count_ones() == 44 + 3 + 2, "no two of its fields meet");
     assert!(kept::ALL & (NO_VE | USER_EXECUTE | TAG | ALWAYS_CLEAR) == 0);
@@ -118,9 +118,15 @@ impl Word {
         Self(FIXED | TAG_FROZEN | spread(mark))
     }
 
-    /// An entry above the lowest level, frozen, that linked a table.
-    pub(crate) const fn frozen_table() -> Self {
-        Self::frozen(FROZEN_TABLE)
+    /// A frozen link to the table in frame `pfn`. It says which: a table that is linked here later, and frozen, makes
+    /// another word, so that nobody thaws what another one froze.
+    pub(crate) const fn frozen_link(pfn: Pfn) -> Self {
+        Self::frozen(LINKED | pfn.0)
+    }
+
+    /// Whether this frozen word was a link.
+    pub(crate) const fn was_link(mark: u64) -> bool {
+        mark & LINKED != 0
     }
 
     /// A hole where no memslot is, as of `version`.
@@ -260,8 +266,7 @@ mod tests {
     use crate::table::formats::{Ept4, Ept5, Npt4, Npt5};
     use proptest::prelude::*;
 
-    /// Any version but the last, which no counter reaches: as a mark it says that a table hung there.
-    const VERSIONS: core::ops::Range<u64> = 0..FROZEN_TABLE;
+    const VERSIONS: core::ops::Range<u64> = 0..1 << Version::BITS;
 
     fn is_absent<F: Format>(word: Word) -> bool {
         !F::is_present(word) && (1..=F::LEVELS).all(|level| !F::is_table(word, Level(level)))
@@ -326,7 +331,7 @@ mod tests {
                 Word::mmio(Version(number)),
                 Word::tracked(&leaf),
                 Word::frozen(number),
-                Word::frozen_table(),
+                Word::frozen_link(Pfn(5)),
             ];
             for (index, word) in words.into_iter().enumerate() {
                 prop_assert!(hardware_sees_nothing(word));

@@ -102,6 +102,11 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         }
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn radix(&self) -> &Radix<F> {
+        &self.radix
+    }
+
     /// The memory that its tables are made of.
     pub fn memory(&self) -> &M {
         &self.memory
