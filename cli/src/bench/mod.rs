@@ -3,14 +3,18 @@
 //! Each bench is one folder or file: it sets up its entrants, measures them side by side ([`harness`]) and
 //! hands back a [`report`] whose rows name the patch series they answer.
 
+mod arithmetic;
 mod fault_floor;
 mod harness;
 mod machine;
 mod memslot_perf;
 mod report;
+mod tables;
+mod zap;
 
 pub use fault_floor::FaultFloor;
 pub use memslot_perf::MemslotPerf;
+pub use zap::Zap;
 
 use crate::error::Error;
 use std::process::ExitCode;
@@ -22,6 +26,8 @@ pub enum Bench {
     FaultFloor(FaultFloor),
     /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
     MemslotPerf(MemslotPerf),
+    /// What it takes to zap 1 to 64 GiB, leaf by leaf or by unhooking tables, and what faults elsewhere feel of it
+    Zap(Zap),
 }
 
 impl Bench {
@@ -30,6 +36,7 @@ impl Bench {
         match self {
             Self::FaultFloor(bench) => bench.run(),
             Self::MemslotPerf(bench) => bench.run(),
+            Self::Zap(bench) => bench.run(),
         }
     }
 }

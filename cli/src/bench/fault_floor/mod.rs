@@ -9,7 +9,7 @@
 //! 4K page that is not mapped. A lap (race.rs) goes through the share twice: `cold`, on an empty table, and,
 //! after everything is unmapped again, `present`: all tables stand and only holes are filled, the steady
 //! state of a guest whose pages come and go. All entrants take their table memory from one pool of
-//! prefaulted huge pages (tables.rs) and map the same frames.
+//! prefaulted huge pages ([`tables`]) and map the same frames.
 //!
 //! A figure is the time of a share divided by its faults, averaged over the threads.
 
@@ -17,11 +17,11 @@ mod floor;
 mod ours;
 mod peers;
 mod race;
-mod tables;
 
 use super::harness::{Series, interleave, shuffle};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use super::{arithmetic, tables};
 use crate::error::Error;
 use crate::size::size;
 use clap::ValueEnum;

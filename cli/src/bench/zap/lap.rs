@@ -1,0 +1,259 @@
+//! One lap: fill, zap beside others, count.
+//!
+//! The zapper is a thread of its own, on the first CPU; the others have the CPUs after it. A lap is made twice for
+//! each sample: beside vCPUs that fault, which gives the times, and beside the probe, which says how long
+//! somebody had to wait for the zapper's section or lock, and where nobody else takes table pages, so that they can
+//! be counted.
+
+use super::super::harness::Line;
+use super::super::machine::pin;
+use super::beside::{CONTROL, Faulter, OVER, Phase, Probe, Seen, ZAP, watch};
+use super::ground::{Ground, MOST_VCPUS, Machine, elsewhere};
+use crate::error::Error;
+use slat::{Gfn, Idle, Level, MmuLock, PAGE_SIZE, Span, Why};
+use std::hint::spin_loop;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How a range is zapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Each leaf by itself; tables stay.
+    LeafByLeaf,
+    /// Whole tables, by one entry each.
+    Unhook,
+}
+
+/// One way, under one policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entrant {
+    pub way: Way,
+    pub lock: MmuLock,
+}
+
+/// How long the parts of a zap took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    walk: Duration,
+    flush: Duration,
+    collect: Duration,
+}
+
+/// What one sample of an entrant gives.
+pub struct Sample {
+    /// Microseconds until nothing can be reached any more, by anybody's walk …
+    pub walk: f64,
+    /// … until no TLB holds it …
+    pub flush: f64,
+    /// … and until every table page and leaf is accounted for.
+    pub collect: f64,
+    /// Faults beside it, and with no zap for as long.
+    pub faults: Seen,
+    /// Waits for the zapper, and for nobody.
+    pub waits: Seen,
+    /// Shootdowns.
+    pub flushes: f64,
+    /// Table pages that came back.
+    pub freed: f64,
+    pub tally: Tally,
+}
+
+/// Counts behind the checks: good, of all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Pages that the fill mapped, of those that it should.
+    pub filled: [u64; 2],
+    /// Pages of the range that are gone, of those mapped.
+    pub gone: [u64; 2],
+    /// Laps after which the books say what the tables hold.
+    pub booked: [u64; 2],
+    /// Others' pages that are still there, of those that they faulted in.
+    pub kept: [u64; 2],
+    /// Faults of the others that mapped a page.
+    pub faults: [u64; 2],
+    /// Memslots made and deleted by the probe.
+    pub probes: [u64; 2],
+    /// Table pages that came back, of those that should.
+    pub freed: [u64; 2],
+}
+
+impl Way {
+    pub const ALL: [Self; 2] = [Self::LeafByLeaf, Self::Unhook];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LeafByLeaf => "leaf by leaf",
+            Self::Unhook => "unhook",
+        }
+    }
+
+    fn zap(self, vm: &Machine, ground: &Ground, idle: &mut Idle) -> Times {
+        let mut watch = Stopwatch(Instant::now());
+        let why = match self {
+            Self::LeafByLeaf => Why::Clear,
+            Self::Unhook => Why::Unmap,
+        };
+        let mut change = vm.invalidate(ground.hvas(), why);
+        let debt = change.apply(idle);
+        let walk = watch.lap();
+        debt.settle();
+        drop(change);
+        let flush = watch.lap();
+        vm.collect(idle);
+        Times { walk, flush, collect: watch.lap() }
+    }
+}
+
+struct Stopwatch(Instant);
+
+impl Stopwatch {
+    fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        now.duration_since(std::mem::replace(&mut self.0, now))
+    }
+}
+
+/// Who looks on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Onlookers {
+    Vcpus,
+    Probe,
+}
+
+/// What one lap gives.
+struct Lap {
+    times: Times,
+    seen: Seen,
+    flushes: u64,
+    freed: u64,
+}
+
+impl Entrant {
+    /// Both laps.
+    pub fn sample(self, ground: &Ground) -> Result<Sample, Error> {
+        let mut tally = Tally::default();
+        let beside_vcpus = self.lap(ground, Onlookers::Vcpus, &mut tally)?;
+        let beside_probe = self.lap(ground, Onlookers::Probe, &mut tally)?;
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let Lap { times, seen: faults, flushes, .. } = beside_vcpus;
+        Ok(Sample {
+            walk: us(times.walk),
+            flush: us(times.flush),
+            collect: us(times.collect),
+            faults,
+            waits: beside_probe.seen,
+            flushes: flushes as f64,
+            freed: beside_probe.freed as f64,
+            tally,
+        })
+    }
+
+    fn lap(self, ground: &Ground, who: Onlookers, tally: &mut Tally) -> Result<Lap, Error> {
+        let mut idle = Idle::take().expect("this thread runs no vCPU");
+        let vm = &ground.build(self.lock, &mut idle)?;
+        let filled = vm.stats();
+        tally.filled.add(filled.leaves[0], ground.mapped());
+
+        let threads = if who == Onlookers::Probe { 1 } else { ground.vcpus };
+        let (line, phase) = (&Line::new(usize::from(threads) + 1), &Phase::default());
+        let (times, seen) = thread::scope(|scope| {
+            let onlooker = |nth| {
+                scope.spawn(move || {
+                    pin(usize::from(nth));
+                    line.cross();
+                    match who {
+                        Onlookers::Vcpus => watch(phase, Faulter::new(vm, nth)),
+                        Onlookers::Probe => watch(phase, Probe::new(vm)),
+                    }
+                })
+            };
+            let onlookers: Vec<_> = (1..=threads).map(onlooker).collect();
+            let zapper = scope.spawn(move || {
+                pin(0);
+                line.cross();
+                self.zap(vm, ground, phase)
+            });
+            let times = zapper.join().expect("the zapper panicked");
+            let mut seen = Seen::default();
+            onlookers.into_iter().for_each(|one| seen.add(&one.join().expect("an onlooker panicked")));
+            (times, seen)
+        });
+
+        let after = vm.stats();
+        let (left, others) = (leaves(vm, &mut idle, ground.gfns()), leaves(vm, &mut idle, everywhere_else()));
+        tally.gone.add(ground.mapped() - left, ground.mapped());
+        tally.booked.add(u64::from(after.leaves == [left + others, 0, 0]), 1);
+        let freed = filled.table_bytes.saturating_sub(after.table_bytes) / PAGE_SIZE;
+        match who {
+            Onlookers::Vcpus => {
+                tally.faults.add(seen.good[0], seen.good[1]);
+                tally.kept.add(others, seen.good[0]);
+            }
+            Onlookers::Probe => {
+                tally.probes.add(seen.good[0], seen.good[1]);
+                tally.freed.add(freed, if self.way == Way::Unhook { ground.tables() } else { 0 });
+            }
+        }
+        Ok(Lap { times, seen, flushes: after.flushes.paid - filled.flushes.paid, freed })
+    }
+
+    /// The zapper's part, after the others have warmed up: the zap, and as long without one.
+    fn zap(self, vm: &Machine, ground: &Ground, phase: &Phase) -> Times {
+        const WARM_UP: Duration = Duration::from_millis(2);
+        let mut idle = Idle::take().expect("a thread of its own");
+        spin_for(WARM_UP);
+        phase.enter(ZAP);
+        let times = self.way.zap(vm, ground, &mut idle);
+        phase.enter(CONTROL);
+        spin_for(times.walk + times.flush + times.collect);
+        phase.enter(OVER);
+        times
+    }
+}
+
+/// Keeps the CPU as busy as a zap does.
+fn spin_for(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        spin_loop();
+    }
+}
+
+fn everywhere_else() -> Span<Gfn> {
+    elsewhere(1).hull(&elsewhere(MOST_VCPUS))
+}
+
+/// Leaves of 4 KiB in `gfns`.
+fn leaves(vm: &Machine, idle: &mut Idle, gfns: Span<Gfn>) -> u64 {
+    let mut leaves = 0;
+    vm.lockless(idle).for_each(gfns, |mapping| leaves += u64::from(mapping.level == Level::K4));
+    leaves
+}
+
+/// A count that a check compares.
+trait Pair {
+    fn add(&mut self, good: u64, of: u64);
+}
+
+impl Pair for [u64; 2] {
+    fn add(&mut self, good: u64, of: u64) {
+        (self[0], self[1]) = (self[0] + good, self[1] + of);
+    }
+}
+
+impl Tally {
+    /// Adds what another sample counted.
+    pub fn add(&mut self, other: &Self) {
+        let Self { filled, gone, booked, kept, faults, probes, freed } = other;
+        let pairs = [
+            (&mut self.filled, filled),
+            (&mut self.gone, gone),
+            (&mut self.booked, booked),
+            (&mut self.kept, kept),
+            (&mut self.faults, faults),
+            (&mut self.probes, probes),
+            (&mut self.freed, freed),
+        ];
+        pairs.into_iter().for_each(|(all, one)| all.add(one[0], one[1]));
+    }
+}
