@@ -49,6 +49,7 @@
 //! | [`notify`] | the primary MMU says why a range changes (seeds 002, 004) |
 //! | [`sync`] | the lock order; who may do what, when |
 //! | [`vm`] | the wiring |
+//! | [`stats`] | what a VM has done and holds |
 //! | [`host`] | what is asked of the world |
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
@@ -62,6 +63,7 @@ pub mod host;
 pub mod notify;
 pub mod slots;
 mod space;
+pub mod stats;
 pub mod sync;
 pub mod table;
 pub mod tlb;
@@ -73,9 +75,10 @@ pub use fault::{Done, Fault, FaultError};
 pub use host::{Host, HostError, HostPage, VcpuId};
 pub use notify::{Invalidation, SecondaryMmu, Why};
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
+pub use stats::{Flushes, Stats, TablePages};
 pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
 pub use table::{Access, Format, Leaf, Mapping, Perms, TableMemory, Walk};
 pub use tlb::{FlushDebt, Translations};
 pub use vcpu::{InGuest, Vcpu};
-pub use vm::{Builder, Stats, Vm};
+pub use vm::{Builder, Vm};

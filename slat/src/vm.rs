@@ -1,6 +1,6 @@
 //! `Vm` and its builder: the only wiring. Policies are snapshotted here, for the life of the VM.
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::host::{Host, VcpuId};
 use crate::notify::active::Active;
 use crate::notify::invalidation::{Invalidation, Range};
@@ -13,7 +13,6 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::{Lockless, Shared};
 use crate::sync::prim::Relaxed;
 use crate::sync::readside::{Borrowed, ReadSide};
-use crate::sync::tally::Count;
 use crate::table::format::Format;
 use crate::table::pool::{Cache, NoMemory, Pool};
 use crate::table::retire::Grace;
@@ -49,7 +48,7 @@ pub struct Vm<F: Format, H: Host> {
     /// By number; at least one.
     pub(crate) spaces: Box<[Space<F>]>,
     pub(crate) pool: Pool,
-    grace: Grace,
+    pub(crate) grace: Grace,
     pub(crate) tlb: Tlb,
 }
 
@@ -64,50 +63,6 @@ pub struct Builder<F, H> {
     spaces: u8,
     lock: MmuLock,
     sabotage: bool,
-}
-
-/// What a VM has done and holds. Sums over all threads, each read at a slightly different moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stats {
-    /// Leaves installed, each for one fault.
-    pub mapped_faults: u64,
-    /// Faults that gave a permission back in place.
-    pub permission_faults: u64,
-    /// Faults that found nothing wrong any more.
-    pub spurious_faults: u64,
-    /// Faults on no memslot, or writes to a read-only one.
-    pub mmio_faults: u64,
-    /// Attempts made again because something moved.
-    pub retries: u64,
-    /// Leaves mapped now: of 4 KiB, 2 MiB, 1 GiB.
-    pub leaves: [u64; 3],
-    /// Edits that owed a flush; shootdowns that paid them; 4 KiB pages they covered.
-    pub flushes: Flushes,
-    /// Bytes of table pages in use: linked, at hand, or waiting for a grace period.
-    pub table_bytes: u64,
-    /// Bytes that the host lent for tables, notes and free pages included.
-    pub lent_bytes: u64,
-    /// Table pages unhooked and flushed, waiting for a grace period.
-    pub tables_waiting: u64,
-}
-
-/// See [`Stats::flushes`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Flushes {
-    /// Edits that took something away.
-    pub requested: u64,
-    /// Shootdowns made.
-    pub paid: u64,
-    /// Frames covered by those edits.
-    pub pages: u64,
-}
-
-impl Stats {
-    /// Bytes of guest memory mapped now.
-    pub fn mapped_bytes(&self) -> u64 {
-        let sizes = [Level::K4, Level::M2, Level::G1].map(Level::bytes);
-        self.leaves.iter().zip(sizes).map(|(count, size)| count * size).sum()
-    }
 }
 
 impl<F: Format, H: Host> Builder<F, H> {
@@ -224,14 +179,15 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.reads.claim(id.0 as usize).map(|seat| Vcpu::new(self, id, seat))
     }
 
-    /// Where the tables of address space 0 begin: for CR3, EPTP, VTTBR, hgatp, or a walker in software.
+    /// Where the tables of address space 0 begin at this moment. A vCPU loads [`InGuest::root`](crate::InGuest::root),
+    /// which changes when it is told to.
     pub fn root(&self) -> Pfn {
-        self.spaces[0].radix.root.pfn(&self.host)
+        self.spaces[0].radix.root_word().pfn()
     }
 
     /// The same for another address space, if the VM was built with so many.
     pub fn root_in(&self, space: SpaceId) -> Option<Pfn> {
-        Some(self.space(space)?.radix.root.pfn(&self.host))
+        Some(self.space(space)?.radix.root_word().pfn())
     }
 
     /// The host is about to change `hvas`: begins an [`Invalidation`], which see. Faults on the range wait from
@@ -273,34 +229,10 @@ impl<F: Format, H: Host> Vm<F, H> {
         FlushDebt::new(self, owed, None)
     }
 
-    /// What it has done and holds.
-    pub fn stats(&self) -> Stats {
-        let total = |count| self.reads.total(count);
-        let mut installed = [Count::Installed4K, Count::Installed2M, Count::Installed1G].map(total);
-        installed[0] += self.reads.total_mapped();
-        let removed = [Count::Removed4K, Count::Removed2M, Count::Removed1G].map(total);
-        Stats {
-            mapped_faults: installed.iter().sum(),
-            permission_faults: total(Count::Permission),
-            spurious_faults: total(Count::Spurious),
-            mmio_faults: total(Count::Mmio),
-            retries: total(Count::Retry),
-            leaves: core::array::from_fn(|size| installed[size].saturating_sub(removed[size])),
-            flushes: Flushes {
-                requested: self.tlb.requested.load(Relaxed),
-                paid: self.tlb.paid.load(Relaxed),
-                pages: self.tlb.pages.load(Relaxed),
-            },
-            table_bytes: self.pool.in_use() * PAGE_SIZE,
-            lent_bytes: self.pool.lent() * PAGE_SIZE,
-            tables_waiting: self.grace.waiting() as u64,
-        }
-    }
-
-    /// Gives unhooked table pages back to the pool now, after a grace period. It happens by itself when many
-    /// wait or when pages run short.
+    /// Takes unhooked tables apart now, after a grace period: their leaves are counted off, their pages are free. Little
+    /// by little it happens by itself, when many wait or when pages run short. Nobody waits for it.
     pub fn collect(&self, _idle: &mut Idle) {
-        self.grace.collect(&self.reads, &self.pool);
+        self.grace.collect::<F, H>(&self.reads, &self.host, &self.pool);
     }
 
     /// The address space `id`, if the VM was built with so many.
@@ -312,13 +244,16 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.reads.borrow(self.policy.vcpus as usize)
     }
 
-    /// Fills a vCPU's cache; what waits for a grace period is used before the host is asked for more.
+    /// Fills a cache of table pages; what waits for a grace period is used before the host is asked for more.
     #[cold]
     pub(crate) fn top_up(&self, cache: &mut Cache) -> Result<(), NoMemory> {
-        if self.grace.waiting() > 0 {
-            self.grace.collect(&self.reads, &self.pool);
-        }
-        self.pool.top_up(&self.host, cache, usize::from(F::LEVELS) + 4)
+        self.top_up_to(cache, usize::from(F::LEVELS) + 4)
+    }
+
+    /// The same up to `want` pages.
+    pub(crate) fn top_up_to(&self, cache: &mut Cache, want: usize) -> Result<(), NoMemory> {
+        self.pool
+            .top_up(&self.host, cache, want, || self.grace.reuse::<F, H>(&self.reads, &self.host, &self.pool))
     }
 
     /// Zaps one page so that something else can be mapped: for a host that cannot say without sleeping that it
@@ -337,7 +272,7 @@ impl<F: Format, H: Host> Pay for Vm<F, H> {
         let unlinked = core::mem::take(&mut owed.unlinked);
         let flushed = self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| self.host.kick(vcpu));
         if self.grace.defer(flushed) && idle {
-            self.grace.collect(&self.reads, &self.pool);
+            self.grace.collect_some::<F, H>(&self.reads, &self.host, &self.pool);
         }
     }
 }
@@ -347,6 +282,10 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         let mut invalidation = self.invalidate(hvas, why);
         invalidation.apply(idle).settle();
         change(idle);
+        drop(invalidation);
+        if why.frees_tables() {
+            self.collect(idle);
+        }
     }
 }
 

@@ -133,10 +133,18 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, covered), Why::Log);
             change.apply_to(idle, &effects.log).settle();
         }
-        if effects.takes {
+        let takes = effects.takes;
+        if takes {
+            // One grace period for slots and tables.
+            let flushed = vm.grace.take_flushed();
             writer.wait(sets, &vm.reads);
+            vm.grace.bury(flushed);
         }
         writer.map.done(effects);
+        drop(writer);
+        if takes {
+            vm.grace.take_all_apart::<F, H>(&vm.host, &vm.pool);
+        }
         Ok(result)
     }
 

@@ -11,7 +11,7 @@
 //! | [`MmuLock::None`] | its seat | its seat: they meet at the entry, by CAS |
 
 use super::mode::{Mode, Side};
-use super::prim::{RawMutex, RawRwLock};
+use super::prim::{RawMutex, RawMutexFair as _, RawRwLock, RawRwLockFair as _};
 use super::readside::{ReadSide, Seat, Section};
 use lock_api::{RawMutex as _, RawRwLock as _};
 
@@ -40,7 +40,7 @@ pub(crate) struct Gate<'g> {
 }
 
 enum Held<'g> {
-    Section { _section: Section<'g> },
+    Section { section: Section<'g> },
     Mutex(&'g RawMutex),
     Read(&'g RawRwLock),
     Write(&'g RawRwLock),
@@ -66,9 +66,7 @@ impl Lock {
     #[inline(always)]
     pub(crate) fn enter<'g, M: Mode>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Gate<'g> {
         let held = match (self.policy, M::SIDE) {
-            (MmuLock::None, _) | (_, Side::Neither) => {
-                Held::Section { _section: reads.enter_outermost(seat) }
-            }
+            (MmuLock::None, _) | (_, Side::Neither) => Held::Section { section: reads.enter_outermost(seat) },
             (MmuLock::ReadWrite, Side::Read) => {
                 self.rwlock.lock_shared();
                 Held::Read(&self.rwlock)
@@ -83,6 +81,22 @@ impl Lock {
             }
         };
         Gate { held }
+    }
+}
+
+impl Gate<'_> {
+    /// Leaves, lets those in who wait, and enters again in the same mode.
+    #[inline]
+    pub(crate) fn rest(&mut self, reads: &ReadSide) {
+        match &mut self.held {
+            Held::Section { section } => section.rest(reads),
+            // SAFETY: this gate holds that side of that lock, on this thread, and holds it again afterwards.
+            Held::Mutex(lock) => unsafe { lock.bump() },
+            // SAFETY: as above.
+            Held::Read(lock) => unsafe { lock.bump_shared() },
+            // SAFETY: as above.
+            Held::Write(lock) => unsafe { lock.bump_exclusive() },
+        }
     }
 }
 

@@ -1,11 +1,10 @@
-//! One entry: the atomic cell, the word in it, and the four things an absent word can be.
+//! One entry: the atomic cell, the word in it, and what an absent word can be.
 //!
-//! The walker sees **table | leaf | hole | frozen | retired** and no other case.
+//! The walker sees **table | leaf | hole | frozen** and no other case.
 //!
 //! * A **hole** carries the [`Version`] of the last invalidation that covered it. Installing is a CAS from the
 //!   very hole that was read, allowed only where the version is not newer than the fault's stamp.
 //! * A **frozen** entry belongs to one thread for a moment: others fault and come back.
-//! * A **retired** entry stands in a table that was unhooked: start again from the root.
 //!
 //! ```text
 //! absent word   63 | 62 ........ 46 | 45 ... 41 | 40 ........ 11 | 10 | 9 .. 5 | 4 3 | 2 1 0
@@ -49,15 +48,12 @@ pub enum Kind {
     Hole(Version),
     /// Owned for a moment by the freezer with this mark.
     Frozen(u64),
-    /// In a table that is no longer reachable.
-    Retired,
 }
 
 const FIXED: u64 = 1 << 63 | 0b1_1111 << 41;
 const TAG: u64 = 0b11 << 3;
 const TAG_HOLE: u64 = 0;
 const TAG_FROZEN: u64 = 0b01 << 3;
-const TAG_RETIRED: u64 = 0b10 << 3;
 
 /// Bits that are clear in every absent word: what a format's [`Format::PRESENT`] must lie within.
 pub(crate) const ALWAYS_CLEAR: u64 = 0b111;
@@ -83,9 +79,6 @@ impl Word {
         Self(FIXED | TAG_FROZEN | spread(mark))
     }
 
-    /// An entry of a dead table.
-    pub const RETIRED: Self = Self(FIXED | TAG_RETIRED);
-
     /// Whether this absent word is a hole.
     #[inline(always)]
     pub const fn is_hole(self) -> bool {
@@ -106,8 +99,7 @@ impl Word {
         } else {
             match self.0 & TAG {
                 TAG_HOLE => Kind::Hole(self.version()),
-                TAG_FROZEN => Kind::Frozen(gather(self.0)),
-                _ => Kind::Retired,
+                _ => Kind::Frozen(gather(self.0)),
             }
         }
     }
@@ -139,13 +131,6 @@ impl Entry {
         // ORDER(link): Release publishes a filled table, or a frame's contents, with the link or leaf to it;
         // Acquire, because a lost race is decided on the value found.
         self.0.compare_exchange(old.0, new.0, AcqRel, Acquire).map(drop).map_err(Word)
-    }
-
-    /// Replaces whatever is there and returns it. For dead tables only: a live entry is edited by [`cas`](Self::cas).
-    #[inline]
-    pub(crate) fn retire(&self) -> Word {
-        // ORDER(link): as `cas`; who loads Retired restarts and must not act on anything older.
-        Word(self.0.swap(Word::RETIRED.0, AcqRel))
     }
 
     /// Sets Accessed and Dirty bits if the entry still holds `seen`, as a hardware walker does.
@@ -197,9 +182,8 @@ mod tests {
 
     #[test]
     fn absent_words_are_told_apart_and_point_at_no_memory() {
-        assert_eq!(Word::RETIRED.kind::<Ept4>(Level::K4), Kind::Retired);
         let hole = Word::hole(Version(0));
-        assert!(hole.is_hole() && !Word::RETIRED.is_hole() && !Word::frozen(0).is_hole());
+        assert!(hole.is_hole() && !Word::frozen(0).is_hole());
         assert!(hole.0 & 0x000f_ffff_ffff_f000 >= 62 << 40, "above 62 TiB");
         assert_eq!(Word::hole(Version((1 << 52) - 1)).0 & (1 << 10 | 0b111), 0);
     }

@@ -8,6 +8,7 @@
 //! | [`entry`] | the atomic cell; holes that carry versions; frozen; retired |
 //! | [`walk`] | an open walk, in one of three modes |
 //! | `radix`, `cursor` | the way down, and the way along a range |
+//! | `steps` | an open walk along a range, which rests now and then |
 //! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
 //! | [`Map`] | a table on its own, for a primary MMU |
 
@@ -20,6 +21,7 @@ pub mod memory;
 pub(crate) mod pool;
 pub(crate) mod radix;
 pub(crate) mod retire;
+pub(crate) mod steps;
 pub mod walk;
 
 pub use entry::{Entry, Kind, Version, Word};

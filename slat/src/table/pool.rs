@@ -53,18 +53,20 @@ impl Pool {
         Self { free: Mutex::new(Free::default()), out: AtomicU64::new(0) }
     }
 
-    /// Fills `cache` up to `want` pages. May sleep in the host.
+    /// Fills `cache` up to `want` pages. Where none is free, `reuse` may free one; else the host is asked, which may
+    /// sleep.
     pub(crate) fn top_up<M: TableMemory>(
         &self,
         memory: &M,
         cache: &mut Cache,
         want: usize,
+        reuse: impl Fn() -> bool,
     ) -> Result<(), NoMemory> {
         while cache.list.len() < want {
             if let Some(node) = self.free.lock().list.pop() {
                 self.out.fetch_add(1, Relaxed);
                 cache.list.push(node);
-            } else {
+            } else if !reuse() {
                 self.grow(memory)?;
             }
         }
@@ -98,6 +100,16 @@ impl Pool {
     /// Pages that the host lent, notes included.
     pub(crate) fn lent(&self) -> u64 {
         (self.free.lock().chunks.len() * CHUNK_PAGES) as u64
+    }
+
+    /// Pages that are free.
+    pub(crate) fn free(&self) -> u64 {
+        self.free.lock().list.len() as u64
+    }
+
+    /// Pages that were made of what the host lent.
+    pub(crate) fn allocated(&self) -> u64 {
+        (self.free.lock().chunks.len() * (CHUNK_PAGES - 1)) as u64
     }
 
     /// Gives every chunk back to the host.
