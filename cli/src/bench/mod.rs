@@ -26,7 +26,7 @@ pub enum Bench {
     FaultFloor(FaultFloor),
     /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
     MemslotPerf(MemslotPerf),
-    /// What it takes to zap 1 to 64 GiB, leaf by leaf or by unhooking tables, and what faults elsewhere feel of it
+    /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
     Zap(Zap),
 }
 

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Instant;
 
 /// What the zapper is doing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Phase(AtomicU8);
 
-/// The table is filled; nothing is measured yet.
-pub const BEFORE: u8 = 0;
+/// The others warm up; nothing is measured.
+const BEFORE: u8 = 0;
 /// The zap is being made.
 pub const ZAP: u8 = 1;
 /// Nothing is zapped, for as long as the zap took.
@@ -27,6 +27,11 @@ pub const CONTROL: u8 = 2;
 pub const OVER: u8 = 3;
 
 impl Phase {
+    /// Nothing is measured yet.
+    pub fn before() -> Self {
+        Self(AtomicU8::new(BEFORE))
+    }
+
     /// Enters the next phase. It guards nothing: an operation beside the change may count for either side.
     pub fn enter(&self, phase: u8) {
         self.0.store(phase, Relaxed);
@@ -173,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_operation_counts_for_every_phase_that_it_overlaps() {
-        let phase = Phase::default();
+        let phase = Phase::before();
         let seen = watch(&phase, Clockwork(&phase, BEFORE));
         // Before to zap, zap to control, control to over.
         assert_eq!((seen.beside.len(), seen.control.len(), seen.good), (2, 2, [2, 3]));
@@ -195,7 +200,7 @@ mod tests {
 
     #[test]
     fn an_operation_that_outlasts_the_zap_counts() {
-        let phase = Phase::default();
+        let phase = Phase::before();
         let seen = watch(&phase, Stalled(&phase));
         assert_eq!((seen.beside.len(), seen.control.len()), (1, 1));
     }

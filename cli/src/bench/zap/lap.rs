@@ -22,6 +22,8 @@ pub enum Way {
     LeafByLeaf,
     /// Whole tables, by one entry each.
     Unhook,
+    /// A new root for the VM: everything else goes too.
+    All,
 }
 
 /// One way, under one policy.
@@ -31,22 +33,28 @@ pub struct Entrant {
     pub lock: MmuLock,
 }
 
-/// How long the parts of a zap took.
-#[derive(Clone, Copy, Debug, Default)]
-struct Times {
-    walk: Duration,
-    flush: Duration,
-    collect: Duration,
+/// How long a zap took, all accounting included.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    pub total: Duration,
+    /// Its parts, where they can be told apart from outside.
+    pub parts: Option<Parts>,
+}
+
+/// See [`Times`].
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    /// Until no walk finds the range.
+    pub walk: Duration,
+    /// Until no TLB holds it.
+    pub flush: Duration,
+    /// Until every table page has come back and every leaf is booked.
+    pub collect: Duration,
 }
 
 /// What one sample of an entrant gives.
 pub struct Sample {
-    /// Microseconds until nothing can be reached any more, by anybody's walk …
-    pub walk: f64,
-    /// … until no TLB holds it …
-    pub flush: f64,
-    /// … and until every table page and leaf is accounted for.
-    pub collect: f64,
+    pub times: Times,
     /// Faults beside it, and with no zap for as long.
     pub faults: Seen,
     /// Waits for the zapper, and for nobody.
@@ -78,38 +86,46 @@ pub struct Tally {
 }
 
 impl Way {
-    pub const ALL: [Self; 2] = [Self::LeafByLeaf, Self::Unhook];
+    pub const ALL: [Self; 3] = [Self::LeafByLeaf, Self::Unhook, Self::All];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::LeafByLeaf => "leaf by leaf",
             Self::Unhook => "unhook",
+            Self::All => "zap all",
         }
     }
 
-    fn zap(self, vm: &Machine, ground: &Ground, idle: &mut Idle) -> Times {
-        let mut watch = Stopwatch(Instant::now());
+    /// Table pages that it gives back, of a range that is all that is mapped.
+    fn frees(self, ground: &Ground) -> u64 {
+        match self {
+            Self::LeafByLeaf => 0,
+            Self::Unhook => ground.tables(),
+            // The table of 512 GiB goes too, and one root for another.
+            Self::All => ground.tables() + 1,
+        }
+    }
+
+    fn zap(self, vm: &Machine, ground: &Ground, idle: &mut Idle) -> Result<Times, Error> {
+        let start = Instant::now();
         let why = match self {
             Self::LeafByLeaf => Why::Clear,
             Self::Unhook => Why::Unmap,
+            Self::All => {
+                vm.zap_all(idle).map_err(|error| Error::Machine(error.to_string()))?;
+                return Ok(Times { total: start.elapsed(), parts: None });
+            }
         };
         let mut change = vm.invalidate(ground.hvas(), why);
         let debt = change.apply(idle);
-        let walk = watch.lap();
+        let walked = start.elapsed();
         debt.settle();
         drop(change);
-        let flush = watch.lap();
+        let flushed = start.elapsed();
         vm.collect(idle);
-        Times { walk, flush, collect: watch.lap() }
-    }
-}
-
-struct Stopwatch(Instant);
-
-impl Stopwatch {
-    fn lap(&mut self) -> Duration {
-        let now = Instant::now();
-        now.duration_since(std::mem::replace(&mut self.0, now))
+        let total = start.elapsed();
+        let parts = Parts { walk: walked, flush: flushed - walked, collect: total - flushed };
+        Ok(Times { total, parts: Some(parts) })
     }
 }
 
@@ -134,18 +150,9 @@ impl Entrant {
         let mut tally = Tally::default();
         let beside_vcpus = self.lap(ground, Onlookers::Vcpus, &mut tally)?;
         let beside_probe = self.lap(ground, Onlookers::Probe, &mut tally)?;
-        let us = |time: Duration| time.as_secs_f64() * 1e6;
         let Lap { times, seen: faults, flushes, .. } = beside_vcpus;
-        Ok(Sample {
-            walk: us(times.walk),
-            flush: us(times.flush),
-            collect: us(times.collect),
-            faults,
-            waits: beside_probe.seen,
-            flushes: flushes as f64,
-            freed: beside_probe.freed as f64,
-            tally,
-        })
+        let Lap { seen: waits, freed, .. } = beside_probe;
+        Ok(Sample { times, faults, waits, flushes: flushes as f64, freed: freed as f64, tally })
     }
 
     fn lap(self, ground: &Ground, who: Onlookers, tally: &mut Tally) -> Result<Lap, Error> {
@@ -155,7 +162,7 @@ impl Entrant {
         tally.filled.add(filled.leaves[0], ground.mapped());
 
         let threads = if who == Onlookers::Probe { 1 } else { ground.vcpus };
-        let (line, phase) = (&Line::new(usize::from(threads) + 1), &Phase::default());
+        let (line, phase) = (&Line::new(usize::from(threads) + 1), &Phase::before());
         let (times, seen) = thread::scope(|scope| {
             let onlooker = |nth| {
                 scope.spawn(move || {
@@ -175,9 +182,11 @@ impl Entrant {
             });
             let times = zapper.join().expect("the zapper panicked");
             let mut seen = Seen::default();
-            onlookers.into_iter().for_each(|one| seen.add(&one.join().expect("an onlooker panicked")));
-            (times, seen)
-        });
+            for one in onlookers {
+                seen.add(&one.join().expect("an onlooker panicked"));
+            }
+            times.map(|times| (times, seen))
+        })?;
 
         let after = vm.stats();
         let (left, others) = (leaves(vm, &mut idle, ground.gfns()), leaves(vm, &mut idle, everywhere_else()));
@@ -187,25 +196,29 @@ impl Entrant {
         match who {
             Onlookers::Vcpus => {
                 tally.faults.add(seen.good[0], seen.good[1]);
-                tally.kept.add(others, seen.good[0]);
+                if self.way != Way::All {
+                    tally.kept.add(others, seen.good[0]);
+                }
             }
             Onlookers::Probe => {
                 tally.probes.add(seen.good[0], seen.good[1]);
-                tally.freed.add(freed, if self.way == Way::Unhook { ground.tables() } else { 0 });
+                tally.freed.add(freed, self.way.frees(ground));
             }
         }
         Ok(Lap { times, seen, flushes: after.flushes.paid - filled.flushes.paid, freed })
     }
 
     /// The zapper's part, after the others have warmed up: the zap, and as long without one.
-    fn zap(self, vm: &Machine, ground: &Ground, phase: &Phase) -> Times {
+    fn zap(self, vm: &Machine, ground: &Ground, phase: &Phase) -> Result<Times, Error> {
         const WARM_UP: Duration = Duration::from_millis(2);
         let mut idle = Idle::take().expect("a thread of its own");
         spin_for(WARM_UP);
         phase.enter(ZAP);
         let times = self.way.zap(vm, ground, &mut idle);
         phase.enter(CONTROL);
-        spin_for(times.walk + times.flush + times.collect);
+        if let Ok(times) = &times {
+            spin_for(times.total);
+        }
         phase.enter(OVER);
         times
     }
@@ -254,6 +267,8 @@ impl Tally {
             (&mut self.probes, probes),
             (&mut self.freed, freed),
         ];
-        pairs.into_iter().for_each(|(all, one)| all.add(one[0], one[1]));
+        for (all, one) in pairs {
+            all.add(one[0], one[1]);
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ground.rs   the range, dense or sparse, and what lies beside it
-//! lap.rs      fill, zap, count: leaf by leaf, or by unhooking whole tables
+//! lap.rs      fill, zap, count: leaf by leaf, by unhooking whole tables, or by a new root
 //! beside.rs   vCPUs that go on faulting, and a probe that waits for the zapper's section or lock
 //! rows.rs     the report
 //! ```
