@@ -6,6 +6,7 @@
 mod arithmetic;
 mod fault_floor;
 mod harness;
+mod invalidate;
 mod machine;
 mod memslot_perf;
 mod report;
@@ -13,6 +14,7 @@ mod tables;
 mod zap;
 
 pub use fault_floor::FaultFloor;
+pub use invalidate::Invalidate;
 pub use memslot_perf::MemslotPerf;
 pub use zap::Zap;
 
@@ -24,6 +26,8 @@ use std::process::ExitCode;
 pub enum Bench {
     /// What one 4K fault costs: the bare walk and CAS, slat's MMU lock policies, and other crates' mappers
     FaultFloor(FaultFloor),
+    /// What a thread that invalidates pages back to back costs the faults beside it, under each MMU lock policy
+    Invalidate(Invalidate),
     /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
     MemslotPerf(MemslotPerf),
     /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
@@ -35,6 +39,7 @@ impl Bench {
     pub fn run(&self) -> Result<ExitCode, Error> {
         match self {
             Self::FaultFloor(bench) => bench.run(),
+            Self::Invalidate(bench) => bench.run(),
             Self::MemslotPerf(bench) => bench.run(),
             Self::Zap(bench) => bench.run(),
         }

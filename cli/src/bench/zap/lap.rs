@@ -118,14 +118,18 @@ impl Way {
         };
         let mut change = vm.invalidate(ground.hvas(), why);
         let debt = change.apply(idle);
-        let walked = start.elapsed();
+        let walked = Instant::now();
         debt.settle();
         drop(change);
-        let flushed = start.elapsed();
+        let flushed = Instant::now();
         vm.collect(idle);
-        let total = start.elapsed();
-        let parts = Parts { walk: walked, flush: flushed - walked, collect: total - flushed };
-        Ok(Times { total, parts: Some(parts) })
+        let collected = Instant::now();
+        let parts = Parts {
+            walk: walked.duration_since(start),
+            flush: flushed.duration_since(walked),
+            collect: collected.duration_since(flushed),
+        };
+        Ok(Times { total: collected.duration_since(start), parts: Some(parts) })
     }
 }
 
