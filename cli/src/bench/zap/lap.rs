@@ -2,7 +2,7 @@
 //!
 //! The zapper is a thread of its own, on the first CPU; the others have the CPUs after it. A lap is made twice for
 //! each sample: beside vCPUs that fault, which gives the times, and beside the probe, which says how long
-//! somebody had to wait for the zapper's section or lock, and where nobody else takes table pages, so that they can
+//! somebody had to wait for the zapper, and where nobody else takes table pages, so that they can
 //! be counted.
 
 use super::super::harness::Line;
@@ -273,6 +273,49 @@ impl Tally {
         ];
         for (all, one) in pairs {
             all.add(one[0], one[1]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ground::Pages;
+    use super::*;
+
+    fn ground(bytes: u64, pages: Pages) -> Ground {
+        Ground { bytes, pages, vcpus: 2 }
+    }
+
+    #[test]
+    fn a_lap_finds_each_page_gone_and_each_table_back() {
+        for pages in [Pages::Dense, Pages::Sparse] {
+            for way in Way::ALL {
+                for lock in [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive] {
+                    let sample = Entrant { way, lock }.sample(&ground(6 << 20, pages)).unwrap();
+                    let Tally { filled, gone, booked, kept, faults, probes, freed } = sample.tally;
+                    for (what, [good, of]) in
+                        [filled, gone, booked, kept, faults, probes, freed].iter().enumerate()
+                    {
+                        assert_eq!(good, of, "{what} of {way:?} under {lock:?}");
+                    }
+                    let mapped = if pages == Pages::Dense { 3 * 512 } else { 3 };
+                    assert_eq!((filled[1], gone[1], booked[1]), (2 * mapped, 2 * mapped, 2));
+                    assert!(probes[1] > 0 || faults[1] > 0, "somebody looked on");
+                    assert_eq!(freed[1], [0, 3, 5][way as usize]);
+                }
+            }
+        }
+    }
+
+    /// Negative control: half of the range is zapped, and the lap's own eyes see the other half.
+    #[test]
+    fn a_zap_that_stops_half_way_is_found_out() {
+        let mut idle = Idle::take().unwrap();
+        let whole = ground(8 << 20, Pages::Dense);
+        for way in [Way::LeafByLeaf, Way::Unhook] {
+            let vm = whole.build(MmuLock::None, &mut idle).unwrap();
+            way.zap(&vm, &ground(4 << 20, Pages::Dense), &mut idle).unwrap();
+            assert_eq!(leaves(&vm, &mut idle, whole.gfns()), 2 * 512, "{way:?}");
         }
     }
 }

@@ -10,9 +10,9 @@
 //! tables come back and every leaf is booked. A total has all three in it. The baselines are the same range leaf by
 //! leaf, and the same zap under one mutex.
 //!
-//! "Longest hold" is the longest that a memslot beside it took to make and delete: that waits for whoever is inside.
-//! On a virtual machine a longest time has the host's scheduling in it; the control beside it, as long with no zap,
-//! says how much.
+//! A probe makes and deletes a memslot elsewhere, again and again: that waits for whoever is inside a section or holds
+//! the lock, and takes dead tables apart that it finds. Its longest wait beside a zap is the longest hold, from outside.
+//! On a virtual machine a longest time has the host's scheduling in it; the control, as long with no zap, says how much.
 
 mod beside;
 mod ground;

@@ -34,8 +34,12 @@ impl Samples<'_> {
         &self.samples[at.expect("every way runs under every policy")]
     }
 
+    fn size(&self) -> String {
+        size::text(self.ground.bytes)
+    }
+
     fn params(&self, baseline: &str) -> Map<String, Value> {
-        params! { "size": size::text(self.ground.bytes), "pages": self.ground.pages.name(), "baseline": baseline }
+        params! { "size": self.size(), "pages": self.ground.pages.name(), "baseline": baseline }
     }
 
     /// All rows of this ground.
@@ -72,7 +76,7 @@ impl Samples<'_> {
             ("walk", |sample| sample.times.parts.map(|parts| us(parts.walk))),
             ("flush", |sample| sample.times.parts.map(|parts| us(parts.flush))),
             ("collect", |sample| sample.times.parts.map(|parts| us(parts.collect))),
-            ("longest hold", |sample| Some(sample.waits.beside.max() as f64 / 1000.0)),
+            ("longest wait of a memslot", |sample| Some(sample.waits.beside.max() as f64 / 1000.0)),
         ];
         let mut rows = Vec::new();
         for way in Way::ALL {
@@ -102,7 +106,9 @@ impl Samples<'_> {
             ));
             let [nobody, zapper]: [Pick; 2] = [|sample| &sample.waits.control, |sample| &sample.waits.beside];
             let hold = [(samples, nobody), (samples, zapper)];
-            rows.extend(latencies(&format!("memslot beside {}", way.name()), &params, hold).pop());
+            rows.extend(
+                latencies(&format!("memslot made and deleted beside {}", way.name()), &params, hold).pop(),
+            );
         }
         rows
     }
@@ -127,7 +133,8 @@ impl Samples<'_> {
             for (name, count) in counts {
                 let name = format!("{}: {name}", way.name());
                 let count = series(self.of(way, MmuLock::None), count);
-                rows.push(Row::alone(&name, self.params("none"), "count", &count));
+                let params = params! { "size": self.size(), "pages": self.ground.pages.name() };
+                rows.push(Row::alone(&name, params, "count", &count));
             }
         }
         rows
@@ -152,11 +159,7 @@ impl Samples<'_> {
         let check = |what: &str, [good, of]: [u64; 2]| Check {
             name: format!("{policy}, {}: {what}", who.way.name()),
             ok: good == of,
-            detail: format!(
-                "{good} of {of} at {}, {}",
-                size::text(self.ground.bytes),
-                self.ground.pages.name()
-            ),
+            detail: format!("{good} of {of} at {}, {}", self.size(), self.ground.pages.name()),
         };
         let mut checks = vec![
             check("the range was mapped before", filled),
