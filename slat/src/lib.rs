@@ -44,6 +44,7 @@
 //! | [`slots`] | gfn → hva, as snapshots (seed 001) |
 //! | [`fault`] | the pipeline of a fault (seed 003) |
 //! | [`table`] | formats, entries, walks, and how a table page dies (seed 003) |
+//! | [`huge`] | the same memory in larger and smaller pages (seed 003) |
 //! | [`tlb`] | the flush that an edit owes, and who pays |
 //! | `dirty` | which pages have been written (seed 003) |
 //! | [`notify`] | the primary MMU says why a range changes (seeds 002, 004) |
@@ -60,6 +61,7 @@ pub mod addr;
 mod dirty;
 pub mod fault;
 pub mod host;
+pub mod huge;
 pub mod notify;
 pub mod slots;
 mod space;

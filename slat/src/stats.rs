@@ -7,6 +7,7 @@ use crate::sync::mode::Lockless;
 use crate::sync::prim::Relaxed;
 use crate::sync::tally::Count;
 use crate::table::format::Format;
+use crate::table::memory::ENTRIES;
 use crate::table::retire::count_tables;
 use crate::table::walk::Walk;
 use crate::vm::Vm;
@@ -22,6 +23,10 @@ pub struct Stats {
     pub spurious_faults: u64,
     /// Faults on no memslot, or writes to a read-only one.
     pub mmio_faults: u64,
+    /// Leaves of 2 MiB and of 1 GiB split in place; tables replaced by leaves of that size.
+    pub splits: [u64; 2],
+    /// See [`splits`](Self::splits).
+    pub recovered: [u64; 2],
     /// Attempts made again because something moved.
     pub retries: u64,
     /// Leaves mapped now: of 4 KiB, 2 MiB, 1 GiB. Those that went with whole tables are counted off when the tables are
@@ -77,15 +82,25 @@ impl<F: Format, H: Host> Vm<F, H> {
         let mut installed = [Count::Installed4K, Count::Installed2M, Count::Installed1G].map(total);
         installed[0] += self.reads.total_mapped();
         let removed = [Count::Removed4K, Count::Removed2M, Count::Removed1G].map(total);
+        let splits = [Count::Split2M, Count::Split1G].map(total);
+        let recovered = [Count::Recovered2M, Count::Recovered1G].map(total);
+        let came = [
+            installed[0] + ENTRIES as u64 * splits[0],
+            installed[1] + ENTRIES as u64 * splits[1] + recovered[0],
+            installed[2] + recovered[1],
+        ];
+        let went = [removed[0], removed[1] + splits[0], removed[2] + splits[1]];
         Stats {
             mapped_faults: installed.iter().sum(),
+            splits,
+            recovered,
             permission_faults: total(Count::Permission),
             spurious_faults: total(Count::Spurious),
             mmio_faults: total(Count::Mmio),
             retries: total(Count::Retry),
             leaves: core::array::from_fn(|size| {
                 let died = self.grace.leaves(Level(size as u8 + 1));
-                installed[size].saturating_sub(removed[size] + died)
+                came[size].saturating_sub(went[size] + died)
             }),
             flushes: Flushes {
                 requested: self.tlb.requested.load(Relaxed),

@@ -33,6 +33,7 @@ const OTHER_SEATS: usize = 64;
 pub(crate) struct Policy {
     pub(crate) vcpus: u32,
     pub(crate) max_page: Level,
+    pub(crate) nx_huge_pages: bool,
 }
 
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
@@ -81,6 +82,13 @@ impl<F: Format, H: Host> Builder<F, H> {
     /// The largest page to map; 1 GiB unless said otherwise. The host decides within this.
     pub fn max_page(mut self, level: Level) -> Self {
         self.policy.max_page = level.clamp(Level::K4, Level::G1);
+        self
+    }
+
+    /// Whether large pages do not execute, as some processors need it to be safe from their guests: a fetch splits its
+    /// page down to 4 KiB ([`huge`](crate::huge)). Off unless said otherwise.
+    pub fn nx_huge_pages(mut self, on: bool) -> Self {
+        self.policy.nx_huge_pages = on;
         self
     }
 
@@ -147,7 +155,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         Builder {
             host,
             _format: PhantomData,
-            policy: Policy { vcpus: 1, max_page: Level::G1 },
+            policy: Policy { vcpus: 1, max_page: Level::G1, nx_huge_pages: false },
             limits: Limits { frames: 1 << F::FRAME_BITS, ..Limits::default() },
             spaces: 1,
             lock: MmuLock::None,

@@ -23,7 +23,7 @@ pub(crate) mod memo;
 mod present;
 mod quick;
 
-use crate::addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+use crate::addr::{Gfn, Gpa, Hva, Level, PAGE_SIZE, Pfn, Span};
 use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::{Stamp, Unconfirmed};
 use crate::slots::Slot;
@@ -31,7 +31,7 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Patience;
 use crate::sync::tally::Count;
-use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
 use crate::table::walk::Walk;
@@ -163,7 +163,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
         if F::is_present(at.word) {
-            return Ok(self.present(&walk, at, fault));
+            return Ok(self.present(&walk, at, fault)?);
         }
         let stamp = vm.active.stamp();
         let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, Some(at)) else { return Ok(mmio(self)) };
@@ -240,28 +240,34 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// The largest page that may map `gfn`: the host's, cut to what policy, format and slot allow.
     #[inline(always)]
-    fn page_size(&self, gfn: Gfn, slot: &Slot, page: &HostPage, stamp: Stamp) -> Result<Level, Unconfirmed> {
-        if page.level == Level::K4 { Ok(Level::K4) } else { self.large_page_size(gfn, slot, page, stamp) }
+    fn page_size(
+        &self,
+        fault: Fault,
+        slot: &Slot,
+        page: &HostPage,
+        stamp: Stamp,
+    ) -> Result<Level, Unconfirmed> {
+        // A large page that does not execute is no answer to a fetch.
+        let small = self.policy.nx_huge_pages && fault.access == Access::Fetch;
+        if page.level == Level::K4 || small {
+            Ok(Level::K4)
+        } else {
+            self.large_page_size(fault, slot, page, stamp)
+        }
     }
 
     #[cold]
     fn large_page_size(
         &self,
-        gfn: Gfn,
+        fault: Fault,
         slot: &Slot,
         page: &HostPage,
         stamp: Stamp,
     ) -> Result<Level, Unconfirmed> {
-        if slot.log_dirty {
-            return Ok(Level::K4);
-        }
-        let mut level = page.level.min(self.policy.max_page).min(F::MAX_LEAF);
+        let mut level = page.level;
         while level > Level::K4 {
-            let gfns = Span::sized(gfn.base(level), level.pages());
-            let congruent = (slot.hva.0 >> PAGE_SHIFT ^ slot.gfns.start.0) & (level.pages() - 1) == 0;
-            if congruent && slot.gfns.covers(&gfns) {
+            if let Some((gfns, hvas)) = self.large_page(slot, fault.gpa.gfn(), level) {
                 // Rule 11: no invalidation may be active over any part of it. Where one is, a smaller page does.
-                let hvas = Span::sized(slot.hva_of(gfns.start), level.bytes());
                 match self.active.confirm(stamp, gfns, hvas) {
                     Ok(()) => break,
                     Err(Unconfirmed::Moved) => return Err(Unconfirmed::Moved),
@@ -284,7 +290,7 @@ fn install<'w, F: Format, H: Host>(
     stamp: Stamp,
 ) -> Result<Outcome, NoMemory> {
     let gfn = fault.gpa.gfn();
-    let level = match walk.vm.page_size(gfn, slot, &page, stamp) {
+    let level = match walk.vm.page_size(fault, slot, &page, stamp) {
         Ok(level) => level,
         Err(unconfirmed) => return Ok(unconfirmed.into()),
     };
@@ -298,7 +304,7 @@ fn install<'w, F: Format, H: Host>(
     let writable = page.writable && (!slot.log_dirty || fault.access == Access::Write);
     let leaf = Leaf {
         pfn: Pfn(page.pfn.0 & !(at.level.pages() - 1)),
-        perms: if writable { Perms::RWX } else { Perms::RX },
+        perms: walk.vm.perms(at.level, writable),
         host_writable: page.writable,
         accessed: true,
         dirty: fault.access == Access::Write,

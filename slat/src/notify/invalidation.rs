@@ -20,7 +20,7 @@
 //! No invalidation stops the world, waits for a fault, or makes a fault elsewhere retry
 //! ([`super::active`] has the argument).
 
-use super::active::Ticket;
+use super::active::{Stamp, Ticket};
 use super::plan::{Edit, plan};
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
@@ -31,7 +31,7 @@ use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Shared};
 use crate::sync::tally::Count;
-use crate::table::entry::{Entry, Kind, Word};
+use crate::table::entry::{Entry, FROZEN_TABLE, Kind, Word};
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::walk::Walk;
@@ -84,17 +84,14 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         Word::hole(self.ticket.version())
     }
 
-    /// The debt of one who has unhooked the subtree below `top`, a table of the level given, by itself: all of `gfns`.
-    pub(super) fn owing<'i>(
-        &'i mut self,
-        _idle: &'i mut Idle,
-        gfns: Span<Gfn>,
-        (top, level): (Node, Level),
-    ) -> FlushDebt<'i> {
-        let mut owed = Owed::default();
-        owed.owe(gfns);
-        owed.unlink(top, level);
+    /// What was edited by the caller under this invalidation's number, as the debt that it is.
+    pub(crate) fn owing<'i>(&'i mut self, _idle: &'i mut Idle, owed: Owed) -> FlushDebt<'i> {
         FlushDebt::new(self.vm, owed, Some(&self.ticket))
+    }
+
+    /// As [`confirm`](crate::notify::active::Active::confirm): nobody else is active over any of it, and W still stands.
+    pub(crate) fn confirm_alone(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+        self.ticket.confirm_alone(stamp, gfns, hvas)
     }
 
     fn edit<'i>(&'i self, idle: &'i mut Idle, parts: Option<&[Span<Gfn>]>) -> FlushDebt<'i> {
@@ -131,14 +128,13 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 
     fn edit_frames<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {
         let mut steps = walk.steps(gfns, Level::K4);
-        while let Some(step) = steps.next() {
+        while let Some((walk, step)) = steps.next() {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
             while let Some(new) = self.edit_entry(word, at.level, covers, gfns.covers(&covers), owed) {
                 match at.entry.cas(word, new) {
                     Ok(()) => {
-                        let (level, walk) = (at.level, steps.walk());
-                        book(walk, (word, new), level, covers, owed);
+                        book(walk, (word, new), at.level, covers, owed);
                         break;
                     }
                     Err(found) => word = found,
@@ -219,6 +215,8 @@ fn book<F: Format, H: Host, M: Edits>(
             let top = unsafe { Node::follow(&walk.vm.host, pfn) };
             owed.unlink(top, level.down());
         }
+        // The table that hung there is given back by whoever froze the link (`huge/recover.rs`).
+        Kind::Frozen(FROZEN_TABLE) => owed.owe(covers),
         Kind::Leaf | Kind::Frozen(_) => {
             owed.owe(covers);
             if !F::is_present(new) {

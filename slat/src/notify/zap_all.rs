@@ -19,6 +19,7 @@ use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::table::pool::{Cache, NoMemory};
+use crate::tlb::debt::Owed;
 use crate::vm::Vm;
 
 impl<F: Format, H: Host> Vm<F, H> {
@@ -55,7 +56,10 @@ impl<F: Format, H: Host> Vm<F, H> {
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
             fresh.fill(change.hole());
             let old = space.radix.replace_root(&self.host, fresh);
-            change.owing(idle, everything, (old, Level(F::LEVELS))).settle();
+            let mut owed = Owed::default();
+            owed.owe(everything);
+            owed.unlink(old, Level(F::LEVELS));
+            change.owing(idle, owed).settle();
         }
         self.collect(idle);
         Ok(())

@@ -14,6 +14,12 @@ pub(crate) enum Count {
     Removed4K,
     Removed2M,
     Removed1G,
+    /// Leaves split into smaller ones, by level.
+    Split2M,
+    Split1G,
+    /// Tables replaced by a leaf, by its level.
+    Recovered2M,
+    Recovered1G,
     /// Faults that gave a permission back.
     Permission,
     /// Faults that found nothing wrong any more.
@@ -29,6 +35,14 @@ const COUNTS: usize = Count::Retry as usize + 1;
 impl Count {
     pub(crate) fn installed(level: crate::Level) -> Self {
         [Self::Installed4K, Self::Installed2M, Self::Installed1G][usize::from(level.0) - 1]
+    }
+
+    pub(crate) fn split(level: crate::Level) -> Self {
+        if level == crate::Level::M2 { Self::Split2M } else { Self::Split1G }
+    }
+
+    pub(crate) fn recovered(level: crate::Level) -> Self {
+        if level == crate::Level::M2 { Self::Recovered2M } else { Self::Recovered1G }
     }
 
     pub(crate) fn removed(level: crate::Level) -> Self {

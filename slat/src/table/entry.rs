@@ -50,6 +50,9 @@ pub enum Kind {
     Frozen(u64),
 }
 
+/// The mark of a frozen link; the marks of frozen leaves are less.
+pub(crate) const FROZEN_TABLE: u64 = (1 << Version::BITS) - 1;
+
 const FIXED: u64 = 1 << 63 | 0b1_1111 << 41;
 const TAG: u64 = 0b11 << 3;
 const TAG_HOLE: u64 = 0;
@@ -77,6 +80,11 @@ impl Word {
     #[inline]
     pub const fn frozen(mark: u64) -> Self {
         Self(FIXED | TAG_FROZEN | spread(mark))
+    }
+
+    /// An entry above the lowest level, frozen, that linked a table.
+    pub(crate) const fn frozen_table() -> Self {
+        Self::frozen(FROZEN_TABLE)
     }
 
     /// Whether this absent word is a hole.
@@ -130,7 +138,10 @@ impl Entry {
     pub fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
         // ORDER(link): Release publishes a filled table, or a frame's contents, with the link or leaf to it;
         // Acquire, because a lost race is decided on the value found.
-        self.0.compare_exchange(old.0, new.0, AcqRel, Acquire).map(drop).map_err(Word)
+        let done = self.0.compare_exchange(old.0, new.0, AcqRel, Acquire).map(drop).map_err(Word);
+        #[cfg(test)]
+        super::history::wrote();
+        done
     }
 
     /// Sets Accessed and Dirty bits if the entry still holds `seen`, as a hardware walker does.
@@ -145,6 +156,8 @@ impl Entry {
     pub(crate) fn fill(&self, word: Word) {
         // ORDER(link): Relaxed; the CAS that links the table publishes it.
         self.0.store(word.0, Relaxed);
+        #[cfg(test)]
+        super::history::wrote();
     }
 
     /// Loads with the ordering given, for walks that only count.

@@ -16,6 +16,8 @@ pub(crate) mod cursor;
 pub mod entry;
 pub mod format;
 pub mod formats;
+#[cfg(test)]
+pub(crate) mod history;
 mod map;
 pub mod memory;
 pub(crate) mod pool;

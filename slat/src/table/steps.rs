@@ -35,16 +35,17 @@ impl<'s, 'g, F: Format, H: Host, M: Mode> Steps<'s, 'g, F, H, M> {
         Self { walk, cursor, taken: 0 }
     }
 
-    /// The next entry, or `None` past the end of the range.
+    /// The next entry, and the walk that it belongs to; or `None` past the end of the range.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<Step<'_>> {
+    pub(crate) fn next(&mut self) -> Option<(&Walk<'g, F, H, M>, Step<'_>)> {
         if self.taken >= STRETCH {
             self.rest();
         }
         self.taken += 1;
         // SAFETY: the walk is one section from its opening or last rest, where the cursor began, to the next; a step
         // that borrows `self` ends before that.
-        unsafe { self.cursor.next(&self.walk.vm.host) }
+        let step = unsafe { self.cursor.next(&self.walk.vm.host) };
+        step.map(|step| (&*self.walk, step))
     }
 
     /// The entries after the one visited last, in the same table and in the range; none above the level of pages.
@@ -57,11 +58,6 @@ impl<'s, 'g, F: Format, H: Host, M: Mode> Steps<'s, 'g, F, H, M> {
     pub(crate) fn advance(&mut self, entries: u64) {
         self.taken += entries;
         self.cursor.advance(entries);
-    }
-
-    /// The walk, between two steps.
-    pub(crate) fn walk(&self) -> &Walk<'g, F, H, M> {
-        self.walk
     }
 
     #[cold]

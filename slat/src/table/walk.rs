@@ -133,7 +133,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     /// long walk rests in between: leaves may then be seen as they are after changes that others were seen before.
     pub fn for_each(&mut self, gfns: Span<Gfn>, mut visit: impl FnMut(Mapping)) {
         let mut steps = self.steps(gfns, Level::K4);
-        while let Some(step) = steps.next() {
+        while let Some((_, step)) = steps.next() {
             let (word, level) = (step.at.word, step.at.level);
             if let Kind::Leaf = word.kind::<F>(level) {
                 visit(Mapping { gfns: step.gfns, level, leaf: F::read_leaf(word) });
@@ -155,6 +155,12 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         unsafe { Radix::<F>::link_down(&self.vm.host, cache, gfn, at, level) }
     }
 
+    /// From an entry that links a table to `gfn`'s entry in it.
+    pub(crate) fn step_down<'w>(&'w self, gfn: Gfn, at: At<'w>) -> At<'w> {
+        // SAFETY: as in `descend`.
+        unsafe { Radix::<F>::step_down(&self.vm.host, gfn, at) }
+    }
+
     /// Takes write permission from every leaf in the range; the record that the host allows writes stays, so
     /// the next store gets it back by one CAS ([`fault`](crate::fault)). This is how writes are tracked.
     pub fn write_protect(&mut self, gfns: Span<Gfn>) -> FlushDebt<'_> {
@@ -165,7 +171,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
 
     pub(crate) fn write_protect_into(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
         let mut steps = self.steps(gfns, Level::K4);
-        while let Some(step) = steps.next() {
+        while let Some((_, step)) = steps.next() {
             let at = step.at;
             let mut word = at.word;
             loop {
