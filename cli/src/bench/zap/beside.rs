@@ -79,10 +79,9 @@ pub trait Busy {
 /// Runs until everything is over.
 pub fn watch(phase: &Phase, mut busy: impl Busy) -> Seen {
     let mut seen = Seen::default();
-    let mut began = phase.now();
-    while began != OVER {
+    loop {
         busy.prepare();
-        began = phase.now();
+        let began = phase.now();
         let start = Instant::now();
         let good = busy.act();
         let ns = start.elapsed().as_nanos() as u64;
@@ -96,8 +95,10 @@ pub fn watch(phase: &Phase, mut busy: impl Busy) -> Seen {
         }
         seen.good[0] += u64::from(good);
         seen.good[1] += 1;
+        if ended == OVER {
+            return seen;
+        }
     }
-    seen
 }
 
 /// A vCPU that faults in one fresh page after another, and is in the guest in between.

@@ -76,15 +76,22 @@ impl Ground {
         self.gfns().len() / self.pages.step()
     }
 
-    /// Tables that serve nothing but the range, where it goes down from a table of 512 GiB: those of leaves, and those
-    /// above them.
+    /// Tables that serve nothing but the range: those of leaves, and those above them.
     pub fn tables(&self) -> u64 {
         [Level::M2, Level::G1].map(|level| self.gfns().len() / level.pages()).iter().sum()
     }
 
+    /// All tables below the root, where nothing else is mapped.
+    pub fn all_tables(&self) -> u64 {
+        [Level::M2, Level::G1, Level::G1.up()]
+            .map(|level| self.gfns().len().div_ceil(level.pages()))
+            .iter()
+            .sum()
+    }
+
     /// The VM: its memslots made, the range faulted in.
     pub fn build(&self, lock: MmuLock, idle: &mut Idle) -> Result<Machine, Error> {
-        tables::reserve(self.tables() * PAGE_SIZE * 65 / 64 + FOR_OTHERS);
+        tables::reserve(self.all_tables() * PAGE_SIZE * 65 / 64 + FOR_OTHERS);
         let builder = Vm::<Npt4, _>::builder(Arithmetic).vcpus(u32::from(self.vcpus) + 1).mmu_lock(lock);
         let vm = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
         vm.slots().commit(idle, |tx| {

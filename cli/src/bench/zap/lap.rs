@@ -101,8 +101,8 @@ impl Way {
         match self {
             Self::LeafByLeaf => 0,
             Self::Unhook => ground.tables(),
-            // The table of 512 GiB goes too, and one root for another.
-            Self::All => ground.tables() + 1,
+            // And one root for another.
+            Self::All => ground.all_tables(),
         }
     }
 
