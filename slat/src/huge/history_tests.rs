@@ -5,7 +5,7 @@ use super::recover::recover_along;
 use crate::notify::Why;
 use crate::notify::invalidation::{Invalidation, Range};
 use crate::sync::mode::Shared;
-use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
+use crate::sync::prim::{AtomicBool, AtomicPtr, AtomicU64, Relaxed};
 use crate::table::entry::{Kind, Word};
 use crate::table::format::{Access, Format};
 use crate::table::formats::{Ept4, Npt4};
@@ -105,7 +105,7 @@ fn at_every_write_of_a_split_each_look_up_is_right() {
 fn negative_control_a_split_that_links_before_it_fills() {
     let (writes, bad) = watch_split(|vm: &Vm<Npt4, _>, idle: &mut Idle| {
         let mut cache = Cache::default();
-        vm.top_up_to(&mut cache, 1).unwrap();
+        vm.top_up(idle, &mut cache, 1).unwrap();
         let walk = vm.shared(idle);
         let at: At<'_> = walk.descend(Gfn(0));
         let (node, large) = (cache.take().unwrap(), Npt4::read_leaf(at.word));
@@ -170,7 +170,7 @@ fn a_page_that_moves_at_any_write_of_a_recovery_does_not_come_back() {
 
 /// A host that moves a page while it is being asked, when a recovery trusts its answer.
 fn stale_where_the_host_moves_it_when_asked<const FREEZE: bool>() -> bool {
-    struct Asked(OneMoves, core::sync::atomic::AtomicPtr<Vm<Npt4, Asked>>);
+    struct Asked(OneMoves, AtomicPtr<Vm<Npt4, Asked>>);
     // SAFETY: the defaults keep the contract.
     unsafe impl TableMemory for Asked {}
     impl Host for Asked {
@@ -198,7 +198,7 @@ fn stale_where_the_host_moves_it_when_asked<const FREEZE: bool>() -> bool {
     }
     let mut idle = Idle::take().unwrap();
     let host = OneMoves { moved: AtomicBool::new(false), lookups: AtomicU64::new(0) };
-    let vm = Vm::<Npt4, _>::builder(Asked(host, Default::default())).build().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Asked(host, AtomicPtr::default())).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();

@@ -70,7 +70,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             let Some(goal) = stopped else { break Ok(split) };
             left.start = goal.max(left.start);
             // What there is is used before it is an error that there is no more.
-            if let Err(error) = self.top_up_to(&mut cache, PAGES)
+            if let Err(error) = self.top_up(idle, &mut cache, PAGES)
                 && cache.len() == 0
             {
                 break Err(error);

@@ -51,7 +51,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let everything = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
         let mut spare = Cache::default();
         for space in &self.spaces {
-            self.top_up_to(&mut spare, 1)?;
+            self.top_up(idle, &mut spare, 1)?;
             let Some(fresh) = spare.take() else { return Err(NoMemory) };
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
             fresh.fill(change.hole());

@@ -10,6 +10,7 @@
 //! | `radix`, `cursor` | the way down, and the way along a range |
 //! | `steps` | an open walk along a range, which rests now and then |
 //! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
+//! | `limit` | a budget for them: the coldest go first |
 //! | [`Map`] | a table on its own, for a primary MMU |
 
 pub(crate) mod cursor;
@@ -18,6 +19,7 @@ pub mod format;
 pub mod formats;
 #[cfg(test)]
 pub(crate) mod history;
+pub(crate) mod limit;
 mod map;
 pub mod memory;
 pub(crate) mod pool;
