@@ -79,6 +79,10 @@ pub struct Stats {
     pub mmio_faults: u64,
     /// Attempts made again because something moved.
     pub retries: u64,
+    /// Times that the lock of a baseline policy was not free; none under [`MmuLock::None`].
+    pub lock_waits: u64,
+    /// Nanoseconds that threads waited for it, all together; without `std` there is no clock.
+    pub lock_wait_ns: u64,
     /// Leaves mapped now: of 4 KiB, 2 MiB, 1 GiB.
     pub leaves: [u64; 3],
     /// Edits that owed a flush; shootdowns that paid them; 4 KiB pages they covered.
@@ -285,6 +289,8 @@ impl<F: Format, H: Host> Vm<F, H> {
             spurious_faults: total(Count::Spurious),
             mmio_faults: total(Count::Mmio),
             retries: total(Count::Retry),
+            lock_waits: total(Count::LockWaits),
+            lock_wait_ns: total(Count::LockWaitNs),
             leaves: core::array::from_fn(|size| installed[size].saturating_sub(removed[size])),
             flushes: Flushes {
                 requested: self.tlb.requested.load(Relaxed),

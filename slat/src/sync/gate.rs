@@ -9,10 +9,14 @@
 //! | [`MmuLock::Exclusive`] | the mutex | the mutex |
 //! | [`MmuLock::ReadWrite`] | the lock, reading | the lock, writing |
 //! | [`MmuLock::None`] | its seat | its seat: they meet at the entry, by CAS |
+//!
+//! A lock that is not free at once is waited for by the clock, counted in the waiter's own seat; one that is free costs
+//! nothing more than itself.
 
 use super::mode::{Mode, Side};
 use super::prim::{RawMutex, RawRwLock};
 use super::readside::{ReadSide, Seat, Section};
+use super::tally::Count;
 use lock_api::{RawMutex as _, RawRwLock as _};
 
 /// What guards the second-level tables of a VM. Snapshotted when the VM is built, for its whole life.
@@ -70,20 +74,38 @@ impl Lock {
                 Held::Section { _section: reads.enter_outermost(seat) }
             }
             (MmuLock::ReadWrite, Side::Read) => {
-                self.rwlock.lock_shared();
+                if !self.rwlock.try_lock_shared() {
+                    wait(seat, || self.rwlock.lock_shared());
+                }
                 Held::Read(&self.rwlock)
             }
             (MmuLock::ReadWrite, Side::Write) => {
-                self.rwlock.lock_exclusive();
+                if !self.rwlock.try_lock_exclusive() {
+                    wait(seat, || self.rwlock.lock_exclusive());
+                }
                 Held::Write(&self.rwlock)
             }
             (MmuLock::Exclusive, _) => {
-                self.mutex.lock();
+                // By the trait's name: spin's mutex has a `lock` of its own, whose guard would let go at once.
+                if !lock_api::RawMutex::try_lock(&self.mutex) {
+                    wait(seat, || lock_api::RawMutex::lock(&self.mutex));
+                }
                 Held::Mutex(&self.mutex)
             }
         };
         Gate { held }
     }
+}
+
+/// Takes a lock that was not free.
+#[cold]
+fn wait(seat: &Seat, lock: impl FnOnce()) {
+    seat.tally.add(Count::LockWaits);
+    #[cfg(feature = "std")]
+    let began = std::time::Instant::now();
+    lock();
+    #[cfg(feature = "std")]
+    seat.tally.add_many(Count::LockWaitNs, began.elapsed().as_nanos() as u64);
 }
 
 impl Drop for Gate<'_> {
@@ -99,5 +121,45 @@ impl Drop for Gate<'_> {
             // SAFETY: as above.
             Held::Write(lock) => unsafe { lock.unlock_exclusive() },
         }
+    }
+}
+
+#[cfg(all(test, feature = "std", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::barrier::Barrier;
+    use crate::sync::mode::{Exclusive, Shared};
+    use std::thread;
+
+    /// What a thread that enters in mode `B`, while another is inside in mode `A`, counts: waits and nanoseconds.
+    fn beside<A: Mode, B: Mode>(policy: MmuLock) -> (u64, u64) {
+        let (lock, reads) = (Lock::new(policy), ReadSide::new(2, Barrier::symmetric()));
+        let first = reads.claim(0).unwrap();
+        let waits = || reads.total(Count::LockWaits);
+        thread::scope(|scope| {
+            let inside = lock.enter::<A>(&reads, first.seat());
+            let other = scope.spawn(|| {
+                let seat = reads.claim(1).unwrap();
+                drop(lock.enter::<B>(&reads, seat.seat()));
+            });
+            while waits() == 0 && !other.is_finished() {
+                thread::yield_now();
+            }
+            drop(inside);
+        });
+        (waits(), reads.total(Count::LockWaitNs))
+    }
+
+    #[test]
+    fn only_a_lock_that_is_not_free_is_waited_for() {
+        for (waits, ns) in [
+            beside::<Shared, Shared>(MmuLock::Exclusive),
+            beside::<Shared, Exclusive>(MmuLock::ReadWrite),
+            beside::<Exclusive, Shared>(MmuLock::ReadWrite),
+        ] {
+            assert!(waits == 1 && ns > 0, "{waits} waits, {ns} ns");
+        }
+        assert_eq!(beside::<Shared, Shared>(MmuLock::ReadWrite), (0, 0));
+        assert_eq!(beside::<Shared, Shared>(MmuLock::None), (0, 0));
     }
 }

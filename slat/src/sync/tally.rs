@@ -22,9 +22,13 @@ pub(crate) enum Count {
     Mmio,
     /// Attempts that had to be made again.
     Retry,
+    /// Times that the lock of a baseline policy was waited for …
+    LockWaits,
+    /// … and how long, in nanoseconds, where there is a clock.
+    LockWaitNs,
 }
 
-const COUNTS: usize = Count::Retry as usize + 1;
+const COUNTS: usize = Count::LockWaitNs as usize + 1;
 
 impl Count {
     pub(crate) fn installed(level: crate::Level) -> Self {
@@ -44,8 +48,14 @@ impl Tally {
     /// Adds one. Only the seat's holder calls this, so load and store need not be one operation.
     #[inline(always)]
     pub(crate) fn add(&self, what: Count) {
+        self.add_many(what, 1);
+    }
+
+    /// Adds `count`, as [`add`](Self::add) does.
+    #[inline(always)]
+    pub(crate) fn add_many(&self, what: Count, count: u64) {
         let cell = &self.0[what as usize];
-        cell.store(cell.load(Relaxed).wrapping_add(1), Relaxed);
+        cell.store(cell.load(Relaxed).wrapping_add(count), Relaxed);
     }
 
     pub(crate) fn get(&self, what: Count) -> u64 {
