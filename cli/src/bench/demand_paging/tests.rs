@@ -57,9 +57,9 @@ fn negative_control_a_share_of_waiting_that_is_too_large_is_found() {
     let job = bench(Uffd::None).job().unwrap();
     let mut sample = job.sample(MmuLock::None).unwrap();
     assert_eq!(sample.lock_wait_ns, 0);
-    sample.lock_wait_ns = (sample.fault_ns.mean() * sample.fault_ns.len() as f64 / 50.0) as u64;
+    sample.lock_wait_ns = (sample.fault_ns.mean() * sample.fault_ns.len() as f64 / 40.0) as u64;
     let found = checks("slat", &[sample]).into_iter().find(|check| !check.ok).unwrap();
-    assert!(found.name.contains("waiting for the MMU lock") && found.detail.starts_with("2.0"), "{found:?}");
+    assert!(found.name.contains("waiting for the MMU lock") && found.detail.starts_with("2."), "{found:?}");
 }
 
 #[test]
