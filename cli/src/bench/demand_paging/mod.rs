@@ -160,7 +160,7 @@ impl DemandPaging {
         let pages = job.pages().len() as f64;
         let figures: [Figure<'_>; 7] = [
             ("time", "ms", &|sample| sample.wall_ns / 1e6),
-            ("rate (ratio: slat / baseline)", "M faults/s", &|sample| pages / sample.wall_ns * 1e3),
+            ("rate (ratio: slat / baseline)", "k faults/s", &|sample| pages / sample.wall_ns * 1e6),
             ("waiting for the MMU lock", "% of fault time", &Sample::lock_share),
             ("p50 of a fault", "ns", &|sample| sample.fault_ns.value_at_quantile(0.5) as f64),
             ("p99", "ns", &|sample| sample.fault_ns.value_at_quantile(0.99) as f64),
@@ -174,7 +174,7 @@ impl DemandPaging {
             for ((policy, who), samples) in ENTRANTS.iter().zip(samples).skip(1) {
                 let row = Row::compare(who, params! { "figure": name }, unit, &series(samples), &slat);
                 let ratio = match unit {
-                    "M faults/s" => row.ratio.map(|ratio| 1.0 / ratio),
+                    "k faults/s" => row.ratio.map(|ratio| 1.0 / ratio),
                     "% of fault time" => None,
                     _ => row.ratio,
                 };
