@@ -44,11 +44,13 @@
 //! | [`slots`] | gfn → hva, as snapshots (seed 001) |
 //! | [`fault`] | the pipeline of a fault (seed 003) |
 //! | [`table`] | formats, entries, walks, and how a table page dies (seed 003) |
+//! | [`huge`] | the same memory in larger and smaller pages (seed 003) |
 //! | [`tlb`] | the flush that an edit owes, and who pays |
 //! | `dirty` | which pages have been written (seed 003) |
 //! | [`notify`] | the primary MMU says why a range changes (seeds 002, 004) |
 //! | [`sync`] | the lock order; who may do what, when |
 //! | [`vm`] | the wiring |
+//! | [`stats`] | what a VM has done and holds |
 //! | [`host`] | what is asked of the world |
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
@@ -59,9 +61,11 @@ pub mod addr;
 mod dirty;
 pub mod fault;
 pub mod host;
+pub mod huge;
 pub mod notify;
 pub mod slots;
 mod space;
+pub mod stats;
 pub mod sync;
 pub mod table;
 pub mod tlb;
@@ -73,9 +77,10 @@ pub use fault::{Done, Fault, FaultError};
 pub use host::{Host, HostError, HostPage, VcpuId};
 pub use notify::{Invalidation, SecondaryMmu, Why};
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
+pub use stats::{Flushes, Stats, TablePages};
 pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
 pub use table::{Access, Format, Leaf, Mapping, Perms, TableMemory, Walk};
 pub use tlb::{FlushDebt, Translations};
 pub use vcpu::{InGuest, Vcpu};
-pub use vm::{Builder, Stats, Vm};
+pub use vm::{Builder, Vm};

@@ -1,5 +1,6 @@
 //! A vCPU as the engine sees it: a seat on the read side, spare table pages, and a place in shootdowns.
 
+use crate::addr::Pfn;
 use crate::fault::memo::Memo;
 use crate::host::{Host, VcpuId};
 use crate::slots::SpaceId;
@@ -9,6 +10,7 @@ use crate::sync::idle::Idle;
 use crate::sync::readside::{Borrowed, Seat};
 use crate::table::format::Format;
 use crate::table::pool::Cache;
+use crate::table::radix::RootWord;
 use crate::tlb::shootdown::{Tlb, Translations, VcpuTlb};
 use crate::vm::Vm;
 use core::marker::PhantomData;
@@ -27,6 +29,10 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) cache: Cache,
     pub(crate) memo: Memo,
     pub(crate) entry: Entry,
+    /// Faults are made ahead of the guest.
+    pub(crate) prefetching: bool,
+    /// The root that its caches come from.
+    loaded: Pfn,
 }
 
 /// How the vCPU enters a section.
@@ -56,7 +62,18 @@ impl Entry {
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
         let (space, entry) = (&vm.spaces[0], Entry::of(vm));
-        Self { vm, space, id, seat, cache: Cache::default(), memo: Memo::new(), entry }
+        let loaded = space.radix.root_word().pfn();
+        Self {
+            vm,
+            space,
+            id,
+            seat,
+            cache: Cache::default(),
+            memo: Memo::new(),
+            entry,
+            prefetching: false,
+            loaded,
+        }
     }
 
     /// Its number.
@@ -74,13 +91,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.space.id
     }
 
-    /// Goes over to another address space, whose table begins at [`Vm::root_in`], and forgets all translations of
-    /// the one before. False, and nothing is changed, where the VM was built without it.
-    pub fn switch_to(&mut self, space: SpaceId, cache: &mut impl Translations) -> bool {
+    /// Goes over to another address space, whose root it loads when it enters the guest. False, and nothing is changed,
+    /// where the VM was built without it.
+    pub fn switch_to(&mut self, space: SpaceId) -> bool {
         let Some(found) = self.vm.space(space) else { return false };
         if space != self.space.id {
             (self.space, self.memo) = (found, Memo::new());
-            cache.flush_all();
         }
         true
     }
@@ -94,14 +110,19 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     }
 
     /// Enters the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. What was
-    /// flushed while it was out is forgotten first. In the guest the thread is not idle: it owes answers.
+    /// flushed while it was out is forgotten first, and everything where the root is another one now: load
+    /// [`InGuest::root`]. In the guest the thread is not idle: it owes answers.
     pub fn enter<'a>(&'a mut self, _idle: &'a mut Idle, cache: &mut impl Translations) -> InGuest<'a> {
         let tlb = &self.vm.tlb;
         let (vcpu, seat) = (tlb.vcpu(self.id), self.seat.seat());
         seat.rest();
         tlb.enter(vcpu, cache);
         let before = mem::replace(&mut self.entry, Entry::Away);
-        InGuest { tlb, vcpu, seat, entry: (&mut self.entry, before), _idle: PhantomData }
+        let root = Root { space: self.space.radix.root_word(), loaded: &mut self.loaded };
+        let mut guest =
+            InGuest { tlb, vcpu, seat, root, entry: (&mut self.entry, before), _idle: PhantomData };
+        guest.root.reload(cache);
+        guest
     }
 }
 
@@ -120,12 +141,40 @@ pub struct InGuest<'a> {
     tlb: &'a Tlb,
     vcpu: &'a VcpuTlb,
     seat: &'a Seat,
+    root: Root<'a>,
     /// Where to put back how sections are entered.
     entry: (&'a mut Entry, Entry),
     _idle: PhantomData<&'a mut Idle>,
 }
 
+/// The root that the vCPU uses, beside the one that it should use.
+#[derive(Debug)]
+struct Root<'a> {
+    space: &'a RootWord,
+    loaded: &'a mut Pfn,
+}
+
+impl Root<'_> {
+    /// Loads the space's root, and forgets what came from another one. After the flushes have been carried out: whoever
+    /// replaces a root flushes afterwards, and whoever meets a hole of the fresh root before that flushes too; so
+    /// each answer must look.
+    fn reload(&mut self, cache: &mut impl Translations) {
+        let root = self.space.pfn();
+        if *self.loaded != root {
+            *self.loaded = root;
+            cache.flush_all();
+        }
+    }
+}
+
 impl InGuest<'_> {
+    /// Where the hardware is to walk from: for CR3, EPTP, VTTBR, hgatp. May be another one after each
+    /// [`answer`](Self::answer); then everything cached has been forgotten.
+    #[inline(always)]
+    pub fn root(&self) -> Pfn {
+        *self.root.loaded
+    }
+
     /// Whether somebody waits for this vCPU. A software vCPU asks between accesses; one load of its own line.
     #[inline(always)]
     pub fn kicked(&self) -> bool {
@@ -135,6 +184,7 @@ impl InGuest<'_> {
     /// Forgets what has been flushed, and says so to those who wait; the guest goes on.
     pub fn answer(&mut self, cache: &mut impl Translations) {
         self.tlb.catch_up(self.vcpu, cache);
+        self.root.reload(cache);
     }
 }
 

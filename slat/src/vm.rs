@@ -1,6 +1,6 @@
 //! `Vm` and its builder: the only wiring. Policies are snapshotted here, for the life of the VM.
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::host::{Host, VcpuId};
 use crate::notify::active::Active;
 use crate::notify::invalidation::{Invalidation, Range};
@@ -13,9 +13,9 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::{Lockless, Shared};
 use crate::sync::prim::Relaxed;
 use crate::sync::readside::{Borrowed, ReadSide};
-use crate::sync::tally::Count;
 use crate::table::format::Format;
-use crate::table::pool::{Cache, NoMemory, Pool};
+use crate::table::limit::Clock;
+use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::table::walk::{Mapping, Walk};
 use crate::tlb::FlushDebt;
@@ -34,6 +34,7 @@ const OTHER_SEATS: usize = 64;
 pub(crate) struct Policy {
     pub(crate) vcpus: u32,
     pub(crate) max_page: Level,
+    pub(crate) nx_huge_pages: bool,
 }
 
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
@@ -49,7 +50,8 @@ pub struct Vm<F: Format, H: Host> {
     /// By number; at least one.
     pub(crate) spaces: Box<[Space<F>]>,
     pub(crate) pool: Pool,
-    grace: Grace,
+    pub(crate) grace: Grace,
+    pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
 }
 
@@ -63,55 +65,8 @@ pub struct Builder<F, H> {
     limits: Limits,
     spaces: u8,
     lock: MmuLock,
+    table_budget: u64,
     sabotage: bool,
-}
-
-/// What a VM has done and holds. Sums over all threads, each read at a slightly different moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stats {
-    /// Leaves installed, each for one fault.
-    pub mapped_faults: u64,
-    /// Faults that gave a permission back in place.
-    pub permission_faults: u64,
-    /// Faults that found nothing wrong any more.
-    pub spurious_faults: u64,
-    /// Faults on no memslot, or writes to a read-only one.
-    pub mmio_faults: u64,
-    /// Attempts made again because something moved.
-    pub retries: u64,
-    /// Times that the lock of a baseline policy was not free; none under [`MmuLock::None`].
-    pub lock_waits: u64,
-    /// Nanoseconds that threads waited for it, all together; without `std` there is no clock.
-    pub lock_wait_ns: u64,
-    /// Leaves mapped now: of 4 KiB, 2 MiB, 1 GiB.
-    pub leaves: [u64; 3],
-    /// Edits that owed a flush; shootdowns that paid them; 4 KiB pages they covered.
-    pub flushes: Flushes,
-    /// Bytes of table pages in use: linked, at hand, or waiting for a grace period.
-    pub table_bytes: u64,
-    /// Bytes that the host lent for tables, notes and free pages included.
-    pub lent_bytes: u64,
-    /// Table pages unhooked and flushed, waiting for a grace period.
-    pub tables_waiting: u64,
-}
-
-/// See [`Stats::flushes`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Flushes {
-    /// Edits that took something away.
-    pub requested: u64,
-    /// Shootdowns made.
-    pub paid: u64,
-    /// Frames covered by those edits.
-    pub pages: u64,
-}
-
-impl Stats {
-    /// Bytes of guest memory mapped now.
-    pub fn mapped_bytes(&self) -> u64 {
-        let sizes = [Level::K4, Level::M2, Level::G1].map(Level::bytes);
-        self.leaves.iter().zip(sizes).map(|(count, size)| count * size).sum()
-    }
 }
 
 impl<F: Format, H: Host> Builder<F, H> {
@@ -130,6 +85,13 @@ impl<F: Format, H: Host> Builder<F, H> {
     /// The largest page to map; 1 GiB unless said otherwise. The host decides within this.
     pub fn max_page(mut self, level: Level) -> Self {
         self.policy.max_page = level.clamp(Level::K4, Level::G1);
+        self
+    }
+
+    /// Whether large pages do not execute, as some processors need it to be safe from their guests: a fetch splits its
+    /// page down to 4 KiB ([`huge`](crate::huge)). Off unless said otherwise.
+    pub fn nx_huge_pages(mut self, on: bool) -> Self {
+        self.policy.nx_huge_pages = on;
         self
     }
 
@@ -162,6 +124,13 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
+    /// How many bytes of table pages may be in use; as many as the host gives unless said otherwise. Reaching it takes
+    /// back the coldest tables; see [`Vm::set_table_budget`], which changes it later.
+    pub fn table_budget(mut self, bytes: u64) -> Self {
+        self.table_budget = bytes;
+        self
+    }
+
     /// Negative control: shootdowns pretend. Whatever proves that flushes matter must fail under this.
     #[doc(hidden)]
     pub fn sabotage_flushes(mut self) -> Self {
@@ -171,11 +140,12 @@ impl<F: Format, H: Host> Builder<F, H> {
 
     /// The VM, empty: no memslots, one table page for each address space.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
-        let Self { host, policy, limits, spaces, lock, sabotage, .. } = self;
+        let Self { host, policy, limits, spaces, lock, table_budget, sabotage, .. } = self;
         let barrier = Barrier::detect();
         let pool = Pool::new();
         let spaces: Result<Vec<_>, _> =
             (0..spaces).map(|id| Space::new(SpaceId(id), limits, &host, &pool)).collect();
+        pool.set_budget(table_budget);
         Ok(Vm {
             spaces: spaces?.into_boxed_slice(),
             pool,
@@ -185,6 +155,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             reads: ReadSide::new(policy.vcpus as usize + OTHER_SEATS, barrier),
             active: Active::new(),
             grace: Grace::new(),
+            clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
         })
     }
@@ -196,10 +167,11 @@ impl<F: Format, H: Host> Vm<F, H> {
         Builder {
             host,
             _format: PhantomData,
-            policy: Policy { vcpus: 1, max_page: Level::G1 },
+            policy: Policy { vcpus: 1, max_page: Level::G1, nx_huge_pages: false },
             limits: Limits { frames: 1 << F::FRAME_BITS, ..Limits::default() },
             spaces: 1,
             lock: MmuLock::None,
+            table_budget: u64::MAX,
             sabotage: false,
         }
     }
@@ -228,14 +200,15 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.reads.claim(id.0 as usize).map(|seat| Vcpu::new(self, id, seat))
     }
 
-    /// Where the tables of address space 0 begin: for CR3, EPTP, VTTBR, hgatp, or a walker in software.
+    /// Where the tables of address space 0 begin at this moment. A vCPU loads [`InGuest::root`](crate::InGuest::root),
+    /// which changes when it is told to.
     pub fn root(&self) -> Pfn {
-        self.spaces[0].radix.root.pfn(&self.host)
+        self.spaces[0].radix.root_word().pfn()
     }
 
     /// The same for another address space, if the VM was built with so many.
     pub fn root_in(&self, space: SpaceId) -> Option<Pfn> {
-        Some(self.space(space)?.radix.root.pfn(&self.host))
+        Some(self.space(space)?.radix.root_word().pfn())
     }
 
     /// The host is about to change `hvas`: begins an [`Invalidation`], which see. Faults on the range wait from
@@ -277,36 +250,10 @@ impl<F: Format, H: Host> Vm<F, H> {
         FlushDebt::new(self, owed, None)
     }
 
-    /// What it has done and holds.
-    pub fn stats(&self) -> Stats {
-        let total = |count| self.reads.total(count);
-        let mut installed = [Count::Installed4K, Count::Installed2M, Count::Installed1G].map(total);
-        installed[0] += self.reads.total_mapped();
-        let removed = [Count::Removed4K, Count::Removed2M, Count::Removed1G].map(total);
-        Stats {
-            mapped_faults: installed.iter().sum(),
-            permission_faults: total(Count::Permission),
-            spurious_faults: total(Count::Spurious),
-            mmio_faults: total(Count::Mmio),
-            retries: total(Count::Retry),
-            lock_waits: total(Count::LockWaits),
-            lock_wait_ns: total(Count::LockWaitNs),
-            leaves: core::array::from_fn(|size| installed[size].saturating_sub(removed[size])),
-            flushes: Flushes {
-                requested: self.tlb.requested.load(Relaxed),
-                paid: self.tlb.paid.load(Relaxed),
-                pages: self.tlb.pages.load(Relaxed),
-            },
-            table_bytes: self.pool.in_use() * PAGE_SIZE,
-            lent_bytes: self.pool.lent() * PAGE_SIZE,
-            tables_waiting: self.grace.waiting() as u64,
-        }
-    }
-
-    /// Gives unhooked table pages back to the pool now, after a grace period. It happens by itself when many
-    /// wait or when pages run short.
+    /// Takes unhooked tables apart now, after a grace period: their leaves are counted off, their pages are free. Little
+    /// by little it happens by itself, when many wait or when pages run short. Nobody waits for it.
     pub fn collect(&self, _idle: &mut Idle) {
-        self.grace.collect(&self.reads, &self.pool);
+        self.grace.collect::<F, H>(&self.reads, &self.host, &self.pool);
     }
 
     /// The address space `id`, if the VM was built with so many.
@@ -316,15 +263,6 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
         self.reads.borrow(self.policy.vcpus as usize)
-    }
-
-    /// Fills a vCPU's cache; what waits for a grace period is used before the host is asked for more.
-    #[cold]
-    pub(crate) fn top_up(&self, cache: &mut Cache) -> Result<(), NoMemory> {
-        if self.grace.waiting() > 0 {
-            self.grace.collect(&self.reads, &self.pool);
-        }
-        self.pool.top_up(&self.host, cache, usize::from(F::LEVELS) + 4)
     }
 
     /// Zaps one page so that something else can be mapped: for a host that cannot say without sleeping that it
@@ -343,7 +281,7 @@ impl<F: Format, H: Host> Pay for Vm<F, H> {
         let unlinked = core::mem::take(&mut owed.unlinked);
         let flushed = self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| self.host.kick(vcpu));
         if self.grace.defer(flushed) && idle {
-            self.grace.collect(&self.reads, &self.pool);
+            self.grace.collect_some::<F, H>(&self.reads, &self.host, &self.pool);
         }
     }
 }
@@ -353,6 +291,10 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         let mut invalidation = self.invalidate(hvas, why);
         invalidation.apply(idle).settle();
         change(idle);
+        drop(invalidation);
+        if why.frees_tables() {
+            self.collect(idle);
+        }
     }
 }
 

@@ -125,15 +125,18 @@ fn a_refused_transaction_keeps_the_log() {
 }
 
 #[test]
-fn large_pages_come_back_page_by_page() {
+fn large_pages_are_split_for_the_log_and_come_back_after_it() {
     let (mut idle, vm) = vm(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     vm.host().large.store(true, SeqCst);
     assert_eq!(touch(&mut vcpu, &mut idle, 0, Access::Write), Done::Mapped(Level::M2));
     log(&vm, &mut idle, true);
-    assert_eq!(touch(&mut vcpu, &mut idle, 3, Access::Write), Done::Mapped(Level::K4));
+    assert_eq!(touch(&mut vcpu, &mut idle, 9, Access::Read), Done::Spurious, "it never went away");
+    assert_eq!(touch(&mut vcpu, &mut idle, 3, Access::Write), Done::Fixed);
     assert_eq!(dirty(&vm, &mut idle), Some(vec![3]));
     log(&vm, &mut idle, false);
+    assert_eq!(vm.recover(&mut idle, Span::new(Gfn(0), Gfn(PAGES))), 1);
+    assert_eq!(touch(&mut vcpu, &mut idle, 4, Access::Write), Done::Spurious, "writable again, all of it");
     assert_eq!(touch(&mut vcpu, &mut idle, 600, Access::Write), Done::Mapped(Level::M2));
 }
 

@@ -57,11 +57,14 @@ fn each_space_has_slots_tables_and_generations_of_its_own() {
     let mut tlb = Forgot::default();
     assert_eq!(vcpu.fault(&mut idle, at(40)), Ok(Done::Mapped(Level::K4)));
     assert_eq!(vcpu.fault(&mut idle, at(80)), Ok(Done::Mmio));
-    assert!(vcpu.switch_to(SMM, &mut tlb) && vcpu.switch_to(SMM, &mut tlb));
-    assert_eq!((vcpu.space(), tlb.0), (SMM, 1), "forgets once, when it really changes");
+    assert!(vcpu.switch_to(SMM) && vcpu.switch_to(SMM));
+    for _ in 0..2 {
+        assert_eq!(vcpu.enter(&mut idle, &mut tlb).root(), vm.root_in(SMM).unwrap());
+    }
+    assert_eq!((vcpu.space(), tlb.0), (SMM, 1), "forgets once, when the root really changes");
     assert_eq!(vcpu.fault(&mut idle, at(80)), Ok(Done::Mapped(Level::K4)));
     assert_eq!(vcpu.fault(&mut idle, at(40)), Ok(Done::Mapped(Level::K4)), "not mapped here yet");
-    assert!(!vcpu.switch_to(SpaceId(9), &mut tlb));
+    assert!(!vcpu.switch_to(SpaceId(9)));
 
     let pfn = |mapping: Option<Mapping>| mapping.map(|mapping| mapping.leaf.pfn.0 - (RAM.0 >> PAGE_SHIFT));
     assert_eq!(pfn(vm.translate(&mut idle, Gfn(40))), Some(40));
@@ -85,7 +88,7 @@ fn the_host_takes_a_page_away_from_every_space() {
     for (space, gfn) in [(SpaceId(0), 0), (SMM, 100)] {
         let slots = vm.slots_in(space).unwrap();
         slots.commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(gfn), 8, RAM))).unwrap();
-        vcpu.switch_to(space, &mut Forgot::default());
+        vcpu.switch_to(space);
         for page in 0..8 {
             assert_eq!(vcpu.fault(&mut idle, at(gfn + page)), Ok(Done::Mapped(Level::K4)));
         }

@@ -27,7 +27,6 @@ pub struct Cpu<'vm, F: Format, H: Host> {
     vcpu: Vcpu<'vm, F, H>,
     caches: Caches,
     window: Window,
-    root: Pfn,
     timed: bool,
     /// Time that each fault took, from leaving the guest until it may enter again, in nanoseconds.
     pub fault_ns: Histogram<u64>,
@@ -84,9 +83,8 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     /// # Panics
     /// Never: the histogram's bounds are constants.
     pub fn new(vcpu: Vcpu<'vm, F, H>, window: Window) -> Self {
-        let root = vcpu.vm().root();
         let fault_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds are in order");
-        Self { vcpu, caches: Caches::default(), window, root, timed: true, fault_ns }
+        Self { vcpu, caches: Caches::default(), window, timed: true, fault_ns }
     }
 
     /// The same without a look at the clock for each fault, which takes longer than the fault.
@@ -107,7 +105,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
                     }
                     // From here to the end of the step, what the caches hold may be used.
                     let mut core =
-                        Core { vm, caches: &mut self.caches, window: self.window, root: self.root };
+                        Core { vm, caches: &mut self.caches, window: self.window, root: guest.root() };
                     match program.step(&mut core) {
                         Ok(Step::Next) => {}
                         Ok(Step::Stop) => return Exit::Stopped,
@@ -130,9 +128,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
 
     /// Goes over to another address space of the VM, as on entry to system management mode; false if it has none.
     pub fn switch_to(&mut self, space: SpaceId) -> bool {
-        let Some(root) = self.vcpu.vm().root_in(space) else { return false };
-        self.root = root;
-        self.vcpu.switch_to(space, &mut self.caches)
+        self.vcpu.switch_to(space)
     }
 
     /// Hits and misses of the TLB so far.

@@ -125,9 +125,10 @@ impl Memo {
     ) -> Option<Node> {
         let parent_tag = gfn.0 >> Level::G1.shift();
         if parent_tag != self.parent_tag {
-            let root = (space.radix.root, Level(F::LEVELS));
             // SAFETY: the caller's word.
-            self.parent = unsafe { Radix::<F>::table(&vm.host, root, gfn, Level::M2) }?;
+            let root = unsafe { space.radix.root(&vm.host) };
+            // SAFETY: as above.
+            self.parent = unsafe { Radix::<F>::table(&vm.host, (root, Level(F::LEVELS)), gfn, Level::M2) }?;
             self.parent_tag = parent_tag;
         }
         // SAFETY: the caller's word; the parent is linked, now or since W has not moved.

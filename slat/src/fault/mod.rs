@@ -20,10 +20,11 @@
 //! new stamp: precise, per entry ([`crate::notify`] has the other side).
 
 pub(crate) mod memo;
+mod prefault;
 mod present;
 mod quick;
 
-use crate::addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+use crate::addr::{Gfn, Gpa, Hva, Level, PAGE_SIZE, Pfn, Span};
 use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::{Stamp, Unconfirmed};
 use crate::slots::Slot;
@@ -31,7 +32,7 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Patience;
 use crate::sync::tally::Count;
-use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
 use crate::table::walk::Walk;
@@ -124,7 +125,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let mut waiting = false;
         loop {
             if self.cache.len() < usize::from(F::LEVELS) {
-                self.vm.top_up(&mut self.cache)?;
+                // Not every fault needs a table: an error is one where a page is missed.
+                let _ = self.vm.top_up(idle, &mut self.cache, self.vm.pages_at_hand());
             }
             let outcome = match self.attempt(idle, fault)? {
                 Outcome::Ask => self.ask(idle, fault)?,
@@ -163,7 +165,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
         if F::is_present(at.word) {
-            return Ok(self.present(&walk, at, fault));
+            return Ok(self.present(&walk, at, fault)?);
         }
         let stamp = vm.active.stamp();
         let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, Some(at)) else { return Ok(mmio(self)) };
@@ -177,10 +179,16 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         match vm.host.lookup(hva, fault.access) {
             Some(page) if page.writable || fault.access != Access::Write => {
                 let writable = page.writable && !slot.readonly;
-                Ok(install(&walk, &mut self.cache, at, (fault, &slot, HostPage { writable, ..page }), stamp)?)
+                Ok(install(&walk, self.spare(), at, (fault, &slot, HostPage { writable, ..page }), stamp)?)
             }
             _ => Ok(Outcome::Ask),
         }
+    }
+
+    /// Pages for missing tables, and whether what is mapped is about to be used.
+    #[inline(always)]
+    fn spare(&mut self) -> (&mut Cache, bool) {
+        (&mut self.cache, !self.prefetching)
     }
 
     /// The same with the host asked outside of any section, where it may sleep.
@@ -212,7 +220,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 Outcome::Replace
             });
         }
-        Ok(install(&walk, &mut self.cache, at, (fault, &slot, page), stamp)?)
+        Ok(install(&walk, self.spare(), at, (fault, &slot, page), stamp)?)
     }
 }
 
@@ -232,6 +240,11 @@ fn mmio<F: Format, H: Host>(vcpu: &Vcpu<'_, F, H>) -> Outcome {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
+    /// Table pages that a vCPU fetches at a time: one for each level is enough for a fault.
+    fn pages_at_hand(&self) -> usize {
+        usize::from(F::LEVELS) + if self.pool.has_budget() { 0 } else { 4 }
+    }
+
     /// The second half of a stamp, for one page.
     #[inline(always)]
     pub(crate) fn confirm(&self, stamp: Stamp, gfn: Gfn, hva: Hva) -> Result<(), Unconfirmed> {
@@ -240,28 +253,34 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// The largest page that may map `gfn`: the host's, cut to what policy, format and slot allow.
     #[inline(always)]
-    fn page_size(&self, gfn: Gfn, slot: &Slot, page: &HostPage, stamp: Stamp) -> Result<Level, Unconfirmed> {
-        if page.level == Level::K4 { Ok(Level::K4) } else { self.large_page_size(gfn, slot, page, stamp) }
+    fn page_size(
+        &self,
+        fault: Fault,
+        slot: &Slot,
+        page: &HostPage,
+        stamp: Stamp,
+    ) -> Result<Level, Unconfirmed> {
+        // A large page that does not execute is no answer to a fetch.
+        let small = self.policy.nx_huge_pages && fault.access == Access::Fetch;
+        if page.level == Level::K4 || small {
+            Ok(Level::K4)
+        } else {
+            self.large_page_size(fault, slot, page, stamp)
+        }
     }
 
     #[cold]
     fn large_page_size(
         &self,
-        gfn: Gfn,
+        fault: Fault,
         slot: &Slot,
         page: &HostPage,
         stamp: Stamp,
     ) -> Result<Level, Unconfirmed> {
-        if slot.log_dirty {
-            return Ok(Level::K4);
-        }
-        let mut level = page.level.min(self.policy.max_page).min(F::MAX_LEAF);
+        let mut level = page.level;
         while level > Level::K4 {
-            let gfns = Span::sized(gfn.base(level), level.pages());
-            let congruent = (slot.hva.0 >> PAGE_SHIFT ^ slot.gfns.start.0) & (level.pages() - 1) == 0;
-            if congruent && slot.gfns.covers(&gfns) {
+            if let Some((gfns, hvas)) = self.large_page(slot, fault.gpa.gfn(), level) {
                 // Rule 11: no invalidation may be active over any part of it. Where one is, a smaller page does.
-                let hvas = Span::sized(slot.hva_of(gfns.start), level.bytes());
                 match self.active.confirm(stamp, gfns, hvas) {
                     Ok(()) => break,
                     Err(Unconfirmed::Moved) => return Err(Unconfirmed::Moved),
@@ -278,13 +297,13 @@ impl<F: Format, H: Host> Vm<F, H> {
 #[inline(always)]
 fn install<'w, F: Format, H: Host>(
     walk: &'w Walk<'_, F, H, Shared>,
-    cache: &mut Cache,
+    (cache, young): (&mut Cache, bool),
     mut at: At<'w>,
     (fault, slot, page): (Fault, &Slot, HostPage),
     stamp: Stamp,
 ) -> Result<Outcome, NoMemory> {
     let gfn = fault.gpa.gfn();
-    let level = match walk.vm.page_size(gfn, slot, &page, stamp) {
+    let level = match walk.vm.page_size(fault, slot, &page, stamp) {
         Ok(level) => level,
         Err(unconfirmed) => return Ok(unconfirmed.into()),
     };
@@ -298,9 +317,9 @@ fn install<'w, F: Format, H: Host>(
     let writable = page.writable && (!slot.log_dirty || fault.access == Access::Write);
     let leaf = Leaf {
         pfn: Pfn(page.pfn.0 & !(at.level.pages() - 1)),
-        perms: if writable { Perms::RWX } else { Perms::RX },
+        perms: walk.vm.perms(at.level, writable),
         host_writable: page.writable,
-        accessed: true,
+        accessed: young,
         dirty: fault.access == Access::Write,
     };
     if at.level > level || at.entry.cas(at.word, F::leaf(&leaf, at.level)).is_err() {

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | allows it | any | spurious: the TLB was behind |
 //! | the host allowed writes, W is clear | write | tracked write: give W back by one CAS, no stamp, no host; logged where the slot logs |
+//! | large, and large pages do not execute | fetch | split down to small ones, which do |
 //! | the host had it read-only | write | ask the host; the same page, writable now: upgrade in place (rule 10) |
 //!
 //! The upgrade **freezes first**. Between reading a leaf and writing it back with W, the page may be zapped,
@@ -12,13 +13,14 @@
 //! the stamp that is taken *after* the freeze.
 
 use super::{Done, Fault, Outcome};
-use crate::addr::Span;
+use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
 use crate::sync::mode::Shared;
 use crate::sync::prim::{SeqCst, fence};
 use crate::sync::tally::Count;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
+use crate::table::pool::NoMemory;
 use crate::table::radix::At;
 use crate::table::walk::Walk;
 use crate::vcpu::Vcpu;
@@ -26,23 +28,52 @@ use crate::vcpu::Vcpu;
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// See the module's header.
     #[cold]
-    pub(super) fn present(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
+    pub(super) fn present<'w>(
+        &mut self,
+        walk: &'w Walk<'_, F, H, Shared>,
+        at: At<'w>,
+        fault: Fault,
+    ) -> Result<Outcome, NoMemory> {
         if F::read_leaf(at.word).perms.allows(fault.access) {
             walk.seat.tally.add(Count::Spurious);
-            return Outcome::Done(Done::Spurious);
+            return Ok(Outcome::Done(Done::Spurious));
+        }
+        if fault.access == Access::Fetch && at.level > Level::K4 && walk.vm.policy.nx_huge_pages {
+            return self.split_to_execute(walk, at, fault.gpa.gfn());
         }
         if fault.access != Access::Write {
             // Every leaf of ours allows loads and fetches; only the host can say why this one does not.
-            return Outcome::Ask;
+            return Ok(Outcome::Ask);
         }
         if F::host_writable(at.word) {
             let given = Word(F::set_writable(at.word, true).0 | F::touch(Access::Write));
-            return match at.entry.cas(at.word, given) {
+            return Ok(match at.entry.cas(at.word, given) {
                 Ok(()) => fixed(walk, fault),
                 Err(_) => Outcome::Retry,
+            });
+        }
+        Ok(self.upgrade(walk, at, fault))
+    }
+
+    /// Large pages do not execute here; small ones do.
+    fn split_to_execute<'w>(
+        &mut self,
+        walk: &'w Walk<'_, F, H, Shared>,
+        mut at: At<'w>,
+        gfn: Gfn,
+    ) -> Result<Outcome, NoMemory> {
+        while at.level > Level::K4 {
+            if !F::is_present(at.word) {
+                return Ok(Outcome::Retry);
+            }
+            at = if F::is_table(at.word, at.level) {
+                walk.step_down(gfn, at)
+            } else {
+                walk.split_leaf(&mut self.cache, gfn, at)?
             };
         }
-        self.upgrade(walk, at, fault)
+        walk.seat.tally.add(Count::Permission);
+        Ok(Outcome::Done(Done::Fixed))
     }
 
     fn upgrade(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
@@ -83,7 +114,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         match vm.host.lookup(slot.hva_of(gfn), Access::Write) {
             Some(HostPage { pfn, level, writable: true }) if pfn == mine && level >= at.level => {
                 let mut leaf = F::read_leaf(at.word);
-                leaf.perms = leaf.perms.with(crate::Perms::WRITE);
+                leaf.perms = vm.perms(at.level, true);
                 (leaf.host_writable, leaf.accessed, leaf.dirty) = (true, true, true);
                 (F::leaf(&leaf, at.level), Outcome::Done(Done::Fixed))
             }

@@ -123,7 +123,7 @@ impl Active {
     /// Rule 2, second half: after the memslot is known, before the host is asked.
     #[inline(always)]
     pub(crate) fn confirm(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> Result<(), Unconfirmed> {
-        if !stamp.is_quiet() && self.covered(gfns, hvas) {
+        if !stamp.is_quiet() && self.covered(gfns, hvas, None) {
             return Err(Unconfirmed::Covered);
         }
         // ORDER(stamp): Acquire loads before this one stay before it (the memslot's root, the slots of the
@@ -132,13 +132,15 @@ impl Active {
     }
 
     #[cold]
-    fn covered(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
-        self.slots.iter().any(|slot| {
-            // ORDER(active): Acquire pairs with the Release in `begin`: an active slot's ranges are whole. Ranges
-            // torn by the slot's next user do no harm: that one has moved W, and the fault will see it.
-            slot.state.load(Acquire) & ACTIVE != 0
-                && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
-        })
+    fn covered(&self, gfns: Span<Gfn>, hvas: Span<Hva>, but: Option<&Slot>) -> bool {
+        self.slots.iter().filter(|slot| !but.is_some_and(|but| core::ptr::eq(&raw const slot.0, but))).any(
+            |slot| {
+                // ORDER(active): Acquire pairs with the Release in `begin`: an active slot's ranges are whole. Ranges
+                // torn by the slot's next user do no harm: that one has moved W, and the fault will see it.
+                slot.state.load(Acquire) & ACTIVE != 0
+                    && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
+            },
+        )
     }
 
     /// Rule 1: publishes the ranges, then the number. Waits while all slots are in use.
@@ -199,6 +201,12 @@ impl Ticket<'_> {
                 return;
             }
         }
+    }
+
+    /// [`Active::confirm`] for the invalidator itself: whether nobody else is active over any of it, and W still stands.
+    pub(crate) fn confirm_alone(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+        // ORDER(stamp): as in `confirm`.
+        !self.active.covered(gfns, hvas, Some(self.slot)) && self.active.word.0.load(Acquire) == stamp.w
     }
 
     /// Rule 11: nothing is zapped outside of what is published. A leaf that reaches out of the range is published

@@ -20,17 +20,17 @@
 //! No invalidation stops the world, waits for a fault, or makes a fault elsewhere retry
 //! ([`super::active`] has the argument).
 
-use super::active::Ticket;
+use super::active::{Stamp, Ticket};
 use super::plan::{Edit, plan};
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::Host;
 use crate::slots::SpaceId;
-use crate::sync::gate::MmuLock;
+use crate::slots::publish::{Parts, Place};
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Exclusive, Shared};
+use crate::sync::mode::{Edits, Exclusive};
 use crate::sync::tally::Count;
-use crate::table::entry::{Entry, Kind, Word};
+use crate::table::entry::{Entry, FROZEN_TABLE, Kind, Word};
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::walk::Walk;
@@ -78,62 +78,71 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         self.edit(idle, Some(parts))
     }
 
+    /// What it leaves behind where nothing is mapped any more.
+    pub(super) fn hole(&self) -> Word {
+        Word::hole(self.ticket.version())
+    }
+
+    /// What was edited by the caller under this invalidation's number, as the debt that it is.
+    pub(crate) fn owing<'i>(&'i mut self, _idle: &'i mut Idle, owed: Owed) -> FlushDebt<'i> {
+        FlushDebt::new(self.vm, owed, Some(&self.ticket))
+    }
+
+    /// As [`confirm`](crate::notify::active::Active::confirm): nobody else is active over any of it, and W still stands.
+    pub(crate) fn confirm_alone(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+        self.ticket.confirm_alone(stamp, gfns, hvas)
+    }
+
     fn edit<'i>(&'i self, idle: &'i mut Idle, parts: Option<&[Span<Gfn>]>) -> FlushDebt<'i> {
         let mut owed = Owed::default();
         for space in &self.vm.spaces {
             if matches!(self.range, Range::Gfns(only, _) if only != space.id) {
                 continue;
             }
-            if self.vm.lock.policy() == MmuLock::None {
-                let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, space, idle);
-                self.edit_in(&walk, parts, &mut owed);
-            } else {
-                let walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
-                self.edit_in(&walk, parts, &mut owed);
-            }
+            let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
+            self.edit_in(&mut walk, parts, &mut owed);
         }
         FlushDebt::new(self.vm, owed, Some(&self.ticket))
     }
 
-    fn edit_in<M: Edits>(&self, walk: &Walk<'_, F, H, M>, parts: Option<&[Span<Gfn>]>, owed: &mut Owed) {
+    fn edit_in<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, parts: Option<&[Span<Gfn>]>, owed: &mut Owed) {
         match (parts, self.range) {
             (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, owed)),
             (None, Range::Gfns(_, gfns)) => self.edit_frames(walk, gfns, owed),
             (None, Range::Hvas(hvas)) => {
-                let slots = &walk.space.memslots;
-                slots.over_hvas(&walk.vm.reads, walk.seat, hvas, |gfns| self.edit_frames(walk, gfns, owed));
+                let (mut parts, mut from) = (Parts::new(), Some(Place::FIRST));
+                while let Some(place) = from {
+                    let slots = &walk.space.memslots;
+                    from = slots.behind(&walk.vm.reads, walk.seat, (hvas, place), &mut parts);
+                    parts.take().for_each(|gfns| self.edit_frames(walk, gfns, owed));
+                }
             }
         }
     }
 
-    fn edit_frames<M: Edits>(&self, walk: &Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {
-        let mut cursor = walk.cursor(gfns);
-        while let Some(step) = cursor.next() {
-            let mut word = step.at.word;
-            loop {
-                match self.edit_entry(word, step.at.level, step.gfns, gfns.covers(&step.gfns), owed) {
-                    Next::Along => break,
-                    Next::Restart => {
-                        cursor.restart();
+    fn edit_frames<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {
+        let mut steps = walk.steps(gfns, Level::K4);
+        while let Some((walk, step)) = steps.next() {
+            let (at, covers) = (step.at, step.gfns);
+            let mut word = at.word;
+            while let Some(new) = self.edit_entry(word, at.level, covers, gfns.covers(&covers), owed) {
+                match at.entry.cas(word, new) {
+                    Ok(()) => {
+                        book(walk, (word, new), at.level, covers, owed);
                         break;
                     }
-                    Next::Cas(new) => match step.at.entry.cas(word, new) {
-                        Ok(()) => {
-                            book(walk, (word, new), step.at.level, step.gfns, owed);
-                            break;
-                        }
-                        Err(found) => word = found,
-                    },
+                    Err(found) => word = found,
                 }
             }
-            cursor.advance(self.number_holes(cursor.ahead()));
+            let row = self.number_holes(steps.ahead());
+            steps.advance(row);
         }
     }
 
     /// Rule 6 for a row of plain holes, which most entries of a sparse guest are: a load and a CAS each. Stops at
     /// the first that is anything else, or owes anything, and returns how many it has done.
     fn number_holes(&self, entries: &[Entry]) -> u64 {
-        let mine = Word::hole(self.ticket.version());
+        let mine = self.hole();
         let done = entries.iter().take_while(|entry| {
             let word = entry.load();
             let plain = word.is_hole() && !self.ticket.unflushed(word.version());
@@ -142,50 +151,46 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         done.count() as u64
     }
 
-    /// Rule 6, for one entry as it was read: what to do with it.
-    fn edit_entry(&self, word: Word, level: Level, covers: Span<Gfn>, whole: bool, owed: &mut Owed) -> Next {
+    /// Rule 6, for one entry as it was read: what to make it, if anything.
+    fn edit_entry(
+        &self,
+        word: Word,
+        level: Level,
+        covers: Span<Gfn>,
+        whole: bool,
+        owed: &mut Owed,
+    ) -> Option<Word> {
         let kind = word.kind::<F>(level);
-        if !whole && matches!(kind, Kind::Leaf | Kind::Frozen(_)) {
+        if !whole && matches!(kind, Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) {
             // A large leaf that reaches out of the range goes whole, under a number that covers all of it.
             self.ticket.widen(covers);
-            return Next::Cas(Word::hole(self.ticket.version()));
+            return Some(self.hole());
         }
-        let hole = Word::hole(self.ticket.version());
+        let hole = self.hole();
         match kind {
-            Kind::Table(_) if whole && self.why.frees_tables() => Next::Cas(hole),
-            Kind::Table(_) => Next::Along,
+            Kind::Table(_) => (whole && self.why.frees_tables()).then_some(hole),
             Kind::Leaf => match plan(self.why, &F::read_leaf(word), level) {
-                Edit::Zap => Next::Cas(hole),
-                Edit::DropWrite => Next::Cas(F::write_withdrawn(word)),
-                Edit::TrackWrite => Next::Cas(F::set_writable(word, false)),
+                Edit::Zap => Some(hole),
+                Edit::DropWrite => Some(F::write_withdrawn(word)),
+                Edit::TrackWrite => Some(F::set_writable(word, false)),
                 Edit::Nothing => {
                     // Rule 7: left alone, but another's flush over it may still be due.
                     if self.ticket.unflushed_over(covers) {
                         owed.owe(covers);
                     }
-                    Next::Along
+                    None
                 }
             },
-            Kind::Hole(version) => {
+            Kind::Hole(version) | Kind::Mmio(version) => {
                 // Rule 7: who emptied this has not flushed yet: stale copies may exist on its account.
                 if self.ticket.unflushed(version) {
                     owed.owe(covers);
                 }
-                if version < self.ticket.version() { Next::Cas(hole) } else { Next::Along }
+                (version < self.ticket.version()).then_some(hole)
             }
-            Kind::Frozen(_) => Next::Cas(hole),
-            Kind::Retired => Next::Restart,
+            Kind::Tracked | Kind::Frozen(_) => Some(hole),
         }
     }
-}
-
-enum Next {
-    /// Nothing to change here.
-    Along,
-    /// The table is dead: back to the root.
-    Restart,
-    /// Try to make it this.
-    Cas(Word),
 }
 
 /// Books what an edit changed: one function of the old word and the new, whoever made the change.
@@ -199,39 +204,19 @@ fn book<F: Format, H: Host, M: Edits>(
     match old.kind::<F>(level) {
         Kind::Table(pfn) => {
             owed.owe(covers);
+            // Rule 9, with a difference: what hangs there is not overwritten (`table/retire.rs` says why).
             // SAFETY: linked until this walk unhooked it just now, in its section.
-            let node = unsafe { Node::follow(&walk.vm.host, pfn) };
-            retire_subtree(walk, node, level.down(), owed);
+            let top = unsafe { Node::follow(&walk.vm.host, pfn) };
+            owed.unlink(top, level.down());
         }
-        Kind::Leaf | Kind::Frozen(_) => {
+        // The table that hung there is given back by whoever froze the link (`huge/recover.rs`).
+        Kind::Frozen(FROZEN_TABLE) => owed.owe(covers),
+        Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
             owed.owe(covers);
             if !F::is_present(new) {
                 walk.seat.tally.add(Count::removed(level));
             }
         }
-        Kind::Hole(_) | Kind::Retired => {}
+        Kind::Hole(_) | Kind::Mmio(_) => {}
     }
-}
-
-/// Rule 9: makes a disconnected subtree say Retired in every entry, from the top down, so that whoever still
-/// walks in it restarts. Its pages go into the debt. As deep as the format has levels.
-fn retire_subtree<F: Format, H: Host, M: Edits>(
-    walk: &Walk<'_, F, H, M>,
-    node: Node,
-    level: Level,
-    owed: &mut Owed,
-) {
-    // SAFETY: disconnected in this walk's section; no grace period can pass before it ends.
-    for entry in unsafe { node.entries() } {
-        match entry.retire().kind::<F>(level) {
-            Kind::Table(pfn) => {
-                // SAFETY: as above; the link was taken out of its table by this swap.
-                let child = unsafe { Node::follow(&walk.vm.host, pfn) };
-                retire_subtree(walk, child, level.down(), owed);
-            }
-            Kind::Leaf | Kind::Frozen(_) => walk.seat.tally.add(Count::removed(level)),
-            Kind::Hole(_) | Kind::Retired => {}
-        }
-    }
-    owed.unlink(node);
 }

@@ -5,6 +5,7 @@
 //! | [`Why`] | the reasons |
 //! | [`plan`] | reason × leaf → the least drastic edit |
 //! | [`Invalidation`] | begin, edit, flush, (the host changes), end: a guard |
+//! | `zap_all` | everything at once: the root is replaced |
 //! | `active` | how faults and invalidations that race are told apart; the protocol |
 //!
 //! A primary MMU that serves several VMs (or devices) talks to each through [`SecondaryMmu`].
@@ -13,6 +14,7 @@ pub(crate) mod active;
 pub(crate) mod invalidation;
 pub mod plan;
 mod why;
+mod zap_all;
 
 pub use invalidation::Invalidation;
 pub use why::Why;

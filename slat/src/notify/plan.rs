@@ -6,7 +6,7 @@
 //! | unmap, remap, clear, migrate, slot | any | zap |
 //! | protect | writable now, or when the host gave it | drop write |
 //! | protect | read-only both ways | nothing |
-//! | log | larger than 4 KiB | zap: it comes back page by page |
+//! | log | larger than 4 KiB, not split before | zap: it comes back page by page |
 //! | log | the host gave it writable | track writes |
 //! | log | any other | nothing |
 //!

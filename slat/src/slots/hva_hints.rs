@@ -21,27 +21,22 @@ pub(super) struct HvaHints([HvaHint; HINTS]);
 struct HvaHint(Remembered);
 
 impl HvaHints {
-    /// As [`Version::over_hvas`], in version `number`.
+    /// The frames behind `hvas` in version `number`, where they are known to be one slot's and no other's.
     #[inline]
-    pub(super) fn over_hvas(
+    pub(super) fn alone_over(
         &self,
         (version, number): (Version<'_>, u64),
         hvas: Span<Hva>,
-        mut visit: impl FnMut(Span<Gfn>),
-    ) {
+    ) -> Option<Span<Gfn>> {
         let hint = &self.0[(hvas.start.0 >> STRETCH) as usize % HINTS];
         if let Some(slot) = hint.get(number).filter(|slot| slot.hvas.covers(&hvas) && !hvas.is_empty()) {
-            return visit(slot.part(hvas));
+            return Some(slot.part(hvas));
         }
-        match version.alone_over(hvas) {
-            Some(slot) => {
-                if slot.hvas.len() > hvas.len() {
-                    hint.put(&slot, number);
-                }
-                visit(slot.part(hvas));
-            }
-            None => version.search_hvas(hvas, visit),
+        let slot = version.alone_over(hvas)?;
+        if slot.hvas.len() > hvas.len() {
+            hint.put(&slot, number);
         }
+        Some(slot.part(hvas))
     }
 }
 

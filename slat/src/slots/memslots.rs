@@ -7,7 +7,7 @@
 //!     zap what slots lose, and flush once             their ranges only, never the whole VM
 //!     publish the next version
 //!   end                                               faults go on, and see the next version
-//!   a log was switched on?                            write-protect its slot, page by page, and flush once
+//!   a log was switched on?                            split its large pages, write-protect it, and flush once
 //!   something was taken from readers?                 wait for a grace period
 //! ```
 //! The slots are still the old ones for notifiers until nothing is mapped through them any more, as in KVM's
@@ -24,7 +24,7 @@ use super::rules::{Change, Region, SlotError};
 use super::transaction::Transaction;
 use super::version::Version;
 use super::{Slot, SlotId};
-use crate::addr::{Gfn, Hva, Span};
+use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::Host;
 use crate::notify::Why;
 use crate::notify::invalidation::{Invalidation, Range};
@@ -128,15 +128,30 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         writer.keep(leftovers);
 
         if let Some(covered) = effects.log.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
+            // No large page comes any more; those that are there need not fault to become small. Where table pages
+            // run out, the walk below zaps what is left of them.
+            for &gfns in &effects.log {
+                if vm.split_in(idle, self.space, gfns, Level::K4).is_err() {
+                    break;
+                }
+            }
             // Published before any entry is looked at: a vCPU that gives a permission back meanwhile sees that
             // its store is to be logged, or this sees the permission.
             let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, covered), Why::Log);
             change.apply_to(idle, &effects.log).settle();
         }
-        if effects.takes {
+        let takes = effects.takes;
+        if takes {
+            // One grace period for slots and tables.
+            let flushed = vm.grace.take_flushed();
             writer.wait(sets, &vm.reads);
+            vm.grace.bury(flushed);
         }
         writer.map.done(effects);
+        drop(writer);
+        if takes {
+            vm.grace.take_all_apart::<F, H>(&vm.host, &vm.pool);
+        }
         Ok(result)
     }
 

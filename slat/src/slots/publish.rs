@@ -18,6 +18,7 @@
 use super::hva_hints::HvaHints;
 use super::map::SlotMap;
 use super::rules::Limits;
+pub(crate) use super::version::Place;
 use super::version::{Leftovers, Set, Version};
 use crate::addr::{Gfn, Hva, Span};
 use crate::dirty::bitmap::Bitmap;
@@ -67,6 +68,32 @@ pub(crate) struct Reading<'g> {
     _section: Section<'g>,
 }
 
+/// The frames of a few slots.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    gfns: [Span<Gfn>; 4],
+    len: usize,
+}
+
+impl Parts {
+    pub(crate) fn new() -> Self {
+        Self { gfns: [Span::new(Gfn(0), Gfn(0)); 4], len: 0 }
+    }
+
+    /// False where it is full.
+    fn add(&mut self, gfns: Span<Gfn>) -> bool {
+        let Some(free) = self.gfns.get_mut(self.len) else { return false };
+        *free = gfns;
+        self.len += 1;
+        true
+    }
+
+    /// What is in it, to be dealt with: it is empty afterwards.
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = Span<Gfn>> + use<> {
+        self.gfns.into_iter().take(core::mem::take(&mut self.len))
+    }
+}
+
 impl SlotSets {
     pub(crate) fn new(limits: Limits) -> Self {
         let map = SlotMap::new(limits);
@@ -105,16 +132,26 @@ impl SlotSets {
         Reading { version, number, _section: section }
     }
 
-    /// The frames behind `hvas`, slot by slot, of one version.
-    pub(crate) fn over_hvas(
+    /// The frames behind `hvas`, of a few slots at a time, so that whoever edits them can rest in between: adds those of
+    /// slots from `from` on to `parts`, and says where to go on, if that was not all. Between two calls the slots may
+    /// change: an invalidation of host addresses need not see what comes through a slot that it missed, since faults
+    /// there wait for it to end.
+    pub(crate) fn behind(
         &self,
         reads: &ReadSide,
         seat: &Seat,
-        hvas: Span<Hva>,
-        visit: impl FnMut(Span<Gfn>),
-    ) {
+        (hvas, from): (Span<Hva>, Place),
+        parts: &mut Parts,
+    ) -> Option<Place> {
         let reading = self.read(reads, seat);
-        self.hva_hints.over_hvas((reading.version, reading.number), hvas, visit);
+        if from == Place::FIRST
+            && let Some(gfns) = self.hva_hints.alone_over((reading.version, reading.number), hvas)
+        {
+            parts.add(gfns);
+            return None;
+        }
+        let mut slots = reading.version.search_hvas(hvas, from);
+        slots.find(|&(_, gfns)| !parts.add(gfns)).map(|(place, _)| place)
     }
 
     /// Logs a write to `gfn`, where its slot logs. After the write has been made possible: whoever takes the

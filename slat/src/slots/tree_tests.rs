@@ -47,9 +47,11 @@ fn assert_reads_as(view: View<'_, Key, u64, u64>, model: &Model, probes: Range<u
         }
         for len in [1, 50] {
             let until = key(at.saturating_add(len), 0);
-            let met = model.range(..until).filter(|&(_, &(_, end))| end > at);
-            let met = met.map(|(&key, &(value, end))| (key, value, end));
-            assert!(view.overlapping(at, until).eq(met), "overlaps of {at} + {len}");
+            for first in [key(0, 0), key(at.saturating_sub(len), 1), key(at, 0)] {
+                let met = model.range(first..until.max(first)).filter(|&(_, &(_, end))| end > at);
+                let met = met.map(|(&key, &(value, end))| (key, value, end));
+                assert!(view.overlapping(at, first..until).eq(met), "overlaps of {at} + {len} from {first}");
+            }
         }
     }
 }

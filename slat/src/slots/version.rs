@@ -103,6 +103,15 @@ pub(super) fn hva_key(hva: Hva, id: SlotId) -> u128 {
     u128::from(hva.0) << 32 | u128::from(id.0)
 }
 
+/// A slot's place in the order of the hva index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place(u128);
+
+impl Place {
+    /// Before all.
+    pub(crate) const FIRST: Self = Self(0);
+}
+
 /// A slot as the hva index has it.
 #[derive(Clone, Copy)]
 pub(super) struct Interval {
@@ -169,17 +178,20 @@ impl<'g> Version<'g> {
     pub(crate) fn over_hvas(self, hvas: Span<Hva>, mut visit: impl FnMut(Span<Gfn>)) {
         match self.alone_over(hvas) {
             Some(slot) => visit(slot.part(hvas)),
-            None => self.search_hvas(hvas, visit),
+            None => self.search_hvas(hvas, Place::FIRST).for_each(|(_, gfns)| visit(gfns)),
         }
     }
 
-    /// The same for those who know that no slot is alone there, or cannot tell.
-    pub(super) fn search_hvas(self, hvas: Span<Hva>, mut visit: impl FnMut(Span<Gfn>)) {
-        if !hvas.is_empty() {
-            let until = hva_key(hvas.end, SlotId(0));
-            let slots = self.views.by_hva.overlapping(hvas.start.0, until).map(Interval::of);
-            slots.for_each(|slot| visit(slot.part(hvas)));
-        }
+    /// The frames behind `hvas`, slot by slot, with each slot's place in their order; those from `from` on.
+    pub(super) fn search_hvas(
+        self,
+        hvas: Span<Hva>,
+        from: Place,
+    ) -> impl Iterator<Item = (Place, Span<Gfn>)> + use<'g> {
+        // Nothing meets an empty range.
+        let until = if hvas.is_empty() { 0 } else { hva_key(hvas.end, SlotId(0)) };
+        let slots = self.views.by_hva.overlapping(hvas.start.0, from.0..until);
+        slots.map(move |slot| (Place(slot.0), Interval::of(slot).part(hvas)))
     }
 
     /// The slot that all of `hvas` lie in, where it is known that no other shares them: mostly. Then it is found as

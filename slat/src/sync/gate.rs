@@ -10,13 +10,11 @@
 //! | [`MmuLock::ReadWrite`] | the lock, reading | the lock, writing |
 //! | [`MmuLock::None`] | its seat | its seat: they meet at the entry, by CAS |
 //!
-//! A lock that is not free at once is waited for by the clock, counted in the waiter's own seat; one that is free costs
-//! nothing more than itself.
+//! A lock that is not free at once is waited for by the clock; one that is free costs nothing more than itself.
 
 use super::mode::{Mode, Side};
-use super::prim::{RawMutex, RawRwLock};
+use super::prim::{AtomicU64, Padded, RawMutex, RawMutexFair as _, RawRwLock, RawRwLockFair as _, Relaxed};
 use super::readside::{ReadSide, Seat, Section};
-use super::tally::Count;
 use lock_api::{RawMutex as _, RawRwLock as _};
 
 /// What guards the second-level tables of a VM. Snapshotted when the VM is built, for its whole life.
@@ -36,6 +34,14 @@ pub(crate) struct Lock {
     policy: MmuLock,
     mutex: RawMutex,
     rwlock: RawRwLock,
+    waits: Padded<Waits>,
+}
+
+/// Written by those who wait, and nobody else.
+#[derive(Default)]
+struct Waits {
+    count: AtomicU64,
+    ns: AtomicU64,
 }
 
 /// An open gate. Dropping it leaves.
@@ -44,7 +50,7 @@ pub(crate) struct Gate<'g> {
 }
 
 enum Held<'g> {
-    Section { _section: Section<'g> },
+    Section { section: Section<'g> },
     Mutex(&'g RawMutex),
     Read(&'g RawRwLock),
     Write(&'g RawRwLock),
@@ -58,7 +64,7 @@ impl core::fmt::Debug for Lock {
 
 impl Lock {
     pub(crate) fn new(policy: MmuLock) -> Self {
-        Self { policy, mutex: RawMutex::INIT, rwlock: RawRwLock::INIT }
+        Self { policy, mutex: RawMutex::INIT, rwlock: RawRwLock::INIT, waits: Padded::default() }
     }
 
     #[inline(always)]
@@ -70,42 +76,61 @@ impl Lock {
     #[inline(always)]
     pub(crate) fn enter<'g, M: Mode>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Gate<'g> {
         let held = match (self.policy, M::SIDE) {
-            (MmuLock::None, _) | (_, Side::Neither) => {
-                Held::Section { _section: reads.enter_outermost(seat) }
-            }
+            (MmuLock::None, _) | (_, Side::Neither) => Held::Section { section: reads.enter_outermost(seat) },
             (MmuLock::ReadWrite, Side::Read) => {
                 if !self.rwlock.try_lock_shared() {
-                    wait(seat, || self.rwlock.lock_shared());
+                    self.wait(|| self.rwlock.lock_shared());
                 }
                 Held::Read(&self.rwlock)
             }
             (MmuLock::ReadWrite, Side::Write) => {
                 if !self.rwlock.try_lock_exclusive() {
-                    wait(seat, || self.rwlock.lock_exclusive());
+                    self.wait(|| self.rwlock.lock_exclusive());
                 }
                 Held::Write(&self.rwlock)
             }
             (MmuLock::Exclusive, _) => {
                 // By the trait's name: spin's mutex has a `lock` of its own, whose guard would let go at once.
                 if !lock_api::RawMutex::try_lock(&self.mutex) {
-                    wait(seat, || lock_api::RawMutex::lock(&self.mutex));
+                    self.wait(|| lock_api::RawMutex::lock(&self.mutex));
                 }
                 Held::Mutex(&self.mutex)
             }
         };
         Gate { held }
     }
+
+    /// Takes a lock that was not free.
+    #[cold]
+    fn wait(&self, lock: impl FnOnce()) {
+        #[cfg(feature = "std")]
+        let began = std::time::Instant::now();
+        self.waits.count.fetch_add(1, Relaxed);
+        lock();
+        #[cfg(feature = "std")]
+        self.waits.ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
+    }
+
+    /// How often a lock was not free, and how many nanoseconds it was waited for, where there is a clock.
+    pub(crate) fn waits(&self) -> (u64, u64) {
+        (self.waits.count.load(Relaxed), self.waits.ns.load(Relaxed))
+    }
 }
 
-/// Takes a lock that was not free.
-#[cold]
-fn wait(seat: &Seat, lock: impl FnOnce()) {
-    seat.tally.add(Count::LockWaits);
-    #[cfg(feature = "std")]
-    let began = std::time::Instant::now();
-    lock();
-    #[cfg(feature = "std")]
-    seat.tally.add_many(Count::LockWaitNs, began.elapsed().as_nanos() as u64);
+impl Gate<'_> {
+    /// Leaves, lets those in who wait, and enters again in the same mode.
+    #[inline]
+    pub(crate) fn rest(&mut self, reads: &ReadSide) {
+        match &mut self.held {
+            Held::Section { section } => section.rest(reads),
+            // SAFETY: this gate holds that side of that lock, on this thread, and holds it again afterwards.
+            Held::Mutex(lock) => unsafe { lock.bump() },
+            // SAFETY: as above.
+            Held::Read(lock) => unsafe { lock.bump_shared() },
+            // SAFETY: as above.
+            Held::Write(lock) => unsafe { lock.bump_exclusive() },
+        }
+    }
 }
 
 impl Drop for Gate<'_> {
@@ -135,19 +160,18 @@ mod tests {
     fn beside<A: Mode, B: Mode>(policy: MmuLock) -> (u64, u64) {
         let (lock, reads) = (Lock::new(policy), ReadSide::new(2, Barrier::symmetric()));
         let first = reads.claim(0).unwrap();
-        let waits = || reads.total(Count::LockWaits);
         thread::scope(|scope| {
             let inside = lock.enter::<A>(&reads, first.seat());
             let other = scope.spawn(|| {
                 let seat = reads.claim(1).unwrap();
                 drop(lock.enter::<B>(&reads, seat.seat()));
             });
-            while waits() == 0 && !other.is_finished() {
+            while lock.waits().0 == 0 && !other.is_finished() {
                 thread::yield_now();
             }
             drop(inside);
         });
-        (waits(), reads.total(Count::LockWaitNs))
+        lock.waits()
     }
 
     #[test]

@@ -42,6 +42,54 @@ pub(crate) type RawMutex = spin::Mutex<()>;
 #[cfg(not(feature = "std"))]
 pub(crate) type RawRwLock = spin::RwLock<()>;
 
+#[cfg(feature = "std")]
+pub(crate) use lock_api::{RawMutexFair, RawRwLockFair};
+#[cfg(not(feature = "std"))]
+pub(crate) use spinning::{RawMutexFair, RawRwLockFair};
+
+/// Spinning locks know nobody who waits: to let others in is to let go for a moment.
+#[cfg(not(feature = "std"))]
+mod spinning {
+    use lock_api::{RawMutex as _, RawRwLock as _};
+
+    pub(crate) trait RawMutexFair {
+        /// # Safety
+        /// The caller holds the lock.
+        unsafe fn bump(&self);
+    }
+
+    pub(crate) trait RawRwLockFair {
+        /// # Safety
+        /// The caller holds the lock, shared.
+        unsafe fn bump_shared(&self);
+        /// # Safety
+        /// The caller holds the lock, exclusively.
+        unsafe fn bump_exclusive(&self);
+    }
+
+    impl RawMutexFair for super::RawMutex {
+        unsafe fn bump(&self) {
+            // SAFETY: held, says the caller.
+            unsafe { self.unlock() };
+            lock_api::RawMutex::lock(self);
+        }
+    }
+
+    impl RawRwLockFair for super::RawRwLock {
+        unsafe fn bump_shared(&self) {
+            // SAFETY: held so, says the caller.
+            unsafe { self.unlock_shared() };
+            self.lock_shared();
+        }
+
+        unsafe fn bump_exclusive(&self) {
+            // SAFETY: held so, says the caller.
+            unsafe { self.unlock_exclusive() };
+            self.lock_exclusive();
+        }
+    }
+}
+
 /// A mutex: parks under `std`, spins without it.
 pub(crate) type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 

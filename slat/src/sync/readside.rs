@@ -219,6 +219,18 @@ impl Seat {
 }
 
 impl Section<'_> {
+    /// Ends it and begins another one: what was reachable before may be gone. Nothing, inside another section.
+    pub(crate) fn rest(&mut self, side: &ReadSide) {
+        if let Some(seat) = self.seat {
+            self.before = self.before.wrapping_add(OTHER);
+            // ORDER(grace-end): as in `drop`.
+            seat.word.store(self.before, Release);
+            // ORDER(grace): as in `enter_outermost`.
+            seat.word.store(self.before + INSIDE, Relaxed);
+            side.barrier.light();
+        }
+    }
+
     /// Ends the section, which has mapped a page of 4 KiB.
     #[inline(always)]
     pub(crate) fn end_mapped(self) {

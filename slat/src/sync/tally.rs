@@ -14,6 +14,12 @@ pub(crate) enum Count {
     Removed4K,
     Removed2M,
     Removed1G,
+    /// Leaves split into smaller ones, by level.
+    Split2M,
+    Split1G,
+    /// Tables replaced by a leaf, by its level.
+    Recovered2M,
+    Recovered1G,
     /// Faults that gave a permission back.
     Permission,
     /// Faults that found nothing wrong any more.
@@ -22,17 +28,21 @@ pub(crate) enum Count {
     Mmio,
     /// Attempts that had to be made again.
     Retry,
-    /// Times that the lock of a baseline policy was waited for …
-    LockWaits,
-    /// … and how long, in nanoseconds, where there is a clock.
-    LockWaitNs,
 }
 
-const COUNTS: usize = Count::LockWaitNs as usize + 1;
+const COUNTS: usize = Count::Retry as usize + 1;
 
 impl Count {
     pub(crate) fn installed(level: crate::Level) -> Self {
         [Self::Installed4K, Self::Installed2M, Self::Installed1G][usize::from(level.0) - 1]
+    }
+
+    pub(crate) fn split(level: crate::Level) -> Self {
+        if level == crate::Level::M2 { Self::Split2M } else { Self::Split1G }
+    }
+
+    pub(crate) fn recovered(level: crate::Level) -> Self {
+        if level == crate::Level::M2 { Self::Recovered2M } else { Self::Recovered1G }
     }
 
     pub(crate) fn removed(level: crate::Level) -> Self {
@@ -48,14 +58,8 @@ impl Tally {
     /// Adds one. Only the seat's holder calls this, so load and store need not be one operation.
     #[inline(always)]
     pub(crate) fn add(&self, what: Count) {
-        self.add_many(what, 1);
-    }
-
-    /// Adds `count`, as [`add`](Self::add) does.
-    #[inline(always)]
-    pub(crate) fn add_many(&self, what: Count, count: u64) {
         let cell = &self.0[what as usize];
-        cell.store(cell.load(Relaxed).wrapping_add(count), Relaxed);
+        cell.store(cell.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     pub(crate) fn get(&self, what: Count) -> u64 {

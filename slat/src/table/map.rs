@@ -54,7 +54,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         // SAFETY: nothing is ever unlinked from a map.
         let mut at = unsafe { self.radix.descend(&self.memory, page) };
         if at.level > level {
-            self.pool.top_up(&self.memory, &mut cache, usize::from(F::LEVELS))?;
+            self.pool.top_up(&self.memory, &mut cache, usize::from(F::LEVELS), || false)?;
             // SAFETY: as above.
             let linked = unsafe { Radix::<F>::link_down(&self.memory, &mut cache, page, at, level) };
             self.pool.give_back(cache.drain());
@@ -68,18 +68,19 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     /// the entry changed meanwhile.
     pub fn split(
         &self,
+        level: Level,
         entry: &Entry,
         seen: super::Word,
         child: impl Fn(u64) -> super::Word,
     ) -> Result<bool, NoMemory> {
         let mut cache = Cache::default();
-        self.pool.top_up(&self.memory, &mut cache, 1)?;
+        self.pool.top_up(&self.memory, &mut cache, 1, || false)?;
         let node = cache.take().ok_or(NoMemory)?;
         // SAFETY: this page is in no table yet.
         for (index, slot) in unsafe { node.entries() }.iter().enumerate() {
             slot.fill(child(index as u64));
         }
-        let done = entry.cas(seen, F::link(node.pfn(&self.memory))).is_ok();
+        let done = entry.cas(seen, F::link(node.pfn(&self.memory), level)).is_ok();
         if !done {
             cache.put_back(node);
         }
@@ -91,8 +92,10 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     /// with the pages that each covers (which may reach out of `pages`).
     pub fn for_each(&self, pages: Span<Gfn>, mut visit: impl FnMut(Span<Gfn>, Level, &Entry)) {
         // SAFETY: nothing is ever unlinked from a map.
-        let mut cursor = unsafe { Cursor::new(&self.radix, &self.memory, pages) };
-        while let Some(step) = cursor.next() {
+        let root = unsafe { self.radix.root(&self.memory) };
+        let mut cursor = Cursor::<F>::new(root, pages, Level::K4);
+        // SAFETY: as above.
+        while let Some(step) = unsafe { cursor.next(&self.memory) } {
             if !F::is_table(step.at.word, step.at.level) {
                 visit(step.gfns, step.at.level, step.at.entry);
             }
@@ -159,9 +162,12 @@ mod tests {
         let entry = map.reach(Gfn(1024), Level::M2).unwrap();
         let large = leaf(4096, Level::M2);
         entry.store(large);
-        assert!(map.split(entry, large, |i| leaf(4096 + i, Level::K4)).unwrap());
+        assert!(map.split(Level::M2, entry, large, |i| leaf(4096 + i, Level::K4)).unwrap());
         let (level, small) = map.find(Gfn(1024 + 77));
         assert_eq!((level, X64::pfn(small.load())), (Level::K4, Pfn(4096 + 77)));
-        assert!(!map.split(entry, large, |i| leaf(i, Level::K4)).unwrap(), "the entry has changed");
+        assert!(
+            !map.split(Level::M2, entry, large, |i| leaf(i, Level::K4)).unwrap(),
+            "the entry has changed"
+        );
     }
 }

@@ -82,6 +82,8 @@ const fn chunk_layout() -> Layout {
 pub(crate) struct Note {
     /// The next page in the list that owns this one, while it is in no table.
     pub(crate) next: Cell<Option<Node>>,
+    /// The level of a dead table, while it waits to be taken apart.
+    pub(crate) level: Cell<u8>,
     /// The slot that the frames of a leaf table belong to.
     pub(crate) hint: Hint,
 }
@@ -144,6 +146,15 @@ impl Node {
     pub(crate) unsafe fn entries<'a>(self) -> &'a [Entry; ENTRIES] {
         // SAFETY: table pages are always valid as 512 atomics; allocated, says the caller.
         unsafe { &(*self.0.as_ptr()).0 }
+    }
+
+    /// Its entries as plain words.
+    ///
+    /// # Safety
+    /// During `'a` the page is the caller's alone.
+    pub(crate) unsafe fn words<'a>(self) -> &'a [u64; ENTRIES] {
+        // SAFETY: an entry is one word; nobody else reads or writes it, says the caller.
+        unsafe { &*self.0.as_ptr().cast() }
     }
 
     /// Its note.

@@ -6,6 +6,7 @@
 
 use super::memory::{CHUNK_PAGES, Node, TableMemory, write_notes};
 use super::retire::NodeList;
+use crate::addr::PAGE_SIZE;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
@@ -28,6 +29,23 @@ pub(crate) struct Pool {
     free: Mutex<Free>,
     /// Pages that are not free: linked, in a cache, in a debt or waiting for a grace period.
     out: AtomicU64,
+    /// No more of them are given out.
+    budget: AtomicU64,
+}
+
+/// Why there is no page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Short {
+    /// The budget is used up.
+    Budget,
+    /// The host has no more.
+    Host,
+}
+
+impl From<Short> for NoMemory {
+    fn from(_: Short) -> Self {
+        Self
+    }
 }
 
 #[derive(Debug, Default)]
@@ -50,29 +68,50 @@ pub(crate) struct Cache {
 
 impl Pool {
     pub(crate) fn new() -> Self {
-        Self { free: Mutex::new(Free::default()), out: AtomicU64::new(0) }
+        Self { free: Mutex::default(), out: AtomicU64::new(0), budget: AtomicU64::new(u64::MAX) }
     }
 
-    /// Fills `cache` up to `want` pages. May sleep in the host.
+    /// Fills `cache` up to `want` pages. Where none is free, `reuse` may free one; else the host is asked, which may
+    /// sleep.
     pub(crate) fn top_up<M: TableMemory>(
         &self,
         memory: &M,
         cache: &mut Cache,
         want: usize,
-    ) -> Result<(), NoMemory> {
+        reuse: impl Fn() -> bool,
+    ) -> Result<(), Short> {
         while cache.list.len() < want {
+            // Threads that pass here at once may go beyond it, by a page each.
+            if self.in_use() >= self.budget() {
+                return Err(Short::Budget);
+            }
             if let Some(node) = self.free.lock().list.pop() {
                 self.out.fetch_add(1, Relaxed);
                 cache.list.push(node);
-            } else {
+            } else if !reuse() {
                 self.grow(memory)?;
             }
         }
         Ok(())
     }
 
-    fn grow<M: TableMemory>(&self, memory: &M) -> Result<(), NoMemory> {
-        let chunk = memory.alloc_chunk().ok_or(NoMemory)?;
+    /// Pages that may be in use.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget.load(Relaxed)
+    }
+
+    /// Whether that is less than any machine has.
+    pub(crate) fn has_budget(&self) -> bool {
+        self.budget() < u64::MAX / PAGE_SIZE
+    }
+
+    /// In bytes.
+    pub(crate) fn set_budget(&self, bytes: u64) {
+        self.budget.store(bytes / PAGE_SIZE, Relaxed);
+    }
+
+    fn grow<M: TableMemory>(&self, memory: &M) -> Result<(), Short> {
+        let chunk = memory.alloc_chunk().ok_or(Short::Host)?;
         // SAFETY: fresh from the host, nobody else's.
         unsafe { write_notes(chunk) };
         let mut free = self.free.lock();
@@ -98,6 +137,16 @@ impl Pool {
     /// Pages that the host lent, notes included.
     pub(crate) fn lent(&self) -> u64 {
         (self.free.lock().chunks.len() * CHUNK_PAGES) as u64
+    }
+
+    /// Pages that are free.
+    pub(crate) fn free(&self) -> u64 {
+        self.free.lock().list.len() as u64
+    }
+
+    /// Pages that were made of what the host lent.
+    pub(crate) fn allocated(&self) -> u64 {
+        (self.free.lock().chunks.len() * (CHUNK_PAGES - 1)) as u64
     }
 
     /// Gives every chunk back to the host.

@@ -7,14 +7,30 @@ use super::entry::{Entry, Word};
 use super::format::Format;
 use super::memory::{Node, TableMemory};
 use super::pool::{Cache, NoMemory, Pool};
-use crate::addr::{Gfn, Level};
+use crate::addr::{Gfn, Level, Pfn};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64};
 use core::marker::PhantomData;
 
 /// A table of format `F`. Its pages are reached through the read side or through an owner; see each method.
+///
+/// The root is one more entry, above all others: it can be replaced, and what hung there dies like any subtree.
 #[derive(Debug)]
 pub(crate) struct Radix<F> {
-    pub(crate) root: Node,
+    root: RootWord,
     _format: PhantomData<F>,
+}
+
+/// The frame of a root's page: for walks and for the hardware.
+#[derive(Debug)]
+pub(crate) struct RootWord(AtomicU64);
+
+impl RootWord {
+    /// At this moment.
+    pub(crate) fn pfn(&self) -> Pfn {
+        // ORDER(link): Acquire pairs with the Release of `replace_root`, as in `Entry::load`; a vCPU's look at its
+        // flushes stays before it.
+        Pfn(self.0.load(Acquire))
+    }
 }
 
 /// An entry that a walk reached, and what it held at that moment.
@@ -32,10 +48,34 @@ impl<F: Format> Radix<F> {
     /// An empty table: one root page of holes.
     pub(crate) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
         let mut cache = Cache::default();
-        pool.top_up(memory, &mut cache, 1)?;
+        pool.top_up(memory, &mut cache, 1, || false)?;
         let root = cache.take().ok_or(NoMemory)?;
         root.fill(Word::hole(super::Version::default()));
-        Ok(Self { root, _format: PhantomData })
+        Ok(Self { root: RootWord(AtomicU64::new(root.pfn(memory).0)), _format: PhantomData })
+    }
+
+    /// What the hardware is to load, at this moment and later.
+    pub(crate) fn root_word(&self) -> &RootWord {
+        &self.root
+    }
+
+    /// The root's page.
+    ///
+    /// # Safety
+    /// As [`descend`](Self::descend).
+    #[inline(always)]
+    pub(crate) unsafe fn root<M: TableMemory>(&self, memory: &M) -> Node {
+        // SAFETY: the root is linked as long as it is here, and stays for the section.
+        unsafe { Node::follow(memory, self.root.pfn()) }
+    }
+
+    /// Puts `fresh`, filled, in the root's place, and returns the old root: to be flushed, waited for and taken
+    /// apart.
+    pub(crate) fn replace_root<M: TableMemory>(&self, memory: &M, fresh: Node) -> Node {
+        // ORDER(link): Release publishes the filled page; Acquire, as in `Entry::cas`.
+        let old = self.root.0.swap(fresh.pfn(memory).0, AcqRel);
+        // SAFETY: the frame of a page of this memory, that only the caller takes apart.
+        unsafe { Node::follow(memory, Pfn(old)) }
     }
 
     /// Down to the lowest entry there is for `gfn`.
@@ -44,10 +84,11 @@ impl<F: Format> Radix<F> {
     /// For all of `'w` the caller is in a section of the read side, or nothing is unlinked from this table.
     #[inline(always)]
     pub(crate) unsafe fn descend<'w, M: TableMemory>(&self, memory: &M, gfn: Gfn) -> At<'w> {
-        let mut node = self.root;
+        // SAFETY: the caller's word.
+        let mut node = unsafe { self.root(memory) };
         let mut level = Level(F::LEVELS);
         loop {
-            // SAFETY: the root lives as long as the table; lower nodes were linked, see above.
+            // SAFETY: linked when it was read, see above.
             let entry = unsafe { &node.entries()[F::index(gfn, level)] };
             let word = entry.load();
             if !F::is_table(word, level) {
@@ -101,7 +142,7 @@ impl<F: Format> Radix<F> {
         while at.level > level && at.word.is_hole() {
             let node = cache.take().ok_or(NoMemory)?;
             node.fill(at.word);
-            match at.entry.cas(at.word, F::link(node.pfn(memory))) {
+            match at.entry.cas(at.word, F::link(node.pfn(memory), at.level)) {
                 Ok(()) => {
                     let level = at.level.down();
                     // SAFETY: just linked; the caller's section began before it can be unlinked.

@@ -1,18 +1,28 @@
-//! How a table page dies: three steps, each a type that consumes the one before (seed 003).
+//! How a table page dies: steps that are types, each consuming the one before (seed 003).
 //!
 //! ```text
-//!  linked ──unhook──▶ Unlinked ──shootdown──▶ Flushed ──grace period──▶ pool
-//!                     no walk finds it        no hardware walker         no software walk
-//!                     again; its entries      holds it in a paging-      still stands in it
-//!                     say Retired             structure cache
+//!  linked ──unhook──▶ Unlinked ──shootdown──▶ Flushed ──grace period──▶ dead ──taken apart──▶ pool
+//!                     no walk finds it        no hardware walker        no software walk
+//!                     from the root           holds it in a paging-     still stands in it
+//!                                             structure cache
 //! ```
 //! There is no other way from a linked page to the pool: an [`Unlinked`] lives in a
-//! [`FlushDebt`](crate::tlb::FlushDebt), settling the debt yields a [`Flushed`], and only
-//! [`Grace::collect`] takes one.
+//! [`FlushDebt`](crate::tlb::FlushDebt), settling the debt yields a [`Flushed`], and only [`Grace`] takes one.
+//!
+//! A whole subtree dies by its top: unhooking 1 GiB is one CAS, whatever hangs there. Its entries are *not* overwritten
+//! (seed 003 fills them with special entries, KVM freezes each): whoever still stands in it may go on, and nothing that
+//! is done there can be believed by anyone who matters. A leaf installed there reaches no TLB that outlives the
+//! shootdown, and the host changes nothing before it; a number written into a hole there is not missed in the live
+//! table, since a fault whose stamp lies below it waited for the invalidation that unhooked ([`crate::notify::active`]).
+//! So the dead are counted and taken apart by plain loads when they are nobody's but ours: ten times
+//! faster than an exchange for each entry, and at leisure, a page at a time.
 
-use super::memory::Node;
+use super::entry::{Entry, Word};
+use super::format::Format;
+use super::memory::{Node, TableMemory};
 use super::pool::Pool;
-use crate::sync::prim::Mutex;
+use crate::addr::{Level, Pfn};
+use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 use crate::sync::readside::ReadSide;
 
 /// Table pages in nobody's table, threaded through their own notes. Owning the list is owning the pages.
@@ -47,6 +57,12 @@ impl NodeList {
         Some(node)
     }
 
+    /// Its pages, in order.
+    fn iter(&self) -> impl Iterator<Item = Node> {
+        // SAFETY: owned by the list.
+        core::iter::successors(self.head, |node| unsafe { node.note() }.next.get())
+    }
+
     pub(crate) fn append(&mut self, other: &mut Self) {
         let Some(last) = other.tail else { return };
         // SAFETY: owned by `other`, which is emptied here.
@@ -58,26 +74,29 @@ impl NodeList {
     }
 }
 
-/// Pages out of every table, which a hardware walker may still hold.
+/// Subtrees out of every table, which a hardware walker may still hold.
 #[derive(Debug, Default)]
 pub(crate) struct Unlinked(NodeList);
 
-/// Pages that only a software walk that began earlier may still hold.
+/// Subtrees that only a software walk that began earlier may still hold.
 #[derive(Debug, Default)]
 #[must_use = "flushed pages go to the grace queue"]
 pub(crate) struct Flushed(NodeList);
 
 impl Unlinked {
-    pub(crate) fn add(&mut self, node: Node) {
-        self.0.push(node);
+    /// Adds the subtree below and with `top`, a table of `level`.
+    pub(crate) fn add(&mut self, top: Node, level: Level) {
+        // SAFETY: unhooked by the caller, whose it is now.
+        unsafe { top.note() }.level.set(level.0);
+        self.0.push(top);
     }
 
     pub(crate) fn append(&mut self, other: &mut Self) {
         self.0.append(&mut other.0);
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.len() == 0
     }
 
     /// The hardware has let go of every page in it: to be called by the shootdown, after its last answer.
@@ -86,38 +105,147 @@ impl Unlinked {
     }
 }
 
-/// Flushed pages waiting for a grace period.
+/// What waits for a grace period, and what has had one.
 #[derive(Debug)]
 pub(crate) struct Grace {
-    queue: Mutex<NodeList>,
+    flushed: Mutex<NodeList>,
+    /// Nobody's but ours: tops of subtrees, to be taken apart.
+    dead: Mutex<NodeList>,
+    /// Leaves found in the dead, by level.
+    leaves: [AtomicU64; 3],
 }
 
 impl Grace {
-    /// Pages waiting before an invalidation that ends collects them. A grace period costs about as much as
-    /// filling these many tables.
+    /// Subtrees waiting before an invalidation that ends waits for a grace period, which costs about as much as filling
+    /// these many tables; and how many pages it then takes apart at most.
     const BATCH: usize = 32;
 
     pub(crate) fn new() -> Self {
-        Self { queue: Mutex::new(NodeList::default()) }
+        Self { flushed: Mutex::default(), dead: Mutex::default(), leaves: Default::default() }
     }
 
-    /// Queues pages; true where so many wait that they are worth a grace period.
-    pub(crate) fn defer(&self, mut pages: Flushed) -> bool {
-        let mut queue = self.queue.lock();
-        queue.append(&mut pages.0);
+    /// Queues subtrees; true where so many wait that they are worth a grace period.
+    pub(crate) fn defer(&self, mut tops: Flushed) -> bool {
+        let mut queue = self.flushed.lock();
+        queue.append(&mut tops.0);
         queue.len() >= Self::BATCH
     }
 
-    /// Waits for a grace period and gives what was queued before it back to the pool. The caller holds `Idle`.
-    pub(crate) fn collect(&self, reads: &ReadSide, pool: &Pool) {
-        let pages = core::mem::take(&mut *self.queue.lock());
-        if pages.len() > 0 {
+    /// Waits for a grace period, and takes a few pages apart. The caller holds `Idle`.
+    pub(crate) fn collect_some<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) {
+        self.wait(reads);
+        self.take_apart::<F, M>(memory, pool, Self::BATCH);
+    }
+
+    /// Waits for a grace period and gives everything that was queued before it back to the pool. The caller holds
+    /// `Idle`.
+    pub(crate) fn collect<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) {
+        self.wait(reads);
+        self.take_all_apart::<F, M>(memory, pool);
+    }
+
+    /// One page for the pool, if any can be had without a wait, or with one.
+    pub(crate) fn reuse<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) -> bool {
+        if self.dead.lock().len() == 0 {
+            self.wait(reads);
+        }
+        self.take_apart::<F, M>(memory, pool, 1)
+    }
+
+    /// Flushed subtrees, and those that are being taken apart.
+    pub(crate) fn waiting(&self) -> usize {
+        self.flushed.lock().len() + self.dead.lock().len()
+    }
+
+    /// Leaves of `level` that died with their tables.
+    pub(crate) fn leaves(&self, level: Level) -> u64 {
+        self.leaves[usize::from(level.0) - 1].load(Relaxed)
+    }
+
+    fn wait(&self, reads: &ReadSide) {
+        let flushed = self.take_flushed();
+        if flushed.0.len() > 0 {
             reads.synchronize();
-            pool.give_back(pages);
+            self.bury(flushed);
         }
     }
 
-    pub(crate) fn waiting(&self) -> usize {
-        self.queue.lock().len()
+    /// What is queued, for somebody who waits for a grace period anyway, and then calls [`bury`](Self::bury).
+    pub(crate) fn take_flushed(&self) -> Flushed {
+        Flushed(core::mem::take(&mut *self.flushed.lock()))
     }
+
+    /// A grace period has begun and ended since these were taken.
+    pub(crate) fn bury(&self, mut flushed: Flushed) {
+        self.dead.lock().append(&mut flushed.0);
+    }
+
+    /// Takes apart all that is dead by now.
+    pub(crate) fn take_all_apart<F: Format, M: TableMemory>(&self, memory: &M, pool: &Pool) {
+        while self.take_apart::<F, M>(memory, pool, Self::BATCH) {}
+    }
+
+    /// Takes up to `pages` pages apart; whether there was one.
+    fn take_apart<F: Format, M: TableMemory>(&self, memory: &M, pool: &Pool, pages: usize) -> bool {
+        let mut free = NodeList::default();
+        for _ in 0..pages {
+            // One lock for a page: it is scanned outside.
+            let Some(node) = self.dead.lock().pop() else { break };
+            let mut children = NodeList::default();
+            let leaves = scan::<F, M>(memory, node, &mut children);
+            if let Some((level, count)) = leaves {
+                self.leaves[usize::from(level.0) - 1].fetch_add(count, Relaxed);
+            }
+            self.dead.lock().append(&mut children);
+            free.push(node);
+        }
+        let any = free.len() > 0;
+        pool.give_back(free);
+        any
+    }
+
+    /// Every page that waits, those below the tops included. Exact while nothing else happens.
+    pub(crate) fn count<F: Format, M: TableMemory>(&self, memory: &M) -> u64 {
+        let (flushed, dead) = (self.flushed.lock(), self.dead.lock());
+        let mut pages = 0;
+        for top in flushed.iter().chain(dead.iter()) {
+            // SAFETY: owned by the queues, which are locked.
+            let level = Level(unsafe { top.note() }.level.get());
+            pages += count_tables::<F, M>(memory, top, level);
+        }
+        pages
+    }
+}
+
+/// The leaves of a dead table, by their level; tables that it links are added to `children`.
+fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, children: &mut NodeList) -> Option<(Level, u64)> {
+    // SAFETY: the grace period is over: the page is ours alone, and what it links.
+    let (words, level) = unsafe { (node.words(), Level(node.note().level.get())) };
+    let mapped = |word: &&u64| F::is_present(Word(**word)) | Word(**word).is_tracked();
+    let mut leaves = words.iter().filter(mapped).count() as u64;
+    if level > Level::K4 {
+        for &word in words.iter().filter(|&&word| F::is_table(Word(word), level)) {
+            // SAFETY: linked from a page that is ours alone.
+            let child = unsafe { Node::follow(memory, F::pfn(Word(word))) };
+            // SAFETY: as above.
+            unsafe { child.note() }.level.set(level.down().0);
+            children.push(child);
+            leaves -= 1;
+        }
+    }
+    (leaves > 0).then_some((level, leaves))
+}
+
+/// Tables in the subtree below and with `node`.
+pub(crate) fn count_tables<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level) -> u64 {
+    if level == Level::K4 {
+        return 1;
+    }
+    // SAFETY: the caller sees to it that nothing of this subtree is given back meanwhile.
+    let words = unsafe { node.entries() }.iter().map(Entry::peek);
+    let links = words.filter(|&word| F::is_table(word, level)).map(F::pfn);
+    // SAFETY: as above.
+    links
+        .map(|pfn: Pfn| unsafe { Node::follow(memory, pfn) })
+        .fold(1, |sum, child| sum + count_tables::<F, M>(memory, child, level.down()))
 }

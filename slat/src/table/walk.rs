@@ -22,10 +22,12 @@
 //! ```
 
 use super::cursor::Cursor;
-use super::entry::Kind;
+use super::entry::{Kind, Word};
 use super::format::{Format, Leaf};
+use super::memory::Node;
 use super::pool::{Cache, NoMemory};
 use super::radix::{At, Radix};
+use super::steps::Steps;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::space::Space;
@@ -44,7 +46,7 @@ pub struct Walk<'g, F: Format, H: Host, M: Mode> {
     pub(crate) space: &'g Space<F>,
     pub(crate) seat: &'g Seat,
     /// Left before the seat is given back: fields drop in order.
-    _gate: Gate<'g>,
+    gate: Gate<'g>,
     _borrowed: Option<Borrowed<'g>>,
     _idle: PhantomData<(&'g mut Idle, M)>,
 }
@@ -76,7 +78,7 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         seat: &'g Seat,
     ) -> Self {
         let gate = vm.lock.enter::<M>(&vm.reads, seat);
-        Self { vm, space, seat, _gate: gate, _borrowed: None, _idle: PhantomData }
+        Self { vm, space, seat, gate, _borrowed: None, _idle: PhantomData }
     }
 
     /// Opens a walk for a thread without a seat of its own.
@@ -84,7 +86,7 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         let borrowed = vm.borrow_seat();
         let seat = borrowed.seat();
         let gate = vm.lock.enter::<M>(&vm.reads, seat);
-        Self { vm, space, seat, _gate: gate, _borrowed: Some(borrowed), _idle: PhantomData }
+        Self { vm, space, seat, gate, _borrowed: Some(borrowed), _idle: PhantomData }
     }
 
     /// Down to the lowest entry there is for `gfn`.
@@ -95,9 +97,21 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         unsafe { self.space.radix.descend(&self.vm.host, gfn) }
     }
 
-    pub(crate) fn cursor(&self, gfns: Span<Gfn>) -> Cursor<'_, F, H> {
+    /// The table's root.
+    pub(crate) fn root(&self) -> Node {
         // SAFETY: as in `descend`.
-        unsafe { Cursor::new(&self.space.radix, &self.vm.host, gfns) }
+        unsafe { self.space.radix.root(&self.vm.host) }
+    }
+
+    /// Along `gfns`, entry by entry, down to entries of level `lowest`.
+    pub(crate) fn steps(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
+        let cursor = Cursor::new(self.root(), gfns, lowest);
+        Steps::new(self, cursor)
+    }
+
+    /// Leaves and enters again. What was reached before must not be used any more: nothing that borrows the walk is.
+    pub(super) fn rest(&mut self) {
+        self.gate.rest(&self.vm.reads);
     }
 
     /// What is mapped at `gfn` at this moment.
@@ -115,20 +129,14 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
-    /// Calls `visit` with every leaf that maps any of `gfns`, in order, each as it was when the walk came by.
-    pub fn for_each(&self, gfns: Span<Gfn>, mut visit: impl FnMut(Mapping)) {
-        let mut cursor = self.cursor(gfns);
-        while let Some(step) = cursor.next() {
-            match step.at.word.kind::<F>(step.at.level) {
-                Kind::Leaf => {
-                    visit(Mapping {
-                        gfns: step.gfns,
-                        level: step.at.level,
-                        leaf: F::read_leaf(step.at.word),
-                    });
-                }
-                Kind::Retired => cursor.restart(),
-                Kind::Table(_) | Kind::Hole(_) | Kind::Frozen(_) => {}
+    /// Calls `visit` with every leaf that maps any of `gfns`, in order, each as it was when the walk came by. A
+    /// long walk rests in between: leaves may then be seen as they are after changes that others were seen before.
+    pub fn for_each(&mut self, gfns: Span<Gfn>, mut visit: impl FnMut(Mapping)) {
+        let mut steps = self.steps(gfns, Level::K4);
+        while let Some((_, step)) = steps.next() {
+            let (word, level) = (step.at.word, step.at.level);
+            if let Kind::Leaf = word.kind::<F>(level) {
+                visit(Mapping { gfns: step.gfns, level, leaf: F::read_leaf(word) });
             }
         }
     }
@@ -147,41 +155,44 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         unsafe { Radix::<F>::link_down(&self.vm.host, cache, gfn, at, level) }
     }
 
+    /// From an entry that links a table to `gfn`'s entry in it.
+    pub(crate) fn step_down<'w>(&'w self, gfn: Gfn, at: At<'w>) -> At<'w> {
+        // SAFETY: as in `descend`.
+        unsafe { Radix::<F>::step_down(&self.vm.host, gfn, at) }
+    }
+
     /// Takes write permission from every leaf in the range; the record that the host allows writes stays, so
     /// the next store gets it back by one CAS ([`fault`](crate::fault)). This is how writes are tracked.
-    pub fn write_protect(&self, gfns: Span<Gfn>) -> FlushDebt<'_> {
+    pub fn write_protect(&mut self, gfns: Span<Gfn>) -> FlushDebt<'_> {
         let mut owed = Owed::default();
         self.write_protect_into(gfns, &mut owed);
         FlushDebt::new(self.vm, owed, None)
     }
 
-    pub(crate) fn write_protect_into(&self, gfns: Span<Gfn>, owed: &mut Owed) {
-        let mut cursor = self.cursor(gfns);
-        while let Some(step) = cursor.next() {
+    pub(crate) fn write_protect_into(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
+        let mut steps = self.steps(gfns, Level::K4);
+        while let Some((_, step)) = steps.next() {
             let at = step.at;
             let mut word = at.word;
             loop {
-                match word.kind::<F>(at.level) {
+                let new: Word = match word.kind::<F>(at.level) {
                     // A clear W never proves that no TLB writes: tightening such a leaf owes a flush too.
-                    Kind::Leaf if F::host_writable(word) => {
-                        match at.entry.cas(word, F::set_writable(word, false)) {
-                            Ok(()) => owed.owe(step.gfns),
-                            Err(found) => {
-                                word = found;
-                                continue;
-                            }
-                        }
-                    }
-                    Kind::Retired => cursor.restart(),
+                    Kind::Leaf if F::host_writable(word) => F::set_writable(word, false),
                     // Somebody is about to thaw it, maybe writable: what comes out must be looked at.
                     Kind::Frozen(_) => {
                         core::hint::spin_loop();
                         word = at.entry.load();
                         continue;
                     }
-                    Kind::Table(_) | Kind::Leaf | Kind::Hole(_) => {}
+                    _ => break,
+                };
+                match at.entry.cas(word, new) {
+                    Ok(()) => {
+                        owed.owe(step.gfns);
+                        break;
+                    }
+                    Err(found) => word = found,
                 }
-                break;
             }
         }
     }

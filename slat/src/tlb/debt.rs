@@ -15,7 +15,7 @@
 //! }
 //! ```
 
-use crate::addr::{Gfn, Span};
+use crate::addr::{Gfn, Level, Span};
 use crate::notify::active::Ticket;
 use crate::table::memory::Node;
 use crate::table::retire::Unlinked;
@@ -45,13 +45,13 @@ impl Owed {
         self.pages += gfns.len();
     }
 
-    /// A table left the tree: its page waits in this debt.
-    pub(crate) fn unlink(&mut self, node: Node) {
-        self.unlinked.add(node);
+    /// A table of `level` left the tree with all below it: they wait in this debt.
+    pub(crate) fn unlink(&mut self, top: Node, level: Level) {
+        self.unlinked.add(top, level);
     }
 
     pub(crate) fn is_nothing(&self) -> bool {
-        self.edits == 0 && self.unlinked.len() == 0
+        self.edits == 0 && self.unlinked.is_empty()
     }
 
     pub(crate) fn gfns(&self) -> Span<Gfn> {

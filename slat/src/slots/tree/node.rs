@@ -125,6 +125,15 @@ impl<K: Key, V: Copy, E: End> Node<K, V, E> {
         self.count(|k| k <= key)
     }
 
+    /// How many entries have nothing to do with keys from `first` on.
+    #[inline(always)]
+    pub(super) fn skipped(&self, first: K) -> usize {
+        match self.level {
+            0 => self.count(|key| key < first),
+            _ => self.rank(first).saturating_sub(1),
+        }
+    }
+
     #[inline(always)]
     pub(super) fn value(&self, at: usize) -> V {
         debug_assert!(self.level == 0);

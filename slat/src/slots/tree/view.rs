@@ -1,7 +1,7 @@
 //! The reader's side: a version by its root, look-ups on one path, and ordered walks that skip subtrees.
 
 use super::node::{End, Key, Link, Node};
-use core::ops::RangeFrom;
+use core::ops::{Range, RangeFrom};
 
 /// More levels than there are slots for: an eleventh needs 2 · 10^10 entries, and ids have 32 bits.
 const MAX_HEIGHT: usize = 10;
@@ -63,22 +63,22 @@ impl<'g, K: Key, V: Copy + 'g, E: End> View<'g, K, V, E> {
     /// All entries with keys from `keys.start` on, in key order.
     pub(crate) fn range(self, keys: RangeFrom<K>) -> impl Iterator<Item = (K, V)> + use<'g, K, V, E> {
         let from = keys.start;
-        let places = self.walk(move |node| {
-            let skipped = match node.level {
-                0 => node.count(|key| key < from),
-                _ => node.rank(from).saturating_sub(1),
-            };
-            u64::MAX << skipped
-        });
+        let places = self.walk(move |node| u64::MAX << node.skipped(from));
         places.map(|(node, at)| (node.keys[at], node.value(at)))
     }
 
-    /// All entries with a key < `until` and an end > `from`, in key order: the intervals `[key, end)` that
-    /// meet the range from `from` to `until`, each with its end. O(log n) for each run of neighbours among them.
-    pub(crate) fn overlapping(self, from: E, until: K) -> impl Iterator<Item = (K, V, E)> + use<'g, K, V, E> {
+    /// All entries with a key in `keys` and an end > `from`, in key order: where the keys begin with the least of all,
+    /// the intervals `[key, end)` that meet the range from `from` to the end of the keys. Each with its end.
+    /// O(log n) for each run of neighbours among them.
+    pub(crate) fn overlapping(
+        self,
+        from: E,
+        keys: Range<K>,
+    ) -> impl Iterator<Item = (K, V, E)> + use<'g, K, V, E> {
         let places = self.walk(move |node| {
-            let before = node.count(|key| key < until);
-            let ends = node.ends[..before].iter().enumerate();
+            let before = node.count(|key| key < keys.end);
+            let skipped = node.skipped(keys.start);
+            let ends = node.ends[..before].iter().enumerate().skip(skipped);
             ends.fold(0, |bits, (at, &end)| bits | u64::from(end > from) << at)
         });
         places.map(|(node, at)| (node.keys[at], node.value(at), node.ends[at]))

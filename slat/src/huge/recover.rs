@@ -1,0 +1,151 @@
+//! Recovery: a table becomes the one large leaf that the host has there, in place.
+//!
+//! ```text
+//! begin an invalidation of the frames         faults there wait; nobody's memory of a table is true any more
+//!   link → frozen                             whoever comes now turns back; who stands in the table may go on
+//!   stamp; slot; nobody else active over it?  no invalidation works inside the table, and none will: it would
+//!                                             meet the frozen entry, and replace it
+//!   the host's answer, without sleeping       as large, congruent: or thaw to the link again
+//!   frozen → large leaf                       fails where an invalidation came by: then nothing is mapped
+//! one flush                                   small translations, and links to the dead table, are forgotten
+//! end; grace period; the table is taken apart
+//! ```
+//! **Why freeze?** An invalidation that works *inside* the table leaves the link as it is. Without the frozen
+//! entry it could zap one small page, flush, and let the host give the frame away, and the CAS from the link to
+//! the large leaf would still succeed and bring the frame back. The frozen entry stands on its way; as with an upgrade
+//! ([`crate::fault`]) it is frozen *first*, stamped after.
+//!
+//! While an entry is frozen a vCPU without a translation faults, and waits for the invalidation to end. Accessed and
+//! Dirty of the small pages are not collected: the large one is young, and dirty where it may be written.
+
+use crate::addr::{Gfn, Hva, Level, Span};
+use crate::host::{Host, HostPage};
+use crate::notify::Why;
+use crate::notify::invalidation::{Invalidation, Range};
+use crate::space::Space;
+use crate::sync::idle::Idle;
+use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
+use crate::sync::prim::{SeqCst, fence};
+use crate::sync::tally::Count;
+use crate::table::entry::{Kind, Word};
+use crate::table::format::{Access, Format, Leaf};
+use crate::table::memory::Node;
+use crate::table::walk::Walk;
+use crate::tlb::debt::Owed;
+use crate::vm::Vm;
+
+/// What one invalidation covers at most: faults on it wait for one flush, and this many tables.
+const STRETCH: u64 = 64 * Level::M2.pages();
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// Makes large leaves of the tables in `gfns` of address space 0 wherever host, slot and policy allow: after a
+    /// dirty log has ended, after the host made a huge page of small ones, or to undo the splits of fetches
+    /// ([`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages)). Returns how many. Asks the host by
+    /// [`Host::lookup`] only. Waits for vCPUs to answer flushes.
+    pub fn recover(&self, idle: &mut Idle, gfns: Span<Gfn>) -> u64 {
+        let space = &self.spaces[0];
+        let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
+        let (mut at, mut recovered) = (gfns.start, 0);
+        while let Some((found, level)) = self.next_candidate(idle, space, Span::new(at, gfns.end)) {
+            let end = (found + STRETCH.max(level.pages())).min(gfns.end);
+            recovered += self.recover_stretch(idle, space, Span::new(found, end));
+            at = end;
+        }
+        if recovered > 0 {
+            self.collect(idle);
+        }
+        recovered
+    }
+
+    /// The first table in `gfns` that could be a large leaf, as things are at this moment.
+    fn next_candidate(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> Option<(Gfn, Level)> {
+        let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
+        let mut steps = walk.steps(gfns, Level::M2);
+        while let Some((walk, step)) = steps.next() {
+            let (level, first) = (step.at.level, step.gfns.start);
+            let whole = gfns.covers(&step.gfns) && matches!(step.at.word.kind::<F>(level), Kind::Table(_));
+            if whole && self.large_leaf(walk, first, level, |_, _| true).is_some() {
+                return Some((first, level));
+            }
+        }
+        None
+    }
+
+    fn recover_stretch(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> u64 {
+        let mut change = Invalidation::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
+        let mut owed = Owed::default();
+        let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
+        let recovered = recover_along::<_, _, _, true>(&mut walk, &change, gfns, &mut owed);
+        drop(walk);
+        change.owing(idle, owed).settle();
+        recovered
+    }
+
+    /// The leaf that slot, policy and host would have in the place of a table, if `confirmed` says that they may be
+    /// asked.
+    fn large_leaf<M: Mode>(
+        &self,
+        walk: &Walk<'_, F, H, M>,
+        gfn: Gfn,
+        level: Level,
+        confirmed: impl FnOnce(Span<Gfn>, Span<Hva>) -> bool,
+    ) -> Option<Leaf> {
+        let slot = walk.space.memslots.read(&self.reads, walk.seat).version.find(gfn)?;
+        let (gfns, hvas) = self.large_page(&slot, gfn, level)?;
+        if !confirmed(gfns, hvas) {
+            return None;
+        }
+        let ask = |access| self.host.lookup(hvas.start, access);
+        let HostPage { pfn, level: size, writable } = ask(Access::Write).or_else(|| ask(Access::Read))?;
+        let fits = size >= level && pfn.0 & (level.pages() - 1) == 0;
+        let may_write = writable && !slot.readonly;
+        fits.then(|| Leaf {
+            pfn,
+            perms: self.perms(level, may_write),
+            host_writable: may_write,
+            accessed: true,
+            dirty: may_write,
+        })
+    }
+}
+
+/// Recovers every table in `gfns` that can be, under `change`, which covers them. Without `FREEZE` it is wrong: for the
+/// test that shows it.
+pub(super) fn recover_along<F: Format, H: Host, M: Edits, const FREEZE: bool>(
+    walk: &mut Walk<'_, F, H, M>,
+    change: &Invalidation<'_, F, H>,
+    gfns: Span<Gfn>,
+    owed: &mut Owed,
+) -> u64 {
+    let mut recovered = 0;
+    let mut steps = walk.steps(gfns, Level::M2);
+    while let Some((walk, step)) = steps.next() {
+        let (vm, at) = (walk.vm, step.at);
+        let Kind::Table(table) = at.word.kind::<F>(at.level) else { continue };
+        let frozen = if FREEZE { Word::frozen_table() } else { at.word };
+        if !gfns.covers(&step.gfns) || at.entry.cas(at.word, frozen).is_err() {
+            continue;
+        }
+        // ORDER(upgrade): the frozen entry before the load of W; pairs with the fence in `Active::begin`.
+        fence(SeqCst);
+        let stamp = vm.active.stamp();
+        let leaf = vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| {
+            change.confirm_alone(stamp, gfns, hvas)
+        });
+        let thawed = leaf.map_or(at.word, |leaf| F::leaf(&leaf, at.level));
+        let ours = at.entry.cas(frozen, thawed).is_ok();
+        if ours && leaf.is_none() {
+            continue;
+        }
+        if ours {
+            walk.seat.tally.add(Count::recovered(at.level));
+            recovered += 1;
+        }
+        // Else somebody made a hole of it: the table is ours to give back all the same.
+        owed.owe(step.gfns);
+        // SAFETY: linked until this walk froze the link, in its section.
+        let table = unsafe { Node::follow(&vm.host, table) };
+        owed.unlink(table, at.level.down());
+    }
+    recovered
+}

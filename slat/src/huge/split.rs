@@ -1,0 +1,144 @@
+//! Splitting: one CAS from the large leaf to a table that says the same, 512 times.
+//!
+//! There is no hole in between, and no flush afterwards: what TLBs hold stays true. No stamp either, and no
+//! invalidation: what the leaf allowed is allowed below, whenever it was decided. The hardware may set Accessed or
+//! Dirty meanwhile; then the CAS fails and the table is filled again, so neither is lost.
+
+use crate::addr::{Gfn, Level, Span};
+use crate::host::Host;
+use crate::space::Space;
+use crate::sync::idle::Idle;
+use crate::sync::mode::{Edits, Shared};
+use crate::sync::tally::Count;
+use crate::table::entry::{Kind, Word};
+use crate::table::format::{Format, Leaf, Perms};
+use crate::table::memory::Node;
+use crate::table::pool::{Cache, NoMemory};
+use crate::table::radix::At;
+use crate::table::walk::Walk;
+use crate::vm::Vm;
+
+/// Table pages taken along by a walk that splits: it leaves when they are used up.
+const PAGES: usize = 64;
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// Splits every larger leaf that maps any of `gfns` in address space 0 down to leaves of `to`, and returns how many
+    /// leaves were split; those may reach out of the range. Before writes are to be tracked page by page, for
+    /// instance. The guest notices nothing. Asks for table pages between its walks, hence may sleep; an error leaves
+    /// what has been split so far.
+    ///
+    /// ```
+    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # struct Huge;
+    /// # unsafe impl TableMemory for Huge {}
+    /// # impl Host for Huge {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, writable: true })
+    /// #     }
+    /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+    /// #         Some(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, writable: true })
+    /// #     }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Huge).build()?;
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, Hva(0x4000_0000))))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// assert_eq!(vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?, Done::Mapped(Level::M2));
+    /// let range = Span::new(Gfn(0), Gfn(512));
+    /// assert_eq!(vm.split(&mut idle, range, Level::K4)?, 1);
+    /// assert_eq!(vm.stats().leaves, [512, 0, 0]);
+    /// assert_eq!(vm.recover(&mut idle, range), 1);
+    /// assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().level, Level::M2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn split(&self, idle: &mut Idle, gfns: Span<Gfn>, to: Level) -> Result<u64, NoMemory> {
+        self.split_in(idle, &self.spaces[0], gfns, to)
+    }
+
+    pub(crate) fn split_in(
+        &self,
+        idle: &mut Idle,
+        space: &Space<F>,
+        gfns: Span<Gfn>,
+        to: Level,
+    ) -> Result<u64, NoMemory> {
+        let (mut cache, mut left, mut split) = (Cache::default(), gfns, 0);
+        let result = loop {
+            let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
+            let stopped = walk.split_some(&mut cache, left, to, &mut split);
+            drop(walk);
+            let Some(goal) = stopped else { break Ok(split) };
+            left.start = goal.max(left.start);
+            // What there is is used before it is an error that there is no more.
+            if let Err(error) = self.top_up(idle, &mut cache, PAGES)
+                && cache.len() == 0
+            {
+                break Err(error);
+            }
+        };
+        self.pool.give_back(cache.drain());
+        result
+    }
+}
+
+impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
+    /// Splits until the cache is empty; then says where.
+    fn split_some(&mut self, cache: &mut Cache, gfns: Span<Gfn>, to: Level, split: &mut u64) -> Option<Gfn> {
+        let mut steps = self.steps(gfns, to.max(Level::K4).up());
+        while let Some((walk, step)) = steps.next() {
+            let (mut at, first) = (step.at, step.gfns.start);
+            while let Kind::Leaf = at.word.kind::<F>(at.level) {
+                let Some(node) = cache.take() else { return Some(first) };
+                match replace::<F, H>(walk.vm, node, at) {
+                    Ok(()) => {
+                        *split += 1;
+                        walk.seat.tally.add(Count::split(at.level));
+                        break;
+                    }
+                    Err(found) => {
+                        cache.put_back(node);
+                        at.word = found;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Splits the leaf `at`, and goes down to `gfn`'s entry in the new table; comes back with what is there where
+    /// somebody else changed it first.
+    pub(crate) fn split_leaf<'w>(
+        &'w self,
+        cache: &mut Cache,
+        gfn: Gfn,
+        mut at: At<'w>,
+    ) -> Result<At<'w>, NoMemory> {
+        let node = cache.take().ok_or(NoMemory)?;
+        match replace::<F, H>(self.vm, node, at) {
+            Ok(()) => {
+                self.seat.tally.add(Count::split(at.level));
+                Ok(self.step_down(gfn, At { word: F::link(node.pfn(&self.vm.host), at.level), ..at }))
+            }
+            Err(found) => {
+                cache.put_back(node);
+                at.word = found;
+                Ok(at)
+            }
+        }
+    }
+}
+
+/// Fills `node` with what the leaf `at` says, and puts it in its place.
+fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>) -> Result<(), Word> {
+    let level = at.level.down();
+    let large = F::read_leaf(at.word);
+    // Small pages execute where large ones were not let: that is why they are small.
+    let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
+    let perms = large.perms.with(execute);
+    // SAFETY: the page is in no table yet.
+    for (index, entry) in unsafe { node.entries() }.iter().enumerate() {
+        let pfn = large.pfn + index as u64 * level.pages();
+        entry.fill(F::leaf(&Leaf { pfn, perms, ..large }, level));
+    }
+    at.entry.cas(at.word, F::link(node.pfn(&vm.host), at.level))
+}

@@ -1,0 +1,71 @@
+//! Zap all, fast: the root is replaced, and what hung there dies like any subtree.
+//!
+//! ```text
+//! begin an invalidation of everything     faults wait: for one shootdown, whatever the VM's size
+//!   root := a fresh page of hole(k)       walks that begin now find nothing mapped
+//!   shootdown                             every vCPU forgets everything and loads the new root
+//! end                                     faults go on, into the new table
+//! grace period; the old tables are taken apart page by page, and nobody waits for that
+//! ```
+//! The root is an entry above all others, and this is unhooking it ([`crate::table::retire`]): so invalidations by the
+//! host go on beside it. One that walks the old table does nothing that could be missed in the new one, which holds no
+//! leaf before this one ends; one that finds the new root finds holes of an invalidation that may not have
+//! flushed, and then flushes too; and a vCPU that answers any flush looks for a new root.
+
+use super::Why;
+use super::invalidation::{Invalidation, Range};
+use crate::addr::{Gfn, Level, Span};
+use crate::host::Host;
+use crate::sync::idle::Idle;
+use crate::sync::mode::Exclusive;
+use crate::table::format::Format;
+use crate::table::pool::{Cache, NoMemory};
+use crate::table::walk::Walk;
+use crate::tlb::debt::Owed;
+use crate::vm::Vm;
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// Unmaps every guest frame of every address space. vCPUs load a new root ([`InGuest::root`](crate::InGuest::root));
+    /// faults wait only for that. Returns when the old tables have been taken apart, which may take long; faults go on
+    /// meanwhile. May sleep. An error means that there is no page for a new root; spaces before it are zapped.
+    ///
+    /// ```
+    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # struct Identity;
+    /// # unsafe impl TableMemory for Identity {}
+    /// # impl Host for Identity {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+    /// #     }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
+    /// let before = vm.root();
+    /// vm.zap_all(&mut idle)?;
+    /// assert_eq!(vm.stats().mapped_bytes(), 0);
+    /// assert_ne!(vm.root(), before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn zap_all(&self, idle: &mut Idle) -> Result<(), NoMemory> {
+        let everything = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
+        let mut spare = Cache::default();
+        for space in &self.spaces {
+            self.top_up(idle, &mut spare, 1)?;
+            let Some(fresh) = spare.take() else { return Err(NoMemory) };
+            let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
+            fresh.fill(change.hole());
+            let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
+            let old = space.radix.replace_root(&self.host, fresh);
+            drop(walk);
+            let mut owed = Owed::default();
+            owed.owe(everything);
+            owed.unlink(old, Level(F::LEVELS));
+            change.owing(idle, owed).settle();
+        }
+        self.collect(idle);
+        Ok(())
+    }
+}
