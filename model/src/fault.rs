@@ -17,9 +17,8 @@ pub(crate) struct Access {
 impl Scenario {
     /// One step of an access. `None`: it cannot go on yet.
     pub(crate) fn access(&self, s: &mut State, i: usize, access: Access) -> Option<()> {
-        let Access { gfn, write, sleeps, large } = access;
+        let Access { gfn, write, sleeps, .. } = access;
         let thread = s.threads[i];
-        let page = Span::new(gfn, gfn + 1);
         match thread.pc {
             Pc::Start if sleeps => {
                 s.threads[i].asking = true;
@@ -30,17 +29,7 @@ impl Scenario {
                 s.threads[i].pc = Pc::Descend;
             }
             Pc::Descend => self.descend(s, i, access),
-            Pc::MmioStillValid => {
-                let Word::Mmio(version) = thread.word else { unreachable!() };
-                if self.bug == Some(Bug::MmioForever) || version >= s.world.published {
-                    if s.world.memslots[gfn as usize] != NONE {
-                        s.world.bad = Some(Bad::FalseMmio);
-                    }
-                    s.done(i);
-                } else {
-                    s.threads[i].pc = Pc::Stamp;
-                }
-            }
+            Pc::MmioStillValid => self.mmio(s, i, gfn),
             Pc::Stamp => {
                 s.threads[i].stamp = s.world.w;
                 let late = self.bug == Some(Bug::StampAfterResolve) && thread.asking;
@@ -49,7 +38,7 @@ impl Scenario {
             Pc::FindSlot => {
                 s.threads[i].hva = s.world.memslots[gfn as usize];
                 if s.threads[i].hva == NONE && thread.thawed.is_some() {
-                    self.retry(s, i);
+                    Self::retry(s, i);
                 } else if s.threads[i].hva == NONE && thread.asking {
                     s.done(i);
                 } else if s.threads[i].hva == NONE && self.bug == Some(Bug::MmioUnconfirmed) {
@@ -59,65 +48,18 @@ impl Scenario {
                     s.threads[i].pc = if late { Pc::Resolve } else { Pc::ConfirmCovered };
                 }
             }
-            Pc::ConfirmCovered => {
-                // What is frozen may be a large leaf: no part of it may be invalidated.
-                let large = thread.thawed.is_some() && thread.level == 1;
-                let gfns = if large { World::extent(1, gfn) } else { page };
-                let hvas = match thread.hva {
-                    NONE => Span::default(),
-                    hva if large => World::extent(1, hva),
-                    hva => Span::new(hva, hva + 1),
-                };
-                let skip = self.bug == Some(Bug::ActiveUnchecked) || thread.stamp.count == 0;
-                if !skip && s.covered(i, gfns, hvas) {
-                    self.retry(s, i);
-                } else {
-                    s.threads[i].pc = Pc::ConfirmUnmoved;
-                }
-            }
-            Pc::ConfirmUnmoved => {
-                if s.world.w != thread.stamp && self.bug != Some(Bug::NoSecondLookAtW) {
-                    self.retry(s, i);
-                } else {
-                    s.threads[i].pc = if thread.hva == NONE {
-                        Pc::InstallMmio
-                    } else if thread.asking && self.bug == Some(Bug::StampAfterResolve) {
-                        s.enter(i, gfn);
-                        Pc::Descend
-                    } else if thread.asking {
-                        Pc::Resolve
-                    } else {
-                        Pc::Lookup
-                    };
-                }
-            }
+            Pc::ConfirmCovered | Pc::ConfirmUnmoved => self.confirm(s, i, gfn),
             Pc::Lookup if thread.thawed.is_some() || self.upgrades_first(&thread) => {
-                self.decide(s, i, access)
+                self.decide(s, i, access);
             }
             Pc::Lookup | Pc::Resolve => self.host_answers(s, i, access),
-            Pc::LargeCovered => {
-                let covered = s.covered(i, World::extent(1, gfn), World::extent(1, thread.hva));
-                if covered && thread.stamp.count > 0 {
-                    s.threads[i].page = small(thread, gfn);
-                    s.threads[i].pc = self.place(s, i);
-                } else {
-                    s.threads[i].pc = Pc::LargeUnmoved;
-                }
-            }
-            Pc::LargeUnmoved => {
-                if s.world.w == thread.stamp {
-                    s.threads[i].pc = self.place(s, i);
-                } else {
-                    self.retry(s, i);
-                }
-            }
+            Pc::LargeCovered | Pc::LargeUnmoved => self.confirm_large(s, i, gfn),
             Pc::LinkDown => self.link_down(s, i)?,
             Pc::Install => self.install(s, i, write),
             Pc::InstallMmio => {
-                if let Some(version) = thread.word.version() {
-                    if thread.level == 0 && version <= thread.stamp.newest {
-                        s.cas(i, thread.word, Word::Mmio(thread.stamp.newest));
-                    }
+                let fresh = thread.word.version().is_some_and(|version| version <= thread.stamp.newest);
+                if fresh && thread.level == 0 {
+                    s.cas(i, thread.word, Word::Mmio(thread.stamp.newest));
                 }
                 s.done(i);
             }
@@ -127,41 +69,107 @@ impl Scenario {
                 }
                 s.again(i);
             }
-            Pc::Freeze => {
-                let frozen = self.bug == Some(Bug::UpgradeWithoutFreeze)
-                    || s.cas(i, thread.word, Word::Frozen(i as u8));
-                if self.bug == Some(Bug::UpgradeStampsFirst) {
-                    s.threads[i].pc = Pc::Thaw;
-                } else {
-                    s.threads[i].pc = Pc::Stamp;
-                    s.threads[i].thawed = Some(thread.word);
-                }
-                if !frozen {
-                    s.again(i);
-                }
-            }
-            Pc::Thaw => {
-                let mine = match self.bug {
-                    Some(Bug::UpgradeWithoutFreeze) => thread.word,
-                    _ => Word::Frozen(i as u8),
-                };
-                let thawed = thread.thawed.expect("decided");
-                let won = s.cas(i, mine, thawed);
-                if !won && self.bug != Some(Bug::UpgradeWithoutFreeze) {
-                    // Whoever took the frozen entry away cannot know what it was.
-                    s.world.book(thread.level, -1);
-                }
-                let ask = won && thawed == thread.word && thread.asking;
-                s.again(i);
-                if ask {
-                    s.threads[i].asking = true;
-                    self.first(s, i);
-                }
-            }
-            _ => unreachable!("{:?} in an access to {large}", thread.pc),
+            Pc::Freeze => self.freeze(s, i),
+            Pc::Thaw => self.thaw_leaf(s, i),
+            _ => unreachable!("{:?} in an access", thread.pc),
         }
-        let _ = large;
         Some(())
+    }
+
+    /// An entry that says MMIO: is it still true?
+    fn mmio(&self, s: &mut State, i: usize, gfn: u8) {
+        let Word::Mmio(version) = s.threads[i].word else { unreachable!() };
+        if self.bug == Some(Bug::MmioForever) || version >= s.world.published {
+            if s.world.memslots[gfn as usize] != NONE {
+                s.world.bad = Some(Bad::FalseMmio);
+            }
+            s.done(i);
+        } else {
+            s.threads[i].pc = Pc::Stamp;
+        }
+    }
+
+    /// `Active::confirm`, in its two halves.
+    fn confirm(&self, s: &mut State, i: usize, gfn: u8) {
+        let thread = s.threads[i];
+        if thread.pc == Pc::ConfirmCovered {
+            // What is frozen may be a large leaf: no part of it may be invalidated.
+            let large = thread.thawed.is_some() && thread.level == 1;
+            let gfns = if large { World::extent(1, gfn) } else { Span::new(gfn, gfn + 1) };
+            let hvas = match thread.hva {
+                NONE => Span::default(),
+                hva if large => World::extent(1, hva),
+                hva => Span::new(hva, hva + 1),
+            };
+            let looks = self.bug != Some(Bug::ActiveUnchecked) && thread.stamp.count > 0;
+            if looks && s.covered(i, gfns, hvas) {
+                Self::retry(s, i);
+            } else {
+                s.threads[i].pc = Pc::ConfirmUnmoved;
+            }
+        } else if s.world.w != thread.stamp && self.bug != Some(Bug::NoSecondLookAtW) {
+            Self::retry(s, i);
+        } else {
+            s.threads[i].pc = if thread.hva == NONE {
+                Pc::InstallMmio
+            } else if thread.asking && self.bug == Some(Bug::StampAfterResolve) {
+                s.enter(i, gfn);
+                Pc::Descend
+            } else if thread.asking {
+                Pc::Resolve
+            } else {
+                Pc::Lookup
+            };
+        }
+    }
+
+    /// The same over all that a large leaf would map. Where that cannot be had, a small one does.
+    fn confirm_large(&self, s: &mut State, i: usize, gfn: u8) {
+        let thread = s.threads[i];
+        if thread.pc == Pc::LargeUnmoved {
+            if s.world.w == thread.stamp {
+                s.threads[i].pc = self.place(s, i);
+            } else {
+                Self::retry(s, i);
+            }
+        } else if thread.stamp.count > 0 && s.covered(i, World::extent(1, gfn), World::extent(1, thread.hva))
+        {
+            s.threads[i].page = small(thread, gfn);
+            s.threads[i].pc = self.place(s, i);
+        } else {
+            s.threads[i].pc = Pc::LargeUnmoved;
+        }
+    }
+
+    /// `present::upgrade`, its first half.
+    fn freeze(&self, s: &mut State, i: usize) {
+        let word = s.threads[i].word;
+        if self.bug != Some(Bug::UpgradeWithoutFreeze) && !s.cas(i, word, Word::Frozen(i as u8)) {
+            s.again(i);
+        } else if self.bug == Some(Bug::UpgradeStampsFirst) {
+            s.threads[i].pc = Pc::Thaw;
+        } else {
+            s.threads[i].pc = Pc::Stamp;
+            s.threads[i].thawed = Some(word);
+        }
+    }
+
+    /// Its second half: to what was decided, unless somebody took the frozen entry away.
+    fn thaw_leaf(&self, s: &mut State, i: usize) {
+        let thread = s.threads[i];
+        let bare = self.bug == Some(Bug::UpgradeWithoutFreeze);
+        let mine = if bare { thread.word } else { Word::Frozen(i as u8) };
+        let thawed = thread.thawed.expect("decided");
+        let won = s.cas(i, mine, thawed);
+        if !won && !bare {
+            // Whoever took it away cannot know what it was.
+            s.world.book(thread.level, -1);
+        }
+        s.again(i);
+        if won && thawed == thread.word && thread.asking {
+            s.threads[i].asking = true;
+            self.first(s, i);
+        }
     }
 
     /// The first step outside of a section.
@@ -176,7 +184,7 @@ impl Scenario {
     }
 
     /// `Outcome::Retry` and `Outcome::Covered`; what is frozen is thawed first.
-    fn retry(&self, s: &mut State, i: usize) {
+    fn retry(s: &mut State, i: usize) {
         if s.threads[i].thawed.is_some() {
             s.threads[i].pc = Pc::Thaw;
         } else {
@@ -226,7 +234,9 @@ impl Scenario {
                 self.first(s, i);
                 return;
             }
-            s.world.writable[at] = true;
+            // A page of a pair is half of a huge one, which the host makes writable as a whole.
+            let other = if pair(&s.world, gfn, hva) { at ^ 1 } else { at };
+            (s.world.writable[at], s.world.writable[other]) = (true, true);
         }
         let large = large && pair(&s.world, gfn, hva);
         let pfn = frame(s.world.frames[at], hva);

@@ -36,8 +36,10 @@ const fn commit(start: u8, end: u8, hva: u8) -> Op {
 
 use Why::{Clear, Protect, Unmap};
 
+type World = (&'static str, fn(Scenario) -> Scenario);
+
 /// The worlds that two invalidators and a fault meet in.
-fn worlds() -> Vec<(&'static str, fn(Scenario) -> Scenario)> {
+fn worlds() -> Vec<World> {
     vec![
         ("nothing", |s| s),
         ("an empty table", Scenario::empty),

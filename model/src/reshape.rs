@@ -157,24 +157,21 @@ impl Scenario {
 
     /// One step of `zap_all`. `None`: no memory for the root.
     pub(crate) fn zap_all(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
-        match s.threads[i].pc {
-            Pc::Flip => {
-                let number = match self.bug {
-                    Some(Bug::FlipFillsZero) => 0,
-                    Some(Bug::FlipWithoutTicket) => s.world.w.newest,
-                    _ => s.threads[i].number,
-                };
-                let root = s.world.new_node(s.world.top(), [Word::Hole(number); 2])?;
-                s.threads[i].unlinked |= 1 << s.world.root;
-                s.world.root = root;
-                s.threads[i].owe(Span::new(0, PAGES));
-                self.settle(s, i, op);
-            }
-            _ => {
-                s.world.slots[i].unflushed = false;
-                s.threads[i].pc = Pc::EndCount;
-            }
+        if s.threads[i].pc == Pc::Flushed {
+            s.world.slots[i].unflushed = false;
+            s.threads[i].pc = Pc::EndCount;
+            return Some(());
         }
+        let number = match self.bug {
+            Some(Bug::FlipFillsZero) => 0,
+            Some(Bug::FlipWithoutTicket) => s.world.w.newest,
+            _ => s.threads[i].number,
+        };
+        let root = s.world.new_node(s.world.top(), [Word::Hole(number); 2])?;
+        s.threads[i].unlinked |= 1 << s.world.root;
+        s.world.root = root;
+        s.threads[i].owe(Span::new(0, PAGES));
+        self.settle(s, i, op);
         Some(())
     }
 

@@ -177,8 +177,7 @@ impl Scenario {
     fn step(&self, s: &mut State, i: usize) -> Option<()> {
         let op = self.op(&s.threads[i], i)?;
         match (s.threads[i].pc, op) {
-            (pc, Op::Access { gfn, write, sleeps, large }) => {
-                let _ = pc;
+            (_, Op::Access { gfn, write, sleeps, large }) => {
                 return self.access(s, i, Access { gfn, write, sleeps, large });
             }
             (_, Op::Split { gfn }) => return self.split(s, i, gfn),

@@ -284,47 +284,41 @@ impl Scenario {
 
     /// `Active::begin`, `Ticket::widen`: the slot, then the number.
     pub(crate) fn number(&self, s: &mut State, i: usize, op: Op) {
-        let begins = matches!(s.threads[i].pc, Pc::BeginSlot | Pc::BeginNumber);
-        let late = begins && self.bug == Some(Bug::NumberBeforeSlot);
+        let pc = s.threads[i].pc;
         let next = s.world.w.newest + 1;
-        if matches!(s.threads[i].pc, Pc::BeginSlot | Pc::WidenSlot) != late {
-            // The slot, under the number that it hopes for.
-            let slot = &mut s.world.slots[i];
+        let begins = matches!(pc, Pc::BeginSlot | Pc::BeginNumber);
+        let late = begins && self.bug == Some(Bug::NumberBeforeSlot);
+        let bare = !begins && self.bug == Some(Bug::WidenWithoutNumber);
+        let slot = &mut s.world.slots[i];
+        if matches!(pc, Pc::BeginSlot | Pc::WidenSlot) ^ late {
             if begins {
+                // Under the number that it hopes for.
                 let (gfns, hvas) = Self::published(op);
                 let number = if late { s.threads[i].number } else { next };
                 *slot = Slot { active: true, unflushed: true, first: number, last: number, gfns, hvas };
             } else {
                 slot.gfns = slot.gfns.hull(World::extent(s.threads[i].level, s.threads[i].gfn));
-                if self.bug != Some(Bug::WidenWithoutNumber) {
-                    slot.last = next;
-                }
+                slot.last = if bare { slot.last } else { next };
             }
-        } else {
-            if !late && s.world.slots[i].last != next {
-                // Somebody else took it.
-                if self.bug != Some(Bug::WidenWithoutNumber) || begins {
-                    s.threads[i].pc = if begins { Pc::BeginSlot } else { Pc::WidenSlot };
-                    return;
-                }
-            } else {
-                s.world.w.newest = next;
-                s.world.w.count += u8::from(begins);
-                s.threads[i].number = next;
-            }
+        } else if !late && !bare && slot.last != next {
+            // Somebody else took it.
+            s.threads[i].pc = if begins { Pc::BeginSlot } else { Pc::WidenSlot };
+            return;
+        } else if !bare {
+            s.world.w.newest = next;
+            s.world.w.count += u8::from(begins);
+            s.threads[i].number = next;
         }
-        s.threads[i].pc = match s.threads[i].pc {
-            Pc::BeginSlot => Pc::BeginNumber,
-            Pc::WidenSlot => Pc::WidenNumber,
-            Pc::WidenNumber => Pc::EditEntry,
-            _ => match op {
-                Op::Recover { gfn } => {
-                    s.enter(i, gfn);
-                    Pc::Descend
-                }
-                Op::ZapAll => Pc::Flip,
-                _ => Pc::Walk,
-            },
+        s.threads[i].pc = match (pc, op) {
+            (Pc::BeginSlot, _) => Pc::BeginNumber,
+            (Pc::WidenSlot, _) => Pc::WidenNumber,
+            (Pc::WidenNumber, _) => Pc::EditEntry,
+            (_, Op::Recover { gfn }) => {
+                s.enter(i, gfn);
+                Pc::Descend
+            }
+            (_, Op::ZapAll) => Pc::Flip,
+            _ => Pc::Walk,
         };
     }
 
@@ -411,7 +405,8 @@ impl Scenario {
     /// `Ticket::drop`: the count, then the slot.
     pub(crate) fn end(&self, s: &mut State, i: usize, op: Op) {
         let first = s.threads[i].pc == Pc::EndCount;
-        if first != (self.bug == Some(Bug::SlotClearedFirst)) {
+        let counts = first ^ (self.bug == Some(Bug::SlotClearedFirst));
+        if counts {
             s.world.w.count -= 1;
         } else {
             s.world.slots[i] = Slot::default();

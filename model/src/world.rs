@@ -264,10 +264,8 @@ impl World {
     pub(crate) fn set(&mut self, node: u8, level: u8, gfn: u8, new: Word) {
         let old = self.load(node, level, gfn);
         self.nodes[node as usize].entries[(gfn >> level & 1) as usize] = new;
-        if let (Some(old), Some(new)) = (old.version(), new.version()) {
-            if new < old {
-                self.bad = Some(Bad::VersionFell);
-            }
+        if old.version().zip(new.version()).is_some_and(|(old, new)| new < old) {
+            self.bad = Some(Bad::VersionFell);
         }
     }
 
