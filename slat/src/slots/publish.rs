@@ -221,3 +221,6 @@ impl Drop for Writer {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
