@@ -230,3 +230,6 @@ impl Drop for Writer {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -209,6 +209,12 @@ impl core::fmt::Debug for Word {
 pub struct Entry(AtomicU64);
 
 impl Entry {
+    /// An entry of its own, in no table page.
+    #[cfg(all(test, loom))]
+    pub(crate) fn new(word: Word) -> Self {
+        Self(AtomicU64::new(word.0))
+    }
+
     /// What it holds now.
     #[inline(always)]
     pub fn load(&self) -> Word {
