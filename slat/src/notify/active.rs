@@ -81,6 +81,11 @@ impl Stamp {
         self.w & COUNT == 0
     }
 
+    /// The newest invalidation that the fault has seen begin.
+    pub(crate) const fn version(self) -> Version {
+        Version(self.w >> COUNT_BITS)
+    }
+
     /// The newest hole that the fault may fill.
     #[inline(always)]
     pub(crate) const fn newest(self) -> Word {
