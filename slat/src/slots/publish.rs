@@ -190,7 +190,8 @@ impl SlotSets {
     /// # Safety
     /// Under `writer`, which has a free cell ([`Writer::make_room`]).
     pub(super) unsafe fn publish(&self, set: Set, under: Invalidated, in_progress: bool) {
-        // Before: a stale answer is refused a moment early, and looked up.
+        // Before the version: a stale answer is refused a moment early, and looked up.
+        // ORDER(stamp): Release; pairs with `unchanged_since`.
         self.changed.store(under.0, Release);
         let number = self.number() + 1;
         // SAFETY: the cell of a version that nobody reads any more, and one writer.
