@@ -47,7 +47,7 @@ impl<F: Format> Machine<F> {
     /// On a host with pages of `level`.
     fn with(level: Level, nx: bool) -> Self {
         let mut idle = Idle::take().unwrap();
-        let host = Counting { level: level, readonly: AtomicBool::new(false), asked: AtomicU64::new(0) };
+        let host = Counting { level, readonly: AtomicBool::new(false), asked: AtomicU64::new(0) };
         let vm = Vm::<F, _>::builder(host).nx_huge_pages(nx).build().unwrap();
         vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, RAM))).unwrap();
         Self { idle, vm }

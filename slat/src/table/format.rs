@@ -127,9 +127,9 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
     const ACCESSED: u64;
     /// Set by the walker in a leaf that it stores through; none where [`HARDWARE_AD`](Self::HARDWARE_AD) is false.
     const DIRTY: u64;
-    /// Whether walkers set Accessed and Dirty. Where not, a leaf is accessed while it is present, and dirty while it may
-    /// be written; one that nobody has accessed is a [tracked word](Word::tracked), which the next access gives back
-    /// by a fault.
+    /// Whether walkers set Accessed and Dirty. Where not, a leaf is accessed while it is present, and dirty while it
+    /// may be written; one that nobody has accessed is a [tracked word](Word::tracked), which the next access gives
+    /// back by a fault.
     const HARDWARE_AD: bool = true;
 
     /// A link, standing in an entry of `level`, to the table in frame `pfn`. Links allow everything; leaves decide.
@@ -192,7 +192,7 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
         Self::ACCESSED | if access == Access::Write { Self::DIRTY } else { 0 }
     }
 
-    /// Bits that a walker sets in a link of `level` that it follows; none where links of that level have no Accessed bit.
+    /// Bits that a walker sets in a link of `level` that it follows; none where such links have no Accessed bit.
     #[inline(always)]
     fn touch_link(_level: Level) -> u64 {
         Self::ACCESSED

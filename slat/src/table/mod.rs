@@ -4,7 +4,7 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | [`mod@format`], [`formats`] | geometry, encode, decode; EPT, NPT, the host's own |
+//! | [`mod@format`], [`formats`] | geometry, encode, decode; EPT, NPT, PAE, the host's own |
 //! | [`entry`] | the atomic cell; holes that carry versions, tracked leaves, frozen entries |
 //! | [`walk`] | an open walk, in one of three modes |
 //! | `radix`, `cursor` | the way down, and the way along a range |

@@ -1,4 +1,5 @@
-//! Intel EPT, four or five levels, with or without Accessed and Dirty bits (Intel SDM volume 3, "EPT paging structures").
+//! Intel EPT, four or five levels, with Accessed and Dirty bits or without (Intel SDM volume 3, "EPT paging
+//! structures").
 //!
 //! ```text
 //! leaf   63        53        51....12  9  8  7   6    5..3  2 1 0
