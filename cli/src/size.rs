@@ -15,9 +15,17 @@ pub fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is more than 64 bits hold"))
 }
 
+/// Writes bytes as [`size`] reads them, in the largest unit that divides them.
+pub fn text(bytes: u64) -> String {
+    let units = [("T", 40), ("G", 30), ("M", 20), ("K", 10)];
+    let whole = units.into_iter().find(|(_, shift)| bytes != 0 && bytes.is_multiple_of(1 << shift));
+    let (unit, shift) = whole.unwrap_or(("", 0));
+    format!("{}{unit}", bytes >> shift)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use super::{size, text};
 
     #[test]
     fn sizes_are_powers_of_1024() {
@@ -28,5 +36,13 @@ mod tests {
         for bad in ["", "K", "-1", "1.5G", "4KB", "20000000T"] {
             assert!(size(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_size_is_written_as_it_is_read() {
+        assert_eq!(
+            [0, 4097, 4096, 3 << 20, 64 << 30, 12 << 40].map(text),
+            ["0", "4097", "4K", "3M", "64G", "12T"]
+        );
     }
 }

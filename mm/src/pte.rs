@@ -28,7 +28,7 @@ impl Pte {
         match word.kind::<X64>(level) {
             Kind::Leaf => Self::Mapped { pfn: X64::pfn(word), writable: X64::writable(word) },
             Kind::Frozen(mark) => Self::Parked(Pfn(mark)),
-            Kind::Hole(_) | Kind::Table(_) => Self::Empty,
+            Kind::Hole(_) | Kind::Mmio(_) | Kind::Tracked | Kind::Table(_) => Self::Empty,
         }
     }
 

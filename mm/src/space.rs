@@ -214,7 +214,7 @@ impl AddressSpace {
         if level > Level::K4
             && let Some(pfn) = pte.pfn()
         {
-            self.map.split(entry, word, |index| pte.with_frame(pfn + index).word(Level::K4))?;
+            self.map.split(level, entry, word, |index| pte.with_frame(pfn + index).word(Level::K4))?;
             self.counters.add(Event::Split);
         }
         Ok(())

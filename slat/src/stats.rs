@@ -38,6 +38,8 @@ pub struct Stats {
     pub table_bytes: u64,
     /// Bytes that the host lent for tables, notes and free pages included.
     pub lent_bytes: u64,
+    /// Subtrees taken back because the budget for tables was used up.
+    pub tables_reclaimed: u64,
     /// Subtrees unhooked and flushed that wait for a grace period, or to be taken apart.
     pub tables_waiting: u64,
 }
@@ -109,6 +111,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             },
             table_bytes: self.pool.in_use() * PAGE_SIZE,
             lent_bytes: self.pool.lent() * PAGE_SIZE,
+            tables_reclaimed: self.clock.reclaimed.load(Relaxed),
             tables_waiting: self.grace.waiting() as u64,
         }
     }

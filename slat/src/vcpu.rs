@@ -29,6 +29,8 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) cache: Cache,
     pub(crate) memo: Memo,
     pub(crate) entry: Entry,
+    /// Faults are made ahead of the guest.
+    pub(crate) prefetching: bool,
     /// The root that its caches come from.
     loaded: Pfn,
 }
@@ -61,7 +63,17 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
         let (space, entry) = (&vm.spaces[0], Entry::of(vm));
         let loaded = space.radix.root_word().pfn();
-        Self { vm, space, id, seat, cache: Cache::default(), memo: Memo::new(), entry, loaded }
+        Self {
+            vm,
+            space,
+            id,
+            seat,
+            cache: Cache::default(),
+            memo: Memo::new(),
+            entry,
+            prefetching: false,
+            loaded,
+        }
     }
 
     /// Its number.

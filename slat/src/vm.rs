@@ -14,7 +14,8 @@ use crate::sync::mode::{Lockless, Shared};
 use crate::sync::prim::Relaxed;
 use crate::sync::readside::{Borrowed, ReadSide};
 use crate::table::format::Format;
-use crate::table::pool::{Cache, NoMemory, Pool};
+use crate::table::limit::Clock;
+use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::table::walk::{Mapping, Walk};
 use crate::tlb::FlushDebt;
@@ -50,6 +51,7 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) spaces: Box<[Space<F>]>,
     pub(crate) pool: Pool,
     pub(crate) grace: Grace,
+    pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
 }
 
@@ -63,6 +65,7 @@ pub struct Builder<F, H> {
     limits: Limits,
     spaces: u8,
     lock: MmuLock,
+    table_budget: u64,
     sabotage: bool,
 }
 
@@ -121,6 +124,13 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
+    /// How many bytes of table pages may be in use; as many as the host gives unless said otherwise. Reaching it takes
+    /// back the coldest tables; see [`Vm::set_table_budget`], which changes it later.
+    pub fn table_budget(mut self, bytes: u64) -> Self {
+        self.table_budget = bytes;
+        self
+    }
+
     /// Negative control: shootdowns pretend. Whatever proves that flushes matter must fail under this.
     #[doc(hidden)]
     pub fn sabotage_flushes(mut self) -> Self {
@@ -130,11 +140,12 @@ impl<F: Format, H: Host> Builder<F, H> {
 
     /// The VM, empty: no memslots, one table page for each address space.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
-        let Self { host, policy, limits, spaces, lock, sabotage, .. } = self;
+        let Self { host, policy, limits, spaces, lock, table_budget, sabotage, .. } = self;
         let barrier = Barrier::detect();
         let pool = Pool::new();
         let spaces: Result<Vec<_>, _> =
             (0..spaces).map(|id| Space::new(SpaceId(id), limits, &host, &pool)).collect();
+        pool.set_budget(table_budget);
         Ok(Vm {
             spaces: spaces?.into_boxed_slice(),
             pool,
@@ -144,6 +155,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             reads: ReadSide::new(policy.vcpus as usize + OTHER_SEATS, barrier),
             active: Active::new(),
             grace: Grace::new(),
+            clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
         })
     }
@@ -159,6 +171,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             limits: Limits { frames: 1 << F::FRAME_BITS, ..Limits::default() },
             spaces: 1,
             lock: MmuLock::None,
+            table_budget: u64::MAX,
             sabotage: false,
         }
     }
@@ -250,18 +263,6 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
         self.reads.borrow(self.policy.vcpus as usize)
-    }
-
-    /// Fills a cache of table pages; what waits for a grace period is used before the host is asked for more.
-    #[cold]
-    pub(crate) fn top_up(&self, cache: &mut Cache) -> Result<(), NoMemory> {
-        self.top_up_to(cache, usize::from(F::LEVELS) + 4)
-    }
-
-    /// The same up to `want` pages.
-    pub(crate) fn top_up_to(&self, cache: &mut Cache, want: usize) -> Result<(), NoMemory> {
-        self.pool
-            .top_up(&self.host, cache, want, || self.grace.reuse::<F, H>(&self.reads, &self.host, &self.pool))
     }
 
     /// Zaps one page so that something else can be mapped: for a host that cannot say without sleeping that it

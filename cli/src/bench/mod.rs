@@ -3,14 +3,20 @@
 //! Each bench is one folder or file: it sets up its entrants, measures them side by side ([`harness`]) and
 //! hands back a [`report`] whose rows name the patch series they answer.
 
+mod arithmetic;
 mod fault_floor;
 mod harness;
+mod invalidate;
 mod machine;
 mod memslot_perf;
 mod report;
+mod tables;
+mod zap;
 
 pub use fault_floor::FaultFloor;
+pub use invalidate::Invalidate;
 pub use memslot_perf::MemslotPerf;
+pub use zap::Zap;
 
 use crate::error::Error;
 use std::process::ExitCode;
@@ -20,8 +26,12 @@ use std::process::ExitCode;
 pub enum Bench {
     /// What one 4K fault costs: the bare walk and CAS, slat's MMU lock policies, and other crates' mappers
     FaultFloor(FaultFloor),
+    /// What a thread that invalidates pages back to back costs the faults beside it, under each MMU lock policy
+    Invalidate(Invalidate),
     /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
     MemslotPerf(MemslotPerf),
+    /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
+    Zap(Zap),
 }
 
 impl Bench {
@@ -29,7 +39,9 @@ impl Bench {
     pub fn run(&self) -> Result<ExitCode, Error> {
         match self {
             Self::FaultFloor(bench) => bench.run(),
+            Self::Invalidate(bench) => bench.run(),
             Self::MemslotPerf(bench) => bench.run(),
+            Self::Zap(bench) => bench.run(),
         }
     }
 }

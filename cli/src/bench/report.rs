@@ -62,7 +62,8 @@ impl Row {
     ) -> Self {
         Self {
             baseline: Some(baseline.median()),
-            ratio: Some(baseline.median() / slat.median()),
+            // None of none is no ratio.
+            ratio: Some(baseline.median() / slat.median()).filter(|ratio| ratio.is_finite()),
             baseline_range: Some(baseline.range()),
             ..Self::alone(name, params, unit, slat)
         }

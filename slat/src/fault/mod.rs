@@ -20,6 +20,7 @@
 //! new stamp: precise, per entry ([`crate::notify`] has the other side).
 
 pub(crate) mod memo;
+mod prefault;
 mod present;
 mod quick;
 
@@ -124,7 +125,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let mut waiting = false;
         loop {
             if self.cache.len() < usize::from(F::LEVELS) {
-                self.vm.top_up(&mut self.cache)?;
+                // Not every fault needs a table: an error is one where a page is missed.
+                let _ = self.vm.top_up(idle, &mut self.cache, self.vm.pages_at_hand());
             }
             let outcome = match self.attempt(idle, fault)? {
                 Outcome::Ask => self.ask(idle, fault)?,
@@ -177,10 +179,16 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         match vm.host.lookup(hva, fault.access) {
             Some(page) if page.writable || fault.access != Access::Write => {
                 let writable = page.writable && !slot.readonly;
-                Ok(install(&walk, &mut self.cache, at, (fault, &slot, HostPage { writable, ..page }), stamp)?)
+                Ok(install(&walk, self.spare(), at, (fault, &slot, HostPage { writable, ..page }), stamp)?)
             }
             _ => Ok(Outcome::Ask),
         }
+    }
+
+    /// Pages for missing tables, and whether what is mapped is about to be used.
+    #[inline(always)]
+    fn spare(&mut self) -> (&mut Cache, bool) {
+        (&mut self.cache, !self.prefetching)
     }
 
     /// The same with the host asked outside of any section, where it may sleep.
@@ -212,7 +220,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 Outcome::Replace
             });
         }
-        Ok(install(&walk, &mut self.cache, at, (fault, &slot, page), stamp)?)
+        Ok(install(&walk, self.spare(), at, (fault, &slot, page), stamp)?)
     }
 }
 
@@ -232,6 +240,11 @@ fn mmio<F: Format, H: Host>(vcpu: &Vcpu<'_, F, H>) -> Outcome {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
+    /// Table pages that a vCPU fetches at a time: one for each level is enough for a fault.
+    fn pages_at_hand(&self) -> usize {
+        usize::from(F::LEVELS) + if self.pool.has_budget() { 0 } else { 4 }
+    }
+
     /// The second half of a stamp, for one page.
     #[inline(always)]
     pub(crate) fn confirm(&self, stamp: Stamp, gfn: Gfn, hva: Hva) -> Result<(), Unconfirmed> {
@@ -284,7 +297,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 #[inline(always)]
 fn install<'w, F: Format, H: Host>(
     walk: &'w Walk<'_, F, H, Shared>,
-    cache: &mut Cache,
+    (cache, young): (&mut Cache, bool),
     mut at: At<'w>,
     (fault, slot, page): (Fault, &Slot, HostPage),
     stamp: Stamp,
@@ -306,7 +319,7 @@ fn install<'w, F: Format, H: Host>(
         pfn: Pfn(page.pfn.0 & !(at.level.pages() - 1)),
         perms: walk.vm.perms(at.level, writable),
         host_writable: page.writable,
-        accessed: true,
+        accessed: young,
         dirty: fault.access == Access::Write,
     };
     if at.level > level || at.entry.cas(at.word, F::leaf(&leaf, at.level)).is_err() {

@@ -14,6 +14,8 @@
 //! do not execute: a fetch splits its page down to 4 KiB leaves that do, and [`Vm::recover`](crate::Vm::recover) over
 //! a range, called now and then, gives code that is no longer run its large pages back.
 
+#[cfg(all(test, not(loom)))]
+mod history_tests;
 mod recover;
 mod split;
 

@@ -5,17 +5,21 @@
 //! | file | idea |
 //! |---|---|
 //! | [`mod@format`], [`formats`] | geometry, encode, decode; EPT, NPT, the host's own |
-//! | [`entry`] | the atomic cell; holes that carry versions; frozen; retired |
+//! | [`entry`] | the atomic cell; holes that carry versions, tracked leaves, frozen entries |
 //! | [`walk`] | an open walk, in one of three modes |
 //! | `radix`, `cursor` | the way down, and the way along a range |
 //! | `steps` | an open walk along a range, which rests now and then |
 //! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
+//! | `limit` | a budget for them: the coldest go first |
 //! | [`Map`] | a table on its own, for a primary MMU |
 
 pub(crate) mod cursor;
 pub mod entry;
 pub mod format;
 pub mod formats;
+#[cfg(test)]
+pub(crate) mod history;
+pub(crate) mod limit;
 mod map;
 pub mod memory;
 pub(crate) mod pool;

@@ -6,6 +6,7 @@
 
 use super::memory::{CHUNK_PAGES, Node, TableMemory, write_notes};
 use super::retire::NodeList;
+use crate::addr::PAGE_SIZE;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
@@ -28,6 +29,23 @@ pub(crate) struct Pool {
     free: Mutex<Free>,
     /// Pages that are not free: linked, in a cache, in a debt or waiting for a grace period.
     out: AtomicU64,
+    /// No more of them are given out.
+    budget: AtomicU64,
+}
+
+/// Why there is no page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Short {
+    /// The budget is used up.
+    Budget,
+    /// The host has no more.
+    Host,
+}
+
+impl From<Short> for NoMemory {
+    fn from(_: Short) -> Self {
+        Self
+    }
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +68,7 @@ pub(crate) struct Cache {
 
 impl Pool {
     pub(crate) fn new() -> Self {
-        Self { free: Mutex::new(Free::default()), out: AtomicU64::new(0) }
+        Self { free: Mutex::default(), out: AtomicU64::new(0), budget: AtomicU64::new(u64::MAX) }
     }
 
     /// Fills `cache` up to `want` pages. Where none is free, `reuse` may free one; else the host is asked, which may
@@ -61,8 +79,12 @@ impl Pool {
         cache: &mut Cache,
         want: usize,
         reuse: impl Fn() -> bool,
-    ) -> Result<(), NoMemory> {
+    ) -> Result<(), Short> {
         while cache.list.len() < want {
+            // Threads that pass here at once may go beyond it, by a page each.
+            if self.in_use() >= self.budget() {
+                return Err(Short::Budget);
+            }
             if let Some(node) = self.free.lock().list.pop() {
                 self.out.fetch_add(1, Relaxed);
                 cache.list.push(node);
@@ -73,8 +95,23 @@ impl Pool {
         Ok(())
     }
 
-    fn grow<M: TableMemory>(&self, memory: &M) -> Result<(), NoMemory> {
-        let chunk = memory.alloc_chunk().ok_or(NoMemory)?;
+    /// Pages that may be in use.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget.load(Relaxed)
+    }
+
+    /// Whether that is less than any machine has.
+    pub(crate) fn has_budget(&self) -> bool {
+        self.budget() < u64::MAX / PAGE_SIZE
+    }
+
+    /// In bytes.
+    pub(crate) fn set_budget(&self, bytes: u64) {
+        self.budget.store(bytes / PAGE_SIZE, Relaxed);
+    }
+
+    fn grow<M: TableMemory>(&self, memory: &M) -> Result<(), Short> {
+        let chunk = memory.alloc_chunk().ok_or(Short::Host)?;
         // SAFETY: fresh from the host, nobody else's.
         unsafe { write_notes(chunk) };
         let mut free = self.free.lock();

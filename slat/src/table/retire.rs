@@ -221,8 +221,8 @@ impl Grace {
 fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, children: &mut NodeList) -> Option<(Level, u64)> {
     // SAFETY: the grace period is over: the page is ours alone, and what it links.
     let (words, level) = unsafe { (node.words(), Level(node.note().level.get())) };
-    let present = |word: &&u64| F::is_present(Word(**word));
-    let mut leaves = words.iter().filter(present).count() as u64;
+    let mapped = |word: &&u64| F::is_present(Word(**word)) | Word(**word).is_tracked();
+    let mut leaves = words.iter().filter(mapped).count() as u64;
     if level > Level::K4 {
         for &word in words.iter().filter(|&&word| F::is_table(Word(word), level)) {
             // SAFETY: linked from a page that is ours alone.

@@ -9,7 +9,7 @@
 //! 4K page that is not mapped. A lap (race.rs) goes through the share twice: `cold`, on an empty table, and,
 //! after everything is unmapped again, `present`: all tables stand and only holes are filled, the steady
 //! state of a guest whose pages come and go. All entrants take their table memory from one pool of
-//! prefaulted huge pages (tables.rs) and map the same frames.
+//! prefaulted huge pages ([`tables`]) and map the same frames.
 //!
 //! A figure is the time of a share divided by its faults, averaged over the threads.
 
@@ -17,11 +17,11 @@ mod floor;
 mod ours;
 mod peers;
 mod race;
-mod tables;
 
 use super::harness::{Series, interleave, shuffle};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use super::{arithmetic, tables};
 use crate::error::Error;
 use crate::size::size;
 use clap::ValueEnum;
@@ -99,21 +99,36 @@ impl FaultFloor {
         let entrants = entrants();
         let (mut present, mut cold) = (Vec::new(), Vec::new());
         let mut tallies = vec![Tally::default(); entrants.len()];
-        for &vcpus in &self.vcpus {
-            for &order in &self.order {
-                if stderr().is_terminal() {
-                    eprintln!("{vcpus} vCPU(s), {} order: {} rounds", order.name(), self.runs);
+        for &order in &self.order {
+            if stderr().is_terminal() {
+                eprintln!("{} order: {} rounds", order.name(), self.runs);
+            }
+            // All numbers of vCPUs in one interleaved run: they too are compared with each other.
+            let courses: Vec<Course> =
+                self.vcpus.iter().map(|&vcpus| course(vcpus, stride, pages, order)).collect();
+            let settings: Vec<(&Course, &Entrant)> = (courses.iter())
+                .flat_map(|course| entrants.iter().map(move |entrant| (course, entrant)))
+                .collect();
+            let laps = interleave(self.runs as usize, &settings, |(course, entrant)| entrant.lap(course));
+            for (nth, laps) in laps.iter().enumerate() {
+                for lap in laps {
+                    tallies[nth % entrants.len()].add(&lap.tally);
                 }
-                let course = course(vcpus, stride, pages, order);
-                let laps = interleave(self.runs as usize, &entrants, |entrant| entrant.lap(&course));
-                for (tally, laps) in tallies.iter_mut().zip(&laps) {
-                    for lap in laps {
-                        tally.add(&lap.tally);
-                    }
+            }
+            let passes: [(&str, Pass, &mut Vec<Row>); 2] =
+                [("present", |lap| lap.present, &mut present), ("cold", |lap| lap.cold, &mut cold)];
+            for (tables, pass, rows) in passes {
+                let by_vcpus = || self.vcpus.iter().zip(laps.chunks(entrants.len()));
+                for (&vcpus, laps) in by_vcpus() {
+                    let params = params! { "tables": tables, "vcpus": vcpus, "order": order.name() };
+                    rows.extend(compare(&entrants, laps, pass, &params));
                 }
-                let params = |tables| params! { "tables": tables, "vcpus": vcpus, "order": order.name() };
-                present.extend(compare(&entrants, &laps, |lap| lap.present, &params("present")));
-                cold.extend(compare(&entrants, &laps, |lap| lap.cold, &params("cold")));
+                let alone = by_vcpus().find(|(vcpus, _)| **vcpus == 1).map(|(_, laps)| &laps[0][..]);
+                let many = by_vcpus().filter(|(vcpus, _)| **vcpus > 1);
+                let params = params! { "tables": tables, "order": order.name() };
+                rows.extend(alone.into_iter().flat_map(|alone| {
+                    { many.clone() }.map(|(&vcpus, laps)| together(vcpus, &laps[0], alone, pass, &params))
+                }));
             }
         }
         let checks =
@@ -157,14 +172,12 @@ fn course(vcpus: u16, stride: u64, pages: u64, order: Order) -> Course {
     Course::new(shares.collect())
 }
 
+/// The figure of one pass of a lap.
+type Pass = fn(&Lap) -> f64;
+
 /// Rows of one setting and pass: every other entrant against the first.
-fn compare(
-    entrants: &[Entrant],
-    laps: &[Vec<Lap>],
-    pass: impl Fn(&Lap) -> f64,
-    params: &Map<String, Value>,
-) -> Vec<Row> {
-    let figure = |laps: &[Lap]| Series::new(laps.iter().map(&pass).collect());
+fn compare(entrants: &[Entrant], laps: &[Vec<Lap>], pass: Pass, params: &Map<String, Value>) -> Vec<Row> {
+    let figure = |laps: &[Lap]| Series::new(laps.iter().map(pass).collect());
     let slat = figure(&laps[0]);
     let rest = entrants.iter().zip(laps).skip(1);
     rest.map(|(entrant, laps)| {
@@ -172,6 +185,13 @@ fn compare(
         row.answering(entrant.seed)
     })
     .collect()
+}
+
+/// The row of slat against itself: `vcpus` together, against one alone. The ratio is of their throughputs.
+fn together(vcpus: u16, laps: &[Lap], alone: &[Lap], pass: Pass, params: &Map<String, Value>) -> Row {
+    let [alone, laps] = [(alone, 1), (laps, vcpus)]
+        .map(|(laps, vcpus)| Series::new(laps.iter().map(|lap| pass(lap) / f64::from(vcpus)).collect()));
+    Row::compare(&format!("1 vCPU, {vcpus} together"), params.clone(), "ns/fault of all", &alone, &laps)
 }
 
 /// What one entrant must have done for its figures to count.

@@ -5,51 +5,22 @@
 //! pages away as `MADV_DONTNEED` would; that leaves holes which carry the invalidation's number, in tables
 //! that stay linked.
 
+use super::arithmetic::Arithmetic;
+use super::backing;
 use super::race::{Contender, Course, Vcpu};
-use super::{backing, tables};
-use slat::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
+use slat::addr::{Gfn, Hva, Pfn, Span};
 use slat::table::formats::Npt4;
-use slat::{
-    Access, Done, Fault, Host, HostError, HostPage, Idle, MmuLock, Slot, SlotId, TableMemory, VcpuId, Vm, Why,
-};
-use std::ptr::NonNull;
+use slat::{Access, Done, Fault, Idle, MmuLock, Slot, SlotId, VcpuId, Vm, Why};
 
 /// A VM whose memory is the course.
 pub struct Ours {
     vm: Vm<Npt4, Arithmetic>,
 }
 
-/// A host that maps every address for ever: the frame is the address.
-struct Arithmetic;
-
 /// A vCPU and its thread's proof of idleness.
 struct Thread<'vm> {
     vcpu: slat::Vcpu<'vm, Npt4, Arithmetic>,
     idle: Idle,
-}
-
-// SAFETY: chunks of the pool are of the size and alignment asked for and lent to one user at a time; frame
-// numbers are the trait's own.
-unsafe impl TableMemory for Arithmetic {
-    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        Some(tables::take_chunk())
-    }
-
-    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
-        // SAFETY: the caller's promise is the same.
-        unsafe { tables::give_back_chunk(chunk) };
-    }
-}
-
-impl Host for Arithmetic {
-    #[inline]
-    fn lookup(&self, hva: Hva, _access: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
-    }
-
-    fn resolve(&self, _idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
-    }
 }
 
 /// The host address behind a guest frame.

@@ -1,4 +1,4 @@
-//! Table memory, the same for every entrant: pages out of huge pages that are already there.
+//! Table memory, the same for every entrant of a bench: pages out of huge pages that are already there.
 //!
 //! A table's physical address is its address in this process, since only this process walks it. Pages come
 //! as they are, and whoever takes one clears it, as it would have to in a kernel. What is given back is used
@@ -67,6 +67,15 @@ pub fn take_chunk() -> NonNull<u8> {
     pointer(chunk)
 }
 
+/// Grows the pool until so many bytes of chunks are free: what is timed after it meets no growth.
+pub fn reserve(bytes: u64) {
+    let chunks = bytes.div_ceil(CHUNK_BYTES as u64) as usize;
+    let mut free = FREE.lock();
+    while free.chunks.len() < chunks {
+        free.grow();
+    }
+}
+
 /// Gives a chunk back.
 ///
 /// # Safety
@@ -105,9 +114,13 @@ pub fn child(entry: u64) -> Option<NonNull<Table>> {
 impl Free {
     /// An address of [`CHUNK_BYTES`], aligned to as much.
     fn chunk(&mut self) -> usize {
-        if let Some(chunk) = self.chunks.pop() {
-            return chunk;
+        if self.chunks.is_empty() {
+            self.grow();
         }
+        self.chunks.pop().expect("the growth has chunks")
+    }
+
+    fn grow(&mut self) {
         // SAFETY: the layout is not of size zero.
         let memory = unsafe { alloc(GROWTH) };
         if memory.is_null() {
@@ -121,8 +134,8 @@ impl Free {
         }
         // SAFETY: as above; the write is what brings the pages in.
         unsafe { memory.write_bytes(0, GROWTH.size()) };
-        self.chunks.extend(parts(memory.expose_provenance(), GROWTH.size(), CHUNK_BYTES));
-        self.chunks.pop().expect("the growth has chunks")
+        // Below what is there: older chunks, whose pages have been used, are used again first.
+        self.chunks.splice(0..0, parts(memory.expose_provenance(), GROWTH.size(), CHUNK_BYTES));
     }
 }
 

@@ -1,0 +1,235 @@
+//! Splitting and recovery, write by write: at every write each look-up gives the old translation or the new one, and
+//! a host that changes a page at any moment is obeyed. Each test has its twin with the mistake made.
+
+use super::recover::recover_along;
+use crate::notify::Why;
+use crate::notify::invalidation::{Invalidation, Range};
+use crate::sync::mode::Shared;
+use crate::sync::prim::{AtomicBool, AtomicPtr, AtomicU64, Relaxed};
+use crate::table::entry::{Kind, Word};
+use crate::table::format::{Access, Format};
+use crate::table::formats::{Ept4, Npt4};
+use crate::table::history::watched;
+use crate::table::memory::TableMemory;
+use crate::table::pool::Cache;
+use crate::table::radix::At;
+use crate::table::walk::Walk;
+use crate::tlb::debt::Owed;
+use crate::*;
+use core::cell::Cell;
+
+const HVA: Hva = Hva(0x7f00_0000_0000);
+/// The page that the host changes.
+const MOVED: Gfn = Gfn(77);
+const ALL: Span<Gfn> = Span::new(Gfn(0), Gfn(512));
+
+/// Huge pages, of which one small page may have moved elsewhere: then they are small.
+struct OneMoves {
+    moved: AtomicBool,
+    lookups: AtomicU64,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for OneMoves {}
+
+impl OneMoves {
+    fn page(&self, hva: Hva) -> HostPage {
+        let gfn = (hva.0 - HVA.0) >> PAGE_SHIFT;
+        let moved = self.moved.load(Relaxed);
+        let pfn = if moved && gfn == MOVED.0 { 0x10_0000 } else { 0x1000 + gfn };
+        HostPage { pfn: Pfn(pfn), level: if moved { Level::K4 } else { Level::M2 }, writable: true }
+    }
+}
+
+impl Host for OneMoves {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        let page = self.page(hva);
+        self.lookups.fetch_add(1, Relaxed);
+        Some(page)
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        Ok(self.page(hva))
+    }
+}
+
+/// A VM with one large page mapped.
+fn vm<F: Format>(idle: &mut Idle) -> Vm<F, OneMoves> {
+    let host = OneMoves { moved: AtomicBool::new(false), lookups: AtomicU64::new(0) };
+    let vm = Vm::<F, _>::builder(host).build().unwrap();
+    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let fault = Fault { gpa: Gpa(0), access: Access::Write };
+    assert_eq!(vcpu.fault(idle, fault), Ok(Done::Mapped(Level::M2)));
+    drop(vcpu);
+    vm
+}
+
+/// What the hardware finds for `gfn`.
+fn seen<F: Format>(vm: &Vm<F, OneMoves>, gfn: Gfn) -> Option<Pfn> {
+    // SAFETY: tables are given back by `collect`, which nobody calls meanwhile.
+    let at = unsafe { vm.spaces[0].radix.descend(&vm.host, gfn) };
+    let inside = gfn.0 & (at.level.pages() - 1);
+    F::is_present(at.word).then(|| F::pfn(at.word) + inside)
+}
+
+/// Pages for which the hardware does not find the frame that the host has.
+fn wrong<F: Format>(vm: &Vm<F, OneMoves>) -> usize {
+    let frame = |gfn: Gfn| vm.host.page(HVA + gfn.0 * PAGE_SIZE).pfn;
+    (0..512).map(Gfn).filter(|&gfn| seen(vm, gfn) != Some(frame(gfn))).count()
+}
+
+/// Writes made by a split, and how many of them left a wrong look-up behind.
+fn watch_split<F: Format>(split: impl FnOnce(&Vm<F, OneMoves>, &mut Idle)) -> (usize, usize) {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm::<F>(&mut idle);
+    let (mut writes, mut bad) = (0, 0);
+    let watch = || {
+        writes += 1;
+        bad += usize::from(wrong(&vm) > 0);
+    };
+    watched(watch, || split(&vm, &mut idle));
+    assert_eq!(vm.translate(&mut idle, Gfn(0)).unwrap().level, Level::K4, "it was split");
+    (writes, bad)
+}
+
+#[test]
+fn at_every_write_of_a_split_each_look_up_is_right() {
+    let split = |vm: &Vm<Npt4, _>, idle: &mut Idle| assert_eq!(vm.split(idle, ALL, Level::K4), Ok(1));
+    assert_eq!(watch_split(split), (513, 0));
+    let split = |vm: &Vm<Ept4, _>, idle: &mut Idle| assert_eq!(vm.split(idle, ALL, Level::K4), Ok(1));
+    assert_eq!(watch_split(split), (513, 0));
+}
+
+#[test]
+fn negative_control_a_split_that_links_before_it_fills() {
+    let (writes, bad) = watch_split(|vm: &Vm<Npt4, _>, idle: &mut Idle| {
+        let mut cache = Cache::default();
+        vm.top_up(idle, &mut cache, 1).unwrap();
+        let walk = vm.shared(idle);
+        let at: At<'_> = walk.descend(Gfn(0));
+        let (node, large) = (cache.take().unwrap(), Npt4::read_leaf(at.word));
+        at.entry.cas(at.word, Npt4::link(node.pfn(&vm.host), at.level)).unwrap();
+        // SAFETY: linked, and nothing is given back.
+        for (index, entry) in unsafe { node.entries() }.iter().enumerate() {
+            entry.fill(Npt4::leaf(&Leaf { pfn: large.pfn + index as u64, ..large }, Level::K4));
+        }
+    });
+    assert!(bad > 500, "{bad} of {writes} writes");
+}
+
+/// The host moves one page, as a primary MMU does; by another thread, in the middle of whatever this one does.
+fn move_one<F: Format>(vm: &Vm<F, OneMoves>) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut idle = Idle::take().unwrap();
+            let mut change = vm.invalidate(Span::sized(HVA + MOVED.0 * PAGE_SIZE, PAGE_SIZE), Why::Migrate);
+            change.apply(&mut idle).settle();
+            vm.host.moved.store(true, Relaxed);
+        });
+    });
+}
+
+/// Recovers while the host moves a page after write number `at` (0: before all). Whether the page's old frame is
+/// mapped in the end; and how many writes there were.
+fn stale_after_recovery<const FREEZE: bool>(at: usize) -> (bool, usize) {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm::<Npt4>(&mut idle);
+    vm.split(&mut idle, ALL, Level::K4).unwrap();
+    let old = seen(&vm, MOVED).unwrap();
+    let (writes, lookups) = (Cell::new(0), vm.host.lookups.load(Relaxed));
+    let watch = || {
+        writes.set(writes.get() + 1);
+        if writes.get() == at {
+            move_one(&vm);
+        }
+    };
+    let mut change = Invalidation::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
+    if at == 0 {
+        move_one(&vm);
+    }
+    let mut owed = Owed::default();
+    let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
+    let recovered = watched(watch, || recover_along::<_, _, _, FREEZE>(&mut walk, &change, ALL, &mut owed));
+    drop(walk);
+    change.owing(&mut idle, owed).settle();
+    drop(change);
+    assert!(vm.host.lookups.load(Relaxed) > lookups, "the host was asked");
+    assert!(recovered == 1 || at < 2, "nobody came between");
+    (vm.host.moved.load(Relaxed) && seen(&vm, MOVED) == Some(old), writes.get())
+}
+
+#[test]
+fn a_page_that_moves_at_any_write_of_a_recovery_does_not_come_back() {
+    for at in 0..=2 {
+        let (stale, writes) = stale_after_recovery::<true>(at);
+        assert!(!stale, "moved after write {at}");
+        assert_eq!(writes, 2, "frozen and thawed");
+    }
+}
+
+/// A host that moves a page while it is being asked, when a recovery trusts its answer.
+fn stale_where_the_host_moves_it_when_asked<const FREEZE: bool>() -> bool {
+    struct Asked(OneMoves, AtomicPtr<Vm<Npt4, Asked>>);
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for Asked {}
+    impl Host for Asked {
+        fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
+            let page = self.0.lookup(hva, access);
+            let vm = self.1.swap(core::ptr::null_mut(), Relaxed);
+            // SAFETY: set by the test below to the VM that asks, for the time of the recovery.
+            if let Some(vm) = unsafe { vm.as_ref() } {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let mut idle = Idle::take().unwrap();
+                        let hvas = Span::sized(HVA + MOVED.0 * PAGE_SIZE, PAGE_SIZE);
+                        let mut change = vm.invalidate(hvas, Why::Migrate);
+                        change.apply(&mut idle).settle();
+                        self.0.moved.store(true, Relaxed);
+                    });
+                });
+            }
+            page
+        }
+
+        fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+            self.0.resolve(idle, hva, access)
+        }
+    }
+    let mut idle = Idle::take().unwrap();
+    let host = OneMoves { moved: AtomicBool::new(false), lookups: AtomicU64::new(0) };
+    let vm = Vm::<Npt4, _>::builder(Asked(host, AtomicPtr::default())).build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
+    vm.split(&mut idle, ALL, Level::K4).unwrap();
+    let old = vm.translate(&mut idle, MOVED).unwrap().leaf.pfn;
+
+    let mut change = Invalidation::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
+    let mut owed = Owed::default();
+    let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
+    vm.host.1.store((&raw const vm).cast_mut(), Relaxed);
+    recover_along::<_, _, _, FREEZE>(&mut walk, &change, ALL, &mut owed);
+    drop(walk);
+    change.owing(&mut idle, owed).settle();
+    drop(change);
+    let now = vm.translate(&mut idle, MOVED).map(|found| found.leaf.pfn + (MOVED.0 - found.gfns.start.0));
+    now == Some(old)
+}
+
+#[test]
+fn a_page_that_moves_while_the_host_is_asked_does_not_come_back() {
+    assert!(!stale_where_the_host_moves_it_when_asked::<true>());
+}
+
+#[test]
+fn negative_control_without_the_freeze_it_comes_back() {
+    assert!(stale_where_the_host_moves_it_when_asked::<false>());
+}
+
+#[test]
+fn words_of_a_frozen_link_are_nobody_elses() {
+    let frozen = Word::frozen_link(Pfn(7));
+    assert!(matches!(frozen.kind::<Ept4>(Level::M2), Kind::Frozen(mark) if Word::was_link(mark)));
+    assert!(frozen != Word::frozen_link(Pfn(8)) && !Word::was_link(u64::from(u32::MAX)));
+}

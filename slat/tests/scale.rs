@@ -1,0 +1,196 @@
+//! Large and empty costs little: 416 vCPUs, 12 TiB, and memory for what is mapped only.
+//!
+//! The allocator of this binary counts what each thread holds, so "an empty VM" is what it really allocates: seats,
+//! flush state, memslots, the first chunk of tables.
+
+use slat::table::formats::Npt4;
+use slat::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::thread;
+
+const VCPUS: u32 = 416;
+const TIB: u64 = 1 << 40;
+const GUEST: u64 = 12 * TIB;
+const SLOTS: u64 = 64;
+
+struct Counting;
+
+thread_local! {
+    /// Bytes allocated less bytes freed by this thread.
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    // A thread being torn down counts no more.
+    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
+}
+
+// SAFETY: all is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What this thread holds more after `make` than before, while what was made lives.
+fn held<T>(make: impl FnOnce() -> T) -> (T, u64) {
+    let before = HELD.get();
+    let made = make();
+    (made, (HELD.get() - before).try_into().expect("it gave back more than it took"))
+}
+
+/// A host whose frame is the address.
+struct Identity;
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Identity {}
+
+impl Host for Identity {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.lookup(hva, access).ok_or(HostError::Fault)
+    }
+}
+
+/// No memslots yet.
+fn empty(vcpus: u32) -> Vm<Npt4, Identity> {
+    Vm::builder(Identity).vcpus(vcpus).build().unwrap()
+}
+
+/// 12 TiB in as many memslots of one size.
+fn populate(vm: &Vm<Npt4, Identity>, idle: &mut Idle) {
+    let pages = GUEST / SLOTS / PAGE_SIZE;
+    let slot = |nth: u64| {
+        let gfn = Gfn(nth * pages);
+        Slot::new(SlotId(nth as u32), gfn, pages, Hva(gfn.gpa().0 + TIB))
+    };
+    vm.slots().commit(idle, |tx| (0..SLOTS).try_for_each(|nth| tx.create(slot(nth)))).unwrap();
+}
+
+fn map(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: Gfn) {
+    let done = vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
+    assert!(matches!(done, Done::Mapped(Level::K4) | Done::Spurious), "{done:?}");
+}
+
+/// xorshift64: the same numbers in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+#[test]
+fn an_empty_vm_of_416_vcpus_and_12_tib_costs_less_than_a_mebibyte_and_256_bytes_a_vcpu() {
+    let mut idle = Idle::take().unwrap();
+    drop(empty(1)); // What a process pays once.
+    let (one, base) = held(|| empty(1));
+    let (vm, cost) = held(|| {
+        let vm = empty(VCPUS);
+        populate(&vm, &mut idle);
+        vm
+    });
+    let (vcpus, claimed) = held(|| (0..VCPUS).map(|id| vm.vcpu(VcpuId(id)).unwrap()).collect::<Vec<_>>());
+    let handles = size_of_val(&vcpus[..]) as u64;
+    assert!(claimed <= 2 * handles, "a vCPU that does nothing has its handle and no more");
+    println!(
+        "an empty VM: {base} bytes; of {VCPUS} vCPUs and 12 TiB: {cost}, and {} a handle",
+        handles / 416
+    );
+    assert!(cost < (1 << 20) + 256 * u64::from(VCPUS), "{cost} bytes");
+    assert!(vm.vcpu(VcpuId(0)).is_none() && vm.vcpu(VcpuId(VCPUS)).is_none(), "all are taken");
+
+    let (more, twice) = held(|| empty(2 * VCPUS));
+    let (less, once) = held(|| empty(VCPUS));
+    assert_eq!((twice - once) / u64::from(VCPUS), 256, "as `Builder::vcpus` says");
+    drop((one, vcpus, more, less));
+}
+
+#[test]
+fn tables_of_a_sparse_12_tib_guest_are_those_of_what_is_mapped() {
+    const THREADS: u64 = 4;
+    // Places of 2 MiB, at random over all of the guest, each with some pages in it.
+    let (places, faults) = if cfg!(debug_assertions) { (8_000, 125_000) } else { (30_000, 500_000) };
+    let mut idle = Idle::take().unwrap();
+    let vm = &empty(VCPUS);
+    populate(vm, &mut idle);
+
+    // All vCPUs are there; a few threads run some of them, in turn.
+    let gfn = |random: &mut Random, place: u64| {
+        let at = Random(place.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1).below(GUEST / Level::M2.bytes());
+        Gfn(at * Level::M2.pages() + random.below(Level::M2.pages()))
+    };
+    let mapped: BTreeSet<Gfn> = thread::scope(|scope| {
+        let threads = (0..THREADS).map(|thread| {
+            scope.spawn(move || {
+                let mut idle = Idle::take().unwrap();
+                let mine = (0..VCPUS).filter(|id| u64::from(*id) % THREADS == thread);
+                let mut vcpus: Vec<_> = mine.map(|id| vm.vcpu(VcpuId(id)).unwrap()).collect();
+                let mut random = Random(thread + 1);
+                let mut mapped = BTreeSet::new();
+                for fault in 0..faults {
+                    let place = 1 + random.below(places);
+                    let gfn = gfn(&mut random, place);
+                    let turn = fault as usize % vcpus.len();
+                    map(&mut vcpus[turn], &mut idle, gfn);
+                    mapped.insert(gfn);
+                }
+                mapped
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+
+    let stats = vm.stats();
+    assert_eq!(stats.leaves, [mapped.len() as u64, 0, 0]);
+    let tables = |level: Level| {
+        let tables: BTreeSet<Gfn> = mapped.iter().map(|gfn| gfn.base(level)).collect();
+        tables.len() as u64
+    };
+    let linked = tables(Level::M2) + tables(Level::G1) + tables(Level::G1.up()) + 1;
+    assert_eq!(vm.table_pages(&mut idle).reachable, linked);
+    // The host lent them, their notes, what vCPUs had at hand, and less than a chunk more for each that asked at once.
+    let at_hand = u64::from(VCPUS) * 8;
+    let bound = (linked + at_hand) * PAGE_SIZE / 63 * 64 + (THREADS << 18);
+    assert!(stats.lent_bytes <= bound, "{} bytes, not {bound}", stats.lent_bytes);
+    assert!(bound < 256 << 20, "far below the 8 GiB that a mapped guest of this size has: {bound}");
+    println!("{} pages in {linked} tables: {} KiB lent", mapped.len(), stats.lent_bytes >> 10);
+}
+
+#[test]
+fn tables_cost_two_thousandths_of_what_is_mapped_densely_with_their_notes() {
+    let mut idle = Idle::take().unwrap();
+    let vm = empty(VCPUS);
+    populate(&vm, &mut idle);
+    let mut vcpu = vm.vcpu(VcpuId(VCPUS - 1)).unwrap();
+    // Not where a memslot begins.
+    let gfns = Span::sized(Gfn(5 << 30 >> PAGE_SHIFT), 4 << 30 >> PAGE_SHIFT);
+    for gfn in gfns.start.0..gfns.end.0 {
+        map(&mut vcpu, &mut idle, Gfn(gfn));
+    }
+    let tables = vm.table_pages(&mut idle).reachable * PAGE_SIZE;
+    let with_notes = tables / 63 * 64;
+    assert_eq!(vm.stats().mapped_bytes(), 4 << 30);
+    assert!(with_notes * 500 <= 4 << 30, "{with_notes} bytes");
+}
