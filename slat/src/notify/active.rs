@@ -81,6 +81,11 @@ impl Stamp {
         self.w & COUNT == 0
     }
 
+    /// The newest invalidation that the fault has seen begin.
+    pub(crate) const fn version(self) -> Version {
+        Version(self.w >> COUNT_BITS)
+    }
+
     /// The newest hole that the fault may fill.
     #[inline(always)]
     pub(crate) const fn newest(self) -> Word {
@@ -157,7 +162,7 @@ impl Active {
 
     fn others_unflushed(&self, mine: Option<&Slot>, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         // Nobody else: the common case, one load.
-        // ORDER(adopt): Acquire pairs with the Release in `Ticket::drop`: whoever has ended has paid.
+        // ORDER(adopt): Acquire pairs with the Release in `drop`: whoever has ended has paid.
         if self.word.0.load(Acquire) & COUNT <= u64::from(mine.is_some()) {
             return false;
         }

@@ -30,7 +30,7 @@ use crate::slots::publish::Behind;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive};
 use crate::sync::tally::Count;
-use crate::table::entry::{Entry, Kind, Word};
+use crate::table::entry::{Entry, Kind, Version, Word};
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::steps::Steps;
@@ -77,6 +77,11 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Edits these ranges instead, which lie in what was published, under this invalidation's number.
     pub(crate) fn apply_to<'i>(&'i mut self, idle: &'i mut Idle, parts: &[Span<Gfn>]) -> FlushDebt<'i> {
         self.edit(idle, Some(parts))
+    }
+
+    /// Its number.
+    pub(crate) fn version(&self) -> Version {
+        self.ticket.version()
     }
 
     /// What it leaves behind where nothing is mapped any more.

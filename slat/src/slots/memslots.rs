@@ -123,7 +123,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         change.apply_to(idle, &tx.effects().zap).settle();
         let (set, leftovers, effects) = tx.finish();
         // SAFETY: under the transaction mutex; room was made.
-        unsafe { sets.publish(set, effects.takes) };
+        unsafe { sets.publish(set, change.version(), effects.takes) };
         writer.keep(leftovers);
         let takes = effects.takes;
         if takes {

@@ -24,6 +24,7 @@ use crate::addr::{Gfn, Hva, PAGE_SHIFT, Span};
 use crate::dirty::bitmap::Bitmap;
 use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Release};
 use crate::sync::readside::{ReadSide, Seat, Section};
+use crate::table::Version as Invalidated;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -37,6 +38,8 @@ const IN_PROGRESS: u64 = 1;
 pub(crate) struct SlotSets {
     word: Padded<AtomicU64>,
     cells: [UnsafeCell<Set>; CELLS as usize],
+    /// The number of the invalidation under which the last version was published.
+    changed: AtomicU64,
     hva_hints: HvaHints,
     /// The transaction mutex: outermost of our own locks.
     pub(super) writer: Mutex<Writer>,
@@ -114,6 +117,7 @@ impl SlotSets {
         Self {
             word: Padded::default(),
             cells: core::array::from_fn(|_| UnsafeCell::new(set)),
+            changed: AtomicU64::new(0),
             hva_hints: HvaHints::default(),
             writer: Mutex::new(Writer { map, oldest: 0, leftovers: Vec::with_capacity(CELLS as usize) }),
         }
@@ -173,11 +177,22 @@ impl SlotSets {
         }
     }
 
-    /// Publishes `set` under the next number; `in_progress` until [`Writer::wait`].
+    /// Whether nothing has been published since invalidation `version`: what was said of the slots by one who had that
+    /// stamp is still true. Asked after a stamp was taken.
+    #[inline]
+    pub(crate) fn unchanged_since(&self, version: Invalidated) -> bool {
+        // ORDER(stamp): Acquire, below the stamp: a fault that begins after a transaction sees its number.
+        version >= Invalidated(self.changed.load(Acquire))
+    }
+
+    /// Publishes `set` under the next number, inside invalidation `under`; `in_progress` until [`Writer::wait`].
     ///
     /// # Safety
     /// Under `writer`, which has a free cell ([`Writer::make_room`]).
-    pub(super) unsafe fn publish(&self, set: Set, in_progress: bool) {
+    pub(super) unsafe fn publish(&self, set: Set, under: Invalidated, in_progress: bool) {
+        // Before the version: a stale answer is refused a moment early, and looked up.
+        // ORDER(stamp): Release; pairs with `unchanged_since`.
+        self.changed.store(under.0, Release);
         let number = self.number() + 1;
         // SAFETY: the cell of a version that nobody reads any more, and one writer.
         unsafe { *self.cells[(number % CELLS) as usize].get() = set };

@@ -226,8 +226,8 @@ impl Section<'_> {
             self.before = self.before.wrapping_add(OTHER);
             // ORDER(grace-end): as in `drop`.
             seat.word.store(self.before, Release);
-            // ORDER(grace): as in `enter_outermost`.
-            seat.word.store(self.before + INSIDE, Relaxed);
+            // ORDER(grace), ORDER(grace-end): as in `enter_outermost`.
+            seat.word.store(self.before + INSIDE, Release);
             side.barrier.light();
         }
     }
