@@ -154,6 +154,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     Err(found) => word = found,
                 }
             }
+            steps.saw(word);
             let row = self.number_holes(steps.ahead());
             steps.advance(row);
         }
