@@ -154,6 +154,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     Err(found) => word = found,
                 }
             }
+            steps.saw(word);
             let (walk, ahead) = steps.ahead();
             let row = self.edit_row(walk, ahead, owed);
             steps.advance(row);
