@@ -232,7 +232,7 @@ fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, children: &mut NodeLi
     // Sums without a comparison: two or more words at a time, whatever the vectors are good at.
     let present = |&word: &u64| (word & F::PRESENT) + ALWAYS_CLEAR >> ALWAYS_CLEAR.count_ones();
     let mut leaves = words.iter().map(present).sum::<u64>();
-    if F::ACCESSED == 0 {
+    if !F::HARDWARE_AD {
         leaves += words.iter().filter(|&&word| Word(word).is_tracked()).count() as u64;
     }
     if level > Level::K4 {
