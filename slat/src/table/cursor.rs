@@ -87,18 +87,20 @@ impl<F: Format> Cursor<F> {
         None
     }
 
-    /// The entries after the one visited last, in the same table and in the range; none above the level of pages.
+    /// The entries after the one visited last, in the same table and in the range, and the frame of the first; none
+    /// above the level of pages.
     ///
     /// # Safety
     /// As [`next`](Self::next).
-    pub(crate) unsafe fn ahead<'w>(&self) -> &'w [Entry] {
+    pub(crate) unsafe fn ahead<'w>(&self) -> (&'w [Entry], Gfn) {
         let from = F::index(self.next, Level::K4);
         if self.visited.is_none() || self.level > Level::K4 || from == 0 {
-            return &[];
+            return (&[], self.next);
         }
         let len = self.span.end.0.saturating_sub(self.next.0).min((ENTRIES - from) as u64);
         // SAFETY: on the path of this walk.
-        unsafe { &self.path[Level::K4.0 as usize].entries()[from..from + len as usize] }
+        let entries = unsafe { &self.path[Level::K4.0 as usize].entries()[from..from + len as usize] };
+        (entries, self.next)
     }
 
     /// The first frame that has not been visited yet; the end of the range where all have been.
