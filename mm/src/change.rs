@@ -15,7 +15,7 @@
 use crate::error::MmError;
 use crate::pte::{Pte, pages_of};
 use crate::space::{AddressSpace, State};
-use crate::vma::{Prot, aligned};
+use crate::vma::{Prot, Vma, Vmas, aligned};
 use parking_lot::RwLockWriteGuard;
 use slat::{Gfn, Hva, Idle, Level, Span, Why};
 use std::sync::Arc;
@@ -35,9 +35,11 @@ impl AddressSpace {
     ) -> Result<(), MmError> {
         let pages = pages_of(hvas);
         self.split_ends(pages)?;
-        if state.vmas.cut(hvas).is_empty() {
+        let mut gone = state.vmas.cut(hvas);
+        if gone.is_empty() {
             return Ok(());
         }
+        gone.iter_mut().for_each(Vma::end_service);
         self.empty(state, idle, pages, Why::Unmap)
     }
 
@@ -106,7 +108,10 @@ impl AddressSpace {
             }
             result?;
         }
-        child.state.write().vmas = state.vmas.clone();
+        // Registrations with user faults stay behind.
+        let mut vmas = Vmas::default();
+        state.vmas.iter().for_each(|vma| vmas.insert(Vma { served: None, ..vma.clone() }));
+        child.state.write().vmas = vmas;
         Ok(child)
     }
 

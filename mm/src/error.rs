@@ -35,6 +35,16 @@ pub enum MmError {
     BadOffset(u64),
     /// A file in another arena than the address space.
     ForeignFile,
+    /// There is a page at the address already.
+    AlreadyThere(Hva),
+    /// The address is not registered with this handler of user faults.
+    NotServed(Hva),
+    /// The file behind the address has no page there, or there is no file.
+    NotInFile(Hva),
+    /// Faults of this mapping cannot be left to a user's thread.
+    Unservable(Span<Hva>),
+    /// Faults of this mapping are left to another handler.
+    ServedByOther(Span<Hva>),
 }
 
 impl core::fmt::Display for MmError {
@@ -54,6 +64,16 @@ impl core::fmt::Display for MmError {
             Self::PastEnd(hva) => write!(f, "{hva} lies past the end of the mapped file"),
             Self::BadOffset(offset) => write!(f, "file offset {offset}: not a multiple of 4 KiB"),
             Self::ForeignFile => f.write_str("the file lives in another arena"),
+            Self::AlreadyThere(hva) => write!(f, "there is a page at {hva} already"),
+            Self::NotServed(hva) => write!(f, "{hva} is not registered with this handler"),
+            Self::NotInFile(hva) => write!(f, "no page of a file is there for {hva}"),
+            Self::Unservable(span) => {
+                write!(
+                    f,
+                    "range {span:?}: user faults need anonymous or shared memory, minor ones a shared file"
+                )
+            }
+            Self::ServedByOther(span) => write!(f, "range {span:?} is registered with another handler"),
         }
     }
 }

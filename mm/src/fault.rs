@@ -13,14 +13,17 @@
 //! | not writable | private, huge | write | split, then again |
 //! | not writable | private | write | **a copy; the old page is taken away** ([`Why::Clear`]) |
 //!
+//! Where a handler is registered ([`crate::user_fault`]), a fault on an empty entry may wait for it first.
+//!
 //! All but the last row only give, so no secondary MMU is told. Sole means that the frame has one reference,
 //! which is this entry's: another can only come from a fork, which waits for the fault.
 
 use crate::error::MmError;
 use crate::held::Held;
-use crate::pte::{Pte, page_of};
+use crate::pte::{Pte, hva_of, page_of};
 use crate::space::{AddressSpace, State};
 use crate::stats::Event;
+use crate::user_fault::Asleep;
 use crate::vma::{Backing, Prot, Vma};
 use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Span, Why};
 
@@ -28,35 +31,42 @@ impl AddressSpace {
     /// Makes the page at `hva` present for this access, and says where it is. May sleep; may notify secondary
     /// MMUs. A page returned for a write is writable.
     pub fn fault(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, MmError> {
-        let state = self.state.read();
         self.counters.add(Event::Fault);
-        let vma = state.vmas.find(hva).ok_or(MmError::NotMapped(hva))?;
-        if !vma.prot.allows(access) {
-            return Err(MmError::Denied(hva, access));
-        }
         let page = page_of(hva);
         loop {
+            let state = self.state.read();
+            let vma = state.vmas.find(hva).ok_or(MmError::NotMapped(hva))?;
+            if !vma.prot.allows(access) {
+                return Err(MmError::Denied(hva, access));
+            }
             match self.bring_in(vma, page, access)? {
-                Some(found) => return Ok(found),
-                None => self.break_share(&state, idle, page)?,
+                Next::There(found) => return Ok(found),
+                Next::BreakShare => self.break_share(&state, idle, page)?,
+                Next::Sleep(asleep) => {
+                    drop(state);
+                    asleep.sleep(idle);
+                }
             }
         }
     }
 
-    /// Every row of the table but the last, for which it returns `None`.
-    fn bring_in(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Option<HostPage>, MmError> {
+    /// Every row of the table but the last.
+    fn bring_in(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Next, MmError> {
         let _lock = self.lock_region(page);
         loop {
             let (level, entry) = self.map.find(page);
             let pte = Pte::of(entry.load(), level);
             let next = match pte {
                 Pte::Empty => {
+                    if let Some(asleep) = vma.post(page, access) {
+                        return Ok(Next::Sleep(asleep));
+                    }
                     self.fill(vma, page, access)?;
                     continue;
                 }
                 Pte::Parked(pfn) => Pte::Mapped { pfn, writable: false },
                 Pte::Mapped { writable, .. } if writable || access != Access::Write => {
-                    return Ok(pte.host_page(page, level));
+                    return Ok(pte.host_page(page, level).map_or(Next::BreakShare, Next::There));
                 }
                 Pte::Mapped { pfn, .. } if vma.is_shared() || self.is_sole(pfn, level) => {
                     self.counters.add(Event::Reuse);
@@ -66,7 +76,7 @@ impl AddressSpace {
                     self.split(level, entry)?;
                     continue;
                 }
-                Pte::Mapped { .. } => return Ok(None),
+                Pte::Mapped { .. } => return Ok(Next::BreakShare),
             };
             entry.store(next.word(level));
         }
@@ -188,6 +198,12 @@ impl AddressSpace {
     }
 }
 
-fn hva_of(page: Gfn) -> Hva {
-    Hva(page.gpa().0)
+/// What a fault needs yet.
+enum Next {
+    /// Nothing.
+    There(HostPage),
+    /// The last row.
+    BreakShare,
+    /// A user's thread.
+    Sleep(Asleep),
 }

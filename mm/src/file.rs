@@ -59,6 +59,26 @@ impl File {
         Ok(Some(Held::new(&self.arena, pfn, Level::K4)))
     }
 
+    /// Whether page `index` is in the file: in its cache, or in what it was made with. `None` past the end.
+    pub(crate) fn holds(&self, index: u64) -> Option<bool> {
+        let made = index < (self.contents.len() as u64).div_ceil(PAGE_SIZE);
+        (index < self.pages).then(|| made || self.cache.lock().contains_key(&index))
+    }
+
+    /// Makes `page` the file's page `index`, and returns a reference to it. `None` where there is one, or no room
+    /// for one.
+    pub(crate) fn add<'a>(&self, index: u64, page: Held<'a>) -> Option<Held<'a>> {
+        let mut cache = self.cache.lock();
+        let made = index < (self.contents.len() as u64).div_ceil(PAGE_SIZE);
+        if index >= self.pages || made || cache.contains_key(&index) {
+            return None;
+        }
+        let pfn = page.pfn();
+        self.arena.share(Span::sized(pfn, 1));
+        cache.insert(index, pfn);
+        Some(page)
+    }
+
     fn read_in(&self, index: u64) -> Result<Held<'_>, MmError> {
         let page = self.arena.zeroed(Level::K4)?;
         let start = self.contents.len().min((index * PAGE_SIZE) as usize);

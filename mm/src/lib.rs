@@ -43,6 +43,7 @@
 //! | `fault` | bringing pages in; breaking shares |
 //! | `change`, `moving` | taking away; moving |
 //! | `host` | the address space as a VM's host |
+//! | `user_fault` | faults that a user's thread serves |
 #![deny(missing_docs)]
 
 mod arena;
@@ -59,6 +60,7 @@ mod pte;
 mod shards;
 mod space;
 mod stats;
+mod user_fault;
 mod vma;
 
 pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats};
@@ -68,4 +70,5 @@ pub use held::Held;
 pub use host::HostView;
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
+pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};
 pub use vma::{Backing, Place, Prot};

@@ -46,7 +46,8 @@ impl AddressSpace {
         self.split_ends(pages)?;
         self.prepare_move(pages, shift)?;
         self.unmap_tail(&mut state, idle, tail)?;
-        for vma in state.vmas.cut(kept) {
+        for mut vma in state.vmas.cut(kept) {
+            vma.end_service();
             state.vmas.insert(Vma { span: new, ..vma });
         }
         let mut result = Ok(());

@@ -28,7 +28,7 @@ impl Pte {
         match word.kind::<X64>(level) {
             Kind::Leaf => Self::Mapped { pfn: X64::pfn(word), writable: X64::writable(word) },
             Kind::Frozen(mark) => Self::Parked(Pfn(mark)),
-            Kind::Hole(_) | Kind::Table(_) => Self::Empty,
+            Kind::Hole(_) | Kind::Mmio(_) | Kind::Tracked | Kind::Table(_) => Self::Empty,
         }
     }
 
@@ -96,6 +96,11 @@ pub(crate) const fn page_of(hva: Hva) -> Gfn {
     Gfn(hva.0 >> PAGE_SHIFT)
 }
 
+/// Where a page begins.
+pub(crate) const fn hva_of(page: Gfn) -> Hva {
+    Hva(page.0 << PAGE_SHIFT)
+}
+
 /// The pages of an aligned range.
 pub(crate) const fn pages_of(hvas: Span<Hva>) -> Span<Gfn> {
     Span::new(page_of(hvas.start), page_of(hvas.end))
@@ -103,7 +108,7 @@ pub(crate) const fn pages_of(hvas: Span<Hva>) -> Span<Gfn> {
 
 /// The addresses of pages.
 pub(crate) const fn hvas_of(pages: Span<Gfn>) -> Span<Hva> {
-    Span::new(Hva(pages.start.0 << PAGE_SHIFT), Hva(pages.end.0 << PAGE_SHIFT))
+    Span::new(hva_of(pages.start), hva_of(pages.end))
 }
 
 #[cfg(test)]

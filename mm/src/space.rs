@@ -6,7 +6,7 @@
 //! state        read: faults, and changes of a few pages       write: whatever changes the mappings
 //! └── notify   SecondaryMmu::around, one inside the other     (slat's own order follows from here)
 //!     └── page lock of a 2 MiB region                         edits of its entries; never two at once
-//!         └── a file's cache, the arena                       leaf locks
+//!         └── a file's cache, the arena, a queue of user faults     leaf locks
 //! ```
 //! A page lock is never held while a secondary MMU is called: a change takes it inside the innermost call,
 //! looks at the entry again, and edits. So a shootdown waits for nobody who waits for a page lock, and one
@@ -125,7 +125,7 @@ impl AddressSpace {
         }
         let mut state = self.state.write();
         let span = state.vmas.place(place, len)?;
-        state.vmas.insert(Vma { span, prot, backing });
+        state.vmas.insert(Vma { span, prot, backing, served: None });
         Ok(span)
     }
 
@@ -214,7 +214,7 @@ impl AddressSpace {
         if level > Level::K4
             && let Some(pfn) = pte.pfn()
         {
-            self.map.split(entry, word, |index| pte.with_frame(pfn + index).word(Level::K4))?;
+            self.map.split(level, entry, word, |index| pte.with_frame(pfn + index).word(Level::K4))?;
             self.counters.add(Event::Split);
         }
         Ok(())

@@ -7,6 +7,7 @@
 use crate::error::MmError;
 use crate::file::File;
 use crate::pte::{hvas_of, page_of};
+use crate::user_fault::Served;
 use slat::{Access, Gfn, Hva, Level, PAGE_SIZE, Span};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,6 +77,8 @@ pub(crate) struct Vma {
     pub(crate) span: Span<Hva>,
     pub(crate) prot: Prot,
     pub(crate) backing: Backing,
+    /// Which faults a user's thread serves.
+    pub(crate) served: Option<Served>,
 }
 
 impl Vma {
@@ -101,7 +104,7 @@ impl Vma {
         if let Backing::Shared { offset, .. } | Backing::Private { offset, .. } = &mut backing {
             *offset += span.start.0 - self.span.start.0;
         }
-        Self { span, prot: self.prot, backing }
+        Self { span, backing, ..self.clone() }
     }
 }
 
@@ -214,7 +217,8 @@ mod tests {
     fn vmas(spans: &[(u64, u64)]) -> Vmas {
         let mut vmas = Vmas::default();
         for &(start, end) in spans {
-            vmas.insert(Vma { span: span(start, end), prot: Prot::Read, backing: Backing::Anonymous });
+            let backing = Backing::Anonymous;
+            vmas.insert(Vma { span: span(start, end), prot: Prot::Read, backing, served: None });
         }
         vmas
     }
@@ -242,6 +246,7 @@ mod tests {
             span: span(100, 110),
             prot: Prot::Read,
             backing: Backing::Private { file, offset: 3 * PAGE_SIZE },
+            served: None,
         };
         let Backing::Private { offset, .. } = vma.part(span(104, 200)).backing else { unreachable!() };
         assert_eq!(offset, 7 * PAGE_SIZE);

@@ -62,6 +62,8 @@ mod dirty;
 pub mod fault;
 pub mod host;
 pub mod huge;
+#[cfg(all(test, loom))]
+mod loom_tests;
 pub mod notify;
 pub mod slots;
 mod space;

@@ -29,6 +29,10 @@ pub struct Stats {
     pub recovered: [u64; 2],
     /// Attempts made again because something moved.
     pub retries: u64,
+    /// Times that the lock of a baseline policy was not free; none under [`MmuLock::None`](crate::MmuLock::None).
+    pub lock_waits: u64,
+    /// Nanoseconds that threads waited for it, all together; without `std` there is no clock.
+    pub lock_wait_ns: u64,
     /// Leaves mapped now: of 4 KiB, 2 MiB, 1 GiB. Those that went with whole tables are counted off when the tables are
     /// taken apart ([`Vm::collect`]).
     pub leaves: [u64; 3],
@@ -81,6 +85,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// What it has done and holds.
     pub fn stats(&self) -> Stats {
         let total = |count| self.reads.total(count);
+        let (lock_waits, lock_wait_ns) = self.lock.waits();
         let mut installed = [Count::Installed4K, Count::Installed2M, Count::Installed1G].map(total);
         installed[0] += self.reads.total_mapped();
         let removed = [Count::Removed4K, Count::Removed2M, Count::Removed1G].map(total);
@@ -100,6 +105,8 @@ impl<F: Format, H: Host> Vm<F, H> {
             spurious_faults: total(Count::Spurious),
             mmio_faults: total(Count::Mmio),
             retries: total(Count::Retry),
+            lock_waits,
+            lock_wait_ns,
             leaves: core::array::from_fn(|size| {
                 let died = self.grace.leaves(Level(size as u8 + 1));
                 came[size].saturating_sub(went[size] + died)

@@ -37,7 +37,7 @@ pub(crate) unsafe fn walk<F: Format, M: TableMemory>(
                 return Err(fault);
             }
             if F::is_table(word, level) {
-                if !touched(entry, word, F::touch_link()) {
+                if !touched(entry, word, F::touch_link(level)) {
                     continue 'from_cache;
                 }
                 level = level.down();

@@ -4,6 +4,7 @@
 //! hands back a [`report`] whose rows name the patch series they answer.
 
 mod arithmetic;
+mod demand_paging;
 mod fault_floor;
 mod harness;
 mod invalidate;
@@ -13,6 +14,7 @@ mod report;
 mod tables;
 mod zap;
 
+pub use demand_paging::DemandPaging;
 pub use fault_floor::FaultFloor;
 pub use invalidate::Invalidate;
 pub use memslot_perf::MemslotPerf;
@@ -24,6 +26,8 @@ use std::process::ExitCode;
 /// The benches, by name.
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
+    /// Many vCPUs touch new memory at once: before seed 003, as it describes, and slat
+    DemandPaging(DemandPaging),
     /// What one 4K fault costs: the bare walk and CAS, slat's MMU lock policies, and other crates' mappers
     FaultFloor(FaultFloor),
     /// What a thread that invalidates pages back to back costs the faults beside it, under each MMU lock policy
@@ -38,6 +42,7 @@ impl Bench {
     /// Runs the bench and prints its report to stdout; a false check becomes exit status 1.
     pub fn run(&self) -> Result<ExitCode, Error> {
         match self {
+            Self::DemandPaging(bench) => bench.run(),
             Self::FaultFloor(bench) => bench.run(),
             Self::Invalidate(bench) => bench.run(),
             Self::MemslotPerf(bench) => bench.run(),

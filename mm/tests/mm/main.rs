@@ -7,6 +7,8 @@
 //! | `memory` | files, permissions, placement; memory that runs out; memory that comes back |
 //! | `vm` | does a VM on top see what this process sees? |
 //! | `model` | random operations against a model that is a map |
+//! | `user_fault` | do faults left to a user's thread sleep, wake and find what they must? |
+//! | `user_fault_race` | … with many vCPUs and handlers, beside a host that takes pages away? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 mod fixture;
@@ -15,4 +17,6 @@ mod memory;
 mod model;
 mod notify;
 mod race;
+mod user_fault;
+mod user_fault_race;
 mod vm;

@@ -7,7 +7,7 @@
 //! attempt ───────────────────────────── one section of the read side, no lock, no sleep
 //!  │  walk down                          leaf there? ─▶ `present`: spurious, or permission by one CAS
 //!  │  stamp                              before anybody is asked
-//!  │  slot: vCPU hint, table hint, tree  none? ─▶ MMIO
+//!  │  slot: vCPU hint, table hint, tree  none? ─▶ MMIO, remembered in the table (`mmio`)
 //!  │  confirm                            an invalidation covers it? ─▶ retry when it has ended
 //!  │  host.lookup                        it would have to sleep? ─▶ `ask`: stamp, slot, confirm, resolve, walk
 //!  ▼
@@ -20,6 +20,7 @@
 //! new stamp: precise, per entry ([`crate::notify`] has the other side).
 
 pub(crate) mod memo;
+mod mmio;
 mod prefault;
 mod present;
 mod quick;
@@ -160,17 +161,25 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let vm = self.vm;
         let seat = self.seat.seat();
         if gfn.0 >> F::FRAME_BITS != 0 {
-            return Ok(mmio(self));
+            return Ok(self.mmio());
         }
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
-        let at = walk.descend(gfn);
+        let mut at = walk.descend(gfn);
         if F::is_present(at.word) {
             return Ok(self.present(&walk, at, fault)?);
         }
         let stamp = vm.active.stamp();
-        let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, Some(at)) else { return Ok(mmio(self)) };
+        if at.word.is_mmio() {
+            let Some(now) = self.not_mmio(at) else { return Ok(self.mmio()) };
+            at = now;
+        }
+        let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, Some(at)) else {
+            // Without a page for a table it is looked up again next time.
+            let _ = self.remember_mmio(&walk, at, gfn, stamp);
+            return Ok(self.mmio());
+        };
         if fault.access == Access::Write && slot.readonly {
-            return Ok(mmio(self));
+            return Ok(self.mmio());
         }
         let hva = slot.hva_of(gfn);
         if let Err(unconfirmed) = vm.confirm(stamp, gfn, hva) {
@@ -198,7 +207,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let vm = self.vm;
         let stamp = vm.active.stamp();
         let Some(slot) = self.memo.slot(vm, self.space, self.seat.seat(), gfn, None) else {
-            return Ok(mmio(self));
+            return Ok(self.mmio());
         };
         let hva = slot.hva_of(gfn);
         if let Err(unconfirmed) = vm.confirm(stamp, gfn, hva) {
@@ -231,12 +240,6 @@ impl From<Unconfirmed> for Outcome {
             Unconfirmed::Moved => Self::Retry,
         }
     }
-}
-
-/// Counts and reports an access to no memory.
-fn mmio<F: Format, H: Host>(vcpu: &Vcpu<'_, F, H>) -> Outcome {
-    vcpu.seat.tally.add(Count::Mmio);
-    Outcome::Done(Done::Mmio)
 }
 
 impl<F: Format, H: Host> Vm<F, H> {

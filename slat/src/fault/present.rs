@@ -101,7 +101,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return (at.word, Outcome::Retry);
         };
         if slot.readonly {
-            return (at.word, super::mmio(self));
+            return (at.word, self.mmio());
         }
         // No invalidation may be active over any part of what the entry maps.
         let gfns = Span::sized(gfn.base(at.level), at.level.pages());

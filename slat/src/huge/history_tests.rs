@@ -109,7 +109,7 @@ fn negative_control_a_split_that_links_before_it_fills() {
         let walk = vm.shared(idle);
         let at: At<'_> = walk.descend(Gfn(0));
         let (node, large) = (cache.take().unwrap(), Npt4::read_leaf(at.word));
-        at.entry.cas(at.word, Npt4::link(node.pfn(&vm.host))).unwrap();
+        at.entry.cas(at.word, Npt4::link(node.pfn(&vm.host), at.level)).unwrap();
         // SAFETY: linked, and nothing is given back.
         for (index, entry) in unsafe { node.entries() }.iter().enumerate() {
             entry.fill(Npt4::leaf(&Leaf { pfn: large.pfn + index as u64, ..large }, Level::K4));
@@ -229,6 +229,7 @@ fn negative_control_without_the_freeze_it_comes_back() {
 
 #[test]
 fn words_of_a_frozen_link_are_nobody_elses() {
-    assert!(matches!(Word::frozen_table().kind::<Ept4>(Level::M2), Kind::Frozen(_)));
-    assert_ne!(Word::frozen_table(), Word::frozen(u64::from(u32::MAX)));
+    let frozen = Word::frozen_link(Pfn(7));
+    assert!(matches!(frozen.kind::<Ept4>(Level::M2), Kind::Frozen(mark) if Word::was_link(mark)));
+    assert!(frozen != Word::frozen_link(Pfn(8)) && !Word::was_link(u64::from(u32::MAX)));
 }

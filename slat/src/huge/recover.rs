@@ -23,7 +23,6 @@ use crate::host::{Host, HostPage};
 use crate::notify::Why;
 use crate::notify::invalidation::{Invalidation, Range};
 use crate::space::Space;
-use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
 use crate::sync::prim::{SeqCst, fence};
@@ -75,13 +74,9 @@ impl<F: Format, H: Host> Vm<F, H> {
     fn recover_stretch(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> u64 {
         let mut change = Invalidation::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
         let mut owed = Owed::default();
-        let recovered = if self.lock.policy() == MmuLock::None {
-            let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
-            recover_along::<_, _, _, true>(&mut walk, &change, gfns, &mut owed)
-        } else {
-            let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
-            recover_along::<_, _, _, true>(&mut walk, &change, gfns, &mut owed)
-        };
+        let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
+        let recovered = recover_along::<_, _, _, true>(&mut walk, &change, gfns, &mut owed);
+        drop(walk);
         change.owing(idle, owed).settle();
         recovered
     }
@@ -127,7 +122,7 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits, const FREEZE: bool>(
     while let Some((walk, step)) = steps.next() {
         let (vm, at) = (walk.vm, step.at);
         let Kind::Table(table) = at.word.kind::<F>(at.level) else { continue };
-        let frozen = if FREEZE { Word::frozen_table() } else { at.word };
+        let frozen = if FREEZE { Word::frozen_link(table) } else { at.word };
         if !gfns.covers(&step.gfns) || at.entry.cas(at.word, frozen).is_err() {
             continue;
         }

@@ -117,7 +117,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         match replace::<F, H>(self.vm, node, at) {
             Ok(()) => {
                 self.seat.tally.add(Count::split(at.level));
-                Ok(self.step_down(gfn, At { word: F::link(node.pfn(&self.vm.host)), ..at }))
+                Ok(self.step_down(gfn, At { word: F::link(node.pfn(&self.vm.host), at.level), ..at }))
             }
             Err(found) => {
                 cache.put_back(node);
@@ -140,5 +140,5 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>) -> Result<
         let pfn = large.pfn + index as u64 * level.pages();
         entry.fill(F::leaf(&Leaf { pfn, perms, ..large }, level));
     }
-    at.entry.cas(at.word, F::link(node.pfn(&vm.host)))
+    at.entry.cas(at.word, F::link(node.pfn(&vm.host), at.level))
 }

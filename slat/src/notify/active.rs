@@ -36,7 +36,7 @@ use core::cell::Cell;
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// Invalidations in flight at once; more wait to begin.
-const SLOTS: usize = 32;
+const SLOTS: usize = if cfg!(loom) { 3 } else { 32 };
 
 const ACTIVE: u64 = 1;
 const UNFLUSHED: u64 = 2;
@@ -79,6 +79,11 @@ impl Stamp {
     #[inline(always)]
     pub(crate) const fn is_quiet(self) -> bool {
         self.w & COUNT == 0
+    }
+
+    /// The newest invalidation that the fault has seen begin.
+    pub(crate) const fn version(self) -> Version {
+        Version(self.w >> COUNT_BITS)
     }
 
     /// The newest hole that the fault may fill.
@@ -143,6 +148,32 @@ impl Active {
         )
     }
 
+    /// Whether the invalidation that wrote holes of `version` has not flushed yet: then whoever relies on such a hole
+    /// owes its flush too (rule 7).
+    pub(crate) fn unflushed(&self, version: Version) -> bool {
+        self.others_unflushed(None, wrote(version))
+    }
+
+    /// Whether an active invalidation over `gfns` has not flushed yet: then a leaf that is left alone may
+    /// be stale in a TLB on its account (rule 7). An invalidation of host addresses may cover any frame.
+    pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>) -> bool {
+        self.others_unflushed(None, covers(gfns))
+    }
+
+    fn others_unflushed(&self, mine: Option<&Slot>, matches: impl Fn(u64, &Slot) -> bool) -> bool {
+        // Nobody else: the common case, one load.
+        // ORDER(adopt): Acquire pairs with the Release in `drop`: whoever has ended has paid.
+        if self.word.0.load(Acquire) & COUNT <= u64::from(mine.is_some()) {
+            return false;
+        }
+        self.slots.iter().any(|slot| {
+            // ORDER(adopt): Acquire pairs with the Release in `flushed`: a debt seen as paid is paid.
+            let state = slot.state.load(Acquire);
+            let unpaid = state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED;
+            unpaid && !is(slot, mine) && matches(state >> 2, slot)
+        })
+    }
+
     /// Rule 1: publishes the ranges, then the number. Waits while all slots are in use.
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
@@ -161,6 +192,21 @@ impl Active {
         ticket.take_number(1);
         ticket
     }
+}
+
+/// Whether `slot` is the one that the caller has.
+fn is(slot: &Slot, mine: Option<&Slot>) -> bool {
+    mine.is_some_and(|mine| core::ptr::eq(slot, mine))
+}
+
+/// One that was widened has had several numbers. Whoever else had one between owes nothing by this answer, only
+/// pays once more.
+fn wrote(version: Version) -> impl Fn(u64, &Slot) -> bool {
+    move |last, slot| (slot.first.load(Relaxed)..=last).contains(&version.0)
+}
+
+fn covers(gfns: Span<Gfn>) -> impl Fn(u64, &Slot) -> bool {
+    move |_, slot| !span::<Hva>(&slot.hvas).is_empty() || span::<Gfn>(&slot.gfns).overlaps(&gfns)
 }
 
 fn span<T: Position>(cells: &[AtomicU64; 2]) -> Span<T> {
@@ -219,33 +265,14 @@ impl Ticket<'_> {
         }
     }
 
-    /// Whether another invalidation, one that wrote holes of `version`, has not flushed yet: then I owe its flush
-    /// too (rule 7).
+    /// [`Active::unflushed`], by another than this one.
     pub(crate) fn unflushed(&self, version: Version) -> bool {
-        // One that was widened has had several numbers. Whoever else had one between owes nothing by this answer,
-        // only pays once more.
-        self.others_unflushed(|last, slot| (slot.first.load(Relaxed)..=last).contains(&version.0))
+        self.active.others_unflushed(Some(self.slot), wrote(version))
     }
 
-    /// Whether any other active invalidation over `gfns` has not flushed yet: then a leaf that I leave alone may
-    /// be stale in a TLB on its account (rule 7). An invalidation of host addresses may cover any frame.
+    /// [`Active::unflushed_over`], by another than this one.
     pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>) -> bool {
-        self.others_unflushed(|_, slot| {
-            !span::<Hva>(&slot.hvas).is_empty() || span::<Gfn>(&slot.gfns).overlaps(&gfns)
-        })
-    }
-
-    fn others_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
-        // Alone: the common case, one load.
-        if self.active.word.0.load(Relaxed) & COUNT <= 1 {
-            return false;
-        }
-        self.active.slots.iter().any(|slot| {
-            // ORDER(adopt): Acquire pairs with the Release in `flushed`: a debt seen as paid is paid.
-            let state = slot.state.load(Acquire);
-            let unpaid = state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED;
-            unpaid && !core::ptr::eq(&raw const slot.0, self.slot) && matches(state >> 2, slot)
-        })
+        self.active.others_unflushed(Some(self.slot), covers(gfns))
     }
 
     /// Whatever this invalidation owed is paid.
@@ -265,6 +292,9 @@ impl Drop for Ticket<'_> {
         self.slot.taken.store(false, Release);
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

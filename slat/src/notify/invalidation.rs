@@ -21,19 +21,19 @@
 //! ([`super::active`] has the argument).
 
 use super::active::{Stamp, Ticket};
-use super::plan::{Edit, plan};
+use super::plan::{Edit, plan, zaps};
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::Host;
 use crate::slots::SpaceId;
-use crate::slots::publish::{Parts, Place};
-use crate::sync::gate::MmuLock;
+use crate::slots::publish::Behind;
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Exclusive, Shared};
+use crate::sync::mode::{Edits, Exclusive};
 use crate::sync::tally::Count;
-use crate::table::entry::{Entry, FROZEN_TABLE, Kind, Word};
+use crate::table::entry::{Entry, Kind, Version, Word};
 use crate::table::format::Format;
 use crate::table::memory::Node;
+use crate::table::steps::Steps;
 use crate::table::walk::Walk;
 use crate::tlb::FlushDebt;
 use crate::tlb::debt::Owed;
@@ -79,6 +79,11 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         self.edit(idle, Some(parts))
     }
 
+    /// Its number.
+    pub(crate) fn version(&self) -> Version {
+        self.ticket.version()
+    }
+
     /// What it leaves behind where nothing is mapped any more.
     pub(super) fn hole(&self) -> Word {
         Word::hole(self.ticket.version())
@@ -100,13 +105,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             if matches!(self.range, Range::Gfns(only, _) if only != space.id) {
                 continue;
             }
-            if self.vm.lock.policy() == MmuLock::None {
-                let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, space, idle);
-                self.edit_in(&mut walk, parts, &mut owed);
-            } else {
-                let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
-                self.edit_in(&mut walk, parts, &mut owed);
-            }
+            let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
+            self.edit_in(&mut walk, parts, &mut owed);
         }
         FlushDebt::new(self.vm, owed, Some(&self.ticket))
     }
@@ -116,18 +116,32 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, owed)),
             (None, Range::Gfns(_, gfns)) => self.edit_frames(walk, gfns, owed),
             (None, Range::Hvas(hvas)) => {
-                let (mut parts, mut from) = (Parts::new(), Some(Place::FIRST));
-                while let Some(place) = from {
-                    let slots = &walk.space.memslots;
-                    from = slots.behind(&walk.vm.reads, walk.seat, (hvas, place), &mut parts);
-                    parts.take().for_each(|gfns| self.edit_frames(walk, gfns, owed));
+                let mut left = Behind::new(hvas);
+                let slots = &walk.space.memslots;
+                while let Some(part) = slots.behind(&walk.vm.reads, walk.seat, &left) {
+                    let goal =
+                        self.edit_along(walk.steps(part.gfns, Level::K4).up_to_a_rest(), part.gfns, owed);
+                    left = left.after(&part, goal);
+                    // Not before the slots are looked up again: frames that are other pages by then are not ours.
+                    if walk.is_rest_due() {
+                        walk.rest();
+                    }
                 }
             }
         }
     }
 
     fn edit_frames<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {
-        let mut steps = walk.steps(gfns, Level::K4);
+        self.edit_along(walk.steps(gfns, Level::K4), gfns, owed);
+    }
+
+    /// Edits along `steps` over `gfns`; returns where they ended.
+    fn edit_along<M: Edits>(
+        &self,
+        mut steps: Steps<'_, '_, F, H, M>,
+        gfns: Span<Gfn>,
+        owed: &mut Owed,
+    ) -> Gfn {
         while let Some((walk, step)) = steps.next() {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
@@ -140,21 +154,45 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     Err(found) => word = found,
                 }
             }
-            let row = self.number_holes(steps.ahead());
+            let (walk, ahead) = steps.ahead();
+            let row = self.edit_row(walk, ahead, owed);
             steps.advance(row);
         }
+        steps.goal()
     }
 
-    /// Rule 6 for a row of plain holes, which most entries of a sparse guest are: a load and a CAS each. Stops at
-    /// the first that is anything else, or owes anything, and returns how many it has done.
-    fn number_holes(&self, entries: &[Entry]) -> u64 {
-        let mine = self.hole();
-        let done = entries.iter().take_while(|entry| {
+    /// Rule 6 for a row of 4K entries, the first of them for `first`: plain holes, which most entries of a sparse guest
+    /// are, and leaves that go whatever they say; a load and a CAS each. Stops at the first that is anything else, and
+    /// returns how many it has done.
+    fn edit_row<M: Edits>(
+        &self,
+        walk: &Walk<'_, F, H, M>,
+        (entries, first): (&[Entry], Gfn),
+        owed: &mut Owed,
+    ) -> u64 {
+        let (mine, zaps) = (self.hole(), zaps(self.why));
+        let (mut removed, mut from, mut to) = (0, 0, 0);
+        let mut done = 0;
+        for entry in entries {
             let word = entry.load();
-            let plain = word.is_hole() && !self.ticket.unflushed(word.version());
-            plain && (word >= mine || entry.cas(word, mine).is_ok())
-        });
-        done.count() as u64
+            if word.is_hole() {
+                if self.ticket.unflushed(word.version()) || (word < mine && entry.cas(word, mine).is_err()) {
+                    break;
+                }
+            } else if zaps && F::is_present(word) && entry.cas(word, mine).is_ok() {
+                from = if removed == 0 { done } else { from };
+                to = done + 1;
+                removed += 1;
+            } else {
+                break;
+            }
+            done += 1;
+        }
+        if removed > 0 {
+            owed.owe_pages(Span::new(first + from, first + to), removed);
+            walk.seat.tally.add_many(Count::Removed4K, removed);
+        }
+        done
     }
 
     /// Rule 6, for one entry as it was read: what to make it, if anything.
@@ -167,7 +205,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         owed: &mut Owed,
     ) -> Option<Word> {
         let kind = word.kind::<F>(level);
-        if !whole && matches!(kind, Kind::Leaf | Kind::Frozen(_)) {
+        if !whole && matches!(kind, Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) {
             // A large leaf that reaches out of the range goes whole, under a number that covers all of it.
             self.ticket.widen(covers);
             return Some(self.hole());
@@ -187,14 +225,14 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     None
                 }
             },
-            Kind::Hole(version) => {
+            Kind::Hole(version) | Kind::Mmio(version) => {
                 // Rule 7: who emptied this has not flushed yet: stale copies may exist on its account.
                 if self.ticket.unflushed(version) {
                     owed.owe(covers);
                 }
                 (version < self.ticket.version()).then_some(hole)
             }
-            Kind::Frozen(_) => Some(hole),
+            Kind::Tracked | Kind::Frozen(_) => Some(hole),
         }
     }
 }
@@ -216,13 +254,13 @@ fn book<F: Format, H: Host, M: Edits>(
             owed.unlink(top, level.down());
         }
         // The table that hung there is given back by whoever froze the link (`huge/recover.rs`).
-        Kind::Frozen(FROZEN_TABLE) => owed.owe(covers),
-        Kind::Leaf | Kind::Frozen(_) => {
+        Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
+        Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
             owed.owe(covers);
             if !F::is_present(new) {
                 walk.seat.tally.add(Count::removed(level));
             }
         }
-        Kind::Hole(_) => {}
+        Kind::Hole(_) | Kind::Mmio(_) => {}
     }
 }

@@ -17,8 +17,10 @@ use super::invalidation::{Invalidation, Range};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::sync::idle::Idle;
+use crate::sync::mode::Exclusive;
 use crate::table::format::Format;
 use crate::table::pool::{Cache, NoMemory};
+use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
 use crate::vm::Vm;
 
@@ -55,7 +57,9 @@ impl<F: Format, H: Host> Vm<F, H> {
             let Some(fresh) = spare.take() else { return Err(NoMemory) };
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
             fresh.fill(change.hole());
+            let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
             let old = space.radix.replace_root(&self.host, fresh);
+            drop(walk);
             let mut owed = Owed::default();
             owed.owe(everything);
             owed.unlink(old, Level(F::LEVELS));

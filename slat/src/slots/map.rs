@@ -244,11 +244,11 @@ mod tests {
                 let range = Span::sized(Hva(random(52 << 8) << 12 | random(2)), 1 + (random(40) << 9));
                 let (mut found, mut by_hint) = (Vec::new(), Vec::new());
                 map.over_hvas(range, |gfns| found.push(gfns));
-                match hints.alone_over((map.version(), number_of(round)), range) {
-                    Some(gfns) => by_hint.push(gfns),
-                    None => {
-                        by_hint.extend(map.version().search_hvas(range, Place::FIRST).map(|(_, gfns)| gfns));
-                    }
+                if let Some(gfns) = hints.alone_over((map.version(), number_of(round)), range) {
+                    by_hint.push(gfns);
+                } else {
+                    let slots = map.version().search_hvas(range, Place::FIRST);
+                    by_hint.extend(slots.map(|(_, slot)| slot.part(range)));
                 }
                 wrong += usize::from(found != by_hint);
                 let frames = |slot: &Slot| {

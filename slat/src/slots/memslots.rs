@@ -6,9 +6,9 @@
 //!   begin an invalidation of the gfns that change     faults there wait: they are never taken for MMIO
 //!     zap what slots lose, and flush once             their ranges only, never the whole VM
 //!     publish the next version
+//!     something was taken from readers?               wait for a grace period
 //!   end                                               faults go on, and see the next version
 //!   a log was switched on?                            split its large pages, write-protect it, and flush once
-//!   something was taken from readers?                 wait for a grace period
 //! ```
 //! The slots are still the old ones for notifiers until nothing is mapped through them any more, as in KVM's
 //! invalid phase. KVM's publication must wait for open invalidations, because one must end with the slots that it
@@ -123,9 +123,17 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         change.apply_to(idle, &tx.effects().zap).settle();
         let (set, leftovers, effects) = tx.finish();
         // SAFETY: under the transaction mutex; room was made.
-        unsafe { sets.publish(set, effects.takes) };
-        drop(change);
+        unsafe { sets.publish(set, change.version(), effects.takes) };
         writer.keep(leftovers);
+        let takes = effects.takes;
+        if takes {
+            // Before the end: an invalidation by the host that looked up the old slots may still be zapping frames that
+            // are other pages now, under an old number. One grace period for slots and tables.
+            let flushed = vm.grace.take_flushed();
+            writer.wait(sets, &vm.reads);
+            vm.grace.bury(flushed);
+        }
+        drop(change);
 
         if let Some(covered) = effects.log.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
             // No large page comes any more; those that are there need not fault to become small. Where table pages
@@ -139,13 +147,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             // its store is to be logged, or this sees the permission.
             let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, covered), Why::Log);
             change.apply_to(idle, &effects.log).settle();
-        }
-        let takes = effects.takes;
-        if takes {
-            // One grace period for slots and tables.
-            let flushed = vm.grace.take_flushed();
-            writer.wait(sets, &vm.reads);
-            vm.grace.bury(flushed);
         }
         writer.map.done(effects);
         drop(writer);

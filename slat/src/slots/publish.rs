@@ -20,10 +20,11 @@ use super::map::SlotMap;
 use super::rules::Limits;
 pub(crate) use super::version::Place;
 use super::version::{Leftovers, Set, Version};
-use crate::addr::{Gfn, Hva, Span};
+use crate::addr::{Gfn, Hva, PAGE_SHIFT, Span};
 use crate::dirty::bitmap::Bitmap;
 use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Release};
 use crate::sync::readside::{ReadSide, Seat, Section};
+use crate::table::Version as Invalidated;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -37,6 +38,8 @@ const IN_PROGRESS: u64 = 1;
 pub(crate) struct SlotSets {
     word: Padded<AtomicU64>,
     cells: [UnsafeCell<Set>; CELLS as usize],
+    /// The number of the invalidation under which the last version was published.
+    changed: AtomicU64,
     hva_hints: HvaHints,
     /// The transaction mutex: outermost of our own locks.
     pub(super) writer: Mutex<Writer>,
@@ -68,29 +71,42 @@ pub(crate) struct Reading<'g> {
     _section: Section<'g>,
 }
 
-/// The frames of a few slots.
+/// What is left of a host range whose frames are edited, slot by slot.
 #[derive(Debug)]
-pub(crate) struct Parts {
-    gfns: [Span<Gfn>; 4],
-    len: usize,
+pub(crate) struct Behind {
+    hvas: Span<Hva>,
+    /// The slots before are done with.
+    from: Place,
+    /// In the slot at that place: what lies before is.
+    inside: Hva,
 }
 
-impl Parts {
-    pub(crate) fn new() -> Self {
-        Self { gfns: [Span::new(Gfn(0), Gfn(0)); 4], len: 0 }
+/// The frames of one slot in such a range.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) gfns: Span<Gfn>,
+    /// No other slot has any of the range.
+    alone: bool,
+    place: Place,
+    /// The host address of the first frame.
+    hva: Hva,
+}
+
+impl Behind {
+    pub(crate) fn new(hvas: Span<Hva>) -> Self {
+        Self { hvas, from: Place::FIRST, inside: hvas.start }
     }
 
-    /// False where it is full.
-    fn add(&mut self, gfns: Span<Gfn>) -> bool {
-        let Some(free) = self.gfns.get_mut(self.len) else { return false };
-        *free = gfns;
-        self.len += 1;
-        true
-    }
-
-    /// What is in it, to be dealt with: it is empty afterwards.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = Span<Gfn>> + use<> {
-        self.gfns.into_iter().take(core::mem::take(&mut self.len))
+    /// What is left when `part` is done with up to the frame `goal`.
+    pub(crate) fn after(self, part: &Part, goal: Gfn) -> Self {
+        let inside = part.hva + ((goal.0 - part.gfns.start.0) << PAGE_SHIFT);
+        if part.alone {
+            Self::new(Span::new(inside.min(self.hvas.end), self.hvas.end))
+        } else if goal < part.gfns.end {
+            Self { from: part.place, inside, ..self }
+        } else {
+            Self { from: part.place.next(), ..self }
+        }
     }
 }
 
@@ -101,6 +117,7 @@ impl SlotSets {
         Self {
             word: Padded::default(),
             cells: core::array::from_fn(|_| UnsafeCell::new(set)),
+            changed: AtomicU64::new(0),
             hva_hints: HvaHints::default(),
             writer: Mutex::new(Writer { map, oldest: 0, leftovers: Vec::with_capacity(CELLS as usize) }),
         }
@@ -132,26 +149,22 @@ impl SlotSets {
         Reading { version, number, _section: section }
     }
 
-    /// The frames behind `hvas`, of a few slots at a time, so that whoever edits them can rest in between: adds those of
-    /// slots from `from` on to `parts`, and says where to go on, if that was not all. Between two calls the slots may
-    /// change: an invalidation of host addresses need not see what comes through a slot that it missed, since faults
-    /// there wait for it to end.
-    pub(crate) fn behind(
-        &self,
-        reads: &ReadSide,
-        seat: &Seat,
-        (hvas, from): (Span<Hva>, Place),
-        parts: &mut Parts,
-    ) -> Option<Place> {
+    /// The next slot's frames, if there are any left. They are good for the section in which they were looked up: in a
+    /// later version they may stand for other host pages, and those are not the caller's to edit. Slots that come
+    /// in between need not be seen: faults there wait for the invalidation to end.
+    pub(crate) fn behind(&self, reads: &ReadSide, seat: &Seat, left: &Behind) -> Option<Part> {
         let reading = self.read(reads, seat);
-        if from == Place::FIRST
-            && let Some(gfns) = self.hva_hints.alone_over((reading.version, reading.number), hvas)
+        let (version, hvas) = (reading.version, left.hvas);
+        if left.from == Place::FIRST
+            && let Some(gfns) = self.hva_hints.alone_over((version, reading.number), hvas)
         {
-            parts.add(gfns);
-            return None;
+            return Some(Part { gfns, alone: true, place: Place::FIRST, hva: hvas.start });
         }
-        let mut slots = reading.version.search_hvas(hvas, from);
-        slots.find(|&(_, gfns)| !parts.add(gfns)).map(|(place, _)| place)
+        let (place, slot) = version.search_hvas(hvas, left.from).next()?;
+        // The rest of the slot that the walk had come into.
+        let from = if place == left.from { left.inside } else { hvas.start };
+        let hvas = Span::new(from.max(slot.hvas.start), hvas.end);
+        Some(Part { gfns: slot.part(hvas), alone: false, place, hva: hvas.start })
     }
 
     /// Logs a write to `gfn`, where its slot logs. After the write has been made possible: whoever takes the
@@ -164,11 +177,22 @@ impl SlotSets {
         }
     }
 
-    /// Publishes `set` under the next number; `in_progress` until [`Writer::wait`].
+    /// Whether nothing has been published since invalidation `version`: what was said of the slots by one who had that
+    /// stamp is still true. Asked after a stamp was taken.
+    #[inline]
+    pub(crate) fn unchanged_since(&self, version: Invalidated) -> bool {
+        // ORDER(stamp): Acquire, below the stamp: a fault that begins after a transaction sees its number.
+        version >= Invalidated(self.changed.load(Acquire))
+    }
+
+    /// Publishes `set` under the next number, inside invalidation `under`; `in_progress` until [`Writer::wait`].
     ///
     /// # Safety
     /// Under `writer`, which has a free cell ([`Writer::make_room`]).
-    pub(super) unsafe fn publish(&self, set: Set, in_progress: bool) {
+    pub(super) unsafe fn publish(&self, set: Set, under: Invalidated, in_progress: bool) {
+        // Before the version: a stale answer is refused a moment early, and looked up.
+        // ORDER(stamp): Release; pairs with `unchanged_since`.
+        self.changed.store(under.0, Release);
         let number = self.number() + 1;
         // SAFETY: the cell of a version that nobody reads any more, and one writer.
         unsafe { *self.cells[(number % CELLS) as usize].get() = set };
@@ -221,3 +245,6 @@ impl Drop for Writer {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

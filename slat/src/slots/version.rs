@@ -110,6 +110,11 @@ pub(crate) struct Place(u128);
 impl Place {
     /// Before all.
     pub(crate) const FIRST: Self = Self(0);
+
+    /// The one after.
+    pub(super) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
 }
 
 /// A slot as the hva index has it.
@@ -178,20 +183,20 @@ impl<'g> Version<'g> {
     pub(crate) fn over_hvas(self, hvas: Span<Hva>, mut visit: impl FnMut(Span<Gfn>)) {
         match self.alone_over(hvas) {
             Some(slot) => visit(slot.part(hvas)),
-            None => self.search_hvas(hvas, Place::FIRST).for_each(|(_, gfns)| visit(gfns)),
+            None => self.search_hvas(hvas, Place::FIRST).for_each(|(_, slot)| visit(slot.part(hvas))),
         }
     }
 
-    /// The frames behind `hvas`, slot by slot, with each slot's place in their order; those from `from` on.
+    /// The slots that have any of `hvas`, each with its place in their order; those from `from` on.
     pub(super) fn search_hvas(
         self,
         hvas: Span<Hva>,
         from: Place,
-    ) -> impl Iterator<Item = (Place, Span<Gfn>)> + use<'g> {
+    ) -> impl Iterator<Item = (Place, Interval)> + use<'g> {
         // Nothing meets an empty range.
         let until = if hvas.is_empty() { 0 } else { hva_key(hvas.end, SlotId(0)) };
         let slots = self.views.by_hva.overlapping(hvas.start.0, from.0..until);
-        slots.map(move |slot| (Place(slot.0), Interval::of(slot).part(hvas)))
+        slots.map(|slot| (Place(slot.0), Interval::of(slot)))
     }
 
     /// The slot that all of `hvas` lie in, where it is known that no other shares them: mostly. Then it is found as

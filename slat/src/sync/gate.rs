@@ -9,9 +9,11 @@
 //! | [`MmuLock::Exclusive`] | the mutex | the mutex |
 //! | [`MmuLock::ReadWrite`] | the lock, reading | the lock, writing |
 //! | [`MmuLock::None`] | its seat | its seat: they meet at the entry, by CAS |
+//!
+//! A lock that is not free at once is waited for by the clock; one that is free costs nothing more than itself.
 
 use super::mode::{Mode, Side};
-use super::prim::{RawMutex, RawMutexFair as _, RawRwLock, RawRwLockFair as _};
+use super::prim::{AtomicU64, Padded, RawMutex, RawMutexFair as _, RawRwLock, RawRwLockFair as _, Relaxed};
 use super::readside::{ReadSide, Seat, Section};
 use lock_api::{RawMutex as _, RawRwLock as _};
 
@@ -32,6 +34,14 @@ pub(crate) struct Lock {
     policy: MmuLock,
     mutex: RawMutex,
     rwlock: RawRwLock,
+    waits: Padded<Waits>,
+}
+
+/// Written by those who wait, and nobody else.
+#[derive(Default)]
+struct Waits {
+    count: AtomicU64,
+    ns: AtomicU64,
 }
 
 /// An open gate. Dropping it leaves.
@@ -54,7 +64,7 @@ impl core::fmt::Debug for Lock {
 
 impl Lock {
     pub(crate) fn new(policy: MmuLock) -> Self {
-        Self { policy, mutex: RawMutex::INIT, rwlock: RawRwLock::INIT }
+        Self { policy, mutex: RawMutex::INIT, rwlock: RawRwLock::INIT, waits: Padded::default() }
     }
 
     #[inline(always)]
@@ -68,19 +78,42 @@ impl Lock {
         let held = match (self.policy, M::SIDE) {
             (MmuLock::None, _) | (_, Side::Neither) => Held::Section { section: reads.enter_outermost(seat) },
             (MmuLock::ReadWrite, Side::Read) => {
-                self.rwlock.lock_shared();
+                if !self.rwlock.try_lock_shared() {
+                    self.wait(|| self.rwlock.lock_shared());
+                }
                 Held::Read(&self.rwlock)
             }
             (MmuLock::ReadWrite, Side::Write) => {
-                self.rwlock.lock_exclusive();
+                if !self.rwlock.try_lock_exclusive() {
+                    self.wait(|| self.rwlock.lock_exclusive());
+                }
                 Held::Write(&self.rwlock)
             }
             (MmuLock::Exclusive, _) => {
-                self.mutex.lock();
+                // By the trait's name: spin's mutex has a `lock` of its own, whose guard would let go at once.
+                if !lock_api::RawMutex::try_lock(&self.mutex) {
+                    self.wait(|| lock_api::RawMutex::lock(&self.mutex));
+                }
                 Held::Mutex(&self.mutex)
             }
         };
         Gate { held }
+    }
+
+    /// Takes a lock that was not free.
+    #[cold]
+    fn wait(&self, lock: impl FnOnce()) {
+        #[cfg(feature = "std")]
+        let began = std::time::Instant::now();
+        self.waits.count.fetch_add(1, Relaxed);
+        lock();
+        #[cfg(feature = "std")]
+        self.waits.ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
+    }
+
+    /// How often a lock was not free, and how many nanoseconds it was waited for, where there is a clock.
+    pub(crate) fn waits(&self) -> (u64, u64) {
+        (self.waits.count.load(Relaxed), self.waits.ns.load(Relaxed))
     }
 }
 
@@ -113,5 +146,44 @@ impl Drop for Gate<'_> {
             // SAFETY: as above.
             Held::Write(lock) => unsafe { lock.unlock_exclusive() },
         }
+    }
+}
+
+#[cfg(all(test, feature = "std", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::barrier::Barrier;
+    use crate::sync::mode::{Exclusive, Shared};
+    use std::thread;
+
+    /// What a thread that enters in mode `B`, while another is inside in mode `A`, counts: waits and nanoseconds.
+    fn beside<A: Mode, B: Mode>(policy: MmuLock) -> (u64, u64) {
+        let (lock, reads) = (Lock::new(policy), ReadSide::new(2, Barrier::symmetric()));
+        let first = reads.claim(0).unwrap();
+        thread::scope(|scope| {
+            let inside = lock.enter::<A>(&reads, first.seat());
+            let other = scope.spawn(|| {
+                let seat = reads.claim(1).unwrap();
+                drop(lock.enter::<B>(&reads, seat.seat()));
+            });
+            while lock.waits().0 == 0 && !other.is_finished() {
+                thread::yield_now();
+            }
+            drop(inside);
+        });
+        lock.waits()
+    }
+
+    #[test]
+    fn only_a_lock_that_is_not_free_is_waited_for() {
+        for (waits, ns) in [
+            beside::<Shared, Shared>(MmuLock::Exclusive),
+            beside::<Shared, Exclusive>(MmuLock::ReadWrite),
+            beside::<Exclusive, Shared>(MmuLock::ReadWrite),
+        ] {
+            assert!(waits == 1 && ns > 0, "{waits} waits, {ns} ns");
+        }
+        assert_eq!(beside::<Shared, Shared>(MmuLock::ReadWrite), (0, 0));
+        assert_eq!(beside::<Shared, Shared>(MmuLock::None), (0, 0));
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Lockless`] | load; clear Accessed; give a recorded permission back by CAS | unlink, free, owe a flush |
 //! | [`Shared`] | the above; CAS leaves; link children; freeze; unhook into a debt | assume that it is alone |
-//! | [`Exclusive`] | the above, alone | exist under `MmuLock::None`, where nothing stops the world |
+//! | [`Exclusive`] | the above, alone under a baseline policy | assume that it is alone under `MmuLock::None`, where it is another `Shared` |
 
 /// Loads, and edits that only give back. Takes no lock under any policy.
 #[derive(Debug)]
@@ -12,7 +12,8 @@ pub struct Lockless;
 /// Edits by compare-and-swap, beside others that do the same.
 #[derive(Debug)]
 pub struct Shared;
-/// Edits alone: the write side of the baseline policies.
+/// Edits that a baseline policy makes alone: its write side. Under `MmuLock::None` nothing stops the world, and the same
+/// code edits beside others.
 #[derive(Debug)]
 pub struct Exclusive;
 

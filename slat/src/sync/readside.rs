@@ -38,7 +38,7 @@ const RESTING: u8 = 2;
 
 /// Looks at seats that are awake before the heavy barrier is taken for cheaper: about as long as it takes where it is
 /// dear, on a virtual machine.
-const LOOKS: u32 = 256;
+const LOOKS: u32 = if cfg!(loom) { 1 } else { 256 };
 
 const INSIDE: u64 = 1;
 const MAPPED: u64 = 1 << 1;
@@ -131,7 +131,8 @@ impl ReadSide {
         debug_assert!(now & INSIDE == 0, "one section at a time");
         // ORDER(grace): this store before every load of the section. `light` here pairs with `heavy` in
         // `synchronize`: either the writer sees this seat inside, or this section sees the unlinking.
-        seat.word.store(now + INSIDE, Relaxed);
+        // ORDER(grace-end): Release: a writer that waits for the section before may see this word instead of its end.
+        seat.word.store(now + INSIDE, Release);
         self.barrier.light();
         Section { seat: Some(seat), before: now }
     }
@@ -141,8 +142,8 @@ impl ReadSide {
     pub(crate) fn enter_light(seat: &Seat) -> Section<'_> {
         let now = seat.word.load(Relaxed);
         debug_assert!(now & INSIDE == 0, "one section at a time");
-        // ORDER(grace): as in `enter_outermost`.
-        seat.word.store(now + INSIDE, Relaxed);
+        // ORDER(grace), ORDER(grace-end): as in `enter_outermost`.
+        seat.word.store(now + INSIDE, Release);
         compiler_fence(SeqCst);
         Section { seat: Some(seat), before: now }
     }
@@ -225,8 +226,8 @@ impl Section<'_> {
             self.before = self.before.wrapping_add(OTHER);
             // ORDER(grace-end): as in `drop`.
             seat.word.store(self.before, Release);
-            // ORDER(grace): as in `enter_outermost`.
-            seat.word.store(self.before + INSIDE, Relaxed);
+            // ORDER(grace), ORDER(grace-end): as in `enter_outermost`.
+            seat.word.store(self.before + INSIDE, Release);
             side.barrier.light();
         }
     }
@@ -273,6 +274,9 @@ impl Drop for Borrowed<'_> {
         self.0.state.store(FREE, Release);
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -1,10 +1,12 @@
 //! A cursor: every entry of a range of frames, in pre-order, each with a snapshot. It knows where it is and nothing
 //! else: no lock, no section, no mode. [`super::steps`] is the cursor with an open walk under it.
 //!
-//! A parent comes before its children and is not visited again. Tables that reach out of the range are passed
-//! through without a visit: there is nothing that could be done to them. The cursor re-reads an entry before it goes
-//! down through it, so an edit by the visitor (unhook, zap, split) takes effect at once. It can be sent back to the root
-//! at any time ([`Cursor::restart`]) and goes on at its **goal**, the first frame that has not been visited yet.
+//! A parent comes before its children. Tables that reach out of the range are passed through without a visit: there
+//! is nothing that could be done to them. The cursor looks at an entry again before it goes down through it, so an edit
+//! by the visitor (unhook, zap, split) takes effect at once; and what was a link when it was visited and is none any
+//! more is visited again, since whoever took it away may owe what the visitor has to know of. The cursor can be sent
+//! back to the root at any time ([`Cursor::restart`]) and goes on at its **goal**, the first frame that has not been
+//! visited yet.
 
 use super::entry::{Entry, Word};
 use super::format::Format;
@@ -24,8 +26,8 @@ pub(crate) struct Cursor<F> {
     level: Level,
     /// The first frame of the entry to visit next.
     next: Gfn,
-    /// Whether there is an entry visited last, to go down through: the one before `next`.
-    visited: bool,
+    /// The entry visited last, the one before `next`, if it is not done with: whether it was a link.
+    visited: Option<bool>,
     _format: PhantomData<F>,
 }
 
@@ -43,15 +45,12 @@ impl<F: Format> Cursor<F> {
         let top = Level(F::LEVELS);
         let span = span.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         let next = span.start.base(top);
-        Self { span, lowest, path: [root; 6], level: top, next, visited: false, _format: PhantomData }
+        Self { span, lowest, path: [root; 6], level: top, next, visited: None, _format: PhantomData }
     }
 
     /// Back to `root`, to go on at the goal.
     pub(crate) fn restart(&mut self, root: Node) {
-        // What hangs below an entry above the lowest level has not been visited.
-        let inside = self.visited && self.level > self.lowest;
-        let goal = if inside { Gfn(self.next.0 - self.level.pages()) } else { self.next };
-        let span = Span::new(self.span.start.max(goal).min(self.span.end), self.span.end);
+        let span = Span::new(self.goal(), self.span.end);
         *self = Self::new(root, span, self.lowest);
     }
 
@@ -62,12 +61,13 @@ impl<F: Format> Cursor<F> {
     /// it for all of `'w`; or nothing is unlinked from this table.
     #[inline]
     pub(crate) unsafe fn next<'w, M: TableMemory>(&mut self, memory: &M) -> Option<Step<'w>> {
-        if core::mem::take(&mut self.visited) {
+        if let Some(was_link) = self.visited.take() {
             let first = Gfn(self.next.0 - self.level.pages());
             // Nothing lies below the lowest level: no second look there.
             let link = (self.level > self.lowest).then(|| self.entry(first).load());
             match link.filter(|&word| F::is_table(word, self.level)) {
                 Some(word) => self.enter(memory, word, first),
+                None if was_link => self.next = first,
                 None => self.rise(),
             }
         }
@@ -75,29 +75,40 @@ impl<F: Format> Cursor<F> {
             let entry = self.entry(self.next);
             let word = entry.load();
             let gfns = Span::sized(self.next, self.level.pages());
-            if self.level > self.lowest && F::is_table(word, self.level) && !self.span.covers(&gfns) {
+            let link = self.level > self.lowest && F::is_table(word, self.level);
+            if link && !self.span.covers(&gfns) {
                 self.enter(memory, word, gfns.start);
                 continue;
             }
-            (self.next, self.visited) = (gfns.end, true);
+            (self.next, self.visited) = (gfns.end, Some(link));
             let node = self.path[self.level.0 as usize];
             return Some(Step { at: At { node, entry, word, level: self.level }, gfns });
         }
         None
     }
 
-    /// The entries after the one visited last, in the same table and in the range; none above the level of pages.
+    /// The entries after the one visited last, in the same table and in the range, and the frame of the first; none
+    /// above the level of pages.
     ///
     /// # Safety
     /// As [`next`](Self::next).
-    pub(crate) unsafe fn ahead<'w>(&self) -> &'w [Entry] {
+    pub(crate) unsafe fn ahead<'w>(&self) -> (&'w [Entry], Gfn) {
         let from = F::index(self.next, Level::K4);
-        if !self.visited || self.level > Level::K4 || from == 0 {
-            return &[];
+        if self.visited.is_none() || self.level > Level::K4 || from == 0 {
+            return (&[], self.next);
         }
         let len = self.span.end.0.saturating_sub(self.next.0).min((ENTRIES - from) as u64);
         // SAFETY: on the path of this walk.
-        unsafe { &self.path[Level::K4.0 as usize].entries()[from..from + len as usize] }
+        let entries = unsafe { &self.path[Level::K4.0 as usize].entries()[from..from + len as usize] };
+        (entries, self.next)
+    }
+
+    /// The first frame that has not been visited yet; the end of the range where all have been.
+    pub(crate) fn goal(&self) -> Gfn {
+        // What hangs below an entry above the lowest level has not been visited.
+        let inside = self.visited.is_some() && self.level > self.lowest;
+        let goal = if inside { Gfn(self.next.0 - self.level.pages()) } else { self.next };
+        goal.clamp(self.span.start, self.span.end)
     }
 
     /// Leaves out the next `entries` of those [`ahead`](Self::ahead): they have been visited.
@@ -126,5 +137,69 @@ impl<F: Format> Cursor<F> {
         while self.level.0 < F::LEVELS && self.next.0 & (self.level.pages() * ENTRIES as u64 - 1) == 0 {
             self.level = self.level.up();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::table::formats::Npt4;
+    use crate::table::memory::Heap;
+    use crate::table::{Map, Version};
+    use alloc::vec::Vec;
+
+    /// A table for the first GiB, with a leaf table under its first and third 2 MiB.
+    fn map() -> Map<Npt4, Heap> {
+        let map = Map::new(Heap).unwrap();
+        for page in [0, 1024] {
+            map.reach(Gfn(page), Level::K4).unwrap();
+        }
+        map
+    }
+
+    /// Levels and first frames of what a cursor over 2 MiB tables visits, with `meddle` called after each visit.
+    fn visits(span: Span<Gfn>, mut meddle: impl FnMut(&mut Cursor<Npt4>, &Step<'_>, Node)) -> Vec<(u8, u64)> {
+        let map = map();
+        // SAFETY: nothing is given back while the map lives.
+        let root = unsafe { map.radix().root(&Heap) };
+        let mut cursor = Cursor::<Npt4>::new(root, span, Level::M2);
+        let mut seen = Vec::new();
+        // SAFETY: as above.
+        while let Some(step) = unsafe { cursor.next(&Heap) } {
+            seen.push((step.at.level.0, step.gfns.start.0));
+            meddle(&mut cursor, &step, root);
+        }
+        seen
+    }
+
+    const SPAN: Span<Gfn> = Span::new(Gfn(0), Gfn(2048));
+
+    #[test]
+    fn every_entry_is_visited_once_in_order() {
+        assert_eq!(visits(SPAN, |_, _, _| {}), [(2, 0), (2, 512), (2, 1024), (2, 1536)]);
+        assert_eq!(visits(Span::new(Gfn(600), Gfn(601)), |_, _, _| {}), [(2, 512)]);
+    }
+
+    #[test]
+    fn it_goes_on_at_its_goal_wherever_it_is_sent_back() {
+        let sent_back = visits(SPAN, |cursor, _, root| cursor.restart(root));
+        assert_eq!(sent_back, visits(SPAN, |_, _, _| {}));
+    }
+
+    #[test]
+    fn what_was_a_link_and_is_none_any_more_is_visited_again() {
+        // At the level of 1 GiB: the link to the table below is taken away by another one after its visit.
+        let all = Span::new(Gfn(0), Gfn(Level::G1.pages()));
+        let mut taken = false;
+        let seen = visits(all, |_, step, _| {
+            if step.at.level == Level::G1 && !core::mem::replace(&mut taken, true) {
+                step.at.entry.cas(step.at.word, Word::hole(Version::default())).unwrap();
+            }
+        });
+        assert_eq!(
+            seen,
+            [(3, 0), (3, 0)],
+            "once as a link, once as the hole of somebody who may owe a flush"
+        );
     }
 }

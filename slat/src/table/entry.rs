@@ -1,22 +1,30 @@
 //! One entry: the atomic cell, the word in it, and what an absent word can be.
 //!
-//! The walker sees **table | leaf | hole | frozen** and no other case.
-//!
-//! * A **hole** carries the [`Version`] of the last invalidation that covered it. Installing is a CAS from the
-//!   very hole that was read, allowed only where the version is not newer than the fault's stamp.
-//! * A **frozen** entry belongs to one thread for a moment: others fault and come back.
+//! | tag | absent word | what it is |
+//! |---|---|---|
+//! | 00 | **hole** | nothing mapped. Carries the [`Version`] of the last invalidation that covered it: installing is a CAS from the very hole that was read, allowed only where the version is not newer than the fault's stamp |
+//! | 01 | **frozen** | belongs to one thread for a moment, named by its mark: others fault and come back |
+//! | 10 | **mmio** | a hole in all respects but one: no memslot was there as of its version, so a fault need not look for one |
+//! | 11 | **tracked** | a leaf withdrawn from the hardware to learn of the next access; the leaf itself is kept in the word |
 //!
 //! ```text
-//! absent word   63 | 62 ........ 46 | 45 ... 41 | 40 ........ 11 | 10 | 9 .. 5 | 4 3 | 2 1 0
-//!               1  | version 51..35 | 1 1 1 1 1 | version 34..5  | 0  |  4..0  | tag | 0 0 0
+//! 63 | 62 ........ 46 | 45 ... 41 | 40 ........ 11 | 10 | 9 .. 5 | 4 3 | 2 1 0
+//! 1  | version 51..35 | 1 1 1 1 1 | version 34..5  | 0  |  4..0  | tag | 0 0 0    hole, frozen (mark), mmio
+//!
+//! 63 | 62 61 |  60   |     59        | 58 57 56 | 55 ............... 12 | 11 .. 5 | 4 3 | 2 1 0
+//! 1  |  0 0  | dirty | host_writable |  x  w  r | frame                 |    0    | 1 1 | 0 0 0    tracked
 //! ```
 //! The fixed bits serve every 64-bit format: 2..0 clear is not-present to EPT (and bit 0 to all others); 10 clear
 //! keeps mode-based execution off; 63 set suppresses #VE; 45..41 set point above 62 TiB, where no processor
-//! that has L1TF can have memory. The version lies in order of significance, so of two holes the larger
-//! *word* is the newer one: the check of an install is one integer comparison.
+//! that has L1TF can have memory. The version lies in order of significance, so of two holes, of either sort, the
+//! larger *word* is the newer one: the check of an install is one integer comparison.
+//!
+//! A tracked word does hold the address of real memory. What L1TF may leak through it is that frame, at the guest
+//! address that maps it: the guest's own memory, which it could read a moment ago and may read again without
+//! asking. When the frame is taken from the guest the word becomes a hole, as a present leaf does.
 
-use super::format::Format;
-use crate::addr::{Level, Pfn};
+use super::format::{Format, Leaf, Perms};
+use crate::addr::{Level, PAGE_SHIFT, Pfn};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release};
 
 /// The number of an invalidation; zero is before the first. 52 bits: 142 years at a million a second.
@@ -46,20 +54,48 @@ pub enum Kind {
     Leaf,
     /// Nothing mapped; the last invalidation that covered it.
     Hole(Version),
+    /// The same, and no memslot was there as of this number.
+    Mmio(Version),
+    /// A leaf withdrawn from the hardware: decode it with [`Word::tracked_leaf`].
+    Tracked,
     /// Owned for a moment by the freezer with this mark.
     Frozen(u64),
 }
 
-/// The mark of a frozen link; the marks of frozen leaves are less.
-pub(crate) const FROZEN_TABLE: u64 = (1 << Version::BITS) - 1;
+/// Set in the mark of a frozen link, beside the frame of its table.
+const LINKED: u64 = 1 << (Version::BITS - 1);
 
-const FIXED: u64 = 1 << 63 | 0b1_1111 << 41;
+const FIXED: u64 = NO_VE | 0b1_1111 << 41;
 const TAG: u64 = 0b11 << 3;
 const TAG_HOLE: u64 = 0;
 const TAG_FROZEN: u64 = 0b01 << 3;
+const TAG_MMIO: u64 = 0b10 << 3;
+const TAG_TRACKED: u64 = 0b11 << 3;
+
+/// Where a tracked word keeps its leaf.
+mod kept {
+    pub(super) const FRAME: u64 = ((1 << 44) - 1) << 12;
+    pub(super) const PERMS: u32 = 56;
+    pub(super) const HOST_WRITE: u64 = 1 << 59;
+    pub(super) const DIRTY: u64 = 1 << 60;
+    pub(super) const ALL: u64 = FRAME | 0b111 << PERMS | HOST_WRITE | DIRTY;
+}
+
+/// Set in every absent word: suppresses #VE.
+const NO_VE: u64 = 1 << 63;
+/// Mode-based execution: clear in every absent word.
+const USER_EXECUTE: u64 = 1 << 10;
 
 /// Bits that are clear in every absent word: what a format's [`Format::PRESENT`] must lie within.
 pub(crate) const ALWAYS_CLEAR: u64 = 0b111;
+
+const _: () = {
+    let versions = spread(u64::MAX >> (64 - Version::BITS));
+    assert!(versions.count_ones() == Version::BITS && gather(versions) == u64::MAX >> (64 - Version::BITS));
+    assert!(versions & (FIXED | USER_EXECUTE | TAG | ALWAYS_CLEAR) == 0);
+    assert!(kept::ALL.count_ones() == 44 + 3 + 2, "no two of its fields meet");
+    assert!(kept::ALL & (NO_VE | USER_EXECUTE | TAG | ALWAYS_CLEAR) == 0);
+};
 
 const fn spread(number: u64) -> u64 {
     (number >> 35) << 46 | (number >> 5 & 0x3fff_ffff) << 11 | (number & 0x1f) << 5
@@ -82,18 +118,64 @@ impl Word {
         Self(FIXED | TAG_FROZEN | spread(mark))
     }
 
-    /// An entry above the lowest level, frozen, that linked a table.
-    pub(crate) const fn frozen_table() -> Self {
-        Self::frozen(FROZEN_TABLE)
+    /// A frozen link to the table in frame `pfn`. It says which: a table that is linked here later, and frozen, makes
+    /// another word, so that nobody thaws what another one froze.
+    pub(crate) const fn frozen_link(pfn: Pfn) -> Self {
+        Self::frozen(LINKED | pfn.0)
     }
 
-    /// Whether this absent word is a hole.
+    /// Whether this frozen word was a link.
+    pub(crate) const fn was_link(mark: u64) -> bool {
+        mark & LINKED != 0
+    }
+
+    /// A hole where no memslot is, as of `version`.
+    #[inline]
+    pub const fn mmio(version: Version) -> Self {
+        Self(FIXED | TAG_MMIO | spread(version.0))
+    }
+
+    /// `leaf`, withdrawn from the hardware until somebody accesses it. Its Accessed bit is not kept: that it is clear
+    /// is what the word says.
+    #[inline]
+    pub const fn tracked(leaf: &Leaf) -> Self {
+        let host_write = if leaf.host_writable { kept::HOST_WRITE } else { 0 };
+        let dirty = if leaf.dirty { kept::DIRTY } else { 0 };
+        let perms = (leaf.perms.bits() as u64) << kept::PERMS;
+        Self(NO_VE | TAG_TRACKED | leaf.pfn.0 << PAGE_SHIFT & kept::FRAME | perms | host_write | dirty)
+    }
+
+    /// Whether the word is a plain hole: neither present nor any of the other absent ones.
     #[inline(always)]
     pub const fn is_hole(self) -> bool {
         self.0 & (TAG | ALWAYS_CLEAR) == TAG_HOLE
     }
 
-    /// The version of a hole.
+    /// Whether the word is a hole without a memslot.
+    #[inline]
+    pub const fn is_mmio(self) -> bool {
+        self.0 & (TAG | ALWAYS_CLEAR) == TAG_MMIO
+    }
+
+    /// Whether the word is a leaf withdrawn from the hardware.
+    #[inline]
+    pub const fn is_tracked(self) -> bool {
+        self.0 & (TAG | ALWAYS_CLEAR) == TAG_TRACKED
+    }
+
+    /// The leaf that a tracked word keeps. Meaningless for other words.
+    #[inline]
+    pub const fn tracked_leaf(self) -> Leaf {
+        Leaf {
+            pfn: Pfn((self.0 & kept::FRAME) >> PAGE_SHIFT),
+            perms: Perms::from_bits((self.0 >> kept::PERMS) as u8),
+            host_writable: self.0 & kept::HOST_WRITE != 0,
+            accessed: false,
+            dirty: self.0 & kept::DIRTY != 0,
+        }
+    }
+
+    /// The version of a hole of either sort.
     #[inline(always)]
     pub(crate) const fn version(self) -> Version {
         Version(gather(self.0))
@@ -107,6 +189,8 @@ impl Word {
         } else {
             match self.0 & TAG {
                 TAG_HOLE => Kind::Hole(self.version()),
+                TAG_MMIO => Kind::Mmio(self.version()),
+                TAG_TRACKED => Kind::Tracked,
                 _ => Kind::Frozen(gather(self.0)),
             }
         }
@@ -125,6 +209,12 @@ impl core::fmt::Debug for Word {
 pub struct Entry(AtomicU64);
 
 impl Entry {
+    /// An entry of its own, in no table page.
+    #[cfg(all(test, loom))]
+    pub(crate) fn new(word: Word) -> Self {
+        Self(AtomicU64::new(word.0))
+    }
+
     /// What it holds now.
     #[inline(always)]
     pub fn load(&self) -> Word {
@@ -179,25 +269,98 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::formats::{Ept4, Npt4};
+    use crate::table::formats::{Ept4, Ept5, Npt4, Npt5};
     use proptest::prelude::*;
+
+    const VERSIONS: core::ops::Range<u64> = 0..1 << Version::BITS;
+
+    fn is_absent<F: Format>(word: Word) -> bool {
+        !F::is_present(word) && (1..=F::LEVELS).all(|level| !F::is_table(word, Level(level)))
+    }
+
+    /// A walker of any format finds nothing in the word, and no #VE or mode-based execution either.
+    fn hardware_sees_nothing(word: Word) -> bool {
+        is_absent::<Ept4>(word)
+            && is_absent::<Ept5>(word)
+            && is_absent::<Npt4>(word)
+            && is_absent::<Npt5>(word)
+            && word.0 & (NO_VE | USER_EXECUTE) == NO_VE
+    }
+
+    fn leaf() -> impl Strategy<Value = Leaf> {
+        (0u64..1 << 44, 0u8..8, any::<bool>(), any::<bool>()).prop_map(
+            |(pfn, perms, host_writable, dirty)| Leaf {
+                pfn: Pfn(pfn),
+                perms: Perms::from_bits(perms),
+                host_writable,
+                accessed: false,
+                dirty,
+            },
+        )
+    }
 
     proptest! {
         #[test]
-        fn versions_survive_the_layout_and_order_as_words(a in 0u64..1 << 52, b in 0u64..1 << 52) {
+        fn versions_survive_the_layout_and_order_as_words(a in VERSIONS, b in VERSIONS) {
             for level in [Level::K4, Level::M2] {
                 prop_assert_eq!(Word::hole(Version(a)).kind::<Ept4>(level), Kind::Hole(Version(a)));
+                prop_assert_eq!(Word::mmio(Version(a)).kind::<Ept5>(level), Kind::Mmio(Version(a)));
                 prop_assert_eq!(Word::frozen(a).kind::<Npt4>(level), Kind::Frozen(a));
             }
-            prop_assert_eq!(a < b, Word::hole(Version(a)) < Word::hole(Version(b)));
+            for (one, other) in [
+                (Word::hole(Version(a)), Word::hole(Version(b))),
+                (Word::mmio(Version(a)), Word::mmio(Version(b))),
+            ] {
+                prop_assert_eq!(a.cmp(&b), one.cmp(&other));
+            }
+            // Of a hole and an mmio hole the newer is the larger too; of equal age, the one that says more.
+            prop_assert_eq!(a < b, Word::mmio(Version(a)) < Word::hole(Version(b)));
+            prop_assert_eq!(a <= b, Word::hole(Version(a)) < Word::mmio(Version(b)));
+        }
+
+        #[test]
+        fn a_tracked_leaf_survives_and_is_present_to_nobody(leaf in leaf()) {
+            let word = Word::tracked(&leaf);
+            prop_assert_eq!(word.tracked_leaf(), leaf);
+            prop_assert_eq!(Word::tracked(&Leaf { accessed: true, ..leaf }), word);
+            prop_assert!(hardware_sees_nothing(word));
+            for level in [Level::K4, Level::M2, Level::G1] {
+                prop_assert_eq!(word.kind::<Ept4>(level), Kind::Tracked);
+                prop_assert_eq!(word.kind::<Npt5>(level), Kind::Tracked);
+            }
+        }
+
+        #[test]
+        fn an_absent_word_is_one_thing_only(number in VERSIONS, leaf in leaf()) {
+            let words = [
+                Word::hole(Version(number)),
+                Word::mmio(Version(number)),
+                Word::tracked(&leaf),
+                Word::frozen(number),
+                Word::frozen_link(Pfn(5)),
+            ];
+            for (index, word) in words.into_iter().enumerate() {
+                prop_assert!(hardware_sees_nothing(word));
+                prop_assert_eq!([word.is_hole(), word.is_mmio(), word.is_tracked()], [0, 1, 2].map(|i| i == index));
+                let points_at_no_memory = word.0 & 0x000f_ffff_ffff_f000 >= 62 << 40;
+                prop_assert!(points_at_no_memory || word.is_tracked(), "above 62 TiB");
+            }
         }
     }
 
     #[test]
-    fn absent_words_are_told_apart_and_point_at_no_memory() {
-        let hole = Word::hole(Version(0));
-        assert!(hole.is_hole() && !Word::frozen(0).is_hole());
-        assert!(hole.0 & 0x000f_ffff_ffff_f000 >= 62 << 40, "above 62 TiB");
-        assert_eq!(Word::hole(Version((1 << 52) - 1)).0 & (1 << 10 | 0b111), 0);
+    fn a_present_word_is_no_absent_one() {
+        let leaf = Leaf {
+            pfn: Pfn(0b11 << 3),
+            perms: Perms::RX,
+            host_writable: false,
+            accessed: true,
+            dirty: false,
+        };
+        for word in
+            [Ept4::leaf(&leaf, Level::K4), Npt4::leaf(&leaf, Level::M2), Ept4::link(Pfn(3), Level::M2)]
+        {
+            assert!(!word.is_hole() && !word.is_mmio() && !word.is_tracked());
+        }
     }
 }

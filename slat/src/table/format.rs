@@ -1,7 +1,7 @@
 //! A page-table format: geometry, encode, decode. One small file each, under [`formats`](super::formats).
 //!
-//! A format says how a link and a leaf look. It does not say what an *absent* entry looks like: holes, frozen
-//! and retired entries are the engine's own and are laid out once, for every 64-bit format, in
+//! A format says how a link and a leaf look. It does not say what an *absent* entry looks like: holes, tracked
+//! leaves and frozen entries are the engine's own and are laid out once, for every 64-bit format, in
 //! [`entry`](super::entry), inside the bits that all hardware ignores when an entry is not present.
 //!
 //! To add one: copy the nearest file in `formats/`, change the bits, keep the assertions at its foot, add a
@@ -64,6 +64,18 @@ impl Perms {
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
+
+    /// The set as a number below eight, for a word that keeps it.
+    #[inline]
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The set from [`bits`](Self::bits), in the lowest three of `bits`.
+    #[inline]
+    pub(crate) const fn from_bits(bits: u8) -> Self {
+        Self(bits & Self::RWX.0)
+    }
 }
 
 impl Debug for Perms {
@@ -116,8 +128,8 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
     /// Set by the walker in a leaf that it stores through.
     const DIRTY: u64;
 
-    /// A link to the table in frame `pfn`. Links allow everything; leaves decide.
-    fn link(pfn: Pfn) -> Word;
+    /// A link, standing in an entry of `level`, to the table in frame `pfn`. Links allow everything; leaves decide.
+    fn link(pfn: Pfn, level: Level) -> Word;
     /// A leaf of size `level`.
     fn leaf(leaf: &Leaf, level: Level) -> Word;
     /// What a present leaf says. Meaningless for other words.
@@ -155,9 +167,9 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
         Self::ACCESSED | if access == Access::Write { Self::DIRTY } else { 0 }
     }
 
-    /// Bits that a walker sets in a link that it follows.
+    /// Bits that a walker sets in a link of `level` that it follows.
     #[inline(always)]
-    fn touch_link() -> u64 {
+    fn touch_link(_level: Level) -> u64 {
         Self::ACCESSED
     }
 

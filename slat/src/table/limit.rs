@@ -122,7 +122,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                 return (cold, Some(gfns.start));
             }
             links += 1;
-            let accessed = F::touch_link();
+            let accessed = F::touch_link(at.level);
             if at.word.0 & accessed == 0 {
                 cold.gfns[cold.len] = gfns;
                 cold.len += 1;

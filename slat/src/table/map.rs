@@ -68,6 +68,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     /// the entry changed meanwhile.
     pub fn split(
         &self,
+        level: Level,
         entry: &Entry,
         seen: super::Word,
         child: impl Fn(u64) -> super::Word,
@@ -79,7 +80,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         for (index, slot) in unsafe { node.entries() }.iter().enumerate() {
             slot.fill(child(index as u64));
         }
-        let done = entry.cas(seen, F::link(node.pfn(&self.memory))).is_ok();
+        let done = entry.cas(seen, F::link(node.pfn(&self.memory), level)).is_ok();
         if !done {
             cache.put_back(node);
         }
@@ -99,6 +100,11 @@ impl<F: Format, M: TableMemory> Map<F, M> {
                 visit(step.gfns, step.at.level, step.at.entry);
             }
         }
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn radix(&self) -> &Radix<F> {
+        &self.radix
     }
 
     /// The memory that its tables are made of.
@@ -161,9 +167,12 @@ mod tests {
         let entry = map.reach(Gfn(1024), Level::M2).unwrap();
         let large = leaf(4096, Level::M2);
         entry.store(large);
-        assert!(map.split(entry, large, |i| leaf(4096 + i, Level::K4)).unwrap());
+        assert!(map.split(Level::M2, entry, large, |i| leaf(4096 + i, Level::K4)).unwrap());
         let (level, small) = map.find(Gfn(1024 + 77));
         assert_eq!((level, X64::pfn(small.load())), (Level::K4, Pfn(4096 + 77)));
-        assert!(!map.split(entry, large, |i| leaf(i, Level::K4)).unwrap(), "the entry has changed");
+        assert!(
+            !map.split(Level::M2, entry, large, |i| leaf(i, Level::K4)).unwrap(),
+            "the entry has changed"
+        );
     }
 }

@@ -5,7 +5,7 @@
 //! | file | idea |
 //! |---|---|
 //! | [`mod@format`], [`formats`] | geometry, encode, decode; EPT, NPT, the host's own |
-//! | [`entry`] | the atomic cell; holes that carry versions; frozen; retired |
+//! | [`entry`] | the atomic cell; holes that carry versions, tracked leaves, frozen entries |
 //! | [`walk`] | an open walk, in one of three modes |
 //! | `radix`, `cursor` | the way down, and the way along a range |
 //! | `steps` | an open walk along a range, which rests now and then |

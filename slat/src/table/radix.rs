@@ -142,7 +142,7 @@ impl<F: Format> Radix<F> {
         while at.level > level && at.word.is_hole() {
             let node = cache.take().ok_or(NoMemory)?;
             node.fill(at.word);
-            match at.entry.cas(at.word, F::link(node.pfn(memory))) {
+            match at.entry.cas(at.word, F::link(node.pfn(memory), at.level)) {
                 Ok(()) => {
                     let level = at.level.down();
                     // SAFETY: just linked; the caller's section began before it can be unlinked.

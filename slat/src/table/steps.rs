@@ -15,48 +15,63 @@ use super::entry::Entry;
 use super::format::Format;
 use super::memory::ENTRIES;
 use super::walk::Walk;
+use crate::addr::Gfn;
 use crate::host::Host;
 use crate::sync::mode::Mode;
 
 /// Entries between two rests: some ten microseconds of work.
-const STRETCH: u64 = 8 * ENTRIES as u64;
+pub(super) const STRETCH: u64 = 8 * ENTRIES as u64;
 
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Steps<'s, 'g, F: Format, H: Host, M: Mode> {
     walk: &'s mut Walk<'g, F, H, M>,
     cursor: Cursor<F>,
-    /// Entries since the last rest.
-    taken: u64,
+    /// Whether it may rest by itself; else it stops where it should.
+    rests: bool,
 }
 
 impl<'s, 'g, F: Format, H: Host, M: Mode> Steps<'s, 'g, F, H, M> {
     pub(super) fn new(walk: &'s mut Walk<'g, F, H, M>, cursor: Cursor<F>) -> Self {
-        Self { walk, cursor, taken: 0 }
+        Self { walk, cursor, rests: true }
+    }
+
+    /// The same for those who hold what they must not hold over a rest: steps end where a rest is due.
+    pub(crate) fn up_to_a_rest(self) -> Self {
+        Self { rests: false, ..self }
+    }
+
+    /// The first frame that has not been visited yet; the end of the range where all have been.
+    pub(crate) fn goal(&self) -> Gfn {
+        self.cursor.goal()
     }
 
     /// The next entry, and the walk that it belongs to; or `None` past the end of the range.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(&Walk<'g, F, H, M>, Step<'_>)> {
-        if self.taken >= STRETCH {
+        if self.walk.is_rest_due() {
+            if !self.rests {
+                return None;
+            }
             self.rest();
         }
-        self.taken += 1;
+        self.walk.taken += 1;
         // SAFETY: the walk is one section from its opening or last rest, where the cursor began, to the next; a step
         // that borrows `self` ends before that.
         let step = unsafe { self.cursor.next(&self.walk.vm.host) };
         step.map(|step| (&*self.walk, step))
     }
 
-    /// The entries after the one visited last, in the same table and in the range; none above the level of pages.
-    pub(crate) fn ahead(&self) -> &[Entry] {
+    /// The entries after the one visited last, in the same table and in the range, and the frame of the first; none
+    /// above the level of pages.
+    pub(crate) fn ahead(&self) -> (&Walk<'g, F, H, M>, (&[Entry], Gfn)) {
         // SAFETY: as in `next`.
-        unsafe { self.cursor.ahead() }
+        (self.walk, unsafe { self.cursor.ahead() })
     }
 
     /// Leaves out the next `entries` of those [`ahead`](Self::ahead): they have been visited.
     pub(crate) fn advance(&mut self, entries: u64) {
-        self.taken += entries;
+        self.walk.taken += entries;
         self.cursor.advance(entries);
     }
 
@@ -64,6 +79,5 @@ impl<'s, 'g, F: Format, H: Host, M: Mode> Steps<'s, 'g, F, H, M> {
     fn rest(&mut self) {
         self.walk.rest();
         self.cursor.restart(self.walk.root());
-        self.taken = 0;
     }
 }

@@ -27,7 +27,7 @@ use super::format::{Format, Leaf};
 use super::memory::Node;
 use super::pool::{Cache, NoMemory};
 use super::radix::{At, Radix};
-use super::steps::Steps;
+use super::steps::{STRETCH, Steps};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::space::Space;
@@ -45,6 +45,8 @@ pub struct Walk<'g, F: Format, H: Host, M: Mode> {
     pub(crate) vm: &'g Vm<F, H>,
     pub(crate) space: &'g Space<F>,
     pub(crate) seat: &'g Seat,
+    /// Entries visited since it was opened, or rested.
+    pub(super) taken: u64,
     /// Left before the seat is given back: fields drop in order.
     gate: Gate<'g>,
     _borrowed: Option<Borrowed<'g>>,
@@ -78,7 +80,7 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         seat: &'g Seat,
     ) -> Self {
         let gate = vm.lock.enter::<M>(&vm.reads, seat);
-        Self { vm, space, seat, gate, _borrowed: None, _idle: PhantomData }
+        Self { vm, space, seat, taken: 0, gate, _borrowed: None, _idle: PhantomData }
     }
 
     /// Opens a walk for a thread without a seat of its own.
@@ -86,7 +88,7 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         let borrowed = vm.borrow_seat();
         let seat = borrowed.seat();
         let gate = vm.lock.enter::<M>(&vm.reads, seat);
-        Self { vm, space, seat, gate, _borrowed: Some(borrowed), _idle: PhantomData }
+        Self { vm, space, seat, taken: 0, gate, _borrowed: Some(borrowed), _idle: PhantomData }
     }
 
     /// Down to the lowest entry there is for `gfn`.
@@ -109,9 +111,15 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         Steps::new(self, cursor)
     }
 
+    /// Whether it has been in its section for long.
+    pub(crate) fn is_rest_due(&self) -> bool {
+        self.taken >= STRETCH
+    }
+
     /// Leaves and enters again. What was reached before must not be used any more: nothing that borrows the walk is.
-    pub(super) fn rest(&mut self) {
+    pub(crate) fn rest(&mut self) {
         self.gate.rest(&self.vm.reads);
+        self.taken = 0;
     }
 
     /// What is mapped at `gfn` at this moment.
@@ -171,13 +179,22 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
 
     pub(crate) fn write_protect_into(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
         let mut steps = self.steps(gfns, Level::K4);
-        while let Some((_, step)) = steps.next() {
+        while let Some((walk, step)) = steps.next() {
             let at = step.at;
             let mut word = at.word;
             loop {
                 let new: Word = match word.kind::<F>(at.level) {
                     // A clear W never proves that no TLB writes: tightening such a leaf owes a flush too.
                     Kind::Leaf if F::host_writable(word) => F::set_writable(word, false),
+                    // Rule 7: who emptied this, or tightened it before, may not have flushed yet.
+                    Kind::Hole(version) | Kind::Mmio(version) if walk.vm.active.unflushed(version) => {
+                        owed.owe(step.gfns);
+                        break;
+                    }
+                    Kind::Leaf if walk.vm.active.unflushed_over(step.gfns) => {
+                        owed.owe(step.gfns);
+                        break;
+                    }
                     // Somebody is about to thaw it, maybe writable: what comes out must be looked at.
                     Kind::Frozen(_) => {
                         core::hint::spin_loop();

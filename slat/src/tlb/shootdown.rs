@@ -33,7 +33,9 @@ pub trait Translations {
     fn flush(&mut self, gfns: Span<Gfn>);
 }
 
-const RING: u64 = 64;
+const RING: u64 = if cfg!(loom) { 1 } else { 64 };
+/// In the place of a number: the range is being written.
+const WRITING: u64 = u64::MAX;
 /// More flushes behind than this: forget everything at once.
 const CATCH_UP: u64 = 16;
 
@@ -92,17 +94,7 @@ impl Tlb {
         if self.sabotaged {
             return pages.flushed();
         }
-        // ORDER(flush): AcqRel puts the edits before the number; pairs with the Acquire of `catch_up`.
-        let generation = self.generation.fetch_add(1, AcqRel) + 1;
-        let ranged = &self.ring[(generation % RING) as usize];
-        // A reader that finds the old or the new range under a wrong number forgets everything.
-        ranged.generation.store(0, Relaxed);
-        // ORDER(flush-range): zero before the range, the range before the number; pairs with `range_of`.
-        fence(Release);
-        ranged.start.store(gfns.start.raw(), Relaxed);
-        ranged.end.store(gfns.end.raw(), Relaxed);
-        ranged.generation.store(generation, Release);
-
+        let generation = self.number(gfns);
         // ORDER(flush): the generation before the modes; pairs with the fence in `enter`.
         fence(SeqCst);
         let behind = |vcpu: &VcpuTlb| {
@@ -124,6 +116,24 @@ impl Tlb {
             }
         }
         pages.flushed()
+    }
+
+    /// Numbers a flush, and writes down its range.
+    fn number(&self, gfns: Span<Gfn>) -> u64 {
+        // ORDER(flush): AcqRel puts the edits before the number; pairs with the Acquire of `catch_up`.
+        let generation = self.generation.fetch_add(1, AcqRel) + 1;
+        let ranged = &self.ring[(generation % RING) as usize];
+        // A reader that finds another number forgets everything. So it does where a writer was overtaken by a whole round
+        // of the ring: the cell is the slow one's still, since two at once would leave a range that is neither's.
+        // ORDER(flush-range): Acquire takes the cell over from its last writer.
+        if ranged.generation.swap(WRITING, Acquire) != WRITING {
+            // ORDER(flush-range): the mark before the range, the range before the number; pairs with `range_of`.
+            fence(Release);
+            ranged.start.store(gfns.start.raw(), Relaxed);
+            ranged.end.store(gfns.end.raw(), Relaxed);
+            ranged.generation.store(generation, Release);
+        }
+        generation
     }
 
     /// The vCPU enters the guest, having forgotten what was flushed while it was out.
@@ -184,3 +194,6 @@ impl Tlb {
         (before == generation && ranged.generation.load(Relaxed) == generation).then_some(gfns)
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -42,7 +42,7 @@ impl<const LEVELS: u8> Format for Ept<LEVELS> {
     const DIRTY: u64 = DIRTY;
 
     #[inline(always)]
-    fn link(pfn: Pfn) -> Word {
+    fn link(pfn: Pfn, _level: Level) -> Word {
         Word(address(pfn) | READ | WRITE | EXECUTE)
     }
 

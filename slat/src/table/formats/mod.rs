@@ -41,8 +41,10 @@ mod tests {
 
     fn links_survive<F: Format>(pfn: Pfn) {
         for level in 2..=F::LEVELS {
-            assert_eq!(F::link(pfn).kind::<F>(Level(level)), Kind::Table(pfn));
-            assert_eq!(Word(F::link(pfn).0 | F::touch_link()).kind::<F>(Level(level)), Kind::Table(pfn));
+            let level = Level(level);
+            let link = F::link(pfn, level);
+            assert_eq!(link.kind::<F>(level), Kind::Table(pfn));
+            assert_eq!(Word(link.0 | F::touch_link(level)).kind::<F>(level), Kind::Table(pfn));
         }
     }
 

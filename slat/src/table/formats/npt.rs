@@ -45,7 +45,7 @@ impl<const LEVELS: u8> Format for Npt<LEVELS> {
     const DIRTY: u64 = DIRTY;
 
     #[inline(always)]
-    fn link(pfn: Pfn) -> Word {
+    fn link(pfn: Pfn, _level: Level) -> Word {
         Word(address(pfn) | PRESENT | WRITE | USER)
     }
 

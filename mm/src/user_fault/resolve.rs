@@ -1,0 +1,137 @@
+//! What a handler does about a fault, or before it happens: gives a page, whole and at once.
+//!
+//! Each page is filled first and then installed under its page lock, so nobody sees half of it. A range goes
+//! region by region of 2 MiB: the state lock is let go and the sleepers are woken after each, so that no change
+//! waits for the whole range.
+
+use super::UserFaults;
+use crate::error::MmError;
+use crate::held::Held;
+use crate::pte::{Pte, hva_of, pages_of};
+use crate::space::AddressSpace;
+use crate::vma::{Backing, Prot, Vma, aligned};
+use slat::{Gfn, Hva, Idle, Level, PAGE_SIZE, Span};
+
+/// Why a range was not resolved to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stopped {
+    /// The page where it stopped. Everything before it is there, and its sleepers are awake.
+    pub at: Hva,
+    /// Why.
+    pub why: MmError,
+}
+
+impl core::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "stopped at {}: {}", self.at, self.why)
+    }
+}
+
+impl core::error::Error for Stopped {}
+
+impl UserFaults {
+    /// Installs pages with `contents`, whole pages of them, from `page` on, and wakes who sleeps there. All of them
+    /// must be registered here, and none of them be there yet. In a shared mapping they become the file's.
+    pub fn copy(&self, _idle: &mut Idle, page: Hva, contents: &[u8]) -> Result<(), Stopped> {
+        self.resolve(Span::sized(page, contents.len() as u64), |vma, at| {
+            let fresh = self.space.arena.page(Level::K4)?;
+            let skip = (hva_of(at).0 - page.0) as usize;
+            let bytes = &contents[skip..skip + PAGE_SIZE as usize];
+            // SAFETY: a frame that only we hold, and as many bytes as it has.
+            unsafe {
+                self.space.arena.frame(fresh.pfn()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            };
+            self.space.give(vma, at, fresh)
+        })
+    }
+
+    /// Installs pages of zeroes, as [`copy`](Self::copy) would.
+    pub fn zero_page(&self, _idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
+        self.resolve(hvas, |vma, at| self.space.give(vma, at, self.space.arena.zeroed(Level::K4)?))
+    }
+
+    /// Maps the pages that are in the file, and wakes who sleeps there. All of them must be registered here and be
+    /// in the file, and none of them be mapped yet.
+    pub fn continue_(&self, _idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
+        self.resolve(hvas, |vma, at| self.space.give_files(vma, at))
+    }
+
+    /// Calls `give` with each page, and wakes. A page that was there already ends it, and is woken too.
+    fn resolve(
+        &self,
+        hvas: Span<Hva>,
+        mut give: impl FnMut(&Vma, Gfn) -> Result<(), MmError>,
+    ) -> Result<(), Stopped> {
+        let pages = pages_of(aligned(hvas).map_err(|why| Stopped { at: hvas.start, why })?);
+        let mut at = pages.start;
+        while at < pages.end {
+            let end = pages.end.min(at.base(Level::M2) + Level::M2.pages());
+            let mut woken = Span::sized(at, 0);
+            let state = self.space.state.read();
+            let result = (at.0..end.0).map(Gfn).try_for_each(|page| {
+                let vma = state.vmas.find(hva_of(page)).filter(|vma| self.serves(vma));
+                let given = vma.ok_or(MmError::NotServed(hva_of(page))).and_then(|vma| give(vma, page));
+                if matches!(given, Ok(()) | Err(MmError::AlreadyThere(_))) {
+                    woken.end = page + 1;
+                }
+                given.map_err(|why| Stopped { at: hva_of(page), why })
+            });
+            drop(state);
+            self.queue.wake(woken);
+            result?;
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+impl AddressSpace {
+    /// Gives `page`, which has to be missing, a frame.
+    fn give(&self, vma: &Vma, page: Gfn, fresh: Held<'_>) -> Result<(), MmError> {
+        self.give_with(vma, page, || match &vma.backing {
+            Backing::Anonymous => Ok(fresh.keep()),
+            Backing::Shared { file, offset } => {
+                let index = vma.file_page(page, *offset);
+                file.holds(index).ok_or(MmError::PastEnd(hva_of(page)))?;
+                let ours = file.add(index, fresh).ok_or(MmError::AlreadyThere(hva_of(page)))?;
+                Ok(ours.keep())
+            }
+            Backing::Private { .. } => Err(MmError::Unservable(vma.span)),
+        })
+    }
+
+    /// Gives `page`, which has to be unmapped, the file's frame.
+    fn give_files(&self, vma: &Vma, page: Gfn) -> Result<(), MmError> {
+        self.give_with(vma, page, || {
+            let Backing::Shared { file, offset } = &vma.backing else {
+                return Err(MmError::NotInFile(hva_of(page)));
+            };
+            let index = vma.file_page(page, *offset);
+            match file.holds(index) {
+                Some(true) => {}
+                Some(false) => return Err(MmError::NotInFile(hva_of(page))),
+                None => return Err(MmError::PastEnd(hva_of(page))),
+            }
+            Ok(file.page(index)?.ok_or(MmError::PastEnd(hva_of(page)))?.keep())
+        })
+    }
+
+    /// Makes the empty entry of `page` map the frame that `frame` hands over a reference to.
+    fn give_with(
+        &self,
+        vma: &Vma,
+        page: Gfn,
+        frame: impl FnOnce() -> Result<slat::Pfn, MmError>,
+    ) -> Result<(), MmError> {
+        let _lock = self.lock_region(page);
+        let (level, entry) = self.map.find(page);
+        if Pte::of(entry.load(), level) != Pte::Empty {
+            return Err(MmError::AlreadyThere(hva_of(page)));
+        }
+        let entry = self.map.reach(page, Level::K4)?;
+        let pte = Pte::Mapped { pfn: frame()?, writable: vma.prot == Prot::ReadWrite };
+        let pte = if vma.prot == Prot::None { pte.parked() } else { pte };
+        entry.store(pte.word(Level::K4));
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! An invalidation's walk: `Invalidation::edit_entry`, the cursor, and the walks of slot transactions.
+
+use crate::bug::Bug;
+use crate::scenario::Scenario;
+use crate::thread::{Op, Pc, Range, State, Thread, Why};
+use crate::world::{Leaf, NONE, Span, Word, World};
+
+impl Scenario {
+    /// One step of an invalidation or a slot transaction.
+    pub(crate) fn invalidate(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
+        match s.threads[i].pc {
+            Pc::Walk => {
+                let span = match op {
+                    Op::Invalidate { range: Range::Gfns(gfns), .. } => gfns,
+                    Op::Invalidate { range: Range::Hvas(hvas), .. } => over_hvas(&s.world, hvas),
+                    Op::Commit { gfns, .. } if s.world.memslots[gfns.start as usize] != NONE => gfns,
+                    _ => Span::default(),
+                };
+                if span.is_empty() {
+                    self.settle(s, i, op);
+                } else {
+                    s.enter(i, span.start);
+                    s.threads[i].span = span;
+                    s.threads[i].pc = Pc::EditEntry;
+                }
+            }
+            Pc::EditEntry => self.edit_entry(s, i, op),
+            Pc::CursorNext => {
+                // A second look at a link that was left alone.
+                let Thread { level, gfn, .. } = s.threads[i];
+                match s.world.load(s.threads[i].node(), level, gfn) {
+                    Word::Table(child) => {
+                        down(s, i, child);
+                        s.threads[i].pc = Pc::EditEntry;
+                    }
+                    _ => self.next(s, i, op),
+                }
+            }
+            Pc::Rest => {
+                let Thread { gfn, span, .. } = s.threads[i];
+                let here = match op {
+                    Op::Invalidate { range: Range::Hvas(hvas), .. }
+                        if self.bug != Some(Bug::RestKeepsSlots) =>
+                    {
+                        over_hvas(&s.world, hvas)
+                    }
+                    _ => span,
+                };
+                let rest = Span::new(here.start.max(gfn), here.end);
+                if rest.is_empty() {
+                    self.settle(s, i, op);
+                } else {
+                    s.enter(i, rest.start);
+                    s.threads[i].span = rest;
+                    s.threads[i].pc = Pc::EditEntry;
+                }
+            }
+            Pc::Flushed => {
+                s.world.slots[i].unflushed = false;
+                s.threads[i].pc = if matches!(op, Op::Commit { .. }) { Pc::Publish } else { Pc::HostChanges };
+            }
+            Pc::HostChanges => self.host_changes(s, i, op),
+            Pc::Publish => {
+                let Op::Commit { gfns, hva } = op else { unreachable!() };
+                for gfn in gfns.start..gfns.end {
+                    let to = if hva == NONE { NONE } else { hva + (gfn - gfns.start) };
+                    s.world.memslots[gfn as usize] = to;
+                }
+                s.world.published = s.threads[i].number;
+                let late = self.bug == Some(Bug::SlotsEndBeforeGrace);
+                s.threads[i].pc = if late { Pc::EndCount } else { Pc::Synchronize };
+            }
+            Pc::Synchronize => {
+                s.threads[i].waits = s.sections();
+                s.threads[i].pc = Pc::Synchronized;
+            }
+            Pc::Synchronized => {
+                if s.threads[i].waits != 0 {
+                    return None;
+                }
+                if self.bug == Some(Bug::SlotsEndBeforeGrace) {
+                    s.done(i);
+                } else {
+                    s.threads[i].pc = Pc::EndCount;
+                }
+            }
+            _ => unreachable!("{:?} in an invalidation", s.threads[i].pc),
+        }
+        Some(())
+    }
+
+    fn edit_entry(&self, s: &mut State, i: usize, op: Op) {
+        let Thread { level, gfn, span, number, .. } = s.threads[i];
+        let covers = World::extent(level, gfn);
+        let whole = span.covers(covers);
+        let word = s.world.load(s.threads[i].node(), level, gfn);
+        let why = match op {
+            Op::Invalidate { why, .. } => why,
+            _ => Why::Unmap,
+        };
+        let hole = Word::Hole(number);
+        match word {
+            Word::Table(child) if whole && why == Why::Unmap => {
+                s.cas(i, word, hole);
+                s.threads[i].unlinked |= 1 << child;
+                if self.bug != Some(Bug::UnhookWithoutFlush) {
+                    s.threads[i].owe(covers);
+                }
+            }
+            Word::Table(_) if whole && self.bug == Some(Bug::CursorLooksAgain) => {
+                s.threads[i].pc = Pc::CursorNext;
+                return;
+            }
+            Word::Table(child) => return down(s, i, child),
+            Word::Leaf(_) | Word::Frozen(_) if !whole && !s.world.slots[i].gfns.covers(covers) => {
+                s.threads[i].pc = Pc::WidenSlot;
+                return;
+            }
+            Word::Leaf(leaf) if whole && why == Why::Protect => {
+                if leaf.write || leaf.host_write {
+                    s.cas(i, word, Word::Leaf(Leaf { write: false, host_write: false, ..leaf }));
+                    s.threads[i].owe(covers);
+                } else if s.unflushed_over(i, covers) && self.bug != Some(Bug::NoAdoptionAtLeaves) {
+                    s.threads[i].owe(covers);
+                }
+            }
+            Word::Leaf(leaf) => {
+                s.cas(i, word, hole);
+                s.world.book(level, -1);
+                s.world.tell(leaf, level);
+                s.threads[i].owe(covers);
+            }
+            Word::Frozen(_) => {
+                s.cas(i, word, hole);
+                // What was frozen may be dirty, and its freezer may say so too late: after this host's change.
+                if self.bug != Some(Bug::FrozenTakenAsClean) {
+                    s.world.tell_all(covers);
+                }
+                if self.bug != Some(Bug::FrozenWithoutFlush) {
+                    s.threads[i].owe(covers);
+                }
+            }
+            Word::Hole(version) | Word::Mmio(version) => {
+                if s.unflushed(i, version) && self.bug != Some(Bug::NoAdoption) {
+                    s.threads[i].owe(covers);
+                }
+                let skip = match self.bug {
+                    Some(Bug::HoleNotNumbered) => level == 0,
+                    Some(Bug::UpperHoleNotNumbered) => level > 0,
+                    _ => false,
+                };
+                if version < number && !skip {
+                    s.cas(i, word, hole);
+                }
+            }
+        }
+        self.next(s, i, op);
+    }
+
+    /// On to the next entry, through every table whose last entry has been visited.
+    fn next(&self, s: &mut State, i: usize, op: Op) {
+        let top = s.world.top();
+        let rests = matches!(op, Op::Invalidate { rests: true, .. });
+        let thread = &mut s.threads[i];
+        thread.gfn = World::extent(thread.level, thread.gfn).end;
+        if thread.gfn >= thread.span.end {
+            self.settle(s, i, op);
+            return;
+        }
+        if rests {
+            s.leave(i);
+            s.threads[i].pc = Pc::Rest;
+            return;
+        }
+        while thread.level < top && thread.gfn & ((2 << thread.level) - 1) == 0 {
+            thread.path[thread.level as usize] = NONE;
+            thread.level += 1;
+        }
+        thread.pc = Pc::EditEntry;
+    }
+}
+
+/// Down through a link: to the first page of the range below it.
+fn down(s: &mut State, i: usize, child: u8) {
+    let thread = &mut s.threads[i];
+    thread.level -= 1;
+    thread.path[thread.level as usize] = child;
+    thread.gfn = thread.gfn.max(thread.span.start);
+}
+
+/// The frames that the published slots show `hvas` at; one run of them.
+fn over_hvas(world: &World, hvas: Span) -> Span {
+    let mut frames = Span::default();
+    for (gfn, &hva) in (0_u8..).zip(&world.memslots) {
+        if hva != NONE && hvas.has(hva) {
+            frames = frames.hull(Span::new(gfn, gfn + 1));
+        }
+    }
+    frames
+}

@@ -1,0 +1,336 @@
+//! A guest access: `fault::attempt`, `fault::ask`, `fault::install`, `fault::present`, and MMIO entries.
+
+use crate::bug::Bug;
+use crate::scenario::Scenario;
+use crate::thread::{Page, Pc, State, Thread};
+use crate::world::{Bad, Leaf, NONE, Span, W, Word, World, frame};
+
+/// The access, as the fault sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) gfn: u8,
+    pub(crate) write: bool,
+    pub(crate) sleeps: bool,
+    pub(crate) large: bool,
+}
+
+impl Scenario {
+    /// One step of an access. `None`: it cannot go on yet.
+    pub(crate) fn access(&self, s: &mut State, i: usize, access: Access) -> Option<()> {
+        let Access { gfn, write, sleeps, .. } = access;
+        let thread = s.threads[i];
+        match thread.pc {
+            Pc::Start if sleeps => {
+                s.threads[i].asking = true;
+                self.first(s, i);
+            }
+            Pc::Start => {
+                s.enter(i, gfn);
+                s.threads[i].pc = Pc::Descend;
+            }
+            Pc::Descend => self.descend(s, i, access),
+            Pc::MmioStillValid => self.mmio(s, i, gfn),
+            Pc::Stamp => {
+                s.threads[i].stamp = s.world.w;
+                let late = self.bug == Some(Bug::StampAfterResolve) && thread.asking;
+                s.threads[i].pc = if late { Pc::ConfirmCovered } else { Pc::FindSlot };
+            }
+            Pc::FindSlot => {
+                s.threads[i].hva = s.world.memslots[gfn as usize];
+                if s.threads[i].hva == NONE && thread.thawed.is_some() {
+                    Self::retry(s, i);
+                } else if s.threads[i].hva == NONE && thread.asking {
+                    s.done(i);
+                } else if s.threads[i].hva == NONE && self.bug == Some(Bug::MmioUnconfirmed) {
+                    s.threads[i].pc = Pc::InstallMmio;
+                } else {
+                    let late = self.bug == Some(Bug::StampAfterResolve) && thread.asking;
+                    s.threads[i].pc = if late { Pc::Resolve } else { Pc::ConfirmCovered };
+                }
+            }
+            Pc::ConfirmCovered | Pc::ConfirmUnmoved => self.confirm(s, i, gfn),
+            Pc::Lookup if thread.thawed.is_some() || self.upgrades_first(&thread) => {
+                self.decide(s, i, access);
+            }
+            Pc::Lookup | Pc::Resolve => self.host_answers(s, i, access),
+            Pc::LargeCovered | Pc::LargeUnmoved => self.confirm_large(s, i, gfn),
+            Pc::LinkDown => self.link_down(s, i)?,
+            Pc::Install => self.install(s, i, write),
+            Pc::InstallMmio => {
+                let fresh = thread.word.version().is_some_and(|version| version <= thread.stamp.newest);
+                if fresh && thread.level == 0 {
+                    s.cas(i, thread.word, Word::Mmio(thread.stamp.newest));
+                }
+                s.done(i);
+            }
+            Pc::GiveBack => {
+                if let Word::Leaf(leaf) = thread.word {
+                    s.cas(i, thread.word, Word::Leaf(Leaf { write: true, dirty: true, ..leaf }));
+                }
+                s.again(i);
+            }
+            Pc::Freeze => self.freeze(s, i),
+            Pc::Thaw => self.thaw_leaf(s, i),
+            _ => unreachable!("{:?} in an access", thread.pc),
+        }
+        Some(())
+    }
+
+    /// An entry that says MMIO: is it still true?
+    fn mmio(&self, s: &mut State, i: usize, gfn: u8) {
+        let Word::Mmio(version) = s.threads[i].word else { unreachable!() };
+        if self.bug == Some(Bug::MmioForever) || version >= s.world.published {
+            if s.world.memslots[gfn as usize] != NONE {
+                s.world.bad = Some(Bad::FalseMmio);
+            }
+            s.done(i);
+        } else {
+            s.threads[i].pc = Pc::Stamp;
+        }
+    }
+
+    /// `Active::confirm`, in its two halves.
+    fn confirm(&self, s: &mut State, i: usize, gfn: u8) {
+        let thread = s.threads[i];
+        if thread.pc == Pc::ConfirmCovered {
+            // What is frozen may be a large leaf: no part of it may be invalidated.
+            let large = thread.thawed.is_some() && thread.level == 1;
+            let gfns = if large { World::extent(1, gfn) } else { Span::new(gfn, gfn + 1) };
+            let hvas = match thread.hva {
+                NONE => Span::default(),
+                hva if large => World::extent(1, hva),
+                hva => Span::new(hva, hva + 1),
+            };
+            let looks = self.bug != Some(Bug::ActiveUnchecked) && thread.stamp.count > 0;
+            if looks && s.covered(i, gfns, hvas) {
+                Self::retry(s, i);
+            } else {
+                s.threads[i].pc = Pc::ConfirmUnmoved;
+            }
+        } else if s.world.w != thread.stamp && self.bug != Some(Bug::NoSecondLookAtW) {
+            Self::retry(s, i);
+        } else {
+            s.threads[i].pc = if thread.hva == NONE {
+                Pc::InstallMmio
+            } else if thread.asking && self.bug == Some(Bug::StampAfterResolve) {
+                s.enter(i, gfn);
+                Pc::Descend
+            } else if thread.asking {
+                Pc::Resolve
+            } else {
+                Pc::Lookup
+            };
+        }
+    }
+
+    /// The same over all that a large leaf would map. Where that cannot be had, a small one does.
+    fn confirm_large(&self, s: &mut State, i: usize, gfn: u8) {
+        let thread = s.threads[i];
+        if thread.pc == Pc::LargeUnmoved {
+            if s.world.w == thread.stamp {
+                s.threads[i].pc = self.place(s, i);
+            } else {
+                Self::retry(s, i);
+            }
+        } else if thread.stamp.count > 0 && s.covered(i, World::extent(1, gfn), World::extent(1, thread.hva))
+        {
+            s.threads[i].page = small(thread, gfn);
+            s.threads[i].pc = self.place(s, i);
+        } else {
+            s.threads[i].pc = Pc::LargeUnmoved;
+        }
+    }
+
+    /// `present::upgrade`, its first half.
+    fn freeze(&self, s: &mut State, i: usize) {
+        let word = s.threads[i].word;
+        if self.bug != Some(Bug::UpgradeWithoutFreeze) && !s.cas(i, word, Word::Frozen(i as u8)) {
+            s.again(i);
+        } else if self.bug == Some(Bug::UpgradeStampsFirst) {
+            s.threads[i].pc = Pc::Thaw;
+        } else {
+            s.threads[i].pc = Pc::Stamp;
+            s.threads[i].thawed = Some(word);
+        }
+    }
+
+    /// Its second half: to what was decided, unless somebody took the frozen entry away.
+    fn thaw_leaf(&self, s: &mut State, i: usize) {
+        let thread = s.threads[i];
+        let bare = self.bug == Some(Bug::UpgradeWithoutFreeze);
+        let mine = if bare { thread.word } else { Word::Frozen(i as u8) };
+        let thawed = thread.thawed.expect("decided");
+        let won = s.cas(i, mine, thawed);
+        if !won && !bare {
+            // Whoever took it away cannot know what it was.
+            s.world.book(thread.level, -1);
+        }
+        s.again(i);
+        if won && thawed == thread.word && thread.asking {
+            s.threads[i].asking = true;
+            self.first(s, i);
+        }
+    }
+
+    /// The first step outside of a section.
+    fn first(&self, s: &mut State, i: usize) {
+        let late = self.bug == Some(Bug::StampAfterResolve);
+        s.threads[i].pc = if late { Pc::FindSlot } else { Pc::Stamp };
+    }
+
+    /// An upgrade that has not frozen yet, by mistake.
+    fn upgrades_first(&self, thread: &Thread) -> bool {
+        self.bug == Some(Bug::UpgradeStampsFirst) && matches!(thread.word, Word::Leaf(_))
+    }
+
+    /// `Outcome::Retry` and `Outcome::Covered`; what is frozen is thawed first.
+    fn retry(s: &mut State, i: usize) {
+        if s.threads[i].thawed.is_some() {
+            s.threads[i].pc = Pc::Thaw;
+        } else {
+            s.again(i);
+        }
+    }
+
+    /// One level down, or the entry is found.
+    fn descend(&self, s: &mut State, i: usize, Access { write, large, .. }: Access) {
+        let Thread { level, gfn, asking, .. } = s.threads[i];
+        let word = s.world.load(s.threads[i].node(), level, gfn);
+        if let Word::Table(child) = word {
+            s.threads[i].level -= 1;
+            s.threads[i].path[level as usize - 1] = child;
+            return;
+        }
+        s.threads[i].word = word;
+        match word {
+            // The TLB was behind, or somebody else was faster.
+            Word::Leaf(leaf) if leaf.write || !write => s.done(i),
+            Word::Leaf(_) if asking => s.again(i),
+            Word::Leaf(leaf) if leaf.host_write => s.threads[i].pc = Pc::GiveBack,
+            Word::Leaf(_) if self.bug == Some(Bug::UpgradeStampsFirst) => s.threads[i].pc = Pc::Stamp,
+            Word::Leaf(_) => s.threads[i].pc = Pc::Freeze,
+            _ if asking => {
+                let confirm = large && s.threads[i].page.is_some_and(|page| page.large);
+                s.threads[i].pc = if confirm && self.bug != Some(Bug::LargeUnconfirmed) {
+                    Pc::LargeCovered
+                } else {
+                    self.place(s, i)
+                };
+            }
+            Word::Mmio(_) => s.threads[i].pc = Pc::MmioStillValid,
+            _ => s.threads[i].pc = Pc::Stamp,
+        }
+    }
+
+    /// `Host::lookup`, `Host::resolve`.
+    fn host_answers(&self, s: &mut State, i: usize, Access { gfn, write, large, .. }: Access) {
+        let Thread { hva, asking, .. } = s.threads[i];
+        let at = hva as usize;
+        if write && !s.world.writable[at] {
+            if !asking {
+                // It would have to sleep.
+                s.again(i);
+                s.threads[i].asking = true;
+                self.first(s, i);
+                return;
+            }
+            // A page of a pair is half of a huge one, which the host makes writable as a whole.
+            let other = if pair(&s.world, gfn, hva) { at ^ 1 } else { at };
+            (s.world.writable[at], s.world.writable[other]) = (true, true);
+        }
+        let large = large && pair(&s.world, gfn, hva);
+        let pfn = frame(s.world.frames[at], hva);
+        let pfn = if large { pfn & !1 } else { pfn };
+        s.threads[i].page = Some(Page { pfn, write: s.world.writable[at], large });
+        s.threads[i].pc = if asking && self.bug == Some(Bug::StampAfterResolve) {
+            Pc::Stamp
+        } else if asking {
+            s.enter(i, gfn);
+            Pc::Descend
+        } else if large && self.bug != Some(Bug::LargeUnconfirmed) {
+            Pc::LargeCovered
+        } else {
+            self.place(s, i)
+        };
+    }
+
+    /// What remains to be done before the leaf can be installed.
+    #[allow(clippy::unused_self, reason = "a step like the others")]
+    fn place(&self, s: &State, i: usize) -> Pc {
+        let wanted = u8::from(s.threads[i].page.is_some_and(|page| page.large));
+        if s.threads[i].level > wanted { Pc::LinkDown } else { Pc::Install }
+    }
+
+    fn link_down(&self, s: &mut State, i: usize) -> Option<()> {
+        let Thread { level, word, .. } = s.threads[i];
+        let Some(version) = word.version() else {
+            s.again(i);
+            return Some(());
+        };
+        let fill = if self.bug == Some(Bug::LinkFillsZero) { 0 } else { version };
+        let child = s.world.new_node(level - 1, [Word::Hole(fill); 2])?;
+        if s.cas(i, word, Word::Table(child)) {
+            s.threads[i].path[level as usize - 1] = child;
+            s.threads[i].level -= 1;
+            s.threads[i].word = Word::Hole(fill);
+            s.threads[i].pc = self.place(s, i);
+        } else {
+            s.world.free_node(child);
+            // Another thread's table, or something else altogether.
+            s.threads[i].pc = Pc::Descend;
+            s.threads[i].asking = true;
+        }
+        Some(())
+    }
+
+    fn install(&self, s: &mut State, i: usize, write: bool) {
+        let Thread { level, gfn, word, stamp: W { newest, .. }, page, .. } = s.threads[i];
+        let page = page.expect("the host answered");
+        let fresh = word.version().is_some_and(|version| version <= newest);
+        let fresh = fresh || self.bug == Some(Bug::VersionUnchecked) && word.version().is_some();
+        let within = if page.large && level == 0 { gfn & 1 } else { 0 };
+        let leaf = Leaf { pfn: page.pfn + within, write: page.write, host_write: page.write, dirty: write };
+        if fresh && s.cas(i, word, Word::Leaf(leaf)) {
+            s.world.book(level, 1);
+            s.done(i);
+        } else {
+            s.again(i);
+        }
+    }
+
+    /// With the entry frozen: what to thaw it to.
+    fn decide(&self, s: &mut State, i: usize, Access { gfn, .. }: Access) {
+        let Thread { word, level, hva, .. } = s.threads[i];
+        let Word::Leaf(leaf) = word else { unreachable!() };
+        let mine = leaf.pfn + (gfn & (World::pages(level) - 1));
+        let here = frame(s.world.frames[hva as usize], hva) == mine;
+        let whole = level == 0 || pair(&s.world, gfn, hva);
+        if here && whole && s.world.writable[hva as usize] {
+            let new = Leaf { write: true, host_write: true, dirty: true, ..leaf };
+            s.threads[i].thawed = Some(Word::Leaf(new));
+        } else {
+            s.threads[i].thawed = Some(word);
+            s.threads[i].asking = true;
+        }
+        s.threads[i].pc = if self.bug == Some(Bug::UpgradeStampsFirst) { Pc::Freeze } else { Pc::Thaw };
+        if s.threads[i].pc == Pc::Freeze && s.threads[i].asking {
+            s.again(i);
+            s.threads[i].asking = true;
+            self.first(s, i);
+        }
+    }
+}
+
+/// The same page, if only this page of the large one is to be mapped.
+fn small(thread: Thread, gfn: u8) -> Option<Page> {
+    thread.page.map(|page| Page { pfn: page.pfn + (gfn & 1), large: false, ..page })
+}
+
+/// Whether host page `hva`, which backs `gfn`, is half of a pair that a large leaf could map.
+pub(crate) fn pair(world: &World, gfn: u8, hva: u8) -> bool {
+    let (gfn, even) = (gfn as usize & !1, hva as usize & !1);
+    world.memslots[gfn] == even as u8
+        && world.memslots[gfn + 1] == even as u8 + 1
+        && world.frames[even] == world.frames[even + 1]
+        && world.writable[even] == world.writable[even + 1]
+}

@@ -1,0 +1,209 @@
+//! What changes the shape of the tables: recover (a table becomes a large leaf), split (a large leaf becomes a
+//! table), `zap_all` (a new root); and what ages a leaf.
+//!
+//! ```text
+//! recover   begin over the region; CAS link → frozen; stamp; confirm that nobody else is active over it; ask the host
+//!           without sleeping; CAS frozen → large leaf, or back; flush; end; the dead table goes to its grace
+//! split     CAS leaf → link to a table of its small leaves: no stamp, no ticket, no flush
+//! zap_all   begin over everything; a new root of hole(k); flush; end; the dead tree goes to its grace
+//! ```
+
+use crate::bug::Bug;
+use crate::fault::pair;
+use crate::scenario::Scenario;
+use crate::thread::{Op, Pc, State, Thread};
+use crate::world::{Leaf, NONE, PAGES, Span, Word, World, frame};
+
+impl Scenario {
+    /// One step of a recovery.
+    pub(crate) fn recover(&self, s: &mut State, i: usize, op: Op) {
+        let thread = s.threads[i];
+        let first = self.bug == Some(Bug::RecoverStampsFirst);
+        match thread.pc {
+            Pc::Descend => {
+                let word = s.world.load(thread.node(), thread.level, thread.gfn);
+                s.threads[i].word = word;
+                match word {
+                    Word::Table(child) if thread.level > 1 => {
+                        s.threads[i].level -= 1;
+                        s.threads[i].path[1] = child;
+                    }
+                    Word::Table(_) => s.threads[i].pc = if first { Pc::Stamp } else { Pc::Freeze },
+                    _ => self.settle(s, i, op),
+                }
+            }
+            Pc::Freeze => {
+                let skip = self.bug == Some(Bug::RecoverWithoutFreeze);
+                if skip || s.cas(i, thread.word, self.frozen_table(i)) {
+                    s.threads[i].thawed = Some(thread.thawed.unwrap_or(thread.word));
+                    s.threads[i].pc = if first { Pc::Thaw } else { Pc::Stamp };
+                } else {
+                    self.settle(s, i, op);
+                }
+            }
+            Pc::Stamp => {
+                s.threads[i].stamp = s.world.w;
+                s.threads[i].pc = Pc::FindSlot;
+            }
+            Pc::FindSlot => {
+                s.threads[i].hva = s.world.memslots[thread.gfn as usize];
+                s.threads[i].pc = if s.threads[i].hva == NONE { Pc::Thaw } else { Pc::ConfirmCovered };
+            }
+            Pc::ConfirmCovered => {
+                let covered = s.covered(i, World::extent(1, thread.gfn), World::extent(1, thread.hva));
+                s.threads[i].pc = if covered { Pc::Thaw } else { Pc::ConfirmUnmoved };
+            }
+            Pc::ConfirmUnmoved => {
+                s.threads[i].pc = if s.world.w == thread.stamp { Pc::Lookup } else { Pc::Thaw };
+            }
+            Pc::Lookup => {
+                s.threads[i].thawed = Some(self.large_leaf(&s.world, thread));
+                s.threads[i].pc = if first { Pc::Freeze } else { Pc::Thaw };
+            }
+            Pc::Thaw => self.thaw(s, i, op),
+            Pc::Flushed => {
+                s.world.slots[i].unflushed = false;
+                s.threads[i].pc = Pc::EndCount;
+            }
+            _ => unreachable!("{:?} in a recovery", thread.pc),
+        }
+    }
+
+    /// What the host backs the region with, if one leaf can say it; else what was there.
+    fn large_leaf(&self, world: &World, thread: Thread) -> Word {
+        let Word::Table(table) = thread.word else { unreachable!() };
+        let hva = thread.hva & !1;
+        if !pair(world, thread.gfn, thread.hva) {
+            return thread.word;
+        }
+        let write = world.writable[hva as usize];
+        // Until the flush, small translations may set Dirty in the dead table: whatever could be written, counts.
+        let dirty = if self.bug == Some(Bug::RecoverTakesDirtyAtThaw) {
+            world.below(table).0.iter().any(|(leaf, _)| leaf.dirty)
+        } else {
+            write
+        };
+        Word::Leaf(Leaf { pfn: frame(world.frames[hva as usize], hva), write, host_write: write, dirty })
+    }
+
+    /// What stands for a frozen link: nobody else's word.
+    fn frozen_table(&self, i: usize) -> Word {
+        Word::Frozen(if self.bug == Some(Bug::RecoveriesShareAMark) { NONE } else { i as u8 })
+    }
+
+    fn thaw(&self, s: &mut State, i: usize, op: Op) {
+        let Thread { word, gfn, thawed, .. } = s.threads[i];
+        let Word::Table(table) = word else { unreachable!() };
+        let mine = if self.bug == Some(Bug::RecoverWithoutFreeze) { word } else { self.frozen_table(i) };
+        let Some(thawed) = thawed else {
+            // Nothing was frozen yet: a mistake's way out.
+            self.settle(s, i, op);
+            return;
+        };
+        let won = s.cas(i, mine, thawed);
+        // The table is dead where a leaf took its place, and where an invalidation took the frozen entry away.
+        let dead = won && thawed != word || !won && self.bug != Some(Bug::RecoverWithoutFreeze);
+        if won && thawed != word {
+            s.world.book(1, 1);
+        }
+        if dead && (won || self.bug != Some(Bug::RecoverForgetsTable)) {
+            s.threads[i].unlinked |= 1 << table;
+        }
+        if dead && self.bug != Some(Bug::RecoverWithoutFlush) {
+            s.threads[i].owe(World::extent(1, gfn));
+        }
+        self.settle(s, i, op);
+    }
+
+    /// One step of a split. `None`: no memory for the table.
+    pub(crate) fn split(&self, s: &mut State, i: usize, gfn: u8) -> Option<()> {
+        match s.threads[i].pc {
+            Pc::Start => {
+                s.enter(i, gfn);
+                s.threads[i].pc = Pc::Descend;
+            }
+            Pc::Descend => {
+                let Thread { level, .. } = s.threads[i];
+                let word = s.world.load(s.threads[i].node(), level, gfn);
+                s.threads[i].word = word;
+                match word {
+                    Word::Table(child) if level > 1 => {
+                        s.threads[i].level -= 1;
+                        s.threads[i].path[1] = child;
+                    }
+                    Word::Leaf(_) => s.threads[i].pc = Pc::SplitLink,
+                    _ => s.done(i),
+                }
+            }
+            _ => {
+                let word = s.threads[i].word;
+                let Word::Leaf(leaf) = word else { unreachable!() };
+                let halves = [0, 1].map(|half| Word::Leaf(Leaf { pfn: leaf.pfn + half, ..leaf }));
+                let table = s.world.new_node(0, halves)?;
+                if self.bug == Some(Bug::SplitByStore) {
+                    let Thread { level, gfn, .. } = s.threads[i];
+                    s.world.set(s.threads[i].node(), level, gfn, Word::Table(table));
+                    s.done(i);
+                } else if s.cas(i, word, Word::Table(table)) {
+                    s.done(i);
+                } else {
+                    s.world.free_node(table);
+                    s.again(i);
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// One step of `zap_all`. `None`: no memory for the root.
+    pub(crate) fn zap_all(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
+        if s.threads[i].pc == Pc::Flushed {
+            s.world.slots[i].unflushed = false;
+            s.threads[i].pc = Pc::EndCount;
+            return Some(());
+        }
+        let number = match self.bug {
+            Some(Bug::FlipFillsZero) => 0,
+            Some(Bug::FlipWithoutTicket) => s.world.w.newest,
+            _ => s.threads[i].number,
+        };
+        let root = s.world.new_node(s.world.top(), [Word::Hole(number); 2])?;
+        s.threads[i].unlinked |= 1 << s.world.root;
+        s.world.root = root;
+        s.threads[i].owe(Span::new(0, PAGES));
+        self.settle(s, i, op);
+        Some(())
+    }
+
+    /// One step of clearing Accessed, which is not modelled itself: what is, is that Dirty stays.
+    pub(crate) fn age(&self, s: &mut State, i: usize, gfn: u8) {
+        match s.threads[i].pc {
+            Pc::Start => {
+                s.enter(i, gfn);
+                s.threads[i].pc = Pc::Descend;
+            }
+            Pc::Descend => {
+                let Thread { level, .. } = s.threads[i];
+                let word = s.world.load(s.threads[i].node(), level, gfn);
+                s.threads[i].word = word;
+                match word {
+                    Word::Table(child) => {
+                        s.threads[i].level -= 1;
+                        s.threads[i].path[level as usize - 1] = child;
+                    }
+                    Word::Leaf(_) => s.threads[i].pc = Pc::AgeStore,
+                    _ => s.done(i),
+                }
+            }
+            _ => {
+                let Thread { word, level, .. } = s.threads[i];
+                if self.bug == Some(Bug::AgeByStore) {
+                    s.world.set(s.threads[i].node(), level, gfn, word);
+                } else {
+                    s.cas(i, word, word);
+                }
+                s.done(i);
+            }
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! A thread: the operation that it is in, where it stands, and what all operations share: beginning, settling,
+//! ending, sections and grace periods.
+
+use crate::bug::Bug;
+use crate::scenario::Scenario;
+use crate::world::{NONE, PAGES, Slot, Span, THREADS, W, Word, World};
+
+/// What a program is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// A guest access that faults until it can go on.
+    Access {
+        /// The page.
+        gfn: u8,
+        /// A store.
+        write: bool,
+        /// The host sleeps before it answers: it is asked outside of any section.
+        sleeps: bool,
+        /// Large leaves are allowed.
+        large: bool,
+    },
+    /// The host changes some pages.
+    Invalidate {
+        /// Which.
+        range: Range,
+        /// What for.
+        why: Why,
+        /// The walk leaves its section after each entry.
+        rests: bool,
+    },
+    /// A large leaf becomes a table, in place.
+    Split {
+        /// Any page of it.
+        gfn: u8,
+    },
+    /// A table becomes a large leaf, in place.
+    Recover {
+        /// Any page of it.
+        gfn: u8,
+    },
+    /// Everything goes, by a new root.
+    ZapAll,
+    /// Accessed is cleared.
+    Age {
+        /// The page.
+        gfn: u8,
+    },
+    /// Guest frames get another host page each, counted from `hva`; or no slot any more.
+    Commit {
+        /// The frames.
+        gfns: Span,
+        /// The first host page, or [`NONE`].
+        hva: u8,
+    },
+}
+
+/// What an invalidation publishes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Range {
+    /// Guest frames.
+    Gfns(Span),
+    /// Host pages, whatever frames they back.
+    Hvas(Span),
+}
+
+/// What an invalidation does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Why {
+    /// Frames are taken back; whole tables go too.
+    Unmap,
+    /// Frames are taken back; tables stay.
+    Clear,
+    /// The host withdraws write permission.
+    Protect,
+}
+
+/// What a thread does next: named after the function of the engine that does it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[allow(missing_docs, reason = "named after functions")]
+pub enum Pc {
+    #[default]
+    Start,
+    // notify::active
+    BeginSlot,
+    BeginNumber,
+    WidenSlot,
+    WidenNumber,
+    Stamp,
+    ConfirmCovered,
+    ConfirmUnmoved,
+    Flushed,
+    EndCount,
+    EndSlot,
+    // notify::invalidation, table::cursor
+    Walk,
+    EditEntry,
+    CursorNext,
+    Rest,
+    // tlb, host
+    ShootDown(u8),
+    HostChanges,
+    // fault
+    Descend,
+    MmioStillValid,
+    FindSlot,
+    Lookup,
+    Resolve,
+    LargeCovered,
+    LargeUnmoved,
+    LinkDown,
+    Install,
+    InstallMmio,
+    GiveBack,
+    Freeze,
+    Thaw,
+    // split, age, zap_all, slots
+    SplitLink,
+    AgeStore,
+    Flip,
+    Publish,
+    Synchronize,
+    Synchronized,
+}
+
+/// What the host said.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Page {
+    pub(crate) pfn: u8,
+    pub(crate) write: bool,
+    pub(crate) large: bool,
+}
+
+/// A thread's own memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Thread {
+    pub(crate) op: u8,
+    pub(crate) pc: Pc,
+    /// In a section of the read side.
+    pub(crate) inside: bool,
+    /// Whose sections it waits for.
+    pub(crate) waits: u8,
+    pub(crate) level: u8,
+    pub(crate) gfn: u8,
+    pub(crate) path: [u8; 3],
+    pub(crate) word: Word,
+    pub(crate) stamp: W,
+    pub(crate) hva: u8,
+    pub(crate) page: Option<Page>,
+    /// The number of its invalidation.
+    pub(crate) number: u8,
+    /// What it walks.
+    pub(crate) span: Span,
+    pub(crate) owed: Span,
+    pub(crate) unlinked: u8,
+    /// The host is being asked outside of sections.
+    pub(crate) asking: bool,
+    /// It has frozen an entry, and would thaw it to this.
+    pub(crate) thawed: Option<Word>,
+}
+
+impl Thread {
+    pub(crate) fn at(op: u8) -> Self {
+        Self {
+            op,
+            pc: Pc::Start,
+            inside: false,
+            waits: 0,
+            level: 0,
+            gfn: 0,
+            path: [NONE; 3],
+            word: Word::Hole(0),
+            stamp: W::default(),
+            hva: NONE,
+            page: None,
+            number: 0,
+            span: Span::default(),
+            owed: Span::default(),
+            unlinked: 0,
+            asking: false,
+            thawed: None,
+        }
+    }
+
+    /// The table that it stands in.
+    pub(crate) fn node(&self) -> u8 {
+        self.path[self.level as usize]
+    }
+
+    pub(crate) fn owe(&mut self, gfns: Span) {
+        self.owed = self.owed.hull(gfns);
+    }
+}
+
+/// Everything.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    /// What is shared.
+    pub world: World,
+    /// Who shares it.
+    pub threads: [Thread; THREADS],
+}
+
+impl State {
+    /// Thread `i` enters a section at the root.
+    pub(crate) fn enter(&mut self, i: usize, gfn: u8) {
+        let thread = &mut self.threads[i];
+        thread.inside = true;
+        thread.level = self.world.top();
+        thread.path = [NONE; 3];
+        thread.path[thread.level as usize] = self.world.root;
+        thread.gfn = gfn;
+    }
+
+    pub(crate) fn leave(&mut self, i: usize) {
+        self.threads[i].inside = false;
+        self.threads[i].path = [NONE; 3];
+        self.world.grace.sections &= !(1 << i);
+        for thread in &mut self.threads {
+            thread.waits &= !(1 << i);
+        }
+    }
+
+    /// The threads in sections.
+    pub(crate) fn sections(&self) -> u8 {
+        (0..THREADS).filter(|&i| self.threads[i].inside).fold(0, |set, i| set | 1 << i)
+    }
+
+    /// Operation over: the next one.
+    pub(crate) fn done(&mut self, i: usize) {
+        self.leave(i);
+        self.threads[i] = Thread::at(self.threads[i].op + 1);
+    }
+
+    /// The same operation from its start.
+    pub(crate) fn again(&mut self, i: usize) {
+        self.leave(i);
+        self.threads[i] = Thread::at(self.threads[i].op);
+    }
+
+    /// `entry.cas(old, new)` where thread `i` stands.
+    pub(crate) fn cas(&mut self, i: usize, old: Word, new: Word) -> bool {
+        let Thread { level, gfn, .. } = self.threads[i];
+        let node = self.threads[i].node();
+        let won = self.world.load(node, level, gfn) == old;
+        if won {
+            self.world.set(node, level, gfn, new);
+        }
+        won
+    }
+
+    /// Whether anybody but `i` has an active invalidation over these.
+    pub(crate) fn covered(&self, i: usize, gfns: Span, hvas: Span) -> bool {
+        let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &self.world.slots[j]);
+        others.any(|slot| slot.active && (slot.gfns.overlaps(gfns) || slot.hvas.overlaps(hvas)))
+    }
+
+    /// `Ticket::unflushed`.
+    pub(crate) fn unflushed(&self, i: usize, version: u8) -> bool {
+        let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &self.world.slots[j]);
+        others.any(|slot| slot.active && slot.unflushed && (slot.first..=slot.last).contains(&version))
+    }
+
+    /// `Ticket::unflushed_over`.
+    pub(crate) fn unflushed_over(&self, i: usize, gfns: Span) -> bool {
+        let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &self.world.slots[j]);
+        others
+            .any(|slot| slot.active && slot.unflushed && (!slot.hvas.is_empty() || slot.gfns.overlaps(gfns)))
+    }
+}
+
+/// The parts of an invalidation that every kind has: its number, its flush, its end.
+impl Scenario {
+    /// What operation `op` publishes.
+    fn published(op: Op) -> (Span, Span) {
+        match op {
+            Op::Invalidate { range: Range::Gfns(gfns), .. } | Op::Commit { gfns, .. } => {
+                (gfns, Span::default())
+            }
+            Op::Invalidate { range: Range::Hvas(hvas), .. } => (Span::default(), hvas),
+            Op::Recover { gfn } => (World::extent(1, gfn), Span::default()),
+            _ => (Span::new(0, PAGES), Span::default()),
+        }
+    }
+
+    /// `Active::begin`, `Ticket::widen`: the slot, then the number.
+    pub(crate) fn number(&self, s: &mut State, i: usize, op: Op) {
+        let pc = s.threads[i].pc;
+        let next = s.world.w.newest + 1;
+        let begins = matches!(pc, Pc::BeginSlot | Pc::BeginNumber);
+        let late = begins && self.bug == Some(Bug::NumberBeforeSlot);
+        let bare = !begins && self.bug == Some(Bug::WidenWithoutNumber);
+        let slot = &mut s.world.slots[i];
+        if matches!(pc, Pc::BeginSlot | Pc::WidenSlot) ^ late {
+            if begins {
+                // Under the number that it hopes for.
+                let (gfns, hvas) = Self::published(op);
+                let number = if late { s.threads[i].number } else { next };
+                *slot = Slot { active: true, unflushed: true, first: number, last: number, gfns, hvas };
+            } else {
+                slot.gfns = slot.gfns.hull(World::extent(s.threads[i].level, s.threads[i].gfn));
+                slot.last = if bare { slot.last } else { next };
+            }
+        } else if !late && !bare && slot.last != next {
+            // Somebody else took it.
+            s.threads[i].pc = if begins { Pc::BeginSlot } else { Pc::WidenSlot };
+            return;
+        } else if !bare {
+            s.world.w.newest = next;
+            s.world.w.count += u8::from(begins);
+            s.threads[i].number = next;
+        }
+        s.threads[i].pc = match (pc, op) {
+            (Pc::BeginSlot, _) => Pc::BeginNumber,
+            (Pc::WidenSlot, _) => Pc::WidenNumber,
+            (Pc::WidenNumber, _) => Pc::EditEntry,
+            (_, Op::Recover { gfn }) => {
+                s.enter(i, gfn);
+                Pc::Descend
+            }
+            (_, Op::ZapAll) => Pc::Flip,
+            _ => Pc::Walk,
+        };
+    }
+
+    /// The walk is over: what is owed is paid next.
+    pub(crate) fn settle(&self, s: &mut State, i: usize, op: Op) {
+        s.leave(i);
+        let thread = &mut s.threads[i];
+        (thread.level, thread.gfn, thread.word, thread.span) = (0, 0, Word::Hole(0), Span::default());
+        (thread.stamp, thread.hva, thread.page, thread.thawed) = (W::default(), NONE, None, None);
+        if self.bug == Some(Bug::FreedBeforeFlush) {
+            s.world.grace.queue |= thread.unlinked;
+            thread.unlinked = 0;
+        }
+        if self.bug == Some(Bug::DirtyReadBeforeFlush) {
+            self.tell(s, i);
+        }
+        let invalidates = matches!(op, Op::Invalidate { .. });
+        s.threads[i].pc = match self.bug {
+            Some(Bug::HostBeforeFlush) if invalidates => Pc::HostChanges,
+            Some(Bug::EndBeforeFlush) if invalidates => Pc::EndCount,
+            _ => Pc::ShootDown(0),
+        };
+        if s.threads[i].pc == Pc::ShootDown(0) && s.threads[i].owed.is_empty() {
+            self.flushed(s, i, op);
+        }
+    }
+
+    /// The hardware has let go of what was unhooked.
+    fn flushed(&self, s: &mut State, i: usize, op: Op) {
+        if !matches!(self.bug, Some(Bug::DirtyReadBeforeFlush | Bug::DirtyToldAfterHost)) {
+            self.tell(s, i);
+        }
+        s.world.grace.queue |= s.threads[i].unlinked;
+        (s.threads[i].unlinked, s.threads[i].owed) = (0, Span::default());
+        let late = matches!(op, Op::Invalidate { .. })
+            && matches!(self.bug, Some(Bug::HostBeforeFlush | Bug::EndBeforeFlush));
+        match self.bug {
+            Some(Bug::EndBeforeFlush) if late => s.threads[i].pc = Pc::HostChanges,
+            Some(Bug::HostBeforeFlush) if late => s.threads[i].pc = Pc::EndCount,
+            Some(Bug::FlipWithoutTicket) if op == Op::ZapAll => s.done(i),
+            _ => s.threads[i].pc = Pc::Flushed,
+        }
+    }
+
+    /// The host hears of dirty pages in dead tables.
+    #[allow(clippy::unused_self, reason = "a step like the others")]
+    fn tell(&self, s: &mut State, i: usize) {
+        for node in crate::world::bits(s.threads[i].unlinked) {
+            for (leaf, level) in s.world.below(node).0 {
+                s.world.tell(leaf, level);
+            }
+        }
+    }
+
+    pub(crate) fn shoot_down(&self, s: &mut State, i: usize, op: Op, vcpu: u8) {
+        s.world.flush(vcpu as usize, s.threads[i].owed, op == Op::ZapAll, self.bug);
+        s.threads[i].pc = Pc::ShootDown(vcpu + 1);
+        if vcpu + 1 == s.world.vcpu_count {
+            self.flushed(s, i, op);
+        }
+    }
+
+    pub(crate) fn host_changes(&self, s: &mut State, i: usize, op: Op) {
+        if let Op::Invalidate { range: Range::Gfns(pages) | Range::Hvas(pages), why, .. } = op {
+            for page in pages.start..pages.end {
+                if why == Why::Protect {
+                    s.world.writable[page as usize] = false;
+                } else {
+                    s.world.take_back(page);
+                }
+            }
+        }
+        s.threads[i].pc = match self.bug {
+            Some(Bug::HostBeforeFlush) if s.threads[i].owed.is_empty() => Pc::EndCount,
+            Some(Bug::HostBeforeFlush) => Pc::ShootDown(0),
+            Some(Bug::EndBeforeFlush) => {
+                s.done(i);
+                return;
+            }
+            _ => Pc::EndCount,
+        };
+    }
+
+    /// `Ticket::drop`: the count, then the slot.
+    pub(crate) fn end(&self, s: &mut State, i: usize, op: Op) {
+        let first = s.threads[i].pc == Pc::EndCount;
+        let counts = first ^ (self.bug == Some(Bug::SlotClearedFirst));
+        if counts {
+            s.world.w.count -= 1;
+        } else {
+            s.world.slots[i] = Slot::default();
+        }
+        if first {
+            s.threads[i].pc = Pc::EndSlot;
+        } else if self.bug == Some(Bug::EndBeforeFlush) && matches!(op, Op::Invalidate { .. }) {
+            s.threads[i].pc = if s.threads[i].owed.is_empty() { Pc::HostChanges } else { Pc::ShootDown(0) };
+        } else if self.bug == Some(Bug::SlotsEndBeforeGrace) && matches!(op, Op::Commit { .. }) {
+            s.threads[i].pc = Pc::Synchronize;
+        } else {
+            s.done(i);
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! What the threads share: entries, tables, the active set, the host, and the hardware that walks and caches.
+//!
+//! Two pages make a **region** (the 2 MiB of the real thing), so a table has two entries. There are four pages; in
+//! a world of two levels the root links the regions, in one of three levels a table of links stands between.
+//!
+//! The hardware does whatever is worst. A vCPU's caches hold **every** translation and every link that it could have
+//! loaded since its last flush: whichever of them a real processor has, is among them, so nobody has to
+//! choose and every moment of a load is covered. Only a store is an action of its own, since it sets Dirty.
+
+use crate::bug::Bug;
+
+/// Guest frames, and host pages behind them.
+pub const PAGES: u8 = 4;
+/// Table pages in the world.
+pub const NODES: usize = 8;
+/// Threads in the world.
+pub const THREADS: usize = 4;
+/// No node, no slot, no host page.
+pub const NONE: u8 = 255;
+
+/// A range of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Span {
+    /// The first page.
+    pub start: u8,
+    /// The page after the last.
+    pub end: u8,
+}
+
+impl Span {
+    /// Pages `start..end`.
+    pub const fn new(start: u8, end: u8) -> Self {
+        Self { start, end }
+    }
+
+    /// Whether it has page `page`.
+    pub fn has(self, page: u8) -> bool {
+        self.start <= page && page < self.end
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.start >= self.end
+    }
+
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        !self.is_empty() && !other.is_empty() && self.start < other.end && other.start < self.end
+    }
+
+    pub(crate) fn covers(self, other: Self) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
+    pub(crate) fn hull(self, other: Self) -> Self {
+        if self.is_empty() {
+            other
+        } else if other.is_empty() {
+            self
+        } else {
+            Self::new(self.start.min(other.start), self.end.max(other.end))
+        }
+    }
+}
+
+/// A leaf; of a region it maps this frame and the one after.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Leaf {
+    /// `generation * PAGES + host page`.
+    pub pfn: u8,
+    /// The hardware may write.
+    pub write: bool,
+    /// The host allowed writes: whoever tracks writes may give `write` back.
+    pub host_write: bool,
+    /// The hardware, or an install for a write, has set it.
+    pub dirty: bool,
+}
+
+/// The contents of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Word {
+    /// Nothing mapped; the last invalidation that covered it.
+    Hole(u8),
+    /// The same, and no slot was there as of that number.
+    Mmio(u8),
+    /// A link.
+    Table(u8),
+    /// A mapped page, or a mapped region.
+    Leaf(Leaf),
+    /// Owned for a moment by a thread.
+    Frozen(u8),
+}
+
+impl Word {
+    /// The version of an absent word that may be filled.
+    pub(crate) fn version(self) -> Option<u8> {
+        match self {
+            Self::Hole(version) | Self::Mmio(version) => Some(version),
+            _ => None,
+        }
+    }
+}
+
+/// A table page.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Node {
+    /// In nobody's table, and in no list.
+    pub free: bool,
+    /// Its level.
+    pub level: u8,
+    /// Its entries.
+    pub entries: [Word; 2],
+}
+
+const FREE: Node = Node { free: true, level: 0, entries: [Word::Hole(0); 2] };
+
+/// One invalidation in the active set.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Slot {
+    pub(crate) active: bool,
+    pub(crate) unflushed: bool,
+    /// The number that it began with, and the one that it has now.
+    pub(crate) first: u8,
+    pub(crate) last: u8,
+    pub(crate) gfns: Span,
+    pub(crate) hvas: Span,
+}
+
+/// The word W.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct W {
+    /// The newest invalidation.
+    pub newest: u8,
+    /// How many are active.
+    pub count: u8,
+}
+
+/// What one vCPU may have cached.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Caches {
+    /// The root that is loaded.
+    pub root: u8,
+    /// Links, each a set of nodes: to the table of links, to the leaf tables of either region.
+    pub links: [u8; 3],
+    /// Frames per page, for loads; and for stores that need no second look at Dirty.
+    pub loads: [u16; PAGES as usize],
+    /// Frames per page whose translation allows stores.
+    pub stores: [u16; PAGES as usize],
+}
+
+/// Dead tables on their way back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Grace {
+    /// Waiting for somebody to collect.
+    pub queue: u8,
+    /// Being collected.
+    pub taken: u8,
+    /// Threads whose section began before that.
+    pub sections: u8,
+}
+
+/// What must never be.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Bad {
+    /// A vCPU can load from a frame that the host has taken back.
+    StaleLoad,
+    /// A vCPU can store where the host allows no stores any more.
+    StaleStore,
+    /// A vCPU can reach memory that its slot has no longer.
+    StaleSlot,
+    /// An access to a slot was taken for MMIO.
+    FalseMmio,
+    /// A thread or a vCPU reaches a table page that was given back.
+    FreedTable,
+    /// A hole was replaced by an older one.
+    VersionFell,
+    /// A page was written, and the host threw it away as clean.
+    DirtyLost,
+    /// All is done, and a table page is nowhere.
+    TableLost,
+    /// All is done, and the leaves do not add up.
+    LeafLost,
+}
+
+/// All that is shared.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct World {
+    /// Whether a table of links stands between root and leaf tables.
+    pub deep: bool,
+    pub(crate) w: W,
+    pub(crate) slots: [Slot; THREADS],
+    pub(crate) nodes: [Node; NODES],
+    pub(crate) root: u8,
+    /// The generation of each host page's frame, and whether it may be written.
+    pub(crate) frames: [u8; PAGES as usize],
+    pub(crate) writable: [bool; PAGES as usize],
+    /// The host page behind each guest frame, as the published slots say; and under which number they were.
+    pub(crate) memslots: [u8; PAGES as usize],
+    pub(crate) published: u8,
+    pub(crate) vcpus: [Caches; 2],
+    pub(crate) vcpu_count: u8,
+    pub(crate) grace: Grace,
+    /// Frames written by the guest; frames that the host was told are dirty.
+    pub(crate) written: u16,
+    pub(crate) told: u16,
+    /// Pages that are mapped, by the books.
+    pub(crate) leaves: i8,
+    pub(crate) bad: Option<Bad>,
+}
+
+/// The frames of a host page are `page, page + 4, …`.
+pub(crate) const fn frame(generation: u8, page: u8) -> u8 {
+    generation * PAGES + page
+}
+
+impl World {
+    /// An empty world with `levels` levels: a root of holes, every guest frame backed by the host page of its number.
+    pub fn new(levels: u8, vcpus: u8) -> Self {
+        let mut nodes = [FREE; NODES];
+        nodes[0] = Node { free: false, level: levels - 1, ..FREE };
+        Self {
+            deep: levels == 3,
+            w: W::default(),
+            slots: [Slot::default(); THREADS],
+            nodes,
+            root: 0,
+            frames: [0; PAGES as usize],
+            writable: [true; PAGES as usize],
+            memslots: [0, 1, 2, 3],
+            published: 0,
+            vcpus: [Caches::default(); 2],
+            vcpu_count: vcpus,
+            grace: Grace::default(),
+            written: 0,
+            told: 0,
+            leaves: 0,
+            bad: None,
+        }
+    }
+
+    /// The level of the root: 0 has leaves of one page, 1 of a region.
+    pub(crate) fn top(&self) -> u8 {
+        if self.deep { 2 } else { 1 }
+    }
+
+    /// Pages below one entry of `level`.
+    pub(crate) fn pages(level: u8) -> u8 {
+        1 << level
+    }
+
+    /// The frames that the entry for `gfn` at `level` covers.
+    pub(crate) fn extent(level: u8, gfn: u8) -> Span {
+        let start = gfn & !(Self::pages(level) - 1);
+        Span::new(start, start + Self::pages(level))
+    }
+
+    /// The entry for `gfn` in `node`, a table of `level`.
+    pub(crate) fn load(&mut self, node: u8, level: u8, gfn: u8) -> Word {
+        if self.nodes[node as usize].free {
+            self.bad = Some(Bad::FreedTable);
+        }
+        self.nodes[node as usize].entries[(gfn >> level & 1) as usize]
+    }
+
+    /// Writes an entry, and books what that means: one function of the old word and the new.
+    pub(crate) fn set(&mut self, node: u8, level: u8, gfn: u8, new: Word) {
+        let old = self.load(node, level, gfn);
+        self.nodes[node as usize].entries[(gfn >> level & 1) as usize] = new;
+        if old.version().zip(new.version()).is_some_and(|(old, new)| new < old) {
+            self.bad = Some(Bad::VersionFell);
+        }
+    }
+
+    /// A free node of `level`, filled with `entries`.
+    pub(crate) fn new_node(&mut self, level: u8, entries: [Word; 2]) -> Option<u8> {
+        let index = self.nodes.iter().position(|node| node.free)?;
+        self.nodes[index] = Node { free: false, level, entries };
+        Some(index as u8)
+    }
+
+    pub(crate) fn free_node(&mut self, node: u8) {
+        self.nodes[node as usize] = FREE;
+    }
+
+    /// Pages that a leaf of `level` maps.
+    pub(crate) fn book(&mut self, level: u8, sign: i8) {
+        self.leaves += sign * Self::pages(level) as i8;
+    }
+
+    /// The host is told that what `leaf` maps is dirty, if it is.
+    pub(crate) fn tell(&mut self, leaf: Leaf, level: u8) {
+        if leaf.dirty {
+            for page in 0..Self::pages(level) {
+                self.told |= 1 << (leaf.pfn + page);
+            }
+        }
+    }
+
+    /// The host is told that these pages may be dirty.
+    pub(crate) fn tell_all(&mut self, gfns: Span) {
+        for gfn in gfns.start..gfns.end {
+            if let Some(&generation) = self.frames.get(self.memslots[gfn as usize] as usize) {
+                self.told |= 1 << frame(generation, self.memslots[gfn as usize]);
+            }
+        }
+    }
+
+    pub(crate) fn alive(&self, frame: u8) -> bool {
+        self.frames[(frame % PAGES) as usize] == frame / PAGES
+    }
+
+    /// The host takes the frame of `page` back and will give another.
+    pub(crate) fn take_back(&mut self, page: u8) {
+        let old = frame(self.frames[page as usize], page);
+        if self.written >> old & 1 != 0 && self.told >> old & 1 == 0 {
+            self.bad = Some(Bad::DirtyLost);
+        }
+        // Four frames to a page: the last one stays.
+        if self.frames[page as usize] < 3 {
+            self.frames[page as usize] += 1;
+            self.writable[page as usize] = true;
+        }
+    }
+
+    /// Every leaf below `node`, with its level, and every table, itself first.
+    pub(crate) fn below(&self, node: u8) -> (Vec<(Leaf, u8)>, Vec<u8>) {
+        let (mut leaves, mut tables) = (Vec::new(), vec![node]);
+        let mut next = 0;
+        while let Some(&table) = tables.get(next) {
+            next += 1;
+            let Node { level, entries, .. } = self.nodes[table as usize];
+            for word in entries {
+                match word {
+                    Word::Leaf(leaf) => leaves.push((leaf, level)),
+                    Word::Table(child) => tables.push(child),
+                    Word::Hole(_) | Word::Mmio(_) | Word::Frozen(_) => {}
+                }
+            }
+        }
+        (leaves, tables)
+    }
+}
+
+/// The hardware's part.
+impl World {
+    /// Everything that a vCPU could load at this moment joins what it may have cached.
+    pub(crate) fn hardware(&mut self) {
+        for index in 0..self.vcpu_count as usize {
+            let mut caches = self.vcpus[index];
+            let mut tables = 1_u8 << caches.root;
+            if self.deep {
+                for node in bits(tables) {
+                    if let Word::Table(child) = self.load(node, 2, 0) {
+                        caches.links[2] |= 1 << child;
+                    }
+                }
+                tables = caches.links[2];
+            }
+            for node in bits(tables) {
+                for region in 0..2 {
+                    match self.load(node, 1, region * 2) {
+                        Word::Table(child) => caches.links[region as usize] |= 1 << child,
+                        Word::Leaf(leaf) => {
+                            for page in 0..2 {
+                                caches.learn(region * 2 + page, Leaf { pfn: leaf.pfn + page, ..leaf });
+                            }
+                        }
+                        Word::Hole(_) | Word::Mmio(_) | Word::Frozen(_) => {}
+                    }
+                }
+            }
+            for region in 0..2 {
+                for node in bits(caches.links[region as usize]) {
+                    for gfn in region * 2..region * 2 + 2 {
+                        if let Word::Leaf(leaf) = self.load(node, 0, gfn) {
+                            caches.learn(gfn, leaf);
+                        }
+                    }
+                }
+            }
+            self.vcpus[index] = caches;
+            for gfn in 0..PAGES {
+                let hva = self.memslots[gfn as usize];
+                for frame in (0..16).filter(|frame| caches.loads[gfn as usize] >> frame & 1 != 0) {
+                    let stores = caches.stores[gfn as usize] >> frame & 1 != 0;
+                    if !self.alive(frame) {
+                        self.bad = Some(Bad::StaleLoad);
+                    } else if hva != frame % PAGES {
+                        self.bad = Some(Bad::StaleSlot);
+                    } else if stores && !self.writable[(frame % PAGES) as usize] {
+                        self.bad = Some(Bad::StaleStore);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One vCPU answers a flush of `gfns`.
+    pub(crate) fn flush(&mut self, vcpu: usize, gfns: Span, own_root: bool, bug: Option<Bug>) {
+        let root = self.root;
+        let caches = &mut self.vcpus[vcpu];
+        if caches.root != root && (own_root || bug != Some(Bug::OnlyTheFlipReloads)) {
+            *caches = Caches { root, ..Caches::default() };
+            return;
+        }
+        for gfn in gfns.start..gfns.end {
+            caches.loads[gfn as usize] = 0;
+            caches.stores[gfn as usize] = 0;
+            if bug != Some(Bug::FlushKeepsLinks) {
+                caches.links[(gfn / 2) as usize] = 0;
+                caches.links[2] = 0;
+            }
+        }
+    }
+
+    /// Every place where a store by `vcpu` to `gfn` would set Dirty now.
+    pub(crate) fn clean_places(&mut self, vcpu: usize, gfn: u8) -> Vec<(u8, u8)> {
+        let caches = self.vcpus[vcpu];
+        let tables = if self.deep { caches.links[2] } else { 1 << caches.root };
+        let mut places = Vec::new();
+        let levels = [(tables, 1), (caches.links[(gfn / 2) as usize], 0)];
+        for (nodes, level) in levels {
+            for node in bits(nodes) {
+                if let Word::Leaf(Leaf { write: true, dirty: false, .. }) = self.load(node, level, gfn) {
+                    places.push((node, level));
+                }
+            }
+        }
+        places
+    }
+
+    /// The store: Dirty is set in the entry, atomically, and the frame is written.
+    pub(crate) fn store(&mut self, gfn: u8, (node, level): (u8, u8)) {
+        if let Word::Leaf(leaf) = self.load(node, level, gfn) {
+            self.set(node, level, gfn, Word::Leaf(Leaf { dirty: true, ..leaf }));
+            self.written |= 1 << (leaf.pfn + (gfn & (Self::pages(level) - 1)));
+        }
+    }
+}
+
+impl Caches {
+    fn learn(&mut self, gfn: u8, leaf: Leaf) {
+        self.loads[gfn as usize] |= 1 << leaf.pfn;
+        self.stores[gfn as usize] |= u16::from(leaf.write) << leaf.pfn;
+    }
+}
+
+/// The members of a small set.
+pub(crate) fn bits(set: u8) -> impl Iterator<Item = u8> {
+    (0..8).filter(move |bit| set >> bit & 1 != 0)
+}

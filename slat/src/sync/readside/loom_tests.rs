@@ -1,0 +1,128 @@
+//! A reader in a section, a writer that reuses what the reader may have found.
+
+use super::*;
+use crate::loom_tests::{RACE, explore, finds};
+use loom::cell::UnsafeCell;
+use std::sync::Arc;
+
+/// Two places, and which of them is current. loom reports a load of a place that is being reused.
+#[derive(Default)]
+struct Shared {
+    current: AtomicU64,
+    places: [UnsafeCell<u64>; 2],
+}
+
+impl Shared {
+    fn read(&self) {
+        // Relaxed: nothing but sections and grace periods may keep the two apart.
+        let place = self.current.load(Relaxed);
+        self.places[place as usize].with(|value| {
+            // SAFETY: the write to a place is what loom checks against.
+            unsafe { *value }
+        });
+    }
+
+    fn reuse(&self) {
+        self.places[0].with_mut(|value| {
+            // SAFETY: as above.
+            unsafe { *value = 1 }
+        });
+    }
+}
+
+/// The current place is replaced and reused, beside sections that read it.
+fn replaced(grace: bool) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
+        let theirs = shared.clone();
+        let reader = loom::thread::spawn(move || {
+            let (side, shared) = &*theirs;
+            let seat = side.claim(0).expect("a free seat");
+            for _ in 0..2 {
+                let _section = side.enter(&seat);
+                shared.read();
+            }
+        });
+        let (side, shared) = &*shared;
+        shared.current.store(1, Relaxed);
+        if grace {
+            side.synchronize();
+        }
+        shared.reuse();
+        reader.join().expect("the reader ends");
+    }
+}
+
+#[test]
+fn a_grace_period_outlasts_every_section_that_began_before() {
+    explore(replaced(true));
+}
+
+#[test]
+fn mistake_reuse_without_a_grace_period() {
+    assert!(finds(RACE, replaced(false)));
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Wake {
+    Shipped,
+    /// A store, without a fence.
+    Store,
+}
+
+/// A vCPU comes back from the guest and enters a section as asymmetric barriers have it: by a plain store. The writer
+/// reuses the place only where it saw everybody at rest: the other case takes the heavy barrier, which loom lacks.
+fn at_rest(wake: Wake) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
+        let theirs = shared.clone();
+        let reader = loom::thread::spawn(move || {
+            let (side, shared) = &*theirs;
+            let seat = side.claim(0).expect("a free seat");
+            shared.read();
+            seat.rest();
+            match wake {
+                Wake::Shipped => seat.wake(),
+                Wake::Store => seat.state.store(AWAKE, Relaxed),
+            }
+            seat.word.store(INSIDE, Relaxed);
+            shared.read();
+            seat.word.store(OTHER, Release);
+        });
+        let (side, shared) = &*shared;
+        shared.current.store(1, Relaxed);
+        if side.all_rest() {
+            shared.reuse();
+        }
+        reader.join().expect("the reader ends");
+    }
+}
+
+#[test]
+fn who_is_seen_at_rest_will_see_what_was_replaced() {
+    explore(at_rest(Wake::Shipped));
+}
+
+#[test]
+fn mistake_waking_by_a_plain_store() {
+    assert!(finds(RACE, at_rest(Wake::Store)));
+}
+
+/// A seat goes from one holder to the next, with its plain word.
+#[test]
+fn a_seat_has_one_holder_at_a_time() {
+    explore(|| {
+        let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), UnsafeCell::new(0)));
+        let theirs = shared.clone();
+        let hold = |(side, count): &(ReadSide, UnsafeCell<u64>)| {
+            let seat = side.borrow(0);
+            // SAFETY: held by one thread at a time, which loom checks.
+            count.with_mut(|count| unsafe { *count += 1 });
+            drop(side.enter(&seat));
+        };
+        let other = loom::thread::spawn(move || hold(&theirs));
+        hold(&shared);
+        other.join().expect("it ends");
+        assert_eq!(shared.0.seats[0].word.load(Relaxed), 2 * OTHER, "no section is lost");
+    });
+}

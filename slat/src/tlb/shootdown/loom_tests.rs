@@ -1,0 +1,143 @@
+//! A vCPU that enters the guest, a flusher that reuses what its translations lead to.
+
+use super::*;
+use crate::loom_tests::{RACE, explore, finds};
+use loom::cell::UnsafeCell;
+use std::sync::Arc;
+
+/// Whether the one translation is cached.
+struct Cached(bool);
+
+impl Translations for Cached {
+    fn flush_all(&mut self) {
+        self.0 = false;
+    }
+    fn flush(&mut self, gfns: Span<Gfn>) {
+        self.0 &= !gfns.contains(Gfn(7));
+    }
+}
+
+struct Shared {
+    tlb: Tlb,
+    /// Whether the page is mapped.
+    entry: AtomicU64,
+    page: UnsafeCell<u64>,
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self { tlb: Tlb::new(1, false), entry: AtomicU64::new(1), page: UnsafeCell::new(0) }
+    }
+
+    /// A guest access.
+    fn access(&self, cached: &mut Cached) {
+        cached.0 |= self.entry.load(Relaxed) == 1;
+        if cached.0 {
+            self.page.with(|page| {
+                // SAFETY: the reuse of the page is what loom checks against.
+                unsafe { *page }
+            });
+        }
+    }
+
+    fn unmap_and_reuse(&self, flush: bool) {
+        self.entry.store(0, Relaxed);
+        if flush {
+            let pages = self.tlb.shoot_down(Span::new(Gfn(7), Gfn(8)), Unlinked::default(), |_| {});
+            drop(pages);
+        }
+        self.page.with_mut(|page| {
+            // SAFETY: as above.
+            unsafe { *page = 1 }
+        });
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Enter {
+    Shipped,
+    /// The mode is a store, without a fence.
+    Store,
+}
+
+/// In the guest twice; while there the second time, it answers.
+fn enters(enter: Enter, flush: bool) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let shared = Arc::new(Shared::new());
+        let theirs = shared.clone();
+        let vcpu = loom::thread::spawn(move || {
+            let (tlb, mut cached) = (&theirs.tlb, Cached(true));
+            let vcpu = tlb.vcpu(VcpuId(0));
+            for answers in [false, true] {
+                match enter {
+                    Enter::Shipped => tlb.enter(vcpu, &mut cached),
+                    Enter::Store => {
+                        vcpu.in_guest.store(true, Relaxed);
+                        tlb.catch_up(vcpu, &mut cached);
+                    }
+                }
+                theirs.access(&mut cached);
+                if answers && Tlb::kicked(vcpu) {
+                    tlb.catch_up(vcpu, &mut cached);
+                    theirs.access(&mut cached);
+                }
+                Tlb::leave(vcpu);
+            }
+        });
+        shared.unmap_and_reuse(flush);
+        vcpu.join().expect("the vCPU ends");
+    }
+}
+
+#[test]
+fn a_page_is_reused_only_when_no_vcpu_can_reach_it() {
+    explore(enters(Enter::Shipped, true));
+}
+
+#[test]
+fn mistake_reuse_without_a_shootdown() {
+    assert!(finds(RACE, enters(Enter::Shipped, false)));
+}
+
+#[test]
+fn mistake_entering_by_a_plain_store() {
+    assert!(finds(RACE, enters(Enter::Store, true)));
+}
+
+/// Two flushers whose numbers share a cell of the ring, as two that are a whole round apart do.
+fn share_a_cell(number: fn(&Tlb, Span<Gfn>) -> u64) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let tlb = Arc::new(Tlb::new(1, false));
+        let flusher = |first: u64| {
+            let (tlb, gfns) = (tlb.clone(), Span::new(Gfn(first), Gfn(first + 1)));
+            loom::thread::spawn(move || (number(&tlb, gfns), gfns))
+        };
+        let flushers = [flusher(1), flusher(7)];
+        let found = [1, 2].map(|generation| (generation, tlb.range_of(generation)));
+        let written = flushers.map(|flusher| flusher.join().expect("it ends"));
+        for (generation, range) in found {
+            let right = range.is_none_or(|range| written.contains(&(generation, range)));
+            assert!(right, "a range that is not the flush's");
+        }
+    }
+}
+
+#[test]
+fn a_range_is_never_taken_for_another() {
+    explore(share_a_cell(Tlb::number));
+}
+
+#[test]
+fn mistake_two_writers_in_one_cell() {
+    fn number(tlb: &Tlb, gfns: Span<Gfn>) -> u64 {
+        let generation = tlb.generation.fetch_add(1, AcqRel) + 1;
+        let ranged = &tlb.ring[0];
+        ranged.generation.store(0, Relaxed);
+        fence(Release);
+        ranged.start.store(gfns.start.raw(), Relaxed);
+        ranged.end.store(gfns.end.raw(), Relaxed);
+        ranged.generation.store(generation, Release);
+        generation
+    }
+    assert!(finds("not the flush's", share_a_cell(number)));
+}
