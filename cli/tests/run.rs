@@ -145,8 +145,9 @@ fn the_report_has_every_key_and_its_numbers_agree() {
 #[test]
 fn every_format_lock_and_page_size_runs_it() {
     let file = File::new("all.trace", trace(30, 20).as_bytes());
-    for format in ["ept4", "ept5", "npt4", "npt5"] {
-        assert_eq!(report(&["-t", file.path(), "-f", format], b"")["format"], format);
+    for format in ["ept4", "ept5", "npt4", "npt5", "pae", "ept4-noad"] {
+        let memory = if format == "pae" { "4G" } else { "8G" };
+        assert_eq!(report(&["-t", file.path(), "-f", format, "-m", memory], b"")["format"], format);
     }
     for lock in ["none", "read-write", "exclusive"] {
         report(&["-t", file.path(), "--mmu-lock", lock, "-v", "3", "--churn", "100000"], b"");

@@ -1,6 +1,6 @@
 //! What the software walker leaves in the tables, and what a vCPU on another thread sees of the host's changes.
 
-use slat::table::formats::{Ept4, Npt4};
+use slat::table::formats::{Ept4, Ept4NoAd, Npt4, Pae};
 use slat::*;
 use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
 use slat_vcpu::cpu::{Core, Program, Step};
@@ -68,6 +68,48 @@ fn dirty_is_set_by_a_store_and_by_nothing_else() {
     let faults = machine.vm.stats().mapped_faults;
     assert!(access(&mut idle, Access::Write).dirty, "the translation was cached, but not for a store");
     assert_eq!(machine.vm.stats().mapped_faults, faults, "a walk sets it, not a fault");
+}
+
+/// The entry of frame 0 in the root and in the table below, as the hardware finds them.
+fn upper_entries<F: Format>(machine: &Machine<F>) -> [u64; 2] {
+    // SAFETY: a table page of this VM's memory, which nobody takes apart; its entries are read as the walker does.
+    let first =
+        |table: Pfn| unsafe { machine.vm.host().at(table).cast::<AtomicU64>().as_ref() }.load(Relaxed);
+    let root = first(machine.vm.root());
+    [root, first(F::pfn(slat::table::Word(root)))]
+}
+
+#[test]
+fn a_walk_sets_accessed_in_the_links_of_a_format_that_has_it_there() {
+    let mut idle = Idle::take().unwrap();
+    let machine = Machine::<Pae>::new(&mut idle);
+    assert_eq!(machine.cpu(0).run(&mut idle, &mut One(Gpa(0x5000), Access::Write)), Exit::Stopped);
+    let [pdpte, directory] = upper_entries(&machine);
+    assert_eq!(pdpte & 0xfff, 1, "everything but P is reserved");
+    assert_eq!(directory & 0xfff, 0b10_0111, "A, U, W, P");
+
+    let machine = Machine::<Ept4NoAd>::new(&mut idle);
+    let mut cpu = machine.cpu(0);
+    for access in [Access::Read, Access::Write] {
+        assert_eq!(cpu.run(&mut idle, &mut One(Gpa(0x5000), access)), Exit::Stopped);
+    }
+    assert_eq!(upper_entries(&machine).map(|entry| entry & 0xfff), [7; 2], "X, W, R and nothing else");
+    assert_eq!(machine.vm.stats().permission_faults, 0, "a store needs no bit to be set first");
+}
+
+#[test]
+fn a_prefaulted_page_faults_once_where_nothing_else_says_that_it_is_used() {
+    let mut idle = Idle::take().unwrap();
+    let machine = Machine::<Ept4NoAd>::new(&mut idle);
+    let mut vcpu = machine.vm.vcpu(VcpuId(1)).unwrap();
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))), Ok(8));
+    let mut cpu = machine.cpu(0);
+    for _ in 0..2 {
+        assert_eq!(cpu.run(&mut idle, &mut One(Gpa(0x3000), Access::Read)), Exit::Stopped);
+        assert_eq!(machine.vm.stats().permission_faults, 1);
+    }
+    let young = |gfn| machine.vm.translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed;
+    assert_eq!([2, 3, 4].map(young), [false, true, false]);
 }
 
 #[test]

@@ -129,6 +129,10 @@ pub enum FormatName {
     Npt4,
     /// AMD, five levels
     Npt5,
+    /// AMD on a 32-bit host: guest memory below 4 GiB
+    Pae,
+    /// Intel, four levels, without Accessed and Dirty bits
+    Ept4Noad,
 }
 
 /// [`MmuLock`], as users type it.

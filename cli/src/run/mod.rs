@@ -28,7 +28,7 @@ use crate::error::Error;
 use args::FormatName;
 use machine::Machine;
 use slat::Format;
-use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
+use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -40,6 +40,8 @@ impl Run {
             FormatName::Ept5 => self.run_in::<Ept5>(),
             FormatName::Npt4 => self.run_in::<Npt4>(),
             FormatName::Npt5 => self.run_in::<Npt5>(),
+            FormatName::Pae => self.run_in::<Pae>(),
+            FormatName::Ept4Noad => self.run_in::<Ept4NoAd>(),
         }
     }
 

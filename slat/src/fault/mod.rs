@@ -6,6 +6,7 @@
 //!  ▼
 //! attempt ───────────────────────────── one section of the read side, no lock, no sleep
 //!  │  walk down                          leaf there? ─▶ `present`: spurious, or permission by one CAS
+//!  │                                      withdrawn? ─▶ `tracked`: given back by one CAS
 //!  │  stamp                              before anybody is asked
 //!  │  slot: vCPU hint, table hint, tree  none? ─▶ MMIO, remembered in the table (`mmio`)
 //!  │  confirm                            an invalidation covers it? ─▶ retry when it has ended
@@ -24,6 +25,7 @@ mod mmio;
 mod prefault;
 mod present;
 mod quick;
+mod tracked;
 
 use crate::addr::{Gfn, Gpa, Hva, Level, PAGE_SIZE, Pfn, Span};
 use crate::host::{Host, HostError, HostPage};
@@ -167,6 +169,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let mut at = walk.descend(gfn);
         if F::is_present(at.word) {
             return Ok(self.present(&walk, at, fault)?);
+        }
+        if at.word.is_tracked() {
+            return Ok(self.tracked(&walk, at, fault)?);
         }
         let stamp = vm.active.stamp();
         if at.word.is_mmio() {

@@ -124,7 +124,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 }
 
 /// A leaf may be written again: that is logged where the slot logs.
-fn fixed<F: Format, H: Host>(walk: &Walk<'_, F, H, Shared>, fault: Fault) -> Outcome {
+pub(super) fn fixed<F: Format, H: Host>(walk: &Walk<'_, F, H, Shared>, fault: Fault) -> Outcome {
     walk.seat.tally.add(Count::Permission);
     // ORDER(log): the permission before the look at the slots; pairs with the fence in `Ticket::take_number`, which
     // stands between the publication of a slot that logs and the walk that write-protects it: either the log

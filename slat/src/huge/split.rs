@@ -87,7 +87,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         let mut steps = self.steps(gfns, to.max(Level::K4).up());
         while let Some((walk, step)) = steps.next() {
             let (mut at, first) = (step.at, step.gfns.start);
-            while let Kind::Leaf = at.word.kind::<F>(at.level) {
+            while let Kind::Leaf | Kind::Tracked = at.word.kind::<F>(at.level) {
                 let Some(node) = cache.take() else { return Some(first) };
                 match replace::<F, H>(walk.vm, node, at) {
                     Ok(()) => {
@@ -131,14 +131,16 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
 /// Fills `node` with what the leaf `at` says, and puts it in its place.
 fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>) -> Result<(), Word> {
     let level = at.level.down();
-    let large = F::read_leaf(at.word);
+    let large = F::decode(at.word);
     // Small pages execute where large ones were not let: that is why they are small.
     let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
     let perms = large.perms.with(execute);
     // SAFETY: the page is in no table yet.
     for (index, entry) in unsafe { node.entries() }.iter().enumerate() {
         let pfn = large.pfn + index as u64 * level.pages();
-        entry.fill(F::leaf(&Leaf { pfn, perms, ..large }, level));
+        let small = Leaf { pfn, perms, ..large };
+        // Of a leaf withdrawn from the hardware come leaves withdrawn.
+        entry.fill(if at.word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
     }
     at.entry.cas(at.word, F::link(node.pfn(&vm.host), at.level))
 }

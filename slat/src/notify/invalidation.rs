@@ -154,6 +154,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     Err(found) => word = found,
                 }
             }
+            steps.saw(word);
             let (walk, ahead) = steps.ahead();
             let row = self.edit_row(walk, ahead, owed);
             steps.advance(row);
@@ -213,7 +214,9 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         let hole = self.hole();
         match kind {
             Kind::Table(_) => (whole && self.why.frees_tables()).then_some(hole),
-            Kind::Leaf => match plan(self.why, &F::read_leaf(word), level) {
+            // A tracked leaf was in TLBs before, and whoever withdrew it need not have flushed: it owes what a present
+            // one does.
+            Kind::Leaf | Kind::Tracked => match plan(self.why, &F::decode(word), level) {
                 Edit::Zap => Some(hole),
                 Edit::DropWrite => Some(F::write_withdrawn(word)),
                 Edit::TrackWrite => Some(F::set_writable(word, false)),
@@ -232,7 +235,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                 }
                 (version < self.ticket.version()).then_some(hole)
             }
-            Kind::Tracked | Kind::Frozen(_) => Some(hole),
+            Kind::Frozen(_) => Some(hole),
         }
     }
 }
@@ -257,7 +260,7 @@ fn book<F: Format, H: Host, M: Edits>(
         Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
         Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
             owed.owe(covers);
-            if !F::is_present(new) {
+            if new.is_hole() {
                 walk.seat.tally.add(Count::removed(level));
             }
         }

@@ -111,6 +111,14 @@ impl<F: Format> Cursor<F> {
         goal.clamp(self.span.start, self.span.end)
     }
 
+    /// The visitor's last look at the entry visited last, where that was later than the cursor's: a link that it met by
+    /// losing a race counts like one that it was shown.
+    pub(crate) fn saw(&mut self, word: Word) {
+        if let Some(was_link) = &mut self.visited {
+            *was_link |= self.level > self.lowest && F::is_table(word, self.level);
+        }
+    }
+
     /// Leaves out the next `entries` of those [`ahead`](Self::ahead): they have been visited.
     pub(crate) fn advance(&mut self, entries: u64) {
         self.next = self.next + entries;
@@ -201,5 +209,18 @@ mod tests {
             [(3, 0), (3, 0)],
             "once as a link, once as the hole of somebody who may owe a flush"
         );
+    }
+
+    #[test]
+    fn so_is_what_the_visitor_found_to_be_a_link_when_it_lost_a_race() {
+        let pages = Level::G1.pages();
+        let mut met = false;
+        let seen = visits(Span::new(Gfn(pages), Gfn(2 * pages)), |cursor, step, root| {
+            assert!(step.at.word.is_hole(), "nothing is linked there, before and after");
+            if !core::mem::replace(&mut met, true) {
+                cursor.saw(Npt4::link(root.pfn(&Heap), Level::G1));
+            }
+        });
+        assert_eq!(seen, [(3, pages), (3, pages)]);
     }
 }

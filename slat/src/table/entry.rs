@@ -269,7 +269,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::formats::{Ept4, Ept5, Npt4, Npt5};
+    use crate::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
     use proptest::prelude::*;
 
     const VERSIONS: core::ops::Range<u64> = 0..1 << Version::BITS;
@@ -284,6 +284,8 @@ mod tests {
             && is_absent::<Ept5>(word)
             && is_absent::<Npt4>(word)
             && is_absent::<Npt5>(word)
+            && is_absent::<Pae>(word)
+            && is_absent::<Ept4NoAd>(word)
             && word.0 & (NO_VE | USER_EXECUTE) == NO_VE
     }
 

@@ -123,16 +123,20 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
     const WRITE: u64;
     /// Set in a leaf, in a bit that hardware ignores: the host allowed writes when the leaf was made.
     const HOST_WRITE: u64;
-    /// Set by the walker in every entry that it goes through.
+    /// Set by the walker in every entry that it goes through; none where [`HARDWARE_AD`](Self::HARDWARE_AD) is false.
     const ACCESSED: u64;
-    /// Set by the walker in a leaf that it stores through.
+    /// Set by the walker in a leaf that it stores through; none where [`HARDWARE_AD`](Self::HARDWARE_AD) is false.
     const DIRTY: u64;
+    /// Whether walkers set Accessed and Dirty. Where not, a leaf is accessed while it is present, and dirty while it may
+    /// be written; one that nobody has accessed is a [tracked word](Word::tracked), which the next access gives back
+    /// by a fault.
+    const HARDWARE_AD: bool = true;
 
     /// A link, standing in an entry of `level`, to the table in frame `pfn`. Links allow everything; leaves decide.
     fn link(pfn: Pfn, level: Level) -> Word;
-    /// A leaf of size `level`.
+    /// A leaf of size `level`: a present one, or a tracked word where only that can say that it is not accessed.
     fn leaf(leaf: &Leaf, level: Level) -> Word;
-    /// What a present leaf says. Meaningless for other words.
+    /// What a present leaf says. Meaningless for other words: [`decode`](Self::decode) reads tracked ones too.
     fn read_leaf(word: Word) -> Leaf;
     /// Guest frames that a table of this format can map: `1 << FRAME_BITS`.
     const FRAME_BITS: u32 = Self::LEVELS as u32 * INDEX_BITS;
@@ -143,21 +147,42 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
         word.0 & Self::WRITE != 0
     }
 
-    /// Whether the host allowed writes when this present leaf was made.
-    #[inline(always)]
-    fn host_writable(word: Word) -> bool {
-        word.0 & Self::HOST_WRITE != 0
+    /// What a leaf says, present or tracked.
+    #[inline]
+    fn decode(word: Word) -> Leaf {
+        if word.is_tracked() { word.tracked_leaf() } else { Self::read_leaf(word) }
     }
 
-    /// The leaf with its write permission given or taken; all else, Dirty included, stays.
+    /// A tracked word of `level` as the present leaf that it keeps: accessed now.
+    #[inline]
+    fn restore(word: Word, level: Level) -> Word {
+        Self::leaf(&Leaf { accessed: true, ..word.tracked_leaf() }, level)
+    }
+
+    /// Whether the host allowed writes when this leaf, present or tracked, was made.
+    #[inline(always)]
+    fn host_writable(word: Word) -> bool {
+        if word.is_tracked() { word.tracked_leaf().host_writable } else { word.0 & Self::HOST_WRITE != 0 }
+    }
+
+    /// The leaf, present or tracked, with its write permission given or taken; all else, Dirty bits included, stays.
     #[inline(always)]
     fn set_writable(word: Word, on: bool) -> Word {
+        if word.is_tracked() {
+            let mut leaf = word.tracked_leaf();
+            leaf.perms = if on { leaf.perms.with(Perms::WRITE) } else { leaf.perms.without(Perms::WRITE) };
+            return Word::tracked(&leaf);
+        }
         Word(word.0 & !Self::WRITE | if on { Self::WRITE } else { 0 })
     }
 
-    /// The leaf as it is after the host withdrew write permission.
+    /// The leaf, present or tracked, as it is after the host withdrew write permission.
     #[inline(always)]
     fn write_withdrawn(word: Word) -> Word {
+        if word.is_tracked() {
+            let leaf = Self::set_writable(word, false).tracked_leaf();
+            return Word::tracked(&Leaf { host_writable: false, ..leaf });
+        }
         Word(word.0 & !(Self::WRITE | Self::HOST_WRITE))
     }
 
@@ -167,7 +192,7 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
         Self::ACCESSED | if access == Access::Write { Self::DIRTY } else { 0 }
     }
 
-    /// Bits that a walker sets in a link of `level` that it follows.
+    /// Bits that a walker sets in a link of `level` that it follows; none where links of that level have no Accessed bit.
     #[inline(always)]
     fn touch_link(_level: Level) -> u64 {
         Self::ACCESSED
@@ -202,6 +227,12 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
 pub(crate) const fn assert_format<F: Format>() {
     assert!(F::LEVELS >= 2 && F::LEVELS <= 5, "the walker's stack holds five levels");
     assert!(F::MAX_LEAF.0 < F::LEVELS, "the root maps nothing itself");
+    let below_root = Level(F::LEVELS).shift();
+    assert!(
+        below_root < F::FRAME_BITS && F::FRAME_BITS <= below_root + INDEX_BITS,
+        "the root has 2 to 512 entries in use"
+    );
+    assert!(F::HARDWARE_AD == (F::ACCESSED != 0) && F::HARDWARE_AD == (F::DIRTY != 0), "both or neither");
     assert!(F::TABLE_BITS & !F::TABLE_MASK == 0 && F::TABLE_BITS & F::PRESENT != 0);
     assert!(
         F::ADDRESS & (F::PRESENT | F::TABLE_MASK | F::WRITE | F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0

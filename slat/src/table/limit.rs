@@ -10,7 +10,7 @@
 //! ```
 //! A stretch of cold subtrees costs one invalidation and one flush; what they mapped faults back in. Processors keep
 //! links in paging-structure caches and set no bit from there: the clock is as approximate as aging is, and as harmless.
-//! In formats without Accessed bits every link looks cold: the clock becomes first in, first out.
+//! Links without an Accessed bit look cold, so only leaf tables go by them: the clock becomes first in, first out.
 //!
 //! The budget counts pages in use: in the tables, unhooked, or at hand in the caches of vCPUs. Memory that the
 //! *host* refuses is another matter: [`NoMemory`], and the VM goes on.
@@ -123,6 +123,9 @@ impl<F: Format, H: Host> Vm<F, H> {
             }
             links += 1;
             let accessed = F::touch_link(at.level);
+            if accessed == 0 && at.level > Level::M2 {
+                continue;
+            }
             if at.word.0 & accessed == 0 {
                 cold.gfns[cold.len] = gfns;
                 cold.len += 1;

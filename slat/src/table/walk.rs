@@ -122,16 +122,17 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         self.taken = 0;
     }
 
-    /// What is mapped at `gfn` at this moment.
+    /// What is mapped at `gfn` at this moment. A leaf that is withdrawn to learn of the next access counts: as one that
+    /// has not been accessed.
     pub fn translate(&self, gfn: Gfn) -> Option<Mapping> {
         if gfn.0 >> F::FRAME_BITS != 0 {
             return None;
         }
         let at = self.descend(gfn);
-        F::is_present(at.word).then(|| Mapping {
+        (F::is_present(at.word) || at.word.is_tracked()).then(|| Mapping {
             gfns: Span::sized(gfn.base(at.level), at.level.pages()),
             level: at.level,
-            leaf: F::read_leaf(at.word),
+            leaf: F::decode(at.word),
         })
     }
 }
@@ -143,8 +144,8 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         let mut steps = self.steps(gfns, Level::K4);
         while let Some((_, step)) = steps.next() {
             let (word, level) = (step.at.word, step.at.level);
-            if let Kind::Leaf = word.kind::<F>(level) {
-                visit(Mapping { gfns: step.gfns, level, leaf: F::read_leaf(word) });
+            if let Kind::Leaf | Kind::Tracked = word.kind::<F>(level) {
+                visit(Mapping { gfns: step.gfns, level, leaf: F::decode(word) });
             }
         }
     }
@@ -185,13 +186,13 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             loop {
                 let new: Word = match word.kind::<F>(at.level) {
                     // A clear W never proves that no TLB writes: tightening such a leaf owes a flush too.
-                    Kind::Leaf if F::host_writable(word) => F::set_writable(word, false),
+                    Kind::Leaf | Kind::Tracked if F::host_writable(word) => F::set_writable(word, false),
                     // Rule 7: who emptied this, or tightened it before, may not have flushed yet.
                     Kind::Hole(version) | Kind::Mmio(version) if walk.vm.active.unflushed(version) => {
                         owed.owe(step.gfns);
                         break;
                     }
-                    Kind::Leaf if walk.vm.active.unflushed_over(step.gfns) => {
+                    Kind::Leaf | Kind::Tracked if walk.vm.active.unflushed_over(step.gfns) => {
                         owed.owe(step.gfns);
                         break;
                     }
@@ -211,6 +212,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                     Err(found) => word = found,
                 }
             }
+            steps.saw(word);
         }
     }
 }

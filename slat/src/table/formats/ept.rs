@@ -1,4 +1,4 @@
-//! Intel EPT, four or five levels, with Accessed and Dirty bits (Intel SDM volume 3, "EPT paging structures").
+//! Intel EPT, four or five levels, with or without Accessed and Dirty bits (Intel SDM volume 3, "EPT paging structures").
 //!
 //! ```text
 //! leaf   63        53        51....12  9  8  7   6    5..3  2 1 0
@@ -6,6 +6,9 @@
 //!        #VE       writable
 //! ```
 //! Memory type is write-back in every leaf; IPAT stays clear, so the guest's own PAT applies on top.
+//!
+//! Processors before Haswell have no A and D, and bit 6 of the EPT pointer leaves them unused elsewhere: then the two
+//! bits are ignored, nobody sets them, and what has not been accessed is not present ([`Format::HARDWARE_AD`]).
 
 use super::x86::{ADDRESS, HOST_WRITE, LARGE, address, when};
 use crate::addr::{Level, Pfn};
@@ -19,17 +22,24 @@ const WRITE_BACK: u64 = 6 << 3;
 const ACCESSED: u64 = 1 << 8;
 const DIRTY: u64 = 1 << 9;
 
-/// EPT with `LEVELS` levels.
+/// EPT with `LEVELS` levels; `AD`: Accessed and Dirty are enabled in the EPT pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ept<const LEVELS: u8>;
+pub struct Ept<const LEVELS: u8, const AD: bool = true>;
 
 /// Four levels: 48 bits of guest-physical address.
 pub type Ept4 = Ept<4>;
 /// Five levels: 57 bits of guest-physical address.
 pub type Ept5 = Ept<5>;
+/// Four levels, by a pointer without the enable of Accessed and Dirty.
+pub type Ept4NoAd = Ept<4, false>;
 
-impl<const LEVELS: u8> Format for Ept<LEVELS> {
-    const NAME: &'static str = if LEVELS == 5 { "ept5" } else { "ept4" };
+impl<const LEVELS: u8, const AD: bool> Format for Ept<LEVELS, AD> {
+    const NAME: &'static str = match (LEVELS, AD) {
+        (5, true) => "ept5",
+        (5, false) => "ept5-noad",
+        (_, true) => "ept4",
+        (_, false) => "ept4-noad",
+    };
     const LEVELS: u8 = LEVELS;
     const MAX_LEAF: Level = Level::G1;
     const TABLE_MASK: u64 = READ | LARGE;
@@ -38,8 +48,9 @@ impl<const LEVELS: u8> Format for Ept<LEVELS> {
     const ADDRESS: u64 = ADDRESS;
     const WRITE: u64 = WRITE;
     const HOST_WRITE: u64 = HOST_WRITE;
-    const ACCESSED: u64 = ACCESSED;
-    const DIRTY: u64 = DIRTY;
+    const ACCESSED: u64 = when(AD, ACCESSED);
+    const DIRTY: u64 = when(AD, DIRTY);
+    const HARDWARE_AD: bool = AD;
 
     #[inline(always)]
     fn link(pfn: Pfn, _level: Level) -> Word {
@@ -48,6 +59,9 @@ impl<const LEVELS: u8> Format for Ept<LEVELS> {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
+        if !AD && !leaf.accessed {
+            return Word::tracked(leaf);
+        }
         Word(
             address(leaf.pfn)
                 | WRITE_BACK
@@ -55,8 +69,8 @@ impl<const LEVELS: u8> Format for Ept<LEVELS> {
                 | when(leaf.perms.allows(Access::Write), WRITE)
                 | when(leaf.perms.allows(Access::Fetch), EXECUTE)
                 | when(leaf.host_writable, HOST_WRITE)
-                | when(leaf.accessed, ACCESSED)
-                | when(leaf.dirty, DIRTY)
+                | when(leaf.accessed, Self::ACCESSED)
+                | when(leaf.dirty, Self::DIRTY)
                 | when(level > Level::K4, LARGE),
         )
     }
@@ -71,8 +85,8 @@ impl<const LEVELS: u8> Format for Ept<LEVELS> {
                 .with(grant(WRITE, Perms::WRITE))
                 .with(grant(EXECUTE, Perms::EXECUTE)),
             host_writable: has(HOST_WRITE),
-            accessed: has(ACCESSED),
-            dirty: has(DIRTY),
+            accessed: !AD || has(ACCESSED),
+            dirty: has(if AD { DIRTY } else { WRITE }),
         }
     }
 }
@@ -80,5 +94,6 @@ impl<const LEVELS: u8> Format for Ept<LEVELS> {
 const _: () = {
     assert_format::<Ept4>();
     assert_format::<Ept5>();
+    assert_format::<Ept4NoAd>();
     assert!(Ept4::FRAME_BITS + 12 == 48 && Ept5::FRAME_BITS + 12 == 57);
 };

@@ -1,0 +1,97 @@
+//! PAE paging of a 32-bit host, three levels, walked for the guest (AMD APM volume 2, "Nested Paging", "PAE Paging").
+//!
+//! ```text
+//! leaf      63        51....12  9         7   6  5  2  1  0
+//!           NX        frame     host-     PS  D  A  U  W  P
+//!                               writable
+//! PDPTE               frame     all else reserved         P
+//! ```
+//! A nested walk is made in the *host's* own paging mode: a hypervisor on a 32-bit host has this format, and its
+//! guests have 32 bits of guest-physical address. The root is four entries (PDPTEs) at the beginning of a page whose
+//! other holes nobody reaches. They have no permissions and no Accessed bit: setting a reserved bit there faults.
+//! In entries below, bits 62..52 are reserved too, so the record of the host's answer is in one of the three that
+//! software may use.
+//!
+//! Processors may hold the four PDPTEs in registers from the load of the root on. Where yours does, load the root again
+//! on the way back from each fault: one that was a hole may be a link now.
+
+use super::x86::{ADDRESS, LARGE, address, when};
+use crate::addr::{Level, Pfn};
+use crate::table::entry::Word;
+use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
+
+const PRESENT: u64 = 1 << 0;
+const WRITE: u64 = 1 << 1;
+const USER: u64 = 1 << 2;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+const HOST_WRITE: u64 = 1 << 9;
+const NO_EXECUTE: u64 = 1 << 63;
+
+/// The level of the PDPTEs.
+const ROOT: Level = Level(3);
+
+/// PAE paging as a nested table: 32 bits of guest-physical address, 52 of physical.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pae;
+
+impl Format for Pae {
+    const NAME: &'static str = "pae";
+    const LEVELS: u8 = ROOT.0;
+    const MAX_LEAF: Level = Level::M2;
+    const TABLE_MASK: u64 = PRESENT | LARGE;
+    const TABLE_BITS: u64 = PRESENT;
+    const PRESENT: u64 = PRESENT;
+    const ADDRESS: u64 = ADDRESS;
+    const WRITE: u64 = WRITE;
+    const HOST_WRITE: u64 = HOST_WRITE;
+    const ACCESSED: u64 = ACCESSED;
+    const DIRTY: u64 = DIRTY;
+    /// Four PDPTEs, not 512.
+    const FRAME_BITS: u32 = ROOT.shift() + 2;
+
+    #[inline(always)]
+    fn link(pfn: Pfn, level: Level) -> Word {
+        Word(address(pfn) | PRESENT | when(level < ROOT, WRITE | USER))
+    }
+
+    #[inline(always)]
+    fn leaf(leaf: &Leaf, level: Level) -> Word {
+        Word(
+            address(leaf.pfn)
+                | PRESENT
+                | USER
+                | when(leaf.perms.allows(Access::Write), WRITE)
+                | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
+                | when(leaf.host_writable, HOST_WRITE)
+                | when(leaf.accessed, ACCESSED)
+                | when(leaf.dirty, DIRTY)
+                | when(level > Level::K4, LARGE),
+        )
+    }
+
+    #[inline]
+    fn read_leaf(word: Word) -> Leaf {
+        let has = |bit| word.0 & bit != 0;
+        let write = if has(WRITE) { Perms::WRITE } else { Perms::NONE };
+        let execute = if has(NO_EXECUTE) { Perms::NONE } else { Perms::EXECUTE };
+        Leaf {
+            pfn: Self::pfn(word),
+            perms: Perms::READ.with(write).with(execute),
+            host_writable: has(HOST_WRITE),
+            accessed: has(ACCESSED),
+            dirty: has(DIRTY),
+        }
+    }
+
+    #[inline(always)]
+    fn touch_link(level: Level) -> u64 {
+        when(level < ROOT, ACCESSED)
+    }
+}
+
+const _: () = {
+    assert_format::<Pae>();
+    assert!(Pae::FRAME_BITS + 12 == 32);
+    assert!(HOST_WRITE & 0b111 << 9 != 0, "bits 11..9 are software's, in every entry");
+};
