@@ -25,6 +25,17 @@ impl Scenario {
                 }
             }
             Pc::EditEntry => self.edit_entry(s, i, op),
+            Pc::EditCas => {
+                let Thread { level, gfn, word, .. } = s.threads[i];
+                let now = s.world.load(s.threads[i].node(), level, gfn);
+                s.threads[i].pc = match now {
+                    Word::Table(_) if now != word => Pc::CursorNext,
+                    _ => Pc::EditEntry,
+                };
+                if now == word {
+                    self.edit_entry(s, i, op);
+                }
+            }
             Pc::CursorNext => {
                 // A second look at a link that was left alone.
                 let Thread { level, gfn, .. } = s.threads[i];
@@ -99,6 +110,13 @@ impl Scenario {
             _ => Why::Unmap,
         };
         let hole = Word::Hole(number);
+        let slow = self.bug == Some(Bug::CursorForgetsLostCas) && s.threads[i].pc == Pc::EditEntry;
+        if slow && level > 0 && whole && why != Why::Unmap && !matches!(word, Word::Table(_)) {
+            // The load and the CAS, apart.
+            s.threads[i].word = word;
+            s.threads[i].pc = Pc::EditCas;
+            return;
+        }
         match word {
             Word::Table(child) if whole && why == Why::Unmap => {
                 s.cas(i, word, hole);

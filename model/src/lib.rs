@@ -6,7 +6,9 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | [`world`] | what is shared: entries, tables, W and the active set, the host, the caches of vCPUs |
+//! | [`world`] | what is shared: entries, tables, W and the active set, the host |
+//! | [`hardware`] | what vCPUs walk and cache |
+//! | [`op`] | what a thread can be told to do |
 //! | [`thread`] | an operation in progress; beginning, settling, ending |
 //! | `fault` | an access: walk, stamp, confirm, ask, link, install; upgrade; MMIO |
 //! | `edit` | an invalidation's walk, a slot transaction |
@@ -21,7 +23,9 @@
 pub mod bug;
 mod edit;
 mod fault;
+pub mod hardware;
 pub mod library;
+pub mod op;
 mod reshape;
 pub mod scenario;
 pub mod thread;

@@ -88,6 +88,11 @@ fn shapes() -> Vec<Scenario> {
         Scenario::new("large fault | clear 0..2 twice", &[&[large(1, true)], &[gfns(Clear, 0, 2); 2]]),
         Scenario::new("split | clear 0..1 | slow fault", &[&[split], &[gfns(Clear, 0, 1)], &[slow(0)]])
             .large(true),
+        Scenario::new(
+            "split | clear 0..2 | unmap 0..2",
+            &[&[split], &[gfns(Clear, 0, 2)], &[gfns(Unmap, 0, 2)]],
+        )
+        .large(true),
         Scenario::new("split | split | protect", &[&[split], &[split], &[gfns(Protect, 0, 2)]]).large(true),
         Scenario::new("split, recover | clear 0..1", &[&[split, recover], &[gfns(Clear, 0, 1)]]).large(true),
         Scenario::new("recover | clear 0..1 | slow fault", &[&[recover], &[gfns(Clear, 0, 1)], &[slow(0)]])
@@ -247,29 +252,60 @@ pub fn find(bug: Bug) -> Option<(String, usize, (Bad, Vec<Action>))> {
     })
 }
 
-/// What takes minutes.
+/// What takes minutes: three edits at once, each beside each, in every world; two vCPUs; three levels; four threads.
 pub fn at_leisure() -> Vec<Scenario> {
-    let recover = Op::Recover { gfn: 0 };
+    let edits = [
+        ("clear 0..1", gfns(Clear, 0, 1)),
+        ("clear 1..2", hvas(Clear, 1, 2)),
+        ("clear 0..2", gfns(Clear, 0, 2)),
+        ("unmap 0..2", gfns(Unmap, 0, 2)),
+        ("protect 0..2", hvas(Protect, 0, 2)),
+        ("recover", Op::Recover { gfn: 0 }),
+        ("split", Op::Split { gfn: 0 }),
+        ("zap all", Op::ZapAll),
+    ];
+    let faults = [
+        ("slow load", slow(0)),
+        ("large fault", large(1, true)),
+        ("store", write(0)),
+        ("another recovery", Op::Recover { gfn: 0 }),
+    ];
     let mut all = Vec::new();
-    for scenario in every_run() {
-        if scenario.programs.len() <= 3 {
-            let name = format!("two vCPUs: {}", scenario.name);
-            all.push(Scenario { name, ..scenario.two_vcpus() });
+    for (world_name, world) in worlds() {
+        for (a, (name_a, edit_a)) in edits.iter().enumerate() {
+            for (name_b, edit_b) in &edits[a..] {
+                for (name_c, fault) in &faults {
+                    let name = format!("{world_name}: {name_a} | {name_b} | {name_c}");
+                    let programs: [&[Op]; 3] = [&[*edit_a], &[*edit_b], &[*fault]];
+                    all.push(world(Scenario::new(&name, &programs)));
+                    let deep = Scenario::new(&format!("three levels: {name}"), &programs).deep();
+                    all.push(world(deep));
+                    let two = Scenario::new(&format!("two vCPUs: {name}"), &programs).two_vcpus();
+                    all.push(world(two));
+                }
+            }
         }
     }
-    all.push(
-        Scenario::new(
-            "three: unmap 0..2 | clear 0..1 | clear 0..2 | slow fault",
-            &[&[gfns(Unmap, 0, 2)], &[gfns(Clear, 0, 1)], &[gfns(Clear, 0, 2)], &[slow(0)]],
-        )
-        .small(true, true),
-    );
-    all.push(
-        Scenario::new(
-            "three: recover | clear 0..1 | zap all | slow fault",
-            &[&[recover], &[gfns(Clear, 0, 1)], &[Op::ZapAll], &[slow(0)]],
-        )
-        .small(true, true),
-    );
+    for scenario in every_run() {
+        let name = format!("two vCPUs: {}", scenario.name);
+        all.push(Scenario { name, ..scenario.two_vcpus() });
+    }
+    let four: [(&str, [&[Op]; 4]); 3] = [
+        (
+            "unmap | clear 0..1 | clear 0..2 | slow load",
+            [&[gfns(Unmap, 0, 2)], &[gfns(Clear, 0, 1)], &[gfns(Clear, 0, 2)], &[slow(0)]],
+        ),
+        (
+            "recover | clear 0..1 | zap all | slow load",
+            [&[Op::Recover { gfn: 0 }], &[gfns(Clear, 0, 1)], &[Op::ZapAll], &[slow(0)]],
+        ),
+        (
+            "recover | clear 0..1 | unmap | slow load",
+            [&[Op::Recover { gfn: 0 }], &[gfns(Clear, 0, 1)], &[gfns(Unmap, 0, 2)], &[slow(0)]],
+        ),
+    ];
+    for (name, programs) in four {
+        all.push(Scenario::new(&format!("four threads: {name}"), &programs).small(true, true));
+    }
     all
 }

@@ -2,8 +2,9 @@
 
 use crate::bug::Bug;
 use crate::fault::Access;
+use crate::hardware::Caches;
 use crate::thread::{Op, Pc, State, Thread};
-use crate::world::{Bad, Caches, Leaf, NODES, PAGES, THREADS, Word, World, bits};
+use crate::world::{Bad, Leaf, NODES, PAGES, THREADS, Word, World, bits};
 use stateright::{Checker, Model, Property};
 use std::collections::HashMap;
 

@@ -2,77 +2,9 @@
 //! ending, sections and grace periods.
 
 use crate::bug::Bug;
+pub use crate::op::{Op, Range, Why};
 use crate::scenario::Scenario;
 use crate::world::{NONE, PAGES, Slot, Span, THREADS, W, Word, World};
-
-/// What a program is made of.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Op {
-    /// A guest access that faults until it can go on.
-    Access {
-        /// The page.
-        gfn: u8,
-        /// A store.
-        write: bool,
-        /// The host sleeps before it answers: it is asked outside of any section.
-        sleeps: bool,
-        /// Large leaves are allowed.
-        large: bool,
-    },
-    /// The host changes some pages.
-    Invalidate {
-        /// Which.
-        range: Range,
-        /// What for.
-        why: Why,
-        /// The walk leaves its section after each entry.
-        rests: bool,
-    },
-    /// A large leaf becomes a table, in place.
-    Split {
-        /// Any page of it.
-        gfn: u8,
-    },
-    /// A table becomes a large leaf, in place.
-    Recover {
-        /// Any page of it.
-        gfn: u8,
-    },
-    /// Everything goes, by a new root.
-    ZapAll,
-    /// Accessed is cleared.
-    Age {
-        /// The page.
-        gfn: u8,
-    },
-    /// Guest frames get another host page each, counted from `hva`; or no slot any more.
-    Commit {
-        /// The frames.
-        gfns: Span,
-        /// The first host page, or [`NONE`].
-        hva: u8,
-    },
-}
-
-/// What an invalidation publishes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Range {
-    /// Guest frames.
-    Gfns(Span),
-    /// Host pages, whatever frames they back.
-    Hvas(Span),
-}
-
-/// What an invalidation does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Why {
-    /// Frames are taken back; whole tables go too.
-    Unmap,
-    /// Frames are taken back; tables stay.
-    Clear,
-    /// The host withdraws write permission.
-    Protect,
-}
 
 /// What a thread does next: named after the function of the engine that does it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -94,6 +26,7 @@ pub enum Pc {
     // notify::invalidation, table::cursor
     Walk,
     EditEntry,
+    EditCas,
     CursorNext,
     Rest,
     // tlb, host

@@ -21,7 +21,7 @@
 //! ([`super::active`] has the argument).
 
 use super::active::{Stamp, Ticket};
-use super::plan::{Edit, plan};
+use super::plan::{Edit, plan, zaps};
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::Host;
@@ -154,22 +154,46 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     Err(found) => word = found,
                 }
             }
-            let row = self.number_holes(steps.ahead());
+            steps.saw(word);
+            let (walk, ahead) = steps.ahead();
+            let row = self.edit_row(walk, ahead, owed);
             steps.advance(row);
         }
         steps.goal()
     }
 
-    /// Rule 6 for a row of plain holes, which most entries of a sparse guest are: a load and a CAS each. Stops at
-    /// the first that is anything else, or owes anything, and returns how many it has done.
-    fn number_holes(&self, entries: &[Entry]) -> u64 {
-        let mine = self.hole();
-        let done = entries.iter().take_while(|entry| {
+    /// Rule 6 for a row of 4K entries, the first of them for `first`: plain holes, which most entries of a sparse guest
+    /// are, and leaves that go whatever they say; a load and a CAS each. Stops at the first that is anything else, and
+    /// returns how many it has done.
+    fn edit_row<M: Edits>(
+        &self,
+        walk: &Walk<'_, F, H, M>,
+        (entries, first): (&[Entry], Gfn),
+        owed: &mut Owed,
+    ) -> u64 {
+        let (mine, zaps) = (self.hole(), zaps(self.why));
+        let (mut removed, mut from, mut to) = (0, 0, 0);
+        let mut done = 0;
+        for entry in entries {
             let word = entry.load();
-            let plain = word.is_hole() && !self.ticket.unflushed(word.version());
-            plain && (word >= mine || entry.cas(word, mine).is_ok())
-        });
-        done.count() as u64
+            if word.is_hole() {
+                if self.ticket.unflushed(word.version()) || (word < mine && entry.cas(word, mine).is_err()) {
+                    break;
+                }
+            } else if zaps && F::is_present(word) && entry.cas(word, mine).is_ok() {
+                from = if removed == 0 { done } else { from };
+                to = done + 1;
+                removed += 1;
+            } else {
+                break;
+            }
+            done += 1;
+        }
+        if removed > 0 {
+            owed.owe_pages(Span::new(first + from, first + to), removed);
+            walk.seat.tally.add_many(Count::Removed4K, removed);
+        }
+        done
     }
 
     /// Rule 6, for one entry as it was read: what to make it, if anything.

@@ -33,13 +33,19 @@ pub enum Edit {
 #[inline]
 pub fn plan(why: Why, old: &Leaf, level: Level) -> Edit {
     match why {
-        Why::Unmap | Why::Remap | Why::Clear | Why::Migrate | Why::Slot => Edit::Zap,
+        _ if zaps(why) => Edit::Zap,
         Why::Protect if old.host_writable || old.perms.allows(Access::Write) => Edit::DropWrite,
         Why::Log if level > Level::K4 => Edit::Zap,
         // A clear W never proves that no TLB writes: it is tightened again, and that owes a flush too.
         Why::Log if old.host_writable => Edit::TrackWrite,
-        Why::Protect | Why::Log => Edit::Nothing,
+        _ => Edit::Nothing,
     }
+}
+
+/// Whether every leaf goes, whatever it says.
+#[inline]
+pub(super) const fn zaps(why: Why) -> bool {
+    matches!(why, Why::Unmap | Why::Remap | Why::Clear | Why::Migrate | Why::Slot)
 }
 
 #[cfg(test)]

@@ -58,8 +58,14 @@ impl Tally {
     /// Adds one. Only the seat's holder calls this, so load and store need not be one operation.
     #[inline(always)]
     pub(crate) fn add(&self, what: Count) {
+        self.add_many(what, 1);
+    }
+
+    /// The same for many at once.
+    #[inline(always)]
+    pub(crate) fn add_many(&self, what: Count, many: u64) {
         let cell = &self.0[what as usize];
-        cell.store(cell.load(Relaxed).wrapping_add(1), Relaxed);
+        cell.store(cell.load(Relaxed).wrapping_add(many), Relaxed);
     }
 
     pub(crate) fn get(&self, what: Count) -> u64 {

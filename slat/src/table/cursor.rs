@@ -87,18 +87,20 @@ impl<F: Format> Cursor<F> {
         None
     }
 
-    /// The entries after the one visited last, in the same table and in the range; none above the level of pages.
+    /// The entries after the one visited last, in the same table and in the range, and the frame of the first; none
+    /// above the level of pages.
     ///
     /// # Safety
     /// As [`next`](Self::next).
-    pub(crate) unsafe fn ahead<'w>(&self) -> &'w [Entry] {
+    pub(crate) unsafe fn ahead<'w>(&self) -> (&'w [Entry], Gfn) {
         let from = F::index(self.next, Level::K4);
         if self.visited.is_none() || self.level > Level::K4 || from == 0 {
-            return &[];
+            return (&[], self.next);
         }
         let len = self.span.end.0.saturating_sub(self.next.0).min((ENTRIES - from) as u64);
         // SAFETY: on the path of this walk.
-        unsafe { &self.path[Level::K4.0 as usize].entries()[from..from + len as usize] }
+        let entries = unsafe { &self.path[Level::K4.0 as usize].entries()[from..from + len as usize] };
+        (entries, self.next)
     }
 
     /// The first frame that has not been visited yet; the end of the range where all have been.
@@ -107,6 +109,14 @@ impl<F: Format> Cursor<F> {
         let inside = self.visited.is_some() && self.level > self.lowest;
         let goal = if inside { Gfn(self.next.0 - self.level.pages()) } else { self.next };
         goal.clamp(self.span.start, self.span.end)
+    }
+
+    /// The visitor's last look at the entry visited last, where that was later than the cursor's: a link that it met by
+    /// losing a race counts like one that it was shown.
+    pub(crate) fn saw(&mut self, word: Word) {
+        if let Some(was_link) = &mut self.visited {
+            *was_link |= self.level > self.lowest && F::is_table(word, self.level);
+        }
     }
 
     /// Leaves out the next `entries` of those [`ahead`](Self::ahead): they have been visited.
@@ -199,5 +209,18 @@ mod tests {
             [(3, 0), (3, 0)],
             "once as a link, once as the hole of somebody who may owe a flush"
         );
+    }
+
+    #[test]
+    fn so_is_what_the_visitor_found_to_be_a_link_when_it_lost_a_race() {
+        let pages = Level::G1.pages();
+        let mut met = false;
+        let seen = visits(Span::new(Gfn(pages), Gfn(2 * pages)), |cursor, step, root| {
+            assert!(step.at.word.is_hole(), "nothing is linked there, before and after");
+            if !core::mem::replace(&mut met, true) {
+                cursor.saw(Npt4::link(root.pfn(&Heap), Level::G1));
+            }
+        });
+        assert_eq!(seen, [(3, pages), (3, pages)]);
     }
 }

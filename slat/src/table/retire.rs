@@ -14,10 +14,10 @@
 //! is done there can be believed by anyone who matters. A leaf installed there reaches no TLB that outlives the
 //! shootdown, and the host changes nothing before it; a number written into a hole there is not missed in the live
 //! table, since a fault whose stamp lies below it waited for the invalidation that unhooked ([`crate::notify::active`]).
-//! So the dead are counted and taken apart by plain loads when they are nobody's but ours: ten times
-//! faster than an exchange for each entry, and at leisure, a page at a time.
+//! So the dead are counted and taken apart by plain loads when they are nobody's but ours: many times
+//! faster than an exchange for each entry, and at leisure, a page at a time. (`model/` checks all of this.)
 
-use super::entry::{Entry, Word};
+use super::entry::{ALWAYS_CLEAR, Entry, Word};
 use super::format::Format;
 use super::memory::{Node, TableMemory};
 use super::pool::Pool;
@@ -55,6 +55,17 @@ impl NodeList {
             self.tail = None;
         }
         Some(node)
+    }
+
+    /// Up to `many` pages of it.
+    fn split_off(&mut self, many: usize) -> Self {
+        let mut some = Self::default();
+        while some.len < many
+            && let Some(node) = self.pop()
+        {
+            some.push(node);
+        }
+        some
     }
 
     /// Its pages, in order.
@@ -187,18 +198,15 @@ impl Grace {
 
     /// Takes up to `pages` pages apart; whether there was one.
     fn take_apart<F: Format, M: TableMemory>(&self, memory: &M, pool: &Pool, pages: usize) -> bool {
-        let mut free = NodeList::default();
-        for _ in 0..pages {
-            // One lock for a page: it is scanned outside.
-            let Some(node) = self.dead.lock().pop() else { break };
-            let mut children = NodeList::default();
-            let leaves = scan::<F, M>(memory, node, &mut children);
-            if let Some((level, count)) = leaves {
+        let (mut free, mut children) = (NodeList::default(), NodeList::default());
+        let mut dead = self.dead.lock().split_off(pages);
+        while let Some(node) = dead.pop() {
+            if let Some((level, count)) = scan::<F, M>(memory, node, &mut children) {
                 self.leaves[usize::from(level.0) - 1].fetch_add(count, Relaxed);
             }
-            self.dead.lock().append(&mut children);
             free.push(node);
         }
+        self.dead.lock().append(&mut children);
         let any = free.len() > 0;
         pool.give_back(free);
         any
@@ -221,8 +229,12 @@ impl Grace {
 fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, children: &mut NodeList) -> Option<(Level, u64)> {
     // SAFETY: the grace period is over: the page is ours alone, and what it links.
     let (words, level) = unsafe { (node.words(), Level(node.note().level.get())) };
-    let mapped = |word: &&u64| F::is_present(Word(**word)) | Word(**word).is_tracked();
-    let mut leaves = words.iter().filter(mapped).count() as u64;
+    // Sums without a comparison: two or more words at a time, whatever the vectors are good at.
+    let present = |&word: &u64| (word & F::PRESENT) + ALWAYS_CLEAR >> ALWAYS_CLEAR.count_ones();
+    let mut leaves = words.iter().map(present).sum::<u64>();
+    if !F::HARDWARE_AD {
+        leaves += words.iter().filter(|&&word| Word(word).is_tracked()).count() as u64;
+    }
     if level > Level::K4 {
         for &word in words.iter().filter(|&&word| F::is_table(Word(word), level)) {
             // SAFETY: linked from a page that is ours alone.

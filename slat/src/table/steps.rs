@@ -11,7 +11,7 @@
 //! whoever meets one that has not been flushed owes the flush too (rule 7 of [`crate::notify`]).
 
 use super::cursor::{Cursor, Step};
-use super::entry::Entry;
+use super::entry::{Entry, Word};
 use super::format::Format;
 use super::memory::ENTRIES;
 use super::walk::Walk;
@@ -62,10 +62,16 @@ impl<'s, 'g, F: Format, H: Host, M: Mode> Steps<'s, 'g, F, H, M> {
         step.map(|step| (&*self.walk, step))
     }
 
-    /// The entries after the one visited last, in the same table and in the range; none above the level of pages.
-    pub(crate) fn ahead(&self) -> &[Entry] {
+    /// The entries after the one visited last, in the same table and in the range, and the frame of the first; none
+    /// above the level of pages.
+    pub(crate) fn ahead(&self) -> (&Walk<'g, F, H, M>, (&[Entry], Gfn)) {
         // SAFETY: as in `next`.
-        unsafe { self.cursor.ahead() }
+        (self.walk, unsafe { self.cursor.ahead() })
+    }
+
+    /// What the visitor found in the entry visited last, if it looked again: see [`Cursor::saw`].
+    pub(crate) fn saw(&mut self, word: Word) {
+        self.cursor.saw(word);
     }
 
     /// Leaves out the next `entries` of those [`ahead`](Self::ahead): they have been visited.

@@ -212,6 +212,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                     Err(found) => word = found,
                 }
             }
+            steps.saw(word);
         }
     }
 }

@@ -45,6 +45,13 @@ impl Owed {
         self.pages += gfns.len();
     }
 
+    /// As many edits took a page each away from `gfns`.
+    pub(crate) fn owe_pages(&mut self, gfns: Span<Gfn>, pages: u64) {
+        self.gfns = self.gfns.hull(&gfns);
+        self.edits += pages;
+        self.pages += pages;
+    }
+
     /// A table of `level` left the tree with all below it: they wait in this debt.
     pub(crate) fn unlink(&mut self, top: Node, level: Level) {
         self.unlinked.add(top, level);

@@ -92,11 +92,9 @@ impl Laps {
         if beside != Beside::Nobody {
             // Against the lap alone of the same round and policy.
             rows.extend(self.compare(beside, "times alone", |lap, alone| Some(lap.fault / alone.fault)));
-            rows.extend(
-                self.compare(beside, "retries/fault", |lap, _| {
-                    Some(lap.retries as f64 / lap.mapped[1] as f64)
-                }),
-            );
+            rows.extend(self.compare(beside, "retries/1000 faults", |lap, _| {
+                Some(lap.retries as f64 * 1000.0 / lap.mapped[1] as f64)
+            }));
             rows.extend(self.compare(beside, "ns/invalidation", |lap, _| lap.invalidation));
         }
         rows

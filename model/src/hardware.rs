@@ -1,0 +1,125 @@
+//! The hardware: walks, caches, flushes, stores.
+//!
+//! It does whatever is worst. A vCPU's caches hold **every** translation and every link that it could have
+//! loaded since its last flush: whichever of them a real processor has, is among them, so nobody has to
+//! choose and every moment of a load is covered. Only a store is an action of its own, since it sets Dirty.
+
+use crate::bug::Bug;
+use crate::world::{Bad, Leaf, PAGES, Span, Word, World, bits};
+
+/// What one vCPU may have cached.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Caches {
+    /// The root that is loaded.
+    pub root: u8,
+    /// Links, each a set of nodes: to the table of links, to the leaf tables of either region.
+    pub links: [u8; 3],
+    /// Frames per page whose translation allows loads.
+    pub loads: [u16; PAGES as usize],
+    /// Frames per page whose translation allows stores.
+    pub stores: [u16; PAGES as usize],
+}
+
+/// The hardware's part.
+impl World {
+    /// Everything that a vCPU could load at this moment joins what it may have cached.
+    pub(crate) fn hardware(&mut self) {
+        for index in 0..self.vcpu_count as usize {
+            let mut caches = self.vcpus[index];
+            let mut tables = 1_u8 << caches.root;
+            if self.deep {
+                for node in bits(tables) {
+                    if let Word::Table(child) = self.load(node, 2, 0) {
+                        caches.links[2] |= 1 << child;
+                    }
+                }
+                tables = caches.links[2];
+            }
+            for node in bits(tables) {
+                for region in 0..2 {
+                    match self.load(node, 1, region * 2) {
+                        Word::Table(child) => caches.links[region as usize] |= 1 << child,
+                        Word::Leaf(leaf) => {
+                            for page in 0..2 {
+                                caches.learn(region * 2 + page, Leaf { pfn: leaf.pfn + page, ..leaf });
+                            }
+                        }
+                        Word::Hole(_) | Word::Mmio(_) | Word::Frozen(_) => {}
+                    }
+                }
+            }
+            for region in 0..2 {
+                for node in bits(caches.links[region as usize]) {
+                    for gfn in region * 2..region * 2 + 2 {
+                        if let Word::Leaf(leaf) = self.load(node, 0, gfn) {
+                            caches.learn(gfn, leaf);
+                        }
+                    }
+                }
+            }
+            self.vcpus[index] = caches;
+            for gfn in 0..PAGES {
+                let hva = self.memslots[gfn as usize];
+                for frame in (0..16).filter(|frame| caches.loads[gfn as usize] >> frame & 1 != 0) {
+                    let stores = caches.stores[gfn as usize] >> frame & 1 != 0;
+                    if !self.alive(frame) {
+                        self.bad = Some(Bad::StaleLoad);
+                    } else if hva != frame % PAGES {
+                        self.bad = Some(Bad::StaleSlot);
+                    } else if stores && !self.writable[(frame % PAGES) as usize] {
+                        self.bad = Some(Bad::StaleStore);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One vCPU answers a flush of `gfns`.
+    pub(crate) fn flush(&mut self, vcpu: usize, gfns: Span, own_root: bool, bug: Option<Bug>) {
+        let root = self.root;
+        let caches = &mut self.vcpus[vcpu];
+        if caches.root != root && (own_root || bug != Some(Bug::OnlyTheFlipReloads)) {
+            *caches = Caches { root, ..Caches::default() };
+            return;
+        }
+        for gfn in gfns.start..gfns.end {
+            caches.loads[gfn as usize] = 0;
+            caches.stores[gfn as usize] = 0;
+            if bug != Some(Bug::FlushKeepsLinks) {
+                caches.links[(gfn / 2) as usize] = 0;
+                caches.links[2] = 0;
+            }
+        }
+    }
+
+    /// Every place where a store by `vcpu` to `gfn` would set Dirty now.
+    pub(crate) fn clean_places(&mut self, vcpu: usize, gfn: u8) -> Vec<(u8, u8)> {
+        let caches = self.vcpus[vcpu];
+        let tables = if self.deep { caches.links[2] } else { 1 << caches.root };
+        let mut places = Vec::new();
+        let levels = [(tables, 1), (caches.links[(gfn / 2) as usize], 0)];
+        for (nodes, level) in levels {
+            for node in bits(nodes) {
+                if let Word::Leaf(Leaf { write: true, dirty: false, .. }) = self.load(node, level, gfn) {
+                    places.push((node, level));
+                }
+            }
+        }
+        places
+    }
+
+    /// The store: Dirty is set in the entry, atomically, and the frame is written.
+    pub(crate) fn store(&mut self, gfn: u8, (node, level): (u8, u8)) {
+        if let Word::Leaf(leaf) = self.load(node, level, gfn) {
+            self.set(node, level, gfn, Word::Leaf(Leaf { dirty: true, ..leaf }));
+            self.written |= 1 << (leaf.pfn + (gfn & (Self::pages(level) - 1)));
+        }
+    }
+}
+
+impl Caches {
+    fn learn(&mut self, gfn: u8, leaf: Leaf) {
+        self.loads[gfn as usize] |= 1 << leaf.pfn;
+        self.stores[gfn as usize] |= u16::from(leaf.write) << leaf.pfn;
+    }
+}
