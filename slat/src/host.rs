@@ -54,6 +54,9 @@ impl core::error::Error for HostError {}
 /// own entry, and only then ends the invalidation; it frees the frame after that. What
 /// [`lookup`](Self::lookup) and [`resolve`](Self::resolve) return must be what its entry says *now*. Under
 /// that contract no vCPU ever uses a page that the host has taken back.
+///
+/// **Dirty.** The engine does not report the Dirty bits of what it unmaps: a host takes a page that it has given as
+/// writable for written.
 pub trait Host: TableMemory {
     /// What is mapped at `hva` for this access, if that can be said without sleeping. The engine asks inside a
     /// section of the read side: no lock that can be held while notify is called, no allocation. The default

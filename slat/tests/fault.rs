@@ -103,6 +103,19 @@ fn a_page_made_writable_in_place_is_upgraded() {
     }
 }
 
+/// The same of a small part of a large page: what is mapped goes, and comes back as small as the host has it now.
+#[test]
+fn a_part_of_a_large_page_made_writable_is_mapped_by_itself() {
+    let (mut idle, vm) = vm::<Npt4>(512);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    vm.host().large.store(true, SeqCst);
+    vm.host().readonly.store(true, SeqCst);
+    assert_eq!(vcpu.fault(&mut idle, at(5, Access::Read)), Ok(Done::Mapped(Level::M2)));
+    vm.host().large.store(false, SeqCst);
+    assert_eq!(vcpu.fault(&mut idle, at(5, Access::Write)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vm.stats().leaves, [1, 0, 0]);
+}
+
 #[test]
 fn a_tracked_write_gets_its_permission_back_without_the_host() {
     let (mut idle, vm) = vm::<Ept4>(64);

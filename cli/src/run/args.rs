@@ -31,9 +31,9 @@ pub struct Run {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: Option<u32>,
 
-    /// Guest memory at most
-    #[arg(short, long, value_name = "SIZE", default_value = "8G", value_parser = guest_size)]
-    pub memory: u64,
+    /// Guest memory at most [default: 8G, and 4G with pae, which maps no more]
+    #[arg(short, long, value_name = "SIZE", value_parser = guest_size)]
+    pub memory: Option<u64>,
 
     /// Page-table format
     #[arg(short, long, value_enum, default_value_t = FormatName::Ept4)]
@@ -83,6 +83,11 @@ pub struct Run {
 }
 
 impl Run {
+    /// Guest memory at most, in bytes.
+    pub fn memory(&self) -> u64 {
+        self.memory.unwrap_or(if self.format == FormatName::Pae { 4 << 30 } else { 8 << 30 })
+    }
+
     /// Where the regions begin that the guest's memslots are made of from the start. Each of `replays` places all of
     /// them, so they are refused here if that is more than the guest's memory.
     pub fn regions(&self, replays: usize) -> Result<Vec<u64>, Error> {
@@ -96,7 +101,7 @@ impl Run {
                 )));
             }
         }
-        let room = self.memory.div_ceil(Layout::REGION) as usize / replays;
+        let room = self.memory().div_ceil(Layout::REGION) as usize / replays;
         let mut regions = Vec::new();
         for Declared { start, bytes } in sorted {
             for region in start / Layout::REGION..=(start + bytes - 1) / Layout::REGION {
@@ -108,7 +113,7 @@ impl Run {
                 if regions.len() == room {
                     return Err(Error::Usage(format!(
                         "--region: {replays} replays of it are more than --memory {}M",
-                        self.memory >> 20
+                        self.memory() >> 20
                     )));
                 }
                 regions.push(start);

@@ -27,7 +27,7 @@ pub struct Machine<F: Format> {
 impl<F: Format> Machine<F> {
     /// Builds it, with no guest memory yet.
     pub fn new(run: &Run, vcpus: u32) -> Result<Self, Error> {
-        let memory = run.memory.next_multiple_of(Layout::REGION);
+        let memory = run.memory().next_multiple_of(Layout::REGION);
         if memory >> 12 > 1 << F::FRAME_BITS {
             return Err(Error::Usage(format!("{} maps less guest memory than --memory asks for", F::NAME)));
         }

@@ -229,8 +229,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, self.seat.seat());
         let at = walk.descend(gfn);
         if F::is_present(at.word) {
-            // Mapped meanwhile, or made writable in place: a host that says so without sleeping gets an upgrade.
-            let answers = vm.host.lookup(hva, fault.access).is_some();
+            // Mapped meanwhile, or made writable in place: a host that says so of all that is mapped there, without
+            // sleeping, gets an upgrade.
+            let answers = vm.host.lookup(hva, fault.access).is_some_and(|page| page.level >= at.level);
             return Ok(if answers || F::read_leaf(at.word).perms.allows(fault.access) {
                 Outcome::Retry
             } else {

@@ -60,3 +60,70 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         Ok(Outcome::Done(Done::Fixed))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::notify::Why;
+    use crate::table::formats::Ept4NoAd;
+    use crate::*;
+
+    struct Identity;
+
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for Identity {}
+
+    impl Host for Identity {
+        fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+            Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+        }
+
+        fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+            Err(HostError::Fault)
+        }
+    }
+
+    /// A load finds a tracked leaf; then another thread does `between`; then the load gives the leaf back. What came of
+    /// it, and what is mapped.
+    fn load_around(
+        between: impl FnOnce(&Vm<Ept4NoAd, Identity>, &mut Idle) + Send,
+    ) -> (Outcome, Option<Leaf>) {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<Ept4NoAd, _>::builder(Identity).build().unwrap();
+        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6))).unwrap();
+        let fault = Fault { gpa: Gfn(5).gpa(), access: Access::Read };
+        let walk = vm.shared(&mut idle);
+        let at = walk.descend(Gfn(5));
+        std::thread::scope(|scope| scope.spawn(|| between(&vm, &mut Idle::take().unwrap())).join().unwrap());
+        let outcome = vcpu.tracked(&walk, at, fault).unwrap();
+        drop(walk);
+        (outcome, vm.translate(&mut idle, Gfn(5)).map(|found| found.leaf))
+    }
+
+    fn invalidate(vm: &Vm<Ept4NoAd, Identity>, idle: &mut Idle, why: Why) {
+        let mut change = vm.invalidate_gfns(Span::new(Gfn(5), Gfn(6)), why);
+        change.apply(idle).settle();
+    }
+
+    #[test]
+    fn a_zap_in_between_wins() {
+        let (outcome, leaf) = load_around(|vm, idle| invalidate(vm, idle, Why::Migrate));
+        assert_eq!((outcome, leaf), (Outcome::Retry, None));
+    }
+
+    #[test]
+    fn a_permission_taken_in_between_stays_taken() {
+        let (outcome, leaf) = load_around(|vm, idle| invalidate(vm, idle, Why::Protect));
+        let leaf = leaf.unwrap();
+        assert_eq!((outcome, leaf.accessed, leaf.perms), (Outcome::Retry, false, Perms::RX));
+    }
+
+    #[test]
+    fn with_nothing_in_between_it_is_given_back() {
+        let (outcome, leaf) = load_around(|_, _| {});
+        let leaf = leaf.unwrap();
+        assert_eq!((outcome, leaf.accessed, leaf.perms), (Outcome::Done(Done::Fixed), true, Perms::RWX));
+    }
+}

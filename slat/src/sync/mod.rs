@@ -9,10 +9,11 @@
 //!         │   (MmuLock::ReadWrite or ::Exclusive: that lock instead)       only the baseline policies
 //!         └── table pool                                                   leaf lock, never held across a call out
 //! slots: the transaction mutex, one per address space                      NEVER taken inside notify or a walk
+//! ├── the clock's hand: reclaim of cold tables (table/limit.rs)            likewise; a fault takes it before its walk
 //! └── publishes as an invalidation of the gfns it changes; waits for a grace period if it took something away
 //! ```
 //! May sleep, hence takes `&mut Idle` ([`idle`]): asking the host ([`Host::resolve`](crate::Host::resolve)), a
-//! shootdown, a grace period, a slot transaction. May not: anything inside a walk.
+//! shootdown, a grace period, a slot transaction, the reclaim of tables. May not: anything inside a walk.
 //!
 //! | file | idea |
 //! |---|---|

@@ -14,8 +14,8 @@
 //! is done there can be believed by anyone who matters. A leaf installed there reaches no TLB that outlives the
 //! shootdown, and the host changes nothing before it; a number written into a hole there is not missed in the live
 //! table, since a fault whose stamp lies below it waited for the invalidation that unhooked ([`crate::notify::active`]).
-//! So the dead are counted and taken apart by plain loads when they are nobody's but ours: ten times
-//! faster than an exchange for each entry, and at leisure, a page at a time.
+//! So the dead are counted and taken apart by plain loads when they are nobody's but ours: many times
+//! faster than an exchange for each entry, and at leisure, a page at a time. (`model/` checks all of this.)
 
 use super::entry::{ALWAYS_CLEAR, Entry, Word};
 use super::format::Format;
@@ -232,7 +232,7 @@ fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, children: &mut NodeLi
     // Sums without a comparison: two or more words at a time, whatever the vectors are good at.
     let present = |&word: &u64| (word & F::PRESENT) + ALWAYS_CLEAR >> ALWAYS_CLEAR.count_ones();
     let mut leaves = words.iter().map(present).sum::<u64>();
-    if F::ACCESSED == 0 {
+    if !F::HARDWARE_AD {
         leaves += words.iter().filter(|&&word| Word(word).is_tracked()).count() as u64;
     }
     if level > Level::K4 {

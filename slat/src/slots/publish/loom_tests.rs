@@ -46,24 +46,25 @@ fn looks_up(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
         let (active, sets, made_of) = &*shared;
         let change = active.begin(gfns, nowhere);
         if mistake == Mistake::EndsFirst {
+            let under = change.version();
             drop(change);
-            publish(sets, &made_of[1]);
+            publish(sets, under, &made_of[1]);
         } else {
-            publish(sets, &made_of[1]);
+            publish(sets, change.version(), &made_of[1]);
             drop(change);
         }
         fault.join().expect("the fault ends");
     }
 }
 
-fn publish(sets: &SlotSets, made_of: &UnsafeCell<u64>) {
+fn publish(sets: &SlotSets, under: crate::table::Version, made_of: &UnsafeCell<u64>) {
     made_of.with_mut(|value| {
         // SAFETY: nobody has found it yet, which loom checks.
         unsafe { *value = 1 }
     });
     let set = sets.writer.lock().map.set();
     // SAFETY: one writer, and cells enough.
-    unsafe { sets.publish(set, false) };
+    unsafe { sets.publish(set, under, false) };
 }
 
 #[test]

@@ -1,0 +1,330 @@
+//! One scenario, every format: what the engine does must not depend on how the bits lie. And leaves that are withdrawn
+//! from the hardware, in the format that needs them.
+
+use slat::notify::plan::{Edit, plan};
+use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat::table::memory::TableMemory;
+use slat::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Frame = address, pages of the level set, and a count of the questions.
+struct Counting {
+    level: Level,
+    readonly: AtomicBool,
+    asked: AtomicU64,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Counting {}
+
+impl Host for Counting {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        self.asked.fetch_add(1, Relaxed);
+        let writable = !self.readonly.load(Relaxed);
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: self.level, writable })
+    }
+
+    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+        Err(HostError::Fault)
+    }
+}
+
+const RAM: Hva = Hva(0x40_0000_0000);
+const SLOT: SlotId = SlotId(0);
+/// Four leaf tables.
+const PAGES: u64 = 4 * 512;
+
+struct Machine<F: Format> {
+    idle: Idle,
+    vm: Vm<F, Counting>,
+}
+
+impl<F: Format> Machine<F> {
+    fn new() -> Self {
+        Self::with(Level::K4, false)
+    }
+
+    /// On a host with pages of `level`.
+    fn with(level: Level, nx: bool) -> Self {
+        let mut idle = Idle::take().unwrap();
+        let host = Counting { level: level, readonly: AtomicBool::new(false), asked: AtomicU64::new(0) };
+        let vm = Vm::<F, _>::builder(host).nx_huge_pages(nx).build().unwrap();
+        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, RAM))).unwrap();
+        Self { idle, vm }
+    }
+
+    fn touch(&mut self, gfn: Gfn, access: Access) -> Done {
+        let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
+        vcpu.fault(&mut self.idle, Fault { gpa: gfn.gpa(), access }).unwrap()
+    }
+
+    fn prefault(&mut self, from: u64, to: u64) -> u64 {
+        let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
+        vcpu.prefault(&mut self.idle, frames(from, to)).unwrap()
+    }
+
+    fn leaf(&mut self, gfn: u64) -> Option<Leaf> {
+        self.vm.translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
+    }
+
+    fn leaves(&mut self) -> Vec<Mapping> {
+        let mut found = Vec::new();
+        self.vm.lockless(&mut self.idle).for_each(frames(0, PAGES), |mapping| found.push(mapping));
+        found
+    }
+
+    /// What `f` asks the host.
+    fn asks(&mut self, f: impl FnOnce(&mut Self)) -> u64 {
+        let before = self.vm.host().asked.load(Relaxed);
+        f(self);
+        self.vm.host().asked.load(Relaxed) - before
+    }
+
+    /// Reachable table pages, after checking that none is lost.
+    fn tables(&mut self) -> u64 {
+        self.vm.collect(&mut self.idle);
+        let pages = self.vm.table_pages(&mut self.idle);
+        assert_eq!((pages.waiting, pages.reachable + pages.free), (0, pages.allocated), "{}", F::NAME);
+        pages.reachable
+    }
+}
+
+fn frames(from: u64, to: u64) -> Span<Gfn> {
+    Span::new(Gfn(from), Gfn(to))
+}
+
+/// The first access to a page that was mapped ahead.
+fn first_use<F: Format>() -> Done {
+    if F::HARDWARE_AD { Done::Spurious } else { Done::Fixed }
+}
+
+fn scenario<F: Format>() {
+    faults_and_tracking::<F>();
+    invalidations::<F>();
+    large_pages::<F>();
+    the_end_of_all::<F>();
+}
+
+#[test]
+fn every_format_does_the_same() {
+    scenario::<Ept4>();
+    scenario::<Ept5>();
+    scenario::<Npt4>();
+    scenario::<Npt5>();
+    scenario::<Pae>();
+    scenario::<Ept4NoAd>();
+}
+
+fn faults_and_tracking<F: Format>() {
+    let mut machine = Machine::<F>::new();
+    let last = Gfn((1 << F::FRAME_BITS) - 1);
+    let top = Slot::new(SlotId(1), last, 1, RAM + (1 << 36));
+    machine.vm.slots().commit(&mut machine.idle, |tx| tx.create(top)).unwrap();
+    assert_eq!(machine.touch(Gfn(3), Access::Read), Done::Mapped(Level::K4), "{}", F::NAME);
+    assert_eq!(machine.touch(Gfn(3), Access::Write), Done::Spurious);
+    assert_eq!(machine.touch(last, Access::Fetch), Done::Mapped(Level::K4), "the last page there is");
+    assert_eq!(machine.touch(last + 1, Access::Read), Done::Mmio, "one past the format");
+    assert_eq!(machine.touch(Gfn(PAGES), Access::Read), Done::Mmio, "one past the slot");
+
+    assert_eq!(machine.prefault(16, 32), 16);
+    assert_eq!(machine.prefault(16, 32), 16, "what is there stays");
+    assert!((16..32).all(|gfn| !machine.leaf(gfn).unwrap().accessed));
+    let asked = machine.asks(|machine| assert_eq!(machine.touch(Gfn(20), Access::Read), first_use::<F>()));
+    assert_eq!(asked, 0);
+    assert_eq!(machine.touch(Gfn(20), Access::Write), Done::Spurious, "writable at once");
+
+    // Everything is tracked for writes; one page of each sort is written again.
+    let debt = machine.vm.write_protect(&mut machine.idle, frames(0, PAGES));
+    assert_eq!(debt.pages(), 17);
+    assert!(debt.settle());
+    for gfn in [3, 20, 25] {
+        assert!(!machine.leaf(gfn).unwrap().perms.allows(Access::Write));
+        let asked = machine.asks(|machine| assert_eq!(machine.touch(Gfn(gfn), Access::Write), Done::Fixed));
+        let leaf = machine.leaf(gfn).unwrap();
+        assert!(asked == 0 && leaf.dirty && leaf.accessed && leaf.perms.allows(Access::Write), "{gfn}");
+    }
+    assert_eq!(machine.vm.stats().leaves, [18, 0, 0]);
+    assert!(machine.tables() > 2 * (u64::from(F::LEVELS) - 1), "two ways down");
+}
+
+/// By each reason: present leaves and leaves mapped ahead alike do as the plan says, and owe a flush for it.
+fn invalidations<F: Format>() {
+    for why in Why::ALL {
+        let mut machine = Machine::<F>::new();
+        for gfn in 0..8 {
+            machine.touch(Gfn(gfn), Access::Write);
+        }
+        machine.prefault(8, 16);
+        let before = machine.leaves();
+        let edits: Vec<_> = before.iter().map(|found| plan(why, &found.leaf, found.level)).collect();
+        let mut change = machine.vm.invalidate(Span::sized(RAM, 16 * PAGE_SIZE), why);
+        let debt = change.apply(&mut machine.idle);
+        assert_eq!(debt.pages(), 16, "{} {why:?}", F::NAME);
+        assert!(debt.settle());
+        drop(change);
+        let expected: Vec<_> = before
+            .iter()
+            .zip(edits)
+            .filter_map(|(found, edit)| {
+                let mut leaf = found.leaf;
+                match edit {
+                    Edit::Zap => return None,
+                    Edit::Nothing => {}
+                    Edit::TrackWrite => leaf.perms = leaf.perms.without(Perms::WRITE),
+                    Edit::DropWrite => {
+                        leaf.perms = leaf.perms.without(Perms::WRITE);
+                        leaf.host_writable = false;
+                    }
+                }
+                // Without a bit of its own, a present leaf is dirty where it may be written.
+                leaf.dirty &= F::HARDWARE_AD || !leaf.accessed || leaf.perms.allows(Access::Write);
+                Some(Mapping { leaf, ..*found })
+            })
+            .collect();
+        assert_eq!(machine.leaves(), expected, "{} {why:?}", F::NAME);
+        assert_eq!(machine.vm.stats().leaves[0], expected.len() as u64);
+        // A load of what was left alone; of what was taken, a fault as any.
+        let done = machine.touch(Gfn(12), Access::Read);
+        assert_eq!(done, if expected.is_empty() { Done::Mapped(Level::K4) } else { first_use::<F>() });
+        machine.tables();
+    }
+}
+
+fn large_pages<F: Format>() {
+    let mut machine = Machine::<F>::with(Level::M2, false);
+    assert_eq!(machine.touch(Gfn(5), Access::Write), Done::Mapped(Level::M2), "{}", F::NAME);
+    assert_eq!(machine.prefault(512, 1024), 512);
+    assert_eq!(machine.vm.stats().leaves, [0, 2, 0]);
+    let tables = machine.tables();
+
+    assert_eq!(machine.vm.split(&mut machine.idle, frames(0, 1024), Level::K4), Ok(2));
+    assert_eq!((machine.vm.stats().leaves, machine.tables()), ([1024, 0, 0], tables + 2));
+    for (index, found) in machine.leaves().into_iter().enumerate() {
+        let used = index < 512;
+        assert_eq!(found.leaf.pfn, Pfn((RAM.0 >> PAGE_SHIFT) + index as u64));
+        assert_eq!((found.leaf.accessed, found.leaf.dirty, found.leaf.perms), (used, used, Perms::RWX));
+    }
+    assert_eq!(machine.touch(Gfn(700), Access::Fetch), first_use::<F>());
+    assert_eq!(machine.vm.recover(&mut machine.idle, frames(0, PAGES)), 2);
+    assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0, 2, 0], tables));
+    assert_eq!(machine.touch(Gfn(1000), Access::Write), Done::Spurious, "present as a whole");
+
+    // A large leaf that reaches out of what is taken away goes whole, used or not.
+    machine.prefault(1024, 1025);
+    let mut change = machine.vm.invalidate_gfns(frames(1023, 1025), Why::Protect);
+    change.apply(&mut machine.idle).settle();
+    drop(change);
+    assert_eq!(machine.vm.stats().leaves, [0, 1, 0]);
+}
+
+fn the_end_of_all<F: Format>() {
+    let mut machine = Machine::<F>::new();
+    let empty = machine.tables();
+    assert_eq!(empty, 1, "{}: a root", F::NAME);
+    machine.touch(Gfn(9), Access::Write);
+    machine.prefault(100, 1100);
+    let root = machine.vm.root();
+    machine.vm.zap_all(&mut machine.idle).unwrap();
+    assert_ne!(machine.vm.root(), root);
+    assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0; 3], empty));
+
+    assert_eq!(machine.touch(Gfn(9), Access::Write), Done::Mapped(Level::K4));
+    assert_eq!(machine.prefault(100, 1100), 1000);
+    machine.vm.slots().commit(&mut machine.idle, |tx| tx.delete(SLOT)).unwrap();
+    assert_eq!(machine.touch(Gfn(9), Access::Read), Done::Mmio);
+    // Leaf tables went with the slot; those above them are shared with whatever comes next.
+    assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0; 3], u64::from(F::LEVELS) - 1));
+}
+
+#[test]
+fn an_access_gives_a_tracked_leaf_back_without_the_host() {
+    for access in [Access::Read, Access::Fetch, Access::Write] {
+        let mut machine = Machine::<Ept4NoAd>::new();
+        machine.prefault(0, 4);
+        let before = machine.vm.stats();
+        let asked = machine.asks(|machine| assert_eq!(machine.touch(Gfn(2), access), Done::Fixed));
+        let after = machine.vm.stats();
+        assert_eq!(asked, 0);
+        assert_eq!(after.permission_faults, before.permission_faults + 1);
+        assert_eq!((after.retries, after.flushes, after.leaves), (0, before.flushes, before.leaves));
+        let leaf = machine.leaf(2).unwrap();
+        assert_eq!((leaf.accessed, leaf.dirty, leaf.perms), (true, true, Perms::RWX));
+        assert!(!machine.leaf(1).unwrap().accessed, "the neighbour is as it was");
+        assert_eq!(machine.touch(Gfn(2), access), Done::Spurious);
+    }
+}
+
+#[test]
+fn a_page_taken_away_while_tracked_does_not_come_back() {
+    let mut machine = Machine::<Ept4NoAd>::new();
+    machine.prefault(0, 4);
+    let mut change = machine.vm.invalidate(Span::sized(RAM + 2 * PAGE_SIZE, PAGE_SIZE), Why::Migrate);
+    let debt = change.apply(&mut machine.idle);
+    assert_eq!(debt.pages(), 1, "it was in TLBs before it was tracked");
+    debt.settle();
+    drop(change);
+    assert_eq!(machine.leaf(2), None);
+    let asked =
+        machine.asks(|machine| assert_eq!(machine.touch(Gfn(2), Access::Read), Done::Mapped(Level::K4)));
+    assert_eq!(asked, 1, "the host says where it is now");
+}
+
+#[test]
+fn a_store_to_a_tracked_page_that_the_host_had_read_only_asks_the_host() {
+    let mut machine = Machine::<Ept4NoAd>::new();
+    machine.vm.host().readonly.store(true, Relaxed);
+    machine.prefault(0, 4);
+    let load = machine.asks(|machine| assert_eq!(machine.touch(Gfn(1), Access::Read), Done::Fixed));
+    assert_eq!((load, machine.leaf(1).unwrap().perms), (0, Perms::RX));
+    machine.vm.host().readonly.store(false, Relaxed); // made writable in place
+    let store = machine.asks(|machine| assert_eq!(machine.touch(Gfn(2), Access::Write), Done::Fixed));
+    let leaf = machine.leaf(2).unwrap();
+    assert_eq!((store, leaf.perms, leaf.host_writable), (1, Perms::RWX, true));
+}
+
+#[test]
+fn stores_to_tracked_pages_are_logged_and_loads_are_not() {
+    let mut machine = Machine::<Ept4NoAd>::new();
+    machine.prefault(0, 8);
+    let log = |tx: &mut slots::Transaction<'_>| tx.set_log_dirty(SLOT, true);
+    machine.vm.slots().commit(&mut machine.idle, log).unwrap();
+    machine.prefault(8, 16);
+    for gfn in [2, 10] {
+        assert_eq!(machine.touch(Gfn(gfn), Access::Read), Done::Fixed);
+        assert!(!machine.leaf(gfn).unwrap().perms.allows(Access::Write), "{gfn}: a store must fault");
+        assert_eq!(machine.touch(Gfn(gfn + 1), Access::Write), Done::Fixed);
+    }
+    let mut dirty = Vec::new();
+    assert!(machine.vm.slots().dirty(&mut machine.idle, SLOT, |gfn| dirty.push(gfn.0)));
+    assert_eq!(dirty, [3, 11]);
+}
+
+#[test]
+fn a_fetch_from_a_tracked_large_page_that_does_not_execute_splits_it() {
+    let mut machine = Machine::<Ept4NoAd>::with(Level::M2, true);
+    machine.prefault(0, 512);
+    assert_eq!(machine.vm.stats().leaves, [0, 1, 0]);
+    assert_eq!(machine.touch(Gfn(7), Access::Fetch), Done::Fixed);
+    assert_eq!((machine.vm.stats().leaves, machine.leaf(7).unwrap().perms), ([512, 0, 0], Perms::RWX));
+    assert_eq!(machine.touch(Gfn(8), Access::Fetch), Done::Spurious);
+}
+
+/// Links without an Accessed bit say nothing about what is below them: leaf tables go, in the order of the clock.
+#[test]
+fn a_budget_takes_leaf_tables_where_links_have_no_accessed_bit() {
+    fn least<F: Format>() {
+        let mut machine = Machine::<F>::new();
+        for gfn in (0..PAGES).step_by(512) {
+            machine.touch(Gfn(gfn), Access::Write);
+        }
+        let tables = machine.tables();
+        let root = machine.vm.root();
+        machine.vm.set_table_budget(&mut machine.idle, (tables - 1) * PAGE_SIZE);
+        let stats = machine.vm.stats();
+        assert!(stats.leaves[0] < 4 && stats.tables_reclaimed > 0, "{}: {stats:?}", F::NAME);
+        assert_eq!(machine.vm.root(), root);
+        assert!(machine.tables() >= u64::from(F::LEVELS) - 1, "{}: those above stay", F::NAME);
+    }
+    least::<Pae>();
+    least::<Ept4NoAd>();
+}

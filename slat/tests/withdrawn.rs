@@ -1,0 +1,210 @@
+//! Leaves that were in use and are then withdrawn from the hardware, to learn of the next access: in every format, those
+//! with Accessed bits too, which do not need it and must bear it.
+
+use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat::table::memory::TableMemory;
+use slat::table::{Entry, Kind, Word};
+use slat::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+/// A host whose frame is the address plus `shift`: a question after it has moved would show.
+#[derive(Default)]
+struct Linear {
+    shift: AtomicU64,
+    large: AtomicBool,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Linear {}
+
+impl Host for Linear {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        let level = if self.large.load(SeqCst) { Level::M2 } else { Level::K4 };
+        Some(HostPage { pfn: Pfn((hva.0 >> PAGE_SHIFT) + self.shift.load(SeqCst)), level, writable: true })
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.lookup(hva, access).ok_or(HostError::Fault)
+    }
+}
+
+const SLOT: SlotId = SlotId(0);
+const HVA: Hva = Hva(0x40_0000_0000);
+const PAGES: u64 = 8 * 512;
+
+fn vm<F: Format>(idle: &mut Idle) -> Vm<F, Linear> {
+    let vm = Vm::builder(Linear::default()).build().unwrap();
+    vm.slots().commit(idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
+    vm
+}
+
+fn touch<F: Format>(vcpu: &mut Vcpu<'_, F, Linear>, idle: &mut Idle, gfn: u64, access: Access) -> Done {
+    vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
+}
+
+fn leaf<F: Format>(vm: &Vm<F, Linear>, idle: &mut Idle, gfn: u64) -> Option<Leaf> {
+    vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf)
+}
+
+fn hvas(from: u64, pages: u64) -> Span<Hva> {
+    Span::sized(HVA + from * PAGE_SIZE, pages * PAGE_SIZE)
+}
+
+/// Runs a scenario once for every format.
+macro_rules! in_every_format {
+    ($scenario:ident) => {
+        let mut idle = Idle::take().unwrap();
+        $scenario::<Ept4>(&mut idle);
+        $scenario::<Ept5>(&mut idle);
+        $scenario::<Npt4>(&mut idle);
+        $scenario::<Npt5>(&mut idle);
+        $scenario::<Pae>(&mut idle);
+        $scenario::<Ept4NoAd>(&mut idle);
+    };
+}
+
+/// The lowest entry for `gfn`, as the hardware finds it, and what it holds.
+fn entry<F: Format>(vm: &Vm<F, Linear>, gfn: u64) -> (&Entry, Word, Level) {
+    let (mut table, mut level) = (vm.root(), Level(F::LEVELS));
+    loop {
+        // SAFETY: a table page of this VM, which nobody takes apart meanwhile, and an index inside it.
+        let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
+        let word = entry.load();
+        let Kind::Table(below) = word.kind::<F>(level) else { return (entry, word, level) };
+        (table, level) = (below, level.down());
+    }
+}
+
+/// Withdraws the leaf of `gfn`, as aging does where the hardware has no Accessed bits.
+fn withdraw<F: Format>(vm: &Vm<F, Linear>, gfn: u64) {
+    let (entry, word, _) = entry(vm, gfn);
+    entry.cas(word, Word::tracked(&F::read_leaf(word))).unwrap();
+}
+
+fn is_withdrawn<F: Format>(vm: &Vm<F, Linear>, gfn: u64) -> bool {
+    let (_, word, level) = entry(vm, gfn);
+    word.kind::<F>(level) == Kind::Tracked
+}
+
+#[test]
+fn of_a_large_page_withdrawn_come_small_pages_withdrawn() {
+    fn large<F: Format>(idle: &mut Idle) {
+        let vm = vm::<F>(idle);
+        vm.host().large.store(true, SeqCst);
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        for gfn in [1024, 2048] {
+            assert_eq!(touch(&mut vcpu, idle, gfn + 9, Access::Write), Done::Mapped(Level::M2));
+            withdraw(&vm, gfn);
+        }
+        assert_eq!(touch(&mut vcpu, idle, 1024 + 77, Access::Read), Done::Fixed);
+        assert!(!is_withdrawn(&vm, 1024) && is_withdrawn(&vm, 2048));
+
+        assert_eq!(vm.split(idle, Span::new(Gfn(1024), Gfn(2560)), Level::K4), Ok(2));
+        assert_eq!([1024, 1535, 2048, 2559].map(|gfn| is_withdrawn(&vm, gfn)), [false, false, true, true]);
+        let frame = |gfn| Pfn((HVA.0 >> PAGE_SHIFT) + gfn);
+        assert_eq!([1535, 2559].map(|gfn| leaf(&vm, idle, gfn).unwrap().pfn), [1535, 2559].map(frame));
+        assert_eq!(vm.stats().leaves, [1024, 0, 0]);
+        assert_eq!(touch(&mut vcpu, idle, 2559, Access::Read), Done::Fixed, "each by itself");
+        assert!(is_withdrawn(&vm, 2558) && !is_withdrawn(&vm, 2559));
+    }
+    in_every_format!(large);
+}
+
+#[test]
+fn an_access_gives_a_withdrawn_leaf_back_and_nobody_is_asked() {
+    fn give_back<F: Format>(idle: &mut Idle) {
+        let vm = vm::<F>(idle);
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        for (gfn, access) in [(0, Access::Read), (1, Access::Write), (2, Access::Fetch)] {
+            touch(&mut vcpu, idle, gfn, Access::Write);
+            let before = leaf(&vm, idle, gfn).unwrap();
+            withdraw(&vm, gfn);
+            assert_eq!(
+                leaf(&vm, idle, gfn),
+                Some(Leaf { accessed: false, ..before }),
+                "still mapped, not young"
+            );
+            vm.host().shift.store(1000, SeqCst);
+            let stats = vm.stats();
+            assert_eq!(touch(&mut vcpu, idle, gfn, access), Done::Fixed, "{} {access:?}", F::NAME);
+            assert_eq!(leaf(&vm, idle, gfn), Some(before), "the same page, young again");
+            assert_eq!(touch(&mut vcpu, idle, gfn, access), Done::Spurious);
+            let now = vm.stats();
+            assert_eq!(now.permission_faults, stats.permission_faults + 1);
+            assert_eq!((now.flushes, now.leaves), (stats.flushes, stats.leaves), "no flush, nothing new");
+            vm.host().shift.store(0, SeqCst);
+        }
+    }
+    in_every_format!(give_back);
+}
+
+/// A TLB may hold what a leaf said before it was withdrawn: whoever takes from a withdrawn leaf owes what it would owe
+/// for a present one.
+#[test]
+fn what_is_taken_from_a_withdrawn_leaf_is_owed_and_does_not_come_back() {
+    fn take<F: Format>(idle: &mut Idle) {
+        let vm = vm::<F>(idle);
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        for gfn in 0..3 {
+            touch(&mut vcpu, idle, gfn, Access::Write);
+            withdraw(&vm, gfn);
+        }
+
+        let debt = vm.write_protect(idle, Span::sized(Gfn(0), 1));
+        assert_eq!(debt.pages(), 1);
+        debt.settle();
+        assert!(is_withdrawn(&vm, 0));
+        assert_eq!(touch(&mut vcpu, idle, 0, Access::Read), Done::Fixed);
+        assert!(
+            !leaf(&vm, idle, 0).unwrap().perms.allows(Access::Write),
+            "a load gives no more than was left"
+        );
+        assert_eq!(touch(&mut vcpu, idle, 0, Access::Write), Done::Fixed);
+        withdraw(&vm, 0);
+        vm.write_protect(idle, Span::sized(Gfn(0), 1)).settle();
+        assert_eq!(touch(&mut vcpu, idle, 0, Access::Write), Done::Fixed, "both at once");
+        assert!(leaf(&vm, idle, 0).unwrap().perms.allows(Access::Write));
+
+        let mut change = vm.invalidate(hvas(1, 1), Why::Protect);
+        let debt = change.apply(idle);
+        assert_eq!(debt.pages(), 1);
+        debt.settle();
+        drop(change);
+        assert!(is_withdrawn(&vm, 1) && !leaf(&vm, idle, 1).unwrap().host_writable);
+        assert_eq!(touch(&mut vcpu, idle, 1, Access::Fetch), Done::Fixed);
+        let left = leaf(&vm, idle, 1).unwrap();
+        assert_eq!((left.perms, left.host_writable), (Perms::RX, false));
+
+        let mut change = vm.invalidate(hvas(2, 1), Why::Clear);
+        let debt = change.apply(idle);
+        assert_eq!(debt.pages(), 1);
+        debt.settle();
+        vm.host().shift.store(9, SeqCst);
+        drop(change);
+        assert_eq!((leaf(&vm, idle, 2), vm.stats().leaves), (None, [2, 0, 0]));
+        assert_eq!(touch(&mut vcpu, idle, 2, Access::Read), Done::Mapped(Level::K4));
+        assert_eq!(leaf(&vm, idle, 2).unwrap().pfn, Pfn((HVA.0 >> PAGE_SHIFT) + 2 + 9));
+    }
+    in_every_format!(take);
+}
+
+#[test]
+fn a_store_to_a_withdrawn_leaf_is_logged_and_a_load_is_not() {
+    fn log<F: Format>(idle: &mut Idle) {
+        let vm = vm::<F>(idle);
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        for gfn in 0..4 {
+            touch(&mut vcpu, idle, gfn, Access::Write);
+            withdraw(&vm, gfn);
+        }
+        vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
+        assert_eq!(touch(&mut vcpu, idle, 1, Access::Read), Done::Fixed);
+        assert_eq!(touch(&mut vcpu, idle, 2, Access::Write), Done::Fixed);
+        let mut marked = Vec::new();
+        assert!(vm.slots().dirty(idle, SLOT, |gfn| marked.push(gfn.0)));
+        assert_eq!(marked, [2]);
+        let writable = |gfn| leaf(&vm, idle, gfn).unwrap().perms.allows(Access::Write);
+        assert_eq!([0, 1, 2, 3].map(writable), [false, false, true, false], "only what is marked");
+    }
+    in_every_format!(log);
+}
