@@ -358,3 +358,41 @@ fn a_vcpu_whose_guard_was_leaked_is_back_when_it_faults() {
     // Would wait for an answer from the guest.
     vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(7))).unwrap();
 }
+
+/// Beside an invalidation that stays open, faults elsewhere take the short way with what was found since; what is
+/// unhooked meanwhile is not found again.
+#[test]
+fn what_is_remembered_beside_an_open_invalidation_dies_with_the_next() {
+    let (mut idle, vm) = vm::<Npt4>(2048);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let page = |page: u64| Span::sized(HVA + page * PAGE_SIZE, PAGE_SIZE);
+    let mut map = |idle: &mut Idle, gfn| {
+        assert_eq!(vcpu.fault(idle, at(gfn, Access::Write)), Ok(Done::Mapped(Level::K4)), "{gfn}");
+        assert_eq!(
+            vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf.pfn),
+            Some(Pfn((HVA.0 >> 12) + gfn))
+        );
+    };
+    for gfn in [0, 512, 1024] {
+        map(&mut idle, gfn);
+    }
+    // One page of the first table is away for the whole test.
+    let mut open = vm.invalidate(page(0), Why::Clear);
+    open.apply(&mut idle).settle();
+    for gfn in [1, 513, 2, 514, 515, 3] {
+        map(&mut idle, gfn);
+    }
+    // The table that was used last is unhooked; then another one, in between.
+    for (last, why) in [(516, Why::Unmap), (4, Why::Remap)] {
+        map(&mut idle, last);
+        vm.invalidate_gfns(Span::sized(Gfn(512), 512), why).apply(&mut idle).settle();
+        vm.collect(&mut idle);
+        assert!(vm.translate(&mut idle, Gfn(513)).is_none());
+        for gfn in [513, last + 1, 514, 1024 + last, 515] {
+            map(&mut idle, gfn);
+        }
+    }
+    assert_eq!(vm.stats().retries, 0, "nobody was in the way");
+    drop(open);
+    map(&mut idle, 0);
+}

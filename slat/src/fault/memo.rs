@@ -8,12 +8,16 @@
 //!   tables found are still linked, the slot still published, and the newest hole that a fault may fill is
 //!   still the same. The load is made inside a section: whoever unhooks the table after it waits for that section.
 //!
+//! Where somebody is active, the same holds for a part: whoever unhooks a table covers all of its frames, so while W
+//! stands, and nobody covers a frame's 2 MiB, no table on the way to it is unhooked, and its slot changes for nobody. A
+//! vCPU beside a thread that invalidates back to back elsewhere looks again for each move of W, not for each fault.
+//!
 //! Faults come in neighbourhoods, so most of the walk is often skipped: all of it inside 2 MiB, the upper levels
 //! inside 1 GiB, like the paging-structure caches of hardware. Leaf tables that slots share serve too, frame by frame.
 
-use crate::addr::{Gfn, Hva, Level};
+use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Span};
 use crate::host::Host;
-use crate::notify::active::{Active, Stamp};
+use crate::notify::active::{Active, Stamp, Unconfirmed};
 use crate::slots::publish::SlotSets;
 use crate::slots::{Slot, SlotId};
 use crate::space::Space;
@@ -27,7 +31,7 @@ use crate::vm::Vm;
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Memo {
-    /// W when it was last looked at and nobody was active.
+    /// W when it was last looked at, and nobody was active, or nobody in the 2 MiB of `tag`.
     stamp: Stamp,
     /// The newest hole that may be filled under that stamp.
     newest: Word,
@@ -90,12 +94,15 @@ impl Memo {
         space: &Space<F>,
         gfn: Gfn,
     ) -> Option<Fillable<'s>> {
-        if self.stamp != vm.active.stamp() && !self.look_again(&vm.active, &space.memslots) {
+        let moved = self.stamp != vm.active.stamp();
+        if moved && !self.look_again(&vm.active, &space.memslots, gfn) {
             return None;
         }
         let tag = gfn.0 >> Level::M2.shift();
         let table = if tag == self.tag {
             self.table
+        } else if !moved && !self.stamp.is_quiet() && !self.look_again(&vm.active, &space.memslots, gfn) {
+            return None;
         } else if tag.wrapping_sub(self.whole.0) < self.whole.1 {
             // SAFETY: the caller's word.
             self.table = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
@@ -158,16 +165,51 @@ impl Memo {
         Some(self.shared)
     }
 
-    /// W has moved. The slot may still be the published one; the table may be gone.
+    /// W has moved, or somebody is active and the frame is of another table than the one that was looked at. The slot
+    /// may still be the published one; the tables may be gone.
     #[cold]
-    fn look_again(&mut self, active: &Active, memslots: &SlotSets) -> bool {
-        let stamp = active.stamp();
-        let holds = stamp.is_quiet() && self.generation == memslots.number() && active.stamp() == stamp;
-        if holds {
-            (self.stamp, self.newest) = (stamp, stamp.newest());
-            (self.tag, self.shared_tag, self.parent_tag) = (NO_TABLE, NO_TABLE, NO_TABLE);
+    fn look_again(&mut self, active: &Active, memslots: &SlotSets, gfn: Gfn) -> bool {
+        // Each round is lost to an invalidation that began or ended in it.
+        const ROUNDS: u32 = 4;
+        for _ in 0..ROUNDS {
+            let stamp = active.stamp();
+            if self.generation != memslots.number() {
+                return false;
+            }
+            let found = if stamp.is_quiet() {
+                active.confirm(stamp, Span::sized(gfn, 0), Span::sized(Hva(0), 0)).map(|()| stamp)
+            } else {
+                self.look_around(active, gfn, stamp)
+            };
+            match found {
+                Ok(remembered) => {
+                    (self.stamp, self.newest) = (remembered, stamp.newest());
+                    (self.tag, self.shared_tag, self.parent_tag) = (NO_TABLE, NO_TABLE, NO_TABLE);
+                    return true;
+                }
+                Err(Unconfirmed::Covered) => return false,
+                Err(Unconfirmed::Moved) => {}
+            }
         }
-        holds
+        false
+    }
+
+    /// Somebody is active. Where it is nowhere in the frame's 2 MiB, what is found there holds while W stands, in this
+    /// table only: whoever unhooks a table on the way to it covers all of it. Where it is there but not at the frame, the
+    /// table is linked too, and what is found holds once: [`Stamp::NEVER`].
+    fn look_around(&self, active: &Active, gfn: Gfn, stamp: Stamp) -> Result<Stamp, Unconfirmed> {
+        let frame = Span::sized(gfn, 1);
+        let table = Span::sized(gfn.base(Level::M2), Level::M2.pages()).clamp(&self.slot.gfns);
+        if !table.covers(&frame) {
+            return Err(Unconfirmed::Covered);
+        }
+        let confirm = |gfns: Span<Gfn>| {
+            active.confirm(stamp, gfns, Span::sized(self.slot.hva_of(gfns.start), gfns.len() * PAGE_SIZE))
+        };
+        match confirm(table) {
+            Err(Unconfirmed::Covered) => confirm(frame).map(|()| Stamp::NEVER),
+            found => found.map(|()| stamp),
+        }
     }
 
     /// The slot of `gfn`: the last one, else the hint beside the leaf table `at`, else the tree's.

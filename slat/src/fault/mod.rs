@@ -102,6 +102,8 @@ pub(crate) enum Outcome {
     Done(Done),
     /// Something moved: again.
     Retry,
+    /// An invalidation began or ended, somewhere, before anybody was asked: nothing is lost, look again.
+    Moved,
     /// An invalidation covers the frame: again when it has ended.
     Covered,
     /// The host has to be asked in a way that may sleep.
@@ -142,6 +144,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                     self.seat.tally.add(Count::Retry);
                     patience.wait();
                 }
+                Outcome::Moved => {}
                 // Rule 13. However often it looks, it waits once.
                 Outcome::Covered => {
                     if !core::mem::replace(&mut waiting, true) {
@@ -243,7 +246,7 @@ impl From<Unconfirmed> for Outcome {
     fn from(unconfirmed: Unconfirmed) -> Self {
         match unconfirmed {
             Unconfirmed::Covered => Self::Covered,
-            Unconfirmed::Moved => Self::Retry,
+            Unconfirmed::Moved => Self::Moved,
         }
     }
 }
@@ -312,9 +315,9 @@ fn install<'w, F: Format, H: Host>(
     stamp: Stamp,
 ) -> Result<Outcome, NoMemory> {
     let gfn = fault.gpa.gfn();
-    let level = match walk.vm.page_size(fault, slot, &page, stamp) {
-        Ok(level) => level,
-        Err(unconfirmed) => return Ok(unconfirmed.into()),
+    let Ok(level) = walk.vm.page_size(fault, slot, &page, stamp) else {
+        // What the host said may be old news: this one counts.
+        return Ok(Outcome::Retry);
     };
     if at.level > level {
         at = walk.link_down(cache, gfn, at, level)?;

@@ -60,6 +60,8 @@ pub(crate) struct Active {
     /// W, on a line of its own: read by every fault, written rarely.
     word: Padded<AtomicU64>,
     slots: Box<[Padded<Slot>]>,
+    /// How many of them were ever used: nobody need look at the others. Written as often as that grows.
+    used: Padded<AtomicU64>,
 }
 
 /// What a fault saw before it asked anybody: spent by its install.
@@ -114,7 +116,11 @@ pub(crate) struct Ticket<'a> {
 
 impl Active {
     pub(crate) fn new() -> Self {
-        Self { word: Padded::default(), slots: (0..SLOTS).map(|_| Padded::default()).collect() }
+        Self {
+            word: Padded::default(),
+            slots: (0..SLOTS).map(|_| Padded::default()).collect(),
+            used: Padded::default(),
+        }
     }
 
     /// Rule 2, first half: before the memslot is looked up and the host is asked.
@@ -138,7 +144,7 @@ impl Active {
 
     #[cold]
     fn covered(&self, gfns: Span<Gfn>, hvas: Span<Hva>, but: Option<&Slot>) -> bool {
-        self.slots.iter().filter(|slot| !but.is_some_and(|but| core::ptr::eq(&raw const slot.0, but))).any(
+        self.slots_used().filter(|slot| !but.is_some_and(|but| core::ptr::eq(&raw const slot.0, but))).any(
             |slot| {
                 // ORDER(active): Acquire pairs with the Release in `begin`: an active slot's ranges are whole. Ranges
                 // torn by the slot's next user do no harm: that one has moved W, and the fault will see it.
@@ -146,6 +152,12 @@ impl Active {
                     && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
             },
         )
+    }
+
+    /// Every slot that an invalidation counted by W can have. Relaxed is enough: `begin` counts the slot before it moves
+    /// W by a Release, and whoever asks has read W by an Acquire, or reads it again afterwards.
+    fn slots_used(&self) -> impl Iterator<Item = &Padded<Slot>> {
+        self.slots.iter().take(self.used.load(Relaxed) as usize)
     }
 
     /// Whether the invalidation that wrote holes of `version` has not flushed yet: then whoever relies on such a hole
@@ -166,7 +178,7 @@ impl Active {
         if self.word.0.load(Acquire) & COUNT <= u64::from(mine.is_some()) {
             return false;
         }
-        self.slots.iter().any(|slot| {
+        self.slots_used().any(|slot| {
             // ORDER(adopt): Acquire pairs with the Release in `flushed`: a debt seen as paid is paid.
             let state = slot.state.load(Acquire);
             let unpaid = state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED;
@@ -177,15 +189,17 @@ impl Active {
     /// Rule 1: publishes the ranges, then the number. Waits while all slots are in use.
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
-        let slot = loop {
+        let (before, slot) = loop {
             // ORDER(active): Acquire takes over from the last user's Release.
-            let free =
-                self.slots.iter().find(|slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire));
-            match free {
-                Some(slot) => break &slot.0,
+            let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
+            match self.slots.iter().enumerate().find(|(_, slot)| take(slot)) {
+                Some((before, slot)) => break (before as u64, &slot.0),
                 None => patience.wait(),
             }
         };
+        if self.used.load(Relaxed) <= before {
+            self.used.fetch_max(before + 1, Relaxed);
+        }
         set(&slot.gfns, gfns);
         set(&slot.hvas, hvas);
         let ticket = Ticket { active: self, slot, gfns: Cell::new(gfns), version: Cell::default() };
