@@ -146,3 +146,31 @@ fn without_table_memory_a_split_stops_where_it_is_and_the_vm_goes_on() {
     assert_eq!(vm.recover(&mut idle, frames(0, GIB)), 1, "gives its tables back");
     assert!(vm.split(&mut idle, frames(0, 512), Level::K4).is_ok());
 }
+
+/// A walk that rests looks at the leaf before once more: that is nobody's second leaf. Nor are the small ones that a
+/// large one is split into behind it.
+#[test]
+fn a_leaf_is_visited_once_however_often_the_walk_rests() {
+    let (mut idle, vm) = vm::<Npt4>(Level::M2, 64, false);
+    let more = Slot::new(SlotId(1), Gfn(2 * GIB), 40 * GIB, RAM + 2 * Level::G1.bytes());
+    vm.slots().commit(&mut idle, |tx| tx.create(more)).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    assert_eq!(vcpu.prefault(&mut idle, frames(0, 42 * GIB)), Ok(42 * GIB));
+    let mut starts = Vec::new();
+    vm.lockless(&mut idle).for_each(frames(0, u64::MAX), |mapping| starts.push(mapping.gfns.start.0));
+    assert!(starts.into_iter().eq((0..42 * GIB).step_by(512)));
+
+    // Another thread splits each while it is visited.
+    let mut visited = 0;
+    let (vm, first) = (&vm, frames(0, GIB));
+    vm.lockless(&mut idle).for_each(first, |mapping| {
+        visited += mapping.gfns.len();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut idle = Idle::take().unwrap();
+                vm.split(&mut idle, mapping.gfns, Level::K4).unwrap()
+            });
+        });
+    });
+    assert_eq!(visited, GIB, "each frame once");
+}

@@ -2,6 +2,7 @@
 
 mod house;
 mod record;
+mod soak;
 
 use std::error::Error;
 use std::path::Path;
@@ -14,15 +15,27 @@ type Outcome = Result<(), Box<dyn Error>>;
 struct Chore {
     name: &'static str,
     about: &'static str,
-    run: fn(&Path) -> Outcome,
+    run: Run,
 }
 
-const CHORES: [Chore; 2] = [
-    Chore { name: "house", about: "check the house rules; changes nothing", run: house::run },
+/// How a chore is done.
+enum Run {
+    Plain(fn(&Path) -> Outcome),
+    /// With what follows its name.
+    With(fn(&Path, &[String]) -> Outcome),
+}
+
+const CHORES: [Chore; 3] = [
+    Chore { name: "house", about: "check the house rules; changes nothing", run: Run::Plain(house::run) },
+    Chore {
+        name: "soak",
+        about: "everything at once against the direct MMU; --minutes N, 10 unless said otherwise",
+        run: Run::With(soak::run),
+    },
     Chore {
         name: "record-traces",
         about: "record the bundled traces anew; needs valgrind, gcc, sort, zstd and ten minutes",
-        run: record::run,
+        run: Run::Plain(record::run),
     },
 ];
 
@@ -30,21 +43,22 @@ fn main() -> ExitCode {
     let root =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the repository's root");
     let asked: Vec<String> = std::env::args().skip(1).collect();
-    let chore = match asked.as_slice() {
-        [] => None,
-        [name] => CHORES.iter().find(|chore| chore.name == name),
-        _ => return usage("one chore at a time"),
+    let chore = asked.first().map(|name| (name, CHORES.iter().find(|chore| chore.name == name)));
+    let done = |chore: &Chore| match (&chore.run, &asked[1..]) {
+        (Run::Plain(run), []) => run(root),
+        (Run::Plain(_), [extra, ..]) => Err(format!("it takes no {extra}").into()),
+        (Run::With(run), rest) => run(root, rest),
     };
-    match (chore, asked.first()) {
-        (Some(chore), _) => match (chore.run)(root) {
+    match chore {
+        Some((_, Some(chore))) => match done(chore) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("{}: {error}", chore.name);
                 ExitCode::FAILURE
             }
         },
-        (None, Some(name)) => usage(&format!("no chore is called {name}")),
-        (None, None) => {
+        Some((name, None)) => usage(&format!("no chore is called {name}")),
+        None => {
             println!("usage: cargo xtask CHORE\n");
             for Chore { name, about, .. } in CHORES {
                 println!("  {name:14} {about}");

@@ -138,13 +138,19 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
 }
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
-    /// Calls `visit` with every leaf that maps any of `gfns`, in order, each as it was when the walk came by. A
-    /// long walk rests in between: leaves may then be seen as they are after changes that others were seen before.
+    /// Calls `visit` with every leaf that maps any of `gfns`, in order, each as it was when the walk came by, and no
+    /// leaf for frames that all have been visited. A long walk rests in between: leaves may then be seen as they are
+    /// after changes that others were seen before, and a large one after some of the small ones that it replaced.
     pub fn for_each(&mut self, gfns: Span<Gfn>, mut visit: impl FnMut(Mapping)) {
         let mut steps = self.steps(gfns, Level::K4);
+        // A large leaf is looked at again after a rest, and a table that has taken its place is gone through.
+        let mut seen = Gfn(0);
         while let Some((_, step)) = steps.next() {
             let (word, level) = (step.at.word, step.at.level);
-            if let Kind::Leaf | Kind::Tracked = word.kind::<F>(level) {
+            if step.gfns.end > seen
+                && let Kind::Leaf | Kind::Tracked = word.kind::<F>(level)
+            {
+                seen = step.gfns.end;
                 visit(Mapping { gfns: step.gfns, level, leaf: F::decode(word) });
             }
         }

@@ -1,0 +1,96 @@
+//! What a vCPU caches: translations, small and large, and links to tables of every level (the paging-structure cache).
+//! All of it is believed until the engine says that it is to be forgotten.
+
+use slat::{Access, Gfn, Level, Perms, Pfn, Span, Translations};
+
+/// One translation, as the walker found it.
+#[derive(Clone, Copy, Debug)]
+pub struct Translation {
+    pub gfns: Span<Gfn>,
+    /// Of the first frame.
+    pub pfn: Pfn,
+    pub perms: Perms,
+    /// Dirty is set in the table: a store need not walk for it.
+    pub dirty: bool,
+}
+
+impl Translation {
+    pub fn serves(&self, gfn: Gfn, access: Access) -> bool {
+        let allowed = self.perms.allows(access) && (self.dirty || access != Access::Write);
+        allowed && self.gfns.contains(gfn)
+    }
+
+    pub fn frame(&self, gfn: Gfn) -> Pfn {
+        self.pfn + (gfn.0 - self.gfns.start.0)
+    }
+}
+
+const SMALL: usize = 1024;
+const LARGE: usize = 32;
+const LINKS: usize = 16;
+const LEVELS: usize = 5;
+
+/// The frames that a table serves, and where it is.
+type Link = (Span<Gfn>, Pfn);
+
+/// See the module's header.
+pub struct Caches {
+    small: Vec<Option<Translation>>,
+    large: Vec<Option<Translation>>,
+    /// By the level of the table.
+    links: [[Option<Link>; LINKS]; LEVELS],
+}
+
+impl Caches {
+    pub fn new() -> Self {
+        Self { small: vec![None; SMALL], large: vec![None; LARGE], links: [[None; LINKS]; LEVELS] }
+    }
+
+    pub fn find(&self, gfn: Gfn, access: Access) -> Option<Translation> {
+        let small = self.small[gfn.0 as usize % SMALL];
+        let large = self.large[(gfn.0 >> Level::M2.shift()) as usize % LARGE];
+        [small, large].into_iter().flatten().find(|found| found.serves(gfn, access))
+    }
+
+    pub fn insert(&mut self, found: Translation) {
+        let gfn = found.gfns.start.0 as usize;
+        if found.gfns.len() == 1 {
+            self.small[gfn % SMALL] = Some(found);
+        } else {
+            self.large[(gfn >> Level::M2.shift()) % LARGE] = Some(found);
+        }
+    }
+
+    /// The lowest table known for `gfn`.
+    pub fn link(&self, gfn: Gfn) -> Option<(Level, Pfn)> {
+        (1..LEVELS as u8).map(Level).find_map(|level| {
+            let (gfns, table) = self.links[usize::from(level.0)][line(gfn, level)]?;
+            gfns.contains(gfn).then_some((level, table))
+        })
+    }
+
+    /// `table`, of `level`, serves `gfn`.
+    pub fn insert_link(&mut self, gfn: Gfn, level: Level, table: Pfn) {
+        let gfns = Span::sized(gfn.base(level.up()), level.up().pages());
+        self.links[usize::from(level.0)][line(gfn, level)] = Some((gfns, table));
+    }
+}
+
+fn line(gfn: Gfn, level: Level) -> usize {
+    (gfn.0 >> level.up().shift()) as usize % LINKS
+}
+
+impl Translations for Caches {
+    fn flush_all(&mut self) {
+        *self = Self::new();
+    }
+
+    fn flush(&mut self, gfns: Span<Gfn>) {
+        for place in self.small.iter_mut().chain(&mut self.large) {
+            *place = place.filter(|found| !found.gfns.overlaps(&gfns));
+        }
+        for place in self.links.iter_mut().flatten() {
+            *place = place.filter(|(served, _)| !served.overlaps(&gfns));
+        }
+    }
+}

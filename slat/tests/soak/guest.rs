@@ -1,0 +1,136 @@
+//! The guest: a vCPU that loads, stores and fetches all over its memory, through caches that believe what they hold.
+
+use crate::caches::Caches;
+use crate::host::{PAGES, REGION};
+use crate::places::{ALIASES, frame_of};
+use crate::random::Random;
+use crate::walker::{Missing, walk};
+use crate::world::{World, Wrong, count};
+use slat::*;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Accesses in one stay in the guest, unless there is a fault.
+const STAY: u64 = 200;
+/// Frames used lately, to be used again.
+const RECENT: usize = 64;
+/// Pages pre-faulted at once, at most.
+const AHEAD: u64 = 600;
+
+/// What the guest's program touches next.
+struct Program {
+    random: Random,
+    recent: [Gfn; RECENT],
+}
+
+impl Program {
+    fn next<F: Format>(&mut self, world: &World<F>, space: SpaceId) -> (Gfn, Access) {
+        let random = &mut self.random;
+        let place = random.below(RECENT as u64) as usize;
+        if random.one_in(4) {
+            // Mostly few pages of each region; at times any.
+            let page = match random.below(8) {
+                0 => random.below(PAGES),
+                _ => random.below(PAGES / REGION) * REGION + random.below(24) * 7,
+            };
+            self.recent[place] = frame_of(&world.places, space, page);
+        }
+        let access = random.pick(&[Access::Read, Access::Read, Access::Write, Access::Write, Access::Fetch]);
+        (self.recent[place], access)
+    }
+}
+
+/// Runs vCPU `id` until everybody has done its share.
+pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
+    let mut share = world.watch.share(id.0 as usize);
+    let mut idle = Idle::take().unwrap();
+    let mut vcpu = world.vm.vcpu(id).unwrap();
+    let mut caches = Caches::new();
+    let random = Random(world.setting.seed ^ u64::from(id.0 + 1) << 32);
+    let mut program = Program { random, recent: [Gfn(0); RECENT] };
+    while share.next() {
+        match program.random.below(512) {
+            0..8 => {
+                let space = SpaceId(program.random.below(2) as u8);
+                assert!(vcpu.switch_to(space));
+            }
+            8..12 => {
+                share.about_to("pre-fault");
+                let (first, _) = program.next(world, vcpu.space());
+                let ahead = Span::sized(first, program.random.below(AHEAD));
+                // Where the first frame cannot be mapped the reason is one of those of a fault.
+                let _ = vcpu.prefault(&mut idle, ahead);
+                count(&world.counts.prefaults);
+            }
+            12 => {
+                // Its seat goes to itself, its table pages to the pool; what is cached is as good as ever.
+                drop(vcpu);
+                vcpu = world.vm.vcpu(id).unwrap();
+                caches.flush_all();
+            }
+            _ => {}
+        }
+        share.about_to("run in the guest");
+        let Some(fault) = stay(world, &mut vcpu, &mut idle, &mut caches, &mut program) else { continue };
+        share.about_to("fault");
+        let (space, gfn) = (vcpu.space(), fault.gpa.gfn());
+        let there = world.places.there(space, gfn);
+        match vcpu.fault(&mut idle, fault) {
+            Ok(Done::Mmio) => {
+                if there.is_some() && there == world.places.there(space, gfn) {
+                    world.wrong(Wrong::Mmio, || format!("{gfn:?} in {space:?}"));
+                }
+                std::thread::yield_now();
+            }
+            Ok(_) => {}
+            Err(FaultError::NoMemory) => {
+                count(&world.counts.no_memory);
+                std::thread::yield_now();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A stay in the guest; ends with a fault, or when it has been long enough.
+fn stay<F: Format>(
+    world: &World<F>,
+    vcpu: &mut Vcpu<'_, F, crate::host::Primary>,
+    idle: &mut Idle,
+    caches: &mut Caches,
+    program: &mut Program,
+) -> Option<Fault> {
+    let space = vcpu.space();
+    let host = world.vm.host();
+    let mut guest = vcpu.enter(idle, caches);
+    let mut uses = 0;
+    let fault = loop {
+        if guest.kicked() {
+            guest.answer(caches);
+        }
+        let (gfn, access) = program.next(world, space);
+        let found = match caches.find(gfn, access) {
+            Some(found) => found,
+            None => match walk::<F>(host, guest.root(), caches, (gfn, access)) {
+                Ok(found) => {
+                    caches.insert(found);
+                    found
+                }
+                Err(Missing::Fault) => break Some(Fault { gpa: gfn.gpa(), access }),
+                Err(Missing::Stray) => {
+                    world.wrong(Wrong::StrayLink, || format!("on the way to {gfn:?} in {space:?}"));
+                    break None;
+                }
+            },
+        };
+        world.judge(space, gfn, access, &found);
+        uses += 1;
+        if uses == STAY {
+            break None;
+        }
+    };
+    drop(guest);
+    world.counts.uses.fetch_add(uses, Relaxed);
+    // Frames of the other space mean something else: the caches forget them when the root changes.
+    debug_assert!(space == vcpu.space() && space <= ALIASES);
+    fault
+}

@@ -1,0 +1,266 @@
+//! The primary MMU: sixteen regions of 2 MiB, each one huge page or 512 small ones, present or not, writable or not.
+//!
+//! A frame number is used once: whoever shows an old one uses what was taken back. Of a region `huge` is looked at
+//! first; while it says something, the words of the small pages mean nothing. Changes to a region are made by one
+//! thread at a time; what is taken from guests is told first, and changed when the debt is settled. Two changes need
+//! not be told, since they take nothing: small pages that happen to lie as a huge one does become one, or a huge page
+//! becomes small ones, in place.
+
+use crate::arena::Arena;
+use slat::table::memory::TableMemory;
+use slat::*;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::{Mutex, MutexGuard};
+
+/// Pages in a region.
+pub const REGION: u64 = Level::M2.pages();
+pub const REGIONS: u64 = 16;
+pub const PAGES: u64 = REGIONS * REGION;
+/// The first region's address.
+pub const RAM: Hva = Hva(0x40_0000_0000);
+
+/// Frames of small pages, and of huge ones.
+const SMALL: u64 = 1 << 30;
+const HUGE: u64 = 1 << 36;
+
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 2;
+
+/// One entry: `frame << 2 | writable << 1 | present`; zero where nothing is.
+#[derive(Default)]
+struct Word(AtomicU64);
+
+impl Word {
+    fn get(&self) -> u64 {
+        self.0.load(Acquire)
+    }
+
+    fn set(&self, word: u64) {
+        self.0.store(word, Release);
+    }
+}
+
+struct Region {
+    /// Held by whoever changes it.
+    lock: Mutex<()>,
+    huge: Word,
+    small: Vec<Word>,
+}
+
+/// See the module's header.
+pub struct Primary {
+    regions: Vec<Region>,
+    arena: Arena,
+    small: AtomicU64,
+    huge: AtomicU64,
+    /// The mistake of one that changes first and tells afterwards.
+    rash: bool,
+}
+
+/// What becomes of a range of pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Its pages move to other frames.
+    Move,
+    /// They lose write permission.
+    Protect,
+    /// They go.
+    Drop,
+    /// Its regions, of which it has all, become a huge page each.
+    Collapse,
+}
+
+pub fn hva(page: u64) -> Hva {
+    RAM + (page << PAGE_SHIFT)
+}
+
+pub fn page_of(hva: Hva) -> u64 {
+    (hva.0 - RAM.0) >> PAGE_SHIFT
+}
+
+impl Primary {
+    pub fn new(rash: bool) -> Self {
+        let region = || Region {
+            lock: Mutex::new(()),
+            huge: Word::default(),
+            small: (0..REGION).map(|_| Word::default()).collect(),
+        };
+        Self {
+            regions: (0..REGIONS).map(|_| region()).collect(),
+            arena: Arena::new(),
+            small: AtomicU64::new(SMALL),
+            huge: AtomicU64::new(HUGE),
+            rash,
+        }
+    }
+
+    /// The table page of a frame, if it is one.
+    pub fn table(&self, frame: Pfn) -> Option<NonNull<u8>> {
+        self.arena.page(frame)
+    }
+
+    /// What its own table says at this moment.
+    pub fn now(&self, hva: Hva) -> Option<HostPage> {
+        let (region, index) = self.locate(page_of(hva));
+        let huge = region.huge.get();
+        if huge & PRESENT != 0 {
+            let pfn = Pfn((huge >> 2) + index as u64);
+            return Some(HostPage { pfn, level: Level::M2, writable: huge & WRITABLE != 0 });
+        }
+        let word = region.small[index].get();
+        (word & PRESENT != 0).then_some(HostPage {
+            pfn: Pfn(word >> 2),
+            level: Level::K4,
+            writable: word & WRITABLE != 0,
+        })
+    }
+
+    /// Changes `pages` as a primary MMU does: tell, wait, change, end.
+    pub fn change<F: Format>(
+        &self,
+        idle: &mut Idle,
+        vm: &Vm<F, Self>,
+        pages: Range<u64>,
+        (change, why): (Change, Why),
+    ) {
+        let _held = self.hold(&pages);
+        if self.rash {
+            self.edit(&pages, change);
+            std::thread::yield_now();
+        }
+        let mut invalidation = vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), why);
+        invalidation.apply(idle).settle();
+        if !self.rash {
+            self.edit(&pages, change);
+        }
+    }
+
+    /// The huge page of `region` becomes small ones, in place.
+    pub fn demote(&self, region: u64) {
+        let region = &self.regions[region as usize];
+        let _held = region.lock.lock().unwrap();
+        region.demote();
+    }
+
+    /// The pages of `region` become a huge one, if they lie so. Nobody loses anything.
+    pub fn promote(&self, region: u64) {
+        let region = &self.regions[region as usize];
+        let _held = region.lock.lock().unwrap();
+        let first = region.small[0].get();
+        let alike = |(index, word): (usize, &Word)| word.get() == first + ((index as u64) << 2);
+        let congruent = (first >> 2).is_multiple_of(REGION);
+        if region.huge.get() == 0
+            && first & PRESENT != 0
+            && congruent
+            && region.small.iter().enumerate().all(alike)
+        {
+            region.huge.set(first);
+        }
+    }
+
+    fn locate(&self, page: u64) -> (&Region, usize) {
+        (&self.regions[(page / REGION) as usize], (page % REGION) as usize)
+    }
+
+    /// Every region of `pages`, in order.
+    fn hold(&self, pages: &Range<u64>) -> Vec<MutexGuard<'_, ()>> {
+        let regions = &self.regions[(pages.start / REGION) as usize..pages.end.div_ceil(REGION) as usize];
+        regions.iter().map(|region| region.lock.lock().unwrap()).collect()
+    }
+
+    fn edit(&self, pages: &Range<u64>, change: Change) {
+        for first in (0..PAGES).step_by(REGION as usize) {
+            let (region, _) = self.locate(first);
+            let here = pages.start.max(first)..pages.end.min(first + REGION);
+            if here.is_empty() {
+                continue;
+            }
+            let whole = here.end - here.start == REGION;
+            let huge = region.huge.get();
+            if whole && (huge != 0 || change == Change::Collapse) {
+                // Hidden until `huge` says nothing.
+                region.small.iter().for_each(|word| word.set(0));
+                region.huge.set(match change {
+                    Change::Move | Change::Collapse => {
+                        self.huge.fetch_add(REGION, Relaxed) << 2 | PRESENT | WRITABLE
+                    }
+                    Change::Protect => huge & !WRITABLE,
+                    Change::Drop => 0,
+                });
+                continue;
+            }
+            // Small pages first: `huge` hides them until all are right.
+            let mut words = region.as_small();
+            for page in here {
+                let word = &mut words[(page - first) as usize];
+                *word = match change {
+                    _ if *word & PRESENT == 0 => 0,
+                    Change::Move | Change::Collapse => self.fresh() | *word & WRITABLE,
+                    Change::Protect => *word & !WRITABLE,
+                    Change::Drop => 0,
+                };
+            }
+            region.small.iter().zip(words).for_each(|(place, word)| place.set(word));
+            region.huge.set(0);
+        }
+    }
+
+    fn fresh(&self) -> u64 {
+        self.small.fetch_add(1, Relaxed) << 2 | PRESENT
+    }
+}
+
+impl Region {
+    /// Its pages as small ones, whatever they are.
+    fn as_small(&self) -> Vec<u64> {
+        let huge = self.huge.get();
+        let words = self.small.iter().zip(0..);
+        words.map(|(word, index)| if huge == 0 { word.get() } else { huge + (index << 2) }).collect()
+    }
+
+    fn demote(&self) {
+        let words = self.as_small();
+        self.small.iter().zip(words).for_each(|(place, word)| place.set(word));
+        self.huge.set(0);
+    }
+}
+
+impl Host for Primary {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        self.now(hva)
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        let (region, index) = self.locate(page_of(hva));
+        let _held = region.lock.lock().unwrap();
+        let wanted = if access == Access::Write { WRITABLE } else { 0 };
+        let (huge, small) = (region.huge.get(), &region.small[index]);
+        match small.get() {
+            _ if huge != 0 => region.huge.set(huge | wanted),
+            0 => small.set(self.fresh() | wanted),
+            word => small.set(word | wanted),
+        }
+        self.now(hva).ok_or(HostError::Fault)
+    }
+}
+
+// SAFETY: the arena lends each chunk once, and its two names are arithmetic.
+unsafe impl TableMemory for Primary {
+    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+        self.arena.lend()
+    }
+
+    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+        self.arena.take_back(chunk);
+    }
+
+    fn pfn(&self, page: NonNull<u8>) -> Pfn {
+        self.arena.frame(page)
+    }
+
+    fn at(&self, frame: Pfn) -> NonNull<u8> {
+        self.arena.page(frame).expect("the engine follows links only")
+    }
+}

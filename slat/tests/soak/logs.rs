@@ -1,0 +1,54 @@
+//! What has been written while a dirty log was on: whoever stores notes the number of the log that it finds on. A log that
+//! is on must have marked every page noted under its number.
+
+use crate::places::{SIZE, SLOTS};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+struct Log {
+    /// The number of the log that is on; zero: none.
+    on: AtomicU64,
+    /// By page: the last log that a store was noted under.
+    written: Vec<AtomicU64>,
+}
+
+/// The logs of every slot.
+pub struct Logs {
+    slots: Vec<Log>,
+    /// The last number.
+    number: AtomicU64,
+}
+
+impl Logs {
+    pub fn new() -> Self {
+        let written = || (0..SIZE).map(|_| AtomicU64::new(0)).collect();
+        let log = |_| Log { on: AtomicU64::new(0), written: written() };
+        Self { slots: (0..SLOTS).map(log).collect(), number: AtomicU64::new(0) }
+    }
+
+    /// The slot logs from now on: its transaction is over. Returns the log's number.
+    pub fn begin(&self, slot: u64) -> u64 {
+        let number = self.number.fetch_add(1, SeqCst) + 1;
+        self.slots[slot as usize].on.store(number, SeqCst);
+        number
+    }
+
+    /// It may not from now on: its transaction is about to begin.
+    pub fn end(&self, slot: u64) {
+        self.slots[slot as usize].on.store(0, SeqCst);
+    }
+
+    /// A store to `page` of `slot`, by a vCPU that does not answer before it is noted.
+    pub fn store(&self, (slot, page): (u64, u64)) {
+        let log = &self.slots[slot as usize];
+        let number = log.on.load(SeqCst);
+        if number != 0 {
+            log.written[page as usize].store(number, SeqCst);
+        }
+    }
+
+    /// The pages of `slot` noted under `number`.
+    pub fn noted(&self, slot: u64, number: u64) -> Vec<u64> {
+        let pages = self.slots[slot as usize].written.iter().zip(0..);
+        pages.filter(|(written, _)| written.load(SeqCst) == number).map(|(_, page)| page).collect()
+    }
+}

@@ -1,0 +1,140 @@
+//! Everything at once: four vCPUs run on what their caches believe, while four meddlers do to the host, the tables, the
+//! memslots and the budget whatever can be done to them, in every order that the machine comes up with.
+//!
+//! ```text
+//!   guest ──▶ caches ──▶ walker ──▶ the tables          host ◀── meddlers: pages move, go, lose W, become huge
+//!     │         hold on until they                        ▲      zap all, split, recover, write-protect
+//!     │         are told to forget                        │      slots: create, delete, move, log
+//!     └──────── each use is judged ───────────────────────┘      budget, collect, look at all
+//! ```
+//! | file | idea |
+//! |---|---|
+//! | [`host`], [`arena`] | the primary MMU: no frame is used twice; memory for tables, where strays are seen |
+//! | [`guest`], [`walker`], [`caches`] | a vCPU as the hardware is |
+//! | [`meddlers`], [`memslots`] | what is done to it |
+//! | [`world`], [`places`], [`logs`] | what is known for certain, and the judgement |
+//! | [`ending`] | when all have gone, everything is accounted for |
+//! | [`watch`], [`tally`] | who has done how much; who hangs |
+//!
+//! Without more ado it is a fixed amount of work. `SLAT_SOAK_SECONDS` makes it last: `cargo xtask soak`.
+
+mod arena;
+mod caches;
+mod ending;
+mod guest;
+mod host;
+mod logs;
+mod meddlers;
+mod memslots;
+mod places;
+mod random;
+mod tally;
+mod walker;
+mod watch;
+mod world;
+
+use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
+use slat::*;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use tally::Tally;
+use watch::Amount;
+use world::{Mistake, Setting, World};
+
+const VCPUS: usize = 4;
+const MEDDLERS: usize = 4;
+
+/// Steps of each thread in each world, where no time is given.
+const STEPS: u64 = 150;
+/// Steps after which a mistake is not found.
+const MANY_STEPS: u64 = 100_000;
+/// One world, at most, where time is given; where that is little, each sort has its part.
+const WORLD: Duration = Duration::from_secs(10);
+
+/// Runs a world until each thread has done `amount`.
+fn run<F: Format>(setting: Setting, amount: Amount, before: &Tally) -> Tally {
+    let mut idle = Idle::take().unwrap();
+    let world = World::<F>::new(setting, amount, &mut idle);
+    let name = format!("{} {:?}{}", F::NAME, setting.lock, if setting.nx_huge_pages { " nx" } else { "" });
+    let report = || {
+        let mut sum = *before;
+        sum += world.tally();
+        println!("{name}: {sum}");
+    };
+    std::thread::scope(|scope| {
+        let world = &world;
+        let vcpus = (0..VCPUS).map(|id| scope.spawn(move || guest::run(world, VcpuId(id as u32))));
+        let mut threads: Vec<_> = vcpus.collect();
+        threads.extend((0..MEDDLERS).map(|index| scope.spawn(move || meddlers::run(world, index))));
+        let watchdog =
+            scope.spawn(|| world.watch.guard(report, || format!("{name}: {:#?}", world.vm.stats())));
+        let results: Vec<_> = threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        world.watch.over();
+        watchdog.thread().unpark();
+        if let Some(panicked) = results.into_iter().find_map(Result::err) {
+            std::panic::resume_unwind(panicked);
+        }
+    });
+    if setting.mistake == Mistake::None {
+        assert_eq!(world.counts.wrong.load(Relaxed), 0, "{name}: said above");
+        ending::check(&world, &mut idle);
+    }
+    world.tally()
+}
+
+/// A format, and how its VM is built.
+type Sort = (fn(Setting, Amount, &Tally) -> Tally, MmuLock, bool);
+
+const SORTS: [Sort; 6] = [
+    (run::<Npt4>, MmuLock::None, false),
+    (run::<Ept4>, MmuLock::None, true),
+    (run::<Npt5>, MmuLock::None, true),
+    (run::<Ept5>, MmuLock::None, false),
+    (run::<Npt4>, MmuLock::ReadWrite, true),
+    (run::<Ept4>, MmuLock::Exclusive, false),
+];
+
+/// Every sort of world, one after the other, for so long; each once where no time is given.
+fn soak(time: Option<Duration>) -> Tally {
+    let end = time.map(|time| (Instant::now() + time, (time / SORTS.len() as u32).min(WORLD)));
+    let mut sum = Tally::default();
+    for (seed, &(run, lock, nx_huge_pages)) in (1..).zip(SORTS.iter().cycle()) {
+        let amount = match end {
+            None if seed > SORTS.len() as u64 => break,
+            None => Amount::Steps(STEPS),
+            Some((end, _)) if Instant::now() >= end => break,
+            Some((end, each)) => Amount::Until(end.min(Instant::now() + each)),
+        };
+        sum += run(Setting { lock, nx_huge_pages, mistake: Mistake::None, seed }, amount, &sum);
+    }
+    sum
+}
+
+#[test]
+fn everything_at_once() {
+    let time = std::env::var("SLAT_SOAK_SECONDS").ok().map(|seconds| {
+        Duration::from_secs_f64(seconds.parse().expect("SLAT_SOAK_SECONDS is a number of seconds"))
+    });
+    let sum = soak(time);
+    println!("in all: {sum}");
+    assert_eq!(sum.stale, 0);
+    for (times, what) in sum.sure() {
+        assert!(times > 0, "no {what}: the test has missed something");
+    }
+}
+
+/// Runs a world with a mistake in it, until the vCPUs find it.
+fn stale_uses(mistake: Mistake) -> u64 {
+    let setting = Setting { lock: MmuLock::None, nx_huge_pages: false, mistake, seed: 7 };
+    run::<Npt4>(setting, Amount::Steps(MANY_STEPS), &Tally::default()).stale
+}
+
+#[test]
+fn negative_control_without_flushes_stale_translations_are_used() {
+    assert!(stale_uses(Mistake::NoFlush) > 0);
+}
+
+#[test]
+fn negative_control_a_host_that_changes_first_and_tells_later_is_found_out() {
+    assert!(stale_uses(Mistake::RashHost) > 0);
+}

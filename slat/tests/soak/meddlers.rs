@@ -1,0 +1,148 @@
+//! The meddlers: each does everything that can be done to a VM, one thing after the other, and its own sort of things
+//! twice as often.
+
+use crate::VCPUS;
+use crate::host::{Change, PAGES, REGION, REGIONS};
+use crate::memslots;
+use crate::places::{frame_of, frames_of};
+use crate::random::Random;
+use crate::watch::Share;
+use crate::world::{World, count};
+use slat::*;
+
+/// Budgets for tables, in pages for each level: from never enough to hardly ever too little.
+const BUDGETS: [u64; 4] = [5, 9, 14, 20];
+/// Steps that the vCPUs make, together, before a meddler's next one; at most.
+const PACE: u64 = 400;
+
+/// Runs meddler number `index` until everybody has done its share.
+pub fn run<F: Format>(world: &World<F>, index: usize) {
+    let share = world.watch.share(VCPUS + index);
+    let idle = Idle::take().unwrap();
+    let random = Random(world.setting.seed ^ !(index as u64));
+    let mut meddler = Meddler { world, share, idle, random };
+    while meddler.share.next() {
+        meddler.let_guests_run();
+        let sort = if meddler.random.one_in(5) { index as u64 } else { meddler.random.below(4) };
+        match sort {
+            0 => meddler.change_the_host(),
+            1 => meddler.reshape(),
+            2 => memslots::change(&mut meddler),
+            _ => meddler.manage_memory(),
+        }
+    }
+}
+
+/// One of them.
+pub struct Meddler<'w, F: Format> {
+    pub world: &'w World<F>,
+    pub share: Share<'w>,
+    pub idle: Idle,
+    pub random: Random,
+}
+
+impl<F: Format> Meddler<'_, F> {
+    /// Guests use what they have been given before it is taken away again; at times they have to hurry.
+    fn let_guests_run(&mut self) {
+        self.share.about_to("let the guests run");
+        let watch = &self.world.watch;
+        let steps = || (0..VCPUS).map(|vcpu| watch.steps(vcpu)).sum::<u64>();
+        let until = steps() + if self.random.one_in(3) { 0 } else { self.random.below(PACE) };
+        while steps() < until && watch.goes_on() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn change_the_host(&mut self) {
+        let (random, host) = (&mut self.random, self.world.vm.host());
+        let region = random.below(REGIONS);
+        let page = random.below(PAGES);
+        let some = |random: &mut Random, most| page..(page + 1 + random.below(most)).min(PAGES);
+        let whole = region * REGION..(region + 1 + random.below(2)).min(REGIONS) * REGION;
+        let (pages, change, why) = match random.below(16) {
+            0..4 => (page..page + 1, Change::Move, Why::Migrate),
+            4 => (whole, Change::Move, Why::Remap),
+            5..7 => (some(random, 64), Change::Protect, Why::Protect),
+            7 => (whole, Change::Protect, Why::Protect),
+            8..10 => (some(random, 1200), Change::Drop, Why::Clear),
+            10 => (whole, Change::Drop, Why::Unmap),
+            11..14 => (whole, Change::Collapse, Why::Migrate),
+            14 => {
+                self.share.about_to("make a huge page small, and huge again, in place");
+                host.demote(region);
+                std::thread::yield_now();
+                return host.promote(region);
+            }
+            _ => return host.demote(region),
+        };
+        self.share.about_to("change the host");
+        host.change(&mut self.idle, &self.world.vm, pages, (change, why));
+        count(&self.world.counts.host_changes);
+    }
+
+    fn reshape(&mut self) {
+        let (vm, random) = (&self.world.vm, &mut self.random);
+        let page = random.below(PAGES);
+        let first = frame_of(&self.world.places, SpaceId(0), page);
+        let gfns = Span::sized(first, 1 + random.below(4 * REGION));
+        let tables = gfns.widen(REGION);
+        match random.below(16) {
+            0 => {
+                self.share.about_to("zap all");
+                if vm.zap_all(&mut self.idle).is_ok() {
+                    count(&self.world.counts.zaps);
+                }
+            }
+            1..6 => {
+                self.share.about_to("split");
+                // Where the budget says no, what has been split stays.
+                let _ = vm.split(&mut self.idle, gfns, Level::K4);
+                if self.random.one_in(2) {
+                    self.let_guests_run();
+                    self.share.about_to("recover what was split");
+                    vm.recover(&mut self.idle, tables);
+                }
+            }
+            6..12 => {
+                self.share.about_to("recover");
+                vm.recover(&mut self.idle, tables);
+            }
+            12 => {
+                self.share.about_to("zap frames");
+                let why = self.random.pick(&[Why::Clear, Why::Unmap]);
+                vm.invalidate_gfns(gfns, why).apply(&mut self.idle).settle();
+            }
+            _ => {
+                self.share.about_to("write-protect");
+                vm.write_protect(&mut self.idle, gfns).settle();
+            }
+        }
+    }
+
+    fn manage_memory(&mut self) {
+        let (vm, random) = (&self.world.vm, &mut self.random);
+        match random.below(8) {
+            0..4 => {
+                self.share.about_to("set the budget");
+                let pages = random.pick(&BUDGETS) * u64::from(F::LEVELS);
+                vm.set_table_budget(&mut self.idle, pages * PAGE_SIZE);
+            }
+            4 => {
+                self.share.about_to("lift the budget");
+                vm.set_table_budget(&mut self.idle, u64::MAX);
+            }
+            5 => {
+                self.share.about_to("collect");
+                vm.collect(&mut self.idle);
+            }
+            _ => {
+                self.share.about_to("look at all leaves");
+                let mut end = Gfn(0);
+                vm.lockless(&mut self.idle).for_each(frames_of(SpaceId(0)), |mapping| {
+                    assert!(mapping.gfns.end > end, "in order, nothing twice: {mapping:?} after {end:?}");
+                    end = mapping.gfns.end;
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! A VM in the middle of everything: the engine, the host under it, and what the test knows for certain.
+//!
+//! The judgement is made between two answers of a vCPU: a translation that it uses there must be what the host says *now*,
+//! through a memslot that is there now or was when a transaction that has not returned began.
+
+use crate::caches::Translation;
+use crate::host::{Primary, page_of};
+use crate::logs::Logs;
+use crate::places::{ALIASES, Places, alias, part_of};
+use crate::tally::Tally;
+use crate::watch::{Amount, Watch};
+use crate::{MEDDLERS, VCPUS};
+use slat::*;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A mistake made on purpose: the test must find it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    None,
+    /// Shootdowns pretend.
+    NoFlush,
+    /// The host changes its page, and tells afterwards.
+    RashHost,
+}
+
+/// How a VM is built, and its guests and meddlers choose.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub lock: MmuLock,
+    pub nx_huge_pages: bool,
+    pub mistake: Mistake,
+    pub seed: u64,
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wrong {
+    /// A translation was used that the host, or a memslot, had taken back.
+    StaleUse,
+    /// A link in a table led to no table.
+    StrayLink,
+    /// A frame with a memslot was taken for MMIO.
+    Mmio,
+    /// A store to a page that a dirty log did not mark.
+    Unmarked,
+    /// A large page executes where none may.
+    Executes,
+}
+
+/// See the module's header.
+pub struct World<F: Format> {
+    pub vm: Vm<F, Primary>,
+    pub setting: Setting,
+    pub watch: Watch,
+    pub places: Places,
+    pub logs: Logs,
+    pub counts: Counts,
+}
+
+/// What the VM does not count by itself.
+#[derive(Default)]
+pub struct Counts {
+    pub uses: AtomicU64,
+    pub stale: AtomicU64,
+    pub wrong: AtomicU64,
+    pub host_changes: AtomicU64,
+    pub zaps: AtomicU64,
+    pub slot_changes: AtomicU64,
+    pub log_checks: AtomicU64,
+    pub prefaults: AtomicU64,
+    pub no_memory: AtomicU64,
+}
+
+/// Adds one.
+pub fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+impl<F: Format> World<F> {
+    pub fn new(setting: Setting, amount: Amount, idle: &mut Idle) -> Self {
+        let host = Primary::new(setting.mistake == Mistake::RashHost);
+        let builder = Vm::<F, _>::builder(host)
+            .vcpus(VCPUS as u32)
+            .address_spaces(2)
+            .mmu_lock(setting.lock)
+            .nx_huge_pages(setting.nx_huge_pages);
+        let builder = if setting.mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
+        let vm = builder.build().expect("the arena is large");
+        vm.slots_in(ALIASES).unwrap().commit(idle, |tx| tx.create(alias())).unwrap();
+        Self {
+            vm,
+            setting,
+            watch: Watch::new(amount, VCPUS + MEDDLERS),
+            places: Places::new(),
+            logs: Logs::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// A vCPU in `space` uses `found` for `gfn`, and has not answered since it looked it up.
+    pub fn judge(&self, space: SpaceId, gfn: Gfn, access: Access, found: &Translation) {
+        let host = self.vm.host();
+        let frame = found.frame(gfn);
+        let true_now = self.places.behind(space, gfn).find(|&hva| {
+            host.now(hva).is_some_and(|page| page.pfn == frame && (access != Access::Write || page.writable))
+        });
+        match true_now {
+            Some(hva) if access == Access::Write && space != ALIASES => self.logs.store(part_of(hva)),
+            Some(_) => {}
+            None => self.wrong(Wrong::StaleUse, || {
+                let behind = self.places.behind(space, gfn);
+                let now: Vec<_> = behind.map(|hva| (page_of(hva), host.now(hva))).collect();
+                format!("{access:?} of {gfn:?} in {space:?} by {found:?}; now {now:?}")
+            }),
+        }
+        if self.setting.nx_huge_pages && found.gfns.len() > 1 && found.perms.allows(Access::Fetch) {
+            self.wrong(Wrong::Executes, || format!("{found:?}"));
+        }
+    }
+
+    /// Something is wrong. The first of its kind says what; then all go.
+    pub fn wrong(&self, wrong: Wrong, what: impl FnOnce() -> String) {
+        count(&self.counts.wrong);
+        if matches!(wrong, Wrong::StaleUse | Wrong::StrayLink) {
+            count(&self.counts.stale);
+        }
+        if self.setting.mistake == Mistake::None && !self.watch.is_stopped() {
+            eprintln!("{} {:?}: {wrong:?}: {}", F::NAME, self.setting, what());
+        }
+        self.watch.stop();
+    }
+
+    pub fn tally(&self) -> Tally {
+        let (stats, counts) = (self.vm.stats(), &self.counts);
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        Tally {
+            uses: get(&counts.uses),
+            faults: stats.mapped_faults + stats.permission_faults + stats.spurious_faults + stats.mmio_faults,
+            retries: stats.retries,
+            prefaults: get(&counts.prefaults),
+            host_changes: get(&counts.host_changes),
+            zaps: get(&counts.zaps),
+            splits: stats.splits[0],
+            recovered: stats.recovered[0],
+            reclaimed: stats.tables_reclaimed,
+            slot_changes: get(&counts.slot_changes),
+            log_checks: get(&counts.log_checks),
+            no_memory: get(&counts.no_memory),
+            stale: get(&counts.stale),
+        }
+    }
+}
