@@ -138,5 +138,13 @@ fn checks(entrant: Entrant, laps: &[Sample]) -> Vec<Check> {
         let [good, of] = [0, 1].map(|which| taken.iter().map(|pair| pair[which]).sum());
         checks.push(check("each page was taken that was there", good, of));
     }
+    if lock == MmuLock::None && matches!(beside, Beside::Mapped | Beside::Holes) {
+        let (again, faults) = (sum(|lap| lap.retries), sum(|lap| lap.mapped[1]));
+        checks.push(Check {
+            name: "slat: invalidations elsewhere make no fault start again, or not one in a thousand".into(),
+            ok: again * 1000 <= faults,
+            detail: format!("{again} of {faults}, beside {}", beside.name()),
+        });
+    }
     checks
 }
