@@ -291,10 +291,6 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         let mut invalidation = self.invalidate(hvas, why);
         invalidation.apply(idle).settle();
         change(idle);
-        drop(invalidation);
-        if why.frees_tables() {
-            self.collect(idle);
-        }
     }
 }
 

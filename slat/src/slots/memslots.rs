@@ -151,7 +151,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         writer.map.done(effects);
         drop(writer);
         if takes {
-            vm.grace.take_all_apart::<F, H>(&vm.host, &vm.pool);
+            // A few: the tables of a large slot, or of somebody else, are not this thread's to wait for.
+            vm.grace.take_some_apart::<F, H>(&vm.host, &vm.pool);
         }
         Ok(result)
     }

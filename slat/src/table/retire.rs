@@ -145,14 +145,14 @@ impl Grace {
     /// Waits for a grace period, and takes a few pages apart. The caller holds `Idle`.
     pub(crate) fn collect_some<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) {
         self.wait(reads);
-        self.take_apart::<F, M>(memory, pool, Self::BATCH);
+        self.take_some_apart::<F, M>(memory, pool);
     }
 
     /// Waits for a grace period and gives everything that was queued before it back to the pool. The caller holds
     /// `Idle`.
     pub(crate) fn collect<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) {
         self.wait(reads);
-        self.take_all_apart::<F, M>(memory, pool);
+        while self.take_apart::<F, M>(memory, pool, Self::BATCH) {}
     }
 
     /// One page for the pool, if any can be had without a wait, or with one.
@@ -191,9 +191,9 @@ impl Grace {
         self.dead.lock().append(&mut flushed.0);
     }
 
-    /// Takes apart all that is dead by now.
-    pub(crate) fn take_all_apart<F: Format, M: TableMemory>(&self, memory: &M, pool: &Pool) {
-        while self.take_apart::<F, M>(memory, pool, Self::BATCH) {}
+    /// Takes a few pages apart of what is dead by now.
+    pub(crate) fn take_some_apart<F: Format, M: TableMemory>(&self, memory: &M, pool: &Pool) {
+        self.take_apart::<F, M>(memory, pool, Self::BATCH);
     }
 
     /// Takes up to `pages` pages apart; whether there was one.
