@@ -1,7 +1,7 @@
 //! The guest: a vCPU that loads, stores and fetches all over its memory, through caches that believe what they hold.
 
 use crate::caches::Caches;
-use crate::host::{PAGES, REGION};
+use crate::host::some_page;
 use crate::places::{ALIASES, frame_of};
 use crate::random::Random;
 use crate::walker::{Missing, walk};
@@ -10,7 +10,9 @@ use slat::*;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Accesses in one stay in the guest, unless there is a fault.
-const STAY: u64 = 200;
+const STAY: u64 = 1000;
+/// Accesses before it looks for a kick: what it holds is stale for long, if somebody forgets to wait.
+const LAZY: u64 = 8;
 /// Frames used lately, to be used again.
 const RECENT: usize = 64;
 /// Pages pre-faulted at once, at most.
@@ -20,19 +22,16 @@ const AHEAD: u64 = 600;
 struct Program {
     random: Random,
     recent: [Gfn; RECENT],
+    /// One access in so many goes to a new frame.
+    restless: u64,
 }
 
 impl Program {
     fn next<F: Format>(&mut self, world: &World<F>, space: SpaceId) -> (Gfn, Access) {
         let random = &mut self.random;
         let place = random.below(RECENT as u64) as usize;
-        if random.one_in(4) {
-            // Mostly few pages of each region; at times any.
-            let page = match random.below(8) {
-                0 => random.below(PAGES),
-                _ => random.below(PAGES / REGION) * REGION + random.below(24) * 7,
-            };
-            self.recent[place] = frame_of(&world.places, space, page);
+        if random.one_in(self.restless) {
+            self.recent[place] = frame_of(&world.places, space, some_page(random));
         }
         let access = random.pick(&[Access::Read, Access::Read, Access::Write, Access::Write, Access::Fetch]);
         (self.recent[place], access)
@@ -46,7 +45,7 @@ pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
     let mut vcpu = world.vm.vcpu(id).unwrap();
     let mut caches = Caches::new();
     let random = Random(world.setting.seed ^ u64::from(id.0 + 1) << 32);
-    let mut program = Program { random, recent: [Gfn(0); RECENT] };
+    let mut program = Program { random, recent: [Gfn(0); RECENT], restless: 4 };
     while share.next() {
         match program.random.below(512) {
             0..8 => {
@@ -70,6 +69,7 @@ pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
             _ => {}
         }
         share.about_to("run in the guest");
+        program.restless = program.random.pick(&[4, 4, 64, u64::MAX]);
         let Some(fault) = stay(world, &mut vcpu, &mut idle, &mut caches, &mut program) else { continue };
         share.about_to("fault");
         let (space, gfn) = (vcpu.space(), fault.gpa.gfn());
@@ -104,7 +104,7 @@ fn stay<F: Format>(
     let mut guest = vcpu.enter(idle, caches);
     let mut uses = 0;
     let fault = loop {
-        if guest.kicked() {
+        if uses % LAZY == 0 && guest.kicked() {
             guest.answer(caches);
         }
         let (gfn, access) = program.next(world, space);

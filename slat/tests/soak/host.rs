@@ -7,6 +7,7 @@
 //! becomes small ones, in place.
 
 use crate::arena::Arena;
+use crate::random::Random;
 use slat::table::memory::TableMemory;
 use slat::*;
 use std::ops::Range;
@@ -80,6 +81,14 @@ pub fn page_of(hva: Hva) -> u64 {
     (hva.0 - RAM.0) >> PAGE_SHIFT
 }
 
+/// Mostly one of a few pages in each region, so that guests and meddlers meet; at times any.
+pub fn some_page(random: &mut Random) -> u64 {
+    match random.below(8) {
+        0 => random.below(PAGES),
+        _ => random.below(REGIONS) * REGION + random.below(24) * 7,
+    }
+}
+
 impl Primary {
     pub fn new(rash: bool) -> Self {
         let region = || Region {
@@ -133,6 +142,8 @@ impl Primary {
         let mut invalidation = vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), why);
         invalidation.apply(idle).settle();
         if !self.rash {
+            // Time for what the open invalidation must keep off.
+            std::thread::yield_now();
             self.edit(&pages, change);
         }
     }

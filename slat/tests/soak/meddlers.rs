@@ -2,7 +2,7 @@
 //! twice as often.
 
 use crate::VCPUS;
-use crate::host::{Change, PAGES, REGION, REGIONS};
+use crate::host::{Change, PAGES, REGION, REGIONS, some_page};
 use crate::memslots;
 use crate::places::{frame_of, frames_of};
 use crate::random::Random;
@@ -56,7 +56,7 @@ impl<F: Format> Meddler<'_, F> {
     fn change_the_host(&mut self) {
         let (random, host) = (&mut self.random, self.world.vm.host());
         let region = random.below(REGIONS);
-        let page = random.below(PAGES);
+        let page = some_page(random);
         let some = |random: &mut Random, most| page..(page + 1 + random.below(most)).min(PAGES);
         let whole = region * REGION..(region + 1 + random.below(2)).min(REGIONS) * REGION;
         let (pages, change, why) = match random.below(16) {
