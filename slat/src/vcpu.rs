@@ -14,7 +14,6 @@ use crate::table::radix::RootWord;
 use crate::tlb::shootdown::{Tlb, Translations, VcpuTlb};
 use crate::vm::Vm;
 use core::marker::PhantomData;
-use core::mem;
 
 /// One vCPU of a VM, in the hands of the thread that runs it. See [`Vm::vcpu`]; dropping it gives the number
 /// back.
@@ -28,22 +27,10 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) seat: Borrowed<'vm>,
     pub(crate) cache: Cache,
     pub(crate) memo: Memo,
-    pub(crate) entry: Entry,
     /// Faults are made ahead of the guest.
     pub(crate) prefetching: bool,
     /// The root that its caches come from.
     loaded: Pfn,
-}
-
-/// How the vCPU enters a section.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Entry {
-    /// By one store: no lock is to be taken, and barriers are asymmetric.
-    Light,
-    /// By a lock or a fence.
-    Heavy,
-    /// Not at all: it is in the guest, its seat at rest. Seen only where the guard was leaked.
-    Away,
 }
 
 impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
@@ -52,28 +39,21 @@ impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
     }
 }
 
-impl Entry {
-    fn of<F: Format, H: Host>(vm: &Vm<F, H>) -> Self {
-        let light = vm.lock.policy() == MmuLock::None && vm.reads.barrier.is_asymmetric();
-        if light { Self::Light } else { Self::Heavy }
+impl<F: Format, H: Host> Vm<F, H> {
+    /// Whether its vCPUs enter sections by one store: no lock is to be taken, and barriers are asymmetric.
+    pub(crate) fn enters_lightly(&self) -> bool {
+        self.lock.policy() == MmuLock::None && self.reads.barrier.is_asymmetric()
     }
 }
 
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
-        let (space, entry) = (&vm.spaces[0], Entry::of(vm));
+        let space = &vm.spaces[0];
         let loaded = space.radix.root_word().pfn();
-        Self {
-            vm,
-            space,
-            id,
-            seat,
-            cache: Cache::default(),
-            memo: Memo::new(),
-            entry,
-            prefetching: false,
-            loaded,
+        if vm.enters_lightly() {
+            seat.lighten();
         }
+        Self { vm, space, id, seat, cache: Cache::default(), memo: Memo::new(), prefetching: false, loaded }
     }
 
     /// Its number.
@@ -105,8 +85,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     #[cold]
     pub(crate) fn come_back(&mut self) {
         Tlb::leave(self.vm.tlb.vcpu(self.id));
-        self.seat.wake();
-        self.entry = Entry::of(self.vm);
+        self.seat.wake(self.vm.enters_lightly());
     }
 
     /// Enters the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. What was
@@ -117,10 +96,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let (vcpu, seat) = (tlb.vcpu(self.id), self.seat.seat());
         seat.rest();
         tlb.enter(vcpu, cache);
-        let before = mem::replace(&mut self.entry, Entry::Away);
         let root = Root { space: self.space.radix.root_word(), loaded: &mut self.loaded };
-        let mut guest =
-            InGuest { tlb, vcpu, seat, root, entry: (&mut self.entry, before), _idle: PhantomData };
+        let light = self.vm.enters_lightly();
+        let mut guest = InGuest { tlb, vcpu, seat, root, light, _idle: PhantomData };
         guest.root.reload(cache);
         guest
     }
@@ -128,7 +106,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 
 impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
     fn drop(&mut self) {
-        if self.entry == Entry::Away {
+        if self.seat.is_resting() {
             self.come_back();
         }
         self.vm.pool.give_back(self.cache.drain());
@@ -142,8 +120,8 @@ pub struct InGuest<'a> {
     vcpu: &'a VcpuTlb,
     seat: &'a Seat,
     root: Root<'a>,
-    /// Where to put back how sections are entered.
-    entry: (&'a mut Entry, Entry),
+    /// How sections are entered when it is back.
+    light: bool,
     _idle: PhantomData<&'a mut Idle>,
 }
 
@@ -191,7 +169,6 @@ impl InGuest<'_> {
 impl Drop for InGuest<'_> {
     fn drop(&mut self) {
         Tlb::leave(self.vcpu);
-        self.seat.wake();
-        *self.entry.0 = self.entry.1;
+        self.seat.wake(self.light);
     }
 }

@@ -31,8 +31,10 @@ use crate::vm::Vm;
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Memo {
-    /// W when it was last looked at, and nobody was active, or nobody in the 2 MiB of `tag`.
+    /// W when it was last looked at, and nobody was active, or nobody in the 2 MiB of `around`.
     stamp: Stamp,
+    /// The number of the frame for which it was looked at, over 512.
+    around: u64,
     /// The newest hole that may be filled under that stamp.
     newest: Word,
     /// A leaf table all of whose frames belong to the slot, and the number of its first frame over 512. No frame has
@@ -62,12 +64,22 @@ pub(super) struct Fillable<'s> {
     pub(super) hva: Hva,
 }
 
+/// What another look was good for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Holds {
+    /// What is found from now on is to be remembered.
+    WhileWStands,
+    /// The frame may be looked for, and then all is to be [forgotten](Memo::forget).
+    Once,
+}
+
 impl Memo {
     /// Remembers nothing.
     pub(crate) fn new() -> Self {
         let nothing = Slot::new(SlotId(0), Gfn(0), 0, Hva(0));
         Self {
             stamp: Stamp::NEVER,
+            around: NO_TABLE,
             newest: Stamp::NEVER.newest(),
             table: Node::dangling(),
             tag: NO_TABLE,
@@ -82,6 +94,22 @@ impl Memo {
         }
     }
 
+    /// Whether what is remembered says nothing about `gfn`, for all that has happened since.
+    pub(super) fn is_stale(&self, active: &Active, gfn: Gfn) -> bool {
+        self.stamp != active.stamp() || !self.holds_for(gfn.0 >> Level::M2.shift())
+    }
+
+    /// Whether the stamp says anything about a leaf table: where somebody is active, only about one.
+    #[inline(always)]
+    fn holds_for(&self, tag: u64) -> bool {
+        self.stamp.is_quiet() || self.around == tag
+    }
+
+    /// The next fault looks again.
+    pub(super) fn forget(&mut self) {
+        self.stamp = Stamp::NEVER;
+    }
+
     /// The hole of `gfn`, if all that is remembered serves. `None` says nothing about the frame.
     ///
     /// # Safety
@@ -94,14 +122,13 @@ impl Memo {
         space: &Space<F>,
         gfn: Gfn,
     ) -> Option<Fillable<'s>> {
-        let moved = self.stamp != vm.active.stamp();
-        if moved && !self.look_again(&vm.active, &space.memslots, gfn) {
+        if self.stamp != vm.active.stamp() {
             return None;
         }
         let tag = gfn.0 >> Level::M2.shift();
         let table = if tag == self.tag {
             self.table
-        } else if !moved && !self.stamp.is_quiet() && !self.look_again(&vm.active, &space.memslots, gfn) {
+        } else if !self.holds_for(tag) {
             return None;
         } else if tag.wrapping_sub(self.whole.0) < self.whole.1 {
             // SAFETY: the caller's word.
@@ -165,39 +192,39 @@ impl Memo {
         Some(self.shared)
     }
 
-    /// W has moved, or somebody is active and the frame is of another table than the one that was looked at. The slot
-    /// may still be the published one; the tables may be gone.
-    #[cold]
-    fn look_again(&mut self, active: &Active, memslots: &SlotSets, gfn: Gfn) -> bool {
+    /// Where it is [stale](Self::is_stale). The slot may still be the published one; the tables may be gone.
+    pub(super) fn look_again(&mut self, active: &Active, memslots: &SlotSets, gfn: Gfn) -> Option<Holds> {
         // Each round is lost to an invalidation that began or ended in it.
         const ROUNDS: u32 = 4;
         for _ in 0..ROUNDS {
             let stamp = active.stamp();
             if self.generation != memslots.number() {
-                return false;
+                return None;
             }
             let found = if stamp.is_quiet() {
-                active.confirm(stamp, Span::sized(gfn, 0), Span::sized(Hva(0), 0)).map(|()| stamp)
+                let nothing = (Span::sized(gfn, 0), Span::sized(Hva(0), 0));
+                active.confirm(stamp, nothing.0, nothing.1).map(|()| Holds::WhileWStands)
             } else {
                 self.look_around(active, gfn, stamp)
             };
             match found {
-                Ok(remembered) => {
-                    (self.stamp, self.newest) = (remembered, stamp.newest());
+                Ok(holds) => {
+                    (self.stamp, self.newest) = (stamp, stamp.newest());
+                    self.around = gfn.0 >> Level::M2.shift();
                     (self.tag, self.shared_tag, self.parent_tag) = (NO_TABLE, NO_TABLE, NO_TABLE);
-                    return true;
+                    return Some(holds);
                 }
-                Err(Unconfirmed::Covered) => return false,
+                Err(Unconfirmed::Covered) => return None,
                 Err(Unconfirmed::Moved) => {}
             }
         }
-        false
+        None
     }
 
     /// Somebody is active. Where it is nowhere in the frame's 2 MiB, what is found there holds while W stands, in this
     /// table only: whoever unhooks a table on the way to it covers all of it. Where it is there but not at the frame, the
-    /// table is linked too, and what is found holds once: [`Stamp::NEVER`].
-    fn look_around(&self, active: &Active, gfn: Gfn, stamp: Stamp) -> Result<Stamp, Unconfirmed> {
+    /// table is linked too, and what is found holds for the frame.
+    fn look_around(&self, active: &Active, gfn: Gfn, stamp: Stamp) -> Result<Holds, Unconfirmed> {
         let frame = Span::sized(gfn, 1);
         let table = Span::sized(gfn.base(Level::M2), Level::M2.pages()).clamp(&self.slot.gfns);
         if !table.covers(&frame) {
@@ -207,8 +234,8 @@ impl Memo {
             active.confirm(stamp, gfns, Span::sized(self.slot.hva_of(gfns.start), gfns.len() * PAGE_SIZE))
         };
         match confirm(table) {
-            Err(Unconfirmed::Covered) => confirm(frame).map(|()| Stamp::NEVER),
-            found => found.map(|()| stamp),
+            Err(Unconfirmed::Covered) => confirm(frame).map(|()| Holds::Once),
+            found => found.map(|()| Holds::WhileWStands),
         }
     }
 

@@ -153,7 +153,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                     // In no section meanwhile: whoever waits for readers need not wait for this one.
                     self.seat.rest();
                     patience.wait();
-                    self.seat.wake();
+                    self.seat.wake(self.vm.enters_lightly());
                 }
             }
         }

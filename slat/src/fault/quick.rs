@@ -9,40 +9,66 @@
 //! a number above the stamp.
 
 use super::Fault;
+use super::memo::Holds;
 use crate::addr::Level;
 use crate::host::Host;
 use crate::sync::mode::Shared;
-use crate::sync::readside::ReadSide;
+use crate::sync::readside::{ReadSide, Section};
 use crate::table::format::{Access, Format, Leaf, Perms};
-use crate::vcpu::{Entry, Vcpu};
+use crate::vcpu::Vcpu;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// True: mapped a page of 4 KiB. False: nothing was done.
     #[inline(always)]
     pub(super) fn quick(&mut self, fault: Fault) -> bool {
-        if self.entry != Entry::Light {
+        if !self.seat.is_light() {
             return self.quick_otherwise(fault);
         }
         let section = ReadSide::enter_light(self.seat.seat());
-        let mapped = self.quick_inside(fault);
+        if self.quick_inside(fault) {
+            section.end_mapped();
+            return true;
+        }
+        self.quick_again(section, fault)
+    }
+
+    /// The same after another look around, where that was all there was to it.
+    #[cold]
+    #[inline(never)]
+    fn quick_again(&mut self, section: Section<'_>, fault: Fault) -> bool {
+        let mapped = self.quick_if_stale(fault);
         if mapped {
             section.end_mapped();
         }
         mapped
     }
 
-    /// The same behind the lock of a baseline policy, or with a fence where barriers are symmetric.
+    /// The same behind the lock of a baseline policy; or with a fence, where barriers are symmetric or somebody asks.
     #[cold]
     #[inline(never)]
     fn quick_otherwise(&mut self, fault: Fault) -> bool {
-        if self.entry == Entry::Away {
+        if self.seat.is_resting() {
             self.come_back();
         }
         let gate = self.vm.lock.enter::<Shared>(&self.vm.reads, self.seat.seat());
-        let mapped = self.quick_inside(fault);
+        let mapped = self.quick_inside(fault) || self.quick_if_stale(fault);
         drop(gate);
         if mapped {
             self.seat.mapped_under_lock();
+        }
+        mapped
+    }
+
+    #[inline(always)]
+    fn quick_if_stale(&mut self, fault: Fault) -> bool {
+        let (active, gfn) = (&self.vm.active, fault.gpa.gfn());
+        if !self.memo.is_stale(active, gfn) {
+            return false;
+        }
+        let Some(holds) = self.memo.look_again(active, &self.space.memslots, gfn) else { return false };
+        let mapped = self.quick_inside(fault);
+        if holds == Holds::Once {
+            self.memo.forget();
         }
         mapped
     }

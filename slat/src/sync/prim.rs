@@ -18,6 +18,11 @@ pub(crate) use loom::sync::atomic::{
     fence,
 };
 
+#[cfg(not(loom))]
+pub(crate) use core::hint::spin_loop;
+#[cfg(loom)]
+pub(crate) use loom::hint::spin_loop;
+
 /// loom has no compiler fence, and no membarrier to pair it with: the symmetric fence stands in for both.
 #[cfg(loom)]
 pub(crate) fn compiler_fence(order: Ordering) {
@@ -125,7 +130,7 @@ impl Patience {
                 return;
             }
             for _ in 0..1_u32 << self.0.min(6) {
-                core::hint::spin_loop();
+                spin_loop();
             }
         }
     }

@@ -18,27 +18,32 @@
 //! The heavy barrier interrupts every CPU that runs a thread of the process: microseconds. It is there for those who
 //! may be entering a section at that moment, by a store that nobody sees yet. Who is **at rest** is not: nobody
 //! holds the seat, or its vCPU is in the guest. Rest begins and ends with a fence, which an entry into the guest
-//! hardly notices. Where all seats are at rest, the grace period is over when the writer has looked.
+//! hardly notices. And whoever is awake is **asked** for a moment of rest: the next section on its seat begins with that
+//! fence. A vCPU that faults and faults answers at once, for two transfers of its seat's line. Where all are seen at
+//! rest, or have answered, the grace period is over; the barrier is for those who are awake and enter nothing.
 
 use super::barrier::Barrier;
 use super::prim::{
     Acquire, AtomicU8, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, compiler_fence, fence,
-    fence_after_rmw,
+    fence_after_rmw, spin_loop,
 };
 use super::tally::{Count, Tally};
 use alloc::boxed::Box;
-use core::hint::spin_loop;
 
 /// Nobody holds the seat.
 const FREE: u8 = 0;
-/// Its holder may enter a section at any moment.
+/// Its holder may enter a section at any moment. Without this bit it is at rest.
 const AWAKE: u8 = 1;
+/// With [`AWAKE`]: its holder enters by one store, since barriers are asymmetric and no lock is to be taken.
+const LIGHT: u8 = 2;
+/// With [`AWAKE`]: a writer asks for a moment of rest.
+const ASKED: u8 = 4;
 /// Its holder is in the guest, or waits for an invalidation to end, and will say so before it enters a section.
-const RESTING: u8 = 2;
+const RESTING: u8 = 8;
 
 /// Looks at seats that are awake before the heavy barrier is taken for cheaper: about as long as it takes where it is
 /// dear, on a virtual machine.
-const LOOKS: u32 = if cfg!(loom) { 1 } else { 256 };
+const LOOKS: u32 = if cfg!(loom) { 2 } else { 256 };
 
 const INSIDE: u64 = 1;
 const MAPPED: u64 = 1 << 1;
@@ -49,7 +54,7 @@ const OTHER: u64 = 1 << 49;
 pub(crate) struct Seat {
     /// See the module's header. Written by the seat's holder only.
     word: AtomicU64,
-    /// [`FREE`], [`AWAKE`] or [`RESTING`].
+    /// [`FREE`], [`RESTING`], or [`AWAKE`] with what goes with it.
     state: AtomicU8,
     /// What its holder has counted.
     pub(crate) tally: Tally,
@@ -129,6 +134,9 @@ impl ReadSide {
     pub(crate) fn enter_outermost<'s>(&self, seat: &'s Seat) -> Section<'s> {
         let now = seat.word.load(Relaxed);
         debug_assert!(now & INSIDE == 0, "one section at a time");
+        if seat.is_asked() {
+            seat.answer();
+        }
         // ORDER(grace): this store before every load of the section. `light` here pairs with `heavy` in
         // `synchronize`: either the writer sees this seat inside, or this section sees the unlinking.
         // ORDER(grace-end): Release: a writer that waits for the section before may see this word instead of its end.
@@ -137,7 +145,7 @@ impl ReadSide {
         Section { seat: Some(seat), before: now }
     }
 
-    /// The same where the caller also knows that the barrier is asymmetric: one store, and no look at anything.
+    /// The same where the caller has seen that this seat is [light](Seat::is_light): one store.
     #[inline(always)]
     pub(crate) fn enter_light(seat: &Seat) -> Section<'_> {
         let now = seat.word.load(Relaxed);
@@ -169,18 +177,27 @@ impl ReadSide {
     }
 
     /// Whether every seat was seen at rest, after what the caller unlinked. A vCPU that deals with a fault will be
-    /// back in the guest in a moment: worth a short wait.
+    /// back in the guest, or fault again, in a moment: worth a short wait.
     fn all_rest(&self) -> bool {
-        // ORDER(rest): the unlinking before the looks. Pairs with the fences in `claim`, `Seat::wake`: either the
-        // seat is seen awake here, or its next section sees the unlinking.
+        // ORDER(rest): the unlinking before the looks. Pairs with the fences in `claim`, `Seat::wake`, `Seat::answer`:
+        // either the seat is seen awake here, or its next section sees the unlinking.
         fence(SeqCst);
         let mut looks = 0;
         self.seats.iter().all(|seat| {
+            let mut asked = false;
             loop {
-                // ORDER(rest): Acquire pairs with the Release in `rest`, `Borrowed::drop`: the loads of earlier
-                // sections are over.
-                if seat.state.load(Acquire) != AWAKE {
+                // ORDER(rest): Acquire pairs with the Release in `rest`, `answer`, `Borrowed::drop`, which RMWs
+                // continue: the loads of earlier sections are over.
+                let state = seat.state.load(Acquire);
+                if state & AWAKE == 0 {
                     return true;
+                } else if state & ASKED != 0 {
+                    asked = true;
+                } else if asked {
+                    // It was at rest since it was seen to be asked, by whomever.
+                    return true;
+                } else {
+                    asked = seat.state.compare_exchange(state, state | ASKED, Relaxed, Relaxed).is_ok();
                 }
                 looks += 1;
                 if looks > LOOKS {
@@ -193,6 +210,30 @@ impl ReadSide {
 }
 
 impl Seat {
+    /// Whether the next section can be entered by one store: its holder says that barriers are asymmetric, and nobody asks
+    /// for a moment of rest.
+    #[inline(always)]
+    pub(crate) fn is_light(&self) -> bool {
+        self.state.load(Relaxed) == AWAKE | LIGHT
+    }
+
+    /// See [`is_light`](Self::is_light).
+    pub(crate) fn lighten(&self) {
+        self.state.fetch_or(LIGHT, Relaxed);
+    }
+
+    fn is_asked(&self) -> bool {
+        self.state.load(Relaxed) & ASKED != 0
+    }
+
+    /// A moment of rest: in no section, and a full fence.
+    #[cold]
+    fn answer(&self) {
+        // ORDER(rest): Release for the sections before; answered before every load of the next one. See `all_rest`.
+        self.state.fetch_and(!ASKED, Release);
+        fence_after_rmw();
+    }
+
     /// Its holder enters the guest, or waits: in no section until [`wake`](Self::wake). A full fence.
     pub(crate) fn rest(&self) {
         debug_assert!(self.word.load(Relaxed) & INSIDE == 0, "no section is open in the guest");
@@ -201,9 +242,14 @@ impl Seat {
         fence_after_rmw();
     }
 
-    /// Its holder is back. A full fence.
-    pub(crate) fn wake(&self) {
-        self.state.swap(AWAKE, Relaxed);
+    /// Whether it is at rest while it is held.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.state.load(Relaxed) == RESTING
+    }
+
+    /// Its holder is back, and as [light](Self::is_light) as it was. A full fence.
+    pub(crate) fn wake(&self, light: bool) {
+        self.state.swap(AWAKE | if light { LIGHT } else { 0 }, Relaxed);
         // ORDER(rest): awake before every load of the next section; pairs with the fence in `all_rest`.
         fence_after_rmw();
     }
@@ -279,147 +325,4 @@ impl Drop for Borrowed<'_> {
 mod loom_tests;
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::sync::prim::AtomicBool;
-    use alloc::vec::Vec;
-    use std::thread;
-
-    #[test]
-    fn nested_sections_are_one_section() {
-        let side = ReadSide::new(1, Barrier::symmetric());
-        let seat = side.claim(0).unwrap();
-        for _ in 0..2 {
-            assert!(side.claim(0).is_none(), "one holder, however often others try");
-        }
-        let outer = side.enter(&seat);
-        drop(side.enter(&seat));
-        assert_eq!(seat.word.load(Relaxed), INSIDE, "still inside after the inner one ended");
-        drop(outer);
-        assert_eq!(seat.word.load(Relaxed), OTHER);
-        side.enter(&seat).end_mapped();
-        assert_eq!((seat.word.load(Relaxed), side.total_mapped()), (OTHER + MAPPED, 1));
-    }
-
-    #[test]
-    fn a_borrowed_seat_has_one_holder() {
-        let side = ReadSide::new(3, Barrier::detect());
-        let holders: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..5_000 {
-                        let borrowed = side.borrow(1);
-                        let index =
-                            (1..3).find(|&index| core::ptr::eq(&raw const side.seats[index].0, borrowed.0));
-                        let holder = &holders[index.expect("never seat 0, which is a vCPU's")];
-                        assert_eq!(holder.fetch_add(1, Relaxed), 0, "two threads on one seat");
-                        drop(side.enter(&borrowed));
-                        holder.fetch_sub(1, Relaxed);
-                    }
-                });
-            }
-        });
-    }
-
-    /// A reader holds a cell across its unlinking; the writer poisons the cell, after a grace period or (the
-    /// negative control) at once. Returns how often the reader saw poison.
-    fn poisoned_reads(grace: bool) -> usize {
-        let side = ReadSide::new(1, Barrier::detect());
-        let cells = [AtomicU64::new(1), AtomicU64::new(1)];
-        let (current, inside, go_on) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
-        let wait_for = |flag: &AtomicBool| {
-            let mut patience = Patience::default();
-            while !flag.load(Acquire) {
-                patience.wait();
-            }
-        };
-        thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let seat = side.claim(0).unwrap();
-                let _section = side.enter(&seat);
-                let cell = &cells[current.load(Acquire) as usize];
-                inside.store(true, Release);
-                wait_for(&go_on);
-                (0..10_000).filter(|_| cell.load(Relaxed) == 0).count()
-            });
-            wait_for(&inside);
-            current.store(1, Release);
-            if grace {
-                go_on.store(true, Release);
-                side.synchronize();
-            }
-            cells[0].store(0, Relaxed);
-            go_on.store(true, Release);
-            reader.join().unwrap()
-        })
-    }
-
-    /// A reader goes to rest, comes back, waits a little for the writer to replace what it reads, and reads; the writer
-    /// poisons the old one, after a grace period or (the negative control) at once. Returns how often poison was seen.
-    fn poisoned_reads_beside_rest(grace: bool) -> usize {
-        const ROUNDS: usize = 1000;
-        let side = ReadSide::new(2, Barrier::detect());
-        let cells = [AtomicU64::new(1), AtomicU64::new(1)];
-        let (current, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-        thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let seat = side.claim(1).unwrap();
-                let mut poisoned = 0;
-                while !stop.load(Relaxed) {
-                    seat.rest();
-                    seat.wake();
-                    let _section = side.enter(&seat);
-                    let mine = current.load(Acquire);
-                    // Not for ever: the writer may be waiting for this very section.
-                    let mut patience = Patience::default();
-                    for _ in 0..40 {
-                        if current.load(Relaxed) != mine {
-                            break;
-                        }
-                        patience.wait();
-                    }
-                    let reads = (0..200).filter(|_| cells[mine as usize].load(Relaxed) == 0);
-                    poisoned += reads.count();
-                }
-                poisoned
-            });
-            for round in 0..ROUNDS {
-                let next = (round + 1) % 2;
-                cells[next].store(1, Relaxed);
-                current.store(next as u64, Release);
-                if grace {
-                    side.synchronize();
-                }
-                cells[1 - next].store(0, Relaxed);
-                if round % 16 == 0 {
-                    thread::yield_now();
-                }
-            }
-            stop.store(true, Relaxed);
-            reader.join().unwrap()
-        })
-    }
-
-    #[test]
-    fn who_comes_back_from_rest_sees_what_was_unlinked_meanwhile() {
-        assert_eq!(poisoned_reads_beside_rest(true), 0);
-    }
-
-    #[test]
-    fn negative_control_a_reader_beside_rest_sees_poison() {
-        assert!((0..1000).any(|_| poisoned_reads_beside_rest(false) > 0));
-    }
-
-    #[test]
-    fn a_grace_period_outlasts_every_reader() {
-        for _ in 0..50 {
-            assert_eq!(poisoned_reads(true), 0);
-        }
-    }
-
-    #[test]
-    fn negative_control_without_a_grace_period_readers_see_poison() {
-        assert!(poisoned_reads(false) > 0);
-    }
-}
+mod tests;

@@ -17,7 +17,7 @@
 //! So the dead are counted and taken apart by plain loads when they are nobody's but ours: many times
 //! faster than an exchange for each entry, and at leisure, a page at a time. (`model/` checks all of this.)
 
-use super::entry::{ALWAYS_CLEAR, Entry, Word};
+use super::entry::{Entry, Word};
 use super::format::Format;
 use super::memory::{Node, TableMemory};
 use super::pool::Pool;
@@ -229,9 +229,9 @@ impl Grace {
 fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, children: &mut NodeList) -> Option<(Level, u64)> {
     // SAFETY: the grace period is over: the page is ours alone, and what it links.
     let (words, level) = unsafe { (node.words(), Level(node.note().level.get())) };
-    // Sums without a comparison: two or more words at a time, whatever the vectors are good at.
-    let present = |&word: &u64| (word & F::PRESENT) + ALWAYS_CLEAR >> ALWAYS_CLEAR.count_ones();
-    let mut leaves = words.iter().map(present).sum::<u64>();
+    // Of the lower halves, four or more at a time: the bits that make a word present are there.
+    let present = |&word: &u64| u32::from(word as u32 & F::PRESENT as u32 != 0);
+    let mut leaves = u64::from(words.iter().map(present).sum::<u32>());
     if !F::HARDWARE_AD {
         leaves += words.iter().filter(|&&word| Word(word).is_tracked()).count() as u64;
     }

@@ -34,6 +34,7 @@ use crate::space::Space;
 use crate::sync::gate::Gate;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Mode};
+use crate::sync::prim::spin_loop;
 use crate::sync::readside::{Borrowed, Seat};
 use crate::tlb::FlushDebt;
 use crate::tlb::debt::Owed;
@@ -204,7 +205,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                     }
                     // Somebody is about to thaw it, maybe writable: what comes out must be looked at.
                     Kind::Frozen(_) => {
-                        core::hint::spin_loop();
+                        spin_loop();
                         word = at.entry.load();
                         continue;
                     }

@@ -82,7 +82,7 @@ fn at_rest(wake: Wake) -> impl Fn() + Send + Sync + 'static {
             shared.read();
             seat.rest();
             match wake {
-                Wake::Shipped => seat.wake(),
+                Wake::Shipped => seat.wake(true),
                 Wake::Store => seat.state.store(AWAKE, Relaxed),
             }
             seat.word.store(INSIDE, Relaxed);
@@ -106,6 +106,64 @@ fn who_is_seen_at_rest_will_see_what_was_replaced() {
 #[test]
 fn mistake_waking_by_a_plain_store() {
     assert!(finds(RACE, at_rest(Wake::Store)));
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Answer {
+    Shipped,
+    /// A store, without a fence.
+    Store,
+    /// A swap that lets the sections before it drift behind it.
+    Relaxed,
+}
+
+/// A vCPU enters sections as asymmetric barriers have it, and answers between them where it is asked.
+fn asked(answer: Answer) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
+        // Held for ever: giving it back would be a rest.
+        core::mem::forget(shared.0.claim(0));
+        let theirs = shared.clone();
+        let reader = loom::thread::spawn(move || {
+            let (side, shared) = &*theirs;
+            let seat = &side.seats[0].0;
+            for _ in 0..2 {
+                if seat.is_asked() {
+                    match answer {
+                        Answer::Shipped => seat.answer(),
+                        Answer::Store => seat.state.store(AWAKE, Release),
+                        Answer::Relaxed => drop(seat.state.fetch_and(!ASKED, Relaxed)),
+                    }
+                }
+                // As `enter_light`, whose fence for the compiler loom takes for more.
+                let now = seat.word.load(Relaxed);
+                seat.word.store(now + INSIDE, Release);
+                shared.read();
+                seat.word.store(now + OTHER, Release);
+            }
+        });
+        let (side, shared) = &*shared;
+        shared.current.store(1, Relaxed);
+        if side.all_rest() {
+            shared.reuse();
+        }
+        reader.join().expect("the reader ends");
+    }
+}
+
+#[test]
+fn who_has_answered_will_see_what_was_replaced() {
+    explore(asked(Answer::Shipped));
+}
+
+#[test]
+fn mistake_answering_by_a_plain_store() {
+    assert!(finds(RACE, asked(Answer::Store)));
+}
+
+#[test]
+fn mistake_answering_before_the_last_section_is_over() {
+    assert!(finds(RACE, asked(Answer::Relaxed)));
 }
 
 /// A seat goes from one holder to the next, with its plain word.
