@@ -131,7 +131,9 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             // are other pages now, under an old number. One grace period for slots and tables.
             let flushed = vm.grace.take_flushed();
             writer.wait(sets, &vm.reads);
-            vm.grace.bury(flushed);
+            if let Some(flushed) = flushed {
+                vm.grace.bury(flushed);
+            }
         }
         drop(change);
 

@@ -22,7 +22,7 @@ use super::format::Format;
 use super::memory::{Node, TableMemory};
 use super::pool::Pool;
 use crate::addr::{Level, Pfn};
-use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
+use crate::sync::prim::{AtomicU64, Mutex, Patience, Relaxed};
 use crate::sync::readside::ReadSide;
 
 /// Table pages in nobody's table, threaded through their own notes. Owning the list is owning the pages.
@@ -116,12 +116,21 @@ impl Unlinked {
     }
 }
 
+/// Nobody's but ours.
+#[derive(Debug, Default)]
+struct Dead {
+    /// Tops of subtrees, to be taken apart.
+    tops: NodeList,
+    /// Threads that have some in hand, to wait for their grace period or to take them apart: they, or their children, will be
+    /// among the tops.
+    busy: usize,
+}
+
 /// What waits for a grace period, and what has had one.
 #[derive(Debug)]
 pub(crate) struct Grace {
     flushed: Mutex<NodeList>,
-    /// Nobody's but ours: tops of subtrees, to be taken apart.
-    dead: Mutex<NodeList>,
+    dead: Mutex<Dead>,
     /// Leaves found in the dead, by level.
     leaves: [AtomicU64; 3],
 }
@@ -148,16 +157,25 @@ impl Grace {
         self.take_some_apart::<F, M>(memory, pool);
     }
 
-    /// Waits for a grace period and gives everything that was queued before it back to the pool. The caller holds
-    /// `Idle`.
+    /// Waits for a grace period and gives everything that was queued before it back to the pool, what others have in
+    /// hand included. The caller holds `Idle`.
     pub(crate) fn collect<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) {
         self.wait(reads);
-        while self.take_apart::<F, M>(memory, pool, Self::BATCH) {}
+        let mut patience = Patience::default();
+        loop {
+            while self.take_apart::<F, M>(memory, pool, Self::BATCH) {}
+            let dead = self.dead.lock();
+            if dead.busy == 0 && dead.tops.len() == 0 {
+                return;
+            }
+            drop(dead);
+            patience.wait();
+        }
     }
 
     /// One page for the pool, if any can be had without a wait, or with one.
     pub(crate) fn reuse<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) -> bool {
-        if self.dead.lock().len() == 0 {
+        if self.dead.lock().tops.len() == 0 {
             self.wait(reads);
         }
         self.take_apart::<F, M>(memory, pool, 1)
@@ -165,7 +183,7 @@ impl Grace {
 
     /// Flushed subtrees, and those that are being taken apart.
     pub(crate) fn waiting(&self) -> usize {
-        self.flushed.lock().len() + self.dead.lock().len()
+        self.flushed.lock().len() + self.dead.lock().tops.len()
     }
 
     /// Leaves of `level` that died with their tables.
@@ -174,21 +192,27 @@ impl Grace {
     }
 
     fn wait(&self, reads: &ReadSide) {
-        let flushed = self.take_flushed();
-        if flushed.0.len() > 0 {
+        if let Some(flushed) = self.take_flushed() {
             reads.synchronize();
             self.bury(flushed);
         }
     }
 
     /// What is queued, for somebody who waits for a grace period anyway, and then calls [`bury`](Self::bury).
-    pub(crate) fn take_flushed(&self) -> Flushed {
-        Flushed(core::mem::take(&mut *self.flushed.lock()))
+    pub(crate) fn take_flushed(&self) -> Option<Flushed> {
+        let mut queue = self.flushed.lock();
+        if queue.len() == 0 {
+            return None;
+        }
+        self.dead.lock().busy += 1;
+        Some(Flushed(core::mem::take(&mut *queue)))
     }
 
     /// A grace period has begun and ended since these were taken.
     pub(crate) fn bury(&self, mut flushed: Flushed) {
-        self.dead.lock().append(&mut flushed.0);
+        let mut dead = self.dead.lock();
+        dead.tops.append(&mut flushed.0);
+        dead.busy -= 1;
     }
 
     /// Takes a few pages apart of what is dead by now.
@@ -199,16 +223,22 @@ impl Grace {
     /// Takes up to `pages` pages apart; whether there was one.
     fn take_apart<F: Format, M: TableMemory>(&self, memory: &M, pool: &Pool, pages: usize) -> bool {
         let (mut free, mut children) = (NodeList::default(), NodeList::default());
-        let mut dead = self.dead.lock().split_off(pages);
+        let mut dead = {
+            let mut all = self.dead.lock();
+            all.busy += 1;
+            all.tops.split_off(pages)
+        };
         while let Some(node) = dead.pop() {
             if let Some((level, count)) = scan::<F, M>(memory, node, &mut children) {
                 self.leaves[usize::from(level.0) - 1].fetch_add(count, Relaxed);
             }
             free.push(node);
         }
-        self.dead.lock().append(&mut children);
         let any = free.len() > 0;
         pool.give_back(free);
+        let mut all = self.dead.lock();
+        all.tops.append(&mut children);
+        all.busy -= 1;
         any
     }
 
@@ -216,7 +246,7 @@ impl Grace {
     pub(crate) fn count<F: Format, M: TableMemory>(&self, memory: &M) -> u64 {
         let (flushed, dead) = (self.flushed.lock(), self.dead.lock());
         let mut pages = 0;
-        for top in flushed.iter().chain(dead.iter()) {
+        for top in flushed.iter().chain(dead.tops.iter()) {
             // SAFETY: owned by the queues, which are locked.
             let level = Level(unsafe { top.note() }.level.get());
             pages += count_tables::<F, M>(memory, top, level);
