@@ -7,7 +7,7 @@
 //! | [`mprotect`](AddressSpace::mprotect) to none | clear | parked: the frames stay |
 //! | [`mprotect`](AddressSpace::mprotect) to more | – | as they are; faults find out |
 //! | [`dontneed`](AddressSpace::dontneed) | clear | emptied |
-//! | [`fork`](AddressSpace::fork) | protect | lose write permission, and are shared with the child |
+//! | [`fork`](AddressSpace::fork) | write-protect | lose write permission, and are shared with the child |
 //!
 //! Mappings change before the notification: their lock is held, so nobody sees the new mapping beside the old
 //! entries, except `lookup`, which sees entries only.
@@ -17,7 +17,8 @@ use crate::pte::{Pte, pages_of};
 use crate::space::{AddressSpace, State};
 use crate::vma::{Prot, Vma, Vmas, aligned};
 use parking_lot::RwLockWriteGuard;
-use slat::{Gfn, Hva, Idle, Level, Span, Why};
+use slat::notify::Nobody;
+use slat::{Gfn, Hva, Idle, Level, Pages, Span, Why};
 use std::sync::Arc;
 
 impl AddressSpace {
@@ -65,7 +66,7 @@ impl AddressSpace {
             _ => (Why::Protect, Pte::read_only),
         };
         let mut result = Ok(());
-        self.around(&state, idle, pages, why, &mut || {
+        self.around(&state, idle, pages, why, &mut |_, _| {
             result = self.each_page(pages, |found| {
                 found.set(edit(found.pte));
                 Ok(())
@@ -91,7 +92,7 @@ impl AddressSpace {
         for vma in state.vmas.iter().filter(|vma| !vma.is_shared()) {
             let pages = pages_of(vma.span);
             let mut result = Ok(());
-            let mut share = || {
+            let mut share = |_: &mut Idle, _: &mut dyn Pages| {
                 result = self.each_page(pages, |found| {
                     let copy = child.map.reach(found.page, found.level)?;
                     let pte = found.pte.read_only();
@@ -102,9 +103,9 @@ impl AddressSpace {
                 });
             };
             if vma.prot == Prot::ReadWrite {
-                self.around(&state, idle, pages, Why::Protect, &mut share);
+                self.around(&state, idle, pages, Why::WriteProtect, &mut share);
             } else {
-                share(); // nothing is writable: nothing is withdrawn
+                share(idle, &mut Nobody); // nothing is writable: nothing is withdrawn
             }
             result?;
         }
@@ -119,7 +120,7 @@ impl AddressSpace {
     fn empty(&self, state: &State, idle: &mut Idle, pages: Span<Gfn>, why: Why) -> Result<(), MmError> {
         let mut released = self.arena.released();
         let mut result = Ok(());
-        self.around(state, idle, pages, why, &mut || {
+        self.around(state, idle, pages, why, &mut |_, _| {
             result = self.each_page(pages, |found| {
                 found.set(Pte::Empty);
                 released.add(found.pfn, found.level);

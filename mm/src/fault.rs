@@ -11,7 +11,7 @@
 //! | not writable | shared file | write | writable |
 //! | not writable | private, sole owner | write | writable, in place |
 //! | not writable | private, huge | write | split, then again |
-//! | not writable | private | write | **a copy; the old page is taken away** ([`Why::Clear`]) |
+//! | not writable | private | write | **a copy in its place** ([`Why::ChangePte`]), then again |
 //!
 //! Where a handler is registered ([`crate::user_fault`]), a fault on an empty entry may wait for it first.
 //!
@@ -20,9 +20,9 @@
 
 use crate::error::MmError;
 use crate::held::Held;
-use crate::pte::{Pte, hva_of, page_of};
+use crate::pte::{Pte, hva_of, hvas_of, page_of};
 use crate::space::{AddressSpace, State};
-use crate::stats::Event;
+use crate::stats::Counted;
 use crate::user_fault::Asleep;
 use crate::vma::{Backing, Prot, Vma};
 use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Span, Why};
@@ -31,7 +31,7 @@ impl AddressSpace {
     /// Makes the page at `hva` present for this access, and says where it is. May sleep; may notify secondary
     /// MMUs. A page returned for a write is writable.
     pub fn fault(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, MmError> {
-        self.counters.add(Event::Fault);
+        self.counters.add(Counted::Fault);
         let page = page_of(hva);
         loop {
             let state = self.state.read();
@@ -69,7 +69,7 @@ impl AddressSpace {
                     return Ok(pte.host_page(page, level).map_or(Next::BreakShare, Next::There));
                 }
                 Pte::Mapped { pfn, .. } if vma.is_shared() || self.is_sole(pfn, level) => {
-                    self.counters.add(Event::Reuse);
+                    self.counters.add(Counted::Reuse);
                     Pte::Mapped { pfn, writable: true }
                 }
                 Pte::Mapped { .. } if level > Level::K4 => {
@@ -87,7 +87,7 @@ impl AddressSpace {
         let may_write = vma.prot == Prot::ReadWrite;
         let (held, level, writable) = match &vma.backing {
             Backing::Anonymous => {
-                self.counters.add(Event::DemandZero);
+                self.counters.add(Counted::DemandZero);
                 match self.huge(vma, page) {
                     Some(held) => (held, Level::M2, may_write),
                     None => (self.arena.zeroed(Level::K4)?, Level::K4, may_write),
@@ -102,7 +102,7 @@ impl AddressSpace {
                 if access == Access::Write {
                     let copy = self.arena.page(Level::K4)?;
                     self.arena.copy(held.pfn(), copy.pfn(), Level::K4);
-                    self.counters.add(Event::CowBreak);
+                    self.counters.add(Counted::CowBreak);
                     (copy, Level::K4, true)
                 } else {
                     (held, Level::K4, false)
@@ -118,16 +118,20 @@ impl AddressSpace {
     fn huge(&self, vma: &Vma, page: Gfn) -> Option<Held<'_>> {
         let may = self.thp && vma.covers_huge(page) && self.map.find(page).0 >= Level::M2;
         let held = may.then(|| self.arena.zeroed(Level::M2).ok()).flatten()?;
-        self.counters.add(Event::Huge);
+        self.counters.add(Counted::Huge);
         Some(held)
     }
 
     /// The last row: the page at this address becomes a copy of what is shared. Looks again under the page
     /// lock, and does nothing where the share has gone meanwhile.
+    ///
+    /// The copy is read-only at first, so that a guest that reads the old page goes on with the new one; the fault,
+    /// which looks again, finds that it is the sole owner.
     fn break_share(&self, state: &State, idle: &mut Idle, page: Gfn) -> Result<(), MmError> {
         let mut fresh = Some(self.arena.page(Level::K4)?);
         let mut released = self.arena.released();
-        self.around(state, idle, Span::sized(page, 1), Why::Clear, &mut || {
+        let pages = Span::sized(page, 1);
+        self.around(state, idle, pages, Why::ChangePte, &mut |idle, told| {
             let _lock = self.lock_region(page);
             let (level, entry) = self.map.find(page);
             if let (Level::K4, Pte::Mapped { pfn, writable: false }) = (level, Pte::of(entry.load(), level))
@@ -135,9 +139,13 @@ impl AddressSpace {
             {
                 // Nobody writes to a share, other than through shared mappings of its file: the copy is whole.
                 self.arena.copy(pfn, fresh.pfn(), level);
-                entry.store(Pte::Mapped { pfn: fresh.keep(), writable: true }.word(level));
+                let copy = Pte::Mapped { pfn: fresh.keep(), writable: false };
+                entry.store(copy.word(level));
+                told.changed(idle, hvas_of(pages), copy.host_page(page, level));
+                // Before anybody can find the copy, and himself its sole owner, and write to it.
+                told.flush(idle);
                 released.add(pfn, level);
-                self.counters.add(Event::CowBreak);
+                self.counters.add(Counted::CowBreak);
             }
         });
         Ok(())

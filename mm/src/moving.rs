@@ -3,7 +3,7 @@
 use crate::error::MmError;
 use crate::pte::{Pte, page_of, pages_of};
 use crate::space::{AddressSpace, Found, State};
-use crate::stats::Event;
+use crate::stats::Counted;
 use crate::vma::{Place, Vma, aligned};
 use parking_lot::RwLockWriteGuard;
 use slat::{Gfn, Hva, Idle, Level, Pfn, Span, Why};
@@ -51,7 +51,7 @@ impl AddressSpace {
             state.vmas.insert(Vma { span: new, ..vma });
         }
         let mut result = Ok(());
-        self.around(&state, idle, pages, Why::Remap, &mut || {
+        self.around(&state, idle, pages, Why::Remap, &mut |_, _| {
             result = self.each_page(pages, |found| {
                 // Linked by `prepare_move`: this cannot fail.
                 self.map.reach(shifted(found.page, shift), found.level)?.store(found.pte.word(found.level));
@@ -108,7 +108,7 @@ impl AddressSpace {
             }
             let mut released = self.arena.released();
             let mut result = Ok(());
-            self.around(&state, idle, part, Why::Migrate, &mut || {
+            self.around(&state, idle, part, Why::Migrate, &mut |_, _| {
                 result = self.each_page(part, |found| {
                     if let Some(old) = self.move_page(&found)? {
                         released.add(old, found.level);
@@ -137,7 +137,7 @@ impl AddressSpace {
         };
         self.arena.copy(found.pfn, fresh.pfn(), found.level);
         found.set(found.pte.with_frame(fresh.keep()));
-        self.counters.add(Event::Migrated);
+        self.counters.add(Counted::Migrated);
         Ok(Some(found.pfn))
     }
 }

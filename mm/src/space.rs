@@ -8,9 +8,9 @@
 //!     └── page lock of a 2 MiB region                         edits of its entries; never two at once
 //!         └── a file's cache, the arena, a queue of user faults     leaf locks
 //! ```
-//! A page lock is never held while a secondary MMU is called: a change takes it inside the innermost call,
-//! looks at the entry again, and edits. So a shootdown waits for nobody who waits for a page lock, and one
-//! change of a long range is one notification.
+//! No notification begins under a page lock: a change takes it inside the innermost call, looks at the entry again, and
+//! edits; so one change of a long range is one notification. What it tells page by page it tells under the page lock. A
+//! shootdown waits for vCPUs in the guest only, and none of those waits for a page lock.
 //!
 //! **What a change may do outside of a notification**: give. A page where there was none, write permission to
 //! a page's sole owner, smaller leaves for the same frames. **What it may do only inside**: take away, move,
@@ -23,11 +23,14 @@ use crate::arena::{Arena, ArenaHandle};
 use crate::error::MmError;
 use crate::pte::{Pte, hvas_of, page_of};
 use crate::shards::Shards;
-use crate::stats::{Counters, Event, MmStats};
+use crate::stats::{Counted, Counters, MmStats};
 use crate::vma::{ADDRESSES, Backing, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use slat::notify::{Both, Nobody};
 use slat::table::{Entry, Map, formats::X64};
-use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, SecondaryMmu, Span, Why};
+use slat::{
+    Access, Again, Event, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu, Span, Why,
+};
 use std::sync::{Arc, Weak};
 
 /// Page locks; regions of 2 MiB share them by number.
@@ -159,10 +162,11 @@ impl AddressSpace {
         idle: &mut Idle,
         pages: Span<Gfn>,
         why: Why,
-        change: &mut dyn FnMut(),
+        change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) {
         self.counters.add_notified(why);
-        nest(&state.listeners, idle, hvas_of(pages), why, change);
+        let told = nest(&state.listeners, idle, Event::new(hvas_of(pages), why), &mut Nobody, change);
+        debug_assert!(told.is_ok(), "all may block");
     }
 
     /// The page lock of the region around `page`.
@@ -215,7 +219,7 @@ impl AddressSpace {
             && let Some(pfn) = pte.pfn()
         {
             self.map.split(level, entry, word, |index| pte.with_frame(pfn + index).word(Level::K4))?;
-            self.counters.add(Event::Split);
+            self.counters.add(Counted::Split);
         }
         Ok(())
     }
@@ -244,18 +248,24 @@ impl Found<'_> {
     }
 }
 
+/// Tells the listeners, one inside the other, and runs `change` in the innermost; `told` is those who were told before.
 fn nest(
     listeners: &[Weak<dyn SecondaryMmu>],
     idle: &mut Idle,
-    hvas: Span<Hva>,
-    why: Why,
-    change: &mut dyn FnMut(),
-) {
-    let Some((first, rest)) = listeners.split_first() else { return change() };
-    match first.upgrade() {
-        Some(mmu) => mmu.around(idle, hvas, why, &mut |idle| nest(rest, idle, hvas, why, change)),
-        None => nest(rest, idle, hvas, why, change),
-    }
+    event: Event,
+    told: &mut dyn Pages,
+    change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
+) -> Result<(), Again> {
+    let Some((first, rest)) = listeners.split_first() else {
+        change(idle, told);
+        return Ok(());
+    };
+    let Some(mmu) = first.upgrade() else { return nest(rest, idle, event, told, change) };
+    let mut inner = Ok(());
+    mmu.around(idle, event, &mut |idle, pages| {
+        inner = nest(rest, idle, event, &mut Both(told, pages), change);
+    })?;
+    inner
 }
 
 impl Drop for AddressSpace {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
+pub(crate) enum Counted {
     Fault,
     DemandZero,
     CowBreak,
@@ -18,7 +18,7 @@ pub(crate) enum Event {
     Notified,
 }
 
-const COUNTERS: usize = Event::Notified as usize + Why::ALL.len();
+const COUNTERS: usize = Counted::Notified as usize + Why::ALL.len();
 
 /// See the module's header.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct MmStats {
     pub demand_zero: u64,
     /// Pages copied because a write met a share.
     pub cow_breaks: u64,
-    /// Pages made writable in place.
+    /// Pages made writable in place, copies of shares among them.
     pub reuses: u64,
     /// Huge pages mapped at a fault.
     pub huge_mappings: u64,
@@ -60,26 +60,26 @@ impl Counters {
         Self(Shards::new())
     }
 
-    pub(crate) fn add(&self, event: Event) {
+    pub(crate) fn add(&self, event: Counted) {
         self.0.mine()[event as usize].fetch_add(1, Relaxed);
     }
 
     pub(crate) fn add_notified(&self, why: Why) {
-        self.0.mine()[Event::Notified as usize + index(why)].fetch_add(1, Relaxed);
+        self.0.mine()[Counted::Notified as usize + index(why)].fetch_add(1, Relaxed);
     }
 
     pub(crate) fn sum(&self) -> MmStats {
         let total = |at: usize| self.0.iter().map(|shard| shard[at].load(Relaxed)).sum();
-        let of = |event: Event| total(event as usize);
+        let of = |event: Counted| total(event as usize);
         MmStats {
-            faults: of(Event::Fault),
-            demand_zero: of(Event::DemandZero),
-            cow_breaks: of(Event::CowBreak),
-            reuses: of(Event::Reuse),
-            huge_mappings: of(Event::Huge),
-            splits: of(Event::Split),
-            migrated: of(Event::Migrated),
-            notified: std::array::from_fn(|why| total(Event::Notified as usize + why)),
+            faults: of(Counted::Fault),
+            demand_zero: of(Counted::DemandZero),
+            cow_breaks: of(Counted::CowBreak),
+            reuses: of(Counted::Reuse),
+            huge_mappings: of(Counted::Huge),
+            splits: of(Counted::Split),
+            migrated: of(Counted::Migrated),
+            notified: std::array::from_fn(|why| total(Counted::Notified as usize + why)),
         }
     }
 }

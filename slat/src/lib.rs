@@ -77,7 +77,7 @@ pub mod vm;
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use fault::{Done, Fault, FaultError};
 pub use host::{Host, HostError, HostPage, VcpuId};
-pub use notify::{Invalidation, SecondaryMmu, Why};
+pub use notify::{Again, Event, Invalidation, Pages, SecondaryMmu, Why, Young};
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
 pub use stats::{Flushes, Stats, TablePages};
 pub use sync::gate::MmuLock;

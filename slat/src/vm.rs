@@ -2,9 +2,9 @@
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::host::{Host, VcpuId};
+use crate::notify::Why;
 use crate::notify::active::Active;
 use crate::notify::invalidation::{Invalidation, Range};
-use crate::notify::{SecondaryMmu, Why};
 use crate::slots::{Limits, Memslots, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
@@ -35,6 +35,7 @@ pub(crate) struct Policy {
     pub(crate) vcpus: u32,
     pub(crate) max_page: Level,
     pub(crate) nx_huge_pages: bool,
+    pub(crate) contexts: bool,
 }
 
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
@@ -92,6 +93,13 @@ impl<F: Format, H: Host> Builder<F, H> {
     /// page down to 4 KiB ([`huge`](crate::huge)). Off unless said otherwise.
     pub fn nx_huge_pages(mut self, on: bool) -> Self {
         self.policy.nx_huge_pages = on;
+        self
+    }
+
+    /// Whether the VM heeds the reasons that its host gives; it does unless said otherwise. Else each is an unmap of the
+    /// whole range when it begins, as KVM takes it: before seeds 002 and 004.
+    pub fn contexts(mut self, on: bool) -> Self {
+        self.policy.contexts = on;
         self
     }
 
@@ -167,7 +175,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         Builder {
             host,
             _format: PhantomData,
-            policy: Policy { vcpus: 1, max_page: Level::G1, nx_huge_pages: false },
+            policy: Policy { vcpus: 1, max_page: Level::G1, nx_huge_pages: false, contexts: true },
             limits: Limits { frames: 1 << F::FRAME_BITS, ..Limits::default() },
             spaces: 1,
             lock: MmuLock::None,
@@ -265,6 +273,11 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.reads.borrow(self.policy.vcpus as usize)
     }
 
+    /// The same, if one is free.
+    pub(crate) fn try_borrow_seat(&self) -> Option<Borrowed<'_>> {
+        self.reads.try_borrow(self.policy.vcpus as usize)
+    }
+
     /// Zaps one page so that something else can be mapped: for a host that cannot say without sleeping that it
     /// has made the page writable in place.
     #[cold]
@@ -275,22 +288,14 @@ impl<F: Format, H: Host> Vm<F, H> {
 }
 
 impl<F: Format, H: Host> Pay for Vm<F, H> {
-    fn pay(&self, mut owed: Owed, idle: bool) {
+    fn pay(&self, mut owed: Owed, may_collect: bool) {
         self.tlb.requested.fetch_add(owed.edits(), Relaxed);
         self.tlb.pages.fetch_add(owed.pages(), Relaxed);
         let unlinked = core::mem::take(&mut owed.unlinked);
         let flushed = self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| self.host.kick(vcpu));
-        if self.grace.defer(flushed) && idle {
+        if self.grace.defer(flushed) && may_collect {
             self.grace.collect_some::<F, H>(&self.reads, &self.host, &self.pool);
         }
-    }
-}
-
-impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
-    fn around(&self, idle: &mut Idle, hvas: Span<Hva>, why: Why, change: &mut dyn FnMut(&mut Idle)) {
-        let mut invalidation = self.invalidate(hvas, why);
-        invalidation.apply(idle).settle();
-        change(idle);
     }
 }
 

@@ -156,9 +156,15 @@ fn invalidations<F: Format>() {
         }
         machine.prefault(8, 16);
         let before = machine.leaves();
-        let edits: Vec<_> = before.iter().map(|found| plan(why, &found.leaf, found.level)).collect();
-        let mut change = machine.vm.invalidate(Span::sized(RAM, 16 * PAGE_SIZE), why);
-        let debt = change.apply(&mut machine.idle);
+        let edits: Vec<_> = before.iter().map(|found| plan(why, &found.leaf, found.level, None)).collect();
+        let hvas = Span::sized(RAM, 16 * PAGE_SIZE);
+        let mut change = machine.vm.invalidate(hvas, why);
+        let debt = if why.page_by_page() {
+            assert!(!change.apply(&mut machine.idle).settle(), "nothing at begin");
+            change.changed(&mut machine.idle, hvas, None)
+        } else {
+            change.apply(&mut machine.idle)
+        };
         assert_eq!(debt.pages(), 16, "{} {why:?}", F::NAME);
         assert!(debt.settle());
         drop(change);
@@ -169,6 +175,7 @@ fn invalidations<F: Format>() {
                 let mut leaf = found.leaf;
                 match edit {
                     Edit::Zap => return None,
+                    Edit::Replace(_) => unreachable!("no page was told"),
                     Edit::Nothing => {}
                     Edit::TrackWrite => leaf.perms = leaf.perms.without(Perms::WRITE),
                     Edit::DropWrite => {

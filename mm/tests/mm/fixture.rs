@@ -2,7 +2,7 @@
 //! what it is told.
 
 use parking_lot::Mutex;
-use slat::{Access, HostPage, Hva, Idle, PAGE_SIZE, SecondaryMmu, Span, Why};
+use slat::{Access, Again, Event, HostPage, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Span, Why};
 use slat_mm::{AddressSpace, Arena, Backing, Place, Prot};
 use std::sync::Arc;
 
@@ -30,6 +30,8 @@ pub struct Seen {
     pub after: Vec<Option<HostPage>>,
     /// References of the frames in `before` at that moment: they may not be free yet.
     pub references: Vec<u32>,
+    /// What was told page by page.
+    pub told: Vec<(Span<Hva>, Option<HostPage>)>,
 }
 
 pub struct Recorder {
@@ -63,14 +65,33 @@ impl Recorder {
 }
 
 impl SecondaryMmu for Recorder {
-    fn around(&self, idle: &mut Idle, hvas: Span<Hva>, why: Why, change: &mut dyn FnMut(&mut Idle)) {
+    fn around(
+        &self,
+        idle: &mut Idle,
+        Event { hvas, why, .. }: Event,
+        change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
+    ) -> Result<(), Again> {
         let before = self.snapshot(hvas);
-        change(idle);
+        let mut told = Told::default();
+        change(idle, &mut told);
         let after = self.snapshot(hvas);
         let arena = self.space.arena();
         let references = before.iter().flatten().map(|page| arena.references(page.pfn)).collect();
-        self.log.lock().push(Seen { hvas, why, before, after, references });
+        self.log.lock().push(Seen { hvas, why, before, after, references, told: told.0 });
+        Ok(())
     }
+}
+
+/// What is told page by page.
+#[derive(Default)]
+struct Told(Vec<(Span<Hva>, Option<HostPage>)>);
+
+impl Pages for Told {
+    fn changed(&mut self, _: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
+        self.0.push((hvas, to));
+    }
+
+    fn flush(&mut self, _: &mut Idle) {}
 }
 
 /// An address space with a recorder.

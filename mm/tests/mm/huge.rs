@@ -112,7 +112,7 @@ fn a_shared_huge_page_is_split_by_the_side_that_writes() {
     machine.recorder.take();
     machine.put(3, 333);
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::Clear, pages(3, 1)));
+    assert_eq!((seen.why, seen.hvas), (Why::ChangePte, pages(3, 1)));
     assert_eq!(child.lookup(at(3), slat::Access::Read).unwrap().level, Level::M2, "the other side keeps it");
     assert_eq!((machine.get(3), get(&child, &mut machine.idle, 3)), (333, 3));
     assert_eq!(machine.look(4).unwrap().pfn, child.lookup(at(4), slat::Access::Read).unwrap().pfn);

@@ -157,13 +157,13 @@ fn migrate_moves_contents_to_new_frames_and_poisons_the_old() {
 }
 
 #[test]
-fn fork_protects_and_breaking_the_share_clears_one_page() {
+fn fork_protects_and_breaking_the_share_changes_one_page() {
     let mut machine = Machine::new();
     machine.map(0, 4);
     machine.number(0, 4);
     let child = machine.space.fork(&mut machine.idle).unwrap();
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::Protect, pages(0, 4)));
+    assert_eq!((seen.why, seen.hvas), (Why::WriteProtect, pages(0, 4)));
     assert!(seen.after.iter().all(|page| !page.unwrap().writable));
     told_before_freed_after(&machine, &seen, false);
 
@@ -171,14 +171,16 @@ fn fork_protects_and_breaking_the_share_clears_one_page() {
     assert_eq!(machine.arena.references(shared), 2);
     machine.put(1, 100);
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::Clear, pages(1, 1)));
+    assert_eq!((seen.why, seen.hvas), (Why::ChangePte, pages(1, 1)));
     told_before_freed_after(&machine, &seen, false);
-    assert!(seen.after[0].unwrap().writable && seen.after[0].unwrap().pfn != shared);
+    assert!(!seen.after[0].unwrap().writable && seen.after[0].unwrap().pfn != shared);
+    assert_eq!(seen.told, [(pages(1, 1), seen.after[0])], "the copy, not writable before all know it");
+    assert!(machine.look(1).unwrap().writable, "afterwards");
     assert_eq!(machine.arena.references(shared), 1, "the child's alone");
 
     child.write(&mut machine.idle, at(1), &7u64.to_le_bytes()).unwrap();
     child.write(&mut machine.idle, at(2), &8u64.to_le_bytes()).unwrap();
-    assert_eq!(child.stats().reuses, 1, "page 1 was the child's alone");
+    assert_eq!(child.stats().reuses, 2, "page 1 was the child's alone; page 2 is, since it was copied");
     assert_eq!(child.stats().cow_breaks, 1);
     assert_eq!([0, 1, 2, 3].map(|page| machine.get(page)), [0, 100, 2, 3]);
     assert_eq!([0, 1, 2, 3].map(|page| get(&child, &mut machine.idle, page)), [0, 7, 8, 3]);
@@ -203,7 +205,7 @@ fn a_private_file_page_is_copied_at_the_first_write() {
     assert_eq!(byte, *b"a");
     machine.put(1, 2);
     let seen = machine.recorder.only();
-    assert_eq!((seen.why, seen.hvas), (Why::Clear, pages(1, 1)));
+    assert_eq!((seen.why, seen.hvas), (Why::ChangePte, pages(1, 1)));
     told_before_freed_after(&machine, &seen, false);
     machine.space.dontneed(&mut machine.idle, pages(0, 2)).unwrap();
     assert_eq!(machine.get(0), u64::from_le_bytes([b'a'; 8]), "the file's own contents again");

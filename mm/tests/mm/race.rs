@@ -4,7 +4,8 @@
 
 use crate::fixture::{at, pages};
 use parking_lot::Mutex;
-use slat::{Access, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, SecondaryMmu, Span, Why};
+use slat::notify::Nobody;
+use slat::{Access, Again, Event, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu};
 use slat_mm::{AddressSpace, Arena, Backing, Place, Prot};
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -32,11 +33,17 @@ struct Device {
 }
 
 impl SecondaryMmu for Device {
-    fn around(&self, idle: &mut Idle, hvas: Span<Hva>, _: Why, change: &mut dyn FnMut(&mut Idle)) {
+    fn around(
+        &self,
+        idle: &mut Idle,
+        Event { hvas, .. }: Event,
+        change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
+    ) -> Result<(), Again> {
         let number = |hva: Hva| ((hva.0 - at(0).0) / PAGE_SIZE).min(PAGES) as usize;
         let cells = &self.cache[number(hvas.start)..number(hvas.end)];
         if self.deaf {
-            return change(idle);
+            change(idle, &mut Nobody);
+            return Ok(());
         }
         for cell in cells {
             let mut cell = cell.lock();
@@ -44,10 +51,11 @@ impl SecondaryMmu for Device {
             cell.begun += 1;
             cell.active += 1;
         }
-        change(idle);
+        change(idle, &mut Nobody);
         for cell in cells {
             cell.lock().active -= 1;
         }
+        Ok(())
     }
 }
 

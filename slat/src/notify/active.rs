@@ -189,22 +189,27 @@ impl Active {
     /// Rule 1: publishes the ranges, then the number. Waits while all slots are in use.
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
-        let (before, slot) = loop {
-            // ORDER(active): Acquire takes over from the last user's Release.
-            let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
-            match self.slots.iter().enumerate().find(|(_, slot)| take(slot)) {
-                Some((before, slot)) => break (before as u64, &slot.0),
+        loop {
+            match self.try_begin(gfns, hvas) {
+                Some(ticket) => return ticket,
                 None => patience.wait(),
             }
-        };
-        if self.used.load(Relaxed) <= before {
-            self.used.fetch_max(before + 1, Relaxed);
+        }
+    }
+
+    /// The same, unless it would have to wait.
+    pub(crate) fn try_begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
+        // ORDER(active): Acquire takes over from the last user's Release.
+        let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
+        let (before, slot) = self.slots.iter().enumerate().find(|(_, slot)| take(slot))?;
+        if self.used.load(Relaxed) <= before as u64 {
+            self.used.fetch_max(before as u64 + 1, Relaxed);
         }
         set(&slot.gfns, gfns);
         set(&slot.hvas, hvas);
-        let ticket = Ticket { active: self, slot, gfns: Cell::new(gfns), version: Cell::default() };
+        let ticket = Ticket { active: self, slot: &slot.0, gfns: Cell::new(gfns), version: Cell::default() };
         ticket.take_number(1);
-        ticket
+        Some(ticket)
     }
 }
 
@@ -287,6 +292,12 @@ impl Ticket<'_> {
     /// [`Active::unflushed_over`], by another than this one.
     pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>) -> bool {
         self.active.others_unflushed(Some(self.slot), covers(gfns))
+    }
+
+    /// It goes on to edit: what it has paid was for what it had edited before.
+    pub(crate) fn owes_again(&self) {
+        // ORDER(adopt): Release, and before the edits, which are Release too: whoever meets one of them sees this.
+        self.slot.state.store(self.version().0 << 2 | UNFLUSHED | ACTIVE, Release);
     }
 
     /// Whatever this invalidation owed is paid.

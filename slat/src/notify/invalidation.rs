@@ -21,17 +21,18 @@
 //! ([`super::active`] has the argument).
 
 use super::active::{Stamp, Ticket};
+use super::along::along;
 use super::plan::{Edit, plan, zaps};
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
-use crate::host::Host;
+use crate::host::{Host, HostPage};
 use crate::slots::SpaceId;
-use crate::slots::publish::Behind;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive};
+use crate::sync::readside::Seat;
 use crate::sync::tally::Count;
 use crate::table::entry::{Entry, Kind, Version, Word};
-use crate::table::format::Format;
+use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
 use crate::table::steps::Steps;
 use crate::table::walk::Walk;
@@ -58,25 +59,82 @@ pub(crate) enum Range {
     Hvas(Span<Hva>),
 }
 
+impl Range {
+    fn published(self) -> (Span<Gfn>, Span<Hva>) {
+        match self {
+            Self::Gfns(_, gfns) => (gfns, Span::new(Hva(0), Hva(0))),
+            Self::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas),
+        }
+    }
+}
+
 impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Begins: publishes exactly the range.
     pub(crate) fn begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Self {
-        let (gfns, hvas) = match range {
-            Range::Gfns(_, gfns) => (gfns, Span::new(Hva(0), Hva(0))),
-            Range::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas),
-        };
-        Self { vm, ticket: vm.active.begin(gfns, hvas), range, why }
+        let (gfns, hvas) = range.published();
+        Self { vm, ticket: vm.active.begin(gfns, hvas), range, why: vm.heard(range, why) }
+    }
+
+    /// The same, or nothing where it would have to wait for another to end.
+    pub(super) fn try_begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Option<Self> {
+        let (gfns, hvas) = range.published();
+        let ticket = vm.active.try_begin(gfns, hvas)?;
+        Some(Self { vm, ticket, range, why: vm.heard(range, why) })
     }
 
     /// Edits every entry of the range by the plan and returns what that owes. Waits for no fault; settling waits
     /// for vCPUs in the guest. Whatever follows from the host's change must come after the settling.
+    ///
+    /// Where the reason is decided [page by page](Why::page_by_page), nothing happens here.
     pub fn apply<'i>(&'i mut self, idle: &'i mut Idle) -> FlushDebt<'i> {
-        self.edit(idle, None)
+        if self.why.page_by_page() {
+            return FlushDebt::new(self.vm, Owed::default(), Some(&self.ticket));
+        }
+        self.edit(idle, None, None)
+    }
+
+    /// The host's pages at `hvas`, in the range, map `to` now, or nothing: where the reason is decided
+    /// [page by page](Why::page_by_page), edits what is mapped there, and returns what that owes. The host's own entry
+    /// must not change meanwhile; frames that it mapped must not be used again before the settling.
+    pub fn changed<'i>(
+        &'i mut self,
+        idle: &'i mut Idle,
+        hvas: Span<Hva>,
+        to: Option<HostPage>,
+    ) -> FlushDebt<'i> {
+        let mut owed = Owed::default();
+        self.changed_into(idle, hvas, to, &mut owed);
+        FlushDebt::new(self.vm, owed, Some(&self.ticket))
+    }
+
+    pub(super) fn changed_into(
+        &mut self,
+        idle: &mut Idle,
+        hvas: Span<Hva>,
+        to: Option<HostPage>,
+        owed: &mut Owed,
+    ) {
+        let Range::Hvas(published) = self.range else { return };
+        if self.why.page_by_page() {
+            self.ticket.owes_again();
+            let hvas = published.clamp(&hvas);
+            for space in &self.vm.spaces {
+                let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
+                self.edit_behind(&mut walk, hvas, to, owed);
+            }
+        }
+    }
+
+    /// [`apply`](Self::apply), on a seat that the caller has, and nothing to wait for but vCPUs in the guest.
+    pub(super) fn apply_without_waiting(&mut self, idle: &mut Idle, seat: &Seat) {
+        let eager = !self.why.page_by_page();
+        let debt = if eager { self.edit(idle, None, Some(seat)) } else { self.apply(idle) };
+        debt.without_grace().settle();
     }
 
     /// Edits these ranges instead, which lie in what was published, under this invalidation's number.
     pub(crate) fn apply_to<'i>(&'i mut self, idle: &'i mut Idle, parts: &[Span<Gfn>]) -> FlushDebt<'i> {
-        self.edit(idle, Some(parts))
+        self.edit(idle, Some(parts), None)
     }
 
     /// Its number.
@@ -94,18 +152,31 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         FlushDebt::new(self.vm, owed, Some(&self.ticket))
     }
 
+    /// The same, paid at once, on a thread that unwinds.
+    pub(super) fn owing_now(&mut self, owed: Owed) {
+        FlushDebt::new(self.vm, owed, Some(&self.ticket)).without_grace().settle();
+    }
+
     /// As [`confirm`](crate::notify::active::Active::confirm): nobody else is active over any of it, and W still stands.
     pub(crate) fn confirm_alone(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         self.ticket.confirm_alone(stamp, gfns, hvas)
     }
 
-    fn edit<'i>(&'i self, idle: &'i mut Idle, parts: Option<&[Span<Gfn>]>) -> FlushDebt<'i> {
+    fn edit<'i>(
+        &'i self,
+        idle: &'i mut Idle,
+        parts: Option<&[Span<Gfn>]>,
+        seat: Option<&Seat>,
+    ) -> FlushDebt<'i> {
         let mut owed = Owed::default();
         for space in &self.vm.spaces {
             if matches!(self.range, Range::Gfns(only, _) if only != space.id) {
                 continue;
             }
-            let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
+            let mut walk = match seat {
+                Some(seat) => Walk::<F, H, Exclusive>::on_seat(self.vm, space, idle, seat),
+                None => Walk::on_any_seat(self.vm, space, idle),
+            };
             self.edit_in(&mut walk, parts, &mut owed);
         }
         FlushDebt::new(self.vm, owed, Some(&self.ticket))
@@ -115,24 +186,23 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         match (parts, self.range) {
             (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, owed)),
             (None, Range::Gfns(_, gfns)) => self.edit_frames(walk, gfns, owed),
-            (None, Range::Hvas(hvas)) => {
-                let mut left = Behind::new(hvas);
-                let slots = &walk.space.memslots;
-                while let Some(part) = slots.behind(&walk.vm.reads, walk.seat, &left) {
-                    let goal =
-                        self.edit_along(walk.steps(part.gfns, Level::K4).up_to_a_rest(), part.gfns, owed);
-                    left = left.after(&part, goal);
-                    // Not before the slots are looked up again: frames that are other pages by then are not ours.
-                    if walk.is_rest_due() {
-                        walk.rest();
-                    }
-                }
-            }
+            (None, Range::Hvas(hvas)) => self.edit_behind(walk, hvas, None, owed),
         }
     }
 
+    /// The host's page, where it was told, belongs to the first frame of each part: then `hvas` is one page.
+    fn edit_behind<M: Edits>(
+        &self,
+        walk: &mut Walk<'_, F, H, M>,
+        hvas: Span<Hva>,
+        now: Option<HostPage>,
+        owed: &mut Owed,
+    ) {
+        along(walk, hvas, |steps, gfns| self.edit_along(steps, gfns, now, owed));
+    }
+
     fn edit_frames<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {
-        self.edit_along(walk.steps(gfns, Level::K4), gfns, owed);
+        self.edit_along(walk.steps(gfns, Level::K4), gfns, None, owed);
     }
 
     /// Edits along `steps` over `gfns`; returns where they ended.
@@ -140,12 +210,14 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         &self,
         mut steps: Steps<'_, '_, F, H, M>,
         gfns: Span<Gfn>,
+        now: Option<HostPage>,
         owed: &mut Owed,
     ) -> Gfn {
         while let Some((walk, step)) = steps.next() {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
-            while let Some(new) = self.edit_entry(word, at.level, covers, gfns.covers(&covers), owed) {
+            let whole = gfns.covers(&covers);
+            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), now, owed) {
                 match at.entry.cas(word, new) {
                     Ok(()) => {
                         book(walk, (word, new), at.level, covers, owed);
@@ -199,10 +271,9 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Rule 6, for one entry as it was read: what to make it, if anything.
     fn edit_entry(
         &self,
-        word: Word,
-        level: Level,
-        covers: Span<Gfn>,
-        whole: bool,
+        (word, level): (Word, Level),
+        (covers, whole): (Span<Gfn>, bool),
+        now: Option<HostPage>,
         owed: &mut Owed,
     ) -> Option<Word> {
         let kind = word.kind::<F>(level);
@@ -216,10 +287,16 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             Kind::Table(_) => (whole && self.why.frees_tables()).then_some(hole),
             // A tracked leaf was in TLBs before, and whoever withdrew it need not have flushed: it owes what a present
             // one does.
-            Kind::Leaf | Kind::Tracked => match plan(self.why, &F::decode(word), level) {
+            Kind::Leaf | Kind::Tracked => match plan(self.why, &F::decode(word), level, now) {
                 Edit::Zap => Some(hole),
                 Edit::DropWrite => Some(F::write_withdrawn(word)),
                 Edit::TrackWrite => Some(F::set_writable(word, false)),
+                Edit::Replace(pfn) => {
+                    let old = F::decode(word);
+                    let perms = old.perms.without(Perms::WRITE);
+                    let new = Leaf { pfn, perms, host_writable: false, dirty: false, ..old };
+                    Some(if word.is_tracked() { Word::tracked(&new) } else { F::leaf(&new, level) })
+                }
                 Edit::Nothing => {
                     // Rule 7: left alone, but another's flush over it may still be due.
                     if self.ticket.unflushed_over(covers) {

@@ -1,20 +1,37 @@
-//! The plan: what an invalidation does to a leaf. One match, to be read by an engineer in a minute and tested
-//! row by row.
+//! The plan: what an invalidation does to a leaf. One match, to be read by an engineer in a minute, printed by
+//! `slat plan`, and tested row by row.
 //!
-//! | why | leaf | edit |
-//! |---|---|---|
-//! | unmap, remap, clear, migrate, slot | any | zap |
-//! | protect | writable now, or when the host gave it | drop write |
-//! | protect | read-only both ways | nothing |
-//! | log | larger than 4 KiB, not split before | zap: it comes back page by page |
-//! | log | the host gave it writable | track writes |
-//! | log | any other | nothing |
+//! | why | when | leaf | the host's page now | edit |
+//! |---|---|---|---|---|
+//! | unmap, remap, exit, slot | at begin | any | | zap, and free the range's tables |
+//! | clear, migrate, reclaim | at begin | any | | zap |
+//! | protect, write-protect, soft-dirty | at begin | writable now, or when the host gave it | | drop write |
+//! | protect, write-protect, soft-dirty | at begin | read-only both ways | | nothing |
+//! | numa | page by page | any | | zap |
+//! | change-pte | page by page | read-only | another | **replace** |
+//! | change-pte | page by page | read-only | the same | nothing |
+//! | change-pte | page by page | writable | the same, read-only | drop write |
+//! | change-pte | page by page | writable | the same, writable | nothing |
+//! | change-pte | page by page | writable | another | zap |
+//! | change-pte | page by page | any | none | zap |
+//! | change-pte | page by page | larger than 4 KiB | any | zap |
+//! | log | at begin | larger than 4 KiB, not split before | | zap: it comes back page by page |
+//! | log | at begin | the host gave it writable | | track writes |
+//! | log | at begin | any other | | nothing |
+//!
+//! The rows in which a change of one page leaves no hole are seed 004's three safe transitions: from read-only to
+//! writable whichever page, from writable to read-only on the same page, from read-only to read-only on another page
+//! (which then has the same contents: that is the host's promise). A replaced leaf is read-only whatever the host
+//! offers: who still has the old page in a TLB must not miss a store to the new one. The first store asks the host, after
+//! the flush.
 //!
 //! A leaf that reaches out of the invalidated range is always zapped: what is left of it faults back in.
 
 use super::why::Why;
-use crate::addr::Level;
-use crate::table::format::{Access, Leaf};
+use crate::addr::{Level, Pfn};
+use crate::host::HostPage;
+use crate::table::format::{Access, Leaf, Perms};
+use alloc::vec::Vec;
 
 /// What happens to one leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,19 +42,44 @@ pub enum Edit {
     DropWrite,
     /// It loses write permission; a store gets it back without asking the host.
     TrackWrite,
+    /// It maps this frame instead, read-only, and was never a hole.
+    Replace(Pfn),
     /// It becomes a hole.
     Zap,
 }
 
-/// The least drastic edit that `why` allows for `old`, a leaf of `level`.
+impl Edit {
+    /// Its name, as `slat plan` prints it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::DropWrite => "drop write",
+            Self::TrackWrite => "track writes",
+            Self::Replace(_) => "replace in place",
+            Self::Zap => "zap",
+        }
+    }
+}
+
+/// The least drastic edit that `why` allows for `old`, a leaf of `level`; `now` is the host's page where it was told
+/// (only [page by page](Why::page_by_page)).
 #[inline]
-pub fn plan(why: Why, old: &Leaf, level: Level) -> Edit {
-    match why {
+pub fn plan(why: Why, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
+    let writable = old.host_writable || old.perms.allows(Access::Write);
+    match (why, now) {
         _ if zaps(why) => Edit::Zap,
-        Why::Protect if old.host_writable || old.perms.allows(Access::Write) => Edit::DropWrite,
-        Why::Log if level > Level::K4 => Edit::Zap,
+        (Why::Protect | Why::WriteProtect | Why::SoftDirty, _) if writable => Edit::DropWrite,
+        (Why::ChangePte, None) => Edit::Zap,
+        (Why::ChangePte | Why::Log, _) if level > Level::K4 => Edit::Zap,
+        (Why::ChangePte, Some(page)) => match (writable, page.pfn == old.pfn) {
+            (false, true) => Edit::Nothing,
+            (false, false) => Edit::Replace(page.pfn),
+            (true, true) if page.writable => Edit::Nothing,
+            (true, true) => Edit::DropWrite,
+            (true, false) => Edit::Zap,
+        },
         // A clear W never proves that no TLB writes: it is tightened again, and that owes a flush too.
-        Why::Log if old.host_writable => Edit::TrackWrite,
+        (Why::Log, _) if old.host_writable => Edit::TrackWrite,
         _ => Edit::Nothing,
     }
 }
@@ -45,32 +87,113 @@ pub fn plan(why: Why, old: &Leaf, level: Level) -> Edit {
 /// Whether every leaf goes, whatever it says.
 #[inline]
 pub(super) const fn zaps(why: Why) -> bool {
-    matches!(why, Why::Unmap | Why::Remap | Why::Clear | Why::Migrate | Why::Slot)
+    matches!(
+        why,
+        Why::Unmap
+            | Why::Remap
+            | Why::Exit
+            | Why::Clear
+            | Why::Migrate
+            | Why::Reclaim
+            | Why::Numa
+            | Why::Slot
+    )
+}
+
+/// One row of the plan, for those who want to see it whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The reason.
+    pub why: Why,
+    /// The leaf's size: pages of 4 KiB and 2 MiB, where that makes a difference; else 4 KiB.
+    pub level: Level,
+    /// Whether the leaf is writable, or the host gave it so.
+    pub writable: bool,
+    /// What the host maps there now, if it was told: the same frame or another, and whether it may be written.
+    pub now: Option<(bool, bool)>,
+    /// What happens.
+    pub edit: Edit,
+}
+
+/// Every case that [`plan`] tells apart, as it decides them.
+pub fn rows() -> Vec<Row> {
+    let frame = Pfn(1);
+    let mut rows = Vec::new();
+    for why in Why::ALL {
+        let told = [None, Some((true, false)), Some((true, true)), Some((false, false)), Some((false, true))];
+        let told = if why == Why::ChangePte { &told[..] } else { &told[..1] };
+        let levels = [Level::K4, Level::M2];
+        let levels = if matches!(why, Why::Log | Why::ChangePte) { &levels[..] } else { &levels[..1] };
+        for (&level, writable, &now) in levels.iter().flat_map(|level| {
+            [false, true]
+                .into_iter()
+                .flat_map(move |writable| told.iter().map(move |now| (level, writable, now)))
+        }) {
+            let perms = if writable { Perms::RWX } else { Perms::RX };
+            let old = Leaf { pfn: frame, perms, host_writable: writable, accessed: true, dirty: false };
+            let page = |(same, writable)| {
+                let pfn = if same { frame } else { frame + 1 };
+                HostPage { pfn, level: Level::K4, writable }
+            };
+            rows.push(Row { why, level, writable, now, edit: plan(why, &old, level, now.map(page)) });
+        }
+    }
+    rows
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::Pfn;
-    use crate::table::format::Perms;
 
-    fn leaf(perms: Perms, host_writable: bool) -> Leaf {
-        Leaf { pfn: Pfn(1), perms, host_writable, accessed: true, dirty: false }
+    fn edits(why: Why, level: Level, now: Option<HostPage>) -> [Edit; 3] {
+        [(Perms::RX, false), (Perms::RX, true), (Perms::RWX, true)].map(|(perms, host_writable)| {
+            let old = Leaf { pfn: Pfn(1), perms, host_writable, accessed: true, dirty: false };
+            plan(why, &old, level, now)
+        })
     }
 
     #[test]
-    fn every_row_of_the_table() {
-        let leaves = [(Perms::RX, false), (Perms::RX, true), (Perms::RWX, true)];
-        let expect = |why| match why {
-            Why::Protect => [Edit::Nothing, Edit::DropWrite, Edit::DropWrite],
-            Why::Log => [Edit::Nothing, Edit::TrackWrite, Edit::TrackWrite],
-            _ => [Edit::Zap; 3],
-        };
+    fn every_row_that_is_decided_at_begin() {
         for why in Why::ALL {
-            let edits = |level| leaves.map(|(perms, host)| plan(why, &leaf(perms, host), level));
-            assert_eq!(edits(Level::K4), expect(why), "{why:?}");
-            let large = if why == Why::Log { [Edit::Zap; 3] } else { expect(why) };
-            assert_eq!(edits(Level::M2), large, "{why:?}, large");
+            let expect = match why {
+                Why::Protect | Why::WriteProtect | Why::SoftDirty => {
+                    [Edit::Nothing, Edit::DropWrite, Edit::DropWrite]
+                }
+                Why::Log => [Edit::Nothing, Edit::TrackWrite, Edit::TrackWrite],
+                _ => [Edit::Zap; 3],
+            };
+            assert_eq!(edits(why, Level::K4, None), expect, "{why:?}");
+            let large = if why == Why::Log { [Edit::Zap; 3] } else { expect };
+            assert_eq!(edits(why, Level::M2, None), large, "{why:?}, large");
         }
+    }
+
+    #[test]
+    fn every_row_that_is_decided_page_by_page() {
+        use Edit::{DropWrite, Nothing, Replace, Zap};
+        let page = |pfn, writable| Some(HostPage { pfn: Pfn(pfn), level: Level::K4, writable });
+        for (now, expect) in [
+            (page(1, false), [Nothing, DropWrite, DropWrite]),
+            (page(1, true), [Nothing; 3]),
+            (page(2, false), [Replace(Pfn(2)), Zap, Zap]),
+            (page(2, true), [Replace(Pfn(2)), Zap, Zap]),
+            (None, [Zap; 3]),
+        ] {
+            assert_eq!(edits(Why::ChangePte, Level::K4, now), expect, "{now:?}");
+            assert_eq!(edits(Why::ChangePte, Level::M2, now), [Zap; 3], "{now:?}, large");
+            assert_eq!(edits(Why::Numa, Level::K4, now), [Zap; 3]);
+        }
+    }
+
+    #[test]
+    fn the_rows_say_what_the_plan_does() {
+        let rows = rows();
+        assert!(Why::ALL.iter().all(|&why| rows.iter().any(|row| row.why == why)));
+        let holes = |row: &&Row| row.edit == Edit::Zap && row.why == Why::ChangePte && row.level == Level::K4;
+        assert_eq!(
+            rows.iter().filter(holes).count(),
+            4,
+            "no page left, twice; writable to another page, twice"
+        );
     }
 }

@@ -4,16 +4,29 @@
 /// The reason for an invalidation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Why {
-    /// The mapping goes away: munmap, or exit. Nothing will come back at this address soon.
+    /// The mapping goes away: munmap. Nothing will come back at this address soon.
     Unmap,
     /// The mapping moves to another address: mremap, for the old range.
     Remap,
-    /// The pages go away, the mapping stays: `MADV_DONTNEED`, copy-on-write (the old page), reclaim.
+    /// The address space itself goes away, or this listener does: what `mmu_notifier` calls release.
+    Exit,
+    /// The pages go away, the mapping stays: `MADV_DONTNEED`.
     Clear,
     /// A page moves to another frame with its contents: migration, compaction.
     Migrate,
-    /// Write permission is withdrawn; pages and other permissions stay: mprotect to read-only, fork.
+    /// A page goes to swap: it comes back with its contents, later, elsewhere.
+    Reclaim,
+    /// A mapping loses write permission; pages and other permissions stay: mprotect to read-only.
     Protect,
+    /// Pages lose write permission, one by one or many: fork, cleaning before write-back, the first step of a merge.
+    WriteProtect,
+    /// As [`WriteProtect`](Self::WriteProtect), to learn which pages are written from now on (`clear_refs`).
+    SoftDirty,
+    /// Some pages of the range may become inaccessible, to learn who uses them: NUMA balancing (seed 002).
+    Numa,
+    /// Some pages of the range may be replaced by others with the same contents, or change permission: a merge, a break
+    /// of copy-on-write (seed 004).
+    ChangePte,
     /// A memslot is deleted or moved: nothing may be mapped through it any more.
     Slot,
     /// A memslot logs writes from now on: the next store to each page must fault.
@@ -22,12 +35,50 @@ pub enum Why {
 
 impl Why {
     /// Every reason, in the order of the table in [`super::plan`].
-    pub const ALL: [Self; 7] =
-        [Self::Unmap, Self::Remap, Self::Clear, Self::Migrate, Self::Protect, Self::Slot, Self::Log];
+    pub const ALL: [Self; 13] = [
+        Self::Unmap,
+        Self::Remap,
+        Self::Exit,
+        Self::Clear,
+        Self::Migrate,
+        Self::Reclaim,
+        Self::Protect,
+        Self::WriteProtect,
+        Self::SoftDirty,
+        Self::Numa,
+        Self::ChangePte,
+        Self::Slot,
+        Self::Log,
+    ];
 
     /// Whether the range's table pages are worth freeing: only where no fault will need them again soon.
     /// Mundane reasons keep the structure, so that the next fault is one CAS.
     pub const fn frees_tables(self) -> bool {
-        matches!(self, Self::Unmap | Self::Remap | Self::Slot)
+        matches!(self, Self::Unmap | Self::Remap | Self::Exit | Self::Slot)
+    }
+
+    /// Whether nothing happens when the invalidation begins: the range says only where something may change, and each
+    /// page that does is told by [`Pages::changed`](super::Pages::changed).
+    pub const fn page_by_page(self) -> bool {
+        matches!(self, Self::Numa | Self::ChangePte)
+    }
+
+    /// Its name, as `slat plan` prints it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unmap => "unmap",
+            Self::Remap => "remap",
+            Self::Exit => "exit",
+            Self::Clear => "clear",
+            Self::Migrate => "migrate",
+            Self::Reclaim => "reclaim",
+            Self::Protect => "protect",
+            Self::WriteProtect => "write-protect",
+            Self::SoftDirty => "soft-dirty",
+            Self::Numa => "numa",
+            Self::ChangePte => "change-pte",
+            Self::Slot => "slot",
+            Self::Log => "log",
+        }
     }
 }

@@ -103,11 +103,16 @@ impl ReadSide {
     pub(crate) fn borrow(&self, first: usize) -> Borrowed<'_> {
         let mut patience = Patience::default();
         loop {
-            if let Some(seat) = (first..self.seats.len()).find_map(|index| self.claim(index)) {
+            if let Some(seat) = self.try_borrow(first) {
                 return seat;
             }
             patience.wait();
         }
+    }
+
+    /// Any free seat from `first` on, if there is one.
+    pub(crate) fn try_borrow(&self, first: usize) -> Option<Borrowed<'_>> {
+        (first..self.seats.len()).find_map(|index| self.claim(index))
     }
 
     /// The sum of one counter over all seats.

@@ -83,9 +83,9 @@ impl Owed {
 
 /// Who pays: a VM, with its format and host forgotten.
 pub(crate) trait Pay {
-    /// One shootdown for all of `owed`; its tables go to the grace queue, which is collected where `idle` says
-    /// that this thread is inside no walk. Waits for answers.
-    fn pay(&self, owed: Owed, idle: bool);
+    /// One shootdown for all of `owed`; its tables go to the grace queue, which is collected where this thread
+    /// `may_collect`. Waits for answers.
+    fn pay(&self, owed: Owed, may_collect: bool);
 }
 
 /// A flush that is owed. See the module's header. Settling waits for vCPUs to answer: the thread must be idle,
@@ -96,6 +96,9 @@ pub struct FlushDebt<'g> {
     owed: Owed,
     /// The invalidation that this debt belongs to: told when it is paid.
     ticket: Option<&'g Ticket<'g>>,
+    /// Whether whoever pays may wait for a grace period. A walk's own debt is paid inside that walk; an invalidation's
+    /// after it.
+    may_collect: bool,
     _idle: PhantomData<&'g mut ()>,
 }
 
@@ -107,7 +110,14 @@ impl core::fmt::Debug for FlushDebt<'_> {
 
 impl<'g> FlushDebt<'g> {
     pub(crate) fn new(payer: &'g dyn Pay, owed: Owed, ticket: Option<&'g Ticket<'g>>) -> Self {
-        Self { payer, owed, ticket, _idle: PhantomData }
+        Self { payer, owed, ticket, may_collect: ticket.is_some(), _idle: PhantomData }
+    }
+
+    /// The same, to be paid without a wait for a grace period.
+    pub(crate) fn without_grace(self) -> Self {
+        let mut this = self;
+        this.may_collect = false;
+        this
     }
 
     /// Pays. Returns whether there was anything to pay.
@@ -133,8 +143,7 @@ impl<'g> FlushDebt<'g> {
 impl Drop for FlushDebt<'_> {
     fn drop(&mut self) {
         if !self.owed.is_nothing() {
-            // A walk's own debt is paid inside that walk; an invalidation's after it.
-            self.payer.pay(core::mem::take(&mut self.owed), self.ticket.is_some());
+            self.payer.pay(core::mem::take(&mut self.owed), self.may_collect);
         }
         if let Some(ticket) = self.ticket {
             ticket.flushed();

@@ -1,0 +1,122 @@
+//! `SecondaryMmu`: whoever keeps copies of a primary MMU's translations; and what it is told.
+//!
+//! ```text
+//! primary                              each secondary MMU
+//! around(event, change) ─────────────▶ begin: faults on the range wait
+//!                                      eager reasons: edit all of the range, flush
+//!   change: for each page, locked  ◀──
+//!     own entry; told.changed(page) ─▶ reasons page by page: edit that page; the flush is owed
+//!   done ────────────────────────────▶ flush what is owed; end
+//! frames are freed
+//! ```
+//! Begin and end are one call, so they cannot be lost, doubled or crossed: with several listeners the primary MMU nests
+//! the calls, innermost its own change. Ranges may overlap, within a thread and between threads.
+
+use super::why::Why;
+use crate::addr::{Hva, Span};
+use crate::host::HostPage;
+use crate::sync::idle::Idle;
+
+/// A change that a primary MMU is about to make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// What may change: no byte outside of it does.
+    pub hvas: Span<Hva>,
+    /// For which reason.
+    pub why: Why,
+    /// Whether a listener may wait for others: locks, memory, grace periods. Where it may not (the one who frees memory
+    /// when there is none), it answers [`Again`] instead.
+    pub may_block: bool,
+}
+
+impl Event {
+    /// An event whose listeners may wait.
+    pub const fn new(hvas: Span<Hva>, why: Why) -> Self {
+        Self { hvas, why, may_block: true }
+    }
+}
+
+/// A listener would have had to wait: nothing was changed, try later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Again;
+
+impl core::fmt::Display for Again {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("it would have to wait: try again")
+    }
+}
+
+impl core::error::Error for Again {}
+
+/// What to do with the Accessed bits of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Young {
+    /// Only look; the first one found ends it.
+    Test,
+    /// Clear them. A TLB may keep a copy that says accessed: the next access is then not noticed.
+    Clear,
+    /// Clear them, and make every TLB forget.
+    ClearAndFlush,
+}
+
+/// Whoever keeps copies of a primary MMU's translations: a [`Vm`](crate::Vm), a device, a test.
+pub trait SecondaryMmu: Send + Sync {
+    /// Makes sure that nobody uses `event.hvas` through this MMU in a way that the reason forbids, calls `change` once,
+    /// pays what is owed for the pages that it told, then lets faults go on. Until it returns, no fault on the range
+    /// completes with what was there before. May sleep, unless the event says otherwise: then it may answer
+    /// [`Again`], and `change` was not called.
+    fn around(
+        &self,
+        idle: &mut Idle,
+        event: Event,
+        change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
+    ) -> Result<(), Again>;
+
+    /// Whether any page of the range has been accessed through this MMU since its bit was cleared. One that keeps no
+    /// such bits says no.
+    fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {
+        let _ = (idle, hvas, young);
+        false
+    }
+}
+
+/// What a change says while it runs, page by page, under the primary MMU's own lock of that page.
+pub trait Pages {
+    /// `hvas`, which is in the event's range, changes: a page that maps `to` now, or any number of pages that map nothing
+    /// that may be used. To be called between two moments at which the primary MMU's own entry cannot change. Waits
+    /// for nobody. Says nothing new where the reason is an eager one.
+    fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>);
+
+    /// Pays at once what is owed so far, which otherwise is paid at the end, once. Waits for vCPUs in the guest.
+    fn flush(&mut self, idle: &mut Idle);
+}
+
+/// To several listeners at once: one that was told before, and the next.
+pub struct Both<'a>(pub &'a mut dyn Pages, pub &'a mut dyn Pages);
+
+impl core::fmt::Debug for Both<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Both").finish_non_exhaustive()
+    }
+}
+
+impl Pages for Both<'_> {
+    fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
+        self.0.changed(idle, hvas, to);
+        self.1.changed(idle, hvas, to);
+    }
+
+    fn flush(&mut self, idle: &mut Idle) {
+        self.0.flush(idle);
+        self.1.flush(idle);
+    }
+}
+
+/// To nobody: the innermost of no listeners.
+#[derive(Clone, Copy, Debug)]
+pub struct Nobody;
+
+impl Pages for Nobody {
+    fn changed(&mut self, _: &mut Idle, _: Span<Hva>, _: Option<HostPage>) {}
+    fn flush(&mut self, _: &mut Idle) {}
+}

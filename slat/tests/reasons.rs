@@ -1,0 +1,273 @@
+//! Reasons that are decided page by page (seeds 002 and 004), listeners that may not wait, and who is young: over every
+//! format.
+
+use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat::table::memory::TableMemory;
+use slat::*;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+const RAM: Hva = Hva(0x40_0000_0000);
+const PAGES: u64 = 1024;
+/// What comes in the place of a page that goes while the host answers.
+const LATER: Pfn = Pfn(77);
+
+/// A host that maps what it is told to map; anything else at frame = address, writable.
+#[derive(Default)]
+struct Told {
+    pages: Mutex<BTreeMap<u64, HostPage>>,
+    /// The next to ask about this page has it taken away while the answer is on its way; whether that is told.
+    late: Mutex<Option<(u64, bool)>>,
+    listener: OnceLock<Weak<dyn SecondaryMmu>>,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Told {}
+
+impl Host for Told {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        if self.late.lock().unwrap().is_some_and(|(late, _)| at(late).contains(hva)) {
+            return None;
+        }
+        Some(self.pages.lock().unwrap().get(&hva.0).copied().unwrap_or(page(hva.0 >> PAGE_SHIFT, true)))
+    }
+
+    fn resolve(&self, idle: &mut Idle, _: Hva, access: Access) -> Result<HostPage, HostError> {
+        let (late, tells) = self.late.lock().unwrap().take().ok_or(HostError::Fault)?;
+        let before = self.lookup(at(late).start, access);
+        let listener = self.listener.get().and_then(Weak::upgrade).unwrap();
+        let event = Event::new(Span::sized(RAM, PAGES * PAGE_SIZE), Why::Numa);
+        let change = &mut |idle: &mut Idle, told: &mut dyn Pages| {
+            self.pages.lock().unwrap().insert(at(late).start.0, page(LATER.0, true));
+            if tells {
+                told.changed(idle, at(late), None);
+            }
+        };
+        listener.around(idle, event, change).unwrap();
+        before.ok_or(HostError::Fault)
+    }
+}
+
+fn page(pfn: u64, writable: bool) -> HostPage {
+    HostPage { pfn: Pfn(pfn), level: Level::K4, writable }
+}
+
+fn at(page: u64) -> Span<Hva> {
+    Span::sized(RAM + page * PAGE_SIZE, PAGE_SIZE)
+}
+
+struct Machine<F: Format> {
+    idle: Idle,
+    vm: Arc<Vm<F, Told>>,
+}
+
+impl<F: Format> Machine<F> {
+    fn new() -> Self {
+        Self::built(|builder| builder)
+    }
+
+    fn built(with: impl FnOnce(Builder<F, Told>) -> Builder<F, Told>) -> Self {
+        let mut idle = Idle::take().unwrap();
+        let vm = Arc::new(with(Vm::<F, _>::builder(Told::default())).build().unwrap());
+        let listener: Weak<Vm<F, Told>> = Arc::downgrade(&vm);
+        vm.host().listener.set(listener).expect("once");
+        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
+        Self { idle, vm }
+    }
+
+    /// What the host maps at a page from now on.
+    fn host_maps(&self, at: u64, page: HostPage) {
+        self.vm.host().pages.lock().unwrap().insert((RAM + at * PAGE_SIZE).0, page);
+    }
+
+    fn touch(&mut self, gfn: u64, access: Access) -> Done {
+        let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
+        vcpu.fault(&mut self.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
+    }
+
+    fn leaf(&mut self, gfn: u64) -> Option<Leaf> {
+        self.vm.translate(&mut self.idle, Gfn(gfn)).map(|found| found.leaf)
+    }
+
+    /// The pages of one change, each of which the host then maps as it says; and what the leaves were inside.
+    fn change(&mut self, why: Why, pages: &[(u64, Option<HostPage>)]) -> Vec<Option<Leaf>> {
+        let Self { idle, vm } = self;
+        let mut inside = Vec::new();
+        let event = Event::new(Span::sized(RAM, PAGES * PAGE_SIZE), why);
+        vm.around(idle, event, &mut |idle, told| {
+            for &(number, to) in pages {
+                if let Some(to) = to {
+                    vm.host().pages.lock().unwrap().insert(at(number).start.0, to);
+                }
+                told.changed(idle, at(number), to);
+                inside.push(vm.translate(idle, Gfn(number)).map(|found| found.leaf));
+            }
+        })
+        .unwrap();
+        inside
+    }
+}
+
+fn pfn(page: u64) -> Pfn {
+    Pfn((RAM.0 >> PAGE_SHIFT) + page)
+}
+
+/// The three transitions that seed 004 calls safe leave no hole; the others do.
+fn safe_transitions<F: Format>() {
+    let name = F::NAME;
+    let mut machine = Machine::<F>::new();
+    for gfn in 0..6 {
+        let writable = gfn >= 4;
+        machine.host_maps(gfn, page(pfn(gfn).0, writable));
+        machine.touch(gfn, if writable { Access::Write } else { Access::Read });
+    }
+    let before = machine.vm.stats();
+    let changes = [
+        (0, Some(page(100, false))),      // read-only to read-only, another page
+        (1, Some(page(pfn(1).0, true))),  // read-only to writable, the same page
+        (2, Some(page(102, true))),       // read-only to writable, another page
+        (3, None),                        // gone
+        (4, Some(page(pfn(4).0, false))), // writable to read-only, the same page
+        (5, Some(page(105, true))),       // writable to another page
+    ];
+    let inside = machine.change(Why::ChangePte, &changes);
+    let frames: Vec<_> = inside.iter().map(|leaf| leaf.map(|leaf| leaf.pfn)).collect();
+    assert_eq!(frames, [Some(Pfn(100)), Some(pfn(1)), Some(Pfn(102)), None, Some(pfn(4)), None], "{name}");
+    assert!(inside.iter().flatten().all(|leaf| !leaf.perms.allows(Access::Write)), "{name}");
+    let after = machine.vm.stats();
+    assert_eq!(after.flushes.paid - before.flushes.paid, 1, "{name}: one for all");
+    assert_eq!(after.leaves[0], before.leaves[0] - 2);
+    // Stores ask the host, which gives or refuses.
+    for (gfn, frame) in [(1, pfn(1)), (2, Pfn(102))] {
+        assert_eq!(machine.touch(gfn, Access::Write), Done::Fixed, "{name} {gfn}");
+        let leaf = machine.leaf(gfn).unwrap();
+        assert_eq!((leaf.pfn, leaf.perms.allows(Access::Write)), (frame, true));
+    }
+    assert_eq!(machine.touch(5, Access::Read), Done::Mapped(Level::K4));
+    assert_eq!(machine.leaf(5).unwrap().pfn, Pfn(105));
+}
+
+/// Of a range that NUMA balancing announces, only what it tells goes; table pages never do.
+fn numa<F: Format>() {
+    let mut machine = Machine::<F>::new();
+    (0..PAGES).for_each(|gfn| {
+        machine.touch(gfn, Access::Write);
+    });
+    let tables = machine.vm.table_pages(&mut machine.idle).reachable;
+    machine.change(Why::Numa, &[(3, None), (700, None)]);
+    let after = machine.vm.table_pages(&mut machine.idle).reachable;
+    assert_eq!((machine.vm.stats().leaves[0], after), (PAGES - 2, tables), "{}", F::NAME);
+    assert_eq!((machine.leaf(3), machine.leaf(700)), (None, None));
+    assert!(machine.leaf(4).is_some());
+    let before = machine.vm.stats().flushes.paid;
+    machine.change(Why::Numa, &[]);
+    machine.change(Why::Numa, &[(3, None)]);
+    assert_eq!(machine.vm.stats().flushes.paid, before, "nothing was mapped there: nothing is flushed");
+}
+
+/// An engine that ignores reasons unmaps the whole range at begin, whatever is told.
+fn context_off<F: Format>() {
+    let mut machine = Machine::<F>::built(|builder| builder.contexts(false));
+    machine.host_maps(0, page(pfn(0).0, false));
+    machine.touch(0, Access::Read);
+    machine.touch(9, Access::Write);
+    let inside = machine.change(Why::ChangePte, &[(0, Some(page(100, false)))]);
+    assert_eq!((inside, machine.leaf(9)), (vec![None], None), "{}", F::NAME);
+    machine.touch(9, Access::Write);
+    machine.change(Why::WriteProtect, &[]);
+    assert_eq!(machine.leaf(9), None);
+}
+
+/// A fault that asked the host before a page was told to have gone does not bring the old page back: the hole is too
+/// new, in a table or above it. Of a page that is not told, the answer stands: the negative control.
+fn answers_that_come_late<F: Format>() {
+    for (gfn, tells) in [(0, true), (0, false), (600, true), (600, false)] {
+        let mut machine = Machine::<F>::new();
+        machine.touch(1, Access::Read); // its table is there, the other's is not
+        *machine.vm.host().late.lock().unwrap() = Some((gfn, tells));
+        assert_eq!(machine.touch(gfn, Access::Read), Done::Mapped(Level::K4));
+        let found = machine.leaf(gfn).unwrap().pfn;
+        assert_eq!(found, if tells { LATER } else { pfn(gfn) }, "{} {gfn} {tells}", F::NAME);
+    }
+}
+
+fn who_is_young<F: Format>() {
+    let mut machine = Machine::<F>::new();
+    for gfn in 0..4 {
+        machine.touch(gfn, Access::Write);
+    }
+    let Machine { idle, vm } = &mut machine;
+    let all = Span::sized(RAM, PAGES * PAGE_SIZE);
+    let before = vm.stats();
+    assert!(!vm.young(idle, at(9), Young::Test), "{}: not there", F::NAME);
+    assert!(vm.young(idle, at(2), Young::Test) && vm.young(idle, at(2), Young::Clear));
+    assert!(!vm.young(idle, at(2), Young::Test), "cleared");
+    assert!(vm.young(idle, all, Young::Test), "the others are not");
+    assert_eq!(vm.stats().flushes.paid, before.flushes.paid);
+    assert!(vm.young(idle, all, Young::ClearAndFlush) && !vm.young(idle, all, Young::Test));
+    assert_eq!(vm.stats().flushes.paid, before.flushes.paid + 1);
+    assert_eq!(vm.stats().leaves, before.leaves, "nothing is taken away");
+    // Nobody loses what was written, and the next access is seen.
+    let done = machine.touch(2, Access::Write);
+    if F::HARDWARE_AD {
+        assert_eq!(done, Done::Spurious, "{}", F::NAME);
+    } else {
+        assert_eq!(done, Done::Fixed);
+        assert!(machine.vm.young(&mut machine.idle, at(2), Young::Test));
+    }
+    assert!(machine.leaf(2).unwrap().dirty);
+}
+
+#[test]
+fn every_format_does_the_same() {
+    fn all<F: Format>() {
+        safe_transitions::<F>();
+        numa::<F>();
+        context_off::<F>();
+        answers_that_come_late::<F>();
+        who_is_young::<F>();
+    }
+    all::<Ept4>();
+    all::<Ept5>();
+    all::<Npt4>();
+    all::<Npt5>();
+    all::<Pae>();
+    all::<Ept4NoAd>();
+}
+
+/// With everything taken that could be waited for, it answers at once, and nothing has changed.
+#[test]
+fn a_listener_that_may_not_wait_says_again() {
+    let mut machine = Machine::<Npt4>::new();
+    machine.touch(0, Access::Write);
+    let event = Event { may_block: false, ..Event::new(at(0), Why::Unmap) };
+    let Machine { idle, vm } = &mut machine;
+    // As many as can be in flight at once.
+    let mut open = Vec::new();
+    let full = loop {
+        let mut ran = false;
+        match vm.around(idle, event, &mut |_, _| ran = true) {
+            Ok(()) => assert!(ran, "once"),
+            Err(Again) => break !ran,
+        }
+        assert!(open.len() < 1000, "there is an end to it");
+        open.push(vm.invalidate(at(500), Why::Clear));
+    };
+    assert!(full && !open.is_empty());
+    drop(open);
+    assert_eq!(vm.around(idle, event, &mut |_, _| {}), Ok(()));
+    assert_eq!(machine.touch(0, Access::Read), Done::Mapped(Level::K4), "balanced: faults go on");
+    assert_eq!(machine.leaf(0).unwrap().pfn, pfn(0));
+}
+
+#[test]
+fn a_lock_that_sleeps_is_not_waited_for() {
+    for lock in [MmuLock::Exclusive, MmuLock::ReadWrite] {
+        let mut machine = Machine::<Npt4>::built(|builder| builder.mmu_lock(lock));
+        machine.touch(0, Access::Write);
+        let event = Event { may_block: false, ..Event::new(at(0), Why::Unmap) };
+        let Machine { idle, vm } = &mut machine;
+        assert_eq!(vm.around(idle, event, &mut |_, _| panic!("nothing changes")), Err(Again));
+        assert!(machine.leaf(0).is_some(), "{lock:?}");
+    }
+}
