@@ -39,9 +39,12 @@
 //! | `mapping`, `frames`, `arena`, `held` | memory from the system; which frames are free; references to frames |
 //! | `file`, `vma` | what a range of addresses means |
 //! | `pte` | what an entry of the table says |
-//! | `space` | the address space; the order of its locks; who is told of changes |
+//! | `space` | the address space; the order of its locks |
+//! | `listeners` | who is told of changes |
 //! | `fault` | bringing pages in; breaking shares |
 //! | `change`, `moving` | taking away; moving |
+//! | `reap` | taking away without waiting |
+//! | `soft_dirty` | which pages were written |
 //! | `host` | the address space as a VM's host |
 //! | `user_fault` | faults that a user's thread serves |
 #![deny(missing_docs)]
@@ -54,10 +57,13 @@ mod file;
 mod frames;
 mod held;
 mod host;
+mod listeners;
 mod mapping;
 mod moving;
 mod pte;
+mod reap;
 mod shards;
+mod soft_dirty;
 mod space;
 mod stats;
 mod user_fault;
