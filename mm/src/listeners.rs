@@ -8,7 +8,8 @@
 //! ◀──────────────── end
 //! ```
 //! The calls are nested, so whoever has begun ends, whatever those inside answer. A change that may not wait is called
-//! off by the first who would have to ([`Again`]): those around it have begun for nothing, and end.
+//! off by the first who would have to ([`Again`]): those around it have begun for nothing, and end. A change that may wait
+//! is made: one who refuses it all the same, against its contract, is passed over.
 //!
 //! **Coming and going** is possible at any time; it waits for changes in progress, since one who missed the beginning of
 //! a change could copy what it is about to take away. Who goes is told [`Why::Exit`] over all addresses, which is the
@@ -63,11 +64,15 @@ fn nest(
         return Ok(());
     };
     let Some(mmu) = first.upgrade() else { return nest(rest, idle, event, told, change) };
-    let mut inner = Ok(());
-    mmu.around(idle, event, &mut |idle, pages| {
-        inner = nest(rest, idle, event, &mut Both(told, pages), change);
-    })?;
-    inner
+    let mut inner = None;
+    let _ = mmu.around(idle, event, &mut |idle, pages| {
+        inner = Some(nest(rest, idle, event, &mut Both(told, pages), change));
+    });
+    match inner {
+        Some(inner) => inner,
+        None if event.may_block => nest(rest, idle, event, told, change),
+        None => Err(Again),
+    }
 }
 
 impl AddressSpace {
@@ -104,8 +109,8 @@ impl AddressSpace {
         let known = state.listeners.remove(&weak(mmu));
         if known {
             self.counters.add_notified(Why::Exit);
-            let told = mmu.around(idle, Event::new(EVERYWHERE, Why::Exit), &mut |_, _| {});
-            debug_assert!(told.is_ok(), "it may block");
+            // It may block, so there is no other answer.
+            let _ = mmu.around(idle, Event::new(EVERYWHERE, Why::Exit), &mut |_, _| {});
         }
         known
     }
@@ -135,8 +140,8 @@ impl AddressSpace {
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) {
         self.counters.add_notified(why);
-        let told = state.listeners.around(idle, Event::new(hvas_of(pages), why), change);
-        debug_assert!(told.is_ok(), "all may block");
+        // It may block, so it is made.
+        let _ = state.listeners.around(idle, Event::new(hvas_of(pages), why), change);
     }
 
     /// The same, unless a listener would have to wait: then `change` is not run.

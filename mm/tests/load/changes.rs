@@ -4,7 +4,7 @@
 
 use crate::oracle::Lane;
 use crate::random::Random;
-use crate::stage::{BLOCK, Mistake, PAGES, Stage, ZONE, ZONES, away, count, hva, hvas};
+use crate::stage::{BLOCK, PAGES, Stage, ZONE, ZONES, away, count, hva, hvas};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use slat::table::formats::Ept4NoAd;
 use slat::{
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// A kind of change.
 pub struct Change {
     pub name: &'static str,
-    /// It makes and frees no tables: fit to be made beside a mistake, when guests write to freed frames.
+    /// It makes and frees no tables: fit to be made where guests write to free frames, by mistake.
     pub harmless: bool,
     make: fn(&mut Meddler<'_>) -> bool,
 }
@@ -76,7 +76,7 @@ pub fn run(stage: &Stage, number: u64, steps: u64) -> (Lane, Vec<u64>) {
     };
     let all = 0..CHANGES.len();
     let choice: Vec<usize> =
-        all.filter(|&at| CHANGES[at].harmless || stage.mistake == Mistake::None).collect();
+        all.filter(|&at| CHANGES[at].harmless || !stage.mistake.spoils_frames()).collect();
     for _ in 0..steps {
         let at = meddler.random.pick(&choice);
         meddler.made[at] += u64::from((CHANGES[at].make)(&mut meddler));
@@ -90,7 +90,7 @@ pub fn run(stage: &Stage, number: u64, steps: u64) -> (Lane, Vec<u64>) {
 }
 
 impl<'a> Meddler<'a> {
-    /// Some pages of a zone. All of them, so that tables are freed, unless there is a mistake.
+    /// Some pages of a zone; at times all of them, so that tables are freed.
     fn some_pages(&mut self) -> Range<u64> {
         let zone = self.random.below(ZONES) * ZONE;
         let zone = zone..zone + ZONE;
@@ -105,7 +105,7 @@ impl<'a> Meddler<'a> {
     }
 
     fn whole(&mut self) -> bool {
-        self.random.one_in(8) && self.stage.mistake == Mistake::None
+        self.random.one_in(8) && !self.stage.mistake.spoils_frames()
     }
 
     /// The mappings of the pages' zone stay meanwhile.
@@ -217,8 +217,20 @@ fn reap(m: &mut Meddler<'_>) -> bool {
 
 fn soft_dirty(m: &mut Meddler<'_>) -> bool {
     let pages = m.some_pages();
-    m.stage.space.clear_soft_dirty(&mut m.idle, hvas(&pages)).unwrap();
-    m.stage.space.soft_dirty(hvas(&pages)).unwrap();
+    let (_stay, Some(_only)) = (m.stay(&pages), m.stage.soft_dirty.try_lock()) else { return false };
+    let (space, ledger, at) = (&m.stage.space, &m.stage.ledger, hvas(&pages));
+    space.clear_soft_dirty(&mut m.idle, at).unwrap();
+    let looks = [0; 3].map(|_| {
+        std::thread::yield_now();
+        pages.clone().map(|page| ledger.look(page)).collect::<Vec<_>>()
+    });
+    let written = space.soft_dirty(at).unwrap();
+    for (index, page) in pages.enumerate() {
+        let surely = ledger.was_written(page, looks.each_ref().map(|look| &look[index]));
+        if surely && !written.iter().any(|span| span.contains(hva(page))) {
+            m.stage.wrong(|| format!("page {page} was written, and is not soft-dirty"));
+        }
+    }
     true
 }
 

@@ -24,9 +24,9 @@ mod stage;
 use changes::CHANGES;
 use oracle::Lane;
 use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
-use slat::{Format, Gfn, Idle, Level, MmuLock, SecondaryMmu, Slot, SlotId, VcpuId, Vm};
+use slat::{Format, Gfn, Idle, Level, MmuLock, SecondaryMmu, Slot, SlotId, VcpuId, Vm, Why};
 use slat_vcpu::Window;
-use stage::{Mistake, PAGES, Primary, Stage, TellsLate, hva};
+use stage::{Mistake, Mistaken, PAGES, Primary, Stage, hva};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ScopedJoinHandle};
@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 const VCPUS: u64 = 4;
 const MEDDLERS: u64 = 2;
 /// Changes of each meddler in each world.
-const STEPS: u64 = 1500;
+const STEPS: u64 = 500;
 /// Changes after which a mistake is not found.
 const MANY_STEPS: u64 = 20_000;
 /// Nobody makes a change for so long: they hang.
@@ -68,10 +68,11 @@ fn run<F: Format>(setting: Setting) -> Tally {
         Vm::<F, _>::builder(Primary::new(&stage)).vcpus(VCPUS as u32).mmu_lock(lock).contexts(contexts);
     let builder = if mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
     let vm = Arc::new(builder.build().expect("the arena is large"));
-    let late = Arc::new(TellsLate { to: vm.clone() as Arc<dyn SecondaryMmu>, last: Mutex::default() });
+    let mistaken =
+        Arc::new(Mistaken { to: vm.clone() as Arc<dyn SecondaryMmu>, mistake, last: Mutex::default() });
     match mistake {
-        Mistake::TellsLate => stage.space.register(&late),
         Mistake::None | Mistake::NoFlush => stage.space.register(&vm),
+        Mistake::TellsLate | Mistake::Deaf(_) => stage.space.register(&mistaken),
     }
     {
         let mut idle = Idle::take().expect("the test's own thread");
@@ -112,7 +113,7 @@ fn run<F: Format>(setting: Setting) -> Tally {
     }
     tally.refused = stage.counts.refused.load(Relaxed);
     tally.wrong = stage.counts.wrong.load(Relaxed);
-    drop(late);
+    drop(mistaken);
     if mistake == Mistake::None {
         assert_eq!(tally.wrong, 0, "said above");
         ending::check(stage, vm, lanes);
@@ -148,10 +149,18 @@ const SORTS: [Sort; 6] = [
     (run::<Ept4>, MmuLock::Exclusive, true, false),
 ];
 
+/// Each sort of world once; again and again, with other seeds, where `SLAT_SOAK_SECONDS` says for how long
+/// (`cargo xtask soak`).
 #[test]
 fn no_guest_reads_what_is_not_its_own() {
+    let seconds = std::env::var("SLAT_SOAK_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
+    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let mut made = vec![0; CHANGES.len()];
-    for (seed, (run, lock, contexts, thp)) in (1..).zip(SORTS) {
+    for (seed, (run, lock, contexts, thp)) in (1..).zip(SORTS.into_iter().cycle()) {
+        let last = seed > SORTS.len() as u64 && end.is_none_or(|end| Instant::now() >= end);
+        if last {
+            break;
+        }
         let tally = run(Setting { lock, contexts, thp, mistake: Mistake::None, seed });
         println!(
             "{lock:?}, contexts {contexts}, thp {thp}: {} judged, {} dropped, {} refused, changes {:?}",
@@ -177,4 +186,11 @@ fn negative_control_without_flushes_stale_translations_are_used() {
 #[test]
 fn negative_control_a_host_that_frees_before_it_tells_is_found_out() {
     assert!(wrong(Mistake::TellsLate) > 0);
+}
+
+#[test]
+fn negative_control_a_reason_that_goes_unheard_is_found_out() {
+    for why in [Why::Unmap, Why::Clear, Why::Migrate, Why::WriteProtect, Why::SoftDirty, Why::ChangePte] {
+        assert!(wrong(Mistake::Deaf(why)) > 0, "{why:?}");
+    }
 }

@@ -45,6 +45,12 @@ struct Seen {
     surely_ended: u64,
 }
 
+/// See [`Ledger::look`].
+pub struct Look {
+    ended: u64,
+    written: Vec<u64>,
+}
+
 /// What all threads know of all pages. See the module's header.
 pub struct Ledger {
     drops: Vec<Drops>,
@@ -61,6 +67,20 @@ impl Ledger {
 
     fn written(&self, page: u64, lane: u64) -> &AtomicU64 {
         &self.written[(page * self.lanes + lane) as usize]
+    }
+
+    /// What is known of a page at the moment.
+    pub fn look(&self, page: u64) -> Look {
+        let ended = self.seen(page).ended;
+        Look { ended, written: (0..self.lanes).map(|lane| self.written(page, lane).load(SeqCst)).collect() }
+    }
+
+    /// Whether somebody began and ended a write to the page between three looks, and nobody can have dropped it since:
+    /// the second value was written after the first had been.
+    pub fn was_written(&self, page: u64, [first, then, last]: [&Look; 3]) -> bool {
+        let lanes = first.written.iter().zip(&then.written).zip(&last.written);
+        let twice = |((first, then), last)| first != then && then != last;
+        self.seen(page).begun == first.ended && lanes.into_iter().any(twice)
     }
 
     /// Reads a line of any lane through `get`, and judges by what everybody knows.

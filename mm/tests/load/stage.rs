@@ -4,7 +4,7 @@ use crate::oracle::Ledger;
 use parking_lot::RwLock;
 use slat::{
     Access, Again, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu,
-    Span, TableMemory, notify::Nobody,
+    Span, TableMemory, Why, notify::Nobody,
 };
 use slat_mm::{AddressSpace, Arena, ArenaHandle, Backing, Place, Prot};
 use std::ops::Range;
@@ -45,6 +45,20 @@ pub enum Mistake {
     NoFlush,
     /// A change is told when the next one comes: its frames have been freed by then.
     TellsLate,
+    /// Changes for this reason are not told at all.
+    Deaf(Why),
+}
+
+impl Mistake {
+    /// Whether guests may write to frames that are free: then nobody may make tables of those.
+    pub fn spoils_frames(self) -> bool {
+        match self {
+            Self::None => false,
+            Self::NoFlush | Self::TellsLate => true,
+            // Who still has a page after the others may write to it.
+            Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate),
+        }
+    }
 }
 
 /// See the module's header.
@@ -54,6 +68,8 @@ pub struct Stage {
     /// Held for reading by who needs a zone's mappings to stay, for writing by who takes them away for a while.
     pub zones: Vec<RwLock<()>>,
     pub ledger: Ledger,
+    /// Held by who clears soft-dirty, and looks later what was written: meanwhile nobody else clears it.
+    pub soft_dirty: parking_lot::Mutex<()>,
     pub counts: Counts,
     pub mistake: Mistake,
     pub seed: u64,
@@ -86,6 +102,7 @@ impl Stage {
             space,
             zones: (0..ZONES).map(|_| RwLock::new(())).collect(),
             ledger: Ledger::new(PAGES, lanes),
+            soft_dirty: parking_lot::Mutex::default(),
             counts: Counts::default(),
             mistake,
             seed,
@@ -121,7 +138,7 @@ pub struct Primary {
 impl Primary {
     pub fn new(stage: &Stage) -> Self {
         let elsewhere = || Arena::builder().limit(16 << 20).build().unwrap();
-        let arena = if stage.mistake == Mistake::None { stage.arena.clone() } else { elsewhere() };
+        let arena = if stage.mistake.spoils_frames() { elsewhere() } else { stage.arena.clone() };
         Self { space: stage.space.clone(), tables: ArenaHandle::from(&arena) }
     }
 }
@@ -156,23 +173,26 @@ impl Host for Primary {
     }
 }
 
-/// The second mistake: a listener between the address space and the VM that is slow to tell.
-pub struct TellsLate {
+/// A listener between the address space and the VM, which makes the mistakes of telling.
+pub struct Mistaken {
     pub to: Arc<dyn SecondaryMmu>,
+    pub mistake: Mistake,
     pub last: Mutex<Option<Event>>,
 }
 
-impl SecondaryMmu for TellsLate {
+impl SecondaryMmu for Mistaken {
     fn around(
         &self,
         idle: &mut Idle,
         event: Event,
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again> {
+        let last = match self.mistake {
+            Mistake::TellsLate => self.last.lock().unwrap().replace(event),
+            Mistake::Deaf(why) if why == event.why => None,
+            _ => return self.to.around(idle, event, change),
+        };
         change(idle, &mut Nobody);
-        match self.last.lock().unwrap().replace(event) {
-            Some(last) => self.to.around(idle, last, &mut |_, _| {}),
-            None => Ok(()),
-        }
+        last.map_or(Ok(()), |last| self.to.around(idle, last, &mut |_, _| {}))
     }
 }

@@ -5,7 +5,8 @@ use crate::listener::Listener;
 use crate::vm::coherent;
 use slat::table::formats::{Ept4NoAd, Ept5, Npt4};
 use slat::{
-    Access, Fault, Format, Gfn, HostError, Idle, MmuLock, PAGE_SIZE, Slot, SlotId, VcpuId, Vm, Why, Young,
+    Access, Again, Event, Fault, Format, Gfn, HostError, Idle, MmuLock, PAGE_SIZE, Pages, SecondaryMmu, Slot,
+    SlotId, VcpuId, Vm, Why, Young,
 };
 use slat_mm::{AddressSpace, HostView, MmError, Place, Prot};
 use std::sync::Arc;
@@ -76,7 +77,9 @@ fn guests_of_different_formats_all_follow_every_change() {
             coherent(&ept, idle, FRAMES);
             coherent(&old, idle, FRAMES);
         }
-        (npt.collect(idle), ept.collect(idle), old.collect(idle));
+        npt.collect(idle);
+        ept.collect(idle);
+        old.collect(idle);
         assert_eq!(
             [npt.stats(), ept.stats(), old.stats()].map(|stats| stats.leaves),
             [[0; 3]; 3],
@@ -144,6 +147,20 @@ fn after_exit_everything_is_gone_and_faults_say_so() {
     assert!(machine.all_free());
 }
 
+/// Against the rules: it refuses what may wait.
+struct Stubborn;
+
+impl SecondaryMmu for Stubborn {
+    fn around(
+        &self,
+        _: &mut Idle,
+        _: Event,
+        _: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
+    ) -> Result<(), Again> {
+        Err(Again)
+    }
+}
+
 /// The order is that of registration: those before the one who refuses have begun, those behind it not.
 #[test]
 fn whatever_one_answers_the_others_begin_and_end_in_pairs() {
@@ -151,7 +168,9 @@ fn whatever_one_answers_the_others_begin_and_end_in_pairs() {
     machine.map(0, 8);
     machine.number(0, 8);
     let mmus: Vec<_> = (0..3).map(|_| Arc::new(Listener::default())).collect();
-    mmus.iter().for_each(|mmu| machine.space.register(mmu));
+    for mmu in &mmus {
+        machine.space.register(mmu);
+    }
     for refusing in 0..3 {
         mmus[refusing].again.store(true, SeqCst);
         assert_eq!(machine.space.reap(&mut machine.idle, pages(0, 8)), Err(MmError::Again));
@@ -164,13 +183,23 @@ fn whatever_one_answers_the_others_begin_and_end_in_pairs() {
     mmus[1].again.store(true, SeqCst);
     machine.space.dontneed(&mut machine.idle, pages(0, 8)).unwrap();
     assert_eq!(machine.get(3), 0, "who may wait is not asked whether it would");
+    machine.number(0, 8);
+    let stubborn = Arc::new(Stubborn);
+    machine.space.register(&stubborn);
+    machine.space.register(&mmus[2]); // behind it
+    mmus[2].events.lock().clear();
+    machine.space.munmap(&mut machine.idle, pages(0, 8)).unwrap();
+    assert!(machine.look(3).is_none(), "one who may wait and will not cannot keep a page");
+    assert_eq!((mmus[2].events.lock().len(), mmus[2].open()), (1, 0), "and those behind it are told");
 }
 
 #[test]
 fn a_test_for_young_stops_at_the_first_and_clearing_asks_all() {
     let mut machine = Machine::new();
     let mmus: Vec<_> = (0..3).map(|_| Arc::new(Listener::default())).collect();
-    mmus.iter().for_each(|mmu| machine.space.register(mmu));
+    for mmu in &mmus {
+        machine.space.register(mmu);
+    }
     let mut ask = |young| {
         let found = machine.space.young(&mut machine.idle, pages(0, 8), young);
         (found, [0, 1, 2].map(|mmu| mmus[mmu].asked.swap(0, SeqCst)))
