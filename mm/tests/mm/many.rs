@@ -213,7 +213,15 @@ fn a_test_for_young_stops_at_the_first_and_clearing_asks_all() {
 
 #[test]
 fn what_a_guest_uses_is_young_until_it_is_cleared() {
-    let mut machine = Machine::new();
+    what_is_used_is_young(Machine::new());
+}
+
+#[test]
+fn so_is_a_huge_page() {
+    what_is_used_is_young(Machine::huge());
+}
+
+fn what_is_used_is_young(mut machine: Machine) {
     machine.map(0, FRAMES);
     let (space, idle) = (&machine.space, &mut machine.idle);
     let (npt, old) =

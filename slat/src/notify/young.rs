@@ -37,13 +37,13 @@ pub(super) fn young<F: Format, H: Host>(
                 }
                 found = true;
                 if young == Young::Test {
-                    break;
+                    return None;
                 }
                 if step.at.entry.cas(word, aged::<F>(word)).is_ok() && young == Young::ClearAndFlush {
                     owed.owe(step.gfns);
                 }
             }
-            steps.goal()
+            Some(steps.goal())
         });
         FlushDebt::new(vm, owed, None).settle();
         if found && young == Young::Test {

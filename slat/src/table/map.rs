@@ -51,16 +51,19 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     /// comes back instead: [`find`](Self::find) tells the level. May ask the memory for a chunk, hence may sleep.
     pub fn reach(&self, page: Gfn, level: Level) -> Result<&Entry, NoMemory> {
         let mut cache = Cache::default();
-        // SAFETY: nothing is ever unlinked from a map.
-        let mut at = unsafe { self.radix.descend(&self.memory, page) };
-        if at.level > level {
+        loop {
+            // SAFETY: nothing is ever unlinked from a map.
+            let at = unsafe { self.radix.descend(&self.memory, page) };
+            if at.level <= level || !at.word.is_hole() {
+                return Ok(at.entry);
+            }
             self.pool.top_up(&self.memory, &mut cache, usize::from(F::LEVELS), || false)?;
             // SAFETY: as above.
             let linked = unsafe { Radix::<F>::link_down(&self.memory, &mut cache, page, at, level) };
             self.pool.give_back(cache.drain());
-            at = linked?;
+            // Look again in any case: who links tables for a neighbour may have been faster, by several levels.
+            linked?;
         }
-        Ok(at.entry)
     }
 
     /// Replaces the leaf in `entry` (found at `level`, above 4K) by a table of smaller leaves in place: whoever
@@ -132,7 +135,11 @@ mod tests {
     use crate::table::format::{Leaf, Perms};
     use crate::table::formats::X64;
     use crate::table::memory::Heap;
+    use alloc::boxed::Box;
+    use alloc::sync::Arc;
     use alloc::vec::Vec;
+    use core::ptr::NonNull;
+    use std::sync::Mutex;
 
     fn leaf(pfn: u64, level: Level) -> crate::table::Word {
         let leaf =
@@ -174,5 +181,34 @@ mod tests {
             !map.split(Level::M2, entry, large, |i| leaf(i, Level::K4)).unwrap(),
             "the entry has changed"
         );
+    }
+
+    /// Memory in which somebody is faster: what is set up happens when a thread is about to link a table.
+    #[derive(Clone, Default)]
+    struct Racing(Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>);
+
+    // SAFETY: the trait's own way, but for what happens first.
+    unsafe impl TableMemory for Racing {
+        fn pfn(&self, page: NonNull<u8>) -> Pfn {
+            let race = self.0.lock().unwrap().take();
+            race.into_iter().for_each(|race| race());
+            Heap.pfn(page)
+        }
+    }
+
+    /// Neighbours link the same tables, several levels of them: whoever is late ends at its own entry all the same.
+    #[test]
+    fn two_who_link_tables_at_once_both_reach_their_pages() {
+        let racing = Racing::default();
+        let map = Arc::new(Map::<X64, _>::new(racing.clone()).unwrap());
+        let faster = map.clone();
+        *racing.0.lock().unwrap() = Some(Box::new(move || {
+            faster.reach(Gfn(512), Level::K4).unwrap().store(leaf(5, Level::K4));
+        }));
+        map.reach(Gfn(0), Level::K4).unwrap().store(leaf(6, Level::K4));
+        for (page, pfn) in [(512, 5), (0, 6)] {
+            let (level, entry) = map.find(Gfn(page));
+            assert_eq!((level, X64::pfn(entry.load())), (Level::K4, Pfn(pfn)));
+        }
     }
 }
