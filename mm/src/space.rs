@@ -21,6 +21,7 @@
 
 use crate::arena::{Arena, ArenaHandle};
 use crate::error::MmError;
+use crate::numa::{self, NumaStats};
 use crate::pte::{Pte, hvas_of, page_of};
 use crate::shards::Shards;
 use crate::stats::{Counted, Counters, MmStats};
@@ -45,6 +46,7 @@ pub struct AddressSpace {
     page_locks: Shards<Mutex<()>>,
     pub(crate) thp: bool,
     pub(crate) counters: Counters,
+    pub(crate) numa: numa::Counters,
 }
 
 /// What the outermost lock guards. Listeners are here because registering must not fall into a change: one who
@@ -79,6 +81,7 @@ impl AddressSpaceBuilder {
             page_locks: Shards::with(PAGE_LOCKS),
             thp: self.thp,
             counters: Counters::new(),
+            numa: numa::Counters::new(),
         }))
     }
 }
@@ -147,6 +150,11 @@ impl AddressSpace {
     /// What it has done so far.
     pub fn stats(&self) -> MmStats {
         self.counters.sum()
+    }
+
+    /// What NUMA balancing has done so far.
+    pub fn numa_stats(&self) -> NumaStats {
+        self.numa.sum()
     }
 
     /// Bytes of page tables in use.
