@@ -17,7 +17,8 @@
 //! ([`crate::pin`]), files' own, mappings without access, and what is protnone already ([`Skip`]).
 //!
 //! **What it promises**: contents and permissions stay; when a scan is over, nobody uses a page that it made
-//! protnone without a hint fault; a pinned page is neither unmapped nor flushed, except by [`Policy::Range`].
+//! protnone without a hint fault; a page that was pinned before a scan is neither unmapped nor flushed by it, except
+//! under [`Policy::Range`].
 
 mod hint;
 mod node;

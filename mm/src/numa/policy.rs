@@ -41,22 +41,19 @@ struct Survey {
     wanted: Option<Span<Gfn>>,
 }
 
-/// Neighbours that became protnone one after another, and are told as one.
+/// Pages that became protnone, neighbours together.
 ///
-/// Their page lock may be free again by then. That does no harm: until the notification ends nobody faults them in, and
-/// what is told once more than needed is gone already.
+/// They are told when all are there, and their page locks free again: until then guests go on using what they have, and
+/// wait for no more than the telling. That does no harm. Nobody faults them in before the notification ends; who
+/// changes one of them meanwhile has a notification of his own; and what is told too often is gone already.
 #[derive(Debug, Default)]
-struct Run(Option<Span<Gfn>>);
+struct Runs(Vec<Span<Gfn>>);
 
-impl Run {
-    /// Adds pages; returns the run before, where they do not continue it.
-    fn add(&mut self, pages: Span<Gfn>) -> Option<Span<Gfn>> {
-        match &mut self.0 {
-            Some(run) if run.end == pages.start => {
-                run.end = pages.end;
-                None
-            }
-            run => run.replace(pages),
+impl Runs {
+    fn add(&mut self, pages: Span<Gfn>) {
+        match self.0.last_mut() {
+            Some(run) if run.end == pages.start => run.end = pages.end,
+            _ => self.0.push(pages),
         }
     }
 }
@@ -72,38 +69,40 @@ impl AddressSpace {
         settings: &Settings,
     ) -> Result<(), MmError> {
         let survey = self.survey(pages)?;
-        let (why, pages, at_once) = match settings.policy {
-            Policy::Range if survey.present => (Why::Clear, pages, false),
-            Policy::Page if survey.present => (Why::Numa, pages, true),
-            Policy::PageBatched if let Some(wanted) = survey.wanted => (Why::Numa, wanted, false),
+        let (why, pages) = match settings.policy {
+            Policy::Range if survey.present => (Why::Clear, pages),
+            Policy::Page if survey.present => (Why::Numa, pages),
+            Policy::PageBatched if let Some(wanted) = survey.wanted => (Why::Numa, wanted),
             _ => return Ok(()),
         };
         self.numa.add(Counted::Notified, 1);
-        let by_page = why == Why::Numa;
         let mut result = Ok(());
         self.around(state, idle, pages, why, &mut |idle, told| {
-            let (mut run, mut made) = (Run::default(), 0);
-            let mut tell = |pages: Option<Span<Gfn>>| {
-                if let Some(pages) = pages.filter(|_| by_page) {
-                    told.changed(idle, hvas_of(pages), None);
-                    self.numa.add(Counted::Told, 1);
-                    if at_once {
-                        told.flush(idle);
-                        self.numa.add(Counted::Flushed, 1);
-                    }
-                }
-            };
+            let (mut runs, mut made) = (Runs::default(), 0);
             result = self.each_page(pages, |found| {
                 let Pte::Mapped { pfn, writable } = found.pte else { return Ok(()) };
-                if self.reason_to_skip(&found).is_none() {
-                    found.set(Pte::Protnone { pfn, writable });
-                    made += found.level.pages();
-                    let covers = Span::sized(found.page, found.level.pages());
-                    tell(if at_once { Some(covers) } else { run.add(covers) });
+                if self.reason_to_skip(&found).is_some() {
+                    return Ok(());
+                }
+                found.set(Pte::Protnone { pfn, writable });
+                let covers = Span::sized(found.page, found.level.pages());
+                made += covers.len();
+                match settings.policy {
+                    Policy::Range => {}
+                    Policy::Page => {
+                        told.changed(idle, hvas_of(covers), None);
+                        told.flush(idle);
+                        self.numa.add(Counted::Told, 1);
+                        self.numa.add(Counted::Flushed, 1);
+                    }
+                    Policy::PageBatched => runs.add(covers),
                 }
                 Ok(())
             });
-            tell(run.0);
+            for &run in &runs.0 {
+                told.changed(idle, hvas_of(run), None);
+            }
+            self.numa.add(Counted::Told, runs.0.len() as u64);
             self.numa.add(Counted::Protnone, made);
         });
         result

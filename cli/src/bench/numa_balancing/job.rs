@@ -47,6 +47,8 @@ pub struct Job {
     pub passes: u32,
     /// Bytes of each scan.
     pub scan_bytes: u64,
+    /// Whether the VM listens to reasons; tests let it not.
+    pub contexts: bool,
     pub arena: Arc<Arena>,
 }
 
@@ -96,6 +98,7 @@ impl Job {
         let layouts = (0..self.vcpus).map(|vcpu| self.trace(vcpu).regions.len() as u64);
         let regions: u64 = layouts.clone().sum();
         let builder = Guest::builder(HostView::new(&space)).vcpus(self.vcpus).max_slots(regions as u32);
+        let builder = builder.contexts(self.contexts);
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
         for region in 0..regions {
@@ -251,4 +254,33 @@ impl Shared<'_> {
 /// This thread's.
 fn idle() -> Result<Idle, Error> {
     Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(contexts: bool, device: bool) -> Sample {
+        let traces = Trace::all(100_000, 500_000).unwrap();
+        let arena = Job::arena(&traces, 2, 2).unwrap();
+        let job = Job { traces, vcpus: 2, nodes: 2, passes: 2, scan_bytes: 256 << 20, contexts, arena };
+        let sample = job.sample(&Entrant { policy: Some((Policy::Range, 0)), device }).unwrap();
+        assert_eq!((sample.corrupt, sample.accesses[0]), (0, sample.accesses[1]));
+        sample
+    }
+
+    /// Negative control of the check that no table page is freed: a VM for which every reason is an unmap frees them.
+    #[test]
+    fn tables_that_are_lost_are_noticed() {
+        assert_eq!(sample(true, false).tables_lost, 0);
+        assert!(sample(false, false).tables_lost > 0);
+    }
+
+    /// Negative control of the checks that nothing is unmapped or flushed beside a device: before, all was.
+    #[test]
+    fn what_pinned_pages_pay_is_noticed() {
+        let sample = sample(true, true);
+        assert!(sample.unmaps > 0 && sample.flushes > 0);
+        assert_eq!(sample.balancing.protnone, 0);
+    }
 }

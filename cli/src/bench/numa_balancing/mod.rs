@@ -44,6 +44,9 @@ pub struct NumaBalancing {
     /// Times that each trace is replayed; half-way every vCPU goes to the next node
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..))]
     passes: u32,
+    /// Accesses of each trace at most; all of it unless said otherwise
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    accesses: Option<u32>,
     /// Accesses of a vCPU between two of its scans
     #[arg(short, long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1000..))]
     every: u32,
@@ -90,6 +93,7 @@ impl NumaBalancing {
                 "nodes": self.nodes,
                 "traces": job.traces.iter().map(|trace| trace.name).collect::<Vec<_>>().join("+"),
                 "passes": self.passes,
+                "accesses": job.traces.iter().map(Trace::accesses).sum::<u64>(),
                 "accesses_between_scans": self.every,
                 "scan": size::text(self.scan),
                 "runs": self.runs,
@@ -104,7 +108,7 @@ impl NumaBalancing {
         if self.scan == 0 {
             return Err(Error::Usage("--scan: a scan of nothing finds nothing".into()));
         }
-        let traces = Trace::all(self.every as usize)?;
+        let traces = Trace::all(self.every as usize, self.accesses.map_or(usize::MAX, |most| most as usize))?;
         let arena = Job::arena(&traces, self.vcpus, self.nodes)?;
         Ok(Job {
             traces,
@@ -112,6 +116,7 @@ impl NumaBalancing {
             nodes: self.nodes,
             passes: self.passes,
             scan_bytes: self.scan,
+            contexts: true,
             arena,
         })
     }

@@ -16,20 +16,24 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The bundled ones, with `every` accesses in a stretch.
-    pub fn all(every: usize) -> Result<Vec<Self>, Error> {
+    /// The first `most` accesses of the bundled ones, with `every` of them in a stretch.
+    pub fn all(every: usize, most: usize) -> Result<Vec<Self>, Error> {
         let mut traces = Vec::new();
         for bundled in bundled() {
             let mut reader = bundled.reader()?;
             let (mut stretches, mut regions) = (Vec::new(), BTreeSet::new());
-            loop {
+            let mut left = most;
+            while left > 0 {
                 let mut stretch = Vec::new();
-                while stretch.len() < every {
-                    let room = every - stretch.len();
+                let full = every.min(left);
+                while stretch.len() < full {
+                    let room = full - stretch.len();
                     if reader.fill(&mut stretch, room)? == 0 {
+                        left = stretch.len();
                         break;
                     }
                 }
+                left -= stretch.len();
                 if stretch.is_empty() {
                     break;
                 }
@@ -56,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_trace_is_the_same_however_it_is_cut() {
-        let (whole, cut) = (Trace::all(usize::MAX >> 8), Trace::all(300_000));
+        let (whole, cut) = (Trace::all(1 << 40, 1 << 40), Trace::all(300_000, 1 << 40));
         for (whole, cut) in whole.unwrap().iter().zip(&cut.unwrap()) {
             assert_eq!((whole.stretches.len(), whole.accesses()), (1, cut.accesses()), "{}", whole.name);
             let (last, full) = cut.stretches.split_last().unwrap();
@@ -64,6 +68,17 @@ mod tests {
             let joined = cut.stretches.iter().flat_map(|stretch| stretch.iter());
             assert!(joined.eq(whole.stretches[0].iter()));
             assert!(whole.regions == cut.regions && whole.regions.is_sorted());
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_trace_is_its_beginning() {
+        for (whole, part) in Trace::all(1 << 40, 1 << 40).unwrap().iter().zip(&Trace::all(300, 1000).unwrap())
+        {
+            let lengths: Vec<_> = part.stretches.iter().map(|stretch| stretch.len()).collect();
+            assert_eq!((lengths.as_slice(), part.accesses()), ([300, 300, 300, 100].as_slice(), 1000));
+            let joined = part.stretches.iter().flat_map(|stretch| stretch.iter());
+            assert!(joined.eq(&whole.stretches[0][..1000]));
         }
     }
 }
