@@ -15,6 +15,8 @@ pub enum MmError {
     },
     /// An arena is made of whole blocks of 2 MiB; this many bytes hold none, or more than can be addressed.
     BadLimit(u64),
+    /// So many nodes do not share the arena: there are 1 to 255, and each has a block of 2 MiB.
+    BadNodes(u8),
     /// The arena is full: no page of this size is left.
     OutOfFrames(Level),
     /// The arena is full: no table can be linked.
@@ -57,6 +59,9 @@ impl core::fmt::Display for MmError {
             Self::Os { call, errno } => write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*errno)),
             Self::BadLimit(bytes) => {
                 write!(f, "an arena of {bytes} bytes: not possible (the least is 2 MiB)")
+            }
+            Self::BadNodes(nodes) => {
+                write!(f, "an arena of {nodes} nodes: not possible (each has at least 2 MiB)")
             }
             Self::OutOfFrames(level) => write!(f, "out of memory: the arena has no {level:?} page left"),
             Self::OutOfTables => f.write_str("out of memory: the arena has no room for page tables"),

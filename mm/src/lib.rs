@@ -38,6 +38,8 @@
 //! |---|---|
 //! | `mapping`, `frames`, `arena`, `held` | memory from the system; which frames are free; references to frames |
 //! | `file`, `vma` | what a range of addresses means |
+//! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
+//! | `numa` | nodes; pages that move to where they are used |
 //! | `pte` | what an entry of the table says |
 //! | `space` | the address space; the order of its locks |
 //! | `listeners` | who is told of changes |
@@ -60,6 +62,9 @@ mod host;
 mod listeners;
 mod mapping;
 mod moving;
+mod notes;
+mod numa;
+mod pin;
 mod pte;
 mod reap;
 mod shards;
@@ -69,11 +74,13 @@ mod stats;
 mod user_fault;
 mod vma;
 
-pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats};
+pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats, NodeStats};
 pub use error::MmError;
 pub use file::File;
 pub use held::Held;
 pub use host::HostView;
+pub use numa::{Balancer, Node, NumaStats, Policy, Scanner, Settings, Skip};
+pub use pin::Pinned;
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
 pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};

@@ -22,6 +22,7 @@
 use crate::arena::{Arena, ArenaHandle};
 use crate::error::MmError;
 use crate::listeners::Listeners;
+use crate::numa::{self, NumaStats};
 use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
 use crate::soft_dirty::Clean;
@@ -45,6 +46,7 @@ pub struct AddressSpace {
     pub(crate) thp: bool,
     pub(crate) clean: Clean,
     pub(crate) counters: Counters,
+    pub(crate) numa: numa::Counters,
 }
 
 /// What the outermost lock guards. Listeners are here because registering must not fall into a change: one who
@@ -82,6 +84,7 @@ impl AddressSpaceBuilder {
             thp: self.thp,
             clean: Clean::default(),
             counters: Counters::new(),
+            numa: numa::Counters::new(),
         }))
     }
 }
@@ -141,6 +144,11 @@ impl AddressSpace {
     /// What it has done so far.
     pub fn stats(&self) -> MmStats {
         self.counters.sum()
+    }
+
+    /// What NUMA balancing has done so far.
+    pub fn numa_stats(&self) -> NumaStats {
+        self.numa.sum()
     }
 
     /// Bytes of page tables in use.

@@ -10,6 +10,7 @@ mod harness;
 mod invalidate;
 mod machine;
 mod memslot_perf;
+mod numa_balancing;
 mod report;
 mod tables;
 mod zap;
@@ -18,6 +19,7 @@ pub use demand_paging::DemandPaging;
 pub use fault_floor::FaultFloor;
 pub use invalidate::Invalidate;
 pub use memslot_perf::MemslotPerf;
+pub use numa_balancing::NumaBalancing;
 pub use zap::Zap;
 
 use crate::error::Error;
@@ -34,6 +36,8 @@ pub enum Bench {
     Invalidate(Invalidate),
     /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
     MemslotPerf(MemslotPerf),
+    /// What a guest pays for a host that balances its memory between nodes: before seed 002, as it describes, and slat
+    NumaBalancing(NumaBalancing),
     /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
     Zap(Zap),
 }
@@ -46,6 +50,7 @@ impl Bench {
             Self::FaultFloor(bench) => bench.run(),
             Self::Invalidate(bench) => bench.run(),
             Self::MemslotPerf(bench) => bench.run(),
+            Self::NumaBalancing(bench) => bench.run(),
             Self::Zap(bench) => bench.run(),
         }
     }

@@ -10,6 +10,8 @@
 //! | `huge` | do huge pages keep their contents when they are divided, moved, shared? |
 //! | `memory` | files, permissions, placement; memory that runs out; memory that comes back |
 //! | `vm` | does a VM on top see what this process sees? |
+//! | `numa` | do pages move to where they are used, and what do others hear of it? |
+//! | `pin` | does what a device uses stay where it is? |
 //! | `model` | random operations against a model that is a map |
 //! | `user_fault` | do faults left to a user's thread sleep, wake and find what they must? |
 //! | `user_fault_race` | … with many vCPUs and handlers, beside a host that takes pages away? |
@@ -22,6 +24,8 @@ mod many;
 mod memory;
 mod model;
 mod notify;
+mod numa;
+mod pin;
 mod race;
 mod reap;
 mod reasons;
