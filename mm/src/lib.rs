@@ -44,6 +44,7 @@
 //! | `change`, `moving` | taking away; moving |
 //! | `host` | the address space as a VM's host |
 //! | `user_fault` | faults that a user's thread serves |
+//! | `ksm` | pages with the same contents become one |
 #![deny(missing_docs)]
 
 mod arena;
@@ -54,6 +55,7 @@ mod file;
 mod frames;
 mod held;
 mod host;
+mod ksm;
 mod mapping;
 mod moving;
 mod pte;
@@ -68,6 +70,9 @@ pub use error::MmError;
 pub use file::File;
 pub use held::Held;
 pub use host::HostView;
+#[doc(hidden)]
+pub use ksm::Sabotage;
+pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner};
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
 pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};

@@ -128,7 +128,7 @@ impl AddressSpace {
         }
         let mut state = self.state.write();
         let span = state.vmas.place(place, len)?;
-        state.vmas.insert(Vma { span, prot, backing, served: None });
+        state.vmas.insert(Vma { span, prot, backing, served: None, mergeable: false });
         Ok(span)
     }
 
