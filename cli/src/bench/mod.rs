@@ -8,6 +8,7 @@ mod demand_paging;
 mod fault_floor;
 mod harness;
 mod invalidate;
+mod ksm_perf;
 mod machine;
 mod memslot_perf;
 mod report;
@@ -17,6 +18,7 @@ mod zap;
 pub use demand_paging::DemandPaging;
 pub use fault_floor::FaultFloor;
 pub use invalidate::Invalidate;
+pub use ksm_perf::KsmPerf;
 pub use memslot_perf::MemslotPerf;
 pub use zap::Zap;
 
@@ -32,6 +34,8 @@ pub enum Bench {
     FaultFloor(FaultFloor),
     /// What a thread that invalidates pages back to back costs the faults beside it, under each MMU lock policy
     Invalidate(Invalidate),
+    /// What same-page merging costs running guests and their host, with and without the reasons that it gives (seed 004)
+    KsmPerf(KsmPerf),
     /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
     MemslotPerf(MemslotPerf),
     /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
@@ -45,6 +49,7 @@ impl Bench {
             Self::DemandPaging(bench) => bench.run(),
             Self::FaultFloor(bench) => bench.run(),
             Self::Invalidate(bench) => bench.run(),
+            Self::KsmPerf(bench) => bench.run(),
             Self::MemslotPerf(bench) => bench.run(),
             Self::Zap(bench) => bench.run(),
         }

@@ -15,14 +15,15 @@
 
 use super::contents;
 use super::items::{Items, Kind};
-use super::merge::Sight;
+use super::merge::{RUN, Sight};
 use super::settings::Settings;
 use super::stable::{Stable, give_back, sharers};
 use super::stats::KsmStats;
 use crate::arena::Arena;
 use crate::error::MmError;
+use crate::held::Held;
 use crate::space::AddressSpace;
-use slat::{Gfn, Idle, Level, Pfn};
+use slat::{Gfn, Idle, Level, Pfn, Span};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
@@ -55,6 +56,32 @@ struct Member {
 struct Zero {
     pfn: Pfn,
     checksum: u64,
+}
+
+/// Neighbours in one address space that are to be merged together, and with what.
+#[derive(Default)]
+struct Run<'a> {
+    number: SpaceNumber,
+    space: Option<Arc<AddressSpace>>,
+    first: Gfn,
+    /// One frame for each. The reference is the entry's once it is merged; until then it says that there is one sharer
+    /// more to come.
+    stable: Vec<Held<'a>>,
+}
+
+impl<'a> Run<'a> {
+    fn goes_on(&self, number: SpaceNumber, page: Gfn) -> bool {
+        let next = self.first + self.stable.len() as u64;
+        self.stable.len() < RUN && (self.number, next) == (number, page)
+    }
+
+    fn push(&mut self, number: SpaceNumber, space: Arc<AddressSpace>, page: Gfn, stable: Held<'a>) {
+        if self.stable.is_empty() {
+            (self.number, self.first) = (number, page);
+        }
+        self.space = Some(space);
+        self.stable.push(stable);
+    }
 }
 
 impl Scan {
@@ -91,11 +118,14 @@ impl Scan {
 
     /// Looks at up to `pages` pages; ends early at the end of a pass. Returns how many it merged.
     pub(super) fn scan(&mut self, idle: &mut Idle, pages: u64) -> u64 {
+        let arena = self.arena.clone();
         let before = self.merges;
+        let mut run = Run::default();
         let mut left = pages;
         while left > 0 {
             let (number, from) = self.at;
             let Some((&number, member)) = self.spaces.range(number..).next() else {
+                self.merge(idle, &mut run);
                 self.end_pass();
                 break;
             };
@@ -106,81 +136,89 @@ impl Scan {
                 Some((page, sight)) => {
                     self.at = (number, page + 1);
                     left -= 1;
-                    if let Some(space) = &space {
-                        self.look(idle, number, space, page, &sight);
+                    let found = space.zip(self.look(idle, &arena, (number, page), &sight));
+                    if let Some((space, stable)) = found {
+                        if !run.goes_on(number, page) {
+                            self.merge(idle, &mut run);
+                        }
+                        run.push(number, space, page, stable);
                     }
                 }
                 None => self.at = (number + 1, Gfn(0)),
             }
         }
+        self.merge(idle, &mut run);
         self.merges - before
     }
 
-    /// What becomes of one page.
-    fn look(&mut self, idle: &mut Idle, number: SpaceNumber, space: &AddressSpace, page: Gfn, sight: &Sight) {
-        let Some(member) = self.spaces.get_mut(&number) else { return };
+    /// What becomes of one page. Where it has to become a share of a frame that is known, that frame, with a reference.
+    fn look<'a>(
+        &mut self,
+        idle: &mut Idle,
+        arena: &'a Arena,
+        (number, page): (SpaceNumber, Gfn),
+        sight: &Sight,
+    ) -> Option<Held<'a>> {
+        let member = self.spaces.get_mut(&number)?;
         let (pfn, checksum) = match *sight {
             Sight::Alone { pfn, checksum } => (pfn, checksum),
             Sight::Merged => {
                 member.items.meet(page, 0);
-                return member.items.set(page, Kind::Merged);
+                member.items.set(page, Kind::Merged);
+                return None;
             }
-            Sight::Nothing => return,
+            Sight::Nothing => return None,
         };
         if !member.items.meet(page, checksum) {
-            return;
+            return None;
         }
-        let kind = if self.share_known(idle, space, page, pfn, checksum) {
-            self.merges += 1;
-            Kind::Merged
-        } else if self.share_with_another(idle, space, page, checksum) {
-            self.merges += 2;
-            Kind::Merged
-        } else {
-            self.unstable.insert(checksum, (number, page));
-            Kind::Unshared
-        };
-        if let Some(member) = self.spaces.get_mut(&number) {
-            member.items.set(page, kind);
+        let found = self.known(pfn, checksum).or_else(|| self.take_unstable(idle, checksum));
+        if let Some(stable) = found {
+            arena.share(Span::sized(stable, 1));
+            return Some(Held::new(arena, stable, Level::K4));
         }
+        self.unstable.insert(checksum, (number, page));
+        self.items(number)?.set(page, Kind::Unshared);
+        None
     }
 
-    /// Makes the page a share of the zero page, or of a stable one.
-    fn share_known(&self, idle: &mut Idle, space: &AddressSpace, page: Gfn, pfn: Pfn, checksum: u64) -> bool {
+    /// The zero page, or a stable one that has room, if it holds the same.
+    fn known(&self, pfn: Pfn, checksum: u64) -> Option<Pfn> {
         let zero = self.zero.filter(|zero| zero.checksum == checksum).map(|zero| zero.pfn);
         let stable = self.stable.find(&self.arena, checksum, self.settings.max_page_sharing);
-        let sabotage = self.settings.sabotage;
-        // A look at the bytes first: other contents with this checksum are not worth a write protection.
-        zero.into_iter().chain(stable).any(|stable| {
-            contents::equal(&self.arena, pfn, stable) && space.merge(idle, page, stable, sabotage)
-        })
+        // A look at the bytes: other contents with this checksum are not worth a write protection.
+        zero.into_iter().chain(stable).find(|&stable| contents::equal(&self.arena, pfn, stable))
     }
 
-    /// Makes the page a share of one in the unstable tree, which becomes stable by that. False where there is none, or
-    /// it is not what it was.
-    fn share_with_another(
-        &mut self,
-        idle: &mut Idle,
-        space: &AddressSpace,
-        page: Gfn,
-        checksum: u64,
-    ) -> bool {
-        let Some((number, other)) = self.unstable.remove(&checksum) else { return false };
-        let Some(member) = self.spaces.get_mut(&number) else { return false };
-        let Some(owner) = member.space.upgrade() else { return false };
-        let sabotage = self.settings.sabotage;
-        let merged = owner.protect(idle, other, true, sabotage).is_some_and(|held| {
-            let stable = held.pfn();
-            let merged = space.merge(idle, page, stable, sabotage);
-            if merged {
-                self.stable.insert(checksum, held.keep());
-            } else {
-                self.arena.set_merged(stable, false);
+    /// A page of the unstable tree becomes stable, to be shared at once. `None` where there is none, or it is not what it
+    /// was.
+    fn take_unstable(&mut self, idle: &mut Idle, checksum: u64) -> Option<Pfn> {
+        let (number, page) = self.unstable.remove(&checksum)?;
+        let owner = self.spaces.get(&number)?.space.upgrade()?;
+        let held = owner.make_stable(idle, page, checksum, self.settings.sabotage);
+        let kind = if held.is_some() { Kind::Merged } else { Kind::Volatile };
+        self.items(number)?.set(page, kind);
+        let pfn = held?.keep();
+        self.stable.insert(checksum, pfn);
+        self.merges += 1;
+        Some(pfn)
+    }
+
+    /// Merges what has been gathered.
+    fn merge(&mut self, idle: &mut Idle, run: &mut Run<'_>) {
+        let Some(space) = run.space.take() else { return };
+        let stable = std::mem::take(&mut run.stable);
+        let merged = space.merge(idle, run.first, stable, self.settings.sabotage);
+        for (nth, _) in merged.into_iter().enumerate().filter(|(_, merged)| *merged) {
+            self.merges += 1;
+            if let Some(items) = self.items(run.number) {
+                items.set(run.first + nth as u64, Kind::Merged);
             }
-            merged
-        });
-        member.items.set(other, if merged { Kind::Merged } else { Kind::Volatile });
-        merged
+        }
+    }
+
+    fn items(&mut self, number: SpaceNumber) -> Option<&mut Items> {
+        self.spaces.get_mut(&number).map(|member| &mut member.items)
     }
 
     fn end_pass(&mut self) {

@@ -7,7 +7,10 @@ use slat::Idle;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// A thread that scans. Dropping it waits until the thread has ended, which is after the page that it looks at.
+/// Pages between two looks whether it has to end.
+const PART: u64 = 256;
+
+/// A thread that scans. Dropping it waits until the thread has ended, which is after the few pages that it looks at.
 #[derive(Debug)]
 #[must_use = "dropping it ends the thread"]
 pub struct Scanner {
@@ -29,11 +32,14 @@ impl Scanner {
             // A new thread has none yet.
             let Some(mut idle) = Idle::take() else { return };
             loop {
-                for _ in 0..ksm.settings.pages_to_scan {
+                let mut left = ksm.settings.pages_to_scan;
+                while left > 0 {
                     if *asked.asked.lock() {
                         return;
                     }
-                    ksm.scan(&mut idle, 1);
+                    let part = left.min(PART);
+                    ksm.scan(&mut idle, part);
+                    left -= part;
                 }
                 if ksm.settings.sleep.is_zero() {
                     thread::yield_now();

@@ -87,6 +87,25 @@ fn a_merge_tells_of_a_write_protection_and_of_a_change_of_the_entry() {
     assert!(machine.all_free());
 }
 
+/// One notification for a run of neighbours; a page among them that has other contents ends it.
+#[test]
+fn neighbours_are_merged_together() {
+    let (mut machine, ksm) = machine(100);
+    (0..100).for_each(|page| machine.put(page, 5));
+    machine.put(50, 6);
+    assert_eq!(two_passes(&ksm, &mut machine.idle), 99);
+    let seen = machine.recorder.take();
+    let told = |why| {
+        let seen = seen.iter().filter(move |seen| seen.why == why);
+        seen.map(|seen| (seen.hvas.start, seen.hvas.len() / PAGE_SIZE)).collect::<Vec<_>>()
+    };
+    let runs = [(1, 32), (33, 17), (51, 32), (83, 17)].map(|(first, count)| (at(first), count));
+    assert_eq!(told(Why::ChangePte), runs);
+    assert_eq!((told(Why::WriteProtect)[0], &told(Why::WriteProtect)[1..]), ((at(0), 1), &runs[..]));
+    drop((seen, ksm));
+    assert!(machine.all_free());
+}
+
 #[test]
 fn a_page_that_keeps_changing_is_volatile_and_left_alone() {
     let (mut machine, ksm) = machine(3);
