@@ -3,6 +3,7 @@
 mod bench;
 mod error;
 mod interrupt;
+mod plan;
 mod run;
 mod size;
 
@@ -20,12 +21,14 @@ enum Command {
     /// The figures, on this machine, before against after in one run
     #[command(subcommand)]
     Bench(bench::Bench),
+    Plan(plan::Plan),
 }
 
 fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Run(run) => run.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Plan(plan) => plan.run(),
     };
     match result {
         Ok(code) => code,

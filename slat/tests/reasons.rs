@@ -235,6 +235,40 @@ fn every_format_does_the_same() {
     all::<Ept4NoAd>();
 }
 
+/// A store to a page that is being replaced waits for the end, and takes nothing from those who read meanwhile.
+#[test]
+fn a_store_that_waits_for_a_change_leaves_no_hole() {
+    let mut machine = Machine::<Npt4>::new();
+    machine.host_maps(0, page(pfn(0).0, false));
+    machine.touch(0, Access::Read);
+    let Machine { idle, vm } = &mut machine;
+    let (vm, waits) = (&*vm, vm.stats().retries);
+    let event = Event::new(at(0), Why::ChangePte);
+    let writer = std::thread::scope(|scope| {
+        let mut writer = None;
+        vm.around(idle, event, &mut |idle, told| {
+            writer = Some(scope.spawn(|| {
+                let mut idle = Idle::take().unwrap();
+                let fault = Fault { gpa: Gpa(0), access: Access::Write };
+                vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, fault)
+            }));
+            while vm.stats().retries == waits {
+                std::thread::yield_now();
+            }
+            let there = |idle: &mut Idle| vm.translate(idle, Gfn(0)).is_some();
+            assert!((0..10_000).all(|_| there(idle)));
+            vm.host().pages.lock().unwrap().insert(RAM.0, page(100, true));
+            told.changed(idle, at(0), Some(page(100, true)));
+            assert!((0..10_000).all(|_| there(idle)));
+        })
+        .unwrap();
+        writer.unwrap().join().unwrap()
+    });
+    assert_eq!(writer, Ok(Done::Fixed));
+    let leaf = machine.leaf(0).unwrap();
+    assert_eq!((leaf.pfn, leaf.perms.allows(Access::Write)), (Pfn(100), true));
+}
+
 /// With everything taken that could be waited for, it answers at once, and nothing has changed.
 #[test]
 fn a_listener_that_may_not_wait_says_again() {

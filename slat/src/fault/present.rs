@@ -15,6 +15,7 @@
 use super::{Done, Fault, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
+use crate::slots::Slot;
 use crate::sync::mode::Shared;
 use crate::sync::prim::{SeqCst, fence};
 use crate::sync::tally::Count;
@@ -77,6 +78,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     fn upgrade(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
+        // Where somebody is about to change the page, it has to wait anyway; and a frozen entry would become a hole, where
+        // a leaf could have stayed.
+        if let Err(outcome) = self.slot_alone(walk, at, fault.gpa.gfn()) {
+            return outcome;
+        }
         let frozen = Word::frozen(u64::from(self.id.0));
         if at.entry.cas(at.word, frozen).is_err() {
             return Outcome::Retry;
@@ -92,25 +98,29 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
     }
 
-    /// With the entry frozen: what to thaw it to. Sleeps nowhere.
-    fn decide(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> (Word, Outcome) {
+    /// The slot, where stores may come through it, and no invalidation is active over any part of what the entry maps.
+    fn slot_alone(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, gfn: Gfn) -> Result<Slot, Outcome> {
         let vm = walk.vm;
-        let gfn = fault.gpa.gfn();
         let stamp = vm.active.stamp();
-        let Some(slot) = self.memo.slot(vm, walk.space, walk.seat, gfn, None) else {
-            return (at.word, Outcome::Retry);
-        };
+        let slot = self.memo.slot(vm, walk.space, walk.seat, gfn, None).ok_or(Outcome::Retry)?;
         if slot.readonly {
-            return (at.word, self.mmio());
+            return Err(self.mmio());
         }
-        // No invalidation may be active over any part of what the entry maps.
         let gfns = Span::sized(gfn.base(at.level), at.level.pages());
         let hvas = Span::sized(slot.hva_of(gfns.start), at.level.bytes());
-        if let Err(unconfirmed) = vm.active.confirm(stamp, gfns, hvas) {
-            return (at.word, unconfirmed.into());
-        }
+        vm.active.confirm(stamp, gfns, hvas)?;
+        Ok(slot)
+    }
+
+    /// With the entry frozen: what to thaw it to. Sleeps nowhere.
+    fn decide(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> (Word, Outcome) {
+        let (vm, gfn) = (walk.vm, fault.gpa.gfn());
+        let slot = match self.slot_alone(walk, at, gfn) {
+            Ok(slot) => slot,
+            Err(outcome) => return (at.word, outcome),
+        };
         // The frame of this very 4 KiB, inside a leaf that may be larger.
-        let mine = F::pfn(at.word) + (gfn.0 - gfns.start.0);
+        let mine = F::pfn(at.word) + (gfn.0 - gfn.base(at.level).0);
         match vm.host.lookup(slot.hva_of(gfn), Access::Write) {
             Some(HostPage { pfn, level, writable: true }) if pfn == mine && level >= at.level => {
                 let mut leaf = F::read_leaf(at.word);
