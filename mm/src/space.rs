@@ -169,6 +169,12 @@ impl AddressSpace {
         debug_assert!(told.is_ok(), "all may block");
     }
 
+    /// Whether all secondary MMUs take a change page by page.
+    pub(crate) fn heeds_pages(&self) -> bool {
+        let state = self.state.read();
+        state.listeners.iter().filter_map(Weak::upgrade).all(|mmu| mmu.heeds_pages())
+    }
+
     /// The page lock of the region around `page`.
     pub(crate) fn lock_region(&self, page: Gfn) -> MutexGuard<'_, ()> {
         self.page_locks.pick((page.0 >> Level::M2.shift()) as usize).lock()

@@ -70,7 +70,7 @@ impl Ksm {
         Ok(Self { arena, settings, scan })
     }
 
-    /// From the next pass on `space` is scanned too, until it is dropped; its forks only if they are added. Only
+    /// From now on `space` is scanned too, until it is dropped; its forks only if they are added. Only
     /// mappings that are [advised](Advice::Mergeable) take part.
     pub fn add(&self, space: &Arc<AddressSpace>) -> Result<(), MmError> {
         if !Arc::ptr_eq(space.arena(), &self.arena) {

@@ -15,7 +15,7 @@
 
 use super::contents;
 use super::items::{Items, Kind};
-use super::merge::{RUN, Sight};
+use super::merge::{Batch, Sight};
 use super::settings::Settings;
 use super::stable::{Stable, give_back, sharers};
 use super::stats::KsmStats;
@@ -42,7 +42,7 @@ pub(super) struct Scan {
     merges: u64,
 }
 
-/// In the order of joining; never used again.
+/// In the order of joining.
 type SpaceNumber = u64;
 
 #[derive(Debug)]
@@ -58,29 +58,16 @@ struct Zero {
     checksum: u64,
 }
 
-/// Neighbours in one address space that are to be merged together, and with what.
-#[derive(Default)]
-struct Run<'a> {
+/// What the scan has gathered: pages that are to be merged together.
+struct Gathered<'a> {
     number: SpaceNumber,
-    space: Option<Arc<AddressSpace>>,
-    first: Gfn,
-    /// One frame for each. The reference is the entry's once it is merged; until then it says that there is one sharer
-    /// more to come.
-    stable: Vec<Held<'a>>,
+    space: Arc<AddressSpace>,
+    batch: Batch<'a>,
 }
 
-impl<'a> Run<'a> {
-    fn goes_on(&self, number: SpaceNumber, page: Gfn) -> bool {
-        let next = self.first + self.stable.len() as u64;
-        self.stable.len() < RUN && (self.number, next) == (number, page)
-    }
-
-    fn push(&mut self, number: SpaceNumber, space: Arc<AddressSpace>, page: Gfn, stable: Held<'a>) {
-        if self.stable.is_empty() {
-            (self.number, self.first) = (number, page);
-        }
-        self.space = Some(space);
-        self.stable.push(stable);
+impl Gathered<'_> {
+    fn takes(&self, number: SpaceNumber, page: Gfn) -> bool {
+        self.number == number && self.batch.takes(page)
     }
 }
 
@@ -120,12 +107,12 @@ impl Scan {
     pub(super) fn scan(&mut self, idle: &mut Idle, pages: u64) -> u64 {
         let arena = self.arena.clone();
         let before = self.merges;
-        let mut run = Run::default();
+        let mut gathered = None;
         let mut left = pages;
         while left > 0 {
             let (number, from) = self.at;
             let Some((&number, member)) = self.spaces.range(number..).next() else {
-                self.merge(idle, &mut run);
+                self.merge(idle, &mut gathered);
                 self.end_pass();
                 break;
             };
@@ -138,16 +125,21 @@ impl Scan {
                     left -= 1;
                     let found = space.zip(self.look(idle, &arena, (number, page), &sight));
                     if let Some((space, stable)) = found {
-                        if !run.goes_on(number, page) {
-                            self.merge(idle, &mut run);
+                        if !gathered.as_ref().is_some_and(|all: &Gathered<'_>| all.takes(number, page)) {
+                            self.merge(idle, &mut gathered);
                         }
-                        run.push(number, space, page, stable);
+                        let all = gathered.get_or_insert_with(|| Gathered {
+                            number,
+                            batch: Batch::begin(&space),
+                            space,
+                        });
+                        all.batch.push(page, stable);
                     }
                 }
                 None => self.at = (number + 1, Gfn(0)),
             }
         }
-        self.merge(idle, &mut run);
+        self.merge(idle, &mut gathered);
         self.merges - before
     }
 
@@ -205,14 +197,12 @@ impl Scan {
     }
 
     /// Merges what has been gathered.
-    fn merge(&mut self, idle: &mut Idle, run: &mut Run<'_>) {
-        let Some(space) = run.space.take() else { return };
-        let stable = std::mem::take(&mut run.stable);
-        let merged = space.merge(idle, run.first, stable, self.settings.sabotage);
-        for (nth, _) in merged.into_iter().enumerate().filter(|(_, merged)| *merged) {
-            self.merges += 1;
-            if let Some(items) = self.items(run.number) {
-                items.set(run.first + nth as u64, Kind::Merged);
+    fn merge(&mut self, idle: &mut Idle, gathered: &mut Option<Gathered<'_>>) {
+        let Some(Gathered { number, space, batch }) = gathered.take() else { return };
+        for (page, merged) in space.merge(idle, batch, self.settings.sabotage) {
+            if merged {
+                self.merges += 1;
+                self.items(number).into_iter().for_each(|items| items.set(page, Kind::Merged));
             }
         }
     }

@@ -106,6 +106,10 @@ impl SecondaryMmu for Watched {
         }
         result
     }
+
+    fn heeds_pages(&self) -> bool {
+        self.vm.heeds_pages()
+    }
 }
 
 /// What the VM does when it is told of a page is its own time.
