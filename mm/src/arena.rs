@@ -5,7 +5,7 @@
 //! base                       frame n lies at base + n × 4096, and Pfn(n) is its number
 //! │ 2 MiB never used │ block │ block │ block │ …                                      one lazily populated memfd
 //!   no frame is 0
-//! frame's state (4 bytes, lazily populated too)    31 table | 30 used | 29..0 references
+//! frame's state (4 bytes, lazily populated too)    31 table | 30 used | 29 merged | 28..0 references
 //! ```
 //! * A frame is **free** or has **references**: one for each entry that maps it, one from the file it belongs to.
 //!   A huge page is 512 frames with a reference each, so that splitting it, in one address space or in several,
@@ -38,7 +38,9 @@ use std::sync::atomic::{
 const TABLE: u32 = 1 << 31;
 /// The frame was in use before: its contents are not zero.
 const USED: u32 = 1 << 30;
-const REFERENCES: u32 = USED - 1;
+/// KSM has made it: it has a reference to it, and nobody writes to it.
+const MERGED: u32 = 1 << 29;
+const REFERENCES: u32 = MERGED - 1;
 
 /// See the module's header. Shared in an [`Arc`]; everything takes `&self`.
 #[derive(Debug)]
@@ -219,6 +221,21 @@ impl Arena {
     pub fn references(&self, pfn: Pfn) -> u32 {
         // ORDER(refs): Acquire: who finds itself the last owner sees that the others are done with the frame.
         self.states().get(pfn.0 as usize).map_or(0, |state| state.load(Acquire) & REFERENCES)
+    }
+
+    /// Whether frame `pfn` is one that KSM shares: no entry that maps it is writable, or its sole owner.
+    pub fn is_merged(&self, pfn: Pfn) -> bool {
+        self.states().get(pfn.0 as usize).is_some_and(|state| state.load(Relaxed) & MERGED != 0)
+    }
+
+    /// Says so, or that it is no longer one. The caller holds a reference to it.
+    pub(crate) fn set_merged(&self, pfn: Pfn, merged: bool) {
+        let state = &self.states()[pfn.0 as usize];
+        if merged {
+            state.fetch_or(MERGED, Relaxed);
+        } else {
+            state.fetch_and(!MERGED, Relaxed);
+        }
     }
 
     /// What it holds.

@@ -41,6 +41,19 @@ pub enum MmError {
     BadOffset(u64),
     /// A file in another arena than the address space.
     ForeignFile,
+    /// An address space in another arena than KSM.
+    ForeignSpace,
+    /// A setting outside of what is possible.
+    BadSetting {
+        /// Its name.
+        name: &'static str,
+        /// What it was to be.
+        value: u64,
+        /// The least that it may be.
+        least: u64,
+        /// The most that it may be.
+        most: u64,
+    },
     /// There is a page at the address already.
     AlreadyThere(Hva),
     /// The address is not registered with this handler of user faults.
@@ -75,6 +88,10 @@ impl core::fmt::Display for MmError {
             Self::PastEnd(hva) => write!(f, "{hva} lies past the end of the mapped file"),
             Self::BadOffset(offset) => write!(f, "file offset {offset}: not a multiple of 4 KiB"),
             Self::ForeignFile => f.write_str("the file lives in another arena"),
+            Self::ForeignSpace => f.write_str("the address space lives in another arena"),
+            Self::BadSetting { name, value, least, most } => {
+                write!(f, "{name} {value}: not within {least}..={most}")
+            }
             Self::AlreadyThere(hva) => write!(f, "there is a page at {hva} already"),
             Self::NotServed(hva) => write!(f, "{hva} is not registered with this handler"),
             Self::NotInFile(hva) => write!(f, "no page of a file is there for {hva}"),

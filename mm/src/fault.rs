@@ -137,7 +137,7 @@ impl AddressSpace {
     ///
     /// The copy is read-only at first, so that a guest that reads the old page goes on with the new one; the fault,
     /// which looks again, finds that it is the sole owner.
-    fn break_share(&self, state: &State, idle: &mut Idle, page: Gfn) -> Result<(), MmError> {
+    pub(crate) fn break_share(&self, state: &State, idle: &mut Idle, page: Gfn) -> Result<(), MmError> {
         let mut fresh = Some(self.arena.page(Level::K4)?);
         let mut released = self.arena.released();
         let pages = Span::sized(page, 1);

@@ -49,6 +49,7 @@
 //! | `soft_dirty` | which pages were written |
 //! | `host` | the address space as a VM's host |
 //! | `user_fault` | faults that a user's thread serves |
+//! | `ksm` | pages with the same contents become one |
 #![deny(missing_docs)]
 
 mod arena;
@@ -59,6 +60,7 @@ mod file;
 mod frames;
 mod held;
 mod host;
+mod ksm;
 mod listeners;
 mod mapping;
 mod moving;
@@ -79,7 +81,10 @@ pub use error::MmError;
 pub use file::File;
 pub use held::Held;
 pub use host::HostView;
-pub use numa::{Balancer, Node, NumaStats, Policy, Scanner, Settings, Skip};
+#[doc(hidden)]
+pub use ksm::Sabotage;
+pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner as KsmScanner};
+pub use numa::{Balancer, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
 pub use pin::Pinned;
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;

@@ -125,7 +125,7 @@ impl AddressSpace {
             return Err(MmError::Exited);
         }
         let span = state.vmas.place(place, len)?;
-        state.vmas.insert(Vma { span, prot, backing, served: None });
+        state.vmas.insert(Vma { span, prot, backing, served: None, mergeable: false });
         Ok(span)
     }
 
@@ -154,6 +154,11 @@ impl AddressSpace {
     /// Bytes of page tables in use.
     pub fn table_bytes(&self) -> u64 {
         self.map.table_bytes()
+    }
+
+    /// Whether all secondary MMUs take a change page by page.
+    pub(crate) fn heeds_pages(&self) -> bool {
+        self.state.read().listeners.heed_pages()
     }
 
     /// The page lock of the region around `page`.

@@ -4,7 +4,8 @@
 use slat::table::formats::Npt4;
 use slat::*;
 use slat_mm::{
-    AddressSpace, Arena, Backing, Balancer, HostView, Node, NumaStats, Place, Policy, Prot, Scanner, Settings,
+    AddressSpace, Arena, Backing, Balancer, HostView, Node, NumaScanner, NumaStats, Place, Policy, Prot,
+    Settings,
 };
 use slat_vcpu::guest::{Findings, Pattern};
 use slat_vcpu::{Cpu, Exit, Window};
@@ -83,7 +84,7 @@ fn run(policy: Policy, thp: bool, sabotage: bool, rounds: u32) -> (Findings, Num
             })
         });
         let vcpus: Vec<_> = vcpus.collect();
-        let scanner = Scanner::start(Balancer::new(&machine.space, settings));
+        let scanner = NumaScanner::start(Balancer::new(&machine.space, settings));
         let host = scope.spawn(|| {
             Node(1).run_here();
             let mut idle = Idle::take().unwrap();

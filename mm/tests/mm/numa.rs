@@ -388,7 +388,7 @@ fn the_scanner_scans_by_itself_until_it_is_dropped() {
     let mut machine = Machine::new(false);
     machine.map(0, 8);
     let settings = Settings { period: Duration::ZERO, ..Settings::default() };
-    let scanner = Scanner::start(Balancer::new(&machine.space, settings));
+    let scanner = NumaScanner::start(Balancer::new(&machine.space, settings));
     while machine.space.numa_stats().scanned < 80 {
         std::thread::yield_now();
     }
@@ -399,6 +399,6 @@ fn the_scanner_scans_by_itself_until_it_is_dropped() {
     assert_eq!(machine.space.numa_stats().scanned, scanned, "its thread is gone");
     // A scanner that waits for its next scan goes at once.
     let settings = Settings { period: Duration::from_secs(1 << 20), ..Settings::default() };
-    drop(Scanner::start(Balancer::new(&machine.space, settings)));
+    drop(NumaScanner::start(Balancer::new(&machine.space, settings)));
     assert!(machine.all_free());
 }
