@@ -116,6 +116,13 @@ impl AddressSpace {
             let mut share = |_: &mut Idle, _: &mut dyn Pages| {
                 result = self.each_page(pages, |found| {
                     let copy = child.map.reach(found.page, found.level)?;
+                    if self.is_pinned(found.pfn, found.level) {
+                        // Shared, the next write here would leave the device behind.
+                        let own = self.arena.page(found.level)?;
+                        self.arena.copy(found.pfn, own.pfn(), found.level);
+                        copy.store(found.pte.with_frame(own.keep()).word(found.level));
+                        return Ok(());
+                    }
                     let pte = found.pte.read_only();
                     found.set(pte);
                     self.arena.share(Span::sized(found.pfn, found.level.pages()));

@@ -15,6 +15,8 @@ pub enum MmError {
     },
     /// An arena is made of whole blocks of 2 MiB; this many bytes hold none, or more than can be addressed.
     BadLimit(u64),
+    /// So many nodes do not share the arena: there are 1 to 255, and each has a block of 2 MiB.
+    BadNodes(u8),
     /// The arena is full: no page of this size is left.
     OutOfFrames(Level),
     /// The arena is full: no table can be linked.
@@ -39,6 +41,19 @@ pub enum MmError {
     BadOffset(u64),
     /// A file in another arena than the address space.
     ForeignFile,
+    /// An address space in another arena than KSM.
+    ForeignSpace,
+    /// A setting outside of what is possible.
+    BadSetting {
+        /// Its name.
+        name: &'static str,
+        /// What it was to be.
+        value: u64,
+        /// The least that it may be.
+        least: u64,
+        /// The most that it may be.
+        most: u64,
+    },
     /// There is a page at the address already.
     AlreadyThere(Hva),
     /// The address is not registered with this handler of user faults.
@@ -58,6 +73,9 @@ impl core::fmt::Display for MmError {
             Self::BadLimit(bytes) => {
                 write!(f, "an arena of {bytes} bytes: not possible (the least is 2 MiB)")
             }
+            Self::BadNodes(nodes) => {
+                write!(f, "an arena of {nodes} nodes: not possible (each has at least 2 MiB)")
+            }
             Self::OutOfFrames(level) => write!(f, "out of memory: the arena has no {level:?} page left"),
             Self::OutOfTables => f.write_str("out of memory: the arena has no room for page tables"),
             Self::BadRange(span) => write!(f, "range {span:?}: empty, unaligned or out of reach"),
@@ -70,6 +88,10 @@ impl core::fmt::Display for MmError {
             Self::PastEnd(hva) => write!(f, "{hva} lies past the end of the mapped file"),
             Self::BadOffset(offset) => write!(f, "file offset {offset}: not a multiple of 4 KiB"),
             Self::ForeignFile => f.write_str("the file lives in another arena"),
+            Self::ForeignSpace => f.write_str("the address space lives in another arena"),
+            Self::BadSetting { name, value, least, most } => {
+                write!(f, "{name} {value}: not within {least}..={most}")
+            }
             Self::AlreadyThere(hva) => write!(f, "there is a page at {hva} already"),
             Self::NotServed(hva) => write!(f, "{hva} is not registered with this handler"),
             Self::NotInFile(hva) => write!(f, "no page of a file is there for {hva}"),

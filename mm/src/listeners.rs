@@ -40,6 +40,11 @@ impl Listeners {
         known
     }
 
+    /// Whether all of them take a change page by page.
+    pub(crate) fn heed_pages(&self) -> bool {
+        self.0.iter().filter_map(Weak::upgrade).all(|mmu| mmu.heeds_pages())
+    }
+
     /// Tells them all, one inside the other, and runs `change` in the innermost.
     fn around(
         &self,

@@ -22,6 +22,7 @@
 use crate::arena::{Arena, ArenaHandle};
 use crate::error::MmError;
 use crate::listeners::Listeners;
+use crate::numa::{self, NumaStats};
 use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
 use crate::soft_dirty::Clean;
@@ -45,6 +46,7 @@ pub struct AddressSpace {
     pub(crate) thp: bool,
     pub(crate) clean: Clean,
     pub(crate) counters: Counters,
+    pub(crate) numa: numa::Counters,
 }
 
 /// What the outermost lock guards. Listeners are here because registering must not fall into a change: one who
@@ -82,6 +84,7 @@ impl AddressSpaceBuilder {
             thp: self.thp,
             clean: Clean::default(),
             counters: Counters::new(),
+            numa: numa::Counters::new(),
         }))
     }
 }
@@ -122,7 +125,7 @@ impl AddressSpace {
             return Err(MmError::Exited);
         }
         let span = state.vmas.place(place, len)?;
-        state.vmas.insert(Vma { span, prot, backing, served: None });
+        state.vmas.insert(Vma { span, prot, backing, served: None, mergeable: false });
         Ok(span)
     }
 
@@ -143,9 +146,19 @@ impl AddressSpace {
         self.counters.sum()
     }
 
+    /// What NUMA balancing has done so far.
+    pub fn numa_stats(&self) -> NumaStats {
+        self.numa.sum()
+    }
+
     /// Bytes of page tables in use.
     pub fn table_bytes(&self) -> u64 {
         self.map.table_bytes()
+    }
+
+    /// Whether all secondary MMUs take a change page by page.
+    pub(crate) fn heeds_pages(&self) -> bool {
+        self.state.read().listeners.heed_pages()
     }
 
     /// The page lock of the region around `page`.

@@ -81,12 +81,19 @@ pub(crate) struct Vma {
     pub(crate) backing: Backing,
     /// Which faults a user's thread serves.
     pub(crate) served: Option<Served>,
+    /// Whether its pages may be merged with others: said by [`Advice`](crate::Advice).
+    pub(crate) mergeable: bool,
 }
 
 impl Vma {
     /// Whether its pages are a file's own, never copied.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.backing, Backing::Shared { .. })
+    }
+
+    /// Whether KSM may touch its pages: it was said so, and they are its own.
+    pub(crate) fn is_mergeable(&self) -> bool {
+        self.mergeable && !self.is_shared()
     }
 
     /// The index of `page` in the file behind it.
@@ -220,7 +227,13 @@ mod tests {
         let mut vmas = Vmas::default();
         for &(start, end) in spans {
             let backing = Backing::Anonymous;
-            vmas.insert(Vma { span: span(start, end), prot: Prot::Read, backing, served: None });
+            vmas.insert(Vma {
+                span: span(start, end),
+                prot: Prot::Read,
+                backing,
+                served: None,
+                mergeable: false,
+            });
         }
         vmas
     }
@@ -249,6 +262,7 @@ mod tests {
             prot: Prot::Read,
             backing: Backing::Private { file, offset: 3 * PAGE_SIZE },
             served: None,
+            mergeable: false,
         };
         let Backing::Private { offset, .. } = vma.part(span(104, 200)).backing else { unreachable!() };
         assert_eq!(offset, 7 * PAGE_SIZE);

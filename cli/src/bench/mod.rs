@@ -8,8 +8,10 @@ mod demand_paging;
 mod fault_floor;
 mod harness;
 mod invalidate;
+mod ksm_perf;
 mod machine;
 mod memslot_perf;
+mod numa_balancing;
 mod report;
 mod tables;
 mod zap;
@@ -17,7 +19,9 @@ mod zap;
 pub use demand_paging::DemandPaging;
 pub use fault_floor::FaultFloor;
 pub use invalidate::Invalidate;
+pub use ksm_perf::KsmPerf;
 pub use memslot_perf::MemslotPerf;
+pub use numa_balancing::NumaBalancing;
 pub use zap::Zap;
 
 use crate::error::Error;
@@ -32,8 +36,12 @@ pub enum Bench {
     FaultFloor(FaultFloor),
     /// What a thread that invalidates pages back to back costs the faults beside it, under each MMU lock policy
     Invalidate(Invalidate),
+    /// What same-page merging costs running guests and their host, with and without the reasons that it gives (seed 004)
+    KsmPerf(KsmPerf),
     /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
     MemslotPerf(MemslotPerf),
+    /// What a guest pays for a host that balances its memory between nodes: before seed 002, as it describes, and slat
+    NumaBalancing(NumaBalancing),
     /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
     Zap(Zap),
 }
@@ -45,7 +53,9 @@ impl Bench {
             Self::DemandPaging(bench) => bench.run(),
             Self::FaultFloor(bench) => bench.run(),
             Self::Invalidate(bench) => bench.run(),
+            Self::KsmPerf(bench) => bench.run(),
             Self::MemslotPerf(bench) => bench.run(),
+            Self::NumaBalancing(bench) => bench.run(),
             Self::Zap(bench) => bench.run(),
         }
     }

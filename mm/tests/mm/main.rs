@@ -10,18 +10,26 @@
 //! | `huge` | do huge pages keep their contents when they are divided, moved, shared? |
 //! | `memory` | files, permissions, placement; memory that runs out; memory that comes back |
 //! | `vm` | does a VM on top see what this process sees? |
+//! | `numa` | do pages move to where they are used, and what do others hear of it? |
+//! | `pin` | does what a device uses stay where it is? |
 //! | `model` | random operations against a model that is a map |
 //! | `user_fault` | do faults left to a user's thread sleep, wake and find what they must? |
 //! | `user_fault_race` | … with many vCPUs and handlers, beside a host that takes pages away? |
+//! | `ksm` | are pages with the same contents merged, exactly counted, and nobody the wiser? |
+//! | `ksm_race` | … beside those who write to them meanwhile? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 mod fixture;
 mod huge;
+mod ksm;
+mod ksm_race;
 mod listener;
 mod many;
 mod memory;
 mod model;
 mod notify;
+mod numa;
+mod pin;
 mod race;
 mod reap;
 mod reasons;

@@ -6,7 +6,7 @@ use crate::fixture::{at, get, pages};
 use crate::vm::{Guest, coherent, guest_on};
 use proptest::prelude::*;
 use slat::{Access, Fault, Gfn, Idle, PAGE_SIZE, VcpuId};
-use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot};
+use slat_mm::{AddressSpace, Advice, Arena, Backing, File, Ksm, MmError, Place, Prot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -46,6 +46,8 @@ enum Step {
     Write(u64, u64),
     Remap(u64, u64, u64, u64),
     Migrate(u64, u64),
+    Advise(u64, u64, Advice),
+    Merge,
     Fork,
     Forget,
     GuestFault(u64, bool),
@@ -61,9 +63,13 @@ fn steps() -> impl Strategy<Value = (u8, Step)> {
         1 => range.clone().prop_map(|(a, n)| Step::Unmap(a, n)),
         2 => (range.clone(), prot).prop_map(|((a, n), prot)| Step::Protect(a, n, prot)),
         1 => range.clone().prop_map(|(a, n)| Step::Drop(a, n)),
-        8 => (page.clone(), any::<u64>()).prop_map(|(page, value)| Step::Write(page, value)),
+        8 => (page.clone(), 0..5u64).prop_map(|(page, value)| Step::Write(page, value)),
         2 => (range.clone(), range.clone()).prop_map(|((a, n), (to, m))| Step::Remap(a, n, to, m)),
-        2 => range.prop_map(|(a, n)| Step::Migrate(a, n)),
+        2 => range.clone().prop_map(|(a, n)| Step::Migrate(a, n)),
+        2 => (range, any::<bool>()).prop_map(|((a, n), on)| {
+            Step::Advise(a, n, if on { Advice::Mergeable } else { Advice::Unmergeable })
+        }),
+        2 => Just(Step::Merge),
         1 => Just(Step::Fork),
         1 => Just(Step::Forget),
         8 => (page, any::<bool>()).prop_map(|(page, write)| Step::GuestFault(page, write)),
@@ -75,6 +81,7 @@ struct World {
     idle: Idle,
     arena: Arc<Arena>,
     vm: Arc<Guest>,
+    ksm: Arc<Ksm>,
     shared: Arc<File>,
     private: Arc<File>,
     written: BTreeMap<u64, u64>,
@@ -87,7 +94,10 @@ impl World {
         let arena = Arena::builder().limit(256 << 20).poison(0xdd).build().unwrap();
         let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
         let contents = (0..PAGES).flat_map(|page| [page + 1; 512]).flat_map(u64::to_le_bytes).collect();
+        let ksm = Ksm::builder(&arena).max_page_sharing(3).use_zero_pages(thp).build().unwrap();
+        ksm.add(&space).unwrap();
         Self {
+            ksm,
             vm: guest_on(&space, &mut idle, PAGES),
             shared: File::zeroed(&arena, PAGES * PAGE_SIZE),
             private: File::with_contents(&arena, contents),
@@ -175,8 +185,18 @@ impl World {
             Step::Migrate(first, count) => {
                 space.migrate(idle, pages(first, count)).unwrap();
             }
+            Step::Advise(first, count, advice) => {
+                let done = space.madvise(idle, pages(first, count), advice);
+                assert_eq!(done.err(), gap(model, first, count).map(|page| MmError::NotMapped(at(page))));
+            }
+            Step::Merge => {
+                // To the end of a pass, then one that finds checksums unchanged.
+                self.ksm.scan(idle, u64::MAX);
+                self.ksm.scan(idle, u64::MAX);
+            }
             Step::Fork if sides < 3 => {
                 let copy = (space.fork(idle).unwrap(), model.clone());
+                self.ksm.add(&copy.0).unwrap();
                 self.sides.push(copy);
             }
             Step::Forget if sides > 1 => drop(self.sides.pop()),

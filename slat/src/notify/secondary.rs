@@ -72,6 +72,12 @@ pub trait SecondaryMmu: Send + Sync {
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again>;
 
+    /// Whether a change [page by page](Why::page_by_page) costs this MMU only the pages that it is told. Then a primary MMU
+    /// may announce a wide range for a few pages in it, and have them all for one flush. It matters for speed alone.
+    fn heeds_pages(&self) -> bool {
+        false
+    }
+
     /// Whether any page of the range has been accessed through this MMU since its bit was cleared. One that keeps no
     /// such bits says no.
     fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {

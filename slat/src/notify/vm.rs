@@ -48,6 +48,10 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         Ok(())
     }
 
+    fn heeds_pages(&self) -> bool {
+        self.policy.contexts
+    }
+
     fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {
         young::young(self, idle, hvas, young)
     }

@@ -1,0 +1,63 @@
+//! Which mappings take part: each has to say so.
+
+use crate::error::MmError;
+use crate::pte::{Pte, pages_of};
+use crate::space::AddressSpace;
+use crate::vma::aligned;
+use parking_lot::RwLockWriteGuard;
+use slat::{Hva, Idle, Span};
+
+/// What a mapping is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Advice {
+    /// Its pages may be merged with others ([`Ksm`](crate::Ksm)). Shared file mappings are left alone all the same.
+    Mergeable,
+    /// They may not; what is merged becomes private again, at once.
+    Unmergeable,
+}
+
+impl AddressSpace {
+    /// Says what the range, all of which must be mapped, is for; forks inherit it. May sleep. Where memory runs
+    /// out, some pages are still shared: nothing new is, and the same call goes on later.
+    ///
+    /// ```
+    /// # use slat_mm::*;
+    /// # use slat::*;
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let arena = Arena::builder().limit(64 << 20).build()?;
+    /// let space = AddressSpace::builder(&arena).build()?;
+    /// let memory = space.mmap(Place::Anywhere, 2 * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous)?;
+    /// space.madvise(&mut idle, memory, Advice::Mergeable)?;
+    /// for page in [memory.start, memory.start + PAGE_SIZE] {
+    ///     space.write(&mut idle, page, b"the same")?;
+    /// }
+    /// let ksm = Ksm::builder(&arena).build()?;
+    /// ksm.add(&space)?;
+    /// ksm.scan(&mut idle, u64::MAX); // the first pass learns checksums
+    /// ksm.scan(&mut idle, u64::MAX);
+    /// assert_eq!((ksm.stats().pages_shared, ksm.stats().pages_sharing), (1, 1));
+    /// # Ok::<(), MmError>(())
+    /// ```
+    pub fn madvise(&self, idle: &mut Idle, hvas: Span<Hva>, advice: Advice) -> Result<(), MmError> {
+        let hvas = aligned(hvas)?;
+        let mut state = self.state.write();
+        state.vmas.covered(hvas)?;
+        for mut vma in state.vmas.cut(hvas) {
+            vma.mergeable = advice == Advice::Mergeable;
+            state.vmas.insert(vma);
+        }
+        if advice == Advice::Mergeable {
+            return Ok(());
+        }
+        // From here on nothing new is merged: the scanner looks at the mapping again.
+        let state = RwLockWriteGuard::downgrade(state);
+        let mut merged = Vec::new();
+        self.each_page(pages_of(hvas), |found| {
+            if matches!(found.pte, Pte::Mapped { .. }) && self.arena.is_merged(found.pfn) {
+                merged.push(found.page);
+            }
+            Ok(())
+        })?;
+        merged.into_iter().try_for_each(|page| self.break_share(&state, idle, page))
+    }
+}

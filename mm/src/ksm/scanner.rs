@@ -1,0 +1,70 @@
+//! The scanner thread: some pages, some sleep, and so on, until somebody ends it.
+
+use super::Ksm;
+use crate::error::MmError;
+use parking_lot::{Condvar, Mutex};
+use slat::Idle;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+/// Pages between two looks whether it has to end.
+const PART: u64 = 256;
+
+/// A thread that scans. Dropping it waits until the thread has ended, which is after the few pages that it looks at.
+#[derive(Debug)]
+#[must_use = "dropping it ends the thread"]
+pub struct Scanner {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Stop {
+    asked: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Scanner {
+    pub(super) fn start(ksm: &Arc<Ksm>) -> Result<Self, MmError> {
+        let stop = Arc::<Stop>::default();
+        let (ksm, asked) = (ksm.clone(), stop.clone());
+        let run = move || {
+            // A new thread has none yet.
+            let Some(mut idle) = Idle::take() else { return };
+            loop {
+                let mut left = ksm.settings.pages_to_scan;
+                while left > 0 {
+                    if *asked.asked.lock() {
+                        return;
+                    }
+                    let part = left.min(PART);
+                    ksm.scan(&mut idle, part);
+                    left -= part;
+                }
+                if ksm.settings.sleep.is_zero() {
+                    thread::yield_now();
+                    continue;
+                }
+                let mut over = asked.asked.lock();
+                if !*over {
+                    asked.bell.wait_for(&mut over, ksm.settings.sleep);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("ksm".into()).spawn(run);
+        let refused =
+            |error: std::io::Error| MmError::Os { call: "clone", errno: error.raw_os_error().unwrap_or(0) };
+        Ok(Self { stop, thread: Some(thread.map_err(refused)?) })
+    }
+}
+
+impl Drop for Scanner {
+    fn drop(&mut self) {
+        *self.stop.asked.lock() = true;
+        self.stop.bell.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A scan does not panic; if it did, the report was printed by the thread.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! How KSM is set up. Names, defaults and meanings are the kernel's.
+
+use super::Ksm;
+use super::merge::Sabotage;
+use crate::arena::Arena;
+use crate::error::MmError;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Builds a [`Ksm`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct KsmBuilder {
+    pub(super) arena: Arc<Arena>,
+    pub(super) settings: Settings,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) pages_to_scan: u64,
+    pub(super) sleep: Duration,
+    pub(super) max_page_sharing: u32,
+    pub(super) use_zero_pages: bool,
+    pub(super) sabotage: Sabotage,
+}
+
+impl KsmBuilder {
+    pub(super) fn new(arena: &Arc<Arena>) -> Self {
+        let settings = Settings {
+            pages_to_scan: 100,
+            sleep: Duration::from_millis(20),
+            max_page_sharing: 256,
+            use_zero_pages: false,
+            sabotage: Sabotage::None,
+        };
+        Self { arena: arena.clone(), settings }
+    }
+
+    /// How many pages the scanner thread looks at before it sleeps; 100 unless said otherwise, at least one.
+    pub fn pages_to_scan(mut self, pages: u64) -> Self {
+        self.settings.pages_to_scan = pages;
+        self
+    }
+
+    /// How long it sleeps then; 20 ms unless said otherwise. Zero: it lets others run and goes on.
+    pub fn sleep(mut self, time: Duration) -> Self {
+        self.settings.sleep = time;
+        self
+    }
+
+    /// How many entries may share one frame; 256 unless said otherwise, at least two. Beyond, duplicates are made: a
+    /// bound on the work of whoever must find all entries of a frame. Forks may go beyond it.
+    pub fn max_page_sharing(mut self, entries: u32) -> Self {
+        self.settings.max_page_sharing = entries;
+        self
+    }
+
+    /// Whether pages of zeroes share one frame, however many they are, in no tree; off unless said otherwise.
+    pub fn use_zero_pages(mut self, on: bool) -> Self {
+        self.settings.use_zero_pages = on;
+        self
+    }
+
+    /// Negative control: merges leave something out. Whatever proves that it matters must fail under this.
+    #[doc(hidden)]
+    pub fn sabotage(mut self, what: Sabotage) -> Self {
+        self.settings.sabotage = what;
+        self
+    }
+
+    /// KSM on this arena, with no address space to scan yet.
+    pub fn build(self) -> Result<Arc<Ksm>, MmError> {
+        let Settings { pages_to_scan, max_page_sharing, .. } = self.settings;
+        within("pages_to_scan", pages_to_scan, 1..=u64::MAX)?;
+        within("max_page_sharing", max_page_sharing.into(), 2..=1 << 28)?;
+        Ok(Arc::new(Ksm::new(self)?))
+    }
+}
+
+fn within(name: &'static str, value: u64, allowed: RangeInclusive<u64>) -> Result<(), MmError> {
+    let (least, most) = allowed.clone().into_inner();
+    if allowed.contains(&value) { Ok(()) } else { Err(MmError::BadSetting { name, value, least, most }) }
+}

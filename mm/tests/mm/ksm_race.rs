@@ -1,0 +1,229 @@
+//! A merge beside one who writes to the very page: what he writes must never be lost, nor seen by anybody else. First
+//! at each moment of a merge, by hand; then with threads. The negative controls are merges that leave out the
+//! comparison, or the write protection.
+
+use crate::fixture::{BASE, at, get, pages};
+use parking_lot::Mutex;
+use slat::{Access, Again, Event, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Why};
+use slat_mm::{AddressSpace, Advice, Arena, Backing, Ksm, Place, Prot, Sabotage};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+fn space(arena: &Arc<Arena>, idle: &mut Idle, count: u64) -> Arc<AddressSpace> {
+    let space = AddressSpace::builder(arena).build().unwrap();
+    let memory =
+        space.mmap(Place::Fixed(BASE), count * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    space.madvise(idle, memory, Advice::Mergeable).unwrap();
+    space
+}
+
+fn put(space: &AddressSpace, idle: &mut Idle, page: u64, value: u64) {
+    space.write(idle, at(page), &value.to_le_bytes()).unwrap();
+}
+
+/// A device with a writable translation of one page, which it uses once, just when a change of that page is about to
+/// begin: as late as it may. What it was not told to give up, it has.
+struct LastMoment {
+    space: Arc<AddressSpace>,
+    hva: Hva,
+    when: Why,
+    wrote: AtomicBool,
+}
+
+impl SecondaryMmu for LastMoment {
+    fn around(
+        &self,
+        idle: &mut Idle,
+        event: Event,
+        change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
+    ) -> Result<(), Again> {
+        let mapped = self.space.lookup(self.hva, Access::Write).filter(|page| page.writable);
+        if event.why == self.when
+            && event.hvas.contains(self.hva)
+            && let Some(page) = mapped
+        {
+            let frame = self.space.arena().frame(page.pfn);
+            // SAFETY: a frame that is mapped writable, and no invalidation of it has begun.
+            unsafe { frame.cast::<[u8; 8]>().write(9u64.to_le_bytes()) };
+            self.wrote.store(true, Relaxed);
+        }
+        change(idle, &mut slat::notify::Nobody);
+        Ok(())
+    }
+}
+
+/// Merges two pages while a device writes to the `page`-th of them at the last moment before `when`. Returns whether
+/// it came to write, and what the pages hold then.
+fn with_last_moment(page: u64, when: Why, sabotage: Sabotage) -> (bool, [u64; 2]) {
+    let mut idle = Idle::take().unwrap();
+    let arena = Arena::builder().limit(16 << 20).poison(0xdd).build().unwrap();
+    let space = space(&arena, &mut idle, 2);
+    (0..2).for_each(|page| put(&space, &mut idle, page, 5));
+    let ksm = Ksm::builder(&arena).sabotage(sabotage).build().unwrap();
+    ksm.add(&space).unwrap();
+    ksm.scan(&mut idle, u64::MAX);
+    let device = LastMoment { space: space.clone(), hva: at(page), when, wrote: AtomicBool::new(false) };
+    let device = Arc::new(device);
+    space.register(&device);
+    ksm.scan(&mut idle, u64::MAX);
+    let held = [0, 1].map(|page| get(&space, &mut idle, page));
+    let wrote = device.wrote.load(Relaxed);
+    drop((ksm, device, space));
+    assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (0, 0));
+    (wrote, held)
+}
+
+#[test]
+fn a_write_at_the_last_moment_is_kept() {
+    for page in [0, 1] {
+        let mut expect = [5, 5];
+        expect[page as usize] = 9;
+        assert_eq!(with_last_moment(page, Why::WriteProtect, Sabotage::None), (true, expect));
+        let late = with_last_moment(page, Why::ChangePte, Sabotage::None);
+        assert_eq!(late, (false, [5, 5]), "write-protected: nobody may write by then");
+    }
+}
+
+#[test]
+fn negative_control_without_the_comparison_a_write_is_lost() {
+    assert_eq!(with_last_moment(1, Why::WriteProtect, Sabotage::Compare), (true, [5, 5]));
+    assert_eq!(with_last_moment(0, Why::WriteProtect, Sabotage::Compare), (true, [9, 9]), "seen by another");
+}
+
+#[test]
+fn negative_control_without_the_write_protection_a_write_is_lost() {
+    assert_eq!(with_last_moment(1, Why::ChangePte, Sabotage::Protect), (true, [5, 5]));
+}
+
+const PAGES: u64 = 64;
+/// Few different contents, so that pages meet.
+const VALUES: u64 = 3;
+
+/// Threads that each write to pages of their own, in two address spaces, and check what they wrote before, beside a
+/// scanner that merges so often; returns how often one found something else. `sabotage` ends with the first.
+fn race(merges: u64, sabotage: Sabotage) -> u64 {
+    let mut idle = Idle::take().unwrap();
+    let arena = Arena::builder().limit(32 << 20).poison(0xdd).build().unwrap();
+    let ksm =
+        Ksm::builder(&arena).max_page_sharing(8).use_zero_pages(true).sabotage(sabotage).build().unwrap();
+    let spaces = [space(&arena, &mut idle, PAGES), space(&arena, &mut idle, PAGES)];
+    for space in &spaces {
+        ksm.add(space).unwrap();
+    }
+    let (wrong, over, line) = (AtomicU64::new(0), AtomicBool::new(false), Barrier::new(3));
+    let enough = || over.load(Acquire) || (sabotage != Sabotage::None && wrong.load(Relaxed) > 0);
+    thread::scope(|scope| {
+        for (space, mut seed) in spaces.iter().zip([0x1234_5678_9abc_def1_u64, 0x0fed_cba9_8765_4321]) {
+            let (wrong, enough, line) = (&wrong, &enough, &line);
+            scope.spawn(move || {
+                let mut idle = Idle::take().unwrap();
+                let mut expect = [0; PAGES as usize];
+                line.wait();
+                while !enough() {
+                    seed ^= seed << 13;
+                    seed ^= seed >> 7;
+                    seed ^= seed << 17;
+                    let (page, value) = (seed % PAGES, (seed >> 32) % VALUES);
+                    if get(space, &mut idle, page) != expect[page as usize] {
+                        wrong.fetch_add(1, Relaxed);
+                    }
+                    // Most pages stay as they are for a while, so that they are candidates.
+                    if page < PAGES / 4 {
+                        put(space, &mut idle, page, value);
+                        expect[page as usize] = value;
+                    }
+                }
+                let lost =
+                    (0..PAGES).filter(|&page| get(space, &mut idle, page) != expect[page as usize]).count();
+                wrong.fetch_add(lost as u64, Relaxed);
+            });
+        }
+        scope.spawn(|| {
+            let mut idle = Idle::take().unwrap();
+            line.wait();
+            while ksm.stats().merges < merges && !enough() {
+                ksm.scan(&mut idle, u64::MAX);
+            }
+            over.store(true, Release);
+        });
+    });
+    drop((ksm, spaces));
+    assert_eq!(arena.stats().in_use, 0);
+    wrong.into_inner() + arena.stats().stale_writes
+}
+
+#[test]
+fn writers_beside_the_scanner_lose_nothing() {
+    assert_eq!(race(3_000, Sabotage::None), 0);
+}
+
+#[test]
+fn negative_control_writers_beside_a_careless_scanner_lose_writes() {
+    for sabotage in [Sabotage::Compare, Sabotage::Protect] {
+        assert!(race(u64::MAX, sabotage) > 0, "{sabotage:?}");
+    }
+}
+
+/// Everything at once: forks, migration, drops, protection and advice, beside the scanner.
+#[test]
+fn merging_beside_all_other_changes_keeps_contents() {
+    let mut idle = Idle::take().unwrap();
+    let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
+    let ksm = Ksm::builder(&arena).max_page_sharing(4).use_zero_pages(true).build().unwrap();
+    let space = space(&arena, &mut idle, PAGES);
+    ksm.add(&space).unwrap();
+    let over = AtomicBool::new(false);
+    let children = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut idle = Idle::take().unwrap();
+            while !over.load(Acquire) {
+                ksm.scan(&mut idle, u64::MAX);
+            }
+        });
+        let mut expect = [0; PAGES as usize];
+        for round in 0_u64.. {
+            if round > 2_000 && ksm.stats().merges > 500 {
+                break;
+            }
+            let (page, value) = (round * 37 % PAGES, round * 7 % VALUES);
+            put(&space, &mut idle, page, value);
+            expect[page as usize] = value;
+            let range = pages(page, (1 + round % 9).min(PAGES - page));
+            match round % 8 {
+                0 => drop(space.migrate(&mut idle, range).unwrap()),
+                1 => {
+                    space.mprotect(&mut idle, range, Prot::Read).unwrap();
+                    space.mprotect(&mut idle, range, Prot::ReadWrite).unwrap();
+                }
+                2 => space.madvise(&mut idle, range, Advice::Unmergeable).unwrap(),
+                3 => space.madvise(&mut idle, pages(0, PAGES), Advice::Mergeable).unwrap(),
+                4 => {
+                    space.dontneed(&mut idle, pages(page, 1)).unwrap();
+                    expect[page as usize] = 0;
+                }
+                5 if round % 16 == 5 => {
+                    let child = space.fork(&mut idle).unwrap();
+                    ksm.add(&child).unwrap();
+                    let mut children = children.lock();
+                    children.push((child, expect));
+                    if children.len() > 3 {
+                        let (child, expect) = children.remove(0);
+                        let found = |page| get(&child, &mut idle, page);
+                        assert_eq!((0..PAGES).map(found).collect::<Vec<_>>(), expect, "round {round}");
+                    }
+                }
+                _ => {}
+            }
+            let check = round * 11 % PAGES;
+            assert_eq!(get(&space, &mut idle, check), expect[check as usize], "round {round}, page {check}");
+        }
+        over.store(true, Release);
+    });
+    drop((children, ksm, space));
+    assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (0, 0));
+}
