@@ -1,6 +1,6 @@
 //! What can go wrong in a primary MMU. Each error leaves the address space as whole as it was.
 
-use slat::{Access, HostError, Hva, Level, Span, table::NoMemory};
+use slat::{Access, Again, HostError, Hva, Level, Span, table::NoMemory};
 
 /// Why an operation was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +27,10 @@ pub enum MmError {
     Occupied(Span<Hva>),
     /// No gap of this many bytes is left between the mappings.
     NoRoom(u64),
+    /// The address space has exited.
+    Exited,
+    /// Somebody would have to wait, and may not: what was not done yet is as it was. Try again.
+    Again,
     /// Nothing is mapped at the address.
     NotMapped(Hva),
     /// What is mapped there does not allow this access.
@@ -64,6 +68,8 @@ impl core::fmt::Display for MmError {
             Self::BadRange(span) => write!(f, "range {span:?}: empty, unaligned or out of reach"),
             Self::Occupied(span) => write!(f, "range {span:?}: something is mapped there"),
             Self::NoRoom(bytes) => write!(f, "no gap of {bytes} bytes in the address space"),
+            Self::Exited => f.write_str("the address space has exited"),
+            Self::Again => Again.fmt(f),
             Self::NotMapped(hva) => write!(f, "nothing is mapped at {hva}"),
             Self::Denied(hva, access) => write!(f, "the mapping at {hva} does not allow {access:?}"),
             Self::PastEnd(hva) => write!(f, "{hva} lies past the end of the mapped file"),
@@ -88,6 +94,12 @@ impl core::error::Error for MmError {}
 impl From<NoMemory> for MmError {
     fn from(_: NoMemory) -> Self {
         Self::OutOfTables
+    }
+}
+
+impl From<Again> for MmError {
+    fn from(_: Again) -> Self {
+        Self::Again
     }
 }
 

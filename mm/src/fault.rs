@@ -36,6 +36,9 @@ impl AddressSpace {
         let page = page_of(hva);
         loop {
             let state = self.state.read();
+            if state.exited {
+                return Err(MmError::Exited);
+            }
             let vma = state.vmas.find(hva).ok_or(MmError::NotMapped(hva))?;
             if !vma.prot.allows(access) {
                 return Err(MmError::Denied(hva, access));
@@ -82,6 +85,9 @@ impl AddressSpace {
                 }
                 Pte::Mapped { .. } => return Ok(Next::BreakShare),
             };
+            if let Pte::Mapped { writable: true, .. } = next {
+                self.clean.remove(Span::sized(page.base(level), level.pages()));
+            }
             entry.store(next.word(level));
         }
     }

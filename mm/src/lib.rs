@@ -41,9 +41,12 @@
 //! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
 //! | `numa` | nodes; pages that move to where they are used |
 //! | `pte` | what an entry of the table says |
-//! | `space` | the address space; the order of its locks; who is told of changes |
+//! | `space` | the address space; the order of its locks |
+//! | `listeners` | who is told of changes |
 //! | `fault` | bringing pages in; breaking shares |
 //! | `change`, `moving` | taking away; moving |
+//! | `reap` | taking away without waiting |
+//! | `soft_dirty` | which pages were written |
 //! | `host` | the address space as a VM's host |
 //! | `user_fault` | faults that a user's thread serves |
 #![deny(missing_docs)]
@@ -56,13 +59,16 @@ mod file;
 mod frames;
 mod held;
 mod host;
+mod listeners;
 mod mapping;
 mod moving;
 mod notes;
 mod numa;
 mod pin;
 mod pte;
+mod reap;
 mod shards;
+mod soft_dirty;
 mod space;
 mod stats;
 mod user_fault;
