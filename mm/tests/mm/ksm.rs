@@ -112,7 +112,8 @@ fn scattered_pages_are_merged_together_where_that_costs_nobody() {
     let mut idle = Idle::take().unwrap();
     let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
     let space = AddressSpace::builder(&arena).build().unwrap();
-    let memory = space.mmap(Place::Fixed(BASE), 512 * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    let memory =
+        space.mmap(Place::Fixed(BASE), 512 * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
     space.madvise(&mut idle, memory, Advice::Mergeable).unwrap();
     let vm = guest_on(&space, &mut idle, 512);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();

@@ -50,7 +50,7 @@ pub fn written_again(size: Size) -> u64 {
 /// What one sample yields.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// Time in MMU code: notifications by the scanner less the host's own change.
+    /// Time in MMU code: notifications by the scanner.
     pub notified_ns: f64,
     /// And all faults of the guests.
     pub fault_ns: f64,

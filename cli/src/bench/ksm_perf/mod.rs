@@ -11,10 +11,10 @@
 //! each time. A VM that heeds the reasons keeps it mapped, read-only: no guest faults for want of a translation. The
 //! entrants are the same engine with [`contexts`](slat::vm::Builder::contexts) on and off, under the same KSM.
 //!
-//! **What is counted as time in MMU code**, the same for both: notifications by the scanner, less what the host itself
-//! does inside them, and the guests' faults, from leaving the guest until it may be entered again, with what the host does
-//! for them (each breaks a share, or brings nothing new: as many in both, but for those that are compared). Nothing of
-//! the first filling counts.
+//! **What is counted as time in MMU code**, the same for both: notifications by the scanner, from the VM's being told
+//! until it returns, and the guests' faults, from leaving the guest until it may be entered again. What the host does
+//! inside of either (it changes its entries, copies pages that are written) is in it: as much in both columns. Nothing
+//! of the first filling counts.
 
 mod guest;
 mod lap;
