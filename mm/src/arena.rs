@@ -11,18 +11,17 @@
 //!   A huge page is 512 frames with a reference each, so that splitting it, in one address space or in several,
 //!   changes no count. Who drops the last reference frees the frame.
 //! * [`Held`] and [`Released`] are references as values: dropping them gives them back.
-//! * Single frames go through a small list for each of a few threads; all else, and what the lists lack or have
-//!   too much of, comes from [`FreeFrames`] under one lock. When that is empty the lists are emptied too, so an
-//!   arena is out of memory only when it is.
+//! * Blocks belong to **nodes**, as many to each and neighbours together. Who needs a frame gets one of the node
+//!   that it runs on ([`Node::here`]), or where that has none, of the next ([`NodeFrames`]).
 //! * With **poison**, a freed frame is filled with one byte: a stale reader sees it. When the frame is used
 //!   again the fill is checked: a stale writer is counted ([`ArenaStats::stale_writes`]).
 
 use crate::error::MmError;
-use crate::frames::{BLOCK, FreeFrames, Unit};
+use crate::frames::{BLOCK, Unit};
 use crate::held::{Held, Released};
 use crate::mapping::Mapping;
-use crate::shards::Shards;
-use parking_lot::Mutex;
+use crate::notes::Notes;
+use crate::numa::{Node, NodeFrames, real_nodes};
 use slat::table::TableMemory;
 use slat::table::memory::CHUNK_PAGES;
 use slat::{Level, PAGE_SIZE, Pfn, Span};
@@ -43,16 +42,14 @@ const USED: u32 = 1 << 30;
 const MERGED: u32 = 1 << 29;
 const REFERENCES: u32 = MERGED - 1;
 
-/// A thread's list is filled by this many frames, and emptied by as many when it has twice that.
-const BATCH: usize = 32;
-
 /// See the module's header. Shared in an [`Arc`]; everything takes `&self`.
 #[derive(Debug)]
 pub struct Arena {
     memory: Mapping,
     states: Mapping,
-    free: Mutex<FreeFrames>,
-    lists: Shards<Mutex<Vec<u64>>>,
+    notes: Notes,
+    /// In order, without gaps.
+    nodes: Box<[NodeFrames]>,
     frames: u64,
     poison: Option<u8>,
     table_frames: AtomicU64,
@@ -64,6 +61,7 @@ pub struct Arena {
 #[must_use]
 pub struct ArenaBuilder {
     limit: u64,
+    nodes: u8,
     poison: Option<u8>,
 }
 
@@ -80,11 +78,27 @@ pub struct ArenaStats {
     pub stale_writes: u64,
 }
 
+/// What a node holds. Exact when nobody uses it meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeStats {
+    /// Frames there are.
+    pub frames: u64,
+    /// Frames that are not free, tables included.
+    pub in_use: u64,
+}
+
 impl ArenaBuilder {
     /// Bytes of all frames together, rounded down to blocks of 2 MiB; 1 GiB unless said otherwise. They cost
     /// nothing until they are used.
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = bytes;
+        self
+    }
+
+    /// How many nodes its blocks are dealt out to, the first ones to node 0 and so on; 1 unless said otherwise, at
+    /// most 255. Where the machine has several, they are bound to its nodes in turn, best effort.
+    pub fn nodes(mut self, nodes: u8) -> Self {
+        self.nodes = nodes;
         self
     }
 
@@ -102,12 +116,21 @@ impl ArenaBuilder {
         if blocks == 0 || frames >> 39 != 0 {
             return Err(MmError::BadLimit(self.limit));
         }
+        let count = u64::from(self.nodes);
+        if count == 0 || count > blocks {
+            return Err(MmError::BadNodes(self.nodes));
+        }
         let all = frames + BLOCK;
+        let memory = Mapping::shared((all * PAGE_SIZE) as usize)?;
+        let nodes =
+            (0..count).map(|node| NodeFrames::new(node * blocks / count..(node + 1) * blocks / count));
+        let nodes: Box<[NodeFrames]> = nodes.collect();
+        bind(&memory, &nodes);
         Ok(Arc::new(Arena {
-            memory: Mapping::shared((all * PAGE_SIZE) as usize)?,
+            memory,
             states: Mapping::anonymous(all as usize * size_of::<AtomicU32>())?,
-            free: Mutex::new(FreeFrames::new(blocks as usize)),
-            lists: Shards::new(),
+            notes: Notes::new(all)?,
+            nodes,
             frames,
             poison: self.poison,
             table_frames: AtomicU64::new(0),
@@ -116,10 +139,21 @@ impl ArenaBuilder {
     }
 }
 
+/// Where there is a choice, each node's memory comes from a node of the machine.
+fn bind(memory: &Mapping, nodes: &[NodeFrames]) {
+    let real = real_nodes();
+    if nodes.len() > 1 && real.len() > 1 {
+        for (node, &real) in nodes.iter().zip(real.iter().cycle()) {
+            let Span { start, end } = node.frames();
+            memory.prefer(start.address() as usize..end.address() as usize, real);
+        }
+    }
+}
+
 impl Arena {
     /// Starts building an arena.
     pub fn builder() -> ArenaBuilder {
-        ArenaBuilder { limit: 1 << 30, poison: None }
+        ArenaBuilder { limit: 1 << 30, nodes: 1, poison: None }
     }
 
     /// Where frame 0 would be: frame `n` lies `n` × 4096 bytes further.
@@ -141,14 +175,46 @@ impl Arena {
         self.memory.memfd()
     }
 
-    /// A page of one level, 4 KiB or 2 MiB, with any contents and one reference to each of its frames.
+    /// A page of one level, 4 KiB or 2 MiB, with any contents and one reference to each of its frames; of this
+    /// thread's node if it has one.
     pub fn page(&self, level: Level) -> Result<Held<'_>, MmError> {
-        self.take(level, false)
+        let pfn = self.nearest(|node| node.take_page(level)).ok_or(MmError::OutOfFrames(level))?;
+        Ok(self.hold(pfn, level, false))
     }
 
     /// The same, filled with zeroes.
     pub fn zeroed(&self, level: Level) -> Result<Held<'_>, MmError> {
-        self.take(level, true)
+        let pfn = self.nearest(|node| node.take_page(level)).ok_or(MmError::OutOfFrames(level))?;
+        Ok(self.hold(pfn, level, true))
+    }
+
+    /// The same as [`page`](Self::page), of this node and no other.
+    pub fn page_on(&self, node: Node, level: Level) -> Result<Held<'_>, MmError> {
+        let pfn = self.node(node).take_page(level).ok_or(MmError::OutOfFrames(level))?;
+        Ok(self.hold(pfn, level, false))
+    }
+
+    /// How many nodes it has.
+    pub fn nodes(&self) -> u8 {
+        self.nodes.len() as u8
+    }
+
+    /// Of its nodes, the one that the calling thread runs on.
+    pub fn here(&self) -> Node {
+        Node(Node::here().0 % self.nodes())
+    }
+
+    /// The node that frame `pfn` belongs to. What is no frame of this arena belongs to the nearest.
+    pub fn node_of(&self, pfn: Pfn) -> Node {
+        let block = (pfn.0 / BLOCK).clamp(1, self.frames / BLOCK);
+        Node(((block * u64::from(self.nodes()) - 1) / (self.frames / BLOCK)) as u8)
+    }
+
+    /// What one node holds.
+    pub fn node_stats(&self, node: Node) -> NodeStats {
+        let node = self.node(node);
+        let frames = node.frames().len();
+        NodeStats { frames, in_use: frames.saturating_sub(node.free()) }
     }
 
     /// How many references frame `pfn` has; zero: it is free, or no frame of this arena.
@@ -174,10 +240,10 @@ impl Arena {
 
     /// What it holds.
     pub fn stats(&self) -> ArenaStats {
-        let listed: u64 = self.lists.iter().map(|list| list.lock().len() as u64).sum();
+        let free: u64 = self.nodes.iter().map(NodeFrames::free).sum();
         ArenaStats {
             frames: self.frames,
-            in_use: self.frames.saturating_sub(self.free.lock().free() + listed),
+            in_use: self.frames.saturating_sub(free),
             tables: self.table_frames.load(Relaxed),
             stale_writes: self.stale_writes.load(Relaxed),
         }
@@ -189,49 +255,27 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.states.base().as_ptr().cast(), len) }
     }
 
-    fn take(&self, level: Level, zero: bool) -> Result<Held<'_>, MmError> {
-        let first = match level {
-            Level::K4 => self.take_frame(),
-            Level::M2 => self.take_unit(Unit::Block),
-            _ => None,
-        };
-        let pfn = first.ok_or(MmError::OutOfFrames(level))?;
+    /// What is known of frames beside their references.
+    pub(crate) fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    fn node(&self, node: Node) -> &NodeFrames {
+        &self.nodes[usize::from(node.0) % self.nodes.len()]
+    }
+
+    /// Takes from this thread's node, or from the next one that has it.
+    fn nearest(&self, take: impl Fn(&NodeFrames) -> Option<Pfn>) -> Option<Pfn> {
+        let (here, nodes) = (usize::from(self.here().0), self.nodes.len());
+        (here..here + nodes).find_map(|node| take(&self.nodes[node % nodes]))
+    }
+
+    /// The first reference to each frame of a page that was free.
+    fn hold(&self, pfn: Pfn, level: Level, zero: bool) -> Held<'_> {
         for frame in 0..level.pages() {
             self.begin_use(pfn + frame, 0, zero);
         }
-        Ok(Held::new(self, pfn, level))
-    }
-
-    fn take_frame(&self) -> Option<Pfn> {
-        let mut list = self.lists.mine().lock();
-        if list.is_empty() {
-            self.free.lock().take_frames(BATCH, &mut list);
-            list.reverse(); // lowest first
-        }
-        let frame = list.pop().or_else(|| {
-            drop(list);
-            let mut one = Vec::with_capacity(1);
-            self.gather().take_frames(1, &mut one);
-            one.pop()
-        })?;
-        Some(Pfn(frame + BLOCK))
-    }
-
-    fn take_unit(&self, unit: Unit) -> Option<Pfn> {
-        let first = self.free.lock().take(unit);
-        first.or_else(|| self.gather().take(unit)).map(|frame| Pfn(frame + BLOCK))
-    }
-
-    /// Empties every thread's list, and returns all that is free under its lock.
-    #[cold]
-    fn gather(&self) -> parking_lot::MutexGuard<'_, FreeFrames> {
-        // The lock of a list comes before the lock of all: they are never wanted the other way round.
-        let listed: Vec<u64> = self.lists.iter().flat_map(|list| std::mem::take(&mut *list.lock())).collect();
-        let mut free = self.free.lock();
-        for frame in listed {
-            free.give(frame..frame + 1);
-        }
-        free
+        Held::new(self, pfn, level)
     }
 
     /// A frame that was free gets its first reference.
@@ -249,6 +293,7 @@ impl Arena {
             // SAFETY: as above.
             unsafe { self.frame(pfn).write_bytes(0, PAGE_SIZE as usize) };
         }
+        self.notes.forget(pfn);
         state.store(kind | USED | 1, Relaxed);
     }
 
@@ -288,19 +333,13 @@ impl Arena {
         self.states()[pfn.0 as usize].store(USED, Relaxed);
     }
 
-    fn give(&self, frames: Span<Pfn>) {
-        let (start, end) = (frames.start.0 - BLOCK, frames.end.0.max(frames.start.0) - BLOCK);
-        match end - start {
-            0 => {}
-            1 => {
-                let mut list = self.lists.mine().lock();
-                list.push(start);
-                if list.len() == 2 * BATCH {
-                    let mut free = self.free.lock();
-                    list.drain(..BATCH).for_each(|frame| free.give(frame..frame + 1));
-                }
-            }
-            _ => self.free.lock().give(start..end),
+    /// Neighbours may belong to different nodes.
+    fn give(&self, mut frames: Span<Pfn>) {
+        while !frames.is_empty() {
+            let node = self.node(self.node_of(frames.start));
+            let part = Span::new(frames.start, frames.end.min(node.frames().end));
+            node.give(part);
+            frames.start = part.end;
         }
     }
 
@@ -351,7 +390,7 @@ impl From<&Arc<Arena>> for ArenaHandle {
 // allocator's bits; `at` and `pfn` add and subtract the same base.
 unsafe impl TableMemory for ArenaHandle {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        let pfn = self.arena.take_unit(Unit::Chunk)?;
+        let pfn = self.arena.nearest(|node| node.take_unit(Unit::Chunk))?;
         for page in 0..CHUNK_PAGES as u64 {
             self.arena.begin_use(pfn + page, TABLE, false);
         }

@@ -111,3 +111,59 @@ fn table_chunks_are_aligned_counted_and_limited() {
     }
     assert_eq!((arena.stats().tables, arena.stats().in_use), (0, 0));
 }
+
+#[test]
+fn each_node_has_whole_blocks_and_every_frame_has_a_node() {
+    let arena = Arena::builder().limit(7 * Level::M2.bytes()).nodes(3).build().unwrap();
+    let stats: Vec<_> = (0..3).map(|node| arena.node_stats(Node(node)).frames).collect();
+    assert_eq!(stats, [2 * BLOCK, 2 * BLOCK, 3 * BLOCK]);
+    let nodes = [1, 2, 3, 4, 5, 6, 7].map(|block| {
+        let of = [block * BLOCK, block * BLOCK + 511].map(|pfn| arena.node_of(Pfn(pfn)).0);
+        assert_eq!(of[0], of[1]);
+        of[0]
+    });
+    assert_eq!(nodes, [0, 0, 1, 1, 2, 2, 2]);
+    for nodes in [0, 8] {
+        let refused = Arena::builder().limit(7 * Level::M2.bytes()).nodes(nodes).build().map(drop);
+        assert_eq!(refused, Err(MmError::BadNodes(nodes)));
+    }
+}
+
+#[test]
+fn memory_comes_from_the_threads_node_and_from_the_next_where_it_has_none() {
+    let arena = Arena::builder().limit(3 * Level::M2.bytes()).nodes(3).poison(0xdd).build().unwrap();
+    let of = |page: &Held<'_>| arena.node_of(page.pfn()).0;
+    for node in [1, 4] {
+        Node(node).run_here();
+        let (small, tables) = (arena.page(Level::K4).unwrap(), ArenaHandle::from(&arena));
+        let chunk = tables.alloc_chunk().unwrap();
+        assert_eq!([of(&small), arena.node_of(tables.pfn(chunk)).0], [1, 1]);
+        // SAFETY: from this memory, once, unused.
+        unsafe { tables.free_chunk(chunk) };
+    }
+    let huge = [0; 3].map(|_| arena.page(Level::M2).unwrap());
+    assert_eq!(huge.each_ref().map(of), [1, 2, 0]);
+    assert!(arena.page(Level::K4).is_err(), "all are full");
+    let [one, two, _zero] = huge;
+    drop(two);
+    assert_eq!(arena.page_on(Node(1), Level::K4).map(drop), Err(MmError::OutOfFrames(Level::K4)));
+    assert_eq!(of(&arena.page(Level::K4).unwrap()), 2, "the next");
+    drop(one);
+    assert_eq!(of(&arena.page(Level::K4).unwrap()), 1, "its own again");
+    assert_eq!([0, 1, 2].map(|node| arena.node_stats(Node(node)).in_use), [BLOCK, 0, 0]);
+}
+
+/// Neighbours at the border of two nodes are one run when they are released.
+#[test]
+fn a_run_over_two_nodes_goes_back_to_both() {
+    let arena = Arena::builder().limit(2 * Level::M2.bytes()).nodes(2).build().unwrap();
+    let both = [0, 1].map(|node| arena.page_on(Node(node), Level::M2).unwrap().keep());
+    assert_eq!(both[0] + BLOCK, both[1]);
+    let mut released = arena.released();
+    for pfn in both {
+        released.add(pfn, Level::M2);
+    }
+    drop(released);
+    assert_eq!([0, 1].map(|node| arena.node_stats(Node(node)).in_use), [0, 0]);
+    drop([0, 1].map(|node| arena.page_on(Node(node), Level::M2).unwrap()));
+}

@@ -3,19 +3,26 @@
 //! | operation | why | entries |
 //! |---|---|---|
 //! | [`munmap`](AddressSpace::munmap) | unmap | emptied |
+//! | [`exit`](AddressSpace::exit), or [`unregister`](AddressSpace::unregister) | exit | emptied, all of them |
+//! | [`dontneed`](AddressSpace::dontneed) | clear | emptied |
+//! | [`reap`](AddressSpace::reap) | unmap, without waiting | emptied |
 //! | [`mprotect`](AddressSpace::mprotect) to read-only | protect | lose write permission |
 //! | [`mprotect`](AddressSpace::mprotect) to none | clear | parked: the frames stay |
 //! | [`mprotect`](AddressSpace::mprotect) to more | – | as they are; faults find out |
-//! | [`dontneed`](AddressSpace::dontneed) | clear | emptied |
 //! | [`fork`](AddressSpace::fork) | write-protect | lose write permission, and are shared with the child |
+//! | [`clear_soft_dirty`](AddressSpace::clear_soft_dirty) | soft-dirty | lose write permission |
+//! | [`mremap`](AddressSpace::mremap) | remap | move to other addresses |
+//! | [`migrate`](AddressSpace::migrate) | migrate | get other frames |
+//! | a write to a share ([`crate::fault`]) | change-pte | a copy |
 //!
 //! Mappings change before the notification: their lock is held, so nobody sees the new mapping beside the old
 //! entries, except `lookup`, which sees entries only.
 
 use crate::error::MmError;
+use crate::held::Released;
 use crate::pte::{Pte, pages_of};
-use crate::space::{AddressSpace, State};
-use crate::vma::{Prot, Vma, Vmas, aligned};
+use crate::space::{AddressSpace, Found, State};
+use crate::vma::{EVERYWHERE, Prot, Vma, Vmas, aligned};
 use parking_lot::RwLockWriteGuard;
 use slat::notify::Nobody;
 use slat::{Gfn, Hva, Idle, Level, Pages, Span, Why};
@@ -83,11 +90,25 @@ impl AddressSpace {
         self.empty(&state, idle, pages, Why::Clear)
     }
 
+    /// Ends the address space: nothing is mapped any more, and nothing can be; faults, maps and forks are refused
+    /// ([`MmError::Exited`]). Every secondary MMU is told once. May sleep.
+    pub fn exit(&self, idle: &mut Idle) -> Result<(), MmError> {
+        let mut state = self.state.write();
+        if std::mem::replace(&mut state.exited, true) {
+            return Ok(());
+        }
+        state.vmas.cut(EVERYWHERE).iter_mut().for_each(Vma::end_service);
+        self.empty(&state, idle, pages_of(EVERYWHERE), Why::Exit)
+    }
+
     /// A copy of this address space, as fork makes: what is private is shared until either side writes, what is
     /// shared stays shared. The copy has no secondary MMUs. May sleep. Where memory runs out there is no copy,
     /// and this side's pages come back writable one by one, at faults.
     pub fn fork(&self, idle: &mut Idle) -> Result<Arc<Self>, MmError> {
         let state = self.state.write();
+        if state.exited {
+            return Err(MmError::Exited);
+        }
         let child = Self::builder(&self.arena).thp(self.thp).build()?;
         for vma in state.vmas.iter().filter(|vma| !vma.is_shared()) {
             let pages = pages_of(vma.span);
@@ -95,6 +116,13 @@ impl AddressSpace {
             let mut share = |_: &mut Idle, _: &mut dyn Pages| {
                 result = self.each_page(pages, |found| {
                     let copy = child.map.reach(found.page, found.level)?;
+                    if self.is_pinned(found.pfn, found.level) {
+                        // Shared, the next write here would leave the device behind.
+                        let own = self.arena.page(found.level)?;
+                        self.arena.copy(found.pfn, own.pfn(), found.level);
+                        copy.store(found.pte.with_frame(own.keep()).word(found.level));
+                        return Ok(());
+                    }
                     let pte = found.pte.read_only();
                     found.set(pte);
                     self.arena.share(Span::sized(found.pfn, found.level.pages()));
@@ -122,12 +150,18 @@ impl AddressSpace {
         let mut result = Ok(());
         self.around(state, idle, pages, why, &mut |_, _| {
             result = self.each_page(pages, |found| {
-                found.set(Pte::Empty);
-                released.add(found.pfn, found.level);
+                self.clear(&found, &mut released);
                 Ok(())
             });
         });
         result
+    }
+
+    /// Empties an entry; `released` gives its frames back.
+    pub(crate) fn clear(&self, found: &Found<'_>, released: &mut Released<'_>) {
+        found.set(Pte::Empty);
+        self.clean.remove(Span::sized(found.page, found.level.pages()));
+        released.add(found.pfn, found.level);
     }
 
     /// Makes sure that no entry reaches over an end of the range, for callers that hold the mappings for

@@ -1,6 +1,6 @@
 //! What can go wrong in a primary MMU. Each error leaves the address space as whole as it was.
 
-use slat::{Access, HostError, Hva, Level, Span, table::NoMemory};
+use slat::{Access, Again, HostError, Hva, Level, Span, table::NoMemory};
 
 /// Why an operation was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,6 +15,8 @@ pub enum MmError {
     },
     /// An arena is made of whole blocks of 2 MiB; this many bytes hold none, or more than can be addressed.
     BadLimit(u64),
+    /// So many nodes do not share the arena: there are 1 to 255, and each has a block of 2 MiB.
+    BadNodes(u8),
     /// The arena is full: no page of this size is left.
     OutOfFrames(Level),
     /// The arena is full: no table can be linked.
@@ -25,6 +27,10 @@ pub enum MmError {
     Occupied(Span<Hva>),
     /// No gap of this many bytes is left between the mappings.
     NoRoom(u64),
+    /// The address space has exited.
+    Exited,
+    /// Somebody would have to wait, and may not: what was not done yet is as it was. Try again.
+    Again,
     /// Nothing is mapped at the address.
     NotMapped(Hva),
     /// What is mapped there does not allow this access.
@@ -67,11 +73,16 @@ impl core::fmt::Display for MmError {
             Self::BadLimit(bytes) => {
                 write!(f, "an arena of {bytes} bytes: not possible (the least is 2 MiB)")
             }
+            Self::BadNodes(nodes) => {
+                write!(f, "an arena of {nodes} nodes: not possible (each has at least 2 MiB)")
+            }
             Self::OutOfFrames(level) => write!(f, "out of memory: the arena has no {level:?} page left"),
             Self::OutOfTables => f.write_str("out of memory: the arena has no room for page tables"),
             Self::BadRange(span) => write!(f, "range {span:?}: empty, unaligned or out of reach"),
             Self::Occupied(span) => write!(f, "range {span:?}: something is mapped there"),
             Self::NoRoom(bytes) => write!(f, "no gap of {bytes} bytes in the address space"),
+            Self::Exited => f.write_str("the address space has exited"),
+            Self::Again => Again.fmt(f),
             Self::NotMapped(hva) => write!(f, "nothing is mapped at {hva}"),
             Self::Denied(hva, access) => write!(f, "the mapping at {hva} does not allow {access:?}"),
             Self::PastEnd(hva) => write!(f, "{hva} lies past the end of the mapped file"),
@@ -100,6 +111,12 @@ impl core::error::Error for MmError {}
 impl From<NoMemory> for MmError {
     fn from(_: NoMemory) -> Self {
         Self::OutOfTables
+    }
+}
+
+impl From<Again> for MmError {
+    fn from(_: Again) -> Self {
+        Self::Again
     }
 }
 

@@ -1,5 +1,5 @@
 //! Faults: what belongs at an address is brought in; nothing is taken from anyone who could notice, except by
-//! breaking a share.
+//! breaking a share or moving to the node that asks.
 //!
 //! | entry | mapping | access | what happens |
 //! |---|---|---|---|
@@ -8,6 +8,7 @@
 //! | empty | private file | read | the file's page, not writable |
 //! | empty | private file | write | a copy of the file's page |
 //! | parked | any | any | mapped again, not writable yet |
+//! | protnone | any | any | mapped again as it was; or, first, **moved to the node that asks** ([`Why::Migrate`]) |
 //! | not writable | shared file | write | writable |
 //! | not writable | private, sole owner | write | writable, in place |
 //! | not writable | private, huge | write | split, then again |
@@ -15,7 +16,7 @@
 //!
 //! Where a handler is registered ([`crate::user_fault`]), a fault on an empty entry may wait for it first.
 //!
-//! All but the last row only give, so no secondary MMU is told. Sole means that the frame has one reference,
+//! All but the rows in bold only give, so no secondary MMU is told. Sole means that the frame has one reference,
 //! which is this entry's: another can only come from a fork, which waits for the fault.
 
 use crate::error::MmError;
@@ -35,6 +36,9 @@ impl AddressSpace {
         let page = page_of(hva);
         loop {
             let state = self.state.read();
+            if state.exited {
+                return Err(MmError::Exited);
+            }
             let vma = state.vmas.find(hva).ok_or(MmError::NotMapped(hva))?;
             if !vma.prot.allows(access) {
                 return Err(MmError::Denied(hva, access));
@@ -42,6 +46,7 @@ impl AddressSpace {
             match self.bring_in(vma, page, access)? {
                 Next::There(found) => return Ok(found),
                 Next::BreakShare => self.break_share(&state, idle, page)?,
+                Next::BringHome(level) => self.bring_home(&state, idle, page, level),
                 Next::Sleep(asleep) => {
                     drop(state);
                     asleep.sleep(idle);
@@ -50,7 +55,7 @@ impl AddressSpace {
         }
     }
 
-    /// Every row of the table but the last.
+    /// Every row of the table but those in bold.
     fn bring_in(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Next, MmError> {
         let _lock = self.lock_region(page);
         loop {
@@ -65,10 +70,12 @@ impl AddressSpace {
                     continue;
                 }
                 Pte::Parked(pfn) => Pte::Mapped { pfn, writable: false },
+                Pte::Protnone { pfn, .. } if self.hint(pfn, level) => return Ok(Next::BringHome(level)),
+                Pte::Protnone { pfn, writable } => Pte::Mapped { pfn, writable },
                 Pte::Mapped { writable, .. } if writable || access != Access::Write => {
                     return Ok(pte.host_page(page, level).map_or(Next::BreakShare, Next::There));
                 }
-                Pte::Mapped { pfn, .. } if vma.is_shared() || self.is_sole(pfn, level) => {
+                Pte::Mapped { pfn, .. } if vma.is_shared() || self.is_only_mapping(pfn, level) => {
                     self.counters.add(Counted::Reuse);
                     Pte::Mapped { pfn, writable: true }
                 }
@@ -78,6 +85,9 @@ impl AddressSpace {
                 }
                 Pte::Mapped { .. } => return Ok(Next::BreakShare),
             };
+            if let Pte::Mapped { writable: true, .. } = next {
+                self.clean.remove(Span::sized(page.base(level), level.pages()));
+            }
             entry.store(next.word(level));
         }
     }
@@ -212,6 +222,8 @@ enum Next {
     There(HostPage),
     /// The last row.
     BreakShare,
+    /// The row of a protnone page, of this size, that has to move.
+    BringHome(Level),
     /// A user's thread.
     Sleep(Asleep),
 }

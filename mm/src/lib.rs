@@ -38,10 +38,15 @@
 //! |---|---|
 //! | `mapping`, `frames`, `arena`, `held` | memory from the system; which frames are free; references to frames |
 //! | `file`, `vma` | what a range of addresses means |
+//! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
+//! | `numa` | nodes; pages that move to where they are used |
 //! | `pte` | what an entry of the table says |
-//! | `space` | the address space; the order of its locks; who is told of changes |
+//! | `space` | the address space; the order of its locks |
+//! | `listeners` | who is told of changes |
 //! | `fault` | bringing pages in; breaking shares |
 //! | `change`, `moving` | taking away; moving |
+//! | `reap` | taking away without waiting |
+//! | `soft_dirty` | which pages were written |
 //! | `host` | the address space as a VM's host |
 //! | `user_fault` | faults that a user's thread serves |
 //! | `ksm` | pages with the same contents become one |
@@ -56,23 +61,31 @@ mod frames;
 mod held;
 mod host;
 mod ksm;
+mod listeners;
 mod mapping;
 mod moving;
+mod notes;
+mod numa;
+mod pin;
 mod pte;
+mod reap;
 mod shards;
+mod soft_dirty;
 mod space;
 mod stats;
 mod user_fault;
 mod vma;
 
-pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats};
+pub use arena::{Arena, ArenaBuilder, ArenaHandle, ArenaStats, NodeStats};
 pub use error::MmError;
 pub use file::File;
 pub use held::Held;
 pub use host::HostView;
 #[doc(hidden)]
 pub use ksm::Sabotage;
-pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner};
+pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner as KsmScanner};
+pub use numa::{Balancer, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
+pub use pin::Pinned;
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
 pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};

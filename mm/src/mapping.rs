@@ -5,6 +5,7 @@
 
 use crate::error::MmError;
 use slat::Level;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
@@ -76,6 +77,31 @@ impl Mapping {
                 // SAFETY: what is left of the reservation.
                 unsafe { libc::munmap(base.cast(), len) };
                 Err(error)
+            }
+        }
+    }
+
+    /// Asks the system to take this part of it from one of the machine's nodes. Best effort: where it will not,
+    /// the memory comes from anywhere.
+    pub(crate) fn prefer(&self, part: Range<usize>, node: u32) {
+        #[cfg(target_os = "linux")]
+        if let Some(mask) = 1u64.checked_shl(node)
+            && part.start <= part.end
+            && part.end <= self.len
+        {
+            // SAFETY: a part of our mapping, of which contents and addresses stay; the mask has 64 bits, and the
+            // kernel counts one more than it reads.
+            unsafe {
+                let start = self.base.as_ptr().add(part.start);
+                libc::syscall(
+                    libc::SYS_mbind,
+                    start,
+                    part.end - part.start,
+                    libc::MPOL_PREFERRED,
+                    &raw const mask,
+                    u64::BITS as usize + 1,
+                    0,
+                );
             }
         }
     }

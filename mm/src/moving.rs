@@ -56,6 +56,7 @@ impl AddressSpace {
                 // Linked by `prepare_move`: this cannot fail.
                 self.map.reach(shifted(found.page, shift), found.level)?.store(found.pte.word(found.level));
                 found.set(Pte::Empty);
+                self.clean.remove(Span::sized(found.page, found.level.pages()));
                 Ok(())
             });
         });

@@ -6,8 +6,10 @@
 //! | mapped, writable | leaf | nothing to do |
 //! | mapped, not writable | leaf | a write: the frame may be shared, see [`crate::fault`] |
 //! | parked | frozen, the frame as its mark | maps it again: it was behind `PROT_NONE` |
+//! | protnone | tracked, the leaf as it was | a hint: maps it again, here or on the node that asks ([`crate::numa`]) |
 //!
-//! A parked page keeps its frame while no access is allowed: the format has no present leaf without reads.
+//! A parked page keeps its frame while no access is allowed: the format has no present leaf without reads. A
+//! protnone one keeps its write permission too: nothing is forbidden there, somebody wants to know who comes.
 
 use slat::table::formats::X64;
 use slat::table::{Kind, Version, Word};
@@ -19,6 +21,7 @@ pub(crate) enum Pte {
     Empty,
     Mapped { pfn: Pfn, writable: bool },
     Parked(Pfn),
+    Protnone { pfn: Pfn, writable: bool },
 }
 
 impl Pte {
@@ -28,7 +31,11 @@ impl Pte {
         match word.kind::<X64>(level) {
             Kind::Leaf => Self::Mapped { pfn: X64::pfn(word), writable: X64::writable(word) },
             Kind::Frozen(mark) => Self::Parked(Pfn(mark)),
-            Kind::Hole(_) | Kind::Mmio(_) | Kind::Tracked | Kind::Table(_) => Self::Empty,
+            Kind::Tracked => {
+                let leaf = word.tracked_leaf();
+                Self::Protnone { pfn: leaf.pfn, writable: leaf.host_writable }
+            }
+            Kind::Hole(_) | Kind::Mmio(_) | Kind::Table(_) => Self::Empty,
         }
     }
 
@@ -37,13 +44,8 @@ impl Pte {
         match self {
             Self::Empty => Word::hole(Version::default()),
             Self::Parked(pfn) => Word::frozen(pfn.0),
-            Self::Mapped { pfn, writable } => {
-                let perms = if writable { Perms::RWX } else { Perms::RX };
-                X64::leaf(
-                    &Leaf { pfn, perms, host_writable: writable, accessed: true, dirty: writable },
-                    level,
-                )
-            }
+            Self::Mapped { pfn, writable } => X64::leaf(&leaf(pfn, writable), level),
+            Self::Protnone { pfn, writable } => Word::tracked(&leaf(pfn, writable)),
         }
     }
 
@@ -51,7 +53,7 @@ impl Pte {
     pub(crate) fn pfn(self) -> Option<Pfn> {
         match self {
             Self::Empty => None,
-            Self::Mapped { pfn, .. } | Self::Parked(pfn) => Some(pfn),
+            Self::Mapped { pfn, .. } | Self::Parked(pfn) | Self::Protnone { pfn, .. } => Some(pfn),
         }
     }
 
@@ -61,6 +63,7 @@ impl Pte {
             Self::Empty => Self::Empty,
             Self::Mapped { writable, .. } => Self::Mapped { pfn, writable },
             Self::Parked(_) => Self::Parked(pfn),
+            Self::Protnone { writable, .. } => Self::Protnone { pfn, writable },
         }
     }
 
@@ -68,6 +71,7 @@ impl Pte {
     pub(crate) fn read_only(self) -> Self {
         match self {
             Self::Mapped { pfn, .. } => Self::Mapped { pfn, writable: false },
+            Self::Protnone { pfn, .. } => Self::Protnone { pfn, writable: false },
             other => other,
         }
     }
@@ -84,9 +88,14 @@ impl Pte {
             Self::Mapped { pfn, writable } => {
                 Some(HostPage { pfn: pfn + (page.0 - page.base(level).0), level, writable })
             }
-            Self::Empty | Self::Parked(_) => None,
+            Self::Empty | Self::Parked(_) | Self::Protnone { .. } => None,
         }
     }
+}
+
+fn leaf(pfn: Pfn, writable: bool) -> Leaf {
+    let perms = if writable { Perms::RWX } else { Perms::RX };
+    Leaf { pfn, perms, host_writable: writable, accessed: true, dirty: writable }
 }
 
 /// The number of the page at `hva`, as a table counts them. The engine's name for a table's input is gfn, also
@@ -123,10 +132,13 @@ mod tests {
             Pte::Mapped { pfn, writable: true },
             Pte::Mapped { pfn, writable: false },
             Pte::Parked(pfn),
+            Pte::Protnone { pfn, writable: true },
+            Pte::Protnone { pfn, writable: false },
         ];
         for pte in all {
             for level in [Level::K4, Level::M2] {
                 assert_eq!(Pte::of(pte.word(level), level), pte);
+                assert_eq!(pte.host_page(Gfn(0), level).is_some(), matches!(pte, Pte::Mapped { .. }));
             }
         }
     }

@@ -21,17 +21,17 @@
 
 use crate::arena::{Arena, ArenaHandle};
 use crate::error::MmError;
-use crate::pte::{Pte, hvas_of, page_of};
+use crate::listeners::Listeners;
+use crate::numa::{self, NumaStats};
+use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
+use crate::soft_dirty::Clean;
 use crate::stats::{Counted, Counters, MmStats};
-use crate::vma::{ADDRESSES, Backing, Place, Prot, Vma, Vmas};
+use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use slat::notify::{Both, Nobody};
 use slat::table::{Entry, Map, formats::X64};
-use slat::{
-    Access, Again, Event, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu, Span, Why,
-};
-use std::sync::{Arc, Weak};
+use slat::{Access, Gfn, HostPage, Hva, Level, PAGE_SIZE, Pfn, Span};
+use std::sync::Arc;
 
 /// Page locks; regions of 2 MiB share them by number.
 const PAGE_LOCKS: usize = 64;
@@ -44,7 +44,9 @@ pub struct AddressSpace {
     pub(crate) state: RwLock<State>,
     page_locks: Shards<Mutex<()>>,
     pub(crate) thp: bool,
+    pub(crate) clean: Clean,
     pub(crate) counters: Counters,
+    pub(crate) numa: numa::Counters,
 }
 
 /// What the outermost lock guards. Listeners are here because registering must not fall into a change: one who
@@ -52,7 +54,9 @@ pub struct AddressSpace {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) vmas: Vmas,
-    listeners: Vec<Weak<dyn SecondaryMmu>>,
+    pub(crate) listeners: Listeners,
+    /// See [`AddressSpace::exit`].
+    pub(crate) exited: bool,
 }
 
 /// Builds an [`AddressSpace`].
@@ -78,7 +82,9 @@ impl AddressSpaceBuilder {
             state: RwLock::default(),
             page_locks: Shards::with(PAGE_LOCKS),
             thp: self.thp,
+            clean: Clean::default(),
             counters: Counters::new(),
+            numa: numa::Counters::new(),
         }))
     }
 }
@@ -92,18 +98,6 @@ impl AddressSpace {
     /// The arena under it.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
-    }
-
-    /// From now on `mmu` is told of every change before it happens, until it is dropped. Waits for changes in
-    /// progress. Register a [`Vm`](slat::Vm) before its first fault.
-    ///
-    /// Inside [`around`](SecondaryMmu::around) a secondary MMU may call [`lookup`](Self::lookup) and nothing
-    /// else of this address space: the rest takes locks that the change holds.
-    pub fn register<M: SecondaryMmu + 'static>(&self, mmu: &Arc<M>) {
-        let mmu: Weak<M> = Arc::downgrade(mmu);
-        let mut state = self.state.write();
-        state.listeners.retain(|listener| listener.strong_count() > 0);
-        state.listeners.push(mmu);
     }
 
     /// Maps `len` bytes and returns where. Nothing is brought in before it is used.
@@ -127,6 +121,9 @@ impl AddressSpace {
             }
         }
         let mut state = self.state.write();
+        if state.exited {
+            return Err(MmError::Exited);
+        }
         let span = state.vmas.place(place, len)?;
         state.vmas.insert(Vma { span, prot, backing, served: None, mergeable: false });
         Ok(span)
@@ -149,35 +146,24 @@ impl AddressSpace {
         self.counters.sum()
     }
 
+    /// What NUMA balancing has done so far.
+    pub fn numa_stats(&self) -> NumaStats {
+        self.numa.sum()
+    }
+
     /// Bytes of page tables in use.
     pub fn table_bytes(&self) -> u64 {
         self.map.table_bytes()
     }
 
-    /// Tells every secondary MMU, runs `change` inside, and lets them go on. `state` is borrowed from the
-    /// caller's guard: see the order of the locks.
-    pub(crate) fn around(
-        &self,
-        state: &State,
-        idle: &mut Idle,
-        pages: Span<Gfn>,
-        why: Why,
-        change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
-    ) {
-        self.counters.add_notified(why);
-        let told = nest(&state.listeners, idle, Event::new(hvas_of(pages), why), &mut Nobody, change);
-        debug_assert!(told.is_ok(), "all may block");
-    }
-
     /// Whether all secondary MMUs take a change page by page.
     pub(crate) fn heeds_pages(&self) -> bool {
-        let state = self.state.read();
-        state.listeners.iter().filter_map(Weak::upgrade).all(|mmu| mmu.heeds_pages())
+        self.state.read().listeners.heed_pages()
     }
 
     /// The page lock of the region around `page`.
     pub(crate) fn lock_region(&self, page: Gfn) -> MutexGuard<'_, ()> {
-        self.page_locks.pick((page.0 >> Level::M2.shift()) as usize).lock()
+        self.page_locks.pick(region_of(page)).lock()
     }
 
     /// Visits what is mapped or parked in `pages`, in order, each entry under its page lock. No entry reaches
@@ -216,6 +202,32 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// [`each_page`](Self::each_page) for who may not wait, and has no memory: where a page lock is not free it says
+    /// [`MmError::Again`] and stops; huge entries that reach out of `pages` are passed over.
+    pub(crate) fn each_page_at_once(
+        &self,
+        pages: Span<Gfn>,
+        mut visit: impl FnMut(Found<'_>),
+    ) -> Result<(), MmError> {
+        let mut at = pages.start;
+        while at < pages.end {
+            let (level, _) = self.map.find(at);
+            let next = at.base(level.max(Level::M2)) + level.max(Level::M2).pages();
+            if level <= Level::M2 {
+                let lock = &self.page_locks.pick(region_of(at));
+                let _lock = lock.try_lock().ok_or(MmError::Again)?;
+                self.map.for_each(Span::new(at, next.min(pages.end)), |covers, level, entry| {
+                    let pte = Pte::of(entry.load(), level);
+                    if let Some(pfn) = pte.pfn().filter(|_| pages.covers(&covers)) {
+                        visit(Found { page: covers.start, level, entry, pte, pfn });
+                    }
+                });
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
     /// Splits a huge entry in place; others are left alone. Translations stay what they were, so nobody is
     /// told. The caller holds the page lock.
     pub(crate) fn split(&self, level: Level, entry: &Entry) -> Result<(), MmError> {
@@ -236,6 +248,11 @@ impl AddressSpace {
     }
 }
 
+/// The number of the region around `page`.
+fn region_of(page: Gfn) -> usize {
+    (page.0 >> Level::M2.shift()) as usize
+}
+
 /// One entry that holds frames, under its page lock.
 pub(crate) struct Found<'a> {
     /// First page that it maps.
@@ -254,32 +271,12 @@ impl Found<'_> {
     }
 }
 
-/// Tells the listeners, one inside the other, and runs `change` in the innermost; `told` is those who were told before.
-fn nest(
-    listeners: &[Weak<dyn SecondaryMmu>],
-    idle: &mut Idle,
-    event: Event,
-    told: &mut dyn Pages,
-    change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
-) -> Result<(), Again> {
-    let Some((first, rest)) = listeners.split_first() else {
-        change(idle, told);
-        return Ok(());
-    };
-    let Some(mmu) = first.upgrade() else { return nest(rest, idle, event, told, change) };
-    let mut inner = Ok(());
-    mmu.around(idle, event, &mut |idle, pages| {
-        inner = nest(rest, idle, event, &mut Both(told, pages), change);
-    })?;
-    inner
-}
-
 impl Drop for AddressSpace {
     /// Gives every frame back. Nobody is told: a secondary MMU holds its [`HostView`](crate::HostView), and with
     /// it this address space.
     fn drop(&mut self) {
         let mut released = self.arena.released();
-        self.map.for_each(Span::new(Gfn(0), page_of(ADDRESSES.end)), |_, level, entry| {
+        self.map.for_each(pages_of(EVERYWHERE), |_, level, entry| {
             if let Some(pfn) = Pte::of(entry.load(), level).pfn() {
                 released.add(pfn, level);
             }

@@ -14,6 +14,8 @@ pub(crate) enum Counted {
     Huge,
     Split,
     Migrated,
+    Reaped,
+    ReapAgain,
     /// Followed by one counter for each reason.
     Notified,
 }
@@ -41,6 +43,10 @@ pub struct MmStats {
     pub splits: u64,
     /// Pages moved to other frames; huge ones count once.
     pub migrated: u64,
+    /// Pages that the reaper took; huge ones count once.
+    pub reaped: u64,
+    /// Times that it would have had to wait, and gave up.
+    pub reap_again: u64,
     notified: [u64; Why::ALL.len()],
 }
 
@@ -79,6 +85,8 @@ impl Counters {
             huge_mappings: of(Counted::Huge),
             splits: of(Counted::Split),
             migrated: of(Counted::Migrated),
+            reaped: of(Counted::Reaped),
+            reap_again: of(Counted::ReapAgain),
             notified: std::array::from_fn(|why| total(Counted::Notified as usize + why)),
         }
     }

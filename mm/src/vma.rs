@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// The addresses that may be mapped: all but the first 64 KiB, so that null pointers fault, up to 128 TiB.
 pub(crate) const ADDRESSES: Span<Hva> = Span::new(Hva(0x1_0000), Hva(1 << 47));
+/// All of them and those below: where whole regions are wanted.
+pub(crate) const EVERYWHERE: Span<Hva> = Span::new(Hva(0), ADDRESSES.end);
 /// Where mappings go whose place does not matter.
 const ANYWHERE: Hva = Hva(0x7000_0000_0000);
 

@@ -46,6 +46,11 @@ pub enum Bug {
     MmioUnconfirmed,
     SlotsEndBeforeGrace,
     RestKeepsSlots,
+    ToldUnannounced,
+    ToldHoleNotNumbered,
+    ReplacedWithoutFlush,
+    ReplacedWritable,
+    UnlockedBeforeFlush,
 }
 
 impl Bug {
@@ -96,5 +101,10 @@ impl Bug {
         (Self::MmioUnconfirmed, "an MMIO entry is installed without a look at the active set"),
         (Self::SlotsEndBeforeGrace, "slots: the end comes before readers of the old slots are gone"),
         (Self::RestKeepsSlots, "a walk that rested goes on with the slots of before"),
+        (Self::ToldUnannounced, "pages are told to have changed in a range that was not announced"),
+        (Self::ToldHoleNotNumbered, "a page that is told to have changed leaves its hole as it is"),
+        (Self::ReplacedWithoutFlush, "a leaf is replaced and owes nothing"),
+        (Self::ReplacedWritable, "a leaf is replaced by a writable one"),
+        (Self::UnlockedBeforeFlush, "the copy of a share can be written before the old page is flushed"),
     ];
 }

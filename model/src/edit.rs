@@ -3,7 +3,7 @@
 use crate::bug::Bug;
 use crate::scenario::Scenario;
 use crate::thread::{Op, Pc, Range, State, Thread, Why};
-use crate::world::{Leaf, NONE, Span, Word, World};
+use crate::world::{Leaf, NONE, Span, Word, World, frame};
 
 impl Scenario {
     /// One step of an invalidation or a slot transaction.
@@ -23,6 +23,14 @@ impl Scenario {
                     s.threads[i].span = span;
                     s.threads[i].pc = Pc::EditEntry;
                 }
+            }
+            Pc::Tell => return self.tell_of_a_page(s, i, op),
+            Pc::Told => {
+                if self.bug == Some(Bug::UnlockedBeforeFlush) {
+                    s.world.locked = NONE;
+                }
+                s.threads[i].telling += 1;
+                s.threads[i].pc = Pc::Tell;
             }
             Pc::EditEntry => self.edit_entry(s, i, op),
             Pc::EditCas => {
@@ -100,6 +108,37 @@ impl Scenario {
         Some(())
     }
 
+    /// `Pages::changed`: under the lock of its page the host replaces it, where it is read-only still, and says so.
+    fn tell_of_a_page(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
+        let Op::Invalidate { range: Range::Hvas(hvas), .. } = op else { unreachable!() };
+        let page = if s.threads[i].telling == NONE { hvas.start } else { s.threads[i].telling };
+        s.threads[i].telling = page;
+        if page == hvas.end {
+            s.threads[i].telling = NONE;
+            self.settle(s, i, op);
+            return Some(());
+        }
+        if ![i as u8, NONE].contains(&s.world.locked) {
+            return None;
+        }
+        if s.world.writable[page as usize] {
+            s.threads[i].pc = Pc::Told;
+            return Some(());
+        }
+        s.world.locked = i as u8;
+        s.world.replace(page);
+        s.threads[i].replaced[page as usize] = s.world.frames[page as usize];
+        let frames = over_hvas(&s.world, Span::new(page, page + 1));
+        if frames.is_empty() {
+            s.threads[i].pc = Pc::Told;
+        } else {
+            s.enter(i, frames.start);
+            s.threads[i].span = frames;
+            s.threads[i].pc = Pc::EditEntry;
+        }
+        Some(())
+    }
+
     fn edit_entry(&self, s: &mut State, i: usize, op: Op) {
         let Thread { level, gfn, span, number, .. } = s.threads[i];
         let covers = World::extent(level, gfn);
@@ -142,6 +181,15 @@ impl Scenario {
                     s.threads[i].owe(covers);
                 }
             }
+            Word::Leaf(leaf) if whole && why == Why::ChangePte && !leaf.write && !leaf.host_write => {
+                let page = s.threads[i].telling;
+                let pfn = frame(s.world.frames[page as usize], page);
+                let write = self.bug == Some(Bug::ReplacedWritable);
+                s.cas(i, word, Word::Leaf(Leaf { pfn, write, host_write: false, dirty: false }));
+                if self.bug != Some(Bug::ReplacedWithoutFlush) {
+                    s.threads[i].owe(covers);
+                }
+            }
             Word::Leaf(leaf) => {
                 s.cas(i, word, hole);
                 s.world.book(level, -1);
@@ -164,6 +212,7 @@ impl Scenario {
                 }
                 let skip = match self.bug {
                     Some(Bug::HoleNotNumbered) => level == 0,
+                    Some(Bug::ToldHoleNotNumbered) => why == Why::ChangePte,
                     Some(Bug::UpperHoleNotNumbered) => level > 0,
                     _ => false,
                 };

@@ -52,6 +52,7 @@ impl Scenario {
             Pc::Lookup if thread.thawed.is_some() || self.upgrades_first(&thread) => {
                 self.decide(s, i, access);
             }
+            Pc::Resolve if write && s.world.locked != NONE => return None,
             Pc::Lookup | Pc::Resolve => self.host_answers(s, i, access),
             Pc::LargeCovered | Pc::LargeUnmoved => self.confirm_large(s, i, gfn),
             Pc::LinkDown => self.link_down(s, i)?,

@@ -66,6 +66,10 @@ impl World {
                         self.bad = Some(Bad::StaleLoad);
                     } else if hva != frame % PAGES {
                         self.bad = Some(Bad::StaleSlot);
+                    } else if frame / PAGES < self.frames[(frame % PAGES) as usize]
+                        && self.writable[(frame % PAGES) as usize]
+                    {
+                        self.bad = Some(Bad::OldContents);
                     } else if stores && !self.writable[(frame % PAGES) as usize] {
                         self.bad = Some(Bad::StaleStore);
                     }

@@ -34,7 +34,7 @@ const fn commit(start: u8, end: u8, hva: u8) -> Op {
     Op::Commit { gfns: Span::new(start, end), hva }
 }
 
-use Why::{Clear, Protect, Unmap};
+use Why::{ChangePte, Clear, Protect, Unmap};
 
 type World = (&'static str, fn(Scenario) -> Scenario);
 
@@ -54,6 +54,7 @@ pub fn every_run() -> Vec<Scenario> {
     let mut all = dirty();
     all.extend(shapes());
     all.extend(slots());
+    all.extend(told());
     let edits = [
         ("clear 0..1", gfns(Clear, 0, 1)),
         ("clear 0..2", gfns(Clear, 0, 2)),
@@ -195,6 +196,30 @@ fn slots() -> Vec<Scenario> {
             ],
         )
         .table(0, [Word::Hole(0); 2]),
+    ]
+}
+
+/// Pages that are replaced one by one, in an announced range.
+fn told() -> Vec<Scenario> {
+    let (one, two) = (hvas(ChangePte, 0, 1), hvas(ChangePte, 0, 2));
+    vec![
+        Scenario::new("change 0 | slow fault on 0 | fault on 1", &[&[one], &[slow(0)], &[read(1)]])
+            .small(false, false),
+        Scenario::new("change 0..2 | slow fault on 0, in an empty table", &[&[two], &[slow(0)], &[read(1)]])
+            .empty()
+            .read_only(),
+        Scenario::new("change 0 | write to 0 | fault on 0", &[&[one], &[write(0)], &[read(0)]])
+            .small(false, false),
+        Scenario::new("change 0..2 | change 0 | slow fault on 0", &[&[two], &[one], &[slow(0)]])
+            .small(false, false),
+        Scenario::new("change 0 | clear 0..1 | slow fault on 0", &[&[one], &[gfns(Clear, 0, 1)], &[slow(0)]])
+            .small(false, false),
+        Scenario::new("change 0 | unmap 0..2 | write to 0", &[&[one], &[gfns(Unmap, 0, 2)], &[write(0)]])
+            .small(false, false),
+        Scenario::new("change 0 | protect 0..2 | write to 0", &[&[one], &[gfns(Protect, 0, 2)], &[write(0)]])
+            .small(false, false),
+        Scenario::new("change 0 of a large leaf | write to 1", &[&[one], &[write(1)], &[slow(0)]])
+            .large(false),
     ]
 }
 

@@ -71,4 +71,6 @@ pub enum Why {
     Clear,
     /// The host withdraws write permission.
     Protect,
+    /// Read-only pages are replaced by others with the same contents, told one by one.
+    ChangePte,
 }

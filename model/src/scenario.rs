@@ -132,6 +132,12 @@ impl Scenario {
         self.settled()
     }
 
+    /// Region 0 is read-only on the host.
+    pub fn read_only(mut self) -> Self {
+        self.world.writable[..2].fill(false);
+        self
+    }
+
     /// No slot behind these frames.
     pub fn no_slot(mut self, gfns: std::ops::Range<usize>) -> Self {
         self.world.memslots[gfns].fill(crate::world::NONE);

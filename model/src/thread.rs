@@ -25,6 +25,8 @@ pub enum Pc {
     EndSlot,
     // notify::invalidation, table::cursor
     Walk,
+    Tell,
+    Told,
     EditEntry,
     EditCas,
     CursorNext,
@@ -83,6 +85,10 @@ pub struct Thread {
     pub(crate) number: u8,
     /// What it walks.
     pub(crate) span: Span,
+    /// The page that it tells of.
+    pub(crate) telling: u8,
+    /// The generations that it has put in the place of others.
+    pub(crate) replaced: [u8; PAGES as usize],
     pub(crate) owed: Span,
     pub(crate) unlinked: u8,
     /// The host is being asked outside of sections.
@@ -107,6 +113,8 @@ impl Thread {
             page: None,
             number: 0,
             span: Span::default(),
+            telling: NONE,
+            replaced: [0; PAGES as usize],
             owed: Span::default(),
             unlinked: 0,
             asking: false,
@@ -204,8 +212,11 @@ impl State {
 /// The parts of an invalidation that every kind has: its number, its flush, its end.
 impl Scenario {
     /// What operation `op` publishes.
-    fn published(op: Op) -> (Span, Span) {
+    fn published(&self, op: Op) -> (Span, Span) {
         match op {
+            Op::Invalidate { why: Why::ChangePte, .. } if self.bug == Some(Bug::ToldUnannounced) => {
+                (Span::default(), Span::default())
+            }
             Op::Invalidate { range: Range::Gfns(gfns), .. } | Op::Commit { gfns, .. } => {
                 (gfns, Span::default())
             }
@@ -226,7 +237,7 @@ impl Scenario {
         if matches!(pc, Pc::BeginSlot | Pc::WidenSlot) ^ late {
             if begins {
                 // Under the number that it hopes for.
-                let (gfns, hvas) = Self::published(op);
+                let (gfns, hvas) = self.published(op);
                 let number = if late { s.threads[i].number } else { next };
                 *slot = Slot { active: true, unflushed: true, first: number, last: number, gfns, hvas };
             } else {
@@ -251,6 +262,7 @@ impl Scenario {
                 Pc::Descend
             }
             (_, Op::ZapAll) => Pc::Flip,
+            (_, Op::Invalidate { why: Why::ChangePte, .. }) => Pc::Tell,
             _ => Pc::Walk,
         };
     }
@@ -261,6 +273,10 @@ impl Scenario {
         let thread = &mut s.threads[i];
         (thread.level, thread.gfn, thread.word, thread.span) = (0, 0, Word::Hole(0), Span::default());
         (thread.stamp, thread.hva, thread.page, thread.thawed) = (W::default(), NONE, None, None);
+        if thread.pc != Pc::Tell && matches!(op, Op::Invalidate { why: Why::ChangePte, .. }) {
+            thread.pc = Pc::Told;
+            return;
+        }
         if self.bug == Some(Bug::FreedBeforeFlush) {
             s.world.grace.queue |= thread.unlinked;
             thread.unlinked = 0;
@@ -286,6 +302,9 @@ impl Scenario {
         }
         s.world.grace.queue |= s.threads[i].unlinked;
         (s.threads[i].unlinked, s.threads[i].owed) = (0, Span::default());
+        if s.world.locked == i as u8 {
+            s.world.locked = NONE;
+        }
         let late = matches!(op, Op::Invalidate { .. })
             && matches!(self.bug, Some(Bug::HostBeforeFlush | Bug::EndBeforeFlush));
         match self.bug {
@@ -319,6 +338,9 @@ impl Scenario {
             for page in pages.start..pages.end {
                 if why == Why::Protect {
                     s.world.writable[page as usize] = false;
+                } else if why == Why::ChangePte {
+                    let kept = &mut s.world.kept[page as usize];
+                    *kept = s.threads[i].replaced[page as usize].max(*kept);
                 } else {
                     s.world.take_back(page);
                 }

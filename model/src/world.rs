@@ -157,6 +157,8 @@ pub enum Bad {
     VersionFell,
     /// A page was written, and the host threw it away as clean.
     DirtyLost,
+    /// A vCPU can load old contents of a page whose copy may be written.
+    OldContents,
     /// All is done, and a table page is nowhere.
     TableLost,
     /// All is done, and the leaves do not add up.
@@ -175,6 +177,10 @@ pub struct World {
     /// The generation of each host page's frame, and whether it may be written.
     pub(crate) frames: [u8; PAGES as usize],
     pub(crate) writable: [bool; PAGES as usize],
+    /// The oldest generation that has not been given back.
+    pub(crate) kept: [u8; PAGES as usize],
+    /// The thread that holds the lock of the host's pages, or [`NONE`].
+    pub(crate) locked: u8,
     /// The host page behind each guest frame, as the published slots say; and under which number they were.
     pub(crate) memslots: [u8; PAGES as usize],
     pub(crate) published: u8,
@@ -207,6 +213,8 @@ impl World {
             root: 0,
             frames: [0; PAGES as usize],
             writable: [true; PAGES as usize],
+            kept: [0; PAGES as usize],
+            locked: NONE,
             memslots: [0, 1, 2, 3],
             published: 0,
             vcpus: [Caches::default(); 2],
@@ -287,7 +295,15 @@ impl World {
     }
 
     pub(crate) fn alive(&self, frame: u8) -> bool {
-        self.frames[(frame % PAGES) as usize] == frame / PAGES
+        let page = (frame % PAGES) as usize;
+        (self.kept[page]..=self.frames[page]).contains(&(frame / PAGES))
+    }
+
+    /// The page gets a copy of its frame, read-only; the old frame is given back later. As often as there are frames.
+    pub(crate) fn replace(&mut self, page: u8) {
+        if self.frames[page as usize] < 3 {
+            self.frames[page as usize] += 1;
+        }
     }
 
     /// The host takes the frame of `page` back and will give another.
@@ -299,6 +315,7 @@ impl World {
         // Four frames to a page: the last one stays.
         if self.frames[page as usize] < 3 {
             self.frames[page as usize] += 1;
+            self.kept[page as usize] = self.frames[page as usize];
             self.writable[page as usize] = true;
         }
     }

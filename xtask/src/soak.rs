@@ -1,4 +1,5 @@
-//! `soak`: the test that does everything at once (`slat/tests/soak`), in release, for as long as is asked.
+//! `soak`: the tests that do everything at once (`slat/tests/soak`, and a primary MMU under load: `mm/tests/load`), in
+//! release, for as long as is asked, all together.
 
 use crate::Outcome;
 use std::path::Path;
@@ -6,16 +7,25 @@ use std::process::Command;
 
 const MINUTES: f64 = 10.0;
 
+/// Package, test, and the function in it.
+const SOAKS: [[&str; 3]; 2] =
+    [["slat", "soak", "everything_at_once"], ["slat-mm", "load", "no_guest_reads_what_is_not_its_own"]];
+
 /// The chore: `--minutes N` says how long.
 pub fn run(root: &Path, args: &[String]) -> Outcome {
-    let seconds = 60.0 * minutes(args)?;
-    let status = Command::new(env!("CARGO"))
-        .args(["test", "--package", "slat", "--release", "--locked", "--test", "soak"])
-        .args(["--", "--exact", "--nocapture", "everything_at_once"])
-        .env("SLAT_SOAK_SECONDS", seconds.to_string())
-        .current_dir(root)
-        .status()?;
-    if status.success() { Ok(()) } else { Err(format!("cargo test: {status}").into()) }
+    let seconds = 60.0 * minutes(args)? / SOAKS.len() as f64;
+    for [package, test, function] in SOAKS {
+        let status = Command::new(env!("CARGO"))
+            .args(["test", "--package", package, "--release", "--locked", "--test", test])
+            .args(["--", "--exact", "--nocapture", function])
+            .env("SLAT_SOAK_SECONDS", seconds.to_string())
+            .current_dir(root)
+            .status()?;
+        if !status.success() {
+            return Err(format!("cargo test: {status}").into());
+        }
+    }
+    Ok(())
 }
 
 fn minutes(args: &[String]) -> Result<f64, String> {

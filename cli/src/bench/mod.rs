@@ -11,6 +11,7 @@ mod invalidate;
 mod ksm_perf;
 mod machine;
 mod memslot_perf;
+mod numa_balancing;
 mod report;
 mod tables;
 mod zap;
@@ -20,6 +21,7 @@ pub use fault_floor::FaultFloor;
 pub use invalidate::Invalidate;
 pub use ksm_perf::KsmPerf;
 pub use memslot_perf::MemslotPerf;
+pub use numa_balancing::NumaBalancing;
 pub use zap::Zap;
 
 use crate::error::Error;
@@ -38,6 +40,8 @@ pub enum Bench {
     KsmPerf(KsmPerf),
     /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
     MemslotPerf(MemslotPerf),
+    /// What a guest pays for a host that balances its memory between nodes: before seed 002, as it describes, and slat
+    NumaBalancing(NumaBalancing),
     /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
     Zap(Zap),
 }
@@ -51,6 +55,7 @@ impl Bench {
             Self::Invalidate(bench) => bench.run(),
             Self::KsmPerf(bench) => bench.run(),
             Self::MemslotPerf(bench) => bench.run(),
+            Self::NumaBalancing(bench) => bench.run(),
             Self::Zap(bench) => bench.run(),
         }
     }

@@ -9,6 +9,9 @@ use std::sync::Arc;
 /// Where tests map things: aligned to 1 GiB.
 pub const BASE: Hva = Hva(0x4000_0000);
 
+/// Tests map no page from here on.
+const ALL: u64 = 8192;
+
 /// `count` pages from page `first` of the test's memory.
 pub fn pages(first: u64, count: u64) -> Span<Hva> {
     Span::sized(at(first), count * PAGE_SIZE)
@@ -24,6 +27,7 @@ pub fn at(page: u64) -> Hva {
 pub struct Seen {
     pub hvas: Span<Hva>,
     pub why: Why,
+    pub may_block: bool,
     /// What each page was when the call came.
     pub before: Vec<Option<HostPage>>,
     /// What it was when the change had been made.
@@ -59,6 +63,8 @@ impl Recorder {
     }
 
     fn snapshot(&self, hvas: Span<Hva>) -> Vec<Option<HostPage>> {
+        // Of everything, what tests map.
+        let hvas = if hvas.covers(&pages(0, ALL)) { pages(0, ALL) } else { hvas };
         let count = hvas.len() / PAGE_SIZE;
         (0..count).map(|page| self.space.lookup(hvas.start + page * PAGE_SIZE, Access::Read)).collect()
     }
@@ -68,7 +74,7 @@ impl SecondaryMmu for Recorder {
     fn around(
         &self,
         idle: &mut Idle,
-        Event { hvas, why, .. }: Event,
+        Event { hvas, why, may_block }: Event,
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again> {
         let before = self.snapshot(hvas);
@@ -77,7 +83,7 @@ impl SecondaryMmu for Recorder {
         let after = self.snapshot(hvas);
         let arena = self.space.arena();
         let references = before.iter().flatten().map(|page| arena.references(page.pfn)).collect();
-        self.log.lock().push(Seen { hvas, why, before, after, references, told: told.0 });
+        self.log.lock().push(Seen { hvas, why, may_block, before, after, references, told: told.0 });
         Ok(())
     }
 }

@@ -3,9 +3,15 @@
 //! | file | question |
 //! |---|---|
 //! | `notify` | is everyone told, with the right reason, before; and are frames freed after? |
+//! | `reasons` | the same as a table: which reason is told for which change? |
+//! | `many` | are many secondary MMUs all told, may they come and go, and what is left after exit? |
+//! | `reap` | does the reaper never sleep, and lose nothing where it would have to? |
+//! | `soft_dirty` | which pages were written since? |
 //! | `huge` | do huge pages keep their contents when they are divided, moved, shared? |
 //! | `memory` | files, permissions, placement; memory that runs out; memory that comes back |
 //! | `vm` | does a VM on top see what this process sees? |
+//! | `numa` | do pages move to where they are used, and what do others hear of it? |
+//! | `pin` | does what a device uses stay where it is? |
 //! | `model` | random operations against a model that is a map |
 //! | `user_fault` | do faults left to a user's thread sleep, wake and find what they must? |
 //! | `user_fault_race` | … with many vCPUs and handlers, beside a host that takes pages away? |
@@ -17,10 +23,17 @@ mod fixture;
 mod huge;
 mod ksm;
 mod ksm_race;
+mod listener;
+mod many;
 mod memory;
 mod model;
 mod notify;
+mod numa;
+mod pin;
 mod race;
+mod reap;
+mod reasons;
+mod soft_dirty;
 mod user_fault;
 mod user_fault_race;
 mod vm;

@@ -2,7 +2,7 @@
 
 use crate::fixture::*;
 use slat::table::formats::Npt4;
-use slat::{Access, Done, Fault, Gfn, Host, Idle, Level, PAGE_SIZE, Slot, SlotId, Vcpu, VcpuId, Vm};
+use slat::{Access, Done, Fault, Format, Gfn, Host, Idle, Level, PAGE_SIZE, Slot, SlotId, Vcpu, VcpuId, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, File, HostView, Place, Prot};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub fn guest_on(space: &Arc<AddressSpace>, idle: &mut Idle, frames: u64) -> Arc<
 }
 
 /// Everything that the guest has mapped is mapped here too, to the same frame, and no more writable.
-pub fn coherent(vm: &Guest, idle: &mut Idle, frames: u64) {
+pub fn coherent<F: Format>(vm: &Vm<F, HostView>, idle: &mut Idle, frames: u64) {
     for gfn in (0..frames).map(Gfn) {
         let Some(mapping) = vm.translate(idle, gfn) else { continue };
         let pfn = mapping.leaf.pfn + (gfn.0 - mapping.gfns.start.0);

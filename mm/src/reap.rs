@@ -1,0 +1,53 @@
+//! The reaper: takes memory from an address space that is to give it back, when there is none left to wait with.
+//!
+//! Whoever reaps is why others wait: it may not wait for them in turn. So it tries each lock instead of taking it, and
+//! its notifications may not block; where somebody would have to wait it says [`MmError::Again`], and whatever it has
+//! not taken by then is as it was. Locks at the end of the order are taken all the same: nobody sleeps in those.
+//!
+//! It takes no memory either: a huge page that reaches out of the range stays, since dividing it takes a table.
+
+use crate::error::MmError;
+use crate::pte::pages_of;
+use crate::space::{AddressSpace, State};
+use crate::stats::Counted;
+use crate::vma::{Backing, aligned};
+use slat::{Hva, Idle, Span, Why};
+
+impl AddressSpace {
+    /// Takes the pages of anonymous mappings in the range away, which read as zeroes afterwards, and returns how many (a
+    /// huge page is one). Never sleeps; waits for no lock but those that are held for a moment, and for vCPUs to
+    /// leave the guest.
+    ///
+    /// # Errors
+    /// [`MmError::Again`] where it would have to wait. Pages that were taken before that are gone, the others are
+    /// untouched; ask again later.
+    pub fn reap(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<u64, MmError> {
+        let hvas = aligned(hvas)?;
+        let reaped = match self.state.try_read() {
+            Some(state) => self.reap_all(&state, idle, hvas),
+            None => Err(MmError::Again),
+        };
+        if reaped.is_err() {
+            self.counters.add(Counted::ReapAgain);
+        }
+        reaped
+    }
+
+    fn reap_all(&self, state: &State, idle: &mut Idle, hvas: Span<Hva>) -> Result<u64, MmError> {
+        let mut taken = 0;
+        for vma in state.vmas.over(hvas).filter(|vma| matches!(vma.backing, Backing::Anonymous)) {
+            let pages = pages_of(vma.span.clamp(&hvas));
+            let mut released = self.arena.released();
+            let mut result = Ok(());
+            self.try_around(state, idle, pages, Why::Unmap, &mut |_, _| {
+                result = self.each_page_at_once(pages, |found| {
+                    self.clear(&found, &mut released);
+                    self.counters.add(Counted::Reaped);
+                    taken += 1;
+                });
+            })?;
+            result?;
+        }
+        Ok(taken)
+    }
+}

@@ -1,0 +1,125 @@
+//! Soft-dirty: which pages were written since somebody asked to know.
+//!
+//! Clearing withdraws write permission, of this table and of every secondary MMU, and remembers the pages as **clean**.
+//! The next write to one faults, and whoever gives it write permission says that it is not clean any more. What is not
+//! remembered as clean counts as written, new pages and moved ones included.
+//!
+//! Only pages that are there are clean: whoever takes one away says so. So an entry that is filled was not clean, and
+//! filling it costs nothing.
+
+use crate::error::MmError;
+use crate::pte::{Pte, hva_of, pages_of};
+use crate::space::AddressSpace;
+use crate::vma::aligned;
+use parking_lot::Mutex;
+use slat::{Gfn, Hva, Idle, Level, PAGE_SIZE, Span, Why};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// A bit for each page of a region of 2 MiB.
+type Bits = [u64; Level::M2.pages() as usize / 64];
+
+/// The clean pages of an address space. Those of a region change under its page lock.
+#[derive(Debug, Default)]
+pub(crate) struct Clean {
+    /// Whether there ever were any: until then this costs a load for each write permission given.
+    used: AtomicBool,
+    regions: Mutex<BTreeMap<Gfn, Bits>>,
+}
+
+impl Clean {
+    fn insert(&self, pages: Span<Gfn>) {
+        // Who gives write permission to one of these pages does it under the page lock that is held here.
+        self.used.store(true, Relaxed);
+        let mut regions = self.regions.lock();
+        for page in (pages.start.0..pages.end.0).map(Gfn) {
+            let (word, bit) = place(page);
+            regions.entry(page.base(Level::M2)).or_default()[word] |= bit;
+        }
+    }
+
+    /// They are written to from now on, or have gone.
+    #[inline]
+    pub(crate) fn remove(&self, pages: Span<Gfn>) {
+        if self.used.load(Relaxed) {
+            self.remove_used(pages);
+        }
+    }
+
+    #[cold]
+    fn remove_used(&self, pages: Span<Gfn>) {
+        let mut regions = self.regions.lock();
+        for (&region, bits) in regions.range_mut(pages.start.base(Level::M2)..pages.end) {
+            let part = Span::sized(region, Level::M2.pages()).clamp(&pages);
+            for page in (part.start.0..part.end.0).map(Gfn) {
+                let (word, bit) = place(page);
+                bits[word] &= !bit;
+            }
+        }
+    }
+
+    fn contains(&self, page: Gfn) -> bool {
+        let (word, bit) = place(page);
+        self.regions.lock().get(&page.base(Level::M2)).is_some_and(|bits| bits[word] & bit != 0)
+    }
+}
+
+fn place(page: Gfn) -> (usize, u64) {
+    let index = page.0 - page.base(Level::M2).0;
+    (index as usize / 64, 1 << (index % 64))
+}
+
+impl AddressSpace {
+    /// From now on the pages of the range count as not written, until they are (`clear_refs`). Their next writes
+    /// fault. Writes through another mapping of the same file are not noticed. May sleep.
+    ///
+    /// ```
+    /// # use slat_mm::*;
+    /// # use slat::{Hva, Idle, PAGE_SIZE, Span};
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let arena = Arena::builder().limit(64 << 20).build()?;
+    /// # let space = AddressSpace::builder(&arena).build()?;
+    /// let memory = space.mmap(Place::Fixed(Hva(0x10_0000)), 1 << 20, Prot::ReadWrite, Backing::Anonymous)?;
+    /// space.write(&mut idle, memory.start, &[1; 9 * PAGE_SIZE as usize])?;
+    /// space.clear_soft_dirty(&mut idle, memory)?;
+    /// assert_eq!(space.soft_dirty(memory)?, []);
+    /// let page = memory.start + 5 * PAGE_SIZE;
+    /// space.write(&mut idle, page, b"!")?;
+    /// assert_eq!(space.soft_dirty(memory)?, [Span::sized(page, PAGE_SIZE)]);
+    /// # Ok::<(), MmError>(())
+    /// ```
+    pub fn clear_soft_dirty(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), MmError> {
+        let pages = pages_of(aligned(hvas)?);
+        let state = self.state.read();
+        let mut result = Ok(());
+        self.around(&state, idle, pages, Why::SoftDirty, &mut |_, _| {
+            result = self.each_page(pages, |found| {
+                found.set(found.pte.read_only());
+                self.clean.insert(Span::sized(found.page, found.level.pages()));
+                Ok(())
+            });
+        });
+        result
+    }
+
+    /// The pages of the range that are there and were written since [`clear_soft_dirty`](Self::clear_soft_dirty), or
+    /// never cleared; neighbours as one span. Huge pages are written as one.
+    pub fn soft_dirty(&self, hvas: Span<Hva>) -> Result<Vec<Span<Hva>>, MmError> {
+        let pages = pages_of(aligned(hvas)?);
+        let _state = self.state.read();
+        let mut written: Vec<Span<Hva>> = Vec::new();
+        self.map.for_each(pages, |covers, level, entry| {
+            if Pte::of(entry.load(), level).pfn().is_none() {
+                return;
+            }
+            let there = covers.clamp(&pages);
+            for page in (there.start.0..there.end.0).map(Gfn).filter(|&page| !self.clean.contains(page)) {
+                match written.last_mut() {
+                    Some(last) if last.end == hva_of(page) => last.end = hva_of(page + 1),
+                    _ => written.push(Span::sized(hva_of(page), PAGE_SIZE)),
+                }
+            }
+        });
+        Ok(written)
+    }
+}

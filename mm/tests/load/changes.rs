@@ -1,0 +1,277 @@
+//! What meddlers do to the host's memory: a table, a row for each kind of change.
+//!
+//! To add one: a function and a row. It says whether it was made; where it threw contents away it says so to the ledger.
+
+use crate::oracle::Lane;
+use crate::random::Random;
+use crate::stage::{BLOCK, PAGES, Stage, ZONE, ZONES, away, count, hva, hvas};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use slat::table::formats::Ept4NoAd;
+use slat::{
+    Access, Fault, Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, VcpuId, Vm,
+    Young::{Clear, ClearAndFlush, Test},
+};
+use slat_mm::{AddressSpace, Backing, HostView, MmError, Place, Prot};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A kind of change.
+pub struct Change {
+    pub name: &'static str,
+    /// It makes and frees no tables: fit to be made where guests write to free frames, by mistake.
+    pub harmless: bool,
+    make: fn(&mut Meddler<'_>) -> bool,
+}
+
+const fn row(name: &'static str, harmless: bool, make: fn(&mut Meddler<'_>) -> bool) -> Change {
+    Change { name, harmless, make }
+}
+
+pub const CHANGES: &[Change] = &[
+    row("munmap and mmap", true, replace),
+    row("mremap there and back", false, move_away),
+    row("fork", false, fork),
+    row("a child exits", false, forget),
+    row("mprotect and back", true, protect),
+    row("migrate", true, migrate),
+    row("dontneed", true, dontneed),
+    row("reap", true, reap),
+    row("clear soft-dirty", true, soft_dirty),
+    row("young", true, young),
+    row("read and write", false, use_it),
+    row("another VM comes and goes", false, visit),
+];
+
+/// Children at once, for each meddler: they keep what they share.
+const CHILDREN: usize = 2;
+/// Places of a child that are remembered.
+const SAMPLES: usize = 24;
+
+/// A fork, and what it must hold for as long as it is there.
+struct Child {
+    space: Arc<AddressSpace>,
+    holds: Vec<(Hva, u64)>,
+}
+
+/// A thread that changes the host's memory.
+pub struct Meddler<'a> {
+    stage: &'a Stage,
+    idle: Idle,
+    random: Random,
+    lane: Lane,
+    children: Vec<Child>,
+    /// How often each change was made.
+    made: Vec<u64>,
+}
+
+/// Runs a meddler for so many changes; returns its lane, and how often each was made.
+pub fn run(stage: &Stage, number: u64, steps: u64) -> (Lane, Vec<u64>) {
+    let mut meddler = Meddler {
+        stage,
+        idle: Idle::take().expect("a thread of its own"),
+        random: Random(stage.seed << 16 ^ number),
+        lane: Lane::new(number, PAGES),
+        children: Vec::new(),
+        made: vec![0; CHANGES.len()],
+    };
+    let all = 0..CHANGES.len();
+    let choice: Vec<usize> =
+        all.filter(|&at| CHANGES[at].harmless || !stage.mistake.spoils_frames()).collect();
+    for _ in 0..steps {
+        let at = meddler.random.pick(&choice);
+        meddler.made[at] += u64::from((CHANGES[at].make)(&mut meddler));
+        count(&stage.counts.begun);
+        if stage.is_over() {
+            break;
+        }
+    }
+    while forget(&mut meddler) {}
+    (meddler.lane, meddler.made)
+}
+
+impl<'a> Meddler<'a> {
+    /// Some pages of a zone; at times all of them, so that tables are freed.
+    fn some_pages(&mut self) -> Range<u64> {
+        let zone = self.random.below(ZONES) * ZONE;
+        let zone = zone..zone + ZONE;
+        if self.whole() { zone } else { self.random.part(&zone, BLOCK) }
+    }
+
+    /// The same, in whole blocks: a mapping that is cut there can be moved.
+    fn some_blocks(&mut self) -> Range<u64> {
+        let zone = self.random.below(ZONES) * ZONE;
+        let blocks = self.random.part(&(0..ZONE / BLOCK), 2);
+        if self.whole() { zone..zone + ZONE } else { zone + blocks.start * BLOCK..zone + blocks.end * BLOCK }
+    }
+
+    fn whole(&mut self) -> bool {
+        self.random.one_in(8) && !self.stage.mistake.spoils_frames()
+    }
+
+    /// The mappings of the pages' zone stay meanwhile.
+    fn stay(&self, pages: &Range<u64>) -> RwLockReadGuard<'a, ()> {
+        self.stage.zones[(pages.start / ZONE) as usize].read()
+    }
+
+    /// Nobody else needs the zone's mappings, or throws its contents away.
+    fn alone(&self, pages: &Range<u64>) -> Option<RwLockWriteGuard<'a, ()>> {
+        self.stage.zones[(pages.start / ZONE) as usize].try_write()
+    }
+}
+
+fn replace(m: &mut Meddler<'_>) -> bool {
+    let pages = m.some_blocks();
+    let Some(_alone) = m.alone(&pages) else { return false };
+    let (space, idle, at) = (&m.stage.space, &mut m.idle, hvas(&pages));
+    m.stage.ledger.dropping(pages, true, || space.munmap(idle, at)).unwrap();
+    space.mmap(Place::Fixed(at.start), at.len(), Prot::ReadWrite, Backing::Anonymous).unwrap();
+    true
+}
+
+fn move_away(m: &mut Meddler<'_>) -> bool {
+    let pages = m.some_blocks();
+    let Some(_alone) = m.alone(&pages) else { return false };
+    let (space, idle, at) = (&m.stage.space, &mut m.idle, hvas(&pages));
+    let there = space.mremap(idle, at, at.len(), Place::Fixed(away(pages.start)));
+    match there {
+        Ok(there) => space.mremap(idle, there, at.len(), Place::Fixed(at.start)).map(|_| true).unwrap(),
+        // More than one mapping.
+        Err(MmError::NotMapped(_)) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn fork(m: &mut Meddler<'_>) -> bool {
+    if m.children.len() == CHILDREN {
+        return false;
+    }
+    let _stay: Vec<_> = m.stage.zones.iter().map(|zone| zone.read()).collect();
+    let space = m.stage.space.fork(&mut m.idle).unwrap();
+    let mut child = Child { space, holds: Vec::new() };
+    for sample in 0..SAMPLES {
+        let (page, lane) = (m.random.below(PAGES), m.random.below(m.stage.lanes));
+        let at = hva(page) + lane * crate::oracle::LINE as u64;
+        if sample % 4 == 0 {
+            // Its own from now on.
+            child.holds.retain(|&(held, _)| held != at);
+            let _ = child.space.write(&mut m.idle, at, &m.random.word().to_le_bytes());
+        }
+        let mut word = [0; 8];
+        // Not where it is protected for the moment.
+        if child.space.read(&mut m.idle, at, &mut word).is_ok() {
+            child.holds.push((at, u64::from_le_bytes(word)));
+        }
+    }
+    m.children.push(child);
+    true
+}
+
+fn forget(m: &mut Meddler<'_>) -> bool {
+    let Some(child) = m.children.pop() else { return false };
+    for (at, expected) in child.holds {
+        let mut word = [0; 8];
+        child.space.read(&mut m.idle, at, &mut word).unwrap();
+        let found = u64::from_le_bytes(word);
+        if found != expected {
+            m.stage.wrong(|| format!("a child reads {found:x} at {at} instead of {expected:x}"));
+        }
+    }
+    true
+}
+
+fn protect(m: &mut Meddler<'_>) -> bool {
+    let pages = m.some_blocks();
+    let _stay = m.stay(&pages);
+    let (space, at) = (&m.stage.space, hvas(&pages));
+    let prot = m.random.pick(&[Prot::Read, Prot::None]);
+    space.mprotect(&mut m.idle, at, prot).unwrap();
+    std::thread::yield_now();
+    space.mprotect(&mut m.idle, at, Prot::ReadWrite).unwrap();
+    true
+}
+
+fn migrate(m: &mut Meddler<'_>) -> bool {
+    let pages = m.some_pages();
+    m.stage.space.migrate(&mut m.idle, hvas(&pages)).unwrap() > 0
+}
+
+fn dontneed(m: &mut Meddler<'_>) -> bool {
+    let pages = m.some_pages();
+    let _stay = m.stay(&pages);
+    let (space, idle, at) = (&m.stage.space, &mut m.idle, hvas(&pages));
+    m.stage.ledger.dropping(pages, true, || space.dontneed(idle, at)).unwrap();
+    true
+}
+
+/// It never waits: where somebody would have to, some pages may be left.
+fn reap(m: &mut Meddler<'_>) -> bool {
+    let pages = m.some_pages();
+    let _stay = m.stay(&pages);
+    let (space, idle, at) = (&m.stage.space, &mut m.idle, hvas(&pages));
+    match m.stage.ledger.dropping(pages, false, || space.reap(idle, at)) {
+        Ok(_) => true,
+        Err(MmError::Again) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn soft_dirty(m: &mut Meddler<'_>) -> bool {
+    let pages = m.some_pages();
+    let (_stay, Some(_only)) = (m.stay(&pages), m.stage.soft_dirty.try_lock()) else { return false };
+    let (space, ledger, at) = (&m.stage.space, &m.stage.ledger, hvas(&pages));
+    space.clear_soft_dirty(&mut m.idle, at).unwrap();
+    let looks = [0; 3].map(|_| {
+        std::thread::yield_now();
+        pages.clone().map(|page| ledger.look(page)).collect::<Vec<_>>()
+    });
+    let written = space.soft_dirty(at).unwrap();
+    for (index, page) in pages.enumerate() {
+        let surely = ledger.was_written(page, looks.each_ref().map(|look| &look[index]));
+        if surely && !written.iter().any(|span| span.contains(hva(page))) {
+            m.stage.wrong(|| format!("page {page} was written, and is not soft-dirty"));
+        }
+    }
+    true
+}
+
+fn young(m: &mut Meddler<'_>) -> bool {
+    let (pages, young) = (m.some_pages(), m.random.pick(&[Test, Clear, ClearAndFlush]));
+    m.stage.space.young(&mut m.idle, hvas(&pages), young)
+}
+
+/// Through the host's own eyes.
+fn use_it(m: &mut Meddler<'_>) -> bool {
+    let pages = m.some_pages();
+    let (space, ledger, idle) = (&m.stage.space, &m.stage.ledger, &mut m.idle);
+    for page in pages.take(16) {
+        let at = hva(page) + m.lane.offset();
+        // Some are protected, or not there, for the moment.
+        if m.lane.owns(ledger, page) && m.random.one_in(2) {
+            let _ = m.lane.store(ledger, page, |line| space.write(idle, at, line));
+        } else if let Ok(Err(wrong)) = m.lane.load(ledger, page, |line| space.read(idle, at, line)) {
+            m.stage.wrong(|| format!("the host reads {wrong}"));
+        }
+    }
+    true
+}
+
+/// Registers, maps some pages, and goes: it is told to let go of all of them.
+fn visit(m: &mut Meddler<'_>) -> bool {
+    let (space, idle) = (&m.stage.space, &mut m.idle);
+    let vm = Arc::new(Vm::<Ept4NoAd, _>::builder(HostView::new(space)).build().unwrap());
+    space.register(&vm);
+    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, hva(0)))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for _ in 0..32 {
+        let access = m.random.pick(&[Access::Read, Access::Write]);
+        let gpa = Gfn(m.random.below(PAGES)).gpa() + m.random.below(PAGE_SIZE);
+        let _ = vcpu.fault(idle, Fault { gpa, access });
+    }
+    drop(vcpu);
+    assert!(space.unregister(idle, &vm));
+    vm.collect(idle);
+    if vm.stats().leaves != [0; 3] {
+        m.stage.wrong(|| format!("after its release a VM holds {:?}", vm.stats().leaves));
+    }
+    true
+}

@@ -1,0 +1,86 @@
+//! The guest: loads and stores its lines all over memory, through a TLB that believes what it holds.
+
+use crate::oracle::{LINE, Lane};
+use crate::random::Random;
+use crate::stage::{PAGES, Stage, count};
+use slat::{Fault, FaultError, Format, Gfn, Host, HostError, Idle, Vcpu};
+use slat_vcpu::cpu::{Core, Program, Step};
+use slat_vcpu::{Cpu, Exit, Window};
+use std::thread;
+
+/// Accesses until it looks whether it is over.
+const STAY: u64 = 256;
+/// Pages used over and over, so that they are in the TLB when they change.
+const HOT: usize = 48;
+
+struct Guest<'a> {
+    stage: &'a Stage,
+    lane: Lane,
+    random: Random,
+    hot: [u64; HOT],
+    left: u64,
+}
+
+impl Program for Guest<'_> {
+    fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
+        if self.left == 0 {
+            self.left = STAY;
+            return Ok(Step::Stop);
+        }
+        // A fault runs the same access again: nothing is kept before it is done.
+        let mut random = self.random.clone();
+        let place = random.below(HOT as u64) as usize;
+        let page = if random.one_in(16) { random.below(PAGES) } else { self.hot[place] };
+        let at = Gfn(page).gpa() + self.lane.offset();
+        let stage = self.stage;
+        let ledger = &stage.ledger;
+        if self.lane.owns(ledger, page) && random.one_in(2) {
+            self.lane.store(ledger, page, |line| core.store(at, line))?;
+        } else if random.one_in(4) {
+            let lane = random.below(stage.lanes);
+            let at = Gfn(page).gpa() + lane * LINE as u64;
+            if let Err(wrong) = ledger.peek(page, lane, |line| core.load(at, line))? {
+                stage.wrong(|| format!("a guest sees {wrong}"));
+                return Ok(Step::Stop);
+            }
+        } else if let Err(wrong) = self.lane.load(ledger, page, |line| core.load(at, line))? {
+            stage.wrong(|| format!("a guest reads {wrong}"));
+            return Ok(Step::Stop);
+        }
+        self.hot[place] = page;
+        self.random = random;
+        self.left -= 1;
+        Ok(Step::Next)
+    }
+}
+
+impl Guest<'_> {
+    /// Goes on with another access: this one is not possible at the moment.
+    fn skip(&mut self) {
+        self.random.word();
+    }
+}
+
+/// Runs a vCPU until the meddlers are done; returns its lane.
+pub fn run<F: Format, H: Host>(stage: &Stage, vcpu: Vcpu<'_, F, H>, window: Window, number: u64) -> Lane {
+    let mut idle = Idle::take().expect("a thread of its own");
+    let mut random = Random(stage.seed ^ (number + 1) << 32);
+    let hot = std::array::from_fn(|_| random.below(PAGES));
+    let lane = Lane::new(number, PAGES);
+    let mut guest = Guest { stage, lane, random, hot, left: STAY };
+    let mut cpu = Cpu::new(vcpu, window).untimed();
+    debug_assert!(LINE as u64 * stage.lanes <= slat::PAGE_SIZE);
+    while !stage.is_over() {
+        match cpu.run(&mut idle, &mut guest) {
+            Exit::Stopped => {}
+            // Unmapped, or protected, for the moment.
+            Exit::Failed(_, FaultError::Host(HostError::Fault)) => {
+                count(&stage.counts.refused);
+                guest.skip();
+                thread::yield_now();
+            }
+            exit => panic!("{exit:?}"),
+        }
+    }
+    guest.lane
+}

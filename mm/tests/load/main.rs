@@ -1,0 +1,196 @@
+//! A primary change under load: four vCPUs use memory through TLBs that believe what they hold, while two meddlers change
+//! everything that a host can change about it, at random.
+//!
+//! ```text
+//!   guest ──▶ TLB ──▶ tables ──▶ frames, poisoned when they are freed ◀── the host's table ◀── meddlers
+//!     │        holds on until it is told to forget                                               │
+//!     └── each line of 64 bytes is what it must be ◀──────── the ledger: what was dropped ◀──────┘
+//! ```
+//! | file | idea |
+//! |---|---|
+//! | [`changes`] | what meddlers do: a table, a row for each kind of change |
+//! | [`guest`] | what a vCPU does |
+//! | [`oracle`] | what every byte must be |
+//! | [`stage`] | the memory, the host; mistakes to be found |
+//! | [`ending`] | when all have gone, everything is accounted for |
+
+mod changes;
+mod ending;
+mod guest;
+mod oracle;
+mod random;
+mod stage;
+
+use changes::CHANGES;
+use oracle::Lane;
+use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
+use slat::{Format, Gfn, Idle, Level, MmuLock, SecondaryMmu, Slot, SlotId, VcpuId, Vm, Why};
+use slat_vcpu::Window;
+use stage::{Mistake, Mistaken, PAGES, Primary, Stage, hva};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+const VCPUS: u64 = 4;
+const MEDDLERS: u64 = 2;
+/// Changes of each meddler in each world.
+const STEPS: u64 = 500;
+/// Changes after which a mistake is not found.
+const MANY_STEPS: u64 = 20_000;
+/// Nobody makes a change for so long: they hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a world is built.
+#[derive(Clone, Copy)]
+struct Setting {
+    lock: MmuLock,
+    contexts: bool,
+    thp: bool,
+    mistake: Mistake,
+    seed: u64,
+}
+
+/// What happened in a world.
+#[derive(Default)]
+struct Tally {
+    made: Vec<u64>,
+    judged: u64,
+    dropped: u64,
+    refused: u64,
+    wrong: u64,
+}
+
+fn run<F: Format>(setting: Setting) -> Tally {
+    let Setting { lock, contexts, thp, mistake, seed } = setting;
+    let stage = Stage::new(thp, mistake, seed, VCPUS + MEDDLERS);
+    let builder =
+        Vm::<F, _>::builder(Primary::new(&stage)).vcpus(VCPUS as u32).mmu_lock(lock).contexts(contexts);
+    let builder = if mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
+    let vm = Arc::new(builder.build().expect("the arena is large"));
+    let mistaken =
+        Arc::new(Mistaken { to: vm.clone() as Arc<dyn SecondaryMmu>, mistake, last: Mutex::default() });
+    match mistake {
+        Mistake::None | Mistake::NoFlush => stage.space.register(&vm),
+        Mistake::TellsLate | Mistake::Deaf(_) => stage.space.register(&mistaken),
+    }
+    {
+        let mut idle = Idle::take().expect("the test's own thread");
+        let slot = Slot::new(SlotId(0), Gfn(0), PAGES, hva(0));
+        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    }
+    // Frame numbers start after a huge page that is never used.
+    // SAFETY: the arena's mapping, which outlives the vCPUs.
+    let window = unsafe { Window::new(stage.arena.base(), stage.arena.stats().frames + Level::M2.pages()) };
+    let mut tally = Tally { made: vec![0; CHANGES.len()], ..Tally::default() };
+    let mut lanes: Vec<Lane> = Vec::new();
+    thread::scope(|scope| {
+        let (stage, vm) = (&stage, &vm);
+        let guests = (0..VCPUS).map(|number| {
+            scope.spawn(move || guest::run(stage, vm.vcpu(VcpuId(number as u32)).unwrap(), window, number))
+        });
+        let guests: Vec<_> = guests.collect();
+        let meddlers = (VCPUS..stage.lanes).map(|number| {
+            let steps = if mistake == Mistake::None { STEPS } else { MANY_STEPS };
+            scope.spawn(move || changes::run(stage, number, steps))
+        });
+        let meddlers: Vec<_> = meddlers.collect();
+        while_they_get_on(stage, || {
+            meddlers.iter().all(ScopedJoinHandle::is_finished)
+                || guests.iter().any(ScopedJoinHandle::is_finished)
+        });
+        stage.end();
+        for meddler in meddlers {
+            let (lane, made) = meddler.join().unwrap();
+            lanes.push(lane);
+            tally.made.iter_mut().zip(made).for_each(|(sum, made)| *sum += made);
+        }
+        lanes.extend(guests.into_iter().map(|guest| guest.join().unwrap()));
+    });
+    for lane in &lanes {
+        tally.judged += lane.judged;
+        tally.dropped += lane.dropped;
+    }
+    tally.refused = stage.counts.refused.load(Relaxed);
+    tally.wrong = stage.counts.wrong.load(Relaxed);
+    drop(mistaken);
+    if mistake == Mistake::None {
+        assert_eq!(tally.wrong, 0, "said above");
+        ending::check(stage, vm, lanes);
+    }
+    tally
+}
+
+/// Waits until it is over; ends the process where nobody gets on.
+fn while_they_get_on(stage: &Stage, over: impl Fn() -> bool) {
+    let mut last = (stage.counts.begun.load(Relaxed), Instant::now());
+    while !over() {
+        thread::park_timeout(Duration::from_millis(2));
+        let begun = stage.counts.begun.load(Relaxed);
+        if begun != last.0 {
+            last = (begun, Instant::now());
+        }
+        if last.1.elapsed() > PATIENCE {
+            eprintln!("seed {}: no change for a minute, after {begun}", stage.seed);
+            std::process::exit(1);
+        }
+    }
+}
+
+/// A format, the lock, whether reasons are heeded, whether there are huge pages.
+type Sort = (fn(Setting) -> Tally, MmuLock, bool, bool);
+
+const SORTS: [Sort; 6] = [
+    (run::<Npt4>, MmuLock::None, true, false),
+    (run::<Ept4>, MmuLock::None, true, true),
+    (run::<Npt5>, MmuLock::None, false, true),
+    (run::<Ept5>, MmuLock::ReadWrite, true, true),
+    (run::<Npt4>, MmuLock::ReadWrite, false, false),
+    (run::<Ept4>, MmuLock::Exclusive, true, false),
+];
+
+/// Each sort of world once; again and again, with other seeds, where `SLAT_SOAK_SECONDS` says for how long
+/// (`cargo xtask soak`).
+#[test]
+fn no_guest_reads_what_is_not_its_own() {
+    let seconds = std::env::var("SLAT_SOAK_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
+    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    let mut made = vec![0; CHANGES.len()];
+    for (seed, (run, lock, contexts, thp)) in (1..).zip(SORTS.into_iter().cycle()) {
+        let last = seed > SORTS.len() as u64 && end.is_none_or(|end| Instant::now() >= end);
+        if last {
+            break;
+        }
+        let tally = run(Setting { lock, contexts, thp, mistake: Mistake::None, seed });
+        println!(
+            "{lock:?}, contexts {contexts}, thp {thp}: {} judged, {} dropped, {} refused, changes {:?}",
+            tally.judged, tally.dropped, tally.refused, tally.made
+        );
+        assert!(tally.judged > 0 && tally.dropped > 0, "guests got on, and met changes");
+        made.iter_mut().zip(tally.made).for_each(|(sum, made)| *sum += made);
+    }
+    for (change, made) in CHANGES.iter().zip(made) {
+        assert!(made > 0, "no {}: the test has missed something", change.name);
+    }
+}
+
+fn wrong(mistake: Mistake) -> u64 {
+    run::<Npt4>(Setting { lock: MmuLock::None, contexts: true, thp: false, mistake, seed: 7 }).wrong
+}
+
+#[test]
+fn negative_control_without_flushes_stale_translations_are_used() {
+    assert!(wrong(Mistake::NoFlush) > 0);
+}
+
+#[test]
+fn negative_control_a_host_that_frees_before_it_tells_is_found_out() {
+    assert!(wrong(Mistake::TellsLate) > 0);
+}
+
+#[test]
+fn negative_control_a_reason_that_goes_unheard_is_found_out() {
+    for why in [Why::Unmap, Why::Clear, Why::Migrate, Why::WriteProtect, Why::SoftDirty, Why::ChangePte] {
+        assert!(wrong(Mistake::Deaf(why)) > 0, "{why:?}");
+    }
+}

@@ -1,0 +1,287 @@
+//! What every byte must be, although pages lose their contents while they are used.
+//!
+//! Each thread has a **lane**: a line of 64 bytes in every page that it alone writes, so it knows what it wrote there.
+//! Changes that throw contents away are entered in the **ledger** before they begin and after they have ended:
+//!
+//! ```text
+//!            write v                 load
+//! ───────────┼───────────────────────┼────────▶
+//!   ended ┄┄┄│                       │┄┄┄ begun      v or 0:  somebody dropped the page about then
+//!            │┄┄┄ begun ┄┄┄┄┄ ended ┄│               0 only:  one began after the write and ended before the load
+//!            │         none          │               v only
+//! ```
+//! A zero that was read is what the line holds from then on: the old value never comes back. Values are written once,
+//! so an older one is a mistake too; but a few pages hold the same value whenever they are written, to be merged.
+//!
+//! Others may **peek** into a lane: a value whose write had ended before they looked is there, or a newer one, or the page
+//! was dropped some time.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Bytes of a lane in each page.
+pub const LINE: usize = 64;
+const WORDS: usize = LINE / 8;
+/// One page in so many is alike with others, and has one lane only.
+const ALIKE: u64 = 8;
+
+/// How often a page was dropped: begun, ended; and how often for sure.
+#[derive(Default)]
+struct Drops {
+    begun: AtomicU64,
+    ended: AtomicU64,
+    surely_begun: AtomicU64,
+    surely_ended: AtomicU64,
+}
+
+/// The counts at one moment.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    begun: u64,
+    ended: u64,
+    surely_begun: u64,
+    surely_ended: u64,
+}
+
+/// See [`Ledger::look`].
+pub struct Look {
+    ended: u64,
+    written: Vec<u64>,
+}
+
+/// What all threads know of all pages. See the module's header.
+pub struct Ledger {
+    drops: Vec<Drops>,
+    /// The latest value in each line whose write has ended.
+    written: Vec<AtomicU64>,
+    lanes: u64,
+}
+
+impl Ledger {
+    pub fn new(pages: u64, lanes: u64) -> Self {
+        let written = (0..pages * lanes).map(|_| AtomicU64::new(0)).collect();
+        Self { drops: (0..pages).map(|_| Drops::default()).collect(), written, lanes }
+    }
+
+    fn written(&self, page: u64, lane: u64) -> &AtomicU64 {
+        &self.written[(page * self.lanes + lane) as usize]
+    }
+
+    /// What is known of a page at the moment.
+    pub fn look(&self, page: u64) -> Look {
+        let ended = self.seen(page).ended;
+        Look { ended, written: (0..self.lanes).map(|lane| self.written(page, lane).load(SeqCst)).collect() }
+    }
+
+    /// Whether somebody began and ended a write to the page between three looks, and nobody can have dropped it since:
+    /// the second value was written after the first had been.
+    pub fn was_written(&self, page: u64, [first, then, last]: [&Look; 3]) -> bool {
+        let lanes = first.written.iter().zip(&then.written).zip(&last.written);
+        let twice = |((first, then), last)| first != then && then != last;
+        self.seen(page).begun == first.ended && lanes.into_iter().any(twice)
+    }
+
+    /// Reads a line of any lane through `get`, and judges by what everybody knows.
+    pub fn peek<E>(
+        &self,
+        page: u64,
+        lane: u64,
+        get: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Result<(), Wrong>, E> {
+        let mut line = [0; LINE];
+        let written = self.written(page, lane).load(SeqCst);
+        get(&mut line)?;
+        let found = words(&line);
+        // A line that is being written is partly as it was.
+        let dropped = self.seen(page).begun > 0;
+        let newer = |word: u64| word >= written && (word == 0 || word >> 40 == tag(page, lane) >> 40);
+        let holds = found.iter().all(|&word| newer(word) || (word == 0 && dropped));
+        Ok(if holds { Ok(()) } else { Err(Wrong { page, lane, written, found }) })
+    }
+
+    /// Runs `change`, which drops the contents of `pages`; one that may leave some is not `sure`.
+    pub fn dropping<T>(&self, pages: Range<u64>, sure: bool, change: impl FnOnce() -> T) -> T {
+        let drops = &self.drops[pages.start as usize..pages.end as usize];
+        for page in drops {
+            page.begun.fetch_add(1, SeqCst);
+            page.surely_begun.fetch_add(sure.into(), SeqCst);
+        }
+        let result = change();
+        for page in drops {
+            page.ended.fetch_add(1, SeqCst);
+            page.surely_ended.fetch_add(sure.into(), SeqCst);
+        }
+        result
+    }
+
+    fn seen(&self, page: u64) -> Seen {
+        let drops = &self.drops[page as usize];
+        Seen {
+            begun: drops.begun.load(SeqCst),
+            ended: drops.ended.load(SeqCst),
+            surely_begun: drops.surely_begun.load(SeqCst),
+            surely_ended: drops.surely_ended.load(SeqCst),
+        }
+    }
+}
+
+/// What a line was last known to hold.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    value: u64,
+    before: Seen,
+    after: Seen,
+}
+
+/// A line that is not what it must be.
+pub struct Wrong {
+    page: u64,
+    lane: u64,
+    written: u64,
+    found: [u64; WORDS],
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { page, lane, written, found } = self;
+        write!(f, "page {page}, lane {lane}: {found:x?} instead of {written:x}")
+    }
+}
+
+/// One thread's line in every page.
+pub struct Lane {
+    number: u64,
+    writes: u64,
+    lines: Vec<Last>,
+    /// Times that a page was found dropped.
+    pub dropped: u64,
+    /// Loads that were judged.
+    pub judged: u64,
+}
+
+impl Lane {
+    /// Number `number`.
+    pub fn new(number: u64, pages: u64) -> Self {
+        let lines = vec![Last::default(); pages as usize];
+        Self { number, writes: 0, lines, dropped: 0, judged: 0 }
+    }
+
+    /// Where its line lies in a page.
+    pub fn offset(&self) -> u64 {
+        self.number * LINE as u64
+    }
+
+    /// Whether this lane may write to `page`.
+    pub fn owns(&self, ledger: &Ledger, page: u64) -> bool {
+        !page.is_multiple_of(ALIKE) || page / ALIKE % ledger.lanes == self.number
+    }
+
+    /// Writes the next value through `put`; nothing has happened where that fails.
+    pub fn store<E>(
+        &mut self,
+        ledger: &Ledger,
+        page: u64,
+        put: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let tag = tag(page, self.number);
+        let value = if page.is_multiple_of(ALIKE) { tag } else { tag | (self.writes + 1) };
+        let before = ledger.seen(page);
+        put(&[value.to_le_bytes(); WORDS].concat())?;
+        self.lines[page as usize] = Last { value, before, after: ledger.seen(page) };
+        ledger.written(page, self.number).store(value, SeqCst);
+        self.writes += 1;
+        Ok(())
+    }
+
+    /// Reads through `get`, and judges.
+    pub fn load<E>(
+        &mut self,
+        ledger: &Ledger,
+        page: u64,
+        get: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Result<(), Wrong>, E> {
+        let mut bytes = [0; LINE];
+        let before = ledger.seen(page);
+        get(&mut bytes)?;
+        let after = ledger.seen(page);
+        self.judged += 1;
+        let line = &mut self.lines[page as usize];
+        let dropped = before.surely_ended > line.after.surely_begun;
+        let droppable = after.begun > line.before.ended;
+        if bytes == [0; LINE] && line.value != 0 && droppable {
+            *line = Last::default();
+            self.dropped += 1;
+            return Ok(Ok(()));
+        }
+        let holds = words(&bytes) == [line.value; WORDS];
+        if holds && (line.value == 0 || !dropped) {
+            return Ok(Ok(()));
+        }
+        Ok(Err(Wrong { page, lane: self.number, written: line.value, found: words(&bytes) }))
+    }
+}
+
+/// What every value of a line begins with: whose it is, and where; pages that are alike say the same.
+fn tag(page: u64, lane: u64) -> u64 {
+    (lane + 1) << 56 | if page.is_multiple_of(ALIKE) { 0 } else { page << 40 }
+}
+
+fn words(line: &[u8; LINE]) -> [u64; WORDS] {
+    let word = |at: usize| std::array::from_fn(|byte| line[at * 8 + byte]);
+    std::array::from_fn(|at| u64::from_le_bytes(word(at)))
+}
+
+/// A lane's line as an array of bytes in memory, for the tests of the oracle itself.
+fn judge(lane: &mut Lane, ledger: &Ledger, bytes: [u8; LINE]) -> bool {
+    let copy = |into: &mut [u8]| -> Result<(), Infallible> {
+        into.copy_from_slice(&bytes);
+        Ok(())
+    };
+    let Ok(verdict) = lane.load(ledger, 1, copy);
+    verdict.is_ok()
+}
+
+fn write(lane: &mut Lane, ledger: &Ledger) -> [u8; LINE] {
+    let mut line = [0; LINE];
+    let Ok(()) = lane.store(ledger, 1, |bytes| -> Result<(), Infallible> {
+        line.copy_from_slice(bytes);
+        Ok(())
+    });
+    line
+}
+
+#[test]
+fn the_oracle_knows_what_a_line_may_hold() {
+    let (ledger, mut lane) = (Ledger::new(2, 1), Lane::new(0, 2));
+    let first = write(&mut lane, &ledger);
+    assert!(judge(&mut lane, &ledger, first));
+    assert!(!judge(&mut lane, &ledger, [0; LINE]), "nobody dropped it");
+    let second = write(&mut lane, &ledger);
+    assert!(!judge(&mut lane, &ledger, first), "an older value");
+    assert!(!judge(&mut lane, &ledger, [0xdd; LINE]), "poison");
+
+    let peek = |line: [u8; LINE]| {
+        let copy = |into: &mut [u8]| -> Result<(), Infallible> {
+            into.copy_from_slice(&line);
+            Ok(())
+        };
+        let Ok(verdict) = ledger.peek(1, 0, copy);
+        verdict.is_ok()
+    };
+    assert!(peek(second) && !peek(first) && !peek([0; LINE]) && !peek([0xdd; LINE]));
+
+    ledger.dropping(1..2, false, || assert!(judge(&mut lane, &ledger, second), "not yet"));
+    assert!(judge(&mut lane, &ledger, second), "perhaps it was not dropped");
+    ledger.dropping(1..2, true, || {});
+    assert!(!judge(&mut lane, &ledger, second), "surely it was");
+    assert!(judge(&mut lane, &ledger, [0; LINE]));
+    assert!(!judge(&mut lane, &ledger, second), "and does not come back");
+
+    ledger.dropping(1..2, true, || {
+        let third = write(&mut lane, &ledger);
+        assert!(judge(&mut lane, &ledger, third));
+        assert!(judge(&mut lane, &ledger, [0; LINE]), "written while it was dropped");
+    });
+}

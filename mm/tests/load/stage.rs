@@ -1,0 +1,198 @@
+//! The stage: memory of the host that guests use and meddlers change, and what is known of it for certain.
+
+use crate::oracle::Ledger;
+use parking_lot::RwLock;
+use slat::{
+    Access, Again, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu,
+    Span, TableMemory, Why, notify::Nobody,
+};
+use slat_mm::{AddressSpace, Arena, ArenaHandle, Backing, Place, Prot};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Zones of 2 MiB.
+pub const ZONES: u64 = 4;
+pub const ZONE: u64 = Level::M2.pages();
+pub const PAGES: u64 = ZONES * ZONE;
+/// Mappings are cut into no smaller pieces.
+pub const BLOCK: u64 = 64;
+
+/// Where the memory lies that the guests use.
+const BASE: Hva = Hva(0x4000_0000);
+/// Where blocks are moved to for a while: as far from each other as in [`BASE`], and differently in their 2 MiB.
+const AWAY: Hva = Hva(0x6000_0000 + PAGE_SIZE);
+
+pub fn hva(page: u64) -> Hva {
+    BASE + page * PAGE_SIZE
+}
+
+pub fn hvas(pages: &Range<u64>) -> Span<Hva> {
+    Span::new(hva(pages.start), hva(pages.end))
+}
+
+pub fn away(page: u64) -> Hva {
+    AWAY + page * PAGE_SIZE
+}
+
+/// A mistake made on purpose: the guests must find it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    None,
+    /// Shootdowns pretend.
+    NoFlush,
+    /// A change is told when the next one comes: its frames have been freed by then.
+    TellsLate,
+    /// Changes for this reason are not told at all.
+    Deaf(Why),
+}
+
+impl Mistake {
+    /// Whether guests may write to frames that are free: then nobody may make tables of those.
+    pub fn spoils_frames(self) -> bool {
+        match self {
+            Self::None => false,
+            Self::NoFlush | Self::TellsLate => true,
+            // Who still has a page after the others may write to it.
+            Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate),
+        }
+    }
+}
+
+/// See the module's header.
+pub struct Stage {
+    pub arena: Arc<Arena>,
+    pub space: Arc<AddressSpace>,
+    /// Held for reading by who needs a zone's mappings to stay, for writing by who takes them away for a while.
+    pub zones: Vec<RwLock<()>>,
+    pub ledger: Ledger,
+    /// Held by who clears soft-dirty, and looks later what was written: meanwhile nobody else clears it.
+    pub soft_dirty: parking_lot::Mutex<()>,
+    pub counts: Counts,
+    pub mistake: Mistake,
+    pub seed: u64,
+    /// How many threads have a lane.
+    pub lanes: u64,
+    over: AtomicBool,
+}
+
+#[derive(Default)]
+pub struct Counts {
+    /// Changes begun: whether anybody still gets on.
+    pub begun: AtomicU64,
+    /// Guest accesses to what was not there for the moment.
+    pub refused: AtomicU64,
+    pub wrong: AtomicU64,
+}
+
+/// Adds one.
+pub fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+impl Stage {
+    pub fn new(thp: bool, mistake: Mistake, seed: u64, lanes: u64) -> Self {
+        let arena = Arena::builder().limit(256 << 20).poison(0xdd).build().unwrap();
+        let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
+        space.mmap(Place::Fixed(BASE), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+        Self {
+            arena,
+            space,
+            zones: (0..ZONES).map(|_| RwLock::new(())).collect(),
+            ledger: Ledger::new(PAGES, lanes),
+            soft_dirty: parking_lot::Mutex::default(),
+            counts: Counts::default(),
+            mistake,
+            seed,
+            lanes,
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Something is wrong. The first one says what; then all go.
+    pub fn wrong(&self, what: impl FnOnce() -> String) {
+        count(&self.counts.wrong);
+        if !self.over.swap(true, SeqCst) && self.mistake == Mistake::None {
+            eprintln!("seed {}: {}", self.seed, what());
+        }
+    }
+
+    pub fn end(&self) {
+        self.over.store(true, SeqCst);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.load(SeqCst)
+    }
+}
+
+/// The address space as a VM's host. Beside a mistake guests may write to whatever was freed, so the VM's tables lie
+/// elsewhere then: what they write there must not be followed.
+pub struct Primary {
+    space: Arc<AddressSpace>,
+    tables: ArenaHandle,
+}
+
+impl Primary {
+    pub fn new(stage: &Stage) -> Self {
+        let elsewhere = || Arena::builder().limit(16 << 20).build().unwrap();
+        let arena = if stage.mistake.spoils_frames() { elsewhere() } else { stage.arena.clone() };
+        Self { space: stage.space.clone(), tables: ArenaHandle::from(&arena) }
+    }
+}
+
+// SAFETY: passed on to the arena's handle, which keeps the contract.
+unsafe impl TableMemory for Primary {
+    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+        self.tables.alloc_chunk()
+    }
+
+    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+        // SAFETY: the caller's word.
+        unsafe { self.tables.free_chunk(chunk) }
+    }
+
+    fn pfn(&self, page: NonNull<u8>) -> Pfn {
+        self.tables.pfn(page)
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        self.tables.at(pfn)
+    }
+}
+
+impl Host for Primary {
+    fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
+        self.space.lookup(hva, access)
+    }
+
+    fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        Ok(self.space.fault(idle, hva, access)?)
+    }
+}
+
+/// A listener between the address space and the VM, which makes the mistakes of telling.
+pub struct Mistaken {
+    pub to: Arc<dyn SecondaryMmu>,
+    pub mistake: Mistake,
+    pub last: Mutex<Option<Event>>,
+}
+
+impl SecondaryMmu for Mistaken {
+    fn around(
+        &self,
+        idle: &mut Idle,
+        event: Event,
+        change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
+    ) -> Result<(), Again> {
+        let last = match self.mistake {
+            Mistake::TellsLate => self.last.lock().unwrap().replace(event),
+            Mistake::Deaf(why) if why == event.why => None,
+            _ => return self.to.around(idle, event, change),
+        };
+        change(idle, &mut Nobody);
+        last.map_or(Ok(()), |last| self.to.around(idle, last, &mut |_, _| {}))
+    }
+}

@@ -1,0 +1,103 @@
+//! Pins: what a device uses stays where it is, whatever its owner does.
+
+use crate::fixture::*;
+use slat::{Level, PAGE_SIZE, Pfn};
+use slat_mm::{MmError, Prot};
+
+/// The number that the device sees in a frame.
+fn device_reads(machine: &Machine, pfn: Pfn) -> u64 {
+    let mut bytes = [0; 8];
+    // SAFETY: a frame of the arena that is pinned, and eight bytes.
+    unsafe { machine.arena.frame(pfn).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    u64::from_le_bytes(bytes)
+}
+
+#[test]
+fn pages_are_brought_in_writable_and_stay_where_they_are() {
+    for huge in [false, true] {
+        let mut machine = if huge { Machine::huge() } else { Machine::new() };
+        machine.map(0, 512);
+        machine.put(1, 1);
+        let device = machine.space.pin(&mut machine.idle, pages(0, 3)).unwrap();
+        let frames: Vec<Pfn> = device.frames().to_vec();
+        let now = [0, 1, 2].map(|page| machine.look(page).unwrap().pfn);
+        assert_eq!(frames, now);
+        assert_eq!(device_reads(&machine, frames[1]), 1);
+        assert_eq!(machine.space.migrate(&mut machine.idle, pages(0, 3)), Ok(0));
+        machine.recorder.take();
+        machine.put(1, 11);
+        assert_eq!(device_reads(&machine, frames[1]), 11, "one page for both");
+        drop(device);
+        assert!(
+            machine.space.migrate(&mut machine.idle, pages(0, 3)).unwrap() > 0,
+            "nothing holds them any more"
+        );
+        assert_eq!(machine.get(1), 11);
+        assert!(machine.all_free());
+    }
+}
+
+#[test]
+fn munmap_leaves_the_frame_to_the_device() {
+    let mut machine = Machine::new();
+    machine.map(0, 2);
+    machine.number(0, 2);
+    let (first, second) = (
+        machine.space.pin(&mut machine.idle, pages(1, 1)).unwrap(),
+        machine.space.pin(&mut machine.idle, pages(1, 1)).unwrap(),
+    );
+    let pfn = first.frames()[0];
+    machine.space.munmap(&mut machine.idle, pages(0, 2)).unwrap();
+    assert_eq!((machine.look(1), machine.arena.references(pfn)), (None, 2));
+    drop(first);
+    assert_eq!(device_reads(&machine, pfn), 1, "still the other's");
+    drop(second);
+    assert_eq!(machine.arena.references(pfn), 0);
+    assert!(machine.all_free());
+}
+
+#[test]
+fn a_fork_copies_what_a_device_uses() {
+    for huge in [false, true] {
+        let mut machine = if huge { Machine::huge() } else { Machine::new() };
+        machine.map(0, 512);
+        machine.number(0, 2);
+        let device = machine.space.pin(&mut machine.idle, pages(1, 1)).unwrap();
+        let pfn = device.frames()[0];
+        let child = machine.space.fork(&mut machine.idle).unwrap();
+        machine.put(1, 100);
+        assert_eq!(device_reads(&machine, pfn), 100, "the parent's write reached the device's page");
+        assert_eq!(get(&child, &mut machine.idle, 1), 1);
+        assert_eq!(get(&child, &mut machine.idle, 0), 0);
+        drop((child, device));
+        assert!(machine.all_free());
+    }
+}
+
+#[test]
+fn a_pin_is_no_share_when_a_write_comes_back() {
+    let mut machine = Machine::new();
+    machine.map(0, 1);
+    let device = machine.space.pin(&mut machine.idle, pages(0, 1)).unwrap();
+    for prot in [Prot::Read, Prot::ReadWrite] {
+        machine.space.mprotect(&mut machine.idle, pages(0, 1), prot).unwrap();
+    }
+    machine.put(0, 5);
+    assert_eq!(device_reads(&machine, device.frames()[0]), 5);
+    assert_eq!((machine.space.stats().cow_breaks, machine.space.stats().reuses), (0, 1));
+}
+
+#[test]
+fn what_cannot_be_written_is_not_pinned() {
+    let mut machine = Machine::new();
+    machine.map(0, 3);
+    machine.space.mprotect(&mut machine.idle, pages(2, 1), Prot::Read).unwrap();
+    let refused = machine.space.pin(&mut machine.idle, pages(0, 3)).map(drop);
+    assert_eq!(refused, Err(MmError::Denied(at(2), slat::Access::Write)));
+    assert_eq!(machine.arena.references(machine.look(0).unwrap().pfn), 1, "none is");
+    let refused = machine.space.pin(&mut machine.idle, pages(2, 2)).map(drop);
+    assert!(refused.is_err());
+    assert!(machine.space.pin(&mut machine.idle, slat::Span::sized(at(0) + 1, PAGE_SIZE)).is_err());
+    assert_eq!(machine.look(0).unwrap().level, Level::K4);
+    assert!(machine.all_free());
+}

@@ -1,0 +1,125 @@
+//! Every operation and the reason that secondary MMUs are told for it, as a table: that of the page of changes in
+//! `change.rs`, row by row.
+
+use crate::fixture::*;
+use slat::{PAGE_SIZE, Why, Young};
+use slat_mm::{Place, Prot};
+
+/// What is done to 8 pages that are there, and the reasons that must be told, in order.
+type Row = (&'static str, fn(&mut Machine), &'static [Why]);
+
+const ROWS: &[Row] = &[
+    ("fault", |m| assert_eq!(m.get(3), 3), &[]),
+    ("munmap", |m| m.space.munmap(&mut m.idle, pages(2, 3)).unwrap(), &[Why::Unmap]),
+    ("munmap of nothing", |m| m.space.munmap(&mut m.idle, pages(100, 3)).unwrap(), &[]),
+    ("exit", |m| m.space.exit(&mut m.idle).unwrap(), &[Why::Exit]),
+    (
+        "exit twice",
+        |m| {
+            m.space.exit(&mut m.idle).unwrap();
+            m.space.exit(&mut m.idle).unwrap();
+        },
+        &[Why::Exit],
+    ),
+    ("unregister", |m| assert!(m.space.unregister(&mut m.idle, &m.recorder)), &[Why::Exit]),
+    (
+        "unregister, then changes",
+        |m| {
+            assert!(m.space.unregister(&mut m.idle, &m.recorder));
+            m.space.dontneed(&mut m.idle, pages(0, 8)).unwrap();
+            m.space.exit(&mut m.idle).unwrap();
+        },
+        &[Why::Exit],
+    ),
+    ("dontneed", |m| m.space.dontneed(&mut m.idle, pages(2, 3)).unwrap(), &[Why::Clear]),
+    ("reap", |m| assert_eq!(m.space.reap(&mut m.idle, pages(2, 3)), Ok(3)), &[Why::Unmap]),
+    (
+        "mprotect to read-only",
+        |m| m.space.mprotect(&mut m.idle, pages(2, 3), Prot::Read).unwrap(),
+        &[Why::Protect],
+    ),
+    ("mprotect to none", |m| m.space.mprotect(&mut m.idle, pages(2, 3), Prot::None).unwrap(), &[Why::Clear]),
+    ("mprotect to the same", |m| m.space.mprotect(&mut m.idle, pages(2, 3), Prot::ReadWrite).unwrap(), &[]),
+    (
+        "mprotect to less, to more",
+        |m| {
+            m.space.mprotect(&mut m.idle, pages(2, 3), Prot::Read).unwrap();
+            m.space.mprotect(&mut m.idle, pages(2, 3), Prot::ReadWrite).unwrap();
+            m.put(3, 30);
+        },
+        &[Why::Protect],
+    ),
+    ("fork", |m| drop(m.space.fork(&mut m.idle).unwrap()), &[Why::WriteProtect]),
+    (
+        "fork of what nobody may write",
+        |m| {
+            m.space.mprotect(&mut m.idle, pages(0, 8), Prot::Read).unwrap();
+            drop(m.space.fork(&mut m.idle).unwrap());
+        },
+        &[Why::Protect],
+    ),
+    (
+        "a write to a share",
+        |m| {
+            let _child = m.space.fork(&mut m.idle).unwrap();
+            m.put(3, 30);
+        },
+        &[Why::WriteProtect, Why::ChangePte],
+    ),
+    (
+        "a write to what is not shared any more",
+        |m| {
+            drop(m.space.fork(&mut m.idle).unwrap());
+            m.put(3, 30);
+        },
+        &[Why::WriteProtect],
+    ),
+    (
+        "clear soft-dirty",
+        |m| {
+            m.space.clear_soft_dirty(&mut m.idle, pages(2, 3)).unwrap();
+            m.put(3, 30);
+            m.space.soft_dirty(pages(0, 8)).unwrap();
+        },
+        &[Why::SoftDirty],
+    ),
+    ("mremap elsewhere", |m| resize(m, 8, Place::Fixed(at(100))), &[Why::Remap]),
+    ("mremap to less", |m| resize(m, 6, Place::Anywhere), &[Why::Unmap]),
+    ("mremap to more", |m| resize(m, 9, Place::Anywhere), &[]),
+    ("mremap elsewhere, to less", |m| resize(m, 6, Place::Fixed(at(100))), &[Why::Unmap, Why::Remap]),
+    ("migrate", |m| assert_eq!(m.space.migrate(&mut m.idle, pages(2, 3)), Ok(3)), &[Why::Migrate]),
+    (
+        "migrate of shared pages",
+        |m| {
+            let _child = m.space.fork(&mut m.idle).unwrap();
+            assert_eq!(m.space.migrate(&mut m.idle, pages(2, 3)), Ok(0));
+        },
+        &[Why::WriteProtect],
+    ),
+    ("young", |m| assert!(!m.space.young(&mut m.idle, pages(0, 8), Young::ClearAndFlush)), &[]),
+];
+
+fn resize(machine: &mut Machine, count: u64, place: Place) {
+    machine.space.mremap(&mut machine.idle, pages(0, 8), count * PAGE_SIZE, place).unwrap();
+}
+
+#[test]
+fn every_change_tells_its_reason() {
+    for (name, change, reasons) in ROWS {
+        let mut machine = Machine::new();
+        machine.map(0, 8);
+        machine.number(0, 8);
+        change(&mut machine);
+        let told: Vec<_> = machine.recorder.take().iter().map(|seen| seen.why).collect();
+        assert_eq!(told, *reasons, "{name}");
+        assert!(machine.all_free(), "{name}");
+    }
+}
+
+/// Reasons without a row belong to others: the engine's own, and changes that are not made yet.
+#[test]
+fn every_reason_of_a_primary_mmu_has_a_row() {
+    let rows = |why| ROWS.iter().any(|(_, _, reasons)| reasons.contains(&why));
+    let without: Vec<_> = Why::ALL.into_iter().filter(|&why| !rows(why)).collect();
+    assert_eq!(without, [Why::Reclaim, Why::Numa, Why::Slot, Why::Log]);
+}

@@ -1,0 +1,182 @@
+//! NUMA balancing under guests that hold on to what their TLBs say: a page that was made protnone, and then moved,
+//! is read where it is. The negative control is the same without flushes.
+
+use slat::table::formats::Npt4;
+use slat::*;
+use slat_mm::{
+    AddressSpace, Arena, Backing, Balancer, HostView, Node, NumaScanner, NumaStats, Place, Policy, Prot,
+    Settings,
+};
+use slat_vcpu::guest::{Findings, Pattern};
+use slat_vcpu::{Cpu, Exit, Window};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+const HVA: Hva = Hva(1 << 40);
+/// Pages of each vCPU: dense, and over the border of two leaf tables.
+const PAGES: u64 = 512 + 88;
+const VCPUS: u32 = 2;
+
+struct Machine {
+    arena: Arc<Arena>,
+    space: Arc<AddressSpace>,
+    vm: Arc<Vm<Npt4, HostView>>,
+}
+
+impl Machine {
+    fn new(thp: bool, sabotage: bool) -> Self {
+        Node(0).run_here();
+        let arena = Arena::builder().limit(128 << 20).nodes(2).poison(0xdd).build().unwrap();
+        let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
+        let pages = PAGES * u64::from(VCPUS);
+        space.mmap(Place::Fixed(HVA), pages * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+        let builder = Vm::<Npt4, _>::builder(HostView::new(&space)).vcpus(VCPUS);
+        let builder = if sabotage { builder.sabotage_flushes() } else { builder };
+        let vm = Arc::new(builder.build().unwrap());
+        space.register(&vm);
+        let slot = Slot::new(SlotId(0), Gfn(0), pages, HVA);
+        vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.create(slot)).unwrap();
+        Self { arena, space, vm }
+    }
+
+    fn cpu(&self, number: u32) -> Cpu<'_, Npt4, HostView> {
+        // SAFETY: the arena's mapping, which outlives the vCPU; frame numbers start after a huge page.
+        let window = unsafe { Window::new(self.arena.base(), self.arena.stats().frames + Level::M2.pages()) };
+        Cpu::new(self.vm.vcpu(VcpuId(number)).unwrap(), window)
+    }
+
+    /// Frames still in use and stale writes, when everybody is gone.
+    fn left(self) -> [u64; 2] {
+        let Self { arena, space, vm } = self;
+        drop((vm, space));
+        [arena.stats().in_use, arena.stats().stale_writes]
+    }
+}
+
+fn guest(number: u32, accesses: u64) -> Pattern {
+    Pattern::new(Span::sized(Gfn(u64::from(number) * PAGES), PAGES), u64::from(number) + 1, accesses)
+}
+
+/// Both vCPUs run in the guest for `rounds`, on another node after every second one, beside a scanner that never
+/// rests and a host thread that reads their memory from node 1. Ends early when corruption shows.
+fn run(policy: Policy, thp: bool, sabotage: bool, rounds: u32) -> (Findings, NumaStats, [u64; 2]) {
+    let machine = Machine::new(thp, sabotage);
+    let settings = Settings { policy, period: Duration::ZERO, ..Settings::default() };
+    let over = AtomicBool::new(false);
+    let mut findings = Findings::default();
+    thread::scope(|scope| {
+        let vcpus = (0..VCPUS).map(|number| {
+            let (machine, over) = (&machine, &over);
+            scope.spawn(move || {
+                let mut idle = Idle::take().unwrap();
+                let (mut cpu, mut guest) = (machine.cpu(number), guest(number, 20_000));
+                for round in 0..rounds {
+                    Node((round / 2 + number) as u8 % 2).run_here();
+                    assert_eq!(cpu.run(&mut idle, &mut guest), Exit::Stopped);
+                    if guest.findings.corrupt > 0 || over.load(Relaxed) && sabotage {
+                        over.store(true, Relaxed);
+                        break;
+                    }
+                }
+                guest.findings
+            })
+        });
+        let vcpus: Vec<_> = vcpus.collect();
+        let scanner = NumaScanner::start(Balancer::new(&machine.space, settings));
+        let host = scope.spawn(|| {
+            Node(1).run_here();
+            let mut idle = Idle::take().unwrap();
+            for page in (0..PAGES * u64::from(VCPUS)).cycle().step_by(7) {
+                if over.load(Relaxed) {
+                    break;
+                }
+                machine.space.read(&mut idle, HVA + page * PAGE_SIZE, &mut [0]).unwrap();
+            }
+        });
+        for vcpu in vcpus {
+            findings = findings.with(vcpu.join().unwrap());
+        }
+        over.store(true, Relaxed);
+        host.join().unwrap();
+        drop(scanner);
+    });
+    let stats = machine.space.numa_stats();
+    (findings, stats, machine.left())
+}
+
+#[test]
+fn guests_find_what_they_wrote_beside_a_scanner_that_never_rests() {
+    for policy in [Policy::Range, Policy::Page, Policy::PageBatched] {
+        for thp in [false, true] {
+            let (findings, stats, left) = run(policy, thp, false, 40);
+            assert_eq!((findings.corrupt, left), (0, [0, 0]), "{policy:?}, {thp}: {:?}", findings.first);
+            assert!(findings.verified > 0 && stats.hint_faults > 0 && stats.migrated > 0, "{stats:?}");
+        }
+    }
+}
+
+#[test]
+fn negative_control_without_flushes_they_do_not() {
+    let (findings, ..) = run(Policy::PageBatched, false, true, 4000);
+    assert!(findings.corrupt > 0);
+}
+
+/// Without a race: the guest writes, the host's two accesses from the other node move everything, the guest reads.
+fn moved_under_a_guest(policy: Policy, sabotage: bool) -> u64 {
+    let machine = Machine::new(false, sabotage);
+    let mut idle = Idle::take().unwrap();
+    let (mut cpu, mut program) = (machine.cpu(0), guest(0, 10_000));
+    assert_eq!(cpu.run(&mut idle, &mut program), Exit::Stopped);
+    let balancer = Balancer::new(&machine.space, Settings { policy, ..Settings::default() });
+    Node(1).run_here();
+    for _ in 0..2 {
+        balancer.scan(&mut idle, 1 << 30).unwrap();
+        for page in 0..PAGES {
+            machine.space.read(&mut idle, HVA + page * PAGE_SIZE, &mut [0]).unwrap();
+        }
+    }
+    assert_eq!(machine.space.numa_stats().migrated, PAGES);
+    assert_eq!(cpu.run(&mut idle, &mut program), Exit::Stopped);
+    program.findings.corrupt
+}
+
+#[test]
+fn a_page_that_moved_is_read_where_it_is() {
+    for policy in [Policy::Range, Policy::Page, Policy::PageBatched] {
+        assert_eq!(moved_under_a_guest(policy, false), 0, "{policy:?}");
+    }
+}
+
+#[test]
+fn negative_control_a_vcpu_that_was_not_flushed_reads_poison() {
+    for policy in [Policy::Range, Policy::Page, Policy::PageBatched] {
+        assert!(moved_under_a_guest(policy, true) > 0, "{policy:?}");
+    }
+}
+
+/// Everything that a device uses is mapped in the guest too; scans come and go.
+fn beside_a_device(policy: Policy) -> (u64, u64) {
+    let machine = Machine::new(false, false);
+    let mut idle = Idle::take().unwrap();
+    let (mut cpu, mut program) = (machine.cpu(0), guest(0, 10_000));
+    let device = machine.space.pin(&mut idle, Span::sized(HVA, PAGES * PAGE_SIZE)).unwrap();
+    let balancer = Balancer::new(&machine.space, Settings { policy, ..Settings::default() });
+    for _ in 0..3 {
+        assert_eq!(cpu.run(&mut idle, &mut program), Exit::Stopped);
+        balancer.scan(&mut idle, 1 << 30).unwrap();
+    }
+    let mapped = (0..PAGES).filter(|&gfn| machine.vm.translate(&mut idle, Gfn(gfn)).is_some()).count();
+    assert_eq!(program.findings.corrupt, 0);
+    drop(device);
+    (PAGES - mapped as u64, machine.vm.stats().flushes.paid)
+}
+
+#[test]
+fn pinned_pages_are_neither_unmapped_nor_flushed() {
+    assert_eq!(beside_a_device(Policy::PageBatched), (0, 0));
+    assert_eq!(beside_a_device(Policy::Page), (0, 0));
+    let (unmapped, flushes) = beside_a_device(Policy::Range);
+    assert_eq!((unmapped, flushes), (PAGES, 2 * 3), "before, all are lost in each scan");
+}
