@@ -1,12 +1,12 @@
 //! A VM as its address space sees it, watched: how long it keeps those who change pages, and which are changing.
 //!
-//! The time is from the VM's being told until it returns: its own work, its wait for vCPUs, and the host's change of its
-//! entries in between, which is the same whatever the VM does, and too short to be timed by itself, page after page.
-//! Only threads that ask for it count ([`count_here`]): a vCPU's notifications, for its breaks of copy-on-write, are
-//! part of its fault time.
+//! The time is what a notification takes, less what the host itself does inside it: changing its entries, copying a page
+//! that is written. What the change tells the VM, page by page, is the VM's own time again. The clock is looked at as
+//! often whatever the VM does. A scanner's notifications are counted as they are ([`scans`]); a vCPU's, for its breaks of
+//! copy-on-write, are part of its fault time, from which the host's part is to be taken.
 
 use slat::table::formats::Npt4;
-use slat::{Again, Event, Gfn, Hva, Idle, PAGE_SHIFT, Pages, SecondaryMmu, Span, Vm, Why};
+use slat::{Again, Event, Gfn, HostPage, Hva, Idle, PAGE_SHIFT, Pages, SecondaryMmu, Span, Vm, Why};
 use slat_mm::HostView;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use std::time::Instant;
 /// The VMs here.
 pub type Guest = Vm<Npt4, HostView>;
 
-thread_local! { static COUNTS: Cell<bool> = const { Cell::new(false) }; }
+thread_local! { static SCANS: Cell<bool> = const { Cell::new(false) }; }
 
-/// From now on notifications by this thread count.
-pub fn count_here() {
-    COUNTS.set(true);
+/// This thread is the scanner.
+pub fn scans() {
+    SCANS.set(true);
 }
 
 /// See the module's header. Register it in the VM's place.
@@ -34,6 +34,7 @@ pub struct Watched {
     /// For each page: how many changes of its entry have begun and not ended.
     changing: Box<[AtomicU32]>,
     notified_ns: AtomicU64,
+    host_in_faults_ns: AtomicU64,
     windows: AtomicU64,
 }
 
@@ -41,8 +42,8 @@ impl Watched {
     /// `vm`, whose only memslot has `pages` pages from `base` on, and frame 0 first.
     pub fn new(vm: &Arc<Guest>, base: Hva, pages: u64) -> Arc<Self> {
         let changing = (0..pages).map(|_| AtomicU32::new(0)).collect();
-        let (notified_ns, windows) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { vm: vm.clone(), base, changing, notified_ns, windows })
+        let [notified_ns, host_in_faults_ns, windows] = [0; 3].map(AtomicU64::new);
+        Arc::new(Self { vm: vm.clone(), base, changing, notified_ns, host_in_faults_ns, windows })
     }
 
     /// The VM.
@@ -57,9 +58,10 @@ impl Watched {
         self.changing.get(gfn.0 as usize).is_some_and(|count| count.load(SeqCst) > 0)
     }
 
-    /// Nanoseconds in notifications, and changes of an entry, counted so far.
-    pub fn counted(&self) -> (u64, u64) {
-        (self.notified_ns.load(Relaxed), self.windows.load(Relaxed))
+    /// Nanoseconds of the VM's in notifications by the scanner; nanoseconds of the host's own in those of vCPUs; changes
+    /// of an entry.
+    pub fn counted(&self) -> [u64; 3] {
+        [&self.notified_ns, &self.host_in_faults_ns, &self.windows].map(|count| count.load(Relaxed))
     }
 
     fn pages(&self, hvas: Span<Hva>) -> &[AtomicU32] {
@@ -81,10 +83,18 @@ impl SecondaryMmu for Watched {
             page.fetch_add(1, SeqCst);
             self.windows.fetch_add(1, Relaxed);
         }
-        let began = COUNTS.get().then(Instant::now);
-        let result = self.vm.around(idle, event, change);
-        if let Some(began) = began {
-            self.notified_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
+        let mut host_ns = 0;
+        let began = Instant::now();
+        let result = self.vm.around(idle, event, &mut |idle, told| {
+            let mut told = Timed { told, ns: 0 };
+            let began = Instant::now();
+            change(idle, &mut told);
+            host_ns += nanoseconds(began).saturating_sub(told.ns);
+        });
+        if SCANS.get() {
+            self.notified_ns.fetch_add(nanoseconds(began) - host_ns, Relaxed);
+        } else {
+            self.host_in_faults_ns.fetch_add(host_ns, Relaxed);
         }
         for page in changing {
             page.fetch_sub(1, SeqCst);
@@ -95,4 +105,32 @@ impl SecondaryMmu for Watched {
     fn heeds_pages(&self) -> bool {
         self.vm.heeds_pages()
     }
+}
+
+/// What the VM does when it is told of a page is its own time.
+struct Timed<'a> {
+    told: &'a mut dyn Pages,
+    ns: u64,
+}
+
+impl Timed<'_> {
+    fn time(&mut self, tell: impl FnOnce(&mut dyn Pages)) {
+        let began = Instant::now();
+        tell(self.told);
+        self.ns += nanoseconds(began);
+    }
+}
+
+impl Pages for Timed<'_> {
+    fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
+        self.time(|told| told.changed(idle, hvas, to));
+    }
+
+    fn flush(&mut self, idle: &mut Idle) {
+        self.time(|told| told.flush(idle));
+    }
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    since.elapsed().as_nanos() as u64
 }
