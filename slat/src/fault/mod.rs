@@ -230,8 +230,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let at = walk.descend(gfn);
         if F::is_present(at.word) {
             // Mapped meanwhile, or made writable in place: a host that says so of all that is mapped there, without
-            // sleeping, gets an upgrade.
-            let answers = vm.host.lookup(hva, fault.access).is_some_and(|page| page.level >= at.level);
+            // sleeping, gets an upgrade. One that has another page there now, and told nobody, gets that.
+            let mapped = F::pfn(at.word) + (gfn.0 - gfn.base(at.level).0);
+            let upgrades = |page: HostPage| page.level >= at.level && page.pfn == mapped;
+            let answers = vm.host.lookup(hva, fault.access).is_some_and(upgrades);
             return Ok(if answers || F::read_leaf(at.word).perms.allows(fault.access) {
                 Outcome::Retry
             } else {
