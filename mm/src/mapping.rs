@@ -154,6 +154,20 @@ mod tests {
         }
     }
 
+    /// Node 0 is always there; the others need not be.
+    #[test]
+    fn a_preference_changes_no_contents() {
+        let mapping = Mapping::shared(4 * ALIGN).unwrap();
+        // SAFETY: the first byte of the mapping, before and after.
+        unsafe { mapping.base().as_ptr().write(7) };
+        for node in [0, 1, 63, 64, 1000] {
+            mapping.prefer(0..2 * ALIGN, node);
+        }
+        mapping.prefer(0..5 * ALIGN, 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { mapping.base().as_ptr().read() }, 7);
+    }
+
     #[test]
     fn an_impossible_size_is_an_error() {
         assert!(matches!(Mapping::anonymous(1 << 60), Err(MmError::Os { call: "mmap", .. })));

@@ -13,10 +13,9 @@
 //! An entry that still names it has not been written since the comparison. One that does not is given up.
 //!
 //! **Many go together.** Each step costs a notification and a flush, whether it is for one page or for many, so the
-//! scanner gathers pages into a [`Batch`]. A write protection is of a whole range, and so may a change of the entry be
-//! to some who listen: then a batch is a run of neighbours. Where all take a change page by page
-//! ([`heeds_pages`](slat::SecondaryMmu::heeds_pages)), a batch is any pages of one region of 2 MiB, and the first step is
-//! told page by page too, as the change of the entry that it is.
+//! scanner gathers pages into a [`Batch`]: a run of neighbours. Where all who listen take a change page by page
+//! ([`heeds_pages`](slat::SecondaryMmu::heeds_pages)) there may be gaps in it; then the first step, too, is told page by
+//! page, as a change of the entry, so that nothing happens to those between.
 
 use super::contents;
 use crate::held::Held;
@@ -38,7 +37,7 @@ pub(super) struct Batch<'a> {
     /// Each with its frame to be. The reference is the entry's once the page is merged; until then it says that there is
     /// one sharer more to come.
     pages: Vec<(Gfn, Held<'a>)>,
-    /// Told page by page.
+    /// Whether it may have gaps.
     scattered: bool,
 }
 
@@ -147,7 +146,9 @@ impl AddressSpace {
         let state = self.state.read();
         let range = batch.range();
         let pages: Vec<Gfn> = batch.pages.iter().map(|&(page, _)| page).collect();
-        let why = if batch.scattered { Why::ChangePte } else { Why::WriteProtect };
+        // With gaps, page by page: those between keep their permission.
+        let gaps = range.len() > pages.len() as u64;
+        let why = if gaps { Why::ChangePte } else { Why::WriteProtect };
         let mut old = self.protect(&state, idle, (&pages, range), why, sabotage);
         for (old, (_, stable)) in old.iter_mut().zip(&batch.pages) {
             let same = |old: &Held<'_>| contents::equal(&self.arena, old.pfn(), stable.pfn());

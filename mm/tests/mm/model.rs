@@ -7,6 +7,7 @@ use crate::vm::{Guest, coherent, guest_on};
 use proptest::prelude::*;
 use slat::{Access, Fault, Gfn, Idle, PAGE_SIZE, VcpuId};
 use slat_mm::{AddressSpace, Advice, Arena, Backing, File, Ksm, MmError, Place, Prot};
+use slat_mm::{Balancer, Node, Pinned, Policy, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -51,6 +52,9 @@ enum Step {
     Fork,
     Forget,
     GuestFault(u64, bool),
+    Balance(Policy, u64),
+    Pin(u64, u64),
+    Unpin,
 }
 
 fn steps() -> impl Strategy<Value = (u8, Step)> {
@@ -58,7 +62,12 @@ fn steps() -> impl Strategy<Value = (u8, Step)> {
     let count = prop_oneof![1..20u64, Just(512), 300..1100u64];
     let range = (page.clone(), count).prop_map(|(first, count)| (first, count.min(PAGES - first)));
     let prot = prop_oneof![1 => Just(Prot::None), 1 => Just(Prot::Read), 3 => Just(Prot::ReadWrite)];
+    let policy = prop_oneof![Just(Policy::Range), Just(Policy::Page), Just(Policy::PageBatched)];
+    let few = (page.clone(), 1..20u64).prop_map(|(first, count)| (first, count.min(PAGES - first)));
     let step = prop_oneof![
+        3 => (policy, 1..2 * PAGES).prop_map(|(policy, count)| Step::Balance(policy, count)),
+        1 => few.prop_map(|(a, n)| Step::Pin(a, n)),
+        1 => Just(Step::Unpin),
         4 => (range.clone(), prot.clone(), 0..5u8).prop_map(|((a, n), prot, kind)| Step::Map(a, n, prot, kind)),
         1 => range.clone().prop_map(|(a, n)| Step::Unmap(a, n)),
         2 => (range.clone(), prot).prop_map(|((a, n), prot)| Step::Protect(a, n, prot)),
@@ -86,12 +95,13 @@ struct World {
     private: Arc<File>,
     written: BTreeMap<u64, u64>,
     sides: Vec<(Arc<AddressSpace>, BTreeMap<u64, Page>)>,
+    pinned: Vec<Pinned>,
 }
 
 impl World {
     fn new(thp: bool) -> Self {
         let mut idle = Idle::take().expect("one test to a thread");
-        let arena = Arena::builder().limit(256 << 20).poison(0xdd).build().unwrap();
+        let arena = Arena::builder().limit(256 << 20).nodes(2).poison(0xdd).build().unwrap();
         let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
         let contents = (0..PAGES).flat_map(|page| [page + 1; 512]).flat_map(u64::to_le_bytes).collect();
         let ksm = Ksm::builder(&arena).max_page_sharing(3).use_zero_pages(thp).build().unwrap();
@@ -103,6 +113,7 @@ impl World {
             private: File::with_contents(&arena, contents),
             written: BTreeMap::new(),
             sides: vec![(space, BTreeMap::new())],
+            pinned: Vec::new(),
             idle,
             arena,
         }
@@ -117,6 +128,8 @@ impl World {
     }
 
     fn step(&mut self, side: u8, step: &Step) {
+        // Steps come from both nodes, so that pages move when they are balanced.
+        Node(side % 2).run_here();
         let side = usize::from(side) % self.sides.len();
         let sides = self.sides.len();
         let (space, model) = &mut self.sides[side];
@@ -202,6 +215,12 @@ impl World {
             Step::Forget if sides > 1 => drop(self.sides.pop()),
             Step::Fork | Step::Forget => {}
             Step::GuestFault(page, write) => self.guest_fault(page, write),
+            Step::Balance(policy, count) => {
+                let balancer = Balancer::new(space, Settings { policy, ..Settings::default() });
+                balancer.scan(idle, count * PAGE_SIZE).unwrap();
+            }
+            Step::Pin(first, count) => self.pinned.extend(space.pin(idle, pages(first, count))),
+            Step::Unpin => drop(self.pinned.pop()),
         }
         coherent(&self.vm, &mut self.idle, PAGES);
     }

@@ -384,6 +384,23 @@ fn protnone_pages_are_shared_moved_protected_and_dropped_like_others() {
 }
 
 #[test]
+fn a_huge_protnone_page_is_divided_where_a_part_changes() {
+    let mut machine = Machine::new(true);
+    let len = Level::M2.bytes();
+    machine.space.mmap(Place::Fixed(BASE), len, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    for page in [9, 10, 11] {
+        machine.put(page, page);
+    }
+    machine.scan(Policy::PageBatched);
+    machine.space.mprotect(&mut machine.idle, pages(10, 1), Prot::Read).unwrap();
+    assert_eq!([9, 10, 11].map(|page| machine.look(page)), [None; 3]);
+    assert_eq!([9, 10, 11].map(|page| machine.get(page)), [9, 10, 11]);
+    assert_eq!([9, 10, 11].map(|page| machine.look(page)), [(0, true), (0, false), (0, true)].map(Some));
+    assert_eq!(machine.space.numa_stats().hint_faults, 3, "each for itself");
+    assert!(machine.all_free());
+}
+
+#[test]
 fn the_scanner_scans_by_itself_until_it_is_dropped() {
     let mut machine = Machine::new(false);
     machine.map(0, 8);

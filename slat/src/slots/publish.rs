@@ -153,6 +153,9 @@ impl SlotSets {
     /// later version they may stand for other host pages, and those are not the caller's to edit. Slots that come
     /// in between need not be seen: faults there wait for the invalidation to end.
     pub(crate) fn behind(&self, reads: &ReadSide, seat: &Seat, left: &Behind) -> Option<Part> {
+        if left.hvas.is_empty() {
+            return None; // a slot alone had all of it
+        }
         let reading = self.read(reads, seat);
         let (version, hvas) = (reading.version, left.hvas);
         if left.from == Place::FIRST

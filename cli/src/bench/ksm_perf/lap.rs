@@ -1,4 +1,4 @@
-//! One sample: the machine built anew, its stages run through, and what that took.
+//! One sample: the machine built anew on the same frames, its stages run through, and what that took.
 //!
 //! ```text
 //! one arena, one KSM     a frame may be shared by as many entries as there are, as the test sets it
@@ -16,7 +16,7 @@
 
 use super::guest::{Again, Seen, Worker};
 use super::stages::{Counts, Size, Stage};
-use super::watch::{Guest, Watched, count_here};
+use super::watch::{Guest, Watched, scans};
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use crate::error::Error;
@@ -50,9 +50,9 @@ pub fn written_again(size: Size) -> u64 {
 /// What one sample yields.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// Time in MMU code: notifications by the scanner less the host's own change.
+    /// Time in MMU code: notifications by the scanner.
     pub notified_ns: f64,
-    /// And all faults of the guests.
+    /// And all faults of the guests, less the host's own change where they break a share.
     pub fault_ns: f64,
     pub faults: u64,
     /// Shootdowns.
@@ -110,9 +110,16 @@ struct Ran {
     seen: Seen,
 }
 
+/// Frames for a machine of this size: the same for all samples, so that after the first round they are warm.
+pub fn arena(size: Size) -> Result<Arc<Arena>, Error> {
+    // Besides the pages: copies before their shares are pruned, and tables.
+    let limit = 2 * size.pages() * PAGE_SIZE + u64::from(size.vms) * (4 << 20) + (16 << 20);
+    Ok(Arena::builder().limit(limit).build()?)
+}
+
 /// One sample with contexts on or off, its guests on so many threads.
-pub fn sample(size: Size, threads: usize, contexts: bool) -> Result<Sample, Error> {
-    let machine = &Machine::new(size, contexts)?;
+pub fn sample(arena: &Arc<Arena>, size: Size, threads: usize, contexts: bool) -> Result<Sample, Error> {
+    let machine = &Machine::new(arena, size, contexts)?;
     let control = &Control {
         line: Line::new(threads + 1),
         merged: AtomicBool::new(false),
@@ -143,16 +150,13 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
 }
 
 impl Machine {
-    fn new(size: Size, contexts: bool) -> Result<Self, Error> {
+    fn new(arena: &Arc<Arena>, size: Size, contexts: bool) -> Result<Self, Error> {
         let mut idle = idle();
         let bytes = size.pages_per_vm * PAGE_SIZE;
-        // Besides the pages: copies before their shares are pruned, and tables.
-        let limit = u64::from(size.vms) * (2 * bytes + (4 << 20)) + (16 << 20);
-        let arena = Arena::builder().limit(limit).build()?;
-        let ksm = Ksm::builder(&arena).max_page_sharing(1 << 28).build()?;
+        let ksm = Ksm::builder(arena).max_page_sharing(1 << 28).build()?;
         let (mut spaces, mut vms) = (Vec::new(), Vec::new());
         for _ in 0..size.vms {
-            let space = AddressSpace::builder(&arena).build()?;
+            let space = AddressSpace::builder(arena).build()?;
             let memory = space.mmap(Place::Fixed(BASE), bytes, Prot::ReadWrite, Backing::Anonymous)?;
             space.madvise(&mut idle, memory, Advice::Mergeable)?;
             ksm.add(&space)?;
@@ -165,13 +169,13 @@ impl Machine {
             vms.push(watched);
             spaces.push(space);
         }
-        Ok(Self { size, arena, ksm, spaces, vms })
+        Ok(Self { size, arena: arena.clone(), ksm, spaces, vms })
     }
 
     /// The scanner's side of all stages.
     fn scan(&self, control: &Control) -> Sample {
         pin(0);
-        count_here();
+        scans();
         let mut idle = idle();
         let mut sample = Sample::default();
         let flushes = || self.vms.iter().map(|vm| vm.vm().stats().flushes.paid).sum::<u64>();
@@ -195,8 +199,9 @@ impl Machine {
             sample.flushes = flushes() - before;
             self.look(&mut idle, stage, &mut sample);
         }
-        for (ns, changes) in self.vms.iter().map(|vm| vm.counted()) {
-            sample.notified_ns += ns as f64;
+        for [notified, host_in_faults, changes] in self.vms.iter().map(|vm| vm.counted()) {
+            sample.notified_ns += notified as f64;
+            sample.fault_ns -= host_in_faults as f64;
             sample.changes += changes;
         }
         sample.merges = self.ksm.stats().merges;

@@ -11,10 +11,9 @@
 //! each time. A VM that heeds the reasons keeps it mapped, read-only: no guest faults for want of a translation. The
 //! entrants are the same engine with [`contexts`](slat::vm::Builder::contexts) on and off, under the same KSM.
 //!
-//! **What is counted as time in MMU code**, the same for both: notifications by the scanner, less what the host itself
-//! does inside them, and the guests' faults, from leaving the guest until it may be entered again, with what the host does
-//! for them (each breaks a share, or brings nothing new: as many in both, but for those that are compared). Nothing of
-//! the first filling counts.
+//! **What is counted as time in MMU code**, the same for both: notifications by the scanner, and the guests' faults, from
+//! leaving the guest until it may be entered again; of both, without the host's own change inside of notifications (it
+//! changes its entries, and copies pages that are written). Nothing of the first filling counts.
 
 mod guest;
 mod lap;
@@ -70,7 +69,8 @@ impl KsmPerf {
         if stderr().is_terminal() {
             eprintln!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), self.runs);
         }
-        let samples = interleave(self.runs as usize, &CONTEXTS, |&on| lap::sample(size, threads, on));
+        let arena = lap::arena(size)?;
+        let samples = interleave(self.runs as usize, &CONTEXTS, |&on| lap::sample(&arena, size, threads, on));
         let samples: Vec<Vec<Sample>> =
             samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
         let report = Report {

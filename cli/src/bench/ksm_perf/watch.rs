@@ -1,9 +1,9 @@
-//! A VM as its address space sees it, watched: how long it keeps those who change a page, and whose pages are changing.
+//! A VM as its address space sees it, watched: how long it keeps those who change pages, and which are changing.
 //!
-//! **Time in MMU code** is what a notification takes, less what the host itself does inside it: from the call until
-//! the host's change begins, what the change tells page by page, and from its end until the call returns. Only threads
-//! that ask for it count ([`count_here`]): a vCPU's notifications, for its breaks of copy-on-write, are part of its
-//! fault time.
+//! The time is what a notification takes, less what the host itself does inside it: changing its entries, copying a page
+//! that is written. What the change tells the VM, page by page, is the VM's own time again. The clock is looked at as
+//! often whatever the VM does. A scanner's notifications are counted as they are ([`scans`]); a vCPU's, for its breaks of
+//! copy-on-write, are part of its fault time, from which the host's part is to be taken.
 
 use slat::table::formats::Npt4;
 use slat::{Again, Event, Gfn, HostPage, Hva, Idle, PAGE_SHIFT, Pages, SecondaryMmu, Span, Vm, Why};
@@ -19,11 +19,11 @@ use std::time::Instant;
 /// The VMs here.
 pub type Guest = Vm<Npt4, HostView>;
 
-thread_local! { static COUNTS: Cell<bool> = const { Cell::new(false) }; }
+thread_local! { static SCANS: Cell<bool> = const { Cell::new(false) }; }
 
-/// From now on notifications by this thread count.
-pub fn count_here() {
-    COUNTS.set(true);
+/// This thread is the scanner.
+pub fn scans() {
+    SCANS.set(true);
 }
 
 /// See the module's header. Register it in the VM's place.
@@ -33,7 +33,8 @@ pub struct Watched {
     base: Hva,
     /// For each page: how many changes of its entry have begun and not ended.
     changing: Box<[AtomicU32]>,
-    mmu_ns: AtomicU64,
+    notified_ns: AtomicU64,
+    host_in_faults_ns: AtomicU64,
     windows: AtomicU64,
 }
 
@@ -41,8 +42,8 @@ impl Watched {
     /// `vm`, whose only memslot has `pages` pages from `base` on, and frame 0 first.
     pub fn new(vm: &Arc<Guest>, base: Hva, pages: u64) -> Arc<Self> {
         let changing = (0..pages).map(|_| AtomicU32::new(0)).collect();
-        let (mmu_ns, windows) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { vm: vm.clone(), base, changing, mmu_ns, windows })
+        let [notified_ns, host_in_faults_ns, windows] = [0; 3].map(AtomicU64::new);
+        Arc::new(Self { vm: vm.clone(), base, changing, notified_ns, host_in_faults_ns, windows })
     }
 
     /// The VM.
@@ -57,32 +58,15 @@ impl Watched {
         self.changing.get(gfn.0 as usize).is_some_and(|count| count.load(SeqCst) > 0)
     }
 
-    /// Nanoseconds in MMU code, and changes of an entry, counted so far.
-    pub fn counted(&self) -> (u64, u64) {
-        (self.mmu_ns.load(Relaxed), self.windows.load(Relaxed))
+    /// Nanoseconds of the VM's in notifications by the scanner; nanoseconds of the host's own in those of vCPUs; changes
+    /// of an entry.
+    pub fn counted(&self) -> [u64; 3] {
+        [&self.notified_ns, &self.host_in_faults_ns, &self.windows].map(|count| count.load(Relaxed))
     }
 
     fn pages(&self, hvas: Span<Hva>) -> &[AtomicU32] {
         let number = |hva: Hva| ((hva.0.saturating_sub(self.base.0)) >> PAGE_SHIFT) as usize;
         &self.changing[number(hvas.start).min(self.changing.len())..number(hvas.end).min(self.changing.len())]
-    }
-
-    fn timed(
-        &self,
-        idle: &mut Idle,
-        event: Event,
-        change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
-    ) -> Result<(), Again> {
-        let mut host_ns = 0;
-        let began = Instant::now();
-        let result = self.vm.around(idle, event, &mut |idle, told| {
-            let mut told = Timed { told, ns: 0 };
-            let began = Instant::now();
-            change(idle, &mut told);
-            host_ns += began.elapsed().as_nanos() as u64 - told.ns;
-        });
-        self.mmu_ns.fetch_add(began.elapsed().as_nanos() as u64 - host_ns, Relaxed);
-        result
     }
 }
 
@@ -99,8 +83,19 @@ impl SecondaryMmu for Watched {
             page.fetch_add(1, SeqCst);
             self.windows.fetch_add(1, Relaxed);
         }
-        let result =
-            if COUNTS.get() { self.timed(idle, event, change) } else { self.vm.around(idle, event, change) };
+        let mut host_ns = 0;
+        let began = Instant::now();
+        let result = self.vm.around(idle, event, &mut |idle, told| {
+            let mut told = Timed { told, ns: 0 };
+            let began = Instant::now();
+            change(idle, &mut told);
+            host_ns += nanoseconds(began).saturating_sub(told.ns);
+        });
+        if SCANS.get() {
+            self.notified_ns.fetch_add(nanoseconds(began) - host_ns, Relaxed);
+        } else {
+            self.host_in_faults_ns.fetch_add(host_ns, Relaxed);
+        }
         for page in changing {
             page.fetch_sub(1, SeqCst);
         }
@@ -122,7 +117,7 @@ impl Timed<'_> {
     fn time(&mut self, tell: impl FnOnce(&mut dyn Pages)) {
         let began = Instant::now();
         tell(self.told);
-        self.ns += began.elapsed().as_nanos() as u64;
+        self.ns += nanoseconds(began);
     }
 }
 
@@ -134,4 +129,8 @@ impl Pages for Timed<'_> {
     fn flush(&mut self, idle: &mut Idle) {
         self.time(|told| told.flush(idle));
     }
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    since.elapsed().as_nanos() as u64
 }
