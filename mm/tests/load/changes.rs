@@ -11,7 +11,7 @@ use slat::{
     Access, Fault, Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, VcpuId, Vm,
     Young::{Clear, ClearAndFlush, Test},
 };
-use slat_mm::{AddressSpace, Backing, HostView, MmError, Place, Prot};
+use slat_mm::{AddressSpace, Advice, Backing, HostView, MmError, Place, Prot};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -37,6 +37,9 @@ pub const CHANGES: &[Change] = &[
     row("dontneed", true, dontneed),
     row("reap", true, reap),
     row("clear soft-dirty", true, soft_dirty),
+    row("merge", false, merge),
+    row("unmerge", false, unmerge),
+    row("NUMA balancing", false, balance),
     row("young", true, young),
     row("read and write", false, use_it),
     row("another VM comes and goes", false, visit),
@@ -125,6 +128,7 @@ fn replace(m: &mut Meddler<'_>) -> bool {
     let (space, idle, at) = (&m.stage.space, &mut m.idle, hvas(&pages));
     m.stage.ledger.dropping(pages, true, || space.munmap(idle, at)).unwrap();
     space.mmap(Place::Fixed(at.start), at.len(), Prot::ReadWrite, Backing::Anonymous).unwrap();
+    space.madvise(idle, at, Advice::Mergeable).unwrap();
     true
 }
 
@@ -231,6 +235,29 @@ fn soft_dirty(m: &mut Meddler<'_>) -> bool {
             m.stage.wrong(|| format!("page {page} was written, and is not soft-dirty"));
         }
     }
+    true
+}
+
+/// Pages that were dropped and read, or are alike: some at a time.
+fn merge(m: &mut Meddler<'_>) -> bool {
+    let pages = m.random.below(PAGES);
+    m.stage.ksm.scan(&mut m.idle, pages) > 0
+}
+
+fn unmerge(m: &mut Meddler<'_>) -> bool {
+    let pages = m.some_blocks();
+    let _stay = m.stay(&pages);
+    for advice in [Advice::Unmergeable, Advice::Mergeable] {
+        m.stage.space.madvise(&mut m.idle, hvas(&pages), advice).unwrap();
+    }
+    true
+}
+
+/// Some pages become protnone, and move to whom they are used by.
+fn balance(m: &mut Meddler<'_>) -> bool {
+    let bytes = PAGE_SIZE * m.random.below(PAGES);
+    let policy = m.random.below(m.stage.balancers.len() as u64) as usize;
+    m.stage.balancers[policy].scan(&mut m.idle, bytes).unwrap();
     true
 }
 

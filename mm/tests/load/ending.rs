@@ -6,19 +6,18 @@ use slat::{Access, Fault, Format, Gfn, Host, Idle, Level, TablePages, VcpuId, Vm
 use std::sync::Arc;
 
 /// No thread is about any more, and no vCPU is left.
-pub fn check<F: Format>(stage: Stage, vm: Arc<Vm<F, Primary>>, lanes: Vec<Lane>) {
-    let mut idle = Idle::take().expect("the test's own thread");
+pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vm: Arc<Vm<F, Primary>>, lanes: Vec<Lane>) {
     for mut lane in lanes {
         for page in 0..PAGES {
             let at = hva(page) + lane.offset();
-            let read = |line: &mut [u8]| stage.space.read(&mut idle, at, line);
+            let read = |line: &mut [u8]| stage.space.read(idle, at, line);
             lane.load(&stage.ledger, page, read).unwrap().unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }
     let mut leaves = [0; 3];
     let mut next = Gfn(0);
     while next < Gfn(PAGES) {
-        let Some(mapping) = vm.translate(&mut idle, next) else {
+        let Some(mapping) = vm.translate(idle, next) else {
             next = next + 1;
             continue;
         };
@@ -31,20 +30,20 @@ pub fn check<F: Format>(stage: Stage, vm: Arc<Vm<F, Primary>>, lanes: Vec<Lane>)
         }
         next = mapping.gfns.end;
     }
-    vm.collect(&mut idle);
+    vm.collect(idle);
     assert_eq!(vm.stats().leaves, leaves, "what is counted is what a walk finds");
-    pages_add_up(&vm, &mut idle);
+    pages_add_up(&vm, idle);
 
-    stage.space.exit(&mut idle).unwrap();
-    vm.collect(&mut idle);
+    stage.space.exit(idle).unwrap();
+    vm.collect(idle);
     assert_eq!(vm.stats().leaves, [0; 3], "all was released");
     let fault = Fault { gpa: Gfn(0).gpa(), access: Access::Read };
-    assert!(vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, fault).is_err(), "and nothing comes back");
-    vm.zap_all(&mut idle).unwrap();
-    assert_eq!(pages_add_up(&vm, &mut idle).reachable, 1, "the root");
+    assert!(vm.vcpu(VcpuId(0)).unwrap().fault(idle, fault).is_err(), "and nothing comes back");
+    vm.zap_all(idle).unwrap();
+    assert_eq!(pages_add_up(&vm, idle).reachable, 1, "the root");
 
-    let Stage { arena, space, .. } = stage;
-    drop((vm, space));
+    let Stage { arena, space, ksm, balancers, .. } = stage;
+    drop((vm, space, ksm, balancers));
     let stats = arena.stats();
     assert_eq!((stats.in_use, stats.tables), (0, 0), "every frame came back");
     // The fill of a free frame is looked at when it is used again.

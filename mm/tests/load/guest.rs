@@ -2,8 +2,9 @@
 
 use crate::oracle::{LINE, Lane};
 use crate::random::Random;
-use crate::stage::{PAGES, Stage, count};
+use crate::stage::{NODES, PAGES, Stage, count};
 use slat::{Fault, FaultError, Format, Gfn, Host, HostError, Idle, Vcpu};
+use slat_mm::Node;
 use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::{Cpu, Exit, Window};
 use std::thread;
@@ -63,6 +64,7 @@ impl Guest<'_> {
 
 /// Runs a vCPU until the meddlers are done; returns its lane.
 pub fn run<F: Format, H: Host>(stage: &Stage, vcpu: Vcpu<'_, F, H>, window: Window, number: u64) -> Lane {
+    Node((number % u64::from(NODES)) as u8).run_here();
     let mut idle = Idle::take().expect("a thread of its own");
     let mut random = Random(stage.seed ^ (number + 1) << 32);
     let hot = std::array::from_fn(|_| random.below(PAGES));

@@ -26,7 +26,7 @@ use oracle::Lane;
 use slat::table::formats::{Ept4, Ept5, Npt4, Npt5};
 use slat::{Format, Gfn, Idle, Level, MmuLock, SecondaryMmu, Slot, SlotId, VcpuId, Vm, Why};
 use slat_vcpu::Window;
-use stage::{Mistake, Mistaken, PAGES, Primary, Stage, hva};
+use stage::{Mistake, Mistaken, PAGES, Primary, Stage, hva, hvas};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ScopedJoinHandle};
@@ -63,7 +63,8 @@ struct Tally {
 
 fn run<F: Format>(setting: Setting) -> Tally {
     let Setting { lock, contexts, thp, mistake, seed } = setting;
-    let stage = Stage::new(thp, mistake, seed, VCPUS + MEDDLERS);
+    let mut idle = Idle::take().expect("the test's own thread");
+    let stage = Stage::new(&mut idle, thp, mistake, seed, VCPUS + MEDDLERS);
     let builder =
         Vm::<F, _>::builder(Primary::new(&stage)).vcpus(VCPUS as u32).mmu_lock(lock).contexts(contexts);
     let builder = if mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
@@ -74,11 +75,7 @@ fn run<F: Format>(setting: Setting) -> Tally {
         Mistake::None | Mistake::NoFlush => stage.space.register(&vm),
         Mistake::TellsLate | Mistake::Deaf(_) => stage.space.register(&mistaken),
     }
-    {
-        let mut idle = Idle::take().expect("the test's own thread");
-        let slot = Slot::new(SlotId(0), Gfn(0), PAGES, hva(0));
-        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
-    }
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, hva(0)))).unwrap();
     // Frame numbers start after a huge page that is never used.
     // SAFETY: the arena's mapping, which outlives the vCPUs.
     let window = unsafe { Window::new(stage.arena.base(), stage.arena.stats().frames + Level::M2.pages()) };
@@ -100,6 +97,10 @@ fn run<F: Format>(setting: Setting) -> Tally {
                 || guests.iter().any(ScopedJoinHandle::is_finished)
         });
         stage.end();
+        // Who was not told keeps a page that the host does not offer any more, and asks for permission to write for ever.
+        while mistake != Mistake::None && !guests.iter().all(ScopedJoinHandle::is_finished) {
+            vm.invalidate(hvas(&(0..PAGES)), Why::Unmap).apply(&mut idle).settle();
+        }
         for meddler in meddlers {
             let (lane, made) = meddler.join().unwrap();
             lanes.push(lane);
@@ -116,7 +117,7 @@ fn run<F: Format>(setting: Setting) -> Tally {
     drop(mistaken);
     if mistake == Mistake::None {
         assert_eq!(tally.wrong, 0, "said above");
-        ending::check(stage, vm, lanes);
+        ending::check(&mut idle, stage, vm, lanes);
     }
     tally
 }

@@ -6,7 +6,9 @@ use slat::{
     Access, Again, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu,
     Span, TableMemory, Why, notify::Nobody,
 };
-use slat_mm::{AddressSpace, Arena, ArenaHandle, Backing, Place, Prot};
+use slat_mm::{
+    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, Ksm, Place, Policy, Prot, Settings,
+};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,6 +21,9 @@ pub const ZONE: u64 = Level::M2.pages();
 pub const PAGES: u64 = ZONES * ZONE;
 /// Mappings are cut into no smaller pieces.
 pub const BLOCK: u64 = 64;
+
+/// Threads run on either of them, and pages move to where they are used.
+pub const NODES: u8 = 2;
 
 /// Where the memory lies that the guests use.
 const BASE: Hva = Hva(0x4000_0000);
@@ -65,6 +70,9 @@ impl Mistake {
 pub struct Stage {
     pub arena: Arc<Arena>,
     pub space: Arc<AddressSpace>,
+    pub ksm: Arc<Ksm>,
+    /// One for each policy.
+    pub balancers: Vec<Balancer>,
     /// Held for reading by who needs a zone's mappings to stay, for writing by who takes them away for a while.
     pub zones: Vec<RwLock<()>>,
     pub ledger: Ledger,
@@ -93,11 +101,17 @@ pub fn count(counter: &AtomicU64) {
 }
 
 impl Stage {
-    pub fn new(thp: bool, mistake: Mistake, seed: u64, lanes: u64) -> Self {
-        let arena = Arena::builder().limit(256 << 20).poison(0xdd).build().unwrap();
+    pub fn new(idle: &mut Idle, thp: bool, mistake: Mistake, seed: u64, lanes: u64) -> Self {
+        let arena = Arena::builder().limit(256 << 20).nodes(NODES).poison(0xdd).build().unwrap();
         let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
-        space.mmap(Place::Fixed(BASE), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+        let memory = space.mmap(Place::Fixed(BASE), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous);
+        space.madvise(idle, memory.unwrap(), Advice::Mergeable).unwrap();
+        let ksm = Ksm::builder(&arena).use_zero_pages(thp).build().unwrap();
+        ksm.add(&space).unwrap();
+        let balancer = |policy| Balancer::new(&space, Settings { policy, ..Settings::default() });
         Self {
+            balancers: [Policy::Range, Policy::Page, Policy::PageBatched].map(balancer).into(),
+            ksm,
             arena,
             space,
             zones: (0..ZONES).map(|_| RwLock::new(())).collect(),

@@ -3,7 +3,7 @@
 
 use crate::fixture::*;
 use slat::{PAGE_SIZE, Why, Young};
-use slat_mm::{Place, Prot};
+use slat_mm::{Advice, Balancer, Ksm, Place, Prot, Settings};
 
 /// What is done to 8 pages that are there, and the reasons that must be told, in order.
 type Row = (&'static str, fn(&mut Machine), &'static [Why]);
@@ -96,6 +96,23 @@ const ROWS: &[Row] = &[
         },
         &[Why::WriteProtect],
     ),
+    (
+        "merge",
+        |m| {
+            let ksm = Ksm::builder(&m.arena).build().unwrap();
+            ksm.add(&m.space).unwrap();
+            m.space.madvise(&mut m.idle, pages(0, 8), Advice::Mergeable).unwrap();
+            m.put(3, 4);
+            // The first pass learns checksums, the second merges: one page becomes a share, another joins it.
+            assert_eq!([0; 2].map(|_| ksm.scan(&mut m.idle, u64::MAX)), [0, 2]);
+        },
+        &[Why::WriteProtect, Why::WriteProtect, Why::ChangePte],
+    ),
+    (
+        "NUMA balancing",
+        |m| Balancer::new(&m.space, Settings::default()).scan(&mut m.idle, 1 << 20).unwrap(),
+        &[Why::Numa],
+    ),
     ("young", |m| assert!(!m.space.young(&mut m.idle, pages(0, 8), Young::ClearAndFlush)), &[]),
 ];
 
@@ -121,5 +138,5 @@ fn every_change_tells_its_reason() {
 fn every_reason_of_a_primary_mmu_has_a_row() {
     let rows = |why| ROWS.iter().any(|(_, _, reasons)| reasons.contains(&why));
     let without: Vec<_> = Why::ALL.into_iter().filter(|&why| !rows(why)).collect();
-    assert_eq!(without, [Why::Reclaim, Why::Numa, Why::Slot, Why::Log]);
+    assert_eq!(without, [Why::Reclaim, Why::Slot, Why::Log]);
 }

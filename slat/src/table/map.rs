@@ -183,15 +183,19 @@ mod tests {
         );
     }
 
+    type Race = Box<dyn FnOnce() + Send>;
+
     /// Memory in which somebody is faster: what is set up happens when a thread is about to link a table.
     #[derive(Clone, Default)]
-    struct Racing(Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>);
+    struct Racing(Arc<Mutex<Option<Race>>>);
 
     // SAFETY: the trait's own way, but for what happens first.
     unsafe impl TableMemory for Racing {
         fn pfn(&self, page: NonNull<u8>) -> Pfn {
             let race = self.0.lock().unwrap().take();
-            race.into_iter().for_each(|race| race());
+            if let Some(race) = race {
+                race();
+            }
             Heap.pfn(page)
         }
     }
