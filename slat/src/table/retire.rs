@@ -116,14 +116,24 @@ impl Unlinked {
     }
 }
 
+/// What somebody has taken from the queue, to wait for a grace period with.
+#[derive(Debug)]
+#[must_use = "it is to be buried"]
+pub(crate) struct Taken {
+    flushed: Flushed,
+    round: usize,
+}
+
 /// Nobody's but ours.
 #[derive(Debug, Default)]
 struct Dead {
     /// Tops of subtrees, to be taken apart.
     tops: NodeList,
-    /// Threads that have some in hand, to wait for their grace period or to take them apart: they, or their children, will be
-    /// among the tops.
+    /// Threads that are taking some apart, whose children will be among the tops.
     busy: usize,
+    /// Threads that wait for a grace period with some in hand, by the parity of the round in which they began.
+    waiting: [usize; 2],
+    round: usize,
 }
 
 /// What waits for a grace period, and what has had one.
@@ -161,6 +171,7 @@ impl Grace {
     /// hand included. The caller holds `Idle`.
     pub(crate) fn collect<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) {
         self.wait(reads);
+        self.wait_for_those_who_wait();
         let mut patience = Patience::default();
         loop {
             while self.take_apart::<F, M>(memory, pool, Self::BATCH) {}
@@ -170,6 +181,25 @@ impl Grace {
             }
             drop(dead);
             patience.wait();
+        }
+    }
+
+    /// Returns when all who wait for a grace period now have had it. Those who come later are counted elsewhere: a
+    /// crowd of them keeps nobody.
+    fn wait_for_those_who_wait(&self) {
+        let began = self.dead.lock().round;
+        for round in [began, began + 1] {
+            let mut patience = Patience::default();
+            loop {
+                let mut dead = self.dead.lock();
+                // A round ends only when nobody is left of the one before it.
+                if dead.round != round || dead.waiting[(round + 1) % 2] == 0 {
+                    dead.round = dead.round.max(round + 1);
+                    break;
+                }
+                drop(dead);
+                patience.wait();
+            }
         }
     }
 
@@ -199,20 +229,22 @@ impl Grace {
     }
 
     /// What is queued, for somebody who waits for a grace period anyway, and then calls [`bury`](Self::bury).
-    pub(crate) fn take_flushed(&self) -> Option<Flushed> {
+    pub(crate) fn take_flushed(&self) -> Option<Taken> {
         let mut queue = self.flushed.lock();
         if queue.len() == 0 {
             return None;
         }
-        self.dead.lock().busy += 1;
-        Some(Flushed(core::mem::take(&mut *queue)))
+        let mut dead = self.dead.lock();
+        let round = dead.round;
+        dead.waiting[round % 2] += 1;
+        Some(Taken { flushed: Flushed(core::mem::take(&mut *queue)), round })
     }
 
     /// A grace period has begun and ended since these were taken.
-    pub(crate) fn bury(&self, mut flushed: Flushed) {
+    pub(crate) fn bury(&self, mut taken: Taken) {
         let mut dead = self.dead.lock();
-        dead.tops.append(&mut flushed.0);
-        dead.busy -= 1;
+        dead.tops.append(&mut taken.flushed.0);
+        dead.waiting[taken.round % 2] -= 1;
     }
 
     /// Takes a few pages apart of what is dead by now.
@@ -225,6 +257,9 @@ impl Grace {
         let (mut free, mut children) = (NodeList::default(), NodeList::default());
         let mut dead = {
             let mut all = self.dead.lock();
+            if all.tops.len() == 0 {
+                return false;
+            }
             all.busy += 1;
             all.tops.split_off(pages)
         };
@@ -234,12 +269,11 @@ impl Grace {
             }
             free.push(node);
         }
-        let any = free.len() > 0;
         pool.give_back(free);
         let mut all = self.dead.lock();
         all.tops.append(&mut children);
         all.busy -= 1;
-        any
+        true
     }
 
     /// Every page that waits, those below the tops included. Exact while nothing else happens.
