@@ -129,10 +129,10 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         if takes {
             // Before the end: an invalidation by the host that looked up the old slots may still be zapping frames that
             // are other pages now, under an old number. One grace period for slots and tables.
-            let flushed = vm.grace.take_flushed();
+            let taken = vm.grace.take_flushed();
             writer.wait(sets, &vm.reads);
-            if let Some(flushed) = flushed {
-                vm.grace.bury(flushed);
+            if let Some(taken) = taken {
+                vm.grace.bury(taken);
             }
         }
         drop(change);

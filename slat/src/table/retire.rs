@@ -222,9 +222,9 @@ impl Grace {
     }
 
     fn wait(&self, reads: &ReadSide) {
-        if let Some(flushed) = self.take_flushed() {
+        if let Some(taken) = self.take_flushed() {
             reads.synchronize();
-            self.bury(flushed);
+            self.bury(taken);
         }
     }
 

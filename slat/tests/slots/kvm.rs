@@ -16,7 +16,8 @@
 //! `SLAT_REQUIRE_KVM=1` in the environment it fails.
 
 use crate::oracle::{Change, LOG_DIRTY, Limits, Oracle, PAGE, Record, Request, Rule};
-use crate::requests::{Random, Requests};
+use crate::random::Random;
+use crate::requests::Requests;
 use crate::subject::{ARENA, Slat};
 use crate::walk::{Subject, Tally, walk};
 use kvm_bindings::{KVM_CAP_MULTI_ADDRESS_SPACE, kvm_userspace_memory_region};

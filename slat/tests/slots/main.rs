@@ -18,6 +18,8 @@
 //! | [`scale`] | a million slots |
 
 mod oracle;
+#[path = "../soak/random.rs"]
+mod random;
 mod readers;
 mod requests;
 mod scale;

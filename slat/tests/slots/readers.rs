@@ -8,7 +8,7 @@
 
 use crate::Leaving;
 use crate::oracle::PAGE;
-use crate::requests::Random;
+use crate::random::Random;
 use crate::subject::{ARENA, Nothing};
 use slat::slots::{Generation, Snapshot};
 use slat::table::formats::Npt4;

@@ -8,31 +8,7 @@
 //! The same seed and the same oracle give the same requests.
 
 use crate::oracle::{Change, LOG_DIRTY, Limits, MOST_PAGES, Oracle, PAGE, READONLY, Record, Request};
-
-/// A small deterministic generator (splitmix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.word() % bound
-    }
-
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
+use crate::random::Random;
 
 /// Makes up requests.
 pub struct Requests {

@@ -4,7 +4,7 @@
 //! as 32 bits allow. The model is one byte for each: how far up its sixteen frames it lies, or away.
 
 use crate::oracle::PAGE;
-use crate::requests::Random;
+use crate::random::Random;
 use crate::subject::Nothing;
 use slat::slots::{Memslots, Region, SlotMap};
 use slat::table::formats::Ept5;

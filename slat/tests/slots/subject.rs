@@ -2,7 +2,8 @@
 //! was there before; all content; look-ups where slots begin and end; generations; dirty logs.
 
 use crate::oracle::{Change, LOG_DIRTY, Limits, Oracle, PAGE, READONLY, Record, Request, Rule};
-use crate::requests::{Random, Requests};
+use crate::random::Random;
+use crate::requests::Requests;
 use crate::walk::{Subject, Tally, walk};
 use slat::slots::{self, Generation, Region};
 use slat::table::formats::Ept5;

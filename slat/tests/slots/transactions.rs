@@ -5,7 +5,8 @@
 //! are shrugged off, and the rest is published; or all went well and the caller thinks better of it.
 
 use crate::oracle::{Change, LOG_DIRTY, Limits, Oracle, PAGE, READONLY, Record, Request, Rule};
-use crate::requests::{Random, Requests};
+use crate::random::Random;
+use crate::requests::Requests;
 use crate::subject::{ARENA, Slat, region, slot};
 use slat::slots::{SlotMap, Transaction};
 use slat::*;

@@ -6,7 +6,7 @@
 //! number before and after a fault knows which slots there were, and holds slat to it.
 
 use crate::Leaving;
-use crate::requests::Random;
+use crate::random::Random;
 use crate::subject::ARENA;
 use slat::table::formats::Npt4;
 use slat::table::memory::TableMemory;

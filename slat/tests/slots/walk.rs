@@ -1,7 +1,8 @@
 //! A walk: one seed, many requests, the oracle and whoever is compared with it, step by step.
 
 use crate::oracle::{Change, Limits, Oracle, Request, Rule};
-use crate::requests::{Random, Requests};
+use crate::random::Random;
+use crate::requests::Requests;
 use std::collections::BTreeMap;
 
 /// Someone who keeps memslots.

@@ -14,6 +14,7 @@
 mod ept;
 mod npt;
 mod pae;
+mod paging;
 mod x86;
 
 pub use ept::{Ept, Ept4, Ept4NoAd, Ept5};

@@ -8,17 +8,11 @@
 //! A nested walk is a user access, so U is set at every level. The same bits are the host's own long-mode
 //! paging for user pages: [`X64`] is what the primary MMU of `slat-mm` is made of.
 
-use super::x86::{ADDRESS, HOST_WRITE, LARGE, address, when};
+use super::paging::{self, ACCESSED, DIRTY, PRESENT, USER, WRITE};
+use super::x86::{ADDRESS, HOST_WRITE, LARGE, address};
 use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
-
-const PRESENT: u64 = 1 << 0;
-const WRITE: u64 = 1 << 1;
-const USER: u64 = 1 << 2;
-const ACCESSED: u64 = 1 << 5;
-const DIRTY: u64 = 1 << 6;
-const NO_EXECUTE: u64 = 1 << 63;
+use crate::table::format::{Format, Leaf, assert_format};
 
 /// Long-mode paging with `LEVELS` levels, as a nested table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,31 +45,12 @@ impl<const LEVELS: u8> Format for Npt<LEVELS> {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
-        Word(
-            address(leaf.pfn)
-                | PRESENT
-                | USER
-                | when(leaf.perms.allows(Access::Write), WRITE)
-                | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
-                | when(leaf.host_writable, HOST_WRITE)
-                | when(leaf.accessed, ACCESSED)
-                | when(leaf.dirty, DIRTY)
-                | when(level > Level::K4, LARGE),
-        )
+        paging::leaf(leaf, level, HOST_WRITE)
     }
 
     #[inline]
     fn read_leaf(word: Word) -> Leaf {
-        let has = |bit| word.0 & bit != 0;
-        let write = if has(WRITE) { Perms::WRITE } else { Perms::NONE };
-        let execute = if has(NO_EXECUTE) { Perms::NONE } else { Perms::EXECUTE };
-        Leaf {
-            pfn: Self::pfn(word),
-            perms: Perms::READ.with(write).with(execute),
-            host_writable: has(HOST_WRITE),
-            accessed: has(ACCESSED),
-            dirty: has(DIRTY),
-        }
+        paging::read_leaf(word, HOST_WRITE)
     }
 }
 

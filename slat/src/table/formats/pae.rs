@@ -15,18 +15,13 @@
 //! Processors may hold the four PDPTEs in registers from the load of the root on. Where yours does, load the root again
 //! on the way back from each fault: one that was a hole may be a link now.
 
+use super::paging::{self, ACCESSED, DIRTY, PRESENT, USER, WRITE};
 use super::x86::{ADDRESS, LARGE, address, when};
 use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
+use crate::table::format::{Format, Leaf, assert_format};
 
-const PRESENT: u64 = 1 << 0;
-const WRITE: u64 = 1 << 1;
-const USER: u64 = 1 << 2;
-const ACCESSED: u64 = 1 << 5;
-const DIRTY: u64 = 1 << 6;
 const HOST_WRITE: u64 = 1 << 9;
-const NO_EXECUTE: u64 = 1 << 63;
 
 /// The level of the PDPTEs.
 const ROOT: Level = Level(3);
@@ -57,31 +52,12 @@ impl Format for Pae {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
-        Word(
-            address(leaf.pfn)
-                | PRESENT
-                | USER
-                | when(leaf.perms.allows(Access::Write), WRITE)
-                | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
-                | when(leaf.host_writable, HOST_WRITE)
-                | when(leaf.accessed, ACCESSED)
-                | when(leaf.dirty, DIRTY)
-                | when(level > Level::K4, LARGE),
-        )
+        paging::leaf(leaf, level, HOST_WRITE)
     }
 
     #[inline]
     fn read_leaf(word: Word) -> Leaf {
-        let has = |bit| word.0 & bit != 0;
-        let write = if has(WRITE) { Perms::WRITE } else { Perms::NONE };
-        let execute = if has(NO_EXECUTE) { Perms::NONE } else { Perms::EXECUTE };
-        Leaf {
-            pfn: Self::pfn(word),
-            perms: Perms::READ.with(write).with(execute),
-            host_writable: has(HOST_WRITE),
-            accessed: has(ACCESSED),
-            dirty: has(DIRTY),
-        }
+        paging::read_leaf(word, HOST_WRITE)
     }
 
     #[inline(always)]
