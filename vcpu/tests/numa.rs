@@ -119,8 +119,8 @@ fn guests_find_what_they_wrote_beside_a_scanner_that_never_rests() {
 
 #[test]
 fn negative_control_without_flushes_they_do_not() {
-    let (findings, ..) = run(Policy::PageBatched, false, true, 4000);
-    assert!(findings.corrupt > 0);
+    // Pages move when a world is young: many short ones, not a long one.
+    assert!((0..60).any(|_| run(Policy::PageBatched, false, true, 200).0.corrupt > 0));
 }
 
 /// Without a race: the guest writes, the host's two accesses from the other node move everything, the guest reads.
