@@ -22,6 +22,7 @@
 use crate::arena::{Arena, ArenaHandle};
 use crate::error::MmError;
 use crate::listeners::Listeners;
+use crate::lru::{Lru, LruSettings};
 use crate::numa::{self, NumaStats};
 use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
@@ -47,6 +48,8 @@ pub struct AddressSpace {
     pub(crate) clean: Clean,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
+    /// Boxed: most address spaces have none.
+    pub(crate) lru: Option<Box<Lru>>,
 }
 
 /// What the outermost lock guards. Listeners are here because registering must not fall into a change: one who
@@ -65,12 +68,27 @@ pub(crate) struct State {
 pub struct AddressSpaceBuilder {
     arena: Arc<Arena>,
     thp: bool,
+    lru: Option<LruSettings>,
+    limit: Option<u64>,
 }
 
 impl AddressSpaceBuilder {
     /// Whether anonymous memory gets huge pages of 2 MiB where a mapping covers one; off unless said otherwise.
     pub fn thp(mut self, on: bool) -> Self {
         self.thp = on;
+        self
+    }
+
+    /// Keeps track of which pages are cold, so that they can be evicted ([`crate::Lru`]); off unless said otherwise.
+    pub fn lru(mut self, settings: LruSettings) -> Self {
+        self.lru = Some(settings);
+        self
+    }
+
+    /// How many bytes it may [use](AddressSpace::charged): a fault that needs more evicts cold pages first. Without an
+    /// [LRU](Self::lru) there are none, and it fails.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
         self
     }
 
@@ -85,6 +103,7 @@ impl AddressSpaceBuilder {
             clean: Clean::default(),
             counters: Counters::new(),
             numa: numa::Counters::new(),
+            lru: self.lru.map(|settings| Box::new(Lru::new(settings))),
         }))
     }
 }
@@ -92,7 +111,7 @@ impl AddressSpaceBuilder {
 impl AddressSpace {
     /// Starts building an address space on `arena`.
     pub fn builder(arena: &Arc<Arena>) -> AddressSpaceBuilder {
-        AddressSpaceBuilder { arena: arena.clone(), thp: false }
+        AddressSpaceBuilder { arena: arena.clone(), thp: false, lru: None, limit: None }
     }
 
     /// The arena under it.
