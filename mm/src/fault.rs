@@ -9,6 +9,7 @@
 //! | empty | private file | write | a copy of the file's page |
 //! | parked | any | any | mapped again, not writable yet |
 //! | protnone | any | any | mapped again as it was; or, first, **moved to the node that asks** ([`Why::Migrate`]) |
+//! | swapped | any | any | read back, not writable yet |
 //! | not writable | shared file | write | writable |
 //! | not writable | private, sole owner | write | writable, in place |
 //! | not writable | private, huge | write | split, then again |
@@ -24,6 +25,7 @@ use crate::held::Held;
 use crate::pte::{Pte, hva_of, hvas_of, page_of};
 use crate::space::{AddressSpace, State};
 use crate::stats::Counted;
+use crate::swap::{HeldCopy, Shadow};
 use crate::user_fault::Asleep;
 use crate::vma::{Backing, Prot, Vma};
 use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Span, Why};
@@ -47,6 +49,10 @@ impl AddressSpace {
                 Next::There(found) => return Ok(found),
                 Next::BreakShare => self.break_share(&state, idle, page)?,
                 Next::BringHome(level) => self.bring_home(&state, idle, page, level),
+                Next::SwapIn(copy, shadow) => {
+                    drop(state);
+                    self.swap_in(idle, page, copy, shadow)?;
+                }
                 Next::Sleep(asleep) => {
                     drop(state);
                     asleep.sleep(idle);
@@ -56,7 +62,7 @@ impl AddressSpace {
     }
 
     /// Every row of the table but those in bold.
-    fn bring_in(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Next, MmError> {
+    fn bring_in(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Next<'_>, MmError> {
         let _lock = self.lock_region(page);
         loop {
             let (level, entry) = self.map.find(page);
@@ -68,6 +74,10 @@ impl AddressSpace {
                     }
                     self.fill(vma, page, access)?;
                     continue;
+                }
+                Pte::Swapped { entry, shadow } => {
+                    let swap = self.swap.as_ref().ok_or(MmError::NoSwap)?;
+                    return Ok(Next::SwapIn(swap.hold(entry), shadow));
                 }
                 Pte::Parked(pfn) => Pte::Mapped { pfn, writable: false },
                 Pte::Protnone { pfn, .. } if self.hint(pfn, level) => return Ok(Next::BringHome(level)),
@@ -217,13 +227,15 @@ impl AddressSpace {
 }
 
 /// What a fault needs yet.
-enum Next {
+enum Next<'a> {
     /// Nothing.
     There(HostPage),
     /// The last row.
     BreakShare,
     /// The row of a protnone page, of this size, that has to move.
     BringHome(Level),
+    /// The row of a swapped page.
+    SwapIn(HeldCopy<'a>, Shadow),
     /// A user's thread.
     Sleep(Asleep),
 }

@@ -6,7 +6,7 @@
 //! state        read: faults, and changes of a few pages       write: whatever changes the mappings
 //! └── notify   SecondaryMmu::around, one inside the other     (slat's own order follows from here)
 //!     └── page lock of a 2 MiB region                         edits of its entries; never two at once
-//!         └── a file's cache, the arena, a queue of user faults     leaf locks
+//!         └── a file's cache, swap's books, the arena, a queue of user faults     leaf locks
 //! ```
 //! No notification begins under a page lock: a change takes it inside the innermost call, looks at the entry again, and
 //! edits; so one change of a long range is one notification. What it tells page by page it tells under the page lock. A
@@ -27,6 +27,7 @@ use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
 use crate::soft_dirty::Clean;
 use crate::stats::{Counted, Counters, MmStats};
+use crate::swap::{Swap, SwapEntry};
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use slat::table::{Entry, Map, formats::X64};
@@ -45,6 +46,8 @@ pub struct AddressSpace {
     page_locks: Shards<Mutex<()>>,
     pub(crate) thp: bool,
     pub(crate) clean: Clean,
+    /// Entries that say swapped are its.
+    pub(crate) swap: Option<Arc<Swap>>,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
 }
@@ -65,6 +68,7 @@ pub(crate) struct State {
 pub struct AddressSpaceBuilder {
     arena: Arc<Arena>,
     thp: bool,
+    swap: Option<Arc<Swap>>,
 }
 
 impl AddressSpaceBuilder {
@@ -74,8 +78,17 @@ impl AddressSpaceBuilder {
         self
     }
 
+    /// Where pages go that are swapped out ([`AddressSpace::pageout`]); its forks use it too. Without, none are.
+    pub fn swap(mut self, swap: &Arc<Swap>) -> Self {
+        self.swap = Some(swap.clone());
+        self
+    }
+
     /// The address space, with nothing mapped. Its tables need 256 KiB of the arena.
     pub fn build(self) -> Result<Arc<AddressSpace>, MmError> {
+        if self.swap.as_ref().is_some_and(|swap| !Arc::ptr_eq(swap.arena(), &self.arena)) {
+            return Err(MmError::ForeignSwap);
+        }
         Ok(Arc::new(AddressSpace {
             map: Map::new(ArenaHandle::from(&self.arena))?,
             arena: self.arena,
@@ -83,6 +96,7 @@ impl AddressSpaceBuilder {
             page_locks: Shards::with(PAGE_LOCKS),
             thp: self.thp,
             clean: Clean::default(),
+            swap: self.swap,
             counters: Counters::new(),
             numa: numa::Counters::new(),
         }))
@@ -92,7 +106,12 @@ impl AddressSpaceBuilder {
 impl AddressSpace {
     /// Starts building an address space on `arena`.
     pub fn builder(arena: &Arc<Arena>) -> AddressSpaceBuilder {
-        AddressSpaceBuilder { arena: arena.clone(), thp: false }
+        AddressSpaceBuilder { arena: arena.clone(), thp: false, swap: None }
+    }
+
+    /// The same settings, for a fork.
+    pub(crate) fn builder_of_same(&self) -> AddressSpaceBuilder {
+        AddressSpaceBuilder { swap: self.swap.clone(), ..Self::builder(&self.arena).thp(self.thp) }
     }
 
     /// The arena under it.
@@ -166,12 +185,21 @@ impl AddressSpace {
         self.page_locks.pick(region_of(page)).lock()
     }
 
-    /// Visits what is mapped or parked in `pages`, in order, each entry under its page lock. No entry reaches
+    /// Visits what has frames in `pages`, in order, each entry under its page lock. No entry reaches
     /// out of `pages`: one that would is split first. Stops at the first error, the visitor's included.
     pub(crate) fn each_page(
         &self,
         pages: Span<Gfn>,
         mut visit: impl FnMut(Found<'_>) -> Result<(), MmError>,
+    ) -> Result<(), MmError> {
+        self.each_filled(pages, |filled| filled.found().map_or(Ok(()), &mut visit))
+    }
+
+    /// The same, with those that are swapped out.
+    pub(crate) fn each_filled(
+        &self,
+        pages: Span<Gfn>,
+        mut visit: impl FnMut(Filled<'_>) -> Result<(), MmError>,
     ) -> Result<(), MmError> {
         let mut at = pages.start;
         while at < pages.end {
@@ -192,8 +220,8 @@ impl AddressSpace {
             let mut result = Ok(());
             self.map.for_each(part, |covers, level, entry| {
                 let pte = Pte::of(entry.load(), level);
-                if let (Ok(()), Some(pfn)) = (result, pte.pfn()) {
-                    result = visit(Found { page: covers.start, level, entry, pte, pfn });
+                if result.is_ok() && pte != Pte::Empty {
+                    result = visit(Filled { page: covers.start, level, entry, pte });
                 }
             });
             result?;
@@ -202,12 +230,12 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// [`each_page`](Self::each_page) for who may not wait, and has no memory: where a page lock is not free it says
+    /// [`each_filled`](Self::each_filled) for who may not wait, and has no memory: where a page lock is not free it says
     /// [`MmError::Again`] and stops; huge entries that reach out of `pages` are passed over.
-    pub(crate) fn each_page_at_once(
+    pub(crate) fn each_filled_at_once(
         &self,
         pages: Span<Gfn>,
-        mut visit: impl FnMut(Found<'_>),
+        mut visit: impl FnMut(Filled<'_>),
     ) -> Result<(), MmError> {
         let mut at = pages.start;
         while at < pages.end {
@@ -218,8 +246,8 @@ impl AddressSpace {
                 let _lock = lock.try_lock().ok_or(MmError::Again)?;
                 self.map.for_each(Span::new(at, next.min(pages.end)), |covers, level, entry| {
                     let pte = Pte::of(entry.load(), level);
-                    if let Some(pfn) = pte.pfn().filter(|_| pages.covers(&covers)) {
-                        visit(Found { page: covers.start, level, entry, pte, pfn });
+                    if pte != Pte::Empty && pages.covers(&covers) {
+                        visit(Filled { page: covers.start, level, entry, pte });
                     }
                 });
             }
@@ -242,6 +270,14 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// An entry that said this copy says it no more.
+    pub(crate) fn forget_copy(&self, entry: SwapEntry) {
+        // It has swap, or no entry would say so.
+        if let Some(swap) = &self.swap {
+            swap.put(entry);
+        }
+    }
+
     /// Whether this entry's references are the only ones to its frames.
     pub(crate) fn is_sole(&self, pfn: Pfn, level: Level) -> bool {
         (0..level.pages()).all(|frame| self.arena.references(pfn + frame) == 1)
@@ -251,6 +287,28 @@ impl AddressSpace {
 /// The number of the region around `page`.
 fn region_of(page: Gfn) -> usize {
     (page.0 >> Level::M2.shift()) as usize
+}
+
+/// One entry that holds something: frames, or a copy in swap; under its page lock.
+pub(crate) struct Filled<'a> {
+    /// First page that it maps.
+    pub(crate) page: Gfn,
+    pub(crate) level: Level,
+    pub(crate) entry: &'a Entry,
+    pub(crate) pte: Pte,
+}
+
+impl<'a> Filled<'a> {
+    /// Makes the entry say `pte`.
+    pub(crate) fn set(&self, pte: Pte) {
+        self.entry.store(pte.word(self.level));
+    }
+
+    /// The same as one that holds frames, if it does.
+    pub(crate) fn found(&self) -> Option<Found<'a>> {
+        let &Self { page, level, entry, pte } = self;
+        pte.pfn().map(|pfn| Found { page, level, entry, pte, pfn })
+    }
 }
 
 /// One entry that holds frames, under its page lock.
@@ -277,8 +335,12 @@ impl Drop for AddressSpace {
     fn drop(&mut self) {
         let mut released = self.arena.released();
         self.map.for_each(pages_of(EVERYWHERE), |_, level, entry| {
-            if let Some(pfn) = Pte::of(entry.load(), level).pfn() {
+            let pte = Pte::of(entry.load(), level);
+            if let Some(pfn) = pte.pfn() {
                 released.add(pfn, level);
+            }
+            if let Pte::Swapped { entry, .. } = pte {
+                self.forget_copy(entry);
             }
         });
     }
