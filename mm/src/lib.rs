@@ -51,6 +51,7 @@
 //! | `user_fault` | faults that a user's thread serves |
 //! | `lru` | which pages are cold, and making room by them |
 //! | `ksm` | pages with the same contents become one |
+//! | `swap` | pages that need no frame for a while |
 #![deny(missing_docs)]
 
 mod arena;
@@ -75,6 +76,7 @@ mod shards;
 mod soft_dirty;
 mod space;
 mod stats;
+mod swap;
 mod user_fault;
 mod vma;
 
@@ -91,5 +93,6 @@ pub use numa::{Balancer, Node, NumaStats, Policy, Scanner as NumaScanner, Settin
 pub use pin::Pinned;
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
+pub use swap::{Swap, SwapBuilder, SwapDevice, SwapStats};
 pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};
 pub use vma::{Backing, Place, Prot};
