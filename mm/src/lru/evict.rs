@@ -20,6 +20,7 @@
 use super::generations::{Kind, MIN_GENS};
 use super::region::{PAGES, index, region_of};
 use super::stats::Counted;
+use super::young::YoungPages;
 use super::{Lru, LruError};
 use crate::numa::Node;
 use crate::pte::{Pte, hva_of, hvas_of};
@@ -105,7 +106,7 @@ impl AddressSpace {
         while evicted < most {
             let generations = &lru.generations;
             generations.pass_by_empty(node, can_swap);
-            if passes <= 2 * PATIENCE && self.should_age(lru, node, &kinds) {
+            if passes <= 2 * PATIENCE && lru.should_age(node, &kinds) {
                 if self.make_pass(lru, idle, generations.max_seq(), can_swap, false).is_err() {
                     break;
                 }
@@ -153,16 +154,16 @@ impl AddressSpace {
         }
         let mut tried = Tried { looked_at: pages.len() as u64, evicted: 0 };
         let candidates = self.candidates(lru, &pages);
-        let (mut cold, mut young) = (Vec::new(), super::aging::Bits::default());
+        let (mut cold, mut young) = (Vec::new(), YoungPages::default());
         for entry in candidates {
             if self.was_accessed(&state, idle, entry) && spare_young {
-                super::aging::set(&mut young, entry);
+                young.add(entry);
                 self.look_around(&state, entry, &mut young);
             } else {
                 cold.push(entry);
             }
         }
-        if young != super::aging::Bits::default() {
+        if !young.is_empty() {
             let _lock = self.lock_region(first);
             let found = lru.regions.with(first, |region| lru.make_young(region, &young, |_| true));
             lru.found_young(first, found.unwrap_or(0));
@@ -205,7 +206,7 @@ impl AddressSpace {
 
     /// Whether any page of an entry was accessed since its bits were cleared, which they are now.
     fn was_accessed(&self, state: &State, idle: &mut Idle, entry: Span<Gfn>) -> bool {
-        let mut accessed = self.take_accessed(entry) != super::aging::Bits::default();
+        let mut accessed = !self.take_accessed(entry).is_empty();
         for mmu in state.listeners.each() {
             accessed |= mmu.young(idle, hvas_of(entry), Young::Clear);
         }
@@ -214,11 +215,10 @@ impl AddressSpace {
 
     /// Neighbours of a page that was in use probably are, too. Only where this table's bits say it all: asking others
     /// about each of them would cost more than it saves.
-    fn look_around(&self, state: &State, entry: Span<Gfn>, young: &mut super::aging::Bits) {
+    fn look_around(&self, state: &State, entry: Span<Gfn>, young: &mut YoungPages) {
         if state.listeners.each().next().is_none() {
             let around = Span::sized(Gfn(entry.start.0 & !(BATCH - 1)), BATCH);
-            let neighbours = self.take_accessed(around.clamp(&region_of(entry.start)));
-            young.iter_mut().zip(neighbours).for_each(|(young, more)| *young |= more);
+            young.add_all(&self.take_accessed(around.clamp(&region_of(entry.start))));
         }
     }
 
@@ -229,7 +229,9 @@ impl AddressSpace {
         let leaving: Vec<_> = pages.iter().map(|&page| Leaving { page, shadow: Shadow::default() }).collect();
         let gone = self.swap_out(state, idle, &leaving).gone;
         if let Some(seen) = &*lru.on_evict.read() {
-            gone.iter().for_each(|&page| seen(hva_of(page)));
+            for &page in &gone {
+                seen(hva_of(page));
+            }
         }
         let failed = pages.len() - gone.len();
         if failed > 0 {
