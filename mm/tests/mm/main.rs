@@ -17,6 +17,7 @@
 //! | `user_fault_race` | … with many vCPUs and handlers, beside a host that takes pages away? |
 //! | `ksm` | are pages with the same contents merged, exactly counted, and nobody the wiser? |
 //! | `ksm_race` | … beside those who write to them meanwhile? |
+//! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 mod fixture;
@@ -24,6 +25,7 @@ mod huge;
 mod ksm;
 mod ksm_race;
 mod listener;
+mod lru;
 mod many;
 mod memory;
 mod model;
