@@ -166,16 +166,11 @@ impl AddressSpace {
         result
     }
 
-    /// Empties an entry; `released` gives its frames back. A copy in swap goes at once: nobody else is told of it.
+    /// Empties an entry; `released` gives its frames back.
     pub(crate) fn clear(&self, filled: &Filled<'_>, released: &mut Released<'_>) {
         filled.set(Pte::Empty);
         self.clean.remove(Span::sized(filled.page, filled.level.pages()));
-        if let Some(pfn) = filled.pte.pfn() {
-            released.add(pfn, filled.level);
-        }
-        if let Pte::Swapped { entry, .. } = filled.pte {
-            self.forget_copy(entry);
-        }
+        self.release(filled.pte, filled.level, released);
     }
 
     /// Makes sure that no entry reaches over an end of the range, for callers that hold the mappings for

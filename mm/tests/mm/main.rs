@@ -17,6 +17,9 @@
 //! | `user_fault_race` | … with many vCPUs and handlers, beside a host that takes pages away? |
 //! | `ksm` | are pages with the same contents merged, exactly counted, and nobody the wiser? |
 //! | `ksm_race` | … beside those who write to them meanwhile? |
+//! | `swap` | does what is swapped out come back, byte for byte, and is no copy forgotten? |
+//! | `swap_device` | … where devices fail, fill up, stop short, or give back something else? |
+//! | `swap_race` | … beside those who use and change the same pages meanwhile? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 mod fixture;
@@ -34,6 +37,9 @@ mod race;
 mod reap;
 mod reasons;
 mod soft_dirty;
+mod swap;
+mod swap_device;
+mod swap_race;
 mod user_fault;
 mod user_fault_race;
 mod vm;
