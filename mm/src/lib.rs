@@ -49,7 +49,9 @@
 //! | `soft_dirty` | which pages were written |
 //! | `host` | the address space as a VM's host |
 //! | `user_fault` | faults that a user's thread serves |
+//! | `lru` | which pages are cold, and making room by them |
 //! | `ksm` | pages with the same contents become one |
+//! | `swap` | pages that need no frame for a while |
 #![deny(missing_docs)]
 
 mod arena;
@@ -62,6 +64,7 @@ mod held;
 mod host;
 mod ksm;
 mod listeners;
+mod lru;
 mod mapping;
 mod moving;
 mod notes;
@@ -73,6 +76,7 @@ mod shards;
 mod soft_dirty;
 mod space;
 mod stats;
+mod swap;
 mod user_fault;
 mod vma;
 
@@ -84,9 +88,13 @@ pub use host::HostView;
 #[doc(hidden)]
 pub use ksm::Sabotage;
 pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner as KsmScanner};
+pub use lru::{Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
 pub use numa::{Balancer, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
 pub use pin::Pinned;
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
+#[doc(hidden)]
+pub use swap::Sabotage as SwapSabotage;
+pub use swap::{Swap, SwapBuilder, SwapDevice, SwapStats};
 pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};
 pub use vma::{Backing, Place, Prot};

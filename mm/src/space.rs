@@ -6,7 +6,7 @@
 //! state        read: faults, and changes of a few pages       write: whatever changes the mappings
 //! └── notify   SecondaryMmu::around, one inside the other     (slat's own order follows from here)
 //!     └── page lock of a 2 MiB region                         edits of its entries; never two at once
-//!         └── a file's cache, the arena, a queue of user faults     leaf locks
+//!         └── a file's cache, swap's books, the arena, a queue of user faults     leaf locks
 //! ```
 //! No notification begins under a page lock: a change takes it inside the innermost call, looks at the entry again, and
 //! edits; so one change of a long range is one notification. What it tells page by page it tells under the page lock. A
@@ -21,16 +21,19 @@
 
 use crate::arena::{Arena, ArenaHandle};
 use crate::error::MmError;
+use crate::held::Released;
 use crate::listeners::Listeners;
+use crate::lru::{Lru, LruSettings};
 use crate::numa::{self, NumaStats};
 use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
 use crate::soft_dirty::Clean;
 use crate::stats::{Counted, Counters, MmStats};
+use crate::swap::Swap;
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use slat::table::{Entry, Map, formats::X64};
-use slat::{Access, Gfn, HostPage, Hva, Level, PAGE_SIZE, Pfn, Span};
+use slat::table::{Entry, Map, Word, formats::X64};
+use slat::{Access, Format, Gfn, HostPage, Hva, Level, PAGE_SIZE, Pfn, Span};
 use std::sync::Arc;
 
 /// Page locks; regions of 2 MiB share them by number.
@@ -45,8 +48,12 @@ pub struct AddressSpace {
     page_locks: Shards<Mutex<()>>,
     pub(crate) thp: bool,
     pub(crate) clean: Clean,
+    /// Entries that say swapped are its.
+    pub(crate) swap: Option<Arc<Swap>>,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
+    /// Boxed: most address spaces have none.
+    pub(crate) lru: Option<Box<Lru>>,
 }
 
 /// What the outermost lock guards. Listeners are here because registering must not fall into a change: one who
@@ -65,6 +72,9 @@ pub(crate) struct State {
 pub struct AddressSpaceBuilder {
     arena: Arc<Arena>,
     thp: bool,
+    swap: Option<Arc<Swap>>,
+    lru: Option<LruSettings>,
+    limit: Option<u64>,
 }
 
 impl AddressSpaceBuilder {
@@ -74,15 +84,41 @@ impl AddressSpaceBuilder {
         self
     }
 
+    /// Keeps track of which pages are cold, so that they can be evicted ([`crate::Lru`]); off unless said otherwise.
+    pub fn lru(mut self, settings: LruSettings) -> Self {
+        self.lru = Some(settings);
+        self
+    }
+
+    /// How many bytes it may [use](AddressSpace::charged): a fault that needs more evicts cold pages first, by an
+    /// [LRU](Self::lru) with the usual settings where none was asked for.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
+        self
+    }
+
+    /// Where pages go that are swapped out ([`AddressSpace::pageout`]); its forks use it too. Without, none are.
+    pub fn swap(mut self, swap: &Arc<Swap>) -> Self {
+        self.swap = Some(swap.clone());
+        self
+    }
+
     /// The address space, with nothing mapped. Its tables need 256 KiB of the arena.
     pub fn build(self) -> Result<Arc<AddressSpace>, MmError> {
+        if self.swap.as_ref().is_some_and(|swap| !Arc::ptr_eq(swap.arena(), &self.arena)) {
+            return Err(MmError::ForeignSwap);
+        }
+        let settings = self.lru.or(self.limit.map(|_| LruSettings::default()));
+        let lru = |settings| Box::new(Lru::new(settings, self.limit, self.arena.nodes()));
         Ok(Arc::new(AddressSpace {
+            lru: settings.map(lru),
             map: Map::new(ArenaHandle::from(&self.arena))?,
             arena: self.arena,
             state: RwLock::default(),
             page_locks: Shards::with(PAGE_LOCKS),
             thp: self.thp,
             clean: Clean::default(),
+            swap: self.swap,
             counters: Counters::new(),
             numa: numa::Counters::new(),
         }))
@@ -92,7 +128,13 @@ impl AddressSpaceBuilder {
 impl AddressSpace {
     /// Starts building an address space on `arena`.
     pub fn builder(arena: &Arc<Arena>) -> AddressSpaceBuilder {
-        AddressSpaceBuilder { arena: arena.clone(), thp: false }
+        AddressSpaceBuilder { arena: arena.clone(), thp: false, swap: None, lru: None, limit: None }
+    }
+
+    /// The same settings, for a fork; but no limit.
+    pub(crate) fn builder_of_same(&self) -> AddressSpaceBuilder {
+        let lru = self.lru().map(Lru::settings);
+        AddressSpaceBuilder { swap: self.swap.clone(), lru, ..Self::builder(&self.arena).thp(self.thp) }
     }
 
     /// The arena under it.
@@ -138,7 +180,13 @@ impl AddressSpace {
         }
         let page = page_of(hva);
         let (level, entry) = self.map.find(page);
-        Pte::of(entry.load(), level).host_page(page, level)
+        let word = entry.load();
+        let found = Pte::of(word, level).host_page(page, level);
+        // Only an LRU clears it. Who asks is about to use the page.
+        if found.is_some() && word.0 & X64::ACCESSED == 0 {
+            entry.touch(word, X64::ACCESSED);
+        }
+        found
     }
 
     /// What it has done so far.
@@ -166,12 +214,21 @@ impl AddressSpace {
         self.page_locks.pick(region_of(page)).lock()
     }
 
-    /// Visits what is mapped or parked in `pages`, in order, each entry under its page lock. No entry reaches
+    /// Visits what has frames in `pages`, in order, each entry under its page lock. No entry reaches
     /// out of `pages`: one that would is split first. Stops at the first error, the visitor's included.
     pub(crate) fn each_page(
         &self,
         pages: Span<Gfn>,
         mut visit: impl FnMut(Found<'_>) -> Result<(), MmError>,
+    ) -> Result<(), MmError> {
+        self.each_filled(pages, |filled| filled.found().map_or(Ok(()), &mut visit))
+    }
+
+    /// The same, with those that are swapped out.
+    pub(crate) fn each_filled(
+        &self,
+        pages: Span<Gfn>,
+        mut visit: impl FnMut(Filled<'_>) -> Result<(), MmError>,
     ) -> Result<(), MmError> {
         let mut at = pages.start;
         while at < pages.end {
@@ -192,8 +249,8 @@ impl AddressSpace {
             let mut result = Ok(());
             self.map.for_each(part, |covers, level, entry| {
                 let pte = Pte::of(entry.load(), level);
-                if let (Ok(()), Some(pfn)) = (result, pte.pfn()) {
-                    result = visit(Found { page: covers.start, level, entry, pte, pfn });
+                if result.is_ok() && pte != Pte::Empty {
+                    result = visit(Filled { page: covers.start, level, entry, pte });
                 }
             });
             result?;
@@ -202,12 +259,12 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// [`each_page`](Self::each_page) for who may not wait, and has no memory: where a page lock is not free it says
+    /// [`each_filled`](Self::each_filled) for who may not wait, and has no memory: where a page lock is not free it says
     /// [`MmError::Again`] and stops; huge entries that reach out of `pages` are passed over.
-    pub(crate) fn each_page_at_once(
+    pub(crate) fn each_filled_at_once(
         &self,
         pages: Span<Gfn>,
-        mut visit: impl FnMut(Found<'_>),
+        mut visit: impl FnMut(Filled<'_>),
     ) -> Result<(), MmError> {
         let mut at = pages.start;
         while at < pages.end {
@@ -218,8 +275,8 @@ impl AddressSpace {
                 let _lock = lock.try_lock().ok_or(MmError::Again)?;
                 self.map.for_each(Span::new(at, next.min(pages.end)), |covers, level, entry| {
                     let pte = Pte::of(entry.load(), level);
-                    if let Some(pfn) = pte.pfn().filter(|_| pages.covers(&covers)) {
-                        visit(Found { page: covers.start, level, entry, pte, pfn });
+                    if pte != Pte::Empty && pages.covers(&covers) {
+                        visit(Filled { page: covers.start, level, entry, pte });
                     }
                 });
             }
@@ -231,15 +288,35 @@ impl AddressSpace {
     /// Splits a huge entry in place; others are left alone. Translations stay what they were, so nobody is
     /// told. The caller holds the page lock.
     pub(crate) fn split(&self, level: Level, entry: &Entry) -> Result<(), MmError> {
-        let word = entry.load();
+        let mut word = entry.load();
         let pte = Pte::of(word, level);
         if level > Level::K4
             && let Some(pfn) = pte.pfn()
         {
-            self.map.split(level, entry, word, |index| pte.with_frame(pfn + index).word(Level::K4))?;
+            let small = |word: Word, index| {
+                let small = pte.with_frame(pfn + index).word(Level::K4);
+                // What nobody has accessed as a whole was not accessed in parts.
+                let idle = X64::is_present(word) && word.0 & X64::ACCESSED == 0;
+                if idle { Word(small.0 & !X64::ACCESSED) } else { small }
+            };
+            // Only the Accessed bit can change meanwhile.
+            while !self.map.split(level, entry, word, |index| small(word, index))? {
+                word = entry.load();
+            }
             self.counters.add(Counted::Split);
         }
         Ok(())
+    }
+
+    /// Gives back what an entry held that said `pte`, and says something else now: frames through `released`, a copy in
+    /// swap at once, since nobody else is told of it.
+    pub(crate) fn release(&self, pte: Pte, level: Level, released: &mut Released<'_>) {
+        if let Some(pfn) = pte.pfn() {
+            released.add(pfn, level);
+        }
+        if let (Pte::Swapped { entry, .. }, Some(swap)) = (pte, &self.swap) {
+            swap.put(entry);
+        }
     }
 
     /// Whether this entry's references are the only ones to its frames.
@@ -251,6 +328,28 @@ impl AddressSpace {
 /// The number of the region around `page`.
 fn region_of(page: Gfn) -> usize {
     (page.0 >> Level::M2.shift()) as usize
+}
+
+/// One entry that holds something: frames, or a copy in swap; under its page lock.
+pub(crate) struct Filled<'a> {
+    /// First page that it maps.
+    pub(crate) page: Gfn,
+    pub(crate) level: Level,
+    pub(crate) entry: &'a Entry,
+    pub(crate) pte: Pte,
+}
+
+impl<'a> Filled<'a> {
+    /// Makes the entry say `pte`.
+    pub(crate) fn set(&self, pte: Pte) {
+        self.entry.store(pte.word(self.level));
+    }
+
+    /// The same as one that holds frames, if it does.
+    pub(crate) fn found(&self) -> Option<Found<'a>> {
+        let &Self { page, level, entry, pte } = self;
+        pte.pfn().map(|pfn| Found { page, level, entry, pte, pfn })
+    }
 }
 
 /// One entry that holds frames, under its page lock.
@@ -277,9 +376,7 @@ impl Drop for AddressSpace {
     fn drop(&mut self) {
         let mut released = self.arena.released();
         self.map.for_each(pages_of(EVERYWHERE), |_, level, entry| {
-            if let Some(pfn) = Pte::of(entry.load(), level).pfn() {
-                released.add(pfn, level);
-            }
+            self.release(Pte::of(entry.load(), level), level, &mut released);
         });
     }
 }

@@ -14,6 +14,10 @@ pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vm: Arc<Vm<F, Primary>>, 
             lane.load(&stage.ledger, page, read).unwrap().unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }
+    let nodes = stage.space.lru().unwrap().generations();
+    let known: u64 =
+        nodes.iter().flat_map(|node| &node.generations).map(|found| found.anon + found.file).sum();
+    assert_eq!(known, PAGES, "each page is in one generation");
     let mut leaves = [0; 3];
     let mut next = Gfn(0);
     while next < Gfn(PAGES) {
@@ -42,8 +46,9 @@ pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vm: Arc<Vm<F, Primary>>, 
     vm.zap_all(idle).unwrap();
     assert_eq!(pages_add_up(&vm, idle).reachable, 1, "the root");
 
-    let Stage { arena, space, ksm, balancers, .. } = stage;
+    let Stage { arena, space, ksm, swap, balancers, .. } = stage;
     drop((vm, space, ksm, balancers));
+    assert_eq!(swap.stats().references, 0, "no copy was forgotten");
     let stats = arena.stats();
     assert_eq!((stats.in_use, stats.tables), (0, 0), "every frame came back");
     // The fill of a free frame is looked at when it is used again.
