@@ -3,6 +3,7 @@
 //! Each bench is one folder or file: it sets up its entrants, measures them side by side ([`harness`]) and
 //! hands back a [`report`] whose rows name the patch series they answer.
 
+mod access_tracking;
 mod aging_pass;
 mod arithmetic;
 mod demand_paging;
@@ -17,6 +18,7 @@ mod report;
 mod tables;
 mod zap;
 
+pub use access_tracking::AccessTracking;
 pub use aging_pass::AgingPass;
 pub use demand_paging::DemandPaging;
 pub use fault_floor::FaultFloor;
@@ -32,6 +34,9 @@ use std::process::ExitCode;
 /// The benches, by name.
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
+    /// Who has used which pages; what aging costs vCPUs that fault meanwhile, with the MMU lock and without (seed 000)
+    #[command(name = "access-tracking-perf")]
+    AccessTracking(AccessTracking),
     /// What a pass over Accessed bits costs, idle and in use: against how fast this machine reads (seed 000)
     AgingPass(AgingPass),
     /// Many vCPUs touch new memory at once: before seed 003, as it describes, and slat
@@ -54,6 +59,7 @@ impl Bench {
     /// Runs the bench and prints its report to stdout; a false check becomes exit status 1.
     pub fn run(&self) -> Result<ExitCode, Error> {
         match self {
+            Self::AccessTracking(bench) => bench.run(),
             Self::AgingPass(bench) => bench.run(),
             Self::DemandPaging(bench) => bench.run(),
             Self::FaultFloor(bench) => bench.run(),
