@@ -14,6 +14,7 @@ mod memslot_perf;
 mod numa_balancing;
 mod report;
 mod tables;
+mod traces;
 mod zap;
 
 pub use demand_paging::DemandPaging;
