@@ -30,8 +30,8 @@ use crate::soft_dirty::Clean;
 use crate::stats::{Counted, Counters, MmStats};
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use slat::table::{Entry, Map, formats::X64};
-use slat::{Access, Gfn, HostPage, Hva, Level, PAGE_SIZE, Pfn, Span};
+use slat::table::{Entry, Map, Word, formats::X64};
+use slat::{Access, Format, Gfn, HostPage, Hva, Level, PAGE_SIZE, Pfn, Span};
 use std::sync::Arc;
 
 /// Page locks; regions of 2 MiB share them by number.
@@ -85,8 +85,8 @@ impl AddressSpaceBuilder {
         self
     }
 
-    /// How many bytes it may [use](AddressSpace::charged): a fault that needs more evicts cold pages first. Without an
-    /// [LRU](Self::lru) there are none, and it fails.
+    /// How many bytes it may [use](AddressSpace::charged): a fault that needs more evicts cold pages first, by an
+    /// [LRU](Self::lru) with the usual settings where none was asked for.
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
         self
@@ -94,7 +94,10 @@ impl AddressSpaceBuilder {
 
     /// The address space, with nothing mapped. Its tables need 256 KiB of the arena.
     pub fn build(self) -> Result<Arc<AddressSpace>, MmError> {
+        let settings = self.lru.or(self.limit.map(|_| LruSettings::default()));
+        let lru = |settings| Box::new(Lru::new(settings, self.limit, self.arena.nodes()));
         Ok(Arc::new(AddressSpace {
+            lru: settings.map(lru),
             map: Map::new(ArenaHandle::from(&self.arena))?,
             arena: self.arena,
             state: RwLock::default(),
@@ -103,7 +106,6 @@ impl AddressSpaceBuilder {
             clean: Clean::default(),
             counters: Counters::new(),
             numa: numa::Counters::new(),
-            lru: self.lru.map(|settings| Box::new(Lru::new(settings))),
         }))
     }
 }
@@ -157,7 +159,13 @@ impl AddressSpace {
         }
         let page = page_of(hva);
         let (level, entry) = self.map.find(page);
-        Pte::of(entry.load(), level).host_page(page, level)
+        let word = entry.load();
+        let found = Pte::of(word, level).host_page(page, level);
+        // Only an LRU clears it. Who asks is about to use the page.
+        if found.is_some() && word.0 & X64::ACCESSED == 0 {
+            entry.touch(word, X64::ACCESSED);
+        }
+        found
     }
 
     /// What it has done so far.
@@ -250,12 +258,21 @@ impl AddressSpace {
     /// Splits a huge entry in place; others are left alone. Translations stay what they were, so nobody is
     /// told. The caller holds the page lock.
     pub(crate) fn split(&self, level: Level, entry: &Entry) -> Result<(), MmError> {
-        let word = entry.load();
+        let mut word = entry.load();
         let pte = Pte::of(word, level);
         if level > Level::K4
             && let Some(pfn) = pte.pfn()
         {
-            self.map.split(level, entry, word, |index| pte.with_frame(pfn + index).word(Level::K4))?;
+            let small = |word: Word, index| {
+                let small = pte.with_frame(pfn + index).word(Level::K4);
+                // What nobody has accessed as a whole was not accessed in parts.
+                let idle = X64::is_present(word) && word.0 & X64::ACCESSED == 0;
+                if idle { Word(small.0 & !X64::ACCESSED) } else { small }
+            };
+            // Only the Accessed bit can change meanwhile.
+            while !self.map.split(level, entry, word, |index| small(word, index))? {
+                word = entry.load();
+            }
             self.counters.add(Counted::Split);
         }
         Ok(())

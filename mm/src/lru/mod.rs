@@ -1,15 +1,28 @@
 //! The multi-gen LRU: which pages are cold, and making room by them.
 
+mod aging;
+mod bloom;
 mod error;
+mod evict;
+mod generations;
+mod limit;
+mod region;
 mod stats;
+mod track;
 
 pub use error::LruError;
 pub use stats::LruStats;
 
+pub(crate) use generations::Kind;
+
 use crate::numa::Node;
 use crate::space::AddressSpace;
-use parking_lot::RwLock;
-use slat::{Hva, Idle};
+use bloom::Filters;
+use generations::Generations;
+use limit::Charge;
+use parking_lot::{Mutex, RwLock};
+use region::Regions;
+use slat::{Gfn, Hva};
 use stats::Counters;
 use std::fmt;
 use std::time::Duration;
@@ -63,6 +76,14 @@ type OnEvict = Box<dyn Fn(Hva) + Send + Sync>;
 /// The LRU of an [`AddressSpace`] that was [built with one](crate::AddressSpaceBuilder::lru).
 pub struct Lru {
     settings: RwLock<LruSettings>,
+    generations: Generations,
+    regions: Regions,
+    filters: Filters,
+    /// Held by who makes a pass.
+    walker: Mutex<()>,
+    /// Where eviction goes on, for each node and kind.
+    hands: Box<[[Mutex<Gfn>; 2]]>,
+    charge: Charge,
     counters: Counters,
     on_evict: RwLock<Option<OnEvict>>,
 }
@@ -74,13 +95,38 @@ impl fmt::Debug for Lru {
 }
 
 impl Lru {
-    pub(crate) fn new(settings: LruSettings) -> Self {
-        Self { settings: RwLock::new(settings), counters: Counters::new(), on_evict: RwLock::default() }
+    pub(crate) fn new(settings: LruSettings, limit: Option<u64>, nodes: u8) -> Self {
+        Self {
+            settings: RwLock::new(settings),
+            generations: Generations::new(nodes),
+            regions: Regions::default(),
+            filters: Filters::new(),
+            walker: Mutex::new(()),
+            hands: (0..nodes).map(|_| Default::default()).collect(),
+            charge: Charge::new(limit),
+            counters: Counters::new(),
+            on_evict: RwLock::default(),
+        }
     }
 
-    /// The generations of each node of the arena.
+    /// The generations of each node of the arena. Exact where nobody changes them meanwhile.
     pub fn generations(&self) -> Vec<NodeGenerations> {
-        Vec::new()
+        let of = &self.generations;
+        let node = |node| {
+            let oldest = Kind::ALL.map(|kind| of.min_seq(node, kind));
+            let pages = |kind, seq| {
+                if seq < oldest[kind as usize] { 0 } else { of.pages(node, kind, seq) }
+            };
+            let generation = |seq| Generation {
+                seq,
+                age: of.age(seq),
+                anon: pages(Kind::Anon, seq),
+                file: pages(Kind::File, seq),
+            };
+            let first = oldest[0].min(oldest[1]);
+            NodeGenerations { node, generations: (first..=of.max_seq()).map(generation).collect() }
+        };
+        of.nodes().map(node).collect()
     }
 
     /// What it has done so far.
@@ -112,61 +158,14 @@ impl Lru {
 
 impl AddressSpace {
     /// Its LRU, if it has one.
+    #[inline]
     pub fn lru(&self) -> Option<&Lru> {
         self.lru.as_deref()
     }
 
-    /// Begins a new generation: whatever was accessed since the last one is its. `seq` is the youngest generation that
-    /// the caller knows of. `can_swap` says whether anonymous pages count; with `force_scan` nothing is passed over.
-    /// True where a pass was made; false where somebody else has made one meanwhile. May sleep.
-    ///
-    /// # Errors
-    /// [`LruError::Invalid`] where there is no generation `seq` yet; [`LruError::OutOfRange`] where there are as many
-    /// generations as there can be, unless forced: then the oldest two become one.
-    pub fn age(
-        &self,
-        idle: &mut Idle,
-        node: Node,
-        seq: u64,
-        can_swap: bool,
-        force_scan: bool,
-    ) -> Result<bool, LruError> {
-        let _ = (idle, node, seq, can_swap, force_scan);
-        self.lru().ok_or(LruError::Off).map(|_| false)
-    }
-
-    /// Evicts pages of `node` in the generations up to `min_seq`, at most `nr`, and returns how many. May sleep.
-    ///
-    /// # Errors
-    /// [`LruError::Invalid`] where `min_seq` is one of the two youngest generations, or `swappiness` above 201.
-    pub fn evict(
-        &self,
-        idle: &mut Idle,
-        node: Node,
-        min_seq: u64,
-        swappiness: Option<u8>,
-        nr: Option<u64>,
-    ) -> Result<u64, LruError> {
-        let _ = (idle, node, min_seq, swappiness, nr);
-        self.lru().ok_or(LruError::Off).map(|_| 0)
-    }
-
-    /// Evicts the coldest `pages` pages, aging as needed, and returns how many went; fewer where nothing is left to
-    /// evict. May sleep.
-    pub fn reclaim(&self, idle: &mut Idle, pages: u64) -> u64 {
-        let _ = (idle, pages);
-        0
-    }
-
-    /// The generation of the page at `hva`, if one is there.
-    pub fn generation(&self, hva: Hva) -> Option<u64> {
-        let _ = hva;
-        None
-    }
-
-    /// Bytes that count towards the [limit](crate::AddressSpaceBuilder::limit): pages, page tables of this address
-    /// space and of its VMs, and what the swap keeps in memory.
-    pub fn charged(&self) -> u64 {
-        self.table_bytes()
+    /// For a command about a node.
+    fn lru_of(&self, node: Node) -> Result<&Lru, LruError> {
+        let lru = self.lru().ok_or(LruError::Off)?;
+        if node.0 < self.arena.nodes() { Ok(lru) } else { Err(LruError::NoSuchNode) }
     }
 }
