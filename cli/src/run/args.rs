@@ -122,7 +122,9 @@ impl Run {
                 file => swaps.file.replace(Path::new(file)).is_some(),
             };
             if taken {
-                return Err(Error::Usage(format!("--swap {swap}: `mem` once and one file are all that there can be")));
+                return Err(Error::Usage(format!(
+                    "--swap {swap}: `mem` once and one file are all that there can be"
+                )));
             }
         }
         Ok((!self.swap.is_empty()).then_some(swaps))

@@ -102,7 +102,9 @@ fn swap(swaps: Swaps<'_>, limit: u64, arena: &Arc<Arena>) -> Result<Arc<Swap>, E
     let builder = Swap::builder().memory(if swaps.memory { limit / 2 } else { 0 });
     let Some(file) = swaps.file else { return Ok(builder.build(arena)?) };
     builder.file(file).build(arena).map_err(|error| match error {
-        MmError::SwapInUse | MmError::Os { .. } => Error::Usage(format!("--swap {}: {error}", file.display())),
+        MmError::SwapInUse | MmError::Os { .. } => {
+            Error::Usage(format!("--swap {}: {error}", file.display()))
+        }
         error => error.into(),
     })
 }

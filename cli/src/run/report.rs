@@ -247,16 +247,13 @@ fn percent(part: u64, whole: u64) -> f64 {
 /// What the LRU knows of the guest's pages, oldest first; nothing without one.
 fn generations<F: Format>(machine: &Machine<F>) -> Vec<Generation> {
     let Some(lru) = machine.space.lru() else { return Vec::new() };
-    let all = lru.generations().into_iter().flat_map(|of_node| {
-        let node = of_node.node.0;
-        of_node.generations.into_iter().map(move |slat_mm::Generation { seq, age, anon, file }| Generation {
-            node,
-            seq,
-            age_ms: age.as_millis() as u64,
-            anon,
-            file,
-        })
-    });
+    let all =
+        lru.generations().into_iter().flat_map(|of_node| {
+            let node = of_node.node.0;
+            of_node.generations.into_iter().map(move |slat_mm::Generation { seq, age, anon, file }| {
+                Generation { node, seq, age_ms: age.as_millis() as u64, anon, file }
+            })
+        });
     all.collect()
 }
 

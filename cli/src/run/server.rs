@@ -52,7 +52,8 @@ pub struct Socket {
 impl Socket {
     /// Binds `path`.
     pub fn bind(path: &Path) -> Result<Self, Error> {
-        let refused = |why: &dyn std::fmt::Display| Error::Usage(format!("--lru-gen {}: {why}", path.display()));
+        let refused =
+            |why: &dyn std::fmt::Display| Error::Usage(format!("--lru-gen {}: {why}", path.display()));
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => return Err(refused(&"is there, and no socket")),
             Ok(_) if UnixStream::connect(path).is_ok() => return Err(refused(&"another run is serving it")),
@@ -168,7 +169,8 @@ fn answer(idle: &mut Idle, lru_gen: &LruGen, line: &str) -> String {
         ("min_ttl_ms", ms) => lru_gen.write_min_ttl_ms(ms).map(|()| String::new()),
         _ => lru_gen.write(idle, line).map(|()| String::new()),
     };
-    result.map_or_else(|error: LruGenError| format!("error {}: {error}\n", error.name()), |text| text + "ok\n")
+    result
+        .map_or_else(|error: LruGenError| format!("error {}: {error}\n", error.name()), |text| text + "ok\n")
 }
 
 /// Waits until something comes in on `from`, or it is closed; false when the run ends.

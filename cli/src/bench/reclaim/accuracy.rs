@@ -73,7 +73,11 @@ mod tests {
         assert_eq!(mean_rank(&stream, &[(6, 1)]), Some(0.0));
         assert_eq!(mean_rank(&stream, &[(6, 2)]), Some(1.0 / 3.0));
         assert_eq!(mean_rank(&stream, &[(6, 3)]), Some(1.0));
-        assert_eq!(mean_rank(&stream, &[(6, 1), (6, 2), (6, 0), (6, 3)]), Some(0.0), "what went counts no more");
+        assert_eq!(
+            mean_rank(&stream, &[(6, 1), (6, 2), (6, 0), (6, 3)]),
+            Some(0.0),
+            "what went counts no more"
+        );
         assert_eq!(mean_rank(&stream, &[(7, 1)]), Some(1.0), "it has come back");
         assert_eq!(mean_rank(&stream, &[(6, 9)]), None, "it was never there");
     }

@@ -81,10 +81,12 @@ impl Job {
     /// One sample.
     pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
         pin(0);
-        let idle = &mut Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))?;
+        let idle =
+            &mut Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))?;
         let swap = Swap::builder().device(Blocks::default(), self.work.bytes()).build(&self.arena)?;
         let settings = LruSettings { walk_secondary: entrant.walk_secondary, ..LruSettings::default() };
-        let limit = entrant.limit.map_or(self.arena.limit(), |percent| self.room(percent) as u64 * PAGE_SIZE + self.tables);
+        let limit =
+            entrant.limit.map_or(u64::MAX, |percent| self.room(percent) as u64 * PAGE_SIZE + self.tables);
         let space = AddressSpace::builder(&self.arena).lru(settings).swap(&swap).limit(limit).build()?;
         let regions = self.work.trace.regions.len() as u64;
         let builder = Guest::builder(HostView::new(&space)).max_slots(regions as u32);
@@ -185,7 +187,8 @@ impl SwapDevice for Blocks {
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let blocks = self.0.lock();
-        let from = blocks.get(offset as usize..offset as usize + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let from =
+            blocks.get(offset as usize..offset as usize + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         bytes.copy_from_slice(from);
         Ok(bytes.len())
     }

@@ -64,7 +64,8 @@ impl Reclaim {
         let samples: Vec<Vec<Sample>> =
             samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
         let whole = self.accesses.is_none();
-        let samples = Samples { jobs: &jobs, entrants: &entrants, samples: &samples, limits: &self.limit, whole };
+        let samples =
+            Samples { jobs: &jobs, entrants: &entrants, samples: &samples, limits: &self.limit, whole };
         let (rows, checks) = samples.report();
         let guests = jobs.iter().map(|job| {
             let (trace, stream) = (&job.work.trace, &job.work.stream);
@@ -85,7 +86,11 @@ impl Reclaim {
         for job in 0..jobs {
             all.push(Entrant { job, limit: None, walk_secondary: true });
             for &limit in &self.limit {
-                all.extend([true, false].map(|walk_secondary| Entrant { job, limit: Some(limit), walk_secondary }));
+                all.extend([true, false].map(|walk_secondary| Entrant {
+                    job,
+                    limit: Some(limit),
+                    walk_secondary,
+                }));
             }
         }
         all

@@ -100,7 +100,13 @@ impl Case<'_> {
             row(off, refaults, "pages", all(self.off), all(self.on)),
             row("exact LRU", refaults, "pages", bound(self.lru), all(self.on)),
             row("Belady's optimum", refaults, "pages", bound(self.belady), all(self.on)),
-            row(off, "mean rank of a page that went (0: the coldest, exact LRU's)", "%", rank(self.off), rank(self.on)),
+            row(
+                off,
+                "mean rank of a page that went (0: the coldest, exact LRU's)",
+                "%",
+                rank(self.off),
+                rank(self.on),
+            ),
             row(off, "aging passes", "passes", passes(self.off), passes(self.on)),
             row(off, "guest wall time", "ms", wall(self.off), wall(self.on)),
             row("no limit", "guest wall time", "ms", wall(self.whole), wall(self.on)),
@@ -146,7 +152,12 @@ impl Case<'_> {
                     format!("{on:.0} of {off:.0}"),
                 );
             }
-            check("on", "at most 1.5 x exact LRU's pages come back", on <= OF_LRU * lru, format!("{on:.0} of {lru:.0}"));
+            check(
+                "on",
+                "at most 1.5 x exact LRU's pages come back",
+                on <= OF_LRU * lru,
+                format!("{on:.0} of {lru:.0}"),
+            );
         }
         checks
     }

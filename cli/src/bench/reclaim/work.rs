@@ -22,7 +22,8 @@ pub struct Work {
 impl Work {
     /// The bundled traces and the program with phases; of each the first `most` accesses.
     pub fn all(most: usize) -> Result<Vec<Self>, Error> {
-        let mut all: Vec<Self> = Trace::all(BATCH, most)?.into_iter().map(|trace| Self::new(trace, true)).collect();
+        let mut all: Vec<Self> =
+            Trace::all(BATCH, most)?.into_iter().map(|trace| Self::new(trace, true)).collect();
         all.push(Self::new(phases(most), false));
         Ok(all)
     }
@@ -41,7 +42,8 @@ impl Work {
 /// The first accesses of the program with phases.
 fn phases(most: usize) -> Trace {
     let all: Vec<Access> = Phases::new(PhasesSettings::default()).take(most).collect();
-    let regions: BTreeSet<u64> = all.iter().map(|access| access.addr / Layout::REGION * Layout::REGION).collect();
+    let regions: BTreeSet<u64> =
+        all.iter().map(|access| access.addr / Layout::REGION * Layout::REGION).collect();
     let stretches = all.chunks(BATCH).map(|chunk| Arc::new(chunk.to_vec())).collect();
     Trace { name: "phases", stretches, regions: regions.into_iter().collect() }
 }
