@@ -13,7 +13,11 @@
 //! | [`clear_soft_dirty`](AddressSpace::clear_soft_dirty) | soft-dirty | lose write permission |
 //! | [`mremap`](AddressSpace::mremap) | remap | move to other addresses |
 //! | [`migrate`](AddressSpace::migrate) | migrate | get other frames |
+//! | [`pageout`](AddressSpace::pageout) | reclaim | swapped |
 //! | a write to a share ([`crate::fault`]) | change-pte | a copy |
+//!
+//! Entries that are swapped out are emptied, shared and moved as others are; to change permissions, or frames, they have
+//! to come back first.
 //!
 //! Mappings change before the notification: their lock is held, so nobody sees the new mapping beside the old
 //! entries, except `lookup`, which sees entries only.
@@ -21,7 +25,7 @@
 use crate::error::MmError;
 use crate::held::Released;
 use crate::pte::{Pte, pages_of};
-use crate::space::{AddressSpace, Found, State};
+use crate::space::{AddressSpace, Filled, State};
 use crate::vma::{EVERYWHERE, Prot, Vma, Vmas, aligned};
 use parking_lot::RwLockWriteGuard;
 use slat::notify::Nobody;
@@ -109,23 +113,30 @@ impl AddressSpace {
         if state.exited {
             return Err(MmError::Exited);
         }
-        let child = Self::builder(&self.arena).thp(self.thp).build()?;
+        let child = self.builder_of_same().build()?;
         for vma in state.vmas.iter().filter(|vma| !vma.is_shared()) {
             let pages = pages_of(vma.span);
             let mut result = Ok(());
             let mut share = |_: &mut Idle, _: &mut dyn Pages| {
-                result = self.each_page(pages, |found| {
-                    let copy = child.map.reach(found.page, found.level)?;
+                result = self.each_filled(pages, |filled| {
+                    let copy = child.map.reach(filled.page, filled.level)?;
+                    if let (Pte::Swapped { entry, .. }, Some(swap)) = (filled.pte, &self.swap) {
+                        swap.hold(entry).keep();
+                        copy.store(filled.pte.word(filled.level));
+                    }
+                    let Some(found) = filled.found() else { return Ok(()) };
                     if self.is_pinned(found.pfn, found.level) {
                         // Shared, the next write here would leave the device behind.
                         let own = self.arena.page(found.level)?;
                         self.arena.copy(found.pfn, own.pfn(), found.level);
+                        child.lru_enter(found.page, found.level, own.pfn(), self.lru_kind(found.page));
                         copy.store(found.pte.with_frame(own.keep()).word(found.level));
                         return Ok(());
                     }
                     let pte = found.pte.read_only();
                     found.set(pte);
                     self.arena.share(Span::sized(found.pfn, found.level.pages()));
+                    child.lru_enter(found.page, found.level, found.pfn, self.lru_kind(found.page));
                     copy.store(pte.word(found.level));
                     Ok(())
                 });
@@ -149,19 +160,25 @@ impl AddressSpace {
         let mut released = self.arena.released();
         let mut result = Ok(());
         self.around(state, idle, pages, why, &mut |_, _| {
-            result = self.each_page(pages, |found| {
-                self.clear(&found, &mut released);
+            result = self.each_filled(pages, |filled| {
+                self.clear(&filled, &mut released);
                 Ok(())
             });
         });
         result
     }
 
-    /// Empties an entry; `released` gives its frames back.
-    pub(crate) fn clear(&self, found: &Found<'_>, released: &mut Released<'_>) {
-        found.set(Pte::Empty);
-        self.clean.remove(Span::sized(found.page, found.level.pages()));
-        released.add(found.pfn, found.level);
+    /// Empties an entry; `released` gives its frames back. A copy in swap goes at once: nobody else is told of it.
+    pub(crate) fn clear(&self, filled: &Filled<'_>, released: &mut Released<'_>) {
+        filled.set(Pte::Empty);
+        self.clean.remove(Span::sized(filled.page, filled.level.pages()));
+        if let Some(pfn) = filled.pte.pfn() {
+            self.lru_leave(filled.page, filled.level);
+            released.add(pfn, filled.level);
+        }
+        if let Pte::Swapped { entry, .. } = filled.pte {
+            self.forget_copy(entry);
+        }
     }
 
     /// Makes sure that no entry reaches over an end of the range, for callers that hold the mappings for

@@ -43,6 +43,22 @@ pub enum MmError {
     ForeignFile,
     /// An address space in another arena than KSM.
     ForeignSpace,
+    /// Swap for another arena than the address space's.
+    ForeignSwap,
+    /// The address space has no swap.
+    NoSwap,
+    /// Another swap uses the file.
+    SwapInUse,
+    /// The page that belongs at the address could not be read back from swap; the number is the device's `errno`. It is
+    /// there still: another try may succeed.
+    SwapIo {
+        /// Where it was wanted.
+        hva: Hva,
+        /// What the device said.
+        errno: i32,
+    },
+    /// The page that belongs at the address came back from swap as something else.
+    SwapCorrupt(Hva),
     /// A setting outside of what is possible.
     BadSetting {
         /// Its name.
@@ -89,6 +105,14 @@ impl core::fmt::Display for MmError {
             Self::BadOffset(offset) => write!(f, "file offset {offset}: not a multiple of 4 KiB"),
             Self::ForeignFile => f.write_str("the file lives in another arena"),
             Self::ForeignSpace => f.write_str("the address space lives in another arena"),
+            Self::ForeignSwap => f.write_str("the swap stores pages of another arena"),
+            Self::NoSwap => f.write_str("the address space has no swap"),
+            Self::SwapInUse => f.write_str("the swap file is in use"),
+            Self::SwapIo { hva, errno } => {
+                let why = std::io::Error::from_raw_os_error(*errno);
+                write!(f, "the page at {hva} cannot be read back from swap: {why}")
+            }
+            Self::SwapCorrupt(hva) => write!(f, "the page at {hva} is corrupt in swap"),
             Self::BadSetting { name, value, least, most } => {
                 write!(f, "{name} {value}: not within {least}..={most}")
             }
@@ -124,6 +148,8 @@ impl From<MmError> for HostError {
     fn from(error: MmError) -> Self {
         match error {
             MmError::OutOfFrames(_) | MmError::OutOfTables | MmError::Os { .. } => Self::NoMemory,
+            MmError::SwapIo { .. } => Self::Io,
+            MmError::SwapCorrupt(_) => Self::Poisoned,
             _ => Self::Fault,
         }
     }

@@ -9,6 +9,7 @@
 //! | empty | private file | write | a copy of the file's page |
 //! | parked | any | any | mapped again, not writable yet |
 //! | protnone | any | any | mapped again as it was; or, first, **moved to the node that asks** ([`Why::Migrate`]) |
+//! | swapped | any | any | read back, not writable yet |
 //! | not writable | shared file | write | writable |
 //! | not writable | private, sole owner | write | writable, in place |
 //! | not writable | private, huge | write | split, then again |
@@ -21,9 +22,11 @@
 
 use crate::error::MmError;
 use crate::held::Held;
+use crate::lru::Kind;
 use crate::pte::{Pte, hva_of, hvas_of, page_of};
 use crate::space::{AddressSpace, State};
 use crate::stats::Counted;
+use crate::swap::{HeldCopy, Shadow};
 use crate::user_fault::Asleep;
 use crate::vma::{Backing, Prot, Vma};
 use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Span, Why};
@@ -33,6 +36,11 @@ impl AddressSpace {
     /// MMUs. A page returned for a write is writable.
     pub fn fault(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, MmError> {
         self.counters.add(Counted::Fault);
+        self.with_room(idle, |idle| self.fault_within(idle, hva, access))
+    }
+
+    /// The same with the memory that there is.
+    fn fault_within(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, MmError> {
         let page = page_of(hva);
         loop {
             let state = self.state.read();
@@ -47,6 +55,10 @@ impl AddressSpace {
                 Next::There(found) => return Ok(found),
                 Next::BreakShare => self.break_share(&state, idle, page)?,
                 Next::BringHome(level) => self.bring_home(&state, idle, page, level),
+                Next::SwapIn(copy, shadow) => {
+                    drop(state);
+                    self.swap_in(idle, page, copy, shadow)?;
+                }
                 Next::Sleep(asleep) => {
                     drop(state);
                     asleep.sleep(idle);
@@ -56,7 +68,7 @@ impl AddressSpace {
     }
 
     /// Every row of the table but those in bold.
-    fn bring_in(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Next, MmError> {
+    fn bring_in(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Next<'_>, MmError> {
         let _lock = self.lock_region(page);
         loop {
             let (level, entry) = self.map.find(page);
@@ -68,6 +80,10 @@ impl AddressSpace {
                     }
                     self.fill(vma, page, access)?;
                     continue;
+                }
+                Pte::Swapped { entry, shadow } => {
+                    let swap = self.swap.as_ref().ok_or(MmError::NoSwap)?;
+                    return Ok(Next::SwapIn(swap.hold(entry), shadow));
                 }
                 Pte::Parked(pfn) => Pte::Mapped { pfn, writable: false },
                 Pte::Protnone { pfn, .. } if self.hint(pfn, level) => return Ok(Next::BringHome(level)),
@@ -94,7 +110,9 @@ impl AddressSpace {
 
     /// Fills an empty entry with what the mapping says.
     fn fill(&self, vma: &Vma, page: Gfn, access: Access) -> Result<(), MmError> {
+        self.may_take(Level::K4)?;
         let may_write = vma.prot == Prot::ReadWrite;
+        let mut kind = Kind::of(vma);
         let (held, level, writable) = match &vma.backing {
             Backing::Anonymous => {
                 self.counters.add(Counted::DemandZero);
@@ -115,18 +133,21 @@ impl AddressSpace {
                     self.counters.add(Counted::CowBreak);
                     (copy, Level::K4, true)
                 } else {
+                    kind = Kind::File;
                     (held, Level::K4, false)
                 }
             }
         };
         let entry = self.map.reach(page, level)?;
+        self.lru_enter(page.base(level), level, held.pfn(), kind);
         entry.store(Pte::Mapped { pfn: held.keep(), writable }.word(level));
         Ok(())
     }
 
     /// A huge page for the region, if it may have one: no table is linked under it, and the arena has one left.
     fn huge(&self, vma: &Vma, page: Gfn) -> Option<Held<'_>> {
-        let may = self.thp && vma.covers_huge(page) && self.map.find(page).0 >= Level::M2;
+        let fits = self.thp && vma.covers_huge(page) && self.map.find(page).0 >= Level::M2;
+        let may = fits && self.may_take(Level::M2).is_ok();
         let held = may.then(|| self.arena.zeroed(Level::M2).ok()).flatten()?;
         self.counters.add(Counted::Huge);
         Some(held)
@@ -149,6 +170,7 @@ impl AddressSpace {
             {
                 // Nobody writes to a share, other than through shared mappings of its file: the copy is whole.
                 self.arena.copy(pfn, fresh.pfn(), level);
+                self.lru_replace(page, level, fresh.pfn(), Some(Kind::Anon));
                 let copy = Pte::Mapped { pfn: fresh.keep(), writable: false };
                 entry.store(copy.word(level));
                 told.changed(idle, hvas_of(pages), copy.host_page(page, level));
@@ -217,13 +239,15 @@ impl AddressSpace {
 }
 
 /// What a fault needs yet.
-enum Next {
+enum Next<'a> {
     /// Nothing.
     There(HostPage),
     /// The last row.
     BreakShare,
     /// The row of a protnone page, of this size, that has to move.
     BringHome(Level),
+    /// The row of a swapped page.
+    SwapIn(HeldCopy<'a>, Shadow),
     /// A user's thread.
     Sleep(Asleep),
 }

@@ -52,6 +52,7 @@
 //! | `lru` | which pages are cold, and making room by them |
 //! | [`lru_gen`] | the kernel's text interface to that |
 //! | `ksm` | pages with the same contents become one |
+//! | `swap` | pages that need no frame for a while |
 #![deny(missing_docs)]
 
 mod arena;
@@ -77,6 +78,7 @@ mod shards;
 mod soft_dirty;
 mod space;
 mod stats;
+mod swap;
 mod user_fault;
 mod vma;
 
@@ -93,5 +95,6 @@ pub use numa::{Balancer, Node, NumaStats, Policy, Scanner as NumaScanner, Settin
 pub use pin::Pinned;
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
+pub use swap::{Swap, SwapBuilder, SwapDevice, SwapStats};
 pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};
 pub use vma::{Backing, Place, Prot};

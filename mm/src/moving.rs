@@ -52,11 +52,14 @@ impl AddressSpace {
         }
         let mut result = Ok(());
         self.around(&state, idle, pages, Why::Remap, &mut |_, _| {
-            result = self.each_page(pages, |found| {
+            result = self.each_filled(pages, |filled| {
                 // Linked by `prepare_move`: this cannot fail.
-                self.map.reach(shifted(found.page, shift), found.level)?.store(found.pte.word(found.level));
-                found.set(Pte::Empty);
-                self.clean.remove(Span::sized(found.page, found.level.pages()));
+                self.map
+                    .reach(shifted(filled.page, shift), filled.level)?
+                    .store(filled.pte.word(filled.level));
+                filled.set(Pte::Empty);
+                self.lru_move(filled.page, shifted(filled.page, shift), filled.level);
+                self.clean.remove(Span::sized(filled.page, filled.level.pages()));
                 Ok(())
             });
         });
@@ -75,15 +78,15 @@ impl AddressSpace {
     /// Links the tables that the new place needs, and splits what cannot be huge there: where the two places
     /// lie differently in their 2 MiB, or small pages were mapped there before.
     fn prepare_move(&self, pages: Span<Gfn>, shift: u64) -> Result<(), MmError> {
-        self.each_page(pages, |found| {
-            let to = shifted(found.page, shift);
-            let fits = to == to.base(found.level) && self.map.find(to).0 >= found.level;
+        self.each_filled(pages, |filled| {
+            let to = shifted(filled.page, shift);
+            let fits = to == to.base(filled.level) && self.map.find(to).0 >= filled.level;
             if fits {
-                self.map.reach(to, found.level)?;
+                self.map.reach(to, filled.level)?;
                 return Ok(());
             }
             // The walk goes on with the small entries.
-            self.split(found.level, found.entry)
+            self.split(filled.level, filled.entry)
         })
     }
 
@@ -137,6 +140,7 @@ impl AddressSpace {
             fresh => fresh?,
         };
         self.arena.copy(found.pfn, fresh.pfn(), found.level);
+        self.lru_replace(found.page, found.level, fresh.pfn(), None);
         found.set(found.pte.with_frame(fresh.keep()));
         self.counters.add(Counted::Migrated);
         Ok(Some(found.pfn))

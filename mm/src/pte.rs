@@ -7,10 +7,13 @@
 //! | mapped, not writable | leaf | a write: the frame may be shared, see [`crate::fault`] |
 //! | parked | frozen, the frame as its mark | maps it again: it was behind `PROT_NONE` |
 //! | protnone | tracked, the leaf as it was | a hint: maps it again, here or on the node that asks ([`crate::numa`]) |
+//! | swapped | frozen, the copy's number and a shadow as its mark | reads the copy back ([`crate::swap`]) |
 //!
 //! A parked page keeps its frame while no access is allowed: the format has no present leaf without reads. A
-//! protnone one keeps its write permission too: nothing is forbidden there, somebody wants to know who comes.
+//! protnone one keeps its write permission too: nothing is forbidden there, somebody wants to know who comes. A swapped
+//! one has no frame and no permissions: it comes back as the mapping says by then.
 
+use crate::swap::{Shadow, SwapEntry};
 use slat::table::formats::X64;
 use slat::table::{Kind, Version, Word};
 use slat::{Format, Gfn, HostPage, Hva, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Span};
@@ -19,10 +22,27 @@ use slat::{Format, Gfn, HostPage, Hva, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Span
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pte {
     Empty,
-    Mapped { pfn: Pfn, writable: bool },
+    Mapped {
+        pfn: Pfn,
+        writable: bool,
+    },
     Parked(Pfn),
-    Protnone { pfn: Pfn, writable: bool },
+    Protnone {
+        pfn: Pfn,
+        writable: bool,
+    },
+    /// Of a page of 4 KiB only.
+    Swapped {
+        entry: SwapEntry,
+        shadow: Shadow,
+    },
 }
+
+/// Marks of parked entries are frames, of 40 bits; those of swapped ones have this bit, the shadow below it and the
+/// copy's number in the lowest 32.
+const SWAPPED: u64 = 1 << (u32::BITS + Shadow::BITS);
+const _: () =
+    assert!(SWAPPED > 1 << 40 && SWAPPED < 1 << (Version::BITS - 1), "the engine's own marks are above");
 
 impl Pte {
     /// The entry found at `level`.
@@ -30,6 +50,10 @@ impl Pte {
     pub(crate) fn of(word: Word, level: Level) -> Self {
         match word.kind::<X64>(level) {
             Kind::Leaf => Self::Mapped { pfn: X64::pfn(word), writable: X64::writable(word) },
+            Kind::Frozen(mark) if mark & SWAPPED != 0 => Self::Swapped {
+                entry: SwapEntry(mark as u32),
+                shadow: Shadow::new((mark >> u32::BITS) as u32),
+            },
             Kind::Frozen(mark) => Self::Parked(Pfn(mark)),
             Kind::Tracked => {
                 let leaf = word.tracked_leaf();
@@ -46,21 +70,24 @@ impl Pte {
             Self::Parked(pfn) => Word::frozen(pfn.0),
             Self::Mapped { pfn, writable } => X64::leaf(&leaf(pfn, writable), level),
             Self::Protnone { pfn, writable } => Word::tracked(&leaf(pfn, writable)),
+            Self::Swapped { entry, shadow } => {
+                Word::frozen(SWAPPED | u64::from(shadow.bits()) << u32::BITS | u64::from(entry.0))
+            }
         }
     }
 
     /// The frame that it holds a reference to.
     pub(crate) fn pfn(self) -> Option<Pfn> {
         match self {
-            Self::Empty => None,
+            Self::Empty | Self::Swapped { .. } => None,
             Self::Mapped { pfn, .. } | Self::Parked(pfn) | Self::Protnone { pfn, .. } => Some(pfn),
         }
     }
 
-    /// The same with another frame.
+    /// The same with another frame, if it has one.
     pub(crate) fn with_frame(self, pfn: Pfn) -> Self {
         match self {
-            Self::Empty => Self::Empty,
+            Self::Empty | Self::Swapped { .. } => self,
             Self::Mapped { writable, .. } => Self::Mapped { pfn, writable },
             Self::Parked(_) => Self::Parked(pfn),
             Self::Protnone { writable, .. } => Self::Protnone { pfn, writable },
@@ -78,7 +105,7 @@ impl Pte {
 
     /// The same behind `PROT_NONE`.
     pub(crate) fn parked(self) -> Self {
-        self.pfn().map_or(Self::Empty, Self::Parked)
+        self.pfn().map_or(self, Self::Parked)
     }
 
     /// What a secondary MMU is told about `page`, in an entry of `level`.
@@ -88,7 +115,7 @@ impl Pte {
             Self::Mapped { pfn, writable } => {
                 Some(HostPage { pfn: pfn + (page.0 - page.base(level).0), level, writable })
             }
-            Self::Empty | Self::Parked(_) | Self::Protnone { .. } => None,
+            Self::Empty | Self::Parked(_) | Self::Protnone { .. } | Self::Swapped { .. } => None,
         }
     }
 }
@@ -140,6 +167,16 @@ mod tests {
                 assert_eq!(Pte::of(pte.word(level), level), pte);
                 assert_eq!(pte.host_page(Gfn(0), level).is_some(), matches!(pte, Pte::Mapped { .. }));
             }
+        }
+        for (entry, shadow) in [(0, 0), (u32::MAX, 0), (0, u32::MAX), (0x1234_5678, 0x2_aaaa)] {
+            let pte = Pte::Swapped { entry: SwapEntry(entry), shadow: Shadow::new(shadow) };
+            assert_eq!(Pte::of(pte.word(Level::K4), Level::K4), pte);
+            assert_eq!((pte.pfn(), pte.host_page(Gfn(0), Level::K4)), (None, None));
+            assert_eq!(
+                (pte.parked(), pte.read_only(), pte.with_frame(pfn)),
+                (pte, pte, pte),
+                "it stays swapped"
+            );
         }
     }
 }

@@ -40,8 +40,8 @@ impl AddressSpace {
             let mut released = self.arena.released();
             let mut result = Ok(());
             self.try_around(state, idle, pages, Why::Unmap, &mut |_, _| {
-                result = self.each_page_at_once(pages, |found| {
-                    self.clear(&found, &mut released);
+                result = self.each_filled_at_once(pages, |filled| {
+                    self.clear(&filled, &mut released);
                     self.counters.add(Counted::Reaped);
                     taken += 1;
                 });

@@ -4,7 +4,7 @@
 //! The next write to one faults, and whoever gives it write permission says that it is not clean any more. What is not
 //! remembered as clean counts as written, new pages and moved ones included.
 //!
-//! Only pages that are there are clean: whoever takes one away says so. So an entry that is filled was not clean, and
+//! Only pages that are there, or swapped out, are clean: whoever takes one away says so. So an entry that is filled was not clean, and
 //! filling it costs nothing.
 
 use crate::error::MmError;
@@ -93,23 +93,23 @@ impl AddressSpace {
         let state = self.state.read();
         let mut result = Ok(());
         self.around(&state, idle, pages, Why::SoftDirty, &mut |_, _| {
-            result = self.each_page(pages, |found| {
-                found.set(found.pte.read_only());
-                self.clean.insert(Span::sized(found.page, found.level.pages()));
+            result = self.each_filled(pages, |filled| {
+                filled.set(filled.pte.read_only());
+                self.clean.insert(Span::sized(filled.page, filled.level.pages()));
                 Ok(())
             });
         });
         result
     }
 
-    /// The pages of the range that are there and were written since [`clear_soft_dirty`](Self::clear_soft_dirty), or
+    /// The pages of the range that are there, or swapped out, and were written since [`clear_soft_dirty`](Self::clear_soft_dirty), or
     /// never cleared; neighbours as one span. Huge pages are written as one.
     pub fn soft_dirty(&self, hvas: Span<Hva>) -> Result<Vec<Span<Hva>>, MmError> {
         let pages = pages_of(aligned(hvas)?);
         let _state = self.state.read();
         let mut written: Vec<Span<Hva>> = Vec::new();
         self.map.for_each(pages, |covers, level, entry| {
-            if Pte::of(entry.load(), level).pfn().is_none() {
+            if Pte::of(entry.load(), level) == Pte::Empty {
                 return;
             }
             let there = covers.clamp(&pages);

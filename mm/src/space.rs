@@ -6,7 +6,7 @@
 //! state        read: faults, and changes of a few pages       write: whatever changes the mappings
 //! └── notify   SecondaryMmu::around, one inside the other     (slat's own order follows from here)
 //!     └── page lock of a 2 MiB region                         edits of its entries; never two at once
-//!         └── a file's cache, the arena, a queue of user faults     leaf locks
+//!         └── a file's cache, swap's books, the arena, a queue of user faults     leaf locks
 //! ```
 //! No notification begins under a page lock: a change takes it inside the innermost call, looks at the entry again, and
 //! edits; so one change of a long range is one notification. What it tells page by page it tells under the page lock. A
@@ -28,6 +28,7 @@ use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
 use crate::soft_dirty::Clean;
 use crate::stats::{Counted, Counters, MmStats};
+use crate::swap::{Swap, SwapEntry};
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use slat::table::{Entry, Map, Word, formats::X64};
@@ -46,6 +47,8 @@ pub struct AddressSpace {
     page_locks: Shards<Mutex<()>>,
     pub(crate) thp: bool,
     pub(crate) clean: Clean,
+    /// Entries that say swapped are its.
+    pub(crate) swap: Option<Arc<Swap>>,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
     /// Boxed: most address spaces have none.
@@ -68,6 +71,7 @@ pub(crate) struct State {
 pub struct AddressSpaceBuilder {
     arena: Arc<Arena>,
     thp: bool,
+    swap: Option<Arc<Swap>>,
     lru: Option<LruSettings>,
     limit: Option<u64>,
 }
@@ -92,8 +96,17 @@ impl AddressSpaceBuilder {
         self
     }
 
+    /// Where pages go that are swapped out ([`AddressSpace::pageout`]); its forks use it too. Without, none are.
+    pub fn swap(mut self, swap: &Arc<Swap>) -> Self {
+        self.swap = Some(swap.clone());
+        self
+    }
+
     /// The address space, with nothing mapped. Its tables need 256 KiB of the arena.
     pub fn build(self) -> Result<Arc<AddressSpace>, MmError> {
+        if self.swap.as_ref().is_some_and(|swap| !Arc::ptr_eq(swap.arena(), &self.arena)) {
+            return Err(MmError::ForeignSwap);
+        }
         let settings = self.lru.or(self.limit.map(|_| LruSettings::default()));
         let lru = |settings| Box::new(Lru::new(settings, self.limit, self.arena.nodes()));
         Ok(Arc::new(AddressSpace {
@@ -104,6 +117,7 @@ impl AddressSpaceBuilder {
             page_locks: Shards::with(PAGE_LOCKS),
             thp: self.thp,
             clean: Clean::default(),
+            swap: self.swap,
             counters: Counters::new(),
             numa: numa::Counters::new(),
         }))
@@ -113,7 +127,13 @@ impl AddressSpaceBuilder {
 impl AddressSpace {
     /// Starts building an address space on `arena`.
     pub fn builder(arena: &Arc<Arena>) -> AddressSpaceBuilder {
-        AddressSpaceBuilder { arena: arena.clone(), thp: false, lru: None, limit: None }
+        AddressSpaceBuilder { arena: arena.clone(), thp: false, swap: None, lru: None, limit: None }
+    }
+
+    /// The same settings, for a fork; but no limit.
+    pub(crate) fn builder_of_same(&self) -> AddressSpaceBuilder {
+        let lru = self.lru().map(Lru::settings);
+        AddressSpaceBuilder { swap: self.swap.clone(), lru, ..Self::builder(&self.arena).thp(self.thp) }
     }
 
     /// The arena under it.
@@ -193,12 +213,21 @@ impl AddressSpace {
         self.page_locks.pick(region_of(page)).lock()
     }
 
-    /// Visits what is mapped or parked in `pages`, in order, each entry under its page lock. No entry reaches
+    /// Visits what has frames in `pages`, in order, each entry under its page lock. No entry reaches
     /// out of `pages`: one that would is split first. Stops at the first error, the visitor's included.
     pub(crate) fn each_page(
         &self,
         pages: Span<Gfn>,
         mut visit: impl FnMut(Found<'_>) -> Result<(), MmError>,
+    ) -> Result<(), MmError> {
+        self.each_filled(pages, |filled| filled.found().map_or(Ok(()), &mut visit))
+    }
+
+    /// The same, with those that are swapped out.
+    pub(crate) fn each_filled(
+        &self,
+        pages: Span<Gfn>,
+        mut visit: impl FnMut(Filled<'_>) -> Result<(), MmError>,
     ) -> Result<(), MmError> {
         let mut at = pages.start;
         while at < pages.end {
@@ -219,8 +248,8 @@ impl AddressSpace {
             let mut result = Ok(());
             self.map.for_each(part, |covers, level, entry| {
                 let pte = Pte::of(entry.load(), level);
-                if let (Ok(()), Some(pfn)) = (result, pte.pfn()) {
-                    result = visit(Found { page: covers.start, level, entry, pte, pfn });
+                if result.is_ok() && pte != Pte::Empty {
+                    result = visit(Filled { page: covers.start, level, entry, pte });
                 }
             });
             result?;
@@ -229,12 +258,12 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// [`each_page`](Self::each_page) for who may not wait, and has no memory: where a page lock is not free it says
+    /// [`each_filled`](Self::each_filled) for who may not wait, and has no memory: where a page lock is not free it says
     /// [`MmError::Again`] and stops; huge entries that reach out of `pages` are passed over.
-    pub(crate) fn each_page_at_once(
+    pub(crate) fn each_filled_at_once(
         &self,
         pages: Span<Gfn>,
-        mut visit: impl FnMut(Found<'_>),
+        mut visit: impl FnMut(Filled<'_>),
     ) -> Result<(), MmError> {
         let mut at = pages.start;
         while at < pages.end {
@@ -245,8 +274,8 @@ impl AddressSpace {
                 let _lock = lock.try_lock().ok_or(MmError::Again)?;
                 self.map.for_each(Span::new(at, next.min(pages.end)), |covers, level, entry| {
                     let pte = Pte::of(entry.load(), level);
-                    if let Some(pfn) = pte.pfn().filter(|_| pages.covers(&covers)) {
-                        visit(Found { page: covers.start, level, entry, pte, pfn });
+                    if pte != Pte::Empty && pages.covers(&covers) {
+                        visit(Filled { page: covers.start, level, entry, pte });
                     }
                 });
             }
@@ -278,6 +307,14 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// An entry that said this copy says it no more.
+    pub(crate) fn forget_copy(&self, entry: SwapEntry) {
+        // It has swap, or no entry would say so.
+        if let Some(swap) = &self.swap {
+            swap.put(entry);
+        }
+    }
+
     /// Whether this entry's references are the only ones to its frames.
     pub(crate) fn is_sole(&self, pfn: Pfn, level: Level) -> bool {
         (0..level.pages()).all(|frame| self.arena.references(pfn + frame) == 1)
@@ -287,6 +324,28 @@ impl AddressSpace {
 /// The number of the region around `page`.
 fn region_of(page: Gfn) -> usize {
     (page.0 >> Level::M2.shift()) as usize
+}
+
+/// One entry that holds something: frames, or a copy in swap; under its page lock.
+pub(crate) struct Filled<'a> {
+    /// First page that it maps.
+    pub(crate) page: Gfn,
+    pub(crate) level: Level,
+    pub(crate) entry: &'a Entry,
+    pub(crate) pte: Pte,
+}
+
+impl<'a> Filled<'a> {
+    /// Makes the entry say `pte`.
+    pub(crate) fn set(&self, pte: Pte) {
+        self.entry.store(pte.word(self.level));
+    }
+
+    /// The same as one that holds frames, if it does.
+    pub(crate) fn found(&self) -> Option<Found<'a>> {
+        let &Self { page, level, entry, pte } = self;
+        pte.pfn().map(|pfn| Found { page, level, entry, pte, pfn })
+    }
 }
 
 /// One entry that holds frames, under its page lock.
@@ -313,8 +372,12 @@ impl Drop for AddressSpace {
     fn drop(&mut self) {
         let mut released = self.arena.released();
         self.map.for_each(pages_of(EVERYWHERE), |_, level, entry| {
-            if let Some(pfn) = Pte::of(entry.load(), level).pfn() {
+            let pte = Pte::of(entry.load(), level);
+            if let Some(pfn) = pte.pfn() {
                 released.add(pfn, level);
+            }
+            if let Pte::Swapped { entry, .. } = pte {
+                self.forget_copy(entry);
             }
         });
     }

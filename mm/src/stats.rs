@@ -16,6 +16,8 @@ pub(crate) enum Counted {
     Migrated,
     Reaped,
     ReapAgain,
+    SwappedOut,
+    SwappedIn,
     /// Followed by one counter for each reason.
     Notified,
 }
@@ -47,6 +49,10 @@ pub struct MmStats {
     pub reaped: u64,
     /// Times that it would have had to wait, and gave up.
     pub reap_again: u64,
+    /// Pages that were swapped out.
+    pub swapped_out: u64,
+    /// Pages that were read back and mapped again.
+    pub swapped_in: u64,
     notified: [u64; Why::ALL.len()],
 }
 
@@ -87,6 +93,8 @@ impl Counters {
             migrated: of(Counted::Migrated),
             reaped: of(Counted::Reaped),
             reap_again: of(Counted::ReapAgain),
+            swapped_out: of(Counted::SwappedOut),
+            swapped_in: of(Counted::SwappedIn),
             notified: std::array::from_fn(|why| total(Counted::Notified as usize + why)),
         }
     }

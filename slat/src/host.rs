@@ -33,6 +33,8 @@ pub enum HostError {
     NoMemory,
     /// The page's memory is broken.
     Poisoned,
+    /// The page could not be read back from where the host had put it. Another try may succeed.
+    Io,
 }
 
 impl core::fmt::Display for HostError {
@@ -41,6 +43,7 @@ impl core::fmt::Display for HostError {
             Self::Fault => "the host maps nothing there for this access",
             Self::NoMemory => "the host is out of memory",
             Self::Poisoned => "the host's memory is broken there",
+            Self::Io => "the host could not read the page back",
         })
     }
 }

@@ -12,19 +12,15 @@
 
 use super::bloom::is_dense;
 use super::generations::{Kind, MAX_GENS, MIN_GENS};
-use super::region::{Mark, PAGES, Region, number, region_of};
+use super::region::{Mark, Region, number, region_of};
 use super::stats::Counted;
+use super::young::YoungPages;
 use super::{Lru, LruError};
 use crate::numa::Node;
 use crate::pte::hvas_of;
-use crate::space::{AddressSpace, State};
-use slat::table::{Word, formats::X64};
-use slat::{Format, Gfn, Idle, Level, SecondaryMmu, Span};
-use std::sync::Arc;
+use crate::space::AddressSpace;
+use slat::{Gfn, Idle, Level, Span};
 use std::sync::atomic::Ordering::Relaxed;
-
-/// A bit for each page of a region.
-pub(super) type Bits = [u64; PAGES / 64];
 
 impl AddressSpace {
     /// Begins a new generation: whatever was accessed since the last one is of the one before it. `seq` is the youngest
@@ -87,7 +83,10 @@ impl AddressSpace {
             region.seen.store(seq, Relaxed);
             let mut young = self.take_accessed(region_of(first));
             if settings.walk_secondary {
-                take_accessed_secondary(&state, idle, first, &mut young);
+                for mmu in state.listeners.each().filter(|mmu| mmu.ages()) {
+                    let hvas = hvas_of(region_of(first));
+                    mmu.age(idle, hvas, &mut |accessed| young.add_secondary(accessed));
+                }
             }
             let _lock = self.lock_region(first);
             let found = lru.make_young(&region, &young, |mark| can_swap || mark.kind == Kind::File);
@@ -109,29 +108,27 @@ impl AddressSpace {
         Ok(true)
     }
 
-    /// Which pages of a region were accessed through this address space itself, whose bits are clear then.
-    pub(super) fn take_accessed(&self, pages: Span<Gfn>) -> Bits {
-        let mut young = Bits::default();
-        self.map.for_each(pages, |covers, level, entry| {
-            let word = entry.peek();
-            let accessed = X64::is_present(word) && level <= Level::M2 && word.0 & X64::ACCESSED != 0;
-            // Who changes the entry meanwhile uses it.
-            if accessed && entry.cas(word, Word(word.0 & !X64::ACCESSED)).is_ok() {
-                set(&mut young, covers.clamp(&pages));
-            }
-        });
+    /// Which of these pages, of one region, were accessed through this address space itself. Their bits are clear then.
+    pub(super) fn take_accessed(&self, pages: Span<Gfn>) -> YoungPages {
+        let mut young = YoungPages::default();
+        self.map.age(pages, |accessed| young.add_own(accessed));
         young
     }
 
     fn forget_in_tlbs(&self, idle: &mut Idle, pages: Span<Gfn>) {
-        let _ = (idle, pages);
+        let state = self.state.read();
+        for mmu in state.listeners.each().filter(|mmu| mmu.ages()) {
+            mmu.flush(idle, hvas_of(pages));
+        }
     }
+}
 
+impl Lru {
     /// Whether a pass should be made before anything of this node is evicted, as the kernel decides: when eviction has
     /// come to the youngest two generations; or is about to, and young pages are more than half, or old ones fewer than
     /// a quarter.
-    pub(super) fn should_age(&self, lru: &Lru, node: Node, kinds: &[Kind]) -> bool {
-        let generations = &lru.generations;
+    pub(super) fn should_age(&self, node: Node, kinds: &[Kind]) -> bool {
+        let generations = &self.generations;
         let max = generations.max_seq();
         let Some(min) = kinds.iter().map(|&kind| generations.min_seq(node, kind)).min() else { return false };
         if min + MIN_GENS > max {
@@ -145,16 +142,19 @@ impl AddressSpace {
         let total = young + old + pages(max - 1);
         young * MIN_GENS > total || old * (MIN_GENS + 2) < total
     }
-}
 
-impl Lru {
     /// These pages are of the youngest generation, where they are there and `which` says so; how many of them are. The
     /// caller holds the page lock.
-    pub(super) fn make_young(&self, region: &Region, young: &Bits, which: impl Fn(&Mark) -> bool) -> u64 {
+    pub(super) fn make_young(
+        &self,
+        region: &Region,
+        young: &YoungPages,
+        which: impl Fn(&Mark) -> bool,
+    ) -> u64 {
         let mut counters = self.generations.counters();
         let seq = counters.max_seq();
         let mut found = 0;
-        for index in (0..PAGES).filter(|index| young[index / 64] & 1 << (index % 64) != 0) {
+        for index in young.indices() {
             let Some(mark) = region.get(index).filter(&which) else { continue };
             region.set(index, Some(Mark { seq, refs: 0, ..mark }));
             counters.add(mark.node, mark.kind, mark.seq, -1);
@@ -162,27 +162,5 @@ impl Lru {
             found += 1;
         }
         found
-    }
-}
-
-/// The same of the secondary MMUs that can be asked about many pages at once.
-fn take_accessed_secondary(state: &State, idle: &mut Idle, first: Gfn, young: &mut Bits) {
-    for mmu in state.listeners.each() {
-        take_accessed_of(&mmu, idle, first, young);
-    }
-}
-
-fn take_accessed_of(mmu: &Arc<dyn SecondaryMmu>, idle: &mut Idle, first: Gfn, young: &mut Bits) {
-    for page in (0..Level::M2.pages()).map(|page| first + page) {
-        if mmu.young(idle, hvas_of(Span::sized(page, 1)), slat::Young::Clear) {
-            set(young, Span::sized(page, 1));
-        }
-    }
-}
-
-/// Sets the bits of pages, which lie in one region.
-pub(super) fn set(bits: &mut Bits, pages: Span<Gfn>) {
-    for index in (pages.start.0..pages.end.0).map(|page| (page % Level::M2.pages()) as usize) {
-        bits[index / 64] |= 1 << (index % 64);
     }
 }

@@ -20,12 +20,13 @@
 use super::generations::{Kind, MIN_GENS};
 use super::region::{PAGES, index, region_of};
 use super::stats::Counted;
+use super::young::YoungPages;
 use super::{Lru, LruError};
-use crate::held::Released;
 use crate::numa::Node;
 use crate::pte::{Pte, hva_of, hvas_of};
 use crate::space::{AddressSpace, State};
-use slat::{Gfn, Idle, Level, Pages, Pfn, Span, Why, Young};
+use crate::swap::{Leaving, Shadow};
+use slat::{Gfn, Idle, Level, Span, Young};
 
 /// Pages that are evicted with one notification at most: faults on those between wait for it.
 const BATCH: u64 = 64;
@@ -105,7 +106,7 @@ impl AddressSpace {
         while evicted < most {
             let generations = &lru.generations;
             generations.pass_by_empty(node, can_swap);
-            if passes <= 2 * PATIENCE && self.should_age(lru, node, &kinds) {
+            if passes <= 2 * PATIENCE && lru.should_age(node, &kinds) {
                 if self.make_pass(lru, idle, generations.max_seq(), can_swap, false).is_err() {
                     break;
                 }
@@ -153,23 +154,29 @@ impl AddressSpace {
         }
         let mut tried = Tried { looked_at: pages.len() as u64, evicted: 0 };
         let candidates = self.candidates(lru, &pages);
-        let (mut cold, mut young) = (Vec::new(), super::aging::Bits::default());
+        let (mut cold, mut young) = (Vec::new(), YoungPages::default());
         for entry in candidates {
             if self.was_accessed(&state, idle, entry) && spare_young {
-                super::aging::set(&mut young, entry);
+                young.add(entry);
                 self.look_around(&state, entry, &mut young);
             } else {
                 cold.push(entry);
             }
         }
-        if young != super::aging::Bits::default() {
+        if !young.is_empty() {
             let _lock = self.lock_region(first);
             let found = lru.regions.with(first, |region| lru.make_young(region, &young, |_| true));
             lru.found_young(first, found.unwrap_or(0));
         }
-        // Of a huge page only what was asked for; the rest has been divided from it.
-        let cold = pages.into_iter().filter(|&page| cold.iter().any(|entry| entry.contains(page)));
-        tried.evicted = self.put_away(lru, &state, idle, cold.collect());
+        // Of a huge page only what was asked for: it is divided first. No memory for the table: it stays.
+        if cold.iter().any(|entry| entry.len() > 1) {
+            let _lock = self.lock_region(first);
+            let (level, entry) = self.map.find(first);
+            let _ = self.split(level, entry);
+        }
+        let is_cold = |page: &Gfn| cold.iter().any(|entry| entry.contains(*page));
+        let cold: Vec<Gfn> = pages.iter().copied().filter(is_cold).collect();
+        tried.evicted = self.put_away(lru, &state, idle, &cold);
         tried
     }
 
@@ -199,7 +206,7 @@ impl AddressSpace {
 
     /// Whether any page of an entry was accessed since its bits were cleared, which they are now.
     fn was_accessed(&self, state: &State, idle: &mut Idle, entry: Span<Gfn>) -> bool {
-        let mut accessed = self.take_accessed(entry) != super::aging::Bits::default();
+        let mut accessed = !self.take_accessed(entry).is_empty();
         for mmu in state.listeners.each() {
             accessed |= mmu.young(idle, hvas_of(entry), Young::Clear);
         }
@@ -208,87 +215,38 @@ impl AddressSpace {
 
     /// Neighbours of a page that was in use probably are, too. Only where this table's bits say it all: asking others
     /// about each of them would cost more than it saves.
-    fn look_around(&self, state: &State, entry: Span<Gfn>, young: &mut super::aging::Bits) {
+    fn look_around(&self, state: &State, entry: Span<Gfn>, young: &mut YoungPages) {
         if state.listeners.each().next().is_none() {
             let around = Span::sized(Gfn(entry.start.0 & !(BATCH - 1)), BATCH);
-            let neighbours = self.take_accessed(around.clamp(&region_of(entry.start)));
-            young.iter_mut().zip(neighbours).for_each(|(young, more)| *young |= more);
+            young.add_all(&self.take_accessed(around.clamp(&region_of(entry.start))));
         }
     }
 
-    /// Evicts pages of one region, in order, and returns how many went.
-    fn put_away(&self, lru: &Lru, state: &State, idle: &mut Idle, pages: Vec<Gfn>) -> u64 {
-        let mut evicted = 0;
-        // One notification for all, unless it costs somebody those between.
-        let together = |a: &Gfn, b: &Gfn| state.listeners.heed_pages() || *a + 1 == *b;
-        for batch in pages.chunk_by(together) {
-            let (Some(&first), Some(&last)) = (batch.first(), batch.last()) else { continue };
-            let mut released = self.arena.released();
-            self.around(state, idle, Span::new(first, last + 1), Why::Reclaim, &mut |idle, told| {
-                let parked = self.park(lru, idle, batch, told);
-                told.flush(idle);
-                for (page, before) in parked {
-                    evicted += u64::from(self.swap_out(lru, page, before, &mut released));
-                }
-            });
-        }
-        lru.counters.add(Counted::Evicted, evicted);
-        evicted
-    }
-
-    /// Takes pages that still may be evicted from everybody, and says what their entries were.
-    fn park(&self, lru: &Lru, idle: &mut Idle, pages: &[Gfn], told: &mut dyn Pages) -> Vec<(Gfn, Pte)> {
-        let mut parked = Vec::with_capacity(pages.len());
-        let Some(&first) = pages.first() else { return parked };
-        let _lock = self.lock_region(first);
-        for &page in pages {
-            let (level, entry) = self.map.find(page);
-            if self.split(level, entry).is_err() {
-                // No memory for the table that it takes.
-                lru.pass_over(Span::sized(page.base(level), level.pages()));
-                continue;
-            }
-            let (level, entry) = self.map.find(page);
-            let before = Pte::of(entry.load(), level);
-            if let Some(pfn) = before.pfn().filter(|&pfn| level == Level::K4 && self.is_sole(pfn, level)) {
-                entry.store(Pte::Parked(pfn).word(level));
-                told.changed(idle, hvas_of(Span::sized(page, 1)), None);
-                parked.push((page, before));
-            }
-        }
-        parked
-    }
-
-    /// Puts the contents of a parked page away, if it still is one; whether that was done.
-    fn swap_out(&self, lru: &Lru, page: Gfn, before: Pte, released: &mut Released<'_>) -> bool {
-        let _lock = self.lock_region(page);
-        let (level, entry) = self.map.find(page);
-        let Some(pfn) = before.pfn().filter(|&pfn| Pte::of(entry.load(), level) == Pte::Parked(pfn)) else {
-            return false;
-        };
-        let Some(swapped) = self.store(pfn) else {
-            entry.store(before.word(level));
-            lru.pass_over(Span::sized(page, 1));
-            lru.counters.add(Counted::StoreFailed, 1);
-            return false;
-        };
-        entry.store(swapped.word(level));
-        self.clean.remove(Span::sized(page, 1));
-        self.lru_leave(page, level);
-        released.add(pfn, level);
+    /// Evicts these pages of one region, which are in order, and returns how many went. Where the swap is full, the rest
+    /// stays.
+    fn put_away(&self, lru: &Lru, state: &State, idle: &mut Idle, pages: &[Gfn]) -> u64 {
+        let Some(&first) = pages.first() else { return 0 };
+        let leaving: Vec<_> = pages.iter().map(|&page| Leaving { page, shadow: Shadow::default() }).collect();
+        let gone = self.swap_out(state, idle, &leaving).gone;
         if let Some(seen) = &*lru.on_evict.read() {
-            seen(hva_of(page));
+            for &page in &gone {
+                seen(hva_of(page));
+            }
         }
-        true
+        let failed = pages.len() - gone.len();
+        if failed > 0 {
+            let _lock = self.lock_region(first);
+            for &page in pages.iter().filter(|page| !gone.contains(page)) {
+                lru.pass_over(Span::sized(page, 1));
+            }
+        }
+        lru.counters.add(Counted::Evicted, gone.len() as u64);
+        lru.counters.add(Counted::StoreFailed, failed as u64);
+        gone.len() as u64
     }
 
     fn can_swap(&self) -> bool {
-        false
-    }
-
-    fn store(&self, page: Pfn) -> Option<Pte> {
-        let _ = page;
-        None
+        self.swap.as_ref().is_some_and(|swap| swap.has_room())
     }
 }
 

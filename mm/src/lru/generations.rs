@@ -132,7 +132,8 @@ impl Generations {
         let first_used = |kind: Kind| {
             let empty = |seq: u64| all.iter().map(|shard| slot(shard, node, kind, seq)).sum::<i64>() == 0;
             let oldest = self.min_seq(node, kind);
-            (oldest..).find(|&seq| seq + MIN_GENS > self.max_seq() || !empty(seq)).unwrap_or(oldest)
+            let last = (self.max_seq() + 1 - MIN_GENS).max(oldest);
+            (oldest..last).find(|&seq| !empty(seq)).unwrap_or(last)
         };
         let [mut anon, mut file] = Kind::ALL.map(first_used);
         if can_swap {

@@ -44,7 +44,8 @@ impl AddressSpace {
     /// space and of its VMs, and what the swap keeps in memory. Without an LRU its own page tables only.
     pub fn charged(&self) -> u64 {
         let pages = self.lru().map_or(0, |lru| lru.charge.pages());
-        pages * PAGE_SIZE + self.table_bytes()
+        let pool = self.swap.as_ref().map_or(0, |swap| swap.pool_bytes());
+        pages * PAGE_SIZE + self.table_bytes() + pool
     }
 
     /// Whether a page of this level may be taken.
@@ -75,16 +76,18 @@ impl AddressSpace {
     ) -> Result<T, MmError> {
         loop {
             match attempt(idle) {
-                Err(MmError::OutOfFrames(_) | MmError::OutOfTables) if self.make_room(idle) => {}
+                Err(error) if self.made_room(idle, error) => {}
                 done => return done,
             }
         }
     }
 
-    /// Direct reclaim; whether it is worth another try.
+    /// Direct reclaim, where memory is what was missing; whether it is worth another try.
     #[cold]
-    fn make_room(&self, idle: &mut Idle) -> bool {
-        let Some(lru) = self.lru() else { return false };
+    pub(crate) fn made_room(&self, idle: &mut Idle, missing: MmError) -> bool {
+        let (Some(lru), MmError::OutOfFrames(_) | MmError::OutOfTables) = (self.lru(), missing) else {
+            return false;
+        };
         lru.counters.add(Counted::DirectReclaims, 1);
         self.reclaim(idle, CLUSTER) > 0
     }

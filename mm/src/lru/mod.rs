@@ -9,6 +9,7 @@ mod limit;
 mod region;
 mod stats;
 mod track;
+mod young;
 
 pub use error::LruError;
 pub use stats::LruStats;

@@ -1,11 +1,13 @@
 //! What the rest of an address space says to its LRU: pages come, go, and change places. Each is said under the page's
 //! lock, next to the entry's own change. Without an LRU each is one branch that never changes its mind.
 
+use super::Lru;
 use super::generations::Kind;
 use super::region::{Mark, index};
-use super::{Lru, LruSettings};
+use super::stats::Counted;
 use crate::numa::Node;
 use crate::space::AddressSpace;
+use crate::swap::Shadow;
 use crate::vma::Vma;
 use slat::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
 
@@ -55,9 +57,12 @@ impl AddressSpace {
         }
     }
 
-    /// For a copy of this address space: the same settings, and no limit.
-    pub(crate) fn lru_settings(&self) -> Option<LruSettings> {
-        self.lru().map(Lru::settings)
+    /// A page that was evicted had to come back: its entry said `shadow`.
+    pub(crate) fn lru_refaulted(&self, page: Gfn, shadow: Shadow) {
+        let _ = (page, shadow);
+        if let Some(lru) = self.lru() {
+            lru.counters.add(Counted::Refaults, 1);
+        }
     }
 
     /// What kind of page is at `page`; [`Kind::Anon`] where nobody keeps track.

@@ -127,7 +127,7 @@ impl AddressSpace {
     fn reason_to_skip(&self, found: &Found<'_>) -> Option<Skip> {
         match found.pte {
             Pte::Protnone { .. } => Some(Skip::Already),
-            Pte::Empty | Pte::Parked(_) => Some(Skip::NoAccess),
+            Pte::Empty | Pte::Parked(_) | Pte::Swapped { .. } => Some(Skip::NoAccess),
             Pte::Mapped { .. } if self.is_pinned(found.pfn, found.level) => Some(Skip::Pinned),
             Pte::Mapped { .. } if !self.is_sole(found.pfn, found.level) => Some(Skip::Shared),
             Pte::Mapped { .. } => None,

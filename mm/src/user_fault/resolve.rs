@@ -7,7 +7,8 @@
 use super::UserFaults;
 use crate::error::MmError;
 use crate::held::Held;
-use crate::pte::{Pte, hva_of, pages_of};
+use crate::lru::Kind;
+use crate::pte::{Pte, hva_of, page_of, pages_of};
 use crate::space::AddressSpace;
 use crate::vma::{Backing, Prot, Vma, aligned};
 use slat::{Gfn, Hva, Idle, Level, PAGE_SIZE, Span};
@@ -32,8 +33,8 @@ impl core::error::Error for Stopped {}
 impl UserFaults {
     /// Installs pages with `contents`, whole pages of them, from `page` on, and wakes who sleeps there. All of them
     /// must be registered here, and none of them be there yet. In a shared mapping they become the file's.
-    pub fn copy(&self, _idle: &mut Idle, page: Hva, contents: &[u8]) -> Result<(), Stopped> {
-        self.resolve(Span::sized(page, contents.len() as u64), |vma, at| {
+    pub fn copy(&self, idle: &mut Idle, page: Hva, contents: &[u8]) -> Result<(), Stopped> {
+        self.resolve(idle, Span::sized(page, contents.len() as u64), |vma, at| {
             let fresh = self.space.arena.page(Level::K4)?;
             let skip = (hva_of(at).0 - page.0) as usize;
             let bytes = &contents[skip..skip + PAGE_SIZE as usize];
@@ -46,19 +47,20 @@ impl UserFaults {
     }
 
     /// Installs pages of zeroes, as [`copy`](Self::copy) would.
-    pub fn zero_page(&self, _idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
-        self.resolve(hvas, |vma, at| self.space.give(vma, at, self.space.arena.zeroed(Level::K4)?))
+    pub fn zero_page(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
+        self.resolve(idle, hvas, |vma, at| self.space.give(vma, at, self.space.arena.zeroed(Level::K4)?))
     }
 
     /// Maps the pages that are in the file, and wakes who sleeps there. All of them must be registered here and be
     /// in the file, and none of them be mapped yet.
-    pub fn continue_(&self, _idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
-        self.resolve(hvas, |vma, at| self.space.give_files(vma, at))
+    pub fn continue_(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
+        self.resolve(idle, hvas, |vma, at| self.space.give_files(vma, at))
     }
 
     /// Calls `give` with each page, and wakes. A page that was there already ends it, and is woken too.
     fn resolve(
         &self,
+        idle: &mut Idle,
         hvas: Span<Hva>,
         mut give: impl FnMut(&Vma, Gfn) -> Result<(), MmError>,
     ) -> Result<(), Stopped> {
@@ -78,8 +80,11 @@ impl UserFaults {
             });
             drop(state);
             self.queue.wake(woken);
-            result?;
-            at = end;
+            at = match result {
+                Err(stopped) if self.space.made_room(idle, stopped.why) => page_of(stopped.at),
+                Err(stopped) => return Err(stopped),
+                Ok(()) => end,
+            };
         }
         Ok(())
     }
@@ -128,8 +133,11 @@ impl AddressSpace {
         if Pte::of(entry.load(), level) != Pte::Empty {
             return Err(MmError::AlreadyThere(hva_of(page)));
         }
+        self.may_take(Level::K4)?;
         let entry = self.map.reach(page, Level::K4)?;
-        let pte = Pte::Mapped { pfn: frame()?, writable: vma.prot == Prot::ReadWrite };
+        let pfn = frame()?;
+        self.lru_enter(page, Level::K4, pfn, Kind::of(vma));
+        let pte = Pte::Mapped { pfn, writable: vma.prot == Prot::ReadWrite };
         let pte = if vma.prot == Prot::None { pte.parked() } else { pte };
         entry.store(pte.word(Level::K4));
         Ok(())

@@ -1,0 +1,59 @@
+//! The way back: a fault on a swapped entry.
+//!
+//! ```text
+//! under the page lock          entry says swapped(copy)? ─▶ hold the copy
+//! no lock                      read it into a fresh frame, check it: sleeps, may fail
+//! under the page lock again    entry says the same still? ─▶ mapped, not writable; its reference to the copy goes
+//! ```
+//! While we hold the copy its number is nobody else's, so an entry that says the same has not been anything else in
+//! between that matters: it may have been moved away and back. Where it says something else, somebody was faster, and
+//! the fault looks again.
+//!
+//! A page is only given, so nobody is told; not writable, so that who writes is noticed as anywhere (soft-dirty).
+
+use super::{HeldCopy, Shadow, SwapError};
+use crate::error::MmError;
+use crate::lru::Kind;
+use crate::pte::{Pte, hva_of};
+use crate::space::AddressSpace;
+use crate::stats::Counted;
+use slat::{Gfn, Hva, Idle, Level};
+
+impl AddressSpace {
+    /// Reads the copy that the entry of `page` was found to say, and maps it if the entry says so still. The caller
+    /// holds no lock. May sleep.
+    pub(crate) fn swap_in(
+        &self,
+        _idle: &mut Idle,
+        page: Gfn,
+        copy: HeldCopy<'_>,
+        shadow: Shadow,
+    ) -> Result<(), MmError> {
+        self.may_take(Level::K4)?;
+        let fresh = self.arena.page(Level::K4)?;
+        copy.swap().load(&copy, fresh.pfn()).map_err(|error| error.at(hva_of(page)))?;
+        let _state = self.state.read();
+        let _lock = self.lock_region(page);
+        let (level, entry) = self.map.find(page);
+        let swapped = Pte::Swapped { entry: copy.entry(), shadow };
+        if Pte::of(entry.load(), level) == swapped {
+            self.lru_enter(page, level, fresh.pfn(), Kind::Anon);
+            self.lru_refaulted(page, shadow);
+            entry.store(Pte::Mapped { pfn: fresh.keep(), writable: false }.word(level));
+            // The entry's reference to it; ours goes by itself.
+            copy.swap().put(copy.entry());
+            self.counters.add(Counted::SwappedIn);
+        }
+        Ok(())
+    }
+}
+
+impl SwapError {
+    /// The same as the error of an access to `hva`.
+    fn at(self, hva: Hva) -> MmError {
+        match self {
+            Self::Io { errno } => MmError::SwapIo { hva, errno },
+            Self::Corrupt | Self::Full | Self::Incompressible => MmError::SwapCorrupt(hva),
+        }
+    }
+}

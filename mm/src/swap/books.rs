@@ -1,0 +1,175 @@
+//! The books of swap: which copies there are, how often each is referred to, and where it lies.
+
+use super::entry::SwapEntry;
+use super::pool::{Pool, Slot};
+use super::{SwapError, SwapStats};
+use crate::arena::Arena;
+use slat::PAGE_SIZE;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Books {
+    rows: Vec<Row>,
+    /// Rows that are nobody's.
+    free: Vec<SwapEntry>,
+    pub(super) pool: Pool,
+    pub(super) blocks: Blocks,
+    done: SwapStats,
+    /// The last page that was to be stored found no room, and nothing was freed since.
+    full: bool,
+}
+
+/// One copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// Not counted for the page of zeroes, of which there is one.
+    references: u32,
+    pub(super) place: Place,
+    /// Of the page as it was.
+    pub(super) sum: u64,
+}
+
+/// Where a copy lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// Nowhere: it is zeroes.
+    Zero,
+    /// In the pool.
+    Memory(Slot),
+    /// In this block of the device.
+    Block(u32),
+}
+
+/// Which blocks of a device are free: those given back, and all from `next` on.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    next: u32,
+    limit: u32,
+    free: Vec<u32>,
+}
+
+impl Blocks {
+    pub(super) fn new(limit: u32) -> Self {
+        Self { next: 0, limit, free: Vec::new() }
+    }
+
+    /// One that was used before if there is one: a file that cannot grow still has room there.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let fresh = (self.next < self.limit).then_some(self.next)?;
+            self.next += 1;
+            Some(fresh)
+        })
+    }
+
+    pub(super) fn give(&mut self, block: u32) {
+        self.free.push(block);
+    }
+
+    fn in_use(&self) -> u64 {
+        u64::from(self.next) - self.free.len() as u64
+    }
+}
+
+impl Books {
+    pub(super) fn new(pool: Pool, blocks: Blocks) -> Self {
+        let zero = Row { references: 0, place: Place::Zero, sum: 0 };
+        let done = SwapStats::default();
+        Self { rows: vec![zero], free: Vec::new(), pool, blocks, done, full: false }
+    }
+
+    /// A new copy, with one reference. Where there are as many as have numbers, its place is free again.
+    pub(super) fn add(&mut self, arena: &Arena, place: Place, sum: u64) -> Result<SwapEntry, SwapError> {
+        let row = Row { references: 1, place, sum };
+        let entry = match (self.free.pop(), u32::try_from(self.rows.len())) {
+            (Some(entry), _) => {
+                self.rows[entry.0 as usize] = row;
+                entry
+            }
+            (None, Ok(number)) => {
+                self.rows.push(row);
+                SwapEntry(number)
+            }
+            (None, Err(_)) => {
+                self.vacate(arena, place);
+                return Err(SwapError::Full);
+            }
+        };
+        self.done.stored += 1;
+        self.done.references += 1;
+        Ok(entry)
+    }
+
+    /// A reference more to the page of zeroes.
+    pub(super) fn add_zero(&mut self) -> SwapEntry {
+        self.done.stored += 1;
+        self.done.zero += 1;
+        self.hold(SwapEntry::ZERO);
+        SwapEntry::ZERO
+    }
+
+    /// The caller has a reference to it.
+    pub(super) fn row(&self, entry: SwapEntry) -> Row {
+        self.rows[entry.0 as usize]
+    }
+
+    pub(super) fn hold(&mut self, entry: SwapEntry) {
+        self.done.references += 1;
+        if entry != SwapEntry::ZERO {
+            self.rows[entry.0 as usize].references += 1;
+        }
+    }
+
+    pub(super) fn put(&mut self, arena: &Arena, entry: SwapEntry) {
+        self.done.references -= 1;
+        if entry == SwapEntry::ZERO {
+            return;
+        }
+        let row = &mut self.rows[entry.0 as usize];
+        debug_assert!(row.references > 0, "{entry:?} is nobody's already");
+        row.references -= 1;
+        if row.references == 0 {
+            let place = row.place;
+            self.vacate(arena, place);
+            self.free.push(entry);
+        }
+    }
+
+    fn vacate(&mut self, arena: &Arena, place: Place) {
+        match place {
+            Place::Zero => {}
+            Place::Memory(slot) => self.pool.remove(arena, slot),
+            Place::Block(block) => self.blocks.give(block),
+        }
+        self.full = false;
+    }
+
+    /// Somebody has read a copy, or tried to.
+    pub(super) fn loaded(&mut self, ok: bool) {
+        *(if ok { &mut self.done.loaded } else { &mut self.done.load_errors }) += 1;
+    }
+
+    pub(super) fn failed_to_store(&mut self, error: SwapError) {
+        match error {
+            SwapError::Full => {
+                self.full = true;
+                self.done.refused += 1;
+            }
+            SwapError::Incompressible => self.done.refused += 1,
+            SwapError::Io { .. } | SwapError::Corrupt => self.done.store_errors += 1,
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        !self.full
+    }
+
+    pub(super) fn stats(&self) -> SwapStats {
+        SwapStats {
+            compressed_bytes: self.pool.bytes(),
+            memory_bytes: self.pool.frames() * PAGE_SIZE,
+            file_bytes: self.blocks.in_use() * PAGE_SIZE,
+            ..self.done
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Where blocks of 4 KiB go: a file, or anything that can be written and read at an offset.
+//!
+//! A device may do a part of what it was asked to, or be interrupted: it is asked again for the rest.
+
+use super::Bytes;
+use crate::error::MmError;
+use std::fmt::Debug;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Something that keeps blocks. Each is written before it is read, by one thread at a time; different blocks at once.
+pub trait SwapDevice: Debug + Send + Sync {
+    /// Writes `bytes`, or the first of them, at this offset, and says how many. May sleep.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EDQUOT` and `EFBIG` say that there is no room: the page is kept, and others are tried later. After
+    /// [`ErrorKind::Interrupted`] it is called again.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Fills `bytes`, or the first of them, with what lies at this offset, and says how many. May sleep.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+/// Why a block was not written or read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Failed {
+    /// The device is full.
+    NoSpace,
+    /// The device failed.
+    Os(i32),
+    /// There is no such block: the file has been cut off.
+    Ended,
+}
+
+pub(super) fn write(device: &dyn SwapDevice, bytes: &Bytes, offset: u64) -> Result<(), Failed> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match device.write_at(&bytes[done..], offset + done as u64) {
+            Ok(0) => return Err(Failed::Os(libc::EIO)),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => {
+                return Err(match errno(&error) {
+                    libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Failed::NoSpace,
+                    errno => Failed::Os(errno),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn read(device: &dyn SwapDevice, bytes: &mut Bytes, offset: u64) -> Result<(), Failed> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match device.read_at(&mut bytes[done..], offset + done as u64) {
+            Ok(0) => return Err(Failed::Ended),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failed::Os(errno(&error))),
+        }
+    }
+    Ok(())
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// A file that one [`Swap`](super::Swap) uses at a time, of this process or of any.
+#[derive(Debug)]
+pub(super) struct SwapFile {
+    file: File,
+    /// Whether it can be emptied, which other kinds of files cannot.
+    regular: bool,
+}
+
+impl SwapFile {
+    /// Opens the file, or makes one that only this user can read, takes it into use, and empties it. Says how many bytes
+    /// fit, as far as that is known.
+    ///
+    /// It is emptied once it is ours, and not by opening it: it may hold another's pages.
+    pub(super) fn open(path: &Path) -> Result<(Self, u64), MmError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(path).map_err(|error| os("open", &error))?;
+        // SAFETY: an open descriptor; the call touches no memory.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            let error = io::Error::last_os_error();
+            let taken = error.kind() == ErrorKind::WouldBlock;
+            return Err(if taken { MmError::SwapInUse } else { os("flock", &error) });
+        }
+        let kind = file.metadata().map_err(|error| os("fstat", &error))?.file_type();
+        let limit = if kind.is_file() {
+            file.set_len(0).map_err(|error| os("ftruncate", &error))?;
+            largest_file()
+        } else if kind.is_block_device() {
+            (&file).seek(SeekFrom::End(0)).map_err(|error| os("lseek", &error))?
+        } else {
+            u64::MAX
+        };
+        Ok((Self { file, regular: kind.is_file() }, limit))
+    }
+}
+
+impl SwapDevice for SwapFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.file.write_at(bytes, offset)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(bytes, offset)
+    }
+}
+
+impl Drop for SwapFile {
+    /// What it holds is guests' memory, and of no use to anybody.
+    fn drop(&mut self) {
+        if self.regular {
+            // Where it cannot be done, the next user does it.
+            let _ = self.file.set_len(0);
+        }
+    }
+}
+
+/// How large this process may make a file. Beyond, the kernel does not only refuse to write: it ends the process.
+fn largest_file() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a place for the answer.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    if known { limit.rlim_cur } else { u64::MAX }
+}
+
+fn os(call: &'static str, error: &io::Error) -> MmError {
+    MmError::Os { call, errno: errno(error) }
+}

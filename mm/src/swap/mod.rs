@@ -1,0 +1,254 @@
+//! Swap: what pages hold, kept where they need no frame of their own, until somebody wants it back.
+//!
+//! ```text
+//!                    zeroes?           no room of its own
+//! page ─▶ contents ─ compresses well?  memory: the pool, in frames of the arena
+//!                    else              file: one block, as it is
+//! ```
+//! | file | idea |
+//! |---|---|
+//! | `entry` | what an entry of a page table says of a copy; references to copies, as values |
+//! | `books` | which copies there are, how often each is referred to, where it lies |
+//! | `pool` | compressed pages in frames: size classes |
+//! | `device` | blocks on a file or on anything else; what can go wrong there |
+//! | `settings` | how swap is set up |
+//! | `out`, `back` | a page's way out of an address space, and back in |
+//!
+//! A copy never changes. It lives as long as somebody refers to it: entries do (forks share), and whoever reads it
+//! meanwhile. With each goes a **checksum** of the page, kept here and not with the contents: what comes back is what
+//! was stored, or an error ([`MmError::SwapCorrupt`](crate::MmError::SwapCorrupt)), wherever the bytes went astray.
+//!
+//! **What it promises**: a page that cannot be stored stays where it is, unharmed; a copy that cannot be read back harms
+//! the access that wants it and nothing else, and may be asked for again; copies that nobody refers to cost nothing.
+//!
+//! Contents in a file are of no use to anybody afterwards: the file is emptied when it is taken into use, which one
+//! [`Swap`] does at a time, and when that is dropped.
+
+mod back;
+mod books;
+mod device;
+mod entry;
+mod out;
+mod pool;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use device::SwapDevice;
+pub use settings::SwapBuilder;
+
+pub(crate) use entry::{HeldCopy, Shadow, SwapEntry};
+pub(crate) use out::Leaving;
+
+use crate::arena::Arena;
+use books::{Books, Place};
+use device::Failed;
+use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
+use parking_lot::Mutex;
+use rapidhash::v3::rapidhash_v3;
+use slat::{PAGE_SIZE, Pfn};
+use std::sync::Arc;
+
+const PAGE: usize = PAGE_SIZE as usize;
+type Bytes = [u8; PAGE];
+
+/// See the module's header. Give it to an [address space](crate::AddressSpaceBuilder::swap), or to several.
+#[derive(Debug)]
+pub struct Swap {
+    arena: Arc<Arena>,
+    /// Whether there is a pool.
+    memory: bool,
+    device: Option<Box<dyn SwapDevice>>,
+    /// A leaf lock; held for no reading or writing of the device.
+    books: Mutex<Books>,
+}
+
+/// What swap holds, and what it has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SwapStats {
+    /// Pages that were stored.
+    pub stored: u64,
+    /// Of these, pages of zeroes.
+    pub zero: u64,
+    /// Pages that were read back; some of them more than once.
+    pub loaded: u64,
+    /// Pages that were refused: no room.
+    pub refused: u64,
+    /// Pages that the device failed to store.
+    pub store_errors: u64,
+    /// Pages that could not be read back, or not as they were.
+    pub load_errors: u64,
+    /// References to copies that there are now, by entries mostly. Zero: nothing is swapped out.
+    pub references: u64,
+    /// Bytes of compressed pages in memory now.
+    pub compressed_bytes: u64,
+    /// Bytes of the frames that they lie in.
+    pub memory_bytes: u64,
+    /// Bytes of blocks in use on the device now.
+    pub file_bytes: u64,
+}
+
+/// Why a page was not stored, or not read back. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SwapError {
+    /// No room is left.
+    Full,
+    /// It does not compress, and there is nowhere else to put it.
+    Incompressible,
+    /// The device failed.
+    Io { errno: i32 },
+    /// What came back is not what was stored.
+    Corrupt,
+}
+
+impl Swap {
+    /// Starts building swap.
+    pub fn builder() -> SwapBuilder {
+        SwapBuilder::default()
+    }
+
+    /// The arena whose pages it stores.
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// What it holds, and what it has done so far.
+    pub fn stats(&self) -> SwapStats {
+        self.books.lock().stats()
+    }
+
+    /// Bytes of the frames that compressed pages lie in.
+    pub fn pool_bytes(&self) -> u64 {
+        self.books.lock().pool.frames() * PAGE_SIZE
+    }
+
+    /// Whether it looks as if a page would find room; false when the last one did not and nothing was freed since. Pages
+    /// that do not compress may be refused all the same where there is no file.
+    pub fn has_room(&self) -> bool {
+        self.books.lock().has_room()
+    }
+
+    /// Stores what the page holds. Nobody may write to it meanwhile. May sleep.
+    pub(crate) fn store(&self, page: Pfn) -> Result<HeldCopy<'_>, SwapError> {
+        // SAFETY: a frame of this arena, to which the caller has a right and nobody writes.
+        let bytes: &Bytes = unsafe { &*self.arena.frame(page).cast() };
+        let result = self.store_bytes(bytes);
+        if let Err(error) = result {
+            self.books.lock().failed_to_store(error);
+        }
+        result
+    }
+
+    fn store_bytes(&self, bytes: &Bytes) -> Result<HeldCopy<'_>, SwapError> {
+        if is_zero(bytes) {
+            return Ok(HeldCopy::new(self, self.books.lock().add_zero()));
+        }
+        let sum = rapidhash_v3(bytes);
+        let entry = match self.store_in_memory(bytes, sum) {
+            Ok(entry) => entry,
+            Err(refused) => match &self.device {
+                None => return Err(refused),
+                Some(device) => self.store_on(&**device, bytes, sum)?,
+            },
+        };
+        Ok(HeldCopy::new(self, entry))
+    }
+
+    fn store_in_memory(&self, bytes: &Bytes, sum: u64) -> Result<SwapEntry, SwapError> {
+        if !self.memory {
+            return Err(SwapError::Full);
+        }
+        let mut buffer = [0; get_maximum_output_size(PAGE)];
+        // It has room for whatever comes.
+        let len = compress_into(bytes, &mut buffer).map_err(|_| SwapError::Incompressible)?;
+        if len > pool::LARGEST {
+            return Err(SwapError::Incompressible);
+        }
+        let mut books = self.books.lock();
+        let slot = books.pool.insert(&self.arena, len).ok_or(SwapError::Full)?;
+        // Under the lock, though nobody else knows the slot yet: it is a short copy.
+        books.pool.extent(slot).write(&self.arena, &buffer[..len]);
+        books.add(&self.arena, Place::Memory(slot), sum)
+    }
+
+    fn store_on(&self, device: &dyn SwapDevice, bytes: &Bytes, sum: u64) -> Result<SwapEntry, SwapError> {
+        let block = self.books.lock().blocks.take().ok_or(SwapError::Full)?;
+        let written = device::write(device, bytes, u64::from(block) * PAGE_SIZE);
+        let mut books = self.books.lock();
+        if let Err(failed) = written {
+            books.blocks.give(block);
+            return Err(failed.into());
+        }
+        books.add(&self.arena, Place::Block(block), sum)
+    }
+
+    /// Makes page `into`, which is the caller's alone, hold what was stored. On an error it holds anything. May sleep.
+    pub(crate) fn load(&self, copy: &HeldCopy<'_>, into: Pfn) -> Result<(), SwapError> {
+        // SAFETY: a frame of this arena that is the caller's alone.
+        let bytes: &mut Bytes = unsafe { &mut *self.arena.frame(into).cast() };
+        let result = self.load_bytes(copy.entry(), bytes);
+        self.books.lock().loaded(result.is_ok());
+        result
+    }
+
+    fn load_bytes(&self, entry: SwapEntry, bytes: &mut Bytes) -> Result<(), SwapError> {
+        // The caller's reference keeps all of this as it is while the lock is free.
+        let books = self.books.lock();
+        let row = books.row(entry);
+        match row.place {
+            Place::Zero => {
+                drop(books);
+                bytes.fill(0);
+                return Ok(());
+            }
+            Place::Memory(slot) => {
+                let extent = books.pool.extent(slot);
+                drop(books);
+                let mut buffer = [0; pool::LARGEST];
+                let compressed = extent.read(&self.arena, &mut buffer);
+                if !decompress_into(compressed, bytes).is_ok_and(|len| len == PAGE) {
+                    return Err(SwapError::Corrupt);
+                }
+            }
+            Place::Block(block) => {
+                drop(books);
+                let device = self.device.as_deref().ok_or(SwapError::Corrupt)?;
+                device::read(device, bytes, u64::from(block) * PAGE_SIZE)?;
+            }
+        }
+        if rapidhash_v3(bytes) == row.sum { Ok(()) } else { Err(SwapError::Corrupt) }
+    }
+
+    /// One reference more, which is given back when it is dropped.
+    pub(crate) fn hold(&self, entry: SwapEntry) -> HeldCopy<'_> {
+        self.books.lock().hold(entry);
+        HeldCopy::new(self, entry)
+    }
+
+    /// One reference less. What nobody refers to is gone.
+    pub(crate) fn put(&self, entry: SwapEntry) {
+        self.books.lock().put(&self.arena, entry);
+    }
+}
+
+impl Drop for Swap {
+    /// Address spaces hold their swap, so no copy is referred to any more.
+    fn drop(&mut self) {
+        debug_assert_eq!(self.books.get_mut().stats().references, 0, "a copy was forgotten");
+    }
+}
+
+impl From<Failed> for SwapError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::NoSpace => Self::Full,
+            Failed::Os(errno) => Self::Io { errno },
+            Failed::Ended => Self::Corrupt,
+        }
+    }
+}
+
+fn is_zero(bytes: &Bytes) -> bool {
+    // In pieces that a processor compares in a few steps: most pages end the search at once.
+    bytes.chunks_exact(64).all(|piece| piece == [0; 64])
+}

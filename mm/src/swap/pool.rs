@@ -1,0 +1,318 @@
+//! The pool: compressed pages in frames of the arena.
+//!
+//! ```text
+//! class  4: slots of  320 bytes, 12 in 1 frame        [0|1|2|3|4|5|6|7|8|9|10|11|]
+//! class 42: slots of 2752 bytes,  4 in 3 frames       [   0   |   1  ⋮|   2   ⋮|   3   |]
+//! ```
+//! A **class** is for contents of up to so many bytes, 64 apart. Its slots lie side by side in **groups** of as many
+//! frames, up to four, as leave the least over; so a slot may begin in one frame and end in the next, and the frames of a
+//! group need not be neighbours. New contents go into the group that has had room for longest, so that others empty; one
+//! that is empty is given back at once. Nothing is moved to make that happen sooner.
+
+use crate::arena::Arena;
+use slat::{Level, PAGE_SIZE, Pfn, Span};
+use std::collections::BTreeSet;
+
+const PAGE: usize = PAGE_SIZE as usize;
+/// Classes are so many bytes apart.
+const STEP: usize = 64;
+/// The most bytes that are kept here: with more, too little is saved.
+pub(super) const LARGEST: usize = PAGE / 4 * 3;
+const CLASSES: usize = LARGEST / STEP;
+/// Frames of a group, at most.
+const FRAMES: usize = 4;
+
+/// A class: how its groups are made.
+#[derive(Clone, Copy, Debug)]
+struct Class {
+    size: usize,
+    frames: usize,
+    slots: usize,
+}
+
+const SHAPES: [Class; CLASSES] = {
+    let mut shapes = [Class { size: 0, frames: 1, slots: 1 }; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        shapes[class] = Class::of((class + 1) * STEP);
+        class += 1;
+    }
+    shapes
+};
+
+impl Class {
+    /// The fewest frames of which the least is left over, for each of them.
+    const fn of(size: usize) -> Self {
+        let mut best = Self { size, frames: 1, slots: PAGE / size };
+        let mut frames = 2;
+        while frames <= FRAMES {
+            let slots = frames * PAGE / size;
+            // Slots are bits of a word.
+            if slots <= u64::BITS as usize && slots * best.frames > best.slots * frames {
+                best = Self { size, frames, slots };
+            }
+            frames += 1;
+        }
+        best
+    }
+}
+
+/// See the module's header. Its owner guards it.
+#[derive(Debug)]
+pub(super) struct Pool {
+    groups: Vec<Group>,
+    /// Groups without frames.
+    spare: Vec<u32>,
+    /// Of each class, the groups that have room.
+    roomy: [BTreeSet<u32>; CLASSES],
+    frames: u64,
+    limit: u64,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Group {
+    class: usize,
+    /// As many as the class says; the others are no frames.
+    frames: [Pfn; FRAMES],
+    /// A bit for each slot.
+    used: u64,
+}
+
+/// Where contents lie: a slot that is theirs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Slot {
+    group: u32,
+    index: u8,
+    len: u16,
+}
+
+/// A slot's bytes. They stay where they are as long as the slot is somebody's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    frames: [Pfn; FRAMES],
+    start: usize,
+    len: usize,
+}
+
+impl Pool {
+    /// An empty pool that takes up to so many frames.
+    pub(super) fn new(limit: u64) -> Self {
+        let roomy = [const { BTreeSet::new() }; CLASSES];
+        Self { groups: Vec::new(), spare: Vec::new(), roomy, frames: 0, limit, bytes: 0 }
+    }
+
+    /// Frames that it has taken.
+    pub(super) fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Bytes of what is in it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A slot for `len` bytes, [`LARGEST`] at most. `None`: the limit is reached, or the arena is full.
+    pub(super) fn insert(&mut self, arena: &Arena, len: usize) -> Option<Slot> {
+        let class = len.max(1).div_ceil(STEP) - 1;
+        let group = match self.roomy[class].first() {
+            Some(&group) => group,
+            None => self.begin_group(arena, class)?,
+        };
+        let found = &mut self.groups[group as usize];
+        let index = (!found.used).trailing_zeros();
+        found.used |= 1 << index;
+        if found.used.count_ones() as usize == SHAPES[class].slots {
+            self.roomy[class].remove(&group);
+        }
+        self.bytes += len as u64;
+        Some(Slot { group, index: index as u8, len: len as u16 })
+    }
+
+    /// The slot is nobody's any more.
+    pub(super) fn remove(&mut self, arena: &Arena, slot: Slot) {
+        self.bytes -= u64::from(slot.len);
+        let group = &mut self.groups[slot.group as usize];
+        group.used &= !(1 << slot.index);
+        if group.used > 0 {
+            self.roomy[group.class].insert(slot.group);
+            return;
+        }
+        let class = group.class;
+        for &frame in &group.frames[..SHAPES[class].frames] {
+            arena.put(Span::sized(frame, 1));
+        }
+        self.frames -= SHAPES[class].frames as u64;
+        self.roomy[class].remove(&slot.group);
+        self.spare.push(slot.group);
+    }
+
+    pub(super) fn extent(&self, slot: Slot) -> Extent {
+        let group = &self.groups[slot.group as usize];
+        let start = usize::from(slot.index) * SHAPES[group.class].size;
+        Extent { frames: group.frames, start, len: slot.len.into() }
+    }
+
+    /// A group of this class, with all its slots free.
+    fn begin_group(&mut self, arena: &Arena, class: usize) -> Option<u32> {
+        let count = SHAPES[class].frames;
+        if self.frames + count as u64 > self.limit {
+            return None;
+        }
+        // Where there are not enough, dropping them gives back those that there were.
+        let mut held = [const { None }; FRAMES];
+        for held in &mut held[..count] {
+            *held = Some(arena.page(Level::K4).ok()?);
+        }
+        let frames = held.map(|held| held.map_or(Pfn(0), crate::held::Held::keep));
+        let group = Group { class, frames, used: 0 };
+        let number = match self.spare.pop() {
+            Some(number) => {
+                self.groups[number as usize] = group;
+                number
+            }
+            None => {
+                // There are fewer groups than copies, and those have numbers of 32 bits.
+                self.groups.push(group);
+                self.groups.len() as u32 - 1
+            }
+        };
+        self.frames += count as u64;
+        self.roomy[class].insert(number);
+        Some(number)
+    }
+}
+
+impl Extent {
+    /// Fills the slot, which is the caller's, with as many bytes as it is for.
+    pub(super) fn write(&self, arena: &Arena, bytes: &[u8]) {
+        let mut rest = &bytes[..self.len];
+        self.each_piece(arena, |place, len| {
+            let (piece, after) = rest.split_at(len);
+            // SAFETY: `len` bytes of a frame of the pool, in a slot that nobody else uses.
+            unsafe { place.copy_from_nonoverlapping(piece.as_ptr(), len) };
+            rest = after;
+        });
+    }
+
+    /// Copies what the slot holds into the buffer, and returns that part of it. Nobody fills the slot meanwhile.
+    pub(super) fn read<'a>(&self, arena: &Arena, buffer: &'a mut [u8; LARGEST]) -> &'a [u8] {
+        let mut rest = &mut buffer[..self.len];
+        self.each_piece(arena, |place, len| {
+            let (piece, after) = std::mem::take(&mut rest).split_at_mut(len);
+            // SAFETY: `len` bytes of a frame of the pool, in a slot that is filled.
+            unsafe { place.copy_to_nonoverlapping(piece.as_mut_ptr(), len) };
+            rest = after;
+        });
+        &buffer[..self.len]
+    }
+
+    /// Calls `visit` with where each frame's piece of the slot lies, and its length.
+    fn each_piece(&self, arena: &Arena, mut visit: impl FnMut(*mut u8, usize)) {
+        let (mut at, end) = (self.start, self.start + self.len);
+        while at < end {
+            let len = (PAGE - at % PAGE).min(end - at);
+            visit(arena.frame(self.frames[at / PAGE]).wrapping_add(at % PAGE), len);
+            at += len;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    fn arena() -> Arc<Arena> {
+        Arena::builder().limit(4 << 20).poison(0xdd).build().unwrap()
+    }
+
+    #[test]
+    fn every_class_uses_nearly_all_of_its_frames() {
+        for (number, class) in SHAPES.iter().enumerate() {
+            assert_eq!(class.size, (number + 1) * STEP);
+            assert!((1..=FRAMES).contains(&class.frames) && (1..=64).contains(&class.slots));
+            let used = class.slots * class.size;
+            assert!(used <= class.frames * PAGE && used * 100 >= class.frames * PAGE * 88, "{class:?}");
+        }
+        assert!(SHAPES[CLASSES - 1].slots > SHAPES[CLASSES - 1].frames, "even the largest save something");
+    }
+
+    #[test]
+    fn a_pool_at_its_limit_or_without_an_arena_takes_no_more_and_loses_nothing() {
+        let arena = arena();
+        let mut pool = Pool::new(3);
+        let fits: Vec<Slot> = std::iter::from_fn(|| pool.insert(&arena, LARGEST)).collect();
+        assert_eq!((fits.len(), pool.frames(), pool.bytes()), (4, 3, 4 * LARGEST as u64));
+        assert_eq!(pool.insert(&arena, 1), None, "the limit is of frames, whatever they are for");
+        fits.iter().for_each(|&slot| pool.remove(&arena, slot));
+        assert_eq!((pool.frames(), pool.bytes(), arena.stats().in_use), (0, 0, 0));
+
+        let mut hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
+        hoard.truncate(hoard.len() - 2);
+        let in_use = arena.stats().in_use;
+        assert_eq!(pool.insert(&arena, LARGEST), None, "three frames are needed");
+        assert_eq!((pool.frames(), arena.stats().in_use), (0, in_use), "and two were given back");
+        assert!(pool.insert(&arena, STEP).is_some());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(usize),
+        /// The one with this number, of those that are there.
+        Remove(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Step> {
+        // Few sizes, so that groups fill up; and all of them.
+        let len = prop_oneof![Just(320usize), Just(2700), Just(LARGEST), 1..=LARGEST];
+        prop_oneof![3 => len.prop_map(Step::Insert), 2 => any::<usize>().prop_map(Step::Remove)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 100,
+            failure_persistence: None,
+            rng_seed: prop::test_runner::RngSeed::Fixed(1),
+            ..ProptestConfig::default()
+        })]
+
+        /// Contents are what was put in; neighbours in a frame or across frames do not meet; nothing is kept for nobody.
+        #[test]
+        fn a_pool_is_a_map(steps in prop::collection::vec(steps(), 1..400)) {
+            let arena = arena();
+            let mut pool = Pool::new(60);
+            let mut model: BTreeMap<usize, (Slot, Vec<u8>)> = BTreeMap::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Insert(len) => {
+                        let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + number * 13) as u8).collect();
+                        match pool.insert(&arena, len) {
+                            Some(slot) => {
+                                pool.extent(slot).write(&arena, &bytes);
+                                model.insert(number, (slot, bytes));
+                            }
+                            None => prop_assert!(pool.frames() + FRAMES as u64 > 60),
+                        }
+                    }
+                    Step::Remove(pick) => {
+                        let Some(&key) = model.keys().nth(pick % model.len().max(1)) else { continue };
+                        let (slot, _) = model.remove(&key).unwrap();
+                        pool.remove(&arena, slot);
+                    }
+                }
+                prop_assert_eq!(pool.bytes(), model.values().map(|(_, bytes)| bytes.len() as u64).sum::<u64>());
+                prop_assert_eq!(pool.frames(), arena.stats().in_use);
+            }
+            for (slot, bytes) in model.values() {
+                prop_assert_eq!(pool.extent(*slot).read(&arena, &mut [0; LARGEST]), &bytes[..]);
+            }
+            for (slot, _) in model.into_values() {
+                pool.remove(&arena, slot);
+            }
+            prop_assert_eq!((pool.frames(), arena.stats().in_use, arena.stats().stale_writes), (0, 0, 0));
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! How swap is set up.
+
+use super::Swap;
+use super::books::{Blocks, Books};
+use super::device::{SwapDevice, SwapFile};
+use super::pool::Pool;
+use crate::arena::Arena;
+use crate::error::MmError;
+use parking_lot::Mutex;
+use slat::PAGE_SIZE;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Builds a [`Swap`]. Pages go to memory first, if there is any, and what does not compress or fit there to the file or
+/// device, if there is one. With neither, pages of zeroes can be swapped out.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct SwapBuilder {
+    memory: u64,
+    second: Option<Second>,
+}
+
+/// Where pages go that do not go to memory.
+#[derive(Debug)]
+enum Second {
+    File(PathBuf),
+    Device(Box<dyn SwapDevice>, u64),
+}
+
+impl SwapBuilder {
+    /// Keeps compressed pages in up to so many bytes of frames of the arena; none unless said otherwise. Where the arena
+    /// has no frame left either, pages go to the file.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// Uses this file, or block device: opened when the swap is built, made if there is none, readable by this user
+    /// only. It is emptied, and grows as needed.
+    pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.second = Some(Second::File(path.into()));
+        self
+    }
+
+    /// Uses this device, of so many bytes, rounded down to blocks of 4 KiB.
+    pub fn device(mut self, device: impl SwapDevice + 'static, bytes: u64) -> Self {
+        self.second = Some(Second::Device(Box::new(device), bytes));
+        self
+    }
+
+    /// Swap for pages of this arena, with nothing in it.
+    ///
+    /// # Errors
+    /// [`MmError::SwapInUse`] where another swap uses the file; [`MmError::Os`] where it cannot be had.
+    pub fn build(self, arena: &Arc<Arena>) -> Result<Arc<Swap>, MmError> {
+        let (device, bytes) = match self.second {
+            None => (None, 0),
+            Some(Second::Device(device, bytes)) => (Some(device), bytes),
+            Some(Second::File(path)) => {
+                let (file, bytes) = SwapFile::open(&path)?;
+                (Some(Box::new(file) as Box<dyn SwapDevice>), bytes)
+            }
+        };
+        let blocks = u32::try_from(bytes / PAGE_SIZE).unwrap_or(u32::MAX);
+        Ok(Arc::new(Swap {
+            arena: arena.clone(),
+            memory: self.memory > 0,
+            device,
+            books: Mutex::new(Books::new(Pool::new(self.memory / PAGE_SIZE), Blocks::new(blocks))),
+        }))
+    }
+}
