@@ -71,7 +71,8 @@ impl AddressSpace {
             lru.generations.pass_by_empty(node, kinds.contains(&Kind::Anon));
             let old = |&kind: &Kind| lru.generations.min_seq(node, kind) <= min_seq;
             let Some(kind) = lru.oldest(node, kinds.iter().copied().filter(old)) else { break };
-            let tried = self.evict_batch(lru, idle, (node, kind), most - evicted, true);
+            let hand = &mut lru.hands[usize::from(node.0)].lock()[kind as usize];
+            let tried = self.evict_batch(lru, idle, hand, (node, kind), most - evicted, true);
             evicted += tried.evicted;
             if tried.looked_at == 0 {
                 break;
@@ -103,6 +104,7 @@ impl AddressSpace {
         let kinds = self.evictable_kinds(settings.swappiness);
         let can_swap = kinds.contains(&Kind::Anon);
         let (mut evicted, mut passes) = (0, 0);
+        let mut hands = lru.hands[usize::from(node.0)].lock();
         while evicted < most {
             let generations = &lru.generations;
             generations.pass_by_empty(node, can_swap);
@@ -119,7 +121,9 @@ impl AddressSpace {
             if generations.age(generations.min_seq(node, kind) + 1) < settings.min_ttl {
                 break;
             }
-            let tried = self.evict_batch(lru, idle, (node, kind), most - evicted, passes <= PATIENCE);
+            let hand = &mut hands[kind as usize];
+            let spare_young = passes <= PATIENCE;
+            let tried = self.evict_batch(lru, idle, hand, (node, kind), most - evicted, spare_young);
             evicted += tried.evicted;
             if tried.looked_at == 0 {
                 break;
@@ -137,16 +141,18 @@ impl AddressSpace {
         Kind::ALL.into_iter().filter(may).collect()
     }
 
-    /// Tries to evict some pages of the oldest generation, of one region.
+    /// Tries to evict some pages of the oldest generation, of one region. The hand is the caller's until then: pages that
+    /// somebody else is about to evict would look as if there were none.
     fn evict_batch(
         &self,
         lru: &Lru,
         idle: &mut Idle,
+        hand: &mut Gfn,
         (node, kind): (Node, Kind),
         most: u64,
         spare_young: bool,
     ) -> Tried {
-        let pages = lru.choose(node, kind, most.min(BATCH));
+        let pages = lru.choose(hand, node, kind, most.min(BATCH));
         let Some(&first) = pages.first() else { return Tried::default() };
         let state = self.state.read();
         if state.exited {
@@ -256,10 +262,9 @@ impl Lru {
         kinds.min_by_key(|&kind| self.generations.min_seq(node, kind))
     }
 
-    /// Up to `most` pages of the oldest generation, in order and in one region, from where the hand is. Nothing is
+    /// Up to `most` pages of the oldest generation, in order and in one region, from where the hand is. No page is
     /// locked: they are looked at again. None where a whole round finds none.
-    fn choose(&self, node: Node, kind: Kind, most: u64) -> Vec<Gfn> {
-        let mut hand = self.hands[usize::from(node.0)][kind as usize].lock();
+    fn choose(&self, hand: &mut Gfn, node: Node, kind: Kind, most: u64) -> Vec<Gfn> {
         let oldest = self.generations.min_seq(node, kind);
         let (begin, mut wrapped) = (*hand, false);
         loop {

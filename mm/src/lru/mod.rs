@@ -82,8 +82,8 @@ pub struct Lru {
     filters: Filters,
     /// Held by who makes a pass.
     walker: Mutex<()>,
-    /// Where eviction goes on, for each node and kind.
-    hands: Box<[[Mutex<Gfn>; 2]]>,
+    /// Where eviction goes on, for each node and kind. Held by who evicts, outside of all other locks.
+    hands: Box<[Mutex<[Gfn; 2]>]>,
     charge: Charge,
     counters: Counters,
     on_evict: RwLock<Option<OnEvict>>,
@@ -103,7 +103,7 @@ impl Lru {
             regions: Regions::default(),
             filters: Filters::new(),
             walker: Mutex::new(()),
-            hands: (0..nodes).map(|_| Default::default()).collect(),
+            hands: (0..nodes).map(|_| Mutex::new([Gfn(0); 2])).collect(),
             charge: Charge::new(limit),
             counters: Counters::new(),
             on_evict: RwLock::default(),
