@@ -168,17 +168,14 @@ impl AddressSpace {
         result
     }
 
-    /// Empties an entry; `released` gives its frames back. A copy in swap goes at once: nobody else is told of it.
+    /// Empties an entry; `released` gives its frames back.
     pub(crate) fn clear(&self, filled: &Filled<'_>, released: &mut Released<'_>) {
         filled.set(Pte::Empty);
         self.clean.remove(Span::sized(filled.page, filled.level.pages()));
-        if let Some(pfn) = filled.pte.pfn() {
+        if filled.pte.pfn().is_some() {
             self.lru_leave(filled.page, filled.level);
-            released.add(pfn, filled.level);
         }
-        if let Pte::Swapped { entry, .. } = filled.pte {
-            self.forget_copy(entry);
-        }
+        self.release(filled.pte, filled.level, released);
     }
 
     /// Makes sure that no entry reaches over an end of the range, for callers that hold the mappings for

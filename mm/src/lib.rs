@@ -95,6 +95,8 @@ pub use numa::{Balancer, Node, NumaStats, Policy, Scanner as NumaScanner, Settin
 pub use pin::Pinned;
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
+#[doc(hidden)]
+pub use swap::Sabotage as SwapSabotage;
 pub use swap::{Swap, SwapBuilder, SwapDevice, SwapStats};
 pub use user_fault::{FaultKind, NoFault, Serve, Stopped, UserFault, UserFaults};
 pub use vma::{Backing, Place, Prot};

@@ -21,6 +21,7 @@
 
 use crate::arena::{Arena, ArenaHandle};
 use crate::error::MmError;
+use crate::held::Released;
 use crate::listeners::Listeners;
 use crate::lru::{Lru, LruSettings};
 use crate::numa::{self, NumaStats};
@@ -28,7 +29,7 @@ use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
 use crate::soft_dirty::Clean;
 use crate::stats::{Counted, Counters, MmStats};
-use crate::swap::{Swap, SwapEntry};
+use crate::swap::Swap;
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use slat::table::{Entry, Map, Word, formats::X64};
@@ -307,10 +308,13 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// An entry that said this copy says it no more.
-    pub(crate) fn forget_copy(&self, entry: SwapEntry) {
-        // It has swap, or no entry would say so.
-        if let Some(swap) = &self.swap {
+    /// Gives back what an entry held that said `pte`, and says something else now: frames through `released`, a copy in
+    /// swap at once, since nobody else is told of it.
+    pub(crate) fn release(&self, pte: Pte, level: Level, released: &mut Released<'_>) {
+        if let Some(pfn) = pte.pfn() {
+            released.add(pfn, level);
+        }
+        if let (Pte::Swapped { entry, .. }, Some(swap)) = (pte, &self.swap) {
             swap.put(entry);
         }
     }
@@ -372,13 +376,7 @@ impl Drop for AddressSpace {
     fn drop(&mut self) {
         let mut released = self.arena.released();
         self.map.for_each(pages_of(EVERYWHERE), |_, level, entry| {
-            let pte = Pte::of(entry.load(), level);
-            if let Some(pfn) = pte.pfn() {
-                released.add(pfn, level);
-            }
-            if let Pte::Swapped { entry, .. } = pte {
-                self.forget_copy(entry);
-            }
+            self.release(Pte::of(entry.load(), level), level, &mut released);
         });
     }
 }

@@ -17,8 +17,9 @@
 //! **Nothing is looked at twice.** Whatever leaves the oldest generation does so upwards: young pages to the youngest,
 //! those that may not be evicted to the next one. So one round of the hand empties a generation.
 
+use super::bloom::is_dense;
 use super::generations::{Kind, MIN_GENS};
-use super::region::{PAGES, index, region_of};
+use super::region::{Mark, PAGES, index, number, region_of};
 use super::stats::Counted;
 use super::young::YoungPages;
 use super::{Lru, LruError};
@@ -171,8 +172,13 @@ impl AddressSpace {
         }
         if !young.is_empty() {
             let _lock = self.lock_region(first);
-            let found = lru.regions.with(first, |region| lru.make_young(region, &young, |_| true));
-            lru.found_young(first, found.unwrap_or(0));
+            let found =
+                lru.regions.with(first, |region| lru.make_young(region, &young, |_| true)).unwrap_or(0);
+            lru.counters.add(Counted::Promoted, found);
+            // The next pass had better look at all of them.
+            if is_dense(found, tried.looked_at) {
+                lru.filters.insert(lru.generations.max_seq(), number(first));
+            }
         }
         // Of a huge page only what was asked for: it is divided first. No memory for the table: it stays.
         if cold.iter().any(|entry| entry.len() > 1) {
@@ -300,16 +306,8 @@ impl Lru {
         self.change(pages, |mark| {
             passed += 1;
             let oldest = self.generations.min_seq(mark.node, mark.kind);
-            super::region::Mark { seq: mark.seq.max(oldest + 1), ..mark }
+            Mark { seq: mark.seq.max(oldest + 1), ..mark }
         });
         passed
-    }
-
-    /// Candidates in the region around `page` that were young: where they are many, the next pass looks at them all.
-    fn found_young(&self, page: Gfn, young: u64) {
-        self.counters.add(Counted::Promoted, young);
-        if young * 8 >= BATCH {
-            self.filters.insert(self.generations.max_seq(), super::region::number(page));
-        }
     }
 }

@@ -32,16 +32,17 @@ impl AddressSpace {
         self.may_take(Level::K4)?;
         let fresh = self.arena.page(Level::K4)?;
         copy.swap().load(&copy, fresh.pfn()).map_err(|error| error.at(hva_of(page)))?;
+        let mut released = self.arena.released();
         let _state = self.state.read();
         let _lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);
-        let swapped = Pte::Swapped { entry: copy.entry(), shadow };
-        if Pte::of(entry.load(), level) == swapped {
+        let found = Pte::of(entry.load(), level);
+        if found == (Pte::Swapped { entry: copy.entry(), shadow }) || !copy.swap().looks_again() {
             self.lru_enter(page, level, fresh.pfn(), Kind::Anon);
             self.lru_refaulted(page, shadow);
             entry.store(Pte::Mapped { pfn: fresh.keep(), writable: false }.word(level));
-            // The entry's reference to it; ours goes by itself.
-            copy.swap().put(copy.entry());
+            // The entry's reference to the copy; ours goes by itself.
+            self.release(found, level, &mut released);
             self.counters.add(Counted::SwappedIn);
         }
         Ok(())

@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Something that keeps blocks. Each is written before it is read, by one thread at a time; different blocks at once.
 pub trait SwapDevice: Debug + Send + Sync {
@@ -22,6 +23,16 @@ pub trait SwapDevice: Debug + Send + Sync {
 
     /// Fills `bytes`, or the first of them, with what lies at this offset, and says how many. May sleep.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+impl<D: SwapDevice + ?Sized> SwapDevice for Arc<D> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        (**self).write_at(bytes, offset)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        (**self).read_at(bytes, offset)
+    }
 }
 
 /// Why a block was not written or read.

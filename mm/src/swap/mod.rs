@@ -35,7 +35,7 @@ mod settings;
 mod tests;
 
 pub use device::SwapDevice;
-pub use settings::SwapBuilder;
+pub use settings::{Sabotage, SwapBuilder};
 
 pub(crate) use entry::{HeldCopy, Shadow, SwapEntry};
 pub(crate) use out::Leaving;
@@ -59,6 +59,7 @@ pub struct Swap {
     /// Whether there is a pool.
     memory: bool,
     device: Option<Box<dyn SwapDevice>>,
+    sabotage: Sabotage,
     /// A leaf lock; held for no reading or writing of the device.
     books: Mutex<Books>,
 }
@@ -217,6 +218,11 @@ impl Swap {
             }
         }
         if rapidhash_v3(bytes) == row.sum { Ok(()) } else { Err(SwapError::Corrupt) }
+    }
+
+    /// Whether to look at entries again when the device is done: always, but in a negative control.
+    fn looks_again(&self) -> bool {
+        self.sabotage != Sabotage::LookAgain
     }
 
     /// One reference more, which is given back when it is dropped.

@@ -164,17 +164,21 @@ impl AddressSpace {
     fn leave(&self, Parked { leaving, was, frame }: Parked<'_>, copy: Option<HeldCopy<'_>>) -> bool {
         let _lock = self.lock_region(leaving.page);
         let (level, entry) = self.map.find(leaving.page);
-        if Pte::of(entry.load(), level) != Pte::Parked(frame.pfn()) {
-            return false;
-        }
+        let found = Pte::of(entry.load(), level);
+        let parked = found == Pte::Parked(frame.pfn());
         let Some(copy) = copy else {
-            entry.store(was.word(level));
+            if parked {
+                entry.store(was.word(level));
+            }
             return false;
         };
+        if !parked && copy.swap().looks_again() {
+            return false;
+        }
         entry.store(Pte::Swapped { entry: copy.keep(), shadow: leaving.shadow }.word(level));
         self.lru_leave(leaving.page, level);
-        // The entry's own.
-        self.arena.put(Span::sized(frame.pfn(), 1));
+        // The entry's own reference. It ended with the notification.
+        self.release(found, level, &mut self.arena.released());
         self.counters.add(Counted::SwappedOut);
         true
     }

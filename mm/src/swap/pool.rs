@@ -307,7 +307,8 @@ mod tests {
                 prop_assert_eq!(pool.frames(), arena.stats().in_use);
             }
             for (slot, bytes) in model.values() {
-                prop_assert_eq!(pool.extent(*slot).read(&arena, &mut [0; LARGEST]), &bytes[..]);
+                let mut buffer = [0; LARGEST];
+                prop_assert_eq!(pool.extent(*slot).read(&arena, &mut buffer), &bytes[..]);
             }
             for (slot, _) in model.into_values() {
                 pool.remove(&arena, slot);

@@ -18,6 +18,18 @@ use std::sync::Arc;
 pub struct SwapBuilder {
     memory: u64,
     second: Option<Second>,
+    sabotage: Sabotage,
+}
+
+/// Negative controls: what is left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[doc(hidden)]
+pub enum Sabotage {
+    /// Nothing.
+    #[default]
+    None,
+    /// Whether the entry still says what it said, once the device is done.
+    LookAgain,
 }
 
 /// Where pages go that do not go to memory.
@@ -48,6 +60,13 @@ impl SwapBuilder {
         self
     }
 
+    /// Negative control: something is left out. Whatever proves that it matters must fail under this.
+    #[doc(hidden)]
+    pub fn sabotage(mut self, what: Sabotage) -> Self {
+        self.sabotage = what;
+        self
+    }
+
     /// Swap for pages of this arena, with nothing in it.
     ///
     /// # Errors
@@ -66,6 +85,7 @@ impl SwapBuilder {
             arena: arena.clone(),
             memory: self.memory > 0,
             device,
+            sabotage: self.sabotage,
             books: Mutex::new(Books::new(Pool::new(self.memory / PAGE_SIZE), Blocks::new(blocks))),
         }))
     }

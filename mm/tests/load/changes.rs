@@ -34,6 +34,7 @@ pub const CHANGES: &[Change] = &[
     row("a child exits", false, forget),
     row("mprotect and back", true, protect),
     row("migrate", true, migrate),
+    row("pageout", true, pageout),
     row("dontneed", true, dontneed),
     row("reap", true, reap),
     row("clear soft-dirty", true, soft_dirty),
@@ -174,10 +175,10 @@ fn forget(m: &mut Meddler<'_>) -> bool {
     let Some(child) = m.children.pop() else { return false };
     for (at, expected) in child.holds {
         let mut word = [0; 8];
-        child.space.read(&mut m.idle, at, &mut word).unwrap();
+        let read = child.space.read(&mut m.idle, at, &mut word);
         let found = u64::from_le_bytes(word);
-        if found != expected {
-            m.stage.wrong(|| format!("a child reads {found:x} at {at} instead of {expected:x}"));
+        if read.is_err() || found != expected {
+            m.stage.wrong(|| format!("a child reads {found:x} ({read:?}) at {at} instead of {expected:x}"));
         }
     }
     true
@@ -197,6 +198,11 @@ fn protect(m: &mut Meddler<'_>) -> bool {
 fn migrate(m: &mut Meddler<'_>) -> bool {
     let pages = m.some_pages();
     m.stage.space.migrate(&mut m.idle, hvas(&pages)).unwrap() > 0
+}
+
+fn pageout(m: &mut Meddler<'_>) -> bool {
+    let pages = m.some_pages();
+    m.stage.space.pageout(&mut m.idle, hvas(&pages)).unwrap() > 0
 }
 
 fn dontneed(m: &mut Meddler<'_>) -> bool {

@@ -42,8 +42,9 @@ pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vm: Arc<Vm<F, Primary>>, 
     vm.zap_all(idle).unwrap();
     assert_eq!(pages_add_up(&vm, idle).reachable, 1, "the root");
 
-    let Stage { arena, space, ksm, balancers, .. } = stage;
+    let Stage { arena, space, ksm, swap, balancers, .. } = stage;
     drop((vm, space, ksm, balancers));
+    assert_eq!(swap.stats().references, 0, "no copy was forgotten");
     let stats = arena.stats();
     assert_eq!((stats.in_use, stats.tables), (0, 0), "every frame came back");
     // The fill of a free frame is looked at when it is used again.

@@ -81,6 +81,9 @@ pub fn run<F: Format, H: Host>(stage: &Stage, vcpu: Vcpu<'_, F, H>, window: Wind
                 guest.skip();
                 thread::yield_now();
             }
+            Exit::Failed(fault, FaultError::Host(error)) => {
+                stage.wrong(|| format!("a guest cannot have {}: {error}", fault.gpa));
+            }
             exit => panic!("{exit:?}"),
         }
     }

@@ -191,7 +191,15 @@ fn negative_control_a_host_that_frees_before_it_tells_is_found_out() {
 
 #[test]
 fn negative_control_a_reason_that_goes_unheard_is_found_out() {
-    for why in [Why::Unmap, Why::Clear, Why::Migrate, Why::WriteProtect, Why::SoftDirty, Why::ChangePte] {
+    for why in [
+        Why::Unmap,
+        Why::Clear,
+        Why::Migrate,
+        Why::WriteProtect,
+        Why::SoftDirty,
+        Why::ChangePte,
+        Why::Reclaim,
+    ] {
         assert!(wrong(Mistake::Deaf(why)) > 0, "{why:?}");
     }
 }

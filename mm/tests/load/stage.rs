@@ -7,8 +7,10 @@ use slat::{
     Span, TableMemory, Why, notify::Nobody,
 };
 use slat_mm::{
-    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, Ksm, Place, Policy, Prot, Settings,
+    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, Ksm, Place, Policy, Prot, Settings, Swap,
+    SwapDevice,
 };
+use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -61,7 +63,7 @@ impl Mistake {
             Self::None => false,
             Self::NoFlush | Self::TellsLate => true,
             // Who still has a page after the others may write to it.
-            Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate),
+            Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate | Why::Reclaim),
         }
     }
 }
@@ -71,6 +73,7 @@ pub struct Stage {
     pub arena: Arc<Arena>,
     pub space: Arc<AddressSpace>,
     pub ksm: Arc<Ksm>,
+    pub swap: Arc<Swap>,
     /// One for each policy.
     pub balancers: Vec<Balancer>,
     /// Held for reading by who needs a zone's mappings to stay, for writing by who takes them away for a while.
@@ -103,7 +106,10 @@ pub fn count(counter: &AtomicU64) {
 impl Stage {
     pub fn new(idle: &mut Idle, thp: bool, mistake: Mistake, seed: u64, lanes: u64) -> Self {
         let arena = Arena::builder().limit(256 << 20).nodes(NODES).poison(0xdd).build().unwrap();
-        let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
+        // Where guests may write to free frames none of those may be swap's.
+        let memory = if mistake.spoils_frames() { 0 } else { 64 * PAGE_SIZE };
+        let swap = Swap::builder().memory(memory).device(Disk::default(), 64 << 20).build(&arena).unwrap();
+        let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).build().unwrap();
         let memory = space.mmap(Place::Fixed(BASE), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous);
         space.madvise(idle, memory.unwrap(), Advice::Mergeable).unwrap();
         let ksm = Ksm::builder(&arena).use_zero_pages(thp).build().unwrap();
@@ -112,6 +118,7 @@ impl Stage {
         Self {
             balancers: [Policy::Range, Policy::Page, Policy::PageBatched].map(balancer).into(),
             ksm,
+            swap,
             arena,
             space,
             zones: (0..ZONES).map(|_| RwLock::new(())).collect(),
@@ -139,6 +146,26 @@ impl Stage {
 
     pub fn is_over(&self) -> bool {
         self.over.load(SeqCst)
+    }
+}
+
+/// Where pages are swapped out to, beside memory.
+#[derive(Debug, Default)]
+struct Disk(Mutex<Vec<u8>>);
+
+impl SwapDevice for Disk {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let mut disk = self.0.lock().unwrap();
+        let (start, end) = (offset as usize, offset as usize + bytes.len());
+        let len = disk.len().max(end);
+        disk.resize(len, 0);
+        disk[start..end].copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        bytes.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..bytes.len()]);
+        Ok(bytes.len())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 use slat::{Access, Again, Event, HostPage, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Span, Why};
-use slat_mm::{AddressSpace, Arena, Backing, Place, Prot};
+use slat_mm::{AddressSpace, AddressSpaceBuilder, Arena, Backing, Place, Prot, Swap, SwapBuilder};
 use std::sync::Arc;
 
 /// Where tests map things: aligned to 1 GiB.
@@ -119,7 +119,20 @@ impl Machine {
 
     fn with(thp: bool) -> Self {
         let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
-        let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
+        let swap = Swap::builder().memory(64 << 20).build(&arena).unwrap();
+        Self::on(AddressSpace::builder(&arena).thp(thp).swap(&swap))
+    }
+
+    /// One whose pages can be swapped out.
+    pub fn with_swap(swap: SwapBuilder) -> (Self, Arc<Swap>) {
+        let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
+        let swap = swap.build(&arena).unwrap();
+        (Self::on(AddressSpace::builder(&arena).thp(true).swap(&swap)), swap)
+    }
+
+    pub fn on(builder: AddressSpaceBuilder) -> Self {
+        let space = builder.build().unwrap();
+        let arena = space.arena().clone();
         let recorder = Recorder::register(&space);
         Self { idle: Idle::take().unwrap(), arena, space, recorder }
     }

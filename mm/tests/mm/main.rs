@@ -17,6 +17,11 @@
 //! | `user_fault_race` | … with many vCPUs and handlers, beside a host that takes pages away? |
 //! | `ksm` | are pages with the same contents merged, exactly counted, and nobody the wiser? |
 //! | `ksm_race` | … beside those who write to them meanwhile? |
+//! | `swap` | does what is swapped out come back, byte for byte, and is no copy forgotten? |
+//! | `swap_device` | … where devices fail, fill up, stop short, or give back something else? |
+//! | `swap_race` | … beside those who use and change the same pages meanwhile? |
+//! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
+//! | `lru_guest` | … with guests, whose accesses this process does not see? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 mod fixture;
@@ -24,6 +29,8 @@ mod huge;
 mod ksm;
 mod ksm_race;
 mod listener;
+mod lru;
+mod lru_guest;
 mod many;
 mod memory;
 mod model;
@@ -34,6 +41,9 @@ mod race;
 mod reap;
 mod reasons;
 mod soft_dirty;
+mod swap;
+mod swap_device;
+mod swap_race;
 mod user_fault;
 mod user_fault_race;
 mod vm;

@@ -3,10 +3,11 @@
 //! model says, and every frame comes back.
 
 use crate::fixture::{at, get, pages};
+use crate::swap_device::Disk;
 use crate::vm::{Guest, coherent, guest_on};
 use proptest::prelude::*;
 use slat::{Access, Fault, Gfn, Idle, PAGE_SIZE, VcpuId};
-use slat_mm::{AddressSpace, Advice, Arena, Backing, File, Ksm, MmError, Place, Prot};
+use slat_mm::{AddressSpace, Advice, Arena, Backing, File, Ksm, MmError, Place, Prot, Swap};
 use slat_mm::{Balancer, Node, Pinned, Policy, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,6 +48,7 @@ enum Step {
     Write(u64, u64),
     Remap(u64, u64, u64, u64),
     Migrate(u64, u64),
+    PageOut(u64, u64),
     Advise(u64, u64, Advice),
     Merge,
     Fork,
@@ -75,6 +77,7 @@ fn steps() -> impl Strategy<Value = (u8, Step)> {
         8 => (page.clone(), 0..5u64).prop_map(|(page, value)| Step::Write(page, value)),
         2 => (range.clone(), range.clone()).prop_map(|((a, n), (to, m))| Step::Remap(a, n, to, m)),
         2 => range.clone().prop_map(|(a, n)| Step::Migrate(a, n)),
+        4 => range.clone().prop_map(|(a, n)| Step::PageOut(a, n)),
         2 => (range, any::<bool>()).prop_map(|((a, n), on)| {
             Step::Advise(a, n, if on { Advice::Mergeable } else { Advice::Unmergeable })
         }),
@@ -96,13 +99,16 @@ struct World {
     written: BTreeMap<u64, u64>,
     sides: Vec<(Arc<AddressSpace>, BTreeMap<u64, Page>)>,
     pinned: Vec<Pinned>,
+    swap: Arc<Swap>,
 }
 
 impl World {
     fn new(thp: bool) -> Self {
         let mut idle = Idle::take().expect("one test to a thread");
         let arena = Arena::builder().limit(256 << 20).nodes(2).poison(0xdd).build().unwrap();
-        let space = AddressSpace::builder(&arena).thp(thp).build().unwrap();
+        // Little memory, so that pages go to the device, too.
+        let swap = Swap::builder().memory(16 << 12).device(Disk::new(), 64 << 20).build(&arena).unwrap();
+        let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).build().unwrap();
         let contents = (0..PAGES).flat_map(|page| [page + 1; 512]).flat_map(u64::to_le_bytes).collect();
         let ksm = Ksm::builder(&arena).max_page_sharing(3).use_zero_pages(thp).build().unwrap();
         ksm.add(&space).unwrap();
@@ -114,6 +120,7 @@ impl World {
             written: BTreeMap::new(),
             sides: vec![(space, BTreeMap::new())],
             pinned: Vec::new(),
+            swap,
             idle,
             arena,
         }
@@ -198,6 +205,9 @@ impl World {
             Step::Migrate(first, count) => {
                 space.migrate(idle, pages(first, count)).unwrap();
             }
+            Step::PageOut(first, count) => {
+                space.pageout(idle, pages(first, count)).unwrap();
+            }
             Step::Advise(first, count, advice) => {
                 let done = space.madvise(idle, pages(first, count), advice);
                 assert_eq!(done.err(), gap(model, first, count).map(|page| MmError::NotMapped(at(page))));
@@ -245,8 +255,9 @@ impl World {
                 }
             }
         }
-        let arena = self.arena.clone();
+        let (arena, swap) = (self.arena.clone(), self.swap.clone());
         drop(self);
+        assert_eq!(swap.stats().references, 0);
         let stats = arena.stats();
         assert_eq!((stats.in_use, stats.tables, stats.stale_writes), (0, 0, 0));
     }

@@ -1,0 +1,278 @@
+//! Pages that go and come while others use and change them. First at the very moments when somebody might be faster, by a
+//! device that lets him; then with threads. The negative control is swap that does not look again once the device is done.
+
+use crate::fixture::*;
+use crate::swap_device::Disk;
+use parking_lot::Mutex;
+use slat::{Hva, Idle, PAGE_SIZE};
+use slat_mm::{AddressSpace, Arena, Backing, Place, Prot, Swap, SwapDevice, SwapSabotage};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+type Act = Box<dyn FnOnce(&AddressSpace, &mut Idle) + Send>;
+
+/// A device during whose next write, or read, somebody else acts.
+#[derive(Default)]
+struct Stage {
+    disk: Arc<Disk>,
+    space: Mutex<Option<Arc<AddressSpace>>>,
+    during_write: Mutex<Option<Act>>,
+    during_read: Mutex<Option<Act>>,
+}
+
+impl std::fmt::Debug for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a stage")
+    }
+}
+
+impl Stage {
+    /// On a thread of its own, whose end is waited for.
+    fn act(&self, act: &Mutex<Option<Act>>) {
+        let Some(act) = act.lock().take() else { return };
+        let space = self.space.lock().clone().unwrap();
+        let run = move || act(&space, &mut Idle::take().unwrap());
+        thread::spawn(run).join().unwrap();
+    }
+}
+
+impl SwapDevice for Stage {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<usize> {
+        let written = self.disk.write_at(bytes, offset);
+        self.act(&self.during_write);
+        written
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        let read = self.disk.read_at(bytes, offset);
+        self.act(&self.during_read);
+        read
+    }
+}
+
+const PAGE: u64 = 3;
+
+/// A machine whose page [`PAGE`] holds 3, and its device.
+fn staged(sabotage: SwapSabotage) -> (Machine, Arc<Swap>, Arc<Stage>) {
+    let stage = Arc::<Stage>::default();
+    let (mut machine, swap) =
+        Machine::with_swap(Swap::builder().device(stage.clone(), 1 << 20).sabotage(sabotage));
+    *stage.space.lock() = Some(machine.space.clone());
+    machine.map(0, 8);
+    machine.put(PAGE, 3);
+    (machine, swap, stage)
+}
+
+fn put(space: &AddressSpace, idle: &mut Idle, page: u64, value: u64) {
+    space.write(idle, at(page), &value.to_le_bytes()).unwrap();
+}
+
+/// What the page holds in the end, whether it was gone after its way out, and how many copies and frames are left over.
+fn out_beside(sabotage: SwapSabotage, act: fn(&AddressSpace, &mut Idle)) -> (u64, bool, u64) {
+    let (mut machine, swap, stage) = staged(sabotage);
+    *stage.during_write.lock() = Some(Box::new(act));
+    let gone = machine.page_out(PAGE, 1) == 1;
+    assert!(stage.during_write.lock().is_none(), "he has acted");
+    let value = machine.get(PAGE);
+    stage.space.lock().take();
+    let arena = machine.arena.clone();
+    let clean = machine.all_free();
+    (value, gone, swap.stats().references + arena.stats().in_use + u64::from(!clean))
+}
+
+/// The same for the way back.
+fn back_beside(sabotage: SwapSabotage, act: fn(&AddressSpace, &mut Idle)) -> (u64, u64) {
+    let (mut machine, swap, stage) = staged(sabotage);
+    assert_eq!(machine.page_out(PAGE, 1), 1);
+    *stage.during_read.lock() = Some(Box::new(act));
+    let value = machine.get(PAGE);
+    assert!(stage.during_read.lock().is_none(), "he has acted");
+    stage.space.lock().take();
+    let arena = machine.arena.clone();
+    let clean = machine.all_free();
+    (value, swap.stats().references + arena.stats().in_use + u64::from(!clean))
+}
+
+#[test]
+fn a_page_that_is_wanted_on_its_way_out_stays() {
+    assert_eq!(out_beside(SwapSabotage::None, |_, _| {}), (3, true, 0));
+    let read = out_beside(SwapSabotage::None, |space, idle| assert_eq!(get(space, idle, PAGE), 3));
+    assert_eq!(read, (3, false, 0));
+    let write = out_beside(SwapSabotage::None, |space, idle| put(space, idle, PAGE, 5));
+    assert_eq!(write, (5, false, 0));
+    let dropped = out_beside(SwapSabotage::None, |space, idle| space.dontneed(idle, pages(PAGE, 1)).unwrap());
+    assert_eq!(dropped, (0, false, 0));
+    let pinned = out_beside(SwapSabotage::None, |space, idle| drop(space.pin(idle, pages(PAGE, 1)).unwrap()));
+    assert_eq!(pinned, (3, false, 0));
+}
+
+/// Who wrote to it meanwhile wrote to a copy: otherwise the frame that is being stored could be on its way out a second
+/// time, with other contents, and the first way's end look like the second's.
+#[test]
+fn a_page_goes_one_way_at_a_time() {
+    let twice = out_beside(SwapSabotage::None, |space, idle| {
+        put(space, idle, PAGE, 5);
+        assert_eq!(space.pageout(idle, pages(PAGE, 1)), Ok(1), "the copy");
+        assert_eq!(get(space, idle, PAGE), 5);
+        assert_eq!(space.pageout(idle, pages(PAGE, 1)), Ok(1));
+    });
+    assert_eq!(twice, (5, false, 0));
+    let read_then_out = out_beside(SwapSabotage::None, |space, idle| {
+        assert_eq!(get(space, idle, PAGE), 3);
+        assert_eq!(space.pageout(idle, pages(PAGE, 1)), Ok(0), "two hold the frame");
+    });
+    assert_eq!(read_then_out, (3, false, 0));
+}
+
+#[test]
+fn a_page_that_was_changed_on_its_way_back_is_what_it_was_changed_to() {
+    let none = SwapSabotage::None;
+    assert_eq!(back_beside(none, |_, _| {}), (3, 0));
+    assert_eq!(back_beside(none, |space, idle| assert_eq!(get(space, idle, PAGE), 3)), (3, 0));
+    assert_eq!(back_beside(none, |space, idle| put(space, idle, PAGE, 5)), (5, 0));
+    let dropped = |space: &AddressSpace, idle: &mut Idle| space.dontneed(idle, pages(PAGE, 1)).unwrap();
+    assert_eq!(back_beside(none, dropped), (0, 0));
+    let mapped_anew = |space: &AddressSpace, idle: &mut Idle| {
+        space.munmap(idle, pages(PAGE, 1)).unwrap();
+        space.mmap(Place::Fixed(at(PAGE)), PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    };
+    assert_eq!(back_beside(none, mapped_anew), (0, 0));
+    let moved_and_back = |space: &AddressSpace, idle: &mut Idle| {
+        space.mremap(idle, pages(PAGE, 1), PAGE_SIZE, Place::Fixed(at(100))).unwrap();
+        put(space, idle, 100, 9);
+        space.mremap(idle, pages(100, 1), PAGE_SIZE, Place::Fixed(at(PAGE))).unwrap();
+    };
+    assert_eq!(back_beside(none, moved_and_back), (9, 0));
+    let forked = |space: &AddressSpace, idle: &mut Idle| {
+        let child = space.fork(idle).unwrap();
+        put(&child, idle, PAGE, 7);
+        assert_eq!(get(&child, idle, PAGE), 7);
+    };
+    assert_eq!(back_beside(none, forked), (3, 0));
+    let written_and_out_again = |space: &AddressSpace, idle: &mut Idle| {
+        put(space, idle, PAGE, 6);
+        assert_eq!(space.pageout(idle, pages(PAGE, 1)), Ok(1));
+    };
+    assert_eq!(back_beside(none, written_and_out_again), (6, 0));
+}
+
+#[test]
+fn negative_control_without_a_second_look_writes_are_lost() {
+    let write = |space: &AddressSpace, idle: &mut Idle| put(space, idle, PAGE, 5);
+    assert_eq!(out_beside(SwapSabotage::LookAgain, write), (3, true, 0));
+    assert_eq!(back_beside(SwapSabotage::LookAgain, write), (3, 0));
+}
+
+/// All of them find it; one of them brings it in.
+#[test]
+fn many_who_want_one_page_at_once() {
+    const THREADS: usize = 4;
+    const ROUNDS: u64 = 50;
+    let (mut machine, swap) = Machine::with_swap(Swap::builder().memory(1 << 20));
+    machine.map(0, ROUNDS);
+    machine.number(0, ROUNDS);
+    assert_eq!(machine.page_out(0, ROUNDS), ROUNDS);
+    let line = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        for number in 0..THREADS as u64 {
+            let (line, space) = (&line, &machine.space);
+            scope.spawn(move || {
+                let idle = &mut Idle::take().unwrap();
+                for page in 0..ROUNDS {
+                    line.wait();
+                    assert_eq!(get(space, idle, page), page);
+                    // Each writes a word of his own.
+                    let own: Hva = at(page) + 8 * (number + 1);
+                    space.write(idle, own, &(page + number).to_le_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    for page in 0..ROUNDS {
+        for number in 0..THREADS as u64 {
+            let mut word = [0; 8];
+            machine.space.read(&mut machine.idle, at(page) + 8 * (number + 1), &mut word).unwrap();
+            assert_eq!(u64::from_le_bytes(word), page + number);
+        }
+    }
+    assert_eq!((machine.space.stats().swapped_in, swap.stats().references), (ROUNDS, 0));
+    assert!(machine.all_free());
+}
+
+const PAGES: u64 = 96;
+
+/// Two threads that write to words of their own, and check what they wrote before, beside two that swap out so many
+/// pages; returns how often something else was found. With a mistake it ends with the first.
+fn race(out: u64, sabotage: SwapSabotage) -> u64 {
+    let arena = Arena::builder().limit(32 << 20).poison(0xdd).build().unwrap();
+    let swap = Swap::builder()
+        .memory(8 << 12)
+        .device(Disk::new(), 1 << 20)
+        .sabotage(sabotage)
+        .build(&arena)
+        .unwrap();
+    let space = AddressSpace::builder(&arena).swap(&swap).build().unwrap();
+    space.mmap(Place::Fixed(at(0)), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    let (wrong, gone, over, line) =
+        (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false), Barrier::new(4));
+    let found = || sabotage != SwapSabotage::None && wrong.load(Relaxed) > 0;
+    thread::scope(|scope| {
+        for lane in 0..2u64 {
+            let (space, over, line, wrong) = (&space, &over, &line, &wrong);
+            scope.spawn(move || {
+                let idle = &mut Idle::take().unwrap();
+                line.wait();
+                for pass in 0u64.. {
+                    // The last pass comes after the last change: it finds whatever was lost.
+                    let last = over.load(Acquire);
+                    for page in 0..PAGES {
+                        let hva = at(page) + 8 * lane;
+                        let mut word = [0; 8];
+                        let there = space.read(idle, hva, &mut word).is_ok();
+                        if !there || u64::from_le_bytes(word) != pass {
+                            wrong.fetch_add(1, Relaxed);
+                        }
+                        let _ = space.write(idle, hva, &(pass + 1).to_le_bytes());
+                    }
+                    if last {
+                        return;
+                    }
+                }
+            });
+        }
+        for first in 0..2u64 {
+            let (space, over, line, gone, found) = (&space, &over, &line, &gone, &found);
+            scope.spawn(move || {
+                let idle = &mut Idle::take().unwrap();
+                line.wait();
+                let mut at = first * PAGES / 2;
+                while gone.load(Relaxed) < out && !found() {
+                    let part = pages(at, 16.min(PAGES - at));
+                    gone.fetch_add(space.pageout(idle, part).unwrap(), Relaxed);
+                    at = (at + 16) % PAGES;
+                }
+                over.store(true, Release);
+            });
+        }
+    });
+    let wrong = wrong.load(Relaxed);
+    if sabotage == SwapSabotage::None {
+        drop(space);
+        assert_eq!((swap.stats().references, arena.stats().in_use, arena.stats().stale_writes), (0, 0, 0));
+    }
+    wrong
+}
+
+#[test]
+fn no_write_is_lost_beside_swapping() {
+    assert_eq!(race(3000, SwapSabotage::None), 0);
+}
+
+#[test]
+fn negative_control_without_a_second_look_writes_are_lost_beside_swapping() {
+    assert!(race(1_000_000, SwapSabotage::LookAgain) > 0);
+}
