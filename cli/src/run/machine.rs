@@ -2,7 +2,7 @@
 
 use super::args::{Run, Swaps};
 use crate::error::Error;
-use slat::{Format, Gpa, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat::{FaultError, Format, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot, Swap};
 use slat_vcpu::Window;
 use slat_vcpu::guest::Layout;
@@ -76,6 +76,27 @@ impl<F: Format> Machine<F> {
         let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
         self.vm.slots().commit(idle, |tx| tx.create(slot))?;
         Ok(gpa)
+    }
+
+    /// Why the guest cannot go on at `gpa`.
+    pub fn failed(&self, gpa: Gpa, error: FaultError) -> Error {
+        let swap = self.swap.as_ref().map(|swap| swap.stats());
+        match (error, swap) {
+            (FaultError::Host(HostError::Poisoned), Some(_)) => Error::Corrupt(format!(
+                "guest address {gpa}: swap: the page that comes back is not the one that went"
+            )),
+            (FaultError::Host(HostError::Io), Some(_)) => {
+                Error::Machine(format!("guest address {gpa}: swap: the page cannot be read back"))
+            }
+            (FaultError::Host(HostError::NoMemory) | FaultError::NoMemory, Some(swap)) => {
+                Error::Machine(format!(
+                    "guest address {gpa}: out of memory: --limit is reached, and swap does not take enough ({} pages stored, \
+                 {} refused for want of room, {} failed)",
+                    swap.stored, swap.refused, swap.store_errors
+                ))
+            }
+            _ => Error::Machine(format!("guest address {gpa}: {error}")),
+        }
     }
 
     /// The guest memory placed so far, as the host sees it.

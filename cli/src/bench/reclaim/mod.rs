@@ -54,6 +54,8 @@ pub struct Reclaim {
 impl Reclaim {
     /// Runs every entrant, prints the report, and returns the exit status.
     pub fn run(&self) -> Result<ExitCode, Error> {
+        // Before this thread is tied to one of the CPUs.
+        let machine = Machine::detect();
         let most = self.accesses.map_or(usize::MAX, |most| most as usize);
         let jobs = Work::all(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
         let entrants = self.entrants(jobs.len());
@@ -73,7 +75,7 @@ impl Reclaim {
         });
         let report = Report {
             bench: "reclaim",
-            machine: Machine::detect(),
+            machine,
             params: params! { "guests": guests.collect::<Vec<_>>().join("; "), "runs": self.runs },
             rows,
             checks,
