@@ -1,8 +1,10 @@
 //! The limit of an address space: what counts towards it, and making room.
 //!
 //! A page is refused where it would go beyond ([`MmError::OutOfFrames`], as from an arena that is full), under whatever
-//! locks its taker holds. The taker lets go of them, **reclaims** and asks again; if nothing could be evicted, the
-//! refusal is the answer. Threads that ask at the same moment may each get one page too many.
+//! locks its taker holds. The taker lets go of them, **reclaims** and asks again; if nothing could be evicted, by him or
+//! anybody else meanwhile, the refusal is the answer. Threads that ask at the same moment may each get one page too many.
+//!
+//! Tables count, and are not refused: whoever takes a page next makes room for them, too.
 
 use super::Lru;
 use super::stats::Counted;
@@ -89,6 +91,15 @@ impl AddressSpace {
             return false;
         };
         lru.counters.add(Counted::DirectReclaims, 1);
-        self.reclaim(idle, CLUSTER) > 0
+        let evicted = || lru.stats().evicted;
+        let before = evicted();
+        let together = lru.reclaimers.read();
+        if self.reclaim(idle, CLUSTER) > 0 {
+            return true;
+        }
+        drop(together);
+        // Others may have had in hand whatever could go. Nobody has any more.
+        let _alone = lru.reclaimers.write();
+        evicted() != before || self.reclaim(idle, CLUSTER) > 0
     }
 }

@@ -85,6 +85,8 @@ pub struct Lru {
     /// Where eviction goes on, for each node and kind. Held by who evicts, outside of all other locks.
     hands: Box<[Mutex<[Gfn; 2]>]>,
     charge: Charge,
+    /// Held for reading by who needs room, for writing by who found none and will not believe it yet.
+    reclaimers: RwLock<()>,
     counters: Counters,
     on_evict: RwLock<Option<OnEvict>>,
 }
@@ -105,6 +107,7 @@ impl Lru {
             walker: Mutex::new(()),
             hands: (0..nodes).map(|_| Mutex::new([Gfn(0); 2])).collect(),
             charge: Charge::new(limit),
+            reclaimers: RwLock::new(()),
             counters: Counters::new(),
             on_evict: RwLock::default(),
         }
