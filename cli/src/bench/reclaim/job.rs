@@ -55,6 +55,8 @@ pub struct Sample {
     /// Mean rank of the pages that went, from 0, the coldest; `None` where none did.
     pub rank: Option<f64>,
     pub aging_passes: u64,
+    /// Pages that were to go and turned out to be in use.
+    pub spared: u64,
     /// The most that was charged at any look, and the limit.
     pub charged: [u64; 2],
     /// Reads that found what nobody had written.
@@ -129,6 +131,7 @@ impl Job {
             refaults: stats.refaults,
             rank: accuracy::mean_rank(&self.work.stream, &evictions.pages.lock()),
             aging_passes: stats.passes,
+            spared: stats.promoted,
             charged: [most, limit],
             corrupt: guest.replay.findings.corrupt,
             accesses: [guest.replay.accesses, self.work.trace.accesses()],

@@ -92,25 +92,26 @@ impl Case<'_> {
         let bound = |count: u64| Series::new(vec![count as f64]);
         let all = |samples: &[Sample]| series(samples, |sample| sample.refaults as f64);
         let wall = |samples: &[Sample]| series(samples, |sample| sample.wall_ms);
-        let rank = |samples: &[Sample]| series(samples, |sample| 100.0 * sample.rank.unwrap_or(0.0));
-        let passes = |samples: &[Sample]| series(samples, |sample| sample.aging_passes as f64);
         let off = "walk-secondary off: before";
         let refaults = "pages brought in again";
-        vec![
+        let mut rows = vec![
             row(off, refaults, "pages", all(self.off), all(self.on)),
             row("exact LRU", refaults, "pages", bound(self.lru), all(self.on)),
             row("Belady's optimum", refaults, "pages", bound(self.belady), all(self.on)),
-            row(
-                off,
-                "mean rank of a page that went (0: the coldest, exact LRU's)",
-                "%",
-                rank(self.off),
-                rank(self.on),
-            ),
-            row(off, "aging passes", "passes", passes(self.off), passes(self.on)),
-            row(off, "guest wall time", "ms", wall(self.off), wall(self.on)),
-            row("no limit", "guest wall time", "ms", wall(self.whole), wall(self.on)),
-        ]
+        ];
+        let figures: [(_, _, fn(&Sample) -> f64); 3] = [
+            ("mean rank of a page that went (0: the coldest, exact LRU's)", "%", |sample| {
+                100.0 * sample.rank.unwrap_or(0.0)
+            }),
+            ("pages that were to go and were found in use", "pages", |sample| sample.spared as f64),
+            ("aging passes", "passes", |sample| sample.aging_passes as f64),
+        ];
+        for (figure, unit, of) in figures {
+            rows.push(row(off, figure, unit, series(self.off, of), series(self.on, of)));
+        }
+        rows.push(row(off, "guest wall time", "ms", wall(self.off), wall(self.on)));
+        rows.push(row("no limit", "guest wall time", "ms", wall(self.whole), wall(self.on)));
+        rows
     }
 
     fn checks(&self, whole: bool) -> Vec<Check> {
