@@ -13,6 +13,7 @@
 //! | `device` | blocks on a file or on anything else; what can go wrong there |
 //! | `settings` | how swap is set up |
 //! | `out`, `back` | a page's way out of an address space, and back in |
+//! | `files` | a page's way out of a file, and back in |
 //!
 //! A copy never changes. It lives as long as somebody refers to it: entries do (forks share), and whoever reads it
 //! meanwhile. With each goes a **checksum** of the page, kept here and not with the contents: what comes back is what
@@ -28,6 +29,7 @@ mod back;
 mod books;
 mod device;
 mod entry;
+pub(crate) mod files;
 mod out;
 mod pool;
 mod settings;
@@ -101,6 +103,8 @@ pub(crate) enum SwapError {
     Io { errno: i32 },
     /// What came back is not what was stored.
     Corrupt,
+    /// There is no swap.
+    NoSwap,
 }
 
 impl Swap {

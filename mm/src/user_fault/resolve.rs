@@ -6,6 +6,7 @@
 
 use super::UserFaults;
 use crate::error::MmError;
+use crate::file::Page;
 use crate::held::Held;
 use crate::pte::{Pte, hva_of, pages_of};
 use crate::space::AddressSpace;
@@ -52,8 +53,8 @@ impl UserFaults {
 
     /// Maps the pages that are in the file, and wakes who sleeps there. All of them must be registered here and be
     /// in the file, and none of them be mapped yet.
-    pub fn continue_(&self, _idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
-        self.resolve(hvas, |vma, at| self.space.give_files(vma, at))
+    pub fn continue_(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
+        self.resolve(hvas, |vma, at| self.space.give_files(idle, vma, at))
     }
 
     /// Calls `give` with each page, and wakes. A page that was there already ends it, and is woken too.
@@ -101,19 +102,32 @@ impl AddressSpace {
     }
 
     /// Gives `page`, which has to be unmapped, the file's frame.
-    fn give_files(&self, vma: &Vma, page: Gfn) -> Result<(), MmError> {
-        self.give_with(vma, page, || {
-            let Backing::Shared { file, offset } = &vma.backing else {
-                return Err(MmError::NotInFile(hva_of(page)));
-            };
-            let index = vma.file_page(page, *offset);
-            match file.holds(index) {
-                Some(true) => {}
-                Some(false) => return Err(MmError::NotInFile(hva_of(page))),
-                None => return Err(MmError::PastEnd(hva_of(page))),
+    fn give_files(&self, idle: &mut Idle, vma: &Vma, page: Gfn) -> Result<(), MmError> {
+        let hva = hva_of(page);
+        let Backing::Shared { file, offset } = &vma.backing else { return Err(MmError::NotInFile(hva)) };
+        let index = vma.file_page(page, *offset);
+        loop {
+            let mut swapped = false;
+            let given = self.give_with(vma, page, || {
+                match file.holds(index) {
+                    Some(true) => {}
+                    Some(false) => return Err(MmError::NotInFile(hva)),
+                    None => return Err(MmError::PastEnd(hva)),
+                }
+                match file.page(index)? {
+                    Page::There(held) => Ok(held.keep()),
+                    Page::PastEnd => Err(MmError::PastEnd(hva)),
+                    Page::Swapped => {
+                        swapped = true;
+                        Err(MmError::NotInFile(hva))
+                    }
+                }
+            });
+            if !swapped {
+                return given;
             }
-            Ok(file.page(index)?.ok_or(MmError::PastEnd(hva_of(page)))?.keep())
-        })
+            file.swap_in(idle, index, hva)?;
+        }
     }
 
     /// Makes the empty entry of `page` map the frame that `frame` hands over a reference to.
