@@ -129,12 +129,14 @@ impl AddressSpace {
                         // Shared, the next write here would leave the device behind.
                         let own = self.arena.page(found.level)?;
                         self.arena.copy(found.pfn, own.pfn(), found.level);
+                        child.lru_enter(found.page, found.level, own.pfn(), self.lru_kind(found.page));
                         copy.store(found.pte.with_frame(own.keep()).word(found.level));
                         return Ok(());
                     }
                     let pte = found.pte.read_only();
                     found.set(pte);
                     self.arena.share(Span::sized(found.pfn, found.level.pages()));
+                    child.lru_enter(found.page, found.level, found.pfn, self.lru_kind(found.page));
                     copy.store(pte.word(found.level));
                     Ok(())
                 });
@@ -170,6 +172,9 @@ impl AddressSpace {
     pub(crate) fn clear(&self, filled: &Filled<'_>, released: &mut Released<'_>) {
         filled.set(Pte::Empty);
         self.clean.remove(Span::sized(filled.page, filled.level.pages()));
+        if filled.pte.pfn().is_some() {
+            self.lru_leave(filled.page, filled.level);
+        }
         self.release(filled.pte, filled.level, released);
     }
 

@@ -23,6 +23,7 @@
 use crate::error::MmError;
 use crate::file::{File, Page};
 use crate::held::Held;
+use crate::lru::Kind;
 use crate::pte::{Pte, hva_of, hvas_of, page_of};
 use crate::space::{AddressSpace, State};
 use crate::stats::Counted;
@@ -37,6 +38,11 @@ impl AddressSpace {
     /// MMUs. A page returned for a write is writable.
     pub fn fault(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, MmError> {
         self.counters.add(Counted::Fault);
+        self.with_room(idle, |idle| self.fault_within(idle, hva, access))
+    }
+
+    /// The same with the memory that there is.
+    fn fault_within(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, MmError> {
         let page = page_of(hva);
         loop {
             let state = self.state.read();
@@ -114,7 +120,9 @@ impl AddressSpace {
 
     /// Fills an empty entry with what the mapping says. Where that is a page of a file that is in swap, says which.
     fn fill(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Option<(Arc<File>, u64)>, MmError> {
+        self.may_take(Level::K4)?;
         let may_write = vma.prot == Prot::ReadWrite;
+        let mut kind = Kind::of(vma);
         let (held, level, writable) = match &vma.backing {
             Backing::Anonymous => {
                 self.counters.add(Counted::DemandZero);
@@ -138,18 +146,21 @@ impl AddressSpace {
                     self.counters.add(Counted::CowBreak);
                     (copy, Level::K4, true)
                 } else {
+                    kind = Kind::File;
                     (held, Level::K4, false)
                 }
             }
         };
         let entry = self.map.reach(page, level)?;
+        self.lru_enter(page.base(level), level, held.pfn(), kind);
         entry.store(Pte::Mapped { pfn: held.keep(), writable }.word(level));
         Ok(None)
     }
 
     /// A huge page for the region, if it may have one: no table is linked under it, and the arena has one left.
     fn huge(&self, vma: &Vma, page: Gfn) -> Option<Held<'_>> {
-        let may = self.thp && vma.covers_huge(page) && self.map.find(page).0 >= Level::M2;
+        let fits = self.thp && vma.covers_huge(page) && self.map.find(page).0 >= Level::M2;
+        let may = fits && self.may_take(Level::M2).is_ok();
         let held = may.then(|| self.arena.zeroed(Level::M2).ok()).flatten()?;
         self.counters.add(Counted::Huge);
         Some(held)
@@ -172,6 +183,7 @@ impl AddressSpace {
             {
                 // Nobody writes to a share, other than through shared mappings of its file: the copy is whole.
                 self.arena.copy(pfn, fresh.pfn(), level);
+                self.lru_replace(page, level, fresh.pfn(), Some(Kind::Anon));
                 let copy = Pte::Mapped { pfn: fresh.keep(), writable: false };
                 entry.store(copy.word(level));
                 told.changed(idle, hvas_of(pages), copy.host_page(page, level));

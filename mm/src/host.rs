@@ -40,10 +40,11 @@ impl HostView {
 // SAFETY: passed on to the arena's handle, which keeps the contract.
 unsafe impl TableMemory for HostView {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-        self.tables.alloc_chunk()
+        self.tables.alloc_chunk().inspect(|_| self.space.lru_lend(1))
     }
 
     unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+        self.space.lru_lend(-1);
         // SAFETY: the caller's word.
         unsafe { self.tables.free_chunk(chunk) }
     }

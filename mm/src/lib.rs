@@ -49,6 +49,7 @@
 //! | `soft_dirty` | which pages were written |
 //! | `host` | the address space as a VM's host |
 //! | `user_fault` | faults that a user's thread serves |
+//! | `lru` | which pages are cold, and making room by them |
 //! | `ksm` | pages with the same contents become one |
 //! | `swap` | pages that need no frame for a while |
 #![deny(missing_docs)]
@@ -63,6 +64,7 @@ mod held;
 mod host;
 mod ksm;
 mod listeners;
+mod lru;
 mod mapping;
 mod moving;
 mod notes;
@@ -86,6 +88,7 @@ pub use host::HostView;
 #[doc(hidden)]
 pub use ksm::Sabotage;
 pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner as KsmScanner};
+pub use lru::{Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
 pub use numa::{Balancer, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
 pub use pin::Pinned;
 pub use space::{AddressSpace, AddressSpaceBuilder};

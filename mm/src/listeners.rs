@@ -40,9 +40,14 @@ impl Listeners {
         known
     }
 
+    /// Each of them that is still there.
+    pub(crate) fn each(&self) -> impl Iterator<Item = Arc<dyn SecondaryMmu>> + '_ {
+        self.0.iter().filter_map(Weak::upgrade)
+    }
+
     /// Whether all of them take a change page by page.
     pub(crate) fn heed_pages(&self) -> bool {
-        self.0.iter().filter_map(Weak::upgrade).all(|mmu| mmu.heeds_pages())
+        self.each().all(|mmu| mmu.heeds_pages())
     }
 
     /// Tells them all, one inside the other, and runs `change` in the innermost.
@@ -125,7 +130,7 @@ impl AddressSpace {
     pub fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {
         let state = self.state.read();
         let mut found = false;
-        for mmu in state.listeners.0.iter().filter_map(Weak::upgrade) {
+        for mmu in state.listeners.each() {
             found |= mmu.young(idle, hvas, young);
             if found && young == Young::Test {
                 break;

@@ -58,6 +58,7 @@ impl AddressSpace {
                     .reach(shifted(filled.page, shift), filled.level)?
                     .store(filled.pte.word(filled.level));
                 filled.set(Pte::Empty);
+                self.lru_move(filled.page, shifted(filled.page, shift), filled.level);
                 self.clean.remove(Span::sized(filled.page, filled.level.pages()));
                 Ok(())
             });
@@ -139,6 +140,7 @@ impl AddressSpace {
             fresh => fresh?,
         };
         self.arena.copy(found.pfn, fresh.pfn(), found.level);
+        self.lru_replace(found.page, found.level, fresh.pfn(), None);
         found.set(found.pte.with_frame(fresh.keep()));
         self.counters.add(Counted::Migrated);
         Ok(Some(found.pfn))

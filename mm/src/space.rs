@@ -23,6 +23,7 @@ use crate::arena::{Arena, ArenaHandle};
 use crate::error::MmError;
 use crate::held::Released;
 use crate::listeners::Listeners;
+use crate::lru::{Lru, LruSettings};
 use crate::numa::{self, NumaStats};
 use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
@@ -31,8 +32,8 @@ use crate::stats::{Counted, Counters, MmStats};
 use crate::swap::Swap;
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use slat::table::{Entry, Map, formats::X64};
-use slat::{Access, Gfn, HostPage, Hva, Level, PAGE_SIZE, Pfn, Span};
+use slat::table::{Entry, Map, Word, formats::X64};
+use slat::{Access, Format, Gfn, HostPage, Hva, Level, PAGE_SIZE, Pfn, Span};
 use std::sync::Arc;
 
 /// Page locks; regions of 2 MiB share them by number.
@@ -51,6 +52,8 @@ pub struct AddressSpace {
     pub(crate) swap: Option<Arc<Swap>>,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
+    /// Boxed: most address spaces have none.
+    pub(crate) lru: Option<Box<Lru>>,
 }
 
 /// What the outermost lock guards. Listeners are here because registering must not fall into a change: one who
@@ -70,12 +73,27 @@ pub struct AddressSpaceBuilder {
     arena: Arc<Arena>,
     thp: bool,
     swap: Option<Arc<Swap>>,
+    lru: Option<LruSettings>,
+    limit: Option<u64>,
 }
 
 impl AddressSpaceBuilder {
     /// Whether anonymous memory gets huge pages of 2 MiB where a mapping covers one; off unless said otherwise.
     pub fn thp(mut self, on: bool) -> Self {
         self.thp = on;
+        self
+    }
+
+    /// Keeps track of which pages are cold, so that they can be evicted ([`crate::Lru`]); off unless said otherwise.
+    pub fn lru(mut self, settings: LruSettings) -> Self {
+        self.lru = Some(settings);
+        self
+    }
+
+    /// How many bytes it may [use](AddressSpace::charged): a fault that needs more evicts cold pages first, by an
+    /// [LRU](Self::lru) with the usual settings where none was asked for.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
         self
     }
 
@@ -90,7 +108,10 @@ impl AddressSpaceBuilder {
         if self.swap.as_ref().is_some_and(|swap| !Arc::ptr_eq(swap.arena(), &self.arena)) {
             return Err(MmError::ForeignSwap);
         }
+        let settings = self.lru.or(self.limit.map(|_| LruSettings::default()));
+        let lru = |settings| Box::new(Lru::new(settings, self.limit, self.arena.nodes()));
         Ok(Arc::new(AddressSpace {
+            lru: settings.map(lru),
             map: Map::new(ArenaHandle::from(&self.arena))?,
             arena: self.arena,
             state: RwLock::default(),
@@ -107,12 +128,13 @@ impl AddressSpaceBuilder {
 impl AddressSpace {
     /// Starts building an address space on `arena`.
     pub fn builder(arena: &Arc<Arena>) -> AddressSpaceBuilder {
-        AddressSpaceBuilder { arena: arena.clone(), thp: false, swap: None }
+        AddressSpaceBuilder { arena: arena.clone(), thp: false, swap: None, lru: None, limit: None }
     }
 
-    /// The same settings, for a fork.
+    /// The same settings, for a fork; but no limit.
     pub(crate) fn builder_of_same(&self) -> AddressSpaceBuilder {
-        AddressSpaceBuilder { swap: self.swap.clone(), ..Self::builder(&self.arena).thp(self.thp) }
+        let lru = self.lru().map(Lru::settings);
+        AddressSpaceBuilder { swap: self.swap.clone(), lru, ..Self::builder(&self.arena).thp(self.thp) }
     }
 
     /// The arena under it.
@@ -158,7 +180,13 @@ impl AddressSpace {
         }
         let page = page_of(hva);
         let (level, entry) = self.map.find(page);
-        Pte::of(entry.load(), level).host_page(page, level)
+        let word = entry.load();
+        let found = Pte::of(word, level).host_page(page, level);
+        // Only an LRU clears it. Who asks is about to use the page.
+        if found.is_some() && word.0 & X64::ACCESSED == 0 {
+            entry.touch(word, X64::ACCESSED);
+        }
+        found
     }
 
     /// What it has done so far.
@@ -260,12 +288,21 @@ impl AddressSpace {
     /// Splits a huge entry in place; others are left alone. Translations stay what they were, so nobody is
     /// told. The caller holds the page lock.
     pub(crate) fn split(&self, level: Level, entry: &Entry) -> Result<(), MmError> {
-        let word = entry.load();
+        let mut word = entry.load();
         let pte = Pte::of(word, level);
         if level > Level::K4
             && let Some(pfn) = pte.pfn()
         {
-            self.map.split(level, entry, word, |index| pte.with_frame(pfn + index).word(Level::K4))?;
+            let small = |word: Word, index| {
+                let small = pte.with_frame(pfn + index).word(Level::K4);
+                // What nobody has accessed as a whole was not accessed in parts.
+                let idle = X64::is_present(word) && word.0 & X64::ACCESSED == 0;
+                if idle { Word(small.0 & !X64::ACCESSED) } else { small }
+            };
+            // Only the Accessed bit can change meanwhile.
+            while !self.map.split(level, entry, word, |index| small(word, index))? {
+                word = entry.load();
+            }
             self.counters.add(Counted::Split);
         }
         Ok(())

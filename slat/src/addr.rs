@@ -17,7 +17,7 @@ pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
 pub const INDEX_BITS: u32 = 9;
 
 macro_rules! address {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident, $page:expr) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         #[repr(transparent)]
@@ -44,6 +44,7 @@ macro_rules! address {
         }
 
         impl Position for $name {
+            const PAGE: u64 = $page;
             #[inline]
             fn from_raw(raw: u64) -> Self {
                 Self(raw)
@@ -58,6 +59,8 @@ macro_rules! address {
 
 /// A place on one of the number lines of this module: what a [`Span`] is made of.
 pub trait Position: Copy + Ord + fmt::Debug {
+    /// What a page of 4 KiB is on this line: 1 for frames, 4096 for bytes.
+    const PAGE: u64;
     /// The position with this number.
     fn from_raw(raw: u64) -> Self;
     /// Its number: frames for [`Gfn`] and [`Pfn`], bytes for [`Gpa`] and [`Hva`].
@@ -66,20 +69,20 @@ pub trait Position: Copy + Ord + fmt::Debug {
 
 address! {
     /// A guest-physical address, in bytes.
-    Gpa
+    Gpa, PAGE_SIZE
 }
 address! {
     /// A guest frame number: a guest-physical address in pages of 4 KiB.
-    Gfn
+    Gfn, 1
 }
 address! {
     /// An address in the host's own address space (the primary MMU's input), in bytes.
-    Hva
+    Hva, PAGE_SIZE
 }
 address! {
     /// A physical frame number, in pages of 4 KiB. "Physical" is whatever the walker of the tables
     /// understands: machine frames on bare metal, frames of an arena in user space.
-    Pfn
+    Pfn, 1
 }
 
 impl Gpa {

@@ -46,6 +46,7 @@
 //! | [`table`] | formats, entries, walks, and how a table page dies (seed 003) |
 //! | [`huge`] | the same memory in larger and smaller pages (seed 003) |
 //! | [`tlb`] | the flush that an edit owes, and who pays |
+//! | [`age`] | which pages have been accessed (seed 000) |
 //! | `dirty` | which pages have been written (seed 003) |
 //! | [`notify`] | the primary MMU says why a range changes (seeds 002, 004) |
 //! | [`sync`] | the lock order; who may do what, when |
@@ -58,6 +59,7 @@
 extern crate alloc;
 
 pub mod addr;
+pub mod age;
 mod dirty;
 pub mod fault;
 pub mod host;
@@ -75,6 +77,7 @@ mod vcpu;
 pub mod vm;
 
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+pub use age::AccessedPages;
 pub use fault::{Done, Fault, FaultError};
 pub use host::{Host, HostError, HostPage, VcpuId};
 pub use notify::{Again, Event, Invalidation, Pages, SecondaryMmu, Why, Young};

@@ -36,6 +36,7 @@ pub(crate) struct Policy {
     pub(crate) max_page: Level,
     pub(crate) nx_huge_pages: bool,
     pub(crate) contexts: bool,
+    pub(crate) lockless_aging: bool,
 }
 
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
@@ -100,6 +101,13 @@ impl<F: Format, H: Host> Builder<F, H> {
     /// whole range when it begins, as KVM takes it: before seeds 002 and 004.
     pub fn contexts(mut self, on: bool) -> Self {
         self.policy.contexts = on;
+        self
+    }
+
+    /// Whether aging passes take no lock under a baseline policy either, as seed 000 has it; they do not unless said
+    /// otherwise. Without it each takes the MMU lock alone, as before. Under [`MmuLock::None`] there is none to take.
+    pub fn lockless_aging(mut self, on: bool) -> Self {
+        self.policy.lockless_aging = on;
         self
     }
 
@@ -175,7 +183,13 @@ impl<F: Format, H: Host> Vm<F, H> {
         Builder {
             host,
             _format: PhantomData,
-            policy: Policy { vcpus: 1, max_page: Level::G1, nx_huge_pages: false, contexts: true },
+            policy: Policy {
+                vcpus: 1,
+                max_page: Level::G1,
+                nx_huge_pages: false,
+                contexts: true,
+                lockless_aging: true,
+            },
             limits: Limits { frames: 1 << F::FRAME_BITS, ..Limits::default() },
             spaces: 1,
             lock: MmuLock::None,

@@ -240,6 +240,7 @@ impl AddressSpace {
         let same = level == Level::K4 && matches!(found, Pte::Mapped { pfn, .. } if pfn == from);
         if same {
             let shared = Pte::Mapped { pfn: to, writable: false };
+            self.lru_replace(page, level, to, None);
             entry.store(shared.word(level));
             told.changed(idle, hvas_of(Span::sized(page, 1)), shared.host_page(page, level));
         }

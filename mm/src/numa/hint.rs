@@ -51,6 +51,7 @@ impl AddressSpace {
             {
                 self.arena.copy(pfn, fresh.pfn(), level);
                 self.arena.notes().accessed(fresh.pfn(), self.arena.here());
+                self.lru_replace(pages.start, level, fresh.pfn(), None);
                 entry.store(Pte::Mapped { pfn: fresh.keep(), writable }.word(level));
                 released.add(pfn, level);
                 self.numa.add(Counted::Migrated, level.pages());

@@ -13,6 +13,7 @@
 
 use super::{HeldCopy, Shadow, SwapError};
 use crate::error::MmError;
+use crate::lru::Kind;
 use crate::pte::{Pte, hva_of};
 use crate::space::AddressSpace;
 use crate::stats::Counted;
@@ -28,6 +29,7 @@ impl AddressSpace {
         copy: &HeldCopy<'_>,
         shadow: Shadow,
     ) -> Result<(), MmError> {
+        self.may_take(Level::K4)?;
         let fresh = self.arena.page(Level::K4)?;
         copy.swap().load(copy, fresh.pfn()).map_err(|error| error.at(hva_of(page)))?;
         let mut released = self.arena.released();
@@ -36,6 +38,8 @@ impl AddressSpace {
         let (level, entry) = self.map.find(page);
         let found = Pte::of(entry.load(), level);
         if found == (Pte::Swapped { entry: copy.entry(), shadow }) || !copy.swap().looks_again() {
+            self.lru_enter(page, level, fresh.pfn(), Kind::Anon);
+            self.lru_refaulted(page, shadow);
             entry.store(Pte::Mapped { pfn: fresh.keep(), writable: false }.word(level));
             // The entry's reference to the copy; ours goes by itself.
             self.release(found, level, &mut released);

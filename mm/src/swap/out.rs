@@ -18,6 +18,7 @@ use super::{HeldCopy, Shadow, SwapError};
 use crate::error::MmError;
 use crate::file::File;
 use crate::held::Held;
+use crate::lru::Kind;
 use crate::pte::{Pte, hva_of, hvas_of, pages_of};
 use crate::space::{AddressSpace, State};
 use crate::stats::Counted;
@@ -107,12 +108,17 @@ impl AddressSpace {
                 // The walk goes on with the small entries.
                 return if self.is_sole(at.pfn, at.level) { self.split(at.level, at.entry) } else { Ok(()) };
             }
-            if self.is_sole(at.pfn, at.level) || file_of(state, at.page, at.pfn).is_some() {
+            if self.may_leave(state, at.page, at.pfn, at.level) {
                 found.push(Leaving { page: at.page, shadow: Shadow::default() });
             }
             Ok(())
         })?;
         Ok(found)
+    }
+
+    /// Whether the page, which has this frame, can be swapped out, as far as one can tell.
+    pub(crate) fn may_leave(&self, state: &State, page: Gfn, pfn: Pfn, level: Level) -> bool {
+        self.is_sole(pfn, level) || level == Level::K4 && file_of(state, page, pfn).is_some()
     }
 
     /// Swaps out these pages, which lie in one region, in order. Those that may not go, or not any more, stay. May sleep.
@@ -161,6 +167,7 @@ impl AddressSpace {
                     (Pte::Parked(pfn), None)
                 } else if let Some(file) = file_of(state, leaving.page, pfn) {
                     self.clean.remove(page);
+                    self.lru_leave(leaving.page, level);
                     (Pte::Empty, Some(file))
                 } else {
                     continue;
@@ -199,6 +206,7 @@ impl AddressSpace {
         let leaves = found == one.now || !copy.swap().looks_again();
         if leaves {
             entry.store(Pte::Swapped { entry: copy.keep(), shadow: one.leaving.shadow }.word(level));
+            self.lru_leave(one.leaving.page, level);
             // The entry's reference. The notification is over: the frame may go as soon as we let go of it.
             self.release(found, level, &mut self.arena.released());
         }
@@ -212,6 +220,7 @@ impl AddressSpace {
         if Pte::of(entry.load(), level) == one.now {
             entry.store(one.was.word(level));
             if one.file.is_some() {
+                self.lru_enter(one.leaving.page, level, one.frame.pfn(), Kind::File);
                 // The entry's again.
                 one.frame.keep();
             }

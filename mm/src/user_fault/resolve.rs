@@ -8,7 +8,8 @@ use super::UserFaults;
 use crate::error::MmError;
 use crate::file::Page;
 use crate::held::Held;
-use crate::pte::{Pte, hva_of, pages_of};
+use crate::lru::Kind;
+use crate::pte::{Pte, hva_of, page_of, pages_of};
 use crate::space::AddressSpace;
 use crate::vma::{Backing, Prot, Vma, aligned};
 use slat::{Gfn, Hva, Idle, Level, PAGE_SIZE, Span};
@@ -33,8 +34,8 @@ impl core::error::Error for Stopped {}
 impl UserFaults {
     /// Installs pages with `contents`, whole pages of them, from `page` on, and wakes who sleeps there. All of them
     /// must be registered here, and none of them be there yet. In a shared mapping they become the file's.
-    pub fn copy(&self, _idle: &mut Idle, page: Hva, contents: &[u8]) -> Result<(), Stopped> {
-        self.resolve(Span::sized(page, contents.len() as u64), |vma, at| {
+    pub fn copy(&self, idle: &mut Idle, page: Hva, contents: &[u8]) -> Result<(), Stopped> {
+        self.resolve(idle, Span::sized(page, contents.len() as u64), |_, vma, at| {
             let fresh = self.space.arena.page(Level::K4)?;
             let skip = (hva_of(at).0 - page.0) as usize;
             let bytes = &contents[skip..skip + PAGE_SIZE as usize];
@@ -47,21 +48,22 @@ impl UserFaults {
     }
 
     /// Installs pages of zeroes, as [`copy`](Self::copy) would.
-    pub fn zero_page(&self, _idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
-        self.resolve(hvas, |vma, at| self.space.give(vma, at, self.space.arena.zeroed(Level::K4)?))
+    pub fn zero_page(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
+        self.resolve(idle, hvas, |_, vma, at| self.space.give(vma, at, self.space.arena.zeroed(Level::K4)?))
     }
 
     /// Maps the pages that are in the file, and wakes who sleeps there. All of them must be registered here and be
     /// in the file, and none of them be mapped yet.
     pub fn continue_(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
-        self.resolve(hvas, |vma, at| self.space.give_files(idle, vma, at))
+        self.resolve(idle, hvas, |idle, vma, at| self.space.give_files(idle, vma, at))
     }
 
     /// Calls `give` with each page, and wakes. A page that was there already ends it, and is woken too.
     fn resolve(
         &self,
+        idle: &mut Idle,
         hvas: Span<Hva>,
-        mut give: impl FnMut(&Vma, Gfn) -> Result<(), MmError>,
+        mut give: impl FnMut(&mut Idle, &Vma, Gfn) -> Result<(), MmError>,
     ) -> Result<(), Stopped> {
         let pages = pages_of(aligned(hvas).map_err(|why| Stopped { at: hvas.start, why })?);
         let mut at = pages.start;
@@ -71,7 +73,7 @@ impl UserFaults {
             let state = self.space.state.read();
             let result = (at.0..end.0).map(Gfn).try_for_each(|page| {
                 let vma = state.vmas.find(hva_of(page)).filter(|vma| self.serves(vma));
-                let given = vma.ok_or(MmError::NotServed(hva_of(page))).and_then(|vma| give(vma, page));
+                let given = vma.ok_or(MmError::NotServed(hva_of(page))).and_then(|vma| give(idle, vma, page));
                 if matches!(given, Ok(()) | Err(MmError::AlreadyThere(_))) {
                     woken.end = page + 1;
                 }
@@ -79,8 +81,11 @@ impl UserFaults {
             });
             drop(state);
             self.queue.wake(woken);
-            result?;
-            at = end;
+            at = match result {
+                Err(stopped) if self.space.made_room(idle, stopped.why) => page_of(stopped.at),
+                Err(stopped) => return Err(stopped),
+                Ok(()) => end,
+            };
         }
         Ok(())
     }
@@ -142,8 +147,11 @@ impl AddressSpace {
         if Pte::of(entry.load(), level) != Pte::Empty {
             return Err(MmError::AlreadyThere(hva_of(page)));
         }
+        self.may_take(Level::K4)?;
         let entry = self.map.reach(page, Level::K4)?;
-        let pte = Pte::Mapped { pfn: frame()?, writable: vma.prot == Prot::ReadWrite };
+        let pfn = frame()?;
+        self.lru_enter(page, Level::K4, pfn, Kind::of(vma));
+        let pte = Pte::Mapped { pfn, writable: vma.prot == Prot::ReadWrite };
         let pte = if vma.prot == Prot::None { pte.parked() } else { pte };
         entry.store(pte.word(Level::K4));
         Ok(())

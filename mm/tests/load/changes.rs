@@ -4,14 +4,14 @@
 
 use crate::oracle::Lane;
 use crate::random::Random;
-use crate::stage::{BLOCK, PAGES, Stage, ZONE, ZONES, away, count, hva, hvas};
+use crate::stage::{BLOCK, NODES, PAGES, Stage, ZONE, ZONES, away, count, hva, hvas};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use slat::table::formats::Ept4NoAd;
 use slat::{
     Access, Fault, Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, VcpuId, Vm,
     Young::{Clear, ClearAndFlush, Test},
 };
-use slat_mm::{AddressSpace, Advice, Backing, HostView, MmError, Place, Prot};
+use slat_mm::{AddressSpace, Advice, Backing, HostView, LruError, MmError, Node, Place, Prot};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,6 +35,8 @@ pub const CHANGES: &[Change] = &[
     row("mprotect and back", true, protect),
     row("migrate", true, migrate),
     row("pageout", true, pageout),
+    row("age", true, age),
+    row("reclaim", true, reclaim),
     row("dontneed", true, dontneed),
     row("reap", true, reap),
     row("clear soft-dirty", true, soft_dirty),
@@ -203,6 +205,24 @@ fn migrate(m: &mut Meddler<'_>) -> bool {
 fn pageout(m: &mut Meddler<'_>) -> bool {
     let pages = m.some_pages();
     m.stage.space.pageout(&mut m.idle, hvas(&pages)).unwrap() > 0
+}
+
+fn age(m: &mut Meddler<'_>) -> bool {
+    let space = &m.stage.space;
+    let seq = space.lru().unwrap().generations()[0].generations.last().unwrap().seq;
+    let (node, forced) = (Node((seq % u64::from(NODES)) as u8), m.random.one_in(2));
+    match space.age(&mut m.idle, node, seq, true, forced) {
+        Ok(made) => made,
+        Err(refused) => {
+            assert!(!forced && refused == LruError::OutOfRange, "{refused}");
+            false
+        }
+    }
+}
+
+fn reclaim(m: &mut Meddler<'_>) -> bool {
+    let pages = m.random.below(256);
+    m.stage.space.reclaim(&mut m.idle, pages) > 0
 }
 
 fn dontneed(m: &mut Meddler<'_>) -> bool {

@@ -14,6 +14,10 @@ pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vm: Arc<Vm<F, Primary>>, 
             lane.load(&stage.ledger, page, read).unwrap().unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }
+    let nodes = stage.space.lru().unwrap().generations();
+    let known: u64 =
+        nodes.iter().flat_map(|node| &node.generations).map(|found| found.anon + found.file).sum();
+    assert_eq!(known, PAGES, "each page is in one generation");
     let mut leaves = [0; 3];
     let mut next = Gfn(0);
     while next < Gfn(PAGES) {

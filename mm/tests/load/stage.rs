@@ -7,8 +7,8 @@ use slat::{
     Span, TableMemory, Why, notify::Nobody,
 };
 use slat_mm::{
-    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, Ksm, Place, Policy, Prot, Settings, Swap,
-    SwapDevice,
+    AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, Ksm, LruSettings, Place, Policy, Prot,
+    Settings, Swap, SwapDevice,
 };
 use std::io;
 use std::ops::Range;
@@ -109,7 +109,8 @@ impl Stage {
         // Where guests may write to free frames none of those may be swap's.
         let memory = if mistake.spoils_frames() { 0 } else { 64 * PAGE_SIZE };
         let swap = Swap::builder().memory(memory).device(Disk::default(), 64 << 20).build(&arena).unwrap();
-        let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).build().unwrap();
+        let lru = LruSettings::default();
+        let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).lru(lru).build().unwrap();
         let memory = space.mmap(Place::Fixed(BASE), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous);
         space.madvise(idle, memory.unwrap(), Advice::Mergeable).unwrap();
         let ksm = Ksm::builder(&arena).use_zero_pages(thp).build().unwrap();

@@ -21,6 +21,9 @@
 //! | `swap_device` | … where devices fail, fill up, stop short, or give back something else? |
 //! | `swap_files` | … where the pages are a file's? |
 //! | `swap_race` | … beside those who use and change the same pages meanwhile? |
+//! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
+//! | `lru_guest` | … with guests, whose accesses this process does not see? |
+//! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 mod fixture;
@@ -28,6 +31,9 @@ mod huge;
 mod ksm;
 mod ksm_race;
 mod listener;
+mod lru;
+mod lru_guest;
+mod lru_race;
 mod many;
 mod memory;
 mod model;

@@ -6,7 +6,7 @@
 //! | [`plan`] | reason × leaf → the least drastic edit |
 //! | [`SecondaryMmu`] | who is told, and what: [`Event`], [`Pages`], [`Young`] |
 //! | [`Invalidation`] | begin, edit, flush, (the host changes), end: a guard |
-//! | `vm`, `along`, `young` | a VM as a secondary MMU; what memslots map of a host range; Accessed bits |
+//! | `vm`, `along` | a VM as a secondary MMU; what memslots map of a host range |
 //! | `zap_all` | everything at once: the root is replaced |
 //! | `active` | how faults and invalidations that race are told apart; the protocol |
 //!
@@ -19,7 +19,6 @@ pub mod plan;
 mod secondary;
 mod vm;
 mod why;
-mod young;
 mod zap_all;
 
 pub use invalidation::Invalidation;

@@ -4,10 +4,10 @@
 //! | why | when | leaf | the host's page now | edit |
 //! |---|---|---|---|---|
 //! | unmap, remap, exit, slot | at begin | any | | zap, and free the range's tables |
-//! | clear, migrate, reclaim | at begin | any | | zap |
+//! | clear, migrate | at begin | any | | zap |
 //! | protect, write-protect, soft-dirty | at begin | writable now, or when the host gave it | | drop write |
 //! | protect, write-protect, soft-dirty | at begin | read-only both ways | | nothing |
-//! | numa | page by page | any | | zap |
+//! | reclaim, numa | page by page | any | | zap |
 //! | change-pte | page by page | read-only | another | **replace** |
 //! | change-pte | page by page | read-only | the same | nothing |
 //! | change-pte | page by page | writable | the same, read-only | drop write |

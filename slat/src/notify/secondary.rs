@@ -14,6 +14,7 @@
 
 use super::why::Why;
 use crate::addr::{Hva, Span};
+use crate::age::AccessedPages;
 use crate::host::HostPage;
 use crate::sync::idle::Idle;
 
@@ -83,6 +84,25 @@ pub trait SecondaryMmu: Send + Sync {
     fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {
         let _ = (idle, hvas, young);
         false
+    }
+
+    /// Whether it can be asked about many pages at once without a wait for anybody: then an aging pass asks it
+    /// ([`age`](Self::age)). One that cannot is passed over there; eviction still asks whether a page is
+    /// [`young`](Self::young).
+    fn ages(&self) -> bool {
+        false
+    }
+
+    /// Tells `seen` which pages of the range have been accessed through this MMU since their bits were cleared, in order
+    /// and up to 512 at once, and clears them. No lock, no flush. `seen` may not wait, nor call this MMU.
+    fn age(&self, idle: &mut Idle, hvas: Span<Hva>, seen: &mut dyn FnMut(&AccessedPages<Hva>)) {
+        let _ = (idle, hvas, seen);
+    }
+
+    /// Makes every TLB forget what it holds of the range: after an aging pass, so that the next access is noticed. Waits
+    /// for vCPUs in the guest.
+    fn flush(&self, idle: &mut Idle, hvas: Span<Hva>) {
+        let _ = (idle, hvas);
     }
 }
 

@@ -3,8 +3,8 @@
 use super::invalidation::{Invalidation, Range};
 use super::secondary::{Again, Event, Pages, SecondaryMmu, Young};
 use super::why::Why;
-use super::young;
 use crate::addr::{Hva, Span};
+use crate::age::AccessedPages;
 use crate::host::{Host, HostPage};
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
@@ -53,7 +53,19 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
     }
 
     fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {
-        young::young(self, idle, hvas, young)
+        self.young_behind(idle, hvas, young)
+    }
+
+    fn ages(&self) -> bool {
+        true
+    }
+
+    fn age(&self, idle: &mut Idle, hvas: Span<Hva>, seen: &mut dyn FnMut(&AccessedPages<Hva>)) {
+        self.age_behind(idle, hvas, seen);
+    }
+
+    fn flush(&self, idle: &mut Idle, hvas: Span<Hva>) {
+        self.flush_behind(idle, hvas);
     }
 }
 

@@ -14,7 +14,7 @@ pub enum Why {
     Clear,
     /// A page moves to another frame with its contents: migration, compaction.
     Migrate,
-    /// A page goes to swap: it comes back with its contents, later, elsewhere.
+    /// Some pages of the range may go to swap: they come back with their contents, later, elsewhere.
     Reclaim,
     /// A mapping loses write permission; pages and other permissions stay: mprotect to read-only.
     Protect,
@@ -60,7 +60,7 @@ impl Why {
     /// Whether nothing happens when the invalidation begins: the range says only where something may change, and each
     /// page that does is told by [`Pages::changed`](super::Pages::changed).
     pub const fn page_by_page(self) -> bool {
-        matches!(self, Self::Numa | Self::ChangePte)
+        matches!(self, Self::Reclaim | Self::Numa | Self::ChangePte)
     }
 
     /// Its name, as `slat plan` prints it.

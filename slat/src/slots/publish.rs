@@ -92,6 +92,14 @@ pub(crate) struct Part {
     hva: Hva,
 }
 
+impl Part {
+    /// The host page behind one of its frames.
+    pub(crate) fn hva_of(&self, gfn: Gfn) -> Hva {
+        let hva = self.hva + ((gfn.0 - self.gfns.start.0) << PAGE_SHIFT);
+        Hva(hva.0 - hva.offset())
+    }
+}
+
 impl Behind {
     pub(crate) fn new(hvas: Span<Hva>) -> Self {
         Self { hvas, from: Place::FIRST, inside: hvas.start }

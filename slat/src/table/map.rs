@@ -22,6 +22,8 @@ use super::memory::TableMemory;
 use super::pool::{Cache, NoMemory, Pool};
 use super::radix::Radix;
 use crate::addr::{Gfn, Level, Span};
+use crate::age::AccessedPages;
+use crate::age::pass::{Found, Pass};
 
 /// A table whose pages live as long as it. See the module's header.
 #[derive(Debug)]
@@ -102,6 +104,22 @@ impl<F: Format, M: TableMemory> Map<F, M> {
             if !F::is_table(step.at.word, step.at.level) {
                 visit(step.gfns, step.at.level, step.at.entry);
             }
+        }
+    }
+
+    /// Tells `seen` which pages have Accessed set in their leaves, table by table in order, and clears it. Leaves only:
+    /// nobody but their owner walks this table.
+    pub fn age(&self, pages: Span<Gfn>, mut seen: impl FnMut(&AccessedPages<Gfn>)) {
+        let mut pass = Pass::<F, M, _>::new(&self.memory, Found::Cleared, false, |accessed| {
+            seen(&accessed);
+            true
+        });
+        // SAFETY: nothing is ever unlinked from a map.
+        let root = unsafe { self.radix.root(&self.memory) };
+        let mut at = pages.start;
+        while at < pages.end.min(Gfn(1 << F::FRAME_BITS)) {
+            // SAFETY: as above.
+            at = unsafe { pass.stretch(root, Span::new(at, pages.end)) };
         }
     }
 

@@ -1,0 +1,166 @@
+//! Aging: a pass over all regions, after which a new generation begins.
+//!
+//! ```text
+//! for each region      dense in the last pass, or new; or all of them, where that is forced
+//!   Accessed bits of the primary table, and of each secondary MMU that can be asked      no lock, no flush
+//!   page lock: pages that were accessed are of the youngest generation
+//! max_seq + 1          whatever comes from here on is younger
+//! flush                of each secondary MMU that was asked, once: else TLBs that hold a page hide its next access
+//! ```
+//! So young pages are of the last generation but one when the pass ends, as if they had been put there by a fault just
+//! before. One thread makes a pass, others wait for it and find it made.
+
+use super::bloom::is_dense;
+use super::generations::{Kind, MAX_GENS, MIN_GENS};
+use super::region::{Mark, Region, number, region_of};
+use super::stats::Counted;
+use super::young::YoungPages;
+use super::{Lru, LruError};
+use crate::numa::Node;
+use crate::pte::hvas_of;
+use crate::space::AddressSpace;
+use slat::{Gfn, Idle, Level, Span};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl AddressSpace {
+    /// Begins a new generation: whatever was accessed since the last one is of the one before it. `seq` is the youngest
+    /// generation that the caller knows of. With `can_swap` anonymous pages are looked at, with `force_scan` also those
+    /// that are not worth it. True where a pass was made; false where somebody else has made it meanwhile. May sleep.
+    ///
+    /// # Errors
+    /// [`LruError::Invalid`] where there is no generation `seq` yet; [`LruError::OutOfRange`] where there are as many
+    /// generations as there can be, unless forced: then the oldest two become one.
+    pub fn age(
+        &self,
+        idle: &mut Idle,
+        node: Node,
+        seq: u64,
+        can_swap: bool,
+        force_scan: bool,
+    ) -> Result<bool, LruError> {
+        let lru = self.lru_of(node)?;
+        let (max, kind) = (lru.generations.max_seq(), if can_swap { Kind::Anon } else { Kind::File });
+        if seq > max {
+            return Err(LruError::Invalid);
+        }
+        let room = max + 1 - lru.generations.min_seq(node, kind) < MAX_GENS;
+        if seq == max && !room && !force_scan {
+            return Err(LruError::OutOfRange);
+        }
+        self.make_pass(lru, idle, seq, can_swap, force_scan)
+    }
+
+    /// The pass that ends generation `seq`, unless there was one.
+    pub(super) fn make_pass(
+        &self,
+        lru: &Lru,
+        idle: &mut Idle,
+        seq: u64,
+        can_swap: bool,
+        force: bool,
+    ) -> Result<bool, LruError> {
+        let _walk = lru.walker.lock();
+        if lru.generations.max_seq() != seq {
+            return Ok(false);
+        }
+        let settings = lru.settings();
+        lru.filters.clear(seq + 1);
+        let mut walked = Span::sized(Gfn(0), 0);
+        let mut at = Gfn(0);
+        while settings.walk_pages
+            && let Some((first, region)) = lru.regions.next(at)
+        {
+            at = first + Level::M2.pages();
+            let new = region.seen.load(Relaxed) == 0;
+            if !force && !new && !lru.filters.contains(seq, number(first)) {
+                lru.counters.add(Counted::RegionsSkipped, 1);
+                continue;
+            }
+            let state = self.state.read();
+            if state.exited {
+                return Err(LruError::Interrupted);
+            }
+            region.seen.store(seq, Relaxed);
+            let mut young = self.take_accessed(region_of(first));
+            if settings.walk_secondary {
+                for mmu in state.listeners.each().filter(|mmu| mmu.ages()) {
+                    let hvas = hvas_of(region_of(first));
+                    mmu.age(idle, hvas, &mut |accessed| young.add_secondary(accessed));
+                }
+            }
+            let _lock = self.lock_region(first);
+            let found = lru.make_young(&region, &young, |mark| can_swap || mark.kind == Kind::File);
+            lru.counters.add(Counted::RegionsWalked, 1);
+            lru.counters.add(Counted::Young, found);
+            if is_dense(found, region.present()) {
+                lru.filters.insert(seq + 1, number(first));
+            }
+            if region.present() == 0 {
+                lru.regions.forget_empty(first);
+            }
+            walked = if walked.is_empty() { region_of(first) } else { Span::new(walked.start, at) };
+        }
+        lru.generations.begin_next();
+        lru.counters.add(Counted::Passes, 1);
+        if settings.flush && settings.walk_secondary && !walked.is_empty() {
+            self.forget_in_tlbs(idle, walked);
+        }
+        Ok(true)
+    }
+
+    /// Which of these pages, of one region, were accessed through this address space itself. Their bits are clear then.
+    pub(super) fn take_accessed(&self, pages: Span<Gfn>) -> YoungPages {
+        let mut young = YoungPages::default();
+        self.map.age(pages, |accessed| young.add_own(accessed));
+        young
+    }
+
+    fn forget_in_tlbs(&self, idle: &mut Idle, pages: Span<Gfn>) {
+        let state = self.state.read();
+        for mmu in state.listeners.each().filter(|mmu| mmu.ages()) {
+            mmu.flush(idle, hvas_of(pages));
+        }
+    }
+}
+
+impl Lru {
+    /// Whether a pass should be made before anything of this node is evicted, as the kernel decides: when eviction has
+    /// come to the youngest two generations; or is about to, and young pages are more than half, or old ones fewer than
+    /// a quarter.
+    pub(super) fn should_age(&self, node: Node, kinds: &[Kind]) -> bool {
+        let generations = &self.generations;
+        let max = generations.max_seq();
+        let Some(min) = kinds.iter().map(|&kind| generations.min_seq(node, kind)).min() else { return false };
+        if min + MIN_GENS > max {
+            return true;
+        }
+        if min + MIN_GENS < max {
+            return false;
+        }
+        let pages = |seq| kinds.iter().map(|&kind| generations.pages(node, kind, seq)).sum::<u64>();
+        let (young, old) = (pages(max), pages(max - MIN_GENS));
+        let total = young + old + pages(max - 1);
+        young * MIN_GENS > total || old * (MIN_GENS + 2) < total
+    }
+
+    /// These pages are of the youngest generation, where they are there and `which` says so; how many of them are. The
+    /// caller holds the page lock.
+    pub(super) fn make_young(
+        &self,
+        region: &Region,
+        young: &YoungPages,
+        which: impl Fn(&Mark) -> bool,
+    ) -> u64 {
+        let mut counters = self.generations.counters();
+        let seq = counters.max_seq();
+        let mut found = 0;
+        for index in young.indices() {
+            let Some(mark) = region.get(index).filter(&which) else { continue };
+            region.set(index, Some(Mark { seq, refs: 0, ..mark }));
+            counters.add(mark.node, mark.kind, mark.seq, -1);
+            counters.add(mark.node, mark.kind, seq, 1);
+            found += 1;
+        }
+        found
+    }
+}

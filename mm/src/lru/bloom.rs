@@ -1,0 +1,81 @@
+//! Bloom filters: which regions are worth a look in the next pass.
+//!
+//! A pass that looks at every page costs more than it learns where few are young. So a region that a pass finds dense is
+//! remembered for the next one, and the others are passed over; a page there that is in use all the same is found when it
+//! is about to be evicted, and then its region is looked at again if enough of its pages were. Two filters take turns: one
+//! is asked, the other is being filled. One that says yes may err, one that says no never does.
+//!
+//! As the kernel's: 2^15 bits, two for each region.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const BITS: u32 = 15;
+const WORDS: usize = (1 << BITS) / u64::BITS as usize;
+
+#[derive(Debug)]
+struct Filter(Box<[AtomicU64]>);
+
+impl Filter {
+    /// Word and bit of both keys.
+    fn keys(region: u64) -> [(usize, u64); 2] {
+        // The upper bits of a product by an odd number of many bits depend on all lower ones.
+        let hash = region.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - 2 * BITS);
+        [hash >> BITS, hash & ((1 << BITS) - 1)]
+            .map(|key| ((key / u64::from(u64::BITS)) as usize, 1 << (key % u64::from(u64::BITS))))
+    }
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Filters([Filter; 2]);
+
+impl Filters {
+    pub(super) fn new() -> Self {
+        Self([0, 1].map(|_| Filter((0..WORDS).map(|_| AtomicU64::new(0)).collect())))
+    }
+
+    fn of(&self, seq: u64) -> &Filter {
+        &self.0[(seq % 2) as usize]
+    }
+
+    /// Whether the pass that ends generation `seq` should look at the region.
+    pub(super) fn contains(&self, seq: u64, region: u64) -> bool {
+        let filter = self.of(seq);
+        Filter::keys(region).iter().all(|&(word, bit)| filter.0[word].load(Relaxed) & bit != 0)
+    }
+
+    /// It should.
+    pub(super) fn insert(&self, seq: u64, region: u64) {
+        let filter = self.of(seq);
+        for (word, bit) in Filter::keys(region) {
+            filter.0[word].fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// It should look at nothing, so far.
+    pub(super) fn clear(&self, seq: u64) {
+        self.of(seq).0.iter().for_each(|word| word.store(0, Relaxed));
+    }
+}
+
+/// Whether a region is dense: on average one young page in each cache line of its table.
+pub(super) fn is_dense(young: u64, present: u64) -> bool {
+    young > 0 && young * 8 >= present
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_is_found_in_its_turn_only() {
+        let filters = Filters::new();
+        (0..512).for_each(|region| filters.insert(7, region * 3));
+        assert!((0..512).all(|region| filters.contains(7, region * 3)));
+        assert!((0..512).all(|region| !filters.contains(8, region * 3)));
+        let wrong = (10_000..20_000).filter(|&region| filters.contains(7, region)).count();
+        assert!(wrong < 100, "{wrong} of 10,000: more than such a filter errs");
+        filters.clear(7);
+        assert!((0..512).all(|region| !filters.contains(7, region * 3)));
+    }
+}

@@ -1,0 +1,310 @@
+//! Eviction: the coldest pages go to swap, a batch at a time.
+//!
+//! ```text
+//! choose     the hand goes on to pages of the oldest generation, in one region; no lock
+//! ask        each Accessed bit once more, of this table and of every secondary MMU; who was used after all is young
+//! take       around(Reclaim) { page lock: entry parked; told; flush
+//! put away                     page lock, page by page: still parked? its contents to swap, entry swapped }
+//! free       the frames, when the notification is over
+//! ```
+//! **Second chance.** Aging may have passed over a region, or a listener that cannot be asked about many pages at once;
+//! and it was a while ago. So every candidate is asked about, page by page, and every listener answers.
+//!
+//! **Nothing is lost.** From the flush on nobody can write to a parked page. A fault that wants it maps it again, under
+//! the page lock, and then it is not parked any more and stays. So what goes to swap is what the page holds for good,
+//! and where the swap does not take it, the entry is put back as it was.
+//!
+//! **Nothing is looked at twice.** Whatever leaves the oldest generation does so upwards: young pages to the youngest,
+//! those that may not be evicted to the next one. So one round of the hand empties a generation.
+
+use super::bloom::is_dense;
+use super::generations::{Kind, MIN_GENS};
+use super::region::{Mark, PAGES, index, number, region_of};
+use super::stats::Counted;
+use super::young::YoungPages;
+use super::{Lru, LruError};
+use crate::numa::Node;
+use crate::pte::{Pte, hva_of, hvas_of};
+use crate::space::{AddressSpace, State};
+use crate::swap::{Leaving, Shadow};
+use slat::{Gfn, Idle, Level, Span, Young};
+
+/// Pages that are evicted with one notification at most: faults on those between wait for it.
+const BATCH: u64 = 64;
+/// Passes that are made for one who needs pages, while all candidates turn out to be young. Then he takes what he finds.
+const PATIENCE: u32 = 3;
+/// Swappiness that leaves files alone.
+pub(super) const ANON_ONLY: u8 = 201;
+
+/// What came of a batch.
+#[derive(Clone, Copy, Default, Debug)]
+struct Tried {
+    /// Pages that have left the oldest generation.
+    looked_at: u64,
+    /// Of these, evicted.
+    evicted: u64,
+}
+
+impl AddressSpace {
+    /// Evicts pages of `node` in the generations up to `min_seq`, at most `nr`, and returns how many. May sleep.
+    ///
+    /// # Errors
+    /// [`LruError::Invalid`] where `min_seq` is one of the two youngest generations, or `swappiness` above 201.
+    pub fn evict(
+        &self,
+        idle: &mut Idle,
+        node: Node,
+        min_seq: u64,
+        swappiness: Option<u8>,
+        nr: Option<u64>,
+    ) -> Result<u64, LruError> {
+        let lru = self.lru_of(node)?;
+        let swappiness = swappiness.unwrap_or(lru.settings().swappiness);
+        if min_seq.saturating_add(MIN_GENS) > lru.generations.max_seq() || swappiness > ANON_ONLY {
+            return Err(LruError::Invalid);
+        }
+        let (kinds, most) = (self.evictable_kinds(swappiness), nr.unwrap_or(u64::MAX));
+        let mut evicted = 0;
+        while evicted < most {
+            if self.state.read().exited {
+                return Err(LruError::Interrupted);
+            }
+            lru.generations.pass_by_empty(node, kinds.contains(&Kind::Anon));
+            let old = |&kind: &Kind| lru.generations.min_seq(node, kind) <= min_seq;
+            let Some(kind) = lru.oldest(node, kinds.iter().copied().filter(old)) else { break };
+            let tried = self.evict_batch(lru, idle, (node, kind), most - evicted, true);
+            evicted += tried.evicted;
+            if tried.looked_at == 0 {
+                break;
+            }
+        }
+        Ok(evicted)
+    }
+
+    /// Evicts the coldest `pages` pages, aging as needed, and returns how many went; fewer where nothing is left to
+    /// evict. May sleep.
+    pub fn reclaim(&self, idle: &mut Idle, pages: u64) -> u64 {
+        let Some(lru) = self.lru() else { return 0 };
+        let mut evicted = 0;
+        while evicted < pages {
+            let before = evicted;
+            for node in lru.generations.nodes() {
+                evicted += self.shrink(lru, idle, node, (pages - evicted).min(BATCH));
+            }
+            if evicted == before {
+                break;
+            }
+        }
+        evicted
+    }
+
+    /// Evicts up to `most` pages of a node.
+    fn shrink(&self, lru: &Lru, idle: &mut Idle, node: Node, most: u64) -> u64 {
+        let settings = lru.settings();
+        let kinds = self.evictable_kinds(settings.swappiness);
+        let can_swap = kinds.contains(&Kind::Anon);
+        let (mut evicted, mut passes) = (0, 0);
+        while evicted < most {
+            let generations = &lru.generations;
+            generations.pass_by_empty(node, can_swap);
+            if passes <= 2 * PATIENCE && lru.should_age(node, &kinds) {
+                if self.make_pass(lru, idle, generations.max_seq(), can_swap, false).is_err() {
+                    break;
+                }
+                passes += 1;
+                continue;
+            }
+            let old = |&kind: &Kind| generations.min_seq(node, kind) + MIN_GENS <= generations.max_seq();
+            let Some(kind) = lru.oldest(node, kinds.iter().copied().filter(old)) else { break };
+            // Whoever was used since the next generation began is in that one.
+            if generations.age(generations.min_seq(node, kind) + 1) < settings.min_ttl {
+                break;
+            }
+            let tried = self.evict_batch(lru, idle, (node, kind), most - evicted, passes <= PATIENCE);
+            evicted += tried.evicted;
+            if tried.looked_at == 0 {
+                break;
+            }
+        }
+        evicted
+    }
+
+    /// Which kinds of pages can be evicted at all.
+    fn evictable_kinds(&self, swappiness: u8) -> Vec<Kind> {
+        let may = |kind: &Kind| match kind {
+            Kind::Anon => swappiness > 0 && self.can_swap(),
+            Kind::File => swappiness < ANON_ONLY,
+        };
+        Kind::ALL.into_iter().filter(may).collect()
+    }
+
+    /// Tries to evict some pages of the oldest generation, of one region.
+    fn evict_batch(
+        &self,
+        lru: &Lru,
+        idle: &mut Idle,
+        (node, kind): (Node, Kind),
+        most: u64,
+        spare_young: bool,
+    ) -> Tried {
+        let pages = lru.choose(node, kind, most.min(BATCH));
+        let Some(&first) = pages.first() else { return Tried::default() };
+        let state = self.state.read();
+        if state.exited {
+            return Tried::default();
+        }
+        let mut tried = Tried { looked_at: pages.len() as u64, evicted: 0 };
+        let candidates = self.candidates(lru, &state, &pages);
+        let (mut cold, mut young) = (Vec::new(), YoungPages::default());
+        for entry in candidates {
+            if self.was_accessed(&state, idle, entry) && spare_young {
+                young.add(entry);
+                self.look_around(&state, entry, &mut young);
+            } else {
+                cold.push(entry);
+            }
+        }
+        if !young.is_empty() {
+            let _lock = self.lock_region(first);
+            let found =
+                lru.regions.with(first, |region| lru.make_young(region, &young, |_| true)).unwrap_or(0);
+            lru.counters.add(Counted::Promoted, found);
+            // The next pass had better look at all of them.
+            if is_dense(found, tried.looked_at) {
+                lru.filters.insert(lru.generations.max_seq(), number(first));
+            }
+        }
+        // Of a huge page only what was asked for: it is divided first. No memory for the table: it stays.
+        if cold.iter().any(|entry| entry.len() > 1) {
+            let _lock = self.lock_region(first);
+            let (level, entry) = self.map.find(first);
+            let _ = self.split(level, entry);
+        }
+        let is_cold = |page: &Gfn| cold.iter().any(|entry| entry.contains(*page));
+        let cold: Vec<Gfn> = pages.iter().copied().filter(is_cold).collect();
+        tried.evicted = self.put_away(lru, &state, idle, &cold);
+        tried
+    }
+
+    /// What maps these pages of one region, one huge page or small ones, where they may be evicted. Others are one
+    /// generation younger from now on.
+    fn candidates(&self, lru: &Lru, state: &State, pages: &[Gfn]) -> Vec<Span<Gfn>> {
+        let mut found: Vec<Span<Gfn>> = Vec::new();
+        let Some(&first) = pages.first() else { return found };
+        let _lock = self.lock_region(first);
+        for &page in pages {
+            let (level, entry) = self.map.find(page);
+            let covers = Span::sized(page.base(level), level.pages());
+            if found.last() == Some(&covers) {
+                continue;
+            }
+            match Pte::of(entry.load(), level).pfn() {
+                Some(pfn) if level <= Level::M2 && self.may_leave(state, page, pfn, level) => {
+                    found.push(covers)
+                }
+                Some(_) => {
+                    let passed = lru.pass_over(covers);
+                    lru.counters.add(Counted::Unevictable, passed);
+                }
+                None => {}
+            }
+        }
+        found
+    }
+
+    /// Whether any page of an entry was accessed since its bits were cleared, which they are now.
+    fn was_accessed(&self, state: &State, idle: &mut Idle, entry: Span<Gfn>) -> bool {
+        let mut accessed = !self.take_accessed(entry).is_empty();
+        for mmu in state.listeners.each() {
+            accessed |= mmu.young(idle, hvas_of(entry), Young::Clear);
+        }
+        accessed
+    }
+
+    /// Neighbours of a page that was in use probably are, too. Only where this table's bits say it all: asking others
+    /// about each of them would cost more than it saves.
+    fn look_around(&self, state: &State, entry: Span<Gfn>, young: &mut YoungPages) {
+        if state.listeners.each().next().is_none() {
+            let around = Span::sized(Gfn(entry.start.0 & !(BATCH - 1)), BATCH);
+            young.add_all(&self.take_accessed(around.clamp(&region_of(entry.start))));
+        }
+    }
+
+    /// Evicts these pages of one region, which are in order, and returns how many went. Where the swap is full, the rest
+    /// stays.
+    fn put_away(&self, lru: &Lru, state: &State, idle: &mut Idle, pages: &[Gfn]) -> u64 {
+        let Some(&first) = pages.first() else { return 0 };
+        let leaving: Vec<_> = pages.iter().map(|&page| Leaving { page, shadow: Shadow::default() }).collect();
+        let gone = self.swap_out(state, idle, &leaving).gone;
+        if let Some(seen) = &*lru.on_evict.read() {
+            for &page in &gone {
+                seen(hva_of(page));
+            }
+        }
+        let failed = pages.len() - gone.len();
+        if failed > 0 {
+            let _lock = self.lock_region(first);
+            for &page in pages.iter().filter(|page| !gone.contains(page)) {
+                lru.pass_over(Span::sized(page, 1));
+            }
+        }
+        lru.counters.add(Counted::Evicted, gone.len() as u64);
+        lru.counters.add(Counted::StoreFailed, failed as u64);
+        gone.len() as u64
+    }
+
+    fn can_swap(&self) -> bool {
+        self.swap.as_ref().is_some_and(|swap| swap.has_room())
+    }
+}
+
+impl Lru {
+    /// Of several kinds, that whose oldest generation is the oldest.
+    fn oldest(&self, node: Node, kinds: impl Iterator<Item = Kind>) -> Option<Kind> {
+        kinds.min_by_key(|&kind| self.generations.min_seq(node, kind))
+    }
+
+    /// Up to `most` pages of the oldest generation, in order and in one region, from where the hand is. Nothing is
+    /// locked: they are looked at again. None where a whole round finds none.
+    fn choose(&self, node: Node, kind: Kind, most: u64) -> Vec<Gfn> {
+        let mut hand = self.hands[usize::from(node.0)][kind as usize].lock();
+        let oldest = self.generations.min_seq(node, kind);
+        let (begin, mut wrapped) = (*hand, false);
+        loop {
+            let Some((first, region)) = self.regions.next(hand.base(Level::M2)) else {
+                if std::mem::replace(&mut wrapped, true) {
+                    return Vec::new();
+                }
+                *hand = Gfn(0);
+                continue;
+            };
+            if wrapped && first > begin {
+                return Vec::new();
+            }
+            let is_old = |index: &usize| {
+                region
+                    .get(*index)
+                    .is_some_and(|mark| (mark.node, mark.kind) == (node, kind) && mark.seq <= oldest)
+            };
+            let from = if first < *hand { index(*hand) } else { 0 };
+            let found: Vec<Gfn> =
+                (from..PAGES).filter(is_old).take(most as usize).map(|index| first + index as u64).collect();
+            *hand = found.last().map_or(first + Level::M2.pages(), |&last| last + 1);
+            if !found.is_empty() {
+                return found;
+            }
+        }
+    }
+
+    /// Pages that stay although they are old are one generation younger; how many that are. The caller holds the page
+    /// lock.
+    fn pass_over(&self, pages: Span<Gfn>) -> u64 {
+        let mut passed = 0;
+        self.change(pages, |mark| {
+            passed += 1;
+            let oldest = self.generations.min_seq(mark.node, mark.kind);
+            Mark { seq: mark.seq.max(oldest + 1), ..mark }
+        });
+        passed
+    }
+}

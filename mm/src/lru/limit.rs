@@ -1,0 +1,105 @@
+//! The limit of an address space: what counts towards it, and making room.
+//!
+//! A page is refused where it would go beyond ([`MmError::OutOfFrames`], as from an arena that is full), under whatever
+//! locks its taker holds. The taker lets go of them, **reclaims** and asks again; if nothing could be evicted, by him or
+//! anybody else meanwhile, the refusal is the answer. Threads that ask at the same moment may each get one page too many.
+//!
+//! Tables count, and are not refused: whoever takes a page next makes room for them, too.
+
+use super::Lru;
+use super::stats::Counted;
+use crate::error::MmError;
+use crate::space::AddressSpace;
+use slat::table::memory::CHUNK_PAGES;
+use slat::{Idle, Level, PAGE_SIZE};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+/// Pages that are reclaimed at once by who needs one.
+const CLUSTER: u64 = 32;
+
+/// What counts.
+#[derive(Debug)]
+pub(super) struct Charge {
+    limit: u64,
+    // ORDER(charge): Relaxed, both: numbers, and nothing else is known from them.
+    resident: AtomicI64,
+    lent: AtomicI64,
+}
+
+impl Charge {
+    pub(super) fn new(limit: Option<u64>) -> Self {
+        Self { limit: limit.unwrap_or(u64::MAX), resident: AtomicI64::new(0), lent: AtomicI64::new(0) }
+    }
+
+    /// Pages that came, or went.
+    pub(super) fn add_resident(&self, pages: i64) {
+        self.resident.fetch_add(pages, Relaxed);
+    }
+
+    fn pages(&self) -> u64 {
+        (self.resident.load(Relaxed) + self.lent.load(Relaxed)).max(0) as u64
+    }
+}
+
+impl AddressSpace {
+    /// Bytes that count towards the [limit](crate::AddressSpaceBuilder::limit): pages, page tables of this address
+    /// space and of its VMs, and what the swap keeps in memory. Without an LRU its own page tables only.
+    pub fn charged(&self) -> u64 {
+        let pages = self.lru().map_or(0, |lru| lru.charge.pages());
+        let pool = self.swap.as_ref().map_or(0, |swap| swap.pool_bytes());
+        pages * PAGE_SIZE + self.table_bytes() + pool
+    }
+
+    /// Whether a page of this level may be taken.
+    #[inline]
+    pub(crate) fn may_take(&self, level: Level) -> Result<(), MmError> {
+        match self.lru() {
+            Some(lru) if !self.has_room(lru, level.bytes()) => Err(MmError::OutOfFrames(level)),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_room(&self, lru: &Lru, bytes: u64) -> bool {
+        lru.charge.limit == u64::MAX || self.charged() + bytes <= lru.charge.limit
+    }
+
+    /// A table page chunk was lent to a VM, or came back.
+    pub(crate) fn lru_lend(&self, chunks: i64) {
+        if let Some(lru) = self.lru() {
+            lru.charge.lent.fetch_add(chunks * CHUNK_PAGES as i64, Relaxed);
+        }
+    }
+
+    /// Runs `attempt` until it needs no memory that is not there, or none can be had. Nothing is locked. May sleep.
+    pub(crate) fn with_room<T>(
+        &self,
+        idle: &mut Idle,
+        mut attempt: impl FnMut(&mut Idle) -> Result<T, MmError>,
+    ) -> Result<T, MmError> {
+        loop {
+            match attempt(idle) {
+                Err(error) if self.made_room(idle, error) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Direct reclaim, where memory is what was missing; whether it is worth another try.
+    #[cold]
+    pub(crate) fn made_room(&self, idle: &mut Idle, missing: MmError) -> bool {
+        let (Some(lru), MmError::OutOfFrames(_) | MmError::OutOfTables) = (self.lru(), missing) else {
+            return false;
+        };
+        lru.counters.add(Counted::DirectReclaims, 1);
+        let evicted = || lru.stats().evicted;
+        let before = evicted();
+        let together = lru.reclaimers.read();
+        if self.reclaim(idle, CLUSTER) > 0 {
+            return true;
+        }
+        drop(together);
+        // Others may have had in hand whatever could go. Nobody has any more.
+        let _alone = lru.reclaimers.write();
+        evicted() != before || self.reclaim(idle, CLUSTER) > 0
+    }
+}

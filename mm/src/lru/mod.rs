@@ -1,0 +1,175 @@
+//! The multi-gen LRU: which pages are cold, and making room by them.
+
+mod aging;
+mod bloom;
+mod error;
+mod evict;
+mod generations;
+mod limit;
+mod region;
+mod stats;
+mod track;
+mod young;
+
+pub use error::LruError;
+pub use stats::LruStats;
+
+pub(crate) use generations::Kind;
+
+use crate::numa::Node;
+use crate::space::AddressSpace;
+use bloom::Filters;
+use generations::Generations;
+use limit::Charge;
+use parking_lot::{Mutex, RwLock};
+use region::Regions;
+use slat::{Gfn, Hva};
+use stats::Counters;
+use std::fmt;
+use std::time::Duration;
+
+/// How to tell cold pages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LruSettings {
+    /// Whether an aging pass asks the secondary MMUs, too (those that can be asked about many pages at once). Where it
+    /// does not, what guests use looks idle until it is about to be evicted.
+    pub walk_secondary: bool,
+    /// Whether a pass looks at the pages at all; else a new generation begins with nobody asked, and only eviction does.
+    pub walk_pages: bool,
+    /// Whether a pass makes TLBs forget afterwards, so that the next access to a page that they hold is noticed.
+    pub flush: bool,
+    /// Pages younger than this are not evicted: memory runs out instead. Zero: there is no such promise.
+    pub min_ttl: Duration,
+    /// How much rather anonymous pages are evicted than a file's: 0 to 200, where 0 is never and 201 is only they.
+    pub swappiness: u8,
+}
+
+impl Default for LruSettings {
+    fn default() -> Self {
+        Self { walk_secondary: true, walk_pages: true, flush: true, min_ttl: Duration::ZERO, swappiness: 60 }
+    }
+}
+
+/// The generations of one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeGenerations {
+    /// The node.
+    pub node: Node,
+    /// Oldest first.
+    pub generations: Vec<Generation>,
+}
+
+/// One generation: pages that were last seen in use between two aging passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Generation {
+    /// Its number; the youngest has the highest.
+    pub seq: u64,
+    /// How long ago it began.
+    pub age: Duration,
+    /// Anonymous pages in it.
+    pub anon: u64,
+    /// Pages of files in it.
+    pub file: u64,
+}
+
+type OnEvict = Box<dyn Fn(Hva) + Send + Sync>;
+
+/// The LRU of an [`AddressSpace`] that was [built with one](crate::AddressSpaceBuilder::lru).
+pub struct Lru {
+    settings: RwLock<LruSettings>,
+    generations: Generations,
+    regions: Regions,
+    filters: Filters,
+    /// Held by who makes a pass.
+    walker: Mutex<()>,
+    /// Where eviction goes on, for each node and kind.
+    hands: Box<[[Mutex<Gfn>; 2]]>,
+    charge: Charge,
+    /// Held for reading by who needs room, for writing by who found none and will not believe it yet.
+    reclaimers: RwLock<()>,
+    counters: Counters,
+    on_evict: RwLock<Option<OnEvict>>,
+}
+
+impl fmt::Debug for Lru {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lru").field("settings", &self.settings()).field("stats", &self.stats()).finish()
+    }
+}
+
+impl Lru {
+    pub(crate) fn new(settings: LruSettings, limit: Option<u64>, nodes: u8) -> Self {
+        Self {
+            settings: RwLock::new(settings),
+            generations: Generations::new(nodes),
+            regions: Regions::default(),
+            filters: Filters::new(),
+            walker: Mutex::new(()),
+            hands: (0..nodes).map(|_| Default::default()).collect(),
+            charge: Charge::new(limit),
+            reclaimers: RwLock::new(()),
+            counters: Counters::new(),
+            on_evict: RwLock::default(),
+        }
+    }
+
+    /// The generations of each node of the arena. Exact where nobody changes them meanwhile.
+    pub fn generations(&self) -> Vec<NodeGenerations> {
+        let of = &self.generations;
+        let node = |node| {
+            let oldest = Kind::ALL.map(|kind| of.min_seq(node, kind));
+            let pages = |kind, seq| {
+                if seq < oldest[kind as usize] { 0 } else { of.pages(node, kind, seq) }
+            };
+            let generation = |seq| Generation {
+                seq,
+                age: of.age(seq),
+                anon: pages(Kind::Anon, seq),
+                file: pages(Kind::File, seq),
+            };
+            let first = oldest[0].min(oldest[1]);
+            NodeGenerations { node, generations: (first..=of.max_seq()).map(generation).collect() }
+        };
+        of.nodes().map(node).collect()
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> LruStats {
+        self.counters.sum()
+    }
+
+    /// How it is set.
+    pub fn settings(&self) -> LruSettings {
+        self.settings.read().clone()
+    }
+
+    /// Sets it anew: from the next pass or eviction on.
+    pub fn set(&self, settings: LruSettings) {
+        *self.settings.write() = settings;
+    }
+
+    /// Whether passes ask the secondary MMUs from now on.
+    pub fn set_walk_secondary(&self, on: bool) {
+        self.settings.write().walk_secondary = on;
+    }
+
+    /// Calls `seen` for each page that is evicted from now on, while it is: for measuring.
+    #[doc(hidden)]
+    pub fn on_evict(&self, seen: Box<dyn Fn(Hva) + Send + Sync>) {
+        *self.on_evict.write() = Some(seen);
+    }
+}
+
+impl AddressSpace {
+    /// Its LRU, if it has one.
+    #[inline]
+    pub fn lru(&self) -> Option<&Lru> {
+        self.lru.as_deref()
+    }
+
+    /// For a command about a node.
+    fn lru_of(&self, node: Node) -> Result<&Lru, LruError> {
+        let lru = self.lru().ok_or(LruError::Off)?;
+        if node.0 < self.arena.nodes() { Ok(lru) } else { Err(LruError::NoSuchNode) }
+    }
+}

@@ -1,0 +1,180 @@
+//! What is remembered of the pages of an address space: a word for each, in regions of 2 MiB.
+//!
+//! ```text
+//! 63 .......... 16 | 15 .......... 8 | 7 .. 3 |  2 1  |  0
+//! generation + 1   | node            |   –    | refs  | a file's         0: there is no page
+//! ```
+//! A region comes into being with its first page and changes under its page lock. That is all there is: **no lists**.
+//! A list would keep the order of pages within a generation; it would cost a lock that every fault on a node takes, two
+//! pointers for each page, and cache misses to follow them. Here a fault stores one word that its own region shares with
+//! nobody, and eviction finds the oldest by reading words in a row, 64 to a microsecond or so, once around for each
+//! generation.
+
+use super::generations::Kind;
+use crate::numa::Node;
+use parking_lot::RwLock;
+use slat::{Gfn, Level, Span};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Pages of a region.
+pub(super) const PAGES: usize = Level::M2.pages() as usize;
+
+/// What is remembered of a page that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mark {
+    /// Its generation when it was last looked at; one below the oldest counts as the oldest.
+    pub(super) seq: u64,
+    pub(super) node: Node,
+    pub(super) kind: Kind,
+    /// How often it was accessed through [`read`](crate::AddressSpace::read) or [`write`](crate::AddressSpace::write)
+    /// beyond the first time, up to 3.
+    pub(super) refs: u8,
+}
+
+impl Mark {
+    const REFS: u64 = 0b110;
+
+    fn word(self) -> u64 {
+        let refs = u64::from(self.refs) << 1 & Self::REFS;
+        (self.seq + 1) << 16 | u64::from(self.node.0) << 8 | refs | self.kind as u64
+    }
+
+    fn of(word: u64) -> Option<Self> {
+        Some(Self {
+            seq: (word >> 16).checked_sub(1)?,
+            node: Node((word >> 8) as u8),
+            kind: Kind::ALL[(word & 1) as usize],
+            refs: ((word & Self::REFS) >> 1) as u8,
+        })
+    }
+}
+
+/// The words of 2 MiB. They change under its page lock; without it they may be read as a hint.
+#[derive(Debug)]
+pub(super) struct Region {
+    // ORDER(marks): Relaxed, all of them: the page lock orders those who change them.
+    words: [AtomicU64; PAGES],
+    present: AtomicU32,
+    /// The pass that looked at it last; 0: none has.
+    pub(super) seen: AtomicU64,
+}
+
+impl Region {
+    fn new() -> Self {
+        Self {
+            words: [const { AtomicU64::new(0) }; PAGES],
+            present: AtomicU32::new(0),
+            seen: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn get(&self, index: usize) -> Option<Mark> {
+        Mark::of(self.words[index].load(Relaxed))
+    }
+
+    /// Says what is there now, and returns what was.
+    pub(super) fn set(&self, index: usize, mark: Option<Mark>) -> Option<Mark> {
+        let new = mark.map_or(0, Mark::word);
+        let old = Mark::of(self.words[index].load(Relaxed));
+        self.words[index].store(new, Relaxed);
+        let present = self.present();
+        match (&old, &mark) {
+            (None, Some(_)) => self.present.store(present as u32 + 1, Relaxed),
+            (Some(_), None) => self.present.store(present as u32 - 1, Relaxed),
+            _ => {}
+        }
+        old
+    }
+
+    /// How many pages are there.
+    pub(super) fn present(&self) -> u64 {
+        u64::from(self.present.load(Relaxed))
+    }
+}
+
+/// The regions that have pages.
+#[derive(Debug, Default)]
+pub(super) struct Regions(RwLock<BTreeMap<u64, Arc<Region>>>);
+
+impl Regions {
+    /// Runs `with` on the region of a page, if there is one.
+    pub(super) fn with<T>(&self, page: Gfn, with: impl FnOnce(&Region) -> T) -> Option<T> {
+        self.0.read().get(&number(page)).map(|region| with(region))
+    }
+
+    /// The same, and there is one. The caller holds its page lock.
+    pub(super) fn with_new<T>(&self, page: Gfn, with: impl Fn(&Region) -> T) -> T {
+        if let Some(done) = self.with(page, &with) {
+            return done;
+        }
+        with(self.0.write().entry(number(page)).or_insert_with(|| Arc::new(Region::new())))
+    }
+
+    /// The first region that begins at `from` or later, and its first page.
+    pub(super) fn next(&self, from: Gfn) -> Option<(Gfn, Arc<Region>)> {
+        let from = number(from + (Level::M2.pages() - 1));
+        let regions = self.0.read();
+        let (&number, region) = regions.range(from..).next()?;
+        Some((first_page(number), region.clone()))
+    }
+
+    /// Forgets a region without pages. The caller holds its page lock.
+    pub(super) fn forget_empty(&self, page: Gfn) {
+        let mut regions = self.0.write();
+        if regions.get(&number(page)).is_some_and(|region| region.present() == 0) {
+            regions.remove(&number(page));
+        }
+    }
+}
+
+/// The number of the region around a page.
+pub(super) fn number(page: Gfn) -> u64 {
+    page.0 >> Level::M2.shift()
+}
+
+fn first_page(number: u64) -> Gfn {
+    Gfn(number << Level::M2.shift())
+}
+
+/// All pages of the region around `page`.
+pub(super) fn region_of(page: Gfn) -> Span<Gfn> {
+    Span::sized(page.base(Level::M2), Level::M2.pages())
+}
+
+/// Where in its region a page is.
+pub(super) fn index(page: Gfn) -> usize {
+    (page.0 - page.base(Level::M2).0) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_survives_its_word() {
+        for (seq, node, kind, refs) in
+            [(0, 0, Kind::Anon, 0), (1 << 40, 254, Kind::File, 3), (7, 3, Kind::Anon, 2)]
+        {
+            let mark = Mark { seq, node: Node(node), kind, refs };
+            assert_eq!(Mark::of(mark.word()), Some(mark));
+        }
+        assert_eq!(Mark::of(0), None);
+    }
+
+    #[test]
+    fn regions_are_found_in_order_until_they_are_empty() {
+        let regions = Regions::default();
+        let mark = Mark { seq: 3, node: Node(0), kind: Kind::Anon, refs: 0 };
+        for page in [5, 6, 1024] {
+            regions.with_new(Gfn(page), |region| region.set(index(Gfn(page)), Some(mark)));
+        }
+        let from = |page| regions.next(Gfn(page)).map(|(first, region)| (first.0, region.present()));
+        assert_eq!([0, 1, 1024, 1025].map(from), [Some((0, 2)), Some((1024, 1)), Some((1024, 1)), None]);
+        regions.with(Gfn(1024), |region| region.set(0, None));
+        regions.forget_empty(Gfn(1024));
+        regions.forget_empty(Gfn(0));
+        assert_eq!([0, 1].map(from), [Some((0, 2)), None]);
+    }
+}

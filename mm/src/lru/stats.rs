@@ -1,0 +1,80 @@
+//! What the LRU has done: counters of a few threads, summed when somebody asks.
+
+use crate::shards::Shards;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Counted {
+    Passes,
+    Young,
+    RegionsWalked,
+    RegionsSkipped,
+    Evicted,
+    Promoted,
+    Protected,
+    Refaults,
+    DirectReclaims,
+    Unevictable,
+    StoreFailed,
+}
+
+const COUNTERS: usize = Counted::StoreFailed as usize + 1;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Counters(Shards<[AtomicU64; COUNTERS]>);
+
+/// What the LRU of an address space has done so far. Pages are of 4 KiB; a huge one counts as 512.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LruStats {
+    /// Aging passes that were finished.
+    pub passes: u64,
+    /// Pages that they found to have been accessed.
+    pub young: u64,
+    /// Regions of 2 MiB that they looked at.
+    pub regions_walked: u64,
+    /// Regions that they passed over: the Bloom filter said that few pages are young there.
+    pub regions_skipped: u64,
+    /// Pages that were evicted.
+    pub evicted: u64,
+    /// Candidates that had been accessed after all, and are young again.
+    pub promoted: u64,
+    /// Candidates that were spared because pages of their tier come back too often.
+    pub protected: u64,
+    /// Faults on evicted pages.
+    pub refaults: u64,
+    /// Times that a fault had to make room first.
+    pub direct_reclaims: u64,
+    /// Candidates that cannot be evicted: pinned, shared, merged.
+    pub unevictable: u64,
+    /// Candidates that stayed because the swap would not take them.
+    pub store_failed: u64,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self(Shards::new())
+    }
+
+    pub(crate) fn add(&self, what: Counted, count: u64) {
+        self.0.mine()[what as usize].fetch_add(count, Relaxed);
+    }
+
+    pub(crate) fn sum(&self) -> LruStats {
+        let of = |what: Counted| self.0.iter().map(|shard| shard[what as usize].load(Relaxed)).sum();
+        LruStats {
+            passes: of(Counted::Passes),
+            young: of(Counted::Young),
+            regions_walked: of(Counted::RegionsWalked),
+            regions_skipped: of(Counted::RegionsSkipped),
+            evicted: of(Counted::Evicted),
+            promoted: of(Counted::Promoted),
+            protected: of(Counted::Protected),
+            refaults: of(Counted::Refaults),
+            direct_reclaims: of(Counted::DirectReclaims),
+            unevictable: of(Counted::Unevictable),
+            store_failed: of(Counted::StoreFailed),
+        }
+    }
+}

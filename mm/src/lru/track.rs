@@ -1,0 +1,144 @@
+//! What the rest of an address space says to its LRU: pages come, go, and change places. Each is said under the page's
+//! lock, next to the entry's own change. Without an LRU each is one branch that never changes its mind.
+
+use super::Lru;
+use super::generations::Kind;
+use super::region::{Mark, index};
+use super::stats::Counted;
+use crate::numa::Node;
+use crate::space::AddressSpace;
+use crate::swap::Shadow;
+use crate::vma::Vma;
+use slat::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
+
+impl Kind {
+    /// Of the pages that a mapping brings in, unless they are copies of a file's.
+    pub(crate) fn of(vma: &Vma) -> Self {
+        if vma.is_shared() { Self::File } else { Self::Anon }
+    }
+}
+
+impl AddressSpace {
+    /// A page is there now: of the youngest generation, since somebody is about to use it.
+    #[inline]
+    pub(crate) fn lru_enter(&self, page: Gfn, level: Level, pfn: Pfn, kind: Kind) {
+        if let Some(lru) = &self.lru {
+            lru.enter(page, level, self.arena.node_of(pfn), kind);
+        }
+    }
+
+    /// The page has gone.
+    #[inline]
+    pub(crate) fn lru_leave(&self, page: Gfn, level: Level) {
+        if let Some(lru) = &self.lru {
+            lru.leave(page, level);
+        }
+    }
+
+    /// The page has another frame, and is as old as before. Its kind is said where it is another one, too.
+    #[inline]
+    pub(crate) fn lru_replace(&self, page: Gfn, level: Level, pfn: Pfn, kind: Option<Kind>) {
+        if let Some(lru) = &self.lru {
+            let node = self.arena.node_of(pfn);
+            lru.change(Span::sized(page, level.pages()), |mark| Mark {
+                node,
+                kind: kind.unwrap_or(mark.kind),
+                ..mark
+            });
+        }
+    }
+
+    /// The page is at another address, and as old as before. Nobody else uses either address: the caller holds the
+    /// mappings for writing.
+    #[inline]
+    pub(crate) fn lru_move(&self, from: Gfn, to: Gfn, level: Level) {
+        if let Some(lru) = &self.lru {
+            lru.move_to(from, to, level);
+        }
+    }
+
+    /// A page that was evicted had to come back: its entry said `shadow`.
+    pub(crate) fn lru_refaulted(&self, page: Gfn, shadow: Shadow) {
+        let _ = (page, shadow);
+        if let Some(lru) = self.lru() {
+            lru.counters.add(Counted::Refaults, 1);
+        }
+    }
+
+    /// What kind of page is at `page`; [`Kind::Anon`] where nobody keeps track.
+    pub(crate) fn lru_kind(&self, page: Gfn) -> Kind {
+        self.lru().and_then(|lru| lru.mark(page)).map_or(Kind::Anon, |mark| mark.kind)
+    }
+
+    /// The generation of the page at `hva`, if one is there.
+    pub fn generation(&self, hva: Hva) -> Option<u64> {
+        let lru = self.lru()?;
+        let mark = lru.mark(Gfn(hva.0 / PAGE_SIZE))?;
+        Some(mark.seq.max(lru.generations.min_seq(mark.node, mark.kind)))
+    }
+}
+
+impl Lru {
+    fn mark(&self, page: Gfn) -> Option<Mark> {
+        self.regions.with(page, |region| region.get(index(page))).flatten()
+    }
+
+    #[cold]
+    fn enter(&self, page: Gfn, level: Level, node: Node, kind: Kind) {
+        self.regions.with_new(page, |region| {
+            let mut counters = self.generations.counters();
+            let mark = Mark { seq: counters.max_seq(), node, kind, refs: 0 };
+            for index in indices(Span::sized(page, level.pages())) {
+                let before = region.set(index, Some(mark));
+                debug_assert!(before.is_none(), "{page:?} was there already");
+            }
+            counters.add(node, kind, mark.seq, level.pages() as i64);
+        });
+        self.charge.add_resident(level.pages() as i64);
+    }
+
+    #[cold]
+    fn leave(&self, page: Gfn, level: Level) {
+        let mut left = 0;
+        self.regions.with(page, |region| {
+            let mut counters = self.generations.counters();
+            for mark in indices(Span::sized(page, level.pages())).filter_map(|index| region.set(index, None))
+            {
+                counters.add(mark.node, mark.kind, mark.seq, -1);
+                left += 1;
+            }
+        });
+        self.charge.add_resident(-left);
+    }
+
+    /// Remembers something else of those pages of one region that are there.
+    #[cold]
+    pub(super) fn change(&self, pages: Span<Gfn>, mut to: impl FnMut(Mark) -> Mark) {
+        self.regions.with(pages.start, |region| {
+            let mut counters = self.generations.counters();
+            for index in indices(pages) {
+                if let Some(old) = region.get(index) {
+                    let new = to(old);
+                    region.set(index, Some(new));
+                    counters.add(old.node, old.kind, old.seq, -1);
+                    counters.add(new.node, new.kind, new.seq, 1);
+                }
+            }
+        });
+    }
+
+    #[cold]
+    fn move_to(&self, from: Gfn, to: Gfn, level: Level) {
+        for (from, to) in (0..level.pages()).map(|page| (from + page, to + page)) {
+            if let Some(mark) = self.regions.with(from, |region| region.set(index(from), None)).flatten() {
+                self.regions.with_new(to, |region| region.set(index(to), Some(mark)));
+            }
+        }
+    }
+}
+
+/// Where in their region these pages are.
+fn indices(pages: Span<Gfn>) -> std::ops::Range<usize> {
+    let first = index(pages.start);
+    first..first + pages.len() as usize
+}

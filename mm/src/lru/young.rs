@@ -1,0 +1,86 @@
+//! Which pages of a region were accessed: a bit each, gathered from several tables.
+
+use super::region::{PAGES, index};
+use crate::pte::page_of;
+use slat::{AccessedPages, Gfn, Hva, Span};
+
+/// See the module's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct YoungPages([u64; PAGES / 64]);
+
+impl YoungPages {
+    /// These pages, which lie in the region.
+    pub(super) fn add(&mut self, pages: Span<Gfn>) {
+        self.merge(index(pages.start), AccessedPages::all(pages).bits());
+    }
+
+    /// What the primary table says.
+    pub(super) fn add_own(&mut self, accessed: &AccessedPages<Gfn>) {
+        self.merge(index(accessed.first()), accessed.bits());
+    }
+
+    /// What a secondary MMU says.
+    pub(super) fn add_secondary(&mut self, accessed: &AccessedPages<Hva>) {
+        self.merge(index(page_of(accessed.first())), accessed.bits());
+    }
+
+    /// What others say.
+    pub(super) fn add_all(&mut self, other: &Self) {
+        self.merge(0, &other.0);
+    }
+
+    /// Bits past the end of the region are another's.
+    fn merge(&mut self, first: usize, bits: &[u64; PAGES / 64]) {
+        let (words, shift) = (first / 64, first % 64);
+        for (word, &bits) in bits.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+            for (word, bits) in [(words + word, bits << shift), (words + word + 1, bits >> 1 >> (63 - shift))]
+            {
+                if let Some(to) = self.0.get_mut(word) {
+                    *to |= bits;
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Where in the region they are, in order.
+    pub(super) fn indices(&self) -> impl Iterator<Item = usize> {
+        self.0.into_iter().enumerate().flat_map(|(word, mut left)| {
+            std::iter::from_fn(move || {
+                let bit = left.trailing_zeros() as usize;
+                (left != 0).then(|| {
+                    left &= left - 1;
+                    word * 64 + bit
+                })
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_land_where_their_pages_are() {
+        let at = |page, len| {
+            let mut young = YoungPages::default();
+            young.add(Span::sized(Gfn(page), len));
+            young.indices().map(|index| index as u64).collect::<Vec<_>>()
+        };
+        for (first, len) in [(0, 1), (63, 2), (64, 64), (100, 300), (0, 512), (511, 1)] {
+            assert_eq!(at(1024 + first, len), (first..first + len).collect::<Vec<_>>(), "{first}, {len}");
+        }
+        assert_eq!(at(510, 4), [510, 511], "the next region's pages are not this one's");
+        let mut both = YoungPages::default();
+        both.add(Span::sized(Gfn(3), 1));
+        let mut more = YoungPages::default();
+        more.add(Span::sized(Gfn(200), 1));
+        both.add_all(&more);
+        assert!(!both.is_empty());
+        assert_eq!(both.indices().collect::<Vec<_>>(), [3, 200]);
+    }
+}

@@ -1,0 +1,157 @@
+//! Guests that use more memory than the limit allows, each on a thread of its own, beside a host that ages, evicts, moves
+//! and copies: every one of their additions is there in the end. The negative control leaves the flushes out: a TLB goes on
+//! using what was evicted.
+
+use crate::fixture::{BASE, at, get, pages};
+use slat::table::formats::Npt4;
+use slat::{Fault, Format, Gfn, Host, Idle, PAGE_SIZE, Slot, SlotId, VcpuId, Vm};
+use slat_mm::*;
+use slat_vcpu::cpu::{Core, Program, Step};
+use slat_vcpu::{Cpu, Exit, Window};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+
+const PAGES: u64 = 1024;
+const VCPUS: u64 = 4;
+/// Additions of each vCPU.
+const STEPS: u64 = 20_000;
+const LIMIT: u64 = PAGES * PAGE_SIZE * 6 / 10;
+
+/// Adds one to numbers of its own pages, mostly of a few.
+struct Guest {
+    random: u64,
+    own: u64,
+    left: u64,
+    added: Vec<u64>,
+}
+
+impl Program for Guest {
+    fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
+        if self.left == 0 {
+            return Ok(Step::Stop);
+        }
+        let random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(self.own + 1);
+        let own = PAGES / VCPUS;
+        let number = if random >> 60 == 0 { (random >> 33) % own } else { (random >> 33) % (own / 16) };
+        let gpa = Gfn(number * VCPUS + self.own).gpa();
+        let mut word = [0; 8];
+        core.load(gpa, &mut word)?;
+        core.store(gpa, &(u64::from_le_bytes(word) + 1).to_le_bytes())?;
+        self.added[number as usize] += 1;
+        (self.random, self.left) = (random, self.left - 1);
+        Ok(Step::Next)
+    }
+}
+
+/// Swap outside of the arena: where guests write to free frames, those are nobody's tables.
+#[derive(Debug, Default)]
+struct Disk(Mutex<Vec<u8>>);
+
+impl SwapDevice for Disk {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let mut disk = self.0.lock().unwrap();
+        let end = offset as usize + bytes.len();
+        if disk.len() < end {
+            disk.resize(end, 0);
+        }
+        disk[offset as usize..end].copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        bytes.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..bytes.len()]);
+        Ok(bytes.len())
+    }
+}
+
+/// What the host does meanwhile; it makes no tables.
+fn meddle(space: &AddressSpace, idle: &mut Idle, round: u64) {
+    let some = pages(round * 37 % (PAGES - 100), 100);
+    match round % 5 {
+        0 => drop(space.migrate(idle, some).unwrap()),
+        1 => drop(space.pageout(idle, some).unwrap()),
+        2 => drop(space.reclaim(idle, 50)),
+        3 => space.clear_soft_dirty(idle, some).unwrap(),
+        _ => {
+            let seq = space.lru().unwrap().generations()[0].generations.last().unwrap().seq;
+            space.age(idle, Node(0), seq, true, true).unwrap();
+        }
+    }
+}
+
+/// How many pages hold a number that they should not.
+fn wrong_pages(flushes: bool) -> usize {
+    let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
+    let swap = Swap::builder().device(Disk::default(), 64 << 20).build(&arena).unwrap();
+    let space = AddressSpace::builder(&arena).swap(&swap).limit(LIMIT).build().unwrap();
+    space.mmap(Place::Fixed(at(0)), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous).unwrap();
+    let mut idle = Idle::take().unwrap();
+    (0..PAGES).for_each(|page| space.write(&mut idle, at(page), &[0; 8]).unwrap());
+    let builder = Vm::<Npt4, _>::builder(HostView::new(&space)).vcpus(VCPUS as u32);
+    let builder = if flushes { builder } else { builder.sabotage_flushes() };
+    let vm = Arc::new(builder.build().unwrap());
+    space.register(&vm);
+    // Its tables came on top.
+    assert_eq!(space.reclaim(&mut idle, 100), 100);
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, BASE))).unwrap();
+    // SAFETY: the arena's memory, which stays until the end.
+    let window = unsafe { Window::new(arena.base(), arena.stats().frames + 512) };
+
+    let (over, start) = (AtomicBool::new(false), Barrier::new(VCPUS as usize + 1));
+    let added: Vec<Vec<u64>> = thread::scope(|scope| {
+        let (vm, space, over, start) = (&vm, &space, &over, &start);
+        let run = |number: u64| {
+            move || {
+                let mut idle = Idle::take().unwrap();
+                let vcpu = vm.vcpu(VcpuId(number as u32)).unwrap();
+                let mut cpu = Cpu::new(vcpu, window).untimed();
+                let added = vec![0; (PAGES / VCPUS) as usize];
+                let mut guest = Guest { random: number, own: number, left: STEPS, added };
+                start.wait();
+                assert_eq!(cpu.run(&mut idle, &mut guest), Exit::Stopped);
+                guest.added
+            }
+        };
+        let guests: Vec<_> = (0..VCPUS).map(|number| scope.spawn(run(number))).collect();
+        let host = scope.spawn(move || {
+            let mut idle = Idle::take().unwrap();
+            start.wait();
+            for round in 0.. {
+                if over.load(Relaxed) {
+                    break;
+                }
+                meddle(space, &mut idle, round);
+                // Threads that ask at the same moment may each get a page.
+                let charged = space.charged();
+                assert!(charged <= LIMIT + VCPUS * PAGE_SIZE, "{charged} of {LIMIT}");
+            }
+        });
+        let added = guests.into_iter().map(|guest| guest.join().unwrap()).collect();
+        over.store(true, Relaxed);
+        host.join().unwrap();
+        added
+    });
+    let stats = space.lru().unwrap().stats();
+    assert!(stats.refaults > 100 && stats.direct_reclaims > 0, "{stats:?}");
+    let found = (0..PAGES).filter(|&page| {
+        get(&space, &mut idle, page) != added[(page % VCPUS) as usize][(page / VCPUS) as usize]
+    });
+    let wrong = found.count();
+    let known: u64 =
+        space.lru().unwrap().generations()[0].generations.iter().map(|found| found.anon + found.file).sum();
+    let there = (0..PAGES).filter(|&page| space.lookup(at(page), slat::Access::Read).is_some()).count();
+    assert_eq!(known, there as u64, "each page that is there is in one generation");
+    wrong
+}
+
+#[test]
+fn guests_beyond_their_limit_lose_nothing() {
+    assert_eq!(wrong_pages(true), 0);
+}
+
+#[test]
+fn negative_control_without_flushes_evicted_pages_are_used() {
+    assert!((0..20).any(|_| wrong_pages(false) > 0));
+}

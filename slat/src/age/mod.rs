@@ -1,0 +1,42 @@
+//! Which pages a guest has accessed, asked without a lock (seed 000).
+//!
+//! ```text
+//! root ─▶ link, Accessed: clear it, go down ─▶ leaf table: 64 entries at a time ─▶ bits ─▶ the caller
+//!         link, not Accessed: nothing below     └ each young one: a CAS without A,
+//!         was used, pass over all of it             or a tracked word where there is no A
+//! ```
+//! | file | idea |
+//! |---|---|
+//! | [`AccessedPages`] | what a pass tells: up to 512 pages, a bit each |
+//! | `scan` | 64 entries of a table → the young ones: AVX2, or plain loads |
+//! | `pass` | along a table: what to pass over, what to fetch ahead, when to rest |
+//! | `walk` | a pass over a VM: over guest frames, or over what memslots map of host memory |
+//!
+//! **Aging takes nothing away.** Where hardware keeps Accessed bits they are cleared in place; where it does not, a young
+//! leaf is withdrawn as a [tracked](crate::table::Word::tracked) word and the next access gives it back. Either is one CAS,
+//! which gives up politely: a leaf that changes meanwhile is left to whoever changes it. So there is no invalidation,
+//! no flush, and no lock: a pass runs in [`Lockless`](crate::sync::mode::Lockless) walks, and stands in nobody's way.
+//!
+//! **Bits may be wrong**, one way or the other, and nobody is harmed: a TLB that holds a translation sets no bit; one
+//! that holds a *link* sets the leaf's and not the link's, and the leaf is passed over with all its table. Whoever wants
+//! the next access to be noticed flushes once after a pass ([`SecondaryMmu::flush`](crate::SecondaryMmu::flush)). Dirty is
+//! another matter: it is never cleared here, and no link is asked about it.
+//!
+//! **Lockless, or a hook under a lock; never both.** Seed 000 checks at run time that no range walk has both. Here there
+//! is nothing to check: a lockless walk has no method that could need a lock, and a walk with a lock has none that ages.
+//!
+//! ```compile_fail,E0599
+//! # use slat::*;
+//! # fn f<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) {
+//! vm.shared(idle).age(Span::new(Gfn(0), Gfn(512)), |_| ());
+//! # }
+//! ```
+//! For measurements of "before", [`Builder::lockless_aging`](crate::vm::Builder::lockless_aging) puts the MMU lock of a
+//! baseline policy back around each call.
+
+mod accessed;
+pub(crate) mod pass;
+mod scan;
+mod walk;
+
+pub use accessed::AccessedPages;

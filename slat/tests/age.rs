@@ -1,0 +1,268 @@
+//! Aging (seed 000): which pages were accessed, told without a lock or a flush, over every format.
+
+use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat::table::{Entry, Word};
+use slat::*;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const RAM: Hva = Hva(0x40_0000_0000);
+const PAGES: u64 = 4096;
+
+/// A host that maps everything at frame = address; in pages of 2 MiB from [`HUGE`] to [`PAGES`].
+struct Identity;
+const HUGE: u64 = 2048;
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Identity {}
+
+impl Host for Identity {
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        let huge = (HUGE..PAGES).contains(&((hva.0 - RAM.0) >> PAGE_SHIFT));
+        let level = if huge { Level::M2 } else { Level::K4 };
+        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, writable: true })
+    }
+}
+
+struct Machine<F: Format> {
+    idle: Idle,
+    vm: Vm<F, Identity>,
+}
+
+impl<F: Format> Machine<F> {
+    /// Memory at guest address 0, in two slots, the second of which is no neighbour of the first on the host.
+    fn new() -> Self {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<F, _>::builder(Identity).build().unwrap();
+        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM))).unwrap();
+        Self { idle, vm }
+    }
+
+    /// What a vCPU does: faults if need be, and walks, setting the bits that a walker sets.
+    fn access(&mut self, gfn: u64, access: Access) {
+        let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
+        vcpu.fault(&mut self.idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap();
+        drop(vcpu);
+        walk(&self.vm, Gfn(gfn), F::touch(access), true);
+    }
+
+    fn age(&mut self, gfns: Span<Gfn>) -> Vec<u64> {
+        let mut young = Vec::new();
+        self.vm.lockless(&mut self.idle).age(gfns, |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
+        young
+    }
+
+    fn dirty(&mut self) -> BTreeSet<u64> {
+        let mut dirty = BTreeSet::new();
+        self.vm.lockless(&mut self.idle).for_each(ALL, |found| {
+            if found.leaf.dirty {
+                dirty.extend(found.gfns.start.0..found.gfns.end.0);
+            }
+        });
+        dirty
+    }
+}
+
+const ALL: Span<Gfn> = Span::new(Gfn(0), Gfn(PAGES));
+
+/// Sets `bits` in the leaf of `gfn` and, with `links`, what a walker sets on the way there.
+fn walk<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: u64, links: bool) {
+    let entry = leaf_entry(vm, gfn, |level| if links { F::touch_link(level) } else { 0 });
+    let word = entry.load();
+    assert!(F::is_present(word) && entry.touch(word, bits));
+}
+
+/// The lowest entry for `gfn`, with `bits` of its level set in each link on the way there.
+fn leaf_entry<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: impl Fn(Level) -> u64) -> &Entry {
+    let (mut table, mut level) = (vm.root(), Level(F::LEVELS));
+    loop {
+        let page = Identity.at(table).cast::<Entry>();
+        // SAFETY: a table of a VM from which nothing is unlinked in these tests.
+        let entry = unsafe { page.add(F::index(gfn, level)).as_ref() };
+        let word = entry.load();
+        if !F::is_table(word, level) {
+            return entry;
+        }
+        if entry.touch(word, bits(level)) {
+            (table, level) = (F::pfn(word), level.down());
+        }
+    }
+}
+
+fn told_apart<F: Format>() {
+    let mut machine = Machine::<F>::new();
+    let touched = [0, 1, 63, 64, 511, 512, 700, 1535];
+    for gfn in 0..1536 {
+        machine.access(gfn, Access::Write);
+    }
+    let before = machine.vm.stats();
+    assert_eq!(machine.age(ALL), (0..1536).collect::<Vec<_>>(), "{}", F::NAME);
+    assert_eq!(machine.age(ALL), [], "{}", F::NAME);
+    for gfn in touched {
+        machine.access(gfn, Access::Read);
+    }
+    assert!(machine.vm.lockless(&mut machine.idle).is_young(ALL), "looking changes nothing");
+    // Ends of a range are exact, wherever they lie in a table.
+    assert_eq!(machine.age(Span::new(Gfn(64), Gfn(700))), [64, 511, 512], "{}", F::NAME);
+    assert_eq!(machine.age(Span::new(Gfn(700), Gfn(701))), [700]);
+    assert_eq!(machine.age(ALL), [0, 1, 63, 1535], "{}", F::NAME);
+    assert!(!machine.vm.lockless(&mut machine.idle).is_young(ALL));
+    assert_eq!(machine.dirty(), (0..1536).collect(), "{}: nothing written is forgotten", F::NAME);
+    let after = machine.vm.stats();
+    assert_eq!((after.flushes.paid, after.leaves), (before.flushes.paid, before.leaves));
+    assert_eq!(machine.age(Span::new(Gfn(1 << 60), Gfn(1 << 61))), [], "past the end of the format");
+}
+
+fn large_pages<F: Format>() {
+    let mut machine = Machine::<F>::new();
+    machine.access(HUGE + 5, Access::Write);
+    let page = HUGE..HUGE + 512;
+    assert_eq!(machine.age(ALL), page.clone().collect::<Vec<_>>(), "{}", F::NAME);
+    machine.access(HUGE + 99, Access::Read);
+    assert_eq!(machine.age(Span::new(Gfn(HUGE + 3), Gfn(HUGE + 5))), [HUGE + 3, HUGE + 4]);
+    assert_eq!(machine.age(ALL), [], "one bit for all of it");
+    assert_eq!(machine.dirty(), page.collect());
+}
+
+/// A table is passed over where nobody came through its link; a walker with the link in its cache is not noticed.
+fn parents<F: Format>() {
+    let mut machine = Machine::<F>::new();
+    machine.access(3, Access::Read);
+    machine.access(600, Access::Read);
+    assert_eq!(machine.age(ALL), [3, 600]);
+    walk(&machine.vm, Gfn(3), F::touch(Access::Read), false);
+    machine.access(600, Access::Read);
+    assert_eq!(machine.age(ALL), [600], "{}", F::NAME);
+    assert!(machine.vm.lockless(&mut machine.idle).is_young(ALL), "asked page by page it is");
+    machine.access(4, Access::Read);
+    assert_eq!(machine.age(ALL), [3, 4], "and the next one who comes through brings it along");
+}
+
+fn as_a_secondary_mmu<F: Format>() {
+    let mut machine = Machine::<F>::new();
+    // The same host memory once more, elsewhere: aging sees both.
+    let slots = machine.vm.slots();
+    let alias = Slot::new(SlotId(1), Gfn(PAGES + 100), 64, RAM + 512 * PAGE_SIZE);
+    slots.commit(&mut machine.idle, |tx| tx.create(alias)).unwrap();
+    for gfn in [500, 513, PAGES + 100, PAGES + 163] {
+        machine.access(gfn, Access::Read);
+    }
+    let Machine { idle, vm } = &mut machine;
+    let mmu: &dyn SecondaryMmu = vm;
+    assert!(mmu.ages());
+    let mut young = BTreeSet::new();
+    mmu.age(idle, Span::sized(RAM, PAGES * PAGE_SIZE), &mut |seen| {
+        young.extend(seen.pages().map(|hva| (hva.0 - RAM.0) / PAGE_SIZE));
+    });
+    assert_eq!(young.into_iter().collect::<Vec<_>>(), [500, 512, 513, 575], "{}", F::NAME);
+    let before = vm.stats().flushes.paid;
+    vm.flush(idle, Span::sized(RAM, PAGE_SIZE));
+    assert_eq!(vm.stats().flushes.paid, before + 1, "one, for those who want to notice the next access");
+    vm.flush(idle, Span::sized(Hva(0x1000), PAGE_SIZE));
+    assert_eq!(vm.stats().flushes.paid, before + 1, "nothing of it is mapped");
+}
+
+#[test]
+fn every_format_ages() {
+    fn all<F: Format>() {
+        told_apart::<F>();
+        large_pages::<F>();
+        if F::HARDWARE_AD {
+            parents::<F>();
+        }
+        as_a_secondary_mmu::<F>();
+    }
+    all::<Ept4>();
+    all::<Ept5>();
+    all::<Npt4>();
+    all::<Npt5>();
+    all::<Pae>();
+    all::<Ept4NoAd>();
+}
+
+/// A long pass rests, and goes on where it was; holes, however old, are no pages.
+#[test]
+fn a_long_pass_finds_every_page_once() {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Ept4, _>::builder(Identity).build().unwrap();
+    let (pages, small) = (64 << 18, RAM + PAGES * PAGE_SIZE);
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), pages, small))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let touched: Vec<u64> = (0..pages).step_by(257).filter(|gfn| gfn % 2048 < 1024).collect();
+    for &gfn in &touched {
+        let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
+        vcpu.fault(&mut idle, fault).unwrap();
+        walk(&vm, Gfn(gfn), 0, true);
+        // Every hole is covered by many invalidations: its bits say anything.
+        if gfn % 64 == 0 {
+            vm.invalidate_gfns(Span::sized(Gfn(gfn + 1), 64), Why::Clear).apply(&mut idle).settle();
+        }
+    }
+    let (mut young, mut pass) = (Vec::new(), vm.lockless(&mut idle));
+    pass.age(Span::new(Gfn(0), Gfn(pages)), |seen| young.extend(seen.pages().map(|gfn| gfn.0)));
+    assert_eq!(young.len(), touched.len());
+    assert_eq!(young, touched);
+}
+
+/// Every page is written once, as a walker does it, while another thread ages by `clear`. Whether all of them are dirty.
+fn dirty_is_kept<F: Format>(clear: impl Fn(&Vm<F, Identity>, &mut Idle) + Sync) -> bool {
+    let mut machine = Machine::<F>::new();
+    for gfn in 0..512 {
+        machine.access(gfn, Access::Read);
+    }
+    let (vm, done) = (&machine.vm, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let ager = scope.spawn(|| {
+            let mut idle = Idle::take().unwrap();
+            while !done.load(Relaxed) {
+                clear(vm, &mut idle);
+            }
+        });
+        for gfn in (0..512).map(|page| Gfn(page * 7 % 512)) {
+            let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+            // Where there is no Dirty bit, the fault that gives a tracked leaf back is what says so.
+            while !store(vm, gfn) {
+                vcpu.fault(&mut machine.idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
+            }
+        }
+        done.store(true, Relaxed);
+        ager.join().unwrap();
+    });
+    machine.dirty().len() == 512
+}
+
+/// A store's walk; false where it faults.
+fn store<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn) -> bool {
+    loop {
+        let entry = leaf_entry(vm, gfn, F::touch_link);
+        let word = entry.load();
+        if !F::is_present(word) {
+            return false;
+        }
+        if entry.touch(word, F::touch(Access::Write)) {
+            return true;
+        }
+    }
+}
+
+#[test]
+fn dirty_survives_aging_beside_a_store() {
+    fn age<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) {
+        vm.lockless(idle).age(ALL, |_| ());
+    }
+    for _ in 0..20 {
+        assert!(dirty_is_kept::<Ept4>(age));
+        assert!(dirty_is_kept::<Npt4>(age));
+        assert!(dirty_is_kept::<Ept4NoAd>(age));
+    }
+    // Negative control: Accessed cleared by a load and a store, with a Dirty in between.
+    let lossy = |vm: &Vm<Ept4, Identity>, _: &mut Idle| {
+        for gfn in (0..512).map(Gfn) {
+            let entry = leaf_entry(vm, gfn, |_| 0);
+            let word = entry.load();
+            std::thread::yield_now();
+            entry.store(Word(word.0 & !Ept4::ACCESSED));
+        }
+    };
+    assert!((0..2000).any(|_| !dirty_is_kept::<Ept4>(lossy)), "a lost Dirty bit is noticed");
+}
