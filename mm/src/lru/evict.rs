@@ -134,7 +134,7 @@ impl AddressSpace {
     fn evictable_kinds(&self, swappiness: u8) -> Vec<Kind> {
         let may = |kind: &Kind| match kind {
             Kind::Anon => swappiness > 0 && self.can_swap(),
-            Kind::File => false,
+            Kind::File => swappiness < ANON_ONLY,
         };
         Kind::ALL.into_iter().filter(may).collect()
     }
@@ -155,7 +155,7 @@ impl AddressSpace {
             return Tried::default();
         }
         let mut tried = Tried { looked_at: pages.len() as u64, evicted: 0 };
-        let candidates = self.candidates(lru, &pages);
+        let candidates = self.candidates(lru, &state, &pages);
         let (mut cold, mut young) = (Vec::new(), YoungPages::default());
         for entry in candidates {
             if self.was_accessed(&state, idle, entry) && spare_young {
@@ -190,7 +190,7 @@ impl AddressSpace {
 
     /// What maps these pages of one region, one huge page or small ones, where they may be evicted. Others are one
     /// generation younger from now on.
-    fn candidates(&self, lru: &Lru, pages: &[Gfn]) -> Vec<Span<Gfn>> {
+    fn candidates(&self, lru: &Lru, state: &State, pages: &[Gfn]) -> Vec<Span<Gfn>> {
         let mut found: Vec<Span<Gfn>> = Vec::new();
         let Some(&first) = pages.first() else { return found };
         let _lock = self.lock_region(first);
@@ -201,7 +201,9 @@ impl AddressSpace {
                 continue;
             }
             match Pte::of(entry.load(), level).pfn() {
-                Some(pfn) if level <= Level::M2 && self.is_sole(pfn, level) => found.push(covers),
+                Some(pfn) if level <= Level::M2 && self.may_leave(state, page, pfn, level) => {
+                    found.push(covers)
+                }
                 Some(_) => {
                     let passed = lru.pass_over(covers);
                     lru.counters.add(Counted::Unevictable, passed);
