@@ -156,7 +156,8 @@ impl Lru {
         let mut found = 0;
         for index in young.indices() {
             let Some(mark) = region.get(index).filter(&which) else { continue };
-            region.set(index, Some(Mark { seq, refs: 0, ..mark }));
+            let tier = (mark.tier + 1).min(3);
+            region.set(index, Some(Mark { seq, tier, ..mark }));
             counters.add(mark.node, mark.kind, mark.seq, -1);
             counters.add(mark.node, mark.kind, seq, 1);
             found += 1;

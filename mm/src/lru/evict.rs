@@ -21,6 +21,7 @@ use super::bloom::is_dense;
 use super::generations::{Kind, MIN_GENS};
 use super::region::{Mark, PAGES, index, number, region_of};
 use super::stats::Counted;
+use super::tiers;
 use super::young::YoungPages;
 use super::{Lru, LruError};
 use crate::numa::Node;
@@ -69,7 +70,7 @@ impl AddressSpace {
             if self.state.read().exited {
                 return Err(LruError::Interrupted);
             }
-            lru.generations.pass_by_empty(node, kinds.contains(&Kind::Anon));
+            lru.pass_by_empty(node, kinds.contains(&Kind::Anon));
             let old = |&kind: &Kind| lru.generations.min_seq(node, kind) <= min_seq;
             let Some(kind) = lru.oldest(node, kinds.iter().copied().filter(old)) else { break };
             let hand = &mut lru.hands[usize::from(node.0)].lock()[kind as usize];
@@ -108,7 +109,7 @@ impl AddressSpace {
         let mut hands = lru.hands[usize::from(node.0)].lock();
         while evicted < most {
             let generations = &lru.generations;
-            generations.pass_by_empty(node, can_swap);
+            lru.pass_by_empty(node, can_swap);
             if passes <= 2 * PATIENCE && lru.should_age(node, &kinds) {
                 if self.make_pass(lru, idle, generations.max_seq(), can_swap, false).is_err() {
                     break;
@@ -137,7 +138,7 @@ impl AddressSpace {
     fn evictable_kinds(&self, swappiness: u8) -> Vec<Kind> {
         let may = |kind: &Kind| match kind {
             Kind::Anon => swappiness > 0 && self.can_swap(),
-            Kind::File => false,
+            Kind::File => swappiness < ANON_ONLY,
         };
         Kind::ALL.into_iter().filter(may).collect()
     }
@@ -160,7 +161,7 @@ impl AddressSpace {
             return Tried::default();
         }
         let mut tried = Tried { looked_at: pages.len() as u64, evicted: 0 };
-        let candidates = self.candidates(lru, &pages);
+        let candidates = self.candidates(lru, &state, &pages);
         let (mut cold, mut young) = (Vec::new(), YoungPages::default());
         for entry in candidates {
             if self.was_accessed(&state, idle, entry) && spare_young {
@@ -188,13 +189,14 @@ impl AddressSpace {
         }
         let is_cold = |page: &Gfn| cold.iter().any(|entry| entry.contains(*page));
         let cold: Vec<Gfn> = pages.iter().copied().filter(is_cold).collect();
+        let cold = self.spare(lru, kind, cold);
         tried.evicted = self.put_away(lru, &state, idle, &cold);
         tried
     }
 
     /// What maps these pages of one region, one huge page or small ones, where they may be evicted. Others are one
     /// generation younger from now on.
-    fn candidates(&self, lru: &Lru, pages: &[Gfn]) -> Vec<Span<Gfn>> {
+    fn candidates(&self, lru: &Lru, state: &State, pages: &[Gfn]) -> Vec<Span<Gfn>> {
         let mut found: Vec<Span<Gfn>> = Vec::new();
         let Some(&first) = pages.first() else { return found };
         let _lock = self.lock_region(first);
@@ -205,7 +207,9 @@ impl AddressSpace {
                 continue;
             }
             match Pte::of(entry.load(), level).pfn() {
-                Some(pfn) if level <= Level::M2 && self.is_sole(pfn, level) => found.push(covers),
+                Some(pfn) if level <= Level::M2 && self.may_leave(state, page, pfn, level) => {
+                    found.push(covers)
+                }
                 Some(_) => {
                     let passed = lru.pass_over(covers);
                     lru.counters.add(Counted::Unevictable, passed);
@@ -238,7 +242,14 @@ impl AddressSpace {
     /// stays.
     fn put_away(&self, lru: &Lru, state: &State, idle: &mut Idle, pages: &[Gfn]) -> u64 {
         let Some(&first) = pages.first() else { return 0 };
-        let leaving: Vec<_> = pages.iter().map(|&page| Leaving { page, shadow: Shadow::default() }).collect();
+        let leaving = |&page: &Gfn| {
+            let shadow = lru.mark(page).map_or(Shadow::default(), |mark| {
+                lru.tiers.passed(mark.kind, mark.tier);
+                tiers::shadow(lru.generations.min_seq(mark.node, mark.kind), mark.kind, mark.tier)
+            });
+            Leaving { page, shadow }
+        };
+        let leaving: Vec<_> = pages.iter().map(leaving).collect();
         let gone = self.swap_out(state, idle, &leaving).gone;
         if let Some(seen) = &*lru.on_evict.read() {
             for &page in &gone {
@@ -257,12 +268,48 @@ impl AddressSpace {
         gone.len() as u64
     }
 
+    /// Of these pages of one region, those of tiers that go. The others pass to the next generation.
+    fn spare(&self, lru: &Lru, kind: Kind, pages: Vec<Gfn>) -> Vec<Gfn> {
+        let highest = lru.tiers.highest_that_goes(kind);
+        let Some(&first) = pages.first() else { return pages };
+        let spared: Vec<Gfn> = pages
+            .iter()
+            .copied()
+            .filter(|&page| lru.mark(page).is_some_and(|mark| mark.tier > highest))
+            .collect();
+        if spared.is_empty() {
+            return pages;
+        }
+        let _lock = self.lock_region(first);
+        for &page in &spared {
+            lru.change(Span::sized(page, 1), |mark| {
+                lru.tiers.passed(mark.kind, mark.tier);
+                let oldest = lru.generations.min_seq(mark.node, mark.kind);
+                Mark { seq: mark.seq.max(oldest + 1), tier: mark.tier.saturating_sub(1), ..mark }
+            });
+        }
+        lru.counters.add(Counted::Protected, spared.len() as u64);
+        pages.into_iter().filter(|page| !spared.contains(page)).collect()
+    }
+
     fn can_swap(&self) -> bool {
         self.swap.as_ref().is_some_and(|swap| swap.has_room())
     }
 }
 
 impl Lru {
+    /// Generations that have been used up are no more.
+    fn pass_by_empty(&self, node: Node, can_swap: bool) {
+        let oldest = || Kind::ALL.map(|kind| self.generations.min_seq(node, kind));
+        let before = oldest();
+        self.generations.pass_by_empty(node, can_swap);
+        for (kind, (before, after)) in Kind::ALL.into_iter().zip(before.into_iter().zip(oldest())) {
+            if before != after {
+                self.tiers.fade(kind);
+            }
+        }
+    }
+
     /// Of several kinds, that whose oldest generation is the oldest.
     fn oldest(&self, node: Node, kinds: impl Iterator<Item = Kind>) -> Option<Kind> {
         kinds.min_by_key(|&kind| self.generations.min_seq(node, kind))

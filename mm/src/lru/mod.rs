@@ -8,6 +8,7 @@ mod generations;
 mod limit;
 mod region;
 mod stats;
+mod tiers;
 mod track;
 mod young;
 
@@ -27,6 +28,7 @@ use slat::{Gfn, Hva};
 use stats::Counters;
 use std::fmt;
 use std::time::Duration;
+use tiers::Tiers;
 
 /// How to tell cold pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,6 +82,7 @@ pub struct Lru {
     generations: Generations,
     regions: Regions,
     filters: Filters,
+    tiers: Tiers,
     /// Held by who makes a pass.
     walker: Mutex<()>,
     /// Where eviction goes on, for each node and kind. Held by who evicts, outside of all other locks.
@@ -104,6 +107,7 @@ impl Lru {
             generations: Generations::new(nodes),
             regions: Regions::default(),
             filters: Filters::new(),
+            tiers: Tiers::default(),
             walker: Mutex::new(()),
             hands: (0..nodes).map(|_| Mutex::new([Gfn(0); 2])).collect(),
             charge: Charge::new(limit),

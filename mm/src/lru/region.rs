@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 63 .......... 16 | 15 .......... 8 | 7 .. 3 |  2 1  |  0
-//! generation + 1   | node            |   –    | refs  | a file's         0: there is no page
+//! generation + 1   | node            |   –    | tier  | a file's         0: there is no page
 //! ```
 //! A region comes into being with its first page and changes under its page lock. That is all there is: **no lists**.
 //! A list would keep the order of pages within a generation; it would cost a lock that every fault on a node takes, two
@@ -28,17 +28,16 @@ pub(super) struct Mark {
     pub(super) seq: u64,
     pub(super) node: Node,
     pub(super) kind: Kind,
-    /// How often it was accessed through [`read`](crate::AddressSpace::read) or [`write`](crate::AddressSpace::write)
-    /// beyond the first time, up to 3.
-    pub(super) refs: u8,
+    /// How often it was found in use, up to 3.
+    pub(super) tier: u8,
 }
 
 impl Mark {
-    const REFS: u64 = 0b110;
+    const TIER: u64 = 0b110;
 
     fn word(self) -> u64 {
-        let refs = u64::from(self.refs) << 1 & Self::REFS;
-        (self.seq + 1) << 16 | u64::from(self.node.0) << 8 | refs | self.kind as u64
+        let tier = u64::from(self.tier) << 1 & Self::TIER;
+        (self.seq + 1) << 16 | u64::from(self.node.0) << 8 | tier | self.kind as u64
     }
 
     fn of(word: u64) -> Option<Self> {
@@ -46,7 +45,7 @@ impl Mark {
             seq: (word >> 16).checked_sub(1)?,
             node: Node((word >> 8) as u8),
             kind: Kind::ALL[(word & 1) as usize],
-            refs: ((word & Self::REFS) >> 1) as u8,
+            tier: ((word & Self::TIER) >> 1) as u8,
         })
     }
 }
@@ -154,10 +153,10 @@ mod tests {
 
     #[test]
     fn a_mark_survives_its_word() {
-        for (seq, node, kind, refs) in
+        for (seq, node, kind, tier) in
             [(0, 0, Kind::Anon, 0), (1 << 40, 254, Kind::File, 3), (7, 3, Kind::Anon, 2)]
         {
-            let mark = Mark { seq, node: Node(node), kind, refs };
+            let mark = Mark { seq, node: Node(node), kind, tier };
             assert_eq!(Mark::of(mark.word()), Some(mark));
         }
         assert_eq!(Mark::of(0), None);
@@ -166,7 +165,7 @@ mod tests {
     #[test]
     fn regions_are_found_in_order_until_they_are_empty() {
         let regions = Regions::default();
-        let mark = Mark { seq: 3, node: Node(0), kind: Kind::Anon, refs: 0 };
+        let mark = Mark { seq: 3, node: Node(0), kind: Kind::Anon, tier: 0 };
         for page in [5, 6, 1024] {
             regions.with_new(Gfn(page), |region| region.set(index(Gfn(page)), Some(mark)));
         }

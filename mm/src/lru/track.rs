@@ -5,6 +5,7 @@ use super::Lru;
 use super::generations::Kind;
 use super::region::{Mark, index};
 use super::stats::Counted;
+use super::tiers::of_shadow;
 use crate::numa::Node;
 use crate::space::AddressSpace;
 use crate::swap::Shadow;
@@ -59,9 +60,13 @@ impl AddressSpace {
 
     /// A page that was evicted had to come back: its entry said `shadow`.
     pub(crate) fn lru_refaulted(&self, page: Gfn, shadow: Shadow) {
-        let _ = (page, shadow);
-        if let Some(lru) = self.lru() {
-            lru.counters.add(Counted::Refaults, 1);
+        let Some(lru) = self.lru() else { return };
+        lru.counters.add(Counted::Refaults, 1);
+        let node = lru.mark(page).map_or(Node(0), |mark| mark.node);
+        let (kind, tier, soon) = of_shadow(shadow, |kind| lru.generations.min_seq(node, kind));
+        if soon {
+            lru.tiers.refaulted(kind, tier);
+            lru.change(Span::sized(page, 1), |mark| Mark { tier, ..mark });
         }
     }
 
@@ -79,7 +84,7 @@ impl AddressSpace {
 }
 
 impl Lru {
-    fn mark(&self, page: Gfn) -> Option<Mark> {
+    pub(super) fn mark(&self, page: Gfn) -> Option<Mark> {
         self.regions.with(page, |region| region.get(index(page))).flatten()
     }
 
@@ -87,7 +92,7 @@ impl Lru {
     fn enter(&self, page: Gfn, level: Level, node: Node, kind: Kind) {
         self.regions.with_new(page, |region| {
             let mut counters = self.generations.counters();
-            let mark = Mark { seq: counters.max_seq(), node, kind, refs: 0 };
+            let mark = Mark { seq: counters.max_seq(), node, kind, tier: 0 };
             for index in indices(Span::sized(page, level.pages())) {
                 let before = region.set(index, Some(mark));
                 debug_assert!(before.is_none(), "{page:?} was there already");
