@@ -72,7 +72,9 @@ impl AddressSpace {
             }
             lru.pass_by_empty(node, kinds.contains(&Kind::Anon));
             let old = |&kind: &Kind| lru.generations.min_seq(node, kind) <= min_seq;
-            let Some(kind) = lru.oldest(node, kinds.iter().copied().filter(old)) else { break };
+            let Some(kind) = lru.first_to_go(node, kinds.iter().copied().filter(old), swappiness) else {
+                break;
+            };
             let tried = self.evict_batch(lru, idle, (node, kind), most - evicted, true);
             evicted += tried.evicted;
             if tried.looked_at == 0 {
@@ -116,7 +118,8 @@ impl AddressSpace {
                 continue;
             }
             let old = |&kind: &Kind| generations.min_seq(node, kind) + MIN_GENS <= generations.max_seq();
-            let Some(kind) = lru.oldest(node, kinds.iter().copied().filter(old)) else { break };
+            let old = kinds.iter().copied().filter(old);
+            let Some(kind) = lru.first_to_go(node, old, settings.swappiness) else { break };
             // Whoever was used since the next generation began is in that one.
             if generations.age(generations.min_seq(node, kind) + 1) < settings.min_ttl {
                 break;
@@ -202,7 +205,7 @@ impl AddressSpace {
             }
             match Pte::of(entry.load(), level).pfn() {
                 Some(pfn) if level <= Level::M2 && self.may_leave(state, page, pfn, level) => {
-                    found.push(covers)
+                    found.push(covers);
                 }
                 Some(_) => {
                     let passed = lru.pass_over(covers);
@@ -236,27 +239,34 @@ impl AddressSpace {
     /// stays.
     fn put_away(&self, lru: &Lru, state: &State, idle: &mut Idle, pages: &[Gfn]) -> u64 {
         let Some(&first) = pages.first() else { return 0 };
-        let leaving = |&page: &Gfn| {
-            let shadow = lru.mark(page).map_or(Shadow::default(), |mark| {
-                lru.tiers.passed(mark.kind, mark.tier);
-                tiers::shadow(lru.generations.min_seq(mark.node, mark.kind), mark.kind, mark.tier)
-            });
-            Leaving { page, shadow }
+        let oldest = |mark: Mark| lru.generations.min_seq(mark.node, mark.kind);
+        let marks: Vec<_> = pages.iter().map(|&page| lru.mark(page)).collect();
+        let shadow = |mark: Mark| tiers::shadow(oldest(mark), mark.tier);
+        let leaving = |(&page, mark): (&Gfn, &Option<Mark>)| Leaving {
+            page,
+            shadow: mark.map_or(Shadow::default(), shadow),
         };
-        let leaving: Vec<_> = pages.iter().map(leaving).collect();
+        let leaving: Vec<_> = pages.iter().zip(&marks).map(leaving).collect();
         let gone = self.swap_out(state, idle, &leaving).gone;
         if let Some(seen) = &*lru.on_evict.read() {
             for &page in &gone {
                 seen(hva_of(page));
             }
         }
-        let failed = pages.len() - gone.len();
-        if failed > 0 {
-            let _lock = self.lock_region(first);
-            for &page in pages.iter().filter(|page| !gone.contains(page)) {
+        let _lock = self.lock_region(first);
+        for (&page, mark) in pages.iter().zip(marks) {
+            let Some(mark) = mark else { continue };
+            if !gone.contains(&page) {
                 lru.pass_over(Span::sized(page, 1));
+                continue;
+            }
+            lru.tiers.passed(mark.kind, mark.tier);
+            if mark.kind == Kind::File {
+                let then = Mark { seq: oldest(mark), ..mark };
+                lru.regions.with(page, |region| region.set_gone(index(page), then));
             }
         }
+        let failed = pages.len() - gone.len();
         lru.counters.add(Counted::Evicted, gone.len() as u64);
         lru.counters.add(Counted::StoreFailed, failed as u64);
         gone.len() as u64
@@ -304,9 +314,10 @@ impl Lru {
         }
     }
 
-    /// Of several kinds, that whose oldest generation is the oldest.
-    fn oldest(&self, node: Node, kinds: impl Iterator<Item = Kind>) -> Option<Kind> {
-        kinds.min_by_key(|&kind| self.generations.min_seq(node, kind))
+    /// Of several kinds, that whose oldest generation is the oldest; of two as old, that which comes back less.
+    fn first_to_go(&self, node: Node, kinds: impl Iterator<Item = Kind>, swappiness: u8) -> Option<Kind> {
+        let later = if self.tiers.files_go_first(swappiness) { Kind::Anon } else { Kind::File };
+        kinds.min_by_key(|&kind| (self.generations.min_seq(node, kind), kind == later))
     }
 
     /// Up to `most` pages of the oldest generation, in order and in one region, from where the hand is. Nothing is
