@@ -72,9 +72,10 @@ impl AddressSpace {
             }
             lru.pass_by_empty(node, kinds.contains(&Kind::Anon));
             let old = |&kind: &Kind| lru.generations.min_seq(node, kind) <= min_seq;
-            let Some(kind) = lru.oldest(node, kinds.iter().copied().filter(old)) else { break };
-            let hand = &mut lru.hands[usize::from(node.0)].lock()[kind as usize];
-            let tried = self.evict_batch(lru, idle, hand, (node, kind), most - evicted, true);
+            let Some(kind) = lru.first_to_go(node, kinds.iter().copied().filter(old), swappiness) else {
+                break;
+            };
+            let tried = self.evict_batch(lru, idle, (node, kind), most - evicted, true);
             evicted += tried.evicted;
             if tried.looked_at == 0 {
                 break;
@@ -106,7 +107,6 @@ impl AddressSpace {
         let kinds = self.evictable_kinds(settings.swappiness);
         let can_swap = kinds.contains(&Kind::Anon);
         let (mut evicted, mut passes) = (0, 0);
-        let mut hands = lru.hands[usize::from(node.0)].lock();
         while evicted < most {
             let generations = &lru.generations;
             lru.pass_by_empty(node, can_swap);
@@ -118,14 +118,13 @@ impl AddressSpace {
                 continue;
             }
             let old = |&kind: &Kind| generations.min_seq(node, kind) + MIN_GENS <= generations.max_seq();
-            let Some(kind) = lru.oldest(node, kinds.iter().copied().filter(old)) else { break };
+            let old = kinds.iter().copied().filter(old);
+            let Some(kind) = lru.first_to_go(node, old, settings.swappiness) else { break };
             // Whoever was used since the next generation began is in that one.
             if generations.age(generations.min_seq(node, kind) + 1) < settings.min_ttl {
                 break;
             }
-            let hand = &mut hands[kind as usize];
-            let spare_young = passes <= PATIENCE;
-            let tried = self.evict_batch(lru, idle, hand, (node, kind), most - evicted, spare_young);
+            let tried = self.evict_batch(lru, idle, (node, kind), most - evicted, passes <= PATIENCE);
             evicted += tried.evicted;
             if tried.looked_at == 0 {
                 break;
@@ -143,18 +142,16 @@ impl AddressSpace {
         Kind::ALL.into_iter().filter(may).collect()
     }
 
-    /// Tries to evict some pages of the oldest generation, of one region. The hand is the caller's until then: pages that
-    /// somebody else is about to evict would look as if there were none.
+    /// Tries to evict some pages of the oldest generation, of one region.
     fn evict_batch(
         &self,
         lru: &Lru,
         idle: &mut Idle,
-        hand: &mut Gfn,
         (node, kind): (Node, Kind),
         most: u64,
         spare_young: bool,
     ) -> Tried {
-        let pages = lru.choose(hand, node, kind, most.min(BATCH));
+        let pages = lru.choose(node, kind, most.min(BATCH));
         let Some(&first) = pages.first() else { return Tried::default() };
         let state = self.state.read();
         if state.exited {
@@ -208,7 +205,7 @@ impl AddressSpace {
             }
             match Pte::of(entry.load(), level).pfn() {
                 Some(pfn) if level <= Level::M2 && self.may_leave(state, page, pfn, level) => {
-                    found.push(covers)
+                    found.push(covers);
                 }
                 Some(_) => {
                     let passed = lru.pass_over(covers);
@@ -242,27 +239,34 @@ impl AddressSpace {
     /// stays.
     fn put_away(&self, lru: &Lru, state: &State, idle: &mut Idle, pages: &[Gfn]) -> u64 {
         let Some(&first) = pages.first() else { return 0 };
-        let leaving = |&page: &Gfn| {
-            let shadow = lru.mark(page).map_or(Shadow::default(), |mark| {
-                lru.tiers.passed(mark.kind, mark.tier);
-                tiers::shadow(lru.generations.min_seq(mark.node, mark.kind), mark.kind, mark.tier)
-            });
-            Leaving { page, shadow }
+        let oldest = |mark: Mark| lru.generations.min_seq(mark.node, mark.kind);
+        let marks: Vec<_> = pages.iter().map(|&page| lru.mark(page)).collect();
+        let shadow = |mark: Mark| tiers::shadow(oldest(mark), mark.tier);
+        let leaving = |(&page, mark): (&Gfn, &Option<Mark>)| Leaving {
+            page,
+            shadow: mark.map_or(Shadow::default(), shadow),
         };
-        let leaving: Vec<_> = pages.iter().map(leaving).collect();
+        let leaving: Vec<_> = pages.iter().zip(&marks).map(leaving).collect();
         let gone = self.swap_out(state, idle, &leaving).gone;
         if let Some(seen) = &*lru.on_evict.read() {
             for &page in &gone {
                 seen(hva_of(page));
             }
         }
-        let failed = pages.len() - gone.len();
-        if failed > 0 {
-            let _lock = self.lock_region(first);
-            for &page in pages.iter().filter(|page| !gone.contains(page)) {
+        let _lock = self.lock_region(first);
+        for (&page, mark) in pages.iter().zip(marks) {
+            let Some(mark) = mark else { continue };
+            if !gone.contains(&page) {
                 lru.pass_over(Span::sized(page, 1));
+                continue;
+            }
+            lru.tiers.passed(mark.kind, mark.tier);
+            if mark.kind == Kind::File {
+                let then = Mark { seq: oldest(mark), ..mark };
+                lru.regions.with(page, |region| region.set_gone(index(page), then));
             }
         }
+        let failed = pages.len() - gone.len();
         lru.counters.add(Counted::Evicted, gone.len() as u64);
         lru.counters.add(Counted::StoreFailed, failed as u64);
         gone.len() as u64
@@ -310,14 +314,16 @@ impl Lru {
         }
     }
 
-    /// Of several kinds, that whose oldest generation is the oldest.
-    fn oldest(&self, node: Node, kinds: impl Iterator<Item = Kind>) -> Option<Kind> {
-        kinds.min_by_key(|&kind| self.generations.min_seq(node, kind))
+    /// Of several kinds, that whose oldest generation is the oldest; of two as old, that which comes back less.
+    fn first_to_go(&self, node: Node, kinds: impl Iterator<Item = Kind>, swappiness: u8) -> Option<Kind> {
+        let later = if self.tiers.files_go_first(swappiness) { Kind::Anon } else { Kind::File };
+        kinds.min_by_key(|&kind| (self.generations.min_seq(node, kind), kind == later))
     }
 
-    /// Up to `most` pages of the oldest generation, in order and in one region, from where the hand is. No page is
+    /// Up to `most` pages of the oldest generation, in order and in one region, from where the hand is. Nothing is
     /// locked: they are looked at again. None where a whole round finds none.
-    fn choose(&self, hand: &mut Gfn, node: Node, kind: Kind, most: u64) -> Vec<Gfn> {
+    fn choose(&self, node: Node, kind: Kind, most: u64) -> Vec<Gfn> {
+        let mut hand = self.hands[usize::from(node.0)][kind as usize].lock();
         let oldest = self.generations.min_seq(node, kind);
         let (begin, mut wrapped) = (*hand, false);
         loop {

@@ -85,8 +85,8 @@ pub struct Lru {
     tiers: Tiers,
     /// Held by who makes a pass.
     walker: Mutex<()>,
-    /// Where eviction goes on, for each node and kind. Held by who evicts, outside of all other locks.
-    hands: Box<[Mutex<[Gfn; 2]>]>,
+    /// Where eviction goes on, for each node and kind.
+    hands: Box<[[Mutex<Gfn>; 2]]>,
     charge: Charge,
     /// Held for reading by who needs room, for writing by who found none and will not believe it yet.
     reclaimers: RwLock<()>,
@@ -109,7 +109,7 @@ impl Lru {
             filters: Filters::new(),
             tiers: Tiers::default(),
             walker: Mutex::new(()),
-            hands: (0..nodes).map(|_| Mutex::new([Gfn(0); 2])).collect(),
+            hands: (0..nodes).map(|_| Default::default()).collect(),
             charge: Charge::new(limit),
             reclaimers: RwLock::new(()),
             counters: Counters::new(),
