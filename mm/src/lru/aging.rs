@@ -101,6 +101,7 @@ impl AddressSpace {
             walked = if walked.is_empty() { region_of(first) } else { Span::new(walked.start, at) };
         }
         lru.generations.begin_next();
+        lru.charge.begin();
         lru.counters.add(Counted::Passes, 1);
         if settings.flush && settings.walk_secondary && !walked.is_empty() {
             self.forget_in_tlbs(idle, walked);

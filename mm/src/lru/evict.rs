@@ -70,6 +70,8 @@ impl AddressSpace {
             if self.state.read().exited {
                 return Err(LruError::Interrupted);
             }
+            // Who finds nothing else to evict waits for what we have in hand.
+            let _together = lru.reclaimers.read();
             lru.pass_by_empty(node, kinds.contains(&Kind::Anon));
             let old = |&kind: &Kind| lru.generations.min_seq(node, kind) <= min_seq;
             let Some(kind) = lru.first_to_go(node, kinds.iter().copied().filter(old), swappiness) else {
@@ -296,7 +298,7 @@ impl AddressSpace {
         pages.into_iter().filter(|page| !spared.contains(page)).collect()
     }
 
-    fn can_swap(&self) -> bool {
+    pub(super) fn can_swap(&self) -> bool {
         self.swap.as_ref().is_some_and(|swap| swap.has_room())
     }
 }

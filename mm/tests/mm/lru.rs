@@ -293,6 +293,23 @@ fn a_limit_holds_and_nothing_is_lost() {
     }
 }
 
+/// One for each quarter of the limit that comes in: who needs room first finds out which pages were used since they came.
+#[test]
+fn generations_begin_ahead_of_need() {
+    let mut machine = Machine::with(|builder| builder.limit(4 << 20));
+    for part in 0..3 {
+        machine.map(part * 256, 256);
+        machine.touch(0..64);
+    }
+    let stats = machine.lru().stats();
+    assert_eq!((stats.passes, stats.direct_reclaims), (2, 0), "{stats:?}");
+    machine.map(768, 300);
+    let (stats, evicted) = (machine.lru().stats(), machine.evicted());
+    assert!(stats.direct_reclaims > 0 && !evicted.is_empty(), "{stats:?}");
+    assert!(evicted.iter().all(|page| (64..512).contains(page)), "{evicted:?}");
+    assert_eq!(stats.promoted, 0, "nobody who was used was to go");
+}
+
 /// The same without the limit.
 #[test]
 fn negative_control_without_a_limit_it_is_exceeded() {
