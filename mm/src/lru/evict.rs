@@ -1,21 +1,18 @@
 //! Eviction: the coldest pages go to swap, a batch at a time.
 //!
 //! ```text
-//! choose     the hand goes on to pages of the oldest generation, in one region; no lock
-//! ask        each Accessed bit once more, of this table and of every secondary MMU; who was used after all is young
-//! take       around(Reclaim) { page lock: entry parked; told; flush
-//! put away                     page lock, page by page: still parked? its contents to swap, entry swapped }
-//! free       the frames, when the notification is over
+//! choose     the hand goes on to pages of the oldest generation, in one region          no lock
+//! ask        each Accessed bit once more, of this table and of every secondary MMU      who was used after all is young
+//! spare      tiers that come back too often                                             a generation younger
+//! take       around(Reclaim) { each page parked under its lock, and told }              [`crate::swap`]
+//! store      its contents; is it parked still? then it is gone
 //! ```
 //! **Second chance.** Aging may have passed over a region, or a listener that cannot be asked about many pages at once;
-//! and it was a while ago. So every candidate is asked about, page by page, and every listener answers.
-//!
-//! **Nothing is lost.** From the flush on nobody can write to a parked page. A fault that wants it maps it again, under
-//! the page lock, and then it is not parked any more and stays. So what goes to swap is what the page holds for good,
-//! and where the swap does not take it, the entry is put back as it was.
+//! and it was a while ago. So every candidate is asked about, page by page, and every listener answers. Where whoever
+//! needs room meets nothing but young pages for several generations, he takes what he finds.
 //!
 //! **Nothing is looked at twice.** Whatever leaves the oldest generation does so upwards: young pages to the youngest,
-//! those that may not be evicted to the next one. So one round of the hand empties a generation.
+//! those that may not be evicted, or could not be stored, to the next one. So one round of the hand empties a generation.
 
 use super::bloom::is_dense;
 use super::generations::{Kind, MIN_GENS};

@@ -40,6 +40,11 @@ impl Mark {
     const TIER: u64 = 0b110;
     const GONE: u64 = 1 << 3;
 
+    /// Whether both are in the same generation, of the same node and kind.
+    pub(super) fn is_counted_with(self, other: Self) -> bool {
+        Self { tier: 0, ..self } == Self { tier: 0, ..other }
+    }
+
     fn word(self) -> u64 {
         let tier = u64::from(self.tier) << 1 & Self::TIER;
         (self.seq + 1) << 16 | u64::from(self.node.0) << 8 | tier | self.kind as u64
@@ -94,6 +99,11 @@ impl Region {
             _ => {}
         }
         old
+    }
+
+    /// Says something else of a page that is there.
+    pub(super) fn update(&self, index: usize, mark: Mark) {
+        self.words[index].store(mark.word(), Relaxed);
     }
 
     /// The page that was there was evicted, with this mark. Says nothing where there is one again.

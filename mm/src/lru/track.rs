@@ -149,7 +149,7 @@ impl Lru {
             for index in indices(pages) {
                 if let Some(old) = region.get(index) {
                     let new = to(old);
-                    region.set(index, Some(new));
+                    region.update(index, new);
                     counters.add(old.node, old.kind, old.seq, -1);
                     counters.add(new.node, new.kind, new.seq, 1);
                 }
