@@ -32,6 +32,7 @@ mod ksm;
 mod ksm_race;
 mod listener;
 mod lru;
+mod lru_gen;
 mod lru_guest;
 mod lru_race;
 mod many;
