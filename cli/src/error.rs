@@ -1,4 +1,4 @@
-//! Why the command could not do what it was asked: one line, exit status 2.
+//! Why the command could not do what it was asked: one line, exit status 2; or 3 where data is lost.
 
 use std::{fmt, io};
 
@@ -11,6 +11,8 @@ pub enum Error {
     Trace(slat_vcpu::trace::Error),
     /// The machine could not be built, or broke.
     Machine(String),
+    /// What the guest had stored cannot be given back.
+    Corrupt(String),
     /// The report could not be written.
     Report(io::Error),
 }
@@ -18,7 +20,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(line) | Self::Machine(line) => f.write_str(line),
+            Self::Usage(line) | Self::Machine(line) | Self::Corrupt(line) => f.write_str(line),
             Self::Trace(error) => error.fmt(f),
             Self::Report(error) => write!(f, "cannot write the report: {error}"),
         }

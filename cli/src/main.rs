@@ -39,7 +39,7 @@ fn main() -> ExitCode {
                 }
                 error => eprintln!("slat: {error}"),
             }
-            ExitCode::from(2)
+            ExitCode::from(if matches!(error, Error::Corrupt(_)) { 3 } else { 2 })
         }
     }
 }

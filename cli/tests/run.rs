@@ -1,5 +1,8 @@
 //! `slat run` as its users meet it: what it prints, how it ends, what it says of bad input.
 
+mod common;
+
+use common::{File, command, end, refused, report, slat, slat_with, start, text};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,30 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
-
-/// No run of these tests takes a tenth of this; one that takes it all has hung.
-const BOUND: Duration = Duration::from_secs(120);
-
-/// A file that goes with the test.
-struct File(PathBuf);
-
-impl File {
-    fn new(name: &str, contents: &[u8]) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::write(&path, contents).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// A program's life in lackey's words: code, a stack, a heap of `pages` that is written, read and modified
 /// `rounds` times.
@@ -50,70 +29,6 @@ fn trace(pages: u64, rounds: u64) -> String {
         }
     }
     text
-}
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_slat"));
-    command.arg("run").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn start(args: &[&str]) -> Child {
-    command(args).spawn().unwrap()
-}
-
-/// Waits for the end of a run, but not for ever.
-fn end(child: Child, what: &str) -> Output {
-    let id = child.id();
-    let (send, receive) = mpsc::channel();
-    std::thread::spawn(move || send.send(child.wait_with_output().unwrap()));
-    receive.recv_timeout(BOUND).unwrap_or_else(|_| {
-        drop(Command::new("kill").arg(id.to_string()).status());
-        panic!("{what} hangs");
-    })
-}
-
-/// Runs `slat run` to its end, with `input` on its standard input.
-fn slat_with(args: &[&str], input: &[u8]) -> Output {
-    let mut child = start(args);
-    let mut stdin = child.stdin.take().unwrap();
-    std::thread::scope(|scope| {
-        // It may end without reading all of it.
-        scope.spawn(move || drop(stdin.write_all(input)));
-        end(child, &format!("slat run {args:?}"))
-    })
-}
-
-fn slat(args: &[&str]) -> Output {
-    slat_with(args, b"")
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
-}
-
-/// The JSON of a run that must succeed.
-fn report(args: &[&str], input: &[u8]) -> Value {
-    let mut all = vec!["--json"];
-    all.extend(args);
-    let output = slat_with(&all, input);
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
-    assert_eq!(text(&output.stderr), "", "{args:?}: a bar is for terminals");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["corrupt_reads"], 0, "{args:?}");
-    assert!(report["verified_reads"].as_u64().unwrap() > 0, "{args:?}");
-    report
-}
-
-/// Bad input: exit status 2, one line that says `what`, and nothing on standard output.
-fn refused(args: &[&str], input: &[u8], what: &str) {
-    let output = slat_with(args, input);
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {err}");
-    assert!(out.is_empty(), "{args:?} printed {out}");
-    assert!(err.contains(what) && !err.contains("panicked"), "{args:?}: expected `{what}` in: {err}");
-    // clap adds a usage hint to what it refuses by itself; ours is one line.
-    assert!(err.lines().count() == 1 || err.starts_with("error: "), "{args:?}: {err}");
 }
 
 #[test]

@@ -45,8 +45,6 @@ pub enum MmError {
     ForeignSpace,
     /// Swap for another arena than the address space's.
     ForeignSwap,
-    /// The address space has no swap.
-    NoSwap,
     /// Another swap uses the file.
     SwapInUse,
     /// The page that belongs at the address could not be read back from swap; the number is the device's `errno`. It is
@@ -106,7 +104,6 @@ impl core::fmt::Display for MmError {
             Self::ForeignFile => f.write_str("the file lives in another arena"),
             Self::ForeignSpace => f.write_str("the address space lives in another arena"),
             Self::ForeignSwap => f.write_str("the swap stores pages of another arena"),
-            Self::NoSwap => f.write_str("the address space has no swap"),
             Self::SwapInUse => f.write_str("the swap file is in use"),
             Self::SwapIo { hva, errno } => {
                 let why = std::io::Error::from_raw_os_error(*errno);

@@ -4,7 +4,7 @@
 //! | entry | mapping | access | what happens |
 //! |---|---|---|---|
 //! | empty | anonymous | any | a page of zeroes, huge where it fits |
-//! | empty | shared file | any | the file's page |
+//! | empty | shared file | any | the file's page; read back first, if it is in swap |
 //! | empty | private file | read | the file's page, not writable |
 //! | empty | private file | write | a copy of the file's page |
 //! | parked | any | any | mapped again, not writable yet |
@@ -21,6 +21,7 @@
 //! which is this entry's: another can only come from a fork, which waits for the fault.
 
 use crate::error::MmError;
+use crate::file::{File, Page};
 use crate::held::Held;
 use crate::lru::Kind;
 use crate::pte::{Pte, hva_of, hvas_of, page_of};
@@ -30,6 +31,7 @@ use crate::swap::{HeldCopy, Shadow};
 use crate::user_fault::Asleep;
 use crate::vma::{Backing, Prot, Vma};
 use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Span, Why};
+use std::sync::Arc;
 
 impl AddressSpace {
     /// Makes the page at `hva` present for this access, and says where it is. May sleep; may notify secondary
@@ -57,7 +59,12 @@ impl AddressSpace {
                 Next::BringHome(level) => self.bring_home(&state, idle, page, level),
                 Next::SwapIn(copy, shadow) => {
                     drop(state);
-                    self.swap_in(idle, page, copy, shadow)?;
+                    self.swap_in(idle, page, &copy, shadow)?;
+                }
+                Next::SwapInFile(file, index) => {
+                    drop(state);
+                    file.swap_in(idle, index, hva)?;
+                    self.counters.add(Counted::SwappedIn);
                 }
                 Next::Sleep(asleep) => {
                     drop(state);
@@ -78,11 +85,14 @@ impl AddressSpace {
                     if let Some(asleep) = vma.post(page, access) {
                         return Ok(Next::Sleep(asleep));
                     }
-                    self.fill(vma, page, access)?;
-                    continue;
+                    match self.fill(vma, page, access)? {
+                        None => continue,
+                        Some((file, index)) => return Ok(Next::SwapInFile(file, index)),
+                    }
                 }
                 Pte::Swapped { entry, shadow } => {
-                    let swap = self.swap.as_ref().ok_or(MmError::NoSwap)?;
+                    // Without swap nothing is swapped.
+                    let swap = self.swap.as_ref().ok_or(MmError::SwapCorrupt(hva_of(page)))?;
                     return Ok(Next::SwapIn(swap.hold(entry), shadow));
                 }
                 Pte::Parked(pfn) => Pte::Mapped { pfn, writable: false },
@@ -108,8 +118,8 @@ impl AddressSpace {
         }
     }
 
-    /// Fills an empty entry with what the mapping says.
-    fn fill(&self, vma: &Vma, page: Gfn, access: Access) -> Result<(), MmError> {
+    /// Fills an empty entry with what the mapping says. Where that is a page of a file that is in swap, says which.
+    fn fill(&self, vma: &Vma, page: Gfn, access: Access) -> Result<Option<(Arc<File>, u64)>, MmError> {
         self.may_take(Level::K4)?;
         let may_write = vma.prot == Prot::ReadWrite;
         let mut kind = Kind::of(vma);
@@ -121,13 +131,16 @@ impl AddressSpace {
                     None => (self.arena.zeroed(Level::K4)?, Level::K4, may_write),
                 }
             }
-            Backing::Shared { file, offset } => {
-                let held = file.page(vma.file_page(page, *offset))?;
-                (held.ok_or(MmError::PastEnd(hva_of(page)))?, Level::K4, may_write)
-            }
-            Backing::Private { file, offset } => {
-                let held = file.page(vma.file_page(page, *offset))?.ok_or(MmError::PastEnd(hva_of(page)))?;
-                if access == Access::Write {
+            Backing::Shared { file, offset } | Backing::Private { file, offset } => {
+                let index = vma.file_page(page, *offset);
+                let held = match file.page(index)? {
+                    Page::There(held) => held,
+                    Page::Swapped => return Ok(Some((file.clone(), index))),
+                    Page::PastEnd => return Err(MmError::PastEnd(hva_of(page))),
+                };
+                if vma.is_shared() {
+                    (held, Level::K4, may_write)
+                } else if access == Access::Write {
                     let copy = self.arena.page(Level::K4)?;
                     self.arena.copy(held.pfn(), copy.pfn(), Level::K4);
                     self.counters.add(Counted::CowBreak);
@@ -141,7 +154,7 @@ impl AddressSpace {
         let entry = self.map.reach(page, level)?;
         self.lru_enter(page.base(level), level, held.pfn(), kind);
         entry.store(Pte::Mapped { pfn: held.keep(), writable }.word(level));
-        Ok(())
+        Ok(None)
     }
 
     /// A huge page for the region, if it may have one: no table is linked under it, and the arena has one left.
@@ -248,6 +261,8 @@ enum Next<'a> {
     BringHome(Level),
     /// The row of a swapped page.
     SwapIn(HeldCopy<'a>, Shadow),
+    /// This page of a file has to be read back first.
+    SwapInFile(Arc<File>, u64),
     /// A user's thread.
     Sleep(Asleep),
 }

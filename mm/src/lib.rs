@@ -50,6 +50,7 @@
 //! | `host` | the address space as a VM's host |
 //! | `user_fault` | faults that a user's thread serves |
 //! | `lru` | which pages are cold, and making room by them |
+//! | [`lru_gen`] | the kernel's text interface to that |
 //! | `ksm` | pages with the same contents become one |
 //! | `swap` | pages that need no frame for a while |
 #![deny(missing_docs)]
@@ -65,6 +66,7 @@ mod host;
 mod ksm;
 mod listeners;
 mod lru;
+pub mod lru_gen;
 mod mapping;
 mod moving;
 mod notes;

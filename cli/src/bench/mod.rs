@@ -14,8 +14,10 @@ mod ksm_perf;
 mod machine;
 mod memslot_perf;
 mod numa_balancing;
+mod reclaim;
 mod report;
 mod tables;
+mod traces;
 mod zap;
 
 pub use access_tracking::AccessTracking;
@@ -26,6 +28,7 @@ pub use invalidate::Invalidate;
 pub use ksm_perf::KsmPerf;
 pub use memslot_perf::MemslotPerf;
 pub use numa_balancing::NumaBalancing;
+pub use reclaim::Reclaim;
 pub use zap::Zap;
 
 use crate::error::Error;
@@ -51,6 +54,8 @@ pub enum Bench {
     MemslotPerf(MemslotPerf),
     /// What a guest pays for a host that balances its memory between nodes: before seed 002, as it describes, and slat
     NumaBalancing(NumaBalancing),
+    /// Which pages go when memory is short: before seed 000, with aging that asks the guest, exact LRU, the optimum
+    Reclaim(Reclaim),
     /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
     Zap(Zap),
 }
@@ -67,6 +72,7 @@ impl Bench {
             Self::KsmPerf(bench) => bench.run(),
             Self::MemslotPerf(bench) => bench.run(),
             Self::NumaBalancing(bench) => bench.run(),
+            Self::Reclaim(bench) => bench.run(),
             Self::Zap(bench) => bench.run(),
         }
     }

@@ -4,7 +4,10 @@ use crate::error::Error;
 use crate::size::size;
 use clap::{Args, ValueEnum};
 use slat::{Level, MmuLock};
+use slat_mm::LruSettings;
 use slat_vcpu::guest::Layout;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Replay memory traces on software vCPUs: every TLB miss walks our tables, every fault goes through slot, host
 /// and install, every byte read back is checked
@@ -13,8 +16,10 @@ use slat_vcpu::guest::Layout;
   slat run
   valgrind --tool=lackey --trace-mem=yes ls 2>&1 | slat run --trace - -v 2
   slat run --trace ls.trace --format npt4 --pages thp --json
+  slat run --limit 48M --swap mem --swap /var/tmp/swap --lru-gen /tmp/guest & socat - UNIX-CONNECT:/tmp/guest
 
-Exit status: 0 all reads were right; 2 bad input; 3 the guest read what nobody wrote; 130 interrupted.")]
+Exit status: 0 all reads were right; 2 bad input, or the machine failed; 3 the guest's data is corrupt: it read what
+nobody wrote, or swap could not give back what it was given; 130 interrupted.")]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
 pub struct Run {
     /// What `valgrind --tool=lackey --trace-mem=yes` printed: a file, plain, .gz or .zst, or `-` for standard
@@ -47,9 +52,29 @@ pub struct Run {
     #[arg(short, long, value_enum, default_value_t = Pages::K4)]
     pub pages: Pages,
 
-    /// Host memory at most, for pages and tables together [default: guest memory and an eighth]
+    /// Host memory at most, for pages and tables together; with --swap, cold pages leave when it is reached
+    /// [default: guest memory and an eighth]
     #[arg(short, long, value_name = "SIZE", value_parser = host_size)]
     pub limit: Option<u64>,
+
+    /// Where cold pages go: `mem`, which is compressed and takes up to half of --limit, or a file, which is
+    /// overwritten; both may be given, and memory is used first
+    #[arg(long, value_name = "FILE|mem")]
+    pub swap: Vec<String>,
+
+    /// Serve the generations of the LRU on a Unix socket: lines `read`, `+ memcg node max_seq …`,
+    /// `- memcg node min_seq …` as in the kernel's lru_gen, `enabled [MASK]`, `min_ttl_ms [MS]`
+    #[arg(long, value_name = "PATH")]
+    pub lru_gen: Option<PathBuf>,
+
+    /// Swap out what the guest has not used for so many seconds
+    #[arg(long, value_name = "SECS", value_parser = seconds, requires = "swap")]
+    pub reclaim_idle: Option<Duration>,
+
+    /// Whether the LRU asks the guest's tables when it ages (seed 000), or only before it evicts a page (before)
+    /// [default: on]
+    #[arg(long, value_enum)]
+    pub walk_secondary: Option<Switch>,
 
     /// Declare traced addresses to be a memslot from the start: a range such as 0x4000000+16M; may be repeated.
     /// Other addresses get memslots of 16 MiB when they are first touched
@@ -86,6 +111,33 @@ impl Run {
     /// Guest memory at most, in bytes.
     pub fn memory(&self) -> u64 {
         self.memory.unwrap_or(if self.format == FormatName::Pae { 4 << 30 } else { 8 << 30 })
+    }
+
+    /// Where cold pages go; `None` where they stay.
+    pub fn swaps(&self) -> Result<Option<Swaps<'_>>, Error> {
+        let mut swaps = Swaps { memory: false, file: None };
+        for swap in &self.swap {
+            let taken = match swap.as_str() {
+                "mem" => std::mem::replace(&mut swaps.memory, true),
+                file => swaps.file.replace(Path::new(file)).is_some(),
+            };
+            if taken {
+                return Err(Error::Usage(format!(
+                    "--swap {swap}: `mem` once and one file are all that there can be"
+                )));
+            }
+        }
+        Ok((!self.swap.is_empty()).then_some(swaps))
+    }
+
+    /// How cold pages are told, if anybody wants to know.
+    pub fn lru(&self) -> Result<Option<LruSettings>, Error> {
+        let wanted = !self.swap.is_empty() || self.lru_gen.is_some();
+        if !wanted && self.walk_secondary.is_some() {
+            return Err(Error::Usage("--walk-secondary: there is no LRU without --swap or --lru-gen".into()));
+        }
+        let walk_secondary = self.walk_secondary != Some(Switch::Off);
+        Ok(wanted.then(|| LruSettings { walk_secondary, ..LruSettings::default() }))
     }
 
     /// Where the regions begin that the guest's memslots are made of from the start. Each of `replays` places all of
@@ -181,11 +233,36 @@ impl Pages {
     }
 }
 
+/// A policy that can be switched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// Where cold pages go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Swaps<'r> {
+    /// To memory first, compressed.
+    pub memory: bool,
+    /// What is left, to this file.
+    pub file: Option<&'r Path>,
+}
+
 /// Traced addresses that become memslots before the replay begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Declared {
     pub start: u64,
     pub bytes: u64,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    if (0.01..=1e6).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("from 0.01 to 1000000 seconds".into())
+    }
 }
 
 fn guest_size(text: &str) -> Result<u64, String> {

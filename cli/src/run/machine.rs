@@ -1,9 +1,9 @@
 //! The machine that a guest runs on: an arena of frames, an address space, a VM on top, and room for regions.
 
-use super::args::Run;
+use super::args::{Run, Swaps};
 use crate::error::Error;
-use slat::{Format, Gpa, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
-use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
+use slat::{FaultError, Format, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
+use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot, Swap};
 use slat_vcpu::Window;
 use slat_vcpu::guest::Layout;
 use std::sync::Arc;
@@ -17,6 +17,8 @@ const POISON: u8 = 0xdd;
 /// See the module's header.
 pub struct Machine<F: Format> {
     pub space: Arc<AddressSpace>,
+    /// Where cold pages go, if they go.
+    pub swap: Option<Arc<Swap>>,
     pub vm: Arc<Vm<F, HostView>>,
     pub vcpus: u32,
     memory: u64,
@@ -31,10 +33,21 @@ impl<F: Format> Machine<F> {
         if memory >> 12 > 1 << F::FRAME_BITS {
             return Err(Error::Usage(format!("{} maps less guest memory than --memory asks for", F::NAME)));
         }
+        let (swaps, lru) = (run.swaps()?, run.lru()?);
         let limit = run.limit.unwrap_or(memory + memory / 8 + (64 << 20));
-        let arena = Arena::builder().limit(limit).poison(POISON).build()?;
+        // Where pages leave, the address space keeps to the limit; frames are needed while they do.
+        let room = if swaps.is_some() { limit + limit / 8 + (64 << 20) } else { limit };
+        let arena = Arena::builder().limit(room).poison(POISON).build()?;
         let largest = run.pages.largest();
-        let space = AddressSpace::builder(&arena).thp(largest > Level::K4).build()?;
+        let mut builder = AddressSpace::builder(&arena).thp(largest > Level::K4);
+        if let Some(settings) = lru {
+            builder = builder.lru(settings);
+        }
+        let swap = swaps.map(|swaps| swap(swaps, limit, &arena)).transpose()?;
+        if let Some(swap) = &swap {
+            builder = builder.swap(swap).limit(limit);
+        }
+        let space = builder.build()?;
         let slots = u32::try_from(memory / Layout::REGION).unwrap_or(u32::MAX);
         let builder = Vm::<F, _>::builder(HostView::new(&space))
             .vcpus(vcpus)
@@ -44,7 +57,7 @@ impl<F: Format> Machine<F> {
         let builder = if run.sabotage_flushes { builder.sabotage_flushes() } else { builder };
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
-        Ok(Self { space, vm, vcpus, memory, placed: AtomicU64::new(0) })
+        Ok(Self { space, swap, vm, vcpus, memory, placed: AtomicU64::new(0) })
     }
 
     /// Makes the next free guest addresses a region: maps memory and adds a memslot. Any thread, any time.
@@ -65,6 +78,27 @@ impl<F: Format> Machine<F> {
         Ok(gpa)
     }
 
+    /// Why the guest cannot go on at `gpa`.
+    pub fn failed(&self, gpa: Gpa, error: FaultError) -> Error {
+        let swap = self.swap.as_ref().map(|swap| swap.stats());
+        match (error, swap) {
+            (FaultError::Host(HostError::Poisoned), Some(_)) => Error::Corrupt(format!(
+                "guest address {gpa}: swap: the page that comes back is not the one that went"
+            )),
+            (FaultError::Host(HostError::Io), Some(_)) => {
+                Error::Machine(format!("guest address {gpa}: swap: the page cannot be read back"))
+            }
+            (FaultError::Host(HostError::NoMemory) | FaultError::NoMemory, Some(swap)) => {
+                Error::Machine(format!(
+                    "guest address {gpa}: out of memory: --limit is reached, and swap does not take enough ({} pages stored, \
+                 {} refused for want of room, {} failed)",
+                    swap.stored, swap.refused, swap.store_errors
+                ))
+            }
+            _ => Error::Machine(format!("guest address {gpa}: {error}")),
+        }
+    }
+
     /// The guest memory placed so far, as the host sees it.
     pub fn hvas(&self) -> Span<Hva> {
         let bytes = (self.placed.load(Relaxed) * Layout::REGION).min(self.memory);
@@ -82,4 +116,16 @@ impl<F: Format> Machine<F> {
         // SAFETY: the arena's mapping, which lives as long as the machine; its frames are raw memory.
         unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) }
     }
+}
+
+/// Swap for a machine with so much memory: half of it may hold compressed pages.
+fn swap(swaps: Swaps<'_>, limit: u64, arena: &Arc<Arena>) -> Result<Arc<Swap>, Error> {
+    let builder = Swap::builder().memory(if swaps.memory { limit / 2 } else { 0 });
+    let Some(file) = swaps.file else { return Ok(builder.build(arena)?) };
+    builder.file(file).build(arena).map_err(|error| match error {
+        MmError::SwapInUse | MmError::Os { .. } => {
+            Error::Usage(format!("--swap {}: {error}", file.display()))
+        }
+        error => error.into(),
+    })
 }

@@ -12,6 +12,8 @@
 //! | `machine` | arena, address space, VM, and where regions are placed |
 //! | `vcpus` | one thread per vCPU |
 //! | `churn` | the host moves pages and takes snapshots while the guest runs |
+//! | `server` | the LRU's generations on a Unix socket |
+//! | `reclaimer` | what the guest has not used for long goes to swap |
 //! | `report` | what came of it, as text or JSON |
 
 mod args;
@@ -19,7 +21,9 @@ mod churn;
 mod feed;
 mod machine;
 mod progress;
+mod reclaimer;
 mod report;
+mod server;
 mod vcpus;
 
 pub use args::Run;
@@ -27,8 +31,10 @@ pub use args::Run;
 use crate::error::Error;
 use args::FormatName;
 use machine::Machine;
+use server::Socket;
 use slat::Format;
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat_mm::lru_gen::LruGen;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -49,15 +55,21 @@ impl Run {
         let sources = feed::open(&self.trace, self.strict, self.iterations)?;
         let vcpus = self.vcpus.unwrap_or(sources.len() as u32);
         let regions = self.regions(sources.len().max(vcpus as usize))?;
+        let socket = self.lru_gen.as_deref().map(Socket::bind).transpose()?;
         let machine = Machine::<F>::new(self, vcpus)?;
+        let lru_gen = LruGen::new();
+        lru_gen.add("/guest", &machine.space);
         let began = Instant::now();
         let stop = crate::interrupt::flag();
         let bar = progress::Bar::new(!self.quiet);
         let (jobs, feeds) = feed::start(sources, vcpus as usize);
         let outcome = std::thread::scope(|scope| {
+            let serving = socket.as_ref().map(|socket| socket.serve(scope, &lru_gen)).transpose()?;
+            let reclaimer = reclaimer::start(scope, &machine, self);
             let churn = churn::start(scope, &machine, self);
             let outcome = vcpus::run_all(&machine, jobs, &regions, &bar, stop);
             churn.stop();
+            drop((serving, reclaimer));
             outcome
         })?;
         let feeds = feeds.finish()?;

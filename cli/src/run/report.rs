@@ -7,6 +7,7 @@ use super::vcpus::Outcome;
 use crate::error::Error;
 use serde::Serialize;
 use slat::{Format, Gfn, Idle, PAGE_SIZE, Span, Stats};
+use slat_mm::Lru;
 use std::io::Write;
 use std::time::Duration;
 
@@ -30,6 +31,10 @@ struct Report {
     table_bytes: u64,
     overhead_percent: f64,
     dirty_pages: u64,
+    swapped_out: u64,
+    swapped_in: u64,
+    refaults: u64,
+    generations: Vec<Generation>,
     verified_reads: u64,
     unchecked_reads: u64,
     corrupt_reads: u64,
@@ -75,6 +80,16 @@ struct Mapped {
     g1: u64,
 }
 
+/// Pages last used between two aging passes.
+#[derive(Serialize)]
+struct Generation {
+    node: u8,
+    seq: u64,
+    age_ms: u64,
+    anon: u64,
+    file: u64,
+}
+
 /// Prints it to standard output.
 pub fn print<F: Format>(
     run: &Run,
@@ -102,6 +117,8 @@ impl Report {
             |q: f64| outcome.fault_ns.as_ref().map_or(0, |histogram| histogram.value_at_quantile(q));
         let [k4, m2, g1] = stats.leaves;
         let findings = outcome.findings;
+        let swap = machine.swap.as_ref().map(|swap| swap.stats()).unwrap_or_default();
+        let lru = machine.space.lru().map(Lru::stats).unwrap_or_default();
         Self {
             format: F::NAME,
             traces: feeds.names.clone(),
@@ -135,6 +152,10 @@ impl Report {
             table_bytes: stats.table_bytes,
             overhead_percent: percent(stats.table_bytes, mapped_bytes),
             dirty_pages: dirty_pages(machine),
+            swapped_out: swap.stored,
+            swapped_in: swap.loaded,
+            refaults: lru.refaults,
+            generations: generations(machine),
             verified_reads: findings.verified,
             unchecked_reads: findings.unchecked,
             corrupt_reads: findings.corrupt,
@@ -196,6 +217,17 @@ impl Report {
             self.dirty_pages
         )?;
         writeln!(out, "tables    {} KiB: {:.3}% of it", self.table_bytes >> 10, self.overhead_percent)?;
+        if !self.generations.is_empty() {
+            writeln!(
+                out,
+                "swap      {} pages out, {} in; {} refaults; {} pages in {} generations",
+                self.swapped_out,
+                self.swapped_in,
+                self.refaults,
+                self.generations.iter().map(|generation| generation.anon + generation.file).sum::<u64>(),
+                self.generations.len()
+            )?;
+        }
         writeln!(
             out,
             "checked   {} reads right, {} corrupt, {} past the oracle's memory",
@@ -210,6 +242,19 @@ impl Report {
 
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}
+
+/// What the LRU knows of the guest's pages, oldest first; nothing without one.
+fn generations<F: Format>(machine: &Machine<F>) -> Vec<Generation> {
+    let Some(lru) = machine.space.lru() else { return Vec::new() };
+    let all =
+        lru.generations().into_iter().flat_map(|of_node| {
+            let node = of_node.node.0;
+            of_node.generations.into_iter().map(move |slat_mm::Generation { seq, age, anon, file }| {
+                Generation { node, seq, age_ms: age.as_millis() as u64, anon, file }
+            })
+        });
+    all.collect()
 }
 
 /// Pages of 4 KiB that the guest has written to since they were mapped, by their Dirty bits.

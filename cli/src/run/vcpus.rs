@@ -87,9 +87,7 @@ fn run_one<F: Format>(
                 Exit::Mmio(fault) => {
                     return Err(Error::Machine(format!("no memslot at {}, where one was placed", fault.gpa)));
                 }
-                Exit::Failed(fault, error) => {
-                    return Err(Error::Machine(format!("guest address {}: {error}", fault.gpa)));
-                }
+                Exit::Failed(fault, error) => return Err(machine.failed(fault.gpa, error)),
             }
             match replay.wants() {
                 Want::Region(addr) => replay.layout.place(addr, machine.place(&mut idle)?),

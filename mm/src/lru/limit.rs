@@ -5,6 +5,9 @@
 //! anybody else meanwhile, the refusal is the answer. Threads that ask at the same moment may each get one page too many.
 //!
 //! Tables count, and are not refused: whoever takes a page next makes room for them, too.
+//!
+//! **Generations begin ahead of need**: one for each quarter of the limit that has come in. Otherwise the first who needs
+//! room would find all pages equally young, whatever was done with them since they came.
 
 use super::Lru;
 use super::stats::Counted;
@@ -17,23 +20,41 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 /// Pages that are reclaimed at once by who needs one.
 const CLUSTER: u64 = 32;
 
+/// A generation begins when this part of the limit has come in since the last.
+const AHEAD: u64 = 4;
+
 /// What counts.
 #[derive(Debug)]
 pub(super) struct Charge {
     limit: u64,
-    // ORDER(charge): Relaxed, both: numbers, and nothing else is known from them.
+    // ORDER(charge): Relaxed, all: numbers, and nothing else is known from them.
     resident: AtomicI64,
     lent: AtomicI64,
+    /// Pages that have come since the last generation began.
+    came: AtomicI64,
 }
 
 impl Charge {
     pub(super) fn new(limit: Option<u64>) -> Self {
-        Self { limit: limit.unwrap_or(u64::MAX), resident: AtomicI64::new(0), lent: AtomicI64::new(0) }
+        let [resident, lent, came] = [const { AtomicI64::new(0) }; 3];
+        Self { limit: limit.unwrap_or(u64::MAX), resident, lent, came }
     }
 
     /// Pages that came, or went.
     pub(super) fn add_resident(&self, pages: i64) {
         self.resident.fetch_add(pages, Relaxed);
+        self.came.fetch_add(pages.max(0), Relaxed);
+    }
+
+    /// A generation has begun.
+    pub(super) fn begin(&self) {
+        self.came.store(0, Relaxed);
+    }
+
+    /// Whether another should begin ahead of need; true for one of those who ask.
+    fn is_time(&self) -> bool {
+        let enough = |came: i64| self.limit < u64::MAX && came as u64 * PAGE_SIZE > self.limit / AHEAD;
+        enough(self.came.load(Relaxed)) && enough(self.came.swap(0, Relaxed))
     }
 
     fn pages(&self) -> u64 {
@@ -76,6 +97,10 @@ impl AddressSpace {
         idle: &mut Idle,
         mut attempt: impl FnMut(&mut Idle) -> Result<T, MmError>,
     ) -> Result<T, MmError> {
+        if let Some(lru) = self.lru().filter(|lru| lru.charge.is_time()) {
+            // Where it cannot be made, or was made just now, the next one comes.
+            let _ = self.make_pass(lru, idle, lru.generations.max_seq(), self.can_swap(), false);
+        }
         loop {
             match attempt(idle) {
                 Err(error) if self.made_room(idle, error) => {}

@@ -26,12 +26,12 @@ impl AddressSpace {
         &self,
         _idle: &mut Idle,
         page: Gfn,
-        copy: HeldCopy<'_>,
+        copy: &HeldCopy<'_>,
         shadow: Shadow,
     ) -> Result<(), MmError> {
         self.may_take(Level::K4)?;
         let fresh = self.arena.page(Level::K4)?;
-        copy.swap().load(&copy, fresh.pfn()).map_err(|error| error.at(hva_of(page)))?;
+        copy.swap().load(copy, fresh.pfn()).map_err(|error| error.at(hva_of(page)))?;
         let mut released = self.arena.released();
         let _state = self.state.read();
         let _lock = self.lock_region(page);
@@ -51,10 +51,10 @@ impl AddressSpace {
 
 impl SwapError {
     /// The same as the error of an access to `hva`.
-    fn at(self, hva: Hva) -> MmError {
+    pub(super) fn at(self, hva: Hva) -> MmError {
         match self {
             Self::Io { errno } => MmError::SwapIo { hva, errno },
-            Self::Corrupt | Self::Full | Self::Incompressible => MmError::SwapCorrupt(hva),
+            Self::Corrupt | Self::Full | Self::Incompressible | Self::NoSwap => MmError::SwapCorrupt(hva),
         }
     }
 }

@@ -155,7 +155,7 @@ impl Books {
                 self.full = true;
                 self.done.refused += 1;
             }
-            SwapError::Incompressible => self.done.refused += 1,
+            SwapError::Incompressible | SwapError::NoSwap => self.done.refused += 1,
             SwapError::Io { .. } | SwapError::Corrupt => self.done.store_errors += 1,
         }
     }

@@ -13,6 +13,7 @@
 //! | `device` | blocks on a file or on anything else; what can go wrong there |
 //! | `settings` | how swap is set up |
 //! | `out`, `back` | a page's way out of an address space, and back in |
+//! | `files` | a page's way out of a file, and back in |
 //!
 //! A copy never changes. It lives as long as somebody refers to it: entries do (forks share), and whoever reads it
 //! meanwhile. With each goes a **checksum** of the page, kept here and not with the contents: what comes back is what
@@ -28,6 +29,7 @@ mod back;
 mod books;
 mod device;
 mod entry;
+pub(crate) mod files;
 mod out;
 mod pool;
 mod settings;
@@ -48,6 +50,7 @@ use parking_lot::Mutex;
 use rapidhash::v3::rapidhash_v3;
 use slat::{PAGE_SIZE, Pfn};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PAGE: usize = PAGE_SIZE as usize;
 type Bytes = [u8; PAGE];
@@ -62,6 +65,8 @@ pub struct Swap {
     sabotage: Sabotage,
     /// A leaf lock; held for no reading or writing of the device.
     books: Mutex<Books>,
+    /// What the pool in them has taken. ORDER(pool-frames): Relaxed, all: a number for who asks at every fault.
+    pool_frames: AtomicU64,
 }
 
 /// What swap holds, and what it has done so far.
@@ -100,6 +105,8 @@ pub(crate) enum SwapError {
     Io { errno: i32 },
     /// What came back is not what was stored.
     Corrupt,
+    /// There is no swap.
+    NoSwap,
 }
 
 impl Swap {
@@ -120,7 +127,7 @@ impl Swap {
 
     /// Bytes of the frames that compressed pages lie in.
     pub fn pool_bytes(&self) -> u64 {
-        self.books.lock().pool.frames() * PAGE_SIZE
+        self.pool_frames.load(Relaxed) * PAGE_SIZE
     }
 
     /// Whether it looks as if a page would find room; false when the last one did not and nothing was freed since. Pages
@@ -169,6 +176,7 @@ impl Swap {
         let slot = books.pool.insert(&self.arena, len).ok_or(SwapError::Full)?;
         // Under the lock, though nobody else knows the slot yet: it is a short copy.
         books.pool.extent(slot).write(&self.arena, &buffer[..len]);
+        self.pool_frames.store(books.pool.frames(), Relaxed);
         books.add(&self.arena, Place::Memory(slot), sum)
     }
 
@@ -233,7 +241,9 @@ impl Swap {
 
     /// One reference less. What nobody refers to is gone.
     pub(crate) fn put(&self, entry: SwapEntry) {
-        self.books.lock().put(&self.arena, entry);
+        let mut books = self.books.lock();
+        books.put(&self.arena, entry);
+        self.pool_frames.store(books.pool.frames(), Relaxed);
     }
 }
 

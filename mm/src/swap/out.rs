@@ -1,26 +1,29 @@
 //! The way out: pages become copies.
 //!
 //! ```text
-//! around(Reclaim)              { under the page lock: one more reference to the frame; entry := parked; told }
+//! around(Reclaim)              { under the page lock: a reference to the frame is ours; entry := parked; told }
 //! no notification, no lock     the frame's contents are stored: sleeps, may fail
 //! under the page lock          entry parked still? ─▶ swapped(copy), or, where that failed, what it was
 //! ```
 //! **Why the contents stand still while they are stored.** Once the notification is over nobody has the page mapped.
 //! Whoever wants it meanwhile maps it again, read-only, and is heard: the entry is not parked any more, and the page
 //! stays. Who writes to it finds a frame with two references, ours is one, and writes to a copy. So nobody waits for the
-//! device, neither guests nor faults.
+//! device, neither guests nor faults; and nobody else can park the same frame again before we are done.
 //!
-//! **What goes**: pages of 4 KiB of which the entry is the only owner. Huge ones are split first. Passed over is what
-//! has more references: a fork's share, a merged page, a file's own, a pinned one.
+//! **What goes**: pages of 4 KiB of which the entry is the only owner. Huge ones are split first. And pages of files that
+//! nobody else maps: their entry becomes empty, the way is the [file's](super::files). Passed over is what has more
+//! references: a fork's share, a merged page, a pinned one, a file's page that is mapped twice.
 
 use super::{HeldCopy, Shadow, SwapError};
 use crate::error::MmError;
+use crate::file::File;
 use crate::held::Held;
-use crate::pte::{Pte, hvas_of, pages_of};
+use crate::lru::Kind;
+use crate::pte::{Pte, hva_of, hvas_of, pages_of};
 use crate::space::{AddressSpace, State};
 use crate::stats::Counted;
-use crate::vma::aligned;
-use slat::{Gfn, Hva, Idle, Level, Span, Why};
+use crate::vma::{Backing, aligned};
+use slat::{Gfn, Hva, Idle, Level, Pfn, Span, Why};
 
 /// Pages that go together, at most: for each there is a reference to a frame and a place in a list.
 const BATCH: usize = 64;
@@ -42,18 +45,22 @@ pub(crate) struct SwappedOut {
 }
 
 /// A page on its way out.
-struct Parked<'a> {
+struct Parting<'a> {
     leaving: Leaving,
     /// What its entry said.
     was: Pte,
-    /// Our own reference.
+    /// What it says for now.
+    now: Pte,
+    /// Ours: one more than the entry has, or had, where its page is a file's.
     frame: Held<'a>,
+    /// The file, and which of its pages it is.
+    file: Option<(&'a File, u64)>,
 }
 
 impl AddressSpace {
-    /// Swaps out what it can of the range, and returns how many pages (of 4 KiB): those of anonymous memory and of
-    /// private files' own copies that nobody shares or pins (`MADV_PAGEOUT`). They come back when they are used. Ends
-    /// early where there is no room left; pages that could not be stored stay. May sleep.
+    /// Takes the pages of the range out of memory and returns how many (of 4 KiB), as far as nobody shares or pins them
+    /// (`MADV_PAGEOUT`): into swap, or, where a file was made with them, without. They come back when they are used. Ends
+    /// early where there is no room left; pages that cannot be stored stay. May sleep.
     ///
     /// ```
     /// use slat::{Hva, Idle};
@@ -74,18 +81,15 @@ impl AddressSpace {
     /// ```
     ///
     /// # Errors
-    /// [`MmError::NoSwap`]; [`MmError::OutOfTables`] where a huge page cannot be split.
+    /// [`MmError::BadRange`]; [`MmError::OutOfTables`] where a huge page cannot be split.
     pub fn pageout(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<u64, MmError> {
         let pages = pages_of(aligned(hvas)?);
-        if self.swap.is_none() {
-            return Err(MmError::NoSwap);
-        }
         let state = self.state.read();
         let (mut at, mut gone) = (pages.start, 0);
         while at < pages.end {
             let part = Span::new(at, pages.end.min(at.base(Level::M2) + Level::M2.pages()));
             at = part.end;
-            for batch in self.evictable(part)?.chunks(BATCH) {
+            for batch in self.evictable(&state, part)?.chunks(BATCH) {
                 let out = self.swap_out(&state, idle, batch);
                 gone += out.gone.len() as u64;
                 if out.full {
@@ -97,20 +101,24 @@ impl AddressSpace {
     }
 
     /// The pages of `part`, which lies in one region, that may go. Huge ones among them are split.
-    fn evictable(&self, part: Span<Gfn>) -> Result<Vec<Leaving>, MmError> {
+    fn evictable(&self, state: &State, part: Span<Gfn>) -> Result<Vec<Leaving>, MmError> {
         let mut found = Vec::new();
         self.each_page(part, |at| {
-            if !self.is_sole(at.pfn, at.level) {
-                return Ok(());
-            }
             if at.level > Level::K4 {
                 // The walk goes on with the small entries.
-                return self.split(at.level, at.entry);
+                return if self.is_sole(at.pfn, at.level) { self.split(at.level, at.entry) } else { Ok(()) };
             }
-            found.push(Leaving { page: at.page, shadow: Shadow::default() });
+            if self.may_leave(state, at.page, at.pfn, at.level) {
+                found.push(Leaving { page: at.page, shadow: Shadow::default() });
+            }
             Ok(())
         })?;
         Ok(found)
+    }
+
+    /// Whether the page, which has this frame, can be swapped out, as far as one can tell.
+    pub(crate) fn may_leave(&self, state: &State, page: Gfn, pfn: Pfn, level: Level) -> bool {
+        self.is_sole(pfn, level) || level == Level::K4 && file_of(state, page, pfn).is_some()
     }
 
     /// Swaps out these pages, which lie in one region, in order. Those that may not go, or not any more, stay. May sleep.
@@ -118,27 +126,33 @@ impl AddressSpace {
     /// `state` is held all the while, so that what may be done with a page stays what it was: one that comes back as it
     /// was must still be allowed to be that.
     pub(crate) fn swap_out(&self, state: &State, idle: &mut Idle, pages: &[Leaving]) -> SwappedOut {
-        let Some(swap) = &self.swap else { return SwappedOut::default() };
-        let mut parked = Vec::new();
+        let mut parting = Vec::new();
         let scattered = state.listeners.heed_pages();
         // Where somebody takes away all of a range, nothing else may lie in it.
         for run in pages.chunk_by(|one, next| scattered || one.page + 1 == next.page) {
-            self.park(state, idle, run, &mut parked);
+            self.part(state, idle, run, &mut parting);
         }
         let mut out = SwappedOut::default();
-        for one in parked {
-            let stored = if out.full { Err(SwapError::Full) } else { swap.store(one.frame.pfn()) };
-            out.full |= matches!(stored, Err(SwapError::Full));
+        for one in parting {
             let page = one.leaving.page;
-            if self.leave(one, stored.ok()) {
-                out.gone.push(page);
+            let left = if out.full { self.come_back(one, SwapError::Full) } else { self.leave(idle, one) };
+            match left {
+                Ok(true) => out.gone.push(page),
+                Ok(false) => {}
+                Err(error) => out.full |= error == SwapError::Full,
             }
         }
         out
     }
 
     /// Takes those of `run` that may go away from everybody, with one notification.
-    fn park<'a>(&'a self, state: &State, idle: &mut Idle, run: &[Leaving], parked: &mut Vec<Parked<'a>>) {
+    fn part<'a>(
+        &'a self,
+        state: &'a State,
+        idle: &mut Idle,
+        run: &[Leaving],
+        parting: &mut Vec<Parting<'a>>,
+    ) {
         let [first, ..] = run else { return };
         let pages = Span::new(first.page, run[run.len() - 1].page + 1);
         self.around(state, idle, pages, Why::Reclaim, &mut |idle, told| {
@@ -146,40 +160,81 @@ impl AddressSpace {
             for &leaving in run {
                 let (level, entry) = self.map.find(leaving.page);
                 let was = Pte::of(entry.load(), level);
-                let Some(pfn) = was.pfn().filter(|&pfn| level == Level::K4 && self.is_sole(pfn, level))
-                else {
+                let Some(pfn) = was.pfn().filter(|_| level == Level::K4) else { continue };
+                let page = Span::sized(leaving.page, 1);
+                let (now, file) = if self.is_sole(pfn, level) {
+                    self.arena.share(Span::sized(pfn, 1));
+                    (Pte::Parked(pfn), None)
+                } else if let Some(file) = file_of(state, leaving.page, pfn) {
+                    self.clean.remove(page);
+                    self.lru_leave(leaving.page, level);
+                    (Pte::Empty, Some(file))
+                } else {
                     continue;
                 };
-                let page = Span::sized(leaving.page, 1);
-                self.arena.share(Span::sized(pfn, 1));
-                parked.push(Parked { leaving, was, frame: Held::new(&self.arena, pfn, level) });
-                entry.store(Pte::Parked(pfn).word(level));
+                entry.store(now.word(level));
+                parting.push(Parting { leaving, was, now, frame: Held::new(&self.arena, pfn, level), file });
                 told.changed(idle, hvas_of(page), None);
             }
         });
     }
 
-    /// The page's entry says the copy from now on, or without one what it said before, unless the page was wanted
-    /// meanwhile; whether it is gone. Our reference to the frame is given back, and with it the frame.
-    fn leave(&self, Parked { leaving, was, frame }: Parked<'_>, copy: Option<HeldCopy<'_>>) -> bool {
-        let _lock = self.lock_region(leaving.page);
-        let (level, entry) = self.map.find(leaving.page);
-        let found = Pte::of(entry.load(), level);
-        let parked = found == Pte::Parked(frame.pfn());
-        let Some(copy) = copy else {
-            if parked {
-                entry.store(was.word(level));
-            }
-            return false;
+    /// The last steps of a page on its way. False where somebody wanted it meanwhile; an error where it stays for another
+    /// reason, as it was.
+    fn leave(&self, idle: &mut Idle, one: Parting<'_>) -> Result<bool, SwapError> {
+        let pfn = one.frame.pfn();
+        let left = match (one.file, &self.swap) {
+            (Some((file, index)), swap) => file.evict(idle, (index, pfn), swap.as_ref()),
+            (None, None) => Err(SwapError::NoSwap),
+            (None, Some(swap)) => swap.store(pfn).map(|copy| self.leave_behind(&one, copy)),
         };
-        if !parked && copy.swap().looks_again() {
-            return false;
+        match left {
+            Ok(true) => {
+                self.counters.add(Counted::SwappedOut);
+                Ok(true)
+            }
+            Ok(false) => Ok(false),
+            Err(error) => self.come_back(one, error),
         }
-        entry.store(Pte::Swapped { entry: copy.keep(), shadow: leaving.shadow }.word(level));
-        self.lru_leave(leaving.page, level);
-        // The entry's own reference. It ended with the notification.
-        self.release(found, level, &mut self.arena.released());
-        self.counters.add(Counted::SwappedOut);
-        true
     }
+
+    /// The page's entry says the copy from now on, unless the page was wanted meanwhile.
+    fn leave_behind(&self, one: &Parting<'_>, copy: HeldCopy<'_>) -> bool {
+        let _lock = self.lock_region(one.leaving.page);
+        let (level, entry) = self.map.find(one.leaving.page);
+        let found = Pte::of(entry.load(), level);
+        let leaves = found == one.now || !copy.swap().looks_again();
+        if leaves {
+            entry.store(Pte::Swapped { entry: copy.keep(), shadow: one.leaving.shadow }.word(level));
+            self.lru_leave(one.leaving.page, level);
+            // The entry's reference. The notification is over: the frame may go as soon as we let go of it.
+            self.release(found, level, &mut self.arena.released());
+        }
+        leaves
+    }
+
+    /// The page's entry says what it said before, unless the page was wanted meanwhile. Returns the error.
+    fn come_back(&self, one: Parting<'_>, error: SwapError) -> Result<bool, SwapError> {
+        let _lock = self.lock_region(one.leaving.page);
+        let (level, entry) = self.map.find(one.leaving.page);
+        if Pte::of(entry.load(), level) == one.now {
+            entry.store(one.was.word(level));
+            if one.file.is_some() {
+                self.lru_enter(one.leaving.page, level, one.frame.pfn(), Kind::File);
+                // The entry's again.
+                one.frame.keep();
+            }
+        }
+        Err(error)
+    }
+}
+
+/// The file, and which of its pages it is, where the frame that is mapped at `page` is a file's that nobody else maps.
+fn file_of(state: &State, page: Gfn, pfn: Pfn) -> Option<(&File, u64)> {
+    let vma = state.vmas.find(hva_of(page))?;
+    let (Backing::Shared { file, offset } | Backing::Private { file, offset }) = &vma.backing else {
+        return None;
+    };
+    let index = vma.file_page(page, *offset);
+    file.is_last(index, pfn).then_some((&**file, index))
 }

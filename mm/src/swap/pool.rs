@@ -6,8 +6,8 @@
 //! ```
 //! A **class** is for contents of up to so many bytes, 64 apart. Its slots lie side by side in **groups** of as many
 //! frames, up to four, as leave the least over; so a slot may begin in one frame and end in the next, and the frames of a
-//! group need not be neighbours. New contents go into the group that has had room for longest, so that others empty; one
-//! that is empty is given back at once. Nothing is moved to make that happen sooner.
+//! group need not be neighbours. New contents go into the first group that has room, so that the last ones empty; one that
+//! is empty is given back at once. Nothing is moved to make that happen sooner.
 
 use crate::arena::Arena;
 use slat::{Level, PAGE_SIZE, Pfn, Span};
@@ -166,16 +166,13 @@ impl Pool {
         }
         let frames = held.map(|held| held.map_or(Pfn(0), crate::held::Held::keep));
         let group = Group { class, frames, used: 0 };
-        let number = match self.spare.pop() {
-            Some(number) => {
-                self.groups[number as usize] = group;
-                number
-            }
-            None => {
-                // There are fewer groups than copies, and those have numbers of 32 bits.
-                self.groups.push(group);
-                self.groups.len() as u32 - 1
-            }
+        let number = if let Some(number) = self.spare.pop() {
+            self.groups[number as usize] = group;
+            number
+        } else {
+            // There are fewer groups than copies, and those have numbers of 32 bits.
+            self.groups.push(group);
+            self.groups.len() as u32 - 1
         };
         self.frames += count as u64;
         self.roomy[class].insert(number);
@@ -247,7 +244,9 @@ mod tests {
         let fits: Vec<Slot> = std::iter::from_fn(|| pool.insert(&arena, LARGEST)).collect();
         assert_eq!((fits.len(), pool.frames(), pool.bytes()), (4, 3, 4 * LARGEST as u64));
         assert_eq!(pool.insert(&arena, 1), None, "the limit is of frames, whatever they are for");
-        fits.iter().for_each(|&slot| pool.remove(&arena, slot));
+        for slot in fits {
+            pool.remove(&arena, slot);
+        }
         assert_eq!((pool.frames(), pool.bytes(), arena.stats().in_use), (0, 0, 0));
 
         let mut hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();

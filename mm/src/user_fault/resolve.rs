@@ -6,6 +6,7 @@
 
 use super::UserFaults;
 use crate::error::MmError;
+use crate::file::Page;
 use crate::held::Held;
 use crate::lru::Kind;
 use crate::pte::{Pte, hva_of, page_of, pages_of};
@@ -34,7 +35,7 @@ impl UserFaults {
     /// Installs pages with `contents`, whole pages of them, from `page` on, and wakes who sleeps there. All of them
     /// must be registered here, and none of them be there yet. In a shared mapping they become the file's.
     pub fn copy(&self, idle: &mut Idle, page: Hva, contents: &[u8]) -> Result<(), Stopped> {
-        self.resolve(idle, Span::sized(page, contents.len() as u64), |vma, at| {
+        self.resolve(idle, Span::sized(page, contents.len() as u64), |_, vma, at| {
             let fresh = self.space.arena.page(Level::K4)?;
             let skip = (hva_of(at).0 - page.0) as usize;
             let bytes = &contents[skip..skip + PAGE_SIZE as usize];
@@ -48,13 +49,13 @@ impl UserFaults {
 
     /// Installs pages of zeroes, as [`copy`](Self::copy) would.
     pub fn zero_page(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
-        self.resolve(idle, hvas, |vma, at| self.space.give(vma, at, self.space.arena.zeroed(Level::K4)?))
+        self.resolve(idle, hvas, |_, vma, at| self.space.give(vma, at, self.space.arena.zeroed(Level::K4)?))
     }
 
     /// Maps the pages that are in the file, and wakes who sleeps there. All of them must be registered here and be
     /// in the file, and none of them be mapped yet.
     pub fn continue_(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<(), Stopped> {
-        self.resolve(idle, hvas, |vma, at| self.space.give_files(vma, at))
+        self.resolve(idle, hvas, |idle, vma, at| self.space.give_files(idle, vma, at))
     }
 
     /// Calls `give` with each page, and wakes. A page that was there already ends it, and is woken too.
@@ -62,7 +63,7 @@ impl UserFaults {
         &self,
         idle: &mut Idle,
         hvas: Span<Hva>,
-        mut give: impl FnMut(&Vma, Gfn) -> Result<(), MmError>,
+        mut give: impl FnMut(&mut Idle, &Vma, Gfn) -> Result<(), MmError>,
     ) -> Result<(), Stopped> {
         let pages = pages_of(aligned(hvas).map_err(|why| Stopped { at: hvas.start, why })?);
         let mut at = pages.start;
@@ -72,7 +73,7 @@ impl UserFaults {
             let state = self.space.state.read();
             let result = (at.0..end.0).map(Gfn).try_for_each(|page| {
                 let vma = state.vmas.find(hva_of(page)).filter(|vma| self.serves(vma));
-                let given = vma.ok_or(MmError::NotServed(hva_of(page))).and_then(|vma| give(vma, page));
+                let given = vma.ok_or(MmError::NotServed(hva_of(page))).and_then(|vma| give(idle, vma, page));
                 if matches!(given, Ok(()) | Err(MmError::AlreadyThere(_))) {
                     woken.end = page + 1;
                 }
@@ -106,19 +107,32 @@ impl AddressSpace {
     }
 
     /// Gives `page`, which has to be unmapped, the file's frame.
-    fn give_files(&self, vma: &Vma, page: Gfn) -> Result<(), MmError> {
-        self.give_with(vma, page, || {
-            let Backing::Shared { file, offset } = &vma.backing else {
-                return Err(MmError::NotInFile(hva_of(page)));
-            };
-            let index = vma.file_page(page, *offset);
-            match file.holds(index) {
-                Some(true) => {}
-                Some(false) => return Err(MmError::NotInFile(hva_of(page))),
-                None => return Err(MmError::PastEnd(hva_of(page))),
+    fn give_files(&self, idle: &mut Idle, vma: &Vma, page: Gfn) -> Result<(), MmError> {
+        let hva = hva_of(page);
+        let Backing::Shared { file, offset } = &vma.backing else { return Err(MmError::NotInFile(hva)) };
+        let index = vma.file_page(page, *offset);
+        loop {
+            let mut swapped = false;
+            let given = self.give_with(vma, page, || {
+                match file.holds(index) {
+                    Some(true) => {}
+                    Some(false) => return Err(MmError::NotInFile(hva)),
+                    None => return Err(MmError::PastEnd(hva)),
+                }
+                match file.page(index)? {
+                    Page::There(held) => Ok(held.keep()),
+                    Page::PastEnd => Err(MmError::PastEnd(hva)),
+                    Page::Swapped => {
+                        swapped = true;
+                        Err(MmError::NotInFile(hva))
+                    }
+                }
+            });
+            if !swapped {
+                return given;
             }
-            Ok(file.page(index)?.ok_or(MmError::PastEnd(hva_of(page)))?.keep())
-        })
+            file.swap_in(idle, index, hva)?;
+        }
     }
 
     /// Makes the empty entry of `page` map the frame that `frame` hands over a reference to.

@@ -293,6 +293,23 @@ fn a_limit_holds_and_nothing_is_lost() {
     }
 }
 
+/// One for each quarter of the limit that comes in: who needs room first finds out which pages were used since they came.
+#[test]
+fn generations_begin_ahead_of_need() {
+    let mut machine = Machine::with(|builder| builder.limit(4 << 20));
+    for part in 0..3 {
+        machine.map(part * 256, 256);
+        machine.touch(0..64);
+    }
+    let stats = machine.lru().stats();
+    assert_eq!((stats.passes, stats.direct_reclaims), (2, 0), "{stats:?}");
+    machine.map(768, 300);
+    let (stats, evicted) = (machine.lru().stats(), machine.evicted());
+    assert!(stats.direct_reclaims > 0 && !evicted.is_empty(), "{stats:?}");
+    assert!(evicted.iter().all(|page| (64..512).contains(page)), "{evicted:?}");
+    assert_eq!(stats.promoted, 0, "nobody who was used was to go");
+}
+
 /// The same without the limit.
 #[test]
 fn negative_control_without_a_limit_it_is_exceeded() {
@@ -447,4 +464,38 @@ fn each_node_has_its_own() {
     }
     space.migrate(&mut idle, pages(0, 10)).unwrap();
     assert_eq!(anon(&space), [20, 10], "moved pages are counted where they are");
+}
+
+/// A shared file's pages, half of which are written to.
+#[test]
+fn pages_of_files_age_and_go_and_are_known_when_they_come_back() {
+    let mut machine = Machine::new();
+    let contents: Vec<u8> = (0..64 * PAGE_SIZE).map(|byte| (byte / PAGE_SIZE) as u8).collect();
+    let file = File::with_contents(&machine.arena, contents);
+    let shared = Backing::Shared { file, offset: 0 };
+    machine.space.mmap(Place::Fixed(at(0)), 64 * PAGE_SIZE, Prot::ReadWrite, shared).unwrap();
+    machine.touch(0..64);
+    (0..32).for_each(|page| machine.put(page, page + 1000));
+    let files = |machine: &Machine| {
+        machine.lru().generations()[0].generations.iter().map(|found| found.file).collect::<Vec<_>>()
+    };
+    machine.age();
+    machine.touch([3, 40]);
+    machine.age();
+    assert_eq!(files(&machine), [0, 62, 2, 0]);
+    assert_eq!(
+        machine.space.evict(&mut machine.idle, NODE, 3, Some(201), None),
+        Ok(0),
+        "anonymous ones only"
+    );
+    assert_eq!(machine.space.evict(&mut machine.idle, NODE, 3, Some(0), None), Ok(62));
+    assert_eq!((files(&machine), machine.lru().stats().refaults), (vec![2, 0], 0));
+    assert_eq!([0, 31].map(|page| machine.get(page)), [1000, 1031]);
+    assert_eq!([32, 63].map(|page| machine.get(page).to_le_bytes()[0]), [32, 63]);
+    assert_eq!(machine.lru().stats().refaults, 4);
+    // Who drops the others does not want them back.
+    machine.space.dontneed(&mut machine.idle, pages(0, 64)).unwrap();
+    machine.touch(0..64);
+    assert_eq!(machine.lru().stats().refaults, 4);
+    assert!(machine.all_free());
 }

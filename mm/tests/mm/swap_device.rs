@@ -35,6 +35,11 @@ impl Disk {
         Arc::default()
     }
 
+    /// From now on it fails to write, and to read, with these errors.
+    pub fn fail(&self, write: Option<i32>, read: Option<i32>) {
+        self.set(|disk| (disk.fails_to_write, disk.fails_to_read) = (write, read));
+    }
+
     fn set(&self, change: impl FnOnce(&mut Inner)) {
         change(&mut self.0.lock());
     }
@@ -173,13 +178,13 @@ fn a_device_is_not_used_beyond_its_size() {
 #[test]
 fn a_device_that_fails_to_write_loses_nothing() {
     let disk = Disk::new();
-    disk.set(|disk| disk.fails_to_write = Some(libc::EIO));
+    disk.fail(Some(libc::EIO), None);
     let (mut machine, swap) = machine_on(&disk);
     assert_eq!(machine.page_out(0, PAGES), 0);
     let stats = swap.stats();
     assert_eq!((stats.store_errors, stats.refused, stats.stored, stats.file_bytes), (PAGES, 0, 0, 0));
     assert!((0..PAGES).all(|page| machine.look(page).is_some_and(|page| page.writable)));
-    disk.set(|disk| disk.fails_to_write = None);
+    disk.fail(None, None);
     assert_eq!(machine.page_out(0, PAGES), PAGES);
     assert_eq!(intact(&mut machine), PAGES);
     assert!(machine.all_free());
@@ -190,14 +195,14 @@ fn a_device_that_fails_to_read_fails_the_access_and_may_be_asked_again() {
     let disk = Disk::new();
     let (mut machine, swap) = machine_on(&disk);
     assert_eq!(machine.page_out(0, 8), 8);
-    disk.set(|disk| disk.fails_to_read = Some(libc::EIO));
+    disk.fail(None, Some(libc::EIO));
     let failed = machine.space.read(&mut machine.idle, at(3), &mut [0]);
     assert_eq!(failed, Err(MmError::SwapIo { hva: at(3), errno: libc::EIO }));
     let text = failed.unwrap_err().to_string();
     assert!(text.contains(&at(3).to_string()) && text.contains("read back from swap"), "{text}");
     assert_eq!(intact(&mut machine), 8, "those that are mapped");
     assert_eq!((swap.stats().references, swap.stats().load_errors), (8, 9));
-    disk.set(|disk| disk.fails_to_read = None);
+    disk.fail(None, None);
     assert_eq!((intact(&mut machine), swap.stats().references), (PAGES, 0));
     assert!(machine.all_free());
 }
@@ -205,7 +210,8 @@ fn a_device_that_fails_to_read_fails_the_access_and_may_be_asked_again() {
 /// A bit flipped, the blocks of two pages exchanged, the file cut off: whoever wants such a page is told, and nobody else.
 #[test]
 fn a_page_that_comes_back_as_something_else_is_an_error_and_no_other_is() {
-    let damages: [(u64, fn(&mut Vec<u8>)); 4] = [
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(u64, Damage); 4] = [
         (1, |bytes| bytes[5 * PAGE + 777] ^= 0x10),
         (2, |bytes| {
             let (one, other) = bytes.split_at_mut(3 * PAGE);
@@ -252,11 +258,11 @@ fn a_guest_learns_of_it_and_goes_on() {
         assert_eq!(spoiled.unwrap_err().to_string(), "the host's memory is broken there");
     }
     assert_eq!(vm.translate(idle, Gfn(3)), None);
-    disk.set(|disk| disk.fails_to_read = Some(libc::ETIMEDOUT));
+    disk.fail(None, Some(libc::ETIMEDOUT));
     let failed = fault(idle, 4, Access::Read);
     assert_eq!(failed, Err(FaultError::Host(HostError::Io)));
     assert_eq!(failed.unwrap_err().to_string(), "the host could not read the page back");
-    disk.set(|disk| disk.fails_to_read = None);
+    disk.fail(None, None);
     for gfn in (0..PAGES).filter(|&gfn| gfn != 3) {
         assert_eq!(fault(idle, gfn, Access::Write), Ok(Done::Mapped(Level::K4)));
     }

@@ -13,15 +13,15 @@ use std::sync::atomic::{
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-type Act = Box<dyn FnOnce(&AddressSpace, &mut Idle) + Send>;
+pub type Act = Box<dyn FnOnce(&AddressSpace, &mut Idle) + Send>;
 
 /// A device during whose next write, or read, somebody else acts.
 #[derive(Default)]
-struct Stage {
+pub struct Stage {
     disk: Arc<Disk>,
-    space: Mutex<Option<Arc<AddressSpace>>>,
-    during_write: Mutex<Option<Act>>,
-    during_read: Mutex<Option<Act>>,
+    pub space: Mutex<Option<Arc<AddressSpace>>>,
+    pub during_write: Mutex<Option<Act>>,
+    pub during_read: Mutex<Option<Act>>,
 }
 
 impl std::fmt::Debug for Stage {

@@ -3,16 +3,19 @@
 //! | guest | what it does |
 //! |---|---|
 //! | [`Replay`] | replays a memory trace of a real program |
+//! | [`Phases`], for [`Replay`] | uses some of its memory at a time, and sweeps over all of it |
 //! | [`Pattern`] | reads and writes at random in a range: the shortest way to a race |
 //!
 //! Both know what every byte should be ([`crate::oracle`]); what they find is in [`Findings`].
 
 mod layout;
 mod pattern;
+mod phases;
 mod replay;
 
 pub use layout::{Layout, Region};
 pub use pattern::Pattern;
+pub use phases::{Phases, PhasesSettings};
 pub use replay::{Replay, Want};
 
 use crate::oracle::{Oracle, Verdict};

@@ -14,9 +14,9 @@
 //! Half-way every vCPU goes over to the next node, as after a decision of the host's scheduler, and its memory stays
 //! behind: this is what balancing is for. Timed is the stretch from the line until the last vCPU is done.
 
-use super::traces::Trace;
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
+use crate::bench::traces::Trace;
 use crate::error::Error;
 use parking_lot::Mutex;
 use slat::table::formats::Npt4;

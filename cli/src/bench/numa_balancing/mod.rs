@@ -1,7 +1,6 @@
 //! `slat bench numa-balancing`: what a guest pays for a host that looks where its pages are used.
 //!
 //! ```text
-//! traces.rs   the guests' work: the bundled traces, in memory
 //! job.rs      one sample: two nodes, vCPUs on them, a balancer, perhaps a device
 //! rows.rs     the report, and the bars
 //! ```
@@ -17,11 +16,11 @@
 
 mod job;
 mod rows;
-mod traces;
 
 use super::harness::interleave;
 use super::machine::Machine;
 use super::report::{Report, params};
+use super::traces::Trace;
 use crate::error::Error;
 use crate::size::{self, size};
 use job::{Entrant, Job, Sample};
@@ -29,7 +28,6 @@ use rows::Samples;
 use slat_mm::Policy;
 use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
-use traces::Trace;
 
 /// What balancing between nodes costs a guest.
 #[derive(Debug, clap::Args)]

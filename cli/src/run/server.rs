@@ -1,0 +1,281 @@
+//! `--lru-gen PATH`: the generations of the running guest on a Unix socket, for people and proactive reclaimers.
+//!
+//! ```console
+//! $ slat run --limit 64M --swap mem --lru-gen /run/guest &
+//! $ socat - UNIX-CONNECT:/run/guest
+//! read                                  what /sys/kernel/debug/lru_gen would show
+//! memcg     1 /guest
+//!  node     0
+//!           2        812       5120          0
+//!           3        402        311          0
+//! ok
+//! + 1 0 3                               what may be written there: commands, by commas or semicolons apart
+//! ok
+//! - 1 0 9
+//! error EINVAL: no such generation, or one of the youngest
+//! ```
+//! **The protocol**: a client sends lines; each gets its answer, whose last line is `ok`, or `error`, the name of the errno
+//! and why. Other lines are `enabled [MASK]` and `min_ttl_ms [MS]`, to read or to write those files of
+//! `/sys/kernel/mm/lru_gen/`. Empty lines are not answered. Clients come and go as they like, several at a time.
+//!
+//! **The path** is made at the start and removed at the end. A socket that a killed run has left there is replaced; one
+//! that answers, and what is no socket, is refused.
+
+use crate::error::Error;
+use slat::Idle;
+use slat_mm::lru_gen::{LruGen, LruGenError};
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::{self, Scope};
+use std::time::Duration;
+
+/// Clients at a time.
+const CLIENTS: usize = 16;
+/// Bytes of a line.
+const LONGEST: usize = 4096;
+/// A client that does not read its answers for so long is left.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The socket, bound. Removed when this is dropped.
+pub struct Socket {
+    path: PathBuf,
+    listener: UnixListener,
+    /// Device and inode: if somebody has put another one there, that one stays.
+    is: (u64, u64),
+}
+
+impl Socket {
+    /// Binds `path`.
+    pub fn bind(path: &Path) -> Result<Self, Error> {
+        let refused =
+            |why: &dyn std::fmt::Display| Error::Usage(format!("--lru-gen {}: {why}", path.display()));
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => return Err(refused(&"is there, and no socket")),
+            Ok(_) if UnixStream::connect(path).is_ok() => return Err(refused(&"another run is serving it")),
+            Ok(_) => fs::remove_file(path).map_err(|error| refused(&error))?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(refused(&error)),
+        }
+        let listener = UnixListener::bind(path).map_err(|error| refused(&error))?;
+        let is = fs::symlink_metadata(path).map_err(|error| refused(&error))?;
+        Ok(Self { path: path.into(), listener, is: (is.dev(), is.ino()) })
+    }
+
+    /// Serves `lru_gen` until what is returned is dropped.
+    pub fn serve<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        lru_gen: &'scope LruGen,
+    ) -> Result<Serving<'scope>, Error> {
+        let failed = |error: io::Error| Error::Machine(format!("--lru-gen: {error}"));
+        let (keep, stop) = UnixStream::pair().map_err(failed)?;
+        self.listener.set_nonblocking(true).map_err(failed)?;
+        // Without a listener clients find nobody; the guest goes on.
+        scope.spawn(move || accept(&self.listener, &stop, lru_gen).is_ok());
+        Ok(Serving { _keep: keep, lru_gen })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.is) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A socket being served. All its threads wait for the other end of `keep` along with their clients, so they wake up
+/// when this is dropped.
+#[must_use = "dropping it ends the service"]
+pub struct Serving<'s> {
+    _keep: UnixStream,
+    lru_gen: &'s LruGen,
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        self.lru_gen.interrupt();
+    }
+}
+
+/// Gives each client a thread.
+fn accept(listener: &UnixListener, stop: &UnixStream, lru_gen: &LruGen) -> io::Result<()> {
+    let clients = &AtomicUsize::new(0);
+    thread::scope(|scope| {
+        while ready(listener.as_fd(), stop.as_fd())? {
+            let mut client = match listener.accept() {
+                Ok((client, _)) => client,
+                // It has gone again.
+                Err(_) => continue,
+            };
+            if clients.fetch_add(1, Relaxed) < CLIENTS {
+                scope.spawn(move || {
+                    // Whatever fails, fails for this client, who is left.
+                    let _ = talk(&mut client, stop, lru_gen);
+                    clients.fetch_sub(1, Relaxed);
+                });
+            } else {
+                clients.fetch_sub(1, Relaxed);
+                let _ = client.write_all(b"error EBUSY: too many clients\n");
+            }
+        }
+        Ok(())
+    })
+}
+
+/// One client's lines, until it or the run ends.
+fn talk(client: &mut UnixStream, stop: &UnixStream, lru_gen: &LruGen) -> io::Result<()> {
+    let mut idle = Idle::take().ok_or(ErrorKind::Other)?;
+    client.set_nonblocking(false)?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let (mut text, mut buffer) = (Vec::new(), [0; LONGEST]);
+    while ready(client.as_fd(), stop.as_fd())? {
+        let more = client.read(&mut buffer)?;
+        text.extend_from_slice(&buffer[..more]);
+        if more == 0 {
+            // The last line may have no end.
+            text.push(b'\n');
+        }
+        while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            client.write_all(answer(&mut idle, lru_gen, &String::from_utf8_lossy(&line)).as_bytes())?;
+        }
+        if text.len() >= LONGEST {
+            client.write_all(b"error EINVAL: a line of so many bytes is no command\n")?;
+            break;
+        }
+        if more == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What a line is answered.
+fn answer(idle: &mut Idle, lru_gen: &LruGen, line: &str) -> String {
+    let line = line.trim();
+    let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let result = match (word, rest.trim()) {
+        ("", _) => return String::new(),
+        ("read", "") => Ok(lru_gen.read()),
+        ("enabled", "") => Ok(lru_gen.read_enabled()),
+        ("enabled", mask) => lru_gen.write_enabled(mask).map(|()| String::new()),
+        ("min_ttl_ms", "") => Ok(lru_gen.read_min_ttl_ms()),
+        ("min_ttl_ms", ms) => lru_gen.write_min_ttl_ms(ms).map(|()| String::new()),
+        _ => lru_gen.write(idle, line).map(|()| String::new()),
+    };
+    result
+        .map_or_else(|error: LruGenError| format!("error {}: {error}\n", error.name()), |text| text + "ok\n")
+}
+
+/// Waits until something comes in on `from`, or it is closed; false when the run ends.
+fn ready(from: BorrowedFd<'_>, stop: BorrowedFd<'_>) -> io::Result<bool> {
+    let wait = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut both = [wait(from), wait(stop)];
+    loop {
+        // SAFETY: two structures of the kind that the call takes, and their number; the descriptors are borrowed.
+        let found = unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
+        match (found, io::Error::last_os_error()) {
+            (-1, error) if error.kind() == ErrorKind::Interrupted => {}
+            (-1, error) => return Err(error),
+            _ => return Ok(both[1].revents == 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slat_mm::{AddressSpace, Arena, LruSettings};
+    use std::io::{BufRead, BufReader};
+    use std::sync::Arc;
+
+    /// A path that goes with the test.
+    fn path(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("slat-{}-{name}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        path
+    }
+
+    fn lru_gen() -> (LruGen, Arc<AddressSpace>) {
+        let arena = Arena::builder().limit(16 << 20).build().unwrap();
+        let space = AddressSpace::builder(&arena).lru(LruSettings::default()).build().unwrap();
+        let lru_gen = LruGen::new();
+        lru_gen.add("/guest", &space);
+        (lru_gen, space)
+    }
+
+    /// The answer's lines, up to `ok` or `error`.
+    fn ask(client: &UnixStream, line: &str) -> Vec<String> {
+        let mut client = client;
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        client.write_all(line.as_bytes()).unwrap();
+        let mut lines = Vec::new();
+        for line in BufReader::new(client).lines() {
+            lines.push(line.unwrap());
+            if lines.last().is_some_and(|line| line == "ok" || line.starts_with("error ")) {
+                break;
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn every_line_is_answered_to_every_client_until_the_end() {
+        let path = path("answers");
+        let (lru_gen, _space) = lru_gen();
+        let socket = Socket::bind(&path).unwrap();
+        thread::scope(|scope| {
+            let serving = socket.serve(scope, &lru_gen).unwrap();
+            let [one, two] = [0, 1].map(|_| UnixStream::connect(&path).unwrap());
+            for client in [&one, &two, &one] {
+                assert_eq!(ask(client, "\n read \n")[0], "memcg     1 /guest");
+            }
+            assert_eq!(ask(&one, "enabled\n"), ["0x000b", "ok"]);
+            assert_eq!(ask(&two, "enabled 0x3\n"), ["ok"]);
+            assert_eq!(ask(&one, "enabled\n"), ["0x0003", "ok"]);
+            assert_eq!(ask(&one, "min_ttl_ms 70\n"), ["ok"]);
+            assert_eq!(ask(&one, "min_ttl_ms\n"), ["70", "ok"]);
+            assert_eq!(ask(&two, "+ 1 0 12345\n").len(), 1);
+            for bad in ["nonsense\n", "+ 1 0\n", "+ 2 0 0\n", "- 1 9 0\n", "enabled x\n", "\u{0}\n"] {
+                assert!(ask(&two, bad)[0].starts_with("error EINVAL: "), "{bad}");
+            }
+            // The last line needs no end; then the client is done.
+            let last = UnixStream::connect(&path).unwrap();
+            (&last).write_all(b"enabled").unwrap();
+            last.shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(ask(&last, ""), ["0x0003", "ok"]);
+            // A line without end is not kept for ever.
+            assert!(ask(&one, &"x".repeat(LONGEST))[0].starts_with("error EINVAL: "));
+            drop(serving);
+            assert_eq!((&two).read(&mut [0]).unwrap(), 0, "the end is heard");
+        });
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_left_behind_is_replaced_and_nothing_else_is() {
+        let path = path("stale");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "std leaves it there, as a killed process does");
+        let socket = Socket::bind(&path).unwrap();
+        let refused = |why: &str| {
+            let Err(error) = Socket::bind(&path) else { panic!("{why}: taken") };
+            assert!(error.to_string().contains(why), "{error}");
+        };
+        refused("another run is serving it");
+        // Somebody has replaced ours: his stays.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, b"data").unwrap();
+        drop(socket);
+        refused("no socket");
+        assert_eq!(fs::read(&path).unwrap(), b"data");
+        fs::remove_file(&path).unwrap();
+    }
+}

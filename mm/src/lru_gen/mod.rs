@@ -1,0 +1,154 @@
+//! The kernel's text interface to the multi-gen LRU, over address spaces: what `/sys/kernel/debug/lru_gen` and
+//! `/sys/kernel/mm/lru_gen/` are there, for whoever wants to look at generations or to reclaim ahead of time.
+//!
+//! ```text
+//! memcg     1 /guest                                    an address space: its number and name
+//!  node     0
+//!           4      30120       1024          0          generation, its age in ms, anonymous pages, pages of files
+//!           5       9004         96          0
+//!           6         12        311          0
+//! ```
+//! | written | what happens | errors |
+//! |---|---|---|
+//! | `+ memcg node max_seq [can_swap [force_scan]]` | a new generation begins after `max_seq`; what was used since the last is its | EINVAL: no such generation yet. ERANGE: no room, and `force_scan` is 0 |
+//! | `- memcg node min_seq [swappiness [nr]]` | the generations up to `min_seq` are evicted, `nr` pages at most | EINVAL: one of the two youngest. EINTR: [interrupted](LruGen::interrupt) |
+//!
+//! A reclaimer ages now and then, reads how old the generations are, and evicts those that nobody has used for long.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `command` | what may be written, parsed |
+//! | `print` | what reading shows |
+//! | `settings` | `enabled` and `min_ttl_ms` |
+//!
+//! **Where it differs from the kernel's.** A number that does not fit is refused, not cut. There are no memcgs: each
+//! address space counts as one.
+
+mod command;
+mod error;
+mod print;
+mod settings;
+
+pub use command::Command;
+pub use error::LruGenError;
+
+use crate::numa::Node;
+use crate::space::AddressSpace;
+use parking_lot::RwLock;
+use slat::Idle;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+/// Pages that are evicted between two looks at whether somebody [interrupts](LruGen::interrupt).
+const BATCH: u64 = 64;
+
+/// See the module's header.
+///
+/// ```
+/// use slat::Idle;
+/// use slat_mm::{AddressSpace, Arena, LruSettings, lru_gen::LruGen};
+///
+/// let arena = Arena::builder().limit(64 << 20).build()?;
+/// let space = AddressSpace::builder(&arena).lru(LruSettings::default()).build()?;
+/// let lru_gen = LruGen::new();
+/// assert_eq!(lru_gen.add("/guest", &space), 1);
+/// assert!(lru_gen.read().starts_with("memcg     1 /guest\n node     0\n"));
+/// let mut idle = Idle::take().unwrap();
+/// let error = lru_gen.write(&mut idle, "+ 1 0 99").unwrap_err();
+/// assert_eq!(error.errno(), libc::EINVAL);
+/// # Ok::<(), slat_mm::MmError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct LruGen {
+    spaces: RwLock<Vec<Entry>>,
+    interrupted: AtomicBool,
+}
+
+/// What is known of an address space, whose number is its place, from 1.
+#[derive(Debug)]
+struct Entry {
+    path: String,
+    space: Weak<AddressSpace>,
+}
+
+impl LruGen {
+    /// No address spaces yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an address space under a name (a cgroup's path, in the kernel) and returns its number. One that was built
+    /// without an LRU has no nodes to show. When it is dropped, its number is nobody's.
+    ///
+    /// # Panics
+    /// After 65,535 of them.
+    pub fn add(&self, path: &str, space: &Arc<AddressSpace>) -> u16 {
+        let mut spaces = self.spaces.write();
+        spaces.push(Entry { path: path.into(), space: Arc::downgrade(space) });
+        u16::try_from(spaces.len()).expect("a memcg's number has 16 bits")
+    }
+
+    /// The generations of all address spaces.
+    pub fn read(&self) -> String {
+        let mut text = String::new();
+        for (number, entry) in (1u16..).zip(self.spaces.read().iter()) {
+            if let Some(space) = entry.space.upgrade()
+                && let Some(lru) = space.lru()
+            {
+                // Writing to a string does not fail.
+                let _ =
+                    write!(text, "{}", print::Memcg { number, path: &entry.path, nodes: &lru.generations() });
+            }
+        }
+        text
+    }
+
+    /// Carries out the commands of `text`, one after the other, up to the first that fails. May sleep.
+    pub fn write(&self, idle: &mut Idle, text: &str) -> Result<(), LruGenError> {
+        Command::all(text).try_for_each(|command| self.carry_out(idle, command?))
+    }
+
+    /// Lets evictions that run now, and from now on, end with `EINTR` soon: for who wants to stop.
+    pub fn interrupt(&self) {
+        self.interrupted.store(true, Relaxed);
+    }
+
+    fn carry_out(&self, idle: &mut Idle, command: Command) -> Result<(), LruGenError> {
+        match command {
+            Command::Age { memcg, node, seq, can_swap, force_scan } => {
+                let (space, node) = (self.space(memcg)?, node_of(node)?);
+                // No swappiness, no swapping; who has no swap at all knows that itself.
+                let swappiness = space.lru().map_or(0, |lru| lru.settings().swappiness);
+                let can_swap = can_swap.unwrap_or(swappiness > 0);
+                space.age(idle, node, seq, can_swap, force_scan)?;
+                Ok(())
+            }
+            Command::Evict { memcg, node, seq, swappiness, nr } => {
+                let (space, node) = (self.space(memcg)?, node_of(node)?);
+                let mut left = nr.unwrap_or(u64::MAX);
+                loop {
+                    let batch = left.min(BATCH);
+                    let evicted = space.evict(idle, node, seq, swappiness, Some(batch))?;
+                    left -= evicted.min(left);
+                    if evicted == 0 || left == 0 {
+                        return Ok(());
+                    }
+                    if self.interrupted.load(Relaxed) {
+                        return Err(LruGenError::Interrupted);
+                    }
+                }
+            }
+        }
+    }
+
+    fn space(&self, memcg: u32) -> Result<Arc<AddressSpace>, LruGenError> {
+        let spaces = self.spaces.read();
+        let entry = (memcg as usize).checked_sub(1).and_then(|at| spaces.get(at));
+        entry.and_then(|entry| entry.space.upgrade()).ok_or(LruGenError::NoSuchMemcg(memcg))
+    }
+}
+
+fn node_of(number: u32) -> Result<Node, LruGenError> {
+    u8::try_from(number).map(Node).map_err(|_| LruGenError::NoSuchNode(number))
+}

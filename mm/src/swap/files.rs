@@ -1,0 +1,94 @@
+//! A page's way out of a file, and back in. A file is a page cache: there may be many who map the page, so it goes when
+//! the last of them has let go of it.
+//!
+//! ```text
+//! under the file's lock        two references, the file's and that of who lets go? ─▶ the page is leaving
+//! no lock                      as the file was made? ─▶ nothing to keep; else stored: sleeps, may fail
+//! under the file's lock again  leaving still? ─▶ dropped, or swapped
+//! ```
+//! Who maps the page takes a reference from the file, under its lock, and says that it is not leaving any more. So while
+//! it is, nobody can write to it.
+
+use super::{HeldCopy, Swap, SwapError};
+use crate::arena::Arena;
+use crate::error::MmError;
+use crate::file::{Cached, File};
+use slat::{Hva, Idle, Level, PAGE_SIZE, Pfn, Span};
+use std::sync::Arc;
+
+impl File {
+    /// Whether `pfn` is its page `index`, and nobody's but the file's and the caller's.
+    pub(crate) fn is_last(&self, index: u64, pfn: Pfn) -> bool {
+        let is_it =
+            matches!(self.cache().get(&index), Some(&Cached::Frame { pfn: found, .. }) if found == pfn);
+        is_it && self.arena().references(pfn) == 2
+    }
+
+    /// Lets go of page `index`, which is in frame `pfn`: the caller has a reference to it, and nobody has it mapped. False
+    /// where somebody wanted it meanwhile. May sleep.
+    pub(crate) fn evict(
+        &self,
+        _idle: &mut Idle,
+        (index, pfn): (u64, Pfn),
+        swap: Option<&Arc<Swap>>,
+    ) -> Result<bool, SwapError> {
+        match self.cache().get_mut(&index) {
+            Some(Cached::Frame { pfn: found, leaving })
+                if *found == pfn && !*leaving && self.arena().references(pfn) == 2 =>
+            {
+                *leaving = true;
+            }
+            _ => return Ok(false),
+        }
+        let copy = if self.was_made_with(index) && holds(self.arena(), pfn, self.made_with(index)) {
+            Ok(None)
+        } else {
+            swap.ok_or(SwapError::NoSwap).and_then(|swap| swap.store(pfn).map(|copy| Some((swap, copy))))
+        };
+        let mut cache = self.cache();
+        let Some(Cached::Frame { leaving, .. }) = cache.get_mut(&index) else { return Ok(false) };
+        if !std::mem::take(leaving) && swap.is_none_or(|swap| swap.looks_again()) {
+            return Ok(false);
+        }
+        match copy? {
+            None => drop(cache.remove(&index)),
+            Some((swap, copy)) => {
+                cache.insert(index, Cached::Swapped(swap.clone(), copy.keep()));
+            }
+        }
+        // The file's own. The caller has one yet.
+        self.arena().put(Span::sized(pfn, 1));
+        Ok(true)
+    }
+
+    /// Reads page `index` back if it is in swap, for an access to `hva`. May sleep.
+    pub(crate) fn swap_in(&self, _idle: &mut Idle, index: u64, hva: Hva) -> Result<(), MmError> {
+        let (swap, entry) = match self.cache().get(&index) {
+            Some(Cached::Swapped(swap, entry)) => {
+                swap.hold(*entry).keep();
+                (swap.clone(), *entry)
+            }
+            _ => return Ok(()),
+        };
+        let copy = HeldCopy::new(&swap, entry);
+        let fresh = self.arena().page(Level::K4)?;
+        swap.load(&copy, fresh.pfn()).map_err(|error| error.at(hva))?;
+        let mut cache = self.cache();
+        // Another copy may be there by now, of what was written meanwhile.
+        if let Some(Cached::Swapped(of, found)) = cache.get(&index)
+            && (Arc::ptr_eq(of, &swap), *found) == (true, entry)
+        {
+            cache.insert(index, Cached::Frame { pfn: fresh.keep(), leaving: false });
+            swap.put(entry);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the page, to which nobody writes, holds `made` and then zeroes.
+fn holds(arena: &Arena, pfn: Pfn, made: &[u8]) -> bool {
+    // SAFETY: a frame of this arena, to which the caller has a right and nobody writes.
+    let bytes: &[u8; PAGE_SIZE as usize] = unsafe { &*arena.frame(pfn).cast() };
+    let (start, rest) = bytes.split_at(made.len());
+    start == made && rest.iter().all(|&byte| byte == 0)
+}
