@@ -200,7 +200,7 @@ impl AddressSpace {
             }
             match Pte::of(entry.load(), level).pfn() {
                 Some(pfn) if level <= Level::M2 && self.may_leave(state, page, pfn, level) => {
-                    found.push(covers)
+                    found.push(covers);
                 }
                 Some(_) => {
                     let passed = lru.pass_over(covers);
