@@ -3,6 +3,7 @@
 //! Each bench is one folder or file: it sets up its entrants, measures them side by side ([`harness`]) and
 //! hands back a [`report`] whose rows name the patch series they answer.
 
+mod aging_pass;
 mod arithmetic;
 mod demand_paging;
 mod fault_floor;
@@ -16,6 +17,7 @@ mod report;
 mod tables;
 mod zap;
 
+pub use aging_pass::AgingPass;
 pub use demand_paging::DemandPaging;
 pub use fault_floor::FaultFloor;
 pub use invalidate::Invalidate;
@@ -30,6 +32,8 @@ use std::process::ExitCode;
 /// The benches, by name.
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
+    /// What a pass over Accessed bits costs, idle and in use: against how fast this machine reads (seed 000)
+    AgingPass(AgingPass),
     /// Many vCPUs touch new memory at once: before seed 003, as it describes, and slat
     DemandPaging(DemandPaging),
     /// What one 4K fault costs: the bare walk and CAS, slat's MMU lock policies, and other crates' mappers
@@ -50,6 +54,7 @@ impl Bench {
     /// Runs the bench and prints its report to stdout; a false check becomes exit status 1.
     pub fn run(&self) -> Result<ExitCode, Error> {
         match self {
+            Self::AgingPass(bench) => bench.run(),
             Self::DemandPaging(bench) => bench.run(),
             Self::FaultFloor(bench) => bench.run(),
             Self::Invalidate(bench) => bench.run(),

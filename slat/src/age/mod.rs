@@ -9,7 +9,8 @@
 //! |---|---|
 //! | [`AccessedPages`] | what a pass tells: up to 512 pages, a bit each |
 //! | `scan` | 64 entries of a table → the young ones: AVX2, or plain loads |
-//! | `pass` | along a table: what to pass over, what to fetch ahead, when to rest |
+//! | `leaves` | leaf tables one by one or side by side, and the next ones on their way |
+//! | `pass` | along a table: what to pass over, what to clear and tell, when to rest |
 //! | `walk` | a pass over a VM: over guest frames, or over what memslots map of host memory |
 //!
 //! **Aging takes nothing away.** Where hardware keeps Accessed bits they are cleared in place; where it does not, a young
@@ -35,8 +36,11 @@
 //! baseline policy back around each call.
 
 mod accessed;
+mod leaves;
 pub(crate) mod pass;
 mod scan;
 mod walk;
 
 pub use accessed::AccessedPages;
+#[doc(hidden)]
+pub use scan::Scan;

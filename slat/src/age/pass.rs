@@ -4,19 +4,21 @@
 //! matters in one place: a link's bit is cleared *before* its table is looked at. Whoever goes through the link
 //! afterwards sets it again, and the next pass looks again; the other way round, that access could be lost for good.
 
-use super::accessed::{AccessedPages, ones};
-use super::scan::{GROUP, Scan, fetch_ahead, is_young};
+use super::accessed::AccessedPages;
+use super::leaves::{LeafTable, TOGETHER, Young, groups, scan_together, within};
+use super::scan::{GROUP, Scan, is_young};
 use crate::addr::{Gfn, Level, Span};
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
 use crate::table::memory::{ENTRIES, Node, TableMemory};
 use core::marker::PhantomData;
-use core::ops::Range;
 
 /// Work done in one go, before a rest is due: some ten microseconds.
 const STRETCH: u64 = 4096;
-/// What looking at a group of entries counts, where an edited entry counts 1.
-const LOOK: u64 = 8;
+/// What looking at a leaf table counts, where an edited entry counts 1.
+const LOOK: u64 = 64;
+/// The level whose entries link leaf tables, or map pages of 2 MiB.
+const LINKS: Level = Level::M2;
 
 /// What becomes of the bits that are found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +47,11 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
     pub(crate) fn new(memory: &'p M, found: Found, by_links: bool, seen: S) -> Self {
         let scan = Scan::detect();
         Self { memory, found, scan, by_links, left: STRETCH, stopped: false, seen, _format: PhantomData }
+    }
+
+    /// The same by this scan.
+    pub(super) fn scanning(self, scan: Scan) -> Self {
+        Self { scan, ..self }
     }
 
     /// Goes along `gfns` from the table's `root` until a rest is due, and returns where it is to go on: the end of the
@@ -99,114 +106,141 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
         at
     }
 
-    /// Along the part `gfns` of a table that links leaf tables, or maps pages of 2 MiB: 64 of them at a time.
+    /// Along the part `gfns` of a table that links leaf tables, or maps pages of 2 MiB: 64 entries at a time, those of them
+    /// that are worth it [together](TOGETHER).
     ///
     /// # Safety
     /// As [`stretch`](Self::stretch).
     unsafe fn links(&mut self, node: Node, gfns: Span<Gfn>) -> Gfn {
-        const LEVEL: Level = Level::M2;
         // SAFETY: linked when it was read, in the caller's section.
         let entries = unsafe { node.entries() };
-        let first = gfns.start.base(LEVEL);
-        let from = F::index(first, LEVEL);
-        let to = from + ((gfns.end.0 - first.0).div_ceil(LEVEL.pages())) as usize;
-        for (index, group) in groups(entries, from..to) {
+        let first = gfns.start.base(LINKS);
+        let from = F::index(first, LINKS);
+        let asked = from..from + ((gfns.end.0 - first.0).div_ceil(LINKS.pages())) as usize;
+        for index in groups(asked.clone()) {
+            let group = &entries.as_chunks::<GROUP>().0[index];
             let worth = if self.by_links { self.scan.group::<F>(group) } else { u64::MAX };
-            let mut left = worth & within(index, from..to);
+            let mut left = worth & within(index, asked.clone());
             while left != 0 {
-                let offset = left.trailing_zeros() as usize % GROUP;
-                left &= left - 1;
-                let covers = Span::sized(
-                    first + (index * GROUP + offset - from) as u64 * LEVEL.pages(),
-                    LEVEL.pages(),
-                );
-                let part = covers.clamp(&gfns);
+                let part_of = |offset: usize| {
+                    let covers = first + (index * GROUP + offset - from) as u64 * LINKS.pages();
+                    Span::sized(covers, LINKS.pages()).clamp(&gfns)
+                };
                 if self.is_over() {
-                    return part.start;
+                    return part_of(left.trailing_zeros() as usize).start;
                 }
-                let next = (left != 0).then(|| &group[left.trailing_zeros() as usize % GROUP]);
                 // SAFETY: the caller's word.
-                unsafe { self.link(&group[offset], part, part == covers, next) };
+                unsafe { self.some((entries, group), &mut left, part_of) };
             }
             self.left = self.left.saturating_sub(1);
         }
         gfns.end
     }
 
-    /// One that was accessed, and whose pages are asked about: some, or the `whole` of them.
+    /// The next of those `left` in a group of links of the table `all`.
     ///
     /// # Safety
     /// As [`stretch`](Self::stretch).
     #[inline(always)]
-    unsafe fn link(&mut self, entry: &Entry, part: Span<Gfn>, whole: bool, next: Option<&Entry>) {
-        let word = entry.load();
-        if !F::is_table(word, Level::M2) {
-            if is_young::<F>(word) {
+    unsafe fn some(
+        &mut self,
+        (all, group): (&[Entry; ENTRIES], &[Entry; GROUP]),
+        left: &mut u64,
+        part_of: impl Fn(usize) -> Span<Gfn>,
+    ) {
+        // What stands in the places that are not used does not matter.
+        let none = LeafTable { entries: all, gfns: Span::new(Gfn(0), Gfn(0)) };
+        let (mut tables, mut len) = ([none; TOGETHER], 0);
+        for offset in bits(left).take(TOGETHER) {
+            let (entry, gfns) = (&group[offset], part_of(offset));
+            let word = entry.load();
+            if F::is_table(word, LINKS) {
+                self.pass_through(entry, word, gfns);
+                // SAFETY: a link of this table, read in the section.
+                let entries = unsafe { Node::follow(self.memory, F::pfn(word)).entries() };
+                tables[len] = LeafTable { entries, gfns };
+                len += 1;
+            } else if is_young::<F>(word) {
                 self.clear(entry, word);
-                self.tell_all(part);
+                // In order: what comes before it first.
+                self.leaves(&tables[..core::mem::take(&mut len)], &[]);
+                self.tell_all(gfns);
             }
-            return;
         }
-        let bit = F::touch_link(Level::M2);
-        if self.by_links && whole && self.found == Found::Cleared && bit != 0 {
+        let (mut ahead, mut coming) = ([core::ptr::null(); TOGETHER], *left);
+        let mut known = 0;
+        for offset in bits(&mut coming).take(TOGETHER) {
+            let word = group[offset].peek();
+            if F::is_table(word, LINKS) {
+                // SAFETY: a link of this table, read in the section; and the page is not read, only fetched.
+                ahead[known] = unsafe { Node::follow(self.memory, F::pfn(word)).entries() }.as_ptr();
+                known += 1;
+            }
+        }
+        self.leaves(&tables[..len], &ahead[..known]);
+    }
+
+    /// A link that is followed, to the pages `gfns` of its table, loses its bit where those are all of them.
+    #[inline(always)]
+    fn pass_through(&self, entry: &Entry, word: Word, gfns: Span<Gfn>) {
+        let bit = F::touch_link(LINKS);
+        if self.by_links && self.found == Found::Cleared && bit != 0 && gfns.len() == LINKS.pages() {
             // Whoever replaced the link meanwhile has put a fresh one there: that is looked at next time.
             let _ = entry.cas(word, Word(word.0 & !bit));
         }
-        let next = next.map(Entry::peek).filter(|&next| F::is_table(next, Level::M2));
-        // SAFETY: links of this table, read in the section; the second page is not read, only fetched.
-        let (table, ahead) = unsafe {
-            let follow = |word| Node::follow(self.memory, F::pfn(word));
-            (follow(word), next.map(|next| follow(next).entries().as_ptr()))
-        };
-        // SAFETY: the caller's word.
-        unsafe { self.leaves(table, part, ahead) };
     }
 
     fn is_over(&self) -> bool {
         self.left == 0 || self.stopped
     }
 
-    /// Over the part `gfns` of a leaf table.
-    ///
-    /// # Safety
-    /// As [`stretch`](Self::stretch).
-    unsafe fn leaves(&mut self, node: Node, gfns: Span<Gfn>, ahead: Option<*const Entry>) {
-        // SAFETY: linked when it was read, in the caller's section.
-        let entries = unsafe { node.entries() };
-        let first = F::index(gfns.start, Level::K4);
-        let pages = first..first + gfns.len() as usize;
-        let mut bits = [0; ENTRIES / GROUP];
-        let mut any = 0;
-        for (index, group) in groups(entries, pages.clone()) {
-            if let Some(ahead) = ahead {
-                // The same lines of the next table: it is read a table's time from now.
-                for line in (0..GROUP).step_by(64 / size_of::<Entry>()) {
-                    fetch_ahead(ahead.wrapping_add(index * GROUP + line));
-                }
-            }
-            let young = self.scan.group::<F>(group) & within(index, pages.clone());
-            self.left = self.left.saturating_sub(LOOK);
-            if young != 0 {
-                if self.found == Found::Cleared {
-                    self.clear_group(group, young);
-                }
-                bits[index] = young;
-                any |= young;
-            }
+    /// Over leaf tables.
+    #[inline(always)]
+    fn leaves(&mut self, tables: &[LeafTable<'_>], ahead: &[*const Entry]) {
+        if tables.is_empty() || self.stopped {
+            return;
         }
-        if any != 0 {
-            let shifted = if first == 0 { bits } else { shifted_down(&bits, first) };
-            self.tell(AccessedPages::new(gfns.start, gfns.len() as u32, shifted));
+        let mut young = [[0; 8]; TOGETHER];
+        let any = scan_together::<F>(self.scan, tables, ahead, &mut young);
+        for (nth, table) in tables.iter().enumerate() {
+            self.left = self.left.saturating_sub(LOOK);
+            if any[nth] && !self.stopped {
+                self.young(table, &young[nth]);
+            }
         }
     }
 
+    #[inline(always)]
+    fn young(&mut self, table: &LeafTable<'_>, young: &Young) {
+        if self.found == Found::Cleared {
+            self.clear_all(table.entries, young);
+        }
+        let first = F::index(table.gfns.start, Level::K4);
+        let bits = if first == 0 { *young } else { shifted_down(young, first) };
+        self.tell(AccessedPages::new(table.gfns.start, table.gfns.len() as u32, bits));
+    }
+
+    /// Those of a table. First where they are, mostly without a branch, since nobody could foretell it; then one after
+    /// the other.
     #[inline]
-    fn clear_group(&mut self, group: &[Entry; GROUP], young: u64) {
-        self.left = self.left.saturating_sub(u64::from(young.count_ones()));
-        let mut left = young;
-        while left != 0 {
-            let entry = &group[left.trailing_zeros() as usize % GROUP];
-            left &= left - 1;
+    fn clear_all(&mut self, entries: &[Entry; ENTRIES], young: &Young) {
+        const AT_ONCE: usize = 2;
+        let (mut at, mut len) = ([0u16; ENTRIES], 0);
+        for (group, &young) in young.iter().enumerate() {
+            let mut left = young;
+            let mut note = |left: &mut u64| {
+                at[len % ENTRIES] = (group * GROUP) as u16 + left.trailing_zeros() as u16;
+                len += usize::from(*left != 0);
+                *left &= left.wrapping_sub(1);
+            };
+            (0..AT_ONCE).for_each(|_| note(&mut left));
+            while left != 0 {
+                note(&mut left);
+            }
+        }
+        self.left = self.left.saturating_sub(len as u64);
+        for &at in &at[..len] {
+            let entry = &entries[usize::from(at) % ENTRIES];
             let word = entry.peek();
             // Since it was found young it may have become anything, a hole too.
             if is_young::<F>(word) {
@@ -241,20 +275,16 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
     }
 }
 
-/// The groups that have any of the entries `range`, by number.
+/// The numbers of the bits that are set, lowest first; each is taken out as it comes.
 #[inline(always)]
-fn groups(entries: &[Entry; ENTRIES], range: Range<usize>) -> impl Iterator<Item = (usize, &[Entry; GROUP])> {
-    let (groups, _) = entries.as_chunks::<GROUP>();
-    let first = range.start / GROUP;
-    (first..).zip(&groups[first..range.end.div_ceil(GROUP)])
-}
-
-/// Which of a group's entries are in `range`.
-#[inline(always)]
-fn within(group: usize, range: Range<usize>) -> u64 {
-    let from = range.start.saturating_sub(group * GROUP).min(GROUP);
-    let to = (range.end - group * GROUP).min(GROUP);
-    ones(to as u32) & !ones(from as u32)
+fn bits(left: &mut u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(|| {
+        let bit = left.trailing_zeros() as usize % GROUP;
+        (*left != 0).then(|| {
+            *left &= *left - 1;
+            bit
+        })
+    })
 }
 
 /// `bits` with the lowest `by` left out.

@@ -1,10 +1,10 @@
 //! 64 entries of a leaf table → a bit for each that is young.
 //!
 //! A pass over memory that nobody uses is bound by how fast tables can be read, so this loop is what it costs. An entry
-//! is young where all of `A` and any of `PRESENT` is set: absent words have other things to say in A's place. Formats
-//! without A ask for `PRESENT` alone.
+//! is young where A and any of `PRESENT` is set: absent words have other things to say in A's place. Formats without A ask
+//! for `PRESENT` alone.
 //!
-//! The AVX2 loop reads four entries at once. Entries change meanwhile, and in Rust's model a plain load that races with an
+//! The AVX2 loop compares four entries at once. They change meanwhile, and in Rust's model a plain load that races with an
 //! atomic store is undefined; so the loads are assembly, which is no load of the model's, and the loop of relaxed loads
 //! below it says what they must find. It needs `std`, which can ask the processor and owns the vector registers: a kernel
 //! that uses this crate without `std` has its guest's values in them.
@@ -17,13 +17,14 @@ pub(super) const GROUP: usize = 64;
 /// Whether the entry is a leaf, or a link, that was accessed.
 #[inline(always)]
 pub(super) fn is_young<F: Format>(word: Word) -> bool {
-    let seen = word.0 & (F::ACCESSED | F::PRESENT);
-    seen & F::ACCESSED == F::ACCESSED && seen != F::ACCESSED
+    // PRESENT lies below A, so that both are set exactly where this is more than A.
+    word.0 & (F::ACCESSED | F::PRESENT) > F::ACCESSED
 }
 
 /// How to look at a group, decided once for a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Scan {
+#[non_exhaustive]
+pub enum Scan {
     /// Relaxed loads, one by one.
     Portable,
     /// Four at once.
@@ -34,7 +35,7 @@ pub(crate) enum Scan {
 impl Scan {
     /// The fastest that this processor has.
     #[inline]
-    pub(crate) fn detect() -> Self {
+    pub fn detect() -> Self {
         #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
         if std::arch::is_x86_feature_detected!("avx2") {
             return Self::Avx2;
@@ -49,14 +50,14 @@ impl Scan {
             Self::Portable => portable::<F>(entries),
             #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
             // SAFETY: this variant is made where the processor has AVX2.
-            Self::Avx2 => unsafe { avx2(entries, F::ACCESSED, F::ACCESSED | F::PRESENT) },
+            Self::Avx2 => unsafe { avx2::<F>(entries) },
         }
     }
 }
 
 /// A cache line at a time: a line without any A in it is done with.
-#[inline]
-fn portable<F: Format>(entries: &[Entry; GROUP]) -> u64 {
+#[inline(always)]
+pub(super) fn portable<F: Format>(entries: &[Entry; GROUP]) -> u64 {
     const LINE: usize = 8;
     let mut young = 0;
     for (line, entries) in entries.chunks_exact(LINE).enumerate() {
@@ -71,44 +72,52 @@ fn portable<F: Format>(entries: &[Entry; GROUP]) -> u64 {
     young
 }
 
+/// Without a branch: four entries are compared at once, and the answers packed until each is one bit.
+///
 /// # Safety
 /// The processor has AVX2.
 #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+#[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn avx2(entries: &[Entry; GROUP], accessed: u64, wanted: u64) -> u64 {
+pub(super) unsafe fn avx2<F: Format>(entries: &[Entry; GROUP]) -> u64 {
     use core::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_andnot_si256, _mm256_castsi256_pd, _mm256_cmpeq_epi64,
-        _mm256_movemask_pd, _mm256_set1_epi64x,
+        __m256i, _mm256_cmpgt_epi64, _mm256_movemask_epi8, _mm256_packs_epi16, _mm256_packs_epi32,
+        _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_set1_epi64x, _mm256_setr_epi32,
     };
     const LANES: usize = 4;
-    let accessed = _mm256_set1_epi64x(accessed.cast_signed());
-    let wanted = _mm256_set1_epi64x(wanted.cast_signed());
-    let mut young = 0;
-    for group in 0..GROUP / LANES {
-        let at = entries.as_ptr().wrapping_add(group * LANES);
-        let words: __m256i;
+    let accessed = _mm256_set1_epi64x(F::ACCESSED.cast_signed());
+    let both = _mm256_set1_epi64x((F::ACCESSED | F::PRESENT).cast_signed());
+    let four = |first: usize| -> __m256i {
+        let seen: __m256i;
         // SAFETY: reads 32 bytes of the group, each entry by one aligned 8-byte part of a load, which x86 makes whole; what
         // another thread stores meanwhile is seen or not.
         unsafe {
-            core::arch::asm!("vmovdqu {words}, [{at}]", words = out(ymm_reg) words, at = in(reg) at,
-                options(nostack, preserves_flags, readonly));
+            core::arch::asm!("vpand {seen}, {both}, [{at}]", seen = out(ymm_reg) seen, both = in(ymm_reg) both,
+                at = in(reg) entries.as_ptr().add(first), options(nostack, preserves_flags, readonly));
         }
-        let seen = _mm256_and_si256(words, wanted);
-        let has = _mm256_cmpeq_epi64(_mm256_and_si256(seen, accessed), accessed);
-        let absent = _mm256_cmpeq_epi64(seen, accessed);
-        let bits = _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_andnot_si256(absent, has)));
-        young |= u64::from(bits.cast_unsigned()) << (group * LANES);
-    }
-    young
+        _mm256_cmpgt_epi64(seen, accessed)
+    };
+    // Packing goes by halves of a vector, so that pairs come out of order: the permutations put them back.
+    let sixteen = |first: usize| {
+        let low = _mm256_packs_epi32(four(first), four(first + LANES));
+        let high = _mm256_packs_epi32(four(first + 2 * LANES), four(first + 3 * LANES));
+        let pairs = _mm256_packs_epi32(low, high);
+        _mm256_permutevar8x32_epi32(pairs, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
+    };
+    let half = |first: usize| {
+        let bytes = _mm256_packs_epi16(sixteen(first), sixteen(first + 4 * LANES));
+        _mm256_movemask_epi8(_mm256_permute4x64_epi64::<0b11_01_10_00>(bytes)).cast_unsigned()
+    };
+    u64::from(half(0)) | u64::from(half(GROUP / 2)) << (GROUP / 2)
 }
 
-/// Asks for the cache line of an entry that will be looked at soon. A hint: it may be anywhere.
+/// Asks for the cache line of an entry that will be looked at soon, in the second-level cache. A hint: it may be anywhere.
 #[inline(always)]
 pub(super) fn fetch_ahead(entry: *const Entry) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: SSE is part of x86-64; a prefetch of any address does nothing that could be noticed.
     unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(entry.cast());
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(entry.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = entry;

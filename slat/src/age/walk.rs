@@ -2,6 +2,7 @@
 
 use super::accessed::AccessedPages;
 use super::pass::{Found, Pass};
+use super::scan::Scan;
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::Host;
 use crate::notify::Young;
@@ -32,7 +33,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
     /// # }
     /// ```
     pub fn age(&mut self, gfns: Span<Gfn>, mut seen: impl FnMut(&AccessedPages<Gfn>)) {
-        self.pass(gfns, (Found::Cleared, true), |accessed| {
+        self.pass(gfns, (Found::Cleared, true, Scan::detect()), |accessed| {
             seen(&accessed);
             true
         });
@@ -40,8 +41,14 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
 
     /// Whether any page of `gfns` was accessed. Changes nothing; ends at the first.
     pub fn is_young(&mut self, gfns: Span<Gfn>) -> bool {
+        self.is_young_by(gfns, Scan::detect())
+    }
+
+    /// The same by one of the scans, for measurements.
+    #[doc(hidden)]
+    pub fn is_young_by(&mut self, gfns: Span<Gfn>, scan: Scan) -> bool {
         let mut found = false;
-        self.pass(gfns, (Found::Kept, false), |_| {
+        self.pass(gfns, (Found::Kept, false, scan), |_| {
             found = true;
             false
         });
@@ -54,11 +61,11 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     fn pass(
         &mut self,
         gfns: Span<Gfn>,
-        (found, by_links): (Found, bool),
+        (found, by_links, scan): (Found, bool, Scan),
         seen: impl FnMut(AccessedPages<Gfn>) -> bool,
     ) {
         let vm = self.vm;
-        let mut pass = Pass::<F, H, _>::new(&vm.host, found, by_links, seen);
+        let mut pass = Pass::<F, H, _>::new(&vm.host, found, by_links, seen).scanning(scan);
         let mut at = gfns.start;
         loop {
             // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.

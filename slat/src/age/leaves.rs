@@ -1,0 +1,160 @@
+//! Leaf tables, some at a time: what is young in them, found as fast as memory is read.
+//!
+//! Tables that lie behind each other in memory are read one after the other: the processor sees that coming. Others are
+//! read side by side, a group of entries of each in turn, while the same groups of the next ones are on their way to the
+//! second-level cache: many short streams are what hides the time to memory. (Fetching into the first-level cache is bound
+//! by how few of its lines can be on their way.)
+
+use super::accessed::ones;
+#[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+use super::scan::avx2;
+use super::scan::{GROUP, Scan, fetch_ahead, is_young, portable};
+use crate::addr::{Gfn, Level, Span};
+use crate::table::entry::Entry;
+use crate::table::format::Format;
+use crate::table::memory::ENTRIES;
+use core::ops::Range;
+
+/// Tables looked at together: their entries stay in the first-level cache until those that are young are edited.
+pub(super) const TOGETHER: usize = 4;
+/// Groups in a table.
+const GROUPS: usize = ENTRIES / GROUP;
+/// Of the table that comes next in memory, groups that are fetched early: by then the processor goes on by itself.
+const EARLY: usize = 2;
+
+/// The young entries of a table, a bit each.
+pub(super) type Young = [u64; GROUPS];
+
+/// A leaf table, and the frames in it that are asked about.
+#[derive(Clone, Copy)]
+pub(super) struct LeafTable<'w> {
+    pub(super) entries: &'w [Entry; ENTRIES],
+    pub(super) gfns: Span<Gfn>,
+}
+
+impl<'w> LeafTable<'w> {
+    /// The entries that are asked about.
+    #[inline(always)]
+    pub(super) fn asked<F: Format>(&self) -> Range<usize> {
+        let first = F::index(self.gfns.start, Level::K4);
+        first..first + self.gfns.len() as usize
+    }
+
+    #[inline(always)]
+    fn groups(&self) -> &'w [[Entry; GROUP]] {
+        self.entries.as_chunks().0
+    }
+
+    fn is_followed_by(&self, next: *const Entry) -> bool {
+        self.entries.as_ptr_range().end == next
+    }
+}
+
+/// Finds what is young in `tables`, of which there are [`TOGETHER`] at most, and says of each whether it has any; `ahead`
+/// are those that come next, to be fetched.
+#[inline(always)]
+pub(super) fn scan_together<F: Format>(
+    scan: Scan,
+    tables: &[LeafTable<'_>],
+    ahead: &[*const Entry],
+    young: &mut [Young; TOGETHER],
+) -> [bool; TOGETHER] {
+    if tables.iter().any(|table| table.gfns.len() < ENTRIES as u64) {
+        return core::array::from_fn(|nth| {
+            tables.get(nth).is_some_and(|table| scan_part::<F>(scan, table, &mut young[nth]))
+        });
+    }
+    match scan {
+        Scan::Portable => scan_whole(tables, ahead, young, portable::<F>),
+        #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+        // SAFETY: this variant is made where the processor has AVX2.
+        Scan::Avx2 => unsafe { scan_whole_avx2::<F>(tables, ahead, young) },
+    }
+}
+
+/// # Safety
+/// The processor has AVX2.
+#[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+#[target_feature(enable = "avx2")]
+unsafe fn scan_whole_avx2<F: Format>(
+    tables: &[LeafTable<'_>],
+    ahead: &[*const Entry],
+    young: &mut [Young; TOGETHER],
+) -> [bool; TOGETHER] {
+    // SAFETY: the caller's word.
+    scan_whole(tables, ahead, young, |group| unsafe { avx2::<F>(group) })
+}
+
+/// Tables all of whose entries are asked about.
+#[inline(always)]
+fn scan_whole(
+    tables: &[LeafTable<'_>],
+    ahead: &[*const Entry],
+    young: &mut [Young; TOGETHER],
+    look: impl Fn(&[Entry; GROUP]) -> u64,
+) -> [bool; TOGETHER] {
+    // Kept aside: the bits themselves are still on their way to memory when this is asked.
+    let mut any = [0; TOGETHER];
+    let follow = |pair: &[LeafTable<'_>]| pair[0].is_followed_by(pair[1].entries.as_ptr());
+    if tables.windows(2).all(follow) {
+        for (nth, table) in tables.iter().enumerate() {
+            let next = tables.get(nth + 1).map(|next| next.entries.as_ptr());
+            if let Some(next) = next.or(ahead.first().copied()) {
+                (0..EARLY).for_each(|group| fetch_group(next, group));
+            }
+            for (group, young) in table.groups().iter().zip(&mut young[nth]) {
+                *young = look(group);
+                any[nth] |= *young;
+            }
+        }
+    } else {
+        for group in 0..GROUPS {
+            for (nth, (table, young)) in tables.iter().zip(&mut *young).enumerate() {
+                if let Some(&ahead) = ahead.get(nth) {
+                    fetch_group(ahead, group);
+                }
+                young[group] = look(&table.groups()[group]);
+                any[nth] |= young[group];
+            }
+        }
+    }
+    any.map(|any| any != 0)
+}
+
+/// A table of which some entries are asked about, often one.
+#[cold]
+fn scan_part<F: Format>(scan: Scan, table: &LeafTable<'_>, young: &mut Young) -> bool {
+    *young = [0; GROUPS];
+    let asked = table.asked::<F>();
+    if asked.len() < GROUP {
+        for entry in asked {
+            young[entry / GROUP] |= u64::from(is_young::<F>(table.entries[entry].peek())) << (entry % GROUP);
+        }
+    } else {
+        for group in groups(asked.clone()) {
+            young[group] = scan.group::<F>(&table.groups()[group]) & within(group, asked.clone());
+        }
+    }
+    *young != [0; GROUPS]
+}
+
+#[inline(always)]
+fn fetch_group(table: *const Entry, group: usize) {
+    for line in (0..GROUP).step_by(64 / size_of::<Entry>()) {
+        fetch_ahead(table.wrapping_add(group * GROUP + line));
+    }
+}
+
+/// The groups that have any of these entries.
+#[inline(always)]
+pub(super) fn groups(entries: Range<usize>) -> Range<usize> {
+    entries.start / GROUP..entries.end.div_ceil(GROUP)
+}
+
+/// Which of a group's entries are among these.
+#[inline(always)]
+pub(super) fn within(group: usize, entries: Range<usize>) -> u64 {
+    let from = entries.start.saturating_sub(group * GROUP).min(GROUP);
+    let to = (entries.end - group * GROUP).min(GROUP);
+    ones(to as u32) & !ones(from as u32)
+}
