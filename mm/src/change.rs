@@ -165,6 +165,7 @@ impl AddressSpace {
                 Ok(())
             });
         });
+        self.lru_forget(pages);
         result
     }
 

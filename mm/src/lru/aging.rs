@@ -153,13 +153,24 @@ impl Lru {
     ) -> u64 {
         let mut counters = self.generations.counters();
         let seq = counters.max_seq();
-        let mut found = 0;
+        let (mut found, mut run) = (0, 0);
+        let mut last: Option<Mark> = None;
+        let mut count = |mark: Mark, pages: i64| {
+            counters.add(mark.node, mark.kind, mark.seq, -pages);
+            counters.add(mark.node, mark.kind, seq, pages);
+        };
         for index in young.indices() {
             let Some(mark) = region.get(index).filter(&which) else { continue };
-            region.set(index, Some(Mark { seq, refs: 0, ..mark }));
-            counters.add(mark.node, mark.kind, mark.seq, -1);
-            counters.add(mark.node, mark.kind, seq, 1);
+            region.update(index, Mark { seq, tier: (mark.tier + 1).min(3), ..mark });
             found += 1;
+            // Neighbours are mostly alike: counted together.
+            if let Some(last) = last.filter(|&last| !last.is_counted_with(mark)) {
+                count(last, std::mem::take(&mut run));
+            }
+            (last, run) = (Some(mark), run + 1);
+        }
+        if let Some(last) = last {
+            count(last, run);
         }
         found
     }

@@ -1,26 +1,24 @@
 //! Eviction: the coldest pages go to swap, a batch at a time.
 //!
 //! ```text
-//! choose     the hand goes on to pages of the oldest generation, in one region; no lock
-//! ask        each Accessed bit once more, of this table and of every secondary MMU; who was used after all is young
-//! take       around(Reclaim) { page lock: entry parked; told; flush
-//! put away                     page lock, page by page: still parked? its contents to swap, entry swapped }
-//! free       the frames, when the notification is over
+//! choose     the hand goes on to pages of the oldest generation, in one region          no lock
+//! ask        each Accessed bit once more, of this table and of every secondary MMU      who was used after all is young
+//! spare      tiers that come back too often                                             a generation younger
+//! take       around(Reclaim) { each page parked under its lock, and told }              [`crate::swap`]
+//! store      its contents; is it parked still? then it is gone
 //! ```
 //! **Second chance.** Aging may have passed over a region, or a listener that cannot be asked about many pages at once;
-//! and it was a while ago. So every candidate is asked about, page by page, and every listener answers.
-//!
-//! **Nothing is lost.** From the flush on nobody can write to a parked page. A fault that wants it maps it again, under
-//! the page lock, and then it is not parked any more and stays. So what goes to swap is what the page holds for good,
-//! and where the swap does not take it, the entry is put back as it was.
+//! and it was a while ago. So every candidate is asked about, page by page, and every listener answers. Where whoever
+//! needs room meets nothing but young pages for several generations, he takes what he finds.
 //!
 //! **Nothing is looked at twice.** Whatever leaves the oldest generation does so upwards: young pages to the youngest,
-//! those that may not be evicted to the next one. So one round of the hand empties a generation.
+//! those that may not be evicted, or could not be stored, to the next one. So one round of the hand empties a generation.
 
 use super::bloom::is_dense;
 use super::generations::{Kind, MIN_GENS};
 use super::region::{Mark, PAGES, index, number, region_of};
 use super::stats::Counted;
+use super::tiers;
 use super::young::YoungPages;
 use super::{Lru, LruError};
 use crate::numa::Node;
@@ -69,9 +67,11 @@ impl AddressSpace {
             if self.state.read().exited {
                 return Err(LruError::Interrupted);
             }
-            lru.generations.pass_by_empty(node, kinds.contains(&Kind::Anon));
+            lru.pass_by_empty(node, kinds.contains(&Kind::Anon));
             let old = |&kind: &Kind| lru.generations.min_seq(node, kind) <= min_seq;
-            let Some(kind) = lru.oldest(node, kinds.iter().copied().filter(old)) else { break };
+            let Some(kind) = lru.first_to_go(node, kinds.iter().copied().filter(old), swappiness) else {
+                break;
+            };
             let tried = self.evict_batch(lru, idle, (node, kind), most - evicted, true);
             evicted += tried.evicted;
             if tried.looked_at == 0 {
@@ -106,7 +106,7 @@ impl AddressSpace {
         let (mut evicted, mut passes) = (0, 0);
         while evicted < most {
             let generations = &lru.generations;
-            generations.pass_by_empty(node, can_swap);
+            lru.pass_by_empty(node, can_swap);
             if passes <= 2 * PATIENCE && lru.should_age(node, &kinds) {
                 if self.make_pass(lru, idle, generations.max_seq(), can_swap, false).is_err() {
                     break;
@@ -115,7 +115,8 @@ impl AddressSpace {
                 continue;
             }
             let old = |&kind: &Kind| generations.min_seq(node, kind) + MIN_GENS <= generations.max_seq();
-            let Some(kind) = lru.oldest(node, kinds.iter().copied().filter(old)) else { break };
+            let old = kinds.iter().copied().filter(old);
+            let Some(kind) = lru.first_to_go(node, old, settings.swappiness) else { break };
             // Whoever was used since the next generation began is in that one.
             if generations.age(generations.min_seq(node, kind) + 1) < settings.min_ttl {
                 break;
@@ -182,6 +183,7 @@ impl AddressSpace {
         }
         let is_cold = |page: &Gfn| cold.iter().any(|entry| entry.contains(*page));
         let cold: Vec<Gfn> = pages.iter().copied().filter(is_cold).collect();
+        let cold = self.spare(lru, kind, cold);
         tried.evicted = self.put_away(lru, &state, idle, &cold);
         tried
     }
@@ -234,23 +236,61 @@ impl AddressSpace {
     /// stays.
     fn put_away(&self, lru: &Lru, state: &State, idle: &mut Idle, pages: &[Gfn]) -> u64 {
         let Some(&first) = pages.first() else { return 0 };
-        let leaving: Vec<_> = pages.iter().map(|&page| Leaving { page, shadow: Shadow::default() }).collect();
+        let oldest = |mark: Mark| lru.generations.min_seq(mark.node, mark.kind);
+        let marks: Vec<_> = pages.iter().map(|&page| lru.mark(page)).collect();
+        let shadow = |mark: Mark| tiers::shadow(oldest(mark), mark.tier);
+        let leaving = |(&page, mark): (&Gfn, &Option<Mark>)| Leaving {
+            page,
+            shadow: mark.map_or(Shadow::default(), shadow),
+        };
+        let leaving: Vec<_> = pages.iter().zip(&marks).map(leaving).collect();
         let gone = self.swap_out(state, idle, &leaving).gone;
         if let Some(seen) = &*lru.on_evict.read() {
             for &page in &gone {
                 seen(hva_of(page));
             }
         }
-        let failed = pages.len() - gone.len();
-        if failed > 0 {
-            let _lock = self.lock_region(first);
-            for &page in pages.iter().filter(|page| !gone.contains(page)) {
+        let _lock = self.lock_region(first);
+        for (&page, mark) in pages.iter().zip(marks) {
+            let Some(mark) = mark else { continue };
+            if !gone.contains(&page) {
                 lru.pass_over(Span::sized(page, 1));
+                continue;
+            }
+            lru.tiers.passed(mark.kind, mark.tier);
+            if mark.kind == Kind::File {
+                let then = Mark { seq: oldest(mark), ..mark };
+                lru.regions.with(page, |region| region.set_gone(index(page), then));
             }
         }
+        let failed = pages.len() - gone.len();
         lru.counters.add(Counted::Evicted, gone.len() as u64);
         lru.counters.add(Counted::StoreFailed, failed as u64);
         gone.len() as u64
+    }
+
+    /// Of these pages of one region, those of tiers that go. The others pass to the next generation.
+    fn spare(&self, lru: &Lru, kind: Kind, pages: Vec<Gfn>) -> Vec<Gfn> {
+        let highest = lru.tiers.highest_that_goes(kind);
+        let Some(&first) = pages.first() else { return pages };
+        let spared: Vec<Gfn> = pages
+            .iter()
+            .copied()
+            .filter(|&page| lru.mark(page).is_some_and(|mark| mark.tier > highest))
+            .collect();
+        if spared.is_empty() {
+            return pages;
+        }
+        let _lock = self.lock_region(first);
+        for &page in &spared {
+            lru.change(Span::sized(page, 1), |mark| {
+                lru.tiers.passed(mark.kind, mark.tier);
+                let oldest = lru.generations.min_seq(mark.node, mark.kind);
+                Mark { seq: mark.seq.max(oldest + 1), tier: mark.tier.saturating_sub(1), ..mark }
+            });
+        }
+        lru.counters.add(Counted::Protected, spared.len() as u64);
+        pages.into_iter().filter(|page| !spared.contains(page)).collect()
     }
 
     fn can_swap(&self) -> bool {
@@ -259,9 +299,22 @@ impl AddressSpace {
 }
 
 impl Lru {
-    /// Of several kinds, that whose oldest generation is the oldest.
-    fn oldest(&self, node: Node, kinds: impl Iterator<Item = Kind>) -> Option<Kind> {
-        kinds.min_by_key(|&kind| self.generations.min_seq(node, kind))
+    /// Generations that have been used up are no more.
+    fn pass_by_empty(&self, node: Node, can_swap: bool) {
+        let oldest = || Kind::ALL.map(|kind| self.generations.min_seq(node, kind));
+        let before = oldest();
+        self.generations.pass_by_empty(node, can_swap);
+        for (kind, (before, after)) in Kind::ALL.into_iter().zip(before.into_iter().zip(oldest())) {
+            if before != after {
+                self.tiers.fade(kind);
+            }
+        }
+    }
+
+    /// Of several kinds, that whose oldest generation is the oldest; of two as old, that which comes back less.
+    fn first_to_go(&self, node: Node, kinds: impl Iterator<Item = Kind>, swappiness: u8) -> Option<Kind> {
+        let later = if self.tiers.files_go_first(swappiness) { Kind::Anon } else { Kind::File };
+        kinds.min_by_key(|&kind| (self.generations.min_seq(node, kind), kind == later))
     }
 
     /// Up to `most` pages of the oldest generation, in order and in one region, from where the hand is. Nothing is

@@ -1,9 +1,12 @@
 //! What is remembered of the pages of an address space: a word for each, in regions of 2 MiB.
 //!
 //! ```text
-//! 63 .......... 16 | 15 .......... 8 | 7 .. 3 |  2 1  |  0
-//! generation + 1   | node            |   –    | refs  | a file's         0: there is no page
+//! 63 .......... 16 | 15 .......... 8 | 7 .. 4 |  3   |  2 1  |  0
+//! generation + 1   | node            |   –    | gone | tier  | a file's         0: there is no page
 //! ```
+//! **Gone**: a file's page was evicted, and the word is what it was then. Its entry is empty, so it cannot say so itself, as
+//! those of anonymous pages do ([`super::tiers`]).
+//!
 //! A region comes into being with its first page and changes under its page lock. That is all there is: **no lists**.
 //! A list would keep the order of pages within a generation; it would cost a lock that every fault on a node takes, two
 //! pointers for each page, and cache misses to follow them. Here a fault stores one word that its own region shares with
@@ -15,6 +18,7 @@ use crate::numa::Node;
 use parking_lot::RwLock;
 use slat::{Gfn, Level, Span};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -28,25 +32,34 @@ pub(super) struct Mark {
     pub(super) seq: u64,
     pub(super) node: Node,
     pub(super) kind: Kind,
-    /// How often it was accessed through [`read`](crate::AddressSpace::read) or [`write`](crate::AddressSpace::write)
-    /// beyond the first time, up to 3.
-    pub(super) refs: u8,
+    /// How often it was found in use, up to 3.
+    pub(super) tier: u8,
 }
 
 impl Mark {
-    const REFS: u64 = 0b110;
+    const TIER: u64 = 0b110;
+    const GONE: u64 = 1 << 3;
+
+    /// Whether both are in the same generation, of the same node and kind.
+    pub(super) fn is_counted_with(self, other: Self) -> bool {
+        Self { tier: 0, ..self } == Self { tier: 0, ..other }
+    }
 
     fn word(self) -> u64 {
-        let refs = u64::from(self.refs) << 1 & Self::REFS;
-        (self.seq + 1) << 16 | u64::from(self.node.0) << 8 | refs | self.kind as u64
+        let tier = u64::from(self.tier) << 1 & Self::TIER;
+        (self.seq + 1) << 16 | u64::from(self.node.0) << 8 | tier | self.kind as u64
     }
 
     fn of(word: u64) -> Option<Self> {
+        if word & Self::GONE == 0 { Self::decode(word) } else { None }
+    }
+
+    fn decode(word: u64) -> Option<Self> {
         Some(Self {
             seq: (word >> 16).checked_sub(1)?,
             node: Node((word >> 8) as u8),
             kind: Kind::ALL[(word & 1) as usize],
-            refs: ((word & Self::REFS) >> 1) as u8,
+            tier: ((word & Self::TIER) >> 1) as u8,
         })
     }
 }
@@ -86,6 +99,33 @@ impl Region {
             _ => {}
         }
         old
+    }
+
+    /// Says something else of a page that is there.
+    pub(super) fn update(&self, index: usize, mark: Mark) {
+        self.words[index].store(mark.word(), Relaxed);
+    }
+
+    /// The page that was there was evicted, with this mark. Says nothing where there is one again.
+    pub(super) fn set_gone(&self, index: usize, mark: Mark) {
+        if self.words[index].load(Relaxed) == 0 {
+            self.words[index].store(mark.word() | Mark::GONE, Relaxed);
+        }
+    }
+
+    /// The mark of the page that was evicted from there.
+    pub(super) fn gone(&self, index: usize) -> Option<Mark> {
+        let word = self.words[index].load(Relaxed);
+        if word & Mark::GONE == 0 { None } else { Mark::decode(word) }
+    }
+
+    /// What was evicted from there does not come back.
+    pub(super) fn forget_gone(&self, indices: Range<usize>) {
+        for word in &self.words[indices] {
+            if word.load(Relaxed) & Mark::GONE != 0 {
+                word.store(0, Relaxed);
+            }
+        }
     }
 
     /// How many pages are there.
@@ -154,19 +194,25 @@ mod tests {
 
     #[test]
     fn a_mark_survives_its_word() {
-        for (seq, node, kind, refs) in
+        for (seq, node, kind, tier) in
             [(0, 0, Kind::Anon, 0), (1 << 40, 254, Kind::File, 3), (7, 3, Kind::Anon, 2)]
         {
-            let mark = Mark { seq, node: Node(node), kind, refs };
+            let mark = Mark { seq, node: Node(node), kind, tier };
             assert_eq!(Mark::of(mark.word()), Some(mark));
         }
         assert_eq!(Mark::of(0), None);
+        let (region, mark) = (Region::new(), Mark { seq: 5, node: Node(1), kind: Kind::File, tier: 2 });
+        region.set_gone(7, mark);
+        assert_eq!((region.get(7), region.gone(7), region.present()), (None, Some(mark), 0));
+        assert_eq!(region.set(7, Some(mark)), None);
+        region.set_gone(7, Mark { seq: 6, ..mark });
+        assert_eq!((region.get(7), region.gone(7), region.present()), (Some(mark), None, 1));
     }
 
     #[test]
     fn regions_are_found_in_order_until_they_are_empty() {
         let regions = Regions::default();
-        let mark = Mark { seq: 3, node: Node(0), kind: Kind::Anon, refs: 0 };
+        let mark = Mark { seq: 3, node: Node(0), kind: Kind::Anon, tier: 0 };
         for page in [5, 6, 1024] {
             regions.with_new(Gfn(page), |region| region.set(index(Gfn(page)), Some(mark)));
         }

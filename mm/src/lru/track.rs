@@ -5,11 +5,13 @@ use super::Lru;
 use super::generations::Kind;
 use super::region::{Mark, index};
 use super::stats::Counted;
+use super::tiers::{of_shadow, went_lately};
 use crate::numa::Node;
 use crate::space::AddressSpace;
 use crate::swap::Shadow;
 use crate::vma::Vma;
 use slat::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
+use std::ops::Range;
 
 impl Kind {
     /// Of the pages that a mapping brings in, unless they are copies of a file's.
@@ -32,6 +34,17 @@ impl AddressSpace {
     pub(crate) fn lru_leave(&self, page: Gfn, level: Level) {
         if let Some(lru) = &self.lru {
             lru.leave(page, level);
+        }
+    }
+
+    /// Nothing comes back to these addresses: the caller empties them.
+    pub(crate) fn lru_forget(&self, pages: Span<Gfn>) {
+        let Some(lru) = &self.lru else { return };
+        let mut at = pages.start.base(Level::M2);
+        while let Some((first, region)) = lru.regions.next(at).filter(|&(first, _)| first < pages.end) {
+            at = first + Level::M2.pages();
+            let _lock = self.lock_region(first);
+            region.forget_gone(indices(Span::new(first, at).clamp(&pages)));
         }
     }
 
@@ -59,10 +72,12 @@ impl AddressSpace {
 
     /// A page that was evicted had to come back: its entry said `shadow`.
     pub(crate) fn lru_refaulted(&self, page: Gfn, shadow: Shadow) {
-        let _ = (page, shadow);
-        if let Some(lru) = self.lru() {
-            lru.counters.add(Counted::Refaults, 1);
-        }
+        let Some(lru) = self.lru() else { return };
+        let (oldest, tier) = of_shadow(shadow);
+        lru.change(Span::sized(page, 1), |mark| {
+            let tier = lru.came_back(oldest, (mark.kind, tier), mark.node);
+            Mark { tier, ..mark }
+        });
     }
 
     /// What kind of page is at `page`; [`Kind::Anon`] where nobody keeps track.
@@ -79,15 +94,30 @@ impl AddressSpace {
 }
 
 impl Lru {
-    fn mark(&self, page: Gfn) -> Option<Mark> {
+    pub(super) fn mark(&self, page: Gfn) -> Option<Mark> {
         self.regions.with(page, |region| region.get(index(page))).flatten()
+    }
+
+    /// A page was evicted while generation `oldest` was, and has come back: the tier that it is of now. What went long
+    /// ago, more generations than there can be, is new.
+    fn came_back(&self, oldest: u64, (kind, tier): (Kind, u8), node: Node) -> u8 {
+        self.counters.add(Counted::Refaults, 1);
+        let now = self.generations.min_seq(node, kind);
+        if !went_lately(oldest, now) {
+            return 0;
+        }
+        self.tiers.refaulted(kind, tier);
+        tier
     }
 
     #[cold]
     fn enter(&self, page: Gfn, level: Level, node: Node, kind: Kind) {
         self.regions.with_new(page, |region| {
             let mut counters = self.generations.counters();
-            let mark = Mark { seq: counters.max_seq(), node, kind, refs: 0 };
+            let mut mark = Mark { seq: counters.max_seq(), node, kind, tier: 0 };
+            if let Some(gone) = region.gone(index(page)) {
+                mark.tier = self.came_back(gone.seq, (kind, gone.tier), node);
+            }
             for index in indices(Span::sized(page, level.pages())) {
                 let before = region.set(index, Some(mark));
                 debug_assert!(before.is_none(), "{page:?} was there already");
@@ -119,7 +149,7 @@ impl Lru {
             for index in indices(pages) {
                 if let Some(old) = region.get(index) {
                     let new = to(old);
-                    region.set(index, Some(new));
+                    region.update(index, new);
                     counters.add(old.node, old.kind, old.seq, -1);
                     counters.add(new.node, new.kind, new.seq, 1);
                 }
@@ -138,7 +168,7 @@ impl Lru {
 }
 
 /// Where in their region these pages are.
-fn indices(pages: Span<Gfn>) -> std::ops::Range<usize> {
+fn indices(pages: Span<Gfn>) -> Range<usize> {
     let first = index(pages.start);
     first..first + pages.len() as usize
 }

@@ -448,3 +448,37 @@ fn each_node_has_its_own() {
     space.migrate(&mut idle, pages(0, 10)).unwrap();
     assert_eq!(anon(&space), [20, 10], "moved pages are counted where they are");
 }
+
+/// A shared file's pages, half of which are written to.
+#[test]
+fn pages_of_files_age_and_go_and_are_known_when_they_come_back() {
+    let mut machine = Machine::new();
+    let contents: Vec<u8> = (0..64 * PAGE_SIZE).map(|byte| (byte / PAGE_SIZE) as u8).collect();
+    let file = File::with_contents(&machine.arena, contents);
+    let shared = Backing::Shared { file, offset: 0 };
+    machine.space.mmap(Place::Fixed(at(0)), 64 * PAGE_SIZE, Prot::ReadWrite, shared).unwrap();
+    machine.touch(0..64);
+    (0..32).for_each(|page| machine.put(page, page + 1000));
+    let files = |machine: &Machine| {
+        machine.lru().generations()[0].generations.iter().map(|found| found.file).collect::<Vec<_>>()
+    };
+    machine.age();
+    machine.touch([3, 40]);
+    machine.age();
+    assert_eq!(files(&machine), [0, 62, 2, 0]);
+    assert_eq!(
+        machine.space.evict(&mut machine.idle, NODE, 3, Some(201), None),
+        Ok(0),
+        "anonymous ones only"
+    );
+    assert_eq!(machine.space.evict(&mut machine.idle, NODE, 3, Some(0), None), Ok(62));
+    assert_eq!((files(&machine), machine.lru().stats().refaults), (vec![2, 0], 0));
+    assert_eq!([0, 31].map(|page| machine.get(page)), [1000, 1031]);
+    assert_eq!([32, 63].map(|page| machine.get(page).to_le_bytes()[0]), [32, 63]);
+    assert_eq!(machine.lru().stats().refaults, 4);
+    // Who drops the others does not want them back.
+    machine.space.dontneed(&mut machine.idle, pages(0, 64)).unwrap();
+    machine.touch(0..64);
+    assert_eq!(machine.lru().stats().refaults, 4);
+    assert!(machine.all_free());
+}

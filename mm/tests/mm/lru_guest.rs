@@ -333,7 +333,9 @@ fn a_guest_goes_on_beyond_its_limit_and_the_same_way_each_time() {
                     if random >> 63 == 0 { (random >> 33) % (PAGES / 8) } else { (random >> 33) % PAGES }
                 })
                 .collect();
-            pages.iter().for_each(|&page| times[page as usize] += 1);
+            for &page in &pages {
+                times[page as usize] += 1;
+            }
             use_pages(&mut cpu, &mut idle, pages);
             assert!(stage.space.charged() <= limit);
         }

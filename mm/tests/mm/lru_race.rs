@@ -2,7 +2,7 @@
 //! and copies: every one of their additions is there in the end. The negative control leaves the flushes out: a TLB goes on
 //! using what was evicted.
 
-use crate::fixture::{BASE, at, get, pages};
+use crate::fixture::{BASE, at, pages};
 use slat::table::formats::Npt4;
 use slat::{Fault, Format, Gfn, Host, Idle, PAGE_SIZE, Slot, SlotId, VcpuId, Vm};
 use slat_mm::*;
@@ -110,7 +110,9 @@ fn wrong_pages(flushes: bool) -> usize {
                 let added = vec![0; (PAGES / VCPUS) as usize];
                 let mut guest = Guest { random: number, own: number, left: STEPS, added };
                 start.wait();
-                assert_eq!(cpu.run(&mut idle, &mut guest), Exit::Stopped);
+                let exit = cpu.run(&mut idle, &mut guest);
+                // A page that changes while it is stored is not what its checksum says.
+                assert!(!flushes || exit == Exit::Stopped, "{exit:?}");
                 guest.added
             }
         };
@@ -134,11 +136,14 @@ fn wrong_pages(flushes: bool) -> usize {
         added
     });
     let stats = space.lru().unwrap().stats();
-    assert!(stats.refaults > 100 && stats.direct_reclaims > 0, "{stats:?}");
-    let found = (0..PAGES).filter(|&page| {
-        get(&space, &mut idle, page) != added[(page % VCPUS) as usize][(page / VCPUS) as usize]
-    });
-    let wrong = found.count();
+    assert!(!flushes || stats.refaults > 100 && stats.direct_reclaims > 0, "{stats:?}");
+    let is_wrong = |page: &u64| {
+        let mut word = [0; 8];
+        let read = space.read(&mut idle, at(*page), &mut word);
+        let expected = added[(page % VCPUS) as usize][(page / VCPUS) as usize];
+        read.is_err() || u64::from_le_bytes(word) != expected
+    };
+    let wrong = (0..PAGES).filter(is_wrong).count();
     let known: u64 =
         space.lru().unwrap().generations()[0].generations.iter().map(|found| found.anon + found.file).sum();
     let there = (0..PAGES).filter(|&page| space.lookup(at(page), slat::Access::Read).is_some()).count();
