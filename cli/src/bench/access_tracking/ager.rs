@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub enum Way {
     /// Each page that the primary MMU has, by one call of every secondary MMU: as the kernel's passes do.
     PageByPage,
-    /// The secondary MMU, table by table.
+    /// The secondary MMU, table by table; then TLBs are asked to forget.
     Tables,
     /// A pass of the multi-gen LRU, forced: the primary's bits, the secondary MMU's, and the generations.
     Generations,
@@ -26,6 +26,8 @@ pub struct Passes {
     pub pages: u64,
     /// Times that a page was young.
     pub young: u64,
+    /// Pages whose bit was still set after the last pass: a link that a vCPU had cached said nothing of them.
+    pub left: u64,
 }
 
 impl Passes {
@@ -52,6 +54,10 @@ pub fn age(world: &World, idle: &mut Idle, way: Way, go_on: &dyn Fn() -> bool) -
         all.pages += pages;
         all.young += young;
         if last {
+            world
+                .vm
+                .lockless(idle)
+                .for_each(world.pages(), |found| all.left += u64::from(found.leaf.accessed));
             return Ok(all);
         }
     }
@@ -76,6 +82,7 @@ pub fn pass(world: &World, idle: &mut Idle, way: Way) -> Result<(u64, u64), Erro
         }
         Way::Tables => {
             world.vm.age(idle, hvas, &mut |seen| young += u64::from(seen.count()));
+            world.vm.forget(idle, hvas);
             world.vm.stats().leaves[0]
         }
         Way::Generations => {
