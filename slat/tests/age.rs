@@ -155,11 +155,40 @@ fn as_a_secondary_mmu<F: Format>() {
         young.extend(seen.pages().map(|hva| (hva.0 - RAM.0) / PAGE_SIZE));
     });
     assert_eq!(young.into_iter().collect::<Vec<_>>(), [500, 512, 513, 575], "{}", F::NAME);
-    let before = vm.stats().flushes.paid;
-    vm.flush(idle, Span::sized(RAM, PAGE_SIZE));
-    assert_eq!(vm.stats().flushes.paid, before + 1, "one, for those who want to notice the next access");
-    vm.flush(idle, Span::sized(Hva(0x1000), PAGE_SIZE));
-    assert_eq!(vm.stats().flushes.paid, before + 1, "nothing of it is mapped");
+    forgetting(vm, idle);
+}
+
+/// What a vCPU was told to forget.
+#[derive(Default)]
+struct Told(Vec<Span<Gfn>>);
+
+impl Translations for Told {
+    fn flush_all(&mut self) {
+        self.0.push(ALL);
+    }
+
+    fn flush(&mut self, gfns: Span<Gfn>) {
+        self.0.push(gfns);
+    }
+}
+
+/// TLBs are asked to forget, in the guest and out of it, and nobody waits for them: this is one thread.
+fn forgetting<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) {
+    let (page, nothing) = (Span::sized(RAM + PAGE_SIZE, PAGE_SIZE), Span::sized(Hva(0x1000), PAGE_SIZE));
+    let (mut told, mut vcpu) = (Told::default(), vm.vcpu(VcpuId(0)).unwrap());
+    vm.forget(idle, page);
+    drop(vcpu.enter(idle, &mut told));
+    assert_eq!(told.0, [Span::new(Gfn(1), Gfn(2))], "out of the guest: when it enters");
+    std::thread::scope(|scope| {
+        let mut guest = vcpu.enter(idle, &mut told);
+        let ask = || vm.forget(&mut Idle::take().unwrap(), page);
+        scope.spawn(ask).join().unwrap();
+        assert!(guest.kicked());
+        guest.answer(&mut told);
+        scope.spawn(|| vm.forget(&mut Idle::take().unwrap(), nothing)).join().unwrap();
+        assert!(!guest.kicked(), "nothing of it is mapped");
+    });
+    assert_eq!(told.0.len(), 2);
 }
 
 #[test]

@@ -20,7 +20,8 @@
 //!
 //! **Bits may be wrong**, one way or the other, and nobody is harmed: a TLB that holds a translation sets no bit; one
 //! that holds a *link* sets the leaf's and not the link's, and the leaf is passed over with all its table. Whoever wants
-//! the next access to be noticed flushes once after a pass ([`SecondaryMmu::flush`](crate::SecondaryMmu::flush)). Dirty is
+//! the next access to be noticed asks TLBs to forget, once after a pass, and waits for none of them
+//! ([`SecondaryMmu::forget`](crate::SecondaryMmu::forget)). Dirty is
 //! another matter: it is never cleared here, and no link is asked about it.
 //!
 //! **Lockless, or a hook under a lock; never both.** Seed 000 checks at run time that no range walk has both. Here there

@@ -142,18 +142,19 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// One shootdown for all that is mapped of `hvas`.
-    pub(crate) fn flush_behind(&self, idle: &mut Idle, hvas: Span<Hva>) {
+    /// As [`SecondaryMmu::forget`](crate::SecondaryMmu::forget) asks.
+    pub(crate) fn forget_behind(&self, idle: &mut Idle, hvas: Span<Hva>) {
+        let mut gfns = Span::new(Gfn(0), Gfn(0));
         for space in &self.spaces {
-            let mut owed = Owed::default();
             let walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);
             let mut left = Behind::new(hvas);
             while let Some(part) = space.memslots.behind(&self.reads, walk.seat, &left) {
-                owed.owe(part.gfns);
+                gfns = gfns.hull(&part.gfns);
                 left = left.after(&part, part.gfns.end);
             }
-            drop(walk);
-            FlushDebt::new(self, owed, None).settle();
+        }
+        if !gfns.is_empty() {
+            self.tlb.ask(gfns, |vcpu| self.host.kick(vcpu));
         }
     }
 

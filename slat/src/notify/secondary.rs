@@ -99,9 +99,9 @@ pub trait SecondaryMmu: Send + Sync {
         let _ = (idle, hvas, seen);
     }
 
-    /// Makes every TLB forget what it holds of the range: after an aging pass, so that the next access is noticed. Waits
-    /// for vCPUs in the guest.
-    fn flush(&self, idle: &mut Idle, hvas: Span<Hva>) {
+    /// Asks every TLB to forget what it holds of the range, soon: after an aging pass, so that the next access is noticed.
+    /// Waits for nobody, and nobody may count on it.
+    fn forget(&self, idle: &mut Idle, hvas: Span<Hva>) {
         let _ = (idle, hvas);
     }
 }

@@ -64,8 +64,8 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         self.age_behind(idle, hvas, seen);
     }
 
-    fn flush(&self, idle: &mut Idle, hvas: Span<Hva>) {
-        self.flush_behind(idle, hvas);
+    fn forget(&self, idle: &mut Idle, hvas: Span<Hva>) {
+        self.forget_behind(idle, hvas);
     }
 }
 

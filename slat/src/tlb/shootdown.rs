@@ -118,6 +118,24 @@ impl Tlb {
         pages.flushed()
     }
 
+    /// Asks every vCPU to forget its translations of `gfns`, soon, and waits for none: for those who take nothing away, and
+    /// would only like to see the next access. Whoever is out of the guest forgets when it enters.
+    pub(crate) fn ask(&self, gfns: Span<Gfn>, kick: impl Fn(VcpuId)) {
+        if self.sabotaged {
+            return;
+        }
+        self.number(gfns);
+        // ORDER(flush): as in `shoot_down`.
+        fence(SeqCst);
+        for (index, vcpu) in self.vcpus.iter().enumerate() {
+            if vcpu.in_guest.load(Relaxed) {
+                // ORDER(kick): Release, as in `shoot_down`.
+                vcpu.kicked.store(true, Release);
+                kick(VcpuId(index as u32));
+            }
+        }
+    }
+
     /// Numbers a flush, and writes down its range.
     fn number(&self, gfns: Span<Gfn>) -> u64 {
         // ORDER(flush): AcqRel puts the edits before the number; pairs with the Acquire of `catch_up`.
