@@ -9,7 +9,7 @@
 //! | empty | private file | write | a copy of the file's page |
 //! | parked | any | any | mapped again, not writable yet |
 //! | protnone | any | any | mapped again as it was; or, first, **moved to the node that asks** ([`Why::Migrate`]) |
-//! | swapped | any | any | read back, not writable yet |
+//! | swapped | any | any | read back, then parked |
 //! | not writable | shared file | write | writable |
 //! | not writable | private, sole owner | write | writable, in place |
 //! | not writable | private, huge | write | split, then again |

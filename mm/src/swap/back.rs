@@ -3,12 +3,13 @@
 //! ```text
 //! under the page lock          entry says swapped(copy)? ─▶ hold the copy
 //! no lock                      read it into a fresh frame, check it: sleeps, may fail
-//! under the page lock again    entry says the same still? ─▶ mapped, not writable; its reference to the copy goes
+//! under the page lock again    entry says the same still? ─▶ parked; its reference to the copy goes
 //! ```
 //! While we hold the copy its number is nobody else's, so an entry that says the same means the same page, also if it was
 //! moved away and back meanwhile. Where it says something else somebody was faster, and the fault looks again.
 //!
-//! A page is only given, so nobody is told; not writable, so that who writes is noticed as anywhere (soft-dirty).
+//! A page is only given, so nobody is told. It is parked at first: what the mapping allows may have changed while nothing
+//! was locked, so the fault looks at that again before it maps the page, not writable as any that was parked.
 
 use super::{HeldCopy, Shadow, SwapError};
 use crate::error::MmError;
@@ -39,7 +40,7 @@ impl AddressSpace {
         if found == (Pte::Swapped { entry: copy.entry(), shadow }) || !copy.swap().looks_again() {
             self.lru_enter(page, level, fresh.pfn(), Kind::Anon);
             self.lru_refaulted(page, shadow);
-            entry.store(Pte::Mapped { pfn: fresh.keep(), writable: false }.word(level));
+            entry.store(Pte::Parked(fresh.keep()).word(level));
             if copy.swap().keeps(copy.entry()) {
                 self.kept.insert(page, copy.swap().hold(copy.entry()));
             }

@@ -4,8 +4,8 @@
 use crate::fixture::*;
 use crate::swap_device::Disk;
 use parking_lot::Mutex;
-use slat::{Hva, Idle, PAGE_SIZE};
-use slat_mm::{AddressSpace, Arena, Backing, Place, Prot, Swap, SwapDevice, SwapSabotage};
+use slat::{Access, Hva, Idle, PAGE_SIZE};
+use slat_mm::{AddressSpace, Arena, Backing, MmError, Place, Prot, Swap, SwapDevice, SwapSabotage};
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -108,6 +108,21 @@ fn a_page_that_is_wanted_on_its_way_out_stays() {
     assert_eq!(dropped, (0, false, 0));
     let pinned = out_beside(SwapSabotage::None, |space, idle| drop(space.pin(idle, pages(PAGE, 1)).unwrap()));
     assert_eq!(pinned, (3, false, 0));
+}
+
+/// What the mapping allows may change while a page is read back.
+#[test]
+fn a_page_that_may_not_be_read_any_more_is_not_mapped() {
+    let (mut machine, _swap, stage) = staged(SwapSabotage::None);
+    assert_eq!(machine.page_out(PAGE, 1), 1);
+    *stage.during_read.lock() =
+        Some(Box::new(|space, idle| space.mprotect(idle, pages(PAGE, 1), Prot::None).unwrap()));
+    let (space, idle) = (machine.space.clone(), &mut machine.idle);
+    assert_eq!(space.fault(idle, at(PAGE), Access::Read), Err(MmError::Denied(at(PAGE), Access::Read)));
+    assert_eq!(space.lookup(at(PAGE), Access::Read), None, "nobody finds it, without a fault either");
+    space.mprotect(idle, pages(PAGE, 1), Prot::ReadWrite).unwrap();
+    assert_eq!(get(&space, idle, PAGE), 3);
+    stage.space.lock().take();
 }
 
 /// A page that has to stay: what was asked of it while it was on its way is not forgotten.
