@@ -119,7 +119,7 @@ impl AddressSpace {
     fn forget_in_tlbs(&self, idle: &mut Idle, pages: Span<Gfn>) {
         let state = self.state.read();
         for mmu in state.listeners.each().filter(|mmu| mmu.ages()) {
-            mmu.flush(idle, hvas_of(pages));
+            mmu.forget(idle, hvas_of(pages));
         }
     }
 }
