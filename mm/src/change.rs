@@ -172,7 +172,7 @@ impl AddressSpace {
     /// Empties an entry; `released` gives its frames back.
     pub(crate) fn clear(&self, filled: &Filled<'_>, released: &mut Released<'_>) {
         filled.set(Pte::Empty);
-        self.clean.remove(Span::sized(filled.page, filled.level.pages()));
+        self.no_longer_same(Span::sized(filled.page, filled.level.pages()));
         if filled.pte.pfn().is_some() {
             self.lru_leave(filled.page, filled.level);
         }

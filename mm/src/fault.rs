@@ -112,7 +112,7 @@ impl AddressSpace {
                 Pte::Mapped { .. } => return Ok(Next::BreakShare),
             };
             if let Pte::Mapped { writable: true, .. } = next {
-                self.clean.remove(Span::sized(page.base(level), level.pages()));
+                self.no_longer_same(Span::sized(page.base(level), level.pages()));
             }
             entry.store(next.word(level));
         }

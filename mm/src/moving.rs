@@ -59,7 +59,7 @@ impl AddressSpace {
                     .store(filled.pte.word(filled.level));
                 filled.set(Pte::Empty);
                 self.lru_move(filled.page, shifted(filled.page, shift), filled.level);
-                self.clean.remove(Span::sized(filled.page, filled.level.pages()));
+                self.no_longer_same(Span::sized(filled.page, filled.level.pages()));
                 Ok(())
             });
         });

@@ -31,7 +31,7 @@ use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
 use crate::soft_dirty::Clean;
 use crate::stats::{Counted, Counters, MmStats};
-use crate::swap::Swap;
+use crate::swap::{Kept, Swap};
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use slat::table::{Entry, Map, Word, formats::X64};
@@ -52,6 +52,8 @@ pub struct AddressSpace {
     pub(crate) clean: Clean,
     /// Entries that say swapped are its.
     pub(crate) swap: Option<Arc<Swap>>,
+    /// Copies in swap of pages that are mapped.
+    pub(crate) kept: Kept,
     pub(crate) counters: Counters,
     pub(crate) numa: numa::Counters,
     /// Boxed: most address spaces have none.
@@ -121,6 +123,7 @@ impl AddressSpaceBuilder {
             thp: self.thp,
             clean: Clean::default(),
             swap: self.swap,
+            kept: Kept::default(),
             counters: Counters::new(),
             numa: numa::Counters::new(),
         }))
@@ -310,6 +313,13 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// The pages are written to from now on, or have gone: they are not what they were. Under their page lock.
+    #[inline]
+    pub(crate) fn no_longer_same(&self, pages: Span<Gfn>) {
+        self.clean.remove(pages);
+        self.kept.remove(self.swap.as_deref(), pages);
+    }
+
     /// Gives back what an entry held that said `pte`, and says something else now: frames through `released`, a copy in
     /// swap at once, since nobody else is told of it.
     pub(crate) fn release(&self, pte: Pte, level: Level, released: &mut Released<'_>) {
@@ -380,5 +390,8 @@ impl Drop for AddressSpace {
         self.map.for_each(pages_of(EVERYWHERE), |_, level, entry| {
             self.release(Pte::of(entry.load(), level), level, &mut released);
         });
+        if let Some(swap) = &self.swap {
+            self.kept.clear(swap);
+        }
     }
 }

@@ -5,7 +5,7 @@
 //!   Accessed bits of the primary table, and of each secondary MMU that can be asked      no lock, no flush
 //!   page lock: pages that were accessed are of the youngest generation
 //! max_seq + 1          whatever comes from here on is younger
-//! flush                of each secondary MMU that was asked, once: else TLBs that hold a page hide its next access
+//! forget               all TLBs of each secondary MMU that was asked, soon: one that holds a page hides its next access
 //! ```
 //! So young pages are of the last generation but one when the pass ends, as if they had been put there by a fault just
 //! before. One thread makes a pass, others wait for it and find it made.
@@ -174,5 +174,32 @@ impl Lru {
             count(last, run);
         }
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lru::LruSettings;
+
+    #[test]
+    fn a_pass_is_due_as_in_the_kernel() {
+        // Pages of the oldest generation to the youngest.
+        let due = |pages: &[i64]| {
+            let lru = Lru::new(LruSettings::default(), None, 1);
+            let first = lru.generations.max_seq() + 1 - pages.len() as u64;
+            for (seq, &pages) in (first..).zip(pages) {
+                lru.generations.counters().add(Node(0), Kind::Anon, seq, pages);
+            }
+            lru.generations.pass_by_empty(Node(0), false);
+            lru.should_age(Node(0), &[Kind::Anon])
+        };
+        assert!(due(&[7, 9]), "two: nothing can be evicted");
+        assert!(due(&[0, 0, 7, 9]), "empty ones do not count");
+        assert!(!due(&[1, 0, 0, 9]), "four: there is enough to evict first");
+        assert!(!due(&[30, 40, 30]), "three, of about the same size");
+        assert!(due(&[25, 24, 51]), "most are young");
+        assert!(due(&[24, 26, 50]), "few are old");
+        assert!(!due(&[25, 25, 50]));
     }
 }

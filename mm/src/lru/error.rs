@@ -12,7 +12,7 @@ pub enum LruError {
     Invalid,
     /// There are as many generations as there can be, and the pass was not to be forced.
     OutOfRange,
-    /// The space has exited.
+    /// The address space has exited.
     Interrupted,
 }
 

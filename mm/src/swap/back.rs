@@ -41,6 +41,9 @@ impl AddressSpace {
             self.lru_enter(page, level, fresh.pfn(), Kind::Anon);
             self.lru_refaulted(page, shadow);
             entry.store(Pte::Mapped { pfn: fresh.keep(), writable: false }.word(level));
+            if copy.swap().keeps(copy.entry()) {
+                self.kept.insert(page, copy.swap().hold(copy.entry()));
+            }
             // The entry's reference to the copy; ours goes by itself.
             self.release(found, level, &mut released);
             self.counters.add(Counted::SwappedIn);

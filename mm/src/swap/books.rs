@@ -66,6 +66,10 @@ impl Blocks {
         self.free.push(block);
     }
 
+    fn are_half_free(&self) -> bool {
+        self.in_use() < u64::from(self.limit / 2)
+    }
+
     fn in_use(&self) -> u64 {
         u64::from(self.next) - self.free.len() as u64
     }
@@ -158,6 +162,11 @@ impl Books {
             SwapError::Incompressible | SwapError::NoSwap => self.done.refused += 1,
             SwapError::Io { .. } | SwapError::Corrupt => self.done.store_errors += 1,
         }
+    }
+
+    /// Whether the copy may stay although its page came back.
+    pub(super) fn may_keep(&self, entry: SwapEntry) -> bool {
+        matches!(self.row(entry).place, Place::Block(_)) && self.blocks.are_half_free() && !self.full
     }
 
     pub(super) fn has_room(&self) -> bool {

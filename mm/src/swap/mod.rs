@@ -13,6 +13,7 @@
 //! | `device` | blocks on a file or on anything else; what can go wrong there |
 //! | `settings` | how swap is set up |
 //! | `out`, `back` | a page's way out of an address space, and back in |
+//! | `kept` | a page that was not written since goes again without being stored |
 //! | `files` | a page's way out of a file, and back in |
 //!
 //! A copy never changes. It lives as long as somebody refers to it: entries do (forks share), and whoever reads it
@@ -30,6 +31,7 @@ mod books;
 mod device;
 mod entry;
 pub(crate) mod files;
+mod kept;
 mod out;
 mod pool;
 mod settings;
@@ -40,6 +42,7 @@ pub use device::SwapDevice;
 pub use settings::{Sabotage, SwapBuilder};
 
 pub(crate) use entry::{HeldCopy, Shadow, SwapEntry};
+pub(crate) use kept::Kept;
 pub(crate) use out::Leaving;
 
 use crate::arena::Arena;
@@ -62,6 +65,8 @@ pub struct Swap {
     /// Whether there is a pool.
     memory: bool,
     device: Option<Box<dyn SwapDevice>>,
+    /// See [`kept`].
+    keep_copies: bool,
     sabotage: Sabotage,
     /// A leaf lock; held for no reading or writing of the device.
     books: Mutex<Books>,
@@ -84,7 +89,8 @@ pub struct SwapStats {
     pub store_errors: u64,
     /// Pages that could not be read back, or not as they were.
     pub load_errors: u64,
-    /// References to copies that there are now, by entries mostly. Zero: nothing is swapped out.
+    /// References to copies that there are now: by entries that are swapped out, by files, and those that are
+    /// [kept](SwapBuilder::keep_copies).
     pub references: u64,
     /// Bytes of compressed pages in memory now.
     pub compressed_bytes: u64,
@@ -228,6 +234,11 @@ impl Swap {
         if rapidhash_v3(bytes) == row.sum { Ok(()) } else { Err(SwapError::Corrupt) }
     }
 
+    /// Whether the copy is kept of a page that came back.
+    fn keeps(&self, entry: SwapEntry) -> bool {
+        self.keep_copies && self.books.lock().may_keep(entry)
+    }
+
     /// Whether to look at entries again when the device is done: always, but in a negative control.
     fn looks_again(&self) -> bool {
         self.sabotage != Sabotage::LookAgain
@@ -250,7 +261,8 @@ impl Swap {
 impl Drop for Swap {
     /// Address spaces hold their swap, so no copy is referred to any more.
     fn drop(&mut self) {
-        debug_assert_eq!(self.books.get_mut().stats().references, 0, "a copy was forgotten");
+        let forgotten = self.books.get_mut().stats().references;
+        debug_assert!(forgotten == 0 || std::thread::panicking(), "{forgotten} references were forgotten");
     }
 }
 

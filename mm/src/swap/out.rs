@@ -40,7 +40,7 @@ pub(crate) struct Leaving {
 pub(crate) struct SwappedOut {
     /// Those that are gone. The others are where they were.
     pub(crate) gone: Vec<Gfn>,
-    /// There was no room for one of them, and no other was tried after it.
+    /// There was no room for one of them, and no other was stored after it.
     pub(crate) full: bool,
 }
 
@@ -55,6 +55,8 @@ struct Parting<'a> {
     frame: Held<'a>,
     /// The file, and which of its pages it is.
     file: Option<(&'a File, u64)>,
+    /// Of a page that is not a file's: what it holds is there already.
+    copy: Option<HeldCopy<'a>>,
 }
 
 impl AddressSpace {
@@ -135,7 +137,8 @@ impl AddressSpace {
         let mut out = SwappedOut::default();
         for one in parting {
             let page = one.leaving.page;
-            let left = if out.full { self.come_back(one, SwapError::Full) } else { self.leave(idle, one) };
+            let hopeless = out.full && one.copy.is_none();
+            let left = if hopeless { self.come_back(one, SwapError::Full) } else { self.leave(idle, one) };
             match left {
                 Ok(true) => out.gone.push(page),
                 Ok(false) => {}
@@ -162,18 +165,20 @@ impl AddressSpace {
                 let was = Pte::of(entry.load(), level);
                 let Some(pfn) = was.pfn().filter(|_| level == Level::K4) else { continue };
                 let page = Span::sized(leaving.page, 1);
-                let (now, file) = if self.is_sole(pfn, level) {
+                let (now, file, copy) = if self.is_sole(pfn, level) {
                     self.arena.share(Span::sized(pfn, 1));
-                    (Pte::Parked(pfn), None)
+                    let copy = self.swap.as_ref().and_then(|swap| self.kept.take(swap, leaving.page));
+                    (Pte::Parked(pfn), None, copy)
                 } else if let Some(file) = file_of(state, leaving.page, pfn) {
-                    self.clean.remove(page);
+                    self.no_longer_same(page);
                     self.lru_leave(leaving.page, level);
-                    (Pte::Empty, Some(file))
+                    (Pte::Empty, Some(file), None)
                 } else {
                     continue;
                 };
                 entry.store(now.word(level));
-                parting.push(Parting { leaving, was, now, frame: Held::new(&self.arena, pfn, level), file });
+                let frame = Held::new(&self.arena, pfn, level);
+                parting.push(Parting { leaving, was, now, frame, file, copy });
                 told.changed(idle, hvas_of(page), None);
             }
         });
@@ -181,13 +186,12 @@ impl AddressSpace {
 
     /// The last steps of a page on its way. False where somebody wanted it meanwhile; an error where it stays for another
     /// reason, as it was.
-    fn leave(&self, idle: &mut Idle, one: Parting<'_>) -> Result<bool, SwapError> {
-        let pfn = one.frame.pfn();
-        let left = match (one.file, &self.swap) {
-            (Some((file, index)), swap) => file.evict(idle, (index, pfn), swap.as_ref()),
-            (None, None) => Err(SwapError::NoSwap),
-            (None, Some(swap)) => swap.store(pfn).map(|copy| self.leave_behind(&one, copy)),
-        };
+    fn leave(&self, idle: &mut Idle, mut one: Parting<'_>) -> Result<bool, SwapError> {
+        let mut left = self.try_to_leave(idle, &mut one);
+        // Room is better used for a page that has none than for those that are mapped.
+        if left == Err(SwapError::Full) && self.swap.as_ref().is_some_and(|swap| self.kept.clear(swap)) {
+            left = self.try_to_leave(idle, &mut one);
+        }
         match left {
             Ok(true) => {
                 self.counters.add(Counted::SwappedOut);
@@ -196,6 +200,19 @@ impl AddressSpace {
             Ok(false) => Ok(false),
             Err(error) => self.come_back(one, error),
         }
+    }
+
+    fn try_to_leave(&self, idle: &mut Idle, one: &mut Parting<'_>) -> Result<bool, SwapError> {
+        let pfn = one.frame.pfn();
+        if let Some((file, index)) = one.file {
+            return file.evict(idle, (index, pfn), self.swap.as_ref());
+        }
+        let swap = self.swap.as_ref().ok_or(SwapError::NoSwap)?;
+        let copy = match one.copy.take() {
+            Some(copy) => copy,
+            None => swap.store(pfn)?,
+        };
+        Ok(self.leave_behind(one, copy))
     }
 
     /// The page's entry says the copy from now on, unless the page was wanted meanwhile.

@@ -5,7 +5,7 @@
 //! class 42: slots of 2752 bytes,  4 in 3 frames       [   0   |   1  ⋮|   2   ⋮|   3   |]
 //! ```
 //! A **class** is for contents of up to so many bytes, 64 apart. Its slots lie side by side in **groups** of as many
-//! frames, up to four, as leave the least over; so a slot may begin in one frame and end in the next, and the frames of a
+//! frames, up to four, as leave little over; so a slot may begin in one frame and end in the next, and the frames of a
 //! group need not be neighbours. New contents go into the first group that has room, so that the last ones empty; one that
 //! is empty is given back at once. Nothing is moved to make that happen sooner.
 
@@ -41,11 +41,11 @@ const SHAPES: [Class; CLASSES] = {
 };
 
 impl Class {
-    /// The fewest frames of which the least is left over, for each of them.
+    /// The fewest frames of which little is left over, or, of each, the least.
     const fn of(size: usize) -> Self {
         let mut best = Self { size, frames: 1, slots: PAGE / size };
         let mut frames = 2;
-        while frames <= FRAMES {
+        while frames <= FRAMES && best.slots * size * 16 < best.frames * PAGE * 15 {
             let slots = frames * PAGE / size;
             // Slots are bits of a word.
             if slots <= u64::BITS as usize && slots * best.frames > best.slots * frames {

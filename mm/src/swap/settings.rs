@@ -14,12 +14,19 @@ use std::sync::atomic::AtomicU64;
 
 /// Builds a [`Swap`]. Pages go to memory first, if there is any, and what does not compress or fit there to the file or
 /// device, if there is one. With neither, pages of zeroes can be swapped out.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[must_use]
 pub struct SwapBuilder {
     memory: u64,
     second: Option<Second>,
+    keep_copies: bool,
     sabotage: Sabotage,
+}
+
+impl Default for SwapBuilder {
+    fn default() -> Self {
+        Self { memory: 0, second: None, keep_copies: true, sabotage: Sabotage::None }
+    }
 }
 
 /// Negative controls: what is left out.
@@ -31,6 +38,8 @@ pub enum Sabotage {
     None,
     /// Whether the entry still says what it said, once the device is done.
     LookAgain,
+    /// That a page was written, of which a copy is kept.
+    NoteWrites,
 }
 
 /// Where pages go that do not go to memory.
@@ -61,6 +70,13 @@ impl SwapBuilder {
         self
     }
 
+    /// Whether the file or device, while it is half empty, keeps the copy of a page that came back, until the page is
+    /// written or has gone: so long it can go again without being stored. On unless said otherwise.
+    pub fn keep_copies(mut self, on: bool) -> Self {
+        self.keep_copies = on;
+        self
+    }
+
     /// Negative control: something is left out. Whatever proves that it matters must fail under this.
     #[doc(hidden)]
     pub fn sabotage(mut self, what: Sabotage) -> Self {
@@ -86,6 +102,7 @@ impl SwapBuilder {
             arena: arena.clone(),
             memory: self.memory > 0,
             device,
+            keep_copies: self.keep_copies,
             sabotage: self.sabotage,
             pool_frames: AtomicU64::new(0),
             books: Mutex::new(Books::new(Pool::new(self.memory / PAGE_SIZE), Blocks::new(blocks))),

@@ -1,1 +1,230 @@
-//! Swap on its own: what is stored comes back, or an error does.
+//! Swap on its own: what is stored comes back, or an error does; what nobody refers to is gone.
+
+use super::*;
+use crate::held::Held;
+use proptest::prelude::*;
+use slat::Level;
+use std::collections::BTreeMap;
+use std::io;
+
+/// Blocks in memory, of which so many are room, and a switch to fail.
+#[derive(Debug, Default)]
+struct Blocks(Mutex<(Vec<u8>, bool)>);
+
+const ROOM: usize = 12;
+
+impl SwapDevice for Arc<Blocks> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let mut blocks = self.0.lock();
+        if blocks.1 || offset as usize >= ROOM * PAGE {
+            return Err(io::Error::from_raw_os_error(if blocks.1 { libc::EIO } else { libc::ENOSPC }));
+        }
+        blocks.0.resize(ROOM * PAGE, 0);
+        blocks.0[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let blocks = self.0.lock();
+        if blocks.1 {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        bytes.copy_from_slice(&blocks.0[offset as usize..][..bytes.len()]);
+        Ok(bytes.len())
+    }
+}
+
+fn arena() -> Arc<Arena> {
+    Arena::builder().limit(4 << 20).poison(0xdd).build().unwrap()
+}
+
+/// A page of which so many eighths do not compress.
+fn page(arena: &Arena, seed: u64, noise: usize) -> Held<'_> {
+    let page = arena.zeroed(Level::K4).unwrap();
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for word in bytes_of(arena, page.pfn())[..PAGE / 8 * noise].chunks_exact_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes());
+    }
+    page
+}
+
+#[expect(clippy::mut_from_ref, reason = "frames are reached through the arena that they belong to")]
+fn bytes_of(arena: &Arena, pfn: Pfn) -> &mut Bytes {
+    // SAFETY: a frame that one test, on one thread, holds.
+    unsafe { &mut *arena.frame(pfn).cast() }
+}
+
+fn load(swap: &Swap, arena: &Arena, copy: &HeldCopy<'_>) -> Result<Bytes, SwapError> {
+    let into = arena.page(Level::K4).unwrap();
+    swap.load(copy, into.pfn()).map(|()| *bytes_of(arena, into.pfn()))
+}
+
+#[test]
+fn a_bit_flipped_in_memory_is_found() {
+    let arena = arena();
+    let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
+    let one = page(&arena, 1, 4);
+    let copy = swap.store(one.pfn()).unwrap();
+    let Place::Memory(slot) = swap.books.lock().row(copy.entry()).place else { panic!("it compresses") };
+    let extent = swap.books.lock().pool.extent(slot);
+    let mut buffer = [0; pool::LARGEST];
+    let good = extent.read(&arena, &mut buffer).to_vec();
+    for at in (0..good.len()).step_by(97) {
+        let mut bad = good.clone();
+        bad[at] ^= 1 << (at % 8);
+        extent.write(&arena, &bad);
+        assert_eq!(load(&swap, &arena, &copy), Err(SwapError::Corrupt), "byte {at}");
+    }
+    extent.write(&arena, &good);
+    assert_eq!(load(&swap, &arena, &copy).as_ref(), Ok(&*bytes_of(&arena, one.pfn())));
+}
+
+#[test]
+fn a_copy_lives_as_long_as_somebody_refers_to_it() {
+    let arena = arena();
+    let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
+    let (some, zeroes) = (page(&arena, 1, 1), page(&arena, 1, 0));
+    let [entry, zero] = [&some, &zeroes].map(|page| swap.store(page.pfn()).unwrap().keep());
+    assert_eq!((zero, swap.stats().zero), (SwapEntry::ZERO, 1));
+    let second = swap.hold(entry);
+    swap.put(entry);
+    assert_eq!((swap.stats().references, swap.pool_bytes() > 0), (2, true));
+    assert!(load(&swap, &arena, &second).is_ok());
+    drop(second);
+    assert_eq!((swap.stats().references, swap.pool_bytes()), (1, 0));
+    assert_eq!(swap.store(some.pfn()).unwrap().entry(), entry, "its number is used again");
+    assert_eq!(load(&swap, &arena, &swap.hold(zero)), Ok([0; PAGE]));
+    swap.put(zero);
+    assert_eq!(swap.stats().references, 0);
+}
+
+#[test]
+fn what_does_not_fit_anywhere_is_refused_for_the_right_reason() {
+    let arena = arena();
+    let memory = Swap::builder().memory(2 * PAGE_SIZE).build(&arena).unwrap();
+    let noise = page(&arena, 1, 8);
+    assert_eq!(memory.store(noise.pfn()).map(drop), Err(SwapError::Incompressible));
+    assert!(memory.has_room(), "for others");
+    let some = page(&arena, 2, 3);
+    let held: Vec<_> = std::iter::from_fn(|| memory.store(some.pfn()).ok()).collect();
+    assert_eq!((held.len(), memory.store(some.pfn()).map(drop)), (5, Err(SwapError::Full)));
+    assert!(!memory.has_room());
+    drop(held);
+    assert!(memory.has_room());
+
+    let hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
+    assert_eq!(
+        memory.store(some.pfn()).map(drop),
+        Err(SwapError::Full),
+        "the arena has no frame for the pool"
+    );
+    drop(hoard);
+    assert!(memory.store(some.pfn()).is_ok());
+    assert_eq!((memory.stats().refused, memory.stats().store_errors), (4, 0));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A page with this seed and noise.
+    Store(u64, usize),
+    /// One reference more, or less, to the copy with this number of those that are there.
+    Hold(usize),
+    Put(usize),
+    Load(usize),
+    /// The device fails, or works, from now on.
+    Fail(bool),
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (any::<u64>(), 0..=8usize).prop_map(|(seed, noise)| Step::Store(seed, noise)),
+        2 => any::<usize>().prop_map(Step::Hold),
+        5 => any::<usize>().prop_map(Step::Put),
+        4 => any::<usize>().prop_map(Step::Load),
+        1 => any::<bool>().prop_map(Step::Fail),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 100,
+        failure_persistence: None,
+        rng_seed: prop::test_runner::RngSeed::Fixed(1),
+        ..ProptestConfig::default()
+    })]
+
+    /// With little room in memory and on a device, which fails at times.
+    #[test]
+    fn swap_is_a_map(steps in prop::collection::vec(steps(), 1..150)) {
+        let arena = arena();
+        let blocks = Arc::<Blocks>::default();
+        let builder = Swap::builder().memory(8 * PAGE_SIZE).device(blocks.clone(), 1 << 30);
+        let swap = builder.build(&arena).unwrap();
+        // For each copy its references and what it holds.
+        let mut model: BTreeMap<SwapEntry, (u64, Bytes)> = BTreeMap::new();
+        let pick = |model: &BTreeMap<SwapEntry, (u64, Bytes)>, pick: usize| {
+            model.keys().nth(pick % model.len().max(1)).copied()
+        };
+        for step in steps {
+            match step {
+                Step::Store(seed, noise) => {
+                    let page = page(&arena, seed, noise);
+                    match swap.store(page.pfn()) {
+                        Ok(copy) => {
+                            let bytes = *bytes_of(&arena, page.pfn());
+                            let found = model.entry(copy.keep()).or_insert((0, bytes));
+                            prop_assert!(found.0 == 0 || noise == 0, "only zeroes are one copy");
+                            found.0 += 1;
+                        }
+                        Err(error) => {
+                            let fails = blocks.0.lock().1;
+                            prop_assert!(matches!(error, SwapError::Full) || fails, "{error:?}");
+                            let full = model.len() > ROOM;
+                            prop_assert!(fails || full, "there was room");
+                        }
+                    }
+                }
+                Step::Hold(at) => {
+                    let Some(entry) = pick(&model, at) else { continue };
+                    swap.hold(entry).keep();
+                    model.get_mut(&entry).unwrap().0 += 1;
+                }
+                Step::Put(at) => {
+                    let Some(entry) = pick(&model, at) else { continue };
+                    swap.put(entry);
+                    let references = &mut model.get_mut(&entry).unwrap().0;
+                    *references -= 1;
+                    if *references == 0 {
+                        model.remove(&entry);
+                    }
+                }
+                Step::Load(at) => {
+                    let Some(entry) = pick(&model, at) else { continue };
+                    match load(&swap, &arena, &swap.hold(entry)) {
+                        Ok(bytes) => prop_assert_eq!(&bytes, &model[&entry].1),
+                        Err(error) => {
+                            prop_assert_eq!(error, SwapError::Io { errno: libc::EIO });
+                            prop_assert!(blocks.0.lock().1);
+                        }
+                    }
+                }
+                Step::Fail(fails) => blocks.0.lock().1 = fails,
+            }
+            let stats = swap.stats();
+            prop_assert_eq!(stats.references, model.values().map(|(references, _)| references).sum::<u64>());
+            prop_assert_eq!((stats.memory_bytes, arena.stats().in_use), (swap.pool_bytes(), swap.pool_bytes() / PAGE_SIZE));
+            prop_assert!(stats.memory_bytes <= 8 * PAGE_SIZE && stats.file_bytes <= (ROOM * PAGE) as u64);
+        }
+        blocks.0.lock().1 = false;
+        for (&entry, (references, bytes)) in &model {
+            prop_assert_eq!(&load(&swap, &arena, &swap.hold(entry)).unwrap(), bytes);
+            (0..*references).for_each(|_| swap.put(entry));
+        }
+        let stats = swap.stats();
+        prop_assert_eq!((stats.references, stats.memory_bytes, stats.file_bytes), (0, 0, 0));
+        prop_assert_eq!((arena.stats().in_use, arena.stats().stale_writes), (0, 0));
+    }
+}

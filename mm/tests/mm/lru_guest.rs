@@ -234,7 +234,7 @@ impl SecondaryMmu for Device {
         }
     }
 
-    fn flush(&self, _: &mut Idle, _: Span<Hva>) {
+    fn forget(&self, _: &mut Idle, _: Span<Hva>) {
         assert!(self.ages, "it said no");
         self.flushed.fetch_add(1, Relaxed);
     }

@@ -19,6 +19,7 @@
 //! | `ksm_race` | … beside those who write to them meanwhile? |
 //! | `swap` | does what is swapped out come back, byte for byte, and is no copy forgotten? |
 //! | `swap_device` | … where devices fail, fill up, stop short, or give back something else? |
+//! | `swap_kept` | … and not written twice, where they did not change? |
 //! | `swap_files` | … where the pages are a file's? |
 //! | `swap_race` | … beside those who use and change the same pages meanwhile? |
 //! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
@@ -48,6 +49,7 @@ mod soft_dirty;
 mod swap;
 mod swap_device;
 mod swap_files;
+mod swap_kept;
 mod swap_race;
 mod user_fault;
 mod user_fault_race;

@@ -7,7 +7,7 @@ use crate::swap_device::Disk;
 use crate::vm::{Guest, coherent, guest_on};
 use proptest::prelude::*;
 use slat::{Access, Fault, Gfn, Idle, PAGE_SIZE, VcpuId};
-use slat_mm::{AddressSpace, Advice, Arena, Backing, File, Ksm, MmError, Place, Prot, Swap};
+use slat_mm::{AddressSpace, Advice, Arena, Backing, File, Ksm, LruSettings, MmError, Place, Prot, Swap};
 use slat_mm::{Balancer, Node, Pinned, Policy, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,6 +49,8 @@ enum Step {
     Remap(u64, u64, u64, u64),
     Migrate(u64, u64),
     PageOut(u64, u64),
+    /// Ages, and evicts so many pages.
+    Reclaim(u64),
     Advise(u64, u64, Advice),
     Merge,
     Fork,
@@ -78,6 +80,7 @@ fn steps() -> impl Strategy<Value = (u8, Step)> {
         2 => (range.clone(), range.clone()).prop_map(|((a, n), (to, m))| Step::Remap(a, n, to, m)),
         2 => range.clone().prop_map(|(a, n)| Step::Migrate(a, n)),
         4 => range.clone().prop_map(|(a, n)| Step::PageOut(a, n)),
+        3 => (1..600u64).prop_map(Step::Reclaim),
         2 => (range, any::<bool>()).prop_map(|((a, n), on)| {
             Step::Advise(a, n, if on { Advice::Mergeable } else { Advice::Unmergeable })
         }),
@@ -108,7 +111,8 @@ impl World {
         let arena = Arena::builder().limit(256 << 20).nodes(2).poison(0xdd).build().unwrap();
         // Little memory, so that pages go to the device, too.
         let swap = Swap::builder().memory(16 << 12).device(Disk::new(), 64 << 20).build(&arena).unwrap();
-        let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).build().unwrap();
+        let space =
+            AddressSpace::builder(&arena).thp(thp).swap(&swap).lru(LruSettings::default()).build().unwrap();
         let contents = (0..PAGES).flat_map(|page| [page + 1; 512]).flat_map(u64::to_le_bytes).collect();
         let ksm = Ksm::builder(&arena).max_page_sharing(3).use_zero_pages(thp).build().unwrap();
         ksm.add(&space).unwrap();
@@ -208,6 +212,7 @@ impl World {
             Step::PageOut(first, count) => {
                 space.pageout(idle, pages(first, count)).unwrap();
             }
+            Step::Reclaim(count) => reclaim(space, idle, count),
             Step::Advise(first, count, advice) => {
                 let done = space.madvise(idle, pages(first, count), advice);
                 assert_eq!(done.err(), gap(model, first, count).map(|page| MmError::NotMapped(at(page))));
@@ -233,6 +238,7 @@ impl World {
             Step::Unpin => drop(self.pinned.pop()),
         }
         coherent(&self.vm, &mut self.idle, PAGES);
+        self.sides.iter().for_each(|(space, _)| generations_add_up(space));
     }
 
     fn guest_fault(&mut self, page: u64, write: bool) {
@@ -261,6 +267,30 @@ impl World {
         let stats = arena.stats();
         assert_eq!((stats.in_use, stats.tables, stats.stale_writes), (0, 0, 0));
     }
+}
+
+fn reclaim(space: &AddressSpace, idle: &mut Idle, count: u64) {
+    let seq = space.lru().unwrap().generations()[0].generations.last().unwrap().seq;
+    assert_eq!(space.age(idle, Node(0), seq, true, true), Ok(true));
+    space.reclaim(idle, count);
+}
+
+/// Whatever is mapped is in a generation, and those are counted right.
+fn generations_add_up(space: &AddressSpace) {
+    let nodes = space.lru().unwrap().generations();
+    let mut counted = BTreeMap::new();
+    for generation in nodes.iter().flat_map(|node| &node.generations) {
+        *counted.entry(generation.seq).or_insert(0) += generation.anon + generation.file;
+    }
+    counted.retain(|_, pages| *pages > 0);
+    let mut found = BTreeMap::new();
+    for page in 0..2 * PAGES {
+        match space.generation(at(page)) {
+            Some(seq) => *found.entry(seq).or_insert(0) += 1,
+            None => assert_eq!(space.lookup(at(page), Access::Read), None, "page {page}"),
+        }
+    }
+    assert_eq!(counted, found);
 }
 
 /// What `mremap` does to the model.

@@ -69,7 +69,7 @@ fn every_sort_of_page_comes_back_from_memory_and_file() {
     ];
     let _second = TempFile(file.0.with_extension("2"));
     for (swap, has_memory, has_file) in ways {
-        let (mut machine, swap) = Machine::with_swap(swap);
+        let (mut machine, swap) = Machine::with_swap(swap.keep_copies(false));
         let sorts = sorts();
         let count = sorts.len() as u64;
         machine.map(0, count);

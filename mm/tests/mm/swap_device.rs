@@ -25,6 +25,7 @@ struct Inner {
     /// Every second call is interrupted; this many were.
     interrupted: Option<u64>,
     calls: u64,
+    writes: u64,
     /// All calls to write, or to read, fail with this.
     fails_to_write: Option<i32>,
     fails_to_read: Option<i32>,
@@ -38,6 +39,16 @@ impl Disk {
     /// From now on it fails to write, and to read, with these errors.
     pub fn fail(&self, write: Option<i32>, read: Option<i32>) {
         self.set(|disk| (disk.fails_to_write, disk.fails_to_read) = (write, read));
+    }
+
+    /// Calls to write that were done.
+    pub fn writes(&self) -> u64 {
+        self.0.lock().writes
+    }
+
+    /// It has room for this many bytes.
+    pub fn limit(&self, room: Option<u64>) {
+        self.set(|disk| disk.room = room);
     }
 
     fn set(&self, change: impl FnOnce(&mut Inner)) {
@@ -76,6 +87,7 @@ impl SwapDevice for Disk {
         let end = disk.bytes.len().max(start + len);
         disk.bytes.resize(end, 0);
         disk.bytes[start..start + len].copy_from_slice(&bytes[..len]);
+        disk.writes += 1;
         Ok(len)
     }
 
@@ -94,24 +106,25 @@ impl SwapDevice for Disk {
 
 /// A machine with 16 pages that do not compress, which would go to this device.
 fn machine_on(disk: &Arc<Disk>) -> (Machine, Arc<Swap>) {
-    let (machine, swap) = Machine::with_swap(Swap::builder().memory(1 << 20).device(disk.clone(), 1 << 30));
+    let swap = Swap::builder().memory(1 << 20).device(disk.clone(), 1 << 30).keep_copies(false);
+    let (machine, swap) = Machine::with_swap(swap);
     (filled(machine), swap)
 }
 
-const PAGES: u64 = 16;
+pub const PAGES: u64 = 16;
 
-fn filled(mut machine: Machine) -> Machine {
+pub fn filled(mut machine: Machine) -> Machine {
     machine.map(0, PAGES);
     (0..PAGES).for_each(|page| machine.fill(page, &noise(page)));
     machine
 }
 
-fn noise(page: u64) -> Vec<u8> {
+pub fn noise(page: u64) -> Vec<u8> {
     contents(page + 1, 64)
 }
 
 /// Pages that can be read, and hold what was written.
-fn intact(machine: &mut Machine) -> u64 {
+pub fn intact(machine: &mut Machine) -> u64 {
     let mut good = 0;
     for page in 0..PAGES {
         let mut bytes = vec![0; PAGE];
@@ -141,7 +154,7 @@ fn a_device_that_stops_short_or_is_interrupted_is_asked_again() {
 fn a_full_device_keeps_pages_where_they_are() {
     let disk = Disk::new();
     // Two pages and a half: of the third only a part is written.
-    disk.set(|disk| disk.room = Some(PAGE_SIZE * 5 / 2));
+    disk.limit(Some(PAGE_SIZE * 5 / 2));
     let (mut machine, swap) = machine_on(&disk);
     for round in 1..3 {
         assert_eq!(machine.page_out(0, PAGES), 2);
@@ -151,7 +164,7 @@ fn a_full_device_keeps_pages_where_they_are() {
         assert_eq!(intact(&mut machine), PAGES);
         assert!(swap.has_room(), "two have come back");
     }
-    disk.set(|disk| disk.room = None);
+    disk.limit(None);
     assert_eq!(machine.page_out(0, PAGES), PAGES);
     assert_eq!(intact(&mut machine), PAGES);
     assert!(machine.all_free());

@@ -11,8 +11,7 @@ use std::sync::Arc;
 fn file(machine: &Machine) -> Arc<File> {
     let mut contents: Vec<u8> = (100..103).flat_map(|page| [page; 512]).flat_map(u64::to_le_bytes).collect();
     contents.extend([1, 2, 3]);
-    let file = File::with_contents(&machine.arena, contents);
-    file
+    File::with_contents(&machine.arena, contents)
 }
 
 /// The file, mapped at these pages: shared, private.

@@ -81,15 +81,28 @@ impl Pool {
         reuse: impl Fn() -> bool,
     ) -> Result<(), Short> {
         while cache.list.len() < want {
-            // Threads that pass here at once may go beyond it, by a page each.
-            if self.in_use() >= self.budget() {
+            // Threads that pass here at once may go beyond it, by what each needs.
+            let left = self.budget().saturating_sub(self.in_use());
+            if left == 0 {
                 return Err(Short::Budget);
             }
-            if let Some(node) = self.free.lock().list.pop() {
-                self.out.fetch_add(1, Relaxed);
-                cache.list.push(node);
-            } else if !reuse() {
+            let missing = (want - cache.list.len()).min(usize::try_from(left).unwrap_or(usize::MAX));
+            let mut taken = NodeList::default();
+            {
+                let mut free = self.free.lock();
+                while taken.len() < missing
+                    && let Some(node) = free.list.pop()
+                {
+                    taken.push(node);
+                }
+            }
+            if taken.len() == 0 && !reuse() {
                 self.grow(memory)?;
+            }
+            self.out.fetch_add(taken.len() as u64, Relaxed);
+            // Turned around once more: they leave the cache as they came from the chunk.
+            while let Some(node) = taken.pop() {
+                cache.list.push(node);
             }
         }
         Ok(())
