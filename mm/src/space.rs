@@ -7,8 +7,8 @@
 //! state        read: faults, and changes of a few pages       write: whatever changes the mappings
 //! └── notify   SecondaryMmu::around, one inside the other     (slat's own order follows from here)
 //!     └── page lock of a 2 MiB region                         edits of its entries; never two at once
-//!         └── a file's cache, swap's books, the arena, a queue of user faults, the LRU's
-//!             regions and then a shard of its counters          leaf locks
+//!         └── a file's cache or the kept copies, then swap's books, then the arena; a queue of
+//!             user faults; the LRU's regions, then a shard of its counters
 //! ```
 //! No notification begins under a page lock: a change takes it inside the innermost call, looks at the entry again, and
 //! edits; so one change of a long range is one notification. What it tells page by page it tells under the page lock. A

@@ -49,7 +49,7 @@ pub struct MmStats {
     pub reaped: u64,
     /// Times that it would have had to wait, and gave up.
     pub reap_again: u64,
-    /// Pages that were swapped out.
+    /// Pages that were swapped out, and pages of files that could go without.
     pub swapped_out: u64,
     /// Pages that were read back and mapped again.
     pub swapped_in: u64,

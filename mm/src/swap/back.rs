@@ -5,9 +5,8 @@
 //! no lock                      read it into a fresh frame, check it: sleeps, may fail
 //! under the page lock again    entry says the same still? ─▶ mapped, not writable; its reference to the copy goes
 //! ```
-//! While we hold the copy its number is nobody else's, so an entry that says the same has not been anything else in
-//! between that matters: it may have been moved away and back. Where it says something else, somebody was faster, and
-//! the fault looks again.
+//! While we hold the copy its number is nobody else's, so an entry that says the same means the same page, also if it was
+//! moved away and back meanwhile. Where it says something else somebody was faster, and the fault looks again.
 //!
 //! A page is only given, so nobody is told; not writable, so that who writes is noticed as anywhere (soft-dirty).
 

@@ -3,7 +3,7 @@
 //! ```text
 //! around(Reclaim)              { under the page lock: a reference to the frame is ours; entry := parked; told }
 //! no notification, no lock     the frame's contents are stored: sleeps, may fail
-//! under the page lock          entry parked still? ─▶ swapped(copy), or, where that failed, what it was
+//! under the page lock          entry parked still? ─▶ swapped(copy), or, where that failed, mapped, not writable yet
 //! ```
 //! **Why the contents stand still while they are stored.** Once the notification is over nobody has the page mapped.
 //! Whoever wants it meanwhile maps it again, read-only, and is heard: the entry is not parked any more, and the page
@@ -125,8 +125,8 @@ impl AddressSpace {
 
     /// Swaps out these pages, which lie in one region, in order. Those that may not go, or not any more, stay. May sleep.
     ///
-    /// `state` is held all the while, so that what may be done with a page stays what it was: one that comes back as it
-    /// was must still be allowed to be that.
+    /// `state` is held all the while, so that what may be done with a page stays what it was: one that comes back must
+    /// still be allowed to be mapped.
     pub(crate) fn swap_out(&self, state: &State, idle: &mut Idle, pages: &[Leaving]) -> SwappedOut {
         let mut parting = Vec::new();
         let scattered = state.listeners.heed_pages();
@@ -185,7 +185,7 @@ impl AddressSpace {
     }
 
     /// The last steps of a page on its way. False where somebody wanted it meanwhile; an error where it stays for another
-    /// reason, as it was.
+    /// reason.
     fn leave(&self, idle: &mut Idle, mut one: Parting<'_>) -> Result<bool, SwapError> {
         let mut left = self.try_to_leave(idle, &mut one);
         // Room is better used for a page that has none than for those that are mapped.
@@ -231,11 +231,13 @@ impl AddressSpace {
     }
 
     /// The page's entry says what it said before, unless the page was wanted meanwhile. Returns the error.
+    ///
+    /// Not writable, so that who writes is noticed: soft-dirty may have been cleared while it was on its way.
     fn come_back(&self, one: Parting<'_>, error: SwapError) -> Result<bool, SwapError> {
         let _lock = self.lock_region(one.leaving.page);
         let (level, entry) = self.map.find(one.leaving.page);
         if Pte::of(entry.load(), level) == one.now {
-            entry.store(one.was.word(level));
+            entry.store(one.was.read_only().word(level));
             if one.file.is_some() {
                 self.lru_enter(one.leaving.page, level, one.frame.pfn(), Kind::File);
                 // The entry's again.

@@ -84,9 +84,9 @@ fn a_page_that_cannot_be_stored_stays_mapped_and_one_that_cannot_be_read_fails_t
     let (mut machine, swap) = Machine::with_swap(Swap::builder().device(disk.clone(), 1 << 20));
     mapped(&machine, 0, 10);
     machine.put(0, 6);
-    let before = machine.look(0);
+    let before = machine.look(0).unwrap().pfn;
     disk.fail(Some(libc::EIO), Some(libc::EIO));
-    assert_eq!((machine.page_out(0, 4), machine.look(0)), (0, before));
+    assert_eq!((machine.page_out(0, 4), machine.look(0).unwrap().pfn), (0, before));
     disk.fail(None, Some(libc::EIO));
     assert_eq!(machine.page_out(0, 4), 1);
     let failed = machine.space.read(&mut machine.idle, at(0), &mut [0]);

@@ -18,7 +18,7 @@ pub type Act = Box<dyn FnOnce(&AddressSpace, &mut Idle) + Send>;
 /// A device during whose next write, or read, somebody else acts.
 #[derive(Default)]
 pub struct Stage {
-    disk: Arc<Disk>,
+    pub disk: Arc<Disk>,
     pub space: Mutex<Option<Arc<AddressSpace>>>,
     pub during_write: Mutex<Option<Act>>,
     pub during_read: Mutex<Option<Act>>,
@@ -108,6 +108,26 @@ fn a_page_that_is_wanted_on_its_way_out_stays() {
     assert_eq!(dropped, (0, false, 0));
     let pinned = out_beside(SwapSabotage::None, |space, idle| drop(space.pin(idle, pages(PAGE, 1)).unwrap()));
     assert_eq!(pinned, (3, false, 0));
+}
+
+/// A page that has to stay: what was asked of it while it was on its way is not forgotten.
+#[test]
+fn soft_dirty_that_is_cleared_on_the_way_stays_cleared() {
+    let (mut machine, _swap, stage) = staged(SwapSabotage::None);
+    machine.put(PAGE + 1, 4);
+    let (disk, both) = (stage.disk.clone(), pages(PAGE, 2));
+    *stage.during_write.lock() = Some(Box::new(move |space, idle| {
+        space.clear_soft_dirty(idle, both).unwrap();
+        disk.fail(Some(libc::EIO), None);
+    }));
+    assert_eq!(machine.page_out(PAGE, 2), 1, "the second has to stay");
+    assert_eq!(machine.space.soft_dirty(both).unwrap(), []);
+    machine.put(PAGE + 1, 5);
+    assert_eq!(machine.space.soft_dirty(both).unwrap(), [pages(PAGE + 1, 1)]);
+    machine.put(PAGE, 5);
+    assert_eq!(machine.space.soft_dirty(both).unwrap(), [both]);
+    stage.space.lock().take();
+    assert!(machine.all_free());
 }
 
 /// Who wrote to it meanwhile wrote to a copy: otherwise the frame that is being stored could be on its way out a second
