@@ -156,27 +156,8 @@ impl AddressSpace {
         if state.exited {
             return Tried::default();
         }
-        let mut tried = Tried { looked_at: pages.len() as u64, evicted: 0 };
         let candidates = self.candidates(lru, &state, &pages);
-        let (mut cold, mut young) = (Vec::new(), YoungPages::default());
-        for entry in candidates {
-            if self.was_accessed(&state, idle, entry) && spare_young {
-                young.add(entry);
-                self.look_around(&state, entry, &mut young);
-            } else {
-                cold.push(entry);
-            }
-        }
-        if !young.is_empty() {
-            let _lock = self.lock_region(first);
-            let found =
-                lru.regions.with(first, |region| lru.make_young(region, &young, |_| true)).unwrap_or(0);
-            lru.counters.add(Counted::Promoted, found);
-            // The next pass had better look at all of them.
-            if is_dense(found, tried.looked_at) {
-                lru.filters.insert(lru.generations.max_seq(), number(first));
-            }
-        }
+        let cold = self.ask(lru, &state, idle, candidates, spare_young);
         // Of a huge page only what was asked for: it is divided first. No memory for the table: it stays.
         if cold.iter().any(|entry| entry.len() > 1) {
             let _lock = self.lock_region(first);
@@ -184,10 +165,9 @@ impl AddressSpace {
             let _ = self.split(level, entry);
         }
         let is_cold = |page: &Gfn| cold.iter().any(|entry| entry.contains(*page));
-        let cold: Vec<Gfn> = pages.iter().copied().filter(is_cold).collect();
-        let cold = self.spare(lru, kind, cold);
-        tried.evicted = self.put_away(lru, &state, idle, &cold);
-        tried
+        let going: Vec<Gfn> = pages.iter().copied().filter(is_cold).collect();
+        let going = self.spare(lru, kind, going);
+        Tried { looked_at: pages.len() as u64, evicted: self.put_away(lru, &state, idle, &going) }
     }
 
     /// What maps these pages of one region, one huge page or small ones, where they may be evicted. Others are one
@@ -214,6 +194,41 @@ impl AddressSpace {
             }
         }
         found
+    }
+
+    /// Which of these candidates nobody has used since they were asked last. The others, and young neighbours, are of the
+    /// youngest generation, unless they are not to be spared.
+    fn ask(
+        &self,
+        lru: &Lru,
+        state: &State,
+        idle: &mut Idle,
+        candidates: Vec<Span<Gfn>>,
+        spare_young: bool,
+    ) -> Vec<Span<Gfn>> {
+        let Some(&Span { start: first, .. }) = candidates.first() else { return candidates };
+        let (mut cold, mut young, asked) = (Vec::new(), YoungPages::default(), candidates.len() as u64);
+        for entry in candidates {
+            if young.contains(entry.start) {
+                continue; // a neighbour of one before
+            }
+            if self.was_accessed(state, idle, entry) && spare_young {
+                young.add(entry);
+                self.look_around(state, entry, &mut young);
+            } else {
+                cold.push(entry);
+            }
+        }
+        if !young.is_empty() {
+            let _lock = self.lock_region(first);
+            let found = lru.regions.with(first, |region| lru.make_young(region, &young, |_| true));
+            lru.counters.add(Counted::Promoted, found.unwrap_or(0));
+            // Where they are many the next pass had better look at all of them.
+            if is_dense(asked - cold.len() as u64, asked) {
+                lru.filters.insert(lru.generations.max_seq(), number(first));
+            }
+        }
+        cold
     }
 
     /// Whether any page of an entry was accessed since its bits were cleared, which they are now.

@@ -42,6 +42,10 @@ impl YoungPages {
         }
     }
 
+    pub(super) fn contains(&self, page: Gfn) -> bool {
+        self.0[index(page) / 64] & 1 << (index(page) % 64) != 0
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -80,7 +84,7 @@ mod tests {
         let mut more = YoungPages::default();
         more.add(Span::sized(Gfn(200), 1));
         both.add_all(&more);
-        assert!(!both.is_empty());
+        assert!(!both.is_empty() && both.contains(Gfn(512 + 200)) && !both.contains(Gfn(4)));
         assert_eq!(both.indices().collect::<Vec<_>>(), [3, 200]);
     }
 }

@@ -13,6 +13,32 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Something that keeps blocks. Each is written before it is read, by one thread at a time; different blocks at once.
+/// Give it to a [swap](super::SwapBuilder::device) in an [`Arc`] to keep a hand on it.
+///
+/// ```
+/// use slat_mm::*;
+/// use std::{io, sync::Mutex};
+///
+/// /// A megabyte of this process's own memory.
+/// #[derive(Debug)]
+/// struct Megabyte(Mutex<Vec<u8>>);
+///
+/// impl SwapDevice for Megabyte {
+///     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+///         self.0.lock().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+///         Ok(bytes.len())
+///     }
+///
+///     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+///         bytes.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..bytes.len()]);
+///         Ok(bytes.len())
+///     }
+/// }
+///
+/// let arena = Arena::builder().limit(16 << 20).build()?;
+/// let swap = Swap::builder().device(Megabyte(Mutex::new(vec![0; 1 << 20])), 1 << 20).build(&arena)?;
+/// # Ok::<(), MmError>(())
+/// ```
 pub trait SwapDevice: Debug + Send + Sync {
     /// Writes `bytes`, or the first of them, at this offset, and says how many. May sleep.
     ///

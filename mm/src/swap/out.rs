@@ -86,11 +86,12 @@ impl AddressSpace {
     /// [`MmError::BadRange`]; [`MmError::OutOfTables`] where a huge page cannot be split.
     pub fn pageout(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<u64, MmError> {
         let pages = pages_of(aligned(hvas)?);
-        let state = self.state.read();
         let (mut at, mut gone) = (pages.start, 0);
         while at < pages.end {
             let part = Span::new(at, pages.end.min(at.base(Level::M2) + Level::M2.pages()));
             at = part.end;
+            // A region at a time: whoever changes mappings waits for the device no longer than that.
+            let state = self.state.read();
             for batch in self.evictable(&state, part)?.chunks(BATCH) {
                 let out = self.swap_out(&state, idle, batch);
                 gone += out.gone.len() as u64;

@@ -108,7 +108,8 @@ impl Stage {
         let arena = Arena::builder().limit(256 << 20).nodes(NODES).poison(0xdd).build().unwrap();
         // Where guests may write to free frames none of those may be swap's.
         let memory = if mistake.spoils_frames() { 0 } else { 64 * PAGE_SIZE };
-        let swap = Swap::builder().memory(memory).device(Disk::default(), 64 << 20).build(&arena).unwrap();
+        let swap =
+            Swap::builder().memory(memory).device(Disk::default(), 1024 * PAGE_SIZE).build(&arena).unwrap();
         let lru = LruSettings::default();
         let space = AddressSpace::builder(&arena).thp(thp).swap(&swap).lru(lru).build().unwrap();
         let memory = space.mmap(Place::Fixed(BASE), PAGES * PAGE_SIZE, Prot::ReadWrite, Backing::Anonymous);
@@ -150,12 +151,16 @@ impl Stage {
     }
 }
 
-/// Where pages are swapped out to, beside memory.
+/// Where pages are swapped out to, beside memory. It lets others run, and fails at times.
 #[derive(Debug, Default)]
-struct Disk(Mutex<Vec<u8>>);
+struct Disk(Mutex<Vec<u8>>, AtomicU64);
 
 impl SwapDevice for Disk {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        std::thread::yield_now();
+        if self.1.fetch_add(1, Relaxed) % 16 == 15 {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         let mut disk = self.0.lock().unwrap();
         let (start, end) = (offset as usize, offset as usize + bytes.len());
         let len = disk.len().max(end);
@@ -165,6 +170,7 @@ impl SwapDevice for Disk {
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::thread::yield_now();
         bytes.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..bytes.len()]);
         Ok(bytes.len())
     }

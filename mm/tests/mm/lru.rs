@@ -204,11 +204,11 @@ fn eviction_looks_around_young_candidates() {
     machine.map(0, 512);
     machine.age();
     machine.age();
-    // 70 comes first of these; 120 lies in the same 64 pages, 200 does not, and is asked about in its turn.
-    machine.touch([70, 120, 200]);
+    // 70 comes first of these; 71 and 120 lie in the same 64 pages, 200 does not, and is asked about in its turn.
+    machine.touch([70, 71, 120, 200]);
     assert_eq!(machine.space.evict(&mut machine.idle, NODE, 3, None, Some(74)), Ok(74));
     let seq = |page| machine.space.generation(at(page));
-    assert_eq!([70, 120, 200].map(seq), [Some(5), Some(5), Some(3)]);
+    assert_eq!([70, 71, 120, 200].map(seq), [Some(5), Some(5), Some(5), Some(3)]);
 }
 
 #[test]
