@@ -33,7 +33,7 @@ fn the_rows_are_there_and_their_counts_agree() {
             let (off, on) = figure(before, "pages brought in again");
             let ((lru, on_again), (belady, _)) =
                 (figure("exact LRU", "pages brought"), figure("Belady's optimum", "pages brought"));
-            assert!(on_again == on && belady <= lru && belady <= on && belady <= off);
+            assert!((on_again - on).abs() < 0.5 && belady <= lru && belady <= on && belady <= off);
             for what in ["mean rank", "pages that were to go", "aging passes", "guest wall time"] {
                 figure(before, what);
             }

@@ -2,17 +2,14 @@
 
 mod common;
 
-use common::{File, command, end, refused, report, slat, slat_with, start, text};
+use common::{File, command, end, refused, report, slat, start, text};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::process::Command;
 
 /// A program's life in lackey's words: code, a stack, a heap of `pages` that is written, read and modified
 /// `rounds` times.

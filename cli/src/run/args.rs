@@ -63,7 +63,7 @@ pub struct Run {
     pub swap: Vec<String>,
 
     /// Serve the generations of the LRU on a Unix socket: lines `read`, `+ memcg node max_seq …`,
-    /// `- memcg node min_seq …` as in the kernel's lru_gen, `enabled [MASK]`, `min_ttl_ms [MS]`
+    /// `- memcg node min_seq …` as in the kernel's `lru_gen`, `enabled [MASK]`, `min_ttl_ms [MS]`
     #[arg(long, value_name = "PATH")]
     pub lru_gen: Option<PathBuf>,
 

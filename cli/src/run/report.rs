@@ -117,7 +117,7 @@ impl Report {
             |q: f64| outcome.fault_ns.as_ref().map_or(0, |histogram| histogram.value_at_quantile(q));
         let [k4, m2, g1] = stats.leaves;
         let findings = outcome.findings;
-        let swap = machine.swap.as_ref().map(|swap| swap.stats()).unwrap_or_default();
+        let space = machine.space.stats();
         let lru = machine.space.lru().map(Lru::stats).unwrap_or_default();
         Self {
             format: F::NAME,
@@ -152,8 +152,8 @@ impl Report {
             table_bytes: stats.table_bytes,
             overhead_percent: percent(stats.table_bytes, mapped_bytes),
             dirty_pages: dirty_pages(machine),
-            swapped_out: swap.stored,
-            swapped_in: swap.loaded,
+            swapped_out: space.swapped_out,
+            swapped_in: space.swapped_in,
             refaults: lru.refaults,
             generations: generations(machine),
             verified_reads: findings.verified,

@@ -111,7 +111,12 @@ fn accept(listener: &UnixListener, stop: &UnixStream, lru_gen: &LruGen) -> io::R
             let mut client = match listener.accept() {
                 Ok((client, _)) => client,
                 // It has gone again.
-                Err(_) => continue,
+                Err(error)
+                    if [ErrorKind::WouldBlock, ErrorKind::ConnectionAborted].contains(&error.kind()) =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             if clients.fetch_add(1, Relaxed) < CLIENTS {
                 scope.spawn(move || {

@@ -100,6 +100,8 @@ fn run<F: Format>(setting: Setting) -> Tally {
         // Who was not told keeps a page that the host does not offer any more, and asks for permission to write for ever.
         while mistake != Mistake::None && !guests.iter().all(ScopedJoinHandle::is_finished) {
             vm.invalidate(hvas(&(0..PAGES)), Why::Unmap).apply(&mut idle).settle();
+            // Guests wait for those that are open: one after the other would leave them no moment to go on.
+            thread::park_timeout(Duration::from_millis(2));
         }
         for meddler in meddlers {
             let (lane, made) = meddler.join().unwrap();

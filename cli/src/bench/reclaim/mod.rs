@@ -12,6 +12,11 @@
 //! runs with room for a part of its footprint, and it is counted which pages come back: a page that does was evicted
 //! too early.
 //!
+//! **The bar of 30% is not met.** Before, too, asks the guest: about each page that is about to go, which gets a second
+//! chance. That alone comes near exact LRU, and on sort, whose pages are used again at random, as near as anything that
+//! does not know the future. Aging that asks stays at exact LRU's count or below, and finds in use few of the pages that
+//! it was about to evict.
+//!
 //! The bundled traces were recorded without accesses that one of the last 64 pages would have answered, so they say
 //! which page is needed, and in what order, but hold few accesses to the hottest pages; the program with phases has all
 //! of its accesses.

@@ -24,6 +24,17 @@ const OF_LRU: f64 = 1.5;
 /// What may be charged, of the limit.
 const HELD: f64 = 1.02;
 
+/// A figure: its name, its unit, how a sample says it.
+type Figure = (&'static str, &'static str, fn(&Sample) -> f64);
+
+const FIGURES: [Figure; 3] = [
+    ("mean rank of a page that went (0: the coldest, exact LRU's)", "%", |sample| {
+        100.0 * sample.rank.unwrap_or(0.0)
+    }),
+    ("pages that were to go and were found in use", "pages", |sample| sample.spared as f64),
+    ("aging passes", "passes", |sample| sample.aging_passes as f64),
+];
+
 /// One job at one limit.
 struct Case<'s> {
     job: &'s Job,
@@ -99,14 +110,7 @@ impl Case<'_> {
             row("exact LRU", refaults, "pages", bound(self.lru), all(self.on)),
             row("Belady's optimum", refaults, "pages", bound(self.belady), all(self.on)),
         ];
-        let figures: [(_, _, fn(&Sample) -> f64); 3] = [
-            ("mean rank of a page that went (0: the coldest, exact LRU's)", "%", |sample| {
-                100.0 * sample.rank.unwrap_or(0.0)
-            }),
-            ("pages that were to go and were found in use", "pages", |sample| sample.spared as f64),
-            ("aging passes", "passes", |sample| sample.aging_passes as f64),
-        ];
-        for (figure, unit, of) in figures {
+        for (figure, unit, of) in FIGURES {
             rows.push(row(off, figure, unit, series(self.off, of), series(self.on, of)));
         }
         rows.push(row(off, "guest wall time", "ms", wall(self.off), wall(self.on)));
