@@ -3,7 +3,7 @@
 use super::world::World;
 use crate::error::Error;
 use slat::{Access, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};
-use slat_mm::Node;
+use slat_mm::{Lru, Node};
 use std::time::{Duration, Instant};
 
 /// How to ask.
@@ -99,6 +99,6 @@ pub fn pass(world: &World, idle: &mut Idle, way: Way) -> Result<(u64, u64), Erro
 
 /// The youngest generation's number.
 pub fn youngest(world: &World) -> u64 {
-    let generations = world.space.lru().map(|lru| lru.generations()).unwrap_or_default();
+    let generations = world.space.lru().map(Lru::generations).unwrap_or_default();
     generations.iter().flat_map(|node| &node.generations).map(|generation| generation.seq).max().unwrap_or(0)
 }

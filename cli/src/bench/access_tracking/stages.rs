@@ -68,7 +68,7 @@ struct Run<'w> {
 
 /// The half of the pages that a stage uses; KVM's test uses all or none.
 fn used(gfn: Gfn) -> bool {
-    gfn.0 % 2 == 0
+    gfn.0.is_multiple_of(2)
 }
 
 impl Run<'_> {
