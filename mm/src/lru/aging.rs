@@ -88,14 +88,15 @@ impl AddressSpace {
                     mmu.age(idle, hvas, &mut |accessed| young.add_secondary(accessed));
                 }
             }
-            let _lock = self.lock_region(first);
-            let found = lru.make_young(&region, &young, |mark| can_swap || mark.kind == Kind::File);
             lru.counters.add(Counted::RegionsWalked, 1);
-            lru.counters.add(Counted::Young, found);
-            if is_dense(found, region.present()) {
-                lru.filters.insert(seq + 1, number(first));
-            }
-            if region.present() == 0 {
+            // Idle memory costs its users not even a lock.
+            if !young.is_empty() || region.present() == 0 {
+                let _lock = self.lock_region(first);
+                let found = lru.make_young(&region, &young, |mark| can_swap || mark.kind == Kind::File);
+                lru.counters.add(Counted::Young, found);
+                if is_dense(found, region.present()) {
+                    lru.filters.insert(seq + 1, number(first));
+                }
                 lru.regions.forget_empty(first);
             }
             walked = if walked.is_empty() { region_of(first) } else { Span::new(walked.start, at) };

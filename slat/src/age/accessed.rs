@@ -13,6 +13,7 @@ use crate::addr::{Hva, Position, Span};
 pub struct AccessedPages<A = Hva> {
     first: A,
     len: u32,
+    count: u32,
     bits: [u64; 8],
 }
 
@@ -20,16 +21,16 @@ impl<A: Position> AccessedPages<A> {
     /// Pages in one of these at most.
     pub const MOST: u64 = 512;
 
-    /// Those with a bit in `bits`, of the pages from `first` on; bits past `len` pages are clear.
-    pub(crate) fn new(first: A, len: u32, bits: [u64; 8]) -> Self {
-        Self { first, len, bits }
+    /// The `count` with a bit in `bits`, of the pages from `first` on; bits past `len` pages are clear.
+    pub(crate) fn new(first: A, (len, count): (u32, u32), bits: [u64; 8]) -> Self {
+        Self { first, len, count, bits }
     }
 
     /// All pages of a span, of which there are at most 512.
     pub fn all(pages: Span<A>) -> Self {
         let len = (pages.len() / A::PAGE).min(Self::MOST) as u32;
         let bits = core::array::from_fn(|word| ones(len.saturating_sub(word as u32 * 64)));
-        Self { first: pages.start, len, bits }
+        Self { first: pages.start, len, count: len, bits }
     }
 
     /// The first of the pages that it is about.
@@ -50,7 +51,7 @@ impl<A: Position> AccessedPages<A> {
 
     /// How many were accessed.
     pub fn count(&self) -> u32 {
-        self.bits.iter().map(|word| word.count_ones()).sum()
+        self.count
     }
 
     /// Those that were accessed, in order.
@@ -70,7 +71,7 @@ impl<A: Position> AccessedPages<A> {
 
     /// The same pages, elsewhere.
     pub(crate) fn at<B: Position>(&self, first: B) -> AccessedPages<B> {
-        AccessedPages { first, len: self.len, bits: self.bits }
+        AccessedPages { first, len: self.len, count: self.count, bits: self.bits }
     }
 }
 
@@ -90,7 +91,7 @@ mod tests {
         let mut bits = [0; 8];
         bits[0] = 0b101;
         bits[7] = 1 << 63;
-        let accessed = AccessedPages::new(Hva(0x10_0000), 512, bits);
+        let accessed = AccessedPages::new(Hva(0x10_0000), (512, 3), bits);
         let pages: Vec<Hva> = accessed.pages().collect();
         assert_eq!(pages, [Hva(0x10_0000), Hva(0x10_2000), Hva(0x10_0000 + 511 * 4096)]);
         assert_eq!(accessed.count(), 3);

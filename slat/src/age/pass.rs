@@ -39,6 +39,8 @@ pub(crate) struct Pass<'p, F, M, S> {
     /// Work left until the rest.
     left: u64,
     stopped: bool,
+    /// Where the young entries of a table are.
+    at: [u16; ENTRIES],
     seen: S,
     _format: PhantomData<F>,
 }
@@ -46,7 +48,17 @@ pub(crate) struct Pass<'p, F, M, S> {
 impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'p, F, M, S> {
     pub(crate) fn new(memory: &'p M, found: Found, by_links: bool, seen: S) -> Self {
         let scan = Scan::detect();
-        Self { memory, found, scan, by_links, left: STRETCH, stopped: false, seen, _format: PhantomData }
+        Self {
+            memory,
+            found,
+            scan,
+            by_links,
+            left: STRETCH,
+            stopped: false,
+            at: [0; ENTRIES],
+            seen,
+            _format: PhantomData,
+        }
     }
 
     /// The same by this scan.
@@ -212,24 +224,32 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
 
     #[inline(always)]
     fn young(&mut self, table: &LeafTable<'_>, young: &Young) {
-        if self.found == Found::Cleared {
-            self.clear_all(table.entries, young);
-        }
+        let count = if self.found == Found::Cleared {
+            self.clear_all(table.entries, young)
+        } else {
+            young.iter().map(|group| group.count_ones()).sum()
+        };
+        self.left = self.left.saturating_sub(count.into());
         let first = F::index(table.gfns.start, Level::K4);
         let bits = if first == 0 { *young } else { shifted_down(young, first) };
-        self.tell(AccessedPages::new(table.gfns.start, table.gfns.len() as u32, bits));
+        self.tell(AccessedPages::new(table.gfns.start, (table.gfns.len() as u32, count), bits));
     }
 
-    /// Those of a table. First where they are, mostly without a branch, since nobody could foretell it; then one after
-    /// the other.
+    /// Those of a table; how many there are. First where they are, mostly without a branch, since nobody could foretell
+    /// it; then one after the other. Where all of a group are young there is nothing to find out.
     #[inline]
-    fn clear_all(&mut self, entries: &[Entry; ENTRIES], young: &Young) {
+    fn clear_all(&mut self, entries: &[Entry; ENTRIES], young: &Young) -> u32 {
         const AT_ONCE: usize = 2;
-        let (mut at, mut len) = ([0u16; ENTRIES], 0);
+        let (mut len, mut whole) = (0, 0);
         for (group, &young) in young.iter().enumerate() {
+            if young == u64::MAX {
+                entries[group * GROUP..][..GROUP].iter().for_each(|entry| self.clear_young(entry));
+                whole += GROUP;
+                continue;
+            }
             let mut left = young;
             let mut note = |left: &mut u64| {
-                at[len % ENTRIES] = (group * GROUP) as u16 + left.trailing_zeros() as u16;
+                self.at[len % ENTRIES] = (group * GROUP) as u16 + left.trailing_zeros() as u16;
                 len += usize::from(*left != 0);
                 *left &= left.wrapping_sub(1);
             };
@@ -238,14 +258,18 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
                 note(&mut left);
             }
         }
-        self.left = self.left.saturating_sub(len as u64);
-        for &at in &at[..len] {
-            let entry = &entries[usize::from(at) % ENTRIES];
-            let word = entry.peek();
-            // Since it was found young it may have become anything, a hole too.
-            if is_young::<F>(word) {
-                self.clear(entry, word);
-            }
+        for &at in &self.at[..len] {
+            self.clear_young(&entries[usize::from(at) % ENTRIES]);
+        }
+        (len + whole) as u32
+    }
+
+    /// Since it was found young it may have become anything, a hole too.
+    #[inline(always)]
+    fn clear_young(&self, entry: &Entry) {
+        let word = entry.peek();
+        if is_young::<F>(word) {
+            self.clear(entry, word);
         }
     }
 

@@ -42,8 +42,13 @@ impl Passes {
     }
 }
 
-/// Ages while `go_on`, and once more.
-pub fn age(world: &World, idle: &mut Idle, way: Way, go_on: &dyn Fn() -> bool) -> Result<Passes, Error> {
+/// Ages while `go_on`, with a `pause` after each pass, and once more.
+pub fn age(
+    world: &World,
+    idle: &mut Idle,
+    (way, pause): (Way, Duration),
+    go_on: &dyn Fn() -> bool,
+) -> Result<Passes, Error> {
     let mut all = Passes::default();
     loop {
         let last = !go_on();
@@ -59,6 +64,9 @@ pub fn age(world: &World, idle: &mut Idle, way: Way, go_on: &dyn Fn() -> bool) -
                 .lockless(idle)
                 .for_each(world.pages(), |found| all.left += u64::from(found.leaf.accessed));
             return Ok(all);
+        }
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
         }
     }
 }

