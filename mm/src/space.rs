@@ -219,6 +219,11 @@ impl AddressSpace {
         self.page_locks.pick(region_of(page)).lock()
     }
 
+    /// The same, if it is free.
+    pub(crate) fn try_lock_region(&self, page: Gfn) -> Option<MutexGuard<'_, ()>> {
+        self.page_locks.pick(region_of(page)).try_lock()
+    }
+
     /// Visits what has frames in `pages`, in order, each entry under its page lock. No entry reaches
     /// out of `pages`: one that would is split first. Stops at the first error, the visitor's included.
     pub(crate) fn each_page(
@@ -276,8 +281,7 @@ impl AddressSpace {
             let (level, _) = self.map.find(at);
             let next = at.base(level.max(Level::M2)) + level.max(Level::M2).pages();
             if level <= Level::M2 {
-                let lock = &self.page_locks.pick(region_of(at));
-                let _lock = lock.try_lock().ok_or(MmError::Again)?;
+                let _lock = self.try_lock_region(at).ok_or(MmError::Again)?;
                 self.map.for_each(Span::new(at, next.min(pages.end)), |covers, level, entry| {
                     let pte = Pte::of(entry.load(), level);
                     if pte != Pte::Empty && pages.covers(&covers) {

@@ -3,7 +3,7 @@
 //! ```text
 //! for each region      dense in the last pass, or new; or all of them, where that is forced
 //!   Accessed bits of the primary table, and of each secondary MMU that can be asked      no lock, no flush
-//!   page lock: pages that were accessed are of the youngest generation
+//!   page lock: pages that were accessed are of the youngest generation     not free? the next who has it says so
 //! max_seq + 1          whatever comes from here on is younger
 //! forget               all TLBs of each secondary MMU that was asked, soon: one that holds a page hides its next access
 //! ```
@@ -89,15 +89,20 @@ impl AddressSpace {
                 }
             }
             lru.counters.add(Counted::RegionsWalked, 1);
-            // Idle memory costs its users not even a lock.
+            young.add_all(&region.take_late(&YoungPages::ALL));
+            // Idle memory costs its users not even a lock; and nobody is waited for who has one.
             if !young.is_empty() || region.present() == 0 {
-                let _lock = self.lock_region(first);
-                let found = lru.make_young(&region, &young, |mark| can_swap || mark.kind == Kind::File);
-                lru.counters.add(Counted::Young, found);
-                if is_dense(found, region.present()) {
+                if let Some(_lock) = self.try_lock_region(first) {
+                    let found = lru.make_young(&region, &young, |mark| can_swap || mark.kind == Kind::File);
+                    lru.counters.add(Counted::Young, found);
+                    if is_dense(found, region.present()) {
+                        lru.filters.insert(seq + 1, number(first));
+                    }
+                    lru.regions.forget_empty(first);
+                } else {
+                    region.add_late(&young);
                     lru.filters.insert(seq + 1, number(first));
                 }
-                lru.regions.forget_empty(first);
             }
             walked = if walked.is_empty() { region_of(first) } else { Span::new(walked.start, at) };
         }

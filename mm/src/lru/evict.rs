@@ -212,7 +212,8 @@ impl AddressSpace {
             if young.contains(entry.start) {
                 continue; // a neighbour of one before
             }
-            if self.was_accessed(state, idle, entry) && spare_young {
+            let used = self.was_accessed(state, idle, entry) | lru.was_found_late(entry);
+            if used && spare_young {
                 young.add(entry);
                 self.look_around(state, entry, &mut young);
             } else {
@@ -332,6 +333,14 @@ impl Lru {
     fn first_to_go(&self, node: Node, kinds: impl Iterator<Item = Kind>, swappiness: u8) -> Option<Kind> {
         let later = if self.tiers.files_go_first(swappiness) { Kind::Anon } else { Kind::File };
         kinds.min_by_key(|&kind| (self.generations.min_seq(node, kind), kind == later))
+    }
+
+    /// Whether a pass found any page of an entry in use, and could not say so then.
+    fn was_found_late(&self, entry: Span<Gfn>) -> bool {
+        let mut asked = YoungPages::default();
+        asked.add(entry);
+        let late = self.regions.with(entry.start, |region| region.take_late(&asked));
+        late.is_some_and(|late| !late.is_empty())
     }
 
     /// Up to `most` pages of the oldest generation, in order and in one region, from where the hand is. Nothing is

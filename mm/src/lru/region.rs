@@ -14,6 +14,7 @@
 //! generation.
 
 use super::generations::Kind;
+use super::young::YoungPages;
 use crate::numa::Node;
 use parking_lot::RwLock;
 use slat::{Gfn, Level, Span};
@@ -72,6 +73,8 @@ pub(super) struct Region {
     present: AtomicU32,
     /// The pass that looked at it last; 0: none has.
     pub(super) seen: AtomicU64,
+    /// Pages that a pass found in use while somebody else had the page lock: to be made young by who has it next.
+    late: [AtomicU64; PAGES / 64],
 }
 
 impl Region {
@@ -80,7 +83,25 @@ impl Region {
             words: [const { AtomicU64::new(0) }; PAGES],
             present: AtomicU32::new(0),
             seen: AtomicU64::new(0),
+            late: [const { AtomicU64::new(0) }; PAGES / 64],
         }
+    }
+
+    /// Without the page lock: these were in use, and nobody has said so yet.
+    pub(super) fn add_late(&self, young: &YoungPages) {
+        for (late, &bits) in self.late.iter().zip(young.words()) {
+            late.fetch_or(bits, Relaxed);
+        }
+    }
+
+    /// Those of which nobody has said so yet. Whoever takes them does.
+    pub(super) fn take_late(&self, asked: &YoungPages) -> YoungPages {
+        let take = |(late, &asked): (&AtomicU64, &u64)| {
+            // Mostly there are none, and looking costs others nothing.
+            if late.load(Relaxed) & asked == 0 { 0 } else { late.fetch_and(!asked, Relaxed) & asked }
+        };
+        let mut words = self.late.iter().zip(asked.words()).map(take);
+        YoungPages::of(std::array::from_fn(|_| words.next().unwrap_or(0)))
     }
 
     pub(super) fn get(&self, index: usize) -> Option<Mark> {
@@ -207,6 +228,22 @@ mod tests {
         assert_eq!(region.set(7, Some(mark)), None);
         region.set_gone(7, Mark { seq: 6, ..mark });
         assert_eq!((region.get(7), region.gone(7), region.present()), (Some(mark), None, 1));
+    }
+
+    #[test]
+    fn what_is_late_is_taken_once_by_who_asks_for_it() {
+        let region = Region::new();
+        let pages = |first, len| {
+            let mut pages = YoungPages::default();
+            pages.add(Span::sized(Gfn(first), len));
+            pages
+        };
+        let take = |asked: &YoungPages| region.take_late(asked).indices().collect::<Vec<_>>();
+        region.add_late(&pages(62, 4));
+        region.add_late(&pages(511, 1));
+        assert_eq!(take(&pages(64, 1)), [64]);
+        assert_eq!(take(&pages(0, 512)), [62, 63, 65, 511]);
+        assert!(take(&pages(0, 512)).is_empty());
     }
 
     #[test]

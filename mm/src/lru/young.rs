@@ -42,6 +42,18 @@ impl YoungPages {
         }
     }
 
+    /// A bit for each page of the region.
+    pub(super) fn of(words: [u64; PAGES / 64]) -> Self {
+        Self(words)
+    }
+
+    /// All of them.
+    pub(super) const ALL: Self = Self([u64::MAX; PAGES / 64]);
+
+    pub(super) fn words(&self) -> &[u64; PAGES / 64] {
+        &self.0
+    }
+
     pub(super) fn contains(&self, page: Gfn) -> bool {
         self.0[index(page) / 64] & 1 << (index(page) % 64) != 0
     }

@@ -41,8 +41,8 @@ pub struct AccessTracking {
     /// Guest memory for each vCPU: a multiple of 2M
     #[arg(short, long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     bytes: u64,
-    /// With -p: milliseconds that the ager rests between two passes
-    #[arg(long, value_name = "MS", default_value_t = 1)]
+    /// With -p: milliseconds that the ager rests between two passes: about what the seed's took with one vCPU
+    #[arg(long, value_name = "MS", default_value_t = 5)]
     pause: u64,
     /// Counted rounds; every figure is the median of as many samples
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
