@@ -18,17 +18,17 @@
 //! | `limit` | what counts towards the limit; a fault that makes room |
 //!
 //! **Who is asked.** What a guest uses it uses through a secondary MMU; this address space's own table hears of it once, at
-//! the fault. So a pass asks every secondary MMU that can
-//! answer about many pages at once ([`ages`](slat::SecondaryMmu::ages)), without a lock; others are passed over. Before
-//! a page goes everyone is asked about it. [`LruSettings::walk_secondary`] leaves the first of these out, as the kernel did.
+//! the fault. So a pass asks every secondary MMU that can answer about many pages at once
+//! ([`ages`](slat::SecondaryMmu::ages)), without a lock; others are passed over. Before a page goes everyone is asked about
+//! it. [`LruSettings::walk_secondary`] leaves the first of these out, as the kernel did.
 //!
 //! **What it promises.** Bits are hints: a page that is taken for cold is brought back by the next access, with what it
 //! held. Nothing that others share, pin or merge is evicted. Each page that is there is in one generation, and the sums
 //! are exact. A limit is kept by whoever takes memory; where nothing can be evicted his access fails, and nothing else.
 //! Where one thread uses an address space, the same accesses evict the same pages.
 //!
-//! **What it costs** a fault: a lock of this thread's own, a look at an ordered map, a store: about 30 ns. 8 bytes for each page of
-//! regions in use. An address space without an LRU pays a branch at each of these places.
+//! **What it costs** a fault: a lock of this thread's own, a look at an ordered map, a store: some tens of nanoseconds; and
+//! 8 bytes for each page of regions in use. An address space without an LRU pays a branch at each of these places.
 
 mod aging;
 mod bloom;
