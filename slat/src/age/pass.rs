@@ -235,11 +235,11 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
         self.tell(AccessedPages::new(table.gfns.start, (table.gfns.len() as u32, count), bits));
     }
 
-    /// Those of a table; how many there are. First where they are, mostly without a branch, since nobody could foretell
-    /// it; then one after the other. Where all of a group are young there is nothing to find out.
+    /// Those of a table; how many there are. First where they are, then one after the other: a processor that guesses
+    /// wrong where a group ends has no locked instruction to wait for. Where all of a group are young there is nothing
+    /// to find out.
     #[inline]
     fn clear_all(&mut self, entries: &[Entry; ENTRIES], young: &Young) -> u32 {
-        const AT_ONCE: usize = 2;
         let (mut len, mut whole) = (0, 0);
         for (group, &young) in young.iter().enumerate() {
             if young == u64::MAX {
@@ -248,14 +248,9 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
                 continue;
             }
             let mut left = young;
-            let mut note = |left: &mut u64| {
-                self.at[len % ENTRIES] = (group * GROUP) as u16 + left.trailing_zeros() as u16;
-                len += usize::from(*left != 0);
-                *left &= left.wrapping_sub(1);
-            };
-            (0..AT_ONCE).for_each(|_| note(&mut left));
-            while left != 0 {
-                note(&mut left);
+            for offset in bits(&mut left) {
+                self.at[len % ENTRIES] = (group * GROUP + offset) as u16;
+                len += 1;
             }
         }
         for &at in &self.at[..len] {

@@ -74,6 +74,8 @@ impl AgingPass {
                 )));
             }
         }
+        // Before this thread is tied to one of the CPUs.
+        let machine = Machine::detect();
         machine::pin(0);
         let stop = interrupt::flag();
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
@@ -94,8 +96,7 @@ impl AgingPass {
             }
         }
         let params = params! { "runs": self.runs };
-        let status = Report { bench: "aging-pass", machine: Machine::detect(), params, rows, checks }
-            .finish(self.json)?;
+        let status = Report { bench: "aging-pass", machine, params, rows, checks }.finish(self.json)?;
         Ok(if stop.load(Relaxed) { ExitCode::from(130) } else { status })
     }
 }
