@@ -6,6 +6,7 @@ mod interrupt;
 mod plan;
 mod run;
 mod size;
+mod thread;
 
 use clap::Parser;
 use error::Error;

@@ -2,6 +2,7 @@
 
 use super::args::{Run, Swaps};
 use crate::error::Error;
+use crate::thread;
 use slat::{FaultError, Format, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot, Swap};
 use slat_vcpu::Window;
@@ -112,9 +113,7 @@ impl<F: Format> Machine<F> {
 
     /// The frames, for software vCPUs.
     pub fn window(&self) -> Window {
-        let arena = self.space.arena();
-        // SAFETY: the arena's mapping, which lives as long as the machine; its frames are raw memory.
-        unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) }
+        thread::window(self.space.arena())
     }
 }
 

@@ -4,8 +4,9 @@ use super::feed::Jobs;
 use super::machine::Machine;
 use super::progress::Bar;
 use crate::error::Error;
+use crate::thread::idle;
 use hdrhistogram::Histogram;
-use slat::{Format, Idle, VcpuId};
+use slat::{Format, VcpuId};
 use slat_vcpu::guest::{Findings, Replay, Want};
 use slat_vcpu::{Cpu, Exit};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -71,7 +72,7 @@ fn run_one<F: Format>(
     bar: &Bar,
     stop: &impl Fn() -> bool,
 ) -> Result<Outcome, Error> {
-    let mut idle = Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))?;
+    let mut idle = idle()?;
     let vcpu = machine.vm.vcpu(id).ok_or_else(|| Error::Machine(format!("vCPU {} is in use", id.0)))?;
     let mut cpu = Cpu::new(vcpu, machine.window());
     let mut outcome = Outcome::default();

@@ -1,11 +1,12 @@
 //! `-p`: vCPUs bring new memory in, page by page, while somebody ages it, pass after pass.
 
 use super::ager::{Passes, Way, age};
-use super::world::{Beside, World, arena, idle};
+use super::world::{Beside, World, arena};
 use super::{AccessTracking, Guard};
 use crate::bench::harness::{Series, interleave};
 use crate::bench::report::{Check, Row, params};
 use crate::error::Error;
+use crate::thread::idle;
 use parking_lot::Mutex;
 use slat::{Access, PAGE_SIZE};
 use slat_mm::Arena;

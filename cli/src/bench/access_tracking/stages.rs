@@ -3,11 +3,12 @@
 //! hide an access.
 
 use super::ager::{Way, pass, youngest};
-use super::world::{World, arena, idle};
+use super::world::{World, arena};
 use super::{AccessTracking, Guard};
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
 use crate::error::Error;
+use crate::thread::idle;
 use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Young};
 use std::time::Instant;
 

@@ -4,12 +4,12 @@ use super::Guard;
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use crate::error::Error;
+use crate::thread::{idle, joined, window};
 use slat::table::formats::Npt4;
-use slat::{Access, Fault, Format, Gfn, Host, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
+use slat::{Access, Fault, Format, Gfn, Host, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, LruSettings, Place, Prot};
 use slat_vcpu::cpu::{Core, Program, Step};
-use slat_vcpu::{Cpu, Exit, Window};
-use std::panic::resume_unwind;
+use slat_vcpu::{Cpu, Exit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
@@ -35,11 +35,6 @@ pub type Beside<'b> = dyn Fn(&dyn Fn() -> bool) -> Result<(), Error> + Sync + 'b
 pub fn arena(pages: u64, vcpus: u32) -> Result<Arc<Arena>, Error> {
     let bytes = pages * PAGE_SIZE;
     Ok(Arena::builder().limit(bytes + bytes / 32 + (u64::from(vcpus) << 20) + (64 << 20)).build()?)
-}
-
-/// This thread's.
-pub fn idle() -> Result<Idle, Error> {
-    Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))
 }
 
 impl World {
@@ -134,9 +129,7 @@ impl World {
         line.cross();
         let began = Instant::now();
         let vcpu = vcpu.ok_or_else(|| Error::Machine(format!("vCPU {number} is in use")))?;
-        let arena = self.space.arena();
-        // SAFETY: the arena's mapping, which the world keeps; its frames are raw memory.
-        let window = unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) };
+        let window = window(self.space.arena());
         match Cpu::new(vcpu, window).untimed().run(&mut idle?, &mut sweep) {
             Exit::Stopped if sweep.wrong == 0 => Ok((began, Instant::now())),
             Exit::Stopped => Err(Error::Machine(format!("vCPU {number}: {} words were wrong", sweep.wrong))),
@@ -152,10 +145,6 @@ impl World {
 /// it, not what its own want of processors does.
 fn agers_core() -> usize {
     thread::available_parallelism().map_or(1, usize::from) - 1
-}
-
-fn joined<T>(thread: thread::Result<T>) -> T {
-    thread.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// A word stored to each page, or loaded and compared.

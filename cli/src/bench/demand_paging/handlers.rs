@@ -3,6 +3,7 @@
 use super::guest::GIVEN_AT;
 use super::job::{Job, hva_of};
 use crate::error::Error;
+use crate::thread::idle;
 use slat::{Gfn, Idle, PAGE_SIZE, Span};
 use slat_mm::{AddressSpace, MmError, Serve, UserFaults};
 use std::sync::Arc;
@@ -36,7 +37,7 @@ impl<'j> Handlers<'j> {
     /// Serves until the queue is closed, and returns how many pages it gave. Where it cannot go on it closes the
     /// queue itself: whoever sleeps must not sleep for ever.
     pub fn serve(&self, queue: &UserFaults) -> Result<u64, Error> {
-        let idle = &mut super::job::idle()?;
+        let idle = &mut idle()?;
         let mut contents = vec![0; PAGE_SIZE as usize];
         let mut pages = 0;
         while let Ok(fault) = queue.read(idle, None) {

@@ -15,12 +15,12 @@ use super::handlers::Handlers;
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use crate::error::Error;
+use crate::thread::{idle, joined, window};
 use hdrhistogram::Histogram;
 use slat::table::formats::Npt4;
-use slat::{Access, Gfn, Hva, Idle, Level, MmuLock, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
+use slat::{Access, Gfn, Hva, Idle, MmuLock, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, File, HostView, Place, Prot, Serve};
 use slat_vcpu::{Cpu, Exit, Window};
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -263,18 +263,4 @@ struct Run {
     fault_ns: Histogram<u64>,
     ended: bool,
     wrong: u64,
-}
-
-fn joined<T>(thread: thread::Result<T>) -> T {
-    thread.unwrap_or_else(|panic| resume_unwind(panic))
-}
-
-fn window(arena: &Arena) -> Window {
-    // SAFETY: the arena's mapping, which the job keeps; its frames are raw memory.
-    unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) }
-}
-
-/// This thread's.
-pub fn idle() -> Result<Idle, Error> {
-    Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))
 }

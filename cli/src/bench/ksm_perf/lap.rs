@@ -20,17 +20,17 @@ use super::watch::{Guest, Watched, scans};
 use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use crate::error::Error;
+use crate::thread::{joined, window};
 use slat::table::formats::Npt4;
-use slat::{Gfn, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
+use slat::{Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
 use slat_mm::{AddressSpace, Advice, Arena, Backing, HostView, Ksm, Place, Prot};
-use slat_vcpu::{Cpu, Exit, Window};
-use std::panic::resume_unwind;
+use slat_vcpu::{Cpu, Exit};
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::Instant;
 
 /// Where guest memory lies in each address space.
@@ -132,7 +132,7 @@ pub fn sample(arena: &Arc<Arena>, size: Size, threads: usize, contexts: bool) ->
             (0..threads).map(|number| scope.spawn(move || machine.run_guests(control, number, threads)));
         let guests: Vec<_> = guests.collect();
         let scanner = scope.spawn(|| machine.scan(control));
-        (joined(scanner), guests.into_iter().map(joined).collect::<Vec<Ran>>())
+        (joined(scanner.join()), guests.into_iter().map(|guest| joined(guest.join())).collect::<Vec<Ran>>())
     });
     if control.failed.load(Acquire) {
         return Err(Error::Machine("a guest could not go on: no memory, or none where it has some".into()));
@@ -143,10 +143,6 @@ pub fn sample(arena: &Arc<Arena>, size: Size, threads: usize, contexts: bool) ->
         sample.guest.add(ran.seen);
     }
     Ok(sample)
-}
-
-fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 impl Machine {
@@ -255,7 +251,7 @@ impl Machine {
         for (vm, watched) in (0..).zip(&self.vms).skip(number).step_by(threads) {
             let vcpu = watched.vm().vcpu(VcpuId(0)).expect("nobody else runs it");
             let worker = Worker::new(watched, self.size, vm);
-            mine.push(Runner { cpu: Cpu::new(vcpu, self.window()), worker, again: Again::nothing() });
+            mine.push(Runner { cpu: Cpu::new(vcpu, window(&self.arena)), worker, again: Again::nothing() });
         }
         let ok = |exit| {
             if exit != Exit::Stopped {
@@ -300,12 +296,6 @@ impl Machine {
             ran.seen.add(worker.seen);
         }
         ran
-    }
-
-    /// The frames, for software vCPUs.
-    fn window(&self) -> Window {
-        // SAFETY: the arena's mapping, which lives as long as the machine; its frames are raw memory.
-        unsafe { Window::new(self.arena.base(), self.arena.stats().frames + Level::M2.pages()) }
     }
 }
 

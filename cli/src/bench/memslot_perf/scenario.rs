@@ -20,6 +20,7 @@ use super::layout::Layout;
 use super::memory::Memory;
 use crate::bench::machine::pin;
 use crate::error::Error;
+use crate::thread::idle;
 use slat::{FaultError, Gfn, HostError, Idle, Level, PAGE_SIZE, Slot, Span, VcpuId};
 use slat_vcpu::{Cpu, Exit};
 use std::panic::resume_unwind;
@@ -315,8 +316,4 @@ impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }
-}
-
-fn idle() -> Result<Idle, Error> {
-    Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))
 }

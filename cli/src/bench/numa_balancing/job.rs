@@ -18,14 +18,15 @@ use crate::bench::harness::Line;
 use crate::bench::machine::pin;
 use crate::bench::traces::Trace;
 use crate::error::Error;
+use crate::thread::{idle, window};
 use parking_lot::Mutex;
 use slat::table::formats::Npt4;
-use slat::{Gpa, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
+use slat::{Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
 use slat_mm::{
     AddressSpace, Arena, Backing, Balancer, HostView, Node, NumaStats, Place, Policy, Prot, Settings,
 };
 use slat_vcpu::guest::{Findings, Layout, Replay, Want};
-use slat_vcpu::{Cpu, Exit, Window};
+use slat_vcpu::{Cpu, Exit};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
@@ -172,11 +173,6 @@ impl Job {
             accesses: [runs.iter().map(|run| run.accesses).sum(), to_make.sum()],
         })
     }
-
-    fn window(&self) -> Window {
-        // SAFETY: the arena's mapping, which the job keeps; its frames are raw memory.
-        unsafe { Window::new(self.arena.base(), self.arena.stats().frames + Level::M2.pages()) }
-    }
 }
 
 /// What the vCPUs of one sample share.
@@ -219,7 +215,7 @@ impl Shared<'_> {
         let began = Instant::now();
         let idle = &mut idle?;
         let vcpu = vcpu.ok_or_else(|| Error::Machine(format!("vCPU {number} is in use")))?;
-        let mut cpu = Cpu::new(vcpu, self.job.window()).untimed();
+        let mut cpu = Cpu::new(vcpu, window(&self.job.arena)).untimed();
         for pass in 0..self.job.passes {
             let moved = u32::from(pass >= self.job.passes.div_ceil(2));
             Node(((number + moved) % u32::from(self.job.nodes)) as u8).run_here();
@@ -249,11 +245,6 @@ impl Shared<'_> {
         tables.lost += now.waiting + tables.linked.saturating_sub(now.reachable);
         tables.linked = now.reachable;
     }
-}
-
-/// This thread's.
-fn idle() -> Result<Idle, Error> {
-    Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@ use super::accuracy::{self, Evicted};
 use super::work::Work;
 use crate::bench::machine::pin;
 use crate::error::Error;
+use crate::thread::{idle, window};
 use parking_lot::Mutex;
 use slat::table::formats::Npt4;
-use slat::{Fault, Format, Gpa, Host, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, VcpuId, Vm};
+use slat::{Fault, Format, Gpa, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, VcpuId, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, LruSettings, Place, Prot, Swap, SwapDevice};
 use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::guest::{Layout, Replay, Want};
-use slat_vcpu::{Cpu, Exit, Window};
+use slat_vcpu::{Cpu, Exit};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -83,8 +84,7 @@ impl Job {
     /// One sample.
     pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
         pin(0);
-        let idle =
-            &mut Idle::take().ok_or_else(|| Error::Machine("a thread has one vCPU at a time".into()))?;
+        let idle = &mut idle()?;
         let swap = Swap::builder().device(Blocks::default(), self.work.bytes()).build(&self.arena)?;
         let settings = LruSettings { walk_secondary: entrant.walk_secondary, ..LruSettings::default() };
         let limit =
@@ -109,7 +109,7 @@ impl Job {
         lru.on_evict(Box::new(move |hva| seen.add(hva)));
 
         let vcpu = vm.vcpu(VcpuId(0)).ok_or_else(|| Error::Machine("the vCPU is in use".into()))?;
-        let mut cpu = Cpu::new(vcpu, self.window()).untimed();
+        let mut cpu = Cpu::new(vcpu, window(&self.arena)).untimed();
         let mut guest = Counting { replay, made: &evictions.made };
         let (mut most, began) = (0, Instant::now());
         for stretch in &self.work.trace.stretches {
@@ -136,11 +136,6 @@ impl Job {
             corrupt: guest.replay.findings.corrupt,
             accesses: [guest.replay.accesses, self.work.trace.accesses()],
         })
-    }
-
-    fn window(&self) -> Window {
-        // SAFETY: the arena's mapping, which the job keeps; its frames are raw memory.
-        unsafe { Window::new(self.arena.base(), self.arena.stats().frames + Level::M2.pages()) }
     }
 }
 
