@@ -50,6 +50,19 @@ impl Listeners {
         self.each().all(|mmu| mmu.heeds_pages())
     }
 
+    /// Whether any page of the range was used through one of them; whatever else `young` asks for, of all of them. A test
+    /// stops at the first that says yes.
+    pub(crate) fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {
+        let mut found = false;
+        for mmu in self.each() {
+            found |= mmu.young(idle, hvas, young);
+            if found && young == Young::Test {
+                break;
+            }
+        }
+        found
+    }
+
     /// Tells them all, one inside the other, and runs `change` in the innermost.
     fn around(
         &self,
@@ -128,15 +141,7 @@ impl AddressSpace {
     /// Whether any page of the range was used through a secondary MMU since its Accessed bit was cleared; clears the
     /// bits of all of them, where `young` says so. A test stops at the first that says yes.
     pub fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {
-        let state = self.state.read();
-        let mut found = false;
-        for mmu in state.listeners.each() {
-            found |= mmu.young(idle, hvas, young);
-            if found && young == Young::Test {
-                break;
-            }
-        }
-        found
+        self.state.read().listeners.young(idle, hvas, young)
     }
 
     /// Tells every secondary MMU, runs `change` inside, and lets them go on. `state` is borrowed from the

@@ -234,11 +234,8 @@ impl AddressSpace {
 
     /// Whether any page of an entry was accessed since its bits were cleared, which they are now.
     fn was_accessed(&self, state: &State, idle: &mut Idle, entry: Span<Gfn>) -> bool {
-        let mut accessed = !self.take_accessed(entry).is_empty();
-        for mmu in state.listeners.each() {
-            accessed |= mmu.young(idle, hvas_of(entry), Young::Clear);
-        }
-        accessed
+        let own = !self.take_accessed(entry).is_empty();
+        own | state.listeners.young(idle, hvas_of(entry), Young::Clear)
     }
 
     /// Neighbours of a page that was in use probably are, too. Only where this table's bits say it all: asking others

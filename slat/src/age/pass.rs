@@ -29,13 +29,31 @@ pub(crate) enum Found {
     Cleared,
 }
 
+/// How to go along.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct How {
+    pub(super) found: Found,
+    /// Whether links say what is worth a look: where a walker sets their bits.
+    pub(super) by_links: bool,
+    pub(super) scan: Scan,
+}
+
+impl How {
+    /// Clears what it finds, and passes over what nobody came through.
+    pub(crate) fn by_links() -> Self {
+        Self { by_links: true, ..Self::every_leaf(Found::Cleared) }
+    }
+
+    /// Looks at every leaf, whatever the links say.
+    pub(crate) fn every_leaf(found: Found) -> Self {
+        Self { found, by_links: false, scan: Scan::detect() }
+    }
+}
+
 /// See the module's header. `seen` says whether to go on.
 pub(crate) struct Pass<'p, F, M, S> {
     memory: &'p M,
-    found: Found,
-    scan: Scan,
-    /// Whether links say what is worth a look: where a walker sets their bits.
-    by_links: bool,
+    how: How,
     /// Work left until the rest.
     left: u64,
     stopped: bool,
@@ -46,24 +64,8 @@ pub(crate) struct Pass<'p, F, M, S> {
 }
 
 impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'p, F, M, S> {
-    pub(crate) fn new(memory: &'p M, found: Found, by_links: bool, seen: S) -> Self {
-        let scan = Scan::detect();
-        Self {
-            memory,
-            found,
-            scan,
-            by_links,
-            left: STRETCH,
-            stopped: false,
-            at: [0; ENTRIES],
-            seen,
-            _format: PhantomData,
-        }
-    }
-
-    /// The same by this scan.
-    pub(super) fn scanning(self, scan: Scan) -> Self {
-        Self { scan, ..self }
+    pub(crate) fn new(memory: &'p M, how: How, seen: S) -> Self {
+        Self { memory, how, left: STRETCH, stopped: false, at: [0; ENTRIES], seen, _format: PhantomData }
     }
 
     /// Goes along `gfns` from the table's `root` until a rest is due, and returns where it is to go on: the end of the
@@ -131,7 +133,7 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
         let asked = from..from + ((gfns.end.0 - first.0).div_ceil(LINKS.pages())) as usize;
         for index in groups(asked.clone()) {
             let group = &entries.as_chunks::<GROUP>().0[index];
-            let worth = if self.by_links { self.scan.group::<F>(group) } else { u64::MAX };
+            let worth = if self.how.by_links { self.how.scan.group::<F>(group) } else { u64::MAX };
             let mut left = worth & within(index, asked.clone());
             while left != 0 {
                 let part_of = |offset: usize| {
@@ -196,7 +198,7 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
     #[inline(always)]
     fn pass_through(&self, entry: &Entry, word: Word, gfns: Span<Gfn>) {
         let bit = F::touch_link(LINKS);
-        if self.by_links && self.found == Found::Cleared && bit != 0 && gfns.len() == LINKS.pages() {
+        if self.how.by_links && self.how.found == Found::Cleared && bit != 0 && gfns.len() == LINKS.pages() {
             // Whoever replaced the link meanwhile has put a fresh one there: that is looked at next time.
             let _ = entry.cas(word, Word(word.0 & !bit));
         }
@@ -213,7 +215,7 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
             return;
         }
         let mut young = [[0; 8]; TOGETHER];
-        let any = scan_together::<F>(self.scan, tables, ahead, &mut young);
+        let any = scan_together::<F>(self.how.scan, tables, ahead, &mut young);
         for (nth, table) in tables.iter().enumerate() {
             self.left = self.left.saturating_sub(LOOK);
             if any[nth] && !self.stopped {
@@ -224,7 +226,7 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
 
     #[inline(always)]
     fn young(&mut self, table: &LeafTable<'_>, young: &Young) {
-        let count = if self.found == Found::Cleared {
+        let count = if self.how.found == Found::Cleared {
             self.clear_all(table.entries, young)
         } else {
             young.iter().map(|group| group.count_ones()).sum()
@@ -271,7 +273,7 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
     /// Makes a young leaf one that nobody has accessed. Gives up where it has changed.
     #[inline(always)]
     fn clear(&self, entry: &Entry, word: Word) {
-        if self.found == Found::Cleared {
+        if self.how.found == Found::Cleared {
             let aged =
                 if F::HARDWARE_AD { Word(word.0 & !F::ACCESSED) } else { Word::tracked(&F::read_leaf(word)) };
             let _ = entry.cas(word, aged);

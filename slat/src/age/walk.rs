@@ -1,7 +1,7 @@
 //! A pass over a VM: over guest frames, or over whatever memslots map of a host range.
 
 use super::accessed::AccessedPages;
-use super::pass::{Found, Pass};
+use super::pass::{Found, How, Pass};
 use super::scan::Scan;
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::Host;
@@ -33,7 +33,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
     /// # }
     /// ```
     pub fn age(&mut self, gfns: Span<Gfn>, mut seen: impl FnMut(&AccessedPages<Gfn>)) {
-        self.pass(gfns, (Found::Cleared, true, Scan::detect()), |accessed| {
+        self.pass(gfns, How::by_links(), |accessed| {
             seen(&accessed);
             true
         });
@@ -48,7 +48,7 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
     #[doc(hidden)]
     pub fn is_young_by(&mut self, gfns: Span<Gfn>, scan: Scan) -> bool {
         let mut found = false;
-        self.pass(gfns, (Found::Kept, false, scan), |_| {
+        self.pass(gfns, How { scan, ..How::every_leaf(Found::Kept) }, |_| {
             found = true;
             false
         });
@@ -58,14 +58,9 @@ impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     /// A pass over `gfns`, with rests.
-    fn pass(
-        &mut self,
-        gfns: Span<Gfn>,
-        (found, by_links, scan): (Found, bool, Scan),
-        seen: impl FnMut(AccessedPages<Gfn>) -> bool,
-    ) {
+    fn pass(&mut self, gfns: Span<Gfn>, how: How, seen: impl FnMut(AccessedPages<Gfn>) -> bool) {
         let vm = self.vm;
-        let mut pass = Pass::<F, H, _>::new(&vm.host, found, by_links, seen).scanning(scan);
+        let mut pass = Pass::<F, H, _>::new(&vm.host, how, seen);
         let mut at = gfns.start;
         loop {
             // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
@@ -77,12 +72,12 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         }
     }
 
-    /// The same over whatever is mapped of `hvas`, heeding links or not. After a rest the slots are looked up again: frames may stand for
+    /// The same over whatever is mapped of `hvas`. After a rest the slots are looked up again: frames may stand for
     /// other pages by then.
     fn pass_behind(
         &mut self,
         hvas: Span<Hva>,
-        (found, by_links): (Found, bool),
+        how: How,
         mut seen: impl FnMut(&AccessedPages<Hva>, &AccessedPages<Gfn>) -> bool,
     ) {
         let vm = self.vm;
@@ -90,7 +85,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         let mut left = Behind::new(hvas);
         let mut go_on = true;
         while go_on && let Some(part) = slots.behind(&vm.reads, self.seat, &left) {
-            let mut pass = Pass::<F, H, _>::new(&vm.host, found, by_links, |accessed: AccessedPages<Gfn>| {
+            let mut pass = Pass::<F, H, _>::new(&vm.host, how, |accessed: AccessedPages<Gfn>| {
                 go_on = seen(&accessed.at(part.hva_of(accessed.first())), &accessed);
                 go_on
             });
@@ -112,7 +107,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             let mut owed = Owed::default();
             let found = if young == Young::Test { Found::Kept } else { Found::Cleared };
             // A page that a fault has brought is young, even before a walker has come through its links.
-            self.pass_over(space, idle, hvas, (found, false), |_, gfns| {
+            self.pass_over(space, idle, hvas, How::every_leaf(found), |_, gfns| {
                 any = true;
                 if young == Young::ClearAndFlush {
                     gfns.pages().for_each(|gfn| owed.owe(Span::sized(gfn, 1)));
@@ -135,7 +130,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         seen: &mut dyn FnMut(&AccessedPages<Hva>),
     ) {
         for space in &self.spaces {
-            self.pass_over(space, idle, hvas, (Found::Cleared, true), |hvas, _| {
+            self.pass_over(space, idle, hvas, How::by_links(), |hvas, _| {
                 seen(hvas);
                 true
             });
@@ -164,13 +159,13 @@ impl<F: Format, H: Host> Vm<F, H> {
         space: &Space<F>,
         idle: &mut Idle,
         hvas: Span<Hva>,
-        found: (Found, bool),
+        how: How,
         seen: impl FnMut(&AccessedPages<Hva>, &AccessedPages<Gfn>) -> bool,
     ) {
         if self.policy.lockless_aging || self.lock.policy() == MmuLock::None {
-            Walk::<F, H, Lockless>::on_any_seat(self, space, idle).pass_behind(hvas, found, seen);
+            Walk::<F, H, Lockless>::on_any_seat(self, space, idle).pass_behind(hvas, how, seen);
         } else {
-            Walk::<F, H, Exclusive>::on_any_seat(self, space, idle).pass_behind(hvas, found, seen);
+            Walk::<F, H, Exclusive>::on_any_seat(self, space, idle).pass_behind(hvas, how, seen);
         }
     }
 }

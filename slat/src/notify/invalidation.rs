@@ -198,7 +198,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         now: Option<HostPage>,
         owed: &mut Owed,
     ) {
-        along(walk, hvas, |steps, gfns| Some(self.edit_along(steps, gfns, now, owed)));
+        along(walk, hvas, |steps, gfns| self.edit_along(steps, gfns, now, owed));
     }
 
     fn edit_frames<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {

@@ -23,7 +23,7 @@ use super::pool::{Cache, NoMemory, Pool};
 use super::radix::Radix;
 use crate::addr::{Gfn, Level, Span};
 use crate::age::AccessedPages;
-use crate::age::pass::{Found, Pass};
+use crate::age::pass::{Found, How, Pass};
 
 /// A table whose pages live as long as it. See the module's header.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     /// Tells `seen` which pages have Accessed set in their leaves, table by table in order, and clears it. Leaves only:
     /// nobody but their owner walks this table.
     pub fn age(&self, pages: Span<Gfn>, mut seen: impl FnMut(&AccessedPages<Gfn>)) {
-        let mut pass = Pass::<F, M, _>::new(&self.memory, Found::Cleared, false, |accessed| {
+        let mut pass = Pass::<F, M, _>::new(&self.memory, How::every_leaf(Found::Cleared), |accessed| {
             seen(&accessed);
             true
         });
