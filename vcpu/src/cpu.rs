@@ -73,6 +73,8 @@ pub enum Exit {
     Stopped,
     /// An access to no memory: somebody has to emulate it, or put memory there.
     Mmio(Fault),
+    /// A store, and the vCPU's dirty ring is full: run it again when somebody has harvested it.
+    RingFull,
     /// A fault that cannot be dealt with.
     Failed(Fault, FaultError),
 }
@@ -93,7 +95,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         Self { timed: false, ..self }
     }
 
-    /// Runs `program` until it stops, touches no memory, or fails.
+    /// Runs `program` until it stops, touches no memory, has filled its dirty ring, or fails.
     pub fn run(&mut self, idle: &mut Idle, program: &mut impl Program) -> Exit {
         loop {
             let fault = {
@@ -116,6 +118,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
             let began = self.timed.then(Instant::now);
             match self.vcpu.fault(idle, fault) {
                 Ok(Done::Mmio) => return Exit::Mmio(fault),
+                Ok(Done::RingFull) => return Exit::RingFull,
                 Ok(_) => {
                     if let Some(began) = began {
                         self.fault_ns.saturating_record(began.elapsed().as_nanos() as u64);

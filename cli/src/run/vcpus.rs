@@ -85,6 +85,7 @@ fn run_one<F: Format>(
         loop {
             match cpu.run(&mut idle, &mut replay) {
                 Exit::Stopped => {}
+                Exit::RingFull => return Err(Error::Machine("a dirty ring is full".into())),
                 Exit::Mmio(fault) => {
                     return Err(Error::Machine(format!("no memslot at {}, where one was placed", fault.gpa)));
                 }

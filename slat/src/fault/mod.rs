@@ -51,7 +51,7 @@ pub struct Fault {
     pub access: Access,
 }
 
-/// How a fault was dealt with: the guest may try again, except after [`Done::Mmio`].
+/// How a fault was dealt with: the guest may try again, except after [`Done::Mmio`] and [`Done::RingFull`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Done {
     /// A page was mapped, of this size.
@@ -62,6 +62,9 @@ pub enum Done {
     Spurious,
     /// No memslot is there, or the guest wrote to a read-only one: emulate the access.
     Mmio,
+    /// A store, while this vCPU's [dirty ring](crate::DirtyLog::ring) is full: nothing was done. Again when anybody has
+    /// harvested it; it is the only vCPU that has to wait.
+    RingFull,
 }
 
 /// Why a fault cannot be dealt with. The VM goes on; what becomes of the vCPU is its owner's business.

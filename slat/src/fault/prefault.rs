@@ -54,7 +54,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                     walk.translate(next).map_or(next + 1, |found| found.gfns.end)
                 }
                 Err(error) if next == gfns.start => return Err(error),
-                Ok(Done::Mmio) | Err(_) => break,
+                Ok(Done::Mmio | Done::RingFull) | Err(_) => break,
             };
             next = end.min(gfns.end);
         }

@@ -133,6 +133,7 @@ impl World {
         match Cpu::new(vcpu, window).untimed().run(&mut idle?, &mut sweep) {
             Exit::Stopped if sweep.wrong == 0 => Ok((began, Instant::now())),
             Exit::Stopped => Err(Error::Machine(format!("vCPU {number}: {} words were wrong", sweep.wrong))),
+            Exit::RingFull => Err(Error::Machine("a dirty ring is full".into())),
             Exit::Mmio(fault) => Err(Error::Machine(format!("no memory at {}", fault.gpa))),
             Exit::Failed(fault, error) => {
                 Err(Error::Machine(format!("guest address {}: {error}", fault.gpa)))

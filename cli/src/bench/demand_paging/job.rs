@@ -199,7 +199,7 @@ impl Job {
         let mut cpu = Cpu::new(vcpu, window(&self.arena));
         let ended = match cpu.run(&mut idle?, &mut guest) {
             Exit::Stopped => true,
-            Exit::Mmio(_) => false,
+            Exit::Mmio(_) | Exit::RingFull => false,
             Exit::Failed(fault, error) => {
                 return Err(Error::Machine(format!("vCPU {number} at {}: {error}", fault.gpa)));
             }

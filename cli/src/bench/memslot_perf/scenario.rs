@@ -290,7 +290,7 @@ impl Scenario {
                 Exit::Mmio(fault) | Exit::Failed(fault, FaultError::Host(HostError::Fault)) => {
                     program.skip(fault.gpa.gfn(), away);
                 }
-                Exit::Failed(..) => return Ok(Guest { seen: program.seen, ended: false }),
+                Exit::Failed(..) | Exit::RingFull => return Ok(Guest { seen: program.seen, ended: false }),
             }
         }
     }

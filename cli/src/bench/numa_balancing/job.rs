@@ -224,6 +224,7 @@ impl Shared<'_> {
                 match cpu.run(idle, &mut guest) {
                     Exit::Stopped if guest.wants() == Want::Batch => {}
                     Exit::Stopped => return Err(Error::Machine("a trace left its regions".into())),
+                    Exit::RingFull => return Err(Error::Machine("a dirty ring is full".into())),
                     Exit::Mmio(fault) => return Err(Error::Machine(format!("no memslot at {}", fault.gpa))),
                     Exit::Failed(fault, error) => {
                         return Err(Error::Machine(format!("vCPU {number} at {}: {error}", fault.gpa)));
