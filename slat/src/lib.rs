@@ -47,7 +47,7 @@
 //! | [`huge`] | the same memory in larger and smaller pages (seed 003) |
 //! | [`tlb`] | the flush that an edit owes, and who pays |
 //! | [`age`] | which pages have been accessed (seed 000) |
-//! | `dirty` | which pages have been written (seed 003) |
+//! | [`dirty`] | which pages have been written (seed 003) |
 //! | [`notify`] | the primary MMU says why a range changes (seeds 002, 004) |
 //! | [`sync`] | the lock order; who may do what, when |
 //! | [`vm`] | the wiring |
@@ -60,7 +60,7 @@ extern crate alloc;
 
 pub mod addr;
 pub mod age;
-mod dirty;
+pub mod dirty;
 pub mod fault;
 pub mod host;
 pub mod huge;
@@ -78,6 +78,7 @@ pub mod vm;
 
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use age::AccessedPages;
+pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
 pub use fault::{Done, Fault, FaultError};
 pub use host::{Host, HostError, HostPage, VcpuId};
 pub use notify::{Again, Event, Invalidation, Pages, SecondaryMmu, Why, Young};

@@ -4,6 +4,7 @@
 //! its own, over the same host memory. Invalidations by host address reach every space; flushes name guest frames
 //! and no space, so a vCPU forgets those frames whichever space it is in.
 
+use crate::dirty::DirtyLog;
 use crate::slots::SpaceId;
 use crate::slots::publish::SlotSets;
 use crate::slots::rules::Limits;
@@ -25,9 +26,10 @@ impl<F: Format> Space<F> {
     pub(crate) fn new<M: TableMemory>(
         id: SpaceId,
         limits: Limits,
+        dirty: DirtyLog,
         memory: &M,
         pool: &Pool,
     ) -> Result<Self, NoMemory> {
-        Ok(Self { id, memslots: SlotSets::new(limits), radix: Radix::new(memory, pool)? })
+        Ok(Self { id, memslots: SlotSets::new(limits, dirty), radix: Radix::new(memory, pool)? })
     }
 }

@@ -1,6 +1,7 @@
 //! `Vm` and its builder: the only wiring. Policies are snapshotted here, for the life of the VM.
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
+use crate::dirty::DirtyLog;
 use crate::host::{Host, VcpuId};
 use crate::notify::Why;
 use crate::notify::active::Active;
@@ -37,6 +38,11 @@ pub(crate) struct Policy {
     pub(crate) nx_huge_pages: bool,
     pub(crate) contexts: bool,
     pub(crate) lockless_aging: bool,
+    pub(crate) dirty: DirtyLog,
+    /// Writes are found in the tables.
+    pub(crate) by_bits: bool,
+    /// Negative control: harvests do not flush.
+    pub(crate) sabotage_rearm: bool,
 }
 
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
@@ -111,6 +117,13 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
+    /// How writes are logged; [`DirtyLog::bitmap`] unless said otherwise. Nothing is logged, and nothing is spent on it,
+    /// before a memslot says so ([`Slot::log_dirty`](crate::Slot::log_dirty)).
+    pub fn dirty_log(mut self, dirty: DirtyLog) -> Self {
+        (self.policy.dirty, self.policy.by_bits) = (dirty, dirty.by_bits::<F>());
+        self
+    }
+
     /// Memslot ids are below this; 32,764 unless said otherwise (KVM's number on x86). Ids cost nothing until they
     /// are used, and may be as sparse as you like.
     pub fn max_slots(mut self, ids: u32) -> Self {
@@ -154,13 +167,20 @@ impl<F: Format, H: Host> Builder<F, H> {
         self
     }
 
+    /// Negative control: what a harvest arms is not flushed.
+    #[doc(hidden)]
+    pub fn sabotage_rearm(mut self) -> Self {
+        self.policy.sabotage_rearm = true;
+        self
+    }
+
     /// The VM, empty: no memslots, one table page for each address space.
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
         let Self { host, policy, limits, spaces, lock, table_budget, sabotage, .. } = self;
         let barrier = Barrier::detect();
         let pool = Pool::new();
         let spaces: Result<Vec<_>, _> =
-            (0..spaces).map(|id| Space::new(SpaceId(id), limits, &host, &pool)).collect();
+            (0..spaces).map(|id| Space::new(SpaceId(id), limits, policy.dirty, &host, &pool)).collect();
         pool.set_budget(table_budget);
         Ok(Vm {
             spaces: spaces?.into_boxed_slice(),
@@ -189,6 +209,9 @@ impl<F: Format, H: Host> Vm<F, H> {
                 nx_huge_pages: false,
                 contexts: true,
                 lockless_aging: true,
+                dirty: DirtyLog::bitmap(),
+                by_bits: false,
+                sabotage_rearm: false,
             },
             limits: Limits { frames: 1 << F::FRAME_BITS, ..Limits::default() },
             spaces: 1,

@@ -177,7 +177,6 @@ fn invalidations<F: Format>() {
                     Edit::Zap => return None,
                     Edit::Replace(_) => unreachable!("no page was told"),
                     Edit::Nothing => {}
-                    Edit::TrackWrite => leaf.perms = leaf.perms.without(Perms::WRITE),
                     Edit::DropWrite => {
                         leaf.perms = leaf.perms.without(Perms::WRITE);
                         leaf.host_writable = false;
@@ -302,7 +301,7 @@ fn stores_to_tracked_pages_are_logged_and_loads_are_not() {
         assert_eq!(machine.touch(Gfn(gfn + 1), Access::Write), Done::Fixed);
     }
     let mut dirty = Vec::new();
-    assert!(machine.vm.slots().dirty(&mut machine.idle, SLOT, |gfn| dirty.push(gfn.0)));
+    machine.vm.slots().dirty(&mut machine.idle, SLOT, |gfn| dirty.push(gfn.0)).unwrap();
     assert_eq!(dirty, [3, 11]);
 }
 

@@ -201,7 +201,7 @@ fn a_store_to_a_withdrawn_leaf_is_logged_and_a_load_is_not() {
         assert_eq!(touch(&mut vcpu, idle, 1, Access::Read), Done::Fixed);
         assert_eq!(touch(&mut vcpu, idle, 2, Access::Write), Done::Fixed);
         let mut marked = Vec::new();
-        assert!(vm.slots().dirty(idle, SLOT, |gfn| marked.push(gfn.0)));
+        vm.slots().dirty(idle, SLOT, |gfn| marked.push(gfn.0)).unwrap();
         assert_eq!(marked, [2]);
         let writable = |gfn| leaf(&vm, idle, gfn).unwrap().perms.allows(Access::Write);
         assert_eq!([0, 1, 2, 3].map(writable), [false, false, true, false], "only what is marked");

@@ -8,7 +8,7 @@
 use super::accessed::ones;
 #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
 use super::scan::avx2;
-use super::scan::{GROUP, Scan, fetch_ahead, is_young, portable};
+use super::scan::{Bit, GROUP, Scan, fetch_ahead, is_young, portable};
 use crate::addr::{Gfn, Level, Span};
 use crate::table::entry::Entry;
 use crate::table::format::Format;
@@ -53,7 +53,7 @@ impl<'w> LeafTable<'w> {
 /// Finds what is young in `tables`, of which there are [`TOGETHER`] at most, and says of each whether it has any; `ahead`
 /// are those that come next, to be fetched.
 #[inline(always)]
-pub(super) fn scan_together<F: Format>(
+pub(super) fn scan_together<F: Format, B: Bit>(
     scan: Scan,
     tables: &[LeafTable<'_>],
     ahead: &[*const Entry],
@@ -61,14 +61,14 @@ pub(super) fn scan_together<F: Format>(
 ) -> [bool; TOGETHER] {
     if tables.iter().any(|table| table.gfns.len() < ENTRIES as u64) {
         return core::array::from_fn(|nth| {
-            tables.get(nth).is_some_and(|table| scan_part::<F>(scan, table, &mut young[nth]))
+            tables.get(nth).is_some_and(|table| scan_part::<F, B>(scan, table, &mut young[nth]))
         });
     }
     match scan {
-        Scan::Portable => scan_whole(tables, ahead, young, portable::<F>),
+        Scan::Portable => scan_whole(tables, ahead, young, portable::<F, B>),
         #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
         // SAFETY: this variant is made where the processor has AVX2.
-        Scan::Avx2 => unsafe { scan_whole_avx2::<F>(tables, ahead, young) },
+        Scan::Avx2 => unsafe { scan_whole_avx2::<F, B>(tables, ahead, young) },
     }
 }
 
@@ -76,13 +76,13 @@ pub(super) fn scan_together<F: Format>(
 /// The processor has AVX2.
 #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
 #[target_feature(enable = "avx2")]
-unsafe fn scan_whole_avx2<F: Format>(
+unsafe fn scan_whole_avx2<F: Format, B: Bit>(
     tables: &[LeafTable<'_>],
     ahead: &[*const Entry],
     young: &mut [Young; TOGETHER],
 ) -> [bool; TOGETHER] {
     // SAFETY: the caller's word.
-    scan_whole(tables, ahead, young, |group| unsafe { avx2::<F>(group) })
+    scan_whole(tables, ahead, young, |group| unsafe { avx2::<F, B>(group) })
 }
 
 /// Tables all of whose entries are asked about.
@@ -123,16 +123,17 @@ fn scan_whole(
 
 /// A table of which some entries are asked about, often one.
 #[cold]
-fn scan_part<F: Format>(scan: Scan, table: &LeafTable<'_>, young: &mut Young) -> bool {
+fn scan_part<F: Format, B: Bit>(scan: Scan, table: &LeafTable<'_>, young: &mut Young) -> bool {
     *young = [0; GROUPS];
     let asked = table.asked::<F>();
     if asked.len() < GROUP {
         for entry in asked {
-            young[entry / GROUP] |= u64::from(is_young::<F>(table.entries[entry].peek())) << (entry % GROUP);
+            young[entry / GROUP] |=
+                u64::from(is_young::<F, B>(table.entries[entry].peek())) << (entry % GROUP);
         }
     } else {
         for group in groups(asked.clone()) {
-            young[group] = scan.group::<F>(&table.groups()[group]) & within(group, asked.clone());
+            young[group] = scan.group::<F, B>(&table.groups()[group]) & within(group, asked.clone());
         }
     }
     *young != [0; GROUPS]

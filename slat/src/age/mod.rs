@@ -22,7 +22,8 @@
 //! that holds a *link* sets the leaf's and not the link's, and the leaf is passed over with all its table. Whoever wants
 //! the next access to be noticed asks TLBs to forget, once after a pass, and waits for none of them
 //! ([`SecondaryMmu::forget`](crate::SecondaryMmu::forget)). Dirty is
-//! another matter: it is never cleared here, and no link is asked about it.
+//! another matter: an aging pass never clears it, and no link is asked about it. ([`crate::dirty`] goes along leaves in the
+//! same way for its own bit.)
 //!
 //! **Lockless, or a hook under a lock; never both.** Seed 000 checks at run time that no range walk has both. Here there
 //! is nothing to check: a lockless walk has no method that could need a lock, and a walk with a lock has none that ages.
@@ -39,7 +40,7 @@
 mod accessed;
 mod leaves;
 pub(crate) mod pass;
-mod scan;
+pub(crate) mod scan;
 mod walk;
 
 pub use accessed::AccessedPages;

@@ -6,7 +6,7 @@
 
 use super::accessed::AccessedPages;
 use super::leaves::{LeafTable, TOGETHER, Young, groups, scan_together, within};
-use super::scan::{GROUP, Scan, is_young};
+use super::scan::{Bit, GROUP, Scan, is_young};
 use crate::addr::{Gfn, Level, Span};
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
@@ -51,7 +51,7 @@ impl How {
 }
 
 /// See the module's header. `seen` says whether to go on.
-pub(crate) struct Pass<'p, F, M, S> {
+pub(crate) struct Pass<'p, F, B, M, S> {
     memory: &'p M,
     how: How,
     /// Work left until the rest.
@@ -60,10 +60,10 @@ pub(crate) struct Pass<'p, F, M, S> {
     /// Where the young entries of a table are.
     at: [u16; ENTRIES],
     seen: S,
-    _format: PhantomData<F>,
+    _format: PhantomData<(F, B)>,
 }
 
-impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'p, F, M, S> {
+impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'p, F, B, M, S> {
     pub(crate) fn new(memory: &'p M, how: How, seen: S) -> Self {
         Self { memory, how, left: STRETCH, stopped: false, at: [0; ENTRIES], seen, _format: PhantomData }
     }
@@ -112,7 +112,7 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
                 if goal < part.end {
                     return goal;
                 }
-            } else if is_young::<F>(word) {
+            } else if B::LARGE && is_young::<F, B>(word) {
                 self.clear(entry, word);
                 self.tell_all(part);
             }
@@ -133,7 +133,7 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
         let asked = from..from + ((gfns.end.0 - first.0).div_ceil(LINKS.pages())) as usize;
         for index in groups(asked.clone()) {
             let group = &entries.as_chunks::<GROUP>().0[index];
-            let worth = if self.how.by_links { self.how.scan.group::<F>(group) } else { u64::MAX };
+            let worth = if self.how.by_links { self.how.scan.group::<F, B>(group) } else { u64::MAX };
             let mut left = worth & within(index, asked.clone());
             while left != 0 {
                 let part_of = |offset: usize| {
@@ -174,7 +174,7 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
                 let entries = unsafe { Node::follow(self.memory, F::pfn(word)).entries() };
                 tables[len] = LeafTable { entries, gfns };
                 len += 1;
-            } else if is_young::<F>(word) {
+            } else if B::LARGE && is_young::<F, B>(word) {
                 self.clear(entry, word);
                 // In order: what comes before it first.
                 self.leaves(&tables[..core::mem::take(&mut len)], &[]);
@@ -215,7 +215,7 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
             return;
         }
         let mut young = [[0; 8]; TOGETHER];
-        let any = scan_together::<F>(self.how.scan, tables, ahead, &mut young);
+        let any = scan_together::<F, B>(self.how.scan, tables, ahead, &mut young);
         for (nth, table) in tables.iter().enumerate() {
             self.left = self.left.saturating_sub(LOOK);
             if any[nth] && !self.stopped {
@@ -265,18 +265,22 @@ impl<'p, F: Format, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool> Pass<'
     #[inline(always)]
     fn clear_young(&self, entry: &Entry) {
         let word = entry.peek();
-        if is_young::<F>(word) {
+        if is_young::<F, B>(word) {
             self.clear(entry, word);
         }
     }
 
-    /// Makes a young leaf one that nobody has accessed. Gives up where it has changed.
+    /// Makes a young leaf one that is not. Where it has changed it is looked at again if the bit must be exact; else that
+    /// is given up.
     #[inline(always)]
-    fn clear(&self, entry: &Entry, word: Word) {
-        if self.how.found == Found::Cleared {
-            let aged =
-                if F::HARDWARE_AD { Word(word.0 & !F::ACCESSED) } else { Word::tracked(&F::read_leaf(word)) };
-            let _ = entry.cas(word, aged);
+    fn clear(&self, entry: &Entry, mut word: Word) {
+        while self.how.found == Found::Cleared {
+            let bit = B::of::<F>();
+            let aged = if F::HARDWARE_AD { Word(word.0 & !bit) } else { Word::tracked(&F::read_leaf(word)) };
+            match entry.cas(word, aged) {
+                Err(found) if B::EXACT && is_young::<F, B>(found) => word = found,
+                _ => break,
+            }
         }
     }
 

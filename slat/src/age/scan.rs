@@ -11,14 +11,53 @@
 
 use crate::table::{Entry, Format, Word};
 
+/// Which bit a pass looks for. What is said of young entries holds for those that have the bit, whichever it is.
+pub(crate) trait Bit: Copy {
+    /// The bit in format `F`.
+    fn of<F: Format>() -> u64;
+    /// Whether leaves larger than 4 KiB are told too.
+    const LARGE: bool;
+    /// Whether a bit that was found is cleared for certain, where the leaf is still one.
+    const EXACT: bool;
+}
+
+/// A: the page was accessed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Accessed;
+
+impl Bit for Accessed {
+    #[inline(always)]
+    fn of<F: Format>() -> u64 {
+        F::ACCESSED
+    }
+
+    const LARGE: bool = true;
+    const EXACT: bool = false;
+}
+
+/// D: the page was written ([`crate::dirty`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written;
+
+impl Bit for Written {
+    #[inline(always)]
+    fn of<F: Format>() -> u64 {
+        F::DIRTY
+    }
+
+    // All pages of a large leaf of a slot that logs are marked, or it is write-protected.
+    const LARGE: bool = false;
+    const EXACT: bool = true;
+}
+
 /// Entries looked at together.
 pub(super) const GROUP: usize = 64;
 
 /// Whether the entry is a leaf, or a link, that was accessed.
 #[inline(always)]
-pub(super) fn is_young<F: Format>(word: Word) -> bool {
-    // PRESENT lies below A, so that both are set exactly where this is more than A.
-    word.0 & (F::ACCESSED | F::PRESENT) > F::ACCESSED
+pub(super) fn is_young<F: Format, B: Bit>(word: Word) -> bool {
+    // PRESENT lies below A and D, so that both are set exactly where this is more than the bit.
+    word.0 & (B::of::<F>() | F::PRESENT) > B::of::<F>()
 }
 
 /// How to look at a group, decided once for a pass.
@@ -45,27 +84,27 @@ impl Scan {
 
     /// The young ones of a group.
     #[inline(always)]
-    pub(super) fn group<F: Format>(self, entries: &[Entry; GROUP]) -> u64 {
+    pub(super) fn group<F: Format, B: Bit>(self, entries: &[Entry; GROUP]) -> u64 {
         match self {
-            Self::Portable => portable::<F>(entries),
+            Self::Portable => portable::<F, B>(entries),
             #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
             // SAFETY: this variant is made where the processor has AVX2.
-            Self::Avx2 => unsafe { avx2::<F>(entries) },
+            Self::Avx2 => unsafe { avx2::<F, B>(entries) },
         }
     }
 }
 
 /// A cache line at a time: a line without any A in it is done with.
 #[inline(always)]
-pub(super) fn portable<F: Format>(entries: &[Entry; GROUP]) -> u64 {
+pub(super) fn portable<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
     const LINE: usize = 8;
     let mut young = 0;
     for (line, entries) in entries.chunks_exact(LINE).enumerate() {
         let any = entries.iter().fold(0, |any, entry| any | entry.peek().0);
-        let worth = if F::HARDWARE_AD { any & F::ACCESSED } else { any & F::PRESENT };
+        let worth = any & if F::HARDWARE_AD { B::of::<F>() } else { F::PRESENT };
         if worth != 0 {
             for (index, entry) in entries.iter().enumerate() {
-                young |= u64::from(is_young::<F>(entry.peek())) << (line * LINE + index);
+                young |= u64::from(is_young::<F, B>(entry.peek())) << (line * LINE + index);
             }
         }
     }
@@ -79,14 +118,14 @@ pub(super) fn portable<F: Format>(entries: &[Entry; GROUP]) -> u64 {
 #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn avx2<F: Format>(entries: &[Entry; GROUP]) -> u64 {
+pub(super) unsafe fn avx2<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
     use core::arch::x86_64::{
         __m256i, _mm256_cmpgt_epi64, _mm256_movemask_epi8, _mm256_packs_epi16, _mm256_packs_epi32,
         _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_set1_epi64x, _mm256_setr_epi32,
     };
     const LANES: usize = 4;
-    let accessed = _mm256_set1_epi64x(F::ACCESSED.cast_signed());
-    let both = _mm256_set1_epi64x((F::ACCESSED | F::PRESENT).cast_signed());
+    let bit = _mm256_set1_epi64x(B::of::<F>().cast_signed());
+    let both = _mm256_set1_epi64x((B::of::<F>() | F::PRESENT).cast_signed());
     let four = |first: usize| -> __m256i {
         let seen: __m256i;
         // SAFETY: reads 32 bytes of the group, each entry by one aligned 8-byte part of a load, which x86 makes whole; what
@@ -95,7 +134,7 @@ pub(super) unsafe fn avx2<F: Format>(entries: &[Entry; GROUP]) -> u64 {
             core::arch::asm!("vpand {seen}, {both}, [{at}]", seen = out(ymm_reg) seen, both = in(ymm_reg) both,
                 at = in(reg) entries.as_ptr().add(first), options(nostack, preserves_flags, readonly));
         }
-        _mm256_cmpgt_epi64(seen, accessed)
+        _mm256_cmpgt_epi64(seen, bit)
     };
     // Packing goes by halves of a vector, so that pairs come out of order: the permutations put them back.
     let sixteen = |first: usize| {
@@ -151,7 +190,10 @@ mod tests {
         }
     }
 
-    fn agree<F: Format>(words: &[(u8, u64)]) -> Result<(), TestCaseError> {
+    fn agree<F: Format, B: Bit>(
+        words: &[(u8, u64)],
+        bit: impl Fn(Leaf) -> bool,
+    ) -> Result<(), TestCaseError> {
         let page: Box<TablePage> = Box::new(TablePage(core::array::from_fn(|_| {
             // SAFETY: an entry is a word of zeroes.
             unsafe { core::mem::zeroed() }
@@ -164,10 +206,10 @@ mod tests {
             let mut young = 0;
             for (index, entry) in group.iter().enumerate() {
                 let word = entry.load();
-                young |= u64::from(F::is_present(word) && F::read_leaf(word).accessed) << index;
+                young |= u64::from(F::is_present(word) && bit(F::read_leaf(word))) << index;
             }
-            prop_assert_eq!(Scan::Portable.group::<F>(group), young, "{}", F::NAME);
-            prop_assert_eq!(Scan::detect().group::<F>(group), young, "{}", F::NAME);
+            prop_assert_eq!(Scan::Portable.group::<F, B>(group), young, "{}", F::NAME);
+            prop_assert_eq!(Scan::detect().group::<F, B>(group), young, "{}", F::NAME);
         }
         Ok(())
     }
@@ -175,10 +217,13 @@ mod tests {
     proptest! {
         #[test]
         fn all_scans_find_the_same(words in prop::collection::vec((0u8..5, any::<u64>()), ENTRIES)) {
-            agree::<Ept4>(&words)?;
-            agree::<Npt4>(&words)?;
-            agree::<Pae>(&words)?;
-            agree::<Ept4NoAd>(&words)?;
+            agree::<Ept4, Accessed>(&words, |leaf| leaf.accessed)?;
+            agree::<Npt4, Accessed>(&words, |leaf| leaf.accessed)?;
+            agree::<Pae, Accessed>(&words, |leaf| leaf.accessed)?;
+            agree::<Ept4NoAd, Accessed>(&words, |leaf| leaf.accessed)?;
+            agree::<Ept4, Written>(&words, |leaf| leaf.dirty)?;
+            agree::<Npt4, Written>(&words, |leaf| leaf.dirty)?;
+            agree::<Pae, Written>(&words, |leaf| leaf.dirty)?;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::accessed::AccessedPages;
 use super::pass::{Found, How, Pass};
-use super::scan::Scan;
+use super::scan::{Accessed, Scan};
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::Host;
 use crate::notify::Young;
@@ -60,7 +60,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     /// A pass over `gfns`, with rests.
     fn pass(&mut self, gfns: Span<Gfn>, how: How, seen: impl FnMut(AccessedPages<Gfn>) -> bool) {
         let vm = self.vm;
-        let mut pass = Pass::<F, H, _>::new(&vm.host, how, seen);
+        let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, seen);
         let mut at = gfns.start;
         loop {
             // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
@@ -85,7 +85,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
         let mut left = Behind::new(hvas);
         let mut go_on = true;
         while go_on && let Some(part) = slots.behind(&vm.reads, self.seat, &left) {
-            let mut pass = Pass::<F, H, _>::new(&vm.host, how, |accessed: AccessedPages<Gfn>| {
+            let mut pass = Pass::<F, Accessed, H, _>::new(&vm.host, how, |accessed: AccessedPages<Gfn>| {
                 go_on = seen(&accessed.at(part.hva_of(accessed.first())), &accessed);
                 go_on
             });

@@ -6,20 +6,27 @@
 //! ```
 //! Marking never waits and never fails: vCPUs mark inside a section of the read side. Where no memory can be had
 //! for a chunk, the directory says that all of its pages are dirty: more work for whoever copies them, and no
-//! page lost.
+//! page lost. A log in which every page is dirty from the start begins like that, so that it costs nothing.
+//!
+//! Bits are taken word by word, each by one swap: every mark goes to exactly one of those who take at once.
 
-use crate::sync::prim::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release};
+use super::DirtyError;
+use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release};
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 
+/// Pages of one word.
+pub(crate) const WORD: u64 = 64;
+/// Words of one chunk.
+pub(crate) const CHUNK: usize = 512;
 /// Pages of one chunk.
-const PAGES: u64 = 1 << 15;
-const WORDS: usize = PAGES as usize / 64;
+pub(crate) const CHUNK_PAGES: u64 = WORD * CHUNK as u64;
 
 /// The bits of one chunk.
-struct Chunk([AtomicU64; WORDS]);
+struct Chunk([AtomicU64; CHUNK]);
 
 /// In the directory: every page of the chunk is dirty. An address that no chunk has.
 const ALL: *mut Chunk = core::ptr::without_provenance_mut(1);
@@ -28,81 +35,158 @@ const ALL: *mut Chunk = core::ptr::without_provenance_mut(1);
 pub(crate) struct Bitmap {
     directory: Box<[AtomicPtr<Chunk>]>,
     pages: u64,
+    serial: u64,
 }
 
 impl Bitmap {
-    /// No page of `pages` is dirty. `None` where there is no memory for the directory.
-    pub(crate) fn new(pages: u64) -> Option<Self> {
-        let chunks = pages.div_ceil(PAGES) as usize;
+    /// None of `pages` is dirty, or all are. `None` where there is no memory for the directory.
+    pub(crate) fn new(pages: u64, serial: u64, all: bool) -> Option<Self> {
+        let chunks = pages.div_ceil(CHUNK_PAGES) as usize;
         let mut directory = Vec::new();
         directory.try_reserve_exact(chunks).ok()?;
-        directory.resize_with(chunks, || AtomicPtr::new(null_mut()));
-        Some(Self { directory: directory.into_boxed_slice(), pages })
+        directory.resize_with(chunks, || AtomicPtr::new(if all { ALL } else { null_mut() }));
+        Some(Self { directory: directory.into_boxed_slice(), pages, serial })
     }
 
-    /// Page number `page` of the slot has been written, or may be from now on.
+    /// Tells logs apart that a slot has one after the other.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    pub(crate) fn chunks(&self) -> usize {
+        self.directory.len()
+    }
+
+    /// The words of a chunk that stand for pages.
+    pub(crate) fn words_of(&self, chunk: usize) -> Range<u64> {
+        let first = (chunk * CHUNK) as u64;
+        first..(first + CHUNK as u64).min(self.pages.div_ceil(WORD))
+    }
+
+    /// Page number `page` of the slot has been written, or may be from now on. Between that and this call stands a
+    /// `SeqCst` fence: where the page is found dirty already, nothing else orders the two.
+    #[inline]
     pub(crate) fn mark(&self, page: u64) {
         debug_assert!(page < self.pages);
-        let place = &self.directory[(page / PAGES) as usize];
-        let mut dirty = Dirty::at(place);
-        if matches!(dirty, Dirty::Nothing) {
-            Self::link_chunk(place);
-            dirty = Dirty::at(place);
-        }
-        if let Dirty::Bits(words) = dirty {
-            let (word, bit) = (&words[(page % PAGES / 64) as usize], 1 << (page % 64));
+        if let Some(words) = self.chunk_at(page / WORD) {
+            let (word, bit) = (&words[(page / WORD) as usize % CHUNK], 1 << (page % WORD));
             // A page that is dirty already is the common case: then the line stays shared.
             if word.load(Relaxed) & bit == 0 {
-                // ORDER(bitmap): Release: whoever reads the mark sees what made this thread set it.
+                // ORDER(bitmap): Release: whoever takes the mark sees what made this thread set it.
                 word.fetch_or(bit, Release);
             }
         }
     }
 
-    #[cold]
-    fn link_chunk(place: &AtomicPtr<Chunk>) {
-        // SAFETY: a chunk has a size; all-zero is 512 atomics of no bits.
-        let fresh = NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) });
-        let link = fresh.map_or(ALL, |fresh| fresh.cast().as_ptr());
-        // ORDER(bitmap): Release: the zeroes before the link; pairs with `Dirty::at`.
-        let lost = place.compare_exchange(null_mut(), link, Release, Relaxed).is_err();
-        if let (true, Some(fresh)) = (lost, fresh) {
-            // SAFETY: allocated above with this layout, and linked nowhere.
-            unsafe { dealloc(fresh.as_ptr(), Layout::new::<Chunk>()) };
+    /// The pages `bits` of word number `word` are dirty, whatever is known of them.
+    pub(crate) fn mark_word(&self, word: u64, bits: u64) {
+        if let Some(words) = self.chunk_at(word) {
+            // ORDER(bitmap): Release, as in `mark`.
+            words[word as usize % CHUNK].fetch_or(bits, Release);
         }
     }
 
-    /// Calls `visit` with the number of each dirty page, in order.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(u64)) {
-        for (first, place) in (0..).step_by(PAGES as usize).zip(&self.directory) {
-            match Dirty::at(place) {
-                Dirty::Nothing => {}
-                Dirty::All => (first..(first + PAGES).min(self.pages)).for_each(&mut visit),
-                Dirty::Bits(words) => {
-                    for (base, word) in (first..).step_by(64).zip(words) {
-                        // ORDER(bitmap): Acquire; see `mark`.
-                        let mut ahead = word.load(Acquire);
-                        while ahead != 0 {
-                            visit(base + u64::from(ahead.trailing_zeros()));
-                            ahead &= ahead - 1;
-                        }
-                    }
-                }
-            }
+    /// All of these pages are dirty.
+    pub(crate) fn mark_pages(&self, pages: Range<u64>) {
+        let mut at = pages.start;
+        while at < pages.end {
+            let end = pages.end.min((at / WORD + 1) * WORD);
+            self.mark_word(at / WORD, (u64::MAX >> (WORD - (end - at))) << (at % WORD));
+            at = end;
         }
     }
+
+    /// The words of a chunk, linked if need be; `None` where all of its pages are dirty as it is.
+    fn chunk_at(&self, word: u64) -> Option<&[AtomicU64; CHUNK]> {
+        let place = &self.directory[word as usize / CHUNK];
+        let mut dirty = Dirty::at(place);
+        if matches!(dirty, Dirty::Nothing) {
+            let _ = link_chunk(place, null_mut(), new_chunk().map_or(ALL, NonNull::as_ptr));
+            dirty = Dirty::at(place);
+        }
+        if let Dirty::Bits(words) = dirty { Some(words) } else { None }
+    }
+
+    /// Whether the chunk is dirty as a whole, so that nothing of it can be taken before it is [divided](Self::divide).
+    pub(crate) fn is_whole(&self, chunk: usize) -> bool {
+        matches!(Dirty::at(&self.directory[chunk]), Dirty::All)
+    }
+
+    /// Whether no page of the chunk is marked.
+    pub(crate) fn is_clean(&self, chunk: usize) -> bool {
+        matches!(Dirty::at(&self.directory[chunk]), Dirty::Nothing)
+    }
+
+    /// Gives a chunk that is dirty as a whole bits of its own, all of them set.
+    pub(crate) fn divide(&self, chunk: usize) -> Result<(), DirtyError> {
+        let fresh = new_chunk().ok_or(DirtyError::NoMemory)?;
+        // SAFETY: fresh, and linked nowhere.
+        let words = unsafe { &fresh.as_ref().0 };
+        for word in self.words_of(chunk) {
+            // ORDER(bitmap): Relaxed; the link publishes it.
+            words[word as usize % CHUNK].store(self.whole_word(word), Relaxed);
+        }
+        // Else somebody else has.
+        let _ = link_chunk(&self.directory[chunk], ALL, fresh.as_ptr());
+        Ok(())
+    }
+
+    /// All the pages of a word.
+    fn whole_word(&self, word: u64) -> u64 {
+        u64::MAX >> (WORD - (self.pages - word * WORD).min(WORD))
+    }
+
+    /// Takes the marks of word number `word` that are in `mask`: none where the chunk is [whole](Self::is_whole).
+    #[inline]
+    pub(crate) fn take(&self, word: u64, mask: u64) -> u64 {
+        let Dirty::Bits(words) = Dirty::at(&self.directory[word as usize / CHUNK]) else { return 0 };
+        let word = &words[word as usize % CHUNK];
+        if word.load(Relaxed) & mask == 0 {
+            return 0;
+        }
+        // ORDER(bitmap): Acquire pairs with the Release of `mark`; whoever marks later finds the bit clear.
+        word.fetch_and(!mask, AcqRel) & mask
+    }
+
+    /// The marks of word number `word`, left as they are.
+    pub(crate) fn word(&self, word: u64) -> u64 {
+        match Dirty::at(&self.directory[word as usize / CHUNK]) {
+            Dirty::Nothing => 0,
+            Dirty::All => self.whole_word(word),
+            // ORDER(bitmap): Acquire; see `mark`.
+            Dirty::Bits(words) => words[word as usize % CHUNK].load(Acquire),
+        }
+    }
+}
+
+fn new_chunk() -> Option<NonNull<Chunk>> {
+    // SAFETY: a chunk has a size; all-zero is 512 atomics of no bits.
+    NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) }).map(NonNull::cast)
+}
+
+/// Puts a chunk, or [`ALL`], in the place of `old`; frees the chunk where somebody was faster.
+#[cold]
+fn link_chunk(place: &AtomicPtr<Chunk>, old: *mut Chunk, link: *mut Chunk) -> bool {
+    // ORDER(bitmap): Release: the words before the link; pairs with `Dirty::at`.
+    let linked = place.compare_exchange(old, link, AcqRel, Relaxed).is_ok();
+    if !linked && link != ALL {
+        // SAFETY: from `new_chunk`, with this layout, and linked nowhere.
+        unsafe { dealloc(link.cast(), Layout::new::<Chunk>()) };
+    }
+    linked
 }
 
 /// What is dirty of a chunk.
 enum Dirty<'b> {
     Nothing,
     All,
-    Bits(&'b [AtomicU64; WORDS]),
+    Bits(&'b [AtomicU64; CHUNK]),
 }
 
 impl<'b> Dirty<'b> {
+    #[inline(always)]
     fn at(place: &'b AtomicPtr<Chunk>) -> Self {
-        // ORDER(bitmap): Acquire pairs with the Release of whoever linked the chunk: its zeroes are seen.
+        // ORDER(bitmap): Acquire pairs with the Release of whoever linked the chunk: its words are seen.
         let chunk = place.load(Acquire);
         match NonNull::new(chunk) {
             None => Self::Nothing,
@@ -117,7 +201,7 @@ impl Drop for Bitmap {
     fn drop(&mut self) {
         for place in &self.directory {
             if let Dirty::Bits(_) = Dirty::at(place) {
-                // SAFETY: allocated by `link_chunk` with this layout; nobody marks any more (`&mut self`).
+                // SAFETY: from `new_chunk` with this layout; nobody marks any more (`&mut self`).
                 unsafe { dealloc(place.load(Relaxed).cast(), Layout::new::<Chunk>()) };
             }
         }
@@ -129,34 +213,59 @@ mod tests {
     use super::*;
 
     fn dirty(bitmap: &Bitmap) -> Vec<u64> {
-        let mut pages = Vec::new();
-        bitmap.for_each(|page| pages.push(page));
-        pages
+        let words = (0..bitmap.pages.div_ceil(WORD)).map(|word| (word, bitmap.word(word)));
+        let bits =
+            words.flat_map(|(word, bits)| (0..WORD).map(move |bit| (word * WORD + bit, bits >> bit & 1)));
+        bits.filter(|(_, bit)| *bit != 0).map(|(page, _)| page).collect()
     }
 
     #[test]
-    fn marks_are_found_again_in_order() {
-        let bitmap = Bitmap::new(3 * PAGES + 5).unwrap();
-        let pages = [0, 63, 64, PAGES - 1, 2 * PAGES, 3 * PAGES + 4];
+    fn marks_are_found_again() {
+        let bitmap = Bitmap::new(3 * CHUNK_PAGES + 5, 0, false).unwrap();
+        let pages = [0, 63, 64, CHUNK_PAGES - 1, 2 * CHUNK_PAGES, 3 * CHUNK_PAGES + 4];
         for page in pages.iter().rev().chain(&pages) {
             bitmap.mark(*page);
         }
         assert_eq!(dirty(&bitmap), pages);
-        assert!(bitmap.directory[1].load(Relaxed).is_null(), "an untouched chunk costs nothing");
+        assert!(bitmap.is_clean(1), "an untouched chunk costs nothing");
     }
 
     #[test]
-    fn a_chunk_without_memory_is_dirty_as_a_whole() {
-        let bitmap = Bitmap::new(PAGES + 3).unwrap();
-        bitmap.directory[1].store(ALL, Relaxed);
-        bitmap.mark(PAGES + 1);
-        assert_eq!(dirty(&bitmap), [PAGES, PAGES + 1, PAGES + 2], "the slot's own pages, not the chunk's");
+    fn ranges_are_marked_to_the_page() {
+        for pages in [0..0, 0..1, 5..64, 5..65, 63..129, 64..128, 0..300] {
+            let bitmap = Bitmap::new(300, 0, false).unwrap();
+            bitmap.mark_pages(pages.clone());
+            assert!(dirty(&bitmap).into_iter().eq(pages));
+        }
+    }
+
+    #[test]
+    fn what_is_taken_is_gone_and_the_rest_stays() {
+        let bitmap = Bitmap::new(200, 0, false).unwrap();
+        bitmap.mark_pages(10..140);
+        assert_eq!(bitmap.take(1, 0xff), 0xff);
+        assert_eq!(bitmap.take(1, 0xff), 0);
+        assert_eq!(bitmap.take(0, u64::MAX), u64::MAX << 10);
+        assert!(dirty(&bitmap).into_iter().eq(72..140));
+    }
+
+    #[test]
+    fn a_whole_chunk_is_divided_before_any_of_it_is_taken() {
+        let bitmap = Bitmap::new(CHUNK_PAGES + 3, 0, true).unwrap();
+        assert_eq!(dirty(&bitmap).len() as u64, CHUNK_PAGES + 3, "the slot's own pages, not the chunk's");
+        bitmap.mark(CHUNK_PAGES + 1);
+        assert!(bitmap.is_whole(1));
+        assert_eq!(bitmap.take(CHUNK as u64, 1), 0);
+        bitmap.divide(1).unwrap();
+        bitmap.divide(1).unwrap();
+        assert_eq!(bitmap.take(CHUNK as u64, 0b10), 0b10);
+        assert_eq!(bitmap.word(CHUNK as u64), 0b101);
     }
 
     #[test]
     fn threads_that_make_the_same_chunk_lose_no_mark() {
         for _ in 0..50 {
-            let bitmap = Bitmap::new(PAGES).unwrap();
+            let bitmap = Bitmap::new(CHUNK_PAGES, 0, false).unwrap();
             std::thread::scope(|scope| {
                 for part in 0..3 {
                     let bitmap = &bitmap;

@@ -1,7 +1,26 @@
-//! Dirty logging: which pages of a memslot have been written (seed 003).
+//! Dirty logging: which pages of a memslot have been written (seed 003). Exact: a page that is missed is lost.
 //!
-//! A slot that logs is mapped page by page and without write permission; the store that faults is what is logged
-//! ([`fault`](crate::fault)). The marks live in a [`bitmap`] that belongs to the slot: it moves with the slot,
-//! and goes when the log is switched off.
+//! A slot that logs is mapped page by page. A store to a page is noticed in one of two ways ([`Track`]), both *armed* by a
+//! harvest: write protection, where the store faults and the fault marks the page; or the D bits that walkers set, where
+//! the harvest looks for them. Marks live in a `bitmap` that belongs to the slot: it moves with the slot, and goes when
+//! the log is switched off. Devices and the VMM mark there too.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `settings` | [`DirtyLog`]: how a VM logs |
+//! | `log` | what is asked of a running VM: harvest, look, clear, mark; and why nothing is lost beside faults, zaps and moves |
+//! | `harvest` | [`Harvest`]: what was taken, until it is committed or given back |
+//! | `arm` | making the next store noticed again |
+//! | `bitmap` | a bit a page, in chunks |
+//! | `error` | [`DirtyError`]: why a log cannot be asked |
 
+mod arm;
 pub(crate) mod bitmap;
+mod error;
+mod harvest;
+mod log;
+mod settings;
+
+pub use error::DirtyError;
+pub use harvest::{DirtyPage, DirtyWord, Harvest};
+pub use settings::{DirtyLog, RingSize, Splitting, Track};

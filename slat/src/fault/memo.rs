@@ -48,7 +48,7 @@ pub(crate) struct Memo {
     parent: Node,
     parent_tag: u64,
     slot: Slot,
-    /// How many frames the slot has, if it is writable and does not log; else none.
+    /// How many frames the slot has, if it is writable and no fault has to log; else none.
     plain: u64,
     /// The leaf tables whose frames are all among them: the tag of the first, and how many.
     whole: (u64, u64),
@@ -256,7 +256,7 @@ impl Memo {
         // SAFETY: `at` comes from an open walk, whose section keeps the table page and its note.
         let hint = at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note().hint });
         if let Some(slot) = hint.and_then(|hint| hint.get(gfn, generation)) {
-            self.remember(slot, generation);
+            self.remember::<F, H>(vm, slot, generation);
             return Some(slot);
         }
         let reading = space.memslots.read(&vm.reads, seat);
@@ -264,12 +264,12 @@ impl Memo {
         if let Some(hint) = hint {
             hint.put(&slot, reading.number);
         }
-        self.remember(slot, reading.number);
+        self.remember::<F, H>(vm, slot, reading.number);
         Some(slot)
     }
 
-    fn remember(&mut self, slot: Slot, generation: u64) {
-        let plain = !slot.readonly && !slot.log_dirty;
+    fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
+        let plain = !slot.readonly && (!slot.log_dirty || vm.policy.by_bits);
         self.plain = if plain { slot.gfns.len() } else { 0 };
         let table = Level::M2.pages();
         let (first, end) = (slot.gfns.start.0.div_ceil(table), slot.gfns.end.0 / table);

@@ -33,7 +33,7 @@ use crate::notify::active::{Stamp, Unconfirmed};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
-use crate::sync::prim::Patience;
+use crate::sync::prim::{Patience, fence_after_rmw};
 use crate::sync::tally::Count;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::{Cache, NoMemory};
@@ -231,6 +231,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let page = HostPage { writable: page.writable && !slot.readonly, ..page };
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, self.seat.seat());
         let at = walk.descend(gfn);
+        if self.memo.slot(vm, self.space, self.seat.seat(), gfn, Some(at)) != Some(slot) {
+            // It may log by now; what it maps would not be noticed.
+            return Ok(Outcome::Retry);
+        }
         if F::is_present(at.word) {
             // Mapped meanwhile, or made writable in place: a host that says so of all that is mapped there, without
             // sleeping, gets an upgrade. One that has another page there now, and told nobody, gets that.
@@ -330,8 +334,9 @@ fn install<'w, F: Format, H: Host>(
     if !at.word.is_hole() || at.word > stamp.newest() {
         return Ok(Outcome::Retry);
     }
-    // Where writes are logged, the first store to a page faults, whatever was mapped before it.
-    let writable = page.writable && (!slot.log_dirty || fault.access == Access::Write);
+    // Where writes are logged, and not by D bits, the first store to a page faults, whatever was mapped before it.
+    let by_bits = walk.vm.policy.by_bits;
+    let writable = page.writable && (!slot.log_dirty || by_bits || fault.access == Access::Write);
     let leaf = Leaf {
         pfn: Pfn(page.pfn.0 & !(at.level.pages() - 1)),
         perms: walk.vm.perms(at.level, writable),
@@ -342,8 +347,10 @@ fn install<'w, F: Format, H: Host>(
     if at.level > level || at.entry.cas(at.word, F::leaf(&leaf, at.level)).is_err() {
         return Ok(Outcome::Retry);
     }
-    if writable && slot.log_dirty {
-        walk.space.memslots.log_write(&walk.vm.reads, walk.seat, gfn);
+    if writable && slot.log_dirty && !by_bits {
+        // ORDER(log): the permission before the look at the slots, as in `present::fixed`.
+        fence_after_rmw();
+        walk.space.memslots.log_writes(&walk.vm.reads, walk.seat, Span::sized(gfn, 1));
     }
     walk.seat.tally.add(Count::installed(at.level));
     Ok(Outcome::Done(Done::Mapped(at.level)))

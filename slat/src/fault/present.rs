@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | allows it | any | spurious: the TLB was behind |
 //! | the host allowed writes, W is clear | write | tracked write: give W back by one CAS, no stamp, no host; logged where the slot logs |
+//! | large, and the slot logs | write | split down to small ones first; by D bits those are all writable where the host allowed it |
 //! | large, and large pages do not execute | fetch | split down to small ones, which do |
 //! | the host had it read-only | write | ask the host; the same page, writable now: upgrade in place (rule 10) |
 //!
@@ -17,7 +18,7 @@ use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
 use crate::slots::Slot;
 use crate::sync::mode::Shared;
-use crate::sync::prim::{SeqCst, fence};
+use crate::sync::prim::{SeqCst, fence, fence_after_rmw};
 use crate::sync::tally::Count;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
@@ -40,41 +41,61 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(Outcome::Done(Done::Spurious));
         }
         if fault.access == Access::Fetch && at.level > Level::K4 && walk.vm.policy.nx_huge_pages {
-            return self.split_to_execute(walk, at, fault.gpa.gfn());
+            if self.split_down(walk, at, fault.gpa.gfn(), false)?.is_none() {
+                return Ok(Outcome::Retry);
+            }
+            walk.seat.tally.add(Count::Permission);
+            return Ok(Outcome::Done(Done::Fixed));
         }
         if fault.access != Access::Write {
             // Every leaf of ours allows loads and fetches; only the host can say why this one does not.
             return Ok(Outcome::Ask);
         }
+        if at.level > Level::K4 && self.logs(walk, fault.gpa.gfn()) {
+            let writable = walk.vm.policy.by_bits && F::host_writable(at.word);
+            let small = self.split_down(walk, at, fault.gpa.gfn(), writable)?;
+            if small.is_none() || !writable {
+                return Ok(Outcome::Retry);
+            }
+            walk.seat.tally.add(Count::Permission);
+            return Ok(Outcome::Done(Done::Fixed));
+        }
         if F::host_writable(at.word) {
             let given = Word(F::set_writable(at.word, true).0 | F::touch(Access::Write));
             return Ok(match at.entry.cas(at.word, given) {
-                Ok(()) => fixed(walk, fault),
+                Ok(()) => fixed(walk, at, fault),
                 Err(_) => Outcome::Retry,
             });
         }
         Ok(self.upgrade(walk, at, fault))
     }
 
-    /// Large pages do not execute here; small ones do.
-    fn split_to_execute<'w>(
+    /// Splits the leaf down to small ones, which may be written if `writable` says so, and returns the one of `gfn`, unless
+    /// somebody else takes it meanwhile.
+    fn split_down<'w>(
         &mut self,
         walk: &'w Walk<'_, F, H, Shared>,
         mut at: At<'w>,
         gfn: Gfn,
-    ) -> Result<Outcome, NoMemory> {
+        writable: bool,
+    ) -> Result<Option<At<'w>>, NoMemory> {
         while at.level > Level::K4 {
             if !F::is_present(at.word) {
-                return Ok(Outcome::Retry);
+                return Ok(None);
             }
             at = if F::is_table(at.word, at.level) {
                 walk.step_down(gfn, at)
             } else {
-                walk.split_leaf(&mut self.cache, gfn, at)?
+                walk.split_leaf(&mut self.cache, gfn, at, writable && at.level == Level::M2)?
             };
         }
-        walk.seat.tally.add(Count::Permission);
-        Ok(Outcome::Done(Done::Fixed))
+        Ok(F::is_present(at.word).then_some(at))
+    }
+
+    /// Whether stores to `gfn` are logged, for the section of `walk`.
+    pub(super) fn logs(&mut self, walk: &Walk<'_, F, H, Shared>, gfn: Gfn) -> bool {
+        let slot = self.memo.slot(walk.vm, walk.space, walk.seat, gfn, None);
+        slot.is_some_and(|slot| slot.log_dirty)
     }
 
     fn upgrade(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
@@ -91,7 +112,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         fence(SeqCst);
         let (thawed, outcome) = self.decide(walk, at, fault);
         match at.entry.cas(frozen, thawed) {
-            Ok(()) if outcome == Outcome::Done(Done::Fixed) => fixed(walk, fault),
+            Ok(()) if outcome == Outcome::Done(Done::Fixed) => fixed(walk, at, fault),
             Ok(()) => outcome,
             // Invalidated meanwhile, by one who owes the flush.
             Err(_) => Outcome::Retry,
@@ -134,12 +155,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 }
 
 /// A leaf may be written again: that is logged where the slot logs.
-pub(super) fn fixed<F: Format, H: Host>(walk: &Walk<'_, F, H, Shared>, fault: Fault) -> Outcome {
+pub(super) fn fixed<F: Format, H: Host>(walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
     walk.seat.tally.add(Count::Permission);
-    // ORDER(log): the permission before the look at the slots; pairs with the fence in `Ticket::take_number`, which
-    // stands between the publication of a slot that logs and the walk that write-protects it: either the log
-    // is seen here, or the permission there.
-    fence(SeqCst);
-    walk.space.memslots.log_write(&walk.vm.reads, walk.seat, fault.gpa.gfn());
+    if !walk.vm.policy.by_bits {
+        // ORDER(log): the permission before the look at the marks; pairs with the fence of a harvest between taking marks
+        // and looking at entries: either it finds the permission and takes it, or the mark is left for the next one.
+        fence_after_rmw();
+        let gfns = Span::sized(fault.gpa.gfn().base(at.level), at.level.pages());
+        walk.space.memslots.log_writes(&walk.vm.reads, walk.seat, gfns);
+    }
     Outcome::Done(Done::Fixed)
 }

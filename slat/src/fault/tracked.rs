@@ -3,7 +3,7 @@
 //! | saved permissions | access | what happens |
 //! |---|---|---|
 //! | allow it | any | the leaf is present again: one CAS |
-//! | the host allowed writes, W is taken | write | the same, with W: a tracked write beside ([`super::present`]) |
+//! | the host allowed writes, W is taken | write | the same, with W, unless a large one is to be split first: a tracked write beside ([`super::present`]) |
 //! | do not allow it | any | the leaf is present again, and what [`super::present`] does with such a one comes next |
 //!
 //! No stamp is taken and nobody is asked: unlike an upgrade this spends no right but the one in the word. Whoever takes
@@ -13,6 +13,7 @@
 
 use super::present::fixed;
 use super::{Done, Fault, Outcome};
+use crate::addr::Level;
 use crate::host::Host;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
@@ -38,7 +39,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         let leaf = at.word.tracked_leaf();
         let store = fault.access == Access::Write;
-        let gives_write = store && leaf.host_writable;
+        // A large page is split before it may be written, where that is logged.
+        let whole = at.level > Level::K4 && store && self.logs(walk, fault.gpa.gfn());
+        let gives_write = store && leaf.host_writable && !whole;
         let word = if gives_write { F::set_writable(at.word, true) } else { at.word };
         let mut given = F::restore(word, at.level);
         let allowed = gives_write || leaf.perms.allows(fault.access);
@@ -52,7 +55,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return self.present(walk, At { word: given, ..at }, fault);
         }
         if store {
-            return Ok(fixed(walk, fault));
+            return Ok(fixed(walk, at, fault));
         }
         // W that comes back with a load was logged when it was first given, or will be taken again by whoever
         // begins to log: that walk meets this leaf, tracked or present.

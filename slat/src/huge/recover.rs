@@ -38,12 +38,17 @@ use crate::vm::Vm;
 const STRETCH: u64 = 64 * Level::M2.pages();
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Makes large leaves of the tables in `gfns` of address space 0 wherever host, slot and policy allow: after a
-    /// dirty log has ended, after the host made a huge page of small ones, or to undo the splits of fetches
+    /// Makes large leaves of the tables in `gfns` of address space 0 wherever host, slot and policy allow: after the host made a huge page of small ones, or to undo the splits of fetches
     /// ([`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages)). Returns how many. Asks the host by
     /// [`Host::lookup`] only. Waits for vCPUs to answer flushes.
     pub fn recover(&self, idle: &mut Idle, gfns: Span<Gfn>) -> u64 {
-        let space = &self.spaces[0];
+        self.recover_in(idle, &self.spaces[0], gfns)
+    }
+
+    pub(crate) fn recover_in(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> u64 {
+        if self.policy.max_page.min(F::MAX_LEAF) == Level::K4 {
+            return 0;
+        }
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         let (mut at, mut recovered) = (gfns.start, 0);
         while let Some((found, level)) = self.next_candidate(idle, space, Span::new(at, gfns.end)) {

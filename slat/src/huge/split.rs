@@ -89,7 +89,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             let (mut at, first) = (step.at, step.gfns.start);
             while let Kind::Leaf | Kind::Tracked = at.word.kind::<F>(at.level) {
                 let Some(node) = cache.take() else { return Some(first) };
-                match replace::<F, H>(walk.vm, node, at) {
+                match replace::<F, H>(walk.vm, node, at, F::decode(at.word)) {
                     Ok(()) => {
                         *split += 1;
                         walk.seat.tally.add(Count::split(at.level));
@@ -106,15 +106,21 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     }
 
     /// Splits the leaf `at`, and goes down to `gfn`'s entry in the new table; comes back with what is there where
-    /// somebody else changed it first.
+    /// somebody else changed it first. With `writable` the small leaves get the permission that an armed one lacks, all of
+    /// them clean ([`crate::dirty`]).
     pub(crate) fn split_leaf<'w>(
         &'w self,
         cache: &mut Cache,
         gfn: Gfn,
         mut at: At<'w>,
+        writable: bool,
     ) -> Result<At<'w>, NoMemory> {
         let node = cache.take().ok_or(NoMemory)?;
-        match replace::<F, H>(self.vm, node, at) {
+        let mut large = F::decode(at.word);
+        if writable && large.host_writable {
+            (large.perms, large.dirty) = (large.perms.with(Perms::WRITE), false);
+        }
+        match replace::<F, H>(self.vm, node, at, large) {
             Ok(()) => {
                 self.seat.tally.add(Count::split(at.level));
                 Ok(self.step_down(gfn, At { word: F::link(node.pfn(&self.vm.host), at.level), ..at }))
@@ -128,10 +134,9 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     }
 }
 
-/// Fills `node` with what the leaf `at` says, and puts it in its place.
-fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>) -> Result<(), Word> {
+/// Fills `node` with what the leaf `large` says, and puts it in its place, which is `at`.
+fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Leaf) -> Result<(), Word> {
     let level = at.level.down();
-    let large = F::decode(at.word);
     // Small pages execute where large ones were not let: that is why they are small.
     let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
     let perms = large.perms.with(execute);

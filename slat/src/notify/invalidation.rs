@@ -290,7 +290,6 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             Kind::Leaf | Kind::Tracked => match plan(self.why, &F::decode(word), level, now) {
                 Edit::Zap => Some(hole),
                 Edit::DropWrite => Some(F::write_withdrawn(word)),
-                Edit::TrackWrite => Some(F::set_writable(word, false)),
                 Edit::Replace(pfn) => {
                     let old = F::decode(word);
                     let perms = old.perms.without(Perms::WRITE);

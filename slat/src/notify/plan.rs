@@ -15,9 +15,6 @@
 //! | change-pte | page by page | writable | another | zap |
 //! | change-pte | page by page | any | none | zap |
 //! | change-pte | page by page | larger than 4 KiB | any | zap |
-//! | log | at begin | larger than 4 KiB, not split before | | zap: it comes back page by page |
-//! | log | at begin | the host gave it writable | | track writes |
-//! | log | at begin | any other | | nothing |
 //!
 //! The rows in which a change of one page leaves no hole are seed 004's three safe transitions: from read-only to
 //! writable whichever page, from writable to read-only on the same page, from read-only to read-only on another page
@@ -40,8 +37,6 @@ pub enum Edit {
     Nothing,
     /// It loses write permission, and the record that the host allowed writes.
     DropWrite,
-    /// It loses write permission; a store gets it back without asking the host.
-    TrackWrite,
     /// It maps this frame instead, read-only, and was never a hole.
     Replace(Pfn),
     /// It becomes a hole.
@@ -54,7 +49,6 @@ impl Edit {
         match self {
             Self::Nothing => "nothing",
             Self::DropWrite => "drop write",
-            Self::TrackWrite => "track writes",
             Self::Replace(_) => "replace in place",
             Self::Zap => "zap",
         }
@@ -70,7 +64,7 @@ pub fn plan(why: Why, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
         _ if zaps(why) => Edit::Zap,
         (Why::Protect | Why::WriteProtect | Why::SoftDirty, _) if writable => Edit::DropWrite,
         (Why::ChangePte, None) => Edit::Zap,
-        (Why::ChangePte | Why::Log, _) if level > Level::K4 => Edit::Zap,
+        (Why::ChangePte, _) if level > Level::K4 => Edit::Zap,
         (Why::ChangePte, Some(page)) => match (writable, page.pfn == old.pfn) {
             (false, true) => Edit::Nothing,
             (false, false) => Edit::Replace(page.pfn),
@@ -78,8 +72,6 @@ pub fn plan(why: Why, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
             (true, true) => Edit::DropWrite,
             (true, false) => Edit::Zap,
         },
-        // A clear W never proves that no TLB writes: it is tightened again, and that owes a flush too.
-        (Why::Log, _) if old.host_writable => Edit::TrackWrite,
         _ => Edit::Nothing,
     }
 }
@@ -123,7 +115,7 @@ pub fn rows() -> Vec<Row> {
         let told = [None, Some((true, false)), Some((true, true)), Some((false, false)), Some((false, true))];
         let told = if why == Why::ChangePte { &told[..] } else { &told[..1] };
         let levels = [Level::K4, Level::M2];
-        let levels = if matches!(why, Why::Log | Why::ChangePte) { &levels[..] } else { &levels[..1] };
+        let levels = if why == Why::ChangePte { &levels[..] } else { &levels[..1] };
         for (&level, writable, &now) in levels.iter().flat_map(|level| {
             [false, true]
                 .into_iter()
@@ -159,12 +151,10 @@ mod tests {
                 Why::Protect | Why::WriteProtect | Why::SoftDirty => {
                     [Edit::Nothing, Edit::DropWrite, Edit::DropWrite]
                 }
-                Why::Log => [Edit::Nothing, Edit::TrackWrite, Edit::TrackWrite],
                 _ => [Edit::Zap; 3],
             };
             assert_eq!(edits(why, Level::K4, None), expect, "{why:?}");
-            let large = if why == Why::Log { [Edit::Zap; 3] } else { expect };
-            assert_eq!(edits(why, Level::M2, None), large, "{why:?}, large");
+            assert_eq!(edits(why, Level::M2, None), expect, "{why:?}, large");
         }
     }
 

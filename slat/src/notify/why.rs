@@ -29,13 +29,11 @@ pub enum Why {
     ChangePte,
     /// A memslot is deleted or moved: nothing may be mapped through it any more.
     Slot,
-    /// A memslot logs writes from now on: the next store to each page must fault.
-    Log,
 }
 
 impl Why {
     /// Every reason, in the order of the table in [`super::plan`].
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 12] = [
         Self::Unmap,
         Self::Remap,
         Self::Exit,
@@ -48,7 +46,6 @@ impl Why {
         Self::Numa,
         Self::ChangePte,
         Self::Slot,
-        Self::Log,
     ];
 
     /// Whether the range's table pages are worth freeing: only where no fault will need them again soon.
@@ -78,7 +75,6 @@ impl Why {
             Self::Numa => "numa",
             Self::ChangePte => "change-pte",
             Self::Slot => "slot",
-            Self::Log => "log",
         }
     }
 }

@@ -34,6 +34,8 @@ pub struct SlotMap {
     trees: Trees,
     limits: Limits,
     facts: Facts,
+    /// A fresh dirty log says that every page is dirty.
+    logs_set: bool,
     /// Memory for the list of each transaction.
     spare: Vec<Span<Gfn>>,
 }
@@ -56,8 +58,13 @@ impl Default for SlotMap {
 impl SlotMap {
     /// No slots. Costs no memory, whatever the limits.
     pub fn new(limits: Limits) -> Self {
+        Self::with_logs(limits, false)
+    }
+
+    /// The same; `logs_set` says whether every page of a fresh dirty log is dirty.
+    pub(super) fn with_logs(limits: Limits, logs_set: bool) -> Self {
         let trees = Each { by_gfn: Tree::new(), by_hva: Tree::new(), by_id: Tree::new(), logs: Tree::new() };
-        Self { trees, limits, facts: Facts { len: 0, disjoint: true }, spare: Vec::new() }
+        Self { trees, limits, facts: Facts { len: 0, disjoint: true, logs: 0 }, logs_set, spare: Vec::new() }
     }
 
     /// Runs `operations` and keeps what they made. An error, theirs or ours, changes nothing.
@@ -70,7 +77,7 @@ impl SlotMap {
         let (_, leftovers, effects) = tx.finish();
         // SAFETY: from this map; with `&mut self` there is no reader.
         unsafe { self.reclaim(leftovers) };
-        self.done(effects);
+        let _ = self.done(effects);
         Ok(result)
     }
 
@@ -117,14 +124,15 @@ impl SlotMap {
         let Each { by_gfn, by_hva, by_id, logs } = &mut self.trees;
         let edits =
             Each { by_gfn: by_gfn.edit(), by_hva: by_hva.edit(), by_id: by_id.edit(), logs: logs.edit() };
-        Transaction::new(edits, self.limits, &mut self.facts, mem::take(&mut self.spare))
+        Transaction::new(edits, (self.limits, self.logs_set), &mut self.facts, mem::take(&mut self.spare))
     }
 
-    /// What the last transaction meant has been done.
-    pub(super) fn done(&mut self, Effects { mut zap, .. }: Effects) {
+    /// What the last transaction meant has been done, but for the frames whose logs have ended.
+    pub(super) fn done(&mut self, Effects { mut zap, unlogged, .. }: Effects) -> Vec<Span<Gfn>> {
         zap.clear();
         zap.shrink_to(64);
         self.spare = zap;
+        unlogged
     }
 
     /// The current version, for publication.

@@ -8,7 +8,8 @@
 //!     publish the next version
 //!     something was taken from readers?               wait for a grace period
 //!   end                                               faults go on, and see the next version
-//!   a log was switched on?                            split its large pages, write-protect it, and flush once
+//!   a log was switched on?                            split its large pages, arm it, and flush once
+//!   a log was switched off?                           large pages come back, in place
 //! ```
 //! The slots are still the old ones for notifiers until nothing is mapped through them any more, as in KVM's
 //! invalid phase. KVM's publication must wait for open invalidations, because one must end with the slots that it
@@ -24,7 +25,7 @@ use super::rules::{Change, Region, SlotError};
 use super::transaction::Transaction;
 use super::version::Version;
 use super::{Slot, SlotId};
-use crate::addr::{Gfn, Hva, Level, Span};
+use crate::addr::{Gfn, Hva, Span};
 use crate::host::Host;
 use crate::notify::Why;
 use crate::notify::invalidation::{Invalidation, Range};
@@ -137,21 +138,12 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         }
         drop(change);
 
-        if let Some(covered) = effects.log.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
-            // No large page comes any more; those that are there need not fault to become small. Where table pages
-            // run out, the walk below zaps what is left of them.
-            for &gfns in &effects.log {
-                if vm.split_in(idle, self.space, gfns, Level::K4).is_err() {
-                    break;
-                }
-            }
-            // Published before any entry is looked at: a vCPU that gives a permission back meanwhile sees that
-            // its store is to be logged, or this sees the permission.
-            let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, covered), Why::Log);
-            change.apply_to(idle, &effects.log).settle();
-        }
-        writer.map.done(effects);
+        vm.begin_logs(idle, self.space, &effects.log);
+        let ended = writer.map.done(effects);
         drop(writer);
+        for gfns in ended {
+            vm.recover_in(idle, self.space, gfns);
+        }
         if takes {
             // A few: the tables of a large slot, or of somebody else, are not this thread's to wait for.
             vm.grace.take_some_apart::<F, H>(&vm.host, &vm.pool);
@@ -223,21 +215,6 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let (number, in_progress) = self.space.memslots.progress();
         let Generation(number) = self.number(number);
         Generation(number | if in_progress { Generation::IN_PROGRESS } else { 0 })
-    }
-
-    /// Logs a write that a device or the VMM made to `gfn` by itself, where its slot logs.
-    pub fn mark_dirty(&self, _idle: &mut Idle, gfn: Gfn) {
-        let seat = self.vm.borrow_seat();
-        self.space.memslots.log_write(&self.vm.reads, seat.seat(), gfn);
-    }
-
-    /// Calls `visit` with each frame of slot `id` that has been written since its log was switched on, in order.
-    /// False where there is no such slot, or no log.
-    pub fn dirty(&self, idle: &mut Idle, id: SlotId, mut visit: impl FnMut(Gfn)) -> bool {
-        let snapshot = self.snapshot(idle);
-        let Some((slot, log)) = snapshot.get(id).zip(snapshot.version().log(id)) else { return false };
-        log.for_each(|page| visit(slot.gfns.start + page));
-        true
     }
 
     fn number(&self, version: u64) -> Generation {
@@ -344,7 +321,7 @@ impl Snapshot<'_> {
         self.generation
     }
 
-    fn version(&self) -> Version<'_> {
+    pub(crate) fn version(&self) -> Version<'_> {
         self.reading.version
     }
 }

@@ -21,7 +21,7 @@ use super::rules::Limits;
 pub(crate) use super::version::Place;
 use super::version::{Leftovers, Set, Version};
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, Span};
-use crate::dirty::bitmap::Bitmap;
+use crate::dirty::DirtyLog;
 use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Release};
 use crate::sync::readside::{ReadSide, Seat, Section};
 use crate::table::Version as Invalidated;
@@ -41,6 +41,8 @@ pub(crate) struct SlotSets {
     /// The number of the invalidation under which the last version was published.
     changed: AtomicU64,
     hva_hints: HvaHints,
+    /// Ids are below this.
+    pub(crate) ids: u32,
     /// The transaction mutex: outermost of our own locks.
     pub(super) writer: Mutex<Writer>,
 }
@@ -119,13 +121,14 @@ impl Behind {
 }
 
 impl SlotSets {
-    pub(crate) fn new(limits: Limits) -> Self {
-        let map = SlotMap::new(limits);
+    pub(crate) fn new(limits: Limits, dirty: DirtyLog) -> Self {
+        let map = SlotMap::with_logs(limits, dirty.is_gradual());
         let set = map.set();
         Self {
             word: Padded::default(),
             cells: core::array::from_fn(|_| UnsafeCell::new(set)),
             changed: AtomicU64::new(0),
+            ids: limits.ids,
             hva_hints: HvaHints::default(),
             writer: Mutex::new(Writer { map, oldest: 0, leftovers: Vec::with_capacity(CELLS as usize) }),
         }
@@ -178,13 +181,21 @@ impl SlotSets {
         Some(Part { gfns: slot.part(hvas), alone: false, place, hva: hvas.start })
     }
 
-    /// Logs a write to `gfn`, where its slot logs. After the write has been made possible: whoever takes the
-    /// possibility away afterwards finds the mark, and whoever took it before is not concerned.
+    /// Logs writes to `gfns`, where slots log. After each has been made possible, or been made, and a `SeqCst` fence:
+    /// whoever takes the possibility away afterwards finds the mark, and whoever took it before is not concerned.
     #[inline]
-    pub(crate) fn log_write(&self, reads: &ReadSide, seat: &Seat, gfn: Gfn) {
+    pub(crate) fn log_writes(&self, reads: &ReadSide, seat: &Seat, gfns: Span<Gfn>) {
         let reading = self.read(reads, seat);
         if reading.version.logs_any() {
-            log_write_in(reading.version, gfn);
+            log_writes_in(reading.version, gfns);
+        }
+    }
+
+    /// The same by host addresses.
+    pub(crate) fn log_writes_behind(&self, reads: &ReadSide, seat: &Seat, hvas: Span<Hva>) {
+        let reading = self.read(reads, seat);
+        if reading.version.logs_any() {
+            reading.version.over_hvas(hvas, |gfns| log_writes_in(reading.version, gfns));
         }
     }
 
@@ -213,10 +224,19 @@ impl SlotSets {
 }
 
 #[cold]
-fn log_write_in(version: Version<'_>, gfn: Gfn) {
-    let slot = version.find(gfn).filter(|slot| slot.log_dirty);
-    if let Some((slot, log)) = slot.and_then(|slot| Some((slot, version.log(slot.id)?))) {
-        Bitmap::mark(log, gfn.0 - slot.gfns.start.0);
+fn log_writes_in(version: Version<'_>, gfns: Span<Gfn>) {
+    if gfns.len() == 1 {
+        let slot = version.find(gfns.start).filter(|slot| slot.log_dirty);
+        if let Some((slot, log)) = slot.and_then(|slot| Some((slot, version.log(slot.id)?))) {
+            log.mark(gfns.start.0 - slot.gfns.start.0);
+        }
+        return;
+    }
+    for slot in version.range(gfns).filter(|slot| slot.log_dirty) {
+        if let Some(log) = version.log(slot.id) {
+            let (first, part) = (slot.gfns.start.0, slot.gfns.clamp(&gfns));
+            log.mark_pages(part.start.0 - first..part.end.0 - first);
+        }
     }
 }
 

@@ -18,6 +18,8 @@ use core::mem;
 pub struct Transaction<'t> {
     edits: Edits<'t>,
     limits: Limits,
+    /// A fresh dirty log says that every page is dirty.
+    logs_set: bool,
     /// As they will be.
     facts: Facts,
     /// The map's own, to be brought up to date.
@@ -36,8 +38,21 @@ pub(super) struct Effects {
     pub(super) zap: Vec<Span<Gfn>>,
     /// Frames whose writes are logged from now on.
     pub(super) log: Vec<Span<Gfn>>,
+    /// Frames whose writes are no longer logged, and that stay where they are.
+    pub(super) unlogged: Vec<Span<Gfn>>,
     /// Whether something was taken from readers, so that they must be waited for.
     pub(super) takes: bool,
+}
+
+impl Effects {
+    /// The list for the frames of a slot that has moved, or that logs from now on, or no longer.
+    fn of(&mut self, moves: bool, logs: bool) -> &mut Vec<Span<Gfn>> {
+        match (moves, logs) {
+            (true, _) => &mut self.zap,
+            (false, true) => &mut self.log,
+            (false, false) => &mut self.unlogged,
+        }
+    }
 }
 
 /// Dirty logs that no version holds yet: they go with a transaction that comes to nothing.
@@ -61,11 +76,16 @@ impl fmt::Debug for Transaction<'_> {
 
 impl<'t> Transaction<'t> {
     /// `zap` is an empty list, for its memory.
-    pub(super) fn new(edits: Edits<'t>, limits: Limits, current: &'t mut Facts, zap: Vec<Span<Gfn>>) -> Self {
+    pub(super) fn new(
+        edits: Edits<'t>,
+        (limits, logs_set): (Limits, bool),
+        current: &'t mut Facts,
+        zap: Vec<Span<Gfn>>,
+    ) -> Self {
         let nowhere = Span::new(Gfn(0), Gfn(0));
-        let effects = Effects { changed: nowhere, zap, log: Vec::new(), takes: false };
+        let effects = Effects { changed: nowhere, zap, log: Vec::new(), unlogged: Vec::new(), takes: false };
         let facts = *current;
-        Self { edits, limits, facts, current, effects, fresh: Fresh::default(), ended: Vec::new() }
+        Self { edits, limits, logs_set, facts, current, effects, fresh: Fresh::default(), ended: Vec::new() }
     }
 
     /// Does what `region` asks for, by the rules of [`super::rules`]: creates, deletes, moves, changes flags, or
@@ -177,7 +197,7 @@ impl<'t> Transaction<'t> {
             self.check_place(&new)?;
         }
         self.prepare(new.log_dirty != old.log_dirty)
-            .and_then(|()| room(if moves { &mut self.effects.zap } else { &mut self.effects.log }))
+            .and_then(|()| room(self.effects.of(moves, new.log_dirty)))
             .map_err(|_| new.refused(Rule::NoMemory))?;
         let log = if new.log_dirty && !old.log_dirty { Some(self.new_log(&new)?) } else { None };
         self.step(&new, |edits| {
@@ -190,12 +210,10 @@ impl<'t> Transaction<'t> {
         self.effects.takes = true;
         if moves {
             self.effects.changed = self.effects.changed.hull(&old.gfns);
-            self.effects.zap.push(old.gfns);
+            self.effects.of(moves, new.log_dirty).push(old.gfns);
             return Ok(Change::Moved(old));
         }
-        if new.log_dirty {
-            self.effects.log.push(new.gfns);
-        }
+        self.effects.of(moves, new.log_dirty).push(new.gfns);
         Ok(Change::Flags(old))
     }
 
@@ -234,7 +252,9 @@ impl<'t> Transaction<'t> {
     }
 
     fn new_log(&mut self, slot: &Slot) -> Result<Log, SlotError> {
-        let log = Log::new(slot.gfns.len()).ok_or(slot.refused(Rule::NoMemory))?;
+        self.facts.logs += 1;
+        let log = Log::new(slot.gfns.len(), self.facts.logs, self.logs_set);
+        let log = log.ok_or(slot.refused(Rule::NoMemory))?;
         self.fresh.0.push(log);
         Ok(log)
     }

@@ -44,6 +44,8 @@ pub(super) struct Facts {
     pub(super) len: usize,
     /// No two slots share a host address. Where this says false they may, or may have once.
     pub(super) disjoint: bool,
+    /// Dirty logs that there have been.
+    pub(super) logs: u64,
 }
 
 /// One version of the slots, held still for reading during `'g`.
@@ -70,8 +72,8 @@ unsafe impl Send for Log {}
 unsafe impl Sync for Log {}
 
 impl Log {
-    pub(super) fn new(pages: u64) -> Option<Self> {
-        let bitmap = Bitmap::new(pages)?;
+    pub(super) fn new(pages: u64, serial: u64, all: bool) -> Option<Self> {
+        let bitmap = Bitmap::new(pages, serial, all)?;
         // Not a box, whose allocation cannot be refused.
         // SAFETY: a bitmap is not of size zero.
         let place = NonNull::new(unsafe { alloc(Layout::new::<Bitmap>()) })?.cast::<Bitmap>();
@@ -299,7 +301,7 @@ impl Edits<'_> {
         let Each { by_gfn, by_hva, by_id, logs } = self;
         let views =
             Each { by_gfn: by_gfn.view(), by_hva: by_hva.view(), by_id: by_id.view(), logs: logs.view() };
-        Version { views, facts: Facts { len: 0, disjoint: false } }
+        Version { views, facts: Facts { len: 0, disjoint: false, logs: 0 } }
     }
 
     /// Whether there is a slot of this id.

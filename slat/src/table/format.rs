@@ -234,6 +234,7 @@ pub(crate) const fn assert_format<F: Format>() {
     );
     assert!(F::HARDWARE_AD == (F::ACCESSED != 0) && F::HARDWARE_AD == (F::DIRTY != 0), "both or neither");
     assert!(F::ACCESSED == 0 || F::PRESENT < F::ACCESSED, "one comparison says whether a leaf is young");
+    assert!(F::DIRTY == 0 || F::PRESENT < F::DIRTY, "and whether it is dirty");
     assert!(F::TABLE_BITS & !F::TABLE_MASK == 0 && F::TABLE_BITS & F::PRESENT != 0);
     assert!(
         F::ADDRESS & (F::PRESENT | F::TABLE_MASK | F::WRITE | F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0

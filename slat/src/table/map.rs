@@ -24,6 +24,7 @@ use super::radix::Radix;
 use crate::addr::{Gfn, Level, Span};
 use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
+use crate::age::scan::Accessed;
 
 /// A table whose pages live as long as it. See the module's header.
 #[derive(Debug)]
@@ -110,10 +111,11 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     /// Tells `seen` which pages have Accessed set in their leaves, table by table in order, and clears it. Leaves only:
     /// nobody but their owner walks this table.
     pub fn age(&self, pages: Span<Gfn>, mut seen: impl FnMut(&AccessedPages<Gfn>)) {
-        let mut pass = Pass::<F, M, _>::new(&self.memory, How::every_leaf(Found::Cleared), |accessed| {
-            seen(&accessed);
-            true
-        });
+        let mut pass =
+            Pass::<F, Accessed, M, _>::new(&self.memory, How::every_leaf(Found::Cleared), |accessed| {
+                seen(&accessed);
+                true
+            });
         // SAFETY: nothing is ever unlinked from a map.
         let root = unsafe { self.radix.root(&self.memory) };
         let mut at = pages.start;

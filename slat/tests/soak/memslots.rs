@@ -115,7 +115,7 @@ impl<F: Format> Changing<'_, '_, F> {
         let mut marked = BTreeSet::new();
         let id = SlotId(self.slot as u32);
         let logs = vm.slots().dirty(&mut self.meddler.idle, id, |gfn| _ = marked.insert(gfn.0 - start));
-        assert!(logs, "it logs");
+        assert_eq!(logs, Ok(()), "it logs");
         pages.retain(|page| !marked.contains(page));
     }
 

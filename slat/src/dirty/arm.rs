@@ -1,0 +1,171 @@
+//! Arming: a store to the page is noticed from here on.
+//!
+//! | leaf | [`Track::Writes`](super::Track) | [`Track::DirtyBits`](super::Track) |
+//! |---|---|---|
+//! | 4 KiB | W is taken: the store faults, and is logged | D is cleared: the walker sets it |
+//! | larger | W is taken: the store faults, and splits it | W and D are: the same |
+//! | withdrawn, or frozen for a moment | the same, of what will come out of it | |
+//!
+//! Armed are tables. What TLBs still let through ends with the flush that arming owes, and belongs to whoever took the
+//! page from the log before.
+//!
+//! **A large leaf of a slot that logs** is either armed, or all of its pages are marked already: so its D bit says nothing.
+
+use super::Splitting;
+use super::bitmap::WORD;
+use crate::addr::{Gfn, Level, Span};
+use crate::host::Host;
+use crate::slots::Slot;
+use crate::space::Space;
+use crate::sync::idle::Idle;
+use crate::sync::mode::{Edits, Shared};
+use crate::sync::prim::spin_loop;
+use crate::table::entry::{Entry, Kind, Word};
+use crate::table::format::Format;
+use crate::table::memory::ENTRIES;
+use crate::table::walk::Walk;
+use crate::tlb::FlushDebt;
+use crate::tlb::debt::Owed;
+use crate::vm::Vm;
+
+/// What the leaf is when it is armed; nothing where it is already, or is no leaf.
+#[inline(always)]
+fn armed<F: Format>(word: Word, level: Level, by_bits: bool) -> Option<Word> {
+    if F::is_present(word) {
+        if F::is_table(word, level) {
+            return None;
+        }
+        let taken = match (by_bits, level == Level::K4) {
+            (false, _) => F::WRITE,
+            (true, true) => F::DIRTY,
+            (true, false) => F::WRITE | F::DIRTY,
+        };
+        return (word.0 & taken != 0).then_some(Word(word.0 & !taken));
+    }
+    (word.is_tracked() && F::decode(word).perms.allows(crate::Access::Write))
+        .then(|| F::set_writable(word, false))
+}
+
+/// Arms one entry, and says whether its D bit was set.
+#[inline(always)]
+fn arm_entry<F: Format>(entry: &Entry, mut word: Word, level: Level, by_bits: bool) -> bool {
+    loop {
+        if let Some(new) = armed::<F>(word, level, by_bits) {
+            match entry.cas(word, new) {
+                Ok(()) => return by_bits && word.0 & F::DIRTY != 0,
+                Err(found) => word = found,
+            }
+        } else if let Kind::Frozen(_) = word.kind::<F>(level) {
+            // Somebody is about to thaw it, maybe writable: what comes out must be looked at.
+            spin_loop();
+            word = entry.load();
+        } else {
+            return false;
+        }
+    }
+}
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// The slots of `gfns` log from now on: published, and no fault is under way that does not know.
+    pub(crate) fn begin_logs(&self, idle: &mut Idle, space: &Space<F>, gfns: &[Span<Gfn>]) {
+        if gfns.is_empty() || self.policy.dirty.is_gradual() {
+            return;
+        }
+        let mut owed = Owed::default();
+        for &gfns in gfns {
+            if self.policy.dirty.splitting == Splitting::Eager {
+                // No large page comes any more; those that are there need not fault to become small. Those for which there
+                // is no table page do.
+                let _ = self.split_in(idle, space, gfns, Level::K4);
+            }
+            Walk::<F, H, Shared>::on_any_seat(self, space, idle).arm_all(gfns, &mut owed);
+        }
+        FlushDebt::new(self, owed, None).settle();
+    }
+}
+
+impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
+    /// Arms every leaf of `gfns`, and owes the flush of all of them, whatever was found: a W that is clear never proves
+    /// that no TLB writes.
+    pub(crate) fn arm_all(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
+        let by_bits = self.vm.policy.by_bits;
+        let mut steps = self.steps(gfns, Level::K4);
+        while let Some((_, step)) = steps.next() {
+            let at = step.at;
+            arm_entry::<F>(at.entry, at.word, at.level, by_bits);
+            let (_, (entries, _)) = steps.ahead();
+            for entry in entries {
+                arm_entry::<F>(entry, entry.load(), Level::K4, by_bits);
+            }
+            let row = entries.len() as u64;
+            steps.advance(row);
+        }
+        owed.owe(gfns);
+    }
+
+    /// Arms the pages of `slot` whose bits are set in `words`, the first of which is its word number `first`. Those whose
+    /// D bit was set are told to `written`, by word and bits, and the rest is cleared from `words`.
+    #[inline]
+    pub(super) fn arm_words(
+        &self,
+        slot: &Slot,
+        first: u64,
+        words: &[u64],
+        mut written: impl FnMut(usize, u64),
+    ) {
+        let by_bits = self.vm.policy.by_bits;
+        let mut table = Table::NONE;
+        for (index, &bits) in words.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+            let base = slot.gfns.start + (first + index as u64) * WORD;
+            let (mut left, mut dirty) = (bits, 0);
+            while left != 0 {
+                let bit = left.trailing_zeros();
+                left &= left - 1;
+                let gfn = base + u64::from(bit);
+                if !table.covers(gfn) {
+                    table = self.table_of(gfn, by_bits);
+                }
+                if let Some(entries) = table.entries {
+                    let entry = &entries[F::index(gfn, Level::K4)];
+                    let set = arm_entry::<F>(entry, entry.load(), Level::K4, by_bits);
+                    dirty |= u64::from(set) << bit;
+                }
+            }
+            if dirty != 0 {
+                written(index, dirty);
+            }
+        }
+    }
+
+    /// The leaf table of `gfn`; where there is none, whatever maps the frame is armed.
+    fn table_of(&self, gfn: Gfn, by_bits: bool) -> Table<'_> {
+        let mut at = self.descend(gfn);
+        while at.level > Level::K4 {
+            // Split, or recovered and thawed, meanwhile: what is below counts.
+            arm_entry::<F>(at.entry, at.word, at.level, by_bits);
+            let word = at.entry.load();
+            if !F::is_table(word, at.level) {
+                return Table { tag: gfn.0 / ENTRIES as u64, entries: None };
+            }
+            at = self.descend(gfn);
+        }
+        // SAFETY: reached by this walk, in whose section it stays allocated.
+        Table { tag: gfn.0 / ENTRIES as u64, entries: Some(unsafe { at.node.entries() }) }
+    }
+}
+
+/// The leaf table that was needed last.
+struct Table<'w> {
+    /// Its first frame over 512.
+    tag: u64,
+    entries: Option<&'w [Entry; ENTRIES]>,
+}
+
+impl Table<'_> {
+    const NONE: Self = Self { tag: u64::MAX, entries: None };
+
+    #[inline(always)]
+    fn covers(&self, gfn: Gfn) -> bool {
+        gfn.0 / ENTRIES as u64 == self.tag
+    }
+}

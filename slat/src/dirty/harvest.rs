@@ -1,0 +1,147 @@
+//! `Harvest`: what was taken from dirty logs, until it is safe elsewhere.
+//!
+//! Copying pages can fail half-way: a connection is lost, a disk is full, somebody calls the migration off. Then what
+//! had been taken must be dirty again, or the pages are lost to the next attempt. So a harvest is a value that is
+//! committed by whoever has all of its pages, and that gives its bits back otherwise: by itself, when it is dropped.
+
+use super::bitmap::WORD;
+use crate::addr::{Gfn, Hva, PAGE_SHIFT};
+use crate::host::Host;
+use crate::slots::{Slot, SlotId, SpaceId};
+use crate::table::format::Format;
+use crate::vm::Vm;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// See the module's header; made by [`Memslots::harvest`](crate::slots::Memslots::harvest).
+///
+/// Its pages may be copied from now on: whatever a vCPU stores that these copies miss is in the log again.
+#[must_use = "dropped, its bits go back into the log; commit it when its pages are safe"]
+pub struct Harvest<'vm, F: Format, H: Host> {
+    vm: &'vm Vm<F, H>,
+    taken: Vec<Taken>,
+    pages: u64,
+}
+
+/// Pages of one slot.
+pub(crate) struct Taken {
+    pub(crate) space: SpaceId,
+    pub(crate) slot: Slot,
+    /// Of the log that they were in.
+    pub(crate) serial: u64,
+    /// Numbers of words of that log, and the bits taken from them.
+    pub(crate) words: Vec<(u64, u64)>,
+}
+
+/// One dirty page.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DirtyPage {
+    /// The address space of its slot.
+    pub space: SpaceId,
+    /// Its slot.
+    pub slot: SlotId,
+    /// Its number in the slot.
+    pub page: u64,
+    /// The guest frame that it was when it was harvested. Slots move.
+    pub gfn: Gfn,
+    /// The host address behind it.
+    pub hva: Hva,
+}
+
+/// Up to 64 pages of a slot, some of which are dirty.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DirtyWord {
+    /// The first of them, whether it is dirty or not. Its number is a multiple of 64.
+    pub first: DirtyPage,
+    /// Bit *n* stands for the *n*th page from it on.
+    pub bits: u64,
+}
+
+impl DirtyWord {
+    /// Those that are dirty, in order.
+    pub fn pages(self) -> impl Iterator<Item = DirtyPage> {
+        let DirtyWord { first, mut bits } = self;
+        core::iter::from_fn(move || {
+            let nth = u64::from(bits.trailing_zeros());
+            (bits != 0).then(|| {
+                bits &= bits - 1;
+                let (page, gfn, hva) = (first.page + nth, first.gfn + nth, first.hva + (nth << PAGE_SHIFT));
+                DirtyPage { page, gfn, hva, ..first }
+            })
+        })
+    }
+}
+
+impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
+    pub(crate) fn new(vm: &'vm Vm<F, H>) -> Self {
+        Self { vm, taken: Vec::new(), pages: 0 }
+    }
+
+    /// Adds what was taken from one log.
+    pub(crate) fn add(&mut self, taken: Taken) {
+        self.pages += taken.words.iter().map(|(_, bits)| u64::from(bits.count_ones())).sum::<u64>();
+        self.taken.push(taken);
+    }
+
+    /// Makes room for one more log.
+    pub(crate) fn reserve(&mut self) -> Result<(), super::DirtyError> {
+        self.taken.try_reserve(1).map_err(|_| super::DirtyError::NoMemory)
+    }
+
+    /// How many pages there are.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pages == 0
+    }
+
+    /// The pages, slot by slot.
+    pub fn iter(&self) -> impl Iterator<Item = DirtyPage> {
+        self.words().flat_map(DirtyWord::pages)
+    }
+
+    /// The same by 64 of them: those words that have any.
+    pub fn words(&self) -> impl Iterator<Item = DirtyWord> {
+        self.taken.iter().flat_map(|&Taken { space, slot, ref words, .. }| {
+            words.iter().map(move |&(word, bits)| {
+                let page = word * WORD;
+                let (gfn, hva) = (slot.gfns.start + page, slot.hva + (page << PAGE_SHIFT));
+                DirtyWord { first: DirtyPage { space, slot: slot.id, page, gfn, hva }, bits }
+            })
+        })
+    }
+
+    /// Its pages are safe: the log is rid of them.
+    pub fn commit(mut self) {
+        self.taken.clear();
+    }
+
+    /// They are not: they are dirty again. So they are where it is dropped.
+    pub fn give_back(self) {}
+}
+
+impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
+    fn drop(&mut self) {
+        if self.taken.is_empty() {
+            return;
+        }
+        let seat = self.vm.borrow_seat();
+        for taken in &self.taken {
+            let Some(space) = self.vm.space(taken.space) else { continue };
+            let reading = space.memslots.read(&self.vm.reads, seat.seat());
+            // A log that has ended wants nothing back, and the next one of that slot began after it.
+            if let Some(log) = reading.version.log(taken.slot.id).filter(|log| log.serial() == taken.serial) {
+                taken.words.iter().for_each(|&(word, bits)| log.mark_word(word, bits));
+            }
+        }
+    }
+}
+
+impl<F: Format, H: Host> fmt::Debug for Harvest<'_, F, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Harvest").field("pages", &self.pages).finish_non_exhaustive()
+    }
+}

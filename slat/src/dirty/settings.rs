@@ -1,0 +1,138 @@
+//! How a VM logs writes: chosen when it is built, and kept for its life.
+
+use super::DirtyError;
+
+/// How a VM logs writes; see [`Builder::dirty_log`](crate::Builder::dirty_log).
+///
+/// ```
+/// use slat::{DirtyLog, RingSize, Splitting, Track};
+/// let quick_to_start = DirtyLog::bitmap().track(Track::DirtyBits).initially_set();
+/// let as_kvm_before_5_17 = DirtyLog::bitmap().splitting(Splitting::Lazy);
+/// let for_post_copy = DirtyLog::ring(RingSize::new(65_536)?);
+/// # Ok::<(), slat::DirtyError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirtyLog {
+    pub(crate) track: Track,
+    pub(crate) splitting: Splitting,
+    pub(crate) initially_set: bool,
+    pub(crate) ring: Option<RingSize>,
+}
+
+/// How a store to a page is noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Track {
+    /// By taking write permission: the first store to each page faults. Works with every format, and costs a fault for
+    /// each page of each round.
+    Writes,
+    /// By the Dirty bits that walkers set: no store faults, and a harvest looks at every leaf. Where the format has
+    /// none: as [`Writes`](Self::Writes).
+    DirtyBits,
+}
+
+/// When a large page becomes small ones, so that its stores can be told apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Splitting {
+    /// When the log is switched on; with [`DirtyLog::initially_set`] when the first of its 128 MiB is harvested. Beside
+    /// running vCPUs, with rests.
+    Eager,
+    /// By the first store to it.
+    Lazy,
+}
+
+impl Default for DirtyLog {
+    fn default() -> Self {
+        Self::bitmap()
+    }
+}
+
+impl DirtyLog {
+    /// A bit for each page, by [`Track::Writes`], [`Splitting::Eager`]. A fresh log is empty.
+    pub const fn bitmap() -> Self {
+        Self { track: Track::Writes, splitting: Splitting::Eager, initially_set: false, ring: None }
+    }
+
+    /// A ring for each vCPU: what it has written, in order, found without looking anywhere else. By [`Track::Writes`]:
+    /// a ring has to be told of the store itself.
+    pub const fn ring(size: RingSize) -> Self {
+        Self { ring: Some(size), ..Self::bitmap() }
+    }
+
+    /// The same, with stores noticed this way. A ring takes no notice.
+    #[must_use]
+    pub const fn track(self, track: Track) -> Self {
+        Self { track, ..self }
+    }
+
+    /// The same, with large pages split then.
+    #[must_use]
+    pub const fn splitting(self, splitting: Splitting) -> Self {
+        Self { splitting, ..self }
+    }
+
+    /// The same, but a fresh log says of every page that it is dirty. Switching it on then touches no table, whatever the
+    /// slot's size: each part is tracked from its first harvest on. A migration copies everything once anyway.
+    /// A ring takes no notice.
+    #[must_use]
+    pub const fn initially_set(self) -> Self {
+        Self { initially_set: true, ..self }
+    }
+
+    /// Whether the tables of format `F` say themselves what was written.
+    pub(crate) const fn by_bits<F: crate::Format>(&self) -> bool {
+        F::HARDWARE_AD && matches!(self.track, Track::DirtyBits) && self.ring.is_none()
+    }
+
+    /// Whether nothing is tracked when a log is switched on.
+    pub(crate) const fn is_gradual(&self) -> bool {
+        self.initially_set && self.ring.is_none()
+    }
+}
+
+/// The size of a vCPU's ring, by the rules of KVM's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RingSize(u32);
+
+impl RingSize {
+    /// Bytes of an entry.
+    pub const ENTRY: u32 = 16;
+    /// The most entries of a ring.
+    pub const MOST: u32 = 1 << 16;
+    /// Entries kept for stores that are under way when it is full.
+    pub const RESERVED: u32 = 64;
+
+    /// A ring of so many bytes, 16 for each entry: a power of two, at least 4096 (`EINVAL`), at most 1 MiB (`E2BIG`).
+    pub const fn new(bytes: u32) -> Result<Self, DirtyError> {
+        if bytes > Self::MOST * Self::ENTRY {
+            return Err(DirtyError::RingTooLarge(bytes));
+        }
+        if !bytes.is_power_of_two() || bytes < 4096 {
+            return Err(DirtyError::RingSize(bytes));
+        }
+        Ok(Self(bytes / Self::ENTRY))
+    }
+
+    /// How many stores it can hold.
+    pub const fn entries(self) -> u32 {
+        self.0
+    }
+
+    /// From so many on it counts as full: the vCPU's next store waits for a harvest.
+    pub const fn soft_limit(self) -> u32 {
+        self.0 - Self::RESERVED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_have_a_size_within_the_rules() {
+        for (bytes, errno) in [(0, 22), (2048, 22), (4095, 22), (6000, 22), (1 << 21, 7), (u32::MAX, 7)] {
+            assert_eq!(RingSize::new(bytes).unwrap_err().errno(), errno, "{bytes}");
+        }
+        assert_eq!(RingSize::new(4096).unwrap().soft_limit(), 192);
+        assert_eq!(RingSize::new(1 << 20).unwrap().entries(), 65_536);
+    }
+}
