@@ -11,6 +11,7 @@
 //! | `stamp`, `begin`, `active`, `adopt`, `upgrade`, `log`, `link` | `notify/active/loom_tests.rs` |
 //! | `flush`, `flush-answer`, `flush-range`, `kick` | `tlb/shootdown/loom_tests.rs` |
 //! | `publish` | `slots/publish/loom_tests.rs` |
+//! | `ring`, `ring-room` | `dirty/ring/loom_tests.rs` |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,6 +1,7 @@
 //! A vCPU as the engine sees it: a seat on the read side, spare table pages, and a place in shootdowns.
 
 use crate::addr::Pfn;
+use crate::dirty::ring::Ring;
 use crate::fault::memo::Memo;
 use crate::host::{Host, VcpuId};
 use crate::slots::SpaceId;
@@ -27,6 +28,8 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) seat: Borrowed<'vm>,
     pub(crate) cache: Cache,
     pub(crate) memo: Memo,
+    /// Where its stores are logged, in a VM with rings.
+    pub(crate) ring: Option<&'vm Ring>,
     /// Faults are made ahead of the guest.
     pub(crate) prefetching: bool,
     /// The root that its caches come from.
@@ -53,7 +56,18 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if vm.enters_lightly() {
             seat.lighten();
         }
-        Self { vm, space, id, seat, cache: Cache::default(), memo: Memo::new(), prefetching: false, loaded }
+        let ring = vm.rings.get(id.0 as usize);
+        Self {
+            vm,
+            space,
+            id,
+            seat,
+            cache: Cache::default(),
+            memo: Memo::new(),
+            ring,
+            prefetching: false,
+            loaded,
+        }
     }
 
     /// Its number.

@@ -2,6 +2,7 @@
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::dirty::DirtyLog;
+use crate::dirty::ring::Ring;
 use crate::host::{Host, VcpuId};
 use crate::notify::Why;
 use crate::notify::active::Active;
@@ -61,6 +62,8 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) grace: Grace,
     pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
+    /// One for each vCPU, or none at all.
+    pub(crate) rings: Box<[Ring]>,
 }
 
 /// Builds a [`Vm`].
@@ -182,6 +185,8 @@ impl<F: Format, H: Host> Builder<F, H> {
         let spaces: Result<Vec<_>, _> =
             (0..spaces).map(|id| Space::new(SpaceId(id), limits, policy.dirty, &host, &pool)).collect();
         pool.set_budget(table_budget);
+        let rings = policy.dirty.ring.map(|size| (0..policy.vcpus).map(move |_| Ring::new(size)));
+        let rings: Result<Vec<_>, _> = rings.into_iter().flatten().collect();
         Ok(Vm {
             spaces: spaces?.into_boxed_slice(),
             pool,
@@ -193,6 +198,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             grace: Grace::new(),
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
+            rings: rings?.into_boxed_slice(),
         })
     }
 }

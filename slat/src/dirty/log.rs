@@ -79,9 +79,11 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(harvest)
     }
 
-    /// The same of every slot of this address space that logs, with one flush for all of them.
+    /// The same of every slot of this address space that logs, with one flush for all of them. In a VM with rings these are
+    /// emptied, of whatever address space their pages are: every vCPU has room again.
     pub fn harvest_all(&self, idle: &mut Idle) -> Result<Harvest<'vm, F, H>, DirtyError> {
         let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
+        self.vm.empty_rings(idle);
         for id in self.logging(idle)? {
             match self.take_log(idle, id, &mut harvest, &mut owed) {
                 // Gone since they were listed.
@@ -408,7 +410,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 }
 
 /// The slot and its log, if that is still the log that was asked for; good until the walk rests.
-fn current<'w, F: Format, H: Host, M: Mode>(
+pub(super) fn current<'w, F: Format, H: Host, M: Mode>(
     walk: &'w Walk<'_, F, H, M>,
     id: SlotId,
     serial: u64,

@@ -3,7 +3,7 @@
 //! A slot that logs is mapped page by page. A store to a page is noticed in one of two ways ([`Track`]), both *armed* by a
 //! harvest: write protection, where the store faults and the fault marks the page; or the D bits that walkers set, where
 //! the harvest looks for them. Marks live in a `bitmap` that belongs to the slot: it moves with the slot, and goes when
-//! the log is switched off. Devices and the VMM mark there too.
+//! the log is switched off. Devices and the VMM mark there too. In a VM with rings a fault tells its vCPU's `ring` instead.
 //!
 //! | file | idea |
 //! |---|---|
@@ -12,6 +12,8 @@
 //! | `harvest` | [`Harvest`]: what was taken, until it is committed or given back |
 //! | `arm` | making the next store noticed again |
 //! | `bitmap` | a bit a page, in chunks |
+//! | `ring` | what one vCPU has written, in order; a full one stops it |
+//! | `rings` | what is asked of the rings of a running VM, and where a store goes |
 //! | `error` | [`DirtyError`]: why a log cannot be asked |
 
 mod arm;
@@ -19,6 +21,8 @@ pub(crate) mod bitmap;
 mod error;
 mod harvest;
 mod log;
+pub(crate) mod ring;
+mod rings;
 mod settings;
 
 pub use error::DirtyError;

@@ -15,7 +15,8 @@
 //! install: link what is missing; hole not newer than the stamp? CAS hole → leaf
 //! ```
 //! Where the slot logs writes, only 4 KiB are mapped, without write permission unless this is a store; a permission
-//! that was given is logged ([`dirty`](crate::slots::Memslots::dirty)), after it was given.
+//! that was given is logged ([`dirty`](crate::slots::Memslots::dirty)), after it was given. A
+//! store is not begun while its vCPU's ring is full.
 //!
 //! Whatever moved meanwhile, a CAS or the comparison with the stamp fails, and the fault starts again with a
 //! new stamp: precise, per entry ([`crate::notify`] has the other side).
@@ -28,6 +29,7 @@ mod quick;
 mod tracked;
 
 use crate::addr::{Gfn, Gpa, Hva, Level, PAGE_SIZE, Pfn, Span};
+use crate::dirty::ring::Ring;
 use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::{Stamp, Unconfirmed};
 use crate::slots::Slot;
@@ -129,6 +131,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[cold]
     #[inline(never)]
     fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+        // Asked once: what follows pushes one page at most.
+        if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
+            return Ok(Done::RingFull);
+        }
         let mut patience = Patience::default();
         let mut waiting = false;
         loop {
@@ -205,10 +211,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
     }
 
-    /// Pages for missing tables, and whether what is mapped is about to be used.
+    /// Pages for missing tables; whether what is mapped is about to be used; and where its store is logged.
     #[inline(always)]
-    fn spare(&mut self) -> (&mut Cache, bool) {
-        (&mut self.cache, !self.prefetching)
+    fn spare(&mut self) -> (&mut Cache, bool, Option<&Ring>) {
+        (&mut self.cache, !self.prefetching, self.ring)
     }
 
     /// The same with the host asked outside of any section, where it may sleep.
@@ -318,7 +324,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 #[inline(always)]
 fn install<'w, F: Format, H: Host>(
     walk: &'w Walk<'_, F, H, Shared>,
-    (cache, young): (&mut Cache, bool),
+    (cache, young, ring): (&mut Cache, bool, Option<&Ring>),
     mut at: At<'w>,
     (fault, slot, page): (Fault, &Slot, HostPage),
     stamp: Stamp,
@@ -350,7 +356,7 @@ fn install<'w, F: Format, H: Host>(
     if writable && slot.log_dirty && !by_bits {
         // ORDER(log): the permission before the look at the slots, as in `present::fixed`.
         fence_after_rmw();
-        walk.space.memslots.log_writes(&walk.vm.reads, walk.seat, Span::sized(gfn, 1));
+        walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
     }
     walk.seat.tally.add(Count::installed(at.level));
     Ok(Outcome::Done(Done::Mapped(at.level)))

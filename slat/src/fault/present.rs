@@ -15,6 +15,7 @@
 
 use super::{Done, Fault, Outcome};
 use crate::addr::{Gfn, Level, Span};
+use crate::dirty::ring::Ring;
 use crate::host::{Host, HostPage};
 use crate::slots::Slot;
 use crate::sync::mode::Shared;
@@ -63,7 +64,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if F::host_writable(at.word) {
             let given = Word(F::set_writable(at.word, true).0 | F::touch(Access::Write));
             return Ok(match at.entry.cas(at.word, given) {
-                Ok(()) => fixed(walk, at, fault),
+                Ok(()) => fixed(walk, at, (fault, self.ring)),
                 Err(_) => Outcome::Retry,
             });
         }
@@ -112,7 +113,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         fence(SeqCst);
         let (thawed, outcome) = self.decide(walk, at, fault);
         match at.entry.cas(frozen, thawed) {
-            Ok(()) if outcome == Outcome::Done(Done::Fixed) => fixed(walk, at, fault),
+            Ok(()) if outcome == Outcome::Done(Done::Fixed) => fixed(walk, at, (fault, self.ring)),
             Ok(()) => outcome,
             // Invalidated meanwhile, by one who owes the flush.
             Err(_) => Outcome::Retry,
@@ -155,14 +156,23 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 }
 
 /// A leaf may be written again: that is logged where the slot logs.
-pub(super) fn fixed<F: Format, H: Host>(walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
+pub(super) fn fixed<F: Format, H: Host>(
+    walk: &Walk<'_, F, H, Shared>,
+    at: At<'_>,
+    (fault, ring): (Fault, Option<&Ring>),
+) -> Outcome {
     walk.seat.tally.add(Count::Permission);
     if !walk.vm.policy.by_bits {
         // ORDER(log): the permission before the look at the marks; pairs with the fence of a harvest between taking marks
         // and looking at entries: either it finds the permission and takes it, or the mark is left for the next one.
         fence_after_rmw();
-        let gfns = Span::sized(fault.gpa.gfn().base(at.level), at.level.pages());
-        walk.space.memslots.log_writes(&walk.vm.reads, walk.seat, gfns);
+        let gfn = fault.gpa.gfn();
+        if at.level == Level::K4 {
+            walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
+        } else {
+            let gfns = Span::sized(gfn.base(at.level), at.level.pages());
+            walk.space.memslots.log_writes(&walk.vm.reads, walk.seat, gfns);
+        }
     }
     Outcome::Done(Done::Fixed)
 }

@@ -55,7 +55,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return self.present(walk, At { word: given, ..at }, fault);
         }
         if store {
-            return Ok(fixed(walk, at, fault));
+            return Ok(fixed(walk, at, (fault, self.ring)));
         }
         // W that comes back with a load was logged when it was first given, or will be taken again by whoever
         // begins to log: that walk meets this leaf, tracked or present.

@@ -11,6 +11,8 @@
 //! slots: the transaction mutex, one per address space                      NEVER taken inside notify or a walk
 //! ├── the clock's hand: reclaim of cold tables (table/limit.rs)            likewise; a fault takes it before its walk
 //! └── publishes as an invalidation of the gfns it changes; waits for a grace period if it took something away
+//! a dirty ring's turn: whoever empties it (dirty/ring.rs)                  likewise; no vCPU waits for it
+//! └── a section of the read side
 //! ```
 //! May sleep, hence takes `&mut Idle` ([`idle`]): asking the host ([`Host::resolve`](crate::Host::resolve)), a
 //! shootdown, a grace period, a slot transaction, the reclaim of tables. May not: anything inside a walk.
