@@ -11,6 +11,7 @@
 //! | `log` | what is asked of a running VM: harvest, look, clear, mark; and why nothing is lost beside faults, zaps and moves |
 //! | `harvest` | [`Harvest`]: what was taken, until it is committed or given back |
 //! | `arm` | making the next store noticed again |
+//! | `keep` | D bits of leaves that go |
 //! | `bitmap` | a bit a page, in chunks |
 //! | `error` | [`DirtyError`]: why a log cannot be asked |
 
@@ -18,6 +19,7 @@ mod arm;
 pub(crate) mod bitmap;
 mod error;
 mod harvest;
+mod keep;
 mod log;
 mod settings;
 
