@@ -40,10 +40,6 @@ pub(crate) struct Policy {
     pub(crate) contexts: bool,
     pub(crate) lockless_aging: bool,
     pub(crate) dirty: DirtyLog,
-    /// Writes are found in the tables.
-    pub(crate) by_bits: bool,
-    /// Negative control: harvests do not flush.
-    pub(crate) sabotage_rearm: bool,
 }
 
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
@@ -123,7 +119,7 @@ impl<F: Format, H: Host> Builder<F, H> {
     /// How writes are logged; [`DirtyLog::bitmap`] unless said otherwise. Nothing is logged, and nothing is spent on it,
     /// before a memslot says so ([`Slot::log_dirty`](crate::Slot::log_dirty)).
     pub fn dirty_log(mut self, dirty: DirtyLog) -> Self {
-        (self.policy.dirty, self.policy.by_bits) = (dirty, dirty.by_bits::<F>());
+        self.policy.dirty = dirty;
         self
     }
 
@@ -173,7 +169,7 @@ impl<F: Format, H: Host> Builder<F, H> {
     /// Negative control: what a harvest arms is not flushed.
     #[doc(hidden)]
     pub fn sabotage_rearm(mut self) -> Self {
-        self.policy.sabotage_rearm = true;
+        self.policy.dirty.sabotaged = true;
         self
     }
 
@@ -216,8 +212,6 @@ impl<F: Format, H: Host> Vm<F, H> {
                 contexts: true,
                 lockless_aging: true,
                 dirty: DirtyLog::bitmap(),
-                by_bits: false,
-                sabotage_rearm: false,
             },
             limits: Limits { frames: 1 << F::FRAME_BITS, ..Limits::default() },
             spaces: 1,

@@ -7,6 +7,7 @@ use slat::*;
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::ScopedJoinHandle;
 
 /// A host whose frame is the address, writable, with pages of 2 MiB where `large` says so.
 #[derive(Default)]
@@ -314,14 +315,16 @@ fn round(
     std::thread::scope(|scope| {
         let run = &run;
         let vcpus: Vec<_> = (0..vcpus).map(|id| scope.spawn(move || run(id))).collect();
-        while !vcpus.iter().all(|vcpu| vcpu.is_finished()) {
+        while !vcpus.iter().all(ScopedJoinHandle::is_finished) {
             if full.load(SeqCst) > 0 {
                 told.extend(collect(idle, false));
             }
             std::thread::yield_now();
         }
         told.extend(collect(idle, true));
-        vcpus.into_iter().for_each(|vcpu| stored.extend(vcpu.join().unwrap()));
+        for vcpu in vcpus {
+            stored.extend(vcpu.join().unwrap());
+        }
     });
     Round { stored, told, full: full.into_inner() }
 }

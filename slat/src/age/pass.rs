@@ -274,7 +274,10 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     /// is given up.
     #[inline(always)]
     fn clear(&self, entry: &Entry, mut word: Word) {
-        while self.how.found == Found::Cleared {
+        if self.how.found == Found::Kept {
+            return;
+        }
+        loop {
             let bit = B::of::<F>();
             let aged = if F::HARDWARE_AD { Word(word.0 & !bit) } else { Word::tracked(&F::read_leaf(word)) };
             match entry.cas(word, aged) {

@@ -68,7 +68,7 @@ fn arm_entry<F: Format>(entry: &Entry, mut word: Word, level: Level, by_bits: bo
 impl<F: Format, H: Host> Vm<F, H> {
     /// The slots of `gfns` log from now on: published, and no fault is under way that does not know.
     pub(crate) fn begin_logs(&self, idle: &mut Idle, space: &Space<F>, gfns: &[Span<Gfn>]) {
-        if gfns.is_empty() || self.policy.dirty.is_gradual() {
+        if gfns.is_empty() || self.policy.dirty.initially_set {
             return;
         }
         let mut owed = Owed::default();
@@ -88,7 +88,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// Arms every leaf of `gfns`, and owes the flush of all of them, whatever was found: a W that is clear never proves
     /// that no TLB writes.
     pub(crate) fn arm_all(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
-        let by_bits = self.vm.policy.by_bits;
+        let by_bits = self.vm.policy.dirty.by_bits::<F>();
         let mut steps = self.steps(gfns, Level::K4);
         while let Some((_, step)) = steps.next() {
             let at = step.at;
@@ -113,7 +113,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         words: &[u64],
         mut written: impl FnMut(usize, u64),
     ) {
-        let by_bits = self.vm.policy.by_bits;
+        let by_bits = self.vm.policy.dirty.by_bits::<F>();
         let mut table = Table::NONE;
         for (index, &bits) in words.iter().enumerate().filter(|(_, bits)| **bits != 0) {
             let base = slot.gfns.start + (first + index as u64) * WORD;

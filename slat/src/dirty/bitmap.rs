@@ -11,7 +11,7 @@
 //! Bits are taken word by word, each by one swap: every mark goes to exactly one of those who take at once.
 
 use super::DirtyError;
-use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release};
+use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release, SeqCst, fence};
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -63,25 +63,19 @@ impl Bitmap {
         first..(first + CHUNK as u64).min(self.pages.div_ceil(WORD))
     }
 
-    /// Page number `page` of the slot has been written, or may be from now on. Between that and this call stands a
-    /// `SeqCst` fence: where the page is found dirty already, nothing else orders the two.
+    /// Page number `page` of the slot has been written, or may be from now on.
     #[inline]
     pub(crate) fn mark(&self, page: u64) {
         debug_assert!(page < self.pages);
-        if let Some(words) = self.chunk_at(page / WORD) {
-            let (word, bit) = (&words[(page / WORD) as usize % CHUNK], 1 << (page % WORD));
-            // A page that is dirty already is the common case: then the line stays shared.
-            if word.load(Relaxed) & bit == 0 {
-                // ORDER(bitmap): Release: whoever takes the mark sees what made this thread set it.
-                word.fetch_or(bit, Release);
-            }
-        }
+        self.mark_word(page / WORD, 1 << (page % WORD));
     }
 
-    /// The pages `bits` of word number `word` are dirty, whatever is known of them.
+    /// The same of the pages `bits` of word number `word`. A mark that is set already is set again: only a write tells
+    /// whoever takes the mark what came before it.
+    #[inline]
     pub(crate) fn mark_word(&self, word: u64, bits: u64) {
         if let Some(words) = self.chunk_at(word) {
-            // ORDER(bitmap): Release, as in `mark`.
+            // ORDER(bitmap): Release: whoever takes the mark sees what made this thread set it.
             words[word as usize % CHUNK].fetch_or(bits, Release);
         }
     }
@@ -97,14 +91,21 @@ impl Bitmap {
     }
 
     /// The words of a chunk, linked if need be; `None` where all of its pages are dirty as it is.
+    #[inline]
     fn chunk_at(&self, word: u64) -> Option<&[AtomicU64; CHUNK]> {
         let place = &self.directory[word as usize / CHUNK];
-        let mut dirty = Dirty::at(place);
-        if matches!(dirty, Dirty::Nothing) {
+        if let Dirty::Bits(words) = Dirty::at(place) { Some(words) } else { Self::other_chunk(place) }
+    }
+
+    #[cold]
+    fn other_chunk(place: &AtomicPtr<Chunk>) -> Option<&[AtomicU64; CHUNK]> {
+        if matches!(Dirty::at(place), Dirty::Nothing) {
             let _ = link_chunk(place, null_mut(), new_chunk().map_or(ALL, NonNull::as_ptr));
-            dirty = Dirty::at(place);
         }
-        if let Dirty::Bits(words) = dirty { Some(words) } else { None }
+        // ORDER(bitmap-all): what is marked before this look; pairs with the fence in `divide`: nothing is written where
+        // all is dirty, so whoever divides the chunk sees what was to be marked, or this sees it divided.
+        fence(SeqCst);
+        if let Dirty::Bits(words) = Dirty::at(place) { Some(words) } else { None }
     }
 
     /// Whether the chunk is dirty as a whole, so that nothing of it can be taken before it is [divided](Self::divide).
@@ -128,6 +129,8 @@ impl Bitmap {
         }
         // Else somebody else has.
         let _ = link_chunk(&self.directory[chunk], ALL, fresh.as_ptr());
+        // ORDER(bitmap-all): the link before whatever is looked at next; see `other_chunk`.
+        fence(SeqCst);
         Ok(())
     }
 

@@ -3,9 +3,8 @@
 //! ```text
 //! by D bits: the tables first       each D that is set is cleared, and its page told
 //! fence                             who zaps a page marks it before the leaf goes: found above, or below
-//! the bitmap, word by word          its marks are taken
-//! fence                             who gives a permission marks the page after it: the mark is taken, or left for
-//!                                   the next harvest, and the permission is seen below
+//! the bitmap, word by word          its marks are taken. Who gives a permission marks the page after it: the mark is left
+//!                                   for the next harvest, or taken, and then the permission is seen below
 //! arm those pages (`arm`)           their next store is noticed
 //! one flush of all that was told    no store of before is still under way when the pages are copied
 //! ```
@@ -174,9 +173,6 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
 
     /// A device, or the VMM, has written these frames by itself: they are dirty where their slot logs. After the write.
     pub fn mark_dirty(&self, _idle: &mut Idle, gfns: Span<Gfn>) {
-        // ORDER(log): the write before the look at the marks; pairs with the fence after a harvest has taken them: it
-        // copies what was written, or finds the mark.
-        fence(SeqCst);
         let seat = self.vm.borrow_seat();
         self.space.memslots.log_writes(&self.vm.reads, seat.seat(), gfns);
     }
@@ -254,7 +250,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         loop {
             let (_, log) = current(&walk, id, serial)?;
             let end = log.chunks().min(at + STRETCH as usize);
-            let found = (at..end).find(|&chunk| self.vm.policy.by_bits || !log.is_clean(chunk));
+            let found = (at..end).find(|&chunk| self.vm.policy.dirty.by_bits::<F>() || !log.is_clean(chunk));
             if found.is_some() || end == log.chunks() {
                 return found;
             }
@@ -290,7 +286,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         owed: &mut Owed,
     ) {
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
-        if self.vm.policy.by_bits {
+        if self.vm.policy.dirty.by_bits::<F>() {
             let found = tables(&mut walk, (id, serial), chunk, Found::Cleared, taken);
             let Some(slot) = found else { return };
             owe(owed, &slot, chunk, taken);
@@ -309,8 +305,6 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
                 next += 1;
             }
             if work > (next - from) as u64 {
-                // ORDER(log): the marks before the entries; pairs with the fence of whoever marks.
-                fence(SeqCst);
                 walk.arm_words(&slot, words.start + from as u64, &marks[from..next], |_, _| ());
                 for (taken, marks) in taken.iter_mut().zip(&marks) {
                     *taken |= marks;
@@ -333,7 +327,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         asked: &Words,
         owed: &mut Owed,
     ) -> u64 {
-        let by_bits = self.vm.policy.by_bits;
+        let by_bits = self.vm.policy.dirty.by_bits::<F>();
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
         let (mut next, mut cleaned) = (0, 0);
         while let Some((slot, log)) = current(&walk, id, serial) {
@@ -346,8 +340,6 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
                 work += 1 + u64::from(asked[next].count_ones());
                 next += 1;
             }
-            // ORDER(log): as in `take_chunk`.
-            fence(SeqCst);
             let mut dirty = marks;
             let arm = if by_bits { asked } else { &marks };
             walk.arm_words(&slot, words.start + from as u64, &arm[from..next], |index, bits| {
@@ -375,7 +367,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         for chunk in 0..chunks {
             let mut found = [0; CHUNK + 1];
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
-            if self.vm.policy.by_bits {
+            if self.vm.policy.dirty.by_bits::<F>() {
                 tables(&mut walk, (id, serial), chunk, Found::Kept, &mut found);
             }
             let (_, log) = current(&walk, id, serial).ok_or(DirtyError::NotLogged(id))?;
@@ -393,8 +385,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// A device, or the VMM, has written these host addresses by itself: the pages are dirty in every slot that logs and
     /// maps them, in every address space. After the write.
     pub fn mark_dirty(&self, _idle: &mut Idle, hvas: Span<Hva>) {
-        // ORDER(log): as in `Memslots::mark_dirty`.
-        fence(SeqCst);
         let seat = self.borrow_seat();
         for space in &self.spaces {
             space.memslots.log_writes_behind(&self.reads, seat.seat(), hvas);
@@ -403,7 +393,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Pays for what has been armed.
     pub(crate) fn flush_armed(&self, owed: Owed) {
-        if !self.policy.sabotage_rearm {
+        if !self.policy.dirty.sabotaged {
             FlushDebt::new(self, owed, None).settle();
         }
     }

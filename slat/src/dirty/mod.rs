@@ -11,6 +11,7 @@
 //! | `log` | what is asked of a running VM: harvest, look, clear, mark; and why nothing is lost beside faults, zaps and moves |
 //! | `harvest` | [`Harvest`]: what was taken, until it is committed or given back |
 //! | `arm` | making the next store noticed again |
+//! | `keep` | D bits of leaves that go |
 //! | `bitmap` | a bit a page, in chunks |
 //! | `ring` | what one vCPU has written, in order; a full one stops it |
 //! | `rings` | what is asked of the rings of a running VM, and where a store goes |
@@ -20,6 +21,7 @@ mod arm;
 pub(crate) mod bitmap;
 mod error;
 mod harvest;
+mod keep;
 mod log;
 pub(crate) mod ring;
 mod rings;

@@ -17,7 +17,6 @@ use crate::host::{Host, VcpuId};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
-use crate::sync::prim::{SeqCst, fence};
 use crate::sync::readside::{ReadSide, Seat};
 use crate::table::format::Format;
 use crate::table::walk::Walk;
@@ -132,8 +131,6 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Marks pages in the bitmaps of their logs, as far as those go on.
     fn mark_written(&self, pages: impl Iterator<Item = Written>) {
-        // ORDER(log): the permissions, of which these pages tell, before the looks at the marks; as in `mark_dirty`.
-        fence(SeqCst);
         let seat = self.borrow_seat();
         for written in pages {
             let Some(space) = self.space(written.space) else { continue };
@@ -147,7 +144,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
 impl<F: Format> Space<F> {
     /// Logs a store of a vCPU to `gfn`, where its slot logs: into its ring, where it has one. After the store has been made
-    /// possible, and a `SeqCst` fence, as [`SlotSets::log_writes`].
+    /// possible, as [`SlotSets::log_writes`].
     ///
     /// [`SlotSets::log_writes`]: crate::slots::publish::SlotSets::log_writes
     #[inline]

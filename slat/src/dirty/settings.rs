@@ -1,6 +1,7 @@
 //! How a VM logs writes: chosen when it is built, and kept for its life.
 
 use super::DirtyError;
+use crate::table::Format;
 
 /// How a VM logs writes; see [`Builder::dirty_log`](crate::Builder::dirty_log).
 ///
@@ -17,6 +18,8 @@ pub struct DirtyLog {
     pub(crate) splitting: Splitting,
     pub(crate) initially_set: bool,
     pub(crate) ring: Option<RingSize>,
+    /// Negative control: harvests do not flush.
+    pub(crate) sabotaged: bool,
 }
 
 /// How a store to a page is noticed.
@@ -49,11 +52,12 @@ impl Default for DirtyLog {
 impl DirtyLog {
     /// A bit for each page, by [`Track::Writes`], [`Splitting::Eager`]. A fresh log is empty.
     pub const fn bitmap() -> Self {
-        Self { track: Track::Writes, splitting: Splitting::Eager, initially_set: false, ring: None }
+        let (track, splitting) = (Track::Writes, Splitting::Eager);
+        Self { track, splitting, initially_set: false, ring: None, sabotaged: false }
     }
 
     /// A ring for each vCPU: what it has written, in order, found without looking anywhere else. By [`Track::Writes`]:
-    /// a ring has to be told of the store itself.
+    /// a ring has to be told of the store itself. Its memory is had when the VM is built.
     pub const fn ring(size: RingSize) -> Self {
         Self { ring: Some(size), ..Self::bitmap() }
     }
@@ -61,7 +65,7 @@ impl DirtyLog {
     /// The same, with stores noticed this way. A ring takes no notice.
     #[must_use]
     pub const fn track(self, track: Track) -> Self {
-        Self { track, ..self }
+        if self.ring.is_some() { self } else { Self { track, ..self } }
     }
 
     /// The same, with large pages split then.
@@ -75,17 +79,13 @@ impl DirtyLog {
     /// A ring takes no notice.
     #[must_use]
     pub const fn initially_set(self) -> Self {
-        Self { initially_set: true, ..self }
+        Self { initially_set: self.ring.is_none(), ..self }
     }
 
     /// Whether the tables of format `F` say themselves what was written.
-    pub(crate) const fn by_bits<F: crate::Format>(&self) -> bool {
-        F::HARDWARE_AD && matches!(self.track, Track::DirtyBits) && self.ring.is_none()
-    }
-
-    /// Whether nothing is tracked when a log is switched on.
-    pub(crate) const fn is_gradual(&self) -> bool {
-        self.initially_set && self.ring.is_none()
+    #[inline(always)]
+    pub(crate) const fn by_bits<F: Format>(&self) -> bool {
+        F::HARDWARE_AD && matches!(self.track, Track::DirtyBits)
     }
 }
 

@@ -35,7 +35,7 @@ use crate::notify::active::{Stamp, Unconfirmed};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
-use crate::sync::prim::{Patience, fence_after_rmw};
+use crate::sync::prim::Patience;
 use crate::sync::tally::Count;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::{Cache, NoMemory};
@@ -341,7 +341,7 @@ fn install<'w, F: Format, H: Host>(
         return Ok(Outcome::Retry);
     }
     // Where writes are logged, and not by D bits, the first store to a page faults, whatever was mapped before it.
-    let by_bits = walk.vm.policy.by_bits;
+    let by_bits = walk.vm.policy.dirty.by_bits::<F>();
     let writable = page.writable && (!slot.log_dirty || by_bits || fault.access == Access::Write);
     let leaf = Leaf {
         pfn: Pfn(page.pfn.0 & !(at.level.pages() - 1)),
@@ -354,8 +354,6 @@ fn install<'w, F: Format, H: Host>(
         return Ok(Outcome::Retry);
     }
     if writable && slot.log_dirty && !by_bits {
-        // ORDER(log): the permission before the look at the slots, as in `present::fixed`.
-        fence_after_rmw();
         walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
     }
     walk.seat.tally.add(Count::installed(at.level));

@@ -19,7 +19,7 @@ use crate::dirty::ring::Ring;
 use crate::host::{Host, HostPage};
 use crate::slots::Slot;
 use crate::sync::mode::Shared;
-use crate::sync::prim::{SeqCst, fence, fence_after_rmw};
+use crate::sync::prim::{SeqCst, fence};
 use crate::sync::tally::Count;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
@@ -53,7 +53,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(Outcome::Ask);
         }
         if at.level > Level::K4 && self.logs(walk, fault.gpa.gfn()) {
-            let writable = walk.vm.policy.by_bits && F::host_writable(at.word);
+            let writable = walk.vm.policy.dirty.by_bits::<F>() && F::host_writable(at.word);
             let small = self.split_down(walk, at, fault.gpa.gfn(), writable)?;
             if small.is_none() || !writable {
                 return Ok(Outcome::Retry);
@@ -106,6 +106,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return outcome;
         }
         let frozen = Word::frozen(u64::from(self.id.0));
+        // Whoever replaces the frozen entry does not know what it was.
+        walk.keep_dirty((at.word, frozen), at.level, fault.gpa.gfn());
         if at.entry.cas(at.word, frozen).is_err() {
             return Outcome::Retry;
         }
@@ -162,14 +164,12 @@ pub(super) fn fixed<F: Format, H: Host>(
     (fault, ring): (Fault, Option<&Ring>),
 ) -> Outcome {
     walk.seat.tally.add(Count::Permission);
-    if !walk.vm.policy.by_bits {
-        // ORDER(log): the permission before the look at the marks; pairs with the fence of a harvest between taking marks
-        // and looking at entries: either it finds the permission and takes it, or the mark is left for the next one.
-        fence_after_rmw();
+    if !walk.vm.policy.dirty.by_bits::<F>() {
         let gfn = fault.gpa.gfn();
         if at.level == Level::K4 {
             walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
         } else {
+            // As no leaf is where writes are logged; but the log may have begun since it was looked at.
             let gfns = Span::sized(gfn.base(at.level), at.level.pages());
             walk.space.memslots.log_writes(&walk.vm.reads, walk.seat, gfns);
         }

@@ -50,6 +50,15 @@ pub struct Invalidation<'vm, F: Format, H: Host> {
     why: Why,
 }
 
+/// What is known of the pages in a range that is edited.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// The host's page, where it was told.
+    now: Option<HostPage>,
+    /// No leaf is left in any table of the range.
+    emptied: bool,
+}
+
 /// What is invalidated: guest frames directly, or whatever memslots map a host range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Range {
@@ -120,7 +129,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             let hvas = published.clamp(&hvas);
             for space in &self.vm.spaces {
                 let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
-                self.edit_behind(&mut walk, hvas, to, owed);
+                self.edit_behind(&mut walk, hvas, Known { now: to, emptied: false }, owed);
             }
         }
     }
@@ -183,26 +192,40 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     fn edit_in<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, parts: Option<&[Span<Gfn>]>, owed: &mut Owed) {
-        match (parts, self.range) {
-            (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, owed)),
-            (None, Range::Gfns(_, gfns)) => self.edit_frames(walk, gfns, owed),
-            (None, Range::Hvas(hvas)) => self.edit_behind(walk, hvas, None, owed),
+        let mut known = Known::default();
+        loop {
+            match (parts, self.range) {
+                (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, known, owed)),
+                (None, Range::Gfns(_, gfns)) => self.edit_frames(walk, gfns, known, owed),
+                (None, Range::Hvas(hvas)) => self.edit_behind(walk, hvas, known, owed),
+            }
+            if known.emptied || !self.why.frees_tables() || !walk.keeps_tables() {
+                return;
+            }
+            // Once more, for the tables that were passed through.
+            known.emptied = true;
         }
     }
 
-    /// The host's page, where it was told, belongs to the first frame of each part: then `hvas` is one page.
+    /// The host's page, where it is known, belongs to the first frame of each part: then `hvas` is one page.
     fn edit_behind<M: Edits>(
         &self,
         walk: &mut Walk<'_, F, H, M>,
         hvas: Span<Hva>,
-        now: Option<HostPage>,
+        known: Known,
         owed: &mut Owed,
     ) {
-        along(walk, hvas, |steps, gfns| self.edit_along(steps, gfns, now, owed));
+        along(walk, hvas, |steps, gfns| self.edit_along(steps, gfns, known, owed));
     }
 
-    fn edit_frames<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, gfns: Span<Gfn>, owed: &mut Owed) {
-        self.edit_along(walk.steps(gfns, Level::K4), gfns, None, owed);
+    fn edit_frames<M: Edits>(
+        &self,
+        walk: &mut Walk<'_, F, H, M>,
+        gfns: Span<Gfn>,
+        known: Known,
+        owed: &mut Owed,
+    ) {
+        self.edit_along(walk.steps(gfns, Level::K4), gfns, known, owed);
     }
 
     /// Edits along `steps` over `gfns`; returns where they ended.
@@ -210,14 +233,18 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         &self,
         mut steps: Steps<'_, '_, F, H, M>,
         gfns: Span<Gfn>,
-        now: Option<HostPage>,
+        known: Known,
         owed: &mut Owed,
     ) -> Gfn {
         while let Some((walk, step)) = steps.next() {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
             let whole = gfns.covers(&covers);
-            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), now, owed) {
+            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), known.now, owed) {
+                if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
+                    break;
+                }
+                walk.keep_dirty((word, new), at.level, covers.start);
                 match at.entry.cas(word, new) {
                     Ok(()) => {
                         book(walk, (word, new), at.level, covers, owed);
@@ -252,7 +279,11 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                 if self.ticket.unflushed(word.version()) || (word < mine && entry.cas(word, mine).is_err()) {
                     break;
                 }
-            } else if zaps && F::is_present(word) && entry.cas(word, mine).is_ok() {
+            } else if zaps && F::is_present(word) {
+                walk.keep_dirty((word, mine), Level::K4, first + done);
+                if entry.cas(word, mine).is_err() {
+                    break;
+                }
                 from = if removed == 0 { done } else { from };
                 to = done + 1;
                 removed += 1;

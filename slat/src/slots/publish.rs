@@ -122,7 +122,7 @@ impl Behind {
 
 impl SlotSets {
     pub(crate) fn new(limits: Limits, dirty: DirtyLog) -> Self {
-        let map = SlotMap::with_logs(limits, dirty.is_gradual());
+        let map = SlotMap::with_logs(limits, dirty.initially_set);
         let set = map.set();
         Self {
             word: Padded::default(),
@@ -181,8 +181,8 @@ impl SlotSets {
         Some(Part { gfns: slot.part(hvas), alone: false, place, hva: hvas.start })
     }
 
-    /// Logs writes to `gfns`, where slots log. After each has been made possible, or been made, and a `SeqCst` fence:
-    /// whoever takes the possibility away afterwards finds the mark, and whoever took it before is not concerned.
+    /// Logs writes to `gfns`, where slots log. After each has been made possible, or been made: whoever takes the mark
+    /// sees that, and takes the possibility away.
     #[inline]
     pub(crate) fn log_writes(&self, reads: &ReadSide, seat: &Seat, gfns: Span<Gfn>) {
         let reading = self.read(reads, seat);

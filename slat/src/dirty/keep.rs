@@ -1,0 +1,36 @@
+//! D bits outlive their leaves: what is written in a leaf is marked in the bitmap before the leaf goes.
+//!
+//! Before, not after: who finds no leaf any more looks at the marks next (`log`), and must find this one. Where the edit
+//! then fails, because the leaf has changed, the page was written all the same.
+//!
+//! Who looks up the slot does so between reading the leaf and replacing it, in one section: if the edit succeeds, the leaf
+//! was there at that moment, and it was this slot's ([`super::log`] says why).
+//!
+//! **Tables** go with what hangs in them, and nobody looks at their leaves again. So where anything is logged by D bits,
+//! tables are emptied leaf by leaf first, and go in a second pass, when faults have long been waiting and nothing can
+//! have come back ([`Invalidation`](crate::Invalidation)).
+
+use crate::addr::{Gfn, Level, Span};
+use crate::host::Host;
+use crate::sync::mode::Mode;
+use crate::table::entry::Word;
+use crate::table::format::Format;
+use crate::table::walk::Walk;
+
+impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
+    /// The entry of `gfn` is about to become `new` from `old`. Large leaves of slots that log have nothing to keep
+    /// (`arm`).
+    #[inline(always)]
+    pub(crate) fn keep_dirty(&self, (old, new): (Word, Word), level: Level, gfn: Gfn) {
+        let dirty = |word: Word| F::is_present(word) && word.0 & F::DIRTY != 0;
+        if self.vm.policy.dirty.by_bits::<F>() && level == Level::K4 && dirty(old) && !dirty(new) {
+            self.space.memslots.log_writes(&self.vm.reads, self.seat, Span::sized(gfn, 1));
+        }
+    }
+
+    /// Whether leaves in a table may have something to keep, for the section of this walk.
+    pub(crate) fn keeps_tables(&self) -> bool {
+        self.vm.policy.dirty.by_bits::<F>()
+            && self.space.memslots.read(&self.vm.reads, self.seat).version.logs_any()
+    }
+}
