@@ -285,6 +285,15 @@ struct Round {
     full: u64,
 }
 
+/// The collector leaves when all are done, or when it fails: then nobody must wait for it.
+struct Leaves<'g>(&'g AtomicBool);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// vCPUs store all over the slot, `stores` each. Once one of them has to wait, and again and again until all are done,
 /// `collect` harvests; and once more then. What it hands back is told.
 fn round(
@@ -292,7 +301,7 @@ fn round(
     (vcpus, stores): (u32, u64),
     mut collect: impl FnMut(&mut Idle, bool) -> Vec<u64>,
 ) -> Round {
-    let (line, full) = (Barrier::new(vcpus as usize), AtomicU64::new(0));
+    let (line, full, gone) = (Barrier::new(vcpus as usize), AtomicU64::new(0), AtomicBool::new(false));
     let run = |id: u32| {
         let mut idle = Idle::take().unwrap();
         let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
@@ -305,6 +314,7 @@ fn round(
             let gfn = seed >> 8 & (PAGES - 1);
             while store(&mut vcpu, &mut idle, gfn) == Done::RingFull {
                 full.fetch_add(1, SeqCst);
+                assert!(!gone.load(SeqCst), "nobody will ever harvest this ring");
                 std::thread::yield_now();
             }
             stored.insert(gfn);
@@ -313,7 +323,7 @@ fn round(
     };
     let (mut stored, mut told) = (BTreeSet::new(), BTreeSet::new());
     std::thread::scope(|scope| {
-        let run = &run;
+        let (run, _leaves) = (&run, Leaves(&gone));
         let vcpus: Vec<_> = (0..vcpus).map(|id| scope.spawn(move || run(id))).collect();
         while !vcpus.iter().all(ScopedJoinHandle::is_finished) {
             if full.load(SeqCst) > 0 {
