@@ -151,6 +151,32 @@ impl Bitmap {
         word.fetch_and(!mask, AcqRel) & mask
     }
 
+    /// Takes all marks of the words from number `first` on into `into`, which lie in one chunk, and returns how many pages
+    /// those are: none where it is [whole](Self::is_whole).
+    pub(crate) fn take_all(&self, first: u64, into: &mut [u64]) -> u64 {
+        let from = first as usize % CHUNK;
+        let Dirty::Bits(words) = Dirty::at(&self.directory[first as usize / CHUNK]) else {
+            into.fill(0);
+            return 0;
+        };
+        let words = &words[from..][..into.len()];
+        // Whether a word has any is hard to guess, and a locked instruction waits for the guess: so they are listed first.
+        let (mut marked, mut len) = ([0_u16; CHUNK], 0);
+        for (index, (word, into)) in words.iter().zip(&mut *into).enumerate() {
+            *into = 0;
+            marked[len % CHUNK] = index as u16;
+            len += usize::from(word.load(Relaxed) != 0);
+        }
+        let mut pages = 0;
+        for &index in &marked[..len] {
+            let index = usize::from(index);
+            // ORDER(bitmap): Acquire, as in `take`.
+            into[index] = words[index].swap(0, AcqRel);
+            pages += u64::from(into[index].count_ones());
+        }
+        pages
+    }
+
     /// The marks of word number `word`, left as they are.
     pub(crate) fn word(&self, word: u64) -> u64 {
         match Dirty::at(&self.directory[word as usize / CHUNK]) {
@@ -246,6 +272,8 @@ mod tests {
     fn what_is_taken_is_gone_and_the_rest_stays() {
         let bitmap = Bitmap::new(200, 0, false).unwrap();
         bitmap.mark_pages(10..140);
+        assert_eq!((bitmap.take_all(2, &mut [7, 7]), bitmap.word(2)), (12, 0));
+        bitmap.mark_pages(128..140);
         assert_eq!(bitmap.take(1, 0xff), 0xff);
         assert_eq!(bitmap.take(1, 0xff), 0);
         assert_eq!(bitmap.take(0, u64::MAX), u64::MAX << 10);
