@@ -12,6 +12,7 @@
 
 use super::DirtyError;
 use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release, SeqCst, fence};
+#[cfg(not(loom))]
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,7 +22,7 @@ use core::ptr::{NonNull, null_mut};
 /// Pages of one word.
 pub(crate) const WORD: u64 = 64;
 /// Words of one chunk.
-pub(crate) const CHUNK: usize = 512;
+pub(crate) const CHUNK: usize = if cfg!(loom) { 1 } else { 512 };
 /// Pages of one chunk.
 pub(crate) const CHUNK_PAGES: u64 = WORD * CHUNK as u64;
 
@@ -190,7 +191,23 @@ impl Bitmap {
 
 fn new_chunk() -> Option<NonNull<Chunk>> {
     // SAFETY: a chunk has a size; all-zero is 512 atomics of no bits.
-    NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) }).map(NonNull::cast)
+    #[cfg(not(loom))]
+    return NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) }).map(NonNull::cast);
+    #[cfg(loom)]
+    Some(NonNull::from(Box::leak(Box::new(Chunk(core::array::from_fn(|_| AtomicU64::new(0)))))))
+}
+
+/// # Safety
+/// From [`new_chunk`], reached by nobody, and freed once.
+unsafe fn free_chunk(chunk: *mut Chunk) {
+    #[cfg(not(loom))]
+    // SAFETY: the caller's word; the layout is that of `new_chunk`.
+    unsafe {
+        dealloc(chunk.cast(), Layout::new::<Chunk>());
+    }
+    #[cfg(loom)]
+    // SAFETY: as above: a box.
+    drop(unsafe { Box::from_raw(chunk) });
 }
 
 /// Puts a chunk, or [`ALL`], in the place of `old`; frees the chunk where somebody was faster.
@@ -199,8 +216,8 @@ fn link_chunk(place: &AtomicPtr<Chunk>, old: *mut Chunk, link: *mut Chunk) -> bo
     // ORDER(bitmap): Release: the words before the link; pairs with `Dirty::at`.
     let linked = place.compare_exchange(old, link, AcqRel, Relaxed).is_ok();
     if !linked && link != ALL {
-        // SAFETY: from `new_chunk`, with this layout, and linked nowhere.
-        unsafe { dealloc(link.cast(), Layout::new::<Chunk>()) };
+        // SAFETY: from `new_chunk`, and linked nowhere.
+        unsafe { free_chunk(link) };
     }
     linked
 }
@@ -230,8 +247,8 @@ impl Drop for Bitmap {
     fn drop(&mut self) {
         for place in &self.directory {
             if let Dirty::Bits(_) = Dirty::at(place) {
-                // SAFETY: from `new_chunk` with this layout; nobody marks any more (`&mut self`).
-                unsafe { dealloc(place.load(Relaxed).cast(), Layout::new::<Chunk>()) };
+                // SAFETY: from `new_chunk`; nobody marks any more (`&mut self`).
+                unsafe { free_chunk(place.load(Relaxed)) };
             }
         }
     }

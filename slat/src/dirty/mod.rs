@@ -22,6 +22,8 @@ mod error;
 mod harvest;
 mod keep;
 mod log;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod settings;
 mod take;
 
