@@ -282,3 +282,42 @@ fn owe(owed: &mut Owed, slot: &Slot, chunk: usize, dirty: &Words) -> u64 {
     owed.owe_pages(frames(slot, chunk, first as u64..last as u64 + 1), count);
     count
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_added_wherever_the_table_begins_in_the_chunk() {
+        let bits = [1 << 63 | 1, 0, u64::MAX, 0, 0, 0, 0, 1 << 62];
+        let pages = |words: &[u64]| -> Vec<u64> {
+            let set = |page: &u64| words[(page / WORD) as usize] >> (page % WORD) & 1 != 0;
+            (0..words.len() as u64 * WORD).filter(set).collect()
+        };
+        for first in [0, 64, 1, 63, 511, 700, CHUNK_PAGES - 512] {
+            let mut into = [0; CHUNK + 1];
+            add(&mut into, first, &bits);
+            assert!(
+                pages(&into).into_iter().eq(pages(&bits).into_iter().map(|page| first + page)),
+                "{first}"
+            );
+        }
+        // The last table of a chunk, reaching out of it: those bits are none.
+        let mut into = [0; CHUNK + 1];
+        add(&mut into, CHUNK_PAGES - 3, &[0b111, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(pages(&into).into_iter().eq(CHUNK_PAGES - 3..CHUNK_PAGES));
+    }
+
+    #[test]
+    fn words_are_noted_where_there_are_any() {
+        let mut words = [0; CHUNK + 1];
+        (words[0], words[7], words[CHUNK - 1]) = (3, u64::MAX, 1 << 63);
+        let mut into = vec![(5, 5)];
+        into.reserve(CHUNK);
+        note(&mut into, 1024, &words);
+        assert_eq!(into, [(5, 5), (1024, 3), (1031, u64::MAX), (1535, 1 << 63)]);
+        let mut into = Vec::with_capacity(CHUNK);
+        note(&mut into, 0, &[1; CHUNK + 1]);
+        assert_eq!(into.len(), CHUNK);
+    }
+}
