@@ -8,8 +8,9 @@
 //! | group | where |
 //! |---|---|
 //! | `grace`, `grace-end`, `rest`, `asymmetric` | `sync/readside/loom_tests.rs` |
-//! | `stamp`, `begin`, `active`, `adopt`, `upgrade`, `log`, `link` | `notify/active/loom_tests.rs` |
+//! | `stamp`, `begin`, `active`, `adopt`, `upgrade`, `link` | `notify/active/loom_tests.rs` |
 //! | `flush`, `flush-answer`, `flush-range`, `kick` | `tlb/shootdown/loom_tests.rs` |
+//! | `bitmap`, `bitmap-all`, `keep` | `dirty/loom_tests.rs` |
 //! | `publish` | `slots/publish/loom_tests.rs` |
 //! | `ring`, `ring-room` | `dirty/ring/loom_tests.rs` |
 

@@ -12,6 +12,7 @@
 
 use super::DirtyError;
 use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release, SeqCst, fence};
+#[cfg(not(loom))]
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,7 +22,7 @@ use core::ptr::{NonNull, null_mut};
 /// Pages of one word.
 pub(crate) const WORD: u64 = 64;
 /// Words of one chunk.
-pub(crate) const CHUNK: usize = 512;
+pub(crate) const CHUNK: usize = if cfg!(loom) { 1 } else { 512 };
 /// Pages of one chunk.
 pub(crate) const CHUNK_PAGES: u64 = WORD * CHUNK as u64;
 
@@ -151,6 +152,32 @@ impl Bitmap {
         word.fetch_and(!mask, AcqRel) & mask
     }
 
+    /// Takes all marks of the words from number `first` on into `into`, which lie in one chunk, and returns how many pages
+    /// those are: none where it is [whole](Self::is_whole).
+    pub(crate) fn take_all(&self, first: u64, into: &mut [u64]) -> u64 {
+        let from = first as usize % CHUNK;
+        let Dirty::Bits(words) = Dirty::at(&self.directory[first as usize / CHUNK]) else {
+            into.fill(0);
+            return 0;
+        };
+        let words = &words[from..][..into.len()];
+        // Whether a word has any is hard to guess, and a locked instruction waits for the guess: so they are listed first.
+        let (mut marked, mut len) = ([0_u16; CHUNK], 0);
+        for (index, (word, into)) in words.iter().zip(&mut *into).enumerate() {
+            *into = 0;
+            marked[len % CHUNK] = index as u16;
+            len += usize::from(word.load(Relaxed) != 0);
+        }
+        let mut pages = 0;
+        for &index in &marked[..len] {
+            let index = usize::from(index);
+            // ORDER(bitmap): Acquire, as in `take`.
+            into[index] = words[index].swap(0, AcqRel);
+            pages += u64::from(into[index].count_ones());
+        }
+        pages
+    }
+
     /// The marks of word number `word`, left as they are.
     pub(crate) fn word(&self, word: u64) -> u64 {
         match Dirty::at(&self.directory[word as usize / CHUNK]) {
@@ -164,7 +191,23 @@ impl Bitmap {
 
 fn new_chunk() -> Option<NonNull<Chunk>> {
     // SAFETY: a chunk has a size; all-zero is 512 atomics of no bits.
-    NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) }).map(NonNull::cast)
+    #[cfg(not(loom))]
+    return NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) }).map(NonNull::cast);
+    #[cfg(loom)]
+    Some(NonNull::from(Box::leak(Box::new(Chunk(core::array::from_fn(|_| AtomicU64::new(0)))))))
+}
+
+/// # Safety
+/// From [`new_chunk`], reached by nobody, and freed once.
+unsafe fn free_chunk(chunk: *mut Chunk) {
+    #[cfg(not(loom))]
+    // SAFETY: the caller's word; the layout is that of `new_chunk`.
+    unsafe {
+        dealloc(chunk.cast(), Layout::new::<Chunk>());
+    }
+    #[cfg(loom)]
+    // SAFETY: as above: a box.
+    drop(unsafe { Box::from_raw(chunk) });
 }
 
 /// Puts a chunk, or [`ALL`], in the place of `old`; frees the chunk where somebody was faster.
@@ -173,8 +216,8 @@ fn link_chunk(place: &AtomicPtr<Chunk>, old: *mut Chunk, link: *mut Chunk) -> bo
     // ORDER(bitmap): Release: the words before the link; pairs with `Dirty::at`.
     let linked = place.compare_exchange(old, link, AcqRel, Relaxed).is_ok();
     if !linked && link != ALL {
-        // SAFETY: from `new_chunk`, with this layout, and linked nowhere.
-        unsafe { dealloc(link.cast(), Layout::new::<Chunk>()) };
+        // SAFETY: from `new_chunk`, and linked nowhere.
+        unsafe { free_chunk(link) };
     }
     linked
 }
@@ -204,8 +247,8 @@ impl Drop for Bitmap {
     fn drop(&mut self) {
         for place in &self.directory {
             if let Dirty::Bits(_) = Dirty::at(place) {
-                // SAFETY: from `new_chunk` with this layout; nobody marks any more (`&mut self`).
-                unsafe { dealloc(place.load(Relaxed).cast(), Layout::new::<Chunk>()) };
+                // SAFETY: from `new_chunk`; nobody marks any more (`&mut self`).
+                unsafe { free_chunk(place.load(Relaxed)) };
             }
         }
     }
@@ -246,6 +289,8 @@ mod tests {
     fn what_is_taken_is_gone_and_the_rest_stays() {
         let bitmap = Bitmap::new(200, 0, false).unwrap();
         bitmap.mark_pages(10..140);
+        assert_eq!((bitmap.take_all(2, &mut [7, 7]), bitmap.word(2)), (12, 0));
+        bitmap.mark_pages(128..140);
         assert_eq!(bitmap.take(1, 0xff), 0xff);
         assert_eq!(bitmap.take(1, 0xff), 0);
         assert_eq!(bitmap.take(0, u64::MAX), u64::MAX << 10);

@@ -17,8 +17,14 @@ pub enum DirtyError {
     NoSuchSlot(SlotId),
     /// The slot does not log (`ENOENT`).
     NotLogged(SlotId),
-    /// A range that begins at no multiple of 64 pages, ends at none and not with the slot, or reaches out of it
-    /// (`EINVAL`).
+    /// A range that begins at no multiple of 64 pages (`EINVAL`).
+    Misaligned {
+        /// The slot.
+        id: SlotId,
+        /// The first page.
+        first: u64,
+    },
+    /// A range whose pages are no multiple of 64 and do not end the slot, or that reaches out of it (`EINVAL`).
     Range {
         /// The slot.
         id: SlotId,
@@ -59,6 +65,7 @@ impl DirtyError {
             Self::RingTooLarge(_) => 7,
             Self::NoMemory => 12,
             Self::Id { .. }
+            | Self::Misaligned { .. }
             | Self::Range { .. }
             | Self::Short { .. }
             | Self::RingSize(_)
@@ -73,9 +80,12 @@ impl fmt::Display for DirtyError {
             Self::Id { id, limit } => write!(f, "memslot {id}: ids are below {limit}"),
             Self::NoSuchSlot(id) => write!(f, "memslot {id}: there is none of this id"),
             Self::NotLogged(id) => write!(f, "memslot {id}: it does not log writes"),
+            Self::Misaligned { id, first } => {
+                write!(f, "memslot {id}: page {first} is no multiple of 64")
+            }
             Self::Range { id, first, pages, of } => write!(
                 f,
-                "memslot {id}: {pages} pages from page {first} on are no whole 64s of its {of}, nor its end"
+                "memslot {id}: {pages} pages from page {first} on are neither whole 64s of its {of} nor its end"
             ),
             Self::Short { words, needed } => write!(f, "{words} words for bits that need {needed}"),
             Self::RingOnly => f.write_str("this VM logs into rings: harvest them"),

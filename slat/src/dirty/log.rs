@@ -15,30 +15,23 @@
 //!
 //! Any number of harvests may run at once: each bit goes to one of them.
 
-use super::bitmap::{Bitmap, CHUNK, CHUNK_PAGES, WORD};
+use super::DirtyError;
+use super::bitmap::{CHUNK, CHUNK_PAGES, WORD};
 use super::harvest::{Harvest, Taken};
-use super::{DirtyError, Splitting};
-use crate::addr::{Gfn, Hva, Level, Span};
-use crate::age::AccessedPages;
-use crate::age::pass::{Found, How, Pass};
-use crate::age::scan::Written;
+use super::take::{LogId, current, tables};
+use crate::addr::{Gfn, Hva, Span};
+use crate::age::pass::Found;
 use crate::host::Host;
 use crate::slots::{Memslots, Slot, SlotId};
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Mode, Shared};
-use crate::sync::prim::{SeqCst, fence};
+use crate::sync::mode::Shared;
 use crate::table::format::Format;
 use crate::table::walk::Walk;
 use crate::tlb::FlushDebt;
 use crate::tlb::debt::Owed;
 use crate::vm::Vm;
 use alloc::vec::Vec;
-
-/// Words looked at and pages armed in one section: some ten microseconds.
-const STRETCH: u64 = 4096;
-
-/// The words of one chunk, and one for what reaches over when bits are shifted.
-type Words = [u64; CHUNK + 1];
+use core::ops::Range;
 
 impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// Takes what slot `id` has logged: those pages are clean from now on, and the next store to each is logged again.
@@ -73,7 +66,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     pub fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Harvest<'vm, F, H>, DirtyError> {
         self.bitmaps()?;
         let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
-        self.take_log(idle, id, &mut harvest, &mut owed)?;
+        self.take(idle, id, &mut harvest, &mut owed)?;
         self.vm.flush_armed(owed);
         Ok(harvest)
     }
@@ -84,7 +77,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let (mut harvest, mut owed) = (Harvest::new(self.vm), Owed::default());
         self.vm.empty_rings(idle);
         for id in self.logging(idle)? {
-            match self.take_log(idle, id, &mut harvest, &mut owed) {
+            match self.take(idle, id, &mut harvest, &mut owed) {
                 // Gone since they were listed.
                 Ok(()) | Err(DirtyError::NoSuchSlot(_) | DirtyError::NotLogged(_)) => {}
                 Err(error) => return Err(error),
@@ -137,11 +130,15 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         bits: &[u64],
     ) -> Result<u64, DirtyError> {
         self.bitmaps()?;
-        let (slot, serial) = self.look_up(idle, id)?;
+        let whole = |page: u64| page.is_multiple_of(WORD);
+        if !whole(first) {
+            // Before anything is looked up, as in KVM.
+            return Err(DirtyError::Misaligned { id, first });
+        }
+        let (slot, log) = self.look_up(idle, id)?;
         let of = slot.gfns.len();
         let end = first.checked_add(pages).filter(|end| *end <= of);
-        let whole = |page: u64| page.is_multiple_of(WORD);
-        if !end.is_some_and(|end| whole(first) && (whole(pages) || end == of)) {
+        if !end.is_some_and(|end| whole(pages) || end == of) {
             return Err(DirtyError::Range { id, first, pages, of });
         }
         let needed = pages.div_ceil(WORD);
@@ -152,20 +149,18 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let words = first / WORD..first / WORD + needed;
         // Whatever can fail comes first.
         for chunk in chunks_of(&words) {
-            self.divide(idle, (id, serial), chunk)?;
+            self.divide(idle, log, chunk)?;
         }
         let (mut owed, mut cleaned) = (Owed::default(), 0);
         for chunk in chunks_of(&words) {
-            let mut part = [0; CHUNK + 1];
-            let chunk_first = (chunk * CHUNK) as u64;
-            let from = words.start.max(chunk_first);
-            let to = words.end.min(chunk_first + CHUNK as u64);
-            for word in from..to {
+            let mut asked = [0; CHUNK + 1];
+            let all = (chunk * CHUNK) as u64..((chunk + 1) * CHUNK) as u64;
+            for word in words.start.max(all.start)..words.end.min(all.end) {
                 // Pages past the end of the slot do not exist.
                 let exist = u64::MAX >> (WORD - (of - word * WORD).min(WORD));
-                part[(word - chunk_first) as usize] = bits[(word - words.start) as usize] & exist;
+                asked[(word - all.start) as usize] = bits[(word - words.start) as usize] & exist;
             }
-            cleaned += self.clean_chunk(idle, (id, serial), chunk, &part, &mut owed);
+            cleaned += self.clean(idle, log, chunk, &asked, &mut owed);
         }
         self.vm.flush_armed(owed);
         Ok(cleaned)
@@ -192,8 +187,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(ids)
     }
 
-    /// The slot, and the serial number of its log.
-    fn look_up(&self, idle: &mut Idle, id: SlotId) -> Result<(Slot, u64), DirtyError> {
+    /// The slot and its log.
+    fn look_up(&self, idle: &mut Idle, id: SlotId) -> Result<(Slot, LogId), DirtyError> {
         let limit = self.space.memslots.ids;
         if id.0 >= limit {
             return Err(DirtyError::Id { id, limit });
@@ -201,158 +196,24 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let snapshot = self.snapshot(idle);
         let slot = snapshot.get(id).ok_or(DirtyError::NoSuchSlot(id))?;
         let log = snapshot.version().log(id).ok_or(DirtyError::NotLogged(id))?;
-        Ok((slot, log.serial()))
+        Ok((slot, LogId { slot: id, serial: log.serial() }))
     }
 
-    /// Takes the log of one slot into `harvest`, arms its pages, and owes their flush.
-    fn take_log(
+    /// Takes the log of one slot into `harvest`, and owes the flush.
+    fn take(
         &self,
         idle: &mut Idle,
         id: SlotId,
         harvest: &mut Harvest<'vm, F, H>,
         owed: &mut Owed,
     ) -> Result<(), DirtyError> {
-        let (slot, serial) = self.look_up(idle, id)?;
+        let (slot, log) = self.look_up(idle, id)?;
         harvest.reserve()?;
         let mut words = Vec::new();
-        let result = self.take_chunks(idle, &slot, serial, &mut words, owed);
-        // What has been taken is in it, or goes back with it.
-        harvest.add(Taken { space: self.space.id, slot, serial, words });
+        let result = self.take_log(idle, log, &mut words, owed);
+        // Where that failed, what has been taken goes back with it.
+        harvest.add(Taken { space: self.space.id, slot, serial: log.serial, words });
         result
-    }
-
-    fn take_chunks(
-        &self,
-        idle: &mut Idle,
-        slot: &Slot,
-        serial: u64,
-        into: &mut Vec<(u64, u64)>,
-        owed: &mut Owed,
-    ) -> Result<(), DirtyError> {
-        let log = (slot.id, serial);
-        let mut next = 0;
-        while let Some(chunk) = self.next_chunk(idle, log, next) {
-            next = chunk + 1;
-            into.try_reserve(CHUNK).map_err(|_| DirtyError::NoMemory)?;
-            self.divide(idle, log, chunk)?;
-            let mut taken = [0; CHUNK + 1];
-            self.take_chunk(idle, log, chunk, &mut taken, owed);
-            let words = ((chunk * CHUNK) as u64..).zip(&taken[..CHUNK]);
-            into.extend(words.filter(|(_, bits)| **bits != 0).map(|(word, &bits)| (word, bits)));
-        }
-        Ok(())
-    }
-
-    /// The first chunk from `from` on in which something may be dirty.
-    fn next_chunk(&self, idle: &mut Idle, (id, serial): (SlotId, u64), from: usize) -> Option<usize> {
-        let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
-        let mut at = from;
-        loop {
-            let (_, log) = current(&walk, id, serial)?;
-            let end = log.chunks().min(at + STRETCH as usize);
-            let found = (at..end).find(|&chunk| self.vm.policy.dirty.by_bits::<F>() || !log.is_clean(chunk));
-            if found.is_some() || end == log.chunks() {
-                return found;
-            }
-            at = end;
-            walk.rest();
-        }
-    }
-
-    /// Makes parts of a chunk that is dirty as a whole; and of the large pages in it small ones, where that is not left to
-    /// the stores.
-    fn divide(&self, idle: &mut Idle, (id, serial): (SlotId, u64), chunk: usize) -> Result<(), DirtyError> {
-        let whole = |idle: &mut Idle| {
-            let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
-            current(&walk, id, serial)
-                .and_then(|(slot, log)| log.is_whole(chunk).then(|| frames(&slot, chunk, 0..CHUNK as u64)))
-        };
-        let Some(gfns) = whole(idle) else { return Ok(()) };
-        if self.vm.policy.dirty.splitting == Splitting::Eager {
-            // Without table pages they stay large: then the first store to each splits it.
-            let _ = self.vm.split_in(idle, self.space, gfns, Level::K4);
-        }
-        let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
-        current(&walk, id, serial).map_or(Ok(()), |(_, log)| log.divide(chunk))
-    }
-
-    /// Takes all that is dirty in a chunk, which is not whole.
-    fn take_chunk(
-        &self,
-        idle: &mut Idle,
-        (id, serial): (SlotId, u64),
-        chunk: usize,
-        taken: &mut Words,
-        owed: &mut Owed,
-    ) {
-        let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
-        if self.vm.policy.dirty.by_bits::<F>() {
-            let found = tables(&mut walk, (id, serial), chunk, Found::Cleared, taken);
-            let Some(slot) = found else { return };
-            owe(owed, &slot, chunk, taken);
-        }
-        let mut next = 0;
-        while next < CHUNK {
-            let Some((slot, log)) = current(&walk, id, serial) else { return };
-            let words = log.words_of(chunk);
-            let (from, end) = (next, (words.end - words.start) as usize);
-            let mut marks: Words = [0; CHUNK + 1];
-            let mut work = 0;
-            while next < end && work < STRETCH {
-                let bits = log.take(words.start + next as u64, u64::MAX);
-                marks[next] = bits;
-                work += 1 + u64::from(bits.count_ones());
-                next += 1;
-            }
-            if work > (next - from) as u64 {
-                walk.arm_words(&slot, words.start + from as u64, &marks[from..next], |_, _| ());
-                for (taken, marks) in taken.iter_mut().zip(&marks) {
-                    *taken |= marks;
-                }
-                owe(owed, &slot, chunk, &marks);
-            }
-            if next == end {
-                return;
-            }
-            walk.rest();
-        }
-    }
-
-    /// Cleans the pages `asked` of a chunk that is not whole; returns how many were dirty.
-    fn clean_chunk(
-        &self,
-        idle: &mut Idle,
-        (id, serial): (SlotId, u64),
-        chunk: usize,
-        asked: &Words,
-        owed: &mut Owed,
-    ) -> u64 {
-        let by_bits = self.vm.policy.dirty.by_bits::<F>();
-        let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
-        let (mut next, mut cleaned) = (0, 0);
-        while let Some((slot, log)) = current(&walk, id, serial) {
-            let words = log.words_of(chunk);
-            let (from, end) = (next, (words.end - words.start) as usize);
-            let mut marks: Words = [0; CHUNK + 1];
-            let mut work = 0;
-            while next < end && work < STRETCH {
-                marks[next] = log.take(words.start + next as u64, asked[next]);
-                work += 1 + u64::from(asked[next].count_ones());
-                next += 1;
-            }
-            let mut dirty = marks;
-            let arm = if by_bits { asked } else { &marks };
-            walk.arm_words(&slot, words.start + from as u64, &arm[from..next], |index, bits| {
-                dirty[from + index] |= bits;
-            });
-            owe(owed, &slot, chunk, &dirty);
-            cleaned += dirty.iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
-            if next == end {
-                break;
-            }
-            walk.rest();
-        }
-        cleaned
     }
 
     /// Calls `visit` with the words of each chunk, and the number of the first of them.
@@ -362,20 +223,19 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         id: SlotId,
         mut visit: impl FnMut(u64, &[u64]),
     ) -> Result<(), DirtyError> {
-        let (slot, serial) = self.look_up(idle, id)?;
-        let chunks = slot.gfns.len().div_ceil(CHUNK_PAGES) as usize;
-        for chunk in 0..chunks {
-            let mut found = [0; CHUNK + 1];
+        let (slot, log) = self.look_up(idle, id)?;
+        for chunk in 0..slot.gfns.len().div_ceil(CHUNK_PAGES) as usize {
+            let mut dirty = [0; CHUNK + 1];
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
             if self.vm.policy.dirty.by_bits::<F>() {
-                tables(&mut walk, (id, serial), chunk, Found::Kept, &mut found);
+                tables(&mut walk, log, chunk, Found::Kept, &mut dirty);
             }
-            let (_, log) = current(&walk, id, serial).ok_or(DirtyError::NotLogged(id))?;
-            let words = log.words_of(chunk);
-            for (found, word) in found.iter_mut().zip(words.clone()) {
-                *found |= log.word(word);
+            let (_, bitmap) = current(&walk, log).ok_or(DirtyError::NotLogged(id))?;
+            let words = bitmap.words_of(chunk);
+            for (dirty, word) in dirty.iter_mut().zip(words.clone()) {
+                *dirty |= bitmap.word(word);
             }
-            visit(words.start, &found[..(words.end - words.start) as usize]);
+            visit(words.start, &dirty[..(words.end - words.start) as usize]);
         }
         Ok(())
     }
@@ -399,77 +259,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 }
 
-/// The slot and its log, if that is still the log that was asked for; good until the walk rests.
-pub(super) fn current<'w, F: Format, H: Host, M: Mode>(
-    walk: &'w Walk<'_, F, H, M>,
-    id: SlotId,
-    serial: u64,
-) -> Option<(Slot, &'w Bitmap)> {
-    let version = walk.space.memslots.read(&walk.vm.reads, walk.seat).version;
-    let log = version.log(id).filter(|log| log.serial() == serial)?;
-    Some((version.get(id)?, log))
-}
-
-/// Adds the pages of a chunk whose D bits are set; returns the slot as it was last. What somebody zaps beside this is in
-/// the bitmap when the leaf is gone: that is looked at afterwards.
-fn tables<F: Format, H: Host, M: Mode>(
-    walk: &mut Walk<'_, F, H, M>,
-    (id, serial): (SlotId, u64),
-    chunk: usize,
-    found: Found,
-    into: &mut Words,
-) -> Option<Slot> {
-    let vm = walk.vm;
-    let mut done = 0;
-    loop {
-        let (slot, _) = current(walk, id, serial)?;
-        let gfns = frames(&slot, chunk, 0..CHUNK as u64);
-        let left = Span::new(gfns.start + done, gfns.end);
-        let told = |written: AccessedPages<Gfn>| {
-            add(into, written.first().0 - gfns.start.0, written.bits());
-            true
-        };
-        let mut pass = Pass::<F, Written, H, _>::new(&vm.host, How::every_leaf(found), told);
-        // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
-        let goal = unsafe { pass.stretch(walk.root(), left) };
-        if goal >= left.end {
-            // ORDER(log): the entries before the marks; pairs with the CAS that follows a mark when a leaf goes.
-            fence(SeqCst);
-            return Some(slot);
-        }
-        done = goal.0 - gfns.start.0;
-        walk.rest();
-    }
-}
-
-/// Adds the bits of pages from page `first` of a chunk on.
-fn add(into: &mut Words, first: u64, bits: &[u64; 8]) {
-    let (word, shift) = ((first / WORD) as usize, first % WORD);
-    for (index, &bits) in bits.iter().enumerate().filter(|(_, bits)| **bits != 0) {
-        into[word + index] |= bits << shift;
-        if shift != 0 && bits >> (WORD - shift) != 0 {
-            into[word + index + 1] |= bits >> (WORD - shift);
-        }
-    }
-}
-
-/// The frames of these words of a chunk.
-fn frames(slot: &Slot, chunk: usize, words: core::ops::Range<u64>) -> Span<Gfn> {
-    let first = slot.gfns.start + chunk as u64 * CHUNK_PAGES;
-    Span::new(first + words.start * WORD, (first + words.end * WORD).min(slot.gfns.end))
-}
-
-/// Owes the flush of the pages of a chunk.
-fn owe(owed: &mut Owed, slot: &Slot, chunk: usize, pages: &Words) {
-    let set = |bits: &&u64| **bits != 0;
-    let Some(first) = pages.iter().position(|bits| set(&bits)) else { return };
-    let last = pages.iter().rposition(|bits| set(&bits)).unwrap_or(first);
-    let count = pages.iter().map(|bits| u64::from(bits.count_ones())).sum();
-    owed.owe_pages(frames(slot, chunk, first as u64..last as u64 + 1), count);
-}
-
 /// The chunks that have any of these words.
-fn chunks_of(words: &core::ops::Range<u64>) -> core::ops::Range<usize> {
-    let last = if words.is_empty() { words.start } else { words.end.div_ceil(CHUNK as u64) * CHUNK as u64 };
-    words.start as usize / CHUNK..last as usize / CHUNK
+fn chunks_of(words: &Range<u64>) -> Range<usize> {
+    let chunk = |word: u64| word as usize / CHUNK;
+    if words.is_empty() { 0..0 } else { chunk(words.start)..chunk(words.end - 1) + 1 }
 }

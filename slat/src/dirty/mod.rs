@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `settings` | [`DirtyLog`]: how a VM logs |
 //! | `log` | what is asked of a running VM: harvest, look, clear, mark; and why nothing is lost beside faults, zaps and moves |
+//! | `take` | one log, chunk by chunk: taken, or cleaned in part |
 //! | `harvest` | [`Harvest`]: what was taken, until it is committed or given back |
 //! | `arm` | making the next store noticed again |
 //! | `keep` | D bits of leaves that go |
@@ -23,9 +24,12 @@ mod error;
 mod harvest;
 mod keep;
 mod log;
+#[cfg(all(test, loom))]
+mod loom_tests;
 pub(crate) mod ring;
 mod rings;
 mod settings;
+mod take;
 
 pub use error::DirtyError;
 pub use harvest::{DirtyPage, DirtyWord, Harvest};

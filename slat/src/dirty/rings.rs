@@ -8,10 +8,10 @@
 //! waits in the bitmap, not in a ring that may be full again.
 
 use super::DirtyError;
-use super::bitmap::{Bitmap, WORD};
+use super::bitmap::WORD;
 use super::harvest::{Harvest, Taken};
-use super::log::current;
 use super::ring::{Ring, Written, merge};
+use super::take::{LogId, current};
 use crate::addr::{Gfn, Span};
 use crate::host::{Host, VcpuId};
 use crate::space::Space;
@@ -99,11 +99,11 @@ impl<F: Format, H: Host> Vm<F, H> {
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
         let version = space.memslots.read(&self.reads, walk.seat).version;
         let log = version.log(id).filter(|log| pages[0].is_of(log));
-        let Some(serial) = log.map(Bitmap::serial) else { return Ok(()) };
+        let Some(log) = log.map(|log| LogId { slot: id, serial: log.serial() }) else { return Ok(()) };
         let mut taken = None;
         for stretch in words.chunks(STRETCH) {
             // A log that has ended wants to know nothing.
-            let Some((slot, _)) = current(&walk, id, serial) else { return Ok(()) };
+            let Some((slot, _)) = current(&walk, log) else { return Ok(()) };
             for &(word, bits) in stretch {
                 walk.arm_words(&slot, word, &[bits], |_, _| ());
             }
@@ -117,7 +117,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             walk.rest();
         }
         if let Some(slot) = taken {
-            harvest.add(Taken { space: space.id, slot, serial, words });
+            harvest.add(Taken { space: space.id, slot, serial: log.serial, words });
         }
         Ok(())
     }

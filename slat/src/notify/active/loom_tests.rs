@@ -38,8 +38,6 @@ struct Shared {
     writable: AtomicU64,
     /// A vCPU caches the page.
     cached: AtomicU64,
-    logged: AtomicU64,
-    logs: AtomicU64,
 }
 
 fn leaf(frame: u64, write: u64) -> Word {
@@ -67,8 +65,6 @@ impl Shared {
             frame: AtomicU64::new(1),
             writable: AtomicU64::new(1),
             cached: AtomicU64::new(0),
-            logged: AtomicU64::new(0),
-            logs: AtomicU64::new(0),
         }
     }
 
@@ -248,43 +244,6 @@ fn an_upgrade_gives_no_permission_that_is_being_withdrawn() {
 #[test]
 fn mistake_no_fence_after_the_freeze() {
     assert!(finds("withdrawn", upgrade(Mistake::NoFence)));
-}
-
-/// A slot begins to log beside a vCPU that gives a permission back.
-fn log(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
-    move || {
-        let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
-        let theirs = shared.clone();
-        let vcpu = loom::thread::spawn(move || {
-            if theirs.tables[0].cas(leaf(1, 0), leaf(1, WRITE)).is_ok() {
-                if mistake != Mistake::NoFence {
-                    // ORDER(log): as in `present::fixed`.
-                    fence(SeqCst);
-                }
-                theirs.logged.store(theirs.logs.load(Acquire), Relaxed);
-            }
-        });
-        shared.logs.store(1, Release);
-        let ticket = shared.active.begin(GFNS, NOWHERE);
-        let entry = &shared.tables[0];
-        if entry.load() == leaf(1, WRITE) {
-            let _ = entry.cas(leaf(1, WRITE), leaf(1, 0));
-        }
-        drop(ticket);
-        vcpu.join().expect("the vCPU ends");
-        let writable = shared.tables[0].load() == leaf(1, WRITE);
-        assert!(!writable || shared.logged.load(Relaxed) == 1, "stores that no log will see");
-    }
-}
-
-#[test]
-fn a_permission_is_logged_or_taken_again() {
-    explore(log(Mistake::None));
-}
-
-#[test]
-fn mistake_no_fence_before_the_look_at_the_slots() {
-    assert!(finds("no log", log(Mistake::NoFence)));
 }
 
 /// Two invalidations of a page that a vCPU caches: whoever finds the other's hole must not go on before its flush.

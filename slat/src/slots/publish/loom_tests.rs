@@ -24,7 +24,7 @@ fn looks_up(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
         let nowhere = Span::new(Hva(0), Hva(0));
         let shared = Arc::new((
             Active::new(),
-            SlotSets::new(Limits::default(), DirtyLog::bitmap()),
+            SlotSets::new(Limits::default(), crate::DirtyLog::bitmap()),
             [UnsafeCell::new(0), UnsafeCell::new(0)],
         ));
         let theirs = shared.clone();

@@ -1,0 +1,163 @@
+//! Marks, permissions and leaves that go, beside a harvest. What a harvest does to tables is reduced to one entry.
+
+use super::bitmap::Bitmap;
+use crate::addr::Level;
+use crate::loom_tests::{RACE, explore, finds};
+use crate::sync::prim::{SeqCst, fence};
+use crate::table::entry::{Entry, Kind, Word};
+use crate::table::formats::Ept4;
+use crate::table::{Format, Version};
+use loom::cell::UnsafeCell;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mistake {
+    None,
+    /// The page is marked before it may be written.
+    MarkFirst,
+    /// The harvest arms the page before it takes the mark.
+    ArmFirst,
+    /// The leaf goes before its D bit is marked.
+    MarkLate,
+    /// The harvest looks at the marks before the tables.
+    MarksFirst,
+}
+
+const WRITE: u64 = Ept4::WRITE;
+const LOST: &str = "stores that nobody will be told of";
+
+fn leaf(bits: u64) -> Word {
+    Word(1 << 12 | 5 | bits)
+}
+
+struct Shared {
+    bitmap: Bitmap,
+    entry: Entry,
+    /// What the vCPU did before it marked.
+    done: UnsafeCell<u64>,
+}
+
+/// A fault gives a permission and marks the page, beside a harvest. The page is marked already, or the whole chunk is, or
+/// nothing.
+fn permission(marked: bool, all: bool, mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let bitmap = Bitmap::new(1, 0, all).unwrap();
+        if marked {
+            bitmap.mark(0);
+        }
+        let shared = Arc::new(Shared { bitmap, entry: Entry::new(leaf(0)), done: UnsafeCell::new(0) });
+        let theirs = shared.clone();
+        let vcpu = loom::thread::spawn(move || {
+            if mistake == Mistake::MarkFirst {
+                theirs.bitmap.mark(0);
+            }
+            // SAFETY: loom checks that nobody reads it meanwhile.
+            theirs.done.with_mut(|done| unsafe { *done = 1 });
+            let _ = theirs.entry.cas(leaf(0), leaf(WRITE));
+            if mistake != Mistake::MarkFirst {
+                theirs.bitmap.mark(0);
+            }
+        });
+        let Shared { bitmap, entry, done } = &*shared;
+        let arm = || {
+            if entry.load() == leaf(WRITE) {
+                let _ = entry.cas(leaf(WRITE), leaf(0));
+            }
+        };
+        if mistake == Mistake::ArmFirst {
+            arm();
+        }
+        if bitmap.is_whole(0) {
+            bitmap.divide(0).unwrap();
+        }
+        let taken = bitmap.take(0, 1);
+        if mistake != Mistake::ArmFirst {
+            arm();
+        }
+        if taken != 0 && !marked && !all {
+            // SAFETY: loom checks that it was written before.
+            assert_eq!(done.with(|done| unsafe { *done }), 1);
+        }
+        vcpu.join().expect("the vCPU ends");
+        assert!(entry.load() != leaf(WRITE) || bitmap.word(0) == 1, "{LOST}");
+    }
+}
+
+/// A leaf with its D bit set goes, beside the last harvest.
+fn goes(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let bitmap = Bitmap::new(1, 0, false).unwrap();
+        let entry = Entry::new(leaf(WRITE | Ept4::DIRTY));
+        let shared = Arc::new(Shared { bitmap, entry, done: UnsafeCell::new(0) });
+        let theirs = shared.clone();
+        let zap = loom::thread::spawn(move || {
+            let mut word = theirs.entry.load();
+            loop {
+                let dirty = word.0 & Ept4::DIRTY != 0;
+                if dirty && mistake != Mistake::MarkLate {
+                    theirs.bitmap.mark(0);
+                }
+                match theirs.entry.cas(word, Word::hole(Version(1))) {
+                    Ok(()) if dirty && mistake == Mistake::MarkLate => break theirs.bitmap.mark(0),
+                    Ok(()) => break,
+                    Err(found) => word = found,
+                }
+            }
+        });
+        let Shared { bitmap, entry, .. } = &*shared;
+        let mut told = mistake == Mistake::MarksFirst && bitmap.take(0, 1) != 0;
+        let word = entry.peek();
+        if word.kind::<Ept4>(Level::K4) == Kind::Leaf {
+            told |= entry.cas(word, leaf(WRITE)).is_ok();
+        }
+        // ORDER(keep): as in `take::tables`.
+        fence(SeqCst);
+        told |= mistake != Mistake::MarksFirst && bitmap.take(0, 1) != 0;
+        assert!(told, "{LOST}");
+        zap.join().expect("the zap ends");
+    }
+}
+
+#[test]
+fn a_permission_is_marked_or_taken() {
+    explore(permission(false, false, Mistake::None));
+}
+
+#[test]
+fn a_permission_is_marked_or_taken_where_the_page_is_dirty_already() {
+    explore(permission(true, false, Mistake::None));
+}
+
+#[test]
+fn a_permission_is_marked_or_taken_where_all_pages_are_dirty() {
+    explore(permission(false, true, Mistake::None));
+}
+
+#[test]
+fn mistake_marked_before_it_may_be_written() {
+    // Or the harvest sees the mark, and not what was done before.
+    let mistake = || permission(false, false, Mistake::MarkFirst);
+    assert!(finds(LOST, mistake()) || finds(RACE, mistake()));
+}
+
+#[test]
+fn mistake_armed_before_the_mark_is_taken() {
+    for (marked, all) in [(false, false), (true, false), (false, true)] {
+        assert!(finds(LOST, permission(marked, all, Mistake::ArmFirst)));
+    }
+}
+
+#[test]
+fn a_leaf_that_goes_is_told() {
+    explore(goes(Mistake::None));
+}
+
+#[test]
+fn mistake_marked_after_the_leaf_went() {
+    assert!(finds(LOST, goes(Mistake::MarkLate)));
+}
+
+#[test]
+fn mistake_marks_before_tables() {
+    assert!(finds(LOST, goes(Mistake::MarksFirst)));
+}

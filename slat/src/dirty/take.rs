@@ -1,0 +1,323 @@
+//! Taking from one log, chunk by chunk: what is dirty is clean afterwards, and armed.
+
+use super::bitmap::{Bitmap, CHUNK, CHUNK_PAGES, WORD};
+use super::{DirtyError, Splitting};
+use crate::addr::{Gfn, Level, Span};
+use crate::age::AccessedPages;
+use crate::age::pass::{Found, How, Pass};
+use crate::age::scan::Written;
+use crate::host::Host;
+use crate::slots::{Memslots, Slot, SlotId};
+use crate::sync::idle::Idle;
+use crate::sync::mode::{Mode, Shared};
+use crate::sync::prim::{SeqCst, fence};
+use crate::table::format::Format;
+use crate::table::walk::Walk;
+use crate::tlb::debt::Owed;
+use alloc::vec::Vec;
+
+/// Pages armed in one section, and a few more: some ten microseconds.
+const STRETCH: u64 = 4096;
+
+/// Words of which the marks are taken together.
+const PART: usize = 64;
+
+/// The words of one chunk, and one for what reaches over when bits are shifted.
+pub(super) type Words = [u64; CHUNK + 1];
+
+/// One log of a slot: which another one may follow.
+#[derive(Clone, Copy)]
+pub(super) struct LogId {
+    pub(super) slot: SlotId,
+    pub(super) serial: u64,
+}
+
+/// What a chunk is taken into.
+struct Room {
+    /// What is dirty; all zero between two chunks.
+    dirty: Words,
+    /// What was marked, of the words taken last.
+    marks: Words,
+}
+
+/// Why taking pauses.
+enum Pause {
+    /// No chunk is left.
+    Over,
+    /// There is no room for the words of another chunk.
+    Full,
+    /// This chunk is to be divided first.
+    Whole,
+}
+
+impl<F: Format, H: Host> Memslots<'_, F, H> {
+    /// Takes all that is dirty in a log into `into`, by word numbers, and owes the flush. What was taken before an error
+    /// is in it.
+    pub(super) fn take_log(
+        &self,
+        idle: &mut Idle,
+        log: LogId,
+        into: &mut Vec<(u64, u64)>,
+        owed: &mut Owed,
+    ) -> Result<(), DirtyError> {
+        let mut room = Room { dirty: [0; CHUNK + 1], marks: [0; CHUNK + 1] };
+        let mut chunk = 0;
+        loop {
+            into.try_reserve(CHUNK).map_err(|_| DirtyError::NoMemory)?;
+            let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
+            let pause = take_chunks(&mut walk, log, &mut chunk, &mut room, into, owed);
+            drop(walk);
+            match pause {
+                Pause::Over => return Ok(()),
+                Pause::Full => {}
+                Pause::Whole => self.divide(idle, log, chunk)?,
+            }
+        }
+    }
+
+    /// Makes parts of a chunk that is dirty as a whole; and of the large pages in it small ones, where that is not left to
+    /// the stores.
+    pub(super) fn divide(&self, idle: &mut Idle, log: LogId, chunk: usize) -> Result<(), DirtyError> {
+        let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
+        let whole = current(&walk, log).filter(|(_, bitmap)| bitmap.is_whole(chunk));
+        let Some(gfns) = whole.map(|(slot, _)| frames(&slot, chunk, 0..CHUNK as u64)) else { return Ok(()) };
+        drop(walk);
+        if self.vm.policy.dirty.splitting == Splitting::Eager {
+            // Without table pages they stay large: then the first store to each splits it.
+            let _ = self.vm.split_in(idle, self.space, gfns, Level::K4);
+        }
+        let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
+        current(&walk, log).map_or(Ok(()), |(_, bitmap)| bitmap.divide(chunk))
+    }
+
+    /// Cleans the pages `asked` of a chunk that is not whole, owes the flush, and returns how many were dirty.
+    pub(super) fn clean(
+        &self,
+        idle: &mut Idle,
+        log: LogId,
+        chunk: usize,
+        asked: &Words,
+        owed: &mut Owed,
+    ) -> u64 {
+        let by_bits = self.vm.policy.dirty.by_bits::<F>();
+        let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
+        let (mut next, mut cleaned) = (0, 0);
+        while let Some((slot, bitmap)) = current(&walk, log) {
+            let words = bitmap.words_of(chunk);
+            let (from, end) = (next, (words.end - words.start) as usize);
+            let mut dirty = [0; CHUNK + 1];
+            let mut work = 0;
+            while next < end && work < STRETCH {
+                dirty[next] = bitmap.take(words.start + next as u64, asked[next]);
+                work += 1 + u64::from(asked[next].count_ones());
+                next += 1;
+            }
+            let marks = dirty;
+            let arm = if by_bits { asked } else { &marks };
+            walk.arm_words(&slot, words.start + from as u64, &arm[from..next], |index, bits| {
+                dirty[from + index] |= bits;
+            });
+            cleaned += owe(owed, &slot, chunk, &dirty);
+            if next == end {
+                break;
+            }
+            walk.rest();
+        }
+        cleaned
+    }
+}
+
+/// From `chunk` on, until there is a reason to pause.
+fn take_chunks<F: Format, H: Host>(
+    walk: &mut Walk<'_, F, H, Shared>,
+    log: LogId,
+    chunk: &mut usize,
+    room: &mut Room,
+    into: &mut Vec<(u64, u64)>,
+    owed: &mut Owed,
+) -> Pause {
+    let by_bits = walk.vm.policy.dirty.by_bits::<F>();
+    while let Some((slot, bitmap)) = current(walk, log) {
+        let chunks = bitmap.chunks();
+        // Where only marks count, what has none is passed over.
+        let far = chunks.min(*chunk + STRETCH as usize);
+        *chunk = (*chunk..far).find(|&chunk| by_bits || !bitmap.is_clean(chunk)).unwrap_or(far);
+        if *chunk == chunks {
+            return Pause::Over;
+        }
+        if *chunk == far {
+            walk.rest();
+            continue;
+        }
+        if bitmap.is_whole(*chunk) {
+            return Pause::Whole;
+        }
+        if into.capacity() - into.len() < CHUNK {
+            return Pause::Full;
+        }
+        let mut any = by_bits && tables(walk, log, *chunk, Found::Cleared, &mut room.dirty);
+        any |= take_marks(walk, log, *chunk, room);
+        if any {
+            // Where it has moved meanwhile, what was armed before went with the move, which flushed.
+            let slot = current(walk, log).map_or(slot, |(slot, _)| slot);
+            owe(owed, &slot, *chunk, &room.dirty);
+            note(into, (*chunk * CHUNK) as u64, &room.dirty);
+            room.dirty = [0; CHUNK + 1];
+        }
+        *chunk += 1;
+        walk.rest();
+    }
+    Pause::Over
+}
+
+/// Takes the marks of a chunk that is not whole, and arms their pages. Returns whether there were any.
+fn take_marks<F: Format, H: Host>(
+    walk: &mut Walk<'_, F, H, Shared>,
+    log: LogId,
+    chunk: usize,
+    Room { dirty, marks }: &mut Room,
+) -> bool {
+    let (mut next, mut any) = (0, false);
+    while let Some((slot, bitmap)) = current(walk, log).filter(|(_, bitmap)| !bitmap.is_clean(chunk)) {
+        let words = bitmap.words_of(chunk);
+        let (from, end) = (next, (words.end - words.start) as usize);
+        let mut pages = 0;
+        while next < end && pages < STRETCH {
+            let to = end.min(next + PART);
+            pages += bitmap.take_all(words.start + next as u64, &mut marks[next..to]);
+            next = to;
+        }
+        if pages > 0 {
+            any = true;
+            walk.arm_words(&slot, words.start + from as u64, &marks[from..next], |_, _| ());
+            dirty[from..next].iter_mut().zip(&marks[from..next]).for_each(|(dirty, marks)| *dirty |= marks);
+        }
+        if next == end {
+            break;
+        }
+        walk.rest();
+    }
+    any
+}
+
+/// Adds the pages of a chunk whose D bits are set, and returns whether there were any. What somebody zaps beside this is in
+/// the bitmap when the leaf is gone: that is looked at afterwards.
+pub(super) fn tables<F: Format, H: Host, M: Mode>(
+    walk: &mut Walk<'_, F, H, M>,
+    log: LogId,
+    chunk: usize,
+    found: Found,
+    into: &mut Words,
+) -> bool {
+    let vm = walk.vm;
+    let (mut done, mut any) = (0, false);
+    while let Some((slot, _)) = current(walk, log) {
+        let gfns = frames(&slot, chunk, 0..CHUNK as u64);
+        let left = Span::new(gfns.start + done, gfns.end);
+        let told = |written: AccessedPages<Gfn>| {
+            any = true;
+            add(into, written.first().0 - gfns.start.0, written.bits());
+            true
+        };
+        let mut pass = Pass::<F, Written, H, _>::new(&vm.host, How::every_leaf(found), told);
+        // SAFETY: this walk is one section from its opening or last rest, in which the root is read, to the next.
+        let goal = unsafe { pass.stretch(walk.root(), left) };
+        if goal >= left.end {
+            break;
+        }
+        done = goal.0 - gfns.start.0;
+        walk.rest();
+    }
+    // ORDER(keep): the entries before the marks; pairs with the CAS by which a leaf goes, after its mark.
+    fence(SeqCst);
+    any
+}
+
+/// The slot and its log, if that is still the log that was asked for; good until the walk rests.
+pub(super) fn current<'w, F: Format, H: Host, M: Mode>(
+    walk: &'w Walk<'_, F, H, M>,
+    log: LogId,
+) -> Option<(Slot, &'w Bitmap)> {
+    let version = walk.space.memslots.read(&walk.vm.reads, walk.seat).version;
+    let bitmap = version.log(log.slot).filter(|bitmap| bitmap.serial() == log.serial)?;
+    Some((version.get(log.slot)?, bitmap))
+}
+
+/// Adds the bits of pages from page `first` of a chunk on; those past its end are none.
+fn add(into: &mut Words, first: u64, bits: &[u64; 8]) {
+    let (word, shift) = ((first / WORD) as usize, first % WORD);
+    let low = bits.iter().map(|bits| bits << shift);
+    into[word..].iter_mut().zip(low).for_each(|(into, bits)| *into |= bits);
+    if shift != 0 {
+        let high = bits.iter().map(|bits| bits >> (WORD - shift));
+        into[word + 1..].iter_mut().zip(high).for_each(|(into, bits)| *into |= bits);
+    }
+}
+
+/// Adds the words of a chunk that have any bits, each with its number, the first of which is `first`. There is room for
+/// all of them. Whether a word has any is hard to guess, so there is no branch on it.
+fn note(into: &mut Vec<(u64, u64)>, first: u64, words: &Words) {
+    let len = into.len();
+    let room = &mut into.spare_capacity_mut()[..CHUNK];
+    let mut noted = 0;
+    for (number, &bits) in (first..).zip(&words[..CHUNK]) {
+        room[noted % CHUNK].write((number, bits));
+        noted += usize::from(bits != 0);
+    }
+    // SAFETY: so many have been written, from the end on.
+    unsafe { into.set_len(len + noted) };
+}
+
+/// The frames of these words of a chunk.
+fn frames(slot: &Slot, chunk: usize, words: core::ops::Range<u64>) -> Span<Gfn> {
+    let first = slot.gfns.start + chunk as u64 * CHUNK_PAGES;
+    Span::new(first + words.start * WORD, (first + words.end * WORD).min(slot.gfns.end))
+}
+
+/// Owes the flush of the dirty pages of a chunk, and returns how many there are.
+fn owe(owed: &mut Owed, slot: &Slot, chunk: usize, dirty: &Words) -> u64 {
+    let Some(first) = dirty.iter().position(|bits| *bits != 0) else { return 0 };
+    let last = dirty.iter().rposition(|bits| *bits != 0).unwrap_or(first);
+    let count = dirty[first..=last].iter().map(|bits| u64::from(bits.count_ones())).sum();
+    owed.owe_pages(frames(slot, chunk, first as u64..last as u64 + 1), count);
+    count
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_added_wherever_the_table_begins_in_the_chunk() {
+        let bits = [1 << 63 | 1, 0, u64::MAX, 0, 0, 0, 0, 1 << 62];
+        let pages = |words: &[u64]| -> Vec<u64> {
+            let set = |page: &u64| words[(page / WORD) as usize] >> (page % WORD) & 1 != 0;
+            (0..words.len() as u64 * WORD).filter(set).collect()
+        };
+        for first in [0, 64, 1, 63, 511, 700, CHUNK_PAGES - 512] {
+            let mut into = [0; CHUNK + 1];
+            add(&mut into, first, &bits);
+            assert!(
+                pages(&into).into_iter().eq(pages(&bits).into_iter().map(|page| first + page)),
+                "{first}"
+            );
+        }
+        // The last table of a chunk, reaching out of it: those bits are none.
+        let mut into = [0; CHUNK + 1];
+        add(&mut into, CHUNK_PAGES - 3, &[0b111, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(pages(&into).into_iter().eq(CHUNK_PAGES - 3..CHUNK_PAGES));
+    }
+
+    #[test]
+    fn words_are_noted_where_there_are_any() {
+        let mut words = [0; CHUNK + 1];
+        (words[0], words[7], words[CHUNK - 1]) = (3, u64::MAX, 1 << 63);
+        let mut into = vec![(5, 5)];
+        into.reserve(CHUNK);
+        note(&mut into, 1024, &words);
+        assert_eq!(into, [(5, 5), (1024, 3), (1031, u64::MAX), (1535, 1 << 63)]);
+        let mut into = Vec::with_capacity(CHUNK);
+        note(&mut into, 0, &[1; CHUNK + 1]);
+        assert_eq!(into.len(), CHUNK);
+    }
+}
