@@ -54,6 +54,11 @@ impl Bitmap {
         self.serial
     }
 
+    /// How many pages its slot has.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
+    }
+
     pub(crate) fn chunks(&self) -> usize {
         self.directory.len()
     }

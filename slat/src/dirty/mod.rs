@@ -15,6 +15,7 @@
 //! | `keep` | D bits of leaves that go |
 //! | `bitmap` | a bit a page, in chunks |
 //! | `ring` | what one vCPU has written, in order; a full one stops it |
+//! | `pushed` | one page of a ring; merging many into words |
 //! | `rings` | what is asked of the rings of a running VM, and where a store goes |
 //! | `error` | [`DirtyError`]: why a log cannot be asked |
 
@@ -26,6 +27,7 @@ mod keep;
 mod log;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod pushed;
 pub(crate) mod ring;
 mod rings;
 mod settings;

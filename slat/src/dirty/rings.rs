@@ -10,7 +10,8 @@
 use super::DirtyError;
 use super::bitmap::WORD;
 use super::harvest::{Harvest, Taken};
-use super::ring::{Ring, Written, merge};
+use super::pushed::{Pushed, merge};
+use super::ring::Ring;
 use super::take::{LogId, current};
 use crate::addr::{Gfn, Span};
 use crate::host::{Host, VcpuId};
@@ -67,14 +68,14 @@ impl<F: Format, H: Host> Vm<F, H> {
             return Err(DirtyError::NoRing);
         }
         let ring = self.rings.get(vcpu.0 as usize).ok_or(DirtyError::NoSuchVcpu(vcpu))?;
-        let mut written = ring.take_all()?;
-        written.sort_unstable();
+        let mut all = ring.take_all()?;
+        all.sort_unstable();
         let (mut harvest, mut owed, mut result) = (Harvest::new(self), Owed::default(), Ok(()));
-        for pages in written.chunk_by(Written::shares_log) {
-            result = result.and_then(|()| self.take_written(idle, pages, &mut harvest, &mut owed));
+        for pages in all.chunk_by(Pushed::shares_log) {
+            result = result.and_then(|()| self.take_pushed(idle, pages, &mut harvest, &mut owed));
             if result.is_err() {
                 // Neither told nor lost.
-                self.mark_written(pages.iter().copied());
+                self.mark_pushed(pages.iter().copied());
             }
         }
         result?;
@@ -83,14 +84,16 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// Takes sorted pages of one log into `harvest`, arms them, and owes their flush. An error does nothing.
-    fn take_written<'vm>(
+    fn take_pushed<'vm>(
         &'vm self,
         idle: &mut Idle,
-        pages: &[Written],
+        pages: &[Pushed],
         harvest: &mut Harvest<'vm, F, H>,
         owed: &mut Owed,
     ) -> Result<(), DirtyError> {
-        let Some((space, id)) = self.space(pages[0].space).zip(Some(pages[0].slot)) else { return Ok(()) };
+        let Some((space, id)) = self.space(pages[0].space()).zip(Some(pages[0].slot())) else {
+            return Ok(());
+        };
         harvest.reserve()?;
         let mut words = Vec::new();
         words.try_reserve_exact(merge(pages).count()).map_err(|_| DirtyError::NoMemory)?;
@@ -125,18 +128,18 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Marks all that any vCPU has pushed in the bitmaps, where a harvest of those finds it.
     pub(super) fn empty_rings(&self, _idle: &mut Idle) {
         for ring in &self.rings {
-            self.mark_written(ring.take());
+            self.mark_pushed(ring.take());
         }
     }
 
     /// Marks pages in the bitmaps of their logs, as far as those go on.
-    fn mark_written(&self, pages: impl Iterator<Item = Written>) {
+    fn mark_pushed(&self, pages: impl Iterator<Item = Pushed>) {
         let seat = self.borrow_seat();
-        for written in pages {
-            let Some(space) = self.space(written.space) else { continue };
+        for pushed in pages {
+            let Some(space) = self.space(pushed.space()) else { continue };
             let reading = space.memslots.read(&self.reads, seat.seat());
-            if let Some(log) = reading.version.log(written.slot).filter(|log| written.is_of(log)) {
-                log.mark(written.page);
+            if let Some(log) = reading.version.log(pushed.slot()).filter(|log| pushed.is_of(log)) {
+                log.mark(pushed.page());
             }
         }
     }
@@ -160,7 +163,7 @@ impl<F: Format> Space<F> {
         let slot = version.find(gfn).filter(|slot| slot.log_dirty);
         if let Some((slot, log)) = slot.and_then(|slot| Some((slot, version.log(slot.id)?))) {
             let page = gfn.0 - slot.gfns.start.0;
-            if !ring.push(Written::new(self.id, slot.id, log, page)) {
+            if !ring.push(Pushed::new(self.id, slot.id, log, page)) {
                 log.mark(page);
             }
         }

@@ -7,8 +7,8 @@ use super::*;
 use crate::loom_tests::{explore, finds};
 use std::sync::Arc;
 
-fn page(page: u64) -> Written {
-    Written { space: SpaceId(0), slot: SlotId(0), serial: 1, page }
+fn page(page: u64) -> Pushed {
+    Pushed::from_words([0, page])
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -25,19 +25,19 @@ enum Mistake {
 }
 
 /// [`Ring::push`], or one that is wrong in one thing.
-fn push(ring: &Ring, written: Written, mistake: Mistake) {
+fn push(ring: &Ring, pushed: Pushed, mistake: Mistake) {
     let head = ring.head.load(Relaxed);
     let entry = &ring.entries[(head % ring.entries.len() as u64) as usize];
     match mistake {
         Mistake::PlainPush => {
-            entry.put(written);
+            entry.put(pushed);
             ring.head.store(head + 1, Relaxed);
         }
         Mistake::PublishedFirst => {
             ring.head.store(head + 1, Release);
-            entry.put(written);
+            entry.put(pushed);
         }
-        _ => assert!(ring.push(written)),
+        _ => assert!(ring.push(pushed)),
     }
 }
 
@@ -84,7 +84,7 @@ fn goes_round(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
                 if mistake == Mistake::RoomFirst {
                     theirs.tail.store(taken.until, Release);
                 }
-                told.extend(taken.map(|written| written.page));
+                told.extend(taken.map(Pushed::page));
                 loom::thread::yield_now();
             }
             told
