@@ -47,6 +47,12 @@ impl From<slat_mm::MmError> for Error {
     }
 }
 
+impl From<slat::DirtyError> for Error {
+    fn from(error: slat::DirtyError) -> Self {
+        Self::Machine(error.to_string())
+    }
+}
+
 impl From<slat::SlotError> for Error {
     fn from(error: slat::SlotError) -> Self {
         Self::Machine(error.to_string())

@@ -1,6 +1,7 @@
 //! The command `slat`: run, measure and prove second-level address translation.
 
 mod bench;
+mod checksum;
 mod error;
 mod interrupt;
 mod plan;

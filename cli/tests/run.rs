@@ -207,6 +207,39 @@ fn negative_control_without_flushes_the_guest_finds_corruption() {
 }
 
 #[test]
+fn a_log_that_is_harvested_all_the_while_loses_nothing() {
+    let file = File::new("log.trace", trace(30, 200).as_bytes());
+    for flags in [
+        &["--dirty-log", "bitmap"][..],
+        &["--dirty-log", "bitmap", "--pages", "thp", "-f", "ept4-noad"],
+        &["--dirty-log", "bitmap", "--churn", "100000", "--mmu-lock", "exclusive"],
+        &["--dirty-log", "ring", "--churn", "100000"],
+    ] {
+        let report = report(&[&["-t", file.path(), "-v", "2"], flags].concat(), b"");
+        let log = &report["dirty_log"];
+        assert_eq!((&log["by"], &log["lost_pages"]), (&flags[1].into(), &0.into()), "{flags:?}");
+        assert!(log["harvests"].as_u64().unwrap() > 0 && log["ring_full"].is_u64(), "{flags:?}");
+        // Of each vCPU: the heap, and a page of its stack.
+        assert_eq!(report["dirty_pages"], 2 * (30 + 1), "{flags:?}");
+        assert!(log["told_pages"].as_u64() >= report["dirty_pages"].as_u64(), "{flags:?}");
+    }
+    let off = report(&["-t", file.path()], b"");
+    assert_eq!((&off["dirty_log"]["by"], &off["dirty_log"]["harvests"]), (&"off".into(), &0.into()));
+}
+
+/// The host leaves the pages alone, so nothing but the log can be wrong.
+#[test]
+fn negative_control_without_flushes_the_log_loses_writes() {
+    let file = File::new("lost.trace", trace(30, 50).as_bytes());
+    let args = ["-t", file.path(), "-i", "100", "--dirty-log", "bitmap", "--churn", "0", "--json"];
+    let output = slat(&[&args[..], &["--sabotage-flushes"]].concat());
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["dirty_log"]["lost_pages"].as_u64().unwrap() > 0);
+    assert_eq!(report["corrupt_reads"], 0);
+}
+
+#[test]
 fn help_shows_an_example() {
     let output = slat(&["--help"]);
     assert!(output.status.success() && text(&output.stdout).contains("valgrind --tool=lackey"));

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::size::size;
 use clap::{Args, ValueEnum};
-use slat::{Level, MmuLock};
+use slat::{DirtyError, DirtyLog, Level, MmuLock, RingSize};
 use slat_mm::LruSettings;
 use slat_vcpu::guest::Layout;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,11 @@ use std::time::Duration;
   slat run
   valgrind --tool=lackey --trace-mem=yes ls 2>&1 | slat run --trace - -v 2
   slat run --trace ls.trace --format npt4 --pages thp --json
+  slat run --dirty-log ring --churn 20000
   slat run --limit 48M --swap mem --swap /var/tmp/swap --lru-gen /tmp/guest & socat - UNIX-CONNECT:/tmp/guest
 
 Exit status: 0 all reads were right; 2 bad input, or the machine failed; 3 the guest's data is corrupt: it read what
-nobody wrote, or swap could not give back what it was given; 130 interrupted.")]
+nobody wrote, swap could not give back what it was given, or its dirty log lost a write; 130 interrupted.")]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
 pub struct Run {
     /// What `valgrind --tool=lackey --trace-mem=yes` printed: a file, plain, .gz or .zst, or `-` for standard
@@ -85,6 +86,11 @@ pub struct Run {
     /// snapshot of all memory, copy-on-write. 0 leaves the guest alone
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub churn: u64,
+
+    /// Log the guest's writes, and harvest the log all the while: a bit for each page, or a ring for each vCPU. In the
+    /// end every page must hold what it held when the log told of it last
+    #[arg(long, value_enum, default_value_t = DirtyLogName::Off)]
+    pub dirty_log: DirtyLogName,
 
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -209,6 +215,39 @@ impl From<LockName> for MmuLock {
             LockName::None => Self::None,
             LockName::ReadWrite => Self::ReadWrite,
             LockName::Exclusive => Self::Exclusive,
+        }
+    }
+}
+
+/// How writes are logged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum DirtyLogName {
+    /// Not at all
+    Off,
+    /// By a bit for each page of a memslot
+    Bitmap,
+    /// By a ring of 4096 entries for each vCPU; one that is full stops its vCPU for a moment
+    Ring,
+}
+
+impl DirtyLogName {
+    /// Bytes of a ring.
+    const RING: u32 = 64 << 10;
+
+    /// The policy of a VM that logs like this, if it does.
+    pub fn policy(self) -> Result<DirtyLog, DirtyError> {
+        match self {
+            Self::Off | Self::Bitmap => Ok(DirtyLog::bitmap()),
+            Self::Ring => RingSize::new(Self::RING).map(DirtyLog::ring),
+        }
+    }
+
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Bitmap => "bitmap",
+            Self::Ring => "ring",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The machine that a guest runs on: an arena of frames, an address space, a VM on top, and room for regions.
 
-use super::args::{Run, Swaps};
+use super::args::{DirtyLogName, Run, Swaps};
 use crate::error::Error;
 use crate::thread;
 use slat::{FaultError, Format, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
@@ -23,6 +23,8 @@ pub struct Machine<F: Format> {
     pub vm: Arc<Vm<F, HostView>>,
     pub vcpus: u32,
     memory: u64,
+    /// Whether writes are logged.
+    logs: bool,
     /// Regions placed so far: each the next [`Layout::REGION`] of guest addresses, and one memslot.
     placed: AtomicU64,
 }
@@ -54,11 +56,13 @@ impl<F: Format> Machine<F> {
             .vcpus(vcpus)
             .mmu_lock(run.mmu_lock.into())
             .max_page(largest)
+            .dirty_log(run.dirty_log.policy()?)
             .max_slots(slots);
         let builder = if run.sabotage_flushes { builder.sabotage_flushes() } else { builder };
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
-        Ok(Self { space, swap, vm, vcpus, memory, placed: AtomicU64::new(0) })
+        let logs = run.dirty_log != DirtyLogName::Off;
+        Ok(Self { space, swap, vm, vcpus, memory, logs, placed: AtomicU64::new(0) })
     }
 
     /// Makes the next free guest addresses a region: maps memory and adds a memslot. Any thread, any time.
@@ -75,6 +79,7 @@ impl<F: Format> Machine<F> {
         let hva = BASE + gpa.0;
         self.space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
         let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
+        let slot = if self.logs { slot.log_dirty() } else { slot };
         self.vm.slots().commit(idle, |tx| tx.create(slot))?;
         Ok(gpa)
     }

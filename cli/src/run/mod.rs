@@ -12,12 +12,14 @@
 //! | `machine` | arena, address space, VM, and where regions are placed |
 //! | `vcpus` | one thread per vCPU |
 //! | `churn` | the host moves pages and takes snapshots while the guest runs |
+//! | `dirty_log` | which pages are written, harvested all the while |
 //! | `server` | the LRU's generations on a Unix socket |
 //! | `reclaimer` | what the guest has not used for long goes to swap |
 //! | `report` | what came of it, as text or JSON |
 
 mod args;
 mod churn;
+mod dirty_log;
 mod feed;
 mod machine;
 mod progress;
@@ -26,7 +28,7 @@ mod report;
 mod server;
 mod vcpus;
 
-pub use args::Run;
+pub use args::{Pages, Run};
 
 use crate::error::Error;
 use args::FormatName;
@@ -39,7 +41,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 impl Run {
-    /// Runs it and prints the report. Exit status 3 says that the guest found memory that nobody wrote.
+    /// Runs it and prints the report. Exit status 3 says that the guest found memory that nobody wrote, or that its
+    /// dirty log has lost a write.
     pub fn run(&self) -> Result<ExitCode, Error> {
         match self.format {
             FormatName::Ept4 => self.run_in::<Ept4>(),
@@ -63,14 +66,16 @@ impl Run {
         let stop = crate::interrupt::flag();
         let bar = progress::Bar::new(!self.quiet);
         let (jobs, feeds) = feed::start(sources, vcpus as usize);
-        let outcome = std::thread::scope(|scope| {
+        let (outcome, told) = std::thread::scope(|scope| {
             let serving = socket.as_ref().map(|socket| socket.serve(scope, &lru_gen)).transpose()?;
             let reclaimer = reclaimer::start(scope, &machine, self);
             let churn = churn::start(scope, &machine, self);
+            let harvester = dirty_log::start(scope, &machine, self);
             let outcome = vcpus::run_all(&machine, jobs, &regions, &bar, stop);
             churn.stop();
+            let told = harvester.stop();
             drop((serving, reclaimer));
-            outcome
+            Ok::<_, Error>((outcome?, told?))
         })?;
         let feeds = feeds.finish()?;
         bar.finish();
@@ -80,8 +85,9 @@ impl Run {
                 feeds.names
             )));
         }
-        report::print(self, &machine, &outcome, &feeds, began.elapsed())?;
-        Ok(if outcome.findings.corrupt > 0 {
+        report::print(self, &machine, &outcome, told.as_ref(), &feeds, began.elapsed())?;
+        let lost = told.map_or(0, |told| told.lost);
+        Ok(if outcome.findings.corrupt > 0 || lost > 0 {
             ExitCode::from(3)
         } else if outcome.interrupted {
             ExitCode::from(130)

@@ -1,6 +1,7 @@
 //! What came of a run: a page for people, or one JSON object.
 
 use super::args::Run;
+use super::dirty_log::Told;
 use super::feed::Totals;
 use super::machine::Machine;
 use super::vcpus::Outcome;
@@ -31,6 +32,7 @@ struct Report {
     table_bytes: u64,
     overhead_percent: f64,
     dirty_pages: u64,
+    dirty_log: DirtyLogCounts,
     swapped_out: u64,
     swapped_in: u64,
     refaults: u64,
@@ -80,6 +82,15 @@ struct Mapped {
     g1: u64,
 }
 
+#[derive(Serialize)]
+struct DirtyLogCounts {
+    by: &'static str,
+    harvests: u64,
+    told_pages: u64,
+    lost_pages: u64,
+    ring_full: u64,
+}
+
 /// Pages last used between two aging passes.
 #[derive(Serialize)]
 struct Generation {
@@ -95,10 +106,20 @@ pub fn print<F: Format>(
     run: &Run,
     machine: &Machine<F>,
     outcome: &Outcome,
+    told: Option<&Told>,
     feeds: &Totals,
     wall: Duration,
 ) -> Result<(), Error> {
-    let report = Report::new(machine, outcome, feeds, wall);
+    let by = run.dirty_log.name();
+    let log = DirtyLogCounts {
+        by,
+        harvests: told.map_or(0, |told| told.harvests),
+        told_pages: told.map_or(0, |told| told.times),
+        lost_pages: told.map_or(0, |told| told.lost),
+        ring_full: outcome.ring_full,
+    };
+    let dirty_pages = told.map_or_else(|| dirty_pages(machine), |told| told.pages);
+    let report = Report::new(machine, outcome, (dirty_pages, log), feeds, wall);
     let mut out = std::io::stdout().lock();
     if run.json {
         serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
@@ -110,7 +131,13 @@ pub fn print<F: Format>(
 }
 
 impl Report {
-    fn new<F: Format>(machine: &Machine<F>, outcome: &Outcome, feeds: &Totals, wall: Duration) -> Self {
+    fn new<F: Format>(
+        machine: &Machine<F>,
+        outcome: &Outcome,
+        (dirty_pages, dirty_log): (u64, DirtyLogCounts),
+        feeds: &Totals,
+        wall: Duration,
+    ) -> Self {
         let stats: Stats = machine.vm.stats();
         let mapped_bytes = stats.mapped_bytes();
         let quantile =
@@ -151,7 +178,8 @@ impl Report {
             mapped_bytes,
             table_bytes: stats.table_bytes,
             overhead_percent: percent(stats.table_bytes, mapped_bytes),
-            dirty_pages: dirty_pages(machine),
+            dirty_pages,
+            dirty_log,
             swapped_out: space.swapped_out,
             swapped_in: space.swapped_in,
             refaults: lru.refaults,
@@ -217,6 +245,13 @@ impl Report {
             self.dirty_pages
         )?;
         writeln!(out, "tables    {} KiB: {:.3}% of it", self.table_bytes >> 10, self.overhead_percent)?;
+        let DirtyLogCounts { by, harvests, told_pages, lost_pages, ring_full } = self.dirty_log;
+        if harvests > 0 {
+            writeln!(
+                out,
+                "log       by {by}: {told_pages} pages told in {harvests} harvests, {lost_pages} lost; {ring_full} exits with a full ring"
+            )?;
+        }
         if !self.generations.is_empty() {
             writeln!(
                 out,
@@ -257,7 +292,8 @@ fn generations<F: Format>(machine: &Machine<F>) -> Vec<Generation> {
     all.collect()
 }
 
-/// Pages of 4 KiB that the guest has written to since they were mapped, by their Dirty bits.
+/// Pages of 4 KiB that the guest has written to since they were mapped, by their Dirty bits: where no log knows all of
+/// them.
 fn dirty_pages<F: Format>(machine: &Machine<F>) -> u64 {
     let Some(mut idle) = Idle::take() else { return 0 };
     let mut pages = 0;
