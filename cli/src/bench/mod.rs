@@ -13,6 +13,7 @@ mod invalidate;
 mod ksm_perf;
 mod machine;
 mod memslot_perf;
+mod migrate;
 mod numa_balancing;
 mod reclaim;
 mod report;
@@ -27,6 +28,7 @@ pub use fault_floor::FaultFloor;
 pub use invalidate::Invalidate;
 pub use ksm_perf::KsmPerf;
 pub use memslot_perf::MemslotPerf;
+pub use migrate::Migrate;
 pub use numa_balancing::NumaBalancing;
 pub use reclaim::Reclaim;
 pub use zap::Zap;
@@ -52,6 +54,8 @@ pub enum Bench {
     KsmPerf(KsmPerf),
     /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
     MemslotPerf(MemslotPerf),
+    /// A running guest moves to another machine over TCP, and every byte is compared; connections may break (seed 003)
+    Migrate(Migrate),
     /// What a guest pays for a host that balances its memory between nodes: before seed 002, as it describes, and slat
     NumaBalancing(NumaBalancing),
     /// Which pages go when memory is short: before seed 000, with aging that asks the guest, exact LRU, the optimum
@@ -71,6 +75,7 @@ impl Bench {
             Self::Invalidate(bench) => bench.run(),
             Self::KsmPerf(bench) => bench.run(),
             Self::MemslotPerf(bench) => bench.run(),
+            Self::Migrate(bench) => bench.run(),
             Self::NumaBalancing(bench) => bench.run(),
             Self::Reclaim(bench) => bench.run(),
             Self::Zap(bench) => bench.run(),

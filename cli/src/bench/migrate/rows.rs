@@ -1,0 +1,157 @@
+//! The report: the rounds of each migration, what it took against halting first, and whether every byte came.
+
+use super::compare::Compared;
+use super::job::Sample;
+use super::precopy::Round;
+use crate::bench::harness::Series;
+use crate::bench::report::{Check, Row, params};
+use std::fmt;
+use std::time::Duration;
+
+/// The series that asks for it.
+const SEED: Option<&str> = Some("003");
+
+/// A figure of a round or of a run: its name, its unit, and how it is had.
+type Figure<T> = (&'static str, &'static str, fn(&T) -> f64);
+
+/// Pre-copy against halting first.
+pub fn rows(pre_copy: &[Sample], halt_first: &[Sample]) -> Vec<Row> {
+    let series =
+        |samples: &[Sample], figure: fn(&Sample) -> f64| Series::new(samples.iter().map(figure).collect());
+    let compare = |name, unit, figure: fn(&Sample) -> f64| {
+        let params = params! { "baseline": "halt first, send everything" };
+        Row::compare(name, params, unit, &series(halt_first, figure), &series(pre_copy, figure))
+            .answering(SEED)
+    };
+    vec![
+        compare("downtime", "ms", |sample| ms(sample.downtime())),
+        compare("whole migration", "ms", |sample| ms(sample.outcome.total)),
+        compare("sent", "MiB", |sample| sum(sample, |round| round.sent.bytes) / f64::from(1 << 20)),
+    ]
+}
+
+/// The tables of rounds, as rows. Where runs have different numbers of rounds, a round is the median of those that had it.
+pub fn rounds(samples: &[Sample]) -> Vec<Row> {
+    let of_run: [Figure<Sample>; 4] = [
+        ("logs enabled in", "ms", |sample| ms(sample.outcome.enable)),
+        ("rounds received", "rounds", |sample| count(sample, |round| round.received)),
+        ("rounds failed", "rounds", |sample| count(sample, |round| !round.received)),
+        ("exits with a full ring", "exits", |sample| sample.ring_full as f64),
+    ];
+    let figures: [Figure<Round>; 5] = [
+        ("pages told", "pages", |round| round.told as f64),
+        ("pages of zeroes", "pages", |round| round.sent.zeroes as f64),
+        ("sent", "bytes", |round| round.sent.bytes as f64),
+        ("time", "ms", |round| ms(round.took)),
+        ("dirty rate", "pages/s", |round| rate(round).unwrap_or(0.0)),
+    ];
+    let most = samples.iter().map(|sample| sample.outcome.rounds.len()).max().unwrap_or(0);
+    let mut rows = Vec::new();
+    for (name, unit, of) in of_run {
+        let series = Series::new(samples.iter().map(of).collect());
+        rows.push(Row::alone(name, params! {}, unit, &series).answering(SEED));
+    }
+    for (figure, unit, of) in figures {
+        for nth in 0..most {
+            let had: Vec<&Round> =
+                samples.iter().filter_map(|sample| sample.outcome.rounds.get(nth)).collect();
+            let name = format!("round {}{}", had[0].number, if had[0].received { "" } else { ", failed" });
+            let series = Series::new(had.into_iter().map(of).collect());
+            rows.push(Row::alone(&name, params! { "figure": figure }, unit, &series).answering(SEED));
+        }
+    }
+    rows
+}
+
+/// Whether every byte came, in every run of every entrant.
+pub fn checks(entrants: [&[Sample]; 2]) -> Vec<Check> {
+    let samples = entrants.into_iter().flatten();
+    let none = |name: &str, of: &str, bad: fn(&Sample) -> u64, all: fn(&Sample) -> u64| {
+        let (bad, all) = (samples.clone().map(bad).sum::<u64>(), samples.clone().map(all).sum::<u64>());
+        let first = samples.clone().find_map(|sample| sample.compared.first);
+        let first =
+            first.filter(|_| bad > 0).map_or(String::new(), |gfn| format!("; the first is {:#x}", gfn.0));
+        Check { name: name.into(), ok: bad == 0 && all > 0, detail: format!("{bad} of {all} {of}{first}") }
+    };
+    let pages = |sample: &Sample| sample.compared.pages;
+    vec![
+        none("byte-identical with the sender", "pages differ", |s| s.compared.not_the_senders, pages),
+        none(
+            "byte-identical with what the guest has written",
+            "pages differ",
+            |s| s.compared.not_the_guests,
+            pages,
+        ),
+        none("what came is in the receiver's own log", "pages are missing", |s| s.compared.unmarked, pages),
+        none(
+            "the guest reads what it has written, on both machines",
+            "reads are wrong",
+            |s| s.reads[1],
+            |s| s.reads[0] + s.reads[1],
+        ),
+    ]
+}
+
+/// The rounds of each migration, for people.
+pub struct Table<'s>(pub &'s [Sample]);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (run, sample) in (1..).zip(self.0) {
+            writeln!(f, "run {run}")?;
+            writeln!(
+                f,
+                "  {:>5} {:>10} {:>10} {:>10} {:>10} {:>10} {:>12}",
+                "round", "pages", "of zeroes", "MiB sent", "ms", "MiB/s", "dirty pages/s"
+            )?;
+            for round in &sample.outcome.rounds {
+                let mib = round.sent.bytes as f64 / f64::from(1 << 20);
+                write!(
+                    f,
+                    "  {:>5} {:>10} {:>10} {mib:>10.1} {:>10.1} {:>10.0} {:>12}",
+                    round.number,
+                    round.told,
+                    round.sent.zeroes,
+                    ms(round.took),
+                    mib / round.took.as_secs_f64(),
+                    rate(round).map_or("-".into(), |rate| format!("{rate:.0}")),
+                )?;
+                let note = match (round.received, round.last) {
+                    (false, false) => "  failed: given back",
+                    (false, true) => "  failed: given back, the guest runs on",
+                    (true, true) => "  the guest stands still",
+                    (true, false) => "",
+                };
+                writeln!(f, "{note}")?;
+            }
+            let Compared { pages, not_the_senders, not_the_guests, .. } = sample.compared;
+            writeln!(
+                f,
+                "  log enabled in {:.3} ms, {:.0} ms in all, downtime {:.1} ms, {} exits with a full ring\n  of {pages} pages \
+                 {not_the_senders} differ from the sender's, {not_the_guests} from what the guest wrote\n",
+                ms(sample.outcome.enable),
+                ms(sample.outcome.total),
+                ms(sample.downtime()),
+                sample.ring_full,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Pages written per second, where it is known.
+fn rate(round: &Round) -> Option<f64> {
+    round.written_in.map(|time| round.told as f64 / time.as_secs_f64())
+}
+
+fn sum(sample: &Sample, figure: fn(&Round) -> u64) -> f64 {
+    sample.outcome.rounds.iter().map(figure).sum::<u64>() as f64
+}
+
+fn count(sample: &Sample, is: fn(&Round) -> bool) -> f64 {
+    sample.outcome.rounds.iter().filter(|round| is(round)).count() as f64
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

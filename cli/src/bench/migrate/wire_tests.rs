@@ -1,0 +1,110 @@
+use super::*;
+
+const PAGE: usize = PAGE_SIZE as usize;
+
+fn gfns(first: u64, pages: u64) -> Span<Gfn> {
+    Span::sized(Gfn(first), pages)
+}
+
+/// A stream of one slot and one round, and the receipt for it.
+fn stream() -> (Vec<u8>, Receipt) {
+    let mut bytes = Vec::new();
+    let mut out = Writing::new(&mut bytes);
+    out.greet(&[Slot::new(SlotId(3), Gfn(16), 64, slat::Hva(0x10_0000))]).unwrap();
+    out.pages(gfns(16, 2), &[[7; PAGE], [8; PAGE]].concat()).unwrap();
+    out.zeroes(gfns(20, 4)).unwrap();
+    let receipt = out.end_round(1, true).unwrap();
+    out.send(Frame::Go).unwrap();
+    out.flush().unwrap();
+    let sent = out.bytes;
+    drop(out);
+    assert_eq!(sent, bytes.len() as u64);
+    (bytes, receipt)
+}
+
+/// All frames of a stream, until one is refused.
+fn frames(bytes: &[u8]) -> (Vec<Frame>, WireError) {
+    let mut contents = vec![0; MOST_PAGES as usize * PAGE];
+    let mut from = Reading::new(bytes);
+    let mut frames = Vec::new();
+    loop {
+        match from.next(&mut contents) {
+            Ok(frame) => frames.push(frame),
+            Err(error) => return (frames, error),
+        }
+    }
+}
+
+#[test]
+fn frames_come_as_they_were_sent() {
+    let (bytes, receipt) = stream();
+    let (frames, end) = frames(&bytes);
+    let expected = [
+        Frame::Hello { slots: 1 },
+        Frame::Slot { id: SlotId(3), gfns: gfns(16, 64) },
+        Frame::Pages(gfns(16, 2)),
+        Frame::Zeroes(gfns(20, 4)),
+        Frame::End(receipt),
+        Frame::Go,
+    ];
+    assert_eq!(frames, expected);
+    assert!(matches!(end, WireError::Closed), "{end}");
+    assert_eq!((receipt.round, receipt.pages), (1, 6));
+}
+
+#[test]
+fn a_stream_that_ends_early_is_closed_wherever_it_ends() {
+    let (bytes, _) = stream();
+    for len in (0..bytes.len()).step_by(61) {
+        let (_, end) = frames(&bytes[..len]);
+        assert!(matches!(end, WireError::Closed), "{len}: {end}");
+    }
+}
+
+#[test]
+fn negative_control_a_changed_byte_is_found_out() {
+    let (bytes, _) = stream();
+    // Contents, a place, a number of pages, the checksum itself; the last frame has none.
+    let contents = 3 * FRAME + PAGE + 5;
+    let zeroes = 3 * FRAME + 2 * PAGE;
+    for at in [contents, 2 * FRAME + 8, zeroes + 4, zeroes + 8, zeroes + FRAME + 16] {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 1;
+        let (_, end) = frames(&bytes);
+        assert!(matches!(end, WireError::Differs { .. }), "{at}: {end}");
+    }
+    // Two pages in each other's place.
+    let mut bytes = bytes;
+    let pages = &mut bytes[3 * FRAME..][..2 * PAGE];
+    pages.rotate_left(PAGE);
+    assert!(matches!(frames(&bytes).1, WireError::Differs { .. }));
+}
+
+#[test]
+fn what_is_no_migration_is_refused_by_name() {
+    let first = |kind: u32, pages: u32, place: u64, number: u64| {
+        let mut bytes = [kind.to_le_bytes(), pages.to_le_bytes()].concat();
+        bytes.extend([place.to_le_bytes(), number.to_le_bytes()].concat());
+        frames(&bytes).1.to_string()
+    };
+    assert!(first(1, 1, 1, 99).contains("is no migration"));
+    assert!(first(1, 7, 1, MAGIC).contains("version 7"));
+    assert!(first(77, 0, 0, 0).contains("kind 77"));
+    assert!(first(3, 65, 0, 0).contains("65 pages"));
+    assert!(first(4, 0, 0, 0).contains("0 pages"));
+    assert!(first(3, 2, u64::MAX, 0).contains("2 pages"), "it would wrap");
+    assert!(frames(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").1.to_string().contains("no frame is of kind"));
+}
+
+#[test]
+fn only_the_receipt_for_this_round_is_one() {
+    let sent = Receipt { round: 2, pages: 5, sum: 77 };
+    let answer = |frame: Frame| Reading::new(frame.encode().as_slice()).receipt(sent);
+    assert!(answer(Frame::Received(sent)).is_ok());
+    assert!(matches!(answer(Frame::Received(Receipt { sum: 78, ..sent })), Err(WireError::Differs { .. })));
+    assert!(matches!(answer(Frame::Go), Err(WireError::Unexpected(Frame::Go))));
+    assert!(
+        matches!(answer(Frame::Pages(gfns(0, 1))), Err(WireError::Unexpected(_))),
+        "no room for contents"
+    );
+}
