@@ -242,6 +242,23 @@ fn a_ring_goes_with_its_vcpu_from_thread_to_thread_and_space_to_space() {
 }
 
 #[test]
+fn with_a_log_that_begins_full_rings_tell_what_is_written_after_the_first_harvest() {
+    let mut idle = Idle::take().unwrap();
+    let vm: Vm<Npt4, _> = Vm::builder(Identity::default()).dirty_log(ring().initially_set()).build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for gfn in 0..4 {
+        store(&mut vcpu, &mut idle, gfn);
+    }
+    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SLOT, true)).unwrap();
+    assert_eq!(store(&mut vcpu, &mut idle, 2), Done::Spurious, "nothing is tracked yet");
+    assert_eq!(ring_of(&vm, &mut idle, 0), []);
+    assert!(all(&vm, &mut idle).into_iter().eq(0..PAGES));
+    assert_eq!(store(&mut vcpu, &mut idle, 2), Done::Fixed);
+    assert_eq!(ring_of(&vm, &mut idle, 0), [2]);
+}
+
+#[test]
 fn large_pages_are_told_by_the_small_ones_that_were_written() {
     let (mut idle, vm) = vm::<Ept4>(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();

@@ -209,7 +209,7 @@ impl Migrate {
             vcpus: self.vcpus,
             pages: self.bytes / PAGE_SIZE,
             working_set: working_set / PAGE_SIZE,
-            // The first harvest is everything, which is the first round. A ring has to be told; see `settings`.
+            // The first harvest is everything, which is the first round.
             log: if self.log_at_start { log } else { log.initially_set() },
             log_at_start: self.log_at_start,
             largest: self.pages.largest(),
@@ -233,7 +233,6 @@ impl Migrate {
             max_rounds: if pre_copy { self.max_rounds } else { 1 },
             bandwidth: self.bandwidth,
             fail: if pre_copy { self.fail() } else { Fail::Never },
-            mark_all: self.ring.is_some() && !self.log_at_start,
             sabotage_commit: self.sabotage_commit,
         }
     }

@@ -43,8 +43,6 @@ pub struct Settings {
     /// Bytes per second at most.
     pub bandwidth: Option<u64>,
     pub fail: Fail,
-    /// A fresh log knows nothing of what was written before: all pages are marked.
-    pub mark_all: bool,
     /// Negative control: what a failed round has harvested is committed all the same.
     pub sabotage_commit: bool,
 }
@@ -104,9 +102,6 @@ impl Sender<'_> {
         slots.commit(idle, |tx| {
             self.machine.slots.iter().try_for_each(|slot| tx.set_log_dirty(slot.id, true).map(drop))
         })?;
-        if self.settings.mark_all {
-            self.machine.slots.iter().for_each(|slot| slots.mark_dirty(idle, slot.gfns));
-        }
         let (enable, began) = (began.elapsed(), Instant::now());
         let mut rounds: Vec<Round> = Vec::new();
         let (mut connection, mut number, mut tries) = (None, 1, 0);
@@ -236,7 +231,6 @@ mod tests {
                 max_rounds: 1,
                 bandwidth: None,
                 fail: Fail::Never,
-                mark_all: false,
                 sabotage_commit: false,
             };
             let sender = Sender { machine, vcpus, receiver, settings, bar: &Bar::new(false) };
