@@ -2,12 +2,12 @@
 
 use super::super::arithmetic::Arithmetic;
 use super::super::harness::shuffle;
+use super::super::leaf_tables::{ENTRIES, LeafTables};
 use crate::error::Error;
 use slat::age::Scan;
+use slat::table::Word;
 use slat::table::formats::Ept4;
-use slat::table::{Entry, Word};
-use slat::{Format, Gfn, Hva, Idle, Level, Slot, SlotId, Span, TableMemory, VcpuId, Vm};
-use std::ptr::NonNull;
+use slat::{Format, Gfn, Hva, Idle, Level, Slot, SlotId, Span, VcpuId, Vm};
 
 /// How leaf tables lie in memory, against the frames that they serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,15 +35,10 @@ pub struct Ground {
     pub bytes: u64,
     pub sparse: bool,
     pub order: Order,
-    /// The links of leaf tables, and the tables, in the order of their frames.
-    links: Vec<NonNull<Entry>>,
-    tables: Vec<NonNull<Entry>>,
-    in_memory: Vec<NonNull<Entry>>,
+    pub tables: LeafTables,
     /// Pages made young last.
     pub young: u64,
 }
-
-const ENTRIES: usize = 512;
 
 impl Ground {
     pub fn new(bytes: u64, sparse: bool, order: Order) -> Result<Self, Error> {
@@ -64,52 +59,13 @@ impl Ground {
         }
         drop(vcpu);
         let gfns = Span::new(Gfn(0), Gfn(pages));
-        let mut ground = Self {
-            vm,
-            idle,
-            gfns,
-            bytes,
-            sparse,
-            order,
-            links: vec![],
-            tables: vec![],
-            in_memory: vec![],
-            young: 0,
-        };
-        for region in (0..pages).step_by(ENTRIES).map(Gfn) {
-            let link = ground.link(region);
-            ground.links.push(link);
-            // SAFETY: a link of this VM, from which nothing is unlinked.
-            let word = unsafe { link.as_ref() }.load();
-            ground.tables.push(ground.vm.host().at(Ept4::pfn(word)).cast());
-        }
-        ground.in_memory.clone_from(&ground.tables);
-        ground.in_memory.sort_unstable();
-        Ok(ground)
-    }
-
-    /// The entry that links the leaf table of `gfn`.
-    fn link(&self, gfn: Gfn) -> NonNull<Entry> {
-        let (mut table, mut level) = (self.vm.root(), Level(Ept4::LEVELS));
-        loop {
-            // SAFETY: inside a table page of this VM, from which nothing is unlinked.
-            let entry = unsafe { self.vm.host().at(table).cast::<Entry>().add(Ept4::index(gfn, level)) };
-            if level == Level::M2 {
-                return entry;
-            }
-            // SAFETY: as above.
-            (table, level) = (Ept4::pfn(unsafe { entry.as_ref() }.load()), level.down());
-        }
+        // SAFETY: each 2 MiB has been mapped in, and nothing is unlinked from this VM.
+        let tables = unsafe { LeafTables::of(&vm, gfns) };
+        Ok(Self { vm, idle, gfns, bytes, sparse, order, tables, young: 0 })
     }
 
     pub fn leaves(&self) -> u64 {
         self.gfns.len()
-    }
-
-    /// The leaf tables, in the order of memory.
-    pub fn in_memory(&self) -> impl Iterator<Item = &[Entry; ENTRIES]> {
-        // SAFETY: table pages of this VM, which lives as long.
-        self.in_memory.iter().map(|table| unsafe { table.cast().as_ref() })
     }
 
     /// Makes this many of 1000 pages young, spread evenly and in no pattern, and their links accessed.
@@ -128,9 +84,7 @@ impl Ground {
     fn set(&mut self, young: impl Fn(u64) -> bool) {
         let mut number = 0;
         self.young = 0;
-        for (link, table) in self.links.iter().zip(&self.tables) {
-            // SAFETY: entries of this VM, from which nothing is unlinked.
-            let (link, entries) = unsafe { (link.as_ref(), table.cast::<[Entry; ENTRIES]>().as_ref()) };
+        for (link, entries) in self.tables.linked() {
             let mut any = false;
             for entry in entries {
                 let word = entry.load();

@@ -2,15 +2,13 @@
 //!
 //! ```text
 //! ground.rs   a VM whose leaf tables lie in memory in the order of their frames, or in no order; its bits, set at will
-//! floor.rs    reading the same memory, line after line; a locked read-modify-write
 //! rows.rs     the report
 //! ```
 //! A pass over memory that nobody uses reads its tables and does nothing else, so the floor is how fast this machine
-//! reads. Entrants: the scan that slat ships, the portable one, one entry after the other (how `for_each` goes), and a
+//! reads (`leaf_tables.rs`). Entrants: the scan that slat ships, the portable one, one entry after the other (how `for_each` goes), and a
 //! pass that heeds links, for which idle memory costs no look. A pass over memory in use also clears bits, each by one
 //! locked instruction: its floor is the idle pass and as many of those.
 
-mod floor;
 mod ground;
 mod rows;
 
@@ -140,8 +138,14 @@ impl Entrant {
             let mut young = 0;
             for _ in 0..laps {
                 young += match self {
-                    Self::LinearRead => floor::read(ground),
-                    Self::LockedRmw => floor::locked_rmw(ground),
+                    Self::LinearRead => {
+                        ground.tables.read();
+                        0
+                    }
+                    Self::LockedRmw => {
+                        ground.tables.locked_rmw();
+                        0
+                    }
                     Self::Idle(scan) => ground.look(scan),
                     Self::EntryByEntry => ground.look_at_each(),
                     Self::PassedOver | Self::Active(_) => ground.age(),

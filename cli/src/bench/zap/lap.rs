@@ -7,10 +7,11 @@
 
 use super::super::harness::Line;
 use super::super::machine::pin;
-use super::beside::{CONTROL, Faulter, OVER, Phase, Probe, Seen, ZAP, watch};
+use super::super::onlooker::{CONTROL, Faulter, OVER, Phase, Seen, UNDER_WAY, watch};
 use super::ground::{Ground, MOST_VCPUS, Machine, elsewhere};
+use super::probe::Probe;
 use crate::error::Error;
-use slat::{Gfn, Idle, Level, MmuLock, PAGE_SIZE, Span, Why};
+use slat::{Gfn, Idle, Level, MmuLock, PAGE_SIZE, Span, VcpuId, Why};
 use std::hint::spin_loop;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -168,12 +169,14 @@ impl Entrant {
         let threads = if who == Onlookers::Probe { 1 } else { ground.vcpus };
         let (line, phase) = (&Line::new(usize::from(threads) + 1), &Phase::before());
         let (times, seen) = thread::scope(|scope| {
-            let onlooker = |nth| {
+            let onlooker = |nth: u16| {
                 scope.spawn(move || {
                     pin(usize::from(nth));
                     line.cross();
                     match who {
-                        Onlookers::Vcpus => watch(phase, Faulter::new(vm, nth)),
+                        Onlookers::Vcpus => {
+                            watch(phase, Faulter::new(vm, VcpuId(nth.into()), elsewhere(nth)))
+                        }
                         Onlookers::Probe => watch(phase, Probe::new(vm)),
                     }
                 })
@@ -217,7 +220,7 @@ impl Entrant {
         const WARM_UP: Duration = Duration::from_millis(2);
         let mut idle = Idle::take().expect("a thread of its own");
         spin_for(WARM_UP);
-        phase.enter(ZAP);
+        phase.enter(UNDER_WAY);
         let times = self.way.zap(vm, ground, &mut idle);
         phase.enter(CONTROL);
         if let Ok(times) = &times {

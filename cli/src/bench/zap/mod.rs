@@ -3,7 +3,7 @@
 //! ```text
 //! ground.rs   the range, dense or sparse, and what lies beside it
 //! lap.rs      fill, zap, count: leaf by leaf, by unhooking whole tables, or by a new root
-//! beside.rs   vCPUs that go on faulting, and a probe that waits for the zapper's section or lock
+//! probe.rs    waits for the zapper's section or lock; vCPUs that go on faulting are `onlooker.rs`'s
 //! rows.rs     the report
 //! ```
 //! The host has no data memory, so what is timed is the engine: the walk, the flush, and the grace period after which
@@ -14,9 +14,9 @@
 //! the lock, and takes dead tables apart that it finds. Its longest wait beside a zap is the longest hold, from outside.
 //! On a virtual machine a longest time has the host's scheduling in it; the control, as long with no zap, says how much.
 
-mod beside;
 mod ground;
 mod lap;
+mod probe;
 mod rows;
 
 use super::harness::interleave;

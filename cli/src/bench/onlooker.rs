@@ -1,27 +1,23 @@
-//! Who goes on while a zap is made: vCPUs that fault, and a probe that waits for sections to end.
+//! Who goes on while something long is done: back to back, with each operation timed.
 //!
-//! Each works back to back and times each of its operations. One byte says what the zapper is doing; an operation
-//! that overlaps the zap counts as one beside it, one that overlaps the stretch of the same length after it, in which
-//! nothing is zapped, is the control: what the machine itself does to such an operation.
+//! One byte says what whoever does it is at; an operation that overlaps it counts as one beside it, one that overlaps the
+//! stretch of the same length after it, in which nothing is done, is the control: what the machine itself does to such
+//! an operation.
 
-use super::super::arithmetic::Arithmetic;
-use super::ground::{Machine, elsewhere, spare};
 use hdrhistogram::Histogram;
-use slat::slots::Memslots;
-use slat::table::formats::Npt4;
-use slat::{Access, Done, Fault, Gfn, Idle, Level, Span, Translations, Vcpu, VcpuId};
+use slat::{Access, Done, Fault, Format, Gfn, Host, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Instant;
 
-/// What the zapper is doing.
+/// What whoever is looked on at is doing.
 #[derive(Debug)]
 pub struct Phase(AtomicU8);
 
 /// The others warm up; nothing is measured.
 const BEFORE: u8 = 0;
-/// The zap is being made.
-pub const ZAP: u8 = 1;
-/// Nothing is zapped, for as long as the zap took.
+/// It is being done.
+pub const UNDER_WAY: u8 = 1;
+/// Nothing is done, for as long as it took.
 pub const CONTROL: u8 = 2;
 /// Everybody may go.
 pub const OVER: u8 = 3;
@@ -87,7 +83,7 @@ pub fn watch(phase: &Phase, mut busy: impl Busy) -> Seen {
         let ns = start.elapsed().as_nanos() as u64;
         let ended = phase.now();
         let during = began..=ended;
-        if during.contains(&ZAP) {
+        if during.contains(&UNDER_WAY) {
             seen.beside.saturating_record(ns);
         }
         if during.contains(&CONTROL) {
@@ -102,8 +98,8 @@ pub fn watch(phase: &Phase, mut busy: impl Busy) -> Seen {
 }
 
 /// A vCPU that faults in one fresh page after another, and is in the guest in between.
-pub struct Faulter<'vm> {
-    vcpu: Vcpu<'vm, Npt4, Arithmetic>,
+pub struct Faulter<'vm, F: Format, H: Host> {
+    vcpu: Vcpu<'vm, F, H>,
     idle: Idle,
     left: Span<Gfn>,
 }
@@ -116,15 +112,15 @@ impl Translations for Nothing {
     fn flush(&mut self, _: Span<Gfn>) {}
 }
 
-impl<'vm> Faulter<'vm> {
-    /// vCPU `nth`, in its own memslot.
-    pub fn new(vm: &'vm Machine, nth: u16) -> Self {
-        let vcpu = vm.vcpu(VcpuId(u32::from(nth))).expect("each vCPU has one thread");
-        Self { vcpu, idle: Idle::take().expect("each thread has one vCPU"), left: elsewhere(nth) }
+impl<'vm, F: Format, H: Host> Faulter<'vm, F, H> {
+    /// vCPU `id`, of which the calling thread has no other, in frames that nobody else uses.
+    pub fn new(vm: &'vm Vm<F, H>, id: VcpuId, gfns: Span<Gfn>) -> Self {
+        let vcpu = vm.vcpu(id).expect("each vCPU has one thread");
+        Self { vcpu, idle: Idle::take().expect("each thread has one vCPU"), left: gfns }
     }
 }
 
-impl Busy for Faulter<'_> {
+impl<F: Format, H: Host> Busy for Faulter<'_, F, H> {
     fn prepare(&mut self) {
         let mut guest = self.vcpu.enter(&mut self.idle, &mut Nothing);
         if guest.kicked() {
@@ -137,28 +133,6 @@ impl Busy for Faulter<'_> {
         self.left.start = gfn + 1;
         let fault = Fault { gpa: gfn.gpa(), access: Access::Write };
         !self.left.is_empty() && self.vcpu.fault(&mut self.idle, fault) == Ok(Done::Mapped(Level::K4))
-    }
-}
-
-/// Makes a memslot and deletes it: that takes the baseline's lock, and ends in a grace period, so it waits for whoever
-/// is inside. The longest wait is the longest hold.
-pub struct Probe<'vm> {
-    slots: Memslots<'vm, Npt4, Arithmetic>,
-    idle: Idle,
-}
-
-impl<'vm> Probe<'vm> {
-    /// On the VM's spare memslot.
-    pub fn new(vm: &'vm Machine) -> Self {
-        Self { slots: vm.slots(), idle: Idle::take().expect("this thread runs no vCPU") }
-    }
-}
-
-impl Busy for Probe<'_> {
-    fn act(&mut self) -> bool {
-        let slot = spare();
-        let made = self.slots.commit(&mut self.idle, |tx| tx.create(slot));
-        made.is_ok() && self.slots.commit(&mut self.idle, |tx| tx.delete(slot.id)) == Ok(slot)
     }
 }
 
@@ -181,7 +155,7 @@ mod tests {
     fn an_operation_counts_for_every_phase_that_it_overlaps() {
         let phase = Phase::before();
         let seen = watch(&phase, Clockwork(&phase, BEFORE));
-        // Before to zap, zap to control, control to over.
+        // Before to under way, that to control, control to over.
         assert_eq!((seen.beside.len(), seen.control.len(), seen.good), (2, 2, [2, 3]));
         let mut all = Seen::default();
         all.add(&seen);
@@ -189,7 +163,7 @@ mod tests {
         assert_eq!((all.beside.len(), all.control.len(), all.good), (4, 4, [4, 6]));
     }
 
-    /// The whole zap goes by within one operation.
+    /// All of it goes by within one operation.
     struct Stalled<'p>(&'p Phase);
 
     impl Busy for Stalled<'_> {
@@ -200,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_outlasts_the_zap_counts() {
+    fn an_operation_that_outlasts_it_counts() {
         let phase = Phase::before();
         let seen = watch(&phase, Stalled(&phase));
         assert_eq!((seen.beside.len(), seen.control.len()), (1, 1));
