@@ -20,7 +20,8 @@ use slat::{
     Access, Done, Fault, FaultError, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Pfn, SpaceId, Span,
     Translations, Vcpu,
 };
-use std::time::Instant;
+use std::hint::spin_loop;
+use std::time::{Duration, Instant};
 
 /// One software vCPU, for the thread that runs it.
 pub struct Cpu<'vm, F: Format, H: Host> {
@@ -28,6 +29,7 @@ pub struct Cpu<'vm, F: Format, H: Host> {
     caches: Caches,
     window: Window,
     timed: bool,
+    exit: Duration,
     /// Time that each fault took, from leaving the guest until it may enter again, in nanoseconds.
     pub fault_ns: Histogram<u64>,
 }
@@ -86,13 +88,30 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     /// Never: the histogram's bounds are constants.
     pub fn new(vcpu: Vcpu<'vm, F, H>, window: Window) -> Self {
         let fault_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds are in order");
-        Self { vcpu, caches: Caches::default(), window, timed: true, fault_ns }
+        Self { vcpu, caches: Caches::default(), window, timed: true, exit: Duration::ZERO, fault_ns }
     }
 
     /// The same without a look at the clock for each fault, which takes longer than the fault.
     #[must_use]
     pub fn untimed(self) -> Self {
         Self { timed: false, ..self }
+    }
+
+    /// The same with exits as dear as on hardware: before each fault is dealt with, so much time is spent on leaving the
+    /// guest and coming back. Here both are a few stores.
+    #[must_use]
+    pub fn with_exits_of(self, exit: Duration) -> Self {
+        Self { exit, ..self }
+    }
+
+    fn spend_exit(&self) {
+        if self.exit.is_zero() {
+            return;
+        }
+        let left = Instant::now();
+        while left.elapsed() < self.exit {
+            spin_loop();
+        }
     }
 
     /// Runs `program` until it stops, touches no memory, has filled its dirty ring, or fails.
@@ -115,6 +134,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
                     }
                 }
             };
+            self.spend_exit();
             let began = self.timed.then(Instant::now);
             match self.vcpu.fault(idle, fault) {
                 Ok(Done::Mmio) => return Exit::Mmio(fault),
