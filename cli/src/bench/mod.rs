@@ -7,6 +7,7 @@ mod access_tracking;
 mod aging_pass;
 mod arithmetic;
 mod demand_paging;
+mod dirty_log_perf;
 mod fault_floor;
 mod harness;
 mod invalidate;
@@ -26,6 +27,7 @@ mod zap;
 pub use access_tracking::AccessTracking;
 pub use aging_pass::AgingPass;
 pub use demand_paging::DemandPaging;
+pub use dirty_log_perf::DirtyLogPerf;
 pub use fault_floor::FaultFloor;
 pub use invalidate::Invalidate;
 pub use ksm_perf::KsmPerf;
@@ -48,6 +50,9 @@ pub enum Bench {
     AgingPass(AgingPass),
     /// Many vCPUs touch new memory at once: before seed 003, as it describes, and slat
     DemandPaging(DemandPaging),
+    /// What it costs to know which pages a guest writes: enable, get, clear, disable; before against slat's ways (seed 003)
+    #[command(name = "dirty-log-perf")]
+    DirtyLogPerf(DirtyLogPerf),
     /// What one 4K fault costs: the bare walk and CAS, slat's MMU lock policies, and other crates' mappers
     FaultFloor(FaultFloor),
     /// What a thread that invalidates pages back to back costs the faults beside it, under each MMU lock policy
@@ -73,6 +78,7 @@ impl Bench {
             Self::AccessTracking(bench) => bench.run(),
             Self::AgingPass(bench) => bench.run(),
             Self::DemandPaging(bench) => bench.run(),
+            Self::DirtyLogPerf(bench) => bench.run(),
             Self::FaultFloor(bench) => bench.run(),
             Self::Invalidate(bench) => bench.run(),
             Self::KsmPerf(bench) => bench.run(),
