@@ -166,6 +166,10 @@ impl Bitmap {
             return 0;
         };
         let words = &words[from..][..into.len()];
+        if words.iter().fold(0, |any, word| any | word.load(Relaxed)) == 0 {
+            into.fill(0);
+            return 0;
+        }
         // Whether a word has any is hard to guess, and a locked instruction waits for the guess: so they are listed first.
         let (mut marked, mut len) = ([0_u16; CHUNK], 0);
         for (index, (word, into)) in words.iter().zip(&mut *into).enumerate() {

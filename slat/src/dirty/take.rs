@@ -160,8 +160,11 @@ fn take_chunks<F: Format, H: Host>(
         if any {
             // Where it has moved meanwhile, what was armed before went with the move, which flushed.
             let slot = current(walk, log).map_or(slot, |(slot, _)| slot);
-            owe(owed, &slot, *chunk, &room.dirty);
-            note(into, (*chunk * CHUNK) as u64, &room.dirty);
+            let noted = note(into, (*chunk * CHUNK) as u64, &room.dirty);
+            if let (Some(&(first, _)), Some(&(last, _))) = (noted.first(), noted.last()) {
+                let pages = noted.iter().map(|(_, bits)| u64::from(bits.count_ones())).sum();
+                owed.owe_pages(frames(&slot, 0, first..last + 1), pages);
+            }
             room.dirty = [0; CHUNK + 1];
         }
         *chunk += 1;
@@ -255,8 +258,8 @@ fn add(into: &mut Words, first: u64, bits: &[u64; 8]) {
 }
 
 /// Adds the words of a chunk that have any bits, each with its number, the first of which is `first`. There is room for
-/// all of them. Whether a word has any is hard to guess, so there is no branch on it.
-fn note(into: &mut Vec<(u64, u64)>, first: u64, words: &Words) {
+/// all of them. Whether a word has any is hard to guess, so there is no branch on it. Returns what was added.
+fn note<'n>(into: &'n mut Vec<(u64, u64)>, first: u64, words: &Words) -> &'n [(u64, u64)] {
     let len = into.len();
     let room = &mut into.spare_capacity_mut()[..CHUNK];
     let mut noted = 0;
@@ -266,6 +269,7 @@ fn note(into: &mut Vec<(u64, u64)>, first: u64, words: &Words) {
     }
     // SAFETY: so many have been written, from the end on.
     unsafe { into.set_len(len + noted) };
+    &into[len..]
 }
 
 /// The frames of these words of a chunk.
