@@ -29,7 +29,7 @@ const CHORES: [Chore; 3] = [
     Chore { name: "house", about: "check the house rules; changes nothing", run: Run::Plain(house::run) },
     Chore {
         name: "soak",
-        about: "everything at once against the direct MMU, and a host under load; --minutes N, 10 unless said otherwise",
+        about: "everything at once: the direct MMU, a host under load, dirty logs; --minutes N, 10 unless said otherwise",
         run: Run::With(soak::run),
     },
     Chore {

@@ -1,5 +1,5 @@
-//! `soak`: the tests that do everything at once (`slat/tests/soak`, and a primary MMU under load: `mm/tests/load`), in
-//! release, for as long as is asked, all together.
+//! `soak`: the tests that do everything at once (`slat/tests/soak`; a primary MMU under load, `mm/tests/load`; dirty logs
+//! under fire, `vcpu/tests/dirty`), in release, for as long as is asked, all together.
 
 use crate::Outcome;
 use std::path::Path;
@@ -8,8 +8,11 @@ use std::process::Command;
 const MINUTES: f64 = 10.0;
 
 /// Package, test, and the function in it.
-const SOAKS: [[&str; 3]; 2] =
-    [["slat", "soak", "everything_at_once"], ["slat-mm", "load", "no_guest_reads_what_is_not_its_own"]];
+const SOAKS: [[&str; 3]; 3] = [
+    ["slat", "soak", "everything_at_once"],
+    ["slat-mm", "load", "no_guest_reads_what_is_not_its_own"],
+    ["slat-vcpu", "dirty", "the_shadow_is_what_was_written"],
+];
 
 /// The chore: `--minutes N` says how long.
 pub fn run(root: &Path, args: &[String]) -> Outcome {

@@ -1,0 +1,147 @@
+//! The dirty log under fire: guests store numbered words through TLBs that believe what they hold, a collector copies
+//! each page that the log tells into a shadow, and at every standstill the shadow is what they wrote, byte for byte.
+//!
+//! ```text
+//!   guests ──▶ TLB ──▶ tables ──▶ memory ──┐             zaps of every reason, migration, forks, merges, swap, aging,
+//!     │                   ▲                │ copy         zap all, slot moves, another slot's log ◀── meddler
+//!     │   device ─────────┼──▶ memory, mark┤
+//!     ▼                   │                ▼
+//!   the image          collector ──────▶ shadow          harvested, given back, got and cleared in parts, or drained
+//!     └───────────── the same? ────────────┘
+//! ```
+//! Two things are judged when all stand still and the last harvest is taken. The copy: no byte of the shadow differs
+//! from what was stored ([`world`]'s image, which the engine never sees). The pages: each page stored to while the log
+//! was on has been told, and a page that nobody stored to has been told only where the log's rules allow it; those are
+//! counted ([`truth`]).
+//!
+//! | file | idea |
+//! |---|---|
+//! | [`world`] | the memory, the VM, who stands where |
+//! | [`guest`] | what a vCPU stores; the device that writes beside it |
+//! | [`meddler`] | what is done to the tables meanwhile |
+//! | [`collector`] | the ways to take from a log; the shadow |
+//! | [`truth`] | which pages were stored to, and which were told |
+//! | [`steps`] | the same without a race, and its negative controls |
+//!
+//! Each world is a fixed amount of work. `SLAT_SOAK_SECONDS` makes worlds with other seeds follow: `cargo xtask soak`.
+
+mod collector;
+mod guest;
+mod meddler;
+#[path = "../../../slat/tests/soak/random.rs"]
+mod random;
+mod steps;
+mod truth;
+mod world;
+
+use collector::Way;
+use slat::table::formats::{Ept4, Ept4NoAd, Npt4};
+use slat::{MmuLock, Track};
+use std::time::{Duration, Instant};
+use truth::Tally;
+use world::{Around, Mistake, Setting, Sizes, run};
+
+/// A format, by the worlds that are made of it.
+type Run = fn(Setting) -> Tally;
+
+const FORMATS: [Run; 3] = [run::<Ept4>, run::<Npt4>, run::<Ept4NoAd>];
+const LOCKS: [MmuLock; 3] = [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive];
+
+/// Every way to take, with each help that it can have. A ring has to be told of the store itself.
+fn ways() -> impl Iterator<Item = (Way, Track)> {
+    let tracks = [Track::Writes, Track::DirtyBits];
+    let all = Way::ALL.into_iter().flat_map(move |way| tracks.map(|track| (way, track)));
+    all.filter(|&(way, track)| way != Way::Ring || track == Track::Writes)
+}
+
+/// Every way to take × hardware's help × page sizes × how a log begins; formats and locks go round beside them, so that
+/// each of those meets each of the others.
+fn settings(first_seed: u64) -> impl Iterator<Item = (Run, Setting)> {
+    let mut all = Vec::new();
+    for (way, track) in ways() {
+        for sizes in [Sizes::Small, Sizes::Eager, Sizes::Lazy] {
+            for initially_set in [false, true] {
+                all.push((way, track, sizes, initially_set));
+            }
+        }
+    }
+    (0..).zip(all).map(move |(number, (way, track, sizes, initially_set))| {
+        let seed = first_seed + number as u64;
+        let round = number + number / 3 + first_seed as usize;
+        let setting = Setting {
+            sizes,
+            initially_set,
+            lock: LOCKS[round / 3 % 3],
+            nx_huge_pages: seed.is_multiple_of(2),
+            contexts: !seed.is_multiple_of(5),
+            ..Setting::plain(way, track, seed)
+        };
+        (FORMATS[round % 3], setting)
+    })
+}
+
+#[test]
+fn the_shadow_is_what_was_written() {
+    let seconds = std::env::var("SLAT_SOAK_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
+    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    let mut sum = Tally::default();
+    for first_seed in (1..).step_by(1000) {
+        for (run, setting) in settings(first_seed) {
+            let tally = run(setting);
+            println!("{setting:?}: {tally}");
+            sum += tally;
+        }
+        if end.is_none_or(|end| Instant::now() >= end) {
+            break;
+        }
+    }
+    println!("in all: {sum}");
+    for (number, what) in sum.must_have_happened() {
+        assert!(number > 0, "no {what}: the test has missed something");
+    }
+}
+
+/// Guests and collector alone, on a few pages: a permission is given while the marks are taken, again and again.
+#[test]
+fn a_fault_meets_a_harvest_at_every_point() {
+    for (way, track) in ways() {
+        for around in [Around::Nothing, Around::Zaps] {
+            let setting = Setting { around, ..Setting::plain(way, track, 11) };
+            println!("{setting:?}: {}", run::<Ept4>(setting));
+        }
+    }
+}
+
+/// Worlds with a mistake in them, until one is found out.
+fn is_found(mistake: Mistake, way: Way, track: Track) -> bool {
+    (1..=20).any(|seed| {
+        let setting = Setting { mistake, ..Setting::plain(way, track, seed) };
+        run::<Npt4>(setting).wrong > 0
+    })
+}
+
+#[test]
+fn negative_control_without_the_flush_after_arming_stores_are_lost() {
+    for way in Way::ALL {
+        assert!(is_found(Mistake::NoFlush, way, Track::Writes), "{way:?}");
+    }
+    assert!(is_found(Mistake::NoFlush, Way::Harvest, Track::DirtyBits));
+    assert!(is_found(Mistake::NoFlush, Way::Manual, Track::DirtyBits));
+}
+
+#[test]
+fn negative_control_a_harvest_that_is_committed_but_not_copied_is_found_out() {
+    for way in [Way::Harvest, Way::HarvestAll, Way::Ring] {
+        assert!(is_found(Mistake::CommitsTooEarly, way, Track::Writes), "{way:?}");
+    }
+}
+
+#[test]
+fn negative_control_a_device_that_does_not_mark_is_found_out() {
+    assert!(is_found(Mistake::SilentDevice, Way::Harvest, Track::Writes));
+}
+
+#[test]
+fn negative_control_pages_copied_before_they_are_cleared_are_found_out() {
+    assert!(is_found(Mistake::CopiesFirst, Way::Manual, Track::Writes));
+}

@@ -1,0 +1,370 @@
+//! A VM whose writes are logged, everybody who is at work on it, and the rounds that they work in.
+//!
+//! ```text
+//! life      log on ─ round ─ round ─ round ─ log off         a new log, and a new shadow, for each life
+//! round     all run ──────────────▶ all stand still          then the last harvest, and the judgement
+//! ```
+//! A log is switched on before a life's first round or in the middle of it, by turns. Guests run until each of the
+//! others has had so many turns: however the machine shares its time, all of them meet.
+
+use crate::collector::{Collector, Way};
+use crate::truth::{Tally, Truth};
+use crate::{guest, meddler};
+use slat::*;
+use slat_mm::{AddressSpace, Advice, Arena, Backing, HostView, Ksm, LruSettings, Place, Prot, Swap};
+use slat_vcpu::Window;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+
+pub const VCPUS: u64 = 2;
+/// Turns of each of the others in a round, at least; of the collector where it is alone with the guests.
+const TURNS: u64 = 12;
+const MANY_TURNS: u64 = 60;
+/// Pages that are used then: more than a word of the log, and more than a vCPU stores to at once.
+const FEW_PAGES: u64 = 80;
+pub const LIVES: u64 = 2;
+pub const ROUNDS: u64 = 3;
+
+/// The slot whose log is judged: two regions of 2 MiB, and a piece that ends within a word of 64 pages.
+pub const SLOT: SlotId = SlotId(7);
+pub const PAGES: u64 = 2 * 512 + 130;
+/// Words of a page.
+pub const WORDS: u64 = PAGE_SIZE / 8;
+pub const HVA: Hva = Hva(1 << 40);
+/// Where the slot may be: with large pages, without, and across 1 GiB.
+pub const PLACES: [Gfn; 3] = [Gfn(0), Gfn(0x4000 + 77), Gfn((1 << 18) - 512)];
+
+/// Another slot, whose log comes and goes; what it says is nobody's business.
+pub const NEIGHBOUR: SlotId = SlotId(3);
+pub const NEIGHBOUR_PAGES: u64 = 64;
+pub const NEIGHBOUR_AT: Gfn = Gfn(0x2000);
+
+/// The host's pages, and what becomes of large ones when the log comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sizes {
+    /// There are none.
+    Small,
+    Eager,
+    Lazy,
+}
+
+/// A mistake made on purpose: it must be found out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    None,
+    /// Pages are armed again, and no TLB is told.
+    NoFlush,
+    /// A harvest is committed though its pages were not copied.
+    CommitsTooEarly,
+    /// Pages are copied, and cleared afterwards.
+    CopiesFirst,
+    /// A device that writes and does not mark.
+    SilentDevice,
+}
+
+/// Those who are at work beside the vCPUs.
+#[derive(Clone, Copy)]
+pub enum Other {
+    Meddler,
+    Device,
+    Collector,
+}
+
+impl Other {
+    const ALL: u64 = 3;
+}
+
+/// How a world is built.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub way: Way,
+    pub track: Track,
+    pub sizes: Sizes,
+    pub initially_set: bool,
+    pub lock: MmuLock,
+    /// What a builder can be told besides: whether large pages do not execute, and whether reasons are heeded.
+    pub nx_huge_pages: bool,
+    pub contexts: bool,
+    pub around: Around,
+    pub mistake: Mistake,
+    pub seed: u64,
+}
+
+/// What is going on beside guests and collector.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Around {
+    Everything,
+    /// Nothing: they use a few pages, and neither pauses. So a fault meets a harvest at every point of it.
+    Nothing,
+    /// The same, and those pages are zapped all the time.
+    Zaps,
+}
+
+/// See the module's header.
+pub struct World<F: Format> {
+    pub setting: Setting,
+    pub ksm: Arc<Ksm>,
+    pub space: Arc<AddressSpace>,
+    pub vm: Arc<Vm<F, HostView>>,
+    /// Where the slot begins, as far as guests know.
+    pub base: AtomicU64,
+    /// What each word of memory is, by those who store it: each word has one owner.
+    pub image: Vec<AtomicU64>,
+    pub truth: Truth,
+    /// Steps that the guests have made, together.
+    pub steps: AtomicU64,
+    /// Times that a ring was full.
+    pub ring_full: AtomicU64,
+    /// Who is still at work in this round: guests; all but the collector.
+    pub guests_at_work: AtomicU64,
+    pub at_work: AtomicU64,
+    /// Turns that each of the others has had in this round.
+    turns: [AtomicU64; Other::ALL as usize],
+    /// Threads that have come to a standstill, over all rounds.
+    standing: AtomicU64,
+    over: AtomicBool,
+    wrong: Mutex<Vec<String>>,
+}
+
+impl<F: Format> World<F> {
+    fn new(setting: Setting, idle: &mut Idle) -> Self {
+        let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
+        let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
+        let builder = AddressSpace::builder(&arena).swap(&swap).lru(LruSettings::default());
+        let space = builder.thp(setting.sizes != Sizes::Small).build().unwrap();
+        let bytes = (PAGES + NEIGHBOUR_PAGES) * PAGE_SIZE;
+        let memory = space.mmap(Place::Fixed(HVA), bytes, Prot::ReadWrite, Backing::Anonymous).unwrap();
+        // What guests have not stored to yet is all the same.
+        space.madvise(idle, memory, Advice::Mergeable).unwrap();
+        let ksm = Ksm::builder(&arena).build().unwrap();
+        ksm.add(&space).unwrap();
+        let builder = Vm::<F, _>::builder(HostView::new(&space))
+            .vcpus(VCPUS as u32 + 1)
+            .mmu_lock(setting.lock)
+            .nx_huge_pages(setting.nx_huge_pages)
+            .contexts(setting.contexts)
+            .dirty_log(setting.policy());
+        let builder = if setting.mistake == Mistake::NoFlush { builder.sabotage_rearm() } else { builder };
+        let vm = Arc::new(builder.build().unwrap());
+        space.register(&vm);
+        vm.slots()
+            .commit(idle, |tx| {
+                tx.create(Slot::new(SLOT, PLACES[0], PAGES, HVA))?;
+                tx.create(neighbour())
+            })
+            .unwrap();
+        Self {
+            setting,
+            ksm,
+            space,
+            vm,
+            base: AtomicU64::new(PLACES[0].0),
+            image: (0..PAGES * WORDS).map(|_| AtomicU64::new(0)).collect(),
+            truth: Truth::new(),
+            steps: AtomicU64::new(0),
+            ring_full: AtomicU64::new(0),
+            guests_at_work: AtomicU64::new(0),
+            at_work: AtomicU64::new(0),
+            turns: [const { AtomicU64::new(0) }; Other::ALL as usize],
+            standing: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            wrong: Mutex::default(),
+        }
+    }
+
+    /// A vCPU's view of all frames.
+    pub fn window(&self) -> Window {
+        let arena = self.space.arena();
+        // SAFETY: the arena's mapping, which outlives the vCPUs; frame numbers start after a huge page.
+        unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) }
+    }
+
+    /// Memory is as it was stored, in pages as large as they come, and mapped so: what becomes of it in one life is not the
+    /// next one's. All stand still.
+    pub fn renew_memory(&self, idle: &mut Idle) {
+        self.vm.slots().commit(idle, |tx| tx.move_to(SLOT, PLACES[0]).map(drop)).unwrap();
+        self.base.store(PLACES[0].0, SeqCst);
+        let memory = Span::sized(HVA, PAGES * PAGE_SIZE);
+        self.space.dontneed(idle, memory).unwrap();
+        for (page, words) in self.image.chunks(WORDS as usize).enumerate() {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.load(SeqCst).to_le_bytes()).collect();
+            self.space.write(idle, HVA + page as u64 * PAGE_SIZE, &bytes).unwrap();
+        }
+        let mut vcpu = self.vm.vcpu(VcpuId(VCPUS as u32)).expect("nobody's");
+        let base = Gfn(self.base.load(SeqCst));
+        for page in 0..PAGES {
+            let access = if page % 3 == 0 { Access::Write } else { Access::Read };
+            vcpu.fault(idle, Fault { gpa: (base + page).gpa(), access }).unwrap();
+            if access == Access::Write {
+                // In the round before: nothing that this one's log may tell, unless it begins amid other work.
+                self.truth.stored(page, 0);
+            }
+        }
+    }
+
+    /// Something is wrong: all go. Without a mistake the first ones say what.
+    pub fn wrong(&self, what: impl FnOnce() -> String) {
+        self.wrong.lock().unwrap().push(what());
+        self.end();
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.load(SeqCst)
+    }
+
+    fn end(&self) {
+        self.over.store(true, SeqCst);
+    }
+
+    /// Stands still until all do, for the `times`-th time. False: it is over.
+    pub fn stand(&self, times: &mut u64) -> bool {
+        *times += 1;
+        self.standing.fetch_add(1, SeqCst);
+        while self.standing.load(SeqCst) < *times * (VCPUS + Other::ALL) && !self.is_over() {
+            thread::yield_now();
+        }
+        !self.is_over()
+    }
+
+    /// One of the others has had a turn.
+    pub fn had_a_turn(&self, who: Other) {
+        self.turns[who as usize].fetch_add(1, SeqCst);
+    }
+
+    /// Whether guests have met the others often enough in this round.
+    pub fn is_round_over(&self) -> bool {
+        let turns = |who: Other| self.turns[who as usize].load(SeqCst);
+        self.is_over()
+            || match self.setting.around {
+                Around::Nothing | Around::Zaps => turns(Other::Collector) >= MANY_TURNS,
+                Around::Everything => self.turns.iter().all(|turns| turns.load(SeqCst) >= TURNS),
+            }
+    }
+
+    /// Lets the guests make `steps` steps, or finish their round.
+    pub fn let_guests_run(&self, steps: u64) {
+        let steps = if self.setting.around == Around::Everything { steps } else { steps.min(1) };
+        let until = self.steps.load(SeqCst) + steps;
+        while self.steps.load(SeqCst) < until && self.guests_at_work.load(SeqCst) > 0 && !self.is_over() {
+            thread::yield_now();
+        }
+    }
+}
+
+impl Setting {
+    /// Small pages, a log that begins clear, no locks, everything around, no mistake.
+    pub fn plain(way: Way, track: Track, seed: u64) -> Self {
+        Self {
+            way,
+            track,
+            sizes: Sizes::Small,
+            initially_set: false,
+            lock: MmuLock::None,
+            nx_huge_pages: false,
+            contexts: true,
+            around: Around::Everything,
+            mistake: Mistake::None,
+            seed,
+        }
+    }
+
+    /// How many pages guests use, from the slot's first on.
+    pub fn pages_in_use(self) -> u64 {
+        if self.around == Around::Everything { PAGES } else { FEW_PAGES }
+    }
+
+    fn policy(self) -> DirtyLog {
+        let log = match self.way {
+            // As small as it can be: it is full now and then.
+            Way::Ring => DirtyLog::ring(RingSize::new(4096).unwrap()),
+            _ => DirtyLog::bitmap(),
+        };
+        let splitting = if self.sizes == Sizes::Lazy { Splitting::Lazy } else { Splitting::Eager };
+        let log = log.track(self.track).splitting(splitting);
+        if self.initially_set { log.initially_set() } else { log }
+    }
+}
+
+pub fn neighbour() -> Slot {
+    Slot::new(NEIGHBOUR, NEIGHBOUR_AT, NEIGHBOUR_PAGES, HVA + PAGES * PAGE_SIZE)
+}
+
+/// Ends the world where its thread panics, so that nobody waits for it.
+struct Leaving<'w, F: Format>(&'w World<F>);
+
+impl<F: Format> Drop for Leaving<'_, F> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.end();
+        }
+    }
+}
+
+/// Runs a thread's part of each round: between two standstills.
+fn work<F: Format>(world: &World<F>, is_guest: bool, mut round: impl FnMut(&mut Idle)) {
+    let _leaving = Leaving(world);
+    let mut idle = Idle::take().expect("a thread of its own");
+    let mut times = 0;
+    while world.stand(&mut times) {
+        round(&mut idle);
+        if is_guest {
+            world.guests_at_work.fetch_sub(1, SeqCst);
+        }
+        world.at_work.fetch_sub(1, SeqCst);
+        if !world.stand(&mut times) || times == 2 * LIVES * ROUNDS {
+            return;
+        }
+    }
+}
+
+/// Runs a world to its end, or until something is wrong. Says what, and fails, where no mistake was asked for.
+pub fn run<F: Format>(setting: Setting) -> Tally {
+    let mut idle = Idle::take().expect("the test's own thread");
+    let world = World::<F>::new(setting, &mut idle);
+    let mut collector = Collector::new(&world);
+    thread::scope(|scope| {
+        let world = &world;
+        let _leaving = Leaving(world);
+        for id in 0..VCPUS {
+            scope.spawn(move || {
+                let mut guest = guest::Guest::new(world, id);
+                let mut cpu = guest::cpu(world, id);
+                work(world, true, |idle| guest.round(&mut cpu, idle));
+            });
+        }
+        scope.spawn(move || {
+            let mut device = guest::Device::new(world);
+            work(world, false, |idle| device.round(idle));
+        });
+        scope.spawn(move || {
+            let mut meddler = meddler::Meddler::new(world);
+            work(world, false, |idle| meddler.round(idle));
+        });
+        let mut times = 0;
+        for life in 0..LIVES {
+            for round in 0..ROUNDS {
+                world.guests_at_work.store(VCPUS, SeqCst);
+                world.at_work.store(VCPUS + 2, SeqCst);
+                world.turns.iter().for_each(|turns| turns.store(0, SeqCst));
+                collector.before_round(&mut idle, life, round);
+                if !world.stand(&mut times) {
+                    return;
+                }
+                collector.round(&mut idle);
+                if !world.stand(&mut times) {
+                    return;
+                }
+                collector.after_round(&mut idle);
+            }
+        }
+    });
+    let mut tally = collector.tally();
+    let wrong = world.wrong.lock().unwrap();
+    tally.wrong = wrong.len() as u64;
+    if setting.mistake == Mistake::None {
+        assert!(wrong.is_empty(), "{} {setting:?}:\n{}", F::NAME, wrong.join("\n"));
+    }
+    tally
+}
