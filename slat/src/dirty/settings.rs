@@ -50,7 +50,8 @@ impl Default for DirtyLog {
 }
 
 impl DirtyLog {
-    /// A bit for each page, by [`Track::Writes`], [`Splitting::Eager`]. A fresh log is empty.
+    /// A bit for each page, by [`Track::Writes`], [`Splitting::Eager`]. A fresh log is empty, but for pages that were
+    /// written before and taken from the guest just while it began.
     pub const fn bitmap() -> Self {
         let (track, splitting) = (Track::Writes, Splitting::Eager);
         Self { track, splitting, initially_set: false, ring: None, sabotaged: false }
