@@ -354,6 +354,7 @@ fn install<'w, F: Format, H: Host>(
         return Ok(Outcome::Retry);
     }
     if writable && slot.log_dirty && !by_bits {
+        // ORDER(bitmap): after the permission, which whoever takes the mark has to see.
         walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
     }
     walk.seat.tally.add(Count::installed(at.level));

@@ -166,6 +166,7 @@ pub(super) fn fixed<F: Format, H: Host>(
     walk.seat.tally.add(Count::Permission);
     if !walk.vm.policy.dirty.by_bits::<F>() {
         let gfn = fault.gpa.gfn();
+        // ORDER(bitmap): after the permission, which whoever takes the mark has to see.
         if at.level == Level::K4 {
             walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
         } else {
