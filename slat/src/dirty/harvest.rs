@@ -29,8 +29,16 @@ pub(crate) struct Taken {
     pub(crate) slot: Slot,
     /// Of the log that they were in.
     pub(crate) serial: u64,
-    /// Numbers of words of that log, and the bits taken from them.
+    pub(crate) told: Told,
+}
+
+/// Pages of one log, by words.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// Numbers of words, and the bits taken from them.
     pub(crate) words: Vec<(u64, u64)>,
+    /// How many pages those are.
+    pub(crate) pages: u64,
 }
 
 /// One dirty page.
@@ -79,7 +87,7 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
 
     /// Adds what was taken from one log.
     pub(crate) fn add(&mut self, taken: Taken) {
-        self.pages += taken.words.iter().map(|(_, bits)| u64::from(bits.count_ones())).sum::<u64>();
+        self.pages += taken.told.pages;
         self.taken.push(taken);
     }
 
@@ -105,8 +113,8 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
 
     /// The same by 64 of them: those words that have any.
     pub fn words(&self) -> impl Iterator<Item = DirtyWord> {
-        self.taken.iter().flat_map(|&Taken { space, slot, ref words, .. }| {
-            words.iter().map(move |&(word, bits)| {
+        self.taken.iter().flat_map(|&Taken { space, slot, ref told, .. }| {
+            told.words.iter().map(move |&(word, bits)| {
                 let page = word * WORD;
                 let (gfn, hva) = (slot.gfns.start + page, slot.hva + (page << PAGE_SHIFT));
                 DirtyWord { first: DirtyPage { space, slot: slot.id, page, gfn, hva }, bits }
@@ -134,7 +142,7 @@ impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
             let reading = space.memslots.read(&self.vm.reads, seat.seat());
             // A log that has ended wants nothing back, and the next one of that slot began after it.
             if let Some(log) = reading.version.log(taken.slot.id).filter(|log| log.serial() == taken.serial) {
-                taken.words.iter().for_each(|&(word, bits)| log.mark_word(word, bits));
+                taken.told.words.iter().for_each(|&(word, bits)| log.mark_word(word, bits));
             }
         }
     }

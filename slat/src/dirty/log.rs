@@ -17,7 +17,7 @@
 
 use super::DirtyError;
 use super::bitmap::{CHUNK, CHUNK_PAGES, WORD};
-use super::harvest::{Harvest, Taken};
+use super::harvest::{Harvest, Taken, Told};
 use super::take::{LogId, current, tables};
 use crate::addr::{Gfn, Hva, Span};
 use crate::age::pass::Found;
@@ -32,6 +32,9 @@ use crate::tlb::debt::Owed;
 use crate::vm::Vm;
 use alloc::vec::Vec;
 use core::ops::Range;
+
+/// Words for which a harvest has room from the start: 1 GiB, all of it dirty.
+const ROOM: usize = 4096;
 
 impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// Takes what slot `id` has logged: those pages are clean from now on, and the next store to each is logged again.
@@ -209,10 +212,13 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     ) -> Result<(), DirtyError> {
         let (slot, log) = self.look_up(idle, id)?;
         harvest.reserve()?;
-        let mut words = Vec::new();
-        let result = self.take_log(idle, log, &mut words, owed);
+        let mut told = Told::default();
+        // Mostly that is room enough; what is not used costs nothing.
+        let most = slot.gfns.len().div_ceil(WORD).min(ROOM as u64) as usize;
+        told.words.try_reserve(most.max(CHUNK)).map_err(|_| DirtyError::NoMemory)?;
+        let result = self.take_log(idle, log, &mut told, owed);
         // Where that failed, what has been taken goes back with it.
-        harvest.add(Taken { space: self.space.id, slot, serial: log.serial, words });
+        harvest.add(Taken { space: self.space.id, slot, serial: log.serial, told });
         result
     }
 

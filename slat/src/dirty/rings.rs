@@ -9,7 +9,7 @@
 
 use super::DirtyError;
 use super::bitmap::WORD;
-use super::harvest::{Harvest, Taken};
+use super::harvest::{Harvest, Taken, Told};
 use super::pushed::{Pushed, merge};
 use super::ring::Ring;
 use super::take::{LogId, current};
@@ -23,7 +23,6 @@ use crate::table::format::Format;
 use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
 use crate::vm::Vm;
-use alloc::vec::Vec;
 
 /// Words armed in one section: some ten microseconds, where they lie apart.
 const STRETCH: usize = 256;
@@ -95,22 +94,23 @@ impl<F: Format, H: Host> Vm<F, H> {
             return Ok(());
         };
         harvest.reserve()?;
-        let mut words = Vec::new();
-        words.try_reserve_exact(merge(pages).count()).map_err(|_| DirtyError::NoMemory)?;
-        words.extend(merge(pages));
+        let mut told = Told::default();
+        told.words.try_reserve_exact(merge(pages).count()).map_err(|_| DirtyError::NoMemory)?;
+        told.words.extend(merge(pages));
 
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
         let version = space.memslots.read(&self.reads, walk.seat).version;
         let log = version.log(id).filter(|log| pages[0].is_of(log));
         let Some(log) = log.map(|log| LogId { slot: id, serial: log.serial() }) else { return Ok(()) };
         let mut taken = None;
-        for stretch in words.chunks(STRETCH) {
+        for stretch in told.words.chunks(STRETCH) {
             // A log that has ended wants to know nothing.
             let Some((slot, _)) = current(&walk, log) else { return Ok(()) };
             for &(word, bits) in stretch {
                 walk.arm_words(&slot, word, &[bits], |_, _| ());
             }
             let count = stretch.iter().map(|(_, bits)| u64::from(bits.count_ones())).sum();
+            told.pages += count;
             let (first, last) = (stretch[0].0 * WORD, (stretch[stretch.len() - 1].0 + 1) * WORD);
             owed.owe_pages(
                 Span::new(slot.gfns.start + first, slot.gfns.start + last).clamp(&slot.gfns),
@@ -120,7 +120,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             walk.rest();
         }
         if let Some(slot) = taken {
-            harvest.add(Taken { space: space.id, slot, serial: log.serial, words });
+            harvest.add(Taken { space: space.id, slot, serial: log.serial, told });
         }
         Ok(())
     }

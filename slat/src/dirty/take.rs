@@ -1,6 +1,7 @@
 //! Taking from one log, chunk by chunk: what is dirty is clean afterwards, and armed.
 
 use super::bitmap::{Bitmap, CHUNK, CHUNK_PAGES, WORD};
+use super::harvest::Told;
 use super::{DirtyError, Splitting};
 use crate::addr::{Gfn, Level, Span};
 use crate::age::AccessedPages;
@@ -57,13 +58,13 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         &self,
         idle: &mut Idle,
         log: LogId,
-        into: &mut Vec<(u64, u64)>,
+        into: &mut Told,
         owed: &mut Owed,
     ) -> Result<(), DirtyError> {
         let mut room = Room { dirty: [0; CHUNK + 1], marks: [0; CHUNK + 1] };
         let mut chunk = 0;
         loop {
-            into.try_reserve(CHUNK).map_err(|_| DirtyError::NoMemory)?;
+            into.words.try_reserve(CHUNK).map_err(|_| DirtyError::NoMemory)?;
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
             let pause = take_chunks(&mut walk, log, &mut chunk, &mut room, into, owed);
             drop(walk);
@@ -133,7 +134,7 @@ fn take_chunks<F: Format, H: Host>(
     log: LogId,
     chunk: &mut usize,
     room: &mut Room,
-    into: &mut Vec<(u64, u64)>,
+    into: &mut Told,
     owed: &mut Owed,
 ) -> Pause {
     let by_bits = walk.vm.policy.dirty.by_bits::<F>();
@@ -152,17 +153,20 @@ fn take_chunks<F: Format, H: Host>(
         if bitmap.is_whole(*chunk) {
             return Pause::Whole;
         }
-        if into.capacity() - into.len() < CHUNK {
+        if into.words.capacity() - into.words.len() < CHUNK {
             return Pause::Full;
         }
-        let mut any = by_bits && tables(walk, log, *chunk, Found::Cleared, &mut room.dirty);
-        any |= take_marks(walk, log, *chunk, room);
-        if any {
+        let by_tables = if by_bits { tables(walk, log, *chunk, Found::Cleared, &mut room.dirty) } else { 0 };
+        let marked = take_marks(walk, log, *chunk, room);
+        if by_tables + marked > 0 {
             // Where it has moved meanwhile, what was armed before went with the move, which flushed.
             let slot = current(walk, log).map_or(slot, |(slot, _)| slot);
-            let noted = note(into, (*chunk * CHUNK) as u64, &room.dirty);
+            let noted = note(&mut into.words, (*chunk * CHUNK) as u64, &room.dirty);
+            // A page may be in both.
+            let count = || noted.iter().map(|(_, bits)| u64::from(bits.count_ones())).sum();
+            let pages = if by_tables.min(marked) == 0 { by_tables + marked } else { count() };
+            into.pages += pages;
             if let (Some(&(first, _)), Some(&(last, _))) = (noted.first(), noted.last()) {
-                let pages = noted.iter().map(|(_, bits)| u64::from(bits.count_ones())).sum();
                 owed.owe_pages(frames(&slot, 0, first..last + 1), pages);
             }
             room.dirty = [0; CHUNK + 1];
@@ -173,14 +177,14 @@ fn take_chunks<F: Format, H: Host>(
     Pause::Over
 }
 
-/// Takes the marks of a chunk that is not whole, and arms their pages. Returns whether there were any.
+/// Takes the marks of a chunk that is not whole, and arms their pages. Returns how many there were.
 fn take_marks<F: Format, H: Host>(
     walk: &mut Walk<'_, F, H, Shared>,
     log: LogId,
     chunk: usize,
     Room { dirty, marks }: &mut Room,
-) -> bool {
-    let (mut next, mut any) = (0, false);
+) -> u64 {
+    let (mut next, mut all) = (0, 0);
     while let Some((slot, bitmap)) = current(walk, log).filter(|(_, bitmap)| !bitmap.is_clean(chunk)) {
         let words = bitmap.words_of(chunk);
         let (from, end) = (next, (words.end - words.start) as usize);
@@ -191,7 +195,7 @@ fn take_marks<F: Format, H: Host>(
             next = to;
         }
         if pages > 0 {
-            any = true;
+            all += pages;
             walk.arm_words(&slot, words.start + from as u64, &marks[from..next], |_, _| ());
             dirty[from..next].iter_mut().zip(&marks[from..next]).for_each(|(dirty, marks)| *dirty |= marks);
         }
@@ -200,10 +204,10 @@ fn take_marks<F: Format, H: Host>(
         }
         walk.rest();
     }
-    any
+    all
 }
 
-/// Adds the pages of a chunk whose D bits are set, and returns whether there were any. What somebody zaps beside this is in
+/// Adds the pages of a chunk whose D bits are set, and returns how many there were. What somebody zaps beside this is in
 /// the bitmap when the leaf is gone: that is looked at afterwards.
 pub(super) fn tables<F: Format, H: Host, M: Mode>(
     walk: &mut Walk<'_, F, H, M>,
@@ -211,14 +215,14 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
     chunk: usize,
     found: Found,
     into: &mut Words,
-) -> bool {
+) -> u64 {
     let vm = walk.vm;
-    let (mut done, mut any) = (0, false);
+    let (mut done, mut pages) = (0, 0);
     while let Some((slot, _)) = current(walk, log) {
         let gfns = frames(&slot, chunk, 0..CHUNK as u64);
         let left = Span::new(gfns.start + done, gfns.end);
         let told = |written: AccessedPages<Gfn>| {
-            any = true;
+            pages += u64::from(written.count());
             add(into, written.first().0 - gfns.start.0, written.bits());
             true
         };
@@ -233,7 +237,7 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
     }
     // ORDER(keep): the entries before the marks; pairs with the CAS by which a leaf goes, after its mark.
     fence(SeqCst);
-    any
+    pages
 }
 
 /// The slot and its log, if that is still the log that was asked for; good until the walk rests.
@@ -249,6 +253,12 @@ pub(super) fn current<'w, F: Format, H: Host, M: Mode>(
 /// Adds the bits of pages from page `first` of a chunk on; those past its end are none.
 fn add(into: &mut Words, first: u64, bits: &[u64; 8]) {
     let (word, shift) = ((first / WORD) as usize, first % WORD);
+    if shift == 0 && word + bits.len() <= CHUNK {
+        // Mostly: slots begin where tables do.
+        let into = &mut into[word..][..bits.len()];
+        into.iter_mut().zip(bits).for_each(|(into, bits)| *into |= bits);
+        return;
+    }
     let low = bits.iter().map(|bits| bits << shift);
     into[word..].iter_mut().zip(low).for_each(|(into, bits)| *into |= bits);
     if shift != 0 {
