@@ -106,18 +106,24 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         while let Some((slot, bitmap)) = current(&walk, log) {
             let words = bitmap.words_of(chunk);
             let (from, end) = (next, (words.end - words.start) as usize);
-            let mut dirty = [0; CHUNK + 1];
             let mut work = 0;
             while next < end && work < STRETCH {
-                dirty[next] = bitmap.take(words.start + next as u64, asked[next]);
                 work += 1 + u64::from(asked[next].count_ones());
                 next += 1;
             }
-            let marks = dirty;
-            let arm = if by_bits { asked } else { &marks };
-            walk.arm_words(&slot, words.start + from as u64, &arm[from..next], |index, bits| {
-                dirty[from + index] |= bits;
-            });
+            let first = words.start + from as u64;
+            let mut dirty = [0; CHUNK + 1];
+            if by_bits {
+                // The tables before the marks, as in a harvest: what somebody zaps meanwhile is found in one of them.
+                let told = |index, bits| dirty[from + index] |= bits;
+                walk.arm_words(&slot, first, &asked[from..next], told);
+            }
+            for (word, index) in (first..).zip(from..next) {
+                dirty[index] |= bitmap.take(word, asked[index]);
+            }
+            if !by_bits {
+                walk.arm_words(&slot, first, &dirty[from..next], |_, _| ());
+            }
             cleaned += owe(owed, &slot, chunk, &dirty);
             if next == end {
                 break;
