@@ -38,9 +38,10 @@ use crate::vm::Vm;
 const STRETCH: u64 = 64 * Level::M2.pages();
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Makes large leaves of the tables in `gfns` of address space 0 wherever host, slot and policy allow: after the host made a huge page of small ones, or to undo the splits of fetches
-    /// ([`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages)). Returns how many. Asks the host by
-    /// [`Host::lookup`] only. Waits for vCPUs to answer flushes.
+    /// Makes large leaves of the tables in `gfns` of address space 0 wherever host, slot and policy allow: after the host
+    /// made a huge page of small ones, or to undo the splits of fetches
+    /// ([`Builder::nx_huge_pages`](crate::Builder::nx_huge_pages)). Where a dirty log ends, that is done already. Returns
+    /// how many. Asks the host by [`Host::lookup`] only. Waits for vCPUs to answer flushes.
     pub fn recover(&self, idle: &mut Idle, gfns: Span<Gfn>) -> u64 {
         self.recover_in(idle, &self.spaces[0], gfns)
     }

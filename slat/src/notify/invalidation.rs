@@ -146,6 +146,11 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         self.edit(idle, Some(parts), None)
     }
 
+    /// The same as [`apply`](Self::apply), to be paid with what else is owed.
+    pub(super) fn apply_into(&mut self, idle: &mut Idle, owed: &mut Owed) {
+        self.edit_into(idle, None, None, owed);
+    }
+
     /// Its number.
     pub(crate) fn version(&self) -> Version {
         self.ticket.version()
@@ -178,6 +183,11 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         seat: Option<&Seat>,
     ) -> FlushDebt<'i> {
         let mut owed = Owed::default();
+        self.edit_into(idle, parts, seat, &mut owed);
+        FlushDebt::new(self.vm, owed, Some(&self.ticket))
+    }
+
+    fn edit_into(&self, idle: &mut Idle, parts: Option<&[Span<Gfn>]>, seat: Option<&Seat>, owed: &mut Owed) {
         for space in &self.vm.spaces {
             if matches!(self.range, Range::Gfns(only, _) if only != space.id) {
                 continue;
@@ -186,9 +196,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                 Some(seat) => Walk::<F, H, Exclusive>::on_seat(self.vm, space, idle, seat),
                 None => Walk::on_any_seat(self.vm, space, idle),
             };
-            self.edit_in(&mut walk, parts, &mut owed);
+            self.edit_in(&mut walk, parts, owed);
         }
-        FlushDebt::new(self.vm, owed, Some(&self.ticket))
     }
 
     fn edit_in<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, parts: Option<&[Span<Gfn>]>, owed: &mut Owed) {

@@ -56,15 +56,15 @@ impl<F: Format, H: Host> Vm<F, H> {
             self.top_up(idle, &mut spare, 1)?;
             let Some(fresh) = spare.take() else { return Err(NoMemory) };
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
+            let mut owed = Owed::default();
             if self.policy.dirty.by_bits::<F>() {
                 // What was written is to be marked first; where nothing logs, this takes a moment.
-                change.apply(idle).settle();
+                change.apply_into(idle, &mut owed);
             }
             fresh.fill(change.hole());
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
             let old = space.radix.replace_root(&self.host, fresh);
             drop(walk);
-            let mut owed = Owed::default();
             owed.owe(everything);
             owed.unlink(old, Level(F::LEVELS));
             change.owing(idle, owed).settle();
