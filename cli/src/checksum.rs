@@ -1,44 +1,25 @@
-//! A checksum against accidents: of the network, and of whoever mixes up pages or loses one. Four words at a time, so that
-//! it is faster than the copies around it.
+//! A checksum against accidents: of the network, and of whoever mixes up pages or loses one.
 
-use std::array;
+use rapidhash::v3::rapidhash_v3;
 
-/// Over what was added so far, in this order.
+/// Over the pieces that were added so far, in this order: the same pieces on both sides.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sum([u64; 4]);
+pub struct Sum(u64);
 
 impl Sum {
     /// Of these bytes alone.
     pub fn of(bytes: &[u8]) -> u64 {
-        let mut sum = Self::default();
-        sum.add(bytes);
-        sum.value()
+        rapidhash_v3(bytes)
     }
 
-    /// Adds bytes; the last word may be shorter.
+    /// Adds a piece.
     pub fn add(&mut self, bytes: &[u8]) {
-        let mut fours = bytes.chunks_exact(32);
-        for four in &mut fours {
-            for (lane, word) in self.0.iter_mut().zip(four.chunks_exact(8)) {
-                *lane = Self::mix(*lane, word);
-            }
-        }
-        for (lane, word) in self.0.iter_mut().zip(fours.remainder().chunks(8)) {
-            *lane = Self::mix(*lane, word);
-        }
+        self.0 = (self.0 ^ Self::of(bytes)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
 
     /// The checksum.
     pub fn value(self) -> u64 {
         self.0
-            .into_iter()
-            .fold(0, |all, lane| (all ^ lane).wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(31))
-    }
-
-    #[inline(always)]
-    fn mix(lane: u64, word: &[u8]) -> u64 {
-        let word = u64::from_le_bytes(array::from_fn(|byte| word.get(byte).copied().unwrap_or(0)));
-        (lane ^ word).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
     }
 }
 

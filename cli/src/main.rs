@@ -1,5 +1,6 @@
 //! The command `slat`: run, measure and prove second-level address translation.
 
+mod bar;
 mod bench;
 mod checksum;
 mod error;

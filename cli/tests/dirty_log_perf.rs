@@ -1,21 +1,17 @@
 //! `slat bench dirty-log-perf` as its users meet it: what it prints, how it ends, what it says of bad input.
 
+#[path = "common/bench.rs"]
+mod common;
+
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_slat")).args(["bench", "dirty-log-perf"]).args(args).output().unwrap()
+    common::bench(&[&["dirty-log-perf"], args].concat())
 }
 
 fn report(args: &[&str]) -> Value {
-    let output = bench(&[&["--runs", "1", "--json"], args].concat());
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}{}", String::from_utf8_lossy(&output.stdout));
-    let report: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
-    let checks = report["checks"].as_array().unwrap();
-    assert!(!checks.is_empty() && checks.iter().all(|check| check["ok"] == true));
-    report
+    common::report(&[&["dirty-log-perf", "--runs", "1", "--json"], args].concat())
 }
 
 /// How many rows have these parameters; each has both figures.

@@ -1,22 +1,10 @@
 //! `slat bench zap` and `slat bench invalidate` as their users meet them.
 
+#[path = "common/bench.rs"]
+mod common;
+
+use common::{bench, report};
 use serde_json::Value;
-use std::process::{Command, Output};
-
-fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_slat")).arg("bench").args(args).output().unwrap()
-}
-
-fn report(args: &[&str]) -> Value {
-    let output = bench(args);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}{}", String::from_utf8_lossy(&output.stdout));
-    let report: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
-    let checks = report["checks"].as_array().unwrap();
-    assert!(!checks.is_empty() && checks.iter().all(|check| check["ok"] == true));
-    report
-}
 
 /// Every row of these names and parameters has both figures.
 fn compared(report: &Value, name: &str, params: &[(&str, &str)]) -> usize {

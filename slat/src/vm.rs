@@ -306,6 +306,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.spaces.get(usize::from(id.0))
     }
 
+    /// Whether writes are found in the tables: faults then have nothing to log.
+    #[inline(always)]
+    pub(crate) fn logs_by_bits(&self) -> bool {
+        self.policy.dirty.by_bits::<F>()
+    }
+
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
         self.reads.borrow(self.policy.vcpus as usize)
     }

@@ -1,31 +1,14 @@
 //! Dirty logs: what is marked, what a log survives, and that no page is writable without a mark.
 
+#[path = "common/identity.rs"]
+mod identity;
+
+use identity::Identity;
 use slat::slots::{Change, Region};
 use slat::table::formats::Ept4;
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-
-/// A host whose frame is the address, writable, with pages of 2 MiB where `large` says so.
-#[derive(Default)]
-struct Identity {
-    large: AtomicBool,
-}
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
-
-impl Host for Identity {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        let level = if self.large.load(SeqCst) { Level::M2 } else { Level::K4 };
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, writable: true })
-    }
-
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
-    }
-}
+use std::sync::atomic::Ordering::SeqCst;
 
 const SLOT: SlotId = SlotId(3);
 const HVA: Hva = Hva(0x4000_0000);

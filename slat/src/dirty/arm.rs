@@ -88,7 +88,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// Arms every leaf of `gfns`, and owes the flush of all of them, whatever was found: a W that is clear never proves
     /// that no TLB writes.
     pub(crate) fn arm_all(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {
-        let by_bits = self.vm.policy.dirty.by_bits::<F>();
+        let by_bits = self.vm.logs_by_bits();
         let mut steps = self.steps(gfns, Level::K4);
         while let Some((_, step)) = steps.next() {
             let at = step.at;
@@ -113,7 +113,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         words: &[u64],
         mut written: impl FnMut(usize, u64),
     ) {
-        let by_bits = self.vm.policy.dirty.by_bits::<F>();
+        let by_bits = self.vm.logs_by_bits();
         let mut table = Table::NONE;
         for (index, &bits) in words.iter().enumerate().filter(|(_, bits)| **bits != 0) {
             let base = slot.gfns.start + (first + index as u64) * WORD;

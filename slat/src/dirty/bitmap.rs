@@ -106,7 +106,7 @@ impl Bitmap {
     #[cold]
     fn other_chunk(place: &AtomicPtr<Chunk>) -> Option<&[AtomicU64; CHUNK]> {
         if matches!(Dirty::at(place), Dirty::Nothing) {
-            let _ = link_chunk(place, null_mut(), new_chunk().map_or(ALL, NonNull::as_ptr));
+            link_chunk(place, null_mut(), new_chunk().map_or(ALL, NonNull::as_ptr));
         }
         // ORDER(bitmap-all): what is marked before this look; pairs with the fence in `divide`: nothing is written where
         // all is dirty, so whoever divides the chunk sees what was to be marked, or this sees it divided.
@@ -134,7 +134,7 @@ impl Bitmap {
             words[word as usize % CHUNK].store(self.whole_word(word), Relaxed);
         }
         // Else somebody else has.
-        let _ = link_chunk(&self.directory[chunk], ALL, fresh.as_ptr());
+        link_chunk(&self.directory[chunk], ALL, fresh.as_ptr());
         // ORDER(bitmap-all): the link before whatever is looked at next; see `other_chunk`.
         fence(SeqCst);
         Ok(())
@@ -221,14 +221,13 @@ unsafe fn free_chunk(chunk: *mut Chunk) {
 
 /// Puts a chunk, or [`ALL`], in the place of `old`; frees the chunk where somebody was faster.
 #[cold]
-fn link_chunk(place: &AtomicPtr<Chunk>, old: *mut Chunk, link: *mut Chunk) -> bool {
+fn link_chunk(place: &AtomicPtr<Chunk>, old: *mut Chunk, link: *mut Chunk) {
     // ORDER(bitmap): Release: the words before the link; pairs with `Dirty::at`.
     let linked = place.compare_exchange(old, link, AcqRel, Relaxed).is_ok();
     if !linked && link != ALL {
         // SAFETY: from `new_chunk`, and linked nowhere.
         unsafe { free_chunk(link) };
     }
-    linked
 }
 
 /// What is dirty of a chunk.

@@ -23,14 +23,13 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     #[inline(always)]
     pub(crate) fn keep_dirty(&self, (old, new): (Word, Word), level: Level, gfn: Gfn) {
         let dirty = |word: Word| F::is_present(word) && word.0 & F::DIRTY != 0;
-        if self.vm.policy.dirty.by_bits::<F>() && level == Level::K4 && dirty(old) && !dirty(new) {
+        if self.vm.logs_by_bits() && level == Level::K4 && dirty(old) && !dirty(new) {
             self.space.memslots.log_writes(&self.vm.reads, self.seat, Span::sized(gfn, 1));
         }
     }
 
     /// Whether leaves in a table may have something to keep, for the section of this walk.
     pub(crate) fn keeps_tables(&self) -> bool {
-        self.vm.policy.dirty.by_bits::<F>()
-            && self.space.memslots.read(&self.vm.reads, self.seat).version.logs_any()
+        self.vm.logs_by_bits() && self.space.memslots.read(&self.vm.reads, self.seat).version.logs_any()
     }
 }

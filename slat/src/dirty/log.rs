@@ -95,13 +95,13 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// KVM's `GET_DIRTY_LOG` with manual protection: [`clear_dirty`](Self::clear_dirty) is its other half.
     pub fn dirty_bits(&self, idle: &mut Idle, id: SlotId, into: &mut [u64]) -> Result<u64, DirtyError> {
         self.bitmaps()?;
-        let (slot, _) = self.look_up(idle, id)?;
+        let (slot, log) = self.look_up(idle, id)?;
         let needed = slot.gfns.len().div_ceil(WORD);
         if (into.len() as u64) < needed {
             return Err(DirtyError::Short { words: into.len(), needed });
         }
         let mut pages = 0;
-        self.look(idle, id, |first, words| {
+        self.look(idle, (&slot, log), |first, words| {
             into[first as usize..][..words.len()].copy_from_slice(words);
             pages += words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
         })?;
@@ -111,8 +111,8 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// Calls `visit` with each frame of slot `id` that is dirty, in order, and changes nothing.
     pub fn dirty(&self, idle: &mut Idle, id: SlotId, mut visit: impl FnMut(Gfn)) -> Result<(), DirtyError> {
         self.bitmaps()?;
-        let (slot, _) = self.look_up(idle, id)?;
-        self.look(idle, id, |first, words| {
+        let (slot, log) = self.look_up(idle, id)?;
+        self.look(idle, (&slot, log), |first, words| {
             for (word, &bits) in (first..).zip(words) {
                 let base = slot.gfns.start + word * WORD;
                 (0..WORD).filter(|bit| bits >> bit & 1 != 0).for_each(|bit| visit(base + bit));
@@ -226,17 +226,16 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     fn look(
         &self,
         idle: &mut Idle,
-        id: SlotId,
+        (slot, log): (&Slot, LogId),
         mut visit: impl FnMut(u64, &[u64]),
     ) -> Result<(), DirtyError> {
-        let (slot, log) = self.look_up(idle, id)?;
         for chunk in 0..slot.gfns.len().div_ceil(CHUNK_PAGES) as usize {
             let mut dirty = [0; CHUNK + 1];
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
-            if self.vm.policy.dirty.by_bits::<F>() {
+            if self.vm.logs_by_bits() {
                 tables(&mut walk, log, chunk, Found::Kept, &mut dirty);
             }
-            let (_, bitmap) = current(&walk, log).ok_or(DirtyError::NotLogged(id))?;
+            let (_, bitmap) = current(&walk, log).ok_or(DirtyError::NotLogged(slot.id))?;
             let words = bitmap.words_of(chunk);
             for (dirty, word) in dirty.iter_mut().zip(words.clone()) {
                 *dirty |= bitmap.word(word);

@@ -1,6 +1,6 @@
 //! Taking from one log, chunk by chunk: what is dirty is clean afterwards, and armed.
 
-use super::bitmap::{Bitmap, CHUNK, CHUNK_PAGES, WORD};
+use super::bitmap::{Bitmap, CHUNK, WORD};
 use super::harvest::Told;
 use super::{DirtyError, Splitting};
 use crate::addr::{Gfn, Level, Span};
@@ -16,6 +16,7 @@ use crate::table::format::Format;
 use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// Pages armed in one section, and a few more: some ten microseconds.
 const STRETCH: u64 = 4096;
@@ -81,7 +82,9 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     pub(super) fn divide(&self, idle: &mut Idle, log: LogId, chunk: usize) -> Result<(), DirtyError> {
         let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
         let whole = current(&walk, log).filter(|(_, bitmap)| bitmap.is_whole(chunk));
-        let Some(gfns) = whole.map(|(slot, _)| frames(&slot, chunk, 0..CHUNK as u64)) else { return Ok(()) };
+        let Some(gfns) = whole.map(|(slot, bitmap)| frames(&slot, bitmap.words_of(chunk))) else {
+            return Ok(());
+        };
         drop(walk);
         if self.vm.policy.dirty.splitting == Splitting::Eager {
             // Without table pages they stay large: then the first store to each splits it.
@@ -100,7 +103,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         asked: &Words,
         owed: &mut Owed,
     ) -> u64 {
-        let by_bits = self.vm.policy.dirty.by_bits::<F>();
+        let by_bits = self.vm.logs_by_bits();
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
         let (mut next, mut cleaned) = (0, 0);
         while let Some((slot, bitmap)) = current(&walk, log) {
@@ -124,7 +127,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             if !by_bits {
                 walk.arm_words(&slot, first, &dirty[from..next], |_, _| ());
             }
-            cleaned += owe(owed, &slot, chunk, &dirty);
+            cleaned += owe(owed, &slot, words.start, &dirty);
             if next == end {
                 break;
             }
@@ -143,7 +146,7 @@ fn take_chunks<F: Format, H: Host>(
     into: &mut Told,
     owed: &mut Owed,
 ) -> Pause {
-    let by_bits = walk.vm.policy.dirty.by_bits::<F>();
+    let by_bits = walk.vm.logs_by_bits();
     while let Some((slot, bitmap)) = current(walk, log) {
         let chunks = bitmap.chunks();
         // Where only marks count, what has none is passed over.
@@ -173,7 +176,7 @@ fn take_chunks<F: Format, H: Host>(
             let pages = if by_tables.min(marked) == 0 { by_tables + marked } else { count() };
             into.pages += pages;
             if let (Some(&(first, _)), Some(&(last, _))) = (noted.first(), noted.last()) {
-                owed.owe_pages(frames(&slot, 0, first..last + 1), pages);
+                owed.owe_pages(frames(&slot, first..last + 1), pages);
             }
             room.dirty = [0; CHUNK + 1];
         }
@@ -224,8 +227,8 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
 ) -> u64 {
     let vm = walk.vm;
     let (mut done, mut pages) = (0, 0);
-    while let Some((slot, _)) = current(walk, log) {
-        let gfns = frames(&slot, chunk, 0..CHUNK as u64);
+    while let Some((slot, bitmap)) = current(walk, log) {
+        let gfns = frames(&slot, bitmap.words_of(chunk));
         let left = Span::new(gfns.start + done, gfns.end);
         let told = |written: AccessedPages<Gfn>| {
             pages += u64::from(written.count());
@@ -288,23 +291,24 @@ fn note<'n>(into: &'n mut Vec<(u64, u64)>, first: u64, words: &Words) -> &'n [(u
     &into[len..]
 }
 
-/// The frames of these words of a chunk.
-fn frames(slot: &Slot, chunk: usize, words: core::ops::Range<u64>) -> Span<Gfn> {
-    let first = slot.gfns.start + chunk as u64 * CHUNK_PAGES;
+/// The frames of these words of a log.
+fn frames(slot: &Slot, words: Range<u64>) -> Span<Gfn> {
+    let first = slot.gfns.start;
     Span::new(first + words.start * WORD, (first + words.end * WORD).min(slot.gfns.end))
 }
 
-/// Owes the flush of the dirty pages of a chunk, and returns how many there are.
-fn owe(owed: &mut Owed, slot: &Slot, chunk: usize, dirty: &Words) -> u64 {
-    let Some(first) = dirty.iter().position(|bits| *bits != 0) else { return 0 };
-    let last = dirty.iter().rposition(|bits| *bits != 0).unwrap_or(first);
-    let count = dirty[first..=last].iter().map(|bits| u64::from(bits.count_ones())).sum();
-    owed.owe_pages(frames(slot, chunk, first as u64..last as u64 + 1), count);
+/// Owes the flush of dirty pages, the first of whose words is number `first`, and returns how many there are.
+fn owe(owed: &mut Owed, slot: &Slot, first: u64, dirty: &Words) -> u64 {
+    let Some(from) = dirty.iter().position(|bits| *bits != 0) else { return 0 };
+    let to = dirty.iter().rposition(|bits| *bits != 0).unwrap_or(from) + 1;
+    let count = dirty[from..to].iter().map(|bits| u64::from(bits.count_ones())).sum();
+    owed.owe_pages(frames(slot, first + from as u64..first + to as u64), count);
     count
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::bitmap::CHUNK_PAGES;
     use super::*;
 
     #[test]

@@ -269,7 +269,7 @@ impl Memo {
     }
 
     fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
-        let plain = !slot.readonly && (!slot.log_dirty || vm.policy.dirty.by_bits::<F>());
+        let plain = !slot.readonly && (!slot.log_dirty || vm.logs_by_bits());
         self.plain = if plain { slot.gfns.len() } else { 0 };
         let table = Level::M2.pages();
         let (first, end) = (slot.gfns.start.0.div_ceil(table), slot.gfns.end.0 / table);

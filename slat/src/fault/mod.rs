@@ -341,7 +341,7 @@ fn install<'w, F: Format, H: Host>(
         return Ok(Outcome::Retry);
     }
     // Where writes are logged, and not by D bits, the first store to a page faults, whatever was mapped before it.
-    let by_bits = walk.vm.policy.dirty.by_bits::<F>();
+    let by_bits = walk.vm.logs_by_bits();
     let writable = page.writable && (!slot.log_dirty || by_bits || fault.access == Access::Write);
     let leaf = Leaf {
         pfn: Pfn(page.pfn.0 & !(at.level.pages() - 1)),

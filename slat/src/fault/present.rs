@@ -53,7 +53,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(Outcome::Ask);
         }
         if at.level > Level::K4 && self.logs(walk, fault.gpa.gfn()) {
-            let writable = walk.vm.policy.dirty.by_bits::<F>() && F::host_writable(at.word);
+            let writable = walk.vm.logs_by_bits() && F::host_writable(at.word);
             let small = self.split_down(walk, at, fault.gpa.gfn(), writable)?;
             if small.is_none() || !writable {
                 return Ok(Outcome::Retry);
@@ -164,7 +164,7 @@ pub(super) fn fixed<F: Format, H: Host>(
     (fault, ring): (Fault, Option<&Ring>),
 ) -> Outcome {
     walk.seat.tally.add(Count::Permission);
-    if !walk.vm.policy.dirty.by_bits::<F>() {
+    if !walk.vm.logs_by_bits() {
         let gfn = fault.gpa.gfn();
         // ORDER(bitmap): after the permission, which whoever takes the mark has to see.
         if at.level == Level::K4 {

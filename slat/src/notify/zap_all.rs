@@ -57,7 +57,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             let Some(fresh) = spare.take() else { return Err(NoMemory) };
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
             let mut owed = Owed::default();
-            if self.policy.dirty.by_bits::<F>() {
+            if self.logs_by_bits() {
                 // What was written is to be marked first; where nothing logs, this takes a moment.
                 change.apply_into(idle, &mut owed);
             }

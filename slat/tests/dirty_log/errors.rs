@@ -1,6 +1,7 @@
 //! Every error of a dirty log: its type, its words, its number; and that nothing was changed by who got it.
 
-use crate::subject::{Identity, access};
+use crate::identity::Identity;
+use crate::subject::access;
 use slat::table::formats::Npt4;
 use slat::*;
 
@@ -17,7 +18,7 @@ type Vm = slat::Vm<Npt4, Identity>;
 /// A slot that logs and whose every third page is dirty, and one that does not log.
 fn vm(log: DirtyLog) -> (Idle, Vm) {
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::builder(Identity { large: false }).max_slots(8).dirty_log(log).build().unwrap();
+    let vm = Vm::builder(Identity::default()).max_slots(8).dirty_log(log).build().unwrap();
     vm.slots()
         .commit(&mut idle, |tx| {
             tx.create(Slot::new(LOGS, Gfn(0), PAGES, Hva(0x4000_0000)).log_dirty())?;

@@ -1,6 +1,7 @@
 //! What becomes of a harvest that is still held when its log, its slot or its pages change.
 
-use crate::subject::{Identity, access};
+use crate::identity::Identity;
+use crate::subject::access;
 use slat::table::formats::Ept4;
 use slat::*;
 
@@ -17,7 +18,7 @@ fn slot() -> Slot {
 
 fn vm(log: DirtyLog) -> (Idle, Vm) {
     let mut idle = Idle::take().unwrap();
-    let builder = Vm::builder(Identity { large: false }).address_spaces(2).dirty_log(log);
+    let builder = Vm::builder(Identity::default()).address_spaces(2).dirty_log(log);
     let vm = builder.build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(slot())).unwrap();
     (idle, vm)

@@ -8,9 +8,11 @@
 //!
 //! Where `/dev/kvm` cannot be opened the tests say so and pass; with `SLAT_REQUIRE_KVM=1` in the environment they fail.
 
+use crate::identity::Identity;
+use crate::kvm_device::device;
 use crate::model::{IDS, Model, Operation, Reply, SMALL};
 use crate::operations::Operations;
-use crate::subject::{Identity, Slat};
+use crate::subject::Slat;
 use crate::{STEPS, Subject, walk};
 use kvm_bindings::{
     KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_MEM_LOG_DIRTY_PAGES, kvm_clear_dirty_log,
@@ -19,7 +21,7 @@ use kvm_bindings::{
 use kvm_ioctls::{Cap, Kvm as Device, VcpuExit, VcpuFd, VmFd};
 use slat::table::formats::{Ept4, Npt4};
 use slat::{DirtyLog, Idle, PAGE_SIZE, Track};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
@@ -78,19 +80,6 @@ struct Kvm {
 }
 
 impl Kvm {
-    /// The machine's KVM, or `None` where there is none and that is fine.
-    fn device() -> Option<Device> {
-        match Device::new() {
-            Ok(device) => Some(device),
-            Err(error) => {
-                assert!(std::env::var_os("SLAT_REQUIRE_KVM").is_none_or(|v| v != "1"), "/dev/kvm: {error}");
-                // Past the capture of passing tests: whoever reads the log is to know.
-                let _ = writeln!(io::stderr(), "skipped, no comparison with the kernel: /dev/kvm: {error}");
-                None
-            }
-        }
-    }
-
     /// A VM whose logs are automatic (0), manual (1), or manual and set when they begin (3); `None` where the kernel
     /// cannot be asked for that.
     fn new(device: &Device, manual: u64) -> Option<Self> {
@@ -233,7 +222,7 @@ impl Operation {
 
 #[test]
 fn the_kernel_the_model_and_slat_agree() {
-    let Some(device) = Kvm::device() else { return };
+    let Some(device) = device() else { return };
     let mut told = 0;
     for (seed, manual) in [(1, 0), (2, 0), (3, 1), (4, 1), (5, 3), (6, 3)] {
         let Some(mut kvm) = Kvm::new(&device, manual) else { continue };
@@ -241,8 +230,10 @@ fn the_kernel_the_model_and_slat_agree() {
         let track = if seed % 2 == 0 { Track::Writes } else { Track::DirtyBits };
         let log = DirtyLog::bitmap().track(track);
         let log = if initially_set { log.initially_set() } else { log };
-        let host = Identity::default();
-        let (mut ept, mut npt) = (Slat::<Ept4>::new(host, &SMALL, log), Slat::<Npt4>::new(host, &SMALL, log));
+        let (mut ept, mut npt) = (
+            Slat::<Ept4>::new(Identity::default(), &SMALL, log),
+            Slat::<Npt4>::new(Identity::default(), &SMALL, log),
+        );
         let mut operations = Operations::new(seed);
         let choose = |model: &Model| asked_of_kvm(operations.next(model), manual != 0);
         let subjects: &mut [&mut dyn Subject] = &mut [&mut kvm, &mut ept, &mut npt];

@@ -22,6 +22,8 @@
 mod errors;
 mod frozen;
 mod harvests;
+#[path = "../common/identity.rs"]
+mod identity;
 mod model;
 mod operations;
 #[path = "../soak/random.rs"]
@@ -30,13 +32,17 @@ mod subject;
 
 #[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
 mod kvm;
+#[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
+#[path = "../common/kvm_device.rs"]
+mod kvm_device;
 
+use identity::Identity;
 use model::{BIG, LARGE, Model, Operation, Reply, SMALL, Shape};
 use operations::Operations;
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
 use slat::{DirtyLog, Format, Idle, RingSize, Splitting, Track};
 use std::collections::BTreeSet;
-use subject::{Identity, Slat};
+use subject::Slat;
 
 /// Somebody who keeps dirty logs.
 trait Subject {
@@ -102,7 +108,7 @@ const STEPS: u64 = 4_000;
 fn agree<F: Format>(log: DirtyLog, initially_set: bool, (shapes, large): (&'static [Shape; 3], bool)) {
     let (seeds, steps) = if std::ptr::eq(shapes, &raw const BIG) { (1, STEPS / 10) } else { (3, STEPS) };
     for seed in 1..=seeds {
-        let mut slat = Slat::<F>::new(Identity { large }, shapes, log);
+        let mut slat = Slat::<F>::new(Identity { large: large.into() }, shapes, log);
         let mut operations = Operations::new(seed);
         let choose = |model: &Model| operations.next(model);
         let walked = walk(seed, steps, choose, &mut Model::new(shapes, initially_set), &mut [&mut slat]);

@@ -1,31 +1,11 @@
 //! Slat, asked as a VMM asks it; its guest walks the tables as the hardware does, setting Accessed and Dirty.
 
 use crate::Subject;
+use crate::identity::Identity;
 use crate::model::{IDS, Operation, Reply, Shape};
 use slat::slots::Region;
-use slat::table::memory::TableMemory;
 use slat::table::{Entry, Kind};
 use slat::*;
-
-/// A host whose frame is the address, with pages of 2 MiB if it is asked for them.
-#[derive(Clone, Copy, Default)]
-pub struct Identity {
-    pub large: bool,
-}
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
-
-impl Host for Identity {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        let level = if self.large { Level::M2 } else { Level::K4 };
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, writable: true })
-    }
-
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
-    }
-}
 
 /// An access of a guest: through the tables where they allow it, by a fault where not.
 pub fn access<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, gfn: Gfn, access: Access) {

@@ -15,6 +15,7 @@
 //! Nothing else is excepted. Where `/dev/kvm` cannot be opened the test says so and passes; with
 //! `SLAT_REQUIRE_KVM=1` in the environment it fails.
 
+use crate::kvm_device::device;
 use crate::oracle::{Change, LOG_DIRTY, Limits, Oracle, PAGE, Record, Request, Rule};
 use crate::random::Random;
 use crate::requests::Requests;
@@ -22,7 +23,6 @@ use crate::subject::{ARENA, Slat};
 use crate::walk::{Subject, Tally, walk};
 use kvm_bindings::{KVM_CAP_MULTI_ADDRESS_SPACE, kvm_userspace_memory_region};
 use kvm_ioctls::{Cap, Kvm as Device, VmFd};
-use std::io::{self, Write};
 
 /// The largest slot, in pages, that a walk has the kernel create.
 const MOST: u64 = 1 << 14;
@@ -42,19 +42,6 @@ pub struct Kvm {
 }
 
 impl Kvm {
-    /// The machine's KVM, or `None` where there is none and that is fine.
-    fn device() -> Option<Device> {
-        match Device::new() {
-            Ok(device) => Some(device),
-            Err(error) => {
-                assert!(std::env::var_os("SLAT_REQUIRE_KVM").is_none_or(|v| v != "1"), "/dev/kvm: {error}");
-                // Past the capture of passing tests: whoever reads the log is to know.
-                let _ = writeln!(io::stderr(), "skipped, no comparison with the kernel: /dev/kvm: {error}");
-                None
-            }
-        }
-    }
-
     fn new(device: &Device) -> Self {
         let vm = device.create_vm().expect("a VM");
         let spaces = vm.check_extension_raw(u64::from(KVM_CAP_MULTI_ADDRESS_SPACE)).max(1) as u32;
@@ -162,7 +149,7 @@ impl Subject for Kvm {
 /// The oracle is right about the kernel, and slat agrees with both, in the same walk.
 #[test]
 fn the_kernel_the_oracle_and_slat_agree() {
-    let Some(device) = Kvm::device() else { return };
+    let Some(device) = device() else { return };
     let mut tally = Tally::default();
     for seed in SEEDS {
         let mut kvm = Kvm::new(&device);

@@ -30,6 +30,9 @@ mod walk;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod kvm;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "../common/kvm_device.rs"]
+mod kvm_device;
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 

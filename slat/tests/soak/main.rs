@@ -20,6 +20,8 @@
 
 mod arena;
 mod caches;
+#[path = "../common/tally.rs"]
+mod counts;
 mod ending;
 mod guest;
 mod host;
@@ -118,7 +120,7 @@ fn everything_at_once() {
     let sum = soak(time);
     println!("in all: {sum}");
     assert_eq!(sum.stale, 0);
-    for (times, what) in sum.sure() {
+    for (times, what) in sum.must_have_happened() {
         assert!(times > 0, "no {what}: the test has missed something");
     }
 }

@@ -26,6 +26,8 @@
 //! Each world is a fixed amount of work. `SLAT_SOAK_SECONDS` makes worlds with other seeds follow: `cargo xtask soak`.
 
 mod collector;
+#[path = "../../../slat/tests/common/tally.rs"]
+mod counts;
 mod guest;
 mod meddler;
 #[path = "../../../slat/tests/soak/random.rs"]

@@ -3,9 +3,8 @@
 //! A store is **certain** where its owner knew the log to be on before it began: it must be told. It is **possible**
 //! wherever it was made: a page without even that may be told only by the log's rules.
 
+use crate::counts::tally;
 use crate::world::PAGES;
-use std::fmt;
-use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Numbers of rounds, by page of the slot; 0: never. All rounds of all lives have a number, from 1.
@@ -61,38 +60,6 @@ impl Truth {
     pub fn was_ever(&self, page: u64) -> bool {
         self.possible[page as usize].load(SeqCst) != 0
     }
-}
-
-macro_rules! tally {
-    ($($(#[$attribute:meta])* $field:ident $name:literal)*) => {
-        /// What happened.
-        #[derive(Clone, Copy, Default)]
-        pub struct Tally {
-            $($(#[$attribute])* pub $field: u64,)*
-        }
-
-        impl Tally {
-            /// Every number that must not be zero over all settings, with its name: all but the last two.
-            pub fn must_have_happened(&self) -> Vec<(u64, &'static str)> {
-                let mut all = vec![$((self.$field, $name)),*];
-                all.truncate(all.len() - 2);
-                all
-            }
-        }
-
-        impl AddAssign for Tally {
-            fn add_assign(&mut self, other: Self) {
-                $(self.$field += other.$field;)*
-            }
-        }
-
-        impl fmt::Display for Tally {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let parts = [$(format!(concat!("{} ", $name), self.$field)),*];
-                f.write_str(&parts.join(", "))
-            }
-        }
-    };
 }
 
 tally! {

@@ -1,6 +1,7 @@
-//! The progress bar: on standard error, on a terminal only.
+//! The progress bar of a migration.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::bar::bar;
+use indicatif::ProgressBar;
 
 /// How far a round is, in pages.
 #[derive(Debug)]
@@ -9,14 +10,7 @@ pub struct Bar(ProgressBar);
 impl Bar {
     /// A bar, or nothing where it is not wanted or not a terminal.
     pub fn new(wanted: bool) -> Self {
-        // With this target indicatif stays silent by itself where standard error is no terminal.
-        let target = if wanted { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(0), target);
-        let style = "{prefix} [{bar:40}] {human_pos} of {human_len} pages, {elapsed}";
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        Self(bar)
+        Self(bar(wanted, Some(0), "{prefix} [{bar:40}] {human_pos} of {human_len} pages, {elapsed}"))
     }
 
     /// A round of so many pages begins.
