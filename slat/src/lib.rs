@@ -58,6 +58,24 @@
 
 extern crate alloc;
 
+/// Whether the mistake [`seeded::Bug`] of this name is made here: never, in any build but a test's.
+macro_rules! seeded {
+    ($bug:ident) => {{
+        #[cfg(all(feature = "std", any(test, seeded)))]
+        let made = $crate::seeded::is($crate::seeded::Bug::$bug);
+        #[cfg(not(all(feature = "std", any(test, seeded))))]
+        let made = false;
+        made
+    }};
+}
+
+/// An ordering, or none where the mistake of this name is made.
+macro_rules! unless_seeded {
+    ($bug:ident, $order:expr) => {
+        if seeded!($bug) { $crate::sync::prim::Relaxed } else { $order }
+    };
+}
+
 pub mod addr;
 pub mod age;
 pub mod dirty;
@@ -67,6 +85,9 @@ pub mod huge;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod notify;
+#[cfg(all(feature = "std", any(test, seeded)))]
+#[doc(hidden)]
+pub mod seeded;
 pub mod slots;
 mod space;
 pub mod stats;

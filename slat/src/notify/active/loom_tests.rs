@@ -4,7 +4,8 @@
 //! the host's change to it. A leaf is `frame << 12 | 7`; without bit 1 it is read-only.
 
 use super::*;
-use crate::loom_tests::{explore, finds};
+use crate::loom_tests::{explore, finds, finds_seeded};
+use crate::seeded::Bug;
 use crate::sync::prim::AtomicU64;
 use crate::table::entry::{Entry, Kind};
 use crate::table::formats::Ept4;
@@ -136,6 +137,11 @@ fn a_fault_never_installs_what_the_host_has_taken_back() {
 #[test]
 fn mistake_a_stamp_that_is_not_confirmed() {
     assert!(finds("taken back", fill(Mistake::NoConfirm)));
+}
+
+#[test]
+fn mistake_a_relaxed_stamp() {
+    finds_seeded(Bug::StampRelaxed, "taken back", fill(Mistake::None));
 }
 
 #[test]
