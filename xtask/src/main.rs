@@ -3,6 +3,7 @@
 mod house;
 mod record;
 mod soak;
+mod verify;
 
 use std::error::Error;
 use std::path::Path;
@@ -25,8 +26,18 @@ enum Run {
     With(fn(&Path, &[String]) -> Outcome),
 }
 
-const CHORES: [Chore; 3] = [
+const CHORES: [Chore; 5] = [
     Chore { name: "house", about: "check the house rules; changes nothing", run: Run::Plain(house::run) },
+    Chore {
+        name: "check",
+        about: "the quick half of what must hold before a change lands: five minutes",
+        run: Run::Plain(verify::check),
+    },
+    Chore {
+        name: "verify",
+        about: "every check, what each has explored, and which mistakes it finds; --only STEP, --quick, --docs",
+        run: Run::With(verify::run),
+    },
     Chore {
         name: "soak",
         about: "everything at once: the direct MMU, a host under load, dirty logs; --minutes N, 10 unless said otherwise",
