@@ -2,6 +2,7 @@
 
 mod house;
 mod record;
+mod repeat;
 mod soak;
 
 use std::error::Error;
@@ -25,12 +26,17 @@ enum Run {
     With(fn(&Path, &[String]) -> Outcome),
 }
 
-const CHORES: [Chore; 3] = [
+const CHORES: &[Chore] = &[
     Chore { name: "house", about: "check the house rules; changes nothing", run: Run::Plain(house::run) },
     Chore {
         name: "soak",
         about: "everything at once: the direct MMU, a host under load, dirty logs; --minutes N, 10 unless said otherwise",
         run: Run::With(soak::run),
+    },
+    Chore {
+        name: "repeat",
+        about: "the suite again and again, until it fails: --times N, 20 unless said otherwise; --beside N busy threads",
+        run: Run::With(repeat::run),
     },
     Chore {
         name: "record-traces",
