@@ -2,6 +2,7 @@
 
 mod house;
 mod record;
+mod repeat;
 mod soak;
 mod verify;
 
@@ -26,7 +27,7 @@ enum Run {
     With(fn(&Path, &[String]) -> Outcome),
 }
 
-const CHORES: [Chore; 5] = [
+const CHORES: &[Chore] = &[
     Chore { name: "house", about: "check the house rules; changes nothing", run: Run::Plain(house::run) },
     Chore {
         name: "check",
@@ -42,6 +43,11 @@ const CHORES: [Chore; 5] = [
         name: "soak",
         about: "everything at once: the direct MMU, a host under load, dirty logs; --minutes N, 10 unless said otherwise",
         run: Run::With(soak::run),
+    },
+    Chore {
+        name: "repeat",
+        about: "the suite again and again, until it fails: --times N, 20 unless said otherwise; --beside N busy threads",
+        run: Run::With(repeat::run),
     },
     Chore {
         name: "record-traces",
