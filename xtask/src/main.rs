@@ -1,5 +1,6 @@
 //! House chores, one command each: `cargo xtask` lists them.
 
+mod coverage;
 mod house;
 mod record;
 mod repeat;
@@ -38,6 +39,11 @@ const CHORES: &[Chore] = &[
         name: "verify",
         about: "every check, what each has explored, and which mistakes it finds; --only STEP, --quick, --docs",
         run: Run::With(verify::run),
+    },
+    Chore {
+        name: "coverage",
+        about: "lines of the engine that the tests run, and why the others are not; needs rustup's llvm-tools",
+        run: Run::Plain(coverage::run),
     },
     Chore {
         name: "soak",
