@@ -102,10 +102,6 @@ impl Unlinked {
         self.0.push(top);
     }
 
-    pub(crate) fn append(&mut self, other: &mut Self) {
-        self.0.append(&mut other.0);
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.0.len() == 0
     }

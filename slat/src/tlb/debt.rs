@@ -72,13 +72,6 @@ impl Owed {
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
-
-    fn append(&mut self, other: &mut Self) {
-        self.gfns = self.gfns.hull(&other.gfns);
-        self.edits += core::mem::take(&mut other.edits);
-        self.pages += core::mem::take(&mut other.pages);
-        self.unlinked.append(&mut other.unlinked);
-    }
 }
 
 /// Who pays: a VM, with its format and host forgotten.
@@ -124,14 +117,6 @@ impl<'g> FlushDebt<'g> {
     #[allow(clippy::must_use_candidate, reason = "the payment is the point")]
     pub fn settle(self) -> bool {
         !self.owed.is_nothing()
-    }
-
-    /// Takes another debt of the same VM over, so that both are paid by one shootdown. Debts of an
-    /// invalidation keep their own payment: it marks the moment when the host may change its entries.
-    pub fn merge(&mut self, mut other: FlushDebt<'g>) {
-        if other.ticket.is_none() {
-            self.owed.append(&mut other.owed);
-        }
     }
 
     /// Frames that lost a translation; zero means that nothing is owed.
