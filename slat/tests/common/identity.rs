@@ -5,7 +5,7 @@ use slat::*;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// See the module's header; with pages of 2 MiB where `large` says so.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub struct Identity {
     pub large: AtomicBool,
 }
