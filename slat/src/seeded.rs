@@ -71,6 +71,12 @@ bugs! {
     // --- fuzz: ranges and counts ---
 
     // --- worlds: what guests stored ---
+    EnterUnflushed "enter-unflushed" Worlds "a vCPU enters the guest without the flushes that were asked for while it was out",
+    LeafUnmarked "leaf-unmarked" Worlds "a leaf that is taken away takes its D bit along",
+    TableUnemptied "table-unemptied" Worlds "a table is unhooked with the D bits that are in it",
+    RegainUnmarked "regain-unmarked" Worlds "the write permission is given back, and the page is not marked",
+    RingUnarmed "ring-unarmed" Worlds "the pages of a ring are told, and not armed again",
+    GivenBackLost "given-back-lost" Worlds "a harvest that is dropped does not give its bits back",
 }
 
 std::thread_local! {

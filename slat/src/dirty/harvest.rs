@@ -133,7 +133,7 @@ impl<'vm, F: Format, H: Host> Harvest<'vm, F, H> {
 
 impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
     fn drop(&mut self) {
-        if self.taken.is_empty() {
+        if self.taken.is_empty() || seeded!(GivenBackLost) {
             return;
         }
         let seat = self.vm.borrow_seat();

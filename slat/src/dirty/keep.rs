@@ -23,13 +23,15 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     #[inline(always)]
     pub(crate) fn keep_dirty(&self, (old, new): (Word, Word), level: Level, gfn: Gfn) {
         let dirty = |word: Word| F::is_present(word) && word.0 & F::DIRTY != 0;
-        if self.vm.logs_by_bits() && level == Level::K4 && dirty(old) && !dirty(new) {
+        let keeps = self.vm.logs_by_bits() && !seeded!(LeafUnmarked);
+        if keeps && level == Level::K4 && dirty(old) && !dirty(new) {
             self.space.memslots.log_writes(&self.vm.reads, self.seat, Span::sized(gfn, 1));
         }
     }
 
     /// Whether leaves in a table may have something to keep, for the section of this walk.
     pub(crate) fn keeps_tables(&self) -> bool {
-        self.vm.logs_by_bits() && self.space.memslots.read(&self.vm.reads, self.seat).version.logs_any()
+        let keeps = self.vm.logs_by_bits() && !seeded!(TableUnemptied);
+        keeps && self.space.memslots.read(&self.vm.reads, self.seat).version.logs_any()
     }
 }

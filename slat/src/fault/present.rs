@@ -164,7 +164,7 @@ pub(super) fn fixed<F: Format, H: Host>(
     (fault, ring): (Fault, Option<&Ring>),
 ) -> Outcome {
     walk.seat.tally.add(Count::Permission);
-    if !walk.vm.logs_by_bits() {
+    if !walk.vm.logs_by_bits() && !seeded!(RegainUnmarked) {
         let gfn = fault.gpa.gfn();
         // ORDER(bitmap): after the permission, which whoever takes the mark has to see.
         if at.level == Level::K4 {

@@ -160,6 +160,9 @@ impl Tlb {
             vcpu.in_guest.swap(true, Relaxed);
             // ORDER(flush): `in_guest` before the generation's load; pairs with the fence in `shoot_down`.
             fence_after_rmw();
+            if seeded!(EnterUnflushed) {
+                return;
+            }
             self.catch_up(vcpu, cache);
             if self.generation.load(Acquire) == vcpu.seen.load(Relaxed) {
                 return;

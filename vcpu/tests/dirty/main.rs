@@ -22,6 +22,7 @@
 //! | [`collector`] | the ways to take from a log; the shadow |
 //! | [`truth`] | which pages were stored to, and which were told |
 //! | [`steps`] | the same without a race, and its negative controls |
+//! | `seeded` | mistakes made in the engine itself, each found by a world |
 //!
 //! Each world is a fixed amount of work. `SLAT_SOAK_SECONDS` makes worlds with other seeds follow: `cargo xtask soak`.
 
@@ -32,6 +33,8 @@ mod guest;
 mod meddler;
 #[path = "../../../slat/tests/soak/random.rs"]
 mod random;
+#[cfg(seeded)]
+mod seeded;
 mod steps;
 mod truth;
 mod world;

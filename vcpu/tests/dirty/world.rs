@@ -62,6 +62,9 @@ pub enum Mistake {
     CopiesFirst,
     /// A device that writes and does not mark.
     SilentDevice,
+    /// One in the engine, which `SLAT_SEEDED` names.
+    #[cfg(seeded)]
+    Seeded,
 }
 
 /// Those who are at work beside the vCPUs.

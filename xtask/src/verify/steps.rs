@@ -127,7 +127,7 @@ pub const STEPS: &[Step] = &[
         full: &[with(
             &[("RUSTFLAGS", "--cfg seeded"), ("CARGO_TARGET_DIR", "target/seeded")],
             15,
-            "cargo test -p slat-vcpu --locked --test seeded -- --nocapture",
+            "cargo test -p slat-vcpu --locked --test dirty -- --nocapture seeded::",
         )],
         quick: &[],
     },

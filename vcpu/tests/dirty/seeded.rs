@@ -1,0 +1,72 @@
+//! Mistakes made in the engine itself ([`slat::seeded`]): each has to be found by a world, and without one the same worlds
+//! are right. Under `--cfg seeded` only: `cargo xtask verify --only worlds`.
+//!
+//! A mistake is made in a whole process, so each has a process of its own: this very program, asked for the one test that
+//! looks, which then must fail.
+
+use crate::collector::Way;
+use crate::world::{Around, Mistake, Setting, run};
+use slat::Track;
+use slat::seeded::{Bug, Tool, found};
+use slat::table::formats::Npt4;
+use std::panic::catch_unwind;
+use std::process::Command;
+
+const LOOKS: &str = "seeded::the_worlds_are_right_where_no_mistake_is_made";
+const WRONG: &str = "wrong in world ";
+/// Worlds that are tried, one seed each; of those without a mistake, which take long.
+const TRIES: u64 = 40;
+const RIGHT: u64 = 2;
+
+/// Each mistake, and the worlds in which it shows.
+const CASES: [(Bug, Way, Track, Around); 6] = [
+    (Bug::EnterUnflushed, Way::Harvest, Track::Writes, Around::Everything),
+    (Bug::LeafUnmarked, Way::Harvest, Track::DirtyBits, Around::Zaps),
+    (Bug::TableUnemptied, Way::Harvest, Track::DirtyBits, Around::Everything),
+    (Bug::RegainUnmarked, Way::Harvest, Track::Writes, Around::Nothing),
+    (Bug::RingUnarmed, Way::Ring, Track::Writes, Around::Nothing),
+    (Bug::GivenBackLost, Way::HarvestAll, Track::Writes, Around::Nothing),
+];
+
+/// The first of `seeds` whose world is wrong, or panics.
+fn wrong(
+    (_, way, track, around): (Bug, Way, Track, Around),
+    mut seeds: std::ops::RangeInclusive<u64>,
+) -> Option<u64> {
+    seeds.find(|&seed| {
+        let setting = Setting { around, mistake: Mistake::Seeded, ..Setting::plain(way, track, seed) };
+        catch_unwind(|| run::<Npt4>(setting).wrong > 0).unwrap_or(true)
+    })
+}
+
+#[test]
+fn the_worlds_are_right_where_no_mistake_is_made() {
+    let made = std::env::var("SLAT_SEEDED").ok();
+    let tries = if made.is_some() { TRIES } else { RIGHT };
+    for case in CASES.into_iter().filter(|(bug, ..)| made.as_ref().is_none_or(|made| bug.name() == made)) {
+        if let Some(world) = wrong(case, 1..=tries) {
+            panic!("{}: {WRONG}{world}.", case.0.name());
+        }
+        println!("EXECUTIONS Worlds {:?} {tries}", (case.1, case.2, case.3));
+    }
+}
+
+#[test]
+fn every_mistake_is_found() {
+    let worlds = Bug::ALL.iter().filter(|bug| bug.tool() == Tool::Worlds);
+    assert!(worlds.eq(CASES.iter().map(|(bug, ..)| bug)), "each has its worlds, in order");
+    let mut missed = Vec::new();
+    for (bug, ..) in CASES {
+        let program = std::env::current_exe().expect("this program");
+        let args = ["--exact", "--nocapture", LOOKS];
+        let child =
+            Command::new(program).args(args).env("SLAT_SEEDED", bug.name()).output().expect("it starts");
+        let said = String::from_utf8_lossy(&child.stderr);
+        let world = said.split(WRONG).nth(1).and_then(|rest| rest.split('.').next()?.parse().ok());
+        match world {
+            Some(world) if !child.status.success() => found(bug, world),
+            _ => missed.push((bug, child.status)),
+        }
+    }
+    assert!(missed.is_empty(), "nothing wrong was seen with {missed:?}");
+}
