@@ -1,6 +1,7 @@
 //! House chores, one command each: `cargo xtask` lists them.
 
 mod coverage;
+mod gate;
 mod house;
 mod record;
 mod repeat;
@@ -44,6 +45,11 @@ const CHORES: &[Chore] = &[
         name: "coverage",
         about: "lines of the engine that the tests run, and why the others are not; needs rustup's llvm-tools",
         run: Run::Plain(coverage::run),
+    },
+    Chore {
+        name: "gate",
+        about: "instructions of the hot paths, against the baseline; needs valgrind; --bless takes it anew",
+        run: Run::With(gate::run),
     },
     Chore {
         name: "soak",

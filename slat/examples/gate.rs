@@ -1,0 +1,156 @@
+//! What the hot paths cost, in instructions: run by `cargo xtask gate` under callgrind, which counts inside [`measured`]
+//! and nowhere else. `gate` alone lists the paths, and `gate PATH` runs one of them [`TIMES`] times.
+
+use slat::slots::Hint;
+use slat::table::formats::Ept4;
+use slat::{
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn,
+    SecondaryMmu, Slot, SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why, Young,
+};
+use std::hint::black_box;
+
+/// Operations of each path, on as many pages: eight tables of them.
+const TIMES: u64 = 4096;
+const HVA: Hva = Hva(1 << 40);
+
+/// Frame = address, writable, and known without sleep.
+struct Identity;
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Identity {}
+
+impl Host for Identity {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.lookup(hva, access).ok_or(HostError::Fault)
+    }
+}
+
+/// A TLB that holds nothing.
+struct Nothing;
+
+impl Translations for Nothing {
+    fn flush_all(&mut self) {}
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+type Machine = Vm<Ept4, Identity>;
+
+/// A path: what is made ready, and then what is counted.
+type Path = fn(&mut Idle, &Machine);
+
+const PATHS: &[(&str, Path)] = &[
+    ("fault-install", |idle, vm| {
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        // The tables are there already, as mostly.
+        for gfn in (0..TIMES).step_by(512) {
+            touch(&mut vcpu, idle, gfn, Access::Write);
+        }
+        measured(|gfn| touch(&mut vcpu, idle, gfn, Access::Write));
+    }),
+    ("fault-present", |idle, vm| {
+        let mut vcpu = mapped(idle, vm);
+        measured(|gfn| touch(&mut vcpu, idle, gfn, Access::Read));
+    }),
+    ("fault-write-again", |idle, vm| {
+        let mut vcpu = mapped(idle, vm);
+        vm.write_protect(idle, Span::sized(Gfn(0), TIMES)).settle();
+        measured(|gfn| touch(&mut vcpu, idle, gfn, Access::Write));
+    }),
+    ("slot-hint-hit", |idle, vm| find(idle, vm, |number| Gfn(number % 64))),
+    ("slot-hint-miss", |idle, vm| find(idle, vm, |number| Gfn(number % 64 * 64))),
+    ("translate", |idle, vm| {
+        drop(mapped(idle, vm));
+        let walk = vm.lockless(idle);
+        measured(|gfn| _ = black_box(walk.translate(Gfn(gfn))));
+    }),
+    ("invalidate-empty", invalidate),
+    ("invalidate-present", |idle, vm| {
+        drop(mapped(idle, vm));
+        invalidate(idle, vm);
+    }),
+    ("age-leaf", |idle, vm| {
+        drop(mapped(idle, vm));
+        // One call, which looks at every leaf: those are the operations.
+        let hvas = Span::sized(HVA, TIMES * PAGE_SIZE);
+        counted(|| assert!(vm.young(idle, hvas, Young::Clear)));
+    }),
+    ("harvest-page", |idle, vm| {
+        // One log for all of them: what is done once for each log is not what is asked.
+        let slot = Slot::new(SlotId(0), Gfn(0), TIMES, HVA).log_dirty();
+        vm.slots()
+            .commit(idle, |tx| {
+                (0..64).try_for_each(|id| tx.delete(SlotId(id)).map(drop))?;
+                tx.create(slot)
+            })
+            .unwrap();
+        drop(mapped(idle, vm));
+        counted(|| {
+            let harvest = vm.slots().harvest_all(idle).unwrap();
+            assert_eq!(harvest.pages(), TIMES);
+            harvest.commit();
+        });
+    }),
+    ("enter-and-leave", |idle, vm| {
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        measured(|_| drop(black_box(vcpu.enter(idle, &mut Nothing))));
+    }),
+];
+
+/// What callgrind counts: a function that is there to be found by name.
+#[inline(never)]
+fn counted(work: impl FnOnce()) {
+    work();
+}
+
+/// `operation` on each page.
+fn measured(mut operation: impl FnMut(u64)) {
+    counted(|| (0..TIMES).for_each(&mut operation));
+}
+
+fn touch(vcpu: &mut Vcpu<'_, Ept4, Identity>, idle: &mut Idle, gfn: u64, access: Access) {
+    black_box(vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap());
+}
+
+/// A vCPU, after it has stored to every page.
+fn mapped<'vm>(idle: &mut Idle, vm: &'vm Machine) -> Vcpu<'vm, Ept4, Identity> {
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    (0..TIMES).for_each(|gfn| touch(&mut vcpu, idle, gfn, Access::Write));
+    vcpu
+}
+
+fn find(idle: &mut Idle, vm: &Machine, gfn: impl Fn(u64) -> Gfn) {
+    let (slots, hint) = (vm.slots(), Hint::default());
+    let snapshot = slots.snapshot(idle);
+    measured(|number| _ = black_box(snapshot.find_with(&hint, gfn(number))));
+}
+
+/// Each page's own invalidation, from begin to end.
+fn invalidate(idle: &mut Idle, vm: &Machine) {
+    measured(|gfn| {
+        let hvas = Span::sized(HVA + gfn * PAGE_SIZE, PAGE_SIZE);
+        vm.invalidate(hvas, Why::Migrate).apply(idle).settle();
+    });
+}
+
+fn main() {
+    let Some(name) = std::env::args().nth(1) else {
+        for (name, _) in PATHS {
+            println!("{name} {TIMES}");
+        }
+        return;
+    };
+    let (_, path) = PATHS.iter().find(|(path, _)| *path == name).expect("a path of that name");
+    let mut idle = Idle::take().expect("this thread's only one");
+    let vm = Machine::builder(Identity).vcpus(1).build().unwrap();
+    // 64 slots, so that finding one is a search.
+    let slot = |id: u32| {
+        let first = u64::from(id) * (TIMES / 64);
+        Slot::new(SlotId(id), Gfn(first), TIMES / 64, HVA + first * PAGE_SIZE)
+    };
+    vm.slots().commit(&mut idle, |tx| (0..64).try_for_each(|id| tx.create(slot(id)))).unwrap();
+    path(&mut idle, &vm);
+}
