@@ -4,6 +4,7 @@
 //! tells code from comments and text, well enough for these rules.
 
 mod length;
+mod numbers;
 mod order;
 mod promises;
 mod safety;
@@ -33,7 +34,7 @@ impl fmt::Display for Finding {
 /// A rule for one file.
 type Rule = fn(&Source) -> Vec<Finding>;
 
-const RULES: [Rule; 4] = [length::check, safety::check, order::check, promises::check];
+const RULES: &[Rule] = &[length::check, safety::check, order::check, promises::check, numbers::check];
 
 /// The chore: lists every finding, and fails if there is one.
 pub fn run(root: &Path) -> Outcome {

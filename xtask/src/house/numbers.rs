@@ -1,0 +1,138 @@
+//! In the engine's public signatures an address, a frame or an entry is a type of its own (`addr`, `table::Word`), never a
+//! bare `u64`. What is one counts something, and its name says what.
+//!
+//! Looked at: parameters and answers of `pub fn` and of what a `pub trait` asks for, and `pub` fields. Not: the types
+//! that hold the number themselves, constants, and private and `pub(crate)` items.
+
+use super::Finding;
+use super::source::Source;
+
+/// Where numbers become types, and where all are counters.
+const FILES: [&str; 2] = ["slat/src/addr.rs", "slat/src/stats.rs"];
+
+/// Parameters, fields and functions that may be, or give, a bare number, and what it counts.
+const NUMBERS: [(&str, &str); 19] = [
+    ("pages", "how many"),
+    ("frames", "how many"),
+    ("bytes", "how many"),
+    ("table_bytes", "how many"),
+    ("executions", "how many"),
+    ("prefault", "pages that were mapped"),
+    ("split", "pages that were split"),
+    ("recover", "pages that were recovered"),
+    ("dirty_bits", "pages that are dirty"),
+    ("clear_dirty", "pages that were dirty"),
+    ("page", "a page of a slot, counted from its first"),
+    ("first", "likewise"),
+    ("number", "a generation's, for who writes it down"),
+    ("get", "a version's, likewise"),
+    ("bits", "64 pages, or bits of an entry"),
+    ("into", "likewise, as many as there are words"),
+    ("touch", "likewise"),
+    ("touch_link", "likewise"),
+    ("mark", "whoever freezes an entry: any number that is nobody else's"),
+];
+
+/// Findings of one file.
+pub fn check(source: &Source) -> Vec<Finding> {
+    let name = source.path.file_stem().unwrap_or_default().to_string_lossy();
+    let excused = FILES.iter().any(|file| source.path.as_os_str() == *file);
+    if !source.path.starts_with("slat/src") || name.ends_with("tests") || excused {
+        return Vec::new();
+    }
+    let (mut findings, mut in_trait) = (Vec::new(), false);
+    let code = &source.code[..source.tests_begin()];
+    for (index, line) in code.iter().enumerate() {
+        in_trait = line.starts_with("pub trait") || (in_trait && line != "}");
+        let item = line.trim();
+        let bare = if is_function(item, in_trait) {
+            signature(&code[index..]).and_then(|signature| in_signature(&signature))
+        } else {
+            let field = item.strip_prefix("pub ").filter(|field| !field.starts_with("const "));
+            let field = field.and_then(|field| field.split_once(": "));
+            field.and_then(|(name, what)| is_bare(name, what).then(|| name.to_owned()))
+        };
+        findings.extend(bare.map(|name| {
+            source.finding(
+                index,
+                format!("{name} is a bare u64: an address wants a type, a count a name in {RULE}"),
+            )
+        }));
+    }
+    findings
+}
+
+const RULE: &str = "xtask/src/house/numbers.rs";
+
+fn is_function(item: &str, in_trait: bool) -> bool {
+    let item = item.strip_prefix("pub ").or(in_trait.then_some(item));
+    item.is_some_and(|item| ["fn ", "const fn ", "unsafe fn "].iter().any(|begin| item.starts_with(begin)))
+}
+
+/// From the name on up to the body.
+fn signature(lines: &[String]) -> Option<String> {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(line.trim());
+        text.push(' ');
+        if line.contains(['{', ';']) {
+            break;
+        }
+    }
+    // Arrows are no brackets.
+    let text = text.replace("->", "=");
+    Some(text.split_once("fn ")?.1.split(['{', ';']).next()?.to_owned())
+}
+
+/// The first name in a signature that is, or gives, a bare number and is not known to count.
+fn in_signature(signature: &str) -> Option<String> {
+    let (parameters, answer) = signature.rsplit_once(") =").unwrap_or((signature, ""));
+    let function = parameters.split(['(', '<']).next()?;
+    let (mut name, mut of_closure) = (function, false);
+    for piece in parameters.split([',', '(']) {
+        let what = piece.split_once(": ").map_or(piece, |(begins, what)| {
+            name = begins.trim().trim_start_matches("mut ");
+            what
+        });
+        // What a closure is given is its own business.
+        if !of_closure && is_bare(name, what) {
+            return Some(name.to_owned());
+        }
+        of_closure = ["Fn", "FnMut", "FnOnce"].iter().any(|closure| piece.ends_with(closure));
+    }
+    is_bare(function, answer).then(|| function.to_owned())
+}
+
+/// Whether `what` has a bare number in it that `name` does not account for.
+fn is_bare(name: &str, what: &str) -> bool {
+    let mut words = what.split(|char: char| !char.is_alphanumeric() && char != '_');
+    words.any(|word| word == "u64") && !NUMBERS.iter().any(|(number, _)| *number == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> usize {
+        check(&Source::new("slat/src/a.rs", text)).len()
+    }
+
+    #[test]
+    fn addresses_have_types() {
+        assert_eq!(found("pub fn map(&self, gfn: u64) {}"), 1);
+        assert_eq!(found("pub const fn map<F: Format>(&self, at: At<'_>, hva: Option<u64>) {}"), 1);
+        assert_eq!(found("pub fn map(\n    &self,\n    pages: u64,\n    gpa: u64,\n) -> bool {"), 1);
+        assert_eq!(found("pub fn root(&self) -> u64 {}"), 1);
+        assert_eq!(found("pub trait Host {\n    fn frame(&self) -> (u64, u64);\n}\nfn own(a: u64) {}"), 1);
+        assert_eq!(found("pub struct A {\n    pub pfn: u64,\n    own: u64,\n}"), 1);
+    }
+
+    #[test]
+    fn counts_are_numbers() {
+        assert_eq!(found("pub fn map(&self, gfn: Gfn, mut pages: u64) -> Result<(), NoMemory> {"), 0);
+        assert_eq!(found("pub fn pages(&self) -> u64 {}\npub fn split(child: impl Fn(u64) -> Word) {"), 0);
+        assert_eq!(found("pub(crate) fn map(gfn: u64) {}\nfn map(gfn: u64) {}\npub struct Gfn(pub u64);"), 0);
+        assert_eq!(found("#[cfg(test)]\nmod tests {\n    pub fn map(gfn: u64) {}\n}"), 0);
+        assert_eq!(check(&Source::new("cli/src/a.rs", "pub fn map(gfn: u64) {}")).len(), 0);
+    }
+}
