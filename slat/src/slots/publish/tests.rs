@@ -30,7 +30,7 @@ fn is_overwritten(mistake: Option<Bug>) -> bool {
                 let slot = Slot::new(SlotId(id as u32), Gfn(id), 1, Hva(id << PAGE_SHIFT));
                 vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
             };
-            let work = || (0..CELLS).for_each(&mut create);
+            let mut work = || (0..CELLS).for_each(&mut create);
             match mistake {
                 Some(bug) => seeded::with(bug, work),
                 None => work(),
