@@ -19,7 +19,6 @@ use crate::dirty::ring::Ring;
 use crate::host::{Host, HostPage};
 use crate::slots::Slot;
 use crate::sync::mode::Shared;
-use crate::sync::prim::{SeqCst, fence};
 use crate::sync::tally::Count;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
@@ -108,11 +107,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let frozen = Word::frozen(u64::from(self.id.0));
         // Whoever replaces the frozen entry does not know what it was.
         walk.keep_dirty((at.word, frozen), at.level, fault.gpa.gfn());
-        if at.entry.cas(at.word, frozen).is_err() {
+        if at.entry.freeze(at.word, frozen).is_err() {
             return Outcome::Retry;
         }
-        // ORDER(upgrade): the frozen entry before the load of W; pairs with the fence in `Active::begin`.
-        fence(SeqCst);
         let (thawed, outcome) = self.decide(walk, at, fault);
         match at.entry.cas(frozen, thawed) {
             Ok(()) if outcome == Outcome::Done(Done::Fixed) => fixed(walk, at, (fault, self.ring)),

@@ -25,7 +25,6 @@ use crate::notify::invalidation::{Invalidation, Range};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
-use crate::sync::prim::{SeqCst, fence};
 use crate::sync::tally::Count;
 use crate::table::entry::{Kind, Word};
 use crate::table::format::{Access, Format, Leaf};
@@ -129,11 +128,9 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits, const FREEZE: bool>(
         let (vm, at) = (walk.vm, step.at);
         let Kind::Table(table) = at.word.kind::<F>(at.level) else { continue };
         let frozen = if FREEZE { Word::frozen_link(table) } else { at.word };
-        if !gfns.covers(&step.gfns) || at.entry.cas(at.word, frozen).is_err() {
+        if !gfns.covers(&step.gfns) || at.entry.freeze(at.word, frozen).is_err() {
             continue;
         }
-        // ORDER(upgrade): the frozen entry before the load of W; pairs with the fence in `Active::begin`.
-        fence(SeqCst);
         let stamp = vm.active.stamp();
         let leaf = vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| {
             change.confirm_alone(stamp, gfns, hvas)

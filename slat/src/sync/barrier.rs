@@ -42,7 +42,9 @@ impl Barrier {
             compiler_fence(SeqCst);
         } else {
             // ORDER(asymmetric): store before, load after; pairs with the fence in `heavy`.
-            fence(SeqCst);
+            if !seeded!(SectionUnfenced) {
+                fence(SeqCst);
+            }
         }
     }
 

@@ -25,7 +25,7 @@
 
 use super::format::{Format, Leaf, Perms};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, SeqCst, fence};
 
 /// The number of an invalidation; zero is before the first. 52 bits: 142 years at a million a second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -220,7 +220,7 @@ impl Entry {
     pub fn load(&self) -> Word {
         // ORDER(link): Acquire pairs with the Release of `cas`: whoever sees a link sees the table filled, and
         // whoever sees a hole sees what its invalidation had done before.
-        Word(self.0.load(Acquire))
+        Word(self.0.load(unless_seeded!(FollowRelaxed, Acquire)))
     }
 
     /// Replaces `old` by `new`, or says what was there instead.
@@ -228,10 +228,22 @@ impl Entry {
     pub fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
         // ORDER(link): Release publishes a filled table, or a frame's contents, with the link or leaf to it;
         // Acquire, because a lost race is decided on the value found.
-        let done = self.0.compare_exchange(old.0, new.0, AcqRel, Acquire).map(drop).map_err(Word);
+        let publish = unless_seeded!(LinkRelaxed, AcqRel);
+        let done = self.0.compare_exchange(old.0, new.0, publish, Acquire).map(drop).map_err(Word);
         #[cfg(test)]
         super::history::wrote();
         done
+    }
+
+    /// Puts `frozen` in the place of `old`, as [`cas`](Self::cas) does. Then a stamp may be taken for what it is thawed to:
+    /// an invalidation is seen by that stamp, or sees the frozen entry and replaces it.
+    pub(crate) fn freeze(&self, old: Word, frozen: Word) -> Result<(), Word> {
+        self.cas(old, frozen)?;
+        // ORDER(upgrade): the frozen entry before the load of W; pairs with the fence in `Active::begin`.
+        if !seeded!(FreezeUnfenced) {
+            fence(SeqCst);
+        }
+        Ok(())
     }
 
     /// Sets Accessed and Dirty bits if the entry still holds `seen`, as a hardware walker does.
