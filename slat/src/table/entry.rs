@@ -25,7 +25,7 @@
 
 use super::format::{Format, Leaf, Perms};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, SeqCst, fence};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release};
 
 /// The number of an invalidation; zero is before the first. 52 bits: 142 years at a million a second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -233,17 +233,6 @@ impl Entry {
         #[cfg(test)]
         super::history::wrote();
         done
-    }
-
-    /// Puts `frozen` in the place of `old`, as [`cas`](Self::cas) does. Then a stamp may be taken for what it is thawed to:
-    /// an invalidation is seen by that stamp, or sees the frozen entry and replaces it.
-    pub(crate) fn freeze(&self, old: Word, frozen: Word) -> Result<(), Word> {
-        self.cas(old, frozen)?;
-        // ORDER(upgrade): the frozen entry before the load of W; pairs with the fence in `Active::begin`.
-        if !seeded!(FreezeUnfenced) {
-            fence(SeqCst);
-        }
-        Ok(())
     }
 
     /// Sets Accessed and Dirty bits if the entry still holds `seen`, as a hardware walker does.

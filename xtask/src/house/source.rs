@@ -27,20 +27,17 @@ impl Source {
         Finding { path: self.path.clone(), line: index + 1, what: what.into() }
     }
 
-    /// How many of its lines are shipped: tests stand last, or are the whole file.
-    pub fn shipped(&self) -> usize {
-        if self.path.file_stem().unwrap_or_default().to_string_lossy().ends_with("tests") {
-            return 0;
-        }
-        let begins = |index: usize| {
-            let code = self.code[index].trim();
+    /// Lines before the tests that stand beside the code, last in the file; all, where there are none.
+    pub fn tests_begin(&self) -> usize {
+        let begins = |index: &usize| {
+            let code = self.code[*index].trim();
             let next = self.code[index + 1..].iter().find(|code| !code.is_empty());
             code.starts_with("#[cfg(")
                 && code.contains("test")
                 && !code.contains("not(test")
-                && next.is_some_and(|code| code.contains("mod "))
+                && next.is_some_and(|next| next.contains("mod ") && next.ends_with('{'))
         };
-        (0..self.code.len()).find(|&index| begins(index)).unwrap_or(self.code.len())
+        (0..self.code.len()).find(begins).unwrap_or(self.code.len())
     }
 
     /// Whether `mark` stands on the line with this index, or on one of the `reach` lines before it.

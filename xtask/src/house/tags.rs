@@ -62,7 +62,8 @@ fn parse(index: usize, line: &str) -> Option<Row<'_>> {
 
 /// The tags that a shipped file of the engine names, with the indices of their lines.
 fn uses(source: &Source) -> Vec<(&Source, usize, &str)> {
-    let shipped = if source.path.starts_with("slat/src") { source.shipped() } else { 0 };
+    let tests = source.path.with_extension("").iter().any(|part| part.to_string_lossy().ends_with("tests"));
+    let shipped = if source.path.starts_with("slat/src") && !tests { source.tests_begin() } else { 0 };
     let lines = source.lines[..shipped].iter().enumerate();
     let tags = lines.flat_map(|(index, line)| {
         line.split(MARK).skip(1).filter_map(move |rest| Some((index, rest.split_once(')')?.0)))

@@ -38,7 +38,7 @@ fn what_is_remembered_is_of_one_version() {
 
 #[test]
 fn and_of_one_of_those_who_write_at_once() {
-    explore_within(2, remembers(2, &[2, 3]));
+    explore_within(3, remembers(2, &[2, 3]));
 }
 
 #[test]
