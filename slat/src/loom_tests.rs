@@ -41,16 +41,16 @@
 //! * `stamp`: the Acquire of the second look, after that of the first and of all that lies between; and
 //!   `unchanged_since`, whose number W carries to every fault that begins later.
 //! * `active`: the Release of a slot's state, before W moves by a Release; `adopt`: the same in `owes_again`, before edits.
-//! * `kick`: the Release, after a fence. `seat`: the Acquire, before one; `asymmetric`: the fence of `heavy`, after that
-//!   of `all_rest`, where barriers are symmetric. loom knows no other.
+//! * `kick`: the Release, after a fence. `seat`: the Acquire, before one.
 //! * `ad-bits` has nothing to weaken: what is shown is that the flush is what counts.
 //!
-//! Not shown, because loom tries loads in the order of the program, and stores to one place in the order in which they
-//! come: that the words of a `hint` are written after they are claimed, by its Acquire. And not found, though the memory
-//! model asks for it: the Release by which a section begins, of `grace-end`.
+//! Not shown, because loom has no membarrier, tries the loads of a thread in their order, and stores to one place in the
+//! order in which they come: the asymmetric half of `asymmetric`, where both sides are a fence here; and that the words of a
+//! `hint`, and the range of a flush (`flush-range`), are written after they are claimed, by an Acquire. Of other pairs one
+//! side is weakened, mostly the Release.
 //!
-//! loom takes a SeqCst access for an AcqRel one, so fences say what is meant here; and of an exchange that fails at once it
-//! tries fewer orders than there are, so tests load first.
+//! loom takes a SeqCst access for an AcqRel one, so fences say what is meant here. Where an exchange fails at once, and
+//! where a thread yields, it tries fewer orders than there are: tests load first, and wait as little as they can.
 
 use crate::seeded::{self, Bug, Tool};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -152,7 +152,7 @@ impl Active {
             |slot| {
                 // ORDER(active): Acquire pairs with the Release in `begin`: an active slot's ranges are whole. Ranges
                 // torn by the slot's next user do no harm: W has moved since, and the fault will see it.
-                slot.state.load(Acquire) & ACTIVE != 0
+                slot.state.load(unless_seeded!(StateRelaxed, Acquire)) & ACTIVE != 0
                     && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
             },
         )
@@ -330,8 +330,8 @@ impl Drop for Ticket<'_> {
         // goes first: a fault that still sees this slot then sees W moved, and takes a new stamp.
         self.active.word.0.fetch_sub(1, unless_seeded!(EndRelaxed, Release));
         // ORDER(active): Release; pairs with `covered`.
-        self.slot.state.store(0, Release);
-        self.slot.taken.store(false, Release);
+        self.slot.state.store(0, unless_seeded!(ClearRelaxed, Release));
+        self.slot.taken.store(false, unless_seeded!(TakenRelaxed, Release));
     }
 }
 

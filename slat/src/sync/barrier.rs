@@ -51,7 +51,9 @@ impl Barrier {
     /// The rare side.
     pub(crate) fn heavy(self) {
         // ORDER(asymmetric): my earlier stores before my later loads; pairs with every `light`.
-        fence(SeqCst);
+        if !seeded!(HeavyUnfenced) {
+            fence(SeqCst);
+        }
         if self.asymmetric {
             membarrier::everyone();
         }

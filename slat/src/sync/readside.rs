@@ -145,7 +145,7 @@ impl ReadSide {
         // ORDER(grace): this store before every load of the section. `light` here pairs with `heavy` in
         // `synchronize`: either the writer sees this seat inside, or this section sees the unlinking.
         // ORDER(grace-end): Release: a writer that waits for the section before may see this word instead of its end.
-        seat.word.store(now + INSIDE, Release);
+        seat.word.store(now + INSIDE, unless_seeded!(NextSectionRelaxed, Release));
         self.barrier.light();
         Section { seat: Some(seat), before: now }
     }
@@ -164,9 +164,13 @@ impl ReadSide {
     /// Waits for a grace period: every section that may have seen what the caller unlinked before has ended.
     /// The caller must not be inside a section itself (its callers take `&mut Idle`).
     pub(crate) fn synchronize(&self) {
-        if self.all_rest() {
-            return;
+        if !self.all_rest() {
+            self.outlast();
         }
+    }
+
+    /// The same by the heavy barrier, whoever is at rest.
+    fn outlast(&self) {
         self.barrier.heavy();
         for seat in &self.seats {
             // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before

@@ -140,7 +140,7 @@ fn mistake_a_stamp_that_is_not_confirmed() {
 
 #[test]
 fn mistakes_about_w() {
-    for bug in [Bug::StampRelaxed, Bug::BeginRelaxed, Bug::EndRelaxed] {
+    for bug in [Bug::StampRelaxed, Bug::BeginRelaxed, Bug::EndRelaxed, Bug::StateRelaxed, Bug::ClearRelaxed] {
         finds_seeded(bug, "taken back", fill(1, Mistake::None));
     }
 }
@@ -150,23 +150,28 @@ fn mistake_the_host_is_asked_before_the_stamp() {
     assert!(finds("taken back", fill(1, Mistake::HostFirst)));
 }
 
-/// A fault beside an invalidation whose place in the set goes to the next one, over other frames.
-fn hands_its_slot_on() {
+/// A fault beside an invalidation whose place in the set goes to the next one, over other frames; `another` thread's.
+fn hands_its_slot_on(another: bool) {
     let shared = Arc::new(Shared::new(hole(0), hole(0)));
     // SAFETY: it ends before the set goes.
     let active: &'static Active = unsafe { &*(&raw const shared.active) };
     let ticket = active.begin(GFNS, NOWHERE);
+    let next = || drop(active.begin(Span::new(Gfn(8), Gfn(9)), NOWHERE));
     let theirs = shared.clone();
     let fault = loom::thread::spawn(move || {
         if let Some(asked) = theirs.ask(Mistake::None) {
             Shared::install(&theirs.tables[0], asked);
         }
     });
+    let other = another.then(|| loom::thread::spawn(next));
     Shared::zap(&ticket, &shared.tables[0], true);
     ticket.flushed();
     shared.frame.store(2, Relaxed);
     drop(ticket);
-    drop(active.begin(Span::new(Gfn(8), Gfn(9)), NOWHERE));
+    match other {
+        Some(other) => other.join().expect("it ends"),
+        None => next(),
+    }
     fault.join().expect("the fault ends");
     let word = shared.tables[0].load();
     assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
@@ -174,12 +179,14 @@ fn hands_its_slot_on() {
 
 #[test]
 fn an_invalidation_that_has_ended_is_not_taken_for_the_next() {
-    explore_within(3, hands_its_slot_on);
+    explore_within(3, || hands_its_slot_on(false));
+    explore_within(3, || hands_its_slot_on(true));
 }
 
 #[test]
-fn mistake_reading_ranges_by_relaxed_loads() {
-    finds_seeded(Bug::RangesRelaxed, "taken back", hands_its_slot_on);
+fn mistakes_about_a_slot_that_is_handed_on() {
+    finds_seeded(Bug::RangesRelaxed, "taken back", || hands_its_slot_on(false));
+    finds_seeded(Bug::TakenRelaxed, "taken back", || hands_its_slot_on(true));
 }
 
 /// Two faults fill the same hole beside an invalidation of it.

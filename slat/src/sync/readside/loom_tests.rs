@@ -31,57 +31,49 @@ impl Shared {
     }
 }
 
-/// The current place is replaced and reused, beside sections that read it: begun by the writer, or by the reader, since
-/// loom tries more orders of what the first thread does.
-fn replaced(grace: bool, reader_first: bool) -> impl Fn() + Send + Sync + 'static {
+/// The current place is replaced and reused after a wait, beside sections that read it.
+fn replaced(wait: fn(&ReadSide)) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
-        let reads = |(side, shared): &(ReadSide, Shared)| {
+        let theirs = shared.clone();
+        let reader = loom::thread::spawn(move || {
+            let (side, shared) = &*theirs;
             let seat = side.claim(0).expect("a free seat");
             for _ in 0..2 {
                 let _section = side.enter(&seat);
                 shared.read();
             }
-        };
-        let replaces = move |(side, shared): &(ReadSide, Shared)| {
-            shared.current.store(1, Relaxed);
-            if grace {
-                side.synchronize();
-            }
-            shared.reuse();
-        };
-        let theirs = shared.clone();
-        let other =
-            loom::thread::spawn(move || if reader_first { replaces(&theirs) } else { reads(&theirs) });
-        if reader_first {
-            reads(&shared)
-        } else {
-            replaces(&shared)
-        }
-        other.join().expect("it ends");
+        });
+        let (side, shared) = &*shared;
+        shared.current.store(1, Relaxed);
+        wait(side);
+        shared.reuse();
+        reader.join().expect("the reader ends");
     }
 }
 
 #[test]
 fn a_grace_period_outlasts_every_section_that_began_before() {
-    explore(replaced(true, false));
-    explore(replaced(true, true));
+    explore(replaced(ReadSide::synchronize));
+    explore(replaced(ReadSide::outlast));
 }
 
 #[test]
 fn mistake_reuse_without_a_grace_period() {
-    assert!(finds(RACE, replaced(false, false)));
+    assert!(finds(RACE, replaced(|_| {})));
 }
 
 #[test]
-fn mistake_no_fence_where_a_section_begins() {
-    finds_seeded(Bug::SectionUnfenced, RACE, replaced(true, false));
+fn mistakes_about_the_fences_of_a_section() {
+    for bug in [Bug::SectionUnfenced, Bug::HeavyUnfenced] {
+        finds_seeded(bug, RACE, replaced(ReadSide::outlast));
+    }
 }
 
 #[test]
 fn mistakes_where_a_section_ends() {
-    for bug in [Bug::SectionEndRelaxed, Bug::WaitRelaxed] {
-        finds_seeded(bug, RACE, replaced(true, true));
+    for bug in [Bug::SectionEndRelaxed, Bug::NextSectionRelaxed, Bug::WaitRelaxed] {
+        finds_seeded(bug, RACE, replaced(ReadSide::outlast));
     }
 }
 
