@@ -140,6 +140,8 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
     // Small pages execute where large ones were not let: that is why they are small.
     let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
     let perms = large.perms.with(execute);
+    let link = F::link(node.pfn(&vm.host), at.level);
+    let linked = seeded!(SplitLinksFirst) && at.entry.cas(at.word, link).is_ok();
     // SAFETY: the page is in no table yet.
     for (index, entry) in unsafe { node.entries() }.iter().enumerate() {
         let pfn = large.pfn + index as u64 * level.pages();
@@ -147,5 +149,8 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
         // Of a leaf withdrawn from the hardware come leaves withdrawn.
         entry.fill(if at.word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
     }
-    at.entry.cas(at.word, F::link(node.pfn(&vm.host), at.level))
+    if seeded!(SplitByStore) {
+        at.entry.store(link);
+    }
+    if linked || seeded!(SplitByStore) { Ok(()) } else { at.entry.cas(at.word, link) }
 }
