@@ -101,6 +101,13 @@ fn sizes<F: Format>() -> Vec<Row<F>> {
         })
         .after(World::populate_large)
         .in_every_page(),
+        Row::new("split a clean 2M", |world: &World<F>, idle| {
+            assert_eq!(world.vm.split(idle, M2, Level::K4), Ok(1));
+        })
+        .after(|world, idle| {
+            world.host_maps(Level::M2);
+            world.fault(idle, Gfn(65), Access::Read);
+        }),
         Row::new("split a withdrawn 2M", |world: &World<F>, idle| {
             assert_eq!(world.vm.split(idle, ALL, Level::K4), Ok(2));
         })

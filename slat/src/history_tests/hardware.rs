@@ -52,7 +52,7 @@ fn lost<F: Format>() -> (u64, Vec<String>) {
 fn none_lost<F: Format>() {
     let (stores, lost) = lost::<F>();
     assert!(lost.is_empty(), "{lost:?}");
-    assert!(stores > 500, "the walker came between {stores} times");
+    assert!(stores > 100, "the walker came between {stores} times");
     std::println!("EXECUTIONS History hardware-{} {stores}", F::NAME);
 }
 
@@ -66,6 +66,6 @@ fn a_store_in_between_is_not_lost() {
 #[test]
 fn a_split_by_a_store_loses_it() {
     let (stores, lost) = seeded::with(Bug::SplitByStore, lost::<Npt4>);
-    assert!(lost.iter().any(|lost| lost.contains("split 2M")), "{lost:?}");
+    assert!(lost.iter().any(|lost| lost.contains("split a clean 2M")), "{lost:?}");
     seeded::found(Bug::SplitByStore, stores);
 }

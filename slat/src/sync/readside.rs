@@ -164,21 +164,34 @@ impl ReadSide {
     /// Waits for a grace period: every section that may have seen what the caller unlinked before has ended.
     /// The caller must not be inside a section itself (its callers take `&mut Idle`).
     pub(crate) fn synchronize(&self) {
+        self.wait_for_readers(u32::MAX);
+    }
+
+    /// The same, unless a section takes long: then false.
+    pub(crate) fn try_synchronize(&self) -> bool {
+        self.wait_for_readers(LOOKS)
+    }
+
+    /// Looks at a section that is open so often at most, unless that is `u32::MAX`.
+    fn wait_for_readers(&self, most: u32) -> bool {
         if self.all_rest() {
-            return;
+            return true;
         }
         self.barrier.heavy();
-        for seat in &self.seats {
+        self.seats.iter().all(|seat| {
             // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before
             // the memory they looked at is reused.
             let then = seat.word.load(Acquire);
-            if then & INSIDE != 0 {
-                let mut patience = Patience::default();
-                while seat.word.load(Acquire) == then {
-                    patience.wait();
+            let (mut patience, mut looks) = (Patience::default(), 0);
+            while then & INSIDE != 0 && seat.word.load(Acquire) == then {
+                if looks == most {
+                    return false;
                 }
+                looks += u32::from(most != u32::MAX);
+                patience.wait();
             }
-        }
+            true
+        })
     }
 
     /// Whether every seat was seen at rest, after what the caller unlinked. A vCPU that deals with a fault will be
