@@ -77,7 +77,7 @@ impl<F: Format> Watcher<'_, F> {
             }
             let mapped = new.seen.translation().is_some();
             if mapped && !slots.iter().any(|slot| slot.gfns.contains(gfn)) {
-                self.blame(format!("{gfn:?} is mapped, and has no slot"));
+                self.blame(&format!("{gfn:?} is mapped, and has no slot"));
             }
         }
     }
@@ -86,21 +86,21 @@ impl<F: Format> Watcher<'_, F> {
         let gfn = self.now[index].0;
         if let Seen::Nothing(version) = new {
             if version < self.newest[index] {
-                self.blame(format!("the number of {gfn:?} fell to {version:?}"));
+                self.blame(&format!("the number of {gfn:?} fell to {version:?}"));
             }
             self.newest[index] = version;
             if !matches!(old, Seen::Nothing(_)) {
                 let vm = &self.world.vm;
                 let covered = vm.confirm(vm.active.stamp(), gfn, hva(gfn));
                 if covered != Err(Unconfirmed::Covered) {
-                    self.blame(format!("{gfn:?} was taken away where nobody waits"));
+                    self.blame(&format!("{gfn:?} was taken away where nobody waits"));
                 }
             }
         }
         self.changes.push((index, new));
     }
 
-    fn blame(&mut self, what: String) {
+    fn blame(&mut self, what: &str) {
         let looks = self.looks;
         self.wrong.get_or_insert_with(|| format!("{what}, after write {looks}"));
     }

@@ -6,7 +6,7 @@ use super::world::{ALL, Backing, EDGES, GIB, World};
 use crate::*;
 use std::boxed::Box;
 use std::format;
-use std::string::{String, ToString};
+use std::string::String;
 use std::vec::Vec;
 
 /// What an operation flushes: once, and exactly that; and whether tables go with it.
@@ -37,9 +37,9 @@ pub(super) struct Row<F: Format> {
 
 impl<F: Format> Row<F> {
     /// An operation on a VM with nothing mapped, that owes nothing.
-    pub(super) fn new(name: impl ToString, operation: impl Fn(&World<F>, &mut Idle) + 'static) -> Self {
+    pub(super) fn new(name: impl Into<String>, operation: impl Fn(&World<F>, &mut Idle) + 'static) -> Self {
         Self {
-            name: name.to_string(),
+            name: name.into(),
             built: |builder| builder,
             before: Box::new(|_, _| {}),
             operation: Box::new(operation),

@@ -72,28 +72,33 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
     };
     let same = frame(Gfn(65));
     vec![
-        change("change-pte to another page, read-only", Why::ChangePte, page(other, true))
+        change("change-pte to another page, read-only", Why::ChangePte, Some(page(other, true)))
             .after(read_only)
             .owes(Owes::Flush(ONE)),
-        change("change-pte to another page, read-only and withdrawn", Why::ChangePte, page(other, true))
-            .after(move |world, idle| {
-                read_only(world, idle);
-                world.vm.lockless(idle).age(ALL, |_| {});
-            })
-            .owes(Owes::Flush(ONE)),
-        change("change-pte to the same page, read-only", Why::ChangePte, page(same, false)).after(read_only),
-        change("change-pte to another page", Why::ChangePte, page(other, true))
+        change(
+            "change-pte to another page, read-only and withdrawn",
+            Why::ChangePte,
+            Some(page(other, true)),
+        )
+        .after(move |world, idle| {
+            read_only(world, idle);
+            world.vm.lockless(idle).age(ALL, |_| {});
+        })
+        .owes(Owes::Flush(ONE)),
+        change("change-pte to the same page, read-only", Why::ChangePte, Some(page(same, false)))
+            .after(read_only),
+        change("change-pte to another page", Why::ChangePte, Some(page(other, true)))
             .after(World::populate)
             .renumbers(ONE)
             .owes(Owes::Flush(ONE)),
-        change("change-pte to the same page, no longer writable", Why::ChangePte, page(same, false))
+        change("change-pte to the same page, no longer writable", Why::ChangePte, Some(page(same, false)))
             .after(World::populate)
             .owes(Owes::Flush(ONE)),
         change("change-pte to no page", Why::ChangePte, None)
             .after(World::populate)
             .renumbers(ONE)
             .owes(Owes::Flush(ONE)),
-        change("change-pte of a page of 2M", Why::ChangePte, page(other, true))
+        change("change-pte of a page of 2M", Why::ChangePte, Some(page(other, true)))
             .after(World::populate_large)
             .renumbers(Span::new(Gfn(0), Gfn(512)))
             .owes(Owes::Flush(Span::new(Gfn(0), Gfn(512)))),

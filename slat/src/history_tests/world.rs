@@ -112,7 +112,9 @@ impl<F: Format> World<F> {
 
     /// The guest stores to each of [`EDGES`].
     pub(super) fn populate(&self, idle: &mut Idle) {
-        EDGES.into_iter().for_each(|gfn| self.store(idle, Gfn(gfn)));
+        for gfn in EDGES {
+            self.store(idle, Gfn(gfn));
+        }
     }
 
     /// Both tables of slot 0 are large leaves.
@@ -173,8 +175,8 @@ impl<F: Format> World<F> {
 }
 
 /// A small page of the host's.
-pub(super) fn page(pfn: Pfn, writable: bool) -> Option<HostPage> {
-    Some(HostPage { pfn, level: Level::K4, writable })
+pub(super) fn page(pfn: Pfn, writable: bool) -> HostPage {
+    HostPage { pfn, level: Level::K4, writable }
 }
 
 /// The frame that the host usually has for `gfn`.

@@ -141,7 +141,10 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
     let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
     let perms = large.perms.with(execute);
     let link = F::link(node.pfn(&vm.host), at.level);
-    let linked = seeded!(SplitLinksFirst) && at.entry.cas(at.word, link).is_ok();
+    let linked = seeded!(SplitLinksFirst) && {
+        node.fill(Word(0));
+        at.entry.cas(at.word, link).is_ok()
+    };
     // SAFETY: the page is in no table yet.
     for (index, entry) in unsafe { node.entries() }.iter().enumerate() {
         let pfn = large.pfn + index as u64 * level.pages();
