@@ -18,6 +18,7 @@ pub(crate) use core::sync::atomic::{
 #[cfg(tsan)]
 pub(crate) fn fence(_: Ordering) {
     static PLACE: AtomicU64 = AtomicU64::new(0);
+    // ORDER(rmw): every such fence is before or after every other.
     PLACE.fetch_add(1, AcqRel);
 }
 
