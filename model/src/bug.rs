@@ -114,6 +114,7 @@ bugs! {
     MarksBeforeTables "by D: harvest twice | clear 0..1" "a harvest by D looks at the marks before the tables",
     HarvestByStore "by D: harvest twice | clear 0..1" "a harvest clears D by a store of what had been loaded",
     HarvestWithoutGrace "by D: harvest twice | clear 0..1" "a harvest by D waits for nobody who has marked a leaf and takes it away later",
+    HarvestFlushesFirst "by D: harvest twice | clear 0..1" "a harvest by D flushes, and waits for those who marked after that",
     KeptLate "by D: harvest | unmap 0..2 | load" "a leaf goes before its D is marked",
     UnhookTakesDirty "by D: harvest | unmap 0..2 | load" "a table is unhooked with the D bits of its leaves",
     FlipTakesDirty "by D: harvest | zap all" "the root is replaced with the D bits below it",

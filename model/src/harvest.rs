@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! by W            take the marks; arm those pages (W goes); flush; copy
-//! by D            the tables: clear each D; take the marks; arm those pages; flush; copy
+//! by D            the tables: clear each D; take the marks; arm those pages; a grace period; flush; copy
 //! a fault         the permission, then the mark
 //! an edit, by D   the mark, then the leaf goes; tables are emptied before they go
 //! ```
-//! What is watched: by D, a page that had been stored to when a harvest began is told by it, or by another one beside it;
-//! once nobody is at work any more, every page stored to since its copy is in the marks, or in a leaf whose D is set. Stores that no entry shows happen in every state where they can ([`crate::hardware`]).
+//! What is watched: by D, a page that had been stored to when a harvest began is told by it, or by another one beside it.
+//! And once nobody is at work any more, every page stored to since its copy is in the marks, or in a leaf whose D is set.
+//! Stores that no entry shows happen in every state where they can ([`crate::hardware`]).
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
@@ -165,7 +166,9 @@ impl Scenario {
                 s.threads[i].pc = Pc::Synchronized;
             }
             Pc::Synchronized if s.threads[i].waits != 0 => return None,
+            Pc::Synchronized if self.bug == Some(Bug::HarvestFlushesFirst) => s.threads[i].pc = Pc::Copy,
             Pc::Synchronized => s.threads[i].pc = self.flush_armed(s, i, op, taken),
+            Pc::Flushed if self.bug == Some(Bug::HarvestFlushesFirst) => s.threads[i].pc = Pc::Synchronize,
             Pc::Flushed => {
                 let begins = op == Op::BeginLog;
                 if begins {
@@ -232,7 +235,7 @@ impl Scenario {
         if op == Op::Harvest
             && pages != 0
             && s.world.log.track == Track::DirtyBits
-            && self.bug != Some(Bug::HarvestWithoutGrace)
+            && !matches!(self.bug, Some(Bug::HarvestWithoutGrace | Bug::HarvestFlushesFirst))
         {
             return Pc::Synchronize;
         }
