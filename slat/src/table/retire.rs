@@ -267,6 +267,8 @@ impl Grace {
             if let Some((level, count)) = scan::<F, M>(memory, node, &mut children) {
                 self.leaves[usize::from(level.0) - 1].fetch_add(count, Relaxed);
             }
+            #[cfg(all(test, shuttle))]
+            node.fill(crate::shuttle_tests::GIVEN_BACK);
             free.push(node);
         }
         pool.give_back(free);

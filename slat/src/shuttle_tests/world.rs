@@ -1,0 +1,157 @@
+//! A VM on its host, and what is true of both at any instant.
+//!
+//! * A guest uses a frame only while its host has it there, and stores only while it may: looked at in the very step of
+//!   each access.
+//! * Nobody looks at a table page that was given back.
+//! * A guest access is emulated only where no memslot is.
+//! * When all is over the tables map nothing that the host has not, every table page is accounted for, and all memory
+//!   goes back.
+
+use super::guest;
+use super::host::{Change, Handle, Primary, REGION, hva};
+use super::memory::Memory;
+use crate::*;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::vec::Vec;
+
+/// Where the pages of the host are in the guest: the first frame of each stretch, and its pages.
+pub(super) type Layout = Vec<(u64, Range<u64>)>;
+
+/// What can be wrong.
+pub(super) const FRAME: &str = "a guest uses a frame that is not there, or not so";
+pub(super) const STRAYED: &str = "somebody looks at a table page that was given back";
+pub(super) const EMULATED: &str = "an access to memory was emulated";
+pub(super) const MAPPED: &str = "a frame is mapped that is not there, or not so";
+pub(super) const PAGES: &str = "table pages were lost";
+pub(super) const LEAVES: &str = "leaves were miscounted";
+pub(super) const LENT: &str = "memory for tables did not come back";
+
+/// See the module's header.
+pub(super) struct World<F: Format> {
+    pub(super) vm: Vm<F, Handle>,
+    pub(super) host: Arc<Primary>,
+    /// As it is; and as it will be, while it changes.
+    layouts: Mutex<Vec<Layout>>,
+    wrong: Mutex<Option<&'static str>>,
+}
+
+impl<F: Format> World<F> {
+    /// A VM with `vcpus` and one memslot, from frame 0 on, of both regions of `host`.
+    pub(super) fn new(vcpus: u32, host: Arc<Primary>, build: fn(Builder<F, Handle>) -> Builder<F, Handle>) -> Self {
+        let vm = build(Vm::builder(Handle(host.clone())).vcpus(vcpus)).build().expect("there is memory");
+        let slot = Slot::new(SlotId(0), Gfn(0), 2 * REGION, hva(0));
+        let mut idle = Idle::take().expect("one on each thread");
+        vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
+        let layouts = Mutex::new([[(0, 0..2 * REGION)].into()].into());
+        Self { vm, host, layouts, wrong: Mutex::default() }
+    }
+
+    /// Runs all of them at once.
+    pub(super) fn run(&self, threads: &[&(dyn Fn() + Sync)]) {
+        shuttle::thread::scope(|scope| {
+            for thread in threads {
+                scope.spawn(thread);
+            }
+        });
+    }
+
+    /// vCPU `id` makes these accesses.
+    pub(super) fn guest(&self, id: u32, program: &[(u64, Access)]) {
+        guest::run(self, id, program);
+    }
+
+    /// The host changes `pages`.
+    pub(super) fn change(&self, pages: Range<u64>, change: (Change, Why)) {
+        self.idle(|idle| self.host.change(idle, &self.vm, pages, change));
+    }
+
+    /// Something that this thread does with its token.
+    pub(super) fn idle<R>(&self, work: impl FnOnce(&mut Idle) -> R) -> R {
+        work(&mut Idle::take().expect("one on each thread"))
+    }
+
+    /// The memslots are as `layout` says when `work` has been done.
+    pub(super) fn slots(&self, layout: Layout, work: impl FnOnce(&mut Idle)) {
+        self.layouts().push(layout);
+        self.idle(work);
+        self.layouts().remove(0);
+    }
+
+    fn layouts(&self) -> std::sync::MutexGuard<'_, Vec<Layout>> {
+        self.layouts.lock().expect("nobody panics")
+    }
+
+    /// What a frame may stand for at this instant.
+    fn pages(&self, gfn: Gfn) -> Vec<Option<u64>> {
+        let page = |layout: &Layout| {
+            let inside = |(first, pages): &&(u64, Range<u64>)| (*first..first + pages.end - pages.start).contains(&gfn.0);
+            layout.iter().find(inside).map(|(first, pages)| pages.start + gfn.0 - first)
+        };
+        self.layouts().iter().map(page).collect()
+    }
+
+    fn allows(&self, gfn: Gfn, access: Access, pfn: Pfn) -> bool {
+        self.pages(gfn).into_iter().flatten().any(|page| self.host.allows(page, pfn, access))
+    }
+
+    /// A guest uses `pfn`, at this instant.
+    pub(super) fn used(&self, gfn: Gfn, access: Access, pfn: Pfn) {
+        if !self.allows(gfn, access, pfn) {
+            self.wrong(FRAME);
+        }
+        if access == Access::Write {
+            self.host.stored(pfn);
+        }
+    }
+
+    /// Whether a memslot is there, whatever becomes of it.
+    pub(super) fn is_there(&self, gfn: Gfn) -> bool {
+        self.pages(gfn).into_iter().all(|page| page.is_some())
+    }
+
+    /// A guest's access was said to go to no memory, beginning when a slot was `there` or not.
+    pub(super) fn emulated(&self, gfn: Gfn, there: bool) {
+        if there && self.is_there(gfn) {
+            self.wrong(EMULATED);
+        }
+    }
+
+    /// The first thing that is wrong is what is told when all is over: whoever panicked here could be waited for.
+    pub(super) fn wrong(&self, what: &'static str) {
+        self.wrong.lock().expect("nobody panics").get_or_insert(what);
+    }
+
+    /// Everybody has gone.
+    pub(super) fn end(self) {
+        let (mut idle, vm) = (Idle::take().expect("one on each thread"), &self.vm);
+        vm.collect(&mut idle);
+        let mut leaves = [0; 3];
+        vm.lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), |found| {
+            leaves[usize::from(found.level.0) - 1] += 1;
+            let leaf = found.leaf;
+            let access = if leaf.perms.allows(Access::Write) { Access::Write } else { Access::Read };
+            // Of a large page those that the host's table says.
+            if !self.allows(found.gfns.start, access, leaf.pfn) {
+                self.wrong(MAPPED);
+            }
+        });
+        let pages = vm.table_pages(&mut idle);
+        if pages.reachable + pages.waiting + pages.free != pages.allocated || pages.waiting != 0 {
+            self.wrong(PAGES);
+        }
+        if vm.stats().leaves != leaves {
+            self.wrong(LEAVES);
+        }
+        let Self { vm, host, wrong, .. } = self;
+        drop(vm);
+        let mut wrong = wrong.into_inner().expect("nobody panics");
+        if host.memory.lent() != 0 {
+            wrong.get_or_insert(LENT);
+        }
+        if Memory::strayed() {
+            wrong = Some(STRAYED);
+        }
+        assert!(wrong.is_none(), "{}", wrong.unwrap_or_default());
+    }
+}
