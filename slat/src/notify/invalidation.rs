@@ -253,9 +253,14 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;
                 }
-                walk.keep_dirty((word, new), at.level, covers.start);
+                if !seeded!(KeptTooLate) {
+                    walk.keep_dirty((word, new), at.level, covers.start);
+                }
                 match at.entry.cas(word, new) {
                     Ok(()) => {
+                        if seeded!(KeptTooLate) {
+                            walk.keep_dirty((word, new), at.level, covers.start);
+                        }
                         book(walk, (word, new), at.level, covers, owed);
                         break;
                     }
@@ -374,8 +379,10 @@ fn book<F: Format, H: Host, M: Edits>(
         }
         // The table that hung there is given back by whoever froze the link (`huge/recover.rs`).
         Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
-        Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
-            owed.owe(covers);
+        kind @ (Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) => {
+            if !seeded!(FrozenUnflushed) || !matches!(kind, Kind::Frozen(_)) {
+                owed.owe(covers);
+            }
             if new.is_hole() {
                 walk.seat.tally.add(Count::removed(level));
             }

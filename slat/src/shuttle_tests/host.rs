@@ -37,6 +37,8 @@ struct Region {
     lock: Mutex<()>,
     huge: Word,
     small: [Word; PAGES as usize],
+    /// What it was when it was a huge page, for the pages behind the small ones.
+    rest: Word,
 }
 
 /// Frames that are free, and how often each was written.
@@ -110,6 +112,12 @@ impl Primary {
         *self.frames().stores.entry(pfn.0).or_default() += 1;
     }
 
+    /// Every page that has been written, and how often.
+    pub(super) fn written(&self) -> BTreeMap<u64, u64> {
+        let pages = (0..REGIONS).flat_map(|region| (0..PAGES).map(move |index| region * REGION + index));
+        pages.map(|page| (page, self.stores(page))).filter(|&(_, stores)| stores > 0).collect()
+    }
+
     /// How many stores there have been to a page, wherever it was.
     pub(super) fn stores(&self, page: u64) -> u64 {
         let now = self.find(page, |word| quiet(word).load(Relaxed));
@@ -170,13 +178,18 @@ impl Primary {
                 self.copy(old, base + index);
                 freed.push(old);
             }
+            region.rest.store(0, Release);
             region.huge.store(base << 2 | PRESENT | WRITABLE, Release);
             return freed;
         }
         if huge != 0 {
             // Small ones first, in place: while it says something it hides them.
             region.small.iter().zip(0..).for_each(|(word, index)| word.store(huge + (index << 2), Release));
+            region.rest.store(huge, Release);
             region.huge.store(0, Release);
+        }
+        if pages.end - pages.start == REGION {
+            region.rest.store(0, Release);
         }
         for page in pages.clone() {
             let Some(entry) = region.small.get((page % REGION) as usize) else { break };
@@ -200,9 +213,11 @@ impl Primary {
     fn find(&self, page: u64, load: impl Fn(&Word) -> u64) -> Option<HostPage> {
         let (region, index) = (self.region(page), page % REGION);
         let huge = load(&region.huge);
-        let (word, level) = match huge & PRESENT {
-            0 => (load(region.small.get(index as usize)?), Level::K4),
-            _ => (huge + (index << 2), Level::M2),
+        let whole = |word| if word & PRESENT != 0 { word + (index << 2) } else { 0 };
+        let (word, level) = match (huge & PRESENT, region.small.get(index as usize)) {
+            (0, Some(small)) => (load(small), Level::K4),
+            (0, None) => (whole(load(&region.rest)), Level::K4),
+            _ => (whole(huge), Level::M2),
         };
         (word & PRESENT != 0).then_some(HostPage { pfn: Pfn(word >> 2), level, writable: word & WRITABLE != 0 })
     }
@@ -272,7 +287,7 @@ impl Host for Handle {
     }
 }
 
-fn page_of(hva: Hva) -> u64 {
+pub(super) fn page_of(hva: Hva) -> u64 {
     (hva.0 - RAM.0) >> PAGE_SHIFT
 }
 

@@ -1,7 +1,6 @@
 //! Runs a scenario under many schedules: at random, and by priorities with a few changes of mind (PCT).
 //!
-//! The seeds are fixed: each run tries the same schedules. One that fails is printed, to be kept in
-//! [`super::regressions`].
+//! The seeds are fixed: each run tries the same schedules. One that fails is printed.
 
 use crate::seeded::{self, Bug};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
@@ -25,6 +24,9 @@ const STEPS: usize = 1_000_000;
 pub(super) fn explore(scenario: fn()) {
     let executions = env::var("SLAT_SHUTTLE_EXECUTIONS").ok();
     let each = executions.map_or(EXECUTIONS, |text| text.parse().expect("a number of executions"));
+    if let Ok(schedule) = env::var("SLAT_SHUTTLE_REPLAY") {
+        return shuttle::replay(scenario, &schedule);
+    }
     let count = Arc::default();
     run(RandomScheduler::new_from_seed(SEED, each), FailurePersistence::Print, scenario, &count);
     run(PctScheduler::new_from_seed(SEED, CHANGES, each), FailurePersistence::Print, scenario, &count);

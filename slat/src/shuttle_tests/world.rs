@@ -4,13 +4,16 @@
 //!   each access.
 //! * Nobody looks at a table page that was given back.
 //! * A guest access is emulated only where no memslot is.
+//! * What guests have stored is what was copied, when the last harvest has been.
 //! * When all is over the tables map nothing that the host has not, every table page is accounted for, and all memory
 //!   goes back.
 
 use super::guest;
-use super::host::{Change, Handle, Primary, REGION, hva};
+use super::host::{Change, Handle, Primary, REGION, hva, page_of};
 use super::memory::Memory;
+use crate::sync::prim::{AtomicU64, Relaxed, spin_loop, step};
 use crate::*;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::vec::Vec;
@@ -23,9 +26,15 @@ pub(super) const FRAME: &str = "a guest uses a frame that is not there, or not s
 pub(super) const STRAYED: &str = "somebody looks at a table page that was given back";
 pub(super) const EMULATED: &str = "an access to memory was emulated";
 pub(super) const MAPPED: &str = "a frame is mapped that is not there, or not so";
+pub(super) const LOST: &str = "a store is missing from the copy";
 pub(super) const PAGES: &str = "table pages were lost";
 pub(super) const LEAVES: &str = "leaves were miscounted";
 pub(super) const LENT: &str = "memory for tables did not come back";
+
+/// What is said where a page is used, or left behind, that the host has taken back.
+pub(super) const STALE: &[&str] = &[FRAME, MAPPED];
+/// What is said where a table is used, or left behind, that is in no table any more.
+pub(super) const GONE: &[&str] = &[STRAYED, FRAME, MAPPED, PAGES, LEAVES];
 
 /// See the module's header.
 pub(super) struct World<F: Format> {
@@ -34,17 +43,40 @@ pub(super) struct World<F: Format> {
     /// As it is; and as it will be, while it changes.
     layouts: Mutex<Vec<Layout>>,
     wrong: Mutex<Option<&'static str>>,
+    /// Guests that have not gone.
+    running: AtomicU64,
+    /// Stores to each page of the host when it was copied, where the memslot logs.
+    copies: Option<Mutex<BTreeMap<u64, u64>>>,
 }
 
 impl<F: Format> World<F> {
     /// A VM with `vcpus` and one memslot, from frame 0 on, of both regions of `host`.
-    pub(super) fn new(vcpus: u32, host: Arc<Primary>, build: fn(Builder<F, Handle>) -> Builder<F, Handle>) -> Self {
+    pub(super) fn new(
+        vcpus: u32,
+        host: Arc<Primary>,
+        build: impl FnOnce(Builder<F, Handle>) -> Builder<F, Handle>,
+    ) -> Self {
+        Self::with(vcpus, host, build, false)
+    }
+
+    /// The same where that memslot logs writes.
+    pub(super) fn logging(vcpus: u32, host: Arc<Primary>, log: DirtyLog) -> Self {
+        Self::with(vcpus, host, |builder| builder.dirty_log(log), true)
+    }
+
+    fn with(
+        vcpus: u32,
+        host: Arc<Primary>,
+        build: impl FnOnce(Builder<F, Handle>) -> Builder<F, Handle>,
+        log_dirty: bool,
+    ) -> Self {
         let vm = build(Vm::builder(Handle(host.clone())).vcpus(vcpus)).build().expect("there is memory");
-        let slot = Slot::new(SlotId(0), Gfn(0), 2 * REGION, hva(0));
+        let slot = Slot { log_dirty, ..Slot::new(SlotId(0), Gfn(0), 2 * REGION, hva(0)) };
         let mut idle = Idle::take().expect("one on each thread");
         vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
         let layouts = Mutex::new([[(0, 0..2 * REGION)].into()].into());
-        Self { vm, host, layouts, wrong: Mutex::default() }
+        let copies = log_dirty.then(Mutex::default);
+        Self { vm, host, layouts, wrong: Mutex::default(), running: AtomicU64::new(vcpus.into()), copies }
     }
 
     /// Runs all of them at once.
@@ -59,11 +91,46 @@ impl<F: Format> World<F> {
     /// vCPU `id` makes these accesses.
     pub(super) fn guest(&self, id: u32, program: &[(u64, Access)]) {
         guest::run(self, id, program);
+        self.running.fetch_sub(1, Relaxed);
+    }
+
+    /// Harvests the log `rounds` times beside the guests, and once more when all of them have gone. What others do goes on.
+    pub(super) fn migrate(&self, rounds: u32) {
+        self.idle(|idle| {
+            for _ in 0..rounds {
+                self.harvest(idle);
+            }
+            while self.running.load(Relaxed) > 0 {
+                spin_loop();
+            }
+            self.harvest(idle);
+        });
+        let copies = self.copies.as_ref().expect("it logs").lock().expect("nobody panics");
+        if copies.iter().filter(|(_, stores)| **stores > 0).ne(&self.host.written()) {
+            self.wrong(LOST);
+        }
+    }
+
+    fn harvest(&self, idle: &mut Idle) {
+        let harvest = self.vm.slots().harvest_all(idle).expect("there is memory");
+        for page in harvest.iter() {
+            step();
+            let page = page_of(page.hva);
+            let copies = self.copies.as_ref().expect("it logs");
+            copies.lock().expect("nobody panics").insert(page, self.host.stores(page));
+        }
+        harvest.commit();
     }
 
     /// The host changes `pages`.
     pub(super) fn change(&self, pages: Range<u64>, change: (Change, Why)) {
         self.idle(|idle| self.host.change(idle, &self.vm, pages, change));
+    }
+
+    /// Pages are aged, without a lock, `times` times.
+    pub(super) fn age(&self, times: u32) {
+        let gfns = Span::new(Gfn(0), Gfn(2 * REGION));
+        self.idle(|idle| (0..times).for_each(|_| self.vm.lockless(idle).age(gfns, |_| ())));
     }
 
     /// Something that this thread does with its token.
