@@ -56,7 +56,7 @@ impl Barrier {
     }
 }
 
-#[cfg(all(feature = "std", target_os = "linux", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan))))]
 mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_long = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_long = 1 << 4;
@@ -79,7 +79,7 @@ mod membarrier {
     }
 }
 
-#[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, shuttle)))))]
+#[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan)))))]
 mod membarrier {
     /// Under shuttle every store is seen at once: barriers are as asymmetric as can be, and have nothing to do.
     pub(super) fn register() -> bool {
