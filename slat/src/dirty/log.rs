@@ -6,6 +6,7 @@
 //! the bitmap, word by word          its marks are taken. Who gives a permission marks the page after it: the mark is left
 //!                                   for the next harvest, or taken, and then the permission is seen below
 //! arm those pages (`arm`)           their next store is noticed
+//! by D bits: a grace period         who marked a leaf before its mark was taken, and takes the leaf away, has done so
 //! one flush of all that was told    no store of before is still under way when the pages are copied
 //! ```
 //! **No lock against changes of the slots.** The work is done in sections of the read side, some ten microseconds each,
@@ -256,11 +257,18 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Pays for what has been armed.
+    /// Pays for what has been armed. By D bits, after a grace period: whoever marks a leaf to take it away does both in one
+    /// section. Between the two its mark can be taken, its D cleared, and set again by the next store; then the leaf says
+    /// what it said before, and goes. When the section is over, that store is either in the leaf's D, or nothing is mapped any
+    /// more once this flush is done, and the copy comes after that.
     pub(crate) fn flush_armed(&self, owed: Owed) {
-        if !self.policy.dirty.sabotaged {
-            FlushDebt::new(self, owed, None).settle();
+        if self.policy.dirty.sabotaged {
+            return;
         }
+        if self.logs_by_bits() && !owed.is_nothing() {
+            self.reads.synchronize();
+        }
+        FlushDebt::new(self, owed, None).settle();
     }
 }
 
@@ -269,3 +277,6 @@ fn chunks_of(words: &Range<u64>) -> Range<usize> {
     let chunk = |word: u64| word as usize / CHUNK;
     if words.is_empty() { 0..0 } else { chunk(words.start)..chunk(words.end - 1) + 1 }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
