@@ -72,6 +72,23 @@ fn replacing() {
     world.end();
 }
 
+/// Six vCPUs, and pages that go to swap: nobody is waited for.
+fn swapping() {
+    let world = World::<Pae>::new(6, Primary::new(false), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (1, Read)]),
+        &|| world.guest(1, &[(1, Write), (0, Read)]),
+        &|| world.guest(2, &[(0, Read), (1, Read)]),
+        &|| world.guest(3, &[(1, Read), (0, Write)]),
+        &|| world.guest(4, &[(0, Write), (0, Read)]),
+        &|| world.guest(5, &[(1, Read), (1, Write)]),
+        &|| world.idle(|idle| world.host.reclaim(idle, &world.vm, 0)),
+        &|| world.change(0..2, (Change::Move, Why::Migrate)),
+        &|| world.idle(|idle| world.host.reclaim(idle, &world.vm, 1)),
+    ]);
+    world.end();
+}
+
 /// Pages are withdrawn to learn of the next access, by a format without Accessed bits, and move.
 fn tracking() {
     let world = World::<Ept4NoAd>::new(3, Primary::new(false), |builder| builder);
@@ -109,6 +126,11 @@ fn pages_that_are_upgraded() {
 #[test]
 fn pages_that_are_replaced() {
     explore(replacing);
+}
+
+#[test]
+fn pages_that_are_swapped() {
+    explore(swapping);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! hardware's walker, which takes no lock, enters no section, and sets Accessed and Dirty as it goes.
 
 use super::world::World;
-use crate::sync::prim::step;
+use crate::sync::prim::{spin_loop, step};
 use crate::table::{Entry, Word};
 use crate::*;
 use std::vec::Vec;
@@ -38,7 +38,7 @@ impl Translations for Caches {
 }
 
 impl Caches {
-    fn find(&self, gfn: Gfn, access: Access) -> Option<Translation> {
+    fn find(&self, (gfn, access): (Gfn, Access)) -> Option<Translation> {
         let serves = |found: &&Translation| {
             let allowed = found.perms.allows(access) && (found.dirty || access != Access::Write);
             allowed && found.gfns.contains(gfn)
@@ -58,34 +58,46 @@ pub(super) fn run<F: Format>(world: &World<F>, id: u32, program: &[(u64, Access)
     let mut idle = Idle::take().expect("one on each thread");
     let mut vcpu = world.vm.vcpu(VcpuId(id)).expect("one thread for each");
     let mut caches = Caches::default();
-    let mut left = program.iter().map(|&(gfn, access)| (Gfn(gfn), access)).peekable();
-    while left.peek().is_some() {
-        // A stay in the guest ends with a fault, or where nothing is left to do.
-        let mut guest = vcpu.enter(&mut idle, &mut caches);
-        while let Some(&(gfn, access)) = left.peek() {
-            if guest.kicked() {
-                guest.answer(&mut caches);
-            }
-            let found = caches.find(gfn, access);
-            let Some(found) = found.or_else(|| walk(world, guest.root(), &mut caches, (gfn, access))) else { break };
-            // Whoever takes the page away now has to wait until this is over.
-            step();
-            world.used(gfn, access, found.pfn + (gfn.0 - found.gfns.start.0));
-            left.next();
-        }
-        drop(guest);
-        let Some(&(gfn, access)) = left.peek() else { break };
-        let there = world.is_there(gfn);
+    let mut left = program;
+    loop {
+        left = stay(world, &mut vcpu.enter(&mut idle, &mut caches), &mut caches, left);
+        let Some((&(gfn, access), rest)) = left.split_first() else { return };
+        let gfn = Gfn(gfn);
+        let layout = world.layout();
         match vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access }) {
             Ok(Done::Mmio) => {
-                world.emulated(gfn, there);
-                left.next();
+                world.emulated(gfn, layout);
+                left = rest;
             }
-            Ok(Done::RingFull) | Err(FaultError::NoMemory) => crate::sync::prim::spin_loop(),
+            // Until somebody else has harvested, or has given a table back.
+            Ok(Done::RingFull) | Err(FaultError::NoMemory) => spin_loop(),
             Ok(_) => {}
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// A stay in the guest, which ends with a fault, or where nothing is left to do. Returns what is left.
+fn stay<'p, F: Format>(
+    world: &World<F>,
+    guest: &mut InGuest<'_>,
+    caches: &mut Caches,
+    mut left: &'p [(u64, Access)],
+) -> &'p [(u64, Access)] {
+    while let Some((&(gfn, access), rest)) = left.split_first() {
+        if guest.kicked() {
+            guest.answer(caches);
+        }
+        let wanted = (Gfn(gfn), access);
+        let Some(found) = caches.find(wanted).or_else(|| walk(world, guest.root(), caches, wanted)) else {
+            break;
+        };
+        // Whoever takes the page away now has to wait until this is over.
+        step();
+        world.used(wanted, found.pfn + (gfn - found.gfns.start.0));
+        left = rest;
+    }
+    left
 }
 
 /// Walks for `gfn` from `root`, or from the lowest link that is cached.

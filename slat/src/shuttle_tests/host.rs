@@ -2,10 +2,12 @@
 //!
 //! Its frames are used again at once, the last one first. What is taken from guests is told first, and changed when
 //! the debt is settled; a frame is free when the invalidation has ended. Each frame counts the stores to it.
+//!
+//! Its words are loaded and stored one step at a time, in whatever order is asked for: here all are sequentially consistent.
 
 use super::memory::Memory;
 use crate::notify::{Event, SecondaryMmu};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, Release, quiet};
+use crate::sync::prim::{AtomicU64, Mutex, Relaxed, quiet};
 use crate::table::memory::TableMemory;
 use crate::*;
 use std::collections::BTreeMap;
@@ -112,10 +114,9 @@ impl Primary {
         *self.frames().stores.entry(pfn.0).or_default() += 1;
     }
 
-    /// Every page that has been written, and how often.
-    pub(super) fn written(&self) -> BTreeMap<u64, u64> {
-        let pages = (0..REGIONS).flat_map(|region| (0..PAGES).map(move |index| region * REGION + index));
-        pages.map(|page| (page, self.stores(page))).filter(|&(_, stores)| stores > 0).collect()
+    /// Every page that guests use.
+    pub(super) fn pages(&self) -> impl Iterator<Item = u64> {
+        (0..REGIONS).flat_map(|region| (0..PAGES).map(move |index| region * REGION + index))
     }
 
     /// How many stores there have been to a page, wherever it was.
@@ -149,16 +150,17 @@ impl Primary {
         let hvas = hvas(&(page..page + 1));
         let mut protecting = vm.invalidate(hvas, Why::WriteProtect);
         protecting.apply(idle).settle();
-        let old = entry.load(Acquire) & !WRITABLE;
-        entry.store(old, Release);
+        let old = entry.load(Relaxed) & !WRITABLE;
+        entry.store(old, Relaxed);
         drop(protecting);
         if old & PRESENT == 0 {
             return;
         }
         let new = self.copied(old >> 2) << 2 | PRESENT;
         let told = vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, pages| {
-            *self.replaced.lock().expect("nobody panics") = Some((page, [old, new].map(|word| Pfn(word >> 2))));
-            entry.store(new, Release);
+            *self.replaced.lock().expect("nobody panics") =
+                Some((page, [old, new].map(|word| Pfn(word >> 2))));
+            entry.store(new, Relaxed);
             let page = HostPage { pfn: Pfn(new >> 2), level: Level::K4, writable: false };
             pages.changed(idle, hvas, Some(page));
             pages.flush(idle);
@@ -168,32 +170,49 @@ impl Primary {
         self.free([old >> 2].into());
     }
 
+    /// `page`, a small one, goes to swap and comes back elsewhere, unless somebody would have to be waited for.
+    pub(super) fn reclaim<F: Format>(&self, idle: &mut Idle, vm: &Vm<F, Handle>, page: u64) {
+        let region = self.region(page);
+        let _held = region.lock.lock();
+        let pages = page..page + 1;
+        let event = Event { may_block: false, ..Event::new(hvas(&pages), Why::Reclaim) };
+        let mut freed = Vec::new();
+        let told = vm.around(idle, event, &mut |idle, told| {
+            told.changed(idle, hvas(&pages), None);
+            told.flush(idle);
+            freed = self.edit(region, &pages, Change::Move);
+        });
+        if told.is_ok() {
+            self.free(freed);
+        }
+    }
+
     fn edit(&self, region: &Region, pages: &Range<u64>, change: Change) -> Vec<u64> {
         let mut freed = Vec::new();
-        let huge = region.huge.load(Acquire);
+        let huge = region.huge.load(Relaxed);
         if change == Change::Collapse {
             let base = HUGE + (REGIONS + self.frames().huge()) * REGION;
             for (word, index) in region.small.iter().zip(0..).filter(|_| huge == 0) {
-                let old = word.swap(0, AcqRel) >> 2;
+                let old = word.swap(0, Relaxed) >> 2;
                 self.copy(old, base + index);
                 freed.push(old);
             }
-            region.rest.store(0, Release);
-            region.huge.store(base << 2 | PRESENT | WRITABLE, Release);
+            region.rest.store(0, Relaxed);
+            region.huge.store(base << 2 | PRESENT | WRITABLE, Relaxed);
             return freed;
         }
         if huge != 0 {
             // Small ones first, in place: while it says something it hides them.
-            region.small.iter().zip(0..).for_each(|(word, index)| word.store(huge + (index << 2), Release));
-            region.rest.store(huge, Release);
-            region.huge.store(0, Release);
+            region.small.iter().zip(0..).for_each(|(word, index)| word.store(huge + (index << 2), Relaxed));
+            region.rest.store(huge, Relaxed);
+            region.huge.store(0, Relaxed);
         }
         if pages.end - pages.start == REGION {
-            region.rest.store(0, Release);
+            region.rest.store(0, Relaxed);
         }
         for page in pages.clone() {
             let Some(entry) = region.small.get((page % REGION) as usize) else { break };
-            let word = entry.load(Acquire);
+            let word = entry.load(Relaxed);
             if word & PRESENT != 0 {
                 let frame = word >> 2;
                 let new = match change {
@@ -204,7 +223,7 @@ impl Primary {
                 if change != Change::Protect {
                     freed.push(frame);
                 }
-                entry.store(new, Release);
+                entry.store(new, Relaxed);
             }
         }
         freed
@@ -219,7 +238,11 @@ impl Primary {
             (0, None) => (whole(load(&region.rest)), Level::K4),
             _ => (whole(huge), Level::M2),
         };
-        (word & PRESENT != 0).then_some(HostPage { pfn: Pfn(word >> 2), level, writable: word & WRITABLE != 0 })
+        (word & PRESENT != 0).then_some(HostPage {
+            pfn: Pfn(word >> 2),
+            level,
+            writable: word & WRITABLE != 0,
+        })
     }
 
     fn region(&self, page: u64) -> &Region {
@@ -265,7 +288,7 @@ impl Frames {
 
 impl Host for Handle {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        self.0.find(page_of(hva), |word| word.load(Acquire))
+        self.0.find(page_of(hva), |word| word.load(Relaxed))
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
@@ -273,17 +296,17 @@ impl Host for Handle {
         let region = primary.region(page);
         let _held = region.lock.lock();
         let wanted = if access == Access::Write { WRITABLE } else { 0 };
-        let huge = region.huge.load(Acquire);
+        let huge = region.huge.load(Relaxed);
         let small = region.small.get((page % REGION) as usize).ok_or(HostError::Fault)?;
-        match small.load(Acquire) {
-            _ if huge != 0 => region.huge.store(huge | wanted, Release),
+        match small.load(Relaxed) {
+            _ if huge != 0 => region.huge.store(huge | wanted, Relaxed),
             0 => {
                 let frame = primary.frames().take();
-                small.store(frame << 2 | PRESENT | wanted, Release);
+                small.store(frame << 2 | PRESENT | wanted, Relaxed);
             }
-            word => small.store(word | wanted, Release),
+            word => small.store(word | wanted, Relaxed),
         }
-        primary.find(page, |word| word.load(Acquire)).ok_or(HostError::Fault)
+        primary.find(page, |word| word.load(Relaxed)).ok_or(HostError::Fault)
     }
 }
 

@@ -3,9 +3,9 @@
 //! A page that is given back is filled with a word that nobody else writes ([`GIVEN_BACK`]), and whoever loads it later has
 //! strayed. A frame number that is no table page leads to a trap: a page of such words.
 
+use crate::addr::Pfn;
 use crate::table::memory::{CHUNK_BYTES, CHUNK_PAGES, write_notes};
 use crate::table::{Entry, Version, Word};
-use crate::addr::Pfn;
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::Cell;
 use std::ptr::NonNull;

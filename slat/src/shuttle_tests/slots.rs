@@ -22,10 +22,15 @@ fn moving() {
             world.slots([(AWAY, 0..2 * REGION)].into(), |idle| {
                 world.vm.slots().commit(idle, |tx| tx.move_to(SlotId(0), Gfn(AWAY))).expect("room");
             });
-            world.slots([(AWAY, 0..2 * REGION), (0, REGION..2 * REGION), (REGION, 0..REGION)].into(), |idle| {
-                let slots = world.vm.slots();
-                slots.commit(idle, |tx| tx.create(half(1, 0, REGION)).and(tx.create(half(2, REGION, 0)))).expect("room");
-            });
+            world.slots(
+                [(AWAY, 0..2 * REGION), (0, REGION..2 * REGION), (REGION, 0..REGION)].into(),
+                |idle| {
+                    let slots = world.vm.slots();
+                    slots
+                        .commit(idle, |tx| tx.create(half(1, 0, REGION)).and(tx.create(half(2, REGION, 0))))
+                        .expect("room");
+                },
+            );
         },
         &|| world.change(0..1, (Change::Move, Why::Migrate)),
     ]);
@@ -55,6 +60,33 @@ fn exchanging() {
         &|| world.change(REGION..REGION + 1, (Change::Drop, Why::Clear)),
     ]);
     world.end();
+}
+
+/// The memslot goes, and another comes.
+fn deleting() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (REGION, Read), (0, Read), (1, Write)]),
+        &|| world.guest(1, &[(0, Read), (REGION, Write), (0, Write)]),
+        &|| world.guest(2, &[(REGION, Read), (0, Read)]),
+        &|| {
+            world.slots([].into(), |idle| {
+                world.vm.slots().commit(idle, |tx| tx.delete(SlotId(0))).expect("it is there");
+            });
+            world.slots([(0, REGION..2 * REGION)].into(), |idle| {
+                let slot = Slot::new(SlotId(1), Gfn(0), REGION, hva(REGION));
+                world.vm.slots().commit(idle, |tx| tx.create(slot)).expect("room");
+            });
+        },
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+        &|| world.change(REGION..REGION + 1, (Change::Drop, Why::Clear)),
+    ]);
+    world.end();
+}
+
+#[test]
+fn memslots_that_go_and_come() {
+    explore(deleting);
 }
 
 #[test]

@@ -40,13 +40,13 @@ pub(super) const GONE: &[&str] = &[STRAYED, FRAME, MAPPED, PAGES, LEAVES];
 pub(super) struct World<F: Format> {
     pub(super) vm: Vm<F, Handle>,
     pub(super) host: Arc<Primary>,
-    /// As it is; and as it will be, while it changes.
-    layouts: Mutex<Vec<Layout>>,
+    /// All that there have been, and will be when what is under way is done; and which of them is the one now.
+    layouts: Mutex<(usize, Vec<Layout>)>,
     wrong: Mutex<Option<&'static str>>,
     /// Guests that have not gone.
     running: AtomicU64,
-    /// Stores to each page of the host when it was copied, where the memslot logs.
-    copies: Option<Mutex<BTreeMap<u64, u64>>>,
+    /// Stores to each page of the host when it was copied.
+    copies: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl<F: Format> World<F> {
@@ -56,27 +56,13 @@ impl<F: Format> World<F> {
         host: Arc<Primary>,
         build: impl FnOnce(Builder<F, Handle>) -> Builder<F, Handle>,
     ) -> Self {
-        Self::with(vcpus, host, build, false)
-    }
-
-    /// The same where that memslot logs writes.
-    pub(super) fn logging(vcpus: u32, host: Arc<Primary>, log: DirtyLog) -> Self {
-        Self::with(vcpus, host, |builder| builder.dirty_log(log), true)
-    }
-
-    fn with(
-        vcpus: u32,
-        host: Arc<Primary>,
-        build: impl FnOnce(Builder<F, Handle>) -> Builder<F, Handle>,
-        log_dirty: bool,
-    ) -> Self {
         let vm = build(Vm::builder(Handle(host.clone())).vcpus(vcpus)).build().expect("there is memory");
-        let slot = Slot { log_dirty, ..Slot::new(SlotId(0), Gfn(0), 2 * REGION, hva(0)) };
+        let slot = Slot::new(SlotId(0), Gfn(0), 2 * REGION, hva(0));
         let mut idle = Idle::take().expect("one on each thread");
         vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
-        let layouts = Mutex::new([[(0, 0..2 * REGION)].into()].into());
-        let copies = log_dirty.then(Mutex::default);
-        Self { vm, host, layouts, wrong: Mutex::default(), running: AtomicU64::new(vcpus.into()), copies }
+        let layouts = Mutex::new((0, [[(0, 0..2 * REGION)].into()].into()));
+        let running = AtomicU64::new(vcpus.into());
+        Self { vm, host, layouts, wrong: Mutex::default(), running, copies: Mutex::default() }
     }
 
     /// Runs all of them at once.
@@ -94,6 +80,21 @@ impl<F: Format> World<F> {
         self.running.fetch_sub(1, Relaxed);
     }
 
+    /// The memslot logs from now on, and everything is copied.
+    pub(super) fn log(&self) {
+        self.idle(|idle| {
+            self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).expect("it is there")
+        });
+        for page in self.host.pages() {
+            step();
+            self.copies().insert(page, self.host.stores(page));
+        }
+    }
+
+    fn copies(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.copies.lock().expect("nobody panics")
+    }
+
     /// Harvests the log `rounds` times beside the guests, and once more when all of them have gone. What others do goes on.
     pub(super) fn migrate(&self, rounds: u32) {
         self.idle(|idle| {
@@ -105,8 +106,8 @@ impl<F: Format> World<F> {
             }
             self.harvest(idle);
         });
-        let copies = self.copies.as_ref().expect("it logs").lock().expect("nobody panics");
-        if copies.iter().filter(|(_, stores)| **stores > 0).ne(&self.host.written()) {
+        let copies = self.copies();
+        if self.host.pages().any(|page| copies.get(&page).copied().unwrap_or(0) != self.host.stores(page)) {
             self.wrong(LOST);
         }
     }
@@ -116,8 +117,7 @@ impl<F: Format> World<F> {
         for page in harvest.iter() {
             step();
             let page = page_of(page.hva);
-            let copies = self.copies.as_ref().expect("it logs");
-            copies.lock().expect("nobody panics").insert(page, self.host.stores(page));
+            self.copies().insert(page, self.host.stores(page));
         }
         harvest.commit();
     }
@@ -140,30 +140,37 @@ impl<F: Format> World<F> {
 
     /// The memslots are as `layout` says when `work` has been done.
     pub(super) fn slots(&self, layout: Layout, work: impl FnOnce(&mut Idle)) {
-        self.layouts().push(layout);
+        self.layouts().1.push(layout);
         self.idle(work);
-        self.layouts().remove(0);
+        self.layouts().0 += 1;
     }
 
-    fn layouts(&self) -> std::sync::MutexGuard<'_, Vec<Layout>> {
+    fn layouts(&self) -> std::sync::MutexGuard<'_, (usize, Vec<Layout>)> {
         self.layouts.lock().expect("nobody panics")
     }
 
-    /// What a frame may stand for at this instant.
-    fn pages(&self, gfn: Gfn) -> Vec<Option<u64>> {
+    /// What a frame may have stood for since layout number `from`.
+    fn pages(&self, gfn: Gfn, from: usize) -> Vec<Option<u64>> {
         let page = |layout: &Layout| {
-            let inside = |(first, pages): &&(u64, Range<u64>)| (*first..first + pages.end - pages.start).contains(&gfn.0);
+            let inside = |(first, pages): &&(u64, Range<u64>)| {
+                (*first..first + pages.end - pages.start).contains(&gfn.0)
+            };
             layout.iter().find(inside).map(|(first, pages)| pages.start + gfn.0 - first)
         };
-        self.layouts().iter().map(page).collect()
+        self.layouts().1[from..].iter().map(page).collect()
+    }
+
+    /// The number of the oldest layout that may be seen now.
+    pub(super) fn layout(&self) -> usize {
+        self.layouts().0
     }
 
     fn allows(&self, gfn: Gfn, access: Access, pfn: Pfn) -> bool {
-        self.pages(gfn).into_iter().flatten().any(|page| self.host.allows(page, pfn, access))
+        self.pages(gfn, self.layout()).into_iter().flatten().any(|page| self.host.allows(page, pfn, access))
     }
 
     /// A guest uses `pfn`, at this instant.
-    pub(super) fn used(&self, gfn: Gfn, access: Access, pfn: Pfn) {
+    pub(super) fn used(&self, (gfn, access): (Gfn, Access), pfn: Pfn) {
         if !self.allows(gfn, access, pfn) {
             self.wrong(FRAME);
         }
@@ -172,14 +179,9 @@ impl<F: Format> World<F> {
         }
     }
 
-    /// Whether a memslot is there, whatever becomes of it.
-    pub(super) fn is_there(&self, gfn: Gfn) -> bool {
-        self.pages(gfn).into_iter().all(|page| page.is_some())
-    }
-
-    /// A guest's access was said to go to no memory, beginning when a slot was `there` or not.
-    pub(super) fn emulated(&self, gfn: Gfn, there: bool) {
-        if there && self.is_there(gfn) {
+    /// A guest's access, begun when layout number `from` was the oldest, was said to go to no memory.
+    pub(super) fn emulated(&self, gfn: Gfn, from: usize) {
+        if self.pages(gfn, from).iter().all(Option::is_some) {
             self.wrong(EMULATED);
         }
     }

@@ -19,10 +19,12 @@ pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
 
 #[cfg(shuttle)]
 mod shuttled;
-#[cfg(shuttle)]
-pub(crate) use shuttled::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, RawMutex, RawRwLock, quiet, spin_loop};
 #[cfg(all(test, shuttle))]
 pub(crate) use shuttled::step;
+#[cfg(shuttle)]
+pub(crate) use shuttled::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, RawMutex, RawRwLock, quiet, spin_loop,
+};
 
 /// The cell itself, for accesses around which no schedule need be tried: nobody else can reach it, or nothing is decided
 /// on what is found.

@@ -12,7 +12,7 @@ use core::sync::atomic::{self as core_atomic, Ordering};
 pub(crate) fn step() {
     // What shuttle does before an access to an atomic of its own.
     static STEP: shuttle::sync::atomic::AtomicBool = shuttle::sync::atomic::AtomicBool::new(false);
-    STEP.load(Ordering::SeqCst);
+    STEP.load(Ordering::Relaxed);
 }
 
 /// Waits for another thread, which is to go on now.
