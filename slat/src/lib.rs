@@ -106,6 +106,8 @@ pub mod notify;
 #[cfg(all(feature = "std", any(test, seeded)))]
 #[doc(hidden)]
 pub mod seeded;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 pub mod slots;
 mod space;
 pub mod stats;

@@ -115,6 +115,22 @@ bugs! {
 
     // --- shuttle: steps of the whole engine ---
     StampUnconfirmed "stamp-unconfirmed" Shuttle "a fault does not look at W and the active set again before it asks the host",
+    StampLate "stamp-late" Shuttle "a fault takes its stamp when the host has answered",
+    LostLinkBelieved "lost-link-believed" Shuttle "a fault that loses the race to link a table goes on in its own",
+    FlushUnanswered "flush-unanswered" Shuttle "a shootdown does not wait until every vCPU has answered",
+    FlushedTooEarly "flushed-too-early" Shuttle "an invalidation says that it has flushed, and then flushes",
+    NotAdopted "not-adopted" Shuttle "whoever meets a hole that has not been flushed yet leaves that to others",
+    FrozenUnflushed "frozen-unflushed" Shuttle "an invalidation takes a frozen entry for one that no TLB holds",
+    UpgradeUnstamped "upgrade-unstamped" Shuttle "an upgrade does not look whether somebody invalidates the page that it has frozen",
+    GraceSkipped "grace-skipped" Shuttle "flushed tables are used again without a grace period",
+    TableRemembered "table-remembered" Shuttle "a vCPU goes on in the table that it remembers, whatever has been unhooked since",
+    RootKept "root-kept" Shuttle "a vCPU that answers a flush keeps the root that it has",
+    RecoveredBeside "recovered-beside" Shuttle "a recovery does not look whether somebody invalidates part of the large page",
+    SlotRemembered "slot-remembered" Shuttle "a vCPU believes the slot that it remembers, whatever has been published since",
+    MarkedTooEarly "marked-too-early" Shuttle "a fault marks a page dirty, and then makes it writable",
+    MarksBeforeTables "marks-before-tables" Shuttle "a harvest by D bits takes the marks, and then looks at the tables",
+    KeptTooLate "kept-too-late" Shuttle "a leaf goes, and then its D bit is marked",
+    AgedByStore "aged-by-store" Shuttle "a pass clears Accessed bits by plain stores",
 
     // --- history: what is wrong for one instant, or owes too little ---
     SplitLinksFirst "split-links-first" History "a split links the table before it has filled it",

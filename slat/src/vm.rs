@@ -28,7 +28,7 @@ use alloc::boxed::Box;
 use core::marker::PhantomData;
 
 /// Seats for threads that are no vCPU: how many of them can be inside the engine at once before one waits.
-const OTHER_SEATS: usize = 64;
+const OTHER_SEATS: usize = if cfg!(shuttle) { 4 } else { 64 };
 
 /// What a VM is built with, and keeps.
 #[derive(Clone, Copy, Debug)]

@@ -167,8 +167,9 @@ fn take_chunks<F: Format, H: Host>(
         if into.words.capacity() - into.words.len() < CHUNK {
             return Pause::Full;
         }
+        let early = if seeded!(MarksBeforeTables) { take_marks(walk, log, *chunk, room) } else { 0 };
         let by_tables = if by_bits { tables(walk, log, *chunk, Found::Cleared, &mut room.dirty) } else { 0 };
-        let marked = take_marks(walk, log, *chunk, room);
+        let marked = if seeded!(MarksBeforeTables) { early } else { take_marks(walk, log, *chunk, room) };
         if by_tables + marked > 0 {
             // Where it has moved meanwhile, what was armed before went with the move, which flushed.
             let slot = current(walk, log).map_or(slot, |(slot, _)| slot);

@@ -253,12 +253,17 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;
                 }
-                walk.keep_dirty((word, new), at.level, covers.start);
+                if !seeded!(KeptTooLate) {
+                    walk.keep_dirty((word, new), at.level, covers.start);
+                }
                 if seeded!(ReplaceThroughHole) && !new.is_hole() && at.entry.cas(word, self.hole()).is_ok() {
                     word = self.hole();
                 }
                 match at.entry.cas(word, new) {
                     Ok(()) => {
+                        if seeded!(KeptTooLate) {
+                            walk.keep_dirty((word, new), at.level, covers.start);
+                        }
                         book(walk, (word, new), at.level, covers, owed);
                         break;
                     }
@@ -382,8 +387,9 @@ fn book<F: Format, H: Host, M: Edits>(
         }
         // The table that hung there is given back by whoever froze the link (`huge/recover.rs`).
         Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
-        Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
-            if new.is_hole() || !seeded!(ProtectOwesNothing) {
+        kind @ (Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) => {
+            let forgets = !new.is_hole() && seeded!(ProtectOwesNothing);
+            if !forgets && (!seeded!(FrozenUnflushed) || !matches!(kind, Kind::Frozen(_))) {
                 owed.owe(covers);
             }
             if new.is_hole() {

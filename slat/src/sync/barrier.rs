@@ -60,7 +60,7 @@ impl Barrier {
     }
 }
 
-#[cfg(all(feature = "std", target_os = "linux", not(any(loom, tsan))))]
+#[cfg(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan))))]
 mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_long = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_long = 1 << 4;
@@ -83,10 +83,11 @@ mod membarrier {
     }
 }
 
-#[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, tsan)))))]
+#[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan)))))]
 mod membarrier {
+    /// Under shuttle every store is seen at once: barriers are as asymmetric as can be, and have nothing to do.
     pub(super) fn register() -> bool {
-        false
+        cfg!(shuttle)
     }
     pub(super) fn everyone() {}
 }

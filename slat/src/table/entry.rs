@@ -25,7 +25,7 @@
 
 use super::format::{Format, Leaf, Perms};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, quiet};
 
 /// The number of an invalidation; zero is before the first. 52 bits: 142 years at a million a second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -226,7 +226,10 @@ impl Entry {
     pub fn load(&self) -> Word {
         // ORDER(link): Acquire pairs with the Release of `cas`: whoever sees a link sees the table filled, and
         // whoever sees a hole sees what its invalidation had done before.
-        Word(self.0.load(unless_seeded!(FollowRelaxed, Acquire)))
+        let word = Word(self.0.load(unless_seeded!(FollowRelaxed, Acquire)));
+        #[cfg(all(test, shuttle))]
+        crate::shuttle_tests::looked(word);
+        word
     }
 
     /// Replaces `old` by `new`, or says what was there instead.
@@ -257,7 +260,7 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn fill(&self, word: Word) {
         // ORDER(link): Relaxed; the CAS that links the table publishes it.
-        self.0.store(word.0, Relaxed);
+        quiet(&self.0).store(word.0, Relaxed);
         #[cfg(test)]
         super::history::wrote();
     }
@@ -266,7 +269,7 @@ impl Entry {
     #[inline]
     pub fn peek(&self) -> Word {
         // ORDER(ad-bits): Relaxed; nothing is followed from the value.
-        Word(self.0.load(Ordering::Relaxed))
+        Word(quiet(&self.0).load(Ordering::Relaxed))
     }
 
     /// Replaces whatever is there, for a table whose entries have one writer at a time (a primary MMU under

@@ -149,19 +149,19 @@ impl<F: Format> Radix<F> {
                 at.word
             });
             match at.entry.cas(at.word, F::link(node.pfn(memory), at.level)) {
-                Ok(()) => {
-                    let level = at.level.down();
-                    // SAFETY: just linked; the caller's section began before it can be unlinked.
-                    let entry = unsafe { &node.entries()[F::index(gfn, level)] };
-                    at = At { node, entry, word: entry.load(), level };
-                }
-                Err(found) => {
+                Err(found) if !seeded!(LostLinkBelieved) => {
                     cache.put_back(node);
                     at.word = found;
                     if F::is_table(found, at.level) {
                         // SAFETY: a link of this table, read in the section.
                         at = unsafe { Self::step_down(memory, gfn, at) };
                     }
+                }
+                _ => {
+                    let level = at.level.down();
+                    // SAFETY: just linked; the caller's section began before it can be unlinked.
+                    let entry = unsafe { &node.entries()[F::index(gfn, level)] };
+                    at = At { node, entry, word: entry.load(), level };
                 }
             }
         }

@@ -112,6 +112,9 @@ impl Tlb {
                 kick(VcpuId(index as u32));
             }
         }
+        if seeded!(FlushUnanswered) {
+            return pages.flushed();
+        }
         for vcpu in &self.vcpus {
             let mut patience = Patience::default();
             while behind(vcpu) {
