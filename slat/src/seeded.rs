@@ -26,6 +26,10 @@ pub enum Tool {
     Fuzz,
     /// Guests that store beside everything else, and what was told of them: `vcpu/tests`.
     Worlds,
+    /// A unit test beside the code.
+    Unit,
+    /// The test suite under `AddressSanitizer`, the soak under `ThreadSanitizer`.
+    Sanitizer,
 }
 
 macro_rules! bugs {
@@ -62,11 +66,85 @@ macro_rules! bugs {
 bugs! {
     // --- loom: orderings ---
     StampRelaxed "stamp-relaxed" Loom "a stamp is taken by a relaxed load of W",
+    EndRelaxed "end-relaxed" Loom "an invalidation ends by a relaxed decrement of W",
+    StateRelaxed "state-relaxed" Loom "whether an invalidation is active is read by a relaxed load",
+    ClearRelaxed "clear-relaxed" Loom "an invalidation that has ended says so by a relaxed store",
+    TakenRelaxed "taken-relaxed" Loom "an invalidation hands its place on by a relaxed store",
+    BeginRelaxed "begin-relaxed" Loom "an invalidation begins by a relaxed exchange of W",
+    RangesRelaxed "ranges-relaxed" Loom "the ranges of an active invalidation are read by relaxed loads",
+    FirstRelaxed "first-relaxed" Loom "the first number of an active invalidation is read by a relaxed load",
+    BeginUnfenced "begin-unfenced" Loom "no fence between an invalidation's number and its look at the entries",
+    FreezeUnfenced "freeze-unfenced" Loom "no fence between a frozen entry and the stamp for what it is thawed to",
+    PaidRelaxed "paid-relaxed" Loom "a flush is said to be paid by a relaxed store",
+    OthersRelaxed "others-relaxed" Loom "whether another owes a flush is asked by a relaxed load of W",
+    LinkRelaxed "link-relaxed" Loom "a filled table is linked by a relaxed exchange",
+    FollowRelaxed "follow-relaxed" Loom "a link is followed that was read by a relaxed load",
+    RootRelaxed "root-relaxed" Loom "a filled root is put in its place by a relaxed exchange",
+    GenerationRelaxed "generation-relaxed" Loom "a flush is numbered by a relaxed increment",
+    ShootdownUnfenced "shootdown-unfenced" Loom "no fence between a flush's number and the look at who is in the guest",
+    RmwUnfenced "rmw-unfenced" Loom "a relaxed exchange is taken for a full fence",
+    FlushedRelaxed "flushed-relaxed" Loom "a vCPU answers a flush by a relaxed store",
+    LeaveRelaxed "leave-relaxed" Loom "a vCPU leaves the guest by a relaxed store",
+    AnswersRelaxed "answers-relaxed" Loom "answers to a flush are waited for by relaxed loads",
+    KickRelaxed "kick-relaxed" Loom "a kick is cleared by a relaxed exchange",
+    RangeWriteUnfenced "range-write-unfenced" Loom "no fence between the mark that a flush's range is being written and the range",
+    RangeReadUnfenced "range-read-unfenced" Loom "no fence between a flush's range and the second look at its number",
+    RangeRelaxed "range-relaxed" Loom "a flush's range is published by a relaxed store",
+    HeavyUnfenced "heavy-unfenced" Loom "no fence between the unlinking and the look at who is in a section",
+    SectionUnfenced "section-unfenced" Loom "no fence between the beginning of a section and its loads",
+    NextSectionRelaxed "next-section-relaxed" Loom "a section begins by a relaxed store, which hides the end of the one before",
+    SectionEndRelaxed "section-end-relaxed" Loom "a section ends by a relaxed store",
+    WaitRelaxed "wait-relaxed" Loom "the end of a section is waited for by relaxed loads",
+    RestUnfenced "rest-unfenced" Loom "no fence between the unlinking and the look at who is at rest",
+    RestRelaxed "rest-relaxed" Loom "rest begins by a relaxed exchange",
+    AnswerRelaxed "answer-relaxed" Loom "who is asked for a moment of rest answers by a relaxed exchange",
+    SeatRelaxed "seat-relaxed" Loom "a seat is given back by a relaxed store",
+    MarkRelaxed "mark-relaxed" Loom "a page is marked dirty by a relaxed exchange",
+    TakeRelaxed "take-relaxed" Loom "dirty marks are taken by a relaxed exchange",
+    ChunkRelaxed "chunk-relaxed" Loom "a chunk of dirty marks is linked by a relaxed exchange",
+    WholeUnfenced "whole-unfenced" Loom "no fence between a permission and the look at whether all pages are dirty",
+    DivideUnfenced "divide-unfenced" Loom "no fence between the division of what is dirty as a whole and the look at the tables",
+    KeepUnfenced "keep-unfenced" Loom "no fence between the D bits of tables and the marks",
+    PublishRelaxed "publish-relaxed" Loom "a version of the slots is published by a relaxed store",
+    NumberRelaxed "number-relaxed" Loom "the version of the slots is read by a relaxed load",
+    RingRelaxed "ring-relaxed" Loom "an entry of a dirty ring is published by a relaxed store",
+    RoomRelaxed "room-relaxed" Loom "room in a dirty ring is made by a relaxed store",
+    HintReadUnfenced "hint-read-unfenced" Loom "no fence between what a hint says and the second look at its number",
+    HintWriteUnfenced "hint-write-unfenced" Loom "no fence between the odd number of a hint and what is written into it",
+    HintRelaxed "hint-relaxed" Loom "a hint is finished by a relaxed store",
 
     // --- shuttle: steps of the whole engine ---
     StampUnconfirmed "stamp-unconfirmed" Shuttle "a fault does not look at W and the active set again before it asks the host",
+    StampLate "stamp-late" Shuttle "a fault takes its stamp when the host has answered",
+    LostLinkBelieved "lost-link-believed" Shuttle "a fault that loses the race to link a table goes on in its own",
+    FlushUnanswered "flush-unanswered" Shuttle "a shootdown does not wait until every vCPU has answered",
+    FlushedTooEarly "flushed-too-early" Shuttle "an invalidation says that it has flushed, and then flushes",
+    NotAdopted "not-adopted" Shuttle "whoever meets a hole that has not been flushed yet leaves that to others",
+    FrozenUnflushed "frozen-unflushed" Shuttle "an invalidation takes a frozen entry for one that no TLB holds",
+    UpgradeUnstamped "upgrade-unstamped" Shuttle "an upgrade does not look whether somebody invalidates the page that it has frozen",
+    GraceSkipped "grace-skipped" Shuttle "flushed tables are used again without a grace period",
+    TableRemembered "table-remembered" Shuttle "a vCPU goes on in the table that it remembers, whatever has been unhooked since",
+    RootKept "root-kept" Shuttle "a vCPU that answers a flush keeps the root that it has",
+    RecoveredBeside "recovered-beside" Shuttle "a recovery does not look whether somebody invalidates part of the large page",
+    SlotRemembered "slot-remembered" Shuttle "a vCPU believes the slot that it remembers, whatever has been published since",
+    MarkedTooEarly "marked-too-early" Shuttle "a fault marks a page dirty, and then makes it writable",
+    MarksBeforeTables "marks-before-tables" Shuttle "a harvest by D bits takes the marks, and then looks at the tables",
+    KeptTooLate "kept-too-late" Shuttle "a leaf goes, and then its D bit is marked",
+    AgedByStore "aged-by-store" Shuttle "a pass clears Accessed bits by plain stores",
 
     // --- history: what is wrong for one instant, or owes too little ---
+    SplitLinksFirst "split-links-first" History "a split links the table before it has filled it",
+    SplitByStore "split-by-store" History "a split writes the link by a store: D, set meanwhile, is lost",
+    RecoverUnfrozen "recover-unfrozen" History "a recovery asks the host without freezing the link first",
+    RecoverFlushesNothing "recover-flushes-nothing" History "a recovery does not flush what the small pages were",
+    ReplaceThroughHole "replace-through-hole" History "a leaf is zapped before what replaces it is written",
+    UpperHoleUnnumbered "upper-hole-unnumbered" History "an invalidation numbers no holes where tables are missing",
+    LargeNotWidened "large-not-widened" History "a large leaf is zapped beyond what the invalidation has published",
+    UnhookOwesNothing "unhook-owes-nothing" History "a table is unhooked without a flush of the links to it",
+    ProtectOwesNothing "protect-owes-nothing" History "write permission is taken without a flush",
+    HarvestFlushesShort "harvest-flushes-short" History "the flush of a harvest leaves out its last 64 pages",
+    LinkForgetsNumber "link-forgets-number" History "a new table does not inherit the number of its hole",
+    SlotPublishedFirst "slot-published-first" History "a slot is gone for notifiers before its pages are",
 
     // --- fuzz: ranges and counts ---
 
@@ -77,6 +155,14 @@ bugs! {
     RegainUnmarked "regain-unmarked" Worlds "the write permission is given back, and the page is not marked",
     RingUnarmed "ring-unarmed" Worlds "the pages of a ring are told, and not armed again",
     GivenBackLost "given-back-lost" Worlds "a harvest that is dropped does not give its bits back",
+
+    // --- unit tests ---
+    CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
+
+    // --- sanitizers: memory ---
+    SlotsFreedEarly "slots-freed-early" Sanitizer "what a version of the slots left over is taken back before its readers are gone",
+    LogFreedTwice "log-freed-twice" Sanitizer "the dirty log of a slot that is gone is freed twice",
+    LogLeaked "log-leaked" Sanitizer "the dirty log of a slot that is gone is not freed",
 }
 
 std::thread_local! {

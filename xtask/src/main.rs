@@ -5,6 +5,7 @@ mod gate;
 mod house;
 mod record;
 mod repeat;
+mod sanitize;
 mod soak;
 mod verify;
 
@@ -60,6 +61,11 @@ const CHORES: &[Chore] = &[
         name: "repeat",
         about: "the suite again and again, until it fails: --times N, 20 unless said otherwise; --beside N busy threads",
         run: Run::With(repeat::run),
+    },
+    Chore {
+        name: "sanitize",
+        about: "the tests under AddressSanitizer, the soak under ThreadSanitizer: [address] [thread]",
+        run: Run::With(sanitize::run),
     },
     Chore {
         name: "record-traces",

@@ -138,7 +138,7 @@ impl SlotSets {
     #[inline(always)]
     pub(crate) fn number(&self) -> u64 {
         // ORDER(publish): Acquire: a fault's second look at W stays below this load.
-        self.word.0.load(Acquire) >> 1
+        self.word.0.load(unless_seeded!(NumberRelaxed, Acquire)) >> 1
     }
 
     /// The same, and whether readers of an older one may still be about.
@@ -219,7 +219,7 @@ impl SlotSets {
         // SAFETY: the cell of a version that nobody reads any more, and one writer.
         unsafe { *self.cells[(number % CELLS) as usize].get() = set };
         // ORDER(publish): Release; see `read`.
-        self.word.0.store(number << 1 | u64::from(in_progress), Release);
+        self.word.0.store(number << 1 | u64::from(in_progress), unless_seeded!(PublishRelaxed, Release));
     }
 }
 
@@ -248,7 +248,7 @@ impl Writer {
 
     /// Makes the next publication possible: a free cell. Waits for readers where there is none.
     pub(super) fn make_room(&mut self, sets: &SlotSets, reads: &ReadSide) {
-        if sets.number() + 1 - self.oldest >= CELLS {
+        if sets.number() + 1 - self.oldest >= CELLS && !seeded!(CellReusedEarly) {
             self.wait(sets, reads);
         }
     }
@@ -256,7 +256,9 @@ impl Writer {
     /// Waits until nobody reads any version but the published one, and takes back what older ones left over.
     /// The thread must be in no section.
     pub(super) fn wait(&mut self, sets: &SlotSets, reads: &ReadSide) {
-        reads.synchronize();
+        if !seeded!(SlotsFreedEarly) {
+            reads.synchronize();
+        }
         let number = sets.number();
         self.oldest = number;
         for leftovers in self.leftovers.drain(..) {
@@ -279,3 +281,6 @@ impl Drop for Writer {
 
 #[cfg(all(test, loom))]
 mod loom_tests;
+
+#[cfg(all(test, not(loom)))]
+mod tests;

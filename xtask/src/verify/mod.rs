@@ -165,7 +165,7 @@ mod tests {
     fn every_mistake_has_steps_that_look_for_it() {
         let seeded = request(&["--only", SEEDED_BUGS]).unwrap();
         let names: Vec<&str> = STEPS.iter().filter(|step| seeded.wants(step)).map(|step| step.name).collect();
-        assert_eq!(names, ["history", "loom", "shuttle", "model", "fuzz", "worlds"]);
+        assert_eq!(names, ["history", "loom", "shuttle", "model", "fuzz", "worlds", "sanitize"]);
         assert!(seeded.demands_all() && !request(&["--quick"]).unwrap().demands_all());
     }
 }

@@ -68,7 +68,10 @@ pub const STEPS: &[Step] = &[
         about: "every write of every table operation, looked at; the list of mistakes",
         explores: true,
         seeded: true,
-        full: &[line(10, "cargo test -p slat --locked --lib -- --nocapture history_tests seeded::")],
+        full: &[line(
+            10,
+            "cargo test -p slat --locked --lib -- --nocapture history_tests seeded:: slots::publish::tests",
+        )],
         quick: &[],
     },
     Step {
@@ -134,16 +137,19 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "inject",
         about: "allocations, exchanges and hosts that fail; vCPUs that stop, or panic",
-        explores: false,
+        explores: true,
         seeded: false,
-        full: &[line(10, "cargo test -p slat --locked inject")],
+        full: &[
+            line(10, "cargo test -p slat --locked --lib -- --nocapture inject_tests"),
+            line(10, "cargo test -p slat --locked --test inject"),
+        ],
         quick: &[],
     },
     Step {
         name: "sanitize",
         about: "the suite under the address sanitizer, a soak under the thread sanitizer",
-        explores: false,
-        seeded: false,
+        explores: true,
+        seeded: true,
         full: &[line(30, "cargo xtask sanitize address"), line(30, "cargo xtask sanitize thread")],
         quick: &[],
     },
