@@ -330,3 +330,6 @@ fn shifted_down(bits: &[u64; 8], by: usize) -> [u64; 8] {
         low | high
     })
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -13,9 +13,18 @@
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::sync::mode::Mode;
+use crate::sync::prim::{SeqCst, fence};
 use crate::table::entry::Word;
 use crate::table::format::Format;
 use crate::table::walk::Walk;
+
+/// The D bits of tables have been read, and the marks are looked at next.
+pub(super) fn tables_before_marks() {
+    // ORDER(keep): the entries before the marks: whoever saw no leaf any more sees its mark. See `keep_dirty`.
+    if !seeded!(KeepUnfenced) {
+        fence(SeqCst);
+    }
+}
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     /// The entry of `gfn` is about to become `new` from `old`. Large leaves of slots that log have nothing to keep
@@ -24,6 +33,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     pub(crate) fn keep_dirty(&self, (old, new): (Word, Word), level: Level, gfn: Gfn) {
         let dirty = |word: Word| F::is_present(word) && word.0 & F::DIRTY != 0;
         if self.vm.logs_by_bits() && level == Level::K4 && dirty(old) && !dirty(new) {
+            // ORDER(keep): the mark before the CAS by which the leaf goes, a Release; pairs with `tables_before_marks`.
             self.space.memslots.log_writes(&self.vm.reads, self.seat, Span::sized(gfn, 1));
         }
     }

@@ -98,7 +98,7 @@ impl Ring {
         self.entries[(head % size) as usize].put(pushed);
         // ORDER(ring): Release: the entry before it can be found, and the permission before it can be taken back.
         // Pairs with `take`.
-        self.head.store(head + 1, Release);
+        self.head.store(head + 1, unless_seeded!(RingRelaxed, Release));
         true
     }
 
@@ -159,7 +159,7 @@ impl ExactSizeIterator for Taking<'_> {}
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
         // ORDER(ring-room): Release: what was taken has been read; pairs with `Ring::waiting`.
-        self.ring.tail.store(self.next, Release);
+        self.ring.tail.store(self.next, unless_seeded!(RoomRelaxed, Release));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::bitmap::{Bitmap, CHUNK, WORD};
 use super::harvest::Told;
+use super::keep::tables_before_marks;
 use super::{DirtyError, Splitting};
 use crate::addr::{Gfn, Level, Span};
 use crate::age::AccessedPages;
@@ -11,7 +12,6 @@ use crate::host::Host;
 use crate::slots::{Memslots, Slot, SlotId};
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Mode, Shared};
-use crate::sync::prim::{SeqCst, fence};
 use crate::table::format::Format;
 use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
@@ -245,8 +245,7 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
         done = goal.0 - gfns.start.0;
         walk.rest();
     }
-    // ORDER(keep): the entries before the marks; pairs with the CAS by which a leaf goes, after its mark.
-    fence(SeqCst);
+    tables_before_marks();
     pages
 }
 

@@ -25,10 +25,10 @@ use crate::notify::invalidation::{Invalidation, Range};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
-use crate::sync::prim::{SeqCst, fence};
 use crate::sync::tally::Count;
 use crate::table::entry::{Kind, Word};
 use crate::table::format::{Access, Format, Leaf};
+use crate::table::freeze::Freeze;
 use crate::table::memory::Node;
 use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
@@ -129,17 +129,16 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits, const FREEZE: bool>(
         let (vm, at) = (walk.vm, step.at);
         let Kind::Table(table) = at.word.kind::<F>(at.level) else { continue };
         let frozen = if FREEZE { Word::frozen_link(table) } else { at.word };
-        if !gfns.covers(&step.gfns) || at.entry.cas(at.word, frozen).is_err() {
+        if !gfns.covers(&step.gfns) {
             continue;
         }
-        // ORDER(upgrade): the frozen entry before the load of W; pairs with the fence in `Active::begin`.
-        fence(SeqCst);
+        let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { continue };
         let stamp = vm.active.stamp();
         let leaf = vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| {
             change.confirm_alone(stamp, gfns, hvas)
         });
         let thawed = leaf.map_or(at.word, |leaf| F::leaf(&leaf, at.level));
-        let ours = at.entry.cas(frozen, thawed).is_ok();
+        let ours = frozen.thaw(thawed);
         if ours && leaf.is_none() {
             continue;
         }

@@ -42,14 +42,18 @@ impl Barrier {
             compiler_fence(SeqCst);
         } else {
             // ORDER(asymmetric): store before, load after; pairs with the fence in `heavy`.
-            fence(SeqCst);
+            if !seeded!(SectionUnfenced) {
+                fence(SeqCst);
+            }
         }
     }
 
     /// The rare side.
     pub(crate) fn heavy(self) {
         // ORDER(asymmetric): my earlier stores before my later loads; pairs with every `light`.
-        fence(SeqCst);
+        if !seeded!(HeavyUnfenced) {
+            fence(SeqCst);
+        }
         if self.asymmetric {
             membarrier::everyone();
         }

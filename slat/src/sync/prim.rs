@@ -67,7 +67,7 @@ pub(crate) fn fence_after_rmw() {
     // ORDER(rmw): everything before, the read-modify-write included, before everything after. Callers say who pairs.
     if cfg!(all(any(target_arch = "x86", target_arch = "x86_64"), not(any(loom, tsan, miri)))) {
         compiler_fence(SeqCst);
-    } else {
+    } else if !seeded!(RmwUnfenced) {
         fence(SeqCst);
     }
 }

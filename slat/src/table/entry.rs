@@ -220,7 +220,7 @@ impl Entry {
     pub fn load(&self) -> Word {
         // ORDER(link): Acquire pairs with the Release of `cas`: whoever sees a link sees the table filled, and
         // whoever sees a hole sees what its invalidation had done before.
-        let word = Word(self.0.load(Acquire));
+        let word = Word(self.0.load(unless_seeded!(FollowRelaxed, Acquire)));
         #[cfg(all(test, shuttle))]
         crate::shuttle_tests::looked(word);
         word
@@ -231,7 +231,8 @@ impl Entry {
     pub fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
         // ORDER(link): Release publishes a filled table, or a frame's contents, with the link or leaf to it;
         // Acquire, because a lost race is decided on the value found.
-        let done = self.0.compare_exchange(old.0, new.0, AcqRel, Acquire).map(drop).map_err(Word);
+        let publish = unless_seeded!(LinkRelaxed, AcqRel);
+        let done = self.0.compare_exchange(old.0, new.0, publish, Acquire).map(drop).map_err(Word);
         #[cfg(test)]
         super::history::wrote();
         done

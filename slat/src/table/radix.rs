@@ -73,7 +73,7 @@ impl<F: Format> Radix<F> {
     /// apart.
     pub(crate) fn replace_root<M: TableMemory>(&self, memory: &M, fresh: Node) -> Node {
         // ORDER(link): Release publishes the filled page; Acquire, as in `Entry::cas`.
-        let old = self.root.0.swap(fresh.pfn(memory).0, AcqRel);
+        let old = self.root.0.swap(fresh.pfn(memory).0, unless_seeded!(RootRelaxed, AcqRel));
         // SAFETY: the frame of a page of this memory, that only the caller takes apart.
         unsafe { Node::follow(memory, Pfn(old)) }
     }
@@ -175,3 +175,6 @@ impl<F: Format> Radix<F> {
         At { node, entry, word: entry.load(), level }
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
