@@ -133,6 +133,18 @@ bugs! {
     AgedByStore "aged-by-store" Shuttle "a pass clears Accessed bits by plain stores",
 
     // --- history: what is wrong for one instant, or owes too little ---
+    SplitLinksFirst "split-links-first" History "a split links the table before it has filled it",
+    SplitByStore "split-by-store" History "a split writes the link by a store: D, set meanwhile, is lost",
+    RecoverUnfrozen "recover-unfrozen" History "a recovery asks the host without freezing the link first",
+    RecoverFlushesNothing "recover-flushes-nothing" History "a recovery does not flush what the small pages were",
+    ReplaceThroughHole "replace-through-hole" History "a leaf is zapped before what replaces it is written",
+    UpperHoleUnnumbered "upper-hole-unnumbered" History "an invalidation numbers no holes where tables are missing",
+    LargeNotWidened "large-not-widened" History "a large leaf is zapped beyond what the invalidation has published",
+    UnhookOwesNothing "unhook-owes-nothing" History "a table is unhooked without a flush of the links to it",
+    ProtectOwesNothing "protect-owes-nothing" History "write permission is taken without a flush",
+    HarvestFlushesShort "harvest-flushes-short" History "the flush of a harvest leaves out its last 64 pages",
+    LinkForgetsNumber "link-forgets-number" History "a new table does not inherit the number of its hole",
+    SlotPublishedFirst "slot-published-first" History "a slot is gone for notifiers before its pages are",
 
     // --- fuzz: ranges and counts ---
 

@@ -44,7 +44,9 @@ impl Bitmap {
     pub(crate) fn new(pages: u64, serial: u64, all: bool) -> Option<Self> {
         let chunks = pages.div_ceil(CHUNK_PAGES) as usize;
         let mut directory = Vec::new();
-        directory.try_reserve_exact(chunks).ok()?;
+        if injected!(Alloc) || directory.try_reserve_exact(chunks).is_err() {
+            return None;
+        }
         directory.resize_with(chunks, || AtomicPtr::new(if all { ALL } else { null_mut() }));
         Some(Self { directory: directory.into_boxed_slice(), pages, serial })
     }
@@ -203,6 +205,9 @@ impl Bitmap {
 }
 
 fn new_chunk() -> Option<NonNull<Chunk>> {
+    if injected!(Alloc) {
+        return None;
+    }
     // SAFETY: a chunk has a size; all-zero is 512 atomics of no bits.
     #[cfg(not(loom))]
     return NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) }).map(NonNull::cast);

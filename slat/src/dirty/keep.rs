@@ -1,7 +1,9 @@
 //! D bits outlive their leaves: what is written in a leaf is marked in the bitmap before the leaf goes.
 //!
 //! Before, not after: who finds no leaf any more looks at the marks next (`log`), and must find this one. Where the edit
-//! then fails, because the leaf has changed, the page was written all the same.
+//! then fails, because the leaf has changed, the page was written all the same. And where a whole harvest takes the mark in
+//! between, the edit may succeed though the leaf has been written once more: so a harvest waits for such edits
+//! ([`super::log`]).
 //!
 //! Who looks up the slot does so between reading the leaf and replacing it, in one section: if the edit succeeds, the leaf
 //! was there at that moment, and it was this slot's ([`super::log`] says why).

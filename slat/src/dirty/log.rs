@@ -40,7 +40,8 @@ const ROOM: usize = 4096;
 impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// Takes what slot `id` has logged: those pages are clean from now on, and the next store to each is logged again.
     /// What a vCPU stored before is in memory when this returns, so the pages can be copied. Waits for vCPUs to answer
-    /// one flush, unless nothing was dirty. Seed 003; KVM's `GET_DIRTY_LOG` without manual protection.
+    /// one flush, and by D bits for walks under way, unless nothing was dirty. Seed 003; KVM's `GET_DIRTY_LOG` without manual
+    /// protection.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -185,7 +186,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     fn logging(&self, idle: &mut Idle) -> Result<Vec<SlotId>, DirtyError> {
         let mut ids = Vec::new();
         for slot in self.snapshot(idle).iter().filter(|slot| slot.log_dirty) {
-            ids.try_reserve(1).map_err(|_| DirtyError::NoMemory)?;
+            if injected!(Alloc) || ids.try_reserve(1).is_err() {
+                return Err(DirtyError::NoMemory);
+            }
             ids.push(slot.id);
         }
         Ok(ids)
@@ -216,7 +219,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let mut told = Told::default();
         // Mostly that is room enough; what is not used costs nothing.
         let most = slot.gfns.len().div_ceil(WORD).min(ROOM as u64) as usize;
-        told.words.try_reserve(most.max(CHUNK)).map_err(|_| DirtyError::NoMemory)?;
+        if injected!(Alloc) || told.words.try_reserve(most.max(CHUNK)).is_err() {
+            return Err(DirtyError::NoMemory);
+        }
         let result = self.take_log(idle, log, &mut told, owed);
         // Where that failed, what has been taken goes back with it.
         harvest.add(Taken { space: self.space.id, slot, serial: log.serial, told });

@@ -60,7 +60,9 @@ impl Ring {
 
     fn with(size: usize, soft_limit: u64) -> Result<Self, NoMemory> {
         let mut entries = Vec::new();
-        entries.try_reserve_exact(size).map_err(|_| NoMemory)?;
+        if injected!(Alloc) || entries.try_reserve_exact(size).is_err() {
+            return Err(NoMemory);
+        }
         entries.resize_with(size, Entry::default);
         let entries = entries.into_boxed_slice();
         Ok(Self {
@@ -105,7 +107,9 @@ impl Ring {
     /// The same as a list. Where there is no memory for it, nothing is taken.
     pub(crate) fn take_all(&self) -> Result<Vec<Pushed>, DirtyError> {
         let (taking, mut pages) = (self.take(), Vec::new());
-        pages.try_reserve_exact(taking.len()).map_err(|_| DirtyError::NoMemory)?;
+        if injected!(Alloc) || pages.try_reserve_exact(taking.len()).is_err() {
+            return Err(DirtyError::NoMemory);
+        }
         pages.extend(taking);
         Ok(pages)
     }

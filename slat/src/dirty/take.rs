@@ -65,7 +65,9 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let mut room = Room { dirty: [0; CHUNK + 1], marks: [0; CHUNK + 1] };
         let mut chunk = 0;
         loop {
-            into.words.try_reserve(CHUNK).map_err(|_| DirtyError::NoMemory)?;
+            if injected!(Alloc) || into.words.try_reserve(CHUNK).is_err() {
+                return Err(DirtyError::NoMemory);
+            }
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
             let pause = take_chunks(&mut walk, log, &mut chunk, &mut room, into, owed);
             drop(walk);
@@ -177,7 +179,8 @@ fn take_chunks<F: Format, H: Host>(
             let pages = if by_tables.min(marked) == 0 { by_tables + marked } else { count() };
             into.pages += pages;
             if let (Some(&(first, _)), Some(&(last, _))) = (noted.first(), noted.last()) {
-                owed.owe_pages(frames(&slot, first..last + 1), pages);
+                let end = if seeded!(HarvestFlushesShort) { last } else { last + 1 };
+                owed.owe_pages(frames(&slot, first..end), pages);
             }
             room.dirty = [0; CHUNK + 1];
         }

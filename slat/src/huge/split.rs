@@ -140,9 +140,17 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
     // Small pages execute where large ones were not let: that is why they are small.
     let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
     let perms = large.perms.with(execute);
+    let link = F::link(node.pfn(&vm.host), at.level);
+    let linked = seeded!(SplitLinksFirst) && {
+        node.fill(Word(0));
+        at.entry.cas(at.word, link).is_ok()
+    };
     // SAFETY: the page is in no table yet.
     fill::<F>(unsafe { node.entries() }, at.word, Leaf { perms, ..large }, level);
-    at.entry.cas(at.word, F::link(node.pfn(&vm.host), at.level))
+    if seeded!(SplitByStore) {
+        at.entry.store(link);
+    }
+    if linked || seeded!(SplitByStore) { Ok(()) } else { at.entry.cas(at.word, link) }
 }
 
 /// Writes the small leaves, of `level`, of a large one that stands in its entry as `word`.

@@ -268,6 +268,9 @@ impl Ticket<'_> {
             // ORDER(active): Release: the ranges before the state, the state before W; pairs with `covered`.
             self.slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
             let next = version.0 << COUNT_BITS | (w & COUNT) + more;
+            if injected!(Cas) {
+                continue;
+            }
             // ORDER(begin): AcqRel: the slot before W moves; the slot set published before my number is the one
             // that I shall walk.
             if self

@@ -165,25 +165,34 @@ impl ReadSide {
     /// The caller must not be inside a section itself (its callers take `&mut Idle`).
     pub(crate) fn synchronize(&self) {
         if !self.all_rest() {
-            self.outlast();
+            self.outlast(u32::MAX);
         }
     }
 
-    /// The same by the heavy barrier, whoever is at rest.
-    fn outlast(&self) {
+    /// The same, unless a section takes long: then false.
+    pub(crate) fn try_synchronize(&self) -> bool {
+        self.all_rest() || self.outlast(LOOKS)
+    }
+
+    /// The same by the heavy barrier, whoever is at rest. Looks at an open section so often at most, unless that is
+    /// `u32::MAX`.
+    fn outlast(&self, most: u32) -> bool {
         self.barrier.heavy();
-        for seat in &self.seats {
+        self.seats.iter().all(|seat| {
             // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before
             // the memory they looked at is reused.
             let word = || seat.word.load(unless_seeded!(WaitRelaxed, Acquire));
             let then = word();
-            if then & INSIDE != 0 {
-                let mut patience = Patience::default();
-                while word() == then {
-                    patience.wait();
+            let (mut patience, mut looks) = (Patience::default(), 0);
+            while then & INSIDE != 0 && word() == then {
+                if looks == most {
+                    return false;
                 }
+                looks += u32::from(most != u32::MAX);
+                patience.wait();
             }
-        }
+            true
+        })
     }
 
     /// Whether every seat was seen at rest, after what the caller unlinked. A vCPU that deals with a fault will be

@@ -157,6 +157,12 @@ impl Word {
         self.0 & (TAG | ALWAYS_CLEAR) == TAG_MMIO
     }
 
+    /// Whether the word belongs to one thread for a moment.
+    #[inline]
+    pub(crate) const fn is_frozen(self) -> bool {
+        self.0 & (TAG | ALWAYS_CLEAR) == TAG_FROZEN
+    }
+
     /// Whether the word is a leaf withdrawn from the hardware.
     #[inline]
     pub const fn is_tracked(self) -> bool {
@@ -229,6 +235,11 @@ impl Entry {
     /// Replaces `old` by `new`, or says what was there instead.
     #[inline(always)]
     pub fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
+        #[cfg(test)]
+        super::history::writes(self);
+        if injected!(Cas) && !old.is_frozen() {
+            return Err(self.load());
+        }
         // ORDER(link): Release publishes a filled table, or a frame's contents, with the link or leaf to it;
         // Acquire, because a lost race is decided on the value found.
         let publish = unless_seeded!(LinkRelaxed, AcqRel);
@@ -265,8 +276,12 @@ impl Entry {
     /// its page lock) and any number of readers.
     #[inline]
     pub fn store(&self, word: Word) {
+        #[cfg(test)]
+        super::history::writes(self);
         // ORDER(link): Release, as in `cas`.
         self.0.store(word.0, Release);
+        #[cfg(test)]
+        super::history::wrote();
     }
 }
 

@@ -74,6 +74,8 @@ impl<F: Format> Radix<F> {
     pub(crate) fn replace_root<M: TableMemory>(&self, memory: &M, fresh: Node) -> Node {
         // ORDER(link): Release publishes the filled page; Acquire, as in `Entry::cas`.
         let old = self.root.0.swap(fresh.pfn(memory).0, unless_seeded!(RootRelaxed, AcqRel));
+        #[cfg(test)]
+        super::history::wrote();
         // SAFETY: the frame of a page of this memory, that only the caller takes apart.
         unsafe { Node::follow(memory, Pfn(old)) }
     }
@@ -141,7 +143,11 @@ impl<F: Format> Radix<F> {
     ) -> Result<At<'w>, NoMemory> {
         while at.level > level && at.word.is_hole() {
             let node = cache.take().ok_or(NoMemory)?;
-            node.fill(at.word);
+            node.fill(if seeded!(LinkForgetsNumber) {
+                Word::hole(super::Version::default())
+            } else {
+                at.word
+            });
             match at.entry.cas(at.word, F::link(node.pfn(memory), at.level)) {
                 Err(found) if !seeded!(LostLinkBelieved) => {
                     cache.put_back(node);

@@ -203,11 +203,24 @@ impl Grace {
         }
     }
 
-    /// One page for the pool, if any can be had without a wait, or with one.
+    /// One page for the pool, if any can be had without a wait for a reader that takes long.
     pub(crate) fn reuse<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) -> bool {
-        if self.dead.lock().tops.len() == 0 {
-            self.wait(reads);
+        if self.dead.lock().tops.len() == 0
+            && let Some(taken) = self.take_flushed()
+        {
+            if reads.try_synchronize() { self.bury(taken) } else { self.put_back(taken) }
         }
+        self.take_apart::<F, M>(memory, pool, 1)
+    }
+
+    /// The same, however long that takes.
+    pub(crate) fn reuse_late<F: Format, M: TableMemory>(
+        &self,
+        reads: &ReadSide,
+        memory: &M,
+        pool: &Pool,
+    ) -> bool {
+        self.wait(reads);
         self.take_apart::<F, M>(memory, pool, 1)
     }
 
@@ -247,6 +260,12 @@ impl Grace {
         let mut dead = self.dead.lock();
         dead.tops.append(&mut taken.flushed.0);
         dead.waiting[taken.round % 2] -= 1;
+    }
+
+    /// Not yet: somebody else may have more patience.
+    fn put_back(&self, mut taken: Taken) {
+        self.flushed.lock().append(&mut taken.flushed.0);
+        self.dead.lock().waiting[taken.round % 2] -= 1;
     }
 
     /// Takes a few pages apart of what is dead by now.
