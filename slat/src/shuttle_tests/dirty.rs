@@ -134,3 +134,9 @@ fn mistake_to_take_the_marks_before_the_tables() {
 fn mistake_to_keep_a_bit_too_late() {
     finds(Bug::KeptTooLate, &[LOST], taken_away);
 }
+
+/// So it was, until this and the model of dirty logs found it.
+#[test]
+fn mistake_not_to_wait_for_who_takes_a_leaf_away() {
+    finds(Bug::HarvestUnwaited, &[LOST], taken_away);
+}
