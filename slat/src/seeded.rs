@@ -129,6 +129,7 @@ bugs! {
     SlotRemembered "slot-remembered" Shuttle "a vCPU believes the slot that it remembers, whatever has been published since",
     MarkedTooEarly "marked-too-early" Shuttle "a fault marks a page dirty, and then makes it writable",
     MarksBeforeTables "marks-before-tables" Shuttle "a harvest by D bits takes the marks, and then looks at the tables",
+    HarvestUnwaited "harvest-unwaited" Shuttle "a harvest by D bits does not wait for those who have marked a leaf and are about to take it away",
     KeptTooLate "kept-too-late" Shuttle "a leaf goes, and then its D bit is marked",
     AgedByStore "aged-by-store" Shuttle "a pass clears Accessed bits by plain stores",
 

@@ -270,7 +270,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         if self.policy.dirty.sabotaged {
             return;
         }
-        if self.logs_by_bits() && !owed.is_nothing() {
+        if self.logs_by_bits() && !owed.is_nothing() && !seeded!(HarvestUnwaited) {
             self.reads.synchronize();
         }
         FlushDebt::new(self, owed, None).settle();

@@ -2,7 +2,7 @@
 
 use super::host::{Change, Primary, REGION};
 use super::run::{explore, finds};
-use super::world::{LOST, World};
+use super::world::{LOST, World, at_once};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, DirtyLog, RingSize, Splitting, Track, Why};
@@ -11,7 +11,7 @@ use crate::{Access::*, DirtyLog, RingSize, Splitting, Track, Why};
 fn storing(log: DirtyLog, huge: bool) {
     let world = World::<Pae>::new(3, Primary::new(huge), |builder| builder.dirty_log(log));
     world.log();
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (1, Read), (0, Write), (1, Write)]),
         &|| world.guest(1, &[(0, Read), (0, Write), (REGION, Write)]),
         &|| world.guest(2, &[(1, Write), (0, Write)]),
@@ -25,7 +25,7 @@ fn storing(log: DirtyLog, huge: bool) {
 /// The log begins while two guests store already.
 fn beginning(log: DirtyLog, huge: bool) {
     let world = World::<Pae>::new(2, Primary::new(huge), |builder| builder.dirty_log(log));
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (1, Write), (0, Read), (0, Write)]),
         &|| world.guest(1, &[(0, Read), (1, Write), (0, Write)]),
         &|| {
@@ -54,7 +54,7 @@ fn taken_away() {
     let log = DirtyLog::bitmap().track(Track::DirtyBits);
     let world = World::<Pae>::new(2, Primary::new(false), |builder| builder.dirty_log(log));
     world.log();
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (0, Write), (0, Write)]),
         &|| world.guest(1, &[(0, Write), (0, Write)]),
         &|| world.migrate(1),
@@ -133,4 +133,10 @@ fn mistake_to_take_the_marks_before_the_tables() {
 #[test]
 fn mistake_to_keep_a_bit_too_late() {
     finds(Bug::KeptTooLate, &[LOST], taken_away);
+}
+
+/// So it was, until this and the model of dirty logs found it.
+#[test]
+fn mistake_not_to_wait_for_who_takes_a_leaf_away() {
+    finds(Bug::HarvestUnwaited, &[LOST], taken_away);
 }

@@ -2,7 +2,7 @@
 
 use super::host::{Change, Primary};
 use super::run::{explore, finds};
-use super::world::{STALE, World};
+use super::world::{STALE, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::{Ept4NoAd, Pae};
 use crate::{Access::*, MmuLock, Why};
@@ -10,7 +10,7 @@ use crate::{Access::*, MmuLock, Why};
 /// Pages move to other frames, and back, while vCPUs use them.
 fn moving() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (1, Read), (0, Read), (1, Write)]),
         &|| world.guest(1, &[(1, Write), (0, Read), (0, Write)]),
         &|| world.guest(2, &[(0, Read), (1, Read)]),
@@ -23,7 +23,7 @@ fn moving() {
 /// The same under the reader-writer lock of seed 003.
 fn moving_under_a_lock() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder.mmu_lock(MmuLock::ReadWrite));
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (1, Read), (0, Read)]),
         &|| world.guest(1, &[(1, Write), (0, Read), (0, Write)]),
         &|| world.guest(2, &[(0, Read), (1, Read)]),
@@ -35,7 +35,7 @@ fn moving_under_a_lock() {
 /// Pages lose write permission and get it back by stores; and move.
 fn protecting() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Read), (0, Write), (0, Write)]),
         &|| world.guest(1, &[(0, Write), (0, Read), (0, Read)]),
         &|| world.guest(2, &[(0, Read), (0, Read), (0, Write)]),
@@ -49,7 +49,7 @@ fn protecting() {
 /// One guest reads a page and writes it then, another reads it again and again, and it moves.
 fn upgrading() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Read), (0, Write)]),
         &|| world.guest(1, &[(0, Read), (0, Read), (0, Read)]),
         &|| world.guest(2, &[(0, Read), (0, Write)]),
@@ -61,12 +61,12 @@ fn upgrading() {
 /// Pages are replaced by others with the same contents, in place, and written again.
 fn replacing() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (1, Read), (0, Read), (0, Write)]),
         &|| world.guest(1, &[(1, Read), (0, Read), (1, Write)]),
         &|| world.guest(2, &[(0, Read), (0, Read)]),
-        &|| world.idle(|idle| world.host.replace(idle, &world.vm, 0)),
-        &|| world.idle(|idle| world.host.replace(idle, &world.vm, 1)),
+        &|| idle(|idle| world.host.replace(idle, &world.vm, 0)),
+        &|| idle(|idle| world.host.replace(idle, &world.vm, 1)),
         &|| world.change(0..2, (Change::Drop, Why::Clear)),
     ]);
     world.end();
@@ -75,16 +75,16 @@ fn replacing() {
 /// Six vCPUs, and pages that go to swap: nobody is waited for.
 fn swapping() {
     let world = World::<Pae>::new(6, Primary::new(false), |builder| builder);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (1, Read)]),
         &|| world.guest(1, &[(1, Write), (0, Read)]),
         &|| world.guest(2, &[(0, Read), (1, Read)]),
         &|| world.guest(3, &[(1, Read), (0, Write)]),
         &|| world.guest(4, &[(0, Write), (0, Read)]),
         &|| world.guest(5, &[(1, Read), (1, Write)]),
-        &|| world.idle(|idle| world.host.reclaim(idle, &world.vm, 0)),
+        &|| idle(|idle| world.host.reclaim(idle, &world.vm, 0)),
         &|| world.change(0..2, (Change::Move, Why::Migrate)),
-        &|| world.idle(|idle| world.host.reclaim(idle, &world.vm, 1)),
+        &|| idle(|idle| world.host.reclaim(idle, &world.vm, 1)),
     ]);
     world.end();
 }
@@ -92,7 +92,7 @@ fn swapping() {
 /// Pages are withdrawn to learn of the next access, by a format without Accessed bits, and move.
 fn tracking() {
     let world = World::<Ept4NoAd>::new(3, Primary::new(false), |builder| builder);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (1, Read), (0, Read), (0, Write)]),
         &|| world.guest(1, &[(0, Read), (1, Write), (0, Write)]),
         &|| world.guest(2, &[(1, Read), (0, Read)]),

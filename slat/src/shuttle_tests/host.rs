@@ -85,6 +85,11 @@ fn hvas(pages: &Range<u64>) -> Span<Hva> {
     Span::new(hva(pages.start), hva(pages.end))
 }
 
+/// Every page that guests use.
+pub(super) fn pages() -> impl Iterator<Item = u64> {
+    (0..REGIONS).flat_map(|region| (0..PAGES).map(move |index| region * REGION + index))
+}
+
 impl Primary {
     /// Nothing is present yet; or each region is a huge page, if `huge`.
     pub(super) fn new(huge: bool) -> Arc<Self> {
@@ -112,11 +117,6 @@ impl Primary {
     /// Counts a store.
     pub(super) fn stored(&self, pfn: Pfn) {
         *self.frames().stores.entry(pfn.0).or_default() += 1;
-    }
-
-    /// Every page that guests use.
-    pub(super) fn pages(&self) -> impl Iterator<Item = u64> {
-        (0..REGIONS).flat_map(|region| (0..PAGES).map(move |index| region * REGION + index))
     }
 
     /// How many stores there have been to a page, wherever it was.

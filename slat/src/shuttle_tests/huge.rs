@@ -2,7 +2,7 @@
 
 use super::host::{Change, Primary, REGION};
 use super::run::{explore, finds};
-use super::world::{STALE, World};
+use super::world::{STALE, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Level, Span, Why};
@@ -12,12 +12,12 @@ const FIRST: Span<Gfn> = Span::new(Gfn(0), Gfn(REGION));
 /// Split and recovered, while a page of it moves: then it is no large page any more.
 fn splitting() {
     let world = World::<Pae>::new(3, Primary::new(true), |builder| builder);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (1, Read), (0, Write)]),
         &|| world.guest(1, &[(1, Write), (0, Read)]),
         &|| world.guest(2, &[(0, Read), (1, Read)]),
-        &|| assert!(world.idle(|idle| world.vm.split(idle, FIRST, Level::K4)).is_ok()),
-        &|| assert!(world.idle(|idle| world.vm.recover(idle, FIRST)) <= 1),
+        &|| assert!(idle(|idle| world.vm.split(idle, FIRST, Level::K4)).is_ok()),
+        &|| assert!(idle(|idle| world.vm.recover(idle, FIRST)) <= 1),
         &|| world.change(0..1, (Change::Move, Why::Migrate)),
     ]);
     world.end();
@@ -26,13 +26,13 @@ fn splitting() {
 /// Small pages become a large one, in another place; and are protected.
 fn collapsing() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (1, Read), (0, Write)]),
         &|| world.guest(1, &[(1, Write), (0, Read)]),
         &|| world.guest(2, &[(0, Read), (1, Read), (1, Write)]),
         &|| {
             world.change(0..REGION, (Change::Collapse, Why::Migrate));
-            world.idle(|idle| world.vm.recover(idle, FIRST));
+            idle(|idle| world.vm.recover(idle, FIRST));
         },
         &|| world.change(0..2, (Change::Protect, Why::Protect)),
         &|| world.change(1..2, (Change::Move, Why::Migrate)),

@@ -13,8 +13,9 @@
 //! | [`dirty`] | stores; harvests by permissions, by D bits and by rings; aging; pages that move |
 //!
 //! Each goes with mistakes in the shipped code ([`crate::seeded`]) under which it must fail.
-//! `SLAT_SHUTTLE_EXECUTIONS` says how many schedules are tried of each sort. A schedule that fails is printed; run again
-//! with `SLAT_SHUTTLE_REPLAY` set to it and the test's name, it fails again.
+//! `SLAT_SHUTTLE_EXECUTIONS` says how many schedules of each scenario are tried. A schedule that fails is printed; run again
+//! with `SLAT_SHUTTLE_REPLAY` set to it and the test's name, it fails again. To other code it says nothing: what is kept of
+//! a mistake that was found here is a scenario narrow enough to find it soon, and the mistake, under a name.
 
 mod dirty;
 mod faults;

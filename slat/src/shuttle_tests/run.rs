@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{env, println, string::String, thread};
 
-/// Executions by each scheduler, unless `SLAT_SHUTTLE_EXECUTIONS` says otherwise.
-const EXECUTIONS: usize = 1000;
+/// Executions of a scenario, unless `SLAT_SHUTTLE_EXECUTIONS` says otherwise: half at random, half by priorities.
+const EXECUTIONS: usize = 2000;
 /// Where a mistake is to be found, by each scheduler.
 const AT_MOST: usize = 50_000;
 const SEED: u64 = 0x51a7;
@@ -23,7 +23,7 @@ const STEPS: usize = 1_000_000;
 /// Runs `scenario` under many schedules, none of which may fail.
 pub(super) fn explore(scenario: fn()) {
     let executions = env::var("SLAT_SHUTTLE_EXECUTIONS").ok();
-    let each = executions.map_or(EXECUTIONS, |text| text.parse().expect("a number of executions"));
+    let each = executions.map_or(EXECUTIONS, |text| text.parse().expect("a number of executions")) / 2;
     if let Ok(schedule) = env::var("SLAT_SHUTTLE_REPLAY") {
         return shuttle::replay(scenario, &schedule);
     }

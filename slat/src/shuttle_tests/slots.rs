@@ -2,7 +2,7 @@
 
 use super::host::{Change, Primary, REGION, hva};
 use super::run::{explore, finds};
-use super::world::{STALE, World};
+use super::world::{STALE, World, at_once};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Slot, SlotId, Why};
@@ -14,7 +14,7 @@ const AWAY: u64 = 4 * REGION;
 fn moving() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
     let half = |id, gfn, page| Slot::new(SlotId(id), Gfn(gfn), REGION, hva(page));
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (AWAY, Read), (0, Read), (0, Write)]),
         &|| world.guest(1, &[(0, Read), (REGION, Write), (0, Write)]),
         &|| world.guest(2, &[(AWAY, Read), (0, Read), (AWAY, Write)]),
@@ -41,7 +41,7 @@ fn moving() {
 fn exchanging() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
     let half = |id, gfn, page| Slot::new(SlotId(id), Gfn(gfn), REGION, hva(page));
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (REGION, Read), (0, Read)]),
         &|| world.guest(1, &[(0, Read), (REGION, Write), (0, Write)]),
         &|| world.guest(2, &[(REGION, Read), (0, Read)]),
@@ -65,7 +65,7 @@ fn exchanging() {
 /// The memslot goes, and another comes.
 fn deleting() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (REGION, Read), (0, Read), (1, Write)]),
         &|| world.guest(1, &[(0, Read), (REGION, Write), (0, Write)]),
         &|| world.guest(2, &[(REGION, Read), (0, Read)]),

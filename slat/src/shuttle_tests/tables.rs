@@ -2,7 +2,7 @@
 
 use super::host::{Change, Primary, REGION};
 use super::run::{explore, finds};
-use super::world::{GONE, STALE, World};
+use super::world::{GONE, STALE, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Builder, Host, Why};
@@ -18,17 +18,17 @@ fn thrifty<H: Host>(builder: Builder<Pae, H>) -> Builder<Pae, H> {
 /// A whole region goes with its table, again and again, beside faults in it and in another.
 fn unmapping() {
     let world = World::<Pae>::new(3, Primary::new(false), thrifty);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(SECOND, Write), (0, Read), (SECOND + 1, Read), (SECOND, Write)]),
         &|| world.guest(1, &[(SECOND, Read), (0, Write), (SECOND, Write)]),
         &|| world.guest(2, &[(0, Read), (SECOND, Read), (1, Write)]),
         &|| {
             world.change(SECOND..2 * REGION, (Change::Drop, Why::Unmap));
-            world.idle(|idle| world.vm.collect(idle));
+            idle(|idle| world.vm.collect(idle));
         },
         &|| {
             world.change(SECOND..2 * REGION, (Change::Move, Why::Remap));
-            world.idle(|idle| world.vm.collect(idle));
+            idle(|idle| world.vm.collect(idle));
         },
         &|| world.age(2),
     ]);
@@ -38,11 +38,11 @@ fn unmapping() {
 /// The root is replaced, beside faults, lockless walks, and pages that move.
 fn zapping_all() {
     let world = World::<Pae>::new(3, Primary::new(false), thrifty);
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (SECOND, Read), (0, Read), (SECOND, Write)]),
         &|| world.guest(1, &[(SECOND, Write), (0, Read), (0, Write)]),
         &|| world.guest(2, &[(0, Read), (1, Read), (0, Read)]),
-        &|| world.idle(|idle| world.vm.zap_all(idle).expect("there is memory")),
+        &|| idle(|idle| world.vm.zap_all(idle).expect("there is memory")),
         &|| world.change(0..1, (Change::Move, Why::Migrate)),
         &|| world.age(2),
     ]);
@@ -54,7 +54,7 @@ fn reclaiming() {
     // The root, a table for 1 GiB and one for 2 MiB; and as many at the hands of each of two vCPUs.
     let pages = 3 + 2 * 3 + 1;
     let world = World::<Pae>::new(2, Primary::new(false), |builder| builder.table_budget(pages << 12));
-    world.run(&[
+    at_once(&[
         &|| world.guest(0, &[(0, Write), (SECOND, Read), (0, Read)]),
         &|| world.guest(1, &[(SECOND, Write), (0, Read)]),
         &|| world.change(0..1, (Change::Move, Why::Migrate)),

@@ -9,7 +9,7 @@
 //!   goes back.
 
 use super::guest;
-use super::host::{Change, Handle, Primary, REGION, hva, page_of};
+use super::host::{Change, Handle, Primary, REGION, hva, page_of, pages};
 use super::memory::Memory;
 use crate::sync::prim::{AtomicU64, Relaxed, spin_loop, step};
 use crate::*;
@@ -49,6 +49,20 @@ pub(super) struct World<F: Format> {
     copies: Mutex<BTreeMap<u64, u64>>,
 }
 
+/// Runs all of them at once.
+pub(super) fn at_once(threads: &[&(dyn Fn() + Sync)]) {
+    shuttle::thread::scope(|scope| {
+        for thread in threads {
+            scope.spawn(thread);
+        }
+    });
+}
+
+/// Something that this thread does with its token.
+pub(super) fn idle<R>(work: impl FnOnce(&mut Idle) -> R) -> R {
+    work(&mut Idle::take().expect("one on each thread"))
+}
+
 impl<F: Format> World<F> {
     /// A VM with `vcpus` and one memslot, from frame 0 on, of both regions of `host`.
     pub(super) fn new(
@@ -65,15 +79,6 @@ impl<F: Format> World<F> {
         Self { vm, host, layouts, wrong: Mutex::default(), running, copies: Mutex::default() }
     }
 
-    /// Runs all of them at once.
-    pub(super) fn run(&self, threads: &[&(dyn Fn() + Sync)]) {
-        shuttle::thread::scope(|scope| {
-            for thread in threads {
-                scope.spawn(thread);
-            }
-        });
-    }
-
     /// vCPU `id` makes these accesses.
     pub(super) fn guest(&self, id: u32, program: &[(u64, Access)]) {
         guest::run(self, id, program);
@@ -82,10 +87,10 @@ impl<F: Format> World<F> {
 
     /// The memslot logs from now on, and everything is copied.
     pub(super) fn log(&self) {
-        self.idle(|idle| {
+        idle(|idle| {
             self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).expect("it is there")
         });
-        for page in self.host.pages() {
+        for page in pages() {
             step();
             self.copies().insert(page, self.host.stores(page));
         }
@@ -97,7 +102,7 @@ impl<F: Format> World<F> {
 
     /// Harvests the log `rounds` times beside the guests, and once more when all of them have gone. What others do goes on.
     pub(super) fn migrate(&self, rounds: u32) {
-        self.idle(|idle| {
+        idle(|idle| {
             for _ in 0..rounds {
                 self.harvest(idle);
             }
@@ -107,7 +112,7 @@ impl<F: Format> World<F> {
             self.harvest(idle);
         });
         let copies = self.copies();
-        if self.host.pages().any(|page| copies.get(&page).copied().unwrap_or(0) != self.host.stores(page)) {
+        if pages().any(|page| copies.get(&page).copied().unwrap_or(0) != self.host.stores(page)) {
             self.wrong(LOST);
         }
     }
@@ -124,24 +129,19 @@ impl<F: Format> World<F> {
 
     /// The host changes `pages`.
     pub(super) fn change(&self, pages: Range<u64>, change: (Change, Why)) {
-        self.idle(|idle| self.host.change(idle, &self.vm, pages, change));
+        idle(|idle| self.host.change(idle, &self.vm, pages, change));
     }
 
     /// Pages are aged, without a lock, `times` times.
     pub(super) fn age(&self, times: u32) {
         let gfns = Span::new(Gfn(0), Gfn(2 * REGION));
-        self.idle(|idle| (0..times).for_each(|_| self.vm.lockless(idle).age(gfns, |_| ())));
-    }
-
-    /// Something that this thread does with its token.
-    pub(super) fn idle<R>(&self, work: impl FnOnce(&mut Idle) -> R) -> R {
-        work(&mut Idle::take().expect("one on each thread"))
+        idle(|idle| (0..times).for_each(|_| self.vm.lockless(idle).age(gfns, |_| ())));
     }
 
     /// The memslots are as `layout` says when `work` has been done.
     pub(super) fn slots(&self, layout: Layout, work: impl FnOnce(&mut Idle)) {
         self.layouts().1.push(layout);
-        self.idle(work);
+        idle(work);
         self.layouts().0 += 1;
     }
 

@@ -8,11 +8,14 @@
 use core::fmt;
 use core::sync::atomic::{self as core_atomic, Ordering};
 
-/// Another thread may go on here.
+std::thread_local! {
+    /// Shuttle's atomics may be used by the threads of one test, which are one to the machine; other tests run beside it.
+    static STEP: shuttle::sync::atomic::AtomicBool = const { shuttle::sync::atomic::AtomicBool::new(false) };
+}
+
+/// Another thread may go on here: what shuttle does before an access to an atomic of its own.
 pub(crate) fn step() {
-    // What shuttle does before an access to an atomic of its own.
-    static STEP: shuttle::sync::atomic::AtomicBool = shuttle::sync::atomic::AtomicBool::new(false);
-    STEP.load(Ordering::Relaxed);
+    STEP.with(|step| step.load(Ordering::Relaxed));
 }
 
 /// Waits for another thread, which is to go on now.
