@@ -142,7 +142,7 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
     let perms = large.perms.with(execute);
     // SAFETY: the page is in no table yet.
     for (index, entry) in unsafe { node.entries() }.iter().enumerate() {
-        let pfn = large.pfn + index as u64 * level.pages();
+        let pfn = large.pfn + index as u64 * if seeded!(SplitByPages) { 1 } else { level.pages() };
         let small = Leaf { pfn, perms, ..large };
         // Of a leaf withdrawn from the hardware come leaves withdrawn.
         entry.fill(if at.word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
