@@ -26,6 +26,10 @@ pub enum Tool {
     Fuzz,
     /// Guests that store beside everything else, and what was told of them: `vcpu/tests`.
     Worlds,
+    /// A unit test beside the code.
+    Unit,
+    /// The test suite under `AddressSanitizer`, the soak under `ThreadSanitizer`.
+    Sanitizer,
 }
 
 macro_rules! bugs {
@@ -81,6 +85,14 @@ bugs! {
     CarryLost "carry-lost" Fuzz "dirty bits of a table that begins inside a word are cut at its end",
 
     // --- worlds: what guests stored ---
+
+    // --- unit tests ---
+    CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
+
+    // --- sanitizers: memory ---
+    SlotsFreedEarly "slots-freed-early" Sanitizer "what a version of the slots left over is taken back before its readers are gone",
+    LogFreedTwice "log-freed-twice" Sanitizer "the dirty log of a slot that is gone is freed twice",
+    LogLeaked "log-leaked" Sanitizer "the dirty log of a slot that is gone is not freed",
 }
 
 std::thread_local! {

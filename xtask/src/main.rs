@@ -1,8 +1,12 @@
 //! House chores, one command each: `cargo xtask` lists them.
 
+mod coverage;
 mod house;
 mod record;
+mod repeat;
+mod sanitize;
 mod soak;
+mod verify;
 
 use std::error::Error;
 use std::path::Path;
@@ -25,12 +29,37 @@ enum Run {
     With(fn(&Path, &[String]) -> Outcome),
 }
 
-const CHORES: [Chore; 3] = [
+const CHORES: &[Chore] = &[
     Chore { name: "house", about: "check the house rules; changes nothing", run: Run::Plain(house::run) },
+    Chore {
+        name: "check",
+        about: "the quick half of what must hold before a change lands: five minutes",
+        run: Run::Plain(verify::check),
+    },
+    Chore {
+        name: "verify",
+        about: "every check, what each has explored, and which mistakes it finds; --only STEP, --quick, --docs",
+        run: Run::With(verify::run),
+    },
+    Chore {
+        name: "coverage",
+        about: "lines of the engine that the tests run, and why the others are not; needs rustup's llvm-tools",
+        run: Run::Plain(coverage::run),
+    },
     Chore {
         name: "soak",
         about: "everything at once: the direct MMU, a host under load, dirty logs; --minutes N, 10 unless said otherwise",
         run: Run::With(soak::run),
+    },
+    Chore {
+        name: "repeat",
+        about: "the suite again and again, until it fails: --times N, 20 unless said otherwise; --beside N busy threads",
+        run: Run::With(repeat::run),
+    },
+    Chore {
+        name: "sanitize",
+        about: "the tests under AddressSanitizer, the soak under ThreadSanitizer: [address] [thread]",
+        run: Run::With(sanitize::run),
     },
     Chore {
         name: "record-traces",

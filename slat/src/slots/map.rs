@@ -162,6 +162,13 @@ impl SlotMap {
             self.trees.logs.reclaim(nodes.logs);
         }
         for log in logs {
+            if seeded!(LogLeaked) {
+                continue;
+            }
+            if seeded!(LogFreedTwice) {
+                // SAFETY: none; that is the mistake.
+                unsafe { log.free() };
+            }
             // SAFETY: the caller's word; a log ends once.
             unsafe { log.free() };
         }

@@ -56,7 +56,7 @@ impl Barrier {
     }
 }
 
-#[cfg(all(feature = "std", target_os = "linux", not(loom)))]
+#[cfg(all(feature = "std", target_os = "linux", not(any(loom, tsan))))]
 mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_long = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_long = 1 << 4;
@@ -79,7 +79,7 @@ mod membarrier {
     }
 }
 
-#[cfg(not(all(feature = "std", target_os = "linux", not(loom))))]
+#[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, tsan)))))]
 mod membarrier {
     pub(super) fn register() -> bool {
         false

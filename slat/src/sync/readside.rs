@@ -227,7 +227,7 @@ impl Seat {
         self.state.fetch_or(LIGHT, Relaxed);
     }
 
-    fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.state.load(Relaxed) & ASKED != 0
     }
 

@@ -7,7 +7,7 @@ mod length;
 mod order;
 mod promises;
 mod safety;
-mod source;
+pub mod source;
 mod tree;
 
 use crate::Outcome;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// A place where a rule does not hold.
 #[derive(Debug, PartialEq, Eq)]
-struct Finding {
+pub struct Finding {
     path: PathBuf,
     /// Counted from 1.
     line: usize,

@@ -16,18 +16,8 @@ pub fn check(source: &Source) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     let mut importing = false;
-    for (index, code) in source.code.iter().enumerate() {
+    for (index, code) in source.code[..source.tests_begin()].iter().enumerate() {
         let code = code.trim();
-        if code.starts_with("#[cfg(") && code.contains("test") && !code.contains("not(test") {
-            // Tests stand last in a file.
-            if source.code[index + 1..]
-                .iter()
-                .find(|code| !code.is_empty())
-                .is_some_and(|code| code.contains("mod "))
-            {
-                break;
-            }
-        }
         importing |= code.starts_with("use ") || code.starts_with("pub use ") || code.contains(") use ");
         let ordering = words(code).find(|word| ORDERINGS.contains(word));
         if let Some(ordering) = ordering

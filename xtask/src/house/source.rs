@@ -27,6 +27,19 @@ impl Source {
         Finding { path: self.path.clone(), line: index + 1, what: what.into() }
     }
 
+    /// Lines before the tests that stand beside the code, last in the file; all, where there are none.
+    pub fn tests_begin(&self) -> usize {
+        let begins = |index: &usize| {
+            let code = self.code[*index].trim();
+            let next = self.code[index + 1..].iter().find(|code| !code.is_empty());
+            code.starts_with("#[cfg(")
+                && code.contains("test")
+                && !code.contains("not(test")
+                && next.is_some_and(|next| next.contains("mod ") && next.ends_with('{'))
+        };
+        (0..self.code.len()).find(begins).unwrap_or(self.code.len())
+    }
+
     /// Whether `mark` stands on the line with this index, or on one of the `reach` lines before it.
     pub fn marked(&self, index: usize, reach: usize, mark: &str) -> bool {
         self.lines[index.saturating_sub(reach)..=index].iter().any(|line| line.contains(mark))

@@ -1,0 +1,115 @@
+//! `sanitize`: the tests of the engine, its host and its guests under `AddressSanitizer` and `LeakSanitizer`; the soak, which
+//! is everything at once, under `ThreadSanitizer`. Each also runs with mistakes that it has to report.
+//!
+//! The compiler in use can do both, once it is told to let us ask. `ThreadSanitizer` must see everything, the standard
+//! library too, which is therefore built as well; and it knows no fences, so the engine, told by `cfg(tsan)`, makes them
+//! of read-modify-writes on one place (`slat/src/sync/prim.rs`).
+
+use crate::Outcome;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// How long the soak lasts.
+const SECONDS: &str = "20";
+
+struct Sanitizer {
+    name: &'static str,
+    flags: &'static str,
+    /// What else cargo is told.
+    cargo: &'static [&'static str],
+    /// What is run.
+    tests: &'static [&'static str],
+    mistakes: &'static [Mistake],
+}
+
+/// A mistake, what it is run with, and what has to be said.
+struct Mistake {
+    name: &'static str,
+    tests: &'static [&'static str],
+    said: &'static str,
+}
+
+const SOAK: &[&str] = &["-p", "slat", "--test", "soak", "--", "--exact", "--nocapture", "everything_at_once"];
+const LOGS: &[&str] = &["-p", "slat", "--test", "dirty_log"];
+
+const SANITIZERS: [Sanitizer; 2] = [
+    Sanitizer {
+        name: "address",
+        flags: "-Zsanitizer=address --cfg seeded",
+        cargo: &[],
+        tests: &["-p", "slat", "-p", "slat-mm", "-p", "slat-vcpu", "--tests"],
+        mistakes: &[
+            Mistake { name: "log-freed-twice", tests: LOGS, said: "AddressSanitizer: " },
+            Mistake { name: "log-leaked", tests: LOGS, said: "LeakSanitizer: detected memory leaks" },
+        ],
+    },
+    Sanitizer {
+        name: "thread",
+        flags: "-Zsanitizer=thread --cfg tsan --cfg seeded",
+        cargo: &["-Zbuild-std"],
+        tests: SOAK,
+        mistakes: &[Mistake {
+            name: "slots-freed-early",
+            tests: SOAK,
+            said: "WARNING: ThreadSanitizer: data race",
+        }],
+    },
+];
+
+/// The chore: both, or the one that is named.
+pub fn run(root: &Path, args: &[String]) -> Outcome {
+    let asked = |sanitizer: &&Sanitizer| args.is_empty() || args.iter().any(|arg| arg == sanitizer.name);
+    if let Some(unknown) = args.iter().find(|arg| !SANITIZERS.iter().any(|one| one.name == *arg)) {
+        return Err(format!("usage: cargo xtask sanitize [address] [thread], not {unknown}").into());
+    }
+    SANITIZERS.iter().filter(asked).try_for_each(|sanitizer| sanitizer.run(root))
+}
+
+impl Sanitizer {
+    fn run(&self, root: &Path) -> Outcome {
+        if self.cargo.contains(&"-Zbuild-std") {
+            let added = Command::new("rustup").args(["component", "add", "rust-src"]).output()?;
+            if !added.status.success() {
+                return Err("the standard library's source is needed: rustup component add rust-src".into());
+            }
+        }
+        let output = self.test(root, self.tests, None)?;
+        if !output.status.success() {
+            println!("{}", said(&output));
+            return Err(format!("{}: {}", self.name, output.status).into());
+        }
+        let passed = said(&output).matches(" ... ok\n").count();
+        println!("EXECUTIONS Sanitizer {} {passed}", self.name);
+        for mistake in self.mistakes {
+            let output = self.test(root, mistake.tests, Some(mistake.name))?;
+            if output.status.success() || !said(&output).contains(mistake.said) {
+                println!("{}", said(&output));
+                return Err(format!("{}: {} was not reported", self.name, mistake.name).into());
+            }
+            println!("SEEDED {} Sanitizer 1", mistake.name);
+        }
+        Ok(())
+    }
+
+    fn test(&self, root: &Path, tests: &[&str], mistake: Option<&str>) -> Result<Output, std::io::Error> {
+        let (dir, options) = (format!("target/{}", self.name), "halt_on_error=1");
+        let mut command = Command::new("timeout");
+        command.args(["1200", env!("CARGO"), "test", "--locked", "--target", TARGET]);
+        command.args(self.cargo).args(tests).current_dir(root);
+        command.envs([("RUSTFLAGS", self.flags), ("CARGO_TARGET_DIR", &dir), ("RUSTC_BOOTSTRAP", "1")]);
+        command.envs([("SLAT_SOAK_SECONDS", SECONDS), ("TSAN_OPTIONS", options)]);
+        // Names and lines in reports; the rest of it doubles the time that the compiler takes.
+        command.env("CARGO_PROFILE_TEST_DEBUG", "line-tables-only");
+        if let Some(mistake) = mistake {
+            command.env("SLAT_SEEDED", mistake);
+        }
+        command.output()
+    }
+}
+
+/// Both streams.
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}

@@ -1,0 +1,203 @@
+//! What tests say that they have shown, in three kinds of lines, and the tables made of them:
+//!
+//! ```text
+//! EXECUTIONS <Tool> <what was explored> <how many>       explored, and nothing was wrong
+//! BUG <name> <Tool> <what is wrong>                      a mistake that can be made on purpose, and who must find it
+//! SEEDED <name> <Tool> <executions>                      it was made, and found by the last of so many executions
+//! ```
+//! A test harness may have begun the line with words of its own.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// A mistake that can be made on purpose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    pub name: String,
+    pub tool: String,
+    pub what: String,
+}
+
+/// All that was read.
+#[derive(Default)]
+pub struct Evidence {
+    mistakes: Vec<Mistake>,
+    /// By name and tool, how many executions it took.
+    found: BTreeMap<(String, String), u64>,
+    /// By tool and what was explored.
+    explored: BTreeMap<(String, String), u64>,
+}
+
+impl Evidence {
+    /// Reads what a command said; most lines say nothing here.
+    pub fn read(&mut self, text: &str) {
+        for (kind, rest) in text.lines().filter_map(said) {
+            self.note(kind, rest);
+        }
+    }
+
+    fn note(&mut self, kind: &str, rest: &str) {
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        match (kind, &words[..]) {
+            ("BUG", [name, tool, _, ..]) => {
+                let what = rest.splitn(3, ' ').nth(2).unwrap_or_default().trim().to_owned();
+                let mistake = Mistake { name: (*name).to_owned(), tool: (*tool).to_owned(), what };
+                if !self.mistakes.contains(&mistake) {
+                    self.mistakes.push(mistake);
+                }
+            }
+            ("SEEDED", [name, tool, executions]) => {
+                if let Ok(executions) = executions.parse() {
+                    self.found.entry(((*name).to_owned(), (*tool).to_owned())).or_insert(executions);
+                }
+            }
+            ("EXECUTIONS", [tool, what @ .., count]) if !what.is_empty() => {
+                if let Ok(count) = count.parse::<u64>() {
+                    *self.explored.entry(((*tool).to_owned(), what.join(" "))).or_default() += count;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// How many things were shown: a step that adds none has shown nothing.
+    pub fn len(&self) -> usize {
+        self.found.len() + self.explored.len()
+    }
+
+    /// The mistakes that can be made, as they are listed.
+    pub fn listed(&self) -> &[Mistake] {
+        &self.mistakes
+    }
+
+    /// Executions until `mistake` was found by its own tool.
+    fn executions_until(&self, mistake: &Mistake) -> Option<u64> {
+        self.found.get(&(mistake.name.clone(), mistake.tool.clone())).copied()
+    }
+
+    /// What is missing: mistakes that were not found by their tool, and findings of what nobody listed.
+    pub fn gaps(&self) -> Vec<String> {
+        let mut gaps = Vec::new();
+        if self.mistakes.is_empty() {
+            gaps.push("no mistakes are listed".to_owned());
+        }
+        for mistake in self.mistakes.iter().filter(|mistake| self.executions_until(mistake).is_none()) {
+            gaps.push(format!("{}: {} has not found it ({})", mistake.name, mistake.tool, mistake.what));
+        }
+        for (name, tool) in self.found.keys() {
+            if !self.mistakes.iter().any(|mistake| mistake.name == *name && mistake.tool == *tool) {
+                gaps.push(format!("{name}: found by {tool}, and listed nowhere as its"));
+            }
+        }
+        gaps
+    }
+
+    /// The last line.
+    pub fn verdict(&self) -> String {
+        let found = self.mistakes.iter().filter(|mistake| self.executions_until(mistake).is_some()).count();
+        format!("{found} of {} seeded bugs found", self.mistakes.len())
+    }
+
+    /// A table of what was explored without a fault, by tool.
+    pub fn executions(&self) -> String {
+        let mut tools: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for ((tool, _), count) in &self.explored {
+            let (scenarios, executions) = tools.entry(tool).or_default();
+            *scenarios += 1;
+            *executions += count;
+        }
+        let rows = tools.iter().map(|(tool, (scenarios, executions))| {
+            [(*tool).to_owned(), scenarios.to_string(), executions.to_string()]
+        });
+        table(["tool", "scenarios", "executions without a fault"], rows)
+    }
+
+    /// A table of the mistakes: which, what finds it, and after how many executions.
+    pub fn mistakes(&self) -> String {
+        let rows = self.mistakes.iter().map(|mistake| {
+            let executions = self.executions_until(mistake).map(|executions| executions.to_string());
+            let executions = executions.unwrap_or_else(|| "not found".to_owned());
+            [format!("`{}`", mistake.name), mistake.what.clone(), mistake.tool.clone(), executions]
+        });
+        table(["mistake", "what is wrong", "found by", "executions"], rows)
+    }
+}
+
+/// The kind of a line, and what follows it.
+fn said(line: &str) -> Option<(&'static str, &str)> {
+    ["BUG", "SEEDED", "EXECUTIONS"].into_iter().find_map(|kind| {
+        let at = line.find(kind)?;
+        let alone = line[..at].chars().next_back().is_none_or(char::is_whitespace);
+        let rest = line[at + kind.len()..].strip_prefix(' ')?;
+        alone.then_some((kind, rest))
+    })
+}
+
+/// Columns as wide as their widest cell.
+fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<[String; N]> = [head.map(str::to_owned)].into_iter().chain(rows).collect();
+    let widths: [usize; N] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let mut text = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        for (cell, width) in row.iter().zip(widths) {
+            _ = write!(text, "| {cell:width$} ");
+        }
+        text.push_str("|\n");
+        if number == 0 {
+            for width in widths {
+                _ = write!(text, "|{:-<1$}", "", width + 2);
+            }
+            text.push_str("|\n");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(lines: &[&str]) -> Evidence {
+        let mut evidence = Evidence::default();
+        evidence.read(&lines.join("\n"));
+        evidence
+    }
+
+    const LISTED: [&str; 2] = ["BUG a-b Loom an a without a b", "test t ... BUG c Fuzz a c"];
+
+    #[test]
+    fn everything_found_is_no_gap() {
+        let evidence = of(&[LISTED[0], LISTED[1], "SEEDED a-b Loom 7", "test x ... SEEDED c Fuzz 1", "ok"]);
+        assert_eq!((evidence.gaps(), evidence.len()), (Vec::<String>::new(), 2));
+        assert_eq!(evidence.verdict(), "2 of 2 seeded bugs found");
+        let table = evidence.mistakes();
+        assert!(table.contains("| `a-b`   | an a without a b | Loom     | 7          |"), "{table}");
+    }
+
+    #[test]
+    fn what_another_tool_finds_is_not_found() {
+        let evidence = of(&[LISTED[0], LISTED[1], "SEEDED a-b Shuttle 7", "SEEDED c Fuzz 1"]);
+        assert_eq!(evidence.verdict(), "1 of 2 seeded bugs found");
+        assert_eq!(evidence.gaps().len(), 2, "a-b is not found, and Shuttle's is not listed");
+        assert!(evidence.mistakes().contains("not found"));
+    }
+
+    #[test]
+    fn nothing_listed_is_a_gap() {
+        assert_eq!(of(&[]).gaps(), ["no mistakes are listed"]);
+    }
+
+    #[test]
+    fn executions_are_added_up_by_tool() {
+        let evidence = of(&[
+            "EXECUTIONS Model two vCPUs, one page 40",
+            "EXECUTIONS Model three 2",
+            "EXECUTIONS Loom x many",
+            "EXECUTIONS Loom 3",
+            "xEXECUTIONS Loom x 3",
+        ]);
+        assert_eq!(evidence.len(), 2);
+        assert!(evidence.executions().ends_with("| Model | 2         | 42                         |\n"));
+    }
+}
