@@ -104,7 +104,11 @@ impl Machine {
             };
             assert_eq!(said, expected, "{text}: {before:?}, {after:?}");
             let grown = expected.is_ok() && seq == youngest;
-            assert_eq!(after[after.len() - 1].0, youngest + u64::from(grown), "{text}: {before:?}, {after:?}");
+            assert_eq!(
+                after[after.len() - 1].0,
+                youngest + u64::from(grown),
+                "{text}: {before:?}, {after:?}"
+            );
         } else {
             let expected = if seq + 1 < youngest { Ok(()) } else { Err(EINVAL) };
             assert_eq!(said, expected, "{text}: {before:?}, {after:?}");

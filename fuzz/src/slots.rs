@@ -88,14 +88,23 @@ fn compare(vm: &Vm<Npt5, Nothing>, idle: &mut Idle, oracle: &Oracle, request: &R
     let expected: Vec<_> = oracle.by_gfn(space).into_iter().map(|(id, record)| slot(id, record)).collect();
     assert!(snapshot.iter().eq(expected.iter().copied()), "slots in order");
     assert_eq!(snapshot.len(), expected.len());
-    assert_eq!(snapshot.get(SlotId(request.id)), expected.iter().find(|slot| slot.id.0 == request.id).copied());
+    assert_eq!(
+        snapshot.get(SlotId(request.id)),
+        expected.iter().find(|slot| slot.id.0 == request.id).copied()
+    );
     let (gfn, pages) = (request.gpa / PAGE, request.bytes / PAGE);
-    for gfn in [gfn, gfn.wrapping_sub(1), gfn.saturating_add(pages), gfn.saturating_add(pages).wrapping_sub(1)] {
+    for gfn in
+        [gfn, gfn.wrapping_sub(1), gfn.saturating_add(pages), gfn.saturating_add(pages).wrapping_sub(1)]
+    {
         let expected = oracle.find(space, gfn).map(|(id, record)| slot(id, record));
         assert_eq!(snapshot.find(Gfn(gfn)), expected, "the slot of {gfn:#x}");
     }
     let end = request.hva.saturating_add(request.bytes);
-    for (start, end) in [(request.hva, end), (request.hva.saturating_add(1), end.saturating_add(1)), (end.saturating_sub(1), end)] {
+    for (start, end) in [
+        (request.hva, end),
+        (request.hva.saturating_add(1), end.saturating_add(1)),
+        (end.saturating_sub(1), end),
+    ] {
         let mut behind = Vec::new();
         snapshot.over_hvas(Span::new(Hva(start), Hva(end)), |gfns| behind.push((gfns.start.0, gfns.end.0)));
         behind.sort_unstable();
@@ -127,7 +136,8 @@ fn request(input: &mut Input<'_>, oracle: &Oracle) -> Request {
         }
     };
     if input.below(4) == 3 {
-        let edge = input.pick(&[0, 1, PAGE - 1, PAGE, LIMITS.hva_end, u64::MAX, 1 << 52, u64::MAX - PAGE + 1]);
+        let edge =
+            input.pick(&[0, 1, PAGE - 1, PAGE, LIMITS.hva_end, u64::MAX, 1 << 52, u64::MAX - PAGE + 1]);
         match input.below(6) {
             0 => request.id = input.pick(&[LIMITS.ids - 1, LIMITS.ids, u32::MAX]),
             1 => request.space = input.pick(&[SPACES, u32::MAX]),

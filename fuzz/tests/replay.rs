@@ -62,7 +62,8 @@ fn every_target_is_replayed() {
 #[test]
 fn a_corpus_is_no_archive() {
     let all = |folder| Target::ALL.iter().flat_map(move |target| kept(target, folder));
-    let sizes: Vec<_> = all("corpus").chain(all("crashes")).map(|file| file.metadata().unwrap().len()).collect();
+    let sizes: Vec<_> =
+        all("corpus").chain(all("crashes")).map(|file| file.metadata().unwrap().len()).collect();
     assert!(sizes.len() <= 300, "{} files", sizes.len());
     assert!(sizes.iter().sum::<u64>() <= 1 << 20, "in bytes");
 }

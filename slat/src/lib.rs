@@ -79,6 +79,8 @@ macro_rules! unless_seeded {
 pub mod addr;
 pub mod age;
 pub mod dirty;
+#[cfg(test)]
+mod edges;
 pub mod fault;
 pub mod host;
 pub mod huge;

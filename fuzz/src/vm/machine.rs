@@ -1,8 +1,9 @@
-//! A VM and its model, asked the same, and compared after each step.
+//! A VM and its model, asked the same; what both answer is the same, or this panics.
 
+use super::compare::leaf;
 use super::ground::{Changed, Ground, hva};
 use super::model::{Outcome, Rules, Space};
-use super::step::{IDS, LOGGED, Step, To};
+use super::step::{LOGGED, Step, To};
 use super::tables::Leaf;
 use super::tlb::{Cached, Tlb};
 use slat::slots::Memslots;
@@ -13,18 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// See the module's header.
 #[derive(Debug)]
 pub struct Machine<'v, F: Format> {
-    pub idle: Idle,
-    vm: &'v Vm<F, Ground>,
-    vcpus: [Vcpu<'v, F, Ground>; 2],
-    tlbs: [Tlb; 2],
+    pub(super) idle: Idle,
+    pub(super) vm: &'v Vm<F, Ground>,
+    pub(super) vcpus: [Vcpu<'v, F, Ground>; 2],
+    pub(super) tlbs: [Tlb; 2],
     pub spaces: [Space; 2],
-}
-
-/// What one address space holds, found by reading its tables.
-#[derive(Debug, Default)]
-struct Found {
-    leaves: BTreeMap<u64, Leaf>,
-    tables: u64,
 }
 
 impl<'v, F: Format> Machine<'v, F> {
@@ -37,11 +31,11 @@ impl<'v, F: Format> Machine<'v, F> {
         Self { idle, vm, vcpus, tlbs: Default::default(), spaces: [Space::new(rules), Space::new(rules)] }
     }
 
-    fn rules(&self) -> Rules {
+    pub(super) fn rules(&self) -> Rules {
         self.spaces[0].rules
     }
 
-    fn slots(&self, space: usize) -> Memslots<'v, F, Ground> {
+    pub(super) fn slots(&self, space: usize) -> Memslots<'v, F, Ground> {
         self.vm.slots_in(SpaceId(space as u8)).unwrap()
     }
 
@@ -132,7 +126,8 @@ impl<'v, F: Format> Machine<'v, F> {
         let (mut table, mut level) = (guest.root(), Level(F::LEVELS));
         loop {
             // SAFETY: a table page that is linked, nobody else is about, and an index inside it.
-            let entry = unsafe { self.vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
+            let entry =
+                unsafe { self.vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
             let word = entry.load();
             match word.kind::<F>(level) {
                 Kind::Table(below) => {
@@ -200,13 +195,16 @@ impl<'v, F: Format> Machine<'v, F> {
         let said = self.slots(space).commit(&mut self.idle, |tx| tx.create(slot));
         let space = &mut self.spaces[space];
         let others = || space.slots.values().filter(|other| other.id != slot.id);
-        let expected = if space.slots.contains_key(&id) || others().any(|other| other.gfns.overlaps(&slot.gfns)) {
-            Err(17)
-        } else if slot.gfns.end.0 >> space.rules.frame_bits != 0 && slot.gfns.end.0 != 1 << space.rules.frame_bits {
-            Err(22)
-        } else {
-            Ok(())
-        };
+        let expected =
+            if space.slots.contains_key(&id) || others().any(|other| other.gfns.overlaps(&slot.gfns)) {
+                Err(17)
+            } else if slot.gfns.end.0 >> space.rules.frame_bits != 0
+                && slot.gfns.end.0 != 1 << space.rules.frame_bits
+            {
+                Err(22)
+            } else {
+                Ok(())
+            };
         assert_eq!(said.map_err(|error| error.errno()), expected);
         if expected.is_ok() {
             space.slots.insert(id, slot);
@@ -230,7 +228,9 @@ impl<'v, F: Format> Machine<'v, F> {
     fn move_to(&mut self, space: usize, id: u32, gfn: u64) {
         let said = self.slots(space).commit(&mut self.idle, |tx| tx.move_to(SlotId(id), Gfn(gfn)));
         let space = &mut self.spaces[space];
-        let Some(old) = space.slots.get(&id).copied() else { return assert_eq!(said.unwrap_err().errno(), 22) };
+        let Some(old) = space.slots.get(&id).copied() else {
+            return assert_eq!(said.unwrap_err().errno(), 22);
+        };
         let slot = Slot { gfns: Span::sized(Gfn(gfn), old.gfns.len()), ..old };
         let others = || space.slots.values().filter(|other| other.id != slot.id);
         let expected = if slot == old {
@@ -345,89 +345,6 @@ impl<'v, F: Format> Machine<'v, F> {
         assert_eq!(told, expected, "pages accessed");
         assert_eq!(any, !expected.is_empty());
     }
-
-    /// Everything is as the model has it.
-    pub fn compare(&mut self) {
-        self.vm.collect(&mut self.idle);
-        let (mut tables, mut leaves) = (0, [0; 3]);
-        for number in 0..2 {
-            let mut found = Found::default();
-            self.read((self.vm.root_in(SpaceId(number as u8)).unwrap(), self.rules().levels), 0, &mut found);
-            let space = &self.spaces[number];
-            assert_same(&found.leaves, &space.tables.leaves);
-            assert_eq!(found.tables, space.tables.count(), "tables");
-            tables += found.tables;
-            for leaf in found.leaves.values() {
-                leaves[usize::from(leaf.level.0) - 1] += 1;
-            }
-            self.vcpus[number].enter(&mut self.idle, &mut self.tlbs[number]);
-            self.tlbs[number].0.iter().for_each(|cached| self.check_cached(number, cached));
-            self.compare_logs(number);
-        }
-        assert_eq!(self.vm.stats().leaves, leaves, "leaves counted");
-        assert_eq!(self.vm.table_pages(&mut self.idle).reachable, tables, "tables counted");
-        let mut seen = BTreeMap::new();
-        self.vm.lockless(&mut self.idle).for_each(Span::new(Gfn(0), Gfn(u64::MAX)), |mapping| {
-            seen.insert(mapping.gfns.start.0, mapping.leaf.pfn);
-        });
-        assert!(seen.into_iter().eq(self.spaces[0].tables.leaves.iter().map(|(&first, leaf)| (first, leaf.pfn))));
-    }
-
-    /// Reads a table, and what hangs below.
-    fn read(&self, (table, level): (Pfn, Level), first: u64, found: &mut Found) {
-        found.tables += 1;
-        for index in 0..512_u64.min(1 << (F::FRAME_BITS - level.shift())) {
-            // SAFETY: a table page that is linked, nobody else is about, and an index inside it.
-            let entry = unsafe { self.vm.host().at(table).cast::<Entry>().add(index as usize).as_ref() };
-            let (word, first) = (entry.load(), first + index * level.pages());
-            match word.kind::<F>(level) {
-                Kind::Table(below) => self.read((below, level.down()), first, found),
-                Kind::Leaf | Kind::Tracked => _ = found.leaves.insert(first, leaf::<F>(word, level)),
-                Kind::Hole(_) | Kind::Mmio(_) => {}
-                Kind::Frozen(mark) => panic!("frozen for ever, by {mark}"),
-            }
-        }
-    }
-
-    /// What a TLB has is what the tables say.
-    fn check_cached(&self, space: usize, cached: &Cached) {
-        let (space, span) = (&self.spaces[space], cached.span());
-        let mut at = span.start;
-        for first in space.tables.over(span) {
-            let leaf = space.tables.leaves[&first];
-            let frames = (leaf.pfn.0.wrapping_sub(first), cached.pfn.0.wrapping_sub(span.start.0));
-            assert!(first <= at.0 && frames.0 == frames.1, "a stale translation: {cached:?}, now {leaf:?}");
-            assert!(leaf.write || !cached.write, "a stale permission: {cached:?}, now {leaf:?}");
-            at = leaf.span(first).end;
-        }
-        assert!(at >= span.end, "a stale translation: {cached:?}");
-        if cached.write
-            && (cached.dirty || !space.rules.by_bits)
-            && let Some(slot) = space.slot_of(span.start.0)
-            && let Some(log) = space.logs.get(&slot.id.0)
-        {
-            let page = span.start.0 - slot.gfns.start.0;
-            let dirty = log.pages.range(page..page + span.len()).count() as u64;
-            assert_eq!(dirty, span.len(), "stores go unnoticed: {cached:?}");
-        }
-    }
-
-    fn compare_logs(&mut self, number: usize) {
-        let slots = self.slots(number);
-        for id in 0..IDS {
-            let space = &self.spaces[number];
-            let log = space.logs.get(&id).map(|log| &log.pages);
-            let words = space.slots.get(&id).map_or(0, |slot| slot.gfns.len().div_ceil(64));
-            let mut bits = vec![0; words as usize];
-            let said = slots.dirty_bits(&mut self.idle, SlotId(id), &mut bits).ok();
-            assert_eq!(said, log.map(|pages| pages.len() as u64), "dirty pages");
-            let mut expected = vec![0; words as usize];
-            for page in log.into_iter().flatten() {
-                expected[(page / 64) as usize] |= 1 << (page % 64);
-            }
-            assert_eq!(bits, expected, "dirty pages");
-        }
-    }
 }
 
 fn change_page(ground: &Ground, page: u64, to: To) {
@@ -443,22 +360,4 @@ fn change_page(ground: &Ground, page: u64, to: To) {
         To::Writable => Some(Changed { pfn: pfn(), writable: true }),
     };
     ground.change(page, changed);
-}
-
-/// A leaf, as the model has it.
-fn leaf<F: Format>(word: slat::table::Word, level: Level) -> Leaf {
-    let slat::Leaf { pfn, perms, host_writable, accessed, .. } = F::decode(word);
-    let write = perms.allows(Access::Write);
-    Leaf { level, pfn, write, host_write: host_writable, young: accessed && !word.is_tracked() }
-}
-
-fn assert_same(found: &BTreeMap<u64, Leaf>, expected: &BTreeMap<u64, Leaf>) {
-    if found != expected {
-        let differ = |a: &BTreeMap<u64, Leaf>, b: &BTreeMap<u64, Leaf>| -> Vec<_> {
-            let other = a.iter().filter(|(first, leaf)| b.get(first) != Some(leaf));
-            other.map(|(first, leaf)| (*first, *leaf)).take(4).collect()
-        };
-        let (there, missing) = (differ(found, expected), differ(expected, found));
-        panic!("the tables hold {there:x?} and so on, the model {missing:x?} and so on");
-    }
 }

@@ -6,10 +6,12 @@
 //! | `tables`, `model` | what the VM should map, count and log |
 //! | `tlb` | a TLB that forgets only what it is told to |
 //! | `step` | steps worth taking |
-//! | `machine` | each step in both, and the comparison: every leaf with its permissions and its A bit, every dirty page, every count, every translation that a vCPU still holds |
+//! | `machine` | each step in both, and what comes of it |
+//! | `compare` | every leaf with its permissions and its A bit, every dirty page, every count, every translation that a vCPU still holds |
 //!
 //! One thread does it all, so that everything is exact.
 
+mod compare;
 mod ground;
 mod machine;
 mod model;

@@ -27,29 +27,89 @@ pub enum To {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// The guest accesses so many pages, one after the other.
-    Access { space: usize, gfn: u64, pages: u64, access: Access },
+    Access {
+        space: usize,
+        gfn: u64,
+        pages: u64,
+        access: Access,
+    },
     /// The host thinks of changing a range, and leaves it as it was.
-    Invalidate { hvas: Span<Hva>, why: Why },
-    InvalidateGfns { gfns: Span<Gfn>, why: Why },
+    Invalidate {
+        hvas: Span<Hva>,
+        why: Why,
+    },
+    InvalidateGfns {
+        gfns: Span<Gfn>,
+        why: Why,
+    },
     /// The host changes pages, at once or one by one, as the reason has it.
-    Change { pages: Span<Gfn>, why: Why, to: To },
+    Change {
+        pages: Span<Gfn>,
+        why: Why,
+        to: To,
+    },
     /// It allows writes, or has a page again: nobody need know.
-    Grant { pages: Span<Gfn> },
+    Grant {
+        pages: Span<Gfn>,
+    },
     /// It makes large pages of small ones.
-    Restore { pages: Span<Gfn> },
-    Create { space: usize, slot: Slot },
-    Delete { space: usize, id: u32 },
-    Move { space: usize, id: u32, gfn: u64 },
-    Log { space: usize, id: u32, on: bool },
-    Harvest { space: usize, id: u32, commit: bool },
-    HarvestAll { space: usize, commit: bool },
-    Clear { space: usize, id: u32, first: u64, pages: u64, bits: Vec<u64> },
-    Device { space: usize, gfns: Span<Gfn> },
-    DeviceByHost { hvas: Span<Hva> },
-    WriteProtect { gfns: Span<Gfn> },
-    Split { gfns: Span<Gfn>, to: Level },
-    Recover { gfns: Span<Gfn> },
-    Age { gfns: Span<Gfn> },
+    Restore {
+        pages: Span<Gfn>,
+    },
+    Create {
+        space: usize,
+        slot: Slot,
+    },
+    Delete {
+        space: usize,
+        id: u32,
+    },
+    Move {
+        space: usize,
+        id: u32,
+        gfn: u64,
+    },
+    Log {
+        space: usize,
+        id: u32,
+        on: bool,
+    },
+    Harvest {
+        space: usize,
+        id: u32,
+        commit: bool,
+    },
+    HarvestAll {
+        space: usize,
+        commit: bool,
+    },
+    Clear {
+        space: usize,
+        id: u32,
+        first: u64,
+        pages: u64,
+        bits: Vec<u64>,
+    },
+    Device {
+        space: usize,
+        gfns: Span<Gfn>,
+    },
+    DeviceByHost {
+        hvas: Span<Hva>,
+    },
+    WriteProtect {
+        gfns: Span<Gfn>,
+    },
+    Split {
+        gfns: Span<Gfn>,
+        to: Level,
+    },
+    Recover {
+        gfns: Span<Gfn>,
+    },
+    Age {
+        gfns: Span<Gfn>,
+    },
     ZapAll,
 }
 

@@ -147,5 +147,7 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
         // Of a leaf withdrawn from the hardware come leaves withdrawn.
         entry.fill(if at.word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
     }
-    at.entry.cas(at.word, F::link(node.pfn(&vm.host), at.level))
+    // An aging pass asks the link whether anything below was accessed.
+    let young = if large.accessed { F::touch_link(at.level) } else { 0 };
+    at.entry.cas(at.word, Word(F::link(node.pfn(&vm.host), at.level).0 | young))
 }
