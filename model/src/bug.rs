@@ -1,110 +1,122 @@
-//! The seeded mistakes: each is one that a person could make in the real code, and each must be found.
+//! The seeded mistakes: each is one that a person could make in the real code, and each must be found, in a scenario that
+//! is there to find it.
 
-/// A mistake.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs, reason = "the table says what each is")]
-pub enum Bug {
-    StampAfterResolve,
-    ActiveUnchecked,
-    NoSecondLookAtW,
-    VersionUnchecked,
-    LinkFillsZero,
-    LargeUnconfirmed,
-    HoleNotNumbered,
-    UpperHoleNotNumbered,
-    NumberBeforeSlot,
-    SlotClearedFirst,
-    EndBeforeFlush,
-    HostBeforeFlush,
-    NoAdoption,
-    NoAdoptionAtLeaves,
-    WidenWithoutNumber,
-    FrozenWithoutFlush,
-    FrozenTakenAsClean,
-    CursorLooksAgain,
-    CursorForgetsLostCas,
-    UnhookWithoutFlush,
-    FlushKeepsLinks,
-    FreedBeforeFlush,
-    FreedBeforeGrace,
-    UpgradeWithoutFreeze,
-    UpgradeStampsFirst,
-    RecoverWithoutFreeze,
-    RecoverStampsFirst,
-    RecoverWithoutFlush,
-    RecoverForgetsTable,
-    RecoveriesShareAMark,
-    RecoverTakesDirtyAtThaw,
-    SplitByStore,
-    AgeByStore,
-    DirtyReadBeforeFlush,
-    DirtyToldAfterHost,
-    OnlyTheFlipReloads,
-    FlipWithoutTicket,
-    FlipFillsZero,
-    MmioForever,
-    MmioUnconfirmed,
-    SlotsEndBeforeGrace,
-    RestKeepsSlots,
-    ToldUnannounced,
-    ToldHoleNotNumbered,
-    ReplacedWithoutFlush,
-    ReplacedWritable,
-    UnlockedBeforeFlush,
+macro_rules! bugs {
+    ($($bug:ident $scenario:literal $what:literal,)*) => {
+        /// A mistake.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Bug {
+            $(#[doc = $what] $bug,)*
+        }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$bug,)*];
+
+            /// What is wrong.
+            pub const fn what(self) -> &'static str {
+                match self { $(Self::$bug => $what,)* }
+            }
+
+            /// The scenario that must find it.
+            pub const fn scenario(self) -> &'static str {
+                match self { $(Self::$bug => $scenario,)* }
+            }
+        }
+    };
 }
 
 impl Bug {
-    /// All of them, and what each does wrong.
-    pub const ALL: &[(Self, &str)] = &[
-        (Self::StampAfterResolve, "the host is asked before the stamp is taken"),
-        (Self::ActiveUnchecked, "a fault does not look at the active set"),
-        (Self::NoSecondLookAtW, "a fault does not look at W again after the active set"),
-        (Self::VersionUnchecked, "a hole is filled though it is newer than the stamp"),
-        (Self::LinkFillsZero, "a new table is filled with holes of version 0"),
-        (Self::LargeUnconfirmed, "a large leaf is installed beside an invalidation of a part of it"),
-        (Self::HoleNotNumbered, "an invalidation leaves empty entries as they are"),
-        (Self::UpperHoleNotNumbered, "it leaves empty entries above the lowest level as they are"),
-        (Self::NumberBeforeSlot, "W moves before the range is published"),
-        (Self::SlotClearedFirst, "the end clears the slot before it counts down"),
-        (Self::EndBeforeFlush, "the end comes before the flush"),
-        (Self::HostBeforeFlush, "the host changes its entry before the flush"),
-        (Self::NoAdoption, "a hole of somebody who has not flushed yet owes nothing"),
-        (Self::NoAdoptionAtLeaves, "a leaf left alone beside somebody who has not flushed yet owes nothing"),
-        (Self::WidenWithoutNumber, "a wider range is published under the old number"),
-        (Self::FrozenWithoutFlush, "a frozen entry is replaced and owes nothing"),
-        (Self::FrozenTakenAsClean, "a frozen entry is replaced and its pages are not reported dirty"),
-        (
-            Self::CursorLooksAgain,
-            "a link that was left alone is loaded again to go down, and may be a hole by then",
-        ),
-        (Self::CursorForgetsLostCas, "the same, of a link that a lost CAS had met"),
-        (Self::UnhookWithoutFlush, "a table is unhooked and owes nothing"),
-        (Self::FlushKeepsLinks, "a ranged flush keeps cached links"),
-        (Self::FreedBeforeFlush, "a dead table is given back before the flush"),
-        (Self::FreedBeforeGrace, "a dead table is given back before the grace period"),
-        (Self::UpgradeWithoutFreeze, "a permission upgrade is one CAS"),
-        (Self::UpgradeStampsFirst, "an upgrade takes its stamp before it freezes"),
-        (Self::RecoverWithoutFreeze, "a table becomes a large leaf by one CAS"),
-        (Self::RecoverStampsFirst, "a recovery takes its stamp before it freezes"),
-        (Self::RecoverWithoutFlush, "a recovery owes nothing"),
-        (Self::RecoverForgetsTable, "a recovery whose thaw fails forgets the table"),
-        (Self::RecoveriesShareAMark, "frozen links are all the same word"),
-        (Self::RecoverTakesDirtyAtThaw, "the large leaf is as dirty as the small ones were at the thaw"),
-        (Self::SplitByStore, "a split stores the link, built from what it had loaded"),
-        (Self::AgeByStore, "Accessed is cleared by a store of what had been loaded"),
-        (Self::DirtyReadBeforeFlush, "Dirty of a dead table is read when it is unhooked"),
-        (Self::DirtyToldAfterHost, "Dirty of a dead table is read when it is collected"),
-        (Self::OnlyTheFlipReloads, "a vCPU reloads its root for the flush of the flip only"),
-        (Self::FlipWithoutTicket, "the root is replaced without an invalidation"),
-        (Self::FlipFillsZero, "the new root is filled with holes of version 0"),
-        (Self::MmioForever, "an MMIO entry is believed whatever was published since"),
-        (Self::MmioUnconfirmed, "an MMIO entry is installed without a look at the active set"),
-        (Self::SlotsEndBeforeGrace, "slots: the end comes before readers of the old slots are gone"),
-        (Self::RestKeepsSlots, "a walk that rested goes on with the slots of before"),
-        (Self::ToldUnannounced, "pages are told to have changed in a range that was not announced"),
-        (Self::ToldHoleNotNumbered, "a page that is told to have changed leaves its hole as it is"),
-        (Self::ReplacedWithoutFlush, "a leaf is replaced and owes nothing"),
-        (Self::ReplacedWritable, "a leaf is replaced by a writable one"),
-        (Self::UnlockedBeforeFlush, "the copy of a share can be written before the old page is flushed"),
-    ];
+    /// What it is called on command lines and in tables.
+    pub fn name(self) -> String {
+        let mut name = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push('-');
+            }
+            name.extend(letter.to_lowercase());
+        }
+        name
+    }
+}
+
+bugs! {
+    // Faults, invalidations, tables.
+    StampAfterResolve "dirty: upgrade of a dirty leaf | clear 0..1" "the host is asked before the stamp is taken",
+    ActiveUnchecked "dirty: unmap 0..2 | write" "a fault does not look at the active set",
+    NoSecondLookAtW "slot 0..2 to other pages | clear of the old ones | slow fault" "a fault does not look at W again after the active set",
+    VersionUnchecked "dirty: upgrade of a dirty leaf | clear 0..1" "a hole is filled though it is newer than the stamp",
+    LinkFillsZero "split | clear 0..1 | slow fault" "a new table is filled with holes of version 0",
+    LargeUnconfirmed "large fault | clear 0..1 | large fault" "a large leaf is installed beside an invalidation of a part of it",
+    HoleNotNumbered "recover | fault, fault | clear 0..2" "an invalidation leaves empty entries as they are",
+    UpperHoleNotNumbered "large fault | clear 0..1 | large fault" "it leaves empty entries above the lowest level as they are",
+    NumberBeforeSlot "dirty: upgrade of a dirty leaf | clear 0..1" "W moves before the range is published",
+    SlotClearedFirst "large fault | clear 0..1 | large fault" "the end clears the slot before it counts down",
+    EndBeforeFlush "dirty: unmap 0..2 | write" "the end comes before the flush",
+    HostBeforeFlush "dirty: unmap 0..2 | write" "the host changes its entry before the flush",
+    NoAdoption "split | clear 0..2 | unmap 0..2" "a hole of somebody who has not flushed yet owes nothing",
+    NoAdoptionAtLeaves "nothing: protect 0..2 | protect 0..2 | slow fault on 0" "a leaf left alone beside somebody who has not flushed yet owes nothing",
+    WidenWithoutNumber "clear 0..1 | clear 1..2, recover | slow fault on 1" "a wider range is published under the old number",
+    FrozenWithoutFlush "dirty: recover | clear 0..2" "a frozen entry is replaced and owes nothing",
+    FrozenTakenAsClean "dirty: recover | clear 0..2" "a frozen entry is replaced and its pages are not reported dirty",
+    CursorLooksAgain "dirty: recover | clear 0..2" "a link that was left alone is loaded again to go down, and may be a hole by then",
+    CursorForgetsLostCas "split | clear 0..2 | unmap 0..2" "the same, of a link that a lost CAS had met",
+    UnhookWithoutFlush "dirty: unmap 0..2 | write" "a table is unhooked and owes nothing",
+    FlushKeepsLinks "dirty: unmap 0..2 | write" "a ranged flush keeps cached links",
+    FreedBeforeFlush "dirty: unmap 0..2 | write" "a dead table is given back before the flush",
+    FreedBeforeGrace "dirty: unmap 0..2 | write" "a dead table is given back before the grace period",
+    UpgradeWithoutFreeze "recover | upgrade | protect" "a permission upgrade is one CAS",
+    UpgradeStampsFirst "recover | upgrade | protect" "an upgrade takes its stamp before it freezes",
+    RecoverWithoutFreeze "dirty: recover | clear 0..2" "a table becomes a large leaf by one CAS",
+    RecoverStampsFirst "dirty: recover | clear 0..2" "a recovery takes its stamp before it freezes",
+    RecoverWithoutFlush "dirty: recover | clear 0..2" "a recovery owes nothing",
+    RecoverForgetsTable "dirty: recover | clear 0..2" "a recovery whose thaw fails forgets the table",
+    RecoveriesShareAMark "recover | clear 0..2, recover | slow fault" "frozen links are all the same word",
+    RecoverTakesDirtyAtThaw "dirty: recover | clear 0..2" "the large leaf is as dirty as the small ones were at the thaw",
+    SplitByStore "dirty: split | clear 0..1" "a split stores the link, built from what it had loaded",
+    AgeByStore "dirty: age | clear 0..1" "Accessed is cleared by a store of what had been loaded",
+    DirtyReadBeforeFlush "dirty: unmap 0..2 | write" "Dirty of a dead table is read when it is unhooked",
+    DirtyToldAfterHost "dirty: unmap 0..2 | write" "Dirty of a dead table is read when it is collected",
+    OnlyTheFlipReloads "zap all | clear 0..1 | slow fault" "a vCPU reloads its root for the flush of the flip only",
+    FlipWithoutTicket "zap all | clear 0..1 | slow fault" "the root is replaced without an invalidation",
+    FlipFillsZero "zap all | clear 0..1 | slow fault" "the new root is filled with holes of version 0",
+    MmioForever "slot deleted, made again | faults" "an MMIO entry is believed whatever was published since",
+    MmioUnconfirmed "slot deleted, made again | faults" "an MMIO entry is installed without a look at the active set",
+    SlotsEndBeforeGrace "slot to other pages | clear of the old | clear of the new, fault | slow fault" "slots: the end comes before readers of the old slots are gone",
+    RestKeepsSlots "slot to other pages, clear of the new, fault | clear of the old that rests | slow fault" "a walk that rested goes on with the slots of before",
+    ToldUnannounced "change 0..2 | slow fault on 0, in an empty table" "pages are told to have changed in a range that was not announced",
+    ToldHoleNotNumbered "change 0..2 | slow fault on 0, in an empty table" "a page that is told to have changed leaves its hole as it is",
+    ReplacedWithoutFlush "change 0 | slow fault on 0 | fault on 1" "a leaf is replaced and owes nothing",
+    ReplacedWritable "change 0 | slow fault on 0 | fault on 1" "a leaf is replaced by a writable one",
+    UnlockedBeforeFlush "change 0 | write to 0 | fault on 0" "the copy of a share can be written before the old page is flushed",
+    // Slots.
+    CellsNotWaitedFor "cells: slots made, made | faults" "a version is written where somebody reads an older one",
+    PublishedBeforeZap "slot withdrawn | clear by host address | slow fault" "a slot is gone before what it maps is",
+    SlotsUnannounced "slot withdrawn | clear by host address | slow fault" "slots change without an invalidation of their frames",
+    // Kicks.
+    ModesBeforeNumber "kicks: clear 0..1" "a flusher looks who is in the guest before it numbers its flush",
+    EnterWithoutCatchUp "kicks: clear 0..1" "a vCPU enters the guest and forgets nothing",
+    EnterLooksFirst "kicks: clear 0..1" "a vCPU looks for flushes before it says that it is in the guest",
+    KickClearedLate "kicks: clear 0..1, clear 1..2" "a kick is cleared after the generation was looked at",
+    KicksAndGoesOn "kicks: clear 0..1" "a flusher kicks and waits for nobody",
+    RingUnchecked "kicks: clear 0..1, clear 1..2" "a range in the ring is believed without its number",
+    RingShared "kicks: clear 0..1 | clear 1..2" "two flushers write one place of the ring at once",
+    RootBeforeCatchUp "kicks: zap all" "a vCPU looks for a new root before it catches up",
+    // Logs.
+    ArmBeforeTake "by W: harvest | harvest | store" "a harvest arms pages before it takes their marks",
+    MarkBeforePermission "by W: harvest twice | store, store" "a fault marks the page before it may be written",
+    LoadMapsWritable "by W: harvest | clear 0..1, load | store" "a load maps a page writable where writes are logged",
+    CopyBeforeFlush "by W: harvest | harvest | store" "pages are copied before the flush",
+    ArmWithoutFlush "by W: harvest | harvest | store" "a harvest owes nothing",
+    LogWithoutFlush "by W: log begins | slow store | clear 0..1" "a log that begins owes nothing",
+    LogBeforeGrace "by W: log begins | store to an empty table" "a log is armed while faults are under way that saw none",
+    AskForgetsLog "by W: log begins | store to an empty table" "a fault that slept believes that the slot logs as before",
+    MarksBeforeTables "by D: harvest twice | clear 0..1" "a harvest by D looks at the marks before the tables",
+    HarvestByStore "by D: harvest twice | clear 0..1" "a harvest clears D by a store of what had been loaded",
+    HarvestWithoutGrace "by D: harvest twice | clear 0..1" "a harvest by D waits for nobody who has marked a leaf and takes it away later",
+    HarvestFlushesFirst "by D: harvest twice | clear 0..1" "a harvest by D flushes, and waits for those who marked after that",
+    KeptLate "by D: harvest | unmap 0..2 | load" "a leaf goes before its D is marked",
+    UnhookTakesDirty "by D: harvest | unmap 0..2 | load" "a table is unhooked with the D bits of its leaves",
+    FlipTakesDirty "by D: harvest | zap all" "the root is replaced with the D bits below it",
+    FrozenNotKept "by D: harvest | upgrade of a dirty leaf | clear 0..1" "a dirty leaf is frozen and not marked",
 }

@@ -1,26 +1,37 @@
-//! An invalidation's walk: `Invalidation::edit_entry`, the cursor, and the walks of slot transactions.
+//! An invalidation's walk, and that of a slot transaction: `Invalidation::edit_entry`, the cursor.
 
 use crate::bug::Bug;
 use crate::scenario::Scenario;
+use crate::slots::{Version, over_hvas};
 use crate::thread::{Op, Pc, Range, State, Thread, Why};
-use crate::world::{Leaf, NONE, Span, Word, World, frame};
+use crate::world::{Leaf, NONE, PAGES, Span, Word, World, frame};
 
 impl Scenario {
     /// One step of an invalidation or a slot transaction.
     pub(crate) fn invalidate(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
         match s.threads[i].pc {
             Pc::Walk => {
-                let span = match op {
-                    Op::Invalidate { range: Range::Gfns(gfns), .. } => gfns,
-                    Op::Invalidate { range: Range::Hvas(hvas), .. } => over_hvas(&s.world, hvas),
-                    Op::Commit { gfns, .. } if s.world.memslots[gfns.start as usize] != NONE => gfns,
-                    _ => Span::default(),
-                };
-                if span.is_empty() {
-                    self.settle(s, i, op);
+                let behind = matches!(op, Op::Invalidate { range: Range::Hvas(_), .. });
+                let known = if behind { Self::read_version(s, i) } else { Some(s.world.memslots) };
+                match known {
+                    Some(version) => self.walk(s, i, op, version),
+                    None => s.threads[i].pc = Pc::FindParts,
+                }
+            }
+            Pc::FindParts => {
+                let version = Self::read_cell(s, i);
+                self.walk(s, i, op, version);
+            }
+            Pc::KeepDirty => {
+                let gfn = s.threads[i].gfn;
+                s.world.log.log_writes(Span::new(gfn, gfn + 1));
+                s.threads[i].pc = Pc::EditKept;
+            }
+            Pc::EditKept => {
+                let Thread { level, gfn, word, .. } = s.threads[i];
+                if s.world.load(s.threads[i].node(), level, gfn) == word {
+                    self.edit_entry(s, i, op);
                 } else {
-                    s.enter(i, span.start);
-                    s.threads[i].span = span;
                     s.threads[i].pc = Pc::EditEntry;
                 }
             }
@@ -61,7 +72,7 @@ impl Scenario {
                     Op::Invalidate { range: Range::Hvas(hvas), .. }
                         if self.bug != Some(Bug::RestKeepsSlots) =>
                     {
-                        over_hvas(&s.world, hvas)
+                        over_hvas(s.world.memslots, hvas)
                     }
                     _ => span,
                 };
@@ -76,36 +87,31 @@ impl Scenario {
             }
             Pc::Flushed => {
                 s.world.slots[i].unflushed = false;
-                s.threads[i].pc = if matches!(op, Op::Commit { .. }) { Pc::Publish } else { Pc::HostChanges };
+                let commits = matches!(op, Op::Commit { .. });
+                s.threads[i].pc = if commits { self.first_of_publication(s, i) } else { Pc::HostChanges };
             }
             Pc::HostChanges => self.host_changes(s, i, op),
-            Pc::Publish => {
-                let Op::Commit { gfns, hva } = op else { unreachable!() };
-                for gfn in gfns.start..gfns.end {
-                    let to = if hva == NONE { NONE } else { hva + (gfn - gfns.start) };
-                    s.world.memslots[gfn as usize] = to;
-                }
-                s.world.published = s.threads[i].number;
-                let late = self.bug == Some(Bug::SlotsEndBeforeGrace);
-                s.threads[i].pc = if late { Pc::EndCount } else { Pc::Synchronize };
-            }
-            Pc::Synchronize => {
-                s.threads[i].waits = s.sections();
-                s.threads[i].pc = Pc::Synchronized;
-            }
-            Pc::Synchronized => {
-                if s.threads[i].waits != 0 {
-                    return None;
-                }
-                if self.bug == Some(Bug::SlotsEndBeforeGrace) {
-                    s.done(i);
-                } else {
-                    s.threads[i].pc = Pc::EndCount;
-                }
-            }
             _ => unreachable!("{:?} in an invalidation", s.threads[i].pc),
         }
         Some(())
+    }
+
+    /// From the first frame on.
+    fn walk(&self, s: &mut State, i: usize, op: Op, version: Version) {
+        let span = match op {
+            Op::Invalidate { range: Range::Gfns(gfns), .. } => gfns,
+            Op::Invalidate { range: Range::Hvas(hvas), .. } => over_hvas(version, hvas),
+            Op::Commit { gfns, .. } if s.threads[i].takes => gfns,
+            Op::ZapAll => Span::new(0, PAGES),
+            _ => Span::default(),
+        };
+        if span.is_empty() {
+            self.settle(s, i, op);
+        } else {
+            s.enter(i, span.start);
+            s.threads[i].span = span;
+            s.threads[i].pc = Pc::EditEntry;
+        }
     }
 
     /// `Pages::changed`: under the lock of its page the host replaces it, where it is read-only still, and says so.
@@ -128,7 +134,7 @@ impl Scenario {
         s.world.locked = i as u8;
         s.world.replace(page);
         s.threads[i].replaced[page as usize] = s.world.frames[page as usize];
-        let frames = over_hvas(&s.world, Span::new(page, page + 1));
+        let frames = over_hvas(s.world.memslots, Span::new(page, page + 1));
         if frames.is_empty() {
             s.threads[i].pc = Pc::Told;
         } else {
@@ -149,6 +155,22 @@ impl Scenario {
             _ => Why::Unmap,
         };
         let hole = Word::Hole(number);
+        let changes = match word {
+            Word::Leaf(leaf) if why == Why::ChangePte => whole && !leaf.write && !leaf.host_write,
+            Word::Leaf(_) => why != Why::Protect || !whole,
+            _ => false,
+        };
+        if changes && s.world.keeps(word, level) && s.threads[i].pc != Pc::EditKept {
+            if self.bug == Some(Bug::KeptLate) {
+                s.threads[i].late |= 1 << gfn;
+            } else {
+                s.threads[i].word = word;
+                s.threads[i].pc = Pc::KeepDirty;
+                return;
+            }
+        }
+        let emptied = s.threads[i].emptied || !s.world.keeps_tables();
+        let unhooks = emptied || self.bug == Some(Bug::UnhookTakesDirty);
         let slow = self.bug == Some(Bug::CursorForgetsLostCas) && s.threads[i].pc == Pc::EditEntry;
         if slow && level > 0 && whole && why != Why::Unmap && !matches!(word, Word::Table(_)) {
             // The load and the CAS, apart.
@@ -157,7 +179,7 @@ impl Scenario {
             return;
         }
         match word {
-            Word::Table(child) if whole && why == Why::Unmap => {
+            Word::Table(child) if whole && why == Why::Unmap && unhooks => {
                 s.cas(i, word, hole);
                 s.threads[i].unlinked |= 1 << child;
                 if self.bug != Some(Bug::UnhookWithoutFlush) {
@@ -253,15 +275,4 @@ fn down(s: &mut State, i: usize, child: u8) {
     thread.level -= 1;
     thread.path[thread.level as usize] = child;
     thread.gfn = thread.gfn.max(thread.span.start);
-}
-
-/// The frames that the published slots show `hvas` at; one run of them.
-fn over_hvas(world: &World, hvas: Span) -> Span {
-    let mut frames = Span::default();
-    for (gfn, &hva) in (0_u8..).zip(&world.memslots) {
-        if hva != NONE && hvas.has(hva) {
-            frames = frames.hull(Span::new(gfn, gfn + 1));
-        }
-    }
-    frames
 }

@@ -1,7 +1,9 @@
 //! A guest access: `fault::attempt`, `fault::ask`, `fault::install`, `fault::present`, and MMIO entries.
 
 use crate::bug::Bug;
+use crate::harvest::{LOGGED, Track};
 use crate::scenario::Scenario;
+use crate::slots::Version;
 use crate::thread::{Page, Pc, State, Thread};
 use crate::world::{Bad, Leaf, NONE, Span, W, Word, World, frame};
 
@@ -35,18 +37,16 @@ impl Scenario {
                 let late = self.bug == Some(Bug::StampAfterResolve) && thread.asking;
                 s.threads[i].pc = if late { Pc::ConfirmCovered } else { Pc::FindSlot };
             }
-            Pc::FindSlot => {
-                s.threads[i].hva = s.world.memslots[gfn as usize];
-                if s.threads[i].hva == NONE && thread.thawed.is_some() {
-                    Self::retry(s, i);
-                } else if s.threads[i].hva == NONE && thread.asking {
-                    s.done(i);
-                } else if s.threads[i].hva == NONE && self.bug == Some(Bug::MmioUnconfirmed) {
-                    s.threads[i].pc = Pc::InstallMmio;
-                } else {
-                    let late = self.bug == Some(Bug::StampAfterResolve) && thread.asking;
-                    s.threads[i].pc = if late { Pc::Resolve } else { Pc::ConfirmCovered };
+            Pc::FindSlot => match Self::read_version(s, i) {
+                Some(version) => self.slot(s, i, gfn, version),
+                None => s.threads[i].pc = Pc::FindIn,
+            },
+            Pc::FindIn => {
+                let version = Self::read_cell(s, i);
+                if thread.asking {
+                    s.leave(i);
                 }
+                self.slot(s, i, gfn, version);
             }
             Pc::ConfirmCovered | Pc::ConfirmUnmoved => self.confirm(s, i, gfn),
             Pc::Lookup if thread.thawed.is_some() || self.upgrades_first(&thread) => {
@@ -64,17 +64,29 @@ impl Scenario {
                 }
                 s.done(i);
             }
-            Pc::GiveBack => {
-                if let Word::Leaf(leaf) = thread.word {
-                    s.cas(i, thread.word, Word::Leaf(Leaf { write: true, dirty: true, ..leaf }));
-                }
-                s.again(i);
+            Pc::GiveBack | Pc::SplitDown | Pc::KeepDirty | Pc::Freeze | Pc::Thaw | Pc::LogStore => {
+                return self.present(s, i);
             }
-            Pc::Freeze => self.freeze(s, i),
-            Pc::Thaw => self.thaw_leaf(s, i),
             _ => unreachable!("{:?} in an access", thread.pc),
         }
         Some(())
+    }
+
+    /// The slot of the frame, if there is one.
+    fn slot(&self, s: &mut State, i: usize, gfn: u8, version: Version) {
+        let thread = &mut s.threads[i];
+        thread.hva = version[gfn as usize];
+        thread.logged = s.world.log.logs && LOGGED.has(gfn);
+        let (none, late) = (thread.hva == NONE, self.bug == Some(Bug::StampAfterResolve) && thread.asking);
+        if none && thread.thawed.is_some() {
+            Self::retry(s, i);
+        } else if none && thread.asking {
+            s.done(i);
+        } else if none && self.bug == Some(Bug::MmioUnconfirmed) {
+            thread.pc = Pc::InstallMmio;
+        } else {
+            thread.pc = if late { Pc::Resolve } else { Pc::ConfirmCovered };
+        }
     }
 
     /// An entry that says MMIO: is it still true?
@@ -142,50 +154,14 @@ impl Scenario {
         }
     }
 
-    /// `present::upgrade`, its first half.
-    fn freeze(&self, s: &mut State, i: usize) {
-        let word = s.threads[i].word;
-        if self.bug != Some(Bug::UpgradeWithoutFreeze) && !s.cas(i, word, Word::Frozen(i as u8)) {
-            s.again(i);
-        } else if self.bug == Some(Bug::UpgradeStampsFirst) {
-            s.threads[i].pc = Pc::Thaw;
-        } else {
-            s.threads[i].pc = Pc::Stamp;
-            s.threads[i].thawed = Some(word);
-        }
-    }
-
-    /// Its second half: to what was decided, unless somebody took the frozen entry away.
-    fn thaw_leaf(&self, s: &mut State, i: usize) {
-        let thread = s.threads[i];
-        let bare = self.bug == Some(Bug::UpgradeWithoutFreeze);
-        let mine = if bare { thread.word } else { Word::Frozen(i as u8) };
-        let thawed = thread.thawed.expect("decided");
-        let won = s.cas(i, mine, thawed);
-        if !won && !bare {
-            // Whoever took it away cannot know what it was.
-            s.world.book(thread.level, -1);
-        }
-        s.again(i);
-        if won && thawed == thread.word && thread.asking {
-            s.threads[i].asking = true;
-            self.first(s, i);
-        }
-    }
-
     /// The first step outside of a section.
-    fn first(&self, s: &mut State, i: usize) {
+    pub(crate) fn first(&self, s: &mut State, i: usize) {
         let late = self.bug == Some(Bug::StampAfterResolve);
         s.threads[i].pc = if late { Pc::FindSlot } else { Pc::Stamp };
     }
 
-    /// An upgrade that has not frozen yet, by mistake.
-    fn upgrades_first(&self, thread: &Thread) -> bool {
-        self.bug == Some(Bug::UpgradeStampsFirst) && matches!(thread.word, Word::Leaf(_))
-    }
-
     /// `Outcome::Retry` and `Outcome::Covered`; what is frozen is thawed first.
-    fn retry(s: &mut State, i: usize) {
+    pub(crate) fn retry(s: &mut State, i: usize) {
         if s.threads[i].thawed.is_some() {
             s.threads[i].pc = Pc::Thaw;
         } else {
@@ -203,12 +179,22 @@ impl Scenario {
             return;
         }
         s.threads[i].word = word;
+        let moved = s.world.log.logs && LOGGED.has(gfn) && !s.threads[i].logged;
         match word {
+            // The slot logs since it was looked up: what it maps would not be noticed.
+            _ if asking && moved && self.bug != Some(Bug::AskForgetsLog) => s.again(i),
             // The TLB was behind, or somebody else was faster.
             Word::Leaf(leaf) if leaf.write || !write => s.done(i),
             Word::Leaf(_) if asking => s.again(i),
+            Word::Leaf(_) if level == 1 && s.world.log.logs && LOGGED.has(gfn) => {
+                s.threads[i].pc = Pc::SplitDown;
+            }
             Word::Leaf(leaf) if leaf.host_write => s.threads[i].pc = Pc::GiveBack,
             Word::Leaf(_) if self.bug == Some(Bug::UpgradeStampsFirst) => s.threads[i].pc = Pc::Stamp,
+            // Whoever takes what is frozen does not know what it was.
+            Word::Leaf(_) if s.world.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept) => {
+                s.threads[i].pc = Pc::KeepDirty;
+            }
             Word::Leaf(_) => s.threads[i].pc = Pc::Freeze,
             _ if asking => {
                 let confirm = large && s.threads[i].page.is_some_and(|page| page.large);
@@ -239,7 +225,7 @@ impl Scenario {
             let other = if pair(&s.world, gfn, hva) { at ^ 1 } else { at };
             (s.world.writable[at], s.world.writable[other]) = (true, true);
         }
-        let large = large && pair(&s.world, gfn, hva);
+        let large = large && pair(&s.world, gfn, hva) && !s.threads[i].logged;
         let pfn = frame(s.world.frames[at], hva);
         let pfn = if large { pfn & !1 } else { pfn };
         s.threads[i].page = Some(Page { pfn, write: s.world.writable[at], large });
@@ -290,34 +276,15 @@ impl Scenario {
         let fresh = word.version().is_some_and(|version| version <= newest);
         let fresh = fresh || self.bug == Some(Bug::VersionUnchecked) && word.version().is_some();
         let within = if page.large && level == 0 { gfn & 1 } else { 0 };
-        let leaf = Leaf { pfn: page.pfn + within, write: page.write, host_write: page.write, dirty: write };
+        // Where writes are logged, the first store to a page faults, whatever was mapped before it.
+        let armed = s.threads[i].logged && s.world.log.track == Track::Writes && !write;
+        let allows = page.write && (!armed || self.bug == Some(Bug::LoadMapsWritable));
+        let leaf = Leaf { pfn: page.pfn + within, write: allows, host_write: page.write, dirty: write };
         if fresh && s.cas(i, word, Word::Leaf(leaf)) {
             s.world.book(level, 1);
-            s.done(i);
+            if allows && s.threads[i].logged && !armed { self.fixed(s, i) } else { s.done(i) }
         } else {
             s.again(i);
-        }
-    }
-
-    /// With the entry frozen: what to thaw it to.
-    fn decide(&self, s: &mut State, i: usize, Access { gfn, .. }: Access) {
-        let Thread { word, level, hva, .. } = s.threads[i];
-        let Word::Leaf(leaf) = word else { unreachable!() };
-        let mine = leaf.pfn + (gfn & (World::pages(level) - 1));
-        let here = frame(s.world.frames[hva as usize], hva) == mine;
-        let whole = level == 0 || pair(&s.world, gfn, hva);
-        if here && whole && s.world.writable[hva as usize] {
-            let new = Leaf { write: true, host_write: true, dirty: true, ..leaf };
-            s.threads[i].thawed = Some(Word::Leaf(new));
-        } else {
-            s.threads[i].thawed = Some(word);
-            s.threads[i].asking = true;
-        }
-        s.threads[i].pc = if self.bug == Some(Bug::UpgradeStampsFirst) { Pc::Freeze } else { Pc::Thaw };
-        if s.threads[i].pc == Pc::Freeze && s.threads[i].asking {
-            s.again(i);
-            s.threads[i].asking = true;
-            self.first(s, i);
         }
     }
 }

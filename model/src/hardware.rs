@@ -2,9 +2,11 @@
 //!
 //! It does whatever is worst. A vCPU's caches hold **every** translation and every link that it could have
 //! loaded since its last flush: whichever of them a real processor has, is among them, so nobody has to
-//! choose and every moment of a load is covered. Only a store is an action of its own, since it sets Dirty.
+//! choose and every moment of a load is covered. A store that changes no entry happens whenever it can, too; one that
+//! sets Dirty is an action of its own.
 
 use crate::bug::Bug;
+use crate::harvest::Track;
 use crate::world::{Bad, Leaf, PAGES, Span, Word, World, bits};
 
 /// What one vCPU may have cached.
@@ -18,13 +20,20 @@ pub struct Caches {
     pub loads: [u16; PAGES as usize],
     /// Frames per page whose translation allows stores.
     pub stores: [u16; PAGES as usize],
+    /// Pages of region 0, a bit each, whose translation allows stores that leave entries alone: Dirty was set when it was
+    /// loaded. Where that matters.
+    pub dirty: u8,
 }
 
 /// The hardware's part.
 impl World {
     /// Everything that a vCPU could load at this moment joins what it may have cached.
     pub(crate) fn hardware(&mut self) {
+        let by_bits = self.log.track == Track::DirtyBits;
         for index in 0..self.vcpu_count as usize {
+            if !self.tlb.runs(index) {
+                continue;
+            }
             let mut caches = self.vcpus[index];
             let mut tables = 1_u8 << caches.root;
             if self.deep {
@@ -41,7 +50,11 @@ impl World {
                         Word::Table(child) => caches.links[region as usize] |= 1 << child,
                         Word::Leaf(leaf) => {
                             for page in 0..2 {
-                                caches.learn(region * 2 + page, Leaf { pfn: leaf.pfn + page, ..leaf });
+                                caches.learn(
+                                    region * 2 + page,
+                                    Leaf { pfn: leaf.pfn + page, ..leaf },
+                                    by_bits,
+                                );
                             }
                         }
                         Word::Hole(_) | Word::Mmio(_) | Word::Frozen(_) => {}
@@ -52,12 +65,13 @@ impl World {
                 for node in bits(caches.links[region as usize]) {
                     for gfn in region * 2..region * 2 + 2 {
                         if let Word::Leaf(leaf) = self.load(node, 0, gfn) {
-                            caches.learn(gfn, leaf);
+                            caches.learn(gfn, leaf, by_bits);
                         }
                     }
                 }
             }
             self.vcpus[index] = caches;
+            self.stores_unnoticed(&caches);
             for gfn in 0..PAGES {
                 let hva = self.memslots[gfn as usize];
                 for frame in (0..16).filter(|frame| caches.loads[gfn as usize] >> frame & 1 != 0) {
@@ -78,7 +92,20 @@ impl World {
         }
     }
 
-    /// One vCPU answers a flush of `gfns`.
+    /// Whatever can be stored and nobody notices, is.
+    fn stores_unnoticed(&mut self, caches: &Caches) {
+        if self.log.begun {
+            self.log.unsaved |= match self.log.track {
+                Track::Nothing => 0,
+                Track::Writes => {
+                    (0..2).filter(|&gfn| caches.stores[gfn] != 0).fold(0, |set, gfn| set | 1 << gfn)
+                }
+                Track::DirtyBits => caches.dirty,
+            };
+        }
+    }
+
+    /// One vCPU answers a flush of `gfns`, at once.
     pub(crate) fn flush(&mut self, vcpu: usize, gfns: Span, own_root: bool, bug: Option<Bug>) {
         let root = self.root;
         let caches = &mut self.vcpus[vcpu];
@@ -86,7 +113,14 @@ impl World {
             *caches = Caches { root, ..Caches::default() };
             return;
         }
+        self.forget(vcpu, gfns, bug);
+    }
+
+    /// `Translations::flush`.
+    pub(crate) fn forget(&mut self, vcpu: usize, gfns: Span, bug: Option<Bug>) {
+        let caches = &mut self.vcpus[vcpu];
         for gfn in gfns.start..gfns.end {
+            caches.dirty &= !(1 << gfn);
             caches.loads[gfn as usize] = 0;
             caches.stores[gfn as usize] = 0;
             if bug != Some(Bug::FlushKeepsLinks) {
@@ -98,6 +132,9 @@ impl World {
 
     /// Every place where a store by `vcpu` to `gfn` would set Dirty now.
     pub(crate) fn clean_places(&mut self, vcpu: usize, gfn: u8) -> Vec<(u8, u8)> {
+        if !self.tlb.runs(vcpu) {
+            return Vec::new();
+        }
         let caches = self.vcpus[vcpu];
         let tables = if self.deep { caches.links[2] } else { 1 << caches.root };
         let mut places = Vec::new();
@@ -116,14 +153,19 @@ impl World {
     pub(crate) fn store(&mut self, gfn: u8, (node, level): (u8, u8)) {
         if let Word::Leaf(leaf) = self.load(node, level, gfn) {
             self.set(node, level, gfn, Word::Leaf(Leaf { dirty: true, ..leaf }));
-            self.written |= 1 << (leaf.pfn + (gfn & (Self::pages(level) - 1)));
+            if self.log.track == Track::Nothing {
+                self.written |= 1 << (leaf.pfn + (gfn & (Self::pages(level) - 1)));
+            } else if self.log.begun {
+                self.log.unsaved |= 1 << gfn;
+            }
         }
     }
 }
 
 impl Caches {
-    fn learn(&mut self, gfn: u8, leaf: Leaf) {
+    fn learn(&mut self, gfn: u8, leaf: Leaf, by_bits: bool) {
         self.loads[gfn as usize] |= 1 << leaf.pfn;
         self.stores[gfn as usize] |= u16::from(leaf.write) << leaf.pfn;
+        self.dirty |= u8::from(by_bits && leaf.write && leaf.dirty) << gfn;
     }
 }

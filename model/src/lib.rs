@@ -9,27 +9,38 @@
 //! | [`world`] | what is shared: entries, tables, W and the active set, the host |
 //! | [`hardware`] | what vCPUs walk and cache |
 //! | [`op`] | what a thread can be told to do |
-//! | [`thread`] | an operation in progress; beginning, settling, ending |
-//! | `fault` | an access: walk, stamp, confirm, ask, link, install; upgrade; MMIO |
-//! | `edit` | an invalidation's walk, a slot transaction |
+//! | [`thread`], `pc` | an operation in progress; beginning, settling, ending; where it stands |
+//! | `fault` | an access: walk, stamp, confirm, ask, link, install; MMIO |
+//! | `present` | one that finds a leaf: a permission, a split, an upgrade |
+//! | `edit` | the walk of an invalidation and of a slot transaction |
+//! | [`shootdown`] | a flush: vCPUs that enter and leave the guest, kicks, answers |
+//! | [`slots`] | a slot transaction; the versions of the slots |
+//! | [`harvest`] | dirty logs: marks, D bits, what a harvest takes and arms |
 //! | `reshape` | split, recover, a new root |
-//! | [`scenario`] | a world and its threads, and the check |
-//! | [`library`] | the scenarios |
+//! | [`scenario`], [`check`] | a world and its threads; the check of all that can happen to them |
+//! | [`library`] | the scenarios, by family: `cargo run --release -p slat-model` checks them all |
 //! | [`bug`] | mistakes, each of which must be found |
 //!
 //! A dead table is never overwritten: whoever stands in it does harmless work there. That this is so is one of the
 //! results.
 
 pub mod bug;
+pub mod check;
 mod edit;
 mod fault;
 pub mod hardware;
+pub mod harvest;
 pub mod library;
 pub mod op;
+mod pc;
+mod present;
 mod reshape;
 pub mod scenario;
+pub mod shootdown;
+pub mod slots;
 pub mod thread;
 pub mod world;
 
 pub use bug::Bug;
-pub use scenario::{Scenario, Verdict};
+pub use check::Verdict;
+pub use scenario::Scenario;

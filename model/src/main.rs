@@ -1,68 +1,87 @@
-//! `slat-model [clean|bugs|all] [NAME]`: checks the scenarios of every run, the mistakes, or the large set.
+//! `slat-model [small|full|mistakes] [NAME]`: checks the scenarios of every run, those and the large ones, or the mistakes;
+//! or only what is called so. Without a word: the full set, then every mistake.
+//!
+//! It prints what was explored (`EXECUTIONS Model <family> <states>`), the mistakes that can be made (`BUG <name> Model
+//! <what>`) and those that were found (`SEEDED <name> Model <states>`).
 
+use slat_model::check::{Action, side_by_side};
+use slat_model::library::Family;
 use slat_model::{Bug, Scenario, library};
 use std::process::ExitCode;
 use std::time::Instant;
 
-fn clean(scenarios: &[Scenario]) -> bool {
+/// Checks every scenario of `families`, and says what was found.
+fn check(families: Vec<Family>, only: Option<&str>) -> bool {
     let began = Instant::now();
     let (mut states, mut good) = (0, true);
-    for scenario in scenarios {
-        let now = Instant::now();
-        let verdict = scenario.check();
-        states += verdict.states;
-        let seconds = now.elapsed().as_secs_f64();
-        println!("{:>9} states {seconds:>6.2} s  {}", verdict.states, scenario.name);
-        if let Some((bad, actions)) = verdict.found {
-            good = false;
-            println!("  {bad:?} after {} steps:", actions.len());
-            for action in actions {
-                println!("    {action:?}");
+    for Family { name: family, mut scenarios } in families {
+        scenarios.retain(|scenario| only.is_none_or(|only| family == only || scenario.name.contains(only)));
+        let verdicts = side_by_side(&scenarios, Scenario::check);
+        let mut safe = 0;
+        for (scenario, verdict) in scenarios.iter().zip(verdicts) {
+            println!("{:>9} states  {}", verdict.states, scenario.name);
+            if let Some((bad, actions)) = verdict.found {
+                good = false;
+                println!("  {bad:?} after {} steps:", actions.len());
+                print(&actions);
+            } else if !verdict.ends {
+                good = false;
+                println!("  it cannot end");
+            } else {
+                safe += verdict.states;
             }
-        } else if !verdict.ends {
-            good = false;
-            println!("  it cannot end");
         }
+        if safe > 0 {
+            println!("EXECUTIONS Model {family} {safe}");
+        }
+        states += safe;
     }
-    println!("{} scenarios, {states} states, {:.1} s", scenarios.len(), began.elapsed().as_secs_f64());
+    println!("{states} states, {:.0} s", began.elapsed().as_secs_f64());
     good
 }
 
-fn bugs(only: Option<&str>) -> bool {
-    println!("| mistake | found as | steps | states | seconds | scenario |\n|---|---|---|---|---|---|");
+/// Makes every mistake, and says how each was found. With one of them: by which way.
+fn mistakes(only: Option<&str>) -> bool {
+    let mut bugs = Bug::ALL.to_vec();
+    bugs.retain(|bug| only.is_none_or(|only| bug.name() == only));
     let mut good = true;
-    for &(bug, what) in Bug::ALL {
-        if only.is_some_and(|only| only != format!("{bug:?}")) {
-            continue;
-        }
-        let began = Instant::now();
-        let found = library::find(bug);
-        let seconds = began.elapsed().as_secs_f64();
-        let Some((name, states, (bad, actions))) = found else {
+    for (bug, (scenario, verdict)) in bugs.iter().zip(side_by_side(&bugs, |&bug| library::find(bug))) {
+        let name = bug.name();
+        println!("BUG {name} Model {}", bug.what());
+        let Some((bad, actions)) = verdict.found else {
             good = false;
-            println!("| {what} | **not found** | | | {seconds:.2} | |");
+            println!("  not found in: {scenario}");
             continue;
         };
-        println!("| {what} | {bad:?} | {} | {states} | {seconds:.2} | {name} |", actions.len());
+        println!("SEEDED {name} Model {}", verdict.states);
+        println!("  {bad:?} after {} steps of: {scenario}", actions.len());
         if only.is_some() {
-            for action in actions {
-                println!("    {action:?}");
-            }
+            print(&actions);
         }
     }
     good
+}
+
+/// The way to something bad.
+fn print(actions: &[Action]) {
+    for action in actions {
+        println!("    {action:?}");
+    }
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let name = arguments.get(1).map(String::as_str);
-    let named = |all: Vec<Scenario>| -> Vec<Scenario> {
-        all.into_iter().filter(|scenario| name.is_none_or(|name| scenario.name.contains(name))).collect()
-    };
+    let full = || library::families().into_iter().chain(library::large_families()).collect();
     let good = match arguments.first().map(String::as_str) {
-        Some("bugs") => bugs(name),
-        Some("all") => clean(&named(library::at_leisure())),
-        _ => clean(&named(library::every_run())),
+        Some("small") => check(library::families(), name),
+        Some("full") => check(full(), name),
+        Some("mistakes") => mistakes(name),
+        None => check(full(), None) & mistakes(None),
+        Some(other) => {
+            eprintln!("{other}: slat-model [small|full|mistakes] [NAME]");
+            false
+        }
     };
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

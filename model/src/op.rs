@@ -51,6 +51,10 @@ pub enum Op {
         /// The first host page, or [`NONE`].
         hva: u8,
     },
+    /// The slot of region 0 logs from now on.
+    BeginLog,
+    /// Its log is taken, and what was in it is copied.
+    Harvest,
 }
 
 /// What an invalidation publishes.

@@ -157,10 +157,15 @@ impl Scenario {
 
     /// One step of `zap_all`. `None`: no memory for the root.
     pub(crate) fn zap_all(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
-        if s.threads[i].pc == Pc::Flushed {
-            s.world.slots[i].unflushed = false;
-            s.threads[i].pc = Pc::EndCount;
-            return Some(());
+        match s.threads[i].pc {
+            Pc::Flushed => {
+                s.world.slots[i].unflushed = false;
+                s.threads[i].pc = Pc::EndCount;
+                return Some(());
+            }
+            Pc::Flip => {}
+            // What was written is marked first.
+            _ => return self.invalidate(s, i, op),
         }
         let number = match self.bug {
             Some(Bug::FlipFillsZero) => 0,

@@ -1,12 +1,12 @@
 //! A scenario: a world, a program for each thread, perhaps a mistake; and how it is checked.
 
 use crate::bug::Bug;
-use crate::fault::Access;
 use crate::hardware::Caches;
-use crate::thread::{Op, Pc, State, Thread};
-use crate::world::{Bad, Leaf, NODES, PAGES, THREADS, Word, World, bits};
-use stateright::{Checker, Model, Property};
-use std::collections::HashMap;
+use crate::harvest::{LOGGED, Log, Track};
+use crate::shootdown::Tlb;
+use crate::slots::Sets;
+use crate::thread::{Op, Pc};
+use crate::world::{Leaf, Word, World};
 
 /// See the module's header.
 #[derive(Clone, Debug)]
@@ -19,46 +19,30 @@ pub struct Scenario {
     pub programs: Vec<Vec<Op>>,
     /// Guests store, and Dirty is watched.
     pub stores: bool,
-    /// A thread that has got so far already.
-    pub ahead: Option<(usize, Pc)>,
+    /// Threads that have got so far already, one after the other.
+    pub ahead: Vec<(usize, Pc)>,
     /// The mistake that it is checked with.
     pub bug: Option<Bug>,
-}
-
-/// One atomic step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Action {
-    /// A thread does this.
-    Thread(u8, Pc),
-    /// A vCPU stores, and sets Dirty in an entry: page, node, level.
-    Store(u8, (u8, u8)),
-    /// Dead tables wait for a grace period from here.
-    Collect,
-    /// It is over: their leaves are booked, their pages given back.
-    GiveBack,
-}
-
-/// What a check found.
-#[derive(Clone, Debug)]
-pub struct Verdict {
-    /// States seen.
-    pub states: usize,
-    /// The shortest way to something bad.
-    pub found: Option<(Bad, Vec<Action>)>,
-    /// Whether all programs can end.
-    pub ends: bool,
 }
 
 impl Scenario {
     /// A scenario from an empty world of two levels and one vCPU.
     pub fn new(name: &str, programs: &[&[Op]]) -> Self {
         let programs = programs.iter().map(|ops| ops.to_vec()).collect();
-        Self { name: name.into(), world: World::new(2, 1), programs, stores: false, ahead: None, bug: None }
+        Self {
+            name: name.into(),
+            world: World::new(2, 1),
+            programs,
+            stores: false,
+            ahead: Vec::new(),
+            bug: None,
+        }
     }
 
     /// The same with three levels.
     pub fn deep(mut self) -> Self {
-        self.world = World::new(3, self.world.vcpu_count);
+        let World { log, vcpu_count, .. } = self.world;
+        self.world = World { log, ..World::new(3, vcpu_count) };
         self
     }
 
@@ -75,9 +59,43 @@ impl Scenario {
         self
     }
 
+    /// The same with vCPUs that leave the guest so often, enter it again, and answer kicks.
+    pub fn kicks(mut self, leaves: u8) -> Self {
+        self.world.tlb = Tlb::entered(leaves);
+        self
+    }
+
+    /// The same with look-ups of slots in two steps, by word and cell.
+    pub fn cells(mut self) -> Self {
+        self.world.sets = Sets::of(self.world.memslots);
+        self
+    }
+
+    /// The same in a VM that can log so. Region 0 does not yet.
+    pub fn tracks(mut self, track: Track) -> Self {
+        self.world.log = Log { track, ..Log::default() };
+        self.stores = track == Track::DirtyBits;
+        self
+    }
+
+    /// Region 0 logs. What may be written there without anybody's noticing is marked.
+    pub fn logs(mut self) -> Self {
+        (self.world.log.logs, self.world.log.begun) = (true, true);
+        if self.world.vcpus[0].stores[0] != 0 && self.world.log.track == Track::Writes {
+            self.world.log.log_writes(LOGGED);
+        }
+        self.settled()
+    }
+
     /// The same from where thread `i` is about to do `pc`.
     pub fn from(mut self, i: usize, pc: Pc) -> Self {
-        self.ahead = Some((i, pc));
+        self.ahead.push((i, pc));
+        self
+    }
+
+    /// The same under a name that says more.
+    pub fn called(mut self, more: &str) -> Self {
+        self.name.insert_str(0, more);
         self
     }
 
@@ -132,6 +150,14 @@ impl Scenario {
         self.settled()
     }
 
+    /// The same, armed: a store to it faults.
+    pub fn armed_large(mut self) -> Self {
+        let (node, level) = self.links();
+        let leaf = Leaf { pfn: 0, write: false, host_write: true, dirty: false };
+        self.world.set(node, level, 0, Word::Leaf(leaf));
+        self.settled()
+    }
+
     /// Region 0 is read-only on the host.
     pub fn read_only(mut self) -> Self {
         self.world.writable[..2].fill(false);
@@ -151,7 +177,11 @@ impl Scenario {
             for word in &mut node.entries {
                 if let Word::Leaf(leaf) = word {
                     leaf.dirty = true;
-                    world.written |= 1 << leaf.pfn;
+                    if world.log.track == Track::Nothing {
+                        world.written |= 1 << leaf.pfn;
+                    } else {
+                        world.log.unsaved |= 1 << leaf.pfn;
+                    }
                 }
             }
         }
@@ -168,201 +198,5 @@ impl Scenario {
         self.world.hardware();
         assert_eq!(self.world.bad, None, "a world that begins well: {}", self.name);
         self
-    }
-
-    fn op(&self, thread: &Thread, i: usize) -> Option<Op> {
-        self.programs.get(i)?.get(thread.op as usize).copied()
-    }
-
-    fn all_done(&self, s: &State) -> bool {
-        s.threads.iter().enumerate().all(|(i, thread)| self.op(thread, i).is_none())
-            && s.world.grace.queue == 0
-            && s.world.grace.taken == 0
-    }
-
-    /// One step of thread `i`. `None`: it waits.
-    fn step(&self, s: &mut State, i: usize) -> Option<()> {
-        let op = self.op(&s.threads[i], i)?;
-        match (s.threads[i].pc, op) {
-            (_, Op::Access { gfn, write, sleeps, large }) => {
-                return self.access(s, i, Access { gfn, write, sleeps, large });
-            }
-            (_, Op::Split { gfn }) => return self.split(s, i, gfn),
-            (_, Op::Age { gfn }) => self.age(s, i, gfn),
-            (Pc::Start, Op::ZapAll) if self.bug == Some(Bug::FlipWithoutTicket) => {
-                s.threads[i].pc = Pc::Flip;
-                return self.zap_all(s, i, op);
-            }
-            (Pc::Start, _) => {
-                s.threads[i].pc = Pc::BeginSlot;
-                self.number(s, i, op);
-            }
-            (Pc::BeginSlot | Pc::BeginNumber | Pc::WidenSlot | Pc::WidenNumber, _) => self.number(s, i, op),
-            (Pc::ShootDown(vcpu), _) => self.shoot_down(s, i, op, vcpu),
-            (Pc::EndCount | Pc::EndSlot, _) => self.end(s, i, op),
-            (_, Op::Recover { .. }) => self.recover(s, i, op),
-            (_, Op::ZapAll) => return self.zap_all(s, i, op),
-            _ => return self.invalidate(s, i, op),
-        }
-        Some(())
-    }
-
-    /// Dead tables: their leaves leave the books, their pages are free.
-    fn give_back(&self, s: &mut State) {
-        for node in bits(s.world.grace.taken) {
-            let (leaves, tables) = s.world.below(node);
-            for (leaf, level) in leaves {
-                s.world.book(level, -1);
-                if self.bug == Some(Bug::DirtyToldAfterHost) {
-                    s.world.tell(leaf, level);
-                }
-            }
-            for table in tables {
-                if s.world.nodes[table as usize].free {
-                    s.world.bad = Some(Bad::FreedTable);
-                }
-                s.world.free_node(table);
-            }
-        }
-        s.world.grace.taken = 0;
-    }
-
-    /// When all is done nothing may be missing.
-    fn audit(&self, s: &mut State) {
-        if !self.all_done(s) || s.world.bad.is_some() {
-            return;
-        }
-        let (leaves, tables) = s.world.below(s.world.root);
-        let pages: i8 = leaves.iter().map(|&(_, level)| World::pages(level) as i8).sum();
-        if s.world.nodes.iter().filter(|node| !node.free).count() != tables.len() {
-            s.world.bad = Some(Bad::TableLost);
-        } else if pages != s.world.leaves {
-            s.world.bad = Some(Bad::LeafLost);
-        }
-    }
-
-    /// Checks every state that can be reached.
-    pub fn check(&self) -> Verdict {
-        let checker = self.clone().checker().threads(2).spawn_bfs().join();
-        let mut verdict = Verdict { states: checker.unique_state_count(), found: None, ends: false };
-        for (name, path) in checker.discoveries() {
-            if name == ENDS {
-                verdict.ends = true;
-            } else {
-                let bad = path.last_state().world.bad.expect("that is what was found");
-                verdict.found = Some((bad, path.into_actions()));
-            }
-        }
-        verdict
-    }
-
-    /// Whether all programs can still end from every state that can be reached: nothing deadlocks. Returns how many
-    /// states there are, or one that is stuck. For scenarios that are safe.
-    pub fn check_ends(&self) -> Result<usize, Box<State>> {
-        let mut index = HashMap::new();
-        let mut states = self.init_states();
-        index.insert(states[0].clone(), 0);
-        let mut before: Vec<Vec<usize>> = vec![Vec::new()];
-        let (mut at, mut actions) = (0, Vec::new());
-        while at < states.len() {
-            actions.clear();
-            self.actions(&states[at], &mut actions);
-            for action in actions.drain(..) {
-                let Some(next) = self.next_state(&states[at], action) else { continue };
-                let id = *index.entry(next.clone()).or_insert(states.len());
-                if id == states.len() {
-                    states.push(next);
-                    before.push(Vec::new());
-                }
-                before[id].push(at);
-            }
-            at += 1;
-        }
-        let mut ends: Vec<bool> = states.iter().map(|s| self.all_done(s)).collect();
-        let mut work: Vec<usize> = (0..states.len()).filter(|&id| ends[id]).collect();
-        while let Some(id) = work.pop() {
-            for &from in &before[id] {
-                if !core::mem::replace(&mut ends[from], true) {
-                    work.push(from);
-                }
-            }
-        }
-        match ends.iter().position(|end| !end) {
-            Some(stuck) => Err(Box::new(states[stuck].clone())),
-            None => Ok(states.len()),
-        }
-    }
-}
-
-const SAFE: &str = "nothing bad";
-const ENDS: &str = "all can end";
-
-impl Model for Scenario {
-    type State = State;
-    type Action = Action;
-
-    fn init_states(&self) -> Vec<State> {
-        assert!(self.programs.len() <= THREADS && NODES <= 8);
-        let mut s = State { world: self.world.clone(), threads: [Thread::at(0); THREADS] };
-        if let Some((i, pc)) = self.ahead {
-            while s.threads[i].pc != pc {
-                self.step(&mut s, i).expect("it is alone");
-            }
-        }
-        vec![s]
-    }
-
-    fn actions(&self, s: &State, actions: &mut Vec<Action>) {
-        if s.world.bad.is_some() {
-            return;
-        }
-        for (i, thread) in s.threads.iter().enumerate() {
-            if self.op(thread, i).is_some() {
-                actions.push(Action::Thread(i as u8, thread.pc));
-            }
-        }
-        if self.stores {
-            let mut world = s.world.clone();
-            for vcpu in 0..world.vcpu_count as usize {
-                for gfn in 0..PAGES {
-                    let places = world.clean_places(vcpu, gfn);
-                    actions.extend(places.into_iter().map(|place| Action::Store(gfn, place)));
-                }
-            }
-        }
-        if s.world.grace.taken != 0 {
-            actions.push(Action::GiveBack);
-        } else if s.world.grace.queue != 0 {
-            actions.push(Action::Collect);
-        }
-    }
-
-    fn next_state(&self, before: &State, action: Action) -> Option<State> {
-        let mut s = before.clone();
-        match action {
-            Action::Thread(i, _) => self.step(&mut s, i as usize)?,
-            Action::Store(gfn, place) => s.world.store(gfn, place),
-            Action::Collect => {
-                s.world.grace.sections = s.sections();
-                s.world.grace.taken = std::mem::take(&mut s.world.grace.queue);
-            }
-            Action::GiveBack if s.world.grace.sections == 0 || self.bug == Some(Bug::FreedBeforeGrace) => {
-                s.world.grace.sections = 0;
-                self.give_back(&mut s);
-            }
-            Action::GiveBack => return None,
-        }
-        if s.world.bad.is_none() {
-            s.world.hardware();
-        }
-        self.audit(&mut s);
-        (s != *before).then_some(s)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        let safe = Property::always(SAFE, |_: &Self, s: &State| s.world.bad.is_none());
-        let ends = Property::sometimes(ENDS, |scenario: &Self, s: &State| scenario.all_done(s));
-        // With a mistake, the first bad state is all that is wanted.
-        if self.bug.is_some() { vec![safe] } else { vec![safe, ends] }
     }
 }

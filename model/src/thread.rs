@@ -2,60 +2,11 @@
 //! ending, sections and grace periods.
 
 use crate::bug::Bug;
+use crate::harvest::{LOGGED, Track};
 pub use crate::op::{Op, Range, Why};
+pub use crate::pc::Pc;
 use crate::scenario::Scenario;
 use crate::world::{NONE, PAGES, Slot, Span, THREADS, W, Word, World};
-
-/// What a thread does next: named after the function of the engine that does it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[allow(missing_docs, reason = "named after functions")]
-pub enum Pc {
-    #[default]
-    Start,
-    // notify::active
-    BeginSlot,
-    BeginNumber,
-    WidenSlot,
-    WidenNumber,
-    Stamp,
-    ConfirmCovered,
-    ConfirmUnmoved,
-    Flushed,
-    EndCount,
-    EndSlot,
-    // notify::invalidation, table::cursor
-    Walk,
-    Tell,
-    Told,
-    EditEntry,
-    EditCas,
-    CursorNext,
-    Rest,
-    // tlb, host
-    ShootDown(u8),
-    HostChanges,
-    // fault
-    Descend,
-    MmioStillValid,
-    FindSlot,
-    Lookup,
-    Resolve,
-    LargeCovered,
-    LargeUnmoved,
-    LinkDown,
-    Install,
-    InstallMmio,
-    GiveBack,
-    Freeze,
-    Thaw,
-    // split, age, zap_all, slots
-    SplitLink,
-    AgeStore,
-    Flip,
-    Publish,
-    Synchronize,
-    Synchronized,
-}
 
 /// What the host said.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -67,6 +18,7 @@ pub(crate) struct Page {
 
 /// A thread's own memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Thread {
     pub(crate) op: u8,
     pub(crate) pc: Pc,
@@ -95,6 +47,23 @@ pub struct Thread {
     pub(crate) asking: bool,
     /// It has frozen an entry, and would thaw it to this.
     pub(crate) thawed: Option<Word>,
+    /// The number of its flush; whom it has kicked.
+    pub(crate) generation: u8,
+    pub(crate) kicked: u8,
+    /// The version of the slots that it is about to read.
+    pub(crate) version: u8,
+    /// Its transaction takes something from readers; and has published before it zaps, by mistake.
+    pub(crate) takes: bool,
+    pub(crate) withdrawn: bool,
+    /// The slot that it found logs.
+    pub(crate) logged: bool,
+    /// Its tables hold no leaves any more.
+    pub(crate) emptied: bool,
+    /// Pages that had been written when its harvest began; pages taken from the log; pages to arm yet; pages to mark when it is too late.
+    pub(crate) before: u8,
+    pub(crate) taken: u8,
+    pub(crate) arms: u8,
+    pub(crate) late: u8,
 }
 
 impl Thread {
@@ -119,6 +88,17 @@ impl Thread {
             unlinked: 0,
             asking: false,
             thawed: None,
+            generation: 0,
+            kicked: 0,
+            version: 0,
+            takes: false,
+            withdrawn: false,
+            logged: false,
+            emptied: false,
+            before: 0,
+            taken: 0,
+            arms: 0,
+            late: 0,
         }
     }
 
@@ -169,6 +149,9 @@ impl State {
     /// Operation over: the next one.
     pub(crate) fn done(&mut self, i: usize) {
         self.leave(i);
+        if self.world.writer == i as u8 {
+            self.world.writer = NONE;
+        }
         self.threads[i] = Thread::at(self.threads[i].op + 1);
     }
 
@@ -222,6 +205,7 @@ impl Scenario {
             }
             Op::Invalidate { range: Range::Hvas(hvas), .. } => (Span::default(), hvas),
             Op::Recover { gfn } => (World::extent(1, gfn), Span::default()),
+            Op::BeginLog => (LOGGED, Span::default()),
             _ => (Span::new(0, PAGES), Span::default()),
         }
     }
@@ -261,7 +245,10 @@ impl Scenario {
                 s.enter(i, gfn);
                 Pc::Descend
             }
-            (_, Op::ZapAll) => Pc::Flip,
+            (_, Op::ZapAll) if s.world.log.track != Track::DirtyBits => Pc::Flip,
+            (_, Op::ZapAll) if self.bug == Some(Bug::FlipTakesDirty) => Pc::Flip,
+            (_, Op::BeginLog) => Pc::Publish,
+            (_, Op::Commit { .. }) if self.bug == Some(Bug::PublishedBeforeZap) => Pc::Publish,
             (_, Op::Invalidate { why: Why::ChangePte, .. }) => Pc::Tell,
             _ => Pc::Walk,
         };
@@ -277,6 +264,16 @@ impl Scenario {
             thread.pc = Pc::Told;
             return;
         }
+        if op == Op::ZapAll && thread.pc != Pc::Flip {
+            thread.pc = Pc::Flip;
+            return;
+        }
+        if matches!(op, Op::Invalidate { why: Why::Unmap, .. }) && !thread.emptied && s.world.keeps_tables() {
+            // Once more, for the tables that were passed through.
+            (thread.emptied, thread.pc) = (true, Pc::Walk);
+            return;
+        }
+        s.world.log.marks |= std::mem::take(&mut thread.late);
         if self.bug == Some(Bug::FreedBeforeFlush) {
             s.world.grace.queue |= thread.unlinked;
             thread.unlinked = 0;
@@ -288,15 +285,15 @@ impl Scenario {
         s.threads[i].pc = match self.bug {
             Some(Bug::HostBeforeFlush) if invalidates => Pc::HostChanges,
             Some(Bug::EndBeforeFlush) if invalidates => Pc::EndCount,
-            _ => Pc::ShootDown(0),
+            _ => self.first_of_flush(&s.world),
         };
-        if s.threads[i].pc == Pc::ShootDown(0) && s.threads[i].owed.is_empty() {
+        if s.threads[i].pc == self.first_of_flush(&s.world) && s.threads[i].owed.is_empty() {
             self.flushed(s, i, op);
         }
     }
 
     /// The hardware has let go of what was unhooked.
-    fn flushed(&self, s: &mut State, i: usize, op: Op) {
+    pub(crate) fn flushed(&self, s: &mut State, i: usize, op: Op) {
         if !matches!(self.bug, Some(Bug::DirtyReadBeforeFlush | Bug::DirtyToldAfterHost)) {
             self.tell(s, i);
         }
@@ -325,14 +322,6 @@ impl Scenario {
         }
     }
 
-    pub(crate) fn shoot_down(&self, s: &mut State, i: usize, op: Op, vcpu: u8) {
-        s.world.flush(vcpu as usize, s.threads[i].owed, op == Op::ZapAll, self.bug);
-        s.threads[i].pc = Pc::ShootDown(vcpu + 1);
-        if vcpu + 1 == s.world.vcpu_count {
-            self.flushed(s, i, op);
-        }
-    }
-
     pub(crate) fn host_changes(&self, s: &mut State, i: usize, op: Op) {
         if let Op::Invalidate { range: Range::Gfns(pages) | Range::Hvas(pages), why, .. } = op {
             for page in pages.start..pages.end {
@@ -348,7 +337,7 @@ impl Scenario {
         }
         s.threads[i].pc = match self.bug {
             Some(Bug::HostBeforeFlush) if s.threads[i].owed.is_empty() => Pc::EndCount,
-            Some(Bug::HostBeforeFlush) => Pc::ShootDown(0),
+            Some(Bug::HostBeforeFlush) => self.first_of_flush(&s.world),
             Some(Bug::EndBeforeFlush) => {
                 s.done(i);
                 return;
@@ -369,9 +358,12 @@ impl Scenario {
         if first {
             s.threads[i].pc = Pc::EndSlot;
         } else if self.bug == Some(Bug::EndBeforeFlush) && matches!(op, Op::Invalidate { .. }) {
-            s.threads[i].pc = if s.threads[i].owed.is_empty() { Pc::HostChanges } else { Pc::ShootDown(0) };
+            let flush = self.first_of_flush(&s.world);
+            s.threads[i].pc = if s.threads[i].owed.is_empty() { Pc::HostChanges } else { flush };
         } else if self.bug == Some(Bug::SlotsEndBeforeGrace) && matches!(op, Op::Commit { .. }) {
             s.threads[i].pc = Pc::Synchronize;
+        } else if op == Op::BeginLog {
+            self.arm_all(s, i);
         } else {
             s.done(i);
         }

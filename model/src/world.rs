@@ -4,6 +4,9 @@
 //! a world of two levels the root links the regions, in one of three levels a table of links stands between.
 
 use crate::hardware::Caches;
+use crate::harvest::{Log, Track};
+use crate::shootdown::Tlb;
+use crate::slots::Sets;
 
 /// Guest frames, and host pages behind them.
 pub const PAGES: u8 = 4;
@@ -157,6 +160,14 @@ pub enum Bad {
     VersionFell,
     /// A page was written, and the host threw it away as clean.
     DirtyLost,
+    /// All is done, a page was written since it was copied, and no harvest will tell of it.
+    StoreLost,
+    /// A page had been written when a harvest began, and that did not tell.
+    StoreUntold,
+    /// A look-up read a version of the slots in whose place another one was being written.
+    MixedSlots,
+    /// Somebody waits for what nobody will do.
+    Stuck,
     /// A vCPU can load old contents of a page whose copy may be written.
     OldContents,
     /// All is done, and a table page is nowhere.
@@ -184,6 +195,13 @@ pub struct World {
     /// The host page behind each guest frame, as the published slots say; and under which number they were.
     pub(crate) memslots: [u8; PAGES as usize],
     pub(crate) published: u8,
+    /// The versions of the slots, where looking one up takes two steps; and the thread that makes the next one.
+    pub(crate) sets: Sets,
+    pub(crate) writer: u8,
+    /// The log of region 0, which is a slot of its own where there is a log.
+    pub(crate) log: Log,
+    /// Modes, kicks and numbered flushes, where vCPUs do not answer at once.
+    pub(crate) tlb: Tlb,
     pub(crate) vcpus: [Caches; 2],
     pub(crate) vcpu_count: u8,
     pub(crate) grace: Grace,
@@ -217,6 +235,10 @@ impl World {
             locked: NONE,
             memslots: [0, 1, 2, 3],
             published: 0,
+            sets: Sets::default(),
+            writer: NONE,
+            log: Log::default(),
+            tlb: Tlb::default(),
             vcpus: [Caches::default(); 2],
             vcpu_count: vcpus,
             grace: Grace::default(),
@@ -278,7 +300,7 @@ impl World {
 
     /// The host is told that what `leaf` maps is dirty, if it is.
     pub(crate) fn tell(&mut self, leaf: Leaf, level: u8) {
-        if leaf.dirty {
+        if leaf.dirty && self.log.track == Track::Nothing {
             for page in 0..Self::pages(level) {
                 self.told |= 1 << (leaf.pfn + page);
             }

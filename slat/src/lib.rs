@@ -76,20 +76,40 @@ macro_rules! unless_seeded {
     };
 }
 
+/// Whether what can fail here ([`inject::Point`]) is made to: never, in any build but a test's.
+macro_rules! injected {
+    ($point:ident) => {{
+        #[cfg(all(feature = "std", any(test, seeded)))]
+        let strikes = $crate::inject::strikes($crate::inject::Point::$point);
+        #[cfg(not(all(feature = "std", any(test, seeded))))]
+        let strikes = false;
+        strikes
+    }};
+}
+
 pub mod addr;
 pub mod age;
 pub mod dirty;
 #[cfg(test)]
 mod edges;
 pub mod fault;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod history_tests;
 pub mod host;
 pub mod huge;
+#[cfg(all(feature = "std", any(test, seeded)))]
+#[doc(hidden)]
+pub mod inject;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod inject_tests;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod notify;
 #[cfg(all(feature = "std", any(test, seeded)))]
 #[doc(hidden)]
 pub mod seeded;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 pub mod slots;
 mod space;
 pub mod stats;

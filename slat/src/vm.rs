@@ -25,11 +25,10 @@ use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
 use crate::vcpu::Vcpu;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 /// Seats for threads that are no vCPU: how many of them can be inside the engine at once before one waits.
-const OTHER_SEATS: usize = 64;
+const OTHER_SEATS: usize = if cfg!(shuttle) { 4 } else { 64 };
 
 /// What a VM is built with, and keeps.
 #[derive(Clone, Copy, Debug)]
@@ -177,15 +176,9 @@ impl<F: Format, H: Host> Builder<F, H> {
     pub fn build(self) -> Result<Vm<F, H>, NoMemory> {
         let Self { host, policy, limits, spaces, lock, table_budget, sabotage, .. } = self;
         let barrier = Barrier::detect();
-        let pool = Pool::new();
-        let spaces: Result<Vec<_>, _> =
-            (0..spaces).map(|id| Space::new(SpaceId(id), limits, policy.dirty, &host, &pool)).collect();
-        pool.set_budget(table_budget);
-        let rings = policy.dirty.ring.map(|size| (0..policy.vcpus).map(move |_| Ring::new(size)));
-        let rings: Result<Vec<_>, _> = rings.into_iter().flatten().collect();
-        Ok(Vm {
-            spaces: spaces?.into_boxed_slice(),
-            pool,
+        let mut vm = Vm {
+            spaces: Box::default(),
+            pool: Pool::new(),
             host,
             policy,
             lock: Lock::new(lock),
@@ -194,8 +187,15 @@ impl<F: Format, H: Host> Builder<F, H> {
             grace: Grace::new(),
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
-            rings: rings?.into_boxed_slice(),
-        })
+            rings: Box::default(),
+        };
+        // From here on an error drops what there is of the VM, and the host has its memory back.
+        let space = |id| Space::new(SpaceId(id), limits, policy.dirty, &vm.host, &vm.pool);
+        vm.spaces = (0..spaces).map(space).collect::<Result<_, _>>()?;
+        let rings = policy.dirty.ring.map(|size| (0..policy.vcpus).map(move |_| Ring::new(size)));
+        vm.rings = rings.into_iter().flatten().collect::<Result<_, _>>()?;
+        vm.pool.set_budget(table_budget);
+        Ok(vm)
     }
 }
 

@@ -280,6 +280,10 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         loop {
             let bit = B::of::<F>();
             let aged = if F::HARDWARE_AD { Word(word.0 & !bit) } else { Word::tracked(&F::read_leaf(word)) };
+            if seeded!(AgedByStore) {
+                entry.store(aged);
+                break;
+            }
             match entry.cas(word, aged) {
                 Err(found) if B::EXACT && is_young::<F, B>(found) => word = found,
                 _ => break,
@@ -326,3 +330,6 @@ fn shifted_down(bits: &[u64; 8], by: usize) -> [u64; 8] {
         low | high
     })
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

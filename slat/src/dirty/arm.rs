@@ -48,7 +48,7 @@ fn armed<F: Format>(word: Word, level: Level, by_bits: bool) -> Option<Word> {
 
 /// Arms one entry, and says whether its D bit was set.
 #[inline(always)]
-fn arm_entry<F: Format>(entry: &Entry, mut word: Word, level: Level, by_bits: bool) -> bool {
+pub(super) fn arm_entry<F: Format>(entry: &Entry, mut word: Word, level: Level, by_bits: bool) -> bool {
     loop {
         if let Some(new) = armed::<F>(word, level, by_bits) {
             match entry.cas(word, new) {

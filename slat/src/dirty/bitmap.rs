@@ -44,7 +44,9 @@ impl Bitmap {
     pub(crate) fn new(pages: u64, serial: u64, all: bool) -> Option<Self> {
         let chunks = pages.div_ceil(CHUNK_PAGES) as usize;
         let mut directory = Vec::new();
-        directory.try_reserve_exact(chunks).ok()?;
+        if injected!(Alloc) || directory.try_reserve_exact(chunks).is_err() {
+            return None;
+        }
         directory.resize_with(chunks, || AtomicPtr::new(if all { ALL } else { null_mut() }));
         Some(Self { directory: directory.into_boxed_slice(), pages, serial })
     }
@@ -82,7 +84,7 @@ impl Bitmap {
     pub(crate) fn mark_word(&self, word: u64, bits: u64) {
         if let Some(words) = self.chunk_at(word) {
             // ORDER(bitmap): Release: whoever takes the mark sees what made this thread set it.
-            words[word as usize % CHUNK].fetch_or(bits, Release);
+            words[word as usize % CHUNK].fetch_or(bits, unless_seeded!(MarkRelaxed, Release));
         }
     }
 
@@ -110,7 +112,9 @@ impl Bitmap {
         }
         // ORDER(bitmap-all): what is marked before this look; pairs with the fence in `divide`: nothing is written where
         // all is dirty, so whoever divides the chunk sees what was to be marked, or this sees it divided.
-        fence(SeqCst);
+        if !seeded!(WholeUnfenced) {
+            fence(SeqCst);
+        }
         if let Dirty::Bits(words) = Dirty::at(place) { Some(words) } else { None }
     }
 
@@ -136,7 +140,9 @@ impl Bitmap {
         // Else somebody else has.
         link_chunk(&self.directory[chunk], ALL, fresh.as_ptr());
         // ORDER(bitmap-all): the link before whatever is looked at next; see `other_chunk`.
-        fence(SeqCst);
+        if !seeded!(DivideUnfenced) {
+            fence(SeqCst);
+        }
         Ok(())
     }
 
@@ -154,7 +160,7 @@ impl Bitmap {
             return 0;
         }
         // ORDER(bitmap): Acquire pairs with the Release of `mark`; whoever marks later finds the bit clear.
-        word.fetch_and(!mask, AcqRel) & mask
+        word.fetch_and(!mask, unless_seeded!(TakeRelaxed, AcqRel)) & mask
     }
 
     /// Takes all marks of the words from number `first` on into `into`, which lie in one chunk, and returns how many pages
@@ -199,6 +205,9 @@ impl Bitmap {
 }
 
 fn new_chunk() -> Option<NonNull<Chunk>> {
+    if injected!(Alloc) {
+        return None;
+    }
     // SAFETY: a chunk has a size; all-zero is 512 atomics of no bits.
     #[cfg(not(loom))]
     return NonNull::new(unsafe { alloc_zeroed(Layout::new::<Chunk>()) }).map(NonNull::cast);
@@ -223,7 +232,7 @@ unsafe fn free_chunk(chunk: *mut Chunk) {
 #[cold]
 fn link_chunk(place: &AtomicPtr<Chunk>, old: *mut Chunk, link: *mut Chunk) {
     // ORDER(bitmap): Release: the words before the link; pairs with `Dirty::at`.
-    let linked = place.compare_exchange(old, link, AcqRel, Relaxed).is_ok();
+    let linked = place.compare_exchange(old, link, unless_seeded!(ChunkRelaxed, AcqRel), Relaxed).is_ok();
     if !linked && link != ALL {
         // SAFETY: from `new_chunk`, and linked nowhere.
         unsafe { free_chunk(link) };

@@ -1,7 +1,9 @@
 //! D bits outlive their leaves: what is written in a leaf is marked in the bitmap before the leaf goes.
 //!
 //! Before, not after: who finds no leaf any more looks at the marks next (`log`), and must find this one. Where the edit
-//! then fails, because the leaf has changed, the page was written all the same.
+//! then fails, because the leaf has changed, the page was written all the same. And where a whole harvest takes the mark in
+//! between, the edit may succeed though the leaf has been written once more: so a harvest waits for such edits
+//! ([`super::log`]).
 //!
 //! Who looks up the slot does so between reading the leaf and replacing it, in one section: if the edit succeeds, the leaf
 //! was there at that moment, and it was this slot's ([`super::log`] says why).
@@ -13,9 +15,18 @@
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::sync::mode::Mode;
+use crate::sync::prim::{SeqCst, fence};
 use crate::table::entry::Word;
 use crate::table::format::Format;
 use crate::table::walk::Walk;
+
+/// The D bits of tables have been read, and the marks are looked at next.
+pub(super) fn tables_before_marks() {
+    // ORDER(keep): the entries before the marks: whoever saw no leaf any more sees its mark. See `keep_dirty`.
+    if !seeded!(KeepUnfenced) {
+        fence(SeqCst);
+    }
+}
 
 impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     /// The entry of `gfn` is about to become `new` from `old`. Large leaves of slots that log have nothing to keep
@@ -24,6 +35,7 @@ impl<F: Format, H: Host, M: Mode> Walk<'_, F, H, M> {
     pub(crate) fn keep_dirty(&self, (old, new): (Word, Word), level: Level, gfn: Gfn) {
         let dirty = |word: Word| F::is_present(word) && word.0 & F::DIRTY != 0;
         if self.vm.logs_by_bits() && level == Level::K4 && dirty(old) && !dirty(new) {
+            // ORDER(keep): the mark before the CAS by which the leaf goes, a Release; pairs with `tables_before_marks`.
             self.space.memslots.log_writes(&self.vm.reads, self.seat, Span::sized(gfn, 1));
         }
     }

@@ -6,6 +6,7 @@
 //! the bitmap, word by word          its marks are taken. Who gives a permission marks the page after it: the mark is left
 //!                                   for the next harvest, or taken, and then the permission is seen below
 //! arm those pages (`arm`)           their next store is noticed
+//! by D bits: a grace period         who marked a leaf before its mark was taken, and takes the leaf away, has done so
 //! one flush of all that was told    no store of before is still under way when the pages are copied
 //! ```
 //! **No lock against changes of the slots.** The work is done in sections of the read side, some ten microseconds each,
@@ -39,7 +40,8 @@ const ROOM: usize = 4096;
 impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// Takes what slot `id` has logged: those pages are clean from now on, and the next store to each is logged again.
     /// What a vCPU stored before is in memory when this returns, so the pages can be copied. Waits for vCPUs to answer
-    /// one flush, unless nothing was dirty. Seed 003; KVM's `GET_DIRTY_LOG` without manual protection.
+    /// one flush, and by D bits for walks under way, unless nothing was dirty. Seed 003; KVM's `GET_DIRTY_LOG` without manual
+    /// protection.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -184,7 +186,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     fn logging(&self, idle: &mut Idle) -> Result<Vec<SlotId>, DirtyError> {
         let mut ids = Vec::new();
         for slot in self.snapshot(idle).iter().filter(|slot| slot.log_dirty) {
-            ids.try_reserve(1).map_err(|_| DirtyError::NoMemory)?;
+            if injected!(Alloc) || ids.try_reserve(1).is_err() {
+                return Err(DirtyError::NoMemory);
+            }
             ids.push(slot.id);
         }
         Ok(ids)
@@ -215,7 +219,9 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         let mut told = Told::default();
         // Mostly that is room enough; what is not used costs nothing.
         let most = slot.gfns.len().div_ceil(WORD).min(ROOM as u64) as usize;
-        told.words.try_reserve(most.max(CHUNK)).map_err(|_| DirtyError::NoMemory)?;
+        if injected!(Alloc) || told.words.try_reserve(most.max(CHUNK)).is_err() {
+            return Err(DirtyError::NoMemory);
+        }
         let result = self.take_log(idle, log, &mut told, owed);
         // Where that failed, what has been taken goes back with it.
         harvest.add(Taken { space: self.space.id, slot, serial: log.serial, told });
@@ -256,11 +262,18 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Pays for what has been armed.
+    /// Pays for what has been armed. By D bits, after a grace period: whoever marks a leaf to take it away does both in one
+    /// section. Between the two its mark can be taken, its D cleared, and set again by the next store; then the leaf says
+    /// what it said before, and goes. When the section is over, that store is either in the leaf's D, or nothing is mapped any
+    /// more once this flush is done, and the copy comes after that.
     pub(crate) fn flush_armed(&self, owed: Owed) {
-        if !self.policy.dirty.sabotaged {
-            FlushDebt::new(self, owed, None).settle();
+        if self.policy.dirty.sabotaged {
+            return;
         }
+        if self.logs_by_bits() && !owed.is_nothing() {
+            self.reads.synchronize();
+        }
+        FlushDebt::new(self, owed, None).settle();
     }
 }
 
@@ -269,3 +282,6 @@ fn chunks_of(words: &Range<u64>) -> Range<usize> {
     let chunk = |word: u64| word as usize / CHUNK;
     if words.is_empty() { 0..0 } else { chunk(words.start)..chunk(words.end - 1) + 1 }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,12 +1,18 @@
 //! Marks, permissions and leaves that go, beside a harvest. What a harvest does to tables is reduced to one entry.
 
+use super::arm::arm_entry;
 use super::bitmap::Bitmap;
-use crate::addr::Level;
-use crate::loom_tests::{RACE, explore, finds};
-use crate::sync::prim::{SeqCst, fence};
+use super::keep::tables_before_marks;
+use crate::addr::{Gfn, Level, Span};
+use crate::host::VcpuId;
+use crate::loom_tests::{RACE, explore, explore_within, finds, finds_seeded};
+use crate::seeded::Bug;
+use crate::sync::prim::{AtomicU64, Relaxed};
 use crate::table::entry::{Entry, Kind, Word};
 use crate::table::formats::Ept4;
+use crate::table::retire::Unlinked;
 use crate::table::{Format, Version};
+use crate::tlb::shootdown::{Tlb, Translations};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -59,11 +65,7 @@ fn permission(marked: bool, all: bool, mistake: Mistake) -> impl Fn() + Send + S
             }
         });
         let Shared { bitmap, entry, done } = &*shared;
-        let arm = || {
-            if entry.load() == leaf(WRITE) {
-                let _ = entry.cas(leaf(WRITE), leaf(0));
-            }
-        };
+        let arm = || arm_entry::<Ept4>(entry, entry.load(), Level::K4, false);
         if mistake == Mistake::ArmFirst {
             arm();
         }
@@ -110,8 +112,7 @@ fn goes(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
         if word.kind::<Ept4>(Level::K4) == Kind::Leaf {
             told |= entry.cas(word, leaf(WRITE)).is_ok();
         }
-        // ORDER(keep): as in `take::tables`.
-        fence(SeqCst);
+        tables_before_marks();
         told |= mistake != Mistake::MarksFirst && bitmap.take(0, 1) != 0;
         assert!(told, "{LOST}");
         zap.join().expect("the zap ends");
@@ -131,6 +132,44 @@ fn a_permission_is_marked_or_taken_where_the_page_is_dirty_already() {
 #[test]
 fn a_permission_is_marked_or_taken_where_all_pages_are_dirty() {
     explore(permission(false, true, Mistake::None));
+}
+
+#[test]
+fn mistakes_about_marks() {
+    for bug in [Bug::MarkRelaxed, Bug::TakeRelaxed] {
+        finds_seeded(bug, LOST, permission(true, false, Mistake::None));
+    }
+}
+
+#[test]
+fn mistakes_where_all_pages_are_dirty() {
+    for bug in [Bug::WholeUnfenced, Bug::DivideUnfenced] {
+        finds_seeded(bug, LOST, permission(false, true, Mistake::None));
+    }
+}
+
+/// One harvest divides what is dirty as a whole, another takes it.
+fn divides() {
+    let bitmap = Arc::new(Bitmap::new(1, 0, true).unwrap());
+    let theirs = bitmap.clone();
+    let takes = loom::thread::spawn(move || {
+        if theirs.is_whole(0) {
+            theirs.divide(0).unwrap();
+        }
+        assert_eq!(theirs.take(0, 1), 1, "{LOST}");
+    });
+    bitmap.divide(0).unwrap();
+    takes.join().expect("it ends");
+}
+
+#[test]
+fn what_one_divides_another_takes() {
+    explore(divides);
+}
+
+#[test]
+fn mistake_linking_a_chunk_by_a_relaxed_exchange() {
+    finds_seeded(Bug::ChunkRelaxed, RACE, divides);
 }
 
 #[test]
@@ -158,6 +197,66 @@ fn mistake_marked_after_the_leaf_went() {
 }
 
 #[test]
+fn mistake_no_fence_between_tables_and_marks() {
+    finds_seeded(Bug::KeepUnfenced, LOST, goes(Mistake::None));
+}
+
+#[test]
 fn mistake_marks_before_tables() {
     assert!(finds(LOST, goes(Mistake::MarksFirst)));
+}
+
+/// A vCPU's translation of the page: with one, it stores without a look at the entry.
+struct Cached(bool);
+
+impl Translations for Cached {
+    fn flush_all(&mut self) {
+        self.0 = false;
+    }
+    fn flush(&mut self, _: Span<Gfn>) {
+        self.0 = false;
+    }
+}
+
+/// A guest stores twice, beside a harvest by D bits that copies the page; walkers set D by exchanges that order nothing.
+fn copies(flush: bool) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let entry = Entry::new(leaf(WRITE | Ept4::DIRTY));
+        let shared = Arc::new((entry, Tlb::new(1, false), AtomicU64::new(0)));
+        let theirs = shared.clone();
+        let vcpu = loom::thread::spawn(move || {
+            let (entry, tlb, contents) = &*theirs;
+            let (vcpu, mut cached) = (tlb.vcpu(VcpuId(0)), Cached(true));
+            tlb.enter(vcpu, &mut cached);
+            for value in [1, 2] {
+                if Tlb::kicked(vcpu) {
+                    tlb.catch_up(vcpu, &mut cached);
+                }
+                while !cached.0 {
+                    let word = entry.peek();
+                    cached.0 = word.0 & Ept4::DIRTY != 0 || entry.touch(word, Ept4::DIRTY);
+                }
+                contents.store(value, Relaxed);
+            }
+            Tlb::leave(vcpu);
+        });
+        let (entry, tlb, contents) = &*shared;
+        assert!(arm_entry::<Ept4>(entry, entry.peek(), Level::K4, true), "it was written");
+        if flush {
+            drop(tlb.shoot_down(Span::new(Gfn(0), Gfn(1)), Unlinked::default(), |_| {}));
+        }
+        let copy = contents.load(Relaxed);
+        vcpu.join().expect("the vCPU ends");
+        assert!(copy == 2 || entry.peek().0 & Ept4::DIRTY != 0, "{LOST}");
+    }
+}
+
+#[test]
+fn what_is_stored_is_copied_or_told() {
+    explore_within(3, copies(true));
+}
+
+#[test]
+fn mistake_copied_before_the_flush() {
+    assert!(finds(LOST, copies(false)));
 }

@@ -60,7 +60,9 @@ impl Ring {
 
     fn with(size: usize, soft_limit: u64) -> Result<Self, NoMemory> {
         let mut entries = Vec::new();
-        entries.try_reserve_exact(size).map_err(|_| NoMemory)?;
+        if injected!(Alloc) || entries.try_reserve_exact(size).is_err() {
+            return Err(NoMemory);
+        }
         entries.resize_with(size, Entry::default);
         let entries = entries.into_boxed_slice();
         Ok(Self {
@@ -98,14 +100,16 @@ impl Ring {
         self.entries[(head % size) as usize].put(pushed);
         // ORDER(ring): Release: the entry before it can be found, and the permission before it can be taken back.
         // Pairs with `take`.
-        self.head.store(head + 1, Release);
+        self.head.store(head + 1, unless_seeded!(RingRelaxed, Release));
         true
     }
 
     /// The same as a list. Where there is no memory for it, nothing is taken.
     pub(crate) fn take_all(&self) -> Result<Vec<Pushed>, DirtyError> {
         let (taking, mut pages) = (self.take(), Vec::new());
-        pages.try_reserve_exact(taking.len()).map_err(|_| DirtyError::NoMemory)?;
+        if injected!(Alloc) || pages.try_reserve_exact(taking.len()).is_err() {
+            return Err(DirtyError::NoMemory);
+        }
         pages.extend(taking);
         Ok(pages)
     }
@@ -159,7 +163,7 @@ impl ExactSizeIterator for Taking<'_> {}
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
         // ORDER(ring-room): Release: what was taken has been read; pairs with `Ring::waiting`.
-        self.ring.tail.store(self.next, Release);
+        self.ring.tail.store(self.next, unless_seeded!(RoomRelaxed, Release));
     }
 }
 

@@ -95,7 +95,9 @@ impl<F: Format, H: Host> Vm<F, H> {
         };
         harvest.reserve()?;
         let mut told = Told::default();
-        told.words.try_reserve_exact(merge(pages).count()).map_err(|_| DirtyError::NoMemory)?;
+        if injected!(Alloc) || told.words.try_reserve_exact(merge(pages).count()).is_err() {
+            return Err(DirtyError::NoMemory);
+        }
         told.words.extend(merge(pages));
 
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);

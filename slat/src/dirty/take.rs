@@ -2,6 +2,7 @@
 
 use super::bitmap::{Bitmap, CHUNK, WORD};
 use super::harvest::Told;
+use super::keep::tables_before_marks;
 use super::{DirtyError, Splitting};
 use crate::addr::{Gfn, Level, Span};
 use crate::age::AccessedPages;
@@ -11,7 +12,6 @@ use crate::host::Host;
 use crate::slots::{Memslots, Slot, SlotId};
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Mode, Shared};
-use crate::sync::prim::{SeqCst, fence};
 use crate::table::format::Format;
 use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
@@ -65,7 +65,9 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let mut room = Room { dirty: [0; CHUNK + 1], marks: [0; CHUNK + 1] };
         let mut chunk = 0;
         loop {
-            into.words.try_reserve(CHUNK).map_err(|_| DirtyError::NoMemory)?;
+            if injected!(Alloc) || into.words.try_reserve(CHUNK).is_err() {
+                return Err(DirtyError::NoMemory);
+            }
             let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
             let pause = take_chunks(&mut walk, log, &mut chunk, &mut room, into, owed);
             drop(walk);
@@ -165,8 +167,9 @@ fn take_chunks<F: Format, H: Host>(
         if into.words.capacity() - into.words.len() < CHUNK {
             return Pause::Full;
         }
+        let early = if seeded!(MarksBeforeTables) { take_marks(walk, log, *chunk, room) } else { 0 };
         let by_tables = if by_bits { tables(walk, log, *chunk, Found::Cleared, &mut room.dirty) } else { 0 };
-        let marked = take_marks(walk, log, *chunk, room);
+        let marked = if seeded!(MarksBeforeTables) { early } else { take_marks(walk, log, *chunk, room) };
         if by_tables + marked > 0 {
             // Where it has moved meanwhile, what was armed before went with the move, which flushed.
             let slot = current(walk, log).map_or(slot, |(slot, _)| slot);
@@ -176,7 +179,8 @@ fn take_chunks<F: Format, H: Host>(
             let pages = if by_tables.min(marked) == 0 { by_tables + marked } else { count() };
             into.pages += pages;
             if let (Some(&(first, _)), Some(&(last, _))) = (noted.first(), noted.last()) {
-                owed.owe_pages(frames(&slot, first..last + 1), pages);
+                let end = if seeded!(HarvestFlushesShort) { last } else { last + 1 };
+                owed.owe_pages(frames(&slot, first..end), pages);
             }
             room.dirty = [0; CHUNK + 1];
         }
@@ -244,8 +248,7 @@ pub(super) fn tables<F: Format, H: Host, M: Mode>(
         done = goal.0 - gfns.start.0;
         walk.rest();
     }
-    // ORDER(keep): the entries before the marks; pairs with the CAS by which a leaf goes, after its mark.
-    fence(SeqCst);
+    tables_before_marks();
     pages
 }
 

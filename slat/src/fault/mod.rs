@@ -235,6 +235,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Err(HostError::Fault.into());
         }
         let page = HostPage { writable: page.writable && !slot.readonly, ..page };
+        let stamp = if seeded!(StampLate) { vm.active.stamp() } else { stamp };
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, self.seat.seat());
         let at = walk.descend(gfn);
         if self.memo.slot(vm, self.space, self.seat.seat(), gfn, Some(at)) != Some(slot) {
@@ -350,10 +351,14 @@ fn install<'w, F: Format, H: Host>(
         accessed: young,
         dirty: fault.access == Access::Write,
     };
+    let logs = writable && slot.log_dirty && !by_bits;
+    if logs && seeded!(MarkedTooEarly) {
+        walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
+    }
     if at.level > level || at.entry.cas(at.word, F::leaf(&leaf, at.level)).is_err() {
         return Ok(Outcome::Retry);
     }
-    if writable && slot.log_dirty && !by_bits {
+    if logs && !seeded!(MarkedTooEarly) {
         // ORDER(bitmap): after the permission, which whoever takes the mark has to see.
         walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
     }

@@ -19,10 +19,10 @@ use crate::dirty::ring::Ring;
 use crate::host::{Host, HostPage};
 use crate::slots::Slot;
 use crate::sync::mode::Shared;
-use crate::sync::prim::{SeqCst, fence};
 use crate::sync::tally::Count;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
+use crate::table::freeze::Freeze;
 use crate::table::pool::NoMemory;
 use crate::table::radix::At;
 use crate::table::walk::Walk;
@@ -108,17 +108,12 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let frozen = Word::frozen(u64::from(self.id.0));
         // Whoever replaces the frozen entry does not know what it was.
         walk.keep_dirty((at.word, frozen), at.level, fault.gpa.gfn());
-        if at.entry.cas(at.word, frozen).is_err() {
-            return Outcome::Retry;
-        }
-        // ORDER(upgrade): the frozen entry before the load of W; pairs with the fence in `Active::begin`.
-        fence(SeqCst);
+        let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { return Outcome::Retry };
         let (thawed, outcome) = self.decide(walk, at, fault);
-        match at.entry.cas(frozen, thawed) {
-            Ok(()) if outcome == Outcome::Done(Done::Fixed) => fixed(walk, at, (fault, self.ring)),
-            Ok(()) => outcome,
-            // Invalidated meanwhile, by one who owes the flush.
-            Err(_) => Outcome::Retry,
+        match (frozen.thaw(thawed), outcome) {
+            (true, Outcome::Done(Done::Fixed)) => fixed(walk, at, (fault, self.ring)),
+            (true, outcome) => outcome,
+            (false, _) => Outcome::Retry,
         }
     }
 
@@ -132,7 +127,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         let gfns = Span::sized(gfn.base(at.level), at.level.pages());
         let hvas = Span::sized(slot.hva_of(gfns.start), at.level.bytes());
-        vm.active.confirm(stamp, gfns, hvas)?;
+        if !seeded!(UpgradeUnstamped) {
+            vm.active.confirm(stamp, gfns, hvas)?;
+        }
         Ok(slot)
     }
 

@@ -4,6 +4,7 @@
 use super::recover::recover_along;
 use crate::notify::Why;
 use crate::notify::invalidation::{Invalidation, Range};
+use crate::seeded::Bug;
 use crate::sync::mode::Shared;
 use crate::sync::prim::{AtomicBool, AtomicPtr, AtomicU64, Relaxed};
 use crate::table::entry::{Kind, Word};
@@ -11,8 +12,6 @@ use crate::table::format::{Access, Format};
 use crate::table::formats::{Ept4, Npt4};
 use crate::table::history::watched;
 use crate::table::memory::TableMemory;
-use crate::table::pool::Cache;
-use crate::table::radix::At;
 use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
 use crate::*;
@@ -103,18 +102,8 @@ fn at_every_write_of_a_split_each_look_up_is_right() {
 
 #[test]
 fn negative_control_a_split_that_links_before_it_fills() {
-    let (writes, bad) = watch_split(|vm: &Vm<Npt4, _>, idle: &mut Idle| {
-        let mut cache = Cache::default();
-        vm.top_up(idle, &mut cache, 1).unwrap();
-        let walk = vm.shared(idle);
-        let at: At<'_> = walk.descend(Gfn(0));
-        let (node, large) = (cache.take().unwrap(), Npt4::read_leaf(at.word));
-        at.entry.cas(at.word, Npt4::link(node.pfn(&vm.host), at.level)).unwrap();
-        // SAFETY: linked, and nothing is given back.
-        for (index, entry) in unsafe { node.entries() }.iter().enumerate() {
-            entry.fill(Npt4::leaf(&Leaf { pfn: large.pfn + index as u64, ..large }, Level::K4));
-        }
-    });
+    let split = |vm: &Vm<Npt4, _>, idle: &mut Idle| assert_eq!(vm.split(idle, ALL, Level::K4), Ok(1));
+    let (writes, bad) = seeded::with(Bug::SplitLinksFirst, || watch_split(split));
     assert!(bad > 500, "{bad} of {writes} writes");
 }
 
@@ -132,7 +121,7 @@ fn move_one<F: Format>(vm: &Vm<F, OneMoves>) {
 
 /// Recovers while the host moves a page after write number `at` (0: before all). Whether the page's old frame is
 /// mapped in the end; and how many writes there were.
-fn stale_after_recovery<const FREEZE: bool>(at: usize) -> (bool, usize) {
+fn stale_after_recovery(at: usize) -> (bool, usize) {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<Npt4>(&mut idle);
     vm.split(&mut idle, ALL, Level::K4).unwrap();
@@ -150,7 +139,7 @@ fn stale_after_recovery<const FREEZE: bool>(at: usize) -> (bool, usize) {
     }
     let mut owed = Owed::default();
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
-    let recovered = watched(watch, || recover_along::<_, _, _, FREEZE>(&mut walk, &change, ALL, &mut owed));
+    let recovered = watched(watch, || recover_along(&mut walk, &change, ALL, &mut owed));
     drop(walk);
     change.owing(&mut idle, owed).settle();
     drop(change);
@@ -162,14 +151,14 @@ fn stale_after_recovery<const FREEZE: bool>(at: usize) -> (bool, usize) {
 #[test]
 fn a_page_that_moves_at_any_write_of_a_recovery_does_not_come_back() {
     for at in 0..=2 {
-        let (stale, writes) = stale_after_recovery::<true>(at);
+        let (stale, writes) = stale_after_recovery(at);
         assert!(!stale, "moved after write {at}");
         assert_eq!(writes, 2, "frozen and thawed");
     }
 }
 
 /// A host that moves a page while it is being asked, when a recovery trusts its answer.
-fn stale_where_the_host_moves_it_when_asked<const FREEZE: bool>() -> bool {
+fn stale_where_the_host_moves_it_when_asked() -> bool {
     struct Asked(OneMoves, AtomicPtr<Vm<Npt4, Asked>>);
     // SAFETY: the defaults keep the contract.
     unsafe impl TableMemory for Asked {}
@@ -209,7 +198,7 @@ fn stale_where_the_host_moves_it_when_asked<const FREEZE: bool>() -> bool {
     let mut owed = Owed::default();
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
     vm.host.1.store((&raw const vm).cast_mut(), Relaxed);
-    recover_along::<_, _, _, FREEZE>(&mut walk, &change, ALL, &mut owed);
+    recover_along(&mut walk, &change, ALL, &mut owed);
     drop(walk);
     change.owing(&mut idle, owed).settle();
     drop(change);
@@ -219,12 +208,13 @@ fn stale_where_the_host_moves_it_when_asked<const FREEZE: bool>() -> bool {
 
 #[test]
 fn a_page_that_moves_while_the_host_is_asked_does_not_come_back() {
-    assert!(!stale_where_the_host_moves_it_when_asked::<true>());
+    assert!(!stale_where_the_host_moves_it_when_asked());
 }
 
 #[test]
 fn negative_control_without_the_freeze_it_comes_back() {
-    assert!(stale_where_the_host_moves_it_when_asked::<false>());
+    assert!(seeded::with(Bug::RecoverUnfrozen, stale_where_the_host_moves_it_when_asked));
+    seeded::found(Bug::RecoverUnfrozen, 1);
 }
 
 #[test]

@@ -25,10 +25,10 @@ use crate::notify::invalidation::{Invalidation, Range};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
-use crate::sync::prim::{SeqCst, fence};
 use crate::sync::tally::Count;
 use crate::table::entry::{Kind, Word};
 use crate::table::format::{Access, Format, Leaf};
+use crate::table::freeze::Freeze;
 use crate::table::memory::Node;
 use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
@@ -78,13 +78,10 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     fn recover_stretch(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> u64 {
-        let mut change = Invalidation::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
-        let mut owed = Owed::default();
+        let change = Invalidation::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
+        let mut all = Recovery { change, owed: Owed::default() };
         let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
-        let recovered = recover_along::<_, _, _, true>(&mut walk, &change, gfns, &mut owed);
-        drop(walk);
-        change.owing(idle, owed).settle();
-        recovered
+        recover_along(&mut walk, &all.change, gfns, &mut all.owed)
     }
 
     /// The leaf that slot, policy and host would have in the place of a table, if `confirmed` says that they may be
@@ -115,9 +112,21 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 }
 
-/// Recovers every table in `gfns` that can be, under `change`, which covers them. Without `FREEZE` it is wrong: for the
-/// test that shows it.
-pub(super) fn recover_along<F: Format, H: Host, M: Edits, const FREEZE: bool>(
+/// An open invalidation for what is recovered, and what that owes: paid before it ends, also where the host panics when it
+/// is asked.
+struct Recovery<'vm, F: Format, H: Host> {
+    change: Invalidation<'vm, F, H>,
+    owed: Owed,
+}
+
+impl<F: Format, H: Host> Drop for Recovery<'_, F, H> {
+    fn drop(&mut self) {
+        self.change.owing_now(core::mem::take(&mut self.owed));
+    }
+}
+
+/// Recovers every table in `gfns` that can be, under `change`, which covers them.
+pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
     walk: &mut Walk<'_, F, H, M>,
     change: &Invalidation<'_, F, H>,
     gfns: Span<Gfn>,
@@ -128,18 +137,17 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits, const FREEZE: bool>(
     while let Some((walk, step)) = steps.next() {
         let (vm, at) = (walk.vm, step.at);
         let Kind::Table(table) = at.word.kind::<F>(at.level) else { continue };
-        let frozen = if FREEZE { Word::frozen_link(table) } else { at.word };
-        if !gfns.covers(&step.gfns) || at.entry.cas(at.word, frozen).is_err() {
+        let frozen = if seeded!(RecoverUnfrozen) { at.word } else { Word::frozen_link(table) };
+        if !gfns.covers(&step.gfns) {
             continue;
         }
-        // ORDER(upgrade): the frozen entry before the load of W; pairs with the fence in `Active::begin`.
-        fence(SeqCst);
+        let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { continue };
         let stamp = vm.active.stamp();
         let leaf = vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| {
             change.confirm_alone(stamp, gfns, hvas)
         });
         let thawed = leaf.map_or(at.word, |leaf| F::leaf(&leaf, at.level));
-        let ours = at.entry.cas(frozen, thawed).is_ok();
+        let ours = frozen.thaw(thawed);
         if ours && leaf.is_none() {
             continue;
         }
@@ -148,7 +156,9 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits, const FREEZE: bool>(
             recovered += 1;
         }
         // Else somebody made a hole of it: the table is ours to give back all the same.
-        owed.owe(step.gfns);
+        if !seeded!(RecoverFlushesNothing) {
+            owed.owe(step.gfns);
+        }
         // SAFETY: linked until this walk froze the link, in its section.
         let table = unsafe { Node::follow(&vm.host, table) };
         owed.unlink(table, at.level.down());

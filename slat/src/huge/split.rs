@@ -10,7 +10,7 @@ use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::tally::Count;
-use crate::table::entry::{Kind, Word};
+use crate::table::entry::{Entry, Kind, Word};
 use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory};
@@ -140,14 +140,30 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
     // Small pages execute where large ones were not let: that is why they are small.
     let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
     let perms = large.perms.with(execute);
-    // SAFETY: the page is in no table yet.
-    for (index, entry) in unsafe { node.entries() }.iter().enumerate() {
-        let pfn = large.pfn + index as u64 * if seeded!(SplitByPages) { 1 } else { level.pages() };
-        let small = Leaf { pfn, perms, ..large };
-        // Of a leaf withdrawn from the hardware come leaves withdrawn.
-        entry.fill(if at.word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
-    }
     // An aging pass asks the link whether anything below was accessed.
     let young = if large.accessed { F::touch_link(at.level) } else { 0 };
-    at.entry.cas(at.word, Word(F::link(node.pfn(&vm.host), at.level).0 | young))
+    let link = Word(F::link(node.pfn(&vm.host), at.level).0 | young);
+    let linked = seeded!(SplitLinksFirst) && {
+        node.fill(Word(0));
+        at.entry.cas(at.word, link).is_ok()
+    };
+    // SAFETY: the page is in no table yet.
+    fill::<F>(unsafe { node.entries() }, at.word, Leaf { perms, ..large }, level);
+    if seeded!(SplitByStore) {
+        at.entry.store(link);
+    }
+    if linked || seeded!(SplitByStore) { Ok(()) } else { at.entry.cas(at.word, link) }
 }
+
+/// Writes the small leaves, of `level`, of a large one that stands in its entry as `word`.
+fn fill<F: Format>(entries: &[Entry], word: Word, large: Leaf, level: Level) {
+    for (index, entry) in entries.iter().enumerate() {
+        let apart = if seeded!(SplitByPages) { 1 } else { level.pages() };
+        let small = Leaf { pfn: large.pfn + index as u64 * apart, ..large };
+        // Of a leaf withdrawn from the hardware come leaves withdrawn.
+        entry.fill(if word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;

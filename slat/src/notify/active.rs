@@ -128,6 +128,7 @@ impl Active {
     pub(crate) fn stamp(&self) -> Stamp {
         // ORDER(stamp): Acquire pairs with the Release of `Ticket::drop`: whoever sees an invalidation ended
         // sees what its host had changed by then.
+        // ORDER(begin): and whoever sees one begun sees its slot.
         Stamp { w: self.word.0.load(unless_seeded!(StampRelaxed, Acquire)) }
     }
 
@@ -150,8 +151,8 @@ impl Active {
         self.slots_used().filter(|slot| !but.is_some_and(|but| core::ptr::eq(&raw const slot.0, but))).any(
             |slot| {
                 // ORDER(active): Acquire pairs with the Release in `begin`: an active slot's ranges are whole. Ranges
-                // torn by the slot's next user do no harm: that one has moved W, and the fault will see it.
-                slot.state.load(Acquire) & ACTIVE != 0
+                // torn by the slot's next user do no harm: W has moved since, and the fault will see it.
+                slot.state.load(unless_seeded!(StateRelaxed, Acquire)) & ACTIVE != 0
                     && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
             },
         )
@@ -176,9 +177,12 @@ impl Active {
     }
 
     fn others_unflushed(&self, mine: Option<&Slot>, matches: impl Fn(u64, &Slot) -> bool) -> bool {
+        if seeded!(NotAdopted) {
+            return false;
+        }
         // Nobody else: the common case, one load.
         // ORDER(adopt): Acquire pairs with the Release in `drop`: whoever has ended has paid.
-        if self.word.0.load(Acquire) & COUNT <= u64::from(mine.is_some()) {
+        if self.word.0.load(unless_seeded!(OthersRelaxed, Acquire)) & COUNT <= u64::from(mine.is_some()) {
             return false;
         }
         self.slots_used().any(|slot| {
@@ -224,7 +228,8 @@ fn is(slot: &Slot, mine: Option<&Slot>) -> bool {
 /// One that was widened has had several numbers. Whoever else had one between owes nothing by this answer, only
 /// pays once more.
 fn wrote(version: Version) -> impl Fn(u64, &Slot) -> bool {
-    move |last, slot| (slot.first.load(Relaxed)..=last).contains(&version.0)
+    // ORDER(active): Acquire, as in `span`: if it is the slot's next user's, then the one before has paid.
+    move |last, slot| (slot.first.load(unless_seeded!(FirstRelaxed, Acquire))..=last).contains(&version.0)
 }
 
 fn covers(gfns: Span<Gfn>) -> impl Fn(u64, &Slot) -> bool {
@@ -232,13 +237,16 @@ fn covers(gfns: Span<Gfn>) -> impl Fn(u64, &Slot) -> bool {
 }
 
 fn span<T: Position>(cells: &[AtomicU64; 2]) -> Span<T> {
-    Span::new(T::from_raw(cells[0].load(Relaxed)), T::from_raw(cells[1].load(Relaxed)))
+    // ORDER(active): Acquire: whoever reads a range of the slot's next user sees in W that the one before has ended.
+    let [start, end] = cells.each_ref().map(|cell| cell.load(unless_seeded!(RangesRelaxed, Acquire)));
+    Span::new(T::from_raw(start), T::from_raw(end))
 }
 
 /// The start first: of a span that grows, whoever reads one old and one new end sees no less than the old span.
 fn set<T: Position>(cells: &[AtomicU64; 2], span: Span<T>) {
-    cells[0].store(span.start.raw(), Relaxed);
-    cells[1].store(span.end.raw(), Relaxed);
+    // ORDER(active): Release: whatever the slot's last user did before; pairs with `span`.
+    cells[0].store(span.start.raw(), Release);
+    cells[1].store(span.end.raw(), Release);
 }
 
 impl Ticket<'_> {
@@ -254,17 +262,29 @@ impl Ticket<'_> {
             let version = Version((w >> COUNT_BITS) + 1);
             debug_assert!(version.0 >> Version::BITS == 0, "142 years at a million a second");
             if more > 0 {
-                self.slot.first.store(version.0, Relaxed);
+                // ORDER(active): Release, as in `set`.
+                self.slot.first.store(version.0, Release);
             }
             // ORDER(active): Release: the ranges before the state, the state before W; pairs with `covered`.
             self.slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
             let next = version.0 << COUNT_BITS | (w & COUNT) + more;
+            if injected!(Cas) {
+                continue;
+            }
             // ORDER(begin): AcqRel: the slot before W moves; the slot set published before my number is the one
             // that I shall walk.
-            if self.active.word.0.compare_exchange(w, next, AcqRel, Relaxed).is_ok() {
+            if self
+                .active
+                .word
+                .0
+                .compare_exchange(w, next, unless_seeded!(BeginRelaxed, AcqRel), Relaxed)
+                .is_ok()
+            {
                 // ORDER(upgrade): W moved before any entry is looked at; pairs with the fence after a freeze
                 // (rule 10): either the freezer sees this number, or this walk sees the frozen entry.
-                fence(SeqCst);
+                if !seeded!(BeginUnfenced) {
+                    fence(SeqCst);
+                }
                 self.version.set(version);
                 return;
             }
@@ -273,6 +293,9 @@ impl Ticket<'_> {
 
     /// [`Active::confirm`] for the invalidator itself: whether nobody else is active over any of it, and W still stands.
     pub(crate) fn confirm_alone(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+        if seeded!(RecoveredBeside) {
+            return true;
+        }
         // ORDER(stamp): as in `confirm`.
         !self.active.covered(gfns, hvas, Some(self.slot)) && self.active.word.0.load(Acquire) == stamp.w
     }
@@ -306,7 +329,7 @@ impl Ticket<'_> {
     /// Whatever this invalidation owed is paid.
     pub(crate) fn flushed(&self) {
         // ORDER(adopt): Release: the flush before the mark.
-        self.slot.state.store(self.version().0 << 2 | ACTIVE, Release);
+        self.slot.state.store(self.version().0 << 2 | ACTIVE, unless_seeded!(PaidRelaxed, Release));
     }
 }
 
@@ -314,10 +337,10 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         // ORDER(stamp): Release: what the host changed, and the slot set published, before the end. The count
         // goes first: a fault that still sees this slot then sees W moved, and takes a new stamp.
-        self.active.word.0.fetch_sub(1, Release);
+        self.active.word.0.fetch_sub(1, unless_seeded!(EndRelaxed, Release));
         // ORDER(active): Release; pairs with `covered`.
-        self.slot.state.store(0, Release);
-        self.slot.taken.store(false, Release);
+        self.slot.state.store(0, unless_seeded!(ClearRelaxed, Release));
+        self.slot.taken.store(false, unless_seeded!(TakenRelaxed, Release));
     }
 }
 

@@ -166,8 +166,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         FlushDebt::new(self.vm, owed, Some(&self.ticket))
     }
 
-    /// The same, paid at once, on a thread that unwinds.
-    pub(super) fn owing_now(&mut self, owed: Owed) {
+    /// The same, paid at once, maybe on a thread that unwinds.
+    pub(crate) fn owing_now(&mut self, owed: Owed) {
         FlushDebt::new(self.vm, owed, Some(&self.ticket)).without_grace().settle();
     }
 
@@ -253,9 +253,17 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;
                 }
-                walk.keep_dirty((word, new), at.level, covers.start);
+                if !seeded!(KeptTooLate) {
+                    walk.keep_dirty((word, new), at.level, covers.start);
+                }
+                if seeded!(ReplaceThroughHole) && !new.is_hole() && at.entry.cas(word, self.hole()).is_ok() {
+                    word = self.hole();
+                }
                 match at.entry.cas(word, new) {
                     Ok(()) => {
+                        if seeded!(KeptTooLate) {
+                            walk.keep_dirty((word, new), at.level, covers.start);
+                        }
                         book(walk, (word, new), at.level, covers, owed);
                         break;
                     }
@@ -319,7 +327,9 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         let kind = word.kind::<F>(level);
         if !whole && matches!(kind, Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) {
             // A large leaf that reaches out of the range goes whole, under a number that covers all of it.
-            self.ticket.widen(covers);
+            if !seeded!(LargeNotWidened) {
+                self.ticket.widen(covers);
+            }
             return Some(self.hole());
         }
         let hole = self.hole();
@@ -349,7 +359,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                 if self.ticket.unflushed(version) {
                     owed.owe(covers);
                 }
-                (version < self.ticket.version()).then_some(hole)
+                let numbered = seeded!(UpperHoleUnnumbered) && level > Level::K4;
+                (version < self.ticket.version() && !numbered).then_some(hole)
             }
             Kind::Frozen(_) => Some(hole),
         }
@@ -366,7 +377,9 @@ fn book<F: Format, H: Host, M: Edits>(
 ) {
     match old.kind::<F>(level) {
         Kind::Table(pfn) => {
-            owed.owe(covers);
+            if !seeded!(UnhookOwesNothing) {
+                owed.owe(covers);
+            }
             // Rule 9, with a difference: what hangs there is not overwritten (`table/retire.rs` says why).
             // SAFETY: linked until this walk unhooked it just now, in its section.
             let top = unsafe { Node::follow(&walk.vm.host, pfn) };
@@ -374,8 +387,11 @@ fn book<F: Format, H: Host, M: Edits>(
         }
         // The table that hung there is given back by whoever froze the link (`huge/recover.rs`).
         Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
-        Kind::Leaf | Kind::Tracked | Kind::Frozen(_) => {
-            owed.owe(covers);
+        kind @ (Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) => {
+            let forgets = !new.is_hole() && seeded!(ProtectOwesNothing);
+            if !forgets && (!seeded!(FrozenUnflushed) || !matches!(kind, Kind::Frozen(_))) {
+                owed.owe(covers);
+            }
             if new.is_hole() && !(seeded!(TrackedUncounted) && old.is_tracked()) {
                 walk.seat.tally.add(Count::removed(level));
             }

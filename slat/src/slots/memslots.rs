@@ -121,11 +121,16 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             return Ok(result);
         }
         let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
-        change.apply_to(idle, &tx.effects().zap).settle();
+        if !seeded!(SlotPublishedFirst) {
+            change.apply_to(idle, &tx.effects().zap).settle();
+        }
         let (set, leftovers, effects) = tx.finish();
         // SAFETY: under the transaction mutex; room was made.
         unsafe { sets.publish(set, change.version(), effects.takes) };
         writer.keep(leftovers);
+        if seeded!(SlotPublishedFirst) {
+            change.apply_to(idle, &effects.zap).settle();
+        }
         let takes = effects.takes;
         if takes {
             // Before the end: an invalidation by the host that looked up the old slots may still be zapping frames that

@@ -125,6 +125,9 @@ impl<T> Pool<T> {
             if self.allocated >= self.limit {
                 return Err(NoMemory);
             }
+            if injected!(Alloc) {
+                return Err(NoMemory);
+            }
             // SAFETY: a block is not of size zero, it holds a link.
             let block = NonNull::new(unsafe { alloc(Layout::new::<Block<T>>()) }).ok_or(NoMemory)?;
             self.allocated += 1;

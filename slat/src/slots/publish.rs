@@ -138,7 +138,7 @@ impl SlotSets {
     #[inline(always)]
     pub(crate) fn number(&self) -> u64 {
         // ORDER(publish): Acquire: a fault's second look at W stays below this load.
-        self.word.0.load(Acquire) >> 1
+        self.word.0.load(unless_seeded!(NumberRelaxed, Acquire)) >> 1
     }
 
     /// The same, and whether readers of an older one may still be about.
@@ -219,7 +219,7 @@ impl SlotSets {
         // SAFETY: the cell of a version that nobody reads any more, and one writer.
         unsafe { *self.cells[(number % CELLS) as usize].get() = set };
         // ORDER(publish): Release; see `read`.
-        self.word.0.store(number << 1 | u64::from(in_progress), Release);
+        self.word.0.store(number << 1 | u64::from(in_progress), unless_seeded!(PublishRelaxed, Release));
     }
 }
 

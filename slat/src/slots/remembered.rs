@@ -26,11 +26,12 @@ impl Remembered {
         let [a, b, c] = &self.words;
         let words = [a.load(Relaxed), b.load(Relaxed), c.load(Relaxed)];
         // ORDER(hint): see above.
-        fence(Acquire);
+        if !seeded!(HintReadUnfenced) {
+            fence(Acquire);
+        }
         (self.sequence.load(Relaxed) == before).then_some(words)
     }
 
-    /// Remembers `words`, found in `version`. Gives up where another thread is writing.
     /// Remembers `words`, found in `version`. Gives up where another thread is writing. Rare, and kept out of the
     /// fault's own code, which is slower with it inside.
     #[inline(never)]
@@ -41,12 +42,17 @@ impl Remembered {
             return;
         }
         // ORDER(hint): the odd number before the words, for readers on machines that reorder stores.
-        fence(Release);
+        if !seeded!(HintWriteUnfenced) {
+            fence(Release);
+        }
         self.version.store(version, Relaxed);
         for (cell, word) in self.words.iter().zip(words) {
             cell.store(word, Relaxed);
         }
         // ORDER(hint): the words before the even number; pairs with `get`.
-        self.sequence.store(before + 2, Release);
+        self.sequence.store(before + 2, unless_seeded!(HintRelaxed, Release));
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -74,6 +74,9 @@ unsafe impl Sync for Log {}
 impl Log {
     pub(super) fn new(pages: u64, serial: u64, all: bool) -> Option<Self> {
         let bitmap = Bitmap::new(pages, serial, all)?;
+        if injected!(Alloc) {
+            return None;
+        }
         // Not a box, whose allocation cannot be refused.
         // SAFETY: a bitmap is not of size zero.
         let place = NonNull::new(unsafe { alloc(Layout::new::<Bitmap>()) })?.cast::<Bitmap>();

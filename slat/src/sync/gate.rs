@@ -149,6 +149,9 @@ impl Drop for Gate<'_> {
     }
 }
 
+#[cfg(all(test, loom))]
+mod loom_tests;
+
 #[cfg(all(test, feature = "std", not(loom)))]
 mod tests {
     use super::*;

@@ -22,8 +22,13 @@ pub struct Idle {
     _thread: PhantomData<*mut ()>,
 }
 
+#[cfg(shuttle)]
+use shuttle::thread_local;
+#[cfg(all(feature = "std", not(shuttle)))]
+use std::thread_local;
+
 #[cfg(feature = "std")]
-std::thread_local! {
+thread_local! {
     static TAKEN: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
 }
 

@@ -2,16 +2,37 @@
 //!
 //! One place swaps them. In a shipped build they are `core`'s atomics, with parking locks under `std` and
 //! spinning ones without it. Under `--cfg loom` the atomics are loom's, so that the protocols of
-//! [`super::readside`] and [`crate::notify::active`] are explored interleaving by interleaving.
+//! [`super::readside`] and [`crate::notify::active`] are explored interleaving by interleaving. Under `--cfg shuttle` they
+//! are still `core`'s, since page tables lie in memory that is lent, but before each operation another thread may go
+//! on: so whole VMs run under many schedules.
 
 #[cfg(not(any(loom, tsan)))]
 pub(crate) use core::sync::atomic::fence;
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU64,
     Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst},
     compiler_fence,
 };
+
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
+
+#[cfg(shuttle)]
+mod shuttled;
+#[cfg(all(test, shuttle))]
+pub(crate) use shuttled::step;
+#[cfg(shuttle)]
+pub(crate) use shuttled::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, RawMutex, RawRwLock, quiet, spin_loop,
+};
+
+/// The cell itself, for accesses around which no schedule need be tried: nobody else can reach it, or nothing is decided
+/// on what is found.
+#[cfg(not(shuttle))]
+#[inline(always)]
+pub(crate) fn quiet(cell: &AtomicU64) -> &AtomicU64 {
+    cell
+}
 
 /// ThreadSanitizer knows no fences. An exchange on one place for all orders at least as much: what it then calls a race
 /// is one; a race that only a weaker fence would show is loom's to find.
@@ -29,7 +50,7 @@ pub(crate) use loom::sync::atomic::{
     fence,
 };
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use core::hint::spin_loop;
 #[cfg(loom)]
 pub(crate) use loom::hint::spin_loop;
@@ -46,25 +67,25 @@ pub(crate) fn fence_after_rmw() {
     // ORDER(rmw): everything before, the read-modify-write included, before everything after. Callers say who pairs.
     if cfg!(all(any(target_arch = "x86", target_arch = "x86_64"), not(any(loom, tsan, miri)))) {
         compiler_fence(SeqCst);
-    } else {
+    } else if !seeded!(RmwUnfenced) {
         fence(SeqCst);
     }
 }
 
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", not(shuttle)))]
 pub(crate) use parking_lot::{RawMutex, RawRwLock};
 #[cfg(not(feature = "std"))]
 pub(crate) type RawMutex = spin::Mutex<()>;
 #[cfg(not(feature = "std"))]
 pub(crate) type RawRwLock = spin::RwLock<()>;
 
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", not(shuttle)))]
 pub(crate) use lock_api::{RawMutexFair, RawRwLockFair};
-#[cfg(not(feature = "std"))]
+#[cfg(any(not(feature = "std"), shuttle))]
 pub(crate) use spinning::{RawMutexFair, RawRwLockFair};
 
 /// Spinning locks know nobody who waits: to let others in is to let go for a moment.
-#[cfg(not(feature = "std"))]
+#[cfg(any(not(feature = "std"), shuttle))]
 mod spinning {
     use lock_api::{RawMutex as _, RawRwLock as _};
 
@@ -133,7 +154,9 @@ impl Patience {
         self.0 = self.0.saturating_add(1);
         #[cfg(loom)]
         loom::thread::yield_now();
-        #[cfg(not(loom))]
+        #[cfg(shuttle)]
+        spin_loop();
+        #[cfg(not(any(loom, shuttle)))]
         {
             #[cfg(feature = "std")]
             if self.0 > 6 {

@@ -43,7 +43,7 @@ const RESTING: u8 = 8;
 
 /// Looks at seats that are awake before the heavy barrier is taken for cheaper: about as long as it takes where it is
 /// dear, on a virtual machine.
-const LOOKS: u32 = if cfg!(loom) { 2 } else { 256 };
+const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 
 const INSIDE: u64 = 1;
 const MAPPED: u64 = 1 << 1;
@@ -145,7 +145,7 @@ impl ReadSide {
         // ORDER(grace): this store before every load of the section. `light` here pairs with `heavy` in
         // `synchronize`: either the writer sees this seat inside, or this section sees the unlinking.
         // ORDER(grace-end): Release: a writer that waits for the section before may see this word instead of its end.
-        seat.word.store(now + INSIDE, Release);
+        seat.word.store(now + INSIDE, unless_seeded!(NextSectionRelaxed, Release));
         self.barrier.light();
         Section { seat: Some(seat), before: now }
     }
@@ -164,21 +164,35 @@ impl ReadSide {
     /// Waits for a grace period: every section that may have seen what the caller unlinked before has ended.
     /// The caller must not be inside a section itself (its callers take `&mut Idle`).
     pub(crate) fn synchronize(&self) {
-        if self.all_rest() {
-            return;
+        if !self.all_rest() {
+            self.outlast(u32::MAX);
         }
+    }
+
+    /// The same, unless a section takes long: then false.
+    pub(crate) fn try_synchronize(&self) -> bool {
+        self.all_rest() || self.outlast(LOOKS)
+    }
+
+    /// The same by the heavy barrier, whoever is at rest. Looks at an open section so often at most, unless that is
+    /// `u32::MAX`.
+    fn outlast(&self, most: u32) -> bool {
         self.barrier.heavy();
-        for seat in &self.seats {
+        self.seats.iter().all(|seat| {
             // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before
             // the memory they looked at is reused.
-            let then = seat.word.load(Acquire);
-            if then & INSIDE != 0 {
-                let mut patience = Patience::default();
-                while seat.word.load(Acquire) == then {
-                    patience.wait();
+            let word = || seat.word.load(unless_seeded!(WaitRelaxed, Acquire));
+            let then = word();
+            let (mut patience, mut looks) = (Patience::default(), 0);
+            while then & INSIDE != 0 && word() == then {
+                if looks == most {
+                    return false;
                 }
+                looks += u32::from(most != u32::MAX);
+                patience.wait();
             }
-        }
+            true
+        })
     }
 
     /// Whether every seat was seen at rest, after what the caller unlinked. A vCPU that deals with a fault will be
@@ -186,7 +200,9 @@ impl ReadSide {
     fn all_rest(&self) -> bool {
         // ORDER(rest): the unlinking before the looks. Pairs with the fences in `claim`, `Seat::wake`, `Seat::answer`:
         // either the seat is seen awake here, or its next section sees the unlinking.
-        fence(SeqCst);
+        if !seeded!(RestUnfenced) {
+            fence(SeqCst);
+        }
         let mut looks = 0;
         self.seats.iter().all(|seat| {
             let mut asked = false;
@@ -235,7 +251,7 @@ impl Seat {
     #[cold]
     fn answer(&self) {
         // ORDER(rest): Release for the sections before; answered before every load of the next one. See `all_rest`.
-        self.state.fetch_and(!ASKED, Release);
+        self.state.fetch_and(!ASKED, unless_seeded!(AnswerRelaxed, Release));
         fence_after_rmw();
     }
 
@@ -243,7 +259,7 @@ impl Seat {
     pub(crate) fn rest(&self) {
         debug_assert!(self.word.load(Relaxed) & INSIDE == 0, "no section is open in the guest");
         // ORDER(rest): Release; see `all_rest`.
-        self.state.swap(RESTING, Release);
+        self.state.swap(RESTING, unless_seeded!(RestRelaxed, Release));
         fence_after_rmw();
     }
 
@@ -299,7 +315,7 @@ impl Drop for Section<'_> {
     fn drop(&mut self) {
         if let Some(seat) = self.seat {
             // ORDER(grace-end): every load of the section before this store; pairs with `synchronize`.
-            seat.word.store(self.before.wrapping_add(OTHER), Release);
+            seat.word.store(self.before.wrapping_add(OTHER), unless_seeded!(SectionEndRelaxed, Release));
         }
     }
 }
@@ -322,7 +338,7 @@ impl core::ops::Deref for Borrowed<'_> {
 impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
         // ORDER(seat): Release hands the word to the next holder.
-        self.0.state.store(FREE, Release);
+        self.0.state.store(FREE, unless_seeded!(SeatRelaxed, Release));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Counters without a shared line: one set per seat, written by its holder only, summed on reading.
 
-use super::prim::{AtomicU64, Relaxed};
+use super::prim::{AtomicU64, Relaxed, quiet};
 
 /// What is counted on the paths that run in parallel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,11 +64,11 @@ impl Tally {
     /// The same for many at once.
     #[inline(always)]
     pub(crate) fn add_many(&self, what: Count, many: u64) {
-        let cell = &self.0[what as usize];
+        let cell = quiet(&self.0[what as usize]);
         cell.store(cell.load(Relaxed).wrapping_add(many), Relaxed);
     }
 
     pub(crate) fn get(&self, what: Count) -> u64 {
-        self.0[what as usize].load(Relaxed)
+        quiet(&self.0[what as usize]).load(Relaxed)
     }
 }

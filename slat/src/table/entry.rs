@@ -25,7 +25,7 @@
 
 use super::format::{Format, Leaf, Perms};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, quiet};
 
 /// The number of an invalidation; zero is before the first. 52 bits: 142 years at a million a second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -157,6 +157,12 @@ impl Word {
         self.0 & (TAG | ALWAYS_CLEAR) == TAG_MMIO
     }
 
+    /// Whether the word belongs to one thread for a moment.
+    #[inline]
+    pub(crate) const fn is_frozen(self) -> bool {
+        self.0 & (TAG | ALWAYS_CLEAR) == TAG_FROZEN
+    }
+
     /// Whether the word is a leaf withdrawn from the hardware.
     #[inline]
     pub const fn is_tracked(self) -> bool {
@@ -220,15 +226,24 @@ impl Entry {
     pub fn load(&self) -> Word {
         // ORDER(link): Acquire pairs with the Release of `cas`: whoever sees a link sees the table filled, and
         // whoever sees a hole sees what its invalidation had done before.
-        Word(self.0.load(Acquire))
+        let word = Word(self.0.load(unless_seeded!(FollowRelaxed, Acquire)));
+        #[cfg(all(test, shuttle))]
+        crate::shuttle_tests::looked(word);
+        word
     }
 
     /// Replaces `old` by `new`, or says what was there instead.
     #[inline(always)]
     pub fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
+        #[cfg(test)]
+        super::history::writes(self);
+        if injected!(Cas) && !old.is_frozen() {
+            return Err(self.load());
+        }
         // ORDER(link): Release publishes a filled table, or a frame's contents, with the link or leaf to it;
         // Acquire, because a lost race is decided on the value found.
-        let done = self.0.compare_exchange(old.0, new.0, AcqRel, Acquire).map(drop).map_err(Word);
+        let publish = unless_seeded!(LinkRelaxed, AcqRel);
+        let done = self.0.compare_exchange(old.0, new.0, publish, Acquire).map(drop).map_err(Word);
         #[cfg(test)]
         super::history::wrote();
         done
@@ -245,7 +260,7 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn fill(&self, word: Word) {
         // ORDER(link): Relaxed; the CAS that links the table publishes it.
-        self.0.store(word.0, Relaxed);
+        quiet(&self.0).store(word.0, Relaxed);
         #[cfg(test)]
         super::history::wrote();
     }
@@ -254,15 +269,19 @@ impl Entry {
     #[inline]
     pub fn peek(&self) -> Word {
         // ORDER(ad-bits): Relaxed; nothing is followed from the value.
-        Word(self.0.load(Ordering::Relaxed))
+        Word(quiet(&self.0).load(Ordering::Relaxed))
     }
 
     /// Replaces whatever is there, for a table whose entries have one writer at a time (a primary MMU under
     /// its page lock) and any number of readers.
     #[inline]
     pub fn store(&self, word: Word) {
+        #[cfg(test)]
+        super::history::writes(self);
         // ORDER(link): Release, as in `cas`.
         self.0.store(word.0, Release);
+        #[cfg(test)]
+        super::history::wrote();
     }
 }
 

@@ -59,7 +59,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// Fills a cache of table pages up to `want`. Pages that wait for a grace period are used before the host is asked
-    /// for more; where the budget is used up, cold tables are taken back.
+    /// for more, unless a reader keeps them for long: then where the host has no more. Where the budget is used up, cold
+    /// tables are taken back.
     #[cold]
     pub(crate) fn top_up(&self, idle: &mut Idle, cache: &mut Cache, want: usize) -> Result<(), NoMemory> {
         loop {
@@ -67,6 +68,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             match self.pool.top_up(&self.host, cache, want, reuse) {
                 Ok(()) => return Ok(()),
                 Err(Short::Budget) if self.reclaim(idle) => {}
+                Err(Short::Host) if self.grace.reuse_late::<F, H>(&self.reads, &self.host, &self.pool) => {}
                 Err(_) => return Err(NoMemory),
             }
         }

@@ -7,6 +7,7 @@
 //! | [`mod@format`], [`formats`] | geometry, encode, decode; EPT, NPT, PAE, the host's own |
 //! | [`entry`] | the atomic cell; holes that carry versions, tracked leaves, frozen entries |
 //! | [`walk`] | an open walk, in one of three modes |
+//! | `freeze` | an entry that is one thread's for a moment |
 //! | `radix`, `cursor` | the way down, and the way along a range |
 //! | `steps` | an open walk along a range, which rests now and then |
 //! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
@@ -17,6 +18,7 @@ pub(crate) mod cursor;
 pub mod entry;
 pub mod format;
 pub mod formats;
+pub(crate) mod freeze;
 #[cfg(test)]
 pub(crate) mod history;
 pub(crate) mod limit;

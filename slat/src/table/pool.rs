@@ -86,6 +86,9 @@ impl Pool {
             if left == 0 {
                 return Err(Short::Budget);
             }
+            if injected!(Alloc) {
+                return Err(Short::Host);
+            }
             let missing = (want - cache.list.len()).min(usize::try_from(left).unwrap_or(usize::MAX));
             let mut taken = NodeList::default();
             {

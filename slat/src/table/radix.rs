@@ -73,7 +73,9 @@ impl<F: Format> Radix<F> {
     /// apart.
     pub(crate) fn replace_root<M: TableMemory>(&self, memory: &M, fresh: Node) -> Node {
         // ORDER(link): Release publishes the filled page; Acquire, as in `Entry::cas`.
-        let old = self.root.0.swap(fresh.pfn(memory).0, AcqRel);
+        let old = self.root.0.swap(fresh.pfn(memory).0, unless_seeded!(RootRelaxed, AcqRel));
+        #[cfg(test)]
+        super::history::wrote();
         // SAFETY: the frame of a page of this memory, that only the caller takes apart.
         unsafe { Node::follow(memory, Pfn(old)) }
     }
@@ -141,21 +143,25 @@ impl<F: Format> Radix<F> {
     ) -> Result<At<'w>, NoMemory> {
         while at.level > level && at.word.is_hole() {
             let node = cache.take().ok_or(NoMemory)?;
-            node.fill(at.word);
+            node.fill(if seeded!(LinkForgetsNumber) {
+                Word::hole(super::Version::default())
+            } else {
+                at.word
+            });
             match at.entry.cas(at.word, F::link(node.pfn(memory), at.level)) {
-                Ok(()) => {
-                    let level = at.level.down();
-                    // SAFETY: just linked; the caller's section began before it can be unlinked.
-                    let entry = unsafe { &node.entries()[F::index(gfn, level)] };
-                    at = At { node, entry, word: entry.load(), level };
-                }
-                Err(found) => {
+                Err(found) if !seeded!(LostLinkBelieved) => {
                     cache.put_back(node);
                     at.word = found;
                     if F::is_table(found, at.level) {
                         // SAFETY: a link of this table, read in the section.
                         at = unsafe { Self::step_down(memory, gfn, at) };
                     }
+                }
+                _ => {
+                    let level = at.level.down();
+                    // SAFETY: just linked; the caller's section began before it can be unlinked.
+                    let entry = unsafe { &node.entries()[F::index(gfn, level)] };
+                    at = At { node, entry, word: entry.load(), level };
                 }
             }
         }
@@ -175,3 +181,6 @@ impl<F: Format> Radix<F> {
         At { node, entry, word: entry.load(), level }
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

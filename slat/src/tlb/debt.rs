@@ -142,6 +142,9 @@ impl<'g> FlushDebt<'g> {
 
 impl Drop for FlushDebt<'_> {
     fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.filter(|_| seeded!(FlushedTooEarly)) {
+            ticket.flushed();
+        }
         if !self.owed.is_nothing() {
             self.payer.pay(core::mem::take(&mut self.owed), self.may_collect);
         }

@@ -96,11 +96,14 @@ impl Tlb {
         }
         let generation = self.number(gfns);
         // ORDER(flush): the generation before the modes; pairs with the fence in `enter`.
-        fence(SeqCst);
+        if !seeded!(ShootdownUnfenced) {
+            fence(SeqCst);
+        }
         let behind = |vcpu: &VcpuTlb| {
             // ORDER(flush-answer): Acquire pairs with the Release in `catch_up` and `leave`: the vCPU's last
             // access through an old translation is over before the page is given away.
-            vcpu.in_guest.load(Acquire) && vcpu.seen.load(Acquire) < generation
+            vcpu.in_guest.load(Acquire)
+                && vcpu.seen.load(unless_seeded!(AnswersRelaxed, Acquire)) < generation
         };
         for (index, vcpu) in self.vcpus.iter().enumerate() {
             if behind(vcpu) {
@@ -108,6 +111,9 @@ impl Tlb {
                 vcpu.kicked.store(true, Release);
                 kick(VcpuId(index as u32));
             }
+        }
+        if seeded!(FlushUnanswered) {
+            return pages.flushed();
         }
         for vcpu in &self.vcpus {
             let mut patience = Patience::default();
@@ -139,17 +145,19 @@ impl Tlb {
     /// Numbers a flush, and writes down its range.
     fn number(&self, gfns: Span<Gfn>) -> u64 {
         // ORDER(flush): AcqRel puts the edits before the number; pairs with the Acquire of `catch_up`.
-        let generation = self.generation.fetch_add(1, AcqRel) + 1;
+        let generation = self.generation.fetch_add(1, unless_seeded!(GenerationRelaxed, AcqRel)) + 1;
         let ranged = &self.ring[(generation % RING) as usize];
         // A reader that finds another number forgets everything. So it does where a writer was overtaken by a whole round
         // of the ring: the cell is the slow one's still, since two at once would leave a range that is neither's.
         // ORDER(flush-range): Acquire takes the cell over from its last writer.
         if ranged.generation.swap(WRITING, Acquire) != WRITING {
             // ORDER(flush-range): the mark before the range, the range before the number; pairs with `range_of`.
-            fence(Release);
+            if !seeded!(RangeWriteUnfenced) {
+                fence(Release);
+            }
             ranged.start.store(gfns.start.raw(), Relaxed);
             ranged.end.store(gfns.end.raw(), Relaxed);
-            ranged.generation.store(generation, Release);
+            ranged.generation.store(generation, unless_seeded!(RangeRelaxed, Release));
         }
         generation
     }
@@ -170,7 +178,7 @@ impl Tlb {
     /// The vCPU leaves the guest.
     pub(crate) fn leave(vcpu: &VcpuTlb) {
         // ORDER(flush-answer): every guest access before this store.
-        vcpu.in_guest.store(false, Release);
+        vcpu.in_guest.store(false, unless_seeded!(LeaveRelaxed, Release));
     }
 
     /// Whether somebody waits for this vCPU: polled by software vCPUs between accesses.
@@ -182,7 +190,7 @@ impl Tlb {
     /// Carries out every flush up to now and answers it.
     pub(crate) fn catch_up(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
         // ORDER(kick): Acquire; a kick that this clears had its generation set before.
-        vcpu.kicked.swap(false, Acquire);
+        vcpu.kicked.swap(false, unless_seeded!(KickRelaxed, Acquire));
         let now = self.generation.load(Acquire);
         let seen = vcpu.seen.load(Relaxed);
         if now == seen {
@@ -200,7 +208,7 @@ impl Tlb {
             }
         }
         // ORDER(flush-answer): Release; the flush, and every access before it, is over.
-        vcpu.seen.store(now, Release);
+        vcpu.seen.store(now, unless_seeded!(FlushedRelaxed, Release));
     }
 
     fn range_of(&self, generation: u64) -> Option<Span<Gfn>> {
@@ -208,7 +216,9 @@ impl Tlb {
         // ORDER(flush-range): Acquire before, fence after: pairs with `shoot_down`.
         let before = ranged.generation.load(Acquire);
         let gfns = Span::new(Gfn(ranged.start.load(Relaxed)), Gfn(ranged.end.load(Relaxed)));
-        fence(Acquire);
+        if !seeded!(RangeReadUnfenced) {
+            fence(Acquire);
+        }
         (before == generation && ranged.generation.load(Relaxed) == generation).then_some(gfns)
     }
 }

@@ -8,6 +8,7 @@ mod order;
 mod promises;
 mod safety;
 pub mod source;
+mod tags;
 mod tree;
 
 use crate::Outcome;
@@ -39,6 +40,7 @@ const RULES: [Rule; 4] = [length::check, safety::check, order::check, promises::
 pub fn run(root: &Path) -> Outcome {
     let sources = source::read_all(root)?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
+    findings.extend(tags::check(&sources));
     findings.extend(tree::check(root)?);
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     for finding in &findings {

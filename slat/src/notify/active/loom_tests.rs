@@ -4,11 +4,12 @@
 //! the host's change to it. A leaf is `frame << 12 | 7`; without bit 1 it is read-only.
 
 use super::*;
-use crate::loom_tests::{explore, finds, finds_seeded};
+use crate::loom_tests::{explore, explore_within, finds, finds_seeded};
 use crate::seeded::Bug;
 use crate::sync::prim::AtomicU64;
 use crate::table::entry::{Entry, Kind};
 use crate::table::formats::Ept4;
+use crate::table::freeze::Freeze;
 use crate::{Format, Level};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
@@ -21,10 +22,8 @@ const WRITE: u64 = 2;
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {
     None,
-    NoConfirm,
     HostFirst,
     NoSecondLook,
-    NoFence,
     NoAdoption,
 }
 use Mistake::NoSecondLook;
@@ -71,14 +70,13 @@ impl Shared {
 
     /// A fault's stamp, confirmed, and the host's answer.
     fn ask(&self, mistake: Mistake) -> Option<(Stamp, u64)> {
-        let early = self.frame.load(Relaxed);
+        let early = (mistake == Mistake::HostFirst).then(|| self.frame.load(Relaxed));
         let stamp = self.active.stamp();
         let confirmed = match mistake {
-            Mistake::NoConfirm => true,
             NoSecondLook => stamp.is_quiet() || !self.active.covered(GFNS, NOWHERE, None),
             _ => self.active.confirm(stamp, GFNS, NOWHERE).is_ok(),
         };
-        let frame = if mistake == Mistake::HostFirst { early } else { self.frame.load(Relaxed) };
+        let frame = early.unwrap_or_else(|| self.frame.load(Relaxed));
         confirmed.then_some((stamp, frame))
     }
 
@@ -107,12 +105,12 @@ impl Shared {
 }
 
 /// A fault fills a hole beside an invalidation of it.
-fn fill(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
+fn fill(faults: u32, mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new(hole(0), hole(0)));
         let theirs = shared.clone();
         let fault = loom::thread::spawn(move || {
-            for _ in 0..2 {
+            for _ in 0..faults {
                 if let Some(asked) = theirs.ask(mistake) {
                     Shared::install(&theirs.tables[0], asked);
                 }
@@ -131,22 +129,90 @@ fn fill(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn a_fault_never_installs_what_the_host_has_taken_back() {
-    explore(fill(Mistake::None));
+    explore(fill(1, Mistake::None));
+    explore_within(3, fill(2, Mistake::None));
 }
 
 #[test]
 fn mistake_a_stamp_that_is_not_confirmed() {
-    assert!(finds("taken back", fill(Mistake::NoConfirm)));
+    finds_seeded(Bug::StampUnconfirmed, "taken back", fill(1, Mistake::None));
 }
 
 #[test]
-fn mistake_a_relaxed_stamp() {
-    finds_seeded(Bug::StampRelaxed, "taken back", fill(Mistake::None));
+fn mistakes_about_w() {
+    for bug in [Bug::StampRelaxed, Bug::BeginRelaxed, Bug::EndRelaxed, Bug::StateRelaxed, Bug::ClearRelaxed] {
+        finds_seeded(bug, "taken back", fill(1, Mistake::None));
+    }
 }
 
 #[test]
 fn mistake_the_host_is_asked_before_the_stamp() {
-    assert!(finds("taken back", fill(Mistake::HostFirst)));
+    assert!(finds("taken back", fill(1, Mistake::HostFirst)));
+}
+
+/// A fault beside an invalidation whose place in the set goes to the next one, over other frames; `another` thread's.
+fn hands_its_slot_on(another: bool) {
+    let shared = Arc::new(Shared::new(hole(0), hole(0)));
+    // SAFETY: it ends before the set goes.
+    let active: &'static Active = unsafe { &*(&raw const shared.active) };
+    let ticket = active.begin(GFNS, NOWHERE);
+    let next = || drop(active.begin(Span::new(Gfn(8), Gfn(9)), NOWHERE));
+    let theirs = shared.clone();
+    let fault = loom::thread::spawn(move || {
+        if let Some(asked) = theirs.ask(Mistake::None) {
+            Shared::install(&theirs.tables[0], asked);
+        }
+    });
+    let other = another.then(|| loom::thread::spawn(next));
+    Shared::zap(&ticket, &shared.tables[0], true);
+    ticket.flushed();
+    shared.frame.store(2, Relaxed);
+    drop(ticket);
+    match other {
+        Some(other) => other.join().expect("it ends"),
+        None => next(),
+    }
+    fault.join().expect("the fault ends");
+    let word = shared.tables[0].load();
+    assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+}
+
+#[test]
+fn an_invalidation_that_has_ended_is_not_taken_for_the_next() {
+    explore_within(3, || hands_its_slot_on(false));
+    explore_within(3, || hands_its_slot_on(true));
+}
+
+#[test]
+fn mistakes_about_a_slot_that_is_handed_on() {
+    finds_seeded(Bug::RangesRelaxed, "taken back", || hands_its_slot_on(false));
+    finds_seeded(Bug::TakenRelaxed, "taken back", || hands_its_slot_on(true));
+}
+
+/// Two faults fill the same hole beside an invalidation of it.
+fn fill_at_once() {
+    let shared = Arc::new(Shared::new(hole(0), hole(0)));
+    let faults = [(), ()].map(|()| {
+        let theirs = shared.clone();
+        loom::thread::spawn(move || {
+            if let Some(asked) = theirs.ask(Mistake::None) {
+                Shared::install(&theirs.tables[0], asked);
+            }
+        })
+    });
+    let ticket = shared.active.begin(GFNS, NOWHERE);
+    Shared::zap(&ticket, &shared.tables[0], true);
+    ticket.flushed();
+    shared.frame.store(2, Relaxed);
+    drop(ticket);
+    faults.into_iter().for_each(|fault| fault.join().expect("the fault ends"));
+    let word = shared.tables[0].load();
+    assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+}
+
+#[test]
+fn nor_do_two_faults_on_one_page() {
+    explore_within(3, fill_at_once);
 }
 
 /// One invalidation unhooks a table while a newer one works inside it: the cut.
@@ -197,7 +263,7 @@ fn unhook(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn an_older_invalidation_that_unhooks_hides_no_newer_one() {
-    explore(unhook(Mistake::None));
+    explore_within(3, unhook(Mistake::None));
 }
 
 #[test]
@@ -206,23 +272,17 @@ fn mistake_no_second_look_at_w() {
 }
 
 /// An upgrade beside an invalidation that withdraws write permission: both store, then load.
-fn upgrade(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
-    move || {
+fn upgrade() -> impl Fn() + Send + Sync + 'static {
+    || {
         let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
         let theirs = shared.clone();
         let upgrader = loom::thread::spawn(move || {
             let (entry, frozen) = (&theirs.tables[0], Word::frozen(1));
-            if entry.cas(leaf(1, 0), frozen).is_err() {
-                return;
-            }
-            if mistake != Mistake::NoFence {
-                // ORDER(upgrade): as in `present::upgrade`.
-                fence(SeqCst);
-            }
+            let Some(frozen) = Freeze::new(entry, leaf(1, 0), frozen) else { return };
             let stamp = theirs.active.stamp();
             let allowed =
                 theirs.active.confirm(stamp, GFNS, NOWHERE).is_ok() && theirs.writable.load(Relaxed) == 1;
-            let _ = entry.cas(frozen, leaf(1, if allowed { WRITE } else { 0 }));
+            let _ = frozen.thaw(leaf(1, if allowed { WRITE } else { 0 }));
         });
         let ticket = shared.active.begin(GFNS, NOWHERE);
         let entry = &shared.tables[0];
@@ -244,16 +304,19 @@ fn upgrade(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn an_upgrade_gives_no_permission_that_is_being_withdrawn() {
-    explore(upgrade(Mistake::None));
+    explore(upgrade());
 }
 
 #[test]
-fn mistake_no_fence_after_the_freeze() {
-    assert!(finds("withdrawn", upgrade(Mistake::NoFence)));
+fn mistakes_about_the_fences_of_an_upgrade() {
+    for bug in [Bug::FreezeUnfenced, Bug::BeginUnfenced] {
+        finds_seeded(bug, "withdrawn", upgrade());
+    }
 }
 
 /// Two invalidations of a page that a vCPU caches: whoever finds the other's hole must not go on before its flush.
-fn adopt(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
+/// The first one's place in the set may go to another at once, over other frames.
+fn adopt(mistake: Mistake, hands_on: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((Shared::new(hole(0), leaf(1, WRITE)), UnsafeCell::new(0)));
         shared.0.cached.store(1, Relaxed);
@@ -275,16 +338,28 @@ fn adopt(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
         let theirs = shared.clone();
         let other = loom::thread::spawn(move || invalidate(&theirs, false));
         invalidate(&shared, true);
+        if hands_on {
+            drop(shared.0.active.begin(Span::new(Gfn(8), Gfn(9)), NOWHERE));
+        }
         other.join().expect("it ends");
     }
 }
 
 #[test]
 fn debts_are_adopted_until_they_are_paid() {
-    explore(adopt(Mistake::None));
+    explore_within(4, adopt(Mistake::None, false));
+    explore_within(3, adopt(Mistake::None, true));
+}
+
+#[test]
+fn mistakes_about_who_has_paid() {
+    for bug in [Bug::PaidRelaxed, Bug::OthersRelaxed] {
+        finds_seeded(bug, "still caches", adopt(Mistake::None, false));
+    }
+    finds_seeded(Bug::FirstRelaxed, "still caches", adopt(Mistake::None, true));
 }
 
 #[test]
 fn mistake_no_adoption() {
-    assert!(finds("still caches", adopt(Mistake::NoAdoption)));
+    assert!(finds("still caches", adopt(Mistake::NoAdoption, false)));
 }

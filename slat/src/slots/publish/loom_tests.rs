@@ -2,8 +2,9 @@
 
 use super::super::rules::Limits;
 use super::*;
-use crate::loom_tests::{explore, finds};
+use crate::loom_tests::{RACE, explore, finds, finds_seeded};
 use crate::notify::active::Active;
+use crate::seeded::Bug;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -70,6 +71,13 @@ fn publish(sets: &SlotSets, under: crate::table::Version, made_of: &UnsafeCell<u
 #[test]
 fn a_confirmed_stamp_and_its_slots_are_of_one_moment() {
     explore(looks_up(Mistake::None));
+}
+
+#[test]
+fn mistakes_about_the_version() {
+    for bug in [Bug::PublishRelaxed, Bug::NumberRelaxed] {
+        finds_seeded(bug, RACE, looks_up(Mistake::None));
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A reader in a section, a writer that reuses what the reader may have found.
 
 use super::*;
-use crate::loom_tests::{RACE, explore, finds};
+use crate::loom_tests::{RACE, explore, finds, finds_seeded};
+use crate::seeded::Bug;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -30,8 +31,8 @@ impl Shared {
     }
 }
 
-/// The current place is replaced and reused, beside sections that read it.
-fn replaced(grace: bool) -> impl Fn() + Send + Sync + 'static {
+/// The current place is replaced and reused after a wait, beside sections that read it.
+fn replaced(wait: fn(&ReadSide)) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
         let theirs = shared.clone();
@@ -45,35 +46,46 @@ fn replaced(grace: bool) -> impl Fn() + Send + Sync + 'static {
         });
         let (side, shared) = &*shared;
         shared.current.store(1, Relaxed);
-        if grace {
-            side.synchronize();
-        }
+        wait(side);
         shared.reuse();
         reader.join().expect("the reader ends");
     }
 }
 
+/// The wait by the barrier, without the looks that come first.
+fn outlast(side: &ReadSide) {
+    assert!(side.outlast(u32::MAX));
+}
+
 #[test]
 fn a_grace_period_outlasts_every_section_that_began_before() {
-    explore(replaced(true));
+    explore(replaced(ReadSide::synchronize));
+    explore(replaced(outlast));
 }
 
 #[test]
 fn mistake_reuse_without_a_grace_period() {
-    assert!(finds(RACE, replaced(false)));
+    assert!(finds(RACE, replaced(|_| {})));
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Wake {
-    Shipped,
-    /// A store, without a fence.
-    Store,
+#[test]
+fn mistakes_about_the_fences_of_a_section() {
+    for bug in [Bug::SectionUnfenced, Bug::HeavyUnfenced] {
+        finds_seeded(bug, RACE, replaced(outlast));
+    }
+}
+
+#[test]
+fn mistakes_where_a_section_ends() {
+    for bug in [Bug::SectionEndRelaxed, Bug::NextSectionRelaxed, Bug::WaitRelaxed] {
+        finds_seeded(bug, RACE, replaced(outlast));
+    }
 }
 
 /// A vCPU comes back from the guest and enters a section as asymmetric barriers have it: by a plain store. The writer
 /// reuses the place only where it saw everybody at rest: the other case takes the heavy barrier, which loom lacks.
-fn at_rest(wake: Wake) -> impl Fn() + Send + Sync + 'static {
-    move || {
+fn at_rest() -> impl Fn() + Send + Sync + 'static {
+    || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
         let theirs = shared.clone();
         let reader = loom::thread::spawn(move || {
@@ -81,10 +93,7 @@ fn at_rest(wake: Wake) -> impl Fn() + Send + Sync + 'static {
             let seat = side.claim(0).expect("a free seat");
             shared.read();
             seat.rest();
-            match wake {
-                Wake::Shipped => seat.wake(true),
-                Wake::Store => seat.state.store(AWAKE, Relaxed),
-            }
+            seat.wake(true);
             seat.word.store(INSIDE, Relaxed);
             shared.read();
             seat.word.store(OTHER, Release);
@@ -100,26 +109,19 @@ fn at_rest(wake: Wake) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn who_is_seen_at_rest_will_see_what_was_replaced() {
-    explore(at_rest(Wake::Shipped));
+    explore(at_rest());
 }
 
 #[test]
-fn mistake_waking_by_a_plain_store() {
-    assert!(finds(RACE, at_rest(Wake::Store)));
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Answer {
-    Shipped,
-    /// A store, without a fence.
-    Store,
-    /// A swap that lets the sections before it drift behind it.
-    Relaxed,
+fn mistakes_about_rest() {
+    for bug in [Bug::RestUnfenced, Bug::RestRelaxed, Bug::RmwUnfenced] {
+        finds_seeded(bug, RACE, at_rest());
+    }
 }
 
 /// A vCPU enters sections as asymmetric barriers have it, and answers between them where it is asked.
-fn asked(answer: Answer) -> impl Fn() + Send + Sync + 'static {
-    move || {
+fn asked() -> impl Fn() + Send + Sync + 'static {
+    || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
         // Held for ever: giving it back would be a rest.
         core::mem::forget(shared.0.claim(0));
@@ -129,11 +131,7 @@ fn asked(answer: Answer) -> impl Fn() + Send + Sync + 'static {
             let seat = &side.seats[0].0;
             for _ in 0..2 {
                 if seat.is_asked() {
-                    match answer {
-                        Answer::Shipped => seat.answer(),
-                        Answer::Store => seat.state.store(AWAKE, Release),
-                        Answer::Relaxed => drop(seat.state.fetch_and(!ASKED, Relaxed)),
-                    }
+                    seat.answer();
                 }
                 // As `enter_light`, whose fence for the compiler loom takes for more.
                 let now = seat.word.load(Relaxed);
@@ -153,34 +151,43 @@ fn asked(answer: Answer) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn who_has_answered_will_see_what_was_replaced() {
-    explore(asked(Answer::Shipped));
-}
-
-#[test]
-fn mistake_answering_by_a_plain_store() {
-    assert!(finds(RACE, asked(Answer::Store)));
+    explore(asked());
 }
 
 #[test]
 fn mistake_answering_before_the_last_section_is_over() {
-    assert!(finds(RACE, asked(Answer::Relaxed)));
+    finds_seeded(Bug::AnswerRelaxed, RACE, asked());
+}
+
+#[test]
+fn mistake_answering_without_a_fence() {
+    finds_seeded(Bug::RmwUnfenced, RACE, asked());
 }
 
 /// A seat goes from one holder to the next, with its plain word.
-#[test]
-fn a_seat_has_one_holder_at_a_time() {
-    explore(|| {
+fn handed_on() -> impl Fn() + Send + Sync + 'static {
+    || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), UnsafeCell::new(0)));
         let theirs = shared.clone();
         let hold = |(side, count): &(ReadSide, UnsafeCell<u64>)| {
             let seat = side.borrow(0);
+            drop(side.enter(&seat));
             // SAFETY: held by one thread at a time, which loom checks.
             count.with_mut(|count| unsafe { *count += 1 });
-            drop(side.enter(&seat));
         };
         let other = loom::thread::spawn(move || hold(&theirs));
         hold(&shared);
         other.join().expect("it ends");
         assert_eq!(shared.0.seats[0].word.load(Relaxed), 2 * OTHER, "no section is lost");
-    });
+    }
+}
+
+#[test]
+fn a_seat_has_one_holder_at_a_time() {
+    explore(handed_on());
+}
+
+#[test]
+fn mistake_giving_a_seat_back_by_a_relaxed_store() {
+    finds_seeded(Bug::SeatRelaxed, RACE, handed_on());
 }

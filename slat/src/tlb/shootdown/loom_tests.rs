@@ -1,7 +1,8 @@
 //! A vCPU that enters the guest, a flusher that reuses what its translations lead to.
 
 use super::*;
-use crate::loom_tests::{RACE, explore, finds};
+use crate::loom_tests::{RACE, explore_within, finds, finds_seeded};
+use crate::seeded::Bug;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -53,15 +54,8 @@ impl Shared {
     }
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Enter {
-    Shipped,
-    /// The mode is a store, without a fence.
-    Store,
-}
-
 /// In the guest twice; while there the second time, it answers.
-fn enters(enter: Enter, flush: bool) -> impl Fn() + Send + Sync + 'static {
+fn enters(flush: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new());
         let theirs = shared.clone();
@@ -69,13 +63,7 @@ fn enters(enter: Enter, flush: bool) -> impl Fn() + Send + Sync + 'static {
             let (tlb, mut cached) = (&theirs.tlb, Cached(true));
             let vcpu = tlb.vcpu(VcpuId(0));
             for answers in [false, true] {
-                match enter {
-                    Enter::Shipped => tlb.enter(vcpu, &mut cached),
-                    Enter::Store => {
-                        vcpu.in_guest.store(true, Relaxed);
-                        tlb.catch_up(vcpu, &mut cached);
-                    }
-                }
+                tlb.enter(vcpu, &mut cached);
                 theirs.access(&mut cached);
                 if answers && Tlb::kicked(vcpu) {
                     tlb.catch_up(vcpu, &mut cached);
@@ -91,17 +79,53 @@ fn enters(enter: Enter, flush: bool) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn a_page_is_reused_only_when_no_vcpu_can_reach_it() {
-    explore(enters(Enter::Shipped, true));
+    explore_within(3, enters(true));
 }
 
 #[test]
 fn mistake_reuse_without_a_shootdown() {
-    assert!(finds(RACE, enters(Enter::Shipped, false)));
+    assert!(finds(RACE, enters(false)));
 }
 
 #[test]
-fn mistake_entering_by_a_plain_store() {
-    assert!(finds(RACE, enters(Enter::Store, true)));
+fn mistakes_about_who_is_in_the_guest() {
+    for bug in [Bug::GenerationRelaxed, Bug::ShootdownUnfenced, Bug::RmwUnfenced] {
+        finds_seeded(bug, RACE, enters(true));
+    }
+}
+
+#[test]
+fn mistakes_about_answers() {
+    for bug in [Bug::FlushedRelaxed, Bug::LeaveRelaxed, Bug::AnswersRelaxed] {
+        finds_seeded(bug, RACE, enters(true));
+    }
+}
+
+/// A vCPU that answers a kick, if it sees one.
+fn kicks() {
+    let tlb = Arc::new(Tlb::new(1, false));
+    let theirs = tlb.clone();
+    let vcpu = loom::thread::spawn(move || {
+        let (vcpu, mut cached) = (theirs.vcpu(VcpuId(0)), Cached(true));
+        theirs.enter(vcpu, &mut cached);
+        if Tlb::kicked(vcpu) {
+            theirs.catch_up(vcpu, &mut cached);
+            assert_eq!(vcpu.seen.load(Relaxed), 1, "a kick is cleared, and its flush not carried out");
+        }
+        Tlb::leave(vcpu);
+    });
+    drop(tlb.shoot_down(Span::new(Gfn(7), Gfn(8)), Unlinked::default(), |_| {}));
+    vcpu.join().expect("the vCPU ends");
+}
+
+#[test]
+fn a_kick_brings_its_flush() {
+    explore_within(3, kicks);
+}
+
+#[test]
+fn mistake_clearing_a_kick_by_a_relaxed_exchange() {
+    finds_seeded(Bug::KickRelaxed, "not carried out", kicks);
 }
 
 /// Two flushers whose numbers share a cell of the ring, as two that are a whole round apart do.
@@ -124,7 +148,14 @@ fn share_a_cell(number: fn(&Tlb, Span<Gfn>) -> u64) -> impl Fn() + Send + Sync +
 
 #[test]
 fn a_range_is_never_taken_for_another() {
-    explore(share_a_cell(Tlb::number));
+    explore_within(3, share_a_cell(Tlb::number));
+}
+
+#[test]
+fn mistakes_about_the_ranges_of_flushes() {
+    for bug in [Bug::RangeWriteUnfenced, Bug::RangeReadUnfenced, Bug::RangeRelaxed] {
+        finds_seeded(bug, "not the flush's", share_a_cell(Tlb::number));
+    }
 }
 
 #[test]

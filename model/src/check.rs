@@ -1,0 +1,308 @@
+//! The check: which steps there are, what each does, and what must be true of every state.
+
+use crate::bug::Bug;
+use crate::fault::Access;
+use crate::scenario::Scenario;
+use crate::shootdown::VcpuPc;
+use crate::thread::{Op, Pc, State, Thread};
+use crate::world::{Bad, NODES, PAGES, THREADS, World, bits};
+use stateright::{Checker, Model, Property};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// One atomic step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// A thread does this.
+    Thread(u8, Pc),
+    /// A vCPU stores, and sets Dirty in an entry: page, node, level.
+    Store(u8, (u8, u8)),
+    /// Dead tables wait for a grace period from here.
+    Collect,
+    /// It is over: their leaves are booked, their pages given back.
+    GiveBack,
+    /// A vCPU does this.
+    Vcpu(u8, VcpuPc),
+    /// A vCPU leaves the guest.
+    Leave(u8),
+}
+
+/// What a check found.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// States seen.
+    pub states: usize,
+    /// The shortest way to something bad.
+    pub found: Option<(Bad, Vec<Action>)>,
+    /// Whether all programs can end.
+    pub ends: bool,
+}
+
+impl Scenario {
+    fn op(&self, thread: &Thread, i: usize) -> Option<Op> {
+        self.programs.get(i)?.get(thread.op as usize).copied()
+    }
+
+    fn all_done(&self, s: &State) -> bool {
+        s.threads.iter().enumerate().all(|(i, thread)| self.op(thread, i).is_none())
+            && s.world.grace.queue == 0
+            && s.world.grace.taken == 0
+    }
+
+    /// One step of thread `i`. `None`: it waits.
+    fn step(&self, s: &mut State, i: usize) -> Option<()> {
+        let op = self.op(&s.threads[i], i)?;
+        match (s.threads[i].pc, op) {
+            (_, Op::Access { gfn, write, sleeps, large }) => {
+                return self.access(s, i, Access { gfn, write, sleeps, large });
+            }
+            (_, Op::Split { gfn }) => return self.split(s, i, gfn),
+            (_, Op::Age { gfn }) => self.age(s, i, gfn),
+            (Pc::Start, Op::ZapAll) if self.bug == Some(Bug::FlipWithoutTicket) => {
+                s.threads[i].pc = Pc::Flip;
+                return self.zap_all(s, i, op);
+            }
+            (
+                Pc::Start
+                | Pc::MakeRoom
+                | Pc::RoomMade
+                | Pc::WriteCell
+                | Pc::Publish
+                | Pc::Synchronize
+                | Pc::Synchronized,
+                Op::Commit { .. } | Op::BeginLog,
+            ) => return self.commit(s, i, op),
+            (
+                Pc::ShootDown(_)
+                | Pc::Number
+                | Pc::RingClaim
+                | Pc::RingWrite
+                | Pc::RingNumber
+                | Pc::Kick(_)
+                | Pc::Await(_),
+                _,
+            ) => return self.shoot_down(s, i, op),
+            (Pc::BeginSlot | Pc::BeginNumber | Pc::WidenSlot | Pc::WidenNumber, _) => self.number(s, i, op),
+            (Pc::EndCount | Pc::EndSlot, _) => self.end(s, i, op),
+            (_, Op::Harvest | Op::BeginLog) => return self.harvest(s, i, op),
+            (Pc::Start, _) => {
+                s.threads[i].pc = Pc::BeginSlot;
+                self.number(s, i, op);
+            }
+            (_, Op::Recover { .. }) => self.recover(s, i, op),
+            (_, Op::ZapAll) => return self.zap_all(s, i, op),
+            _ => return self.invalidate(s, i, op),
+        }
+        Some(())
+    }
+
+    /// Dead tables: their leaves leave the books, their pages are free.
+    fn give_back(&self, s: &mut State) {
+        for node in bits(s.world.grace.taken) {
+            let (leaves, tables) = s.world.below(node);
+            for (leaf, level) in leaves {
+                s.world.book(level, -1);
+                if self.bug == Some(Bug::DirtyToldAfterHost) {
+                    s.world.tell(leaf, level);
+                }
+            }
+            for table in tables {
+                if s.world.nodes[table as usize].free {
+                    s.world.bad = Some(Bad::FreedTable);
+                }
+                s.world.free_node(table);
+            }
+        }
+        s.world.grace.taken = 0;
+    }
+
+    /// When all is done nothing may be missing.
+    fn audit(&self, s: &mut State) {
+        if !self.all_done(s) || s.world.bad.is_some() {
+            return;
+        }
+        let (leaves, tables) = s.world.below(s.world.root);
+        let pages: i8 = leaves.iter().map(|&(_, level)| World::pages(level) as i8).sum();
+        if s.world.nodes.iter().filter(|node| !node.free).count() != tables.len() {
+            s.world.bad = Some(Bad::TableLost);
+        } else if pages != s.world.leaves {
+            s.world.bad = Some(Bad::LeafLost);
+        } else {
+            Self::audit_log(s);
+        }
+    }
+
+    /// Nobody can do anything any more, and not all is done.
+    fn is_stuck(&self, s: &State) -> bool {
+        let mut actions = Vec::new();
+        self.actions(s, &mut actions);
+        s.world.bad.is_none()
+            && !self.all_done(s)
+            && actions.into_iter().all(|action| self.next_state(s, action).is_none())
+    }
+
+    /// Checks every state that can be reached.
+    pub fn check(&self) -> Verdict {
+        let checker = self.clone().checker().spawn_bfs().join();
+        let mut verdict = Verdict { states: checker.unique_state_count(), found: None, ends: false };
+        for (name, path) in checker.discoveries() {
+            if name == ENDS {
+                verdict.ends = true;
+            } else {
+                let bad = path.last_state().world.bad.unwrap_or(Bad::Stuck);
+                verdict.found = Some((bad, path.into_actions()));
+            }
+        }
+        verdict
+    }
+
+    /// Whether all programs can still end from every state that can be reached: nothing deadlocks. Returns how many
+    /// states there are, or one that is stuck. For scenarios that are safe.
+    pub fn check_ends(&self) -> Result<usize, Box<State>> {
+        let mut index = HashMap::new();
+        let mut states = self.init_states();
+        index.insert(states[0].clone(), 0);
+        let mut before: Vec<Vec<usize>> = vec![Vec::new()];
+        let (mut at, mut actions) = (0, Vec::new());
+        while at < states.len() {
+            actions.clear();
+            self.actions(&states[at], &mut actions);
+            for action in actions.drain(..) {
+                let Some(next) = self.next_state(&states[at], action) else { continue };
+                let id = *index.entry(next.clone()).or_insert(states.len());
+                if id == states.len() {
+                    states.push(next);
+                    before.push(Vec::new());
+                }
+                before[id].push(at);
+            }
+            at += 1;
+        }
+        let mut ends: Vec<bool> = states.iter().map(|s| self.all_done(s)).collect();
+        let mut work: Vec<usize> = (0..states.len()).filter(|&id| ends[id]).collect();
+        while let Some(id) = work.pop() {
+            for &from in &before[id] {
+                if !core::mem::replace(&mut ends[from], true) {
+                    work.push(from);
+                }
+            }
+        }
+        match ends.iter().position(|end| !end) {
+            Some(stuck) => Err(Box::new(states[stuck].clone())),
+            None => Ok(states.len()),
+        }
+    }
+}
+
+/// Does `work` with each of `items`, two at a time: memory is what a check needs most, and a check of one scenario by one
+/// thread is the same each time.
+pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((index, item)) = {
+                    let index = next.fetch_add(1, Relaxed);
+                    items.get(index).map(|item| (index, item))
+                } {
+                    let result = work(item);
+                    done.lock().expect("nobody panics with it").push((index, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().expect("nobody panics with it");
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+const SAFE: &str = "nothing bad";
+const MOVES: &str = "nobody is stuck";
+const ENDS: &str = "all can end";
+
+impl Model for Scenario {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        assert!(self.programs.len() <= THREADS && NODES <= 8);
+        let mut s = State { world: self.world.clone(), threads: [Thread::at(0); THREADS] };
+        for &(i, pc) in &self.ahead {
+            while s.threads[i].pc != pc {
+                self.step(&mut s, i).expect("it is alone");
+            }
+        }
+        vec![s]
+    }
+
+    fn actions(&self, s: &State, actions: &mut Vec<Action>) {
+        if s.world.bad.is_some() {
+            return;
+        }
+        for (i, thread) in s.threads.iter().enumerate() {
+            if self.op(thread, i).is_some() {
+                actions.push(Action::Thread(i as u8, thread.pc));
+            }
+        }
+        if self.stores {
+            let mut world = s.world.clone();
+            for vcpu in 0..world.vcpu_count as usize {
+                for gfn in 0..PAGES {
+                    let places = world.clean_places(vcpu, gfn);
+                    actions.extend(places.into_iter().map(|place| Action::Store(gfn, place)));
+                }
+            }
+        }
+        if s.world.tlb.kicks {
+            for (vcpu, at) in (0..s.world.vcpu_count).zip(&s.world.tlb.vcpus) {
+                actions.push(Action::Vcpu(vcpu, at.pc));
+                if at.pc == VcpuPc::Guest && at.leaves > 0 {
+                    actions.push(Action::Leave(vcpu));
+                }
+            }
+        }
+        if s.world.grace.taken != 0 {
+            actions.push(Action::GiveBack);
+        } else if s.world.grace.queue != 0 {
+            actions.push(Action::Collect);
+        }
+    }
+
+    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+        let mut s = before.clone();
+        match action {
+            Action::Thread(i, _) => self.step(&mut s, i as usize)?,
+            Action::Store(gfn, place) => s.world.store(gfn, place),
+            Action::Collect => {
+                s.world.grace.sections = s.sections();
+                s.world.grace.taken = std::mem::take(&mut s.world.grace.queue);
+            }
+            Action::GiveBack if s.world.grace.sections == 0 || self.bug == Some(Bug::FreedBeforeGrace) => {
+                s.world.grace.sections = 0;
+                self.give_back(&mut s);
+            }
+            Action::GiveBack => return None,
+            Action::Vcpu(vcpu, _) => self.vcpu(&mut s, vcpu as usize)?,
+            Action::Leave(vcpu) => Self::vcpu_leaves(&mut s, vcpu as usize),
+        }
+        if s.world.bad.is_none() {
+            s.world.hardware();
+        }
+        self.audit(&mut s);
+        (s != *before).then_some(s)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let safe = Property::always(SAFE, |_: &Self, s: &State| s.world.bad.is_none());
+        let ends = Property::sometimes(ENDS, |scenario: &Self, s: &State| scenario.all_done(s));
+        let moves = Property::always(MOVES, |scenario: &Self, s: &State| !scenario.is_stuck(s));
+        let mut all = vec![safe];
+        // A guest runs on whatever happens: nobody else may be left waiting for it.
+        all.extend(self.world.tlb.kicks.then_some(moves));
+        // With a mistake, the first bad state is all that is wanted.
+        all.extend(self.bug.is_none().then_some(ends));
+        all
+    }
+}

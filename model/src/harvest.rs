@@ -1,0 +1,286 @@
+//! Dirty logging: a harvest, what faults and edits mark for it, and how a log begins. One slot logs: region 0.
+//!
+//! ```text
+//! by W            take the marks; arm those pages (W goes); flush; copy
+//! by D            the tables: clear each D; take the marks; arm those pages; a grace period; flush; copy
+//! a fault         the permission, then the mark
+//! an edit, by D   the mark, then the leaf goes; tables are emptied before they go
+//! ```
+//! What is watched: by D, a page that had been stored to when a harvest began is told by it, or by another one beside it.
+//! And once nobody is at work any more, every page stored to since its copy is in the marks, or in a leaf whose D is set.
+//! Stores that no entry shows happen in every state where they can ([`crate::hardware`]).
+
+use crate::bug::Bug;
+use crate::scenario::Scenario;
+use crate::thread::{Op, Pc, State, Thread};
+use crate::world::{Bad, Leaf, Span, Word, World, bits};
+
+/// The frames that log.
+pub(crate) const LOGGED: Span = Span::new(0, 2);
+
+/// How stores are noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Track {
+    /// Not at all.
+    #[default]
+    Nothing,
+    /// Write protection.
+    Writes,
+    /// The D bits that the hardware sets.
+    DirtyBits,
+}
+
+/// The log, and what is true of its pages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Log {
+    /// The policy of the VM.
+    pub(crate) track: Track,
+    /// The published slot logs.
+    pub(crate) logs: bool,
+    /// Whoever switched it on has been told so.
+    pub(crate) begun: bool,
+    pub(crate) marks: u8,
+    /// Pages stored to since they were copied.
+    pub(crate) unsaved: u8,
+}
+
+impl Log {
+    /// `SlotSets::log_writes`.
+    pub(crate) fn log_writes(&mut self, gfns: Span) {
+        if self.logs {
+            self.marks |= (gfns.start..gfns.end).fold(0, |set, gfn| set | 1 << gfn);
+        }
+    }
+}
+
+impl World {
+    /// `Walk::keeps_tables`.
+    pub(crate) fn keeps_tables(&self) -> bool {
+        self.log.track == Track::DirtyBits && self.log.logs
+    }
+
+    /// `Walk::keep_dirty` has something to do.
+    pub(crate) fn keeps(&self, old: Word, level: u8) -> bool {
+        self.keeps_tables() && level == 0 && matches!(old, Word::Leaf(Leaf { dirty: true, .. }))
+    }
+
+    /// A page was stored to, and no harvest will find it.
+    pub(crate) fn store_lost(&self) -> bool {
+        let mut found = self.log.marks;
+        if self.log.track == Track::DirtyBits {
+            for (leaf, level) in self.below(self.root).0 {
+                // A large leaf is armed, or its pages are marked: its D says nothing.
+                found |= u8::from(level == 0 && leaf.dirty) << (leaf.pfn % crate::world::PAGES);
+            }
+        }
+        self.log.unsaved & !found != 0
+    }
+
+    /// `arm_entry`, as one step: it is a load, and a CAS from what was loaded.
+    fn arm_entry(&mut self, node: u8, level: u8, gfn: u8) -> Armed {
+        let by_bits = self.log.track == Track::DirtyBits;
+        match self.load(node, level, gfn) {
+            Word::Frozen(_) => Armed::Wait,
+            Word::Leaf(leaf) => {
+                let write = leaf.write && by_bits && level == 0;
+                let dirty = leaf.dirty && !by_bits;
+                self.set(node, level, gfn, Word::Leaf(Leaf { write, dirty, ..leaf }));
+                Armed::Done
+            }
+            Word::Table(child) => Armed::Below(child),
+            Word::Hole(_) | Word::Mmio(_) => Armed::Done,
+        }
+    }
+}
+
+/// What [`World::arm_entry`] met.
+enum Armed {
+    /// What is frozen comes back: it has to be looked at then.
+    Wait,
+    Done,
+    Below(u8),
+}
+
+impl Scenario {
+    /// One step of a harvest, or of arming a log that begins. `None`: it waits for a thaw.
+    pub(crate) fn harvest(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
+        let by_bits = s.world.log.track == Track::DirtyBits;
+        let Thread { gfn, level, taken, word, .. } = s.threads[i];
+        match s.threads[i].pc {
+            Pc::Start => {
+                s.enter(i, LOGGED.start);
+                // By W, others may have stored through a permission whose fault has yet to mark it.
+                s.threads[i].before = if by_bits { s.world.log.unsaved } else { 0 };
+                s.threads[i].pc = match self.bug {
+                    Some(Bug::ArmBeforeTake) => {
+                        (s.threads[i].taken, s.threads[i].arms) = (s.world.log.marks, s.world.log.marks);
+                        self.arm_next(s, i, op)
+                    }
+                    Some(Bug::MarksBeforeTables) => Pc::TakeMarks,
+                    _ if by_bits => Pc::Tables,
+                    _ => Pc::TakeMarks,
+                };
+            }
+            Pc::Tables => match s.world.load(s.threads[i].node(), level, gfn) {
+                Word::Table(child) => go_down(&mut s.threads[i], child),
+                Word::Leaf(leaf) if leaf.dirty && level == 0 => {
+                    s.threads[i].word = Word::Leaf(leaf);
+                    s.threads[i].pc = Pc::ClearDirty;
+                }
+                _ => self.next_page(s, i),
+            },
+            Pc::ClearDirty => {
+                let Word::Leaf(leaf) = word else { unreachable!("only leaves are cleared") };
+                let clean = Word::Leaf(Leaf { dirty: false, ..leaf });
+                let by_store = self.bug == Some(Bug::HarvestByStore);
+                if by_store {
+                    s.world.set(s.threads[i].node(), level, gfn, clean);
+                }
+                if by_store || s.cas(i, word, clean) {
+                    s.threads[i].taken |= 1 << gfn;
+                    self.next_page(s, i);
+                } else {
+                    s.threads[i].pc = Pc::Tables;
+                }
+            }
+            Pc::TakeMarks if self.bug == Some(Bug::ArmBeforeTake) => {
+                s.world.log.marks &= !taken;
+                s.threads[i].pc = self.armed(s, i, op);
+            }
+            Pc::TakeMarks => {
+                let marks = std::mem::take(&mut s.world.log.marks);
+                s.threads[i].taken |= marks;
+                s.threads[i].arms = marks;
+                s.threads[i].pc = match self.bug {
+                    Some(Bug::MarksBeforeTables) if by_bits => Pc::Tables,
+                    _ => self.arm_next(s, i, op),
+                };
+            }
+            Pc::ArmEntry => match s.world.arm_entry(s.threads[i].node(), level, gfn) {
+                Armed::Wait => return None,
+                Armed::Below(child) => go_down(&mut s.threads[i], child),
+                Armed::Done => s.threads[i].pc = self.arm_next(s, i, op),
+            },
+            Pc::Synchronize => {
+                s.threads[i].waits = s.sections();
+                s.threads[i].pc = Pc::Synchronized;
+            }
+            Pc::Synchronized if s.threads[i].waits != 0 => return None,
+            Pc::Synchronized if self.bug == Some(Bug::HarvestFlushesFirst) => s.threads[i].pc = Pc::Copy,
+            Pc::Synchronized => s.threads[i].pc = self.flush_armed(s, i, op, taken),
+            Pc::Flushed if self.bug == Some(Bug::HarvestFlushesFirst) => s.threads[i].pc = Pc::Synchronize,
+            Pc::Flushed => {
+                let begins = op == Op::BeginLog;
+                if begins {
+                    // Everything is copied after that; what counts is what is stored from now on.
+                    (s.world.log.begun, s.world.log.unsaved) = (true, 0);
+                }
+                if begins || self.bug == Some(Bug::CopyBeforeFlush) {
+                    s.done(i);
+                } else {
+                    s.threads[i].pc = Pc::Copy;
+                }
+            }
+            Pc::Copy => {
+                if Self::untold(s, i) {
+                    s.world.bad = Some(Bad::StoreUntold);
+                }
+                s.world.log.unsaved &= !taken;
+                s.threads.iter_mut().for_each(|thread| thread.before &= !taken);
+                if self.bug == Some(Bug::CopyBeforeFlush) {
+                    s.threads[i].pc = self.first_of_flush(&s.world);
+                } else {
+                    s.done(i);
+                }
+            }
+            pc => unreachable!("{pc:?} in a harvest"),
+        }
+        Some(())
+    }
+
+    /// The next page of the log whose D bit is to be looked at.
+    fn next_page(&self, s: &mut State, i: usize) {
+        let next = s.threads[i].gfn + 1;
+        if next < LOGGED.end {
+            s.enter(i, next);
+            s.threads[i].pc = Pc::Tables;
+        } else if self.bug == Some(Bug::MarksBeforeTables) {
+            s.threads[i].pc = self.arm_next(s, i, Op::Harvest);
+        } else {
+            s.threads[i].pc = Pc::TakeMarks;
+        }
+    }
+
+    /// The next page to arm: from the root, as one that is split or recovered meanwhile is found elsewhere.
+    fn arm_next(&self, s: &mut State, i: usize, op: Op) -> Pc {
+        let early = self.bug == Some(Bug::ArmBeforeTake) && op == Op::Harvest;
+        let thread = &mut s.threads[i];
+        let Some(gfn) = bits(thread.arms).next() else {
+            return if early { Pc::TakeMarks } else { self.armed(s, i, op) };
+        };
+        thread.arms &= !(1 << gfn);
+        s.enter(i, gfn);
+        Pc::ArmEntry
+    }
+
+    /// All is armed: what was taken is flushed, if anything was.
+    fn armed(&self, s: &mut State, i: usize, op: Op) -> Pc {
+        s.leave(i);
+        let thread = &mut s.threads[i];
+        (thread.level, thread.gfn, thread.word) = (0, 0, Word::Hole(0));
+        let pages = if op == Op::BeginLog { 3 } else { thread.taken };
+        for gfn in bits(pages) {
+            thread.owe(Span::new(gfn, gfn + 1));
+        }
+        if op == Op::Harvest
+            && pages != 0
+            && s.world.log.track == Track::DirtyBits
+            && !matches!(self.bug, Some(Bug::HarvestWithoutGrace | Bug::HarvestFlushesFirst))
+        {
+            return Pc::Synchronize;
+        }
+        self.flush_armed(s, i, op, pages)
+    }
+
+    /// `Vm::flush_armed`, after its grace period.
+    fn flush_armed(&self, s: &mut State, i: usize, op: Op, pages: u8) -> Pc {
+        let thread = &mut s.threads[i];
+        match self.bug {
+            Some(Bug::CopyBeforeFlush) if op == Op::Harvest && pages != 0 => Pc::Copy,
+            Some(Bug::ArmWithoutFlush) if op == Op::Harvest => {
+                thread.owed = Span::default();
+                Pc::Copy
+            }
+            Some(Bug::LogWithoutFlush) if op == Op::BeginLog => {
+                thread.owed = Span::default();
+                Pc::Flushed
+            }
+            _ if pages == 0 => Pc::Flushed,
+            _ => self.first_of_flush(&s.world),
+        }
+    }
+
+    /// `Vm::begin_logs`: the slot logs by now.
+    pub(crate) fn arm_all(&self, s: &mut State, i: usize) {
+        s.threads[i].arms = 3;
+        s.threads[i].pc = self.arm_next(s, i, Op::BeginLog);
+    }
+
+    /// By D bits: a page had been written when the harvest began, and neither this one tells of it nor any other.
+    fn untold(s: &State, i: usize) -> bool {
+        let told = s.threads.iter().fold(0, |set, thread| set | thread.taken);
+        s.threads[i].before & s.world.log.unsaved & !told != 0
+    }
+
+    /// When all is done: see the header.
+    pub(crate) fn audit_log(s: &mut State) {
+        if s.world.log.begun && s.world.store_lost() {
+            s.world.bad = Some(Bad::StoreLost);
+        }
+    }
+}
+
+fn go_down(thread: &mut Thread, child: u8) {
+    thread.level -= 1;
+    thread.path[thread.level as usize] = child;
+}

@@ -1,0 +1,130 @@
+//! What takes minutes, for a run that has them: two vCPUs, three levels, four threads, three edits each beside each.
+
+use super::{Clear, Family, Protect, Unmap, gfns, hvas, large, read, slow, write};
+use crate::harvest::Track::{DirtyBits, Writes};
+use crate::scenario::Scenario;
+use crate::thread::Op;
+
+const FLIP: Op = Op::ZapAll;
+const RECOVER: Op = Op::Recover { gfn: 0 };
+const HARVEST: Op = Op::Harvest;
+
+/// The scenarios of `families` once more, with two vCPUs, but for those that have them, or are too large then.
+pub(super) fn two_vcpus(families: &[Family]) -> Vec<Scenario> {
+    let families = families.iter().filter(|family| family.name != "kicks");
+    families
+        .flat_map(|family| &family.scenarios)
+        .map(|scenario| scenario.clone().two_vcpus().called("two vCPUs: "))
+        .collect()
+}
+
+/// An edit beside one that changes the shape of the tables, beside a fault.
+pub(super) fn three_edits() -> Vec<Scenario> {
+    let edits = [
+        ("clear 0..1", gfns(Clear, 0, 1)),
+        ("clear 1..2 by host address", hvas(Clear, 1, 2)),
+        ("unmap 0..2", gfns(Unmap, 0, 2)),
+        ("protect 0..2", hvas(Protect, 0, 2)),
+    ];
+    let shapes = [("recover", RECOVER), ("split", Op::Split { gfn: 0 }), ("zap all", FLIP)];
+    let faults = [("slow load", slow(0)), ("large fault", large(1, true)), ("store", write(0))];
+    let worlds: [super::World; 2] =
+        [("small leaves", |s| s.small(true, true)), ("a large leaf", |s| s.large(true))];
+    let mut all = Vec::new();
+    for (world_name, world) in worlds {
+        for (edit_name, edit) in edits {
+            for (shape_name, shape) in shapes {
+                for (fault_name, fault) in faults {
+                    let name = format!("{world_name}: {edit_name} | {shape_name} | {fault_name}");
+                    let programs: [&[Op]; 3] = [&[edit], &[shape], &[fault]];
+                    all.push(world(Scenario::new(&name, &programs)));
+                    all.push(world(Scenario::new(&name, &programs).deep().called("three levels: ")));
+                }
+            }
+        }
+    }
+    all
+}
+
+pub(super) fn four_threads() -> Vec<Scenario> {
+    let four: [(&str, [&[Op]; 4]); 3] = [
+        (
+            "unmap | clear 0..1 | clear 0..2 | slow load",
+            [&[gfns(Unmap, 0, 2)], &[gfns(Clear, 0, 1)], &[gfns(Clear, 0, 2)], &[slow(0)]],
+        ),
+        (
+            "recover | clear 0..1 | zap all | slow load",
+            [&[RECOVER], &[gfns(Clear, 0, 1)], &[FLIP], &[slow(0)]],
+        ),
+        (
+            "recover | clear 0..1 | unmap | slow load",
+            [&[RECOVER], &[gfns(Clear, 0, 1)], &[gfns(Unmap, 0, 2)], &[slow(0)]],
+        ),
+    ];
+    let scenario = |(name, programs): (&str, [&[Op]; 4])| {
+        Scenario::new(name, &programs).small(true, true).called("four threads: ")
+    };
+    four.map(scenario).into()
+}
+
+/// More of dirty logs and kicks.
+pub(super) fn more() -> Vec<Scenario> {
+    let by = |track, name: &str, programs: &[&[Op]]| Scenario::new(name, programs).tracks(track);
+    vec![
+        by(
+            DirtyBits,
+            "by D: harvest twice | unmap 0..2 | slow load",
+            &[&[HARVEST; 2], &[gfns(Unmap, 0, 2)], &[slow(0)]],
+        )
+        .small(true, true)
+        .logs(),
+        by(
+            DirtyBits,
+            "by D: harvest | harvest | clear 0..2",
+            &[&[HARVEST], &[HARVEST], &[gfns(Clear, 0, 2)]],
+        )
+        .small(true, true)
+        .logs(),
+        by(DirtyBits, "by D: harvest | zap all | store", &[&[HARVEST], &[FLIP], &[write(0)]])
+            .small(true, true)
+            .logs(),
+        by(
+            DirtyBits,
+            "by D: harvest | protect, store | clear",
+            &[&[HARVEST], &[hvas(Protect, 0, 1), write(0)], &[gfns(Clear, 0, 1)]],
+        )
+        .small(true, true)
+        .logs(),
+        by(
+            Writes,
+            "by W: harvest | harvest | stores | clear",
+            &[&[HARVEST; 2], &[HARVEST], &[write(0), write(1)], &[gfns(Clear, 0, 1)]],
+        )
+        .small(true, true)
+        .logs(),
+        by(
+            Writes,
+            "by W: harvest | unmap, slow load | stores",
+            &[&[HARVEST; 2], &[gfns(Unmap, 0, 2), slow(1)], &[write(0), write(1)]],
+        )
+        .small(true, true)
+        .logs(),
+        Scenario::new(
+            "kicks: two vCPUs, clear 0..1 | clear 1..2",
+            &[&[gfns(Clear, 0, 1)], &[gfns(Clear, 1, 2)]],
+        )
+        .small(true, true)
+        .two_vcpus()
+        .kicks(1),
+        Scenario::new("kicks: zap all | clear | fault", &[&[FLIP], &[gfns(Clear, 0, 1)], &[read(0)]])
+            .small(true, true)
+            .kicks(0),
+        Scenario::new(
+            "kicks: unmap | clear | slow fault",
+            &[&[gfns(Unmap, 0, 2)], &[gfns(Clear, 0, 1)], &[slow(0)]],
+        )
+        .small(true, true)
+        .kicks(0),
+        Scenario::new("kicks: recover | zap all", &[&[RECOVER], &[FLIP]]).small(true, true).kicks(2),
+    ]
+}

@@ -1,0 +1,125 @@
+//! The scenarios, by family: a set for every run, and a larger one.
+
+mod kicks;
+mod large;
+mod logs;
+mod shapes;
+mod slots;
+
+use crate::bug::Bug;
+use crate::check::Verdict;
+use crate::scenario::Scenario;
+use crate::thread::{Op, Range, Why};
+use crate::world::Span;
+
+const fn read(gfn: u8) -> Op {
+    Op::Access { gfn, write: false, sleeps: false, large: false }
+}
+
+const fn write(gfn: u8) -> Op {
+    Op::Access { gfn, write: true, sleeps: false, large: false }
+}
+
+/// A load whose fault asks a host that sleeps.
+const fn slow(gfn: u8) -> Op {
+    Op::Access { gfn, write: false, sleeps: true, large: false }
+}
+
+const fn large(gfn: u8, sleeps: bool) -> Op {
+    Op::Access { gfn, write: false, sleeps, large: true }
+}
+
+const fn gfns(why: Why, start: u8, end: u8) -> Op {
+    Op::Invalidate { range: Range::Gfns(Span::new(start, end)), why, rests: false }
+}
+
+const fn hvas(why: Why, start: u8, end: u8) -> Op {
+    Op::Invalidate { range: Range::Hvas(Span::new(start, end)), why, rests: false }
+}
+
+const fn commit(start: u8, end: u8, hva: u8) -> Op {
+    Op::Commit { gfns: Span::new(start, end), hva }
+}
+
+use Why::{ChangePte, Clear, Protect, Unmap};
+
+type World = (&'static str, fn(Scenario) -> Scenario);
+
+/// The worlds that two invalidators and a fault meet in.
+fn worlds() -> Vec<World> {
+    vec![
+        ("nothing", |s| s),
+        ("an empty table", Scenario::empty),
+        ("small leaves", |s| s.small(true, true)),
+        ("read-only leaves", |s| s.small(false, false)),
+        ("a large leaf", |s| s.large(true)),
+    ]
+}
+
+/// Scenarios about one thing.
+pub struct Family {
+    /// What that is.
+    pub name: &'static str,
+    /// In the order in which they were thought of.
+    pub scenarios: Vec<Scenario>,
+}
+
+/// All of them.
+pub fn families() -> Vec<Family> {
+    let family = |name, scenarios| Family { name, scenarios };
+    vec![
+        family("dirty", shapes::dirty()),
+        family("shapes", shapes::shapes()),
+        family("slots", slots::slots()),
+        family("versions", slots::versions()),
+        family("told", slots::told()),
+        family("by W", logs::by_writes()),
+        family("by D", logs::by_bits()),
+        family("kicks", kicks::kicks()),
+        family("two", two()),
+    ]
+}
+
+/// What a run with minutes to spare checks beyond [`families`].
+pub fn large_families() -> Vec<Family> {
+    let family = |name, scenarios| Family { name, scenarios };
+    vec![
+        family("two vCPUs", large::two_vcpus(&families())),
+        family("three edits", large::three_edits()),
+        family("four threads", large::four_threads()),
+        family("more", large::more()),
+    ]
+}
+
+/// Those that are looked at from their ends as well: whether all can still end, from every state.
+pub fn stuck() -> Vec<Scenario> {
+    [shapes::dirty(), logs::by_bits(), kicks::kicks()].into_iter().flatten().collect()
+}
+
+/// Two edits beside a fault.
+fn two() -> Vec<Scenario> {
+    let edits = [
+        ("clear 0..1", gfns(Clear, 0, 1)),
+        ("clear 0..2", gfns(Clear, 0, 2)),
+        ("unmap 0..2", gfns(Unmap, 0, 2)),
+        ("protect 0..2", hvas(Protect, 0, 2)),
+    ];
+    let mut all = Vec::new();
+    for (world_name, world) in worlds() {
+        for (a, (name_a, edit_a)) in edits.iter().enumerate() {
+            for (name_b, edit_b) in &edits[a..] {
+                let name = format!("{world_name}: {name_a} | {name_b} | slow fault on 0");
+                all.push(world(Scenario::new(&name, &[&[*edit_a], &[*edit_b], &[slow(0)]])));
+            }
+        }
+    }
+    all
+}
+
+/// Makes `bug` in the scenario that must find it: that scenario's name, and what came of it.
+pub fn find(bug: Bug) -> (&'static str, Verdict) {
+    let name = bug.scenario();
+    let mut all = families().into_iter().flat_map(|family| family.scenarios);
+    let scenario = all.find(|scenario| scenario.name == name);
+    (name, scenario.unwrap_or_else(|| panic!("no scenario is called {name}")).with(bug).check())
+}

@@ -1,0 +1,111 @@
+//! Slots that change; pages that are replaced one by one.
+
+use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, read, slow, write};
+use crate::scenario::Scenario;
+use crate::thread::{Op, Pc, Range};
+use crate::world::{NONE, Span, Word};
+
+/// Slots that change, and MMIO.
+pub(super) fn slots() -> Vec<Scenario> {
+    vec![
+        Scenario::new(
+            "slot 0..2 to other pages | clear of the old ones | slow fault",
+            &[&[commit(0, 2, 2)], &[hvas(Clear, 0, 1)], &[slow(0)]],
+        )
+        .small(true, true),
+        Scenario::new(
+            "slot to other pages | clear of the old | clear of the new, fault | slow fault",
+            &[&[commit(0, 2, 2)], &[hvas(Clear, 0, 1)], &[hvas(Clear, 2, 3), read(0)], &[slow(0)]],
+        )
+        .table(0, [Word::Hole(0); 2])
+        .from(1, Pc::EditEntry)
+        .from(0, Pc::Publish),
+        Scenario::new(
+            "slot deleted, made again | faults",
+            &[&[commit(0, 2, NONE), commit(0, 2, 0)], &[read(0), read(0)], &[slow(0)]],
+        )
+        .small(true, true),
+        Scenario::new(
+            "slot made | faults on MMIO | clear",
+            &[&[commit(0, 1, 0)], &[read(0), read(0)], &[gfns(Clear, 0, 1)]],
+        )
+        .empty()
+        .no_slot(0..1),
+        Scenario::new(
+            "slot made, deleted | faults on MMIO",
+            &[&[commit(0, 1, 0), commit(0, 1, NONE)], &[read(0), read(0), read(0)]],
+        )
+        .empty()
+        .no_slot(0..1),
+        Scenario::new(
+            "slot to other pages, clear of the new, fault | clear of the old that rests | slow fault",
+            &[
+                &[commit(0, 2, 2), hvas(Clear, 2, 4), read(1)],
+                &[Op::Invalidate { range: Range::Hvas(Span::new(0, 2)), why: Clear, rests: true }],
+                &[slow(1)],
+            ],
+        )
+        .table(0, [Word::Hole(0); 2])
+        .from(1, Pc::Rest),
+    ]
+}
+
+/// Pages that are replaced one by one, in an announced range.
+pub(super) fn told() -> Vec<Scenario> {
+    let (one, two) = (hvas(ChangePte, 0, 1), hvas(ChangePte, 0, 2));
+    vec![
+        Scenario::new("change 0 | slow fault on 0 | fault on 1", &[&[one], &[slow(0)], &[read(1)]])
+            .small(false, false),
+        Scenario::new("change 0..2 | slow fault on 0, in an empty table", &[&[two], &[slow(0)], &[read(1)]])
+            .empty()
+            .read_only(),
+        Scenario::new("change 0 | write to 0 | fault on 0", &[&[one], &[write(0)], &[read(0)]])
+            .small(false, false),
+        Scenario::new("change 0..2 | change 0 | slow fault on 0", &[&[two], &[one], &[slow(0)]])
+            .small(false, false),
+        Scenario::new("change 0 | clear 0..1 | slow fault on 0", &[&[one], &[gfns(Clear, 0, 1)], &[slow(0)]])
+            .small(false, false),
+        Scenario::new("change 0 | unmap 0..2 | write to 0", &[&[one], &[gfns(Unmap, 0, 2)], &[write(0)]])
+            .small(false, false),
+        Scenario::new("change 0 | protect 0..2 | write to 0", &[&[one], &[gfns(Protect, 0, 2)], &[write(0)]])
+            .small(false, false),
+        Scenario::new("change 0 of a large leaf | write to 1", &[&[one], &[write(1)], &[slow(0)]])
+            .large(false),
+    ]
+}
+
+/// Versions of the slots in cells that are used again.
+pub(super) fn versions() -> Vec<Scenario> {
+    vec![
+        Scenario::new(
+            "cells: slots made, made | faults",
+            &[&[commit(0, 1, 0), commit(1, 2, 1)], &[read(0)], &[slow(1)]],
+        )
+        .empty()
+        .no_slot(0..2)
+        .cells(),
+        Scenario::new(
+            "cells: slot to other pages | clear of the old | slow fault",
+            &[&[commit(0, 2, 2)], &[hvas(Clear, 0, 1)], &[slow(0)]],
+        )
+        .small(true, true)
+        .cells(),
+        Scenario::new(
+            "cells: slot withdrawn, made again | clear by host address | fault",
+            &[&[commit(0, 1, NONE), commit(0, 1, 0)], &[hvas(Clear, 0, 1)], &[slow(0)]],
+        )
+        .small(true, true)
+        .cells(),
+        Scenario::new(
+            "cells: slot withdrawn | another one moved | fault",
+            &[&[commit(0, 1, NONE)], &[commit(1, 2, 2)], &[read(1)]],
+        )
+        .small(true, true)
+        .cells(),
+        Scenario::new(
+            "slot withdrawn | clear by host address | slow fault",
+            &[&[commit(0, 1, NONE)], &[hvas(Clear, 0, 1)], &[slow(0)]],
+        )
+        .small(true, true),
+    ]
+}

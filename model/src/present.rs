@@ -1,0 +1,136 @@
+//! A fault on a leaf that is there, `fault::present`: a permission given back, a large leaf of a slot that logs split,
+//! an upgrade.
+
+use crate::bug::Bug;
+use crate::fault::{Access, pair};
+use crate::harvest::Track;
+use crate::scenario::Scenario;
+use crate::thread::{Pc, State, Thread};
+use crate::world::{Leaf, Span, Word, World, frame};
+
+impl Scenario {
+    /// One step. `None`: no memory for a table.
+    pub(crate) fn present(&self, s: &mut State, i: usize) -> Option<()> {
+        let thread = s.threads[i];
+        match thread.pc {
+            Pc::GiveBack => {
+                let Word::Leaf(leaf) = thread.word else { unreachable!("it was a leaf") };
+                let given = Word::Leaf(Leaf { write: true, dirty: true, ..leaf });
+                if self.bug == Some(Bug::MarkBeforePermission) && thread.late == 0 {
+                    s.threads[i].late = 1;
+                    s.world.log.log_writes(extent(&thread));
+                } else if s.cas(i, thread.word, given) {
+                    self.fixed(s, i);
+                } else {
+                    s.again(i);
+                }
+            }
+            Pc::SplitDown => Self::split_down(s, i)?,
+            Pc::KeepDirty => {
+                s.world.log.log_writes(extent(&thread));
+                s.threads[i].pc = Pc::Freeze;
+            }
+            Pc::LogStore => {
+                s.world.log.log_writes(extent(&thread));
+                s.done(i);
+            }
+            Pc::Freeze => self.freeze(s, i),
+            Pc::Thaw => self.thaw_leaf(s, i),
+            pc => unreachable!("{pc:?} on a leaf"),
+        }
+        Some(())
+    }
+
+    /// `present::fixed`: the leaf may be written by now, and that is logged.
+    pub(crate) fn fixed(&self, s: &mut State, i: usize) {
+        if s.world.log.track == Track::Writes && self.bug != Some(Bug::MarkBeforePermission) {
+            s.threads[i].pc = Pc::LogStore;
+        } else {
+            s.done(i);
+        }
+    }
+
+    /// `present::split_down`: a large leaf of a slot that logs is split by the store. By D bits, all of it may be written
+    /// then. `None`: no memory for the table.
+    fn split_down(s: &mut State, i: usize) -> Option<()> {
+        let Word::Leaf(leaf) = s.threads[i].word else { unreachable!("it was a leaf") };
+        let write = s.world.log.track == Track::DirtyBits && leaf.host_write;
+        let dirty = leaf.dirty && !write;
+        let halves = [0, 1].map(|half| Word::Leaf(Leaf { pfn: leaf.pfn + half, write, dirty, ..leaf }));
+        let table = s.world.new_node(0, halves)?;
+        if s.cas(i, s.threads[i].word, Word::Table(table)) {
+            if write { s.done(i) } else { s.again(i) }
+        } else {
+            s.world.free_node(table);
+            s.again(i);
+        }
+        Some(())
+    }
+
+    /// `present::upgrade`, its first half.
+    pub(crate) fn freeze(&self, s: &mut State, i: usize) {
+        let word = s.threads[i].word;
+        if self.bug != Some(Bug::UpgradeWithoutFreeze) && !s.cas(i, word, Word::Frozen(i as u8)) {
+            s.again(i);
+        } else if self.bug == Some(Bug::UpgradeStampsFirst) {
+            s.threads[i].pc = Pc::Thaw;
+        } else {
+            s.threads[i].pc = Pc::Stamp;
+            s.threads[i].thawed = Some(word);
+        }
+    }
+
+    /// Its second half: to what was decided, unless somebody took the frozen entry away.
+    pub(crate) fn thaw_leaf(&self, s: &mut State, i: usize) {
+        let thread = s.threads[i];
+        let bare = self.bug == Some(Bug::UpgradeWithoutFreeze);
+        let mine = if bare { thread.word } else { Word::Frozen(i as u8) };
+        let thawed = thread.thawed.expect("decided");
+        let won = s.cas(i, mine, thawed);
+        if !won && !bare {
+            // Whoever took it away cannot know what it was.
+            s.world.book(thread.level, -1);
+        }
+        if won && thawed != thread.word {
+            self.fixed(s, i);
+            return;
+        }
+        s.again(i);
+        if won && thread.asking {
+            s.threads[i].asking = true;
+            self.first(s, i);
+        }
+    }
+
+    /// An upgrade that has not frozen yet, by mistake.
+    pub(crate) fn upgrades_first(&self, thread: &Thread) -> bool {
+        self.bug == Some(Bug::UpgradeStampsFirst) && matches!(thread.word, Word::Leaf(_))
+    }
+
+    /// With the entry frozen: what to thaw it to.
+    pub(crate) fn decide(&self, s: &mut State, i: usize, Access { gfn, .. }: Access) {
+        let Thread { word, level, hva, .. } = s.threads[i];
+        let Word::Leaf(leaf) = word else { unreachable!() };
+        let mine = leaf.pfn + (gfn & (World::pages(level) - 1));
+        let here = frame(s.world.frames[hva as usize], hva) == mine;
+        let whole = level == 0 || pair(&s.world, gfn, hva);
+        if here && whole && s.world.writable[hva as usize] {
+            let new = Leaf { write: true, host_write: true, dirty: true, ..leaf };
+            s.threads[i].thawed = Some(Word::Leaf(new));
+        } else {
+            s.threads[i].thawed = Some(word);
+            s.threads[i].asking = true;
+        }
+        s.threads[i].pc = if self.bug == Some(Bug::UpgradeStampsFirst) { Pc::Freeze } else { Pc::Thaw };
+        if s.threads[i].pc == Pc::Freeze && s.threads[i].asking {
+            s.again(i);
+            s.threads[i].asking = true;
+            self.first(s, i);
+        }
+    }
+}
+
+/// The pages of the entry where the thread stands.
+fn extent(thread: &Thread) -> Span {
+    World::extent(thread.level, thread.gfn)
+}

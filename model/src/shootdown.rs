@@ -1,0 +1,238 @@
+//! The shootdown: `Tlb::shoot_down`, against vCPUs that enter the guest, leave it and answer kicks.
+//!
+//! ```text
+//! flusher                                vCPU
+//! number: generation + 1, its range      enter: in guest; catch up; again, if the generation has moved
+//! kick whoever is in guest and behind    catch up: the kick is off; generation; flush; seen := generation
+//! wait for those                         load the root; the guest runs
+//! ```
+//! Where this is not what a scenario is about, a flush is one step: every vCPU is in the guest, and answers at once. Where
+//! it is, a vCPU leaves as often as it is told and then stays in the guest for good: so a kick that is lost is a flusher
+//! that waits forever. What it has cached stays while it is out; it uses none of it then.
+
+use crate::bug::Bug;
+use crate::hardware::Caches;
+use crate::scenario::Scenario;
+use crate::thread::{Op, Pc, State};
+use crate::world::{Span, World};
+
+/// What a vCPU does next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[allow(missing_docs, reason = "named after functions, and the lines of `catch_up`")]
+pub enum VcpuPc {
+    /// In the guest.
+    #[default]
+    Guest,
+    Enter,
+    CatchUp,
+    Generation,
+    Flush,
+    Seen,
+    EnterAgain,
+    ReloadRoot,
+}
+
+/// `VcpuTlb`, and where its vCPU stands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct VcpuTlb {
+    pub(crate) pc: VcpuPc,
+    pub(crate) in_guest: bool,
+    kicked: bool,
+    /// The last generation carried out; the one that is being carried out.
+    seen: u8,
+    now: u8,
+    /// On its way into the guest.
+    entering: bool,
+    /// How often it leaves yet.
+    pub(crate) leaves: u8,
+}
+
+/// The flush side of the VM. The ring has one place: a reader that is late meets another's range.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Tlb {
+    /// Whether vCPUs enter and leave.
+    pub(crate) kicks: bool,
+    pub(crate) generation: u8,
+    /// The number of the range in the ring; none while it is being written.
+    ring_number: Option<u8>,
+    ring_gfns: Span,
+    pub(crate) vcpus: [VcpuTlb; 2],
+}
+
+impl Tlb {
+    /// vCPUs are in the guest, and leave it `leaves` times each.
+    pub(crate) fn entered(leaves: u8) -> Self {
+        let vcpu = VcpuTlb { in_guest: true, leaves, ..VcpuTlb::default() };
+        Self { kicks: true, vcpus: [vcpu; 2], ring_number: Some(0), ..Self::default() }
+    }
+
+    /// Whether the vCPU uses what it has cached.
+    pub(crate) fn runs(&self, vcpu: usize) -> bool {
+        self.vcpus[vcpu].pc == VcpuPc::Guest
+    }
+
+    fn behind(&self, vcpu: u8, generation: u8) -> bool {
+        let vcpu = &self.vcpus[vcpu as usize];
+        vcpu.in_guest && vcpu.seen < generation
+    }
+}
+
+/// The flusher's part.
+impl Scenario {
+    /// The first step of a flush.
+    pub(crate) fn first_of_flush(&self, world: &World) -> Pc {
+        match self.bug {
+            _ if !world.tlb.kicks => Pc::ShootDown(0),
+            Some(Bug::ModesBeforeNumber) => Pc::Kick(0),
+            _ => Pc::Number,
+        }
+    }
+
+    /// One step of a flush. `None`: a vCPU has not answered yet.
+    pub(crate) fn shoot_down(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
+        let (owed, generation) = (s.threads[i].owed, s.threads[i].generation);
+        let last = s.world.vcpu_count - 1;
+        let early = self.bug == Some(Bug::ModesBeforeNumber);
+        let tlb = &mut s.world.tlb;
+        s.threads[i].pc = match s.threads[i].pc {
+            Pc::ShootDown(vcpu) => {
+                s.world.flush(vcpu as usize, owed, op == Op::ZapAll, self.bug);
+                if vcpu == last {
+                    self.flushed(s, i, op);
+                    return Some(());
+                }
+                Pc::ShootDown(vcpu + 1)
+            }
+            Pc::Number => {
+                tlb.generation += 1;
+                s.threads[i].generation = tlb.generation;
+                Pc::RingClaim
+            }
+            // A reader that finds another number forgets everything; so it does where somebody else is writing.
+            Pc::RingClaim if tlb.ring_number.is_none() && self.bug != Some(Bug::RingShared) => Pc::Kick(0),
+            Pc::RingClaim => {
+                tlb.ring_number = None;
+                Pc::RingWrite
+            }
+            Pc::RingWrite => {
+                tlb.ring_gfns = owed;
+                Pc::RingNumber
+            }
+            Pc::RingNumber => {
+                tlb.ring_number = Some(generation);
+                if early { Pc::Await(0) } else { Pc::Kick(0) }
+            }
+            Pc::Kick(vcpu) => {
+                let behind =
+                    if early { tlb.vcpus[vcpu as usize].in_guest } else { tlb.behind(vcpu, generation) };
+                if behind {
+                    tlb.vcpus[vcpu as usize].kicked = true;
+                    s.threads[i].kicked |= 1 << vcpu;
+                }
+                match vcpu == last {
+                    false => Pc::Kick(vcpu + 1),
+                    true if early => Pc::Number,
+                    true => Pc::Await(0),
+                }
+            }
+            Pc::Await(vcpu) => {
+                let asked = !early || s.threads[i].kicked >> vcpu & 1 != 0;
+                if asked && tlb.behind(vcpu, generation) && self.bug != Some(Bug::KicksAndGoesOn) {
+                    return None;
+                }
+                if vcpu == last {
+                    (s.threads[i].generation, s.threads[i].kicked) = (0, 0);
+                    self.flushed(s, i, op);
+                    return Some(());
+                }
+                Pc::Await(vcpu + 1)
+            }
+            pc => unreachable!("{pc:?} in a flush"),
+        };
+        Some(())
+    }
+}
+
+/// The vCPU's part.
+impl Scenario {
+    /// One step of a vCPU. `None`: it runs its guest.
+    pub(crate) fn vcpu(&self, s: &mut State, index: usize) -> Option<()> {
+        let generation = s.world.tlb.generation;
+        let bug = self.bug;
+        let mut vcpu = s.world.tlb.vcpus[index];
+        let VcpuTlb { now, seen, entering, .. } = vcpu;
+        // Where `catch_up` returns to.
+        let back = match bug {
+            Some(Bug::RootBeforeCatchUp) => VcpuPc::Guest,
+            _ if entering => VcpuPc::EnterAgain,
+            _ => VcpuPc::ReloadRoot,
+        };
+        let begins = match bug {
+            Some(Bug::KickClearedLate) => VcpuPc::Generation,
+            Some(Bug::RootBeforeCatchUp) => VcpuPc::ReloadRoot,
+            _ => VcpuPc::CatchUp,
+        };
+        let flushes = if now == seen { back } else { VcpuPc::Flush };
+        vcpu.pc = match vcpu.pc {
+            VcpuPc::Guest if vcpu.kicked => {
+                vcpu.entering = false;
+                begins
+            }
+            VcpuPc::Guest => return None,
+            VcpuPc::Enter => {
+                vcpu.in_guest = bug != Some(Bug::EnterLooksFirst);
+                vcpu.entering = true;
+                if bug == Some(Bug::EnterWithoutCatchUp) { VcpuPc::ReloadRoot } else { begins }
+            }
+            VcpuPc::CatchUp => {
+                vcpu.kicked = false;
+                if bug == Some(Bug::KickClearedLate) { flushes } else { VcpuPc::Generation }
+            }
+            VcpuPc::Generation => {
+                vcpu.now = generation;
+                match bug {
+                    Some(Bug::KickClearedLate) => VcpuPc::CatchUp,
+                    _ if generation == seen => back,
+                    _ => VcpuPc::Flush,
+                }
+            }
+            VcpuPc::Flush => {
+                // The ranges from the one after `seen` on: no more than the last can be in the ring.
+                let tlb = &s.world.tlb;
+                let named = tlb.ring_number == Some(now) && now - seen == 1;
+                if named || bug == Some(Bug::RingUnchecked) {
+                    s.world.forget(index, tlb.ring_gfns, bug);
+                } else {
+                    let caches = &mut s.world.vcpus[index];
+                    *caches = Caches { root: caches.root, ..Caches::default() };
+                }
+                VcpuPc::Seen
+            }
+            VcpuPc::Seen => {
+                vcpu.seen = now;
+                back
+            }
+            VcpuPc::EnterAgain if bug == Some(Bug::EnterLooksFirst) => {
+                vcpu.in_guest = true;
+                VcpuPc::ReloadRoot
+            }
+            VcpuPc::EnterAgain if generation == seen => VcpuPc::ReloadRoot,
+            VcpuPc::EnterAgain => VcpuPc::CatchUp,
+            VcpuPc::ReloadRoot => {
+                if s.world.vcpus[index].root != s.world.root {
+                    s.world.vcpus[index] = Caches { root: s.world.root, ..Caches::default() };
+                }
+                if bug == Some(Bug::RootBeforeCatchUp) { VcpuPc::CatchUp } else { VcpuPc::Guest }
+            }
+        };
+        s.world.tlb.vcpus[index] = vcpu;
+        Some(())
+    }
+
+    /// `Tlb::leave`.
+    pub(crate) fn vcpu_leaves(s: &mut State, index: usize) {
+        let vcpu = &mut s.world.tlb.vcpus[index];
+        (vcpu.in_guest, vcpu.pc) = (false, VcpuPc::Enter);
+        vcpu.leaves -= 1;
+    }
+}

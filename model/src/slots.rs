@@ -1,0 +1,183 @@
+//! Slot transactions: `Memslots::commit`, the versions that it publishes, and how they are looked up.
+//!
+//! ```text
+//! lock; room for a version      a cell that nobody reads: else a grace period first
+//! begin                         faults on the frames that change wait
+//!   zap what slots lose, flush  notifiers still find the slot meanwhile: it is withdrawn, not gone
+//!   publish                     the cell, then the word that names it
+//!   something was taken?        a grace period
+//! end
+//! a log begins?                 arm its pages, flush
+//! ```
+//! A version lies in one of two cells, and a look-up takes two steps, the word and the cell it names, in scenarios that are
+//! about that; else a version is one word.
+
+use crate::bug::Bug;
+use crate::scenario::Scenario;
+use crate::thread::{Op, Pc, State};
+use crate::world::{Bad, NONE, PAGES, Span, World};
+
+/// The host page behind each guest frame.
+pub(crate) type Version = [u8; PAGES as usize];
+
+/// `SlotSets`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Sets {
+    /// Whether a look-up takes two steps.
+    pub(crate) cells: Option<[Cell; 2]>,
+    /// The number of the published version, and of the oldest that somebody may read.
+    number: u8,
+    oldest: u8,
+}
+
+/// A version, and its number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Cell {
+    number: u8,
+    version: Version,
+}
+
+impl Sets {
+    pub(crate) fn of(version: Version) -> Self {
+        Self { cells: Some([Cell { number: 0, version }; 2]), number: 0, oldest: 0 }
+    }
+
+    /// `Writer::make_room` has to wait.
+    fn is_full(&self) -> bool {
+        self.cells.is_some() && self.number + 1 - self.oldest >= 2
+    }
+}
+
+/// Looking up.
+impl Scenario {
+    /// `SlotSets::read`: the word; or all of it, where versions are one word. A section begins, if this is none.
+    pub(crate) fn read_version(s: &mut State, i: usize) -> Option<Version> {
+        if s.world.sets.cells.is_none() {
+            return Some(s.world.memslots);
+        }
+        s.threads[i].inside = true;
+        s.threads[i].version = s.world.sets.number;
+        None
+    }
+
+    /// The cell that the word named.
+    pub(crate) fn read_cell(s: &mut State, i: usize) -> Version {
+        let number = s.threads[i].version;
+        let cell = s.world.sets.cells.expect("read before")[(number % 2) as usize];
+        if cell.number != number {
+            s.world.bad = Some(Bad::MixedSlots);
+        }
+        s.threads[i].version = 0;
+        cell.version
+    }
+}
+
+/// Changing.
+impl Scenario {
+    /// Something is taken from readers.
+    fn takes(world: &World, op: Op) -> bool {
+        match op {
+            Op::Commit { gfns, .. } => world.memslots[gfns.start as usize] != NONE,
+            _ => op == Op::BeginLog,
+        }
+    }
+
+    /// One step of a transaction, but for its walk. `None`: it waits.
+    pub(crate) fn commit(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
+        match s.threads[i].pc {
+            Pc::Start if s.world.writer != NONE => return None,
+            Pc::RoomMade | Pc::Synchronized if s.threads[i].waits != 0 => return None,
+            Pc::Start => {
+                s.world.writer = i as u8;
+                s.threads[i].takes = Self::takes(&s.world, op);
+                let waits = s.world.sets.is_full() && self.bug != Some(Bug::CellsNotWaitedFor);
+                s.threads[i].pc = if waits { Pc::MakeRoom } else { self.room_made(s, i, op) };
+            }
+            Pc::MakeRoom => {
+                s.threads[i].waits = s.sections();
+                s.threads[i].pc = Pc::RoomMade;
+            }
+            Pc::RoomMade => {
+                s.world.sets.oldest = s.world.sets.number;
+                s.threads[i].pc = self.room_made(s, i, op);
+            }
+            Pc::WriteCell => {
+                let version = changed(s.world.memslots, op);
+                let sets = &mut s.world.sets;
+                let number = sets.number + 1;
+                let cells = sets.cells.as_mut().expect("there are cells");
+                cells[(number % 2) as usize] = Cell { number, version };
+                s.threads[i].pc = Pc::Publish;
+            }
+            Pc::Publish => {
+                s.world.memslots = changed(s.world.memslots, op);
+                s.world.sets.number += u8::from(s.world.sets.cells.is_some());
+                s.world.log.logs |= op == Op::BeginLog;
+                s.world.published = s.threads[i].number;
+                s.threads[i].pc = match self.bug {
+                    Some(Bug::PublishedBeforeZap) if !s.threads[i].withdrawn => {
+                        s.threads[i].withdrawn = true;
+                        Pc::Walk
+                    }
+                    Some(Bug::LogBeforeGrace) if op == Op::BeginLog => Pc::EndCount,
+                    Some(Bug::SlotsEndBeforeGrace) => Pc::EndCount,
+                    _ if s.threads[i].takes => Pc::Synchronize,
+                    _ => Pc::EndCount,
+                };
+            }
+            Pc::Synchronize => {
+                s.threads[i].waits = s.sections();
+                s.threads[i].pc = Pc::Synchronized;
+            }
+            Pc::Synchronized => {
+                s.world.sets.oldest = s.world.sets.number;
+                if matches!(self.bug, Some(Bug::SlotsEndBeforeGrace | Bug::SlotsUnannounced)) {
+                    s.done(i);
+                } else {
+                    s.threads[i].pc = Pc::EndCount;
+                }
+            }
+            _ => unreachable!("{:?} in a transaction", s.threads[i].pc),
+        }
+        Some(())
+    }
+
+    /// The invalidation begins.
+    fn room_made(&self, s: &mut State, i: usize, op: Op) -> Pc {
+        if self.bug == Some(Bug::SlotsUnannounced) && matches!(op, Op::Commit { .. }) {
+            s.threads[i].number = s.world.w.newest;
+            return Pc::Walk;
+        }
+        Pc::BeginSlot
+    }
+
+    /// What slots lose is gone from tables and TLBs.
+    pub(crate) fn first_of_publication(&self, s: &State, i: usize) -> Pc {
+        match self.bug {
+            Some(Bug::PublishedBeforeZap) if s.threads[i].withdrawn => Pc::Synchronize,
+            _ if s.world.sets.cells.is_some() => Pc::WriteCell,
+            _ => Pc::Publish,
+        }
+    }
+}
+
+/// The version that the transaction makes.
+fn changed(mut version: Version, op: Op) -> Version {
+    if let Op::Commit { gfns, hva } = op {
+        for gfn in gfns.start..gfns.end {
+            version[gfn as usize] = if hva == NONE { NONE } else { hva + (gfn - gfns.start) };
+        }
+    }
+    version
+}
+
+/// The frames that a version shows `hvas` at; one run of them.
+pub(crate) fn over_hvas(version: Version, hvas: Span) -> Span {
+    let mut frames = Span::default();
+    for (gfn, hva) in (0_u8..).zip(version) {
+        if hva != NONE && hvas.has(hva) {
+            frames = frames.hull(Span::new(gfn, gfn + 1));
+        }
+    }
+    frames
+}

@@ -1,0 +1,98 @@
+//! A zap that is late: a whole harvest fits between the mark of a leaf's D and the CAS that takes the leaf away.
+//!
+//! ```text
+//! zap                        harvest                     vCPU
+//! loads leaf(D), marks                                   stored once
+//!                            D cleared, mark taken
+//!                            waits for the zap           stores: leaf(D) again
+//! CAS leaf(D) → hole
+//!                            flush; copy: both stores
+//! ```
+
+use super::*;
+use crate::sync::prim::{AtomicBool, AtomicU64, SeqCst};
+use crate::sync::tally::Count;
+use crate::table::Version;
+use crate::table::entry::Word;
+use crate::table::formats::Npt4;
+use crate::table::memory::TableMemory;
+use crate::*;
+use std::sync::mpsc::channel;
+use std::thread::yield_now;
+
+const SLOT: SlotId = SlotId(0);
+const PAGE: Gfn = Gfn(9);
+
+struct Identity;
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Identity {}
+
+impl Host for Identity {
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    }
+}
+
+/// Whether the second store is in no copy, and in no log.
+fn second_store_is_lost(dirty: DirtyLog) -> bool {
+    let impatient = dirty.sabotaged;
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(dirty).build().unwrap();
+    let slot = Slot::new(SLOT, Gfn(0), 64, Hva(0x4000_0000)).log_dirty();
+    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    let (contents, copied) = (AtomicU64::new(1), AtomicBool::new(false));
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
+    drop(vcpu);
+
+    let (_, log) = vm.slots().look_up(&mut idle, SLOT).unwrap();
+    let copy = std::thread::scope(|scope| {
+        let (go, went) = channel();
+        let (vm, contents, copied) = (&vm, &contents, &copied);
+        let harvest = scope.spawn(move || {
+            let mut idle = Idle::take().unwrap();
+            went.recv().unwrap();
+            vm.slots().harvest(&mut idle, SLOT).unwrap().commit();
+            let copy = contents.load(SeqCst);
+            copied.store(true, SeqCst);
+            copy
+        });
+        let walk = Walk::<Npt4, _, Shared>::on_any_seat(vm, &vm.spaces[0], &mut idle);
+        let (at, hole) = (walk.descend(PAGE), Word::hole(Version(1)));
+        assert!(at.word.0 & Npt4::DIRTY != 0, "the first store");
+        walk.keep_dirty((at.word, hole), at.level, PAGE);
+        go.send(()).unwrap();
+        let (_, bitmap) = current(&walk, log).unwrap();
+        while at.entry.load() == at.word || bitmap.word(0) != 0 {
+            yield_now();
+        }
+        // Whoever does not wait for this section is done in a moment; who does is not waited for long.
+        let mut turns = 0;
+        while !copied.load(SeqCst) && (impatient || turns < 1000) {
+            turns += 1;
+            yield_now();
+        }
+        contents.store(2, SeqCst);
+        at.entry.cas(at.entry.load(), at.word).expect("the hardware sets D");
+        at.entry.cas(at.word, hole).expect("the zap cannot tell");
+        walk.seat.tally.add(Count::removed(Level::K4));
+        drop(walk);
+        harvest.join().unwrap()
+    });
+    let harvest = vm.slots().harvest(&mut idle, SLOT).unwrap();
+    let told = harvest.pages() > 0;
+    harvest.commit();
+    copy == 1 && !told
+}
+
+#[test]
+fn a_store_is_told_though_its_leaf_is_zapped_late() {
+    assert!(!second_store_is_lost(DirtyLog::bitmap().track(Track::DirtyBits)));
+}
+
+#[test]
+fn mistake_a_harvest_that_waits_for_nobody() {
+    let dirty = DirtyLog { sabotaged: true, ..DirtyLog::bitmap().track(Track::DirtyBits) };
+    assert!(second_store_is_lost(dirty));
+}

@@ -1,0 +1,71 @@
+//! The table once more, with a walker that stores to a page at the worst moment: when whoever changes its entry has looked
+//! at it, and not yet written. The change must be lost, not the D bit.
+
+use super::look::{Look, look};
+use super::rows;
+use super::world::{ALL, World};
+use crate::seeded::{self, Bug};
+use crate::table::entry::Entry;
+use crate::table::formats::{Ept4, Npt4, Pae};
+use crate::table::history::meddled;
+use crate::*;
+use std::format;
+use std::string::String;
+use std::vec::Vec;
+
+/// Stores by way of `entry`, if it is a leaf of one of `probes` that lets it: what that wrote.
+fn store_by<F: Format>(world: &World<F>, entry: &Entry, probes: &[Gfn]) -> Option<(Gfn, Look)> {
+    probes.iter().find_map(|&gfn| {
+        // SAFETY: tables are given back by `collect`, which overwrites nothing.
+        let at = unsafe { world.vm.spaces[0].radix.descend(&world.vm.host, gfn) };
+        let leaf = core::ptr::eq(at.entry, entry) && F::is_present(at.word) && F::writable(at.word);
+        (leaf && at.entry.touch(at.word, F::touch(Access::Write))).then(|| (gfn, look(world, gfn)))
+    })
+}
+
+/// Pages that were stored to in each operation, and lost.
+fn lost<F: Format>() -> (u64, Vec<String>) {
+    let mut idle = Idle::take().unwrap();
+    let (mut stores, mut lost) = (0, Vec::new());
+    for row in rows::<F>().into_iter().filter(|row| !row.forgets) {
+        let (world, probes) = (row.world(&mut idle), row.probes());
+        let mut stored = Vec::new();
+        let meddle = |entry: &Entry| stored.extend(store_by(&world, entry, &probes));
+        meddled(meddle, || {}, || row.operate(&world, &mut idle));
+        stores += stored.len() as u64;
+        let logs = world.vm.logs_by_bits() && world.slots().iter().any(|slot| slot.log_dirty);
+        for (gfn, then) in stored {
+            let (then, now) = (then.seen.translation().unwrap(), look(&world, gfn).seen.translation());
+            let stays = now.filter(|now| now.pfn == then.pfn);
+            // What goes where nothing logs is the host's to know.
+            let cared_for = stays.is_some_and(|now| now.dirty)
+                || (stays.is_none() && !(logs && ALL.contains(gfn)))
+                || world.knows_dirty(&mut idle, gfn);
+            if !cared_for {
+                lost.push(format!("{} {}: the store to {gfn:?}", F::NAME, row.name));
+            }
+        }
+    }
+    (stores, lost)
+}
+
+fn none_lost<F: Format>() {
+    let (stores, lost) = lost::<F>();
+    assert!(lost.is_empty(), "{lost:?}");
+    assert!(stores > 100, "the walker came between {stores} times");
+    std::println!("EXECUTIONS History hardware-{} {stores}", F::NAME);
+}
+
+#[test]
+fn a_store_in_between_is_not_lost() {
+    none_lost::<Ept4>();
+    none_lost::<Npt4>();
+    none_lost::<Pae>();
+}
+
+#[test]
+fn a_split_by_a_store_loses_it() {
+    let (stores, lost) = seeded::with(Bug::SplitByStore, lost::<Npt4>);
+    assert!(lost.iter().any(|lost| lost.contains("split a clean 2M")), "{lost:?}");
+    seeded::found(Bug::SplitByStore, stores);
+}

@@ -1,0 +1,30 @@
+//! Mistakes made in the shipped code, and what the table says of them.
+
+use super::rows;
+use crate::seeded::{self, Bug, Tool};
+use crate::table::formats::{Ept4NoAd, Npt4};
+use crate::{Format, Idle};
+use std::string::String;
+
+/// Found by other tests of history: in `hardware`, and in those of [`crate::huge`].
+const ELSEWHERE: [Bug; 2] = [Bug::SplitByStore, Bug::RecoverUnfrozen];
+
+/// Goes along the table to the first row that goes wrong.
+fn first_wrong<F: Format>(looks: &mut u64) -> Option<String> {
+    let mut idle = Idle::take().unwrap();
+    rows::<F>().into_iter().find_map(|row| row.run(&mut idle, looks).err())
+}
+
+#[test]
+fn each_is_found() {
+    let here = |bug: &&Bug| bug.tool() == Tool::History && !ELSEWHERE.contains(bug);
+    for &bug in Bug::ALL.iter().filter(here) {
+        let mut looks = 0;
+        let wrong = seeded::with(bug, || {
+            first_wrong::<Npt4>(&mut looks).or_else(|| first_wrong::<Ept4NoAd>(&mut looks))
+        });
+        let wrong = wrong.unwrap_or_else(|| panic!("{} is not found", bug.name()));
+        std::println!("{}: {wrong}", bug.name());
+        seeded::found(bug, looks);
+    }
+}

@@ -1,0 +1,68 @@
+//! History: every operation on the tables, looked at after each of its writes, as if all processors stood still.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `world` | a VM, and a host that does as it is told |
+//! | `look` | a look-up as the hardware makes it |
+//! | `record` | what must hold after every write |
+//! | `stale` | the worst TLB there can be: what an operation has to flush |
+//! | `row` | an operation, what it is made on, and the flush that it owes |
+//! | `gives`, `takes`, `logs` | the table of all operations |
+//! | `hardware` | the same operations, with a walker that stores between a look and the write that follows from it |
+//! | `lost` | the same, with compare-and-swaps that are lost |
+//! | `mistakes` | which of the mistakes of [`crate::seeded`] are found, and after how many looks |
+//!
+//! The table runs on every format. It says for each kind of change exactly what it flushes: nothing, or once a range, with
+//! tables or without.
+
+mod gives;
+mod hardware;
+mod logs;
+mod look;
+mod lost;
+mod mistakes;
+mod record;
+mod row;
+mod stale;
+mod takes;
+mod world;
+
+use crate::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use crate::{Format, Idle};
+use row::Row;
+use std::vec::Vec;
+
+/// All operations.
+fn rows<F: Format>() -> Vec<Row<F>> {
+    gives::rows().into_iter().chain(takes::rows()).chain(logs::rows()).collect()
+}
+
+/// Makes all of them, none of which does anything wrong; and how often the tables were looked at.
+fn run_clean<F: Format>() -> u64 {
+    let mut idle = Idle::take().unwrap();
+    let (mut looks, mut wrong) = (0, Vec::new());
+    for row in rows::<F>() {
+        wrong.extend(row.run(&mut idle, &mut looks).err());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    std::println!("EXECUTIONS History {} {looks}", F::NAME);
+    looks
+}
+
+#[test]
+fn every_write_of_every_operation_on_ept() {
+    assert!(run_clean::<Ept4>() > 10_000);
+    run_clean::<Ept5>();
+}
+
+#[test]
+fn every_write_of_every_operation_on_npt() {
+    run_clean::<Npt4>();
+    run_clean::<Npt5>();
+}
+
+#[test]
+fn every_write_of_every_operation_on_three_levels_and_without_a_and_d() {
+    run_clean::<Pae>();
+    run_clean::<Ept4NoAd>();
+}

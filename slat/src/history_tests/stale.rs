@@ -1,0 +1,78 @@
+//! The worst TLB there can be: it was asked for everything at every instant, and forgets nothing by itself.
+//!
+//! It holds every translation that a look-up ever gave, and every link on the way, as a paging-structure cache does. What
+//! is no longer true has to be flushed, by a shootdown that began after it had become wrong. What was shot down is learnt
+//! as hardware learns it: by a vCPU that was out of the guest meanwhile, when it enters.
+
+use super::look::{Look, Seen, Translation, behind};
+use crate::tlb::Translations;
+use crate::*;
+use std::vec::Vec;
+
+/// Something that was true until a write.
+#[derive(Debug)]
+pub(super) struct Stale {
+    pub(super) gfn: Gfn,
+    what: What,
+    /// Shootdowns that had begun by then.
+    pub(super) flushed: u64,
+}
+
+#[derive(Debug)]
+enum What {
+    Page(Translation),
+    /// The table of this level.
+    Link(Level, Pfn),
+}
+
+impl Stale {
+    /// What `old` says and `new` does not.
+    pub(super) fn of<F: Format>(gfn: Gfn, old: Look, new: Look, flushed: u64) -> impl Iterator<Item = Self> {
+        let page = old.seen.translation().filter(|_| old.seen != new.seen).map(What::Page);
+        let links = (1..F::LEVELS).filter_map(move |level| {
+            let table = old.tables[usize::from(level)]?;
+            (new.tables[usize::from(level)] != Some(table)).then_some(What::Link(Level(level), table))
+        });
+        page.into_iter().chain(links).map(move |what| Self { gfn, what, flushed })
+    }
+
+    /// Whether it does no harm, things being as they are now.
+    pub(super) fn is_true(&self, now: &Look) -> bool {
+        match (&self.what, now.seen) {
+            (What::Page(page), Seen::Maps(now) | Seen::Withdrawn(now)) => page.is_still(now),
+            (What::Page(_), _) => false,
+            (What::Link(level, table), _) => now.tables[usize::from(level.0)] == Some(*table),
+        }
+    }
+
+    /// Whether a flush of `gfns` takes it.
+    pub(super) fn goes(&self, gfns: Span<Gfn>) -> bool {
+        match self.what {
+            What::Page(_) => gfns.contains(self.gfn),
+            What::Link(level, _) => gfns.overlaps(&behind(self.gfn, level)),
+        }
+    }
+}
+
+/// The ranges that were flushed since this was asked before.
+#[derive(Default)]
+pub(super) struct Flushes(pub(super) Vec<Span<Gfn>>);
+
+impl Flushes {
+    pub(super) fn of<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle) -> Self {
+        let mut flushes = Self::default();
+        let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
+        drop(vcpu.enter(idle, &mut flushes));
+        flushes
+    }
+}
+
+impl Translations for Flushes {
+    fn flush_all(&mut self) {
+        self.flush(Span::new(Gfn(0), Gfn(u64::MAX)));
+    }
+
+    fn flush(&mut self, gfns: Span<Gfn>) {
+        self.0.push(gfns);
+    }
+}

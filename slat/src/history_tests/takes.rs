@@ -1,0 +1,183 @@
+//! The table, second part: what takes something from the guest. Each reason over each range, the slots, the tables.
+
+use super::row::{Owes, Row};
+use super::world::{ALL, HVA, ONE, PART, World, frame, hvas, page};
+use crate::*;
+use std::format;
+use std::vec::Vec;
+
+pub(super) fn rows<F: Format>() -> Vec<Row<F>> {
+    let mut rows = Vec::new();
+    for why in Why::ALL {
+        rows.extend(reasons(why));
+    }
+    rows.extend(one_by_one());
+    rows.extend(slots());
+    rows.extend(tables());
+    rows
+}
+
+/// What an invalidation flushes, that covers so much.
+fn flush(why: Why, gfns: Span<Gfn>) -> Owes {
+    match why {
+        // Page by page: nothing, before a page is told.
+        Why::Reclaim | Why::Numa | Why::ChangePte => Owes::Nothing,
+        Why::Unmap | Why::Remap | Why::Exit | Why::Slot if gfns == ALL => Owes::FlushAndTables(ALL),
+        _ => Owes::Flush(gfns),
+    }
+}
+
+fn reasons<F: Format>(why: Why) -> Vec<Row<F>> {
+    let name = |what: &str| format!("{} {what}", why.name());
+    let row = |what, gfns: Span<Gfn>| {
+        let row = Row::new(name(what), move |world: &World<F>, idle| world.invalidate(idle, gfns, why));
+        if why.page_by_page() { row } else { row.renumbers(gfns) }
+    };
+    vec![
+        row("all", ALL).after(World::populate).owes(flush(why, ALL)),
+        row("a part", PART).after(World::populate).owes(flush(why, PART)),
+        row("a page", ONE).after(World::populate).owes(flush(why, ONE)),
+        row("withdrawn pages", PART)
+            .after(|world, idle| {
+                world.populate(idle);
+                world.vm.lockless(idle).age(ALL, |_| {});
+            })
+            .owes(flush(why, PART)),
+        row("where nothing is mapped", PART),
+        row("where the second table is missing", PART)
+            .after(|world, idle| world.store(idle, Gfn(65)))
+            .owes(flush(why, ONE)),
+        row("large pages", ALL).after(World::populate_large).owes(match flush(why, ALL) {
+            // There are none below.
+            Owes::FlushAndTables(gfns) => Owes::Flush(gfns),
+            other => other,
+        }),
+        // Both large pages go whole, whatever the reason.
+        row("a part of large pages", PART).after(World::populate_large).owes(if why.page_by_page() {
+            Owes::Nothing
+        } else {
+            Owes::Flush(ALL)
+        }),
+    ]
+}
+
+fn one_by_one<F: Format>() -> Vec<Row<F>> {
+    let other = frame(Gfn(5000));
+    let change = |name, why: Why, to: Option<HostPage>| {
+        Row::new(name, move |world: &World<F>, idle| world.change(idle, why, &[(Gfn(65), to)]))
+    };
+    let read_only = |world: &World<F>, idle: &mut Idle| {
+        world.host_lets_write(false);
+        world.fault(idle, Gfn(65), Access::Read);
+    };
+    let same = frame(Gfn(65));
+    vec![
+        change("change-pte to another page, read-only", Why::ChangePte, Some(page(other, true)))
+            .after(read_only)
+            .owes(Owes::Flush(ONE)),
+        change(
+            "change-pte to another page, read-only and withdrawn",
+            Why::ChangePte,
+            Some(page(other, true)),
+        )
+        .after(move |world, idle| {
+            read_only(world, idle);
+            world.vm.lockless(idle).age(ALL, |_| {});
+        })
+        .owes(Owes::Flush(ONE)),
+        change("change-pte to the same page, read-only", Why::ChangePte, Some(page(same, false)))
+            .after(read_only),
+        change("change-pte to another page", Why::ChangePte, Some(page(other, true)))
+            .after(World::populate)
+            .renumbers(ONE)
+            .owes(Owes::Flush(ONE)),
+        change("change-pte to the same page, no longer writable", Why::ChangePte, Some(page(same, false)))
+            .after(World::populate)
+            .owes(Owes::Flush(ONE)),
+        change("change-pte to no page", Why::ChangePte, None)
+            .after(World::populate)
+            .renumbers(ONE)
+            .owes(Owes::Flush(ONE)),
+        change("change-pte of a page of 2M", Why::ChangePte, Some(page(other, true)))
+            .after(World::populate_large)
+            .renumbers(Span::new(Gfn(0), Gfn(512)))
+            .owes(Owes::Flush(Span::new(Gfn(0), Gfn(512)))),
+        change("numa, told", Why::Numa, None).after(World::populate).renumbers(ONE).owes(Owes::Flush(ONE)),
+        change("reclaim, told where nothing is mapped", Why::Reclaim, None).renumbers(ONE),
+        Row::new("several pages told, one flush", |world: &World<F>, idle| {
+            world.change(idle, Why::Reclaim, &[(Gfn(575), None), (Gfn(64), None), (Gfn(300), None)]);
+        })
+        .after(World::populate)
+        .owes(Owes::Flush(PART)),
+    ]
+}
+
+fn slots<F: Format>() -> Vec<Row<F>> {
+    let delete = |world: &World<F>, idle: &mut Idle| {
+        world.vm.slots().commit(idle, |tx| tx.delete(SlotId(0)).map(drop)).unwrap();
+    };
+    vec![
+        Row::new("delete a slot", delete)
+            .after(World::populate)
+            .renumbers(ALL)
+            .owes(Owes::FlushAndTables(ALL)),
+        Row::new("delete a slot in which nothing is mapped", delete).renumbers(ALL),
+        Row::new("move a slot", |world: &World<F>, idle| {
+            world.vm.slots().commit(idle, |tx| tx.move_to(SlotId(0), Gfn(2048)).map(drop)).unwrap();
+        })
+        .after(World::populate)
+        .renumbers(ALL)
+        .owes(Owes::FlushAndTables(ALL)),
+        Row::new("exchange two slots", |world: &World<F>, idle| {
+            world
+                .vm
+                .slots()
+                .commit(idle, |tx| {
+                    tx.move_to(SlotId(0), Gfn(4096))?;
+                    tx.move_to(SlotId(7), Gfn(0))?;
+                    tx.move_to(SlotId(0), Gfn(2048)).map(drop)
+                })
+                .unwrap();
+        })
+        .after(|world, idle| {
+            let slot = Slot::new(SlotId(7), Gfn(2048), 1024, HVA);
+            world.vm.slots().commit(idle, |tx| tx.create(slot)).unwrap();
+            world.populate(idle);
+            for gfn in [2048, 2113, 3071] {
+                world.fault(idle, Gfn(gfn), Access::Write);
+            }
+        })
+        .renumbers(ALL)
+        .owes(Owes::FlushAndTables(Span::new(Gfn(0), Gfn(3072)))),
+    ]
+}
+
+fn tables<F: Format>() -> Vec<Row<F>> {
+    // Accessed bits of links are what reclaim goes by; where there are none in a root, leaf tables go.
+    let root = Level(F::LEVELS);
+    let cold = if F::touch_link(root) == 0 { ALL } else { Span::sized(Gfn(0), root.pages()) };
+    vec![
+        Row::new("zap all", |world: &World<F>, idle| world.vm.zap_all(idle).unwrap())
+            .after(World::populate)
+            .renumbers(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)))
+            .owes(Owes::FlushAndTables(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)))),
+        Row::new("reclaim cold tables", |world: &World<F>, idle| {
+            world.vm.set_table_budget(idle, 4096);
+        })
+        .after(World::populate)
+        .renumbers(ALL)
+        .owes(Owes::FlushAndTables(cold)),
+        Row::new("write-protect", |world: &World<F>, idle| {
+            world.vm.write_protect(idle, PART).settle();
+        })
+        .after(World::populate)
+        .owes(Owes::Flush(PART)),
+        Row::new("age", |world: &World<F>, idle| world.vm.lockless(idle).age(ALL, |_| {}))
+            .after(World::populate),
+        Row::new("age, and flush", |world: &World<F>, idle| {
+            assert!(world.vm.young(idle, hvas(PART), Young::ClearAndFlush));
+        })
+        .after(World::populate)
+        .owes(Owes::Flush(PART)),
+    ]
+}

@@ -1,0 +1,195 @@
+//! A VM whose host does as it is told, for one thread: what an operation is made on.
+
+use crate::sync::prim::{AtomicBool, AtomicU64, Relaxed};
+use crate::table::TableMemory;
+use crate::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::vec::Vec;
+
+/// The host address of [`RAM`].
+pub(super) const HVA: Hva = Hva(0x7f00_0000_0000);
+/// The frames of slot 0: two leaf tables.
+pub(super) const ALL: Span<Gfn> = Span::new(Gfn(0), Gfn(1024));
+/// Some of them, of both tables.
+pub(super) const PART: Span<Gfn> = Span::new(Gfn(64), Gfn(576));
+/// One of them.
+pub(super) const ONE: Span<Gfn> = Span::new(Gfn(65), Gfn(66));
+/// Those that are mapped where not all are: the edges of words, of tables, and of [`PART`].
+pub(super) const EDGES: [u64; 16] =
+    [0, 1, 63, 64, 65, 127, 128, 510, 511, 512, 513, 575, 576, 640, 1022, 1023];
+/// The frames of slot 1, where the format has pages of 1 GiB: one such page.
+pub(super) const GIB: Span<Gfn> = Span::new(Gfn(1 << 18), Gfn(2 << 18));
+/// The host's frame for host page 0.
+const FRAMES: u64 = 1 << 20;
+
+/// The host: frame by address, but for pages that it was told to have elsewhere.
+pub(super) struct Backing {
+    pub(super) level: AtomicU64,
+    pub(super) writable: AtomicBool,
+    /// Whether it answers without sleeping.
+    pub(super) answers: AtomicBool,
+    elsewhere: Mutex<BTreeMap<Hva, HostPage>>,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Backing {}
+
+impl Backing {
+    fn page(&self, hva: Hva) -> HostPage {
+        let usual = HostPage {
+            pfn: Pfn(FRAMES + ((hva.0 - HVA.0) >> PAGE_SHIFT)),
+            level: Level(self.level.load(Relaxed) as u8),
+            writable: self.writable.load(Relaxed),
+        };
+        self.elsewhere.lock().unwrap().get(&hva).copied().unwrap_or(usual)
+    }
+}
+
+impl Host for Backing {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        self.answers.load(Relaxed).then(|| self.page(hva))
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        Ok(self.page(hva))
+    }
+}
+
+/// See the module's header.
+pub(super) struct World<F: Format> {
+    pub(super) vm: Vm<F, Backing>,
+    /// Pages that harvests told.
+    told: Mutex<BTreeSet<Gfn>>,
+}
+
+impl<F: Format> World<F> {
+    pub(super) fn new(
+        idle: &mut Idle,
+        built: impl FnOnce(Builder<F, Backing>) -> Builder<F, Backing>,
+    ) -> Self {
+        let host = Backing {
+            level: AtomicU64::new(1),
+            writable: AtomicBool::new(true),
+            answers: AtomicBool::new(true),
+            elsewhere: Mutex::default(),
+        };
+        let vm = built(Vm::<F, _>::builder(host).vcpus(2)).build().unwrap();
+        let ram = |id, gfns: Span<Gfn>| Slot::new(SlotId(id), gfns.start, gfns.len(), hva(gfns.start));
+        vm.slots().commit(idle, |tx| tx.create(ram(0, ALL))).unwrap();
+        if F::MAX_LEAF >= Level::G1 {
+            vm.slots().commit(idle, |tx| tx.create(ram(1, GIB))).unwrap();
+        }
+        Self { vm, told: Mutex::default() }
+    }
+
+    /// The host's pages are of this size from now on.
+    pub(super) fn host_maps(&self, level: Level) {
+        self.vm.host.level.store(level.0.into(), Relaxed);
+    }
+
+    /// The host lets the guest write, or not.
+    pub(super) fn host_lets_write(&self, writable: bool) {
+        self.vm.host.writable.store(writable, Relaxed);
+    }
+
+    /// The guest accesses `gfn`, by a fault.
+    pub(super) fn fault(&self, idle: &mut Idle, gfn: Gfn, access: Access) -> Done {
+        let mut vcpu = self.vm.vcpu(VcpuId(0)).unwrap();
+        vcpu.fault(idle, Fault { gpa: gfn.gpa(), access }).unwrap()
+    }
+
+    /// The guest stores to `gfn`: by the hardware, where the leaf lets it.
+    pub(super) fn store(&self, idle: &mut Idle, gfn: Gfn) {
+        // SAFETY: tables are given back by `collect`, which nobody calls meanwhile.
+        let at = unsafe { self.vm.spaces[0].radix.descend(&self.vm.host, gfn) };
+        if F::is_present(at.word) && F::writable(at.word) {
+            assert!(at.entry.touch(at.word, F::touch(Access::Write)));
+        } else {
+            self.fault(idle, gfn, Access::Write);
+        }
+    }
+
+    /// The guest stores to each of [`EDGES`].
+    pub(super) fn populate(&self, idle: &mut Idle) {
+        for gfn in EDGES {
+            self.store(idle, Gfn(gfn));
+        }
+    }
+
+    /// Both tables of slot 0 are large leaves.
+    pub(super) fn populate_large(&self, idle: &mut Idle) {
+        self.host_maps(Level::M2);
+        for gfn in [0, 512] {
+            assert_eq!(self.fault(idle, Gfn(gfn), Access::Write), Done::Mapped(Level::M2));
+        }
+    }
+
+    pub(super) fn log(&self, idle: &mut Idle, on: bool) {
+        self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), on)).unwrap();
+    }
+
+    pub(super) fn harvest(&self, idle: &mut Idle) {
+        let harvest = self.vm.slots().harvest(idle, SlotId(0)).unwrap();
+        self.told.lock().unwrap().extend(harvest.iter().map(|page| page.gfn));
+        harvest.commit();
+    }
+
+    /// Somebody was told that `gfn` is dirty.
+    pub(super) fn told(&self, gfn: Gfn) {
+        self.told.lock().unwrap().insert(gfn);
+    }
+
+    /// Whether `gfn` is in its slot's log, or was told.
+    pub(super) fn knows_dirty(&self, idle: &mut Idle, gfn: Gfn) -> bool {
+        let mut found = self.told.lock().unwrap().contains(&gfn);
+        // Of a slot that does not log nothing is known.
+        let _ = self.vm.slots().dirty(idle, SlotId(0), |dirty| found |= dirty == gfn);
+        found
+    }
+
+    /// An invalidation from begin to end, in which the host changes nothing.
+    pub(super) fn invalidate(&self, idle: &mut Idle, gfns: Span<Gfn>, why: Why) {
+        let mut change = self.vm.invalidate(hvas(gfns), why);
+        change.apply(idle).settle();
+    }
+
+    /// The host maps `gfns`, one by one, to these pages from now on, and says so.
+    pub(super) fn change(&self, idle: &mut Idle, why: Why, changes: &[(Gfn, Option<HostPage>)]) {
+        let event = Event::new(hvas(ALL), why);
+        let change = &mut |idle: &mut Idle, told: &mut dyn Pages| {
+            for &(gfn, to) in changes {
+                self.vm.host.elsewhere.lock().unwrap().extend(to.map(|page| (hva(gfn), page)));
+                told.changed(idle, Span::sized(hva(gfn), PAGE_SIZE), to);
+            }
+        };
+        self.vm.around(idle, event, change).unwrap();
+    }
+
+    /// The slots that are published.
+    pub(super) fn slots(&self) -> Vec<Slot> {
+        let seat = self.vm.borrow_seat();
+        let reading = self.vm.spaces[0].memslots.read(&self.vm.reads, seat.seat());
+        reading.version.range(Span::new(Gfn(0), Gfn(u64::MAX))).collect()
+    }
+}
+
+/// A small page of the host's.
+pub(super) fn page(pfn: Pfn, writable: bool) -> HostPage {
+    HostPage { pfn, level: Level::K4, writable }
+}
+
+/// The frame that the host usually has for `gfn`.
+pub(super) fn frame(gfn: Gfn) -> Pfn {
+    Pfn(FRAMES + gfn.0)
+}
+
+/// The host address of `gfn`.
+pub(super) fn hva(gfn: Gfn) -> Hva {
+    HVA + gfn.0 * PAGE_SIZE
+}
+
+/// The host addresses of `gfns`.
+pub(super) fn hvas(gfns: Span<Gfn>) -> Span<Hva> {
+    Span::new(hva(gfns.start), hva(gfns.end))
+}

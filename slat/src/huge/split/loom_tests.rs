@@ -1,0 +1,80 @@
+//! A large leaf is split beside a fault that gives it, or one of its small ones, a permission back.
+
+use super::*;
+use crate::addr::Pfn;
+use crate::loom_tests::{explore, finds, finds_seeded};
+use crate::seeded::Bug;
+use crate::table::Access;
+use crate::table::formats::Ept4;
+use std::sync::Arc;
+
+const LOST: &str = "a permission that was given is gone";
+const HOLE: &str = "a hole where a page is mapped";
+
+/// The entry of 2 MiB, and the first of the small ones.
+struct Shared {
+    upper: Entry,
+    lower: Entry,
+}
+
+impl Shared {
+    /// What serves the page.
+    fn at(&self) -> (&Entry, Word) {
+        let word = self.upper.load();
+        if Ept4::is_table(word, Level::M2) { (&self.lower, self.lower.load()) } else { (&self.upper, word) }
+    }
+
+    /// As [`replace`]. Once looked at, the leaf is taken for what it was if `stale` says so.
+    fn split(&self, stale: bool) {
+        let mut word = self.upper.load();
+        let mut large = Ept4::decode(word);
+        loop {
+            fill::<Ept4>(core::slice::from_ref(&self.lower), word, large, Level::K4);
+            match self.upper.cas(word, Ept4::link(Pfn(1), Level::M2)) {
+                Ok(()) => return,
+                Err(found) => word = found,
+            }
+            if !stale {
+                large = Ept4::decode(word);
+            }
+        }
+    }
+}
+
+fn splits(stale: bool) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let large =
+            Leaf { pfn: Pfn(512), perms: Perms::RX, host_writable: true, accessed: true, dirty: false };
+        let upper = Entry::new(Ept4::leaf(&large, Level::M2));
+        let shared = Arc::new(Shared { upper, lower: Entry::new(Word::hole(Default::default())) });
+        let theirs = shared.clone();
+        let fault = loom::thread::spawn(move || {
+            loop {
+                let (entry, word) = theirs.at();
+                assert!(Ept4::is_present(word), "{HOLE}");
+                let given = Word(Ept4::set_writable(word, true).0 | Ept4::touch(Access::Write));
+                if entry.cas(word, given).is_ok() {
+                    return;
+                }
+            }
+        });
+        shared.split(stale);
+        fault.join().expect("the fault ends");
+        assert!(Ept4::read_leaf(shared.at().1).perms.allows(Access::Write), "{LOST}");
+    }
+}
+
+#[test]
+fn a_split_keeps_what_a_fault_gives() {
+    explore(splits(false));
+}
+
+#[test]
+fn mistake_a_leaf_is_not_read_again() {
+    assert!(finds(LOST, splits(true)));
+}
+
+#[test]
+fn mistake_a_table_is_linked_before_its_leaves_can_be_seen() {
+    finds_seeded(Bug::LinkRelaxed, HOLE, splits(false));
+}

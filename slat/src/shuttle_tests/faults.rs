@@ -1,0 +1,169 @@
+//! Faults beside invalidations by the host.
+
+use super::host::{Change, Primary};
+use super::run::{explore, finds};
+use super::world::{STALE, World};
+use crate::seeded::Bug;
+use crate::table::formats::{Ept4NoAd, Pae};
+use crate::{Access::*, MmuLock, Why};
+
+/// Pages move to other frames, and back, while vCPUs use them.
+fn moving() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (1, Read), (0, Read), (1, Write)]),
+        &|| world.guest(1, &[(1, Write), (0, Read), (0, Write)]),
+        &|| world.guest(2, &[(0, Read), (1, Read)]),
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+        &|| world.change(0..2, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
+/// The same under the reader-writer lock of seed 003.
+fn moving_under_a_lock() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder.mmu_lock(MmuLock::ReadWrite));
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (1, Read), (0, Read)]),
+        &|| world.guest(1, &[(1, Write), (0, Read), (0, Write)]),
+        &|| world.guest(2, &[(0, Read), (1, Read)]),
+        &|| world.change(0..2, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
+/// Pages lose write permission and get it back by stores; and move.
+fn protecting() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Read), (0, Write), (0, Write)]),
+        &|| world.guest(1, &[(0, Write), (0, Read), (0, Read)]),
+        &|| world.guest(2, &[(0, Read), (0, Read), (0, Write)]),
+        &|| world.change(0..1, (Change::Protect, Why::Protect)),
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+        &|| world.change(0..1, (Change::Protect, Why::WriteProtect)),
+    ]);
+    world.end();
+}
+
+/// One guest reads a page and writes it then, another reads it again and again, and it moves.
+fn upgrading() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Read), (0, Write)]),
+        &|| world.guest(1, &[(0, Read), (0, Read), (0, Read)]),
+        &|| world.guest(2, &[(0, Read), (0, Write)]),
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
+/// Pages are replaced by others with the same contents, in place, and written again.
+fn replacing() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (1, Read), (0, Read), (0, Write)]),
+        &|| world.guest(1, &[(1, Read), (0, Read), (1, Write)]),
+        &|| world.guest(2, &[(0, Read), (0, Read)]),
+        &|| world.idle(|idle| world.host.replace(idle, &world.vm, 0)),
+        &|| world.idle(|idle| world.host.replace(idle, &world.vm, 1)),
+        &|| world.change(0..2, (Change::Drop, Why::Clear)),
+    ]);
+    world.end();
+}
+
+/// Six vCPUs, and pages that go to swap: nobody is waited for.
+fn swapping() {
+    let world = World::<Pae>::new(6, Primary::new(false), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (1, Read)]),
+        &|| world.guest(1, &[(1, Write), (0, Read)]),
+        &|| world.guest(2, &[(0, Read), (1, Read)]),
+        &|| world.guest(3, &[(1, Read), (0, Write)]),
+        &|| world.guest(4, &[(0, Write), (0, Read)]),
+        &|| world.guest(5, &[(1, Read), (1, Write)]),
+        &|| world.idle(|idle| world.host.reclaim(idle, &world.vm, 0)),
+        &|| world.change(0..2, (Change::Move, Why::Migrate)),
+        &|| world.idle(|idle| world.host.reclaim(idle, &world.vm, 1)),
+    ]);
+    world.end();
+}
+
+/// Pages are withdrawn to learn of the next access, by a format without Accessed bits, and move.
+fn tracking() {
+    let world = World::<Ept4NoAd>::new(3, Primary::new(false), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (1, Read), (0, Read), (0, Write)]),
+        &|| world.guest(1, &[(0, Read), (1, Write), (0, Write)]),
+        &|| world.guest(2, &[(1, Read), (0, Read)]),
+        &|| world.age(2),
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+        &|| world.change(0..2, (Change::Protect, Why::Protect)),
+    ]);
+    world.end();
+}
+
+#[test]
+fn pages_that_move() {
+    explore(moving);
+}
+
+#[test]
+fn pages_that_move_under_a_lock() {
+    explore(moving_under_a_lock);
+}
+
+#[test]
+fn pages_that_lose_permissions() {
+    explore(protecting);
+}
+
+#[test]
+fn pages_that_are_upgraded() {
+    explore(upgrading);
+}
+
+#[test]
+fn pages_that_are_replaced() {
+    explore(replacing);
+}
+
+#[test]
+fn pages_that_are_swapped() {
+    explore(swapping);
+}
+
+#[test]
+fn pages_that_are_withdrawn() {
+    explore(tracking);
+}
+
+#[test]
+fn mistake_not_to_confirm_the_stamp() {
+    finds(Bug::StampUnconfirmed, STALE, moving);
+}
+
+#[test]
+fn mistake_to_take_the_stamp_late() {
+    finds(Bug::StampLate, STALE, moving);
+}
+
+#[test]
+fn mistake_not_to_wait_for_answers() {
+    finds(Bug::FlushUnanswered, STALE, moving);
+}
+
+#[test]
+fn mistake_to_take_what_is_frozen_for_nothing() {
+    finds(Bug::FrozenUnflushed, STALE, upgrading);
+}
+
+#[test]
+fn mistake_to_upgrade_without_a_stamp() {
+    finds(Bug::UpgradeUnstamped, STALE, protecting);
+}
+
+#[test]
+fn mistake_to_age_by_stores() {
+    finds(Bug::AgedByStore, STALE, tracking);
+}

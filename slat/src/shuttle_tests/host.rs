@@ -1,0 +1,334 @@
+//! The primary MMU: two regions of 2 MiB, each one huge page or a few small ones, present or not, writable or not.
+//!
+//! Its frames are used again at once, the last one first. What is taken from guests is told first, and changed when
+//! the debt is settled; a frame is free when the invalidation has ended. Each frame counts the stores to it.
+//!
+//! Its words are loaded and stored one step at a time, in whatever order is asked for: here all are sequentially consistent.
+
+use super::memory::Memory;
+use crate::notify::{Event, SecondaryMmu};
+use crate::sync::prim::{AtomicU64, Mutex, Relaxed, quiet};
+use crate::table::memory::TableMemory;
+use crate::*;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// Small pages that a region has, from its beginning on.
+pub(super) const PAGES: u64 = 4;
+/// Pages from one region to the next.
+pub(super) const REGION: u64 = Level::M2.pages();
+const REGIONS: u64 = 2;
+/// The first region's address.
+const RAM: Hva = Hva(0x40_0000_0000);
+
+/// Frames of huge pages.
+const HUGE: u64 = 1 << 20;
+
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 2;
+
+/// `frame << 2 | writable << 1 | present`; zero where nothing is.
+type Word = AtomicU64;
+
+#[derive(Default)]
+struct Region {
+    /// Held by whoever changes it.
+    lock: Mutex<()>,
+    huge: Word,
+    small: [Word; PAGES as usize],
+    /// What it was when it was a huge page, for the pages behind the small ones.
+    rest: Word,
+}
+
+/// Frames that are free, and how often each was written.
+#[derive(Default)]
+struct Frames {
+    free: Vec<u64>,
+    fresh: u64,
+    stores: BTreeMap<u64, u64>,
+}
+
+/// See the module's header.
+pub(super) struct Primary {
+    regions: [Region; REGIONS as usize],
+    frames: std::sync::Mutex<Frames>,
+    /// A page that is being replaced by another with the same contents: both may be read.
+    replaced: std::sync::Mutex<Option<(u64, [Pfn; 2])>>,
+    pub(super) memory: Memory,
+}
+
+/// What becomes of a range of pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// They move to other frames, with their contents.
+    Move,
+    /// They lose write permission.
+    Protect,
+    /// They go.
+    Drop,
+    /// The region becomes a huge page.
+    Collapse,
+}
+
+/// A host as a VM has it.
+#[derive(Clone)]
+pub(super) struct Handle(pub(super) Arc<Primary>);
+
+pub(super) fn hva(page: u64) -> Hva {
+    RAM + (page << PAGE_SHIFT)
+}
+
+fn hvas(pages: &Range<u64>) -> Span<Hva> {
+    Span::new(hva(pages.start), hva(pages.end))
+}
+
+impl Primary {
+    /// Nothing is present yet; or each region is a huge page, if `huge`.
+    pub(super) fn new(huge: bool) -> Arc<Self> {
+        let region = |number| Region {
+            huge: Word::new(if huge { (HUGE + number * REGION) << 2 | PRESENT | WRITABLE } else { 0 }),
+            ..Region::default()
+        };
+        Arc::new(Self {
+            regions: [region(0), region(1)],
+            frames: std::sync::Mutex::default(),
+            replaced: std::sync::Mutex::default(),
+            memory: Memory::new(),
+        })
+    }
+
+    /// Whether a guest may use `pfn` for `page` at this instant.
+    pub(super) fn allows(&self, page: u64, pfn: Pfn, access: Access) -> bool {
+        let store = access == Access::Write;
+        let now = self.find(page, |word| quiet(word).load(Relaxed));
+        let there = now.is_some_and(|now| now.pfn == pfn && (now.writable || !store));
+        let replaced = *self.replaced.lock().expect("nobody panics");
+        there || !store && replaced.is_some_and(|(at, frames)| at == page && frames.contains(&pfn))
+    }
+
+    /// Counts a store.
+    pub(super) fn stored(&self, pfn: Pfn) {
+        *self.frames().stores.entry(pfn.0).or_default() += 1;
+    }
+
+    /// Every page that guests use.
+    pub(super) fn pages(&self) -> impl Iterator<Item = u64> {
+        (0..REGIONS).flat_map(|region| (0..PAGES).map(move |index| region * REGION + index))
+    }
+
+    /// How many stores there have been to a page, wherever it was.
+    pub(super) fn stores(&self, page: u64) -> u64 {
+        let now = self.find(page, |word| quiet(word).load(Relaxed));
+        now.map_or(0, |now| self.frames().stores.get(&now.pfn.0).copied().unwrap_or(0))
+    }
+
+    /// Changes `pages`, which lie in one region, as a primary MMU does: tell, wait, change, end.
+    pub(super) fn change<F: Format>(
+        &self,
+        idle: &mut Idle,
+        vm: &Vm<F, Handle>,
+        pages: Range<u64>,
+        (change, why): (Change, Why),
+    ) {
+        let region = self.region(pages.start);
+        let _held = region.lock.lock();
+        let mut invalidation = vm.invalidate(hvas(&pages), why);
+        invalidation.apply(idle).settle();
+        let freed = self.edit(region, &pages, change);
+        drop(invalidation);
+        self.free(freed);
+    }
+
+    /// `page`, a small one, becomes another one with the same contents, in place: first nobody may write to it any more.
+    pub(super) fn replace<F: Format>(&self, idle: &mut Idle, vm: &Vm<F, Handle>, page: u64) {
+        let region = self.region(page);
+        let _held = region.lock.lock();
+        let entry = &region.small[(page % REGION) as usize];
+        let hvas = hvas(&(page..page + 1));
+        let mut protecting = vm.invalidate(hvas, Why::WriteProtect);
+        protecting.apply(idle).settle();
+        let old = entry.load(Relaxed) & !WRITABLE;
+        entry.store(old, Relaxed);
+        drop(protecting);
+        if old & PRESENT == 0 {
+            return;
+        }
+        let new = self.copied(old >> 2) << 2 | PRESENT;
+        let told = vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, pages| {
+            *self.replaced.lock().expect("nobody panics") =
+                Some((page, [old, new].map(|word| Pfn(word >> 2))));
+            entry.store(new, Relaxed);
+            let page = HostPage { pfn: Pfn(new >> 2), level: Level::K4, writable: false };
+            pages.changed(idle, hvas, Some(page));
+            pages.flush(idle);
+            *self.replaced.lock().expect("nobody panics") = None;
+        });
+        told.expect("it may wait");
+        self.free([old >> 2].into());
+    }
+
+    /// `page`, a small one, goes to swap and comes back elsewhere, unless somebody would have to be waited for.
+    pub(super) fn reclaim<F: Format>(&self, idle: &mut Idle, vm: &Vm<F, Handle>, page: u64) {
+        let region = self.region(page);
+        let _held = region.lock.lock();
+        let pages = page..page + 1;
+        let event = Event { may_block: false, ..Event::new(hvas(&pages), Why::Reclaim) };
+        let mut freed = Vec::new();
+        let told = vm.around(idle, event, &mut |idle, told| {
+            told.changed(idle, hvas(&pages), None);
+            told.flush(idle);
+            freed = self.edit(region, &pages, Change::Move);
+        });
+        if told.is_ok() {
+            self.free(freed);
+        }
+    }
+
+    fn edit(&self, region: &Region, pages: &Range<u64>, change: Change) -> Vec<u64> {
+        let mut freed = Vec::new();
+        let huge = region.huge.load(Relaxed);
+        if change == Change::Collapse {
+            let base = HUGE + (REGIONS + self.frames().huge()) * REGION;
+            for (word, index) in region.small.iter().zip(0..).filter(|_| huge == 0) {
+                let old = word.swap(0, Relaxed) >> 2;
+                self.copy(old, base + index);
+                freed.push(old);
+            }
+            region.rest.store(0, Relaxed);
+            region.huge.store(base << 2 | PRESENT | WRITABLE, Relaxed);
+            return freed;
+        }
+        if huge != 0 {
+            // Small ones first, in place: while it says something it hides them.
+            region.small.iter().zip(0..).for_each(|(word, index)| word.store(huge + (index << 2), Relaxed));
+            region.rest.store(huge, Relaxed);
+            region.huge.store(0, Relaxed);
+        }
+        if pages.end - pages.start == REGION {
+            region.rest.store(0, Relaxed);
+        }
+        for page in pages.clone() {
+            let Some(entry) = region.small.get((page % REGION) as usize) else { break };
+            let word = entry.load(Relaxed);
+            if word & PRESENT != 0 {
+                let frame = word >> 2;
+                let new = match change {
+                    Change::Protect => word & !WRITABLE,
+                    Change::Move | Change::Collapse => self.copied(frame) << 2 | word & (PRESENT | WRITABLE),
+                    Change::Drop => 0,
+                };
+                if change != Change::Protect {
+                    freed.push(frame);
+                }
+                entry.store(new, Relaxed);
+            }
+        }
+        freed
+    }
+
+    fn find(&self, page: u64, load: impl Fn(&Word) -> u64) -> Option<HostPage> {
+        let (region, index) = (self.region(page), page % REGION);
+        let huge = load(&region.huge);
+        let whole = |word| if word & PRESENT != 0 { word + (index << 2) } else { 0 };
+        let (word, level) = match (huge & PRESENT, region.small.get(index as usize)) {
+            (0, Some(small)) => (load(small), Level::K4),
+            (0, None) => (whole(load(&region.rest)), Level::K4),
+            _ => (whole(huge), Level::M2),
+        };
+        (word & PRESENT != 0).then_some(HostPage {
+            pfn: Pfn(word >> 2),
+            level,
+            writable: word & WRITABLE != 0,
+        })
+    }
+
+    fn region(&self, page: u64) -> &Region {
+        &self.regions[(page / REGION) as usize]
+    }
+
+    fn frames(&self) -> std::sync::MutexGuard<'_, Frames> {
+        self.frames.lock().expect("nobody panics")
+    }
+
+    fn free(&self, frames: Vec<u64>) {
+        self.frames().free.extend(frames.into_iter().filter(|&frame| frame != 0 && frame < HUGE));
+    }
+
+    /// A small frame with what is in `frame`.
+    fn copied(&self, frame: u64) -> u64 {
+        let to = self.frames().take();
+        self.copy(frame, to);
+        to
+    }
+
+    fn copy(&self, from: u64, to: u64) {
+        let mut frames = self.frames();
+        let stores = frames.stores.get(&from).copied().unwrap_or(0);
+        frames.stores.insert(to, stores);
+    }
+}
+
+impl Frames {
+    fn take(&mut self) -> u64 {
+        self.fresh += 1;
+        let frame = self.free.pop().unwrap_or(self.fresh);
+        self.stores.remove(&frame);
+        frame
+    }
+
+    /// How many frames of huge pages there have been.
+    fn huge(&mut self) -> u64 {
+        self.fresh += 1;
+        self.fresh
+    }
+}
+
+impl Host for Handle {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        self.0.find(page_of(hva), |word| word.load(Relaxed))
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        let (page, primary) = (page_of(hva), &self.0);
+        let region = primary.region(page);
+        let _held = region.lock.lock();
+        let wanted = if access == Access::Write { WRITABLE } else { 0 };
+        let huge = region.huge.load(Relaxed);
+        let small = region.small.get((page % REGION) as usize).ok_or(HostError::Fault)?;
+        match small.load(Relaxed) {
+            _ if huge != 0 => region.huge.store(huge | wanted, Relaxed),
+            0 => {
+                let frame = primary.frames().take();
+                small.store(frame << 2 | PRESENT | wanted, Relaxed);
+            }
+            word => small.store(word | wanted, Relaxed),
+        }
+        primary.find(page, |word| word.load(Relaxed)).ok_or(HostError::Fault)
+    }
+}
+
+pub(super) fn page_of(hva: Hva) -> u64 {
+    (hva.0 - RAM.0) >> PAGE_SHIFT
+}
+
+// SAFETY: each chunk is lent once, and its two names are arithmetic.
+unsafe impl TableMemory for Handle {
+    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+        self.0.memory.lend()
+    }
+
+    unsafe fn free_chunk(&self, _: NonNull<u8>) {
+        self.0.memory.take_back();
+    }
+
+    fn pfn(&self, page: NonNull<u8>) -> Pfn {
+        self.0.memory.frame(page)
+    }
+
+    fn at(&self, frame: Pfn) -> NonNull<u8> {
+        self.0.memory.page(frame)
+    }
+}

@@ -1,0 +1,56 @@
+//! Large pages that become small ones, and large again, beside faults and pages that move.
+
+use super::host::{Change, Primary, REGION};
+use super::run::{explore, finds};
+use super::world::{STALE, World};
+use crate::seeded::Bug;
+use crate::table::formats::Pae;
+use crate::{Access::*, Gfn, Level, Span, Why};
+
+const FIRST: Span<Gfn> = Span::new(Gfn(0), Gfn(REGION));
+
+/// Split and recovered, while a page of it moves: then it is no large page any more.
+fn splitting() {
+    let world = World::<Pae>::new(3, Primary::new(true), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (1, Read), (0, Write)]),
+        &|| world.guest(1, &[(1, Write), (0, Read)]),
+        &|| world.guest(2, &[(0, Read), (1, Read)]),
+        &|| assert!(world.idle(|idle| world.vm.split(idle, FIRST, Level::K4)).is_ok()),
+        &|| assert!(world.idle(|idle| world.vm.recover(idle, FIRST)) <= 1),
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
+/// Small pages become a large one, in another place; and are protected.
+fn collapsing() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (1, Read), (0, Write)]),
+        &|| world.guest(1, &[(1, Write), (0, Read)]),
+        &|| world.guest(2, &[(0, Read), (1, Read), (1, Write)]),
+        &|| {
+            world.change(0..REGION, (Change::Collapse, Why::Migrate));
+            world.idle(|idle| world.vm.recover(idle, FIRST));
+        },
+        &|| world.change(0..2, (Change::Protect, Why::Protect)),
+        &|| world.change(1..2, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
+#[test]
+fn pages_that_are_split_and_recovered() {
+    explore(splitting);
+}
+
+#[test]
+fn pages_that_collapse() {
+    explore(collapsing);
+}
+
+#[test]
+fn mistake_to_recover_beside_others() {
+    finds(Bug::RecoveredBeside, STALE, splitting);
+}

@@ -1,0 +1,78 @@
+//! Runs a scenario under many schedules: at random, and by priorities with a few changes of mind (PCT).
+//!
+//! The seeds are fixed: each run tries the same schedules. One that fails is printed.
+
+use crate::seeded::{self, Bug};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{env, println, string::String, thread};
+
+/// Executions by each scheduler, unless `SLAT_SHUTTLE_EXECUTIONS` says otherwise.
+const EXECUTIONS: usize = 1000;
+/// Where a mistake is to be found, by each scheduler.
+const AT_MOST: usize = 50_000;
+const SEED: u64 = 0x51a7;
+/// Changes of priority in one execution: most races need two or three things to come at the wrong moment.
+const CHANGES: usize = 3;
+/// More steps than any execution takes that ends.
+const STEPS: usize = 1_000_000;
+
+/// Runs `scenario` under many schedules, none of which may fail.
+pub(super) fn explore(scenario: fn()) {
+    let executions = env::var("SLAT_SHUTTLE_EXECUTIONS").ok();
+    let each = executions.map_or(EXECUTIONS, |text| text.parse().expect("a number of executions"));
+    if let Ok(schedule) = env::var("SLAT_SHUTTLE_REPLAY") {
+        return shuttle::replay(scenario, &schedule);
+    }
+    let count = Arc::default();
+    run(RandomScheduler::new_from_seed(SEED, each), FailurePersistence::Print, scenario, &count);
+    run(PctScheduler::new_from_seed(SEED, CHANGES, each), FailurePersistence::Print, scenario, &count);
+    let name = thread::current().name().unwrap_or_default().replace("::shuttle_tests", "");
+    println!("EXECUTIONS Shuttle {name} {}", count.load(Relaxed));
+}
+
+/// Demands that `scenario` fails, saying any of `what`, where the shipped code makes the mistake `bug`.
+pub(super) fn finds(bug: Bug, what: &[&str], scenario: fn()) {
+    let count = Arc::default();
+    let said = seeded::with(bug, || {
+        fails(PctScheduler::new_from_seed(SEED, CHANGES, AT_MOST), scenario, &count)
+            .or_else(|| fails(RandomScheduler::new_from_seed(SEED, AT_MOST), scenario, &count))
+    });
+    let said = said.unwrap_or_else(|| panic!("not found: {}", bug.what()));
+    assert!(what.iter().any(|what| said.contains(what)), "found by something else: {said}");
+    seeded::found(bug, count.load(Relaxed));
+}
+
+/// What the first execution says that fails.
+fn fails(scheduler: impl Scheduler + 'static, scenario: fn(), count: &Arc<AtomicU64>) -> Option<String> {
+    let run = || run(scheduler, FailurePersistence::None, scenario, count);
+    let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
+    let said = panic.downcast_ref::<String>().cloned();
+    said.or_else(|| panic.downcast_ref::<&str>().map(|text| String::from(*text)))
+}
+
+fn run(
+    scheduler: impl Scheduler + 'static,
+    persistence: FailurePersistence,
+    scenario: fn(),
+    count: &Arc<AtomicU64>,
+) {
+    let count = count.clone();
+    Runner::new(scheduler, config(persistence)).run(move || {
+        count.fetch_add(1, Relaxed);
+        scenario();
+    });
+}
+
+/// How executions are run.
+pub(super) fn config(persistence: FailurePersistence) -> Config {
+    let mut config = Config::new();
+    config.stack_size = 1 << 18;
+    config.failure_persistence = persistence;
+    config.max_steps = MaxSteps::FailAfter(STEPS);
+    config.silence_warnings = true;
+    config
+}

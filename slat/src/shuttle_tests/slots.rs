@@ -1,0 +1,105 @@
+//! Memslots that move, go and come, beside faults and pages that move.
+
+use super::host::{Change, Primary, REGION, hva};
+use super::run::{explore, finds};
+use super::world::{STALE, World};
+use crate::seeded::Bug;
+use crate::table::formats::Pae;
+use crate::{Access::*, Gfn, Slot, SlotId, Why};
+
+/// Where the memslot moves to.
+const AWAY: u64 = 4 * REGION;
+
+/// The memslot moves by four regions, and another comes into its place, with the host's regions in the other order.
+fn moving() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
+    let half = |id, gfn, page| Slot::new(SlotId(id), Gfn(gfn), REGION, hva(page));
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (AWAY, Read), (0, Read), (0, Write)]),
+        &|| world.guest(1, &[(0, Read), (REGION, Write), (0, Write)]),
+        &|| world.guest(2, &[(AWAY, Read), (0, Read), (AWAY, Write)]),
+        &|| {
+            world.slots([(AWAY, 0..2 * REGION)].into(), |idle| {
+                world.vm.slots().commit(idle, |tx| tx.move_to(SlotId(0), Gfn(AWAY))).expect("room");
+            });
+            world.slots(
+                [(AWAY, 0..2 * REGION), (0, REGION..2 * REGION), (REGION, 0..REGION)].into(),
+                |idle| {
+                    let slots = world.vm.slots();
+                    slots
+                        .commit(idle, |tx| tx.create(half(1, 0, REGION)).and(tx.create(half(2, REGION, 0))))
+                        .expect("room");
+                },
+            );
+        },
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
+/// The memslot is exchanged for two halves in the other order, in one transaction, and then they for it.
+fn exchanging() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
+    let half = |id, gfn, page| Slot::new(SlotId(id), Gfn(gfn), REGION, hva(page));
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (REGION, Read), (0, Read)]),
+        &|| world.guest(1, &[(0, Read), (REGION, Write), (0, Write)]),
+        &|| world.guest(2, &[(REGION, Read), (0, Read)]),
+        &|| {
+            world.slots([(0, REGION..2 * REGION), (REGION, 0..REGION)].into(), |idle| {
+                let slots = world.vm.slots();
+                let exchanged = slots.commit(idle, |tx| {
+                    tx.delete(SlotId(0))?;
+                    tx.create(half(1, 0, REGION))?;
+                    tx.create(half(2, REGION, 0))
+                });
+                exchanged.expect("room");
+            });
+        },
+        &|| world.change(0..2, (Change::Move, Why::Migrate)),
+        &|| world.change(REGION..REGION + 1, (Change::Drop, Why::Clear)),
+    ]);
+    world.end();
+}
+
+/// The memslot goes, and another comes.
+fn deleting() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (REGION, Read), (0, Read), (1, Write)]),
+        &|| world.guest(1, &[(0, Read), (REGION, Write), (0, Write)]),
+        &|| world.guest(2, &[(REGION, Read), (0, Read)]),
+        &|| {
+            world.slots([].into(), |idle| {
+                world.vm.slots().commit(idle, |tx| tx.delete(SlotId(0))).expect("it is there");
+            });
+            world.slots([(0, REGION..2 * REGION)].into(), |idle| {
+                let slot = Slot::new(SlotId(1), Gfn(0), REGION, hva(REGION));
+                world.vm.slots().commit(idle, |tx| tx.create(slot)).expect("room");
+            });
+        },
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+        &|| world.change(REGION..REGION + 1, (Change::Drop, Why::Clear)),
+    ]);
+    world.end();
+}
+
+#[test]
+fn memslots_that_go_and_come() {
+    explore(deleting);
+}
+
+#[test]
+fn memslots_that_move() {
+    explore(moving);
+}
+
+#[test]
+fn memslots_that_are_exchanged() {
+    explore(exchanging);
+}
+
+#[test]
+fn mistake_to_remember_a_slot() {
+    finds(Bug::SlotRemembered, STALE, exchanging);
+}

@@ -1,0 +1,108 @@
+//! Faults and lockless walks beside whatever takes tables away, and uses their pages again.
+
+use super::host::{Change, Primary, REGION};
+use super::run::{explore, finds};
+use super::world::{GONE, STALE, World};
+use crate::seeded::Bug;
+use crate::table::formats::Pae;
+use crate::{Access::*, Builder, Host, Why};
+
+/// The second region's first page.
+const SECOND: u64 = REGION;
+
+/// Pages of tables are used again at once: nobody keeps more at hand than a fault needs.
+fn thrifty<H: Host>(builder: Builder<Pae, H>) -> Builder<Pae, H> {
+    builder.table_budget(1 << 30)
+}
+
+/// A whole region goes with its table, again and again, beside faults in it and in another.
+fn unmapping() {
+    let world = World::<Pae>::new(3, Primary::new(false), thrifty);
+    world.run(&[
+        &|| world.guest(0, &[(SECOND, Write), (0, Read), (SECOND + 1, Read), (SECOND, Write)]),
+        &|| world.guest(1, &[(SECOND, Read), (0, Write), (SECOND, Write)]),
+        &|| world.guest(2, &[(0, Read), (SECOND, Read), (1, Write)]),
+        &|| {
+            world.change(SECOND..2 * REGION, (Change::Drop, Why::Unmap));
+            world.idle(|idle| world.vm.collect(idle));
+        },
+        &|| {
+            world.change(SECOND..2 * REGION, (Change::Move, Why::Remap));
+            world.idle(|idle| world.vm.collect(idle));
+        },
+        &|| world.age(2),
+    ]);
+    world.end();
+}
+
+/// The root is replaced, beside faults, lockless walks, and pages that move.
+fn zapping_all() {
+    let world = World::<Pae>::new(3, Primary::new(false), thrifty);
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (SECOND, Read), (0, Read), (SECOND, Write)]),
+        &|| world.guest(1, &[(SECOND, Write), (0, Read), (0, Write)]),
+        &|| world.guest(2, &[(0, Read), (1, Read), (0, Read)]),
+        &|| world.idle(|idle| world.vm.zap_all(idle).expect("there is memory")),
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+        &|| world.age(2),
+    ]);
+    world.end();
+}
+
+/// A budget that holds one region's tables, and guests that use two.
+fn reclaiming() {
+    // The root, a table for 1 GiB and one for 2 MiB; and as many at the hands of each of two vCPUs.
+    let pages = 3 + 2 * 3 + 1;
+    let world = World::<Pae>::new(2, Primary::new(false), |builder| builder.table_budget(pages << 12));
+    world.run(&[
+        &|| world.guest(0, &[(0, Write), (SECOND, Read), (0, Read)]),
+        &|| world.guest(1, &[(SECOND, Write), (0, Read)]),
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
+#[test]
+fn regions_that_go() {
+    explore(unmapping);
+}
+
+#[test]
+fn roots_that_are_replaced() {
+    explore(zapping_all);
+}
+
+#[test]
+fn tables_that_are_taken_back() {
+    explore(reclaiming);
+}
+
+#[test]
+fn mistake_to_skip_the_grace_period() {
+    finds(Bug::GraceSkipped, GONE, unmapping);
+}
+
+#[test]
+fn mistake_to_remember_a_table() {
+    finds(Bug::TableRemembered, GONE, unmapping);
+}
+
+#[test]
+fn mistake_to_believe_a_lost_link() {
+    finds(Bug::LostLinkBelieved, GONE, unmapping);
+}
+
+#[test]
+fn mistake_to_keep_the_root() {
+    finds(Bug::RootKept, GONE, zapping_all);
+}
+
+#[test]
+fn mistake_to_say_flushed_before_it_is() {
+    finds(Bug::FlushedTooEarly, STALE, zapping_all);
+}
+
+#[test]
+fn mistake_not_to_adopt() {
+    finds(Bug::NotAdopted, STALE, zapping_all);
+}

@@ -1,0 +1,226 @@
+//! A VM on its host, and what is true of both at any instant.
+//!
+//! * A guest uses a frame only while its host has it there, and stores only while it may: looked at in the very step of
+//!   each access.
+//! * Nobody looks at a table page that was given back.
+//! * A guest access is emulated only where no memslot is.
+//! * What guests have stored is what was copied, when the last harvest has been.
+//! * When all is over the tables map nothing that the host has not, every table page is accounted for, and all memory
+//!   goes back.
+
+use super::guest;
+use super::host::{Change, Handle, Primary, REGION, hva, page_of};
+use super::memory::Memory;
+use crate::sync::prim::{AtomicU64, Relaxed, spin_loop, step};
+use crate::*;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::vec::Vec;
+
+/// Where the pages of the host are in the guest: the first frame of each stretch, and its pages.
+pub(super) type Layout = Vec<(u64, Range<u64>)>;
+
+/// What can be wrong.
+pub(super) const FRAME: &str = "a guest uses a frame that is not there, or not so";
+pub(super) const STRAYED: &str = "somebody looks at a table page that was given back";
+pub(super) const EMULATED: &str = "an access to memory was emulated";
+pub(super) const MAPPED: &str = "a frame is mapped that is not there, or not so";
+pub(super) const LOST: &str = "a store is missing from the copy";
+pub(super) const PAGES: &str = "table pages were lost";
+pub(super) const LEAVES: &str = "leaves were miscounted";
+pub(super) const LENT: &str = "memory for tables did not come back";
+
+/// What is said where a page is used, or left behind, that the host has taken back.
+pub(super) const STALE: &[&str] = &[FRAME, MAPPED];
+/// What is said where a table is used, or left behind, that is in no table any more.
+pub(super) const GONE: &[&str] = &[STRAYED, FRAME, MAPPED, PAGES, LEAVES];
+
+/// See the module's header.
+pub(super) struct World<F: Format> {
+    pub(super) vm: Vm<F, Handle>,
+    pub(super) host: Arc<Primary>,
+    /// All that there have been, and will be when what is under way is done; and which of them is the one now.
+    layouts: Mutex<(usize, Vec<Layout>)>,
+    wrong: Mutex<Option<&'static str>>,
+    /// Guests that have not gone.
+    running: AtomicU64,
+    /// Stores to each page of the host when it was copied.
+    copies: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl<F: Format> World<F> {
+    /// A VM with `vcpus` and one memslot, from frame 0 on, of both regions of `host`.
+    pub(super) fn new(
+        vcpus: u32,
+        host: Arc<Primary>,
+        build: impl FnOnce(Builder<F, Handle>) -> Builder<F, Handle>,
+    ) -> Self {
+        let vm = build(Vm::builder(Handle(host.clone())).vcpus(vcpus)).build().expect("there is memory");
+        let slot = Slot::new(SlotId(0), Gfn(0), 2 * REGION, hva(0));
+        let mut idle = Idle::take().expect("one on each thread");
+        vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
+        let layouts = Mutex::new((0, [[(0, 0..2 * REGION)].into()].into()));
+        let running = AtomicU64::new(vcpus.into());
+        Self { vm, host, layouts, wrong: Mutex::default(), running, copies: Mutex::default() }
+    }
+
+    /// Runs all of them at once.
+    pub(super) fn run(&self, threads: &[&(dyn Fn() + Sync)]) {
+        shuttle::thread::scope(|scope| {
+            for thread in threads {
+                scope.spawn(thread);
+            }
+        });
+    }
+
+    /// vCPU `id` makes these accesses.
+    pub(super) fn guest(&self, id: u32, program: &[(u64, Access)]) {
+        guest::run(self, id, program);
+        self.running.fetch_sub(1, Relaxed);
+    }
+
+    /// The memslot logs from now on, and everything is copied.
+    pub(super) fn log(&self) {
+        self.idle(|idle| {
+            self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).expect("it is there")
+        });
+        for page in self.host.pages() {
+            step();
+            self.copies().insert(page, self.host.stores(page));
+        }
+    }
+
+    fn copies(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.copies.lock().expect("nobody panics")
+    }
+
+    /// Harvests the log `rounds` times beside the guests, and once more when all of them have gone. What others do goes on.
+    pub(super) fn migrate(&self, rounds: u32) {
+        self.idle(|idle| {
+            for _ in 0..rounds {
+                self.harvest(idle);
+            }
+            while self.running.load(Relaxed) > 0 {
+                spin_loop();
+            }
+            self.harvest(idle);
+        });
+        let copies = self.copies();
+        if self.host.pages().any(|page| copies.get(&page).copied().unwrap_or(0) != self.host.stores(page)) {
+            self.wrong(LOST);
+        }
+    }
+
+    fn harvest(&self, idle: &mut Idle) {
+        let harvest = self.vm.slots().harvest_all(idle).expect("there is memory");
+        for page in harvest.iter() {
+            step();
+            let page = page_of(page.hva);
+            self.copies().insert(page, self.host.stores(page));
+        }
+        harvest.commit();
+    }
+
+    /// The host changes `pages`.
+    pub(super) fn change(&self, pages: Range<u64>, change: (Change, Why)) {
+        self.idle(|idle| self.host.change(idle, &self.vm, pages, change));
+    }
+
+    /// Pages are aged, without a lock, `times` times.
+    pub(super) fn age(&self, times: u32) {
+        let gfns = Span::new(Gfn(0), Gfn(2 * REGION));
+        self.idle(|idle| (0..times).for_each(|_| self.vm.lockless(idle).age(gfns, |_| ())));
+    }
+
+    /// Something that this thread does with its token.
+    pub(super) fn idle<R>(&self, work: impl FnOnce(&mut Idle) -> R) -> R {
+        work(&mut Idle::take().expect("one on each thread"))
+    }
+
+    /// The memslots are as `layout` says when `work` has been done.
+    pub(super) fn slots(&self, layout: Layout, work: impl FnOnce(&mut Idle)) {
+        self.layouts().1.push(layout);
+        self.idle(work);
+        self.layouts().0 += 1;
+    }
+
+    fn layouts(&self) -> std::sync::MutexGuard<'_, (usize, Vec<Layout>)> {
+        self.layouts.lock().expect("nobody panics")
+    }
+
+    /// What a frame may have stood for since layout number `from`.
+    fn pages(&self, gfn: Gfn, from: usize) -> Vec<Option<u64>> {
+        let page = |layout: &Layout| {
+            let inside = |(first, pages): &&(u64, Range<u64>)| {
+                (*first..first + pages.end - pages.start).contains(&gfn.0)
+            };
+            layout.iter().find(inside).map(|(first, pages)| pages.start + gfn.0 - first)
+        };
+        self.layouts().1[from..].iter().map(page).collect()
+    }
+
+    /// The number of the oldest layout that may be seen now.
+    pub(super) fn layout(&self) -> usize {
+        self.layouts().0
+    }
+
+    fn allows(&self, gfn: Gfn, access: Access, pfn: Pfn) -> bool {
+        self.pages(gfn, self.layout()).into_iter().flatten().any(|page| self.host.allows(page, pfn, access))
+    }
+
+    /// A guest uses `pfn`, at this instant.
+    pub(super) fn used(&self, (gfn, access): (Gfn, Access), pfn: Pfn) {
+        if !self.allows(gfn, access, pfn) {
+            self.wrong(FRAME);
+        }
+        if access == Access::Write {
+            self.host.stored(pfn);
+        }
+    }
+
+    /// A guest's access, begun when layout number `from` was the oldest, was said to go to no memory.
+    pub(super) fn emulated(&self, gfn: Gfn, from: usize) {
+        if self.pages(gfn, from).iter().all(Option::is_some) {
+            self.wrong(EMULATED);
+        }
+    }
+
+    /// The first thing that is wrong is what is told when all is over: whoever panicked here could be waited for.
+    pub(super) fn wrong(&self, what: &'static str) {
+        self.wrong.lock().expect("nobody panics").get_or_insert(what);
+    }
+
+    /// Everybody has gone.
+    pub(super) fn end(self) {
+        let (mut idle, vm) = (Idle::take().expect("one on each thread"), &self.vm);
+        vm.collect(&mut idle);
+        let mut leaves = [0; 3];
+        vm.lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), |found| {
+            leaves[usize::from(found.level.0) - 1] += 1;
+            let leaf = found.leaf;
+            let access = if leaf.perms.allows(Access::Write) { Access::Write } else { Access::Read };
+            // Of a large page those that the host's table says.
+            if !self.allows(found.gfns.start, access, leaf.pfn) {
+                self.wrong(MAPPED);
+            }
+        });
+        let pages = vm.table_pages(&mut idle);
+        if pages.reachable + pages.waiting + pages.free != pages.allocated || pages.waiting != 0 {
+            self.wrong(PAGES);
+        }
+        if vm.stats().leaves != leaves {
+            self.wrong(LEAVES);
+        }
+        let Self { vm, host, wrong, .. } = self;
+        drop(vm);
+        let mut wrong = wrong.into_inner().expect("nobody panics");
+        if host.memory.lent() != 0 {
+            wrong.get_or_insert(LENT);
+        }
+        if Memory::strayed() {
+            wrong = Some(STRAYED);
+        }
+        assert!(wrong.is_none(), "{}", wrong.unwrap_or_default());
+    }
+}

@@ -1,0 +1,57 @@
+//! One thread, or two, that remember, beside one that asks.
+
+use super::*;
+use crate::loom_tests::{explore, explore_within, finds_seeded};
+use crate::seeded::Bug;
+use std::sync::Arc;
+
+const TORN: &str = "words of another version";
+
+/// What is found in a version is its number, three times.
+fn remembers(asked: u64, versions: &'static [u64]) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let remembered = Arc::new(Remembered::default());
+        remembered.put([1; 3], 1);
+        let theirs = remembered.clone();
+        let asks = loom::thread::spawn(move || {
+            let found = theirs.get(asked);
+            assert!(found.is_none_or(|words| words == [asked; 3]), "{TORN}");
+        });
+        let others: Vec<_> = versions[1..]
+            .iter()
+            .map(|&version| {
+                let theirs = remembered.clone();
+                loom::thread::spawn(move || theirs.put([version; 3], version))
+            })
+            .collect();
+        remembered.put([versions[0]; 3], versions[0]);
+        asks.join().expect("it ends");
+        others.into_iter().for_each(|other| other.join().expect("it ends"));
+    }
+}
+
+#[test]
+fn what_is_remembered_is_of_one_version() {
+    explore(remembers(1, &[2]));
+    explore(remembers(2, &[2]));
+}
+
+#[test]
+fn and_of_one_of_those_who_write_at_once() {
+    explore_within(3, remembers(2, &[2, 3]));
+}
+
+#[test]
+fn mistake_no_fence_after_the_words_are_read() {
+    finds_seeded(Bug::HintReadUnfenced, TORN, remembers(2, &[2]));
+}
+
+#[test]
+fn mistake_no_fence_before_the_words_are_written() {
+    finds_seeded(Bug::HintWriteUnfenced, TORN, remembers(2, &[2]));
+}
+
+#[test]
+fn mistake_finishing_by_a_relaxed_store() {
+    finds_seeded(Bug::HintRelaxed, TORN, remembers(2, &[2]));
+}

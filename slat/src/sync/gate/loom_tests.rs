@@ -1,0 +1,63 @@
+//! An exclusive walk beside a lockless one, which no lock keeps out: the read side stands between them under every
+//! policy. The locks themselves are not ours to explore.
+
+use super::*;
+use crate::loom_tests::{RACE, explore, finds};
+use crate::sync::barrier::Barrier;
+use crate::sync::mode::{Exclusive, Lockless};
+use loom::cell::UnsafeCell;
+use std::sync::Arc;
+
+/// The exclusive walk replaces a place, and reuses it.
+fn replaces(policy: MmuLock, grace: bool) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let reads = ReadSide::new(2, Barrier::symmetric());
+        let places = [UnsafeCell::new(0), UnsafeCell::new(0)];
+        let shared = Arc::new((Lock::new(policy), reads, AtomicU64::new(0), places));
+        let theirs = shared.clone();
+        let lockless = loom::thread::spawn(move || {
+            let (lock, reads, current, places) = &*theirs;
+            let seat = reads.claim(1).expect("a free seat");
+            let mut gate = lock.enter::<Lockless>(reads, seat.seat());
+            for _ in 0..2 {
+                let place = current.load(Relaxed);
+                places[place as usize].with(|value| {
+                    // SAFETY: the write to a place is what loom checks against.
+                    unsafe { *value }
+                });
+                gate.rest(reads);
+            }
+        });
+        let (lock, reads, current, places) = &*shared;
+        let seat = reads.claim(0).expect("a free seat");
+        let gate = lock.enter::<Exclusive>(reads, seat.seat());
+        current.store(1, Relaxed);
+        drop(gate);
+        if grace {
+            reads.synchronize();
+        }
+        places[0].with_mut(|value| {
+            // SAFETY: as above.
+            unsafe { *value = 1 }
+        });
+        drop(seat);
+        lockless.join().expect("it ends");
+    }
+}
+
+#[test]
+fn an_exclusive_walk_waits_for_lockless_ones() {
+    explore(replaces(MmuLock::Exclusive, true));
+}
+
+#[test]
+fn without_a_lock_too() {
+    explore(replaces(MmuLock::None, true));
+}
+
+#[test]
+fn mistake_relying_on_the_lock() {
+    for policy in [MmuLock::Exclusive, MmuLock::ReadWrite, MmuLock::None] {
+        assert!(finds(RACE, replaces(policy, false)));
+    }
+}

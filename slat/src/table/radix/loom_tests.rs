@@ -1,0 +1,192 @@
+//! Tables that are linked beside a walk, and tables that go while somebody stands in them.
+
+use super::*;
+use crate::loom_tests::{RACE, explore, finds, finds_seeded};
+use crate::notify::active::Active;
+use crate::seeded::Bug;
+use crate::sync::barrier::Barrier;
+use crate::sync::prim::Relaxed;
+use crate::sync::readside::ReadSide;
+use crate::table::Version;
+use crate::table::entry::Kind;
+use crate::table::formats::Ept4;
+use crate::table::memory::Heap;
+use crate::{Hva, Span};
+use loom::cell::UnsafeCell;
+use std::sync::Arc;
+
+const GFNS: Span<Gfn> = Span::new(Gfn(0), Gfn(1));
+const NOWHERE: Span<Hva> = Span::new(Hva(0), Hva(0));
+const UNFILLED: &str = "a table is found before it is filled";
+
+fn hole(version: u64) -> Word {
+    Word::hole(Version(version))
+}
+
+/// To the table with this index.
+fn link(table: u64) -> Word {
+    Ept4::link(Pfn(table), Level::M2)
+}
+
+fn leaf(frame: u64) -> Word {
+    Word(frame << 12 | 7)
+}
+
+/// The index of the table that `word` links.
+fn table_of(word: Word) -> Option<usize> {
+    match word.kind::<Ept4>(Level::M2) {
+        Kind::Table(Pfn(table)) => Some(table as usize),
+        _ => None,
+    }
+}
+
+/// One thread links a table, the other goes through whatever link it finds.
+fn links() {
+    let shared = Arc::new((Entry::new(hole(3)), Entry::new(leaf(9))));
+    let theirs = shared.clone();
+    let walk = loom::thread::spawn(move || {
+        let (upper, lower) = &*theirs;
+        if table_of(upper.load()).is_some() {
+            assert_eq!(lower.load(), hole(3), "{UNFILLED}");
+        }
+    });
+    let (upper, lower) = &*shared;
+    lower.fill(hole(3));
+    assert_eq!(upper.cas(hole(3), link(0)), Ok(()));
+    walk.join().expect("it ends");
+}
+
+#[test]
+fn who_finds_a_link_finds_a_filled_table() {
+    explore(links);
+}
+
+#[test]
+fn mistake_linking_by_a_relaxed_exchange() {
+    finds_seeded(Bug::LinkRelaxed, UNFILLED, links);
+}
+
+#[test]
+fn mistake_following_what_a_relaxed_load_found() {
+    finds_seeded(Bug::FollowRelaxed, UNFILLED, links);
+}
+
+/// The same with a new root.
+fn replaces_the_root() {
+    let first = Entry::new(hole(3));
+    let radix = Radix::<Ept4> { root: RootWord(AtomicU64::new(1)), _format: PhantomData };
+    let shared = Arc::new((radix, [first, Entry::new(leaf(9))]));
+    let theirs = shared.clone();
+    let walk = loom::thread::spawn(move || {
+        let (radix, roots) = &*theirs;
+        let root = radix.root_word().pfn();
+        assert_eq!(roots[root.0 as usize - 1].load(), hole(3), "{UNFILLED}");
+    });
+    let (radix, roots) = &*shared;
+    roots[1].fill(hole(3));
+    // SAFETY: no page is looked at: roots are their numbers here.
+    let fresh = unsafe { Node::follow(&Heap, Pfn(2)) };
+    assert_eq!(radix.replace_root(&Heap, fresh).pfn(&Heap), Pfn(1));
+    walk.join().expect("it ends");
+}
+
+#[test]
+fn who_finds_a_root_finds_a_filled_table() {
+    explore(replaces_the_root);
+}
+
+#[test]
+fn mistake_replacing_a_root_by_a_relaxed_exchange() {
+    finds_seeded(Bug::RootRelaxed, UNFILLED, replaces_the_root);
+}
+
+/// A table of one entry, and the memory that it lies in.
+struct Table {
+    entry: Entry,
+    page: UnsafeCell<u64>,
+}
+
+struct Shared {
+    reads: ReadSide,
+    active: Active,
+    upper: Entry,
+    tables: [Table; 2],
+    /// The host's page.
+    frame: AtomicU64,
+}
+
+impl Shared {
+    fn new() -> Self {
+        let table = |word| Table { entry: Entry::new(word), page: UnsafeCell::new(0) };
+        Self {
+            reads: ReadSide::new(1, Barrier::symmetric()),
+            active: Active::new(),
+            upper: Entry::new(link(0)),
+            tables: [table(leaf(1)), table(hole(0))],
+            frame: AtomicU64::new(1),
+        }
+    }
+
+    /// Faults until it is told that the page is mapped, or has to wait.
+    fn fault(&self) {
+        let Some(seat) = self.reads.claim(0) else { return };
+        let _section = self.reads.enter(&seat);
+        let stamp = self.active.stamp();
+        if self.active.confirm(stamp, GFNS, NOWHERE).is_err() {
+            return;
+        }
+        let frame = self.frame.load(Relaxed);
+        let mut upper = self.upper.load();
+        if upper.is_hole() {
+            self.tables[1].entry.fill(upper);
+            upper = self.upper.cas(upper, link(1)).map_or_else(|found| found, |()| link(1));
+        }
+        let Some(table) = table_of(upper) else { return };
+        let Table { entry, page } = &self.tables[table];
+        // SAFETY: loom checks against its reuse.
+        page.with(|page| unsafe { *page });
+        let word = entry.load();
+        if word.is_hole() && word <= stamp.newest() {
+            let _ = entry.cas(word, leaf(frame));
+        }
+    }
+
+    /// Takes the table away, and has its memory back.
+    fn zap(&self, grace: bool) {
+        let ticket = self.active.begin(GFNS, NOWHERE);
+        assert_eq!(self.upper.cas(link(0), Word::hole(ticket.version())), Ok(()));
+        ticket.flushed();
+        self.frame.store(2, Relaxed);
+        drop(ticket);
+        if grace {
+            self.reads.synchronize();
+        }
+        // SAFETY: loom checks that nobody stands in it.
+        self.tables[0].page.with_mut(|page| unsafe { *page = 1 });
+    }
+}
+
+/// Faults beside a zap that unhooks their table.
+fn retires(grace: bool) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let shared = Arc::new(Shared::new());
+        let theirs = shared.clone();
+        let fault = loom::thread::spawn(move || theirs.fault());
+        shared.zap(grace);
+        fault.join().expect("the fault ends");
+        if let Some(table) = table_of(shared.upper.load()) {
+            let word = shared.tables[table].entry.load();
+            assert!(word.is_hole() || word == leaf(2), "a frame that the host has taken back");
+        }
+    }
+}
+
+#[test]
+fn a_table_stays_while_a_fault_stands_in_it() {
+    explore(retires(true));
+}
+
+#[test]
+fn mistake_no_grace_period_for_a_table() {
+    assert!(finds(RACE, retires(false)));
+}

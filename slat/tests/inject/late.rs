@@ -1,0 +1,195 @@
+//! Whoever has to be waited for takes long. Who needs him waits; nobody else does.
+//!
+//! Threads tell each other by channels where they are, so that "takes long" is for as long as the test likes.
+
+use super::world::{ALL, HVA, NoTlb, RAM, TestVm, hvas, on_a_vm, one, store, unmap};
+use slat::*;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::thread;
+
+fn idle() -> Idle {
+    Idle::take().expect("one for each thread")
+}
+
+/// What goes on, whoever is waited for: faults, aging, invalidations of what nobody has.
+fn others_go_on(vm: &TestVm<'_>, idle: &mut Idle, vcpu: VcpuId) {
+    for gfn in (1024..ALL.end.0).map(Gfn) {
+        store(vm, idle, vcpu, gfn).unwrap();
+    }
+    assert!(vm.young(idle, hvas(Span::new(Gfn(1024), ALL.end)), Young::Clear));
+    vm.invalidate(Span::new(HVA + (1 << 40), HVA + (2 << 40)), Why::Unmap).apply(idle).settle();
+}
+
+#[test]
+fn a_reader_that_stays_keeps_memory_and_nobody() {
+    on_a_vm(MmuLock::None, |vm, idle| {
+        (0..1024).for_each(|gfn| assert!(store(vm, idle, VcpuId(0), Gfn(gfn)).is_ok()));
+        let many = Slot::new(SlotId(8), Gfn(1 << 24), 100 * 512, HVA);
+        vm.slots().commit(idle, |tx| tx.create(many)).unwrap();
+        let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
+        let (collected, deleted) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            // Where something is wrong here, the other goes.
+            let go = go;
+            scope.spawn(move || {
+                let mut idle = self::idle();
+                let walk = vm.lockless(&mut idle);
+                let before = walk.translate(Gfn(5));
+                inside.send(()).unwrap();
+                goes.recv().unwrap();
+                assert_eq!((before.is_some(), walk.translate(Gfn(5))), (true, None), "it may go on looking");
+            });
+            is_inside.recv().unwrap();
+            unmap(vm, idle, Span::new(Gfn(0), Gfn(1024)));
+            let (begins, begun) = channel();
+            let (begins_too, collected, deleted) = (begins.clone(), &collected, &deleted);
+            scope.spawn(move || {
+                begins.send(()).unwrap();
+                vm.collect(&mut self::idle());
+                collected.store(true, SeqCst);
+            });
+            scope.spawn(move || {
+                let mut idle = self::idle();
+                let slot = Slot::new(SlotId(9), Gfn(1 << 20), 512, HVA);
+                vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+                begins_too.send(()).unwrap();
+                vm.slots().commit(&mut idle, |tx| tx.delete(SlotId(9))).unwrap();
+                deleted.store(true, SeqCst);
+            });
+            (0..2).for_each(|_| begun.recv().unwrap());
+            others_go_on(vm, idle, VcpuId(1));
+            // Tables are there, too, although none that was unmapped can be used again yet.
+            for table in 0..100 {
+                store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
+            }
+            assert_eq!(
+                (collected.load(SeqCst), deleted.load(SeqCst)),
+                (false, false),
+                "both wait for the reader"
+            );
+            go.send(()).unwrap();
+        });
+        assert_eq!((collected.load(SeqCst), deleted.load(SeqCst)), (true, true));
+        vm.slots().commit(idle, |tx| tx.delete(SlotId(8))).unwrap();
+    });
+}
+
+/// Tables that wait for such a reader are used again when it goes; until then the host has others.
+#[test]
+fn a_reader_that_stays_keeps_no_fault() {
+    on_a_vm(MmuLock::None, |vm, idle| {
+        let many = Slot::new(SlotId(8), Gfn(1 << 24), 100 * 512, HVA);
+        vm.slots().commit(idle, |tx| tx.create(many)).unwrap();
+        store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
+        let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
+        thread::scope(|scope| {
+            let go = go;
+            scope.spawn(move || {
+                let mut idle = self::idle();
+                let _walk = vm.lockless(&mut idle);
+                inside.send(()).unwrap();
+                goes.recv().unwrap();
+            });
+            is_inside.recv().unwrap();
+            unmap(vm, idle, Span::new(Gfn(0), Gfn(512)));
+            for table in 0..100 {
+                store(vm, idle, VcpuId(1), many.gfns.start + table * 512).unwrap();
+            }
+            assert_eq!(vm.stats().tables_waiting, 1, "the one that was unmapped");
+            go.send(()).unwrap();
+        });
+        vm.slots().commit(idle, |tx| tx.delete(SlotId(8))).unwrap();
+    });
+}
+
+#[test]
+fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
+    on_a_vm(MmuLock::None, |vm, idle| {
+        store(vm, idle, VcpuId(0), Gfn(5)).unwrap();
+        let ((inside, is_inside), (go, goes)) = (channel(), channel::<()>());
+        let (flushed, faulted) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let (flushed, faulted, go) = (&flushed, &faulted, go);
+            scope.spawn(move || {
+                let mut idle = self::idle();
+                let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+                let mut guest = vcpu.enter(&mut idle, &mut NoTlb);
+                inside.send(()).unwrap();
+                goes.recv().unwrap();
+                assert!(guest.kicked(), "somebody waits");
+                assert!(!flushed.load(SeqCst) && !faulted.load(SeqCst));
+                guest.answer(&mut NoTlb);
+            });
+            is_inside.recv().unwrap();
+            let (begins, begun) = channel();
+            scope.spawn(move || {
+                let mut idle = self::idle();
+                let mut change = vm.invalidate(hvas(one(Gfn(5))), Why::Migrate);
+                let debt = change.apply(&mut idle);
+                begins.send(()).unwrap();
+                debt.settle();
+                flushed.store(true, SeqCst);
+            });
+            begun.recv().unwrap();
+            scope.spawn(move || {
+                store(vm, &mut self::idle(), VcpuId(2), Gfn(5)).unwrap();
+                assert!(flushed.load(SeqCst), "the page comes back when the invalidation is over");
+                faulted.store(true, SeqCst);
+            });
+            others_go_on(vm, idle, VcpuId(1));
+            while vm.host().0.kicks.load(SeqCst) == 0 {
+                thread::yield_now();
+            }
+            assert!(!flushed.load(SeqCst) && !faulted.load(SeqCst));
+            go.send(()).unwrap();
+        });
+        assert!(flushed.load(SeqCst) && faulted.load(SeqCst));
+    });
+}
+
+/// Of one that is out of the guest nobody wants anything, for however long it stops.
+#[test]
+fn a_vcpu_that_stops_out_of_the_guest_keeps_nobody() {
+    for lock in super::world::POLICIES {
+        on_a_vm(lock, |vm, idle| {
+            let mut stopped = vm.vcpu(VcpuId(0)).unwrap();
+            stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write }).unwrap();
+            unmap(vm, idle, ALL);
+            vm.collect(idle);
+            vm.zap_all(idle).unwrap();
+            vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
+            vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
+            others_go_on(vm, idle, VcpuId(1));
+            let again = stopped.fault(idle, Fault { gpa: Gfn(5).gpa(), access: Access::Write });
+            assert_eq!(again, Ok(Done::Mapped(Level::K4)), "it goes on as if nothing had been");
+        });
+    }
+}
+
+/// Nor of one whose host blocks; and what the host said before is not believed afterwards.
+#[test]
+fn a_host_that_blocks_keeps_its_own_fault_only() {
+    for lock in super::world::POLICIES {
+        on_a_vm(lock, |vm, idle| {
+            let (asked, go) = vm.host().0.will_wait(Gfn(5));
+            thread::scope(|scope| {
+                let go = go;
+                let waiting = scope.spawn(move || store(vm, &mut self::idle(), VcpuId(0), Gfn(5)));
+                asked.recv().unwrap();
+                let mut change = vm.invalidate(hvas(one(Gfn(5))), Why::Migrate);
+                change.apply(idle).settle();
+                vm.host().0.moves(Gfn(5), Pfn(0x77_7777));
+                drop(change);
+                vm.zap_all(idle).unwrap();
+                vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(4096))).unwrap();
+                vm.slots().commit(idle, |tx| tx.move_to(RAM, Gfn(0))).unwrap();
+                others_go_on(vm, idle, VcpuId(1));
+                assert_eq!(vm.translate(idle, Gfn(5)), None);
+                go.send(()).unwrap();
+                assert_eq!(waiting.join().unwrap(), Ok(Done::Mapped(Level::K4)));
+            });
+            assert_eq!(vm.translate(idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x77_7777), "the page of now");
+        });
+    }
+}

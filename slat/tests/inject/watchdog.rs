@@ -1,0 +1,44 @@
+//! A watchdog: what hangs is an error, not a test without an end.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// Nothing here takes a second, on a quiet machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Does `work`; where that does not end, ends the process, with a word on `what` it was.
+pub fn guarded<R>(what: &str, work: impl FnOnce() -> R) -> R {
+    let bark = || {
+        eprintln!("{what}: somebody waits for ever");
+        std::process::abort();
+    };
+    watched(LIMIT, bark, work)
+}
+
+/// Does `work`; where it takes longer than `limit`, `bark`s.
+fn watched<R>(limit: Duration, bark: impl FnOnce() + Send, work: impl FnOnce() -> R) -> R {
+    std::thread::scope(|scope| {
+        let (works, over) = channel::<()>();
+        scope.spawn(move || {
+            if over.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                bark();
+            }
+        });
+        // Gone when the work is over, also where it panics.
+        let _works = works;
+        work()
+    })
+}
+
+#[test]
+fn negative_control_it_barks_at_what_hangs() {
+    let (barks, barked) = channel();
+    // This work ends when the dog has barked, and not before.
+    let heard = watched(Duration::from_millis(1), move || barks.send(()).unwrap(), || barked.recv());
+    assert_eq!(heard, Ok(()));
+}
+
+#[test]
+fn it_is_quiet_where_work_ends() {
+    assert_eq!(watched(LIMIT, || unreachable!("nothing hangs"), || 5), 5);
+}

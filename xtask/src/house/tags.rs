@@ -1,0 +1,112 @@
+//! Each `ORDER(tag)` of the engine has a row in the table of `slat/src/loom_tests.rs`: the room whose `loom_tests.rs` shows
+//! it, and the test. It stands on both sides, in two places at least, unless the table says that it `is one-sided`.
+
+use super::Finding;
+use super::source::Source;
+use std::path::Path;
+
+const TABLE: &str = "slat/src/loom_tests.rs";
+const MARK: &str = "ORDER(";
+
+/// A row of the table: `| `tag` | `room` | `test` |`.
+struct Row<'t> {
+    index: usize,
+    tag: &'t str,
+    room: &'t str,
+    test: &'t str,
+}
+
+/// Findings of all files together; none without a table.
+pub fn check(sources: &[Source]) -> Vec<Finding> {
+    let Some(table) = sources.iter().find(|source| source.path == Path::new(TABLE)) else {
+        return Vec::new();
+    };
+    let rows = rows(table);
+    let uses: Vec<(&Source, usize, &str)> = sources.iter().flat_map(uses).collect();
+    let unknown = uses.iter().filter(|(_, _, tag)| !rows.iter().any(|row| row.tag == *tag));
+    let mut findings: Vec<Finding> = unknown
+        .map(|(source, index, tag)| source.finding(*index, format!("ORDER({tag}) is not in {TABLE}")))
+        .collect();
+    for row in &rows {
+        let sides = uses.iter().filter(|(_, _, tag)| *tag == row.tag).count();
+        let excused = format!("`{}` is one-sided: ", row.tag);
+        let one_sided = table.lines.iter().any(|line| line.contains(&excused));
+        let mut find = |what: String| findings.push(table.finding(row.index, what));
+        match sides {
+            0 => find(format!("no ORDER({}) in the engine", row.tag)),
+            1 if !one_sided => find(format!("ORDER({}) stands on one side only", row.tag)),
+            _ => {}
+        }
+        let tests = Path::new("slat/src").join(row.room).join("loom_tests.rs");
+        let start = format!("fn {}(", row.test);
+        match sources.iter().find(|source| source.path == tests) {
+            None => find(format!("no {}", tests.display())),
+            Some(tests) if tests.code.iter().any(|code| code.starts_with(&start)) => {}
+            Some(_) => find(format!("no {} in {}", row.test, tests.display())),
+        }
+    }
+    findings
+}
+
+fn rows(table: &Source) -> Vec<Row<'_>> {
+    table.lines.iter().enumerate().filter_map(|(index, line)| parse(index, line)).collect()
+}
+
+fn parse(index: usize, line: &str) -> Option<Row<'_>> {
+    let mut cells = line.strip_prefix("//! | ")?.split('|').map(|cell| cell.trim().trim_matches('`'));
+    let (tag, room, test) = (cells.next()?, cells.next()?, cells.next()?);
+    // The head has no marks around it.
+    line.contains('`').then_some(Row { index, tag, room, test })
+}
+
+/// The tags that a shipped file of the engine names, with the indices of their lines.
+fn uses(source: &Source) -> Vec<(&Source, usize, &str)> {
+    let tests = source.path.with_extension("").iter().any(|part| part.to_string_lossy().ends_with("tests"));
+    let shipped = if source.path.starts_with("slat/src") && !tests { source.tests_begin() } else { 0 };
+    let lines = source.lines[..shipped].iter().enumerate();
+    let tags = lines.flat_map(|(index, line)| {
+        line.split(MARK).skip(1).filter_map(move |rest| Some((index, rest.split_once(')')?.0)))
+    });
+    tags.map(|(index, tag)| (source, index, tag)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: &str =
+        "//! | tag | tests in | first of all |\n//! |---|---|---|\n//! | `a` | `room` | `it_holds` |\n";
+    const BOTH: &str = "// ORDER(a): before.\nx;\n// ORDER(a): after.\n";
+
+    fn found(table: &str, code: &str, tests: &str) -> Vec<String> {
+        let sources = [
+            Source::new(TABLE, table),
+            Source::new("slat/src/room.rs", code),
+            Source::new("slat/src/room/loom_tests.rs", tests),
+        ];
+        check(&sources).into_iter().map(|finding| finding.what).collect()
+    }
+
+    #[test]
+    fn a_tag_has_two_sides_and_a_test() {
+        assert!(found(ROW, BOTH, "fn it_holds() {").is_empty());
+        assert_eq!(found(ROW, BOTH, "fn it_holds_not() {"), ["no it_holds in slat/src/room/loom_tests.rs"]);
+        assert_eq!(found(ROW, "// ORDER(a): b.", "fn it_holds() {"), ["ORDER(a) stands on one side only"]);
+        assert_eq!(found(ROW, "", "fn it_holds() {"), ["no ORDER(a) in the engine"]);
+        assert_eq!(found("", BOTH, ""), ["ORDER(a) is not in slat/src/loom_tests.rs"; 2]);
+        let elsewhere = ROW.replace("`room`", "`other`");
+        assert_eq!(found(&elsewhere, BOTH, "fn it_holds() {"), ["no slat/src/other/loom_tests.rs"]);
+    }
+
+    #[test]
+    fn a_tag_may_be_one_sided_and_say_so() {
+        let table = format!("{ROW}//! `a` is one-sided: nobody answers.\n");
+        assert!(found(&table, "// ORDER(a): b.", "fn it_holds() {").is_empty());
+    }
+
+    #[test]
+    fn tests_are_no_side() {
+        let code = "// ORDER(a): b.\n#[cfg(test)]\nmod tests {\n    // ORDER(a): c.\n}";
+        assert_eq!(found(ROW, code, "fn it_holds() {"), ["ORDER(a) stands on one side only"]);
+    }
+}
