@@ -155,7 +155,6 @@ bugs! {
     OverlapBelow "overlap-below" Fuzz "a new slot is compared with the one that begins below it, not with one that begins inside",
     TrackedUncounted "tracked-uncounted" Fuzz "a leaf that goes while it is withdrawn is not counted off",
     Incongruent "incongruent" Fuzz "a large page is mapped where guest and host addresses are not congruent",
-    SplitByPages "split-by-pages" Fuzz "a 1 GiB leaf splits into leaves that are one page apart",
     CarryLost "carry-lost" Fuzz "dirty bits of a table that begins inside a word are cut at its end",
 
     // --- worlds: what guests stored ---

@@ -158,8 +158,7 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
 /// Writes the small leaves, of `level`, of a large one that stands in its entry as `word`.
 fn fill<F: Format>(entries: &[Entry], word: Word, large: Leaf, level: Level) {
     for (index, entry) in entries.iter().enumerate() {
-        let apart = if seeded!(SplitByPages) { 1 } else { level.pages() };
-        let small = Leaf { pfn: large.pfn + index as u64 * apart, ..large };
+        let small = Leaf { pfn: large.pfn + index as u64 * level.pages(), ..large };
         // Of a leaf withdrawn from the hardware come leaves withdrawn.
         entry.fill(if word.is_tracked() { Word::tracked(&small) } else { F::leaf(&small, level) });
     }
