@@ -90,6 +90,8 @@ macro_rules! injected {
 pub mod addr;
 pub mod age;
 pub mod dirty;
+#[cfg(test)]
+mod edges;
 pub mod fault;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod history_tests;

@@ -148,6 +148,15 @@ bugs! {
     SlotPublishedFirst "slot-published-first" History "a slot is gone for notifiers before its pages are",
 
     // --- fuzz: ranges and counts ---
+    PartRoundedDown "part-rounded-down" Fuzz "a host range that ends inside a page leaves that page mapped",
+    RowPastEnd "row-past-end" Fuzz "a row of entries is edited to the end of its table, not of the range",
+    WholeByStart "whole-by-start" Fuzz "a large leaf that begins in a range counts as covered by it",
+    FlushShort "flush-short" Fuzz "the flush for a row of entries is one page short",
+    MarkAcross "mark-across" Fuzz "pages are marked 64 at a time from the first on, across the ends of words",
+    OverlapBelow "overlap-below" Fuzz "a new slot is compared with the one that begins below it, not with one that begins inside",
+    TrackedUncounted "tracked-uncounted" Fuzz "a leaf that goes while it is withdrawn is not counted off",
+    Incongruent "incongruent" Fuzz "a large page is mapped where guest and host addresses are not congruent",
+    CarryLost "carry-lost" Fuzz "dirty bits of a table that begins inside a word are cut at its end",
 
     // --- worlds: what guests stored ---
     EnterUnflushed "enter-unflushed" Worlds "a vCPU enters the guest without the flushes that were asked for while it was out",

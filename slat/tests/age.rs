@@ -121,7 +121,15 @@ fn large_pages<F: Format>() {
     machine.access(HUGE + 99, Access::Read);
     assert_eq!(machine.age(Span::new(Gfn(HUGE + 3), Gfn(HUGE + 5))), [HUGE + 3, HUGE + 4]);
     assert_eq!(machine.age(ALL), [], "one bit for all of it");
-    assert_eq!(machine.dirty(), page.collect());
+    assert_eq!(machine.dirty(), page.clone().collect());
+    machine.access(HUGE + 7, Access::Read);
+    assert_eq!(machine.vm.split(&mut machine.idle, ALL, Level::K4), Ok(1));
+    assert_eq!(
+        machine.age(ALL),
+        page.collect::<Vec<_>>(),
+        "{}: young before it was split, and after",
+        F::NAME
+    );
 }
 
 /// A table is passed over where nobody came through its link; a walker with the link in its cache is not noticed.

@@ -1,6 +1,7 @@
 //! House chores, one command each: `cargo xtask` lists them.
 
 mod coverage;
+mod fuzz;
 mod gate;
 mod house;
 mod record;
@@ -61,6 +62,11 @@ const CHORES: &[Chore] = &[
         name: "repeat",
         about: "the suite again and again, until it fails: --times N, 20 unless said otherwise; --beside N busy threads",
         run: Run::With(repeat::run),
+    },
+    Chore {
+        name: "fuzz",
+        about: "any bytes, found by libFuzzer: [TARGET…], --seconds N, 60 unless said otherwise; --seeded; --keep",
+        run: Run::With(fuzz::run),
     },
     Chore {
         name: "sanitize",

@@ -27,6 +27,8 @@
 //! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
+#[path = "../../../slat/src/edges.rs"]
+mod edges;
 mod fixture;
 mod huge;
 mod ksm;

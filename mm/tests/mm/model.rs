@@ -2,6 +2,7 @@
 //! pages to numbers. After each operation the VM agrees with its host; in the end every page holds what the
 //! model says, and every frame comes back.
 
+use crate::edges::near_edges;
 use crate::fixture::{at, get, pages};
 use crate::swap_device::Disk;
 use crate::vm::{Guest, coherent, guest_on};
@@ -62,8 +63,8 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = (u8, Step)> {
-    let page = prop_oneof![0..PAGES, Just(0), Just(512), Just(1024)];
-    let count = prop_oneof![1..20u64, Just(512), 300..1100u64];
+    let page = near_edges(0..PAGES);
+    let count = prop_oneof![1..20u64, 511..514u64, 300..1100u64];
     let range = (page.clone(), count).prop_map(|(first, count)| (first, count.min(PAGES - first)));
     let prot = prop_oneof![1 => Just(Prot::None), 1 => Just(Prot::Read), 3 => Just(Prot::ReadWrite)];
     let policy = prop_oneof![Just(Policy::Range), Just(Policy::Page), Just(Policy::PageBatched)];

@@ -92,7 +92,7 @@ impl Bitmap {
     pub(crate) fn mark_pages(&self, pages: Range<u64>) {
         let mut at = pages.start;
         while at < pages.end {
-            let end = pages.end.min((at / WORD + 1) * WORD);
+            let end = pages.end.min(if seeded!(MarkAcross) { at + WORD } else { (at / WORD + 1) * WORD });
             self.mark_word(at / WORD, (u64::MAX >> (WORD - (end - at))) << (at % WORD));
             at = end;
         }

@@ -273,7 +273,7 @@ fn add(into: &mut Words, first: u64, bits: &[u64; 8]) {
     }
     let low = bits.iter().map(|bits| bits << shift);
     into[word..].iter_mut().zip(low).for_each(|(into, bits)| *into |= bits);
-    if shift != 0 {
+    if shift != 0 && !seeded!(CarryLost) {
         let high = bits.iter().map(|bits| bits >> (WORD - shift));
         into[word + 1..].iter_mut().zip(high).for_each(|(into, bits)| *into |= bits);
     }

@@ -140,7 +140,9 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
     // Small pages execute where large ones were not let: that is why they are small.
     let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
     let perms = large.perms.with(execute);
-    let link = F::link(node.pfn(&vm.host), at.level);
+    // An aging pass asks the link whether anything below was accessed.
+    let young = if large.accessed { F::touch_link(at.level) } else { 0 };
+    let link = Word(F::link(node.pfn(&vm.host), at.level).0 | young);
     let linked = seeded!(SplitLinksFirst) && {
         node.fill(Word(0));
         at.entry.cas(at.word, link).is_ok()

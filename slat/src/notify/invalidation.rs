@@ -248,7 +248,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         while let Some((walk, step)) = steps.next() {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
-            let whole = gfns.covers(&covers);
+            let whole = gfns.covers(&covers) || seeded!(WholeByStart) && gfns.contains(covers.start);
             while let Some(new) = self.edit_entry((word, at.level), (covers, whole), known.now, owed) {
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;
@@ -302,7 +302,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     break;
                 }
                 from = if removed == 0 { done } else { from };
-                to = done + 1;
+                to = done + u64::from(!seeded!(FlushShort));
                 removed += 1;
             } else {
                 break;
@@ -392,7 +392,7 @@ fn book<F: Format, H: Host, M: Edits>(
             if !forgets && (!seeded!(FrozenUnflushed) || !matches!(kind, Kind::Frozen(_))) {
                 owed.owe(covers);
             }
-            if new.is_hole() {
+            if new.is_hole() && !(seeded!(TrackedUncounted) && old.is_tracked()) {
                 walk.seat.tally.add(Count::removed(level));
             }
         }

@@ -220,7 +220,8 @@ impl<'t> Transaction<'t> {
     /// Whether the frames of `slot` are free, but for the slot of its own id, and in reach.
     fn check_place(&self, slot: &Slot) -> Result<(), SlotError> {
         let version = self.edits.version();
-        let mut last = version.last_below(slot.gfns.end);
+        let mut last =
+            version.last_below(if seeded!(OverlapBelow) { slot.gfns.start + 1 } else { slot.gfns.end });
         if let Some(own) = last.filter(|last| last.id == slot.id) {
             last = version.last_below(own.gfns.start);
         }

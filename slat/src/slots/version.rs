@@ -142,7 +142,8 @@ impl Interval {
         let frame = |bytes: u64| self.gfn + (bytes >> PAGE_SHIFT);
         let (from, to) = (hvas.start.max(self.hvas.start).0, hvas.end.min(self.hvas.end).0);
         let start = self.hvas.start.0;
-        Span::new(frame(from - start), frame(to - start + (PAGE_SIZE - 1)))
+        let up = if seeded!(PartRoundedDown) { 0 } else { PAGE_SIZE - 1 };
+        Span::new(frame(from - start), frame(to - start + up))
     }
 }
 

@@ -1,0 +1,52 @@
+//! What slat must hold of any bytes: targets for libFuzzer.
+//!
+//! ```text
+//! bytes ──▶ Input: choices, one after the other ──▶ what is asked of slat      ─┐
+//!                                             └──▶ the same of a plain model  ─┴─▶ they must agree, after each step
+//! ```
+//! | target | asked | the model |
+//! |---|---|---|
+//! | `vm` | memslots, faults, invalidations of every reason, huge pages, dirty logs, aging, in two address spaces | maps of leaves, tables and dirty pages, and a TLB that forgets nothing by itself |
+//! | `slots` | `KVM_SET_USER_MEMORY_REGION`, fields at the edges of its rules | the brute-force oracle of slat's own tests |
+//! | `trace` | a memory trace, cut anywhere | its lines, one by one |
+//! | `lru_gen` | commands as text | the same commands as numbers, and the pages that there are |
+//! | `swap` | pages stored, damaged, read back | what was stored: that, or an error |
+//!
+//! Promises: a target panics where slat is wrong, and only there; the same bytes do the same thing.
+//!
+//! What the fuzzer found worth keeping lies in `corpus/`, one folder for each target, minimised; whatever made a target panic
+//! once lies in `crashes/`. `cargo test` replays all of it, without a fuzzer.
+
+mod input;
+mod lru_gen;
+mod slots;
+mod swap;
+mod trace;
+mod vm;
+
+pub use input::Input;
+
+/// One thing that is fuzzed.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name: also that of its folders.
+    pub name: &'static str,
+    /// Panics where slat does something wrong.
+    pub run: fn(&[u8]),
+}
+
+impl Target {
+    /// All of them.
+    pub const ALL: &'static [Self] = &[
+        Self { name: "vm", run: vm::run },
+        Self { name: "slots", run: slots::run },
+        Self { name: "trace", run: trace::run },
+        Self { name: "lru_gen", run: lru_gen::run },
+        Self { name: "swap", run: swap::run },
+    ];
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        Self::ALL.iter().find(|target| target.name == name)
+    }
+}

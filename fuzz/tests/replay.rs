@@ -1,0 +1,69 @@
+//! Every input that is kept is replayed, without a fuzzer: the corpus, and whatever once made a target panic.
+//!
+//! One that panics is told by its file, and the steps that it takes are printed with `SLAT_FUZZ_STEPS=1`.
+
+use slat_fuzz::Target;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What is kept for a target, in order of names.
+fn kept(target: &Target, folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(target.name);
+    let Ok(files) = fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn replay(name: &str) {
+    let target = Target::named(name).unwrap();
+    let corpus = kept(target, "corpus");
+    assert!(corpus.len() >= 8, "{name} has hardly a corpus");
+    for file in kept(target, "crashes").iter().chain(&corpus) {
+        // Told where the test fails.
+        println!("{}", file.display());
+        (target.run)(&fs::read(file).unwrap());
+    }
+}
+
+#[test]
+fn vm() {
+    replay("vm");
+}
+
+#[test]
+fn slots() {
+    replay("slots");
+}
+
+#[test]
+fn trace() {
+    replay("trace");
+}
+
+#[test]
+fn lru_gen() {
+    replay("lru_gen");
+}
+
+#[test]
+fn swap() {
+    replay("swap");
+}
+
+/// What is not listed above is not replayed.
+#[test]
+fn every_target_is_replayed() {
+    let names: Vec<_> = Target::ALL.iter().map(|target| target.name).collect();
+    assert_eq!(names, ["vm", "slots", "trace", "lru_gen", "swap"]);
+}
+
+/// All that is kept is small, and little.
+#[test]
+fn a_corpus_is_no_archive() {
+    let all = |folder| Target::ALL.iter().flat_map(move |target| kept(target, folder));
+    let sizes: Vec<_> =
+        all("corpus").chain(all("crashes")).map(|file| file.metadata().unwrap().len()).collect();
+    assert!(sizes.len() <= 300, "{} files", sizes.len());
+    assert!(sizes.iter().sum::<u64>() <= 1 << 20, "in bytes");
+}
