@@ -40,7 +40,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "verify",
-        about: "every check, what each has explored, and which mistakes it finds; --only STEP, --quick, --docs",
+        about: "every check, what each has explored, and which mistakes it finds; --only STEP, --without STEP, --quick, --docs",
         run: Run::With(verify::run),
     },
     Chore {
