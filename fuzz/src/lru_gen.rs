@@ -47,7 +47,7 @@ pub fn run(bytes: &[u8]) {
             }
             3..7 => machine.command(&mut input),
             _ => {
-                machine.anything(&input.rest()[..]);
+                machine.anything(input.rest());
                 break;
             }
         }
@@ -144,8 +144,9 @@ fn said(command: Command) -> String {
         }
         Command::Evict { memcg, node, seq, swappiness, nr } => {
             let numbers = [swappiness.map(u64::from), nr];
-            let tail: String = numbers.into_iter().flatten().map(|number| format!(" {number}")).collect();
-            format!("- {memcg} {node} {seq}{tail}")
+            let mut text = format!("- {memcg} {node} {seq}");
+            numbers.into_iter().flatten().for_each(|number| write!(text, " {number}").unwrap());
+            text
         }
     }
 }

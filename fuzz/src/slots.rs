@@ -12,7 +12,7 @@ use oracle::{Change, Limits, Oracle, PAGE, Record, Request};
 use slat::slots::{self, Region};
 use slat::table::TableMemory;
 use slat::table::formats::Npt5;
-use slat::*;
+use slat::{Access, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, SpaceId, Span, Vm};
 
 const STEPS: usize = 200;
 const SPACES: u32 = 2;

@@ -4,8 +4,8 @@ use super::machine::Machine;
 use super::step::IDS;
 use super::tables::Leaf;
 use super::tlb::Cached;
-use slat::table::{Entry, Kind, Word};
-use slat::*;
+use slat::table::{Entry, Kind, TableMemory, Word};
+use slat::{Access, Format, Gfn, Level, Pfn, SlotId, SpaceId, Span};
 use std::collections::BTreeMap;
 
 /// What one address space holds, found by reading its tables.

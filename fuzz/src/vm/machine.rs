@@ -7,8 +7,10 @@ use super::step::{LOGGED, Step, To};
 use super::tables::Leaf;
 use super::tlb::{Cached, Tlb};
 use slat::slots::Memslots;
-use slat::table::{Entry, Kind};
-use slat::*;
+use slat::table::{Entry, Kind, TableMemory};
+use slat::{
+    Access, Done, Fault, Format, Gfn, Hva, Idle, Level, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the module's header.

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How the VM was built, and what its format can do.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct Rules {
     /// Frames of a guest: `1 << frame_bits`.
     pub frame_bits: u32,

@@ -172,10 +172,8 @@ impl Step {
             17 => Self::Move { space, id, gfn: near(input) },
             18 => Self::Log { space, id, on: input.below(4) != 0 },
             19 => Self::Harvest { space, id, commit: input.flag() },
-            20 => match input.flag() {
-                true => Self::HarvestAll { space, commit: input.flag() },
-                false => Self::ZapAll,
-            },
+            20 if input.flag() => Self::HarvestAll { space, commit: input.flag() },
+            20 => Self::ZapAll,
             21 => {
                 let first = input.pick(&[0, 64, 448, 512, 1, 4096]);
                 let pages = input.pick(&[64, 1, 0, 512, 576, 1 << 12]).min(LOGGED);
@@ -184,13 +182,11 @@ impl Step {
                 let bits = (0..pages.div_ceil(64)).map(|_| input.word()).collect();
                 Self::Clear { space, id, first, pages, bits }
             }
-            22 => match input.flag() {
-                true => Self::Device { space, gfns: gfns(input, near, AT_ONCE) },
-                false => {
-                    let (page, len) = (host_page(input, slot), length(input, AT_ONCE));
-                    Self::DeviceByHost { hvas: bytes(input, page, len) }
-                }
-            },
+            22 if input.flag() => Self::Device { space, gfns: gfns(input, near, AT_ONCE) },
+            22 => {
+                let (page, len) = (host_page(input, slot), length(input, AT_ONCE));
+                Self::DeviceByHost { hvas: bytes(input, page, len) }
+            }
             23 => Self::WriteProtect { gfns: gfns(input, near, 1 << 19) },
             24 => match input.below(4) {
                 0 => Self::Split { gfns: gfns(input, near, 1 << 19), to: Level::M2 },
