@@ -11,10 +11,11 @@
 //! does not depend on what else was done.
 
 use crate::Outcome;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
 
 /// Targets, in the order in which they run.
 const TARGETS: [&str; 5] = ["vm", "slots", "trace", "lru_gen", "swap"];
@@ -58,9 +59,12 @@ pub fn run(root: &Path, args: &[String]) -> Outcome {
     match mode {
         Mode::Run => {
             let fuzzer = Fuzzer::build(root, false)?;
-            targets.iter().try_for_each(|target| fuzzer.look(target, seconds))
+            on_every_processor(&targets, |target| fuzzer.look(target, seconds))
         }
-        Mode::Seeded => Fuzzer::build(root, true)?.find_seeded(),
+        Mode::Seeded => {
+            let fuzzer = Fuzzer::build(root, true)?;
+            on_every_processor(&seeded(root)?, |bug| fuzzer.find_seeded(bug))
+        }
         Mode::Keep => {
             let fuzzer = Fuzzer::build(root, false)?;
             targets.iter().try_for_each(|target| fuzzer.keep(target))
@@ -158,27 +162,24 @@ impl Fuzzer {
         Err(format!("{target}: an input was found").into())
     }
 
-    /// Makes each mistake, and demands that it is found.
-    fn find_seeded(&self) -> Outcome {
-        let mut missed = String::new();
-        for bug in seeded(&self.root)? {
-            let folder = self.root.join("target").join("fuzz-seeded/found");
-            // What an earlier run found must not help.
-            let _ = fs::remove_dir_all(&folder);
-            fs::create_dir_all(&folder)?;
-            let (fine, said) = self.run(SEEDED, |command| {
-                command.env("SLAT_SEEDED", &bug).arg("-seed=1").arg(format!("-runs={MOST_RUNS}"));
-                command.arg(format!("-artifact_prefix={}/", folder.display()));
-                command.args([&folder, &self.corpus(SEEDED)]);
-            })?;
-            // One that does not come back is found, too.
-            if fine || !["panicked at", "libFuzzer: timeout"].iter().any(|sign| said.contains(sign)) {
-                writeln!(missed, "{bug}: not found by {SEEDED} in {} inputs", executions(&said))?;
-            } else {
-                println!("SEEDED {bug} Fuzz {}", executions(&said));
-            }
+    /// Makes a mistake, and demands that it is found.
+    fn find_seeded(&self, bug: &str) -> Outcome {
+        let folder = self.root.join("target/fuzz-seeded/found").join(bug);
+        // What an earlier run found must not help.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder)?;
+        let (fine, said) = self.run(SEEDED, |command| {
+            command.env("SLAT_SEEDED", bug).arg("-seed=1").arg(format!("-runs={MOST_RUNS}"));
+            command.arg(format!("-artifact_prefix={}/", folder.display()));
+            command.args([&folder, &self.corpus(SEEDED)]);
+        })?;
+        let inputs = executions(&said);
+        // One that does not come back is found, too.
+        if fine || !["panicked at", "libFuzzer: timeout"].iter().any(|sign| said.contains(sign)) {
+            return Err(format!("{bug}: not found by {SEEDED} in {inputs} inputs").into());
         }
-        if missed.is_empty() { Ok(()) } else { Err(missed.trim_end().into()) }
+        println!("SEEDED {bug} Fuzz {inputs}");
+        Ok(())
     }
 
     /// Keeps the smallest inputs that together reach everything that is reached, and not too many.
@@ -205,6 +206,25 @@ impl Fuzzer {
         println!("{target}: {} inputs kept", fs::read_dir(&corpus)?.count());
         Ok(())
     }
+}
+
+/// Does `work` for each of `items`, as many at once as there are processors; says of each that failed, why.
+fn on_every_processor<T: Sync>(items: &[T], work: impl Fn(&T) -> Outcome + Sync) -> Outcome {
+    let (left, failures) = (Mutex::new(items.iter()), Mutex::new(Vec::new()));
+    let next = || left.lock().expect("nobody panics under it").next();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(item) = next() {
+                    if let Err(failure) = work(item) {
+                        failures.lock().expect("nobody panics under it").push(failure.to_string());
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("nobody panics under it");
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
 }
 
 /// Inputs tried, by libFuzzer's own count.
