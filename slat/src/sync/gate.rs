@@ -10,6 +10,9 @@
 //! | [`MmuLock::ReadWrite`] | the lock, reading | the lock, writing |
 //! | [`MmuLock::None`] | its seat | its seat: they meet at the entry, by CAS |
 //!
+//! Whatever the lock, a walk is a section of the read side: the memslots that it looks at are kept by that alone, as in KVM,
+//! whose faults are in an SRCU section besides. Without it a version of the slots could go under a walk that had only a lock.
+//!
 //! A lock that is not free at once is waited for by the clock; one that is free costs nothing more than itself.
 
 use super::mode::{Mode, Side};
@@ -46,11 +49,13 @@ struct Waits {
 
 /// An open gate. Dropping it leaves.
 pub(crate) struct Gate<'g> {
+    /// Ends after the lock is given back, which `drop` does.
+    section: Section<'g>,
     held: Held<'g>,
 }
 
 enum Held<'g> {
-    Section { section: Section<'g> },
+    NoLock,
     Mutex(&'g RawMutex),
     Read(&'g RawRwLock),
     Write(&'g RawRwLock),
@@ -76,7 +81,7 @@ impl Lock {
     #[inline(always)]
     pub(crate) fn enter<'g, M: Mode>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Gate<'g> {
         let held = match (self.policy, M::SIDE) {
-            (MmuLock::None, _) | (_, Side::Neither) => Held::Section { section: reads.enter_outermost(seat) },
+            (MmuLock::None, _) | (_, Side::Neither) => Held::NoLock,
             (MmuLock::ReadWrite, Side::Read) => {
                 if !self.rwlock.try_lock_shared() {
                     self.wait(|| self.rwlock.lock_shared());
@@ -97,7 +102,8 @@ impl Lock {
                 Held::Mutex(&self.mutex)
             }
         };
-        Gate { held }
+        // After the lock, which may be waited for.
+        Gate { section: reads.enter_outermost(seat), held }
     }
 
     /// Takes a lock that was not free.
@@ -121,8 +127,8 @@ impl Gate<'_> {
     /// Leaves, lets those in who wait, and enters again in the same mode.
     #[inline]
     pub(crate) fn rest(&mut self, reads: &ReadSide) {
-        match &mut self.held {
-            Held::Section { section } => section.rest(reads),
+        match &self.held {
+            Held::NoLock => {}
             // SAFETY: this gate holds that side of that lock, on this thread, and holds it again afterwards.
             Held::Mutex(lock) => unsafe { lock.bump() },
             // SAFETY: as above.
@@ -130,6 +136,7 @@ impl Gate<'_> {
             // SAFETY: as above.
             Held::Write(lock) => unsafe { lock.bump_exclusive() },
         }
+        self.section.rest(reads);
     }
 }
 
@@ -138,7 +145,7 @@ impl Drop for Gate<'_> {
     fn drop(&mut self) {
         // SAFETY (each arm): this gate took exactly that side of that lock, on this thread, and gives it back once.
         match &self.held {
-            Held::Section { .. } => {}
+            Held::NoLock => {}
             // SAFETY: as above.
             Held::Mutex(lock) => unsafe { lock.unlock() },
             // SAFETY: as above.
