@@ -1,4 +1,4 @@
-//! How a walk enters: through the read side, or through the lock of a baseline policy.
+//! How a walk enters: through the read side, and before it through the lock of a baseline policy.
 //!
 //! Seed 003 asks for a reader-writer lock where there was one mutex; its *point* is faults in parallel, which
 //! the read side gives without a shared line. All three stay as policies of a VM, chosen when it is built, so

@@ -6,7 +6,7 @@
 //! host's own locks (slat-mm: VMAs, then the page lock of a 2 MiB region)   may be held when notify is called
 //! └── notify: the active set (one word W and its slots)                    lock-free: notify/active.rs
 //!     └── walk: a section of the read side                                 per thread, nothing shared
-//!         │   (MmuLock::ReadWrite or ::Exclusive: that lock instead)       only the baseline policies
+//!         │   (MmuLock::ReadWrite or ::Exclusive: that lock before it)     only the baseline policies
 //!         └── table pool                                                   leaf lock, never held across a call out
 //! slots: the transaction mutex, one per address space                      NEVER taken inside notify or a walk
 //! ├── the clock's hand: reclaim of cold tables (table/limit.rs)            likewise; a fault takes it before its walk
