@@ -1,5 +1,6 @@
 //! House chores, one command each: `cargo xtask` lists them.
 
+mod compiler;
 mod coverage;
 mod fuzz;
 mod gate;
@@ -81,6 +82,9 @@ const CHORES: &[Chore] = &[
 ];
 
 fn main() -> ExitCode {
+    if let Some(compiler) = compiler::Compiler::called() {
+        return compiler.run();
+    }
     let root =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the repository's root");
     let asked: Vec<String> = std::env::args().skip(1).collect();
