@@ -1,0 +1,2 @@
+//! Bare-metal x86: what the judge and the hypervisor share.
+#![no_std]
