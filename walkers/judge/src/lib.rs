@@ -6,6 +6,7 @@ extern crate alloc;
 mod backing;
 mod bench;
 mod changes;
+mod everything;
 mod expect;
 mod judge;
 mod machine;
@@ -17,6 +18,7 @@ mod stale;
 mod tables;
 mod world;
 
+pub use everything::{LOOKUPS, SEED, everything};
 pub use judge::judge;
 pub use machine::{Answer, Bits, CODE_OFFSET, Difference, FaultWhy, Fixed, Machine, Quirk, Ram};
 pub use mutate::mutate;

@@ -52,7 +52,7 @@ impl fmt::Display for Noticed {
 
 /// Flips bits and prints `MUTATE …` for each. A bit that the format counts on and that no access notices is a
 /// difference.
-pub fn mutate<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle, _seed: u64) -> Verdict {
+pub fn mutate<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle) -> Verdict {
     let pattern = Pattern::fill(machine);
     let mut verdict = Verdict::default();
     machine.flush();
@@ -239,7 +239,8 @@ fn name<F: Format>(word: Word, level: Level, (bit, link): (u32, bool)) -> (&'sta
         // A walker that takes links to allow everything, as ours is, looks at one of them there.
         return ("present", !link || is(F::TABLE_BITS));
     }
-    if level > Level::K4 && is(F::TABLE_MASK) {
+    // A flip that makes a leaf of a link, or a link of a leaf.
+    if F::is_table(Word(word.0 ^ 1 << bit), level) != link {
         return ("link-or-leaf", true);
     }
     if link {

@@ -45,7 +45,7 @@ fn what_is_stale_is_seen_without_the_flush_and_gone_with_it() {
 
 fn flips_are_noticed<F: Format>() {
     let mut idle = Idle::take().unwrap();
-    let verdict = mutate::<F, _>(&mut Soft::<F>::new(), &mut idle, 1);
+    let verdict = mutate::<F, _>(&mut Soft::<F>::new(), &mut idle);
     assert!(verdict.passed(), "{verdict:?}");
 }
 
