@@ -179,9 +179,13 @@ impl Pool {
 }
 
 impl Cache {
-    /// A page, to be filled and linked. `None` means that [`Pool::top_up`] was not called before.
+    /// A page, to be filled and linked. `None` means that [`Pool::top_up`] was not called before. The slot that is remembered
+    /// beside it is forgotten: it was one of the address space that the page served before.
     pub(crate) fn take(&mut self) -> Option<Node> {
-        self.list.pop()
+        let node = self.list.pop()?;
+        // SAFETY: the page was the list's, and is the caller's alone.
+        unsafe { node.note() }.hint.forget();
+        Some(node)
     }
 
     /// Puts back a page that lost the race to be linked.
