@@ -1,12 +1,12 @@
 //! The judge's machine: a guest at EL1 under stage 2, on QEMU's `virt` board.
 //!
 //! The guest's own access decides, for it goes by way of the TLB as every guest's does. Where nothing stale can be in the
-//! way the processor is asked a second time, by `AT`; the two must agree, and the word that the guest read or wrote must
-//! be where `AT` says.
+//! way the processor is asked a second time, by `AT`; the two must agree, the word that the guest read or wrote must
+//! be where `AT` says, and what is there must be ordinary memory.
 
 use crate::console;
 use crate::guest::{self, Exit};
-use crate::stage2::{self, Stage2, Translation};
+use crate::stage2::{self, MemoryType, Stage2, Translation};
 use core::fmt;
 use slat::{Access, Gfn, Gpa, Pfn, Span};
 use slat_judge::{Answer, FaultWhy, Fixed, Machine, Ram};
@@ -47,8 +47,8 @@ impl El1 {
         }
         let Some(second) = stage2::translate(gpa, access) else { return };
         let agree = match (answer, second) {
-            (Answer::Through { value }, Translation::Frame(pfn)) => {
-                !RAM.contains(pfn) || word(pfn, gpa.offset()) == value
+            (Answer::Through { value }, Translation::Memory(pfn, memory)) => {
+                memory == MemoryType::RAM && RAM.contains(pfn) && word(pfn, gpa.offset()) == value
             }
             (Answer::Fault { why, level, .. }, Translation::Fault(second_why, second_level)) => {
                 (why, level) == (second_why, second_level)
@@ -82,6 +82,10 @@ unsafe impl Machine for El1 {
         &self.fixed
     }
 
+    fn gpa_bits(&self) -> u32 {
+        stage2::physical_bits()
+    }
+
     fn access(&mut self, root: Pfn, gpa: Gpa, access: Access, value: u64) -> Answer {
         stage2::load(root);
         let answer = match guest::touch(gpa, access, value) {
@@ -97,6 +101,14 @@ unsafe impl Machine for El1 {
             self.compare(gpa, access, answer);
         }
         answer
+    }
+
+    fn memory_type(&mut self, root: Pfn, gpa: Gpa) -> Option<u64> {
+        stage2::load(root);
+        match stage2::translate(gpa, Access::Read)? {
+            Translation::Memory(_, memory) => Some(memory.number()),
+            Translation::Fault(..) => None,
+        }
     }
 
     fn flush(&mut self) {

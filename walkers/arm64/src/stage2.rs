@@ -4,7 +4,7 @@
 use crate::guest::status;
 use aarch64_cpu::asm::barrier::{self, dsb, isb};
 use aarch64_cpu::registers::{
-    HCR_EL2, ID_AA64MMFR0_EL1, ID_AA64MMFR1_EL1, PAR_EL1, Readable, VTCR_EL2, VTTBR_EL2, Writeable,
+    HCR_EL2, ID_AA64MMFR0_EL1, ID_AA64MMFR1_EL1, ID_AA64MMFR2_EL1, PAR_EL1, Readable, VTCR_EL2, VTTBR_EL2, Writeable,
 };
 use core::arch::asm;
 use slat::table::Format;
@@ -33,12 +33,21 @@ impl Stage2 {
         }
     }
 
-    /// Whether this processor has such a walker: as many bits of physical address, and both updates where they are wanted.
-    pub fn is_supported(self) -> bool {
+    /// What this processor lacks to walk such tables, as the engine edits them; `None` where nothing is missing.
+    pub fn lacks(self) -> Option<&'static str> {
         const BOTH_UPDATES: u64 = 2;
-        let sizes = [32, 36, 40, 42, 44, 48];
-        let updates = ID_AA64MMFR1_EL1.read(ID_AA64MMFR1_EL1::HAFDBS);
-        sizes[physical_size() as usize] >= self.input_bits && (!self.hardware_ad || updates >= BOTH_UPDATES)
+        const IN_PLACE: u64 = 2;
+        if u64::from(physical_bits()) < self.input_bits {
+            return Some("has too few bits of physical address");
+        }
+        if self.hardware_ad && ID_AA64MMFR1_EL1.read(ID_AA64MMFR1_EL1::HAFDBS) < BOTH_UPDATES {
+            return Some("does not manage AF and the dirty state in hardware (FEAT_HAFDBS)");
+        }
+        // A large page is split, and made again, in place: without a moment in which nothing is mapped and flushed.
+        if ID_AA64MMFR2_EL1.read(ID_AA64MMFR2_EL1::BBM) < IN_PLACE {
+            return Some("wants a break before a page changes its size (FEAT_BBM below level 2)");
+        }
+        None
     }
 
     /// Switches it on for EL1, with nothing cached.
@@ -50,7 +59,8 @@ impl Stage2 {
                 // Three levels begin at what the manual calls level 1, four at its level 0.
                 + VTCR_EL2::SL0.val(self.levels - 2)
                 + VTCR_EL2::TG0::Granule4KB
-                + VTCR_EL2::PS.val(physical_size())
+                // 48 bits at most fit into tables of 4 KiB pages.
+                + VTCR_EL2::PS.val(physical_size().min(0b101))
                 // Walks go through the caches, as our stores to the tables do.
                 + VTCR_EL2::IRGN0::NormalWBRAWA
                 + VTCR_EL2::ORGN0::NormalWBRAWA
@@ -69,9 +79,14 @@ impl Stage2 {
     }
 }
 
-/// The size of physical addresses as VTCR encodes it: the processor's own, up to what tables of 4 KiB pages can say, 48 bits.
+/// The size of physical addresses as the processor and VTCR encode it.
 fn physical_size() -> u64 {
-    ID_AA64MMFR0_EL1.read(ID_AA64MMFR0_EL1::PARange).min(0b101)
+    ID_AA64MMFR0_EL1.read(ID_AA64MMFR0_EL1::PARange)
+}
+
+/// Bits of a physical address, and of a guest-physical one that a guest can form.
+pub fn physical_bits() -> u32 {
+    [32, 36, 40, 42, 44, 48, 52].get(physical_size() as usize).copied().unwrap_or(52)
 }
 
 /// Has the next walks begin at `root`. What is cached stays.
@@ -91,11 +106,28 @@ pub fn flush() {
     isb(barrier::SY);
 }
 
+/// What the guest's memory is to the processor: the two stages' attributes together, as MAIR encodes them, and shareability.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryType {
+    attributes: u8,
+    shareability: u8,
+}
+
+impl MemoryType {
+    /// Write-back, allocating, inner shareable: ordinary RAM.
+    pub const RAM: Self = Self { attributes: 0xff, shareability: 0b11 };
+
+    /// Both as one number.
+    pub fn number(self) -> u64 {
+        u64::from(self.attributes) << 2 | u64::from(self.shareability)
+    }
+}
+
 /// What the processor says when asked to translate, without an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Translation {
-    /// To this frame.
-    Frame(Pfn),
+    /// To this frame, of this type.
+    Memory(Pfn, MemoryType),
     /// Not at all.
     Fault(FaultWhy, Option<Level>),
 }
@@ -116,6 +148,8 @@ pub fn translate(gpa: Gpa, access: Access) -> Option<Translation> {
         let (why, level) = status(PAR_EL1.get() >> 1);
         Translation::Fault(why, level)
     } else {
-        Translation::Frame(Pfn(PAR_EL1.read(PAR_EL1::PA)))
+        let told = PAR_EL1.get();
+        let memory = MemoryType { attributes: (told >> 56) as u8, shareability: (told >> 7 & 0b11) as u8 };
+        Translation::Memory(Pfn(PAR_EL1.read(PAR_EL1::PA)), memory)
     })
 }
