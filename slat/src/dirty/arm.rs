@@ -35,12 +35,12 @@ fn armed<F: Format>(word: Word, level: Level, by_bits: bool) -> Option<Word> {
         if F::is_table(word, level) {
             return None;
         }
-        let taken = match (by_bits, level == Level::K4) {
-            (false, _) => F::WRITE,
-            (true, true) => F::DIRTY,
-            (true, false) => F::WRITE | F::DIRTY,
+        let armed = match (by_bits, level == Level::K4) {
+            (false, _) => F::set_writable(word, false),
+            (true, true) => Word(word.0 & !F::DIRTY),
+            (true, false) => Word(F::set_writable(word, false).0 & !F::DIRTY),
         };
-        return (word.0 & taken != 0).then_some(Word(word.0 & !taken));
+        return (armed != word).then_some(armed);
     }
     (word.is_tracked() && F::decode(word).perms.allows(crate::Access::Write))
         .then(|| F::set_writable(word, false))
