@@ -14,9 +14,9 @@ mod stage2;
 mod vectors;
 
 use machine::El1;
+use slat::Idle;
 use slat::table::Format;
 use slat::table::formats::{Arm64L39, Arm64L40, Arm64L48, Arm64NoAd};
-use slat::Idle;
 use slat_judge::{LOOKUPS, SEED, Verdict, conclude, judge, mutate, stale};
 use stage2::Stage2;
 

@@ -4,7 +4,8 @@
 use crate::guest::status;
 use aarch64_cpu::asm::barrier::{self, dsb, isb};
 use aarch64_cpu::registers::{
-    HCR_EL2, ID_AA64MMFR0_EL1, ID_AA64MMFR1_EL1, ID_AA64MMFR2_EL1, PAR_EL1, Readable, VTCR_EL2, VTTBR_EL2, Writeable,
+    HCR_EL2, ID_AA64MMFR0_EL1, ID_AA64MMFR1_EL1, ID_AA64MMFR2_EL1, PAR_EL1, Readable, VTCR_EL2, VTTBR_EL2,
+    Writeable,
 };
 use core::arch::asm;
 use slat::table::Format;
