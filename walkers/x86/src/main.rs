@@ -1,10 +1,17 @@
-//! Bare-metal x86 for the judge and the hypervisor: boot, serial, heap, exit, SVM, VMX.
+//! The judge on x86-64.
 #![no_std]
 #![no_main]
 
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {
-        core::hint::spin_loop();
+use slat_walker_x86::boot::Boot;
+use slat_walker_x86::exit::{Verdict, exit};
+use slat_walker_x86::{cpu, entry, println};
+
+entry!(main);
+
+fn main(boot: Boot) -> ! {
+    println!("up: {:?}, {} processor(s), line '{}'", cpu::vendor(), cpu::processors(), boot.command_line());
+    for range in boot.memory() {
+        println!("{range:x?}");
     }
+    exit(Verdict::Passed)
 }
