@@ -12,6 +12,7 @@
 //! | `smp` | the second processor |
 //! | `guest` | one trait for a processor that can run a guest, whoever made it; registers, exits |
 //! | `vmcb`, `svm` | AMD's: the control block as a type, and VMRUN |
+//! | `vmx` | Intel's: the control structure, EPT, VMLAUNCH |
 //!
 //! Memory is mapped one to one, so a pointer *is* a physical address, and the engine's defaults for table memory are
 //! right. The target has no floating point: code here never touches those registers, and a guest's stay in them.
@@ -28,3 +29,4 @@ pub mod serial;
 pub mod smp;
 pub mod svm;
 pub mod vmcb;
+pub mod vmx;
