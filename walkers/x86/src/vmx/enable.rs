@@ -125,7 +125,7 @@ fn vmxon(region: u64) -> Result<(), VmxError> {
     let refused: u8;
     // SAFETY: the region is a page of our own that lives as long as VMX is on.
     unsafe {
-        asm!("vmxon [{}]", "setbe {}", in(reg) &raw const region, out(reg_byte) refused, options(nostack))
+        asm!("vmxon [{}]", "setbe {}", in(reg) &raw const region, out(reg_byte) refused, options(nostack));
     }
     if refused == 0 { Ok(()) } else { Err(VmxError::Refused("VMXON")) }
 }

@@ -46,6 +46,7 @@ impl Vmcs {
     }
 
     /// Reads a field by its number, as listed in `x86::vmx::vmcs`; one that does not exist reads as 0.
+    #[expect(clippy::unused_self, reason = "a VMCS is current while there is a `Vmcs`")]
     pub(super) fn read(&self, field: u32) -> u64 {
         let mut value = 0_u64;
         // SAFETY: a VMCS is current as long as `self` lives.
