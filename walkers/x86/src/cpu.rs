@@ -19,6 +19,15 @@ pub unsafe fn outb(port: u16, value: u8) {
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nostack, preserves_flags)) }
 }
 
+/// Writes two bytes to an I/O port.
+///
+/// # Safety
+/// As [`outb`].
+pub unsafe fn outw(port: u16, value: u16) {
+    // SAFETY: as in `outb`.
+    unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nostack, preserves_flags)) }
+}
+
 /// Writes four bytes to an I/O port.
 ///
 /// # Safety
@@ -36,6 +45,28 @@ pub unsafe fn inb(port: u16) -> u8 {
     let value;
     // SAFETY: as in `outb`.
     unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nostack, preserves_flags)) }
+    value
+}
+
+/// Reads two bytes from an I/O port.
+///
+/// # Safety
+/// As [`inb`].
+pub unsafe fn inw(port: u16) -> u16 {
+    let value;
+    // SAFETY: as in `inb`.
+    unsafe { asm!("in ax, dx", in("dx") port, out("ax") value, options(nostack, preserves_flags)) }
+    value
+}
+
+/// Reads four bytes from an I/O port.
+///
+/// # Safety
+/// As [`inb`].
+pub unsafe fn inl(port: u16) -> u32 {
+    let value;
+    // SAFETY: as in `inb`.
+    unsafe { asm!("in eax, dx", in("dx") port, out("eax") value, options(nostack, preserves_flags)) }
     value
 }
 

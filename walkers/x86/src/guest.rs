@@ -49,8 +49,17 @@ pub struct LongMode {
 pub enum Exit {
     /// It touched memory and the tables did not let it.
     Memory(MemoryFault),
-    /// An interrupt of the machine is pending; asked for by [`Processor::exit_on_interrupt`]. Nobody has taken it.
+    /// An interrupt of the machine is pending; asked for by [`Processor::exit_on_interrupt`]. Nobody has taken it; the
+    /// guest will, in its next run.
     Interrupt,
+    /// It wrote to a port that was asked for by [`Processor::exit_on_port_write`]; the write has not been made, and the
+    /// guest is past it.
+    PortWrite {
+        /// The port.
+        port: u16,
+        /// What it wrote, and whatever is above in the register.
+        value: u32,
+    },
     /// VMMCALL or VMCALL, already stepped over.
     Call,
     /// Triple fault: how a PC is reset when nothing else works.
@@ -100,8 +109,14 @@ pub trait Processor {
     /// Forgets every translation of the guest before its next instruction.
     fn flush(&mut self);
 
-    /// Whether a pending interrupt of the machine brings the guest out. Else it takes it by itself.
+    /// Whether a pending interrupt of the machine brings the guest out, which takes it afterwards; interrupts that come
+    /// before it is through with that one need not. Else it takes them all by itself.
     fn exit_on_interrupt(&mut self, on: bool);
+
+    /// Writes to this port bring the guest out, too, where the processor can tell.
+    fn exit_on_port_write(&mut self, port: u16) {
+        let _ = port;
+    }
 
     /// The guest's next instruction (a linear address).
     fn rip(&self) -> u64;

@@ -7,7 +7,8 @@
 use crate::cpu::{self, EFER};
 use crate::guest::{Exit, LongMode, MemoryFault, Processor, Registers};
 use crate::vmcb::{
-    FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, Segment, Vmcb, exit,
+    FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_PORTS, INTERCEPT_SHUTDOWN,
+    INTERCEPT_VMRUN_VMMCALL, Segment, Vmcb, exit,
 };
 use alloc::boxed::Box;
 use slat::{Access, Format, Gpa, Pfn};
@@ -33,14 +34,17 @@ const EVENT_VALID: u64 = 1 << 31;
 #[derive(Debug)]
 pub struct Svm {
     vmcb: Box<Vmcb>,
+    /// A bit for each port that the guest is not to reach by itself, once there is one.
+    ports: Option<Box<Pages<3>>>,
 }
 
+#[derive(Debug)]
 #[repr(C, align(4096))]
-struct HostSave([u8; 4096]);
+struct Pages<const N: usize>([[u8; 4096]; N]);
 
 /// Turns SVM on for this processor.
 fn enable() {
-    let area = Box::leak(Box::new(HostSave([0; 4096])));
+    let area = Box::leak(Box::new(Pages([[0; 4096]])));
     // SAFETY: whoever makes an `Svm` runs on a processor of AMD's, which has both; the area is the processor's for good.
     unsafe {
         cpu::wrmsr(EFER, cpu::rdmsr(EFER) | EFER_SVME);
@@ -68,7 +72,7 @@ impl Processor for Svm {
         (save.cr0, save.cr3, save.cr4) = (0x8000_0033, start.cr3.0, 0x20);
         (save.dr6, save.dr7, save.rflags, save.pat) = (0xffff_0ff0, 0x400, 2, PAT_AT_RESET);
         (save.rip, save.rsp) = (start.rip, start.rsp);
-        Self { vmcb }
+        Self { vmcb, ports: None }
     }
 
     fn set_root<F: Format>(&mut self, root: Pfn) {
@@ -76,25 +80,10 @@ impl Processor for Svm {
     }
 
     fn run(&mut self, registers: &mut Registers) -> Exit {
-        self.vmcb.save.rax = registers.rax;
-        // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to whoever set the
-        // root; the registers that the assembly does not keep are those that a call may change.
-        unsafe { svm_run(&raw mut *self.vmcb, registers) };
-        registers.rax = self.vmcb.save.rax;
-        let control = &mut self.vmcb.control;
-        control.tlb_control = 0;
-        control.inject = interrupted(control.exit_interrupt);
-        // A guest that clears SVME, not knowing of it, would be refused.
-        self.vmcb.save.efer |= EFER_SVME;
-        match control.exit_code {
-            exit::NESTED_FAULT => Exit::Memory(memory_fault(control.exit_info_1, Gpa(control.exit_info_2))),
-            exit::INTERRUPT => Exit::Interrupt,
-            exit::SHUTDOWN => Exit::Shutdown,
-            exit::VMMCALL => {
-                self.vmcb.save.rip += VMMCALL_BYTES;
-                Exit::Call
+        loop {
+            if let Some(exit) = self.run_once(registers) {
+                return exit;
             }
-            code => Exit::Other { code, info: control.exit_info_1 },
         }
     }
 
@@ -104,7 +93,16 @@ impl Processor for Svm {
 
     fn exit_on_interrupt(&mut self, on: bool) {
         let [events, ..] = &mut self.vmcb.control.intercepts;
-        *events = *events & !INTERCEPT_INTERRUPT | if on { INTERCEPT_INTERRUPT } else { 0 };
+        *events &= !(INTERCEPT_INTERRUPT | INTERCEPT_IRET);
+        *events |= if on { INTERCEPT_INTERRUPT } else { 0 };
+    }
+
+    fn exit_on_port_write(&mut self, port: u16) {
+        let control = &mut self.vmcb.control;
+        let map = self.ports.get_or_insert_with(|| Box::new(Pages([[0; 4096]; 3])));
+        map.0.as_flattened_mut()[usize::from(port / 8)] |= 1 << (port % 8);
+        control.port_map = (&raw const **map) as u64;
+        control.intercepts[0] |= INTERCEPT_PORTS;
     }
 
     fn rip(&self) -> u64 {
@@ -121,6 +119,50 @@ impl Svm {
     pub fn vmcb(&mut self) -> &mut Vmcb {
         &mut self.vmcb
     }
+
+    /// One VMRUN; nothing, where what brought the guest out is nobody's business.
+    fn run_once(&mut self, registers: &mut Registers) -> Option<Exit> {
+        self.vmcb.save.rax = registers.rax;
+        // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to whoever set the
+        // root; the registers that the assembly does not keep are those that a call may change.
+        unsafe { svm_run(&raw mut *self.vmcb, registers) };
+        registers.rax = self.vmcb.save.rax;
+        let control = &mut self.vmcb.control;
+        control.tlb_control = 0;
+        control.inject = interrupted(control.exit_interrupt);
+        // A guest that clears SVME, not knowing of it, would be refused.
+        self.vmcb.save.efer |= EFER_SVME;
+        let (info, [events, ..]) = (control.exit_info_1, &mut control.intercepts);
+        Some(match control.exit_code {
+            exit::NESTED_FAULT => Exit::Memory(memory_fault(info, Gpa(control.exit_info_2))),
+            exit::INTERRUPT => {
+                // The guest is to take this one; the end of its handler arms the intercept again.
+                *events ^= INTERCEPT_INTERRUPT | INTERCEPT_IRET;
+                Exit::Interrupt
+            }
+            exit::IRET => {
+                *events ^= INTERCEPT_INTERRUPT | INTERCEPT_IRET;
+                return None;
+            }
+            exit::PORT => {
+                let (port, is_read) = ((info >> 16) as u16, info & 1 == 1);
+                if is_read {
+                    registers.rax = read_port(port, info, registers.rax);
+                }
+                self.vmcb.save.rip = control.exit_info_2;
+                if is_read {
+                    return None;
+                }
+                Exit::PortWrite { port, value: registers.rax as u32 }
+            }
+            exit::SHUTDOWN => Exit::Shutdown,
+            exit::VMMCALL => {
+                self.vmcb.save.rip += VMMCALL_BYTES;
+                Exit::Call
+            }
+            code => Exit::Other { code, info },
+        })
+    }
 }
 
 /// The event to deliver again, where an exit cut its delivery short.
@@ -134,6 +176,18 @@ fn interrupted(event: u64) -> u64 {
         event if event & EVENT_VALID == 0 => 0,
         event if event & TYPE == EXCEPTION && event & 0xff >= 32 => event & !TYPE,
         event => event,
+    }
+}
+
+/// A guest's read of an intercepted port, made for it: by one, two or four bytes, as bits 4 to 6 of `info` say.
+fn read_port(port: u16, info: u64, rax: u64) -> u64 {
+    // SAFETY: the guest may read all ports, and would have read this one now.
+    unsafe {
+        match info >> 4 & 7 {
+            1 => rax & !0xff | u64::from(cpu::inb(port)),
+            2 => rax & !0xffff | u64::from(cpu::inw(port)),
+            _ => u64::from(cpu::inl(port)),
+        }
     }
 }
 

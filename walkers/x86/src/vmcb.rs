@@ -11,7 +11,10 @@ pub struct Control {
     _registers_and_exceptions: [u32; 3],
     /// Events and instructions that bring the guest out: [`INTERCEPT_INTERRUPT`] and others, in the order of the manual.
     pub intercepts: [u32; 3],
-    _pause: [u8; 0x40],
+    _pause: [u8; 0x28],
+    /// Where the map of intercepted ports is: three pages, a bit for each port.
+    pub port_map: u64,
+    _msrs: [u64; 2],
     /// The guest's tag in the TLB; never 0.
     pub asid: u32,
     /// What the next VMRUN forgets: [`FLUSH_ALL`], or nothing.
@@ -109,6 +112,10 @@ pub struct Vmcb {
 
 /// In the first word of [`Control::intercepts`]: an interrupt of the machine.
 pub const INTERCEPT_INTERRUPT: u32 = 1 << 0;
+/// In the first word: the end of an interrupt's handler.
+pub const INTERCEPT_IRET: u32 = 1 << 20;
+/// In the first word: ports, by [`Control::port_map`].
+pub const INTERCEPT_PORTS: u32 = 1 << 27;
 /// In the first word: triple fault.
 pub const INTERCEPT_SHUTDOWN: u32 = 1 << 31;
 /// In the second word: VMRUN (which must be intercepted) and VMMCALL.
@@ -120,6 +127,10 @@ pub const FLUSH_ALL: u32 = 1;
 pub mod exit {
     /// An interrupt of the machine is pending.
     pub const INTERRUPT: u64 = 0x60;
+    /// The end of an interrupt's handler, before the instruction.
+    pub const IRET: u64 = 0x74;
+    /// An access to a port; the first word of information says which and how, the second has the next instruction.
+    pub const PORT: u64 = 0x7b;
     /// Triple fault.
     pub const SHUTDOWN: u64 = 0x7f;
     /// VMMCALL.
@@ -131,6 +142,7 @@ pub mod exit {
 const _: () = {
     assert!(size_of::<Vmcb>() == 4096);
     assert!(offset_of!(Vmcb, control.intercepts) == 0x00c);
+    assert!(offset_of!(Vmcb, control.port_map) == 0x040);
     assert!(offset_of!(Vmcb, control.asid) == 0x058);
     assert!(offset_of!(Vmcb, control.exit_code) == 0x070);
     assert!(offset_of!(Vmcb, control.nested) == 0x090);
