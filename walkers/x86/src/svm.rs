@@ -198,5 +198,6 @@ fn memory_fault(raw: u64, gpa: Gpa) -> MemoryFault {
         () if bit(1) => Access::Write,
         () => Access::Read,
     };
-    MemoryFault { gpa, access, present: bit(0), misconfigured: bit(3), in_guest_tables: bit(33), raw }
+    let (present, misconfigured, in_guest_tables) = (bit(0), bit(3), bit(33));
+    MemoryFault { gpa, access, present, misconfigured, in_guest_tables, allowed: None, raw }
 }
