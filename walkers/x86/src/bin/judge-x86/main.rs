@@ -8,7 +8,7 @@ mod guest;
 mod machine;
 
 use machine::Walker;
-use slat::table::formats::{Ept4, Ept4NoAd, Npt4};
+use slat::table::formats::{Ept4, Ept4NoAd, Npt4, Npt5, Pae};
 use slat::*;
 use slat_judge::Machine;
 use slat_walker_x86::boot::Boot;
@@ -33,7 +33,7 @@ fn smoke<P: Processor, F: Format>(mut w: Walker<P, F>) -> Walker<P, F> {
     vm.slots()
         .commit(&mut idle, |tx| {
             tx.create(Slot::new(SlotId(0), fx.gfn, fx.pages, Hva(fx.pfn.0 << 12)))?;
-            tx.create(Slot::new(SlotId(1), Gfn(0x10_0000), 512, Hva(ram.pattern.start.0 << 12)))
+            tx.create(Slot::new(SlotId(1), Gfn(0x8_0000), 512, Hva(ram.pattern.start.0 << 12)))
         })
         .unwrap();
     for p in 0..512 {
@@ -50,10 +50,10 @@ fn smoke<P: Processor, F: Format>(mut w: Walker<P, F>) -> Walker<P, F> {
         }
     }
     for (gpa, a) in [
-        (0x1_0000_0008, Access::Read),
-        (0x1_0000_1010, Access::Write),
-        (0x1_0000_2f00, Access::Fetch),
-        (0x1_0020_0000, Access::Read),
+        (0x8000_0008, Access::Read),
+        (0x8000_1010, Access::Write),
+        (0x8000_2f00, Access::Fetch),
+        (0x8020_0000, Access::Read),
     ] {
         let x = w.access(vm.root(), Gpa(gpa), a, 77);
         println!("{gpa:x} {a:?} {x:x?}");
@@ -74,7 +74,17 @@ fn main(boot: Boot) -> ! {
     );
     match cpu::vendor() {
         cpu::Vendor::Amd => {
-            smoke(Walker::<Svm, Npt4>::new(&[]));
+            let w = smoke(Walker::<Svm, Npt4>::new(&[]));
+            println!("PAE");
+            let w = smoke(w.of::<Pae>());
+            println!("4");
+            let w = smoke(w.of::<Npt4>());
+            if slat_walker_x86::paging::has_five_levels() {
+                println!("5");
+                let w = smoke(w.of::<Npt5>());
+                println!("4");
+                smoke(w.of::<Npt4>());
+            }
         }
         _ => {
             let w = smoke(Walker::<Vmx, Ept4>::new(&[]));
