@@ -17,7 +17,7 @@ const PATTERN_BYTES: u64 = 32 << 20;
 pub struct Walker<'p, P, F> {
     guest: Box<Guest>,
     fixed: [Fixed; 1],
-    processor: P,
+    pub processor: P,
     quirks: &'p [Quirk],
     format: PhantomData<F>,
 }
