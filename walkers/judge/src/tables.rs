@@ -1,5 +1,6 @@
 //! The raw words of the tables, as the walker sees them: the way to a frame, and a copy of everything to compare with.
 
+use crate::machine::Bits;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -98,14 +99,6 @@ struct Copied {
     age: u64,
 }
 
-/// A word that is not what it should be.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Strange {
-    pub(crate) level: Level,
-    pub(crate) expected: u64,
-    pub(crate) found: u64,
-}
-
 impl Shadow {
     /// Copies all tables below `roots`.
     ///
@@ -141,7 +134,7 @@ impl Shadow {
     ///
     /// # Safety
     /// The engine has not been called since [`take`](Self::take).
-    pub(crate) unsafe fn compare(&self, excused: &Excused, mut found: impl FnMut(Strange)) {
+    pub(crate) unsafe fn compare(&self, excused: &Excused, mut found: impl FnMut(Bits)) {
         for (&table, copied) in &self.tables {
             // SAFETY: a table then, hence now, says the caller.
             let entries = unsafe { entries(Pfn(table)) };
@@ -149,7 +142,7 @@ impl Shadow {
                 let word = entry.peek().0;
                 let may = excused.get(&(table, index)).copied().unwrap_or(0);
                 if word != expected && word & !may != expected & !may {
-                    found(Strange { level: copied.level, expected, found: word });
+                    found(Bits { level: copied.level, expected, found: word });
                 }
             }
         }
