@@ -10,9 +10,9 @@ use slat_judge::{Answer, Difference, FaultWhy, Fixed, Machine, Quirk, Ram};
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::{cpu, serial};
 
-/// 32 MiB above the program and its heap, below the 512 MiB that every machine here has.
+/// 16 MiB above the program and its heap, below the 512 MiB that every machine here has.
 const PATTERN: u64 = 128 << 20;
-const PATTERN_BYTES: u64 = 32 << 20;
+const PATTERN_BYTES: u64 = 16 << 20;
 
 /// Who emulates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
