@@ -101,6 +101,13 @@ pub unsafe trait Machine {
     /// What a flush has not forgotten may be used, as a processor would.
     fn access(&mut self, root: Pfn, gpa: Gpa, access: Access, value: u64) -> Answer;
 
+    /// What else the walker tells of the memory behind `gpa`, which a load reaches: its type, as any number. `None` where
+    /// it tells nothing.
+    fn memory_type(&mut self, root: Pfn, gpa: Gpa) -> Option<u64> {
+        let _ = (root, gpa);
+        None
+    }
+
     /// Forgets every translation of the guest.
     fn flush(&mut self);
 

@@ -1,7 +1,7 @@
 //! Is every bit that we write of any consequence? Each bit of a leaf of each size, and of a link, is flipped in turn.
 //!
 //! A flip is noticed where any of three accesses ends otherwise than through the entry as it was, or finds other Accessed
-//! or Dirty bits set. It is tried on the entry with both set, and with both clear.
+//! or Dirty bits set, or memory of another type. It is tried on the entry with both set, and with both clear.
 //!
 //! | bit | what is tried |
 //! |---|---|
@@ -31,6 +31,7 @@ const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::Fetch];
 enum Noticed {
     Not,
     LeftOut,
+    MemoryType,
     AccessedDirty,
     Permission,
     Fault,
@@ -42,6 +43,7 @@ impl fmt::Display for Noticed {
         f.write_str(match self {
             Self::Not => "not noticed",
             Self::LeftOut => "left out: it leads to memory of others",
+            Self::MemoryType => "noticed by memory-type",
             Self::AccessedDirty => "noticed by accessed-dirty",
             Self::Permission => "noticed by permission",
             Self::Fault => "noticed by fault",
@@ -146,9 +148,14 @@ impl<M: Machine> Bench<'_, M> {
             }
             if let Some((first, name, noticed)) = begun {
                 let (format, machine, last) = (F::NAME, M::NAME, bit - 1);
-                self.machine.log(format_args!(
-                    "MUTATE {format} {machine} {kind} bits {first}-{last} {name}: {noticed}"
-                ));
+                if first == last {
+                    self.machine
+                        .log(format_args!("MUTATE {format} {machine} {kind} bit {first} {name}: {noticed}"));
+                } else {
+                    self.machine.log(format_args!(
+                        "MUTATE {format} {machine} {kind} bits {first}-{last} {name}: {noticed}"
+                    ));
+                }
             }
             begun = next;
         }
@@ -184,14 +191,17 @@ impl<M: Machine> Bench<'_, M> {
         for &state in states {
             let mut refused = 0;
             for &access in accesses {
-                let (answer, set) = self.trial(step, state, access);
-                let (other, other_set) = self.trial(step, Word(state.0 ^ flip), access);
+                let (answer, set, memory) = self.trial(step, state, access);
+                let (other, other_set, other_memory) = self.trial(step, Word(state.0 ^ flip), access);
                 let how = match (answer, other) {
                     (Answer::Through { value }, Answer::Through { value: other }) if value != other => {
                         Noticed::Address
                     }
                     (Answer::Through { .. }, Answer::Through { .. }) if set != other_set => {
                         Noticed::AccessedDirty
+                    }
+                    (Answer::Through { .. }, Answer::Through { .. }) if memory != other_memory => {
+                        Noticed::MemoryType
                     }
                     (Answer::Through { .. }, Answer::Fault { .. }) => {
                         refused += 1;
@@ -202,15 +212,16 @@ impl<M: Machine> Bench<'_, M> {
                 };
                 most = most.max(how);
             }
-            if refused == ACCESSES.len() {
+            if refused == accesses.len() {
                 most = most.max(Noticed::Fault);
             }
         }
         most
     }
 
-    /// One access through `word` at `step`: what came of it, and the bits that the walker set there.
-    fn trial(&mut self, step: Step, word: Word, access: Access) -> (Answer, u64) {
+    /// One access through `word` at `step`: what came of it, the bits that the walker set there, and what else it tells of
+    /// what a load has reached.
+    fn trial(&mut self, step: Step, word: Word, access: Access) -> (Answer, u64, Option<u64>) {
         // SAFETY: the engine is not called while steps are used.
         let entry = unsafe { step.entry() };
         entry.store(word);
@@ -224,7 +235,9 @@ impl<M: Machine> Bench<'_, M> {
             Answer::Through { value } if access == Access::Fetch => Answer::Through { value: value & !0xfff },
             answer => answer,
         };
-        (answer, entry.peek().0 & !word.0)
+        let set = entry.peek().0 & !word.0;
+        let loaded = access == Access::Read && matches!(answer, Answer::Through { .. });
+        (answer, set, if loaded { self.machine.memory_type(self.root, gpa) } else { None })
     }
 }
 
@@ -251,7 +264,8 @@ fn name<F: Format>(word: Word, level: Level, (bit, link): (u32, bool)) -> (&'sta
     } else if is(F::ACCESSED) {
         ("accessed", true)
     } else if is(F::DIRTY) {
-        ("dirty", true)
+        // One that the walker does not set is kept by software.
+        ("dirty", is(F::touch(Access::Write)))
     } else if is(F::HOST_WRITE) {
         ("host-writable", false)
     } else {
