@@ -81,6 +81,11 @@ pub unsafe trait Machine {
     /// Whether an entry that was cached stays in use until [`flush`](Self::flush), so that a missing flush can be seen.
     const SHOWS_STALE: bool;
 
+    /// How many bits a guest-physical address can have that a guest here can form, whatever the tables could translate.
+    fn gpa_bits(&self) -> u32 {
+        64
+    }
+
     /// Memory for the guest.
     fn ram(&self) -> Ram;
 

@@ -123,3 +123,8 @@ pub fn vendor() -> Vendor {
 pub fn processors() -> u32 {
     (core::arch::x86_64::__cpuid(1).ebx >> 16 & 0xff).max(1)
 }
+
+/// How many bits a physical address has here.
+pub fn physical_bits() -> u32 {
+    core::arch::x86_64::__cpuid(0x8000_0008).eax & 0xff
+}

@@ -6,7 +6,7 @@
 //! Implementations keep what only their maker's manual knows: control blocks, how an exit reads, which instruction
 //! forgets translations.
 
-use slat::{Access, Format, Gpa, Pfn};
+use slat::{Access, Format, Gpa, Perms, Pfn};
 
 /// General registers of a guest while it is out; the instruction and stack pointers stay with the processor's block.
 /// The order is known to the assembly in `svm` and `vmx`.
@@ -86,6 +86,8 @@ pub struct MemoryFault {
     pub misconfigured: bool,
     /// The walker was reading or writing the guest's own page tables, on the way to something else.
     pub in_guest_tables: bool,
+    /// What all entries on the way allow together, where the walker says so: EPT does.
+    pub allowed: Option<Perms>,
     /// The walker's own word: EXITINFO1, or the exit qualification.
     pub raw: u64,
 }

@@ -11,6 +11,7 @@
 //! | `exit` | leaving the emulator with a verdict; a panic is a verdict, too |
 //! | `smp` | the second processor |
 //! | `guest` | one trait for a processor that can run a guest, whoever made it; registers, exits |
+//! | `paging` | how many levels the host's own paging has, which AMD-V walks nested tables by |
 //! | `vmcb`, `svm` | AMD's: the control block as a type, and VMRUN |
 //! | `vmx` | Intel's: the control structure, EPT, VMLAUNCH |
 //!
@@ -25,6 +26,7 @@ pub mod cpu;
 pub mod exit;
 pub mod guest;
 mod heap;
+pub mod paging;
 pub mod serial;
 pub mod smp;
 pub mod svm;

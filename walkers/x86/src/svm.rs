@@ -6,6 +6,7 @@
 
 use crate::cpu::{self, EFER};
 use crate::guest::{Exit, LongMode, MemoryFault, Processor, Registers};
+use crate::paging::{self, Pae};
 use crate::vmcb::{
     FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_PORTS, INTERCEPT_SHUTDOWN,
     INTERCEPT_VMRUN_VMMCALL, Segment, Vmcb, exit,
@@ -36,6 +37,8 @@ pub struct Svm {
     vmcb: Box<Vmcb>,
     /// A bit for each port that the guest is not to reach by itself, once there is one.
     ports: Option<Box<Pages<3>>>,
+    /// Where the guest's memory is said by tables of a 32-bit host: its own paging, meanwhile.
+    pae: Option<Pae>,
 }
 
 #[derive(Debug)]
@@ -72,10 +75,18 @@ impl Processor for Svm {
         (save.cr0, save.cr3, save.cr4) = (0x8000_0033, start.cr3.0, 0x20);
         (save.dr6, save.dr7, save.rflags, save.pat) = (0xffff_0ff0, 0x400, 2, PAT_AT_RESET);
         (save.rip, save.rsp) = (start.rip, start.rsp);
-        Self { vmcb, ports: None }
+        Self { vmcb, ports: None, pae: None }
     }
 
     fn set_root<F: Format>(&mut self, root: Pfn) {
+        // Nested tables are walked in the host's own mode of paging.
+        match F::LEVELS {
+            3 => _ = self.pae.get_or_insert_with(Pae::new),
+            levels => {
+                self.pae = None;
+                paging::set_levels(levels);
+            }
+        }
         self.vmcb.control.nested_cr3 = root.address();
     }
 
@@ -125,7 +136,12 @@ impl Svm {
         self.vmcb.save.rax = registers.rax;
         // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to whoever set the
         // root; the registers that the assembly does not keep are those that a call may change.
-        unsafe { svm_run(&raw mut *self.vmcb, registers) };
+        unsafe {
+            match &self.pae {
+                Some(pae) => pae.run(&mut self.vmcb, registers),
+                None => svm_run(&raw mut *self.vmcb, registers),
+            }
+        }
         registers.rax = self.vmcb.save.rax;
         let control = &mut self.vmcb.control;
         control.tlb_control = 0;
@@ -198,5 +214,6 @@ fn memory_fault(raw: u64, gpa: Gpa) -> MemoryFault {
         () if bit(1) => Access::Write,
         () => Access::Read,
     };
-    MemoryFault { gpa, access, present: bit(0), misconfigured: bit(3), in_guest_tables: bit(33), raw }
+    let (present, misconfigured, in_guest_tables) = (bit(0), bit(3), bit(33));
+    MemoryFault { gpa, access, present, misconfigured, in_guest_tables, allowed: None, raw }
 }

@@ -37,12 +37,13 @@ pub(super) fn violation(raw: u64, gpa: Gpa) -> MemoryFault {
     };
     // There was a linear address, and the access was not to what it translates to.
     let in_guest_tables = bit(7) && !bit(8);
-    let present = allowed(raw) != Perms::NONE;
-    MemoryFault { gpa, access, present, misconfigured: false, in_guest_tables, raw }
+    let allowed = allowed(raw);
+    let present = allowed != Perms::NONE;
+    MemoryFault { gpa, access, present, misconfigured: false, in_guest_tables, allowed: Some(allowed), raw }
 }
 
-/// What all entries on the way allow together, from a violation's [`MemoryFault::raw`].
-pub fn allowed(raw: u64) -> Perms {
+/// What all entries on the way allow together.
+fn allowed(raw: u64) -> Perms {
     [(3, Perms::READ), (4, Perms::WRITE), (5, Perms::EXECUTE)]
         .into_iter()
         .filter(|(bit, _)| raw >> bit & 1 == 1)
@@ -52,5 +53,13 @@ pub fn allowed(raw: u64) -> Perms {
 /// An entry on the way has a value that none may have. No qualification comes with it, nor what was tried.
 pub(super) fn misconfiguration(gpa: Gpa) -> MemoryFault {
     let (access, raw) = (Access::Read, 0);
-    MemoryFault { gpa, access, present: true, misconfigured: true, in_guest_tables: false, raw }
+    MemoryFault {
+        gpa,
+        access,
+        present: true,
+        misconfigured: true,
+        in_guest_tables: false,
+        allowed: None,
+        raw,
+    }
 }

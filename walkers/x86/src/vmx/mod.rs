@@ -22,7 +22,7 @@ mod tables;
 mod vmcs;
 
 pub use enable::{Features, VmxError};
-pub use ept::{EptPointer, allowed};
+pub use ept::EptPointer;
 
 use crate::guest::{Exit, LongMode, Processor, Registers};
 use alloc::boxed::Box;
@@ -66,6 +66,8 @@ pub struct Vmx {
     vmcs: Vmcs,
     features: Features,
     ept: EptPointer,
+    /// Interrupts bring the guest out, but for the one that it has been brought out by last.
+    watching: bool,
 }
 
 impl Processor for Vmx {
@@ -76,7 +78,8 @@ impl Processor for Vmx {
     fn new(start: &LongMode) -> Self {
         let begin = || {
             let vmx = enable::enable()?;
-            Ok(Self { vmcs: Vmcs::new(&vmx, start)?, features: vmx.features, ept: EptPointer::default() })
+            let (vmcs, features) = (Vmcs::new(&vmx, start)?, vmx.features);
+            Ok(Self { vmcs, features, ept: EptPointer::default(), watching: false })
         };
         begin().unwrap_or_else(|error: VmxError| panic!("{error}"))
     }
@@ -92,6 +95,11 @@ impl Processor for Vmx {
     fn run(&mut self, registers: &mut Registers) -> Exit {
         loop {
             self.vmcs.enter(registers).unwrap_or_else(|error| panic!("{error}"));
+            if self.watching {
+                // Off for the one that is pending: the guest takes it next.
+                let pending = self.vmcs.read(ro::EXIT_REASON) == reason::INTERRUPT;
+                self.vmcs.exit_on_interrupt(!pending);
+            }
             if let Some(exit) = self.exit(registers) {
                 return exit;
             }
@@ -103,6 +111,7 @@ impl Processor for Vmx {
     }
 
     fn exit_on_interrupt(&mut self, on: bool) {
+        self.watching = on;
         self.vmcs.exit_on_interrupt(on);
     }
 

@@ -1,0 +1,31 @@
+//! The judge on software vCPUs: it finds nothing where nothing is wrong, and everything that is.
+
+mod soft;
+
+use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat::{Format, Idle};
+use slat_judge::{conclude, judge};
+use soft::Soft;
+
+fn nothing_differs<F: Format>(seed: u64) {
+    let mut idle = Idle::take().unwrap();
+    let mut machine = Soft::<F>::new();
+    let verdict = judge::<F, _>(&mut machine, &mut idle, seed, 10_000);
+    assert!(verdict.passed() && verdict.quirks.is_empty(), "{verdict:?}");
+    assert!(verdict.lookups >= 10_000);
+    assert!(conclude(&mut machine, &[verdict]));
+}
+
+#[test]
+fn npt() {
+    nothing_differs::<Npt4>(1);
+    nothing_differs::<Npt5>(2);
+    nothing_differs::<Pae>(3);
+}
+
+#[test]
+fn ept() {
+    nothing_differs::<Ept4>(4);
+    nothing_differs::<Ept5>(5);
+    nothing_differs::<Ept4NoAd>(6);
+}
