@@ -8,17 +8,17 @@
 
 use crate::Error;
 use crate::memory::{Layout, Machine};
-use crate::options::Options;
+use crate::options::Wanted;
 use slat::{Format, Idle, SecondaryMmu, Vm};
 use slat_walker_x86::println;
 
 /// So many interrupts pass between two ends of a dirty log.
-const LOG_ROUND: u64 = 256;
+const LOG_ROUND: u64 = 64;
 
 /// What has been done, in numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Chores {
-    options: Options,
+    wanted: Wanted,
     layout: Layout,
     interrupts: u64,
     zaps: u64,
@@ -31,21 +31,21 @@ pub struct Chores {
 
 impl Chores {
     /// None done yet.
-    pub fn new(options: Options, layout: Layout) -> Self {
+    pub fn new(wanted: Wanted, layout: Layout) -> Self {
         let [interrupts, zaps, harvests, dirty, rounds, generations, young] = [0; 7];
-        Self { options, layout, interrupts, zaps, harvests, dirty, rounds, generations, young }
+        Self { wanted, layout, interrupts, zaps, harvests, dirty, rounds, generations, young }
     }
 
     /// All that the options ask for.
     pub fn run<F: Format>(&mut self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         self.interrupts += 1;
-        if self.options.age {
+        if self.wanted.age {
             self.age(vm, idle);
         }
-        if self.options.log_dirty {
+        if self.wanted.log_dirty {
             self.harvest(vm, idle)?;
         }
-        if self.options.zap {
+        if self.wanted.zap {
             vm.zap_all(idle)?;
             self.zaps += 1;
         }
@@ -68,7 +68,7 @@ impl Chores {
         self.harvests += 1;
         // A migration would have copied its pages before this.
         harvest.commit();
-        if self.interrupts % LOG_ROUND == 0 {
+        if self.interrupts.is_multiple_of(LOG_ROUND) {
             for on in [false, true] {
                 vm.slots().commit(idle, |tx| {
                     Layout::RAM_SLOTS.into_iter().try_for_each(|id| tx.set_log_dirty(id, on).map(drop))

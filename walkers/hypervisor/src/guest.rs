@@ -4,7 +4,7 @@ use crate::Error;
 use crate::chores::Chores;
 use crate::linux::Start;
 use crate::memory::{Layout, Machine};
-use crate::options::Options;
+use crate::options::{Options, Wanted};
 use crate::{power, record};
 use alloc::format;
 use slat::{Done, Fault, Format, Gfn, Idle, Level, Span, Translations, Vcpu};
@@ -46,11 +46,11 @@ impl<'vm, P: Processor, F: Format> Guest<'vm, P, F> {
         power: Option<u16>,
     ) -> Self {
         let mut processor = P::new(&start.mode);
-        processor.exit_on_interrupt(options.any_chore());
+        processor.exit_on_interrupt(options.chores != Wanted::default());
         if let Some(port) = power {
             processor.exit_on_port_write(port);
         }
-        let chores = Chores::new(options, layout);
+        let chores = Chores::new(options.chores, layout);
         Self { vcpu, processor, registers: start.registers, options, chores, faults: 0 }
     }
 

@@ -43,7 +43,7 @@ mod field {
     pub const LINE: u64 = 0x228;
     pub const MAP: u64 = 0x2d0;
 }
-/// "HdrS"
+/// The letters `HdrS`.
 const MAGIC: u32 = 0x5372_6448;
 const OTHER_LOADER: u8 = 0xff;
 const MAP_ENTRY_BYTES: u64 = 20;
@@ -60,6 +60,30 @@ pub struct Start {
     pub mode: LongMode,
     /// Its registers.
     pub registers: Registers,
+}
+
+impl Start {
+    /// Begins on the bare machine: what the guest would do first, we do.
+    pub fn jump(&self) -> ! {
+        let LongMode { cr3, gdt, rip, rsp } = self.mode;
+        let descriptors: [u16; 5] = [31, gdt.0 as u16, (gdt.0 >> 16) as u16, 0, 0];
+        // SAFETY: `load` has made all that the kernel needs, and nothing of ours is needed any more; its tables map this
+        // code, too, where it is.
+        unsafe {
+            core::arch::asm!(
+                "lgdt [{descriptors}]",
+                "mov cr3, {tables}",
+                "mov rsp, {stack}",
+                "jmp {entry}",
+                descriptors = in(reg) descriptors.as_ptr(),
+                tables = in(reg) cr3.0,
+                stack = in(reg) rsp,
+                entry = in(reg) rip,
+                in("rsi") self.registers.rsi,
+                options(noreturn)
+            )
+        }
+    }
 }
 
 /// Puts kernel and zero page where they belong.

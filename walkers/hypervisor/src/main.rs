@@ -12,6 +12,7 @@
 //! | file | what is there |
 //! |---|---|
 //! | `options` | what the command line says |
+//! | `disk` | where that, and the kernel, come from if there is no loader |
 //! | `memory` | the machine's memory as slat's [`Host`](slat::Host), and the memslots |
 //! | `linux` | Linux's boot protocol: where the kernel goes, and what it is told |
 //! | `power` | how the guest says that it is done |
@@ -26,6 +27,7 @@
 extern crate alloc;
 
 mod chores;
+mod disk;
 mod guest;
 mod linux;
 mod memory;
@@ -49,12 +51,7 @@ use slat_walker_x86::{entry, println};
 entry!(main);
 
 fn main(boot: Boot) -> ! {
-    let booted = match vendor() {
-        Vendor::Amd => run::<Svm, Npt4>(boot),
-        Vendor::Intel => run::<Vmx, Ept4>(boot),
-        Vendor::Other => Err("a processor of neither AMD's nor Intel's".into()),
-    };
-    match booted {
+    match begin(boot) {
         Ok(()) => exit(Verdict::Passed),
         Err(error) => {
             println!("hypervisor: {error}");
@@ -63,9 +60,23 @@ fn main(boot: Boot) -> ! {
     }
 }
 
-/// From the command line to the guest's last instruction.
-fn run<P: Processor, F: Format>(boot: Boot) -> Result<(), Error> {
-    let options = Options::parse(boot.command_line())?;
+/// Finds out what is wanted, and on which processor.
+fn begin(boot: Boot) -> Result<(), Error> {
+    let options = if boot.has_firmware() {
+        Options::parse(boot.command_line())?
+    } else {
+        Options::parse(&disk::load()?)?
+    };
+    match vendor() {
+        _ if options.plain => linux::load(boot, &options, &Layout::of(boot))?.jump(),
+        Vendor::Amd => run::<Svm, Npt4>(boot, options),
+        Vendor::Intel => run::<Vmx, Ept4>(boot, options),
+        Vendor::Other => Err("a processor of neither AMD's nor Intel's".into()),
+    }
+}
+
+/// From the memslots to the guest's last instruction.
+fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Error> {
     let layout = Layout::of(boot);
     // SAFETY: the only token of the only processor.
     let mut idle = unsafe { Idle::assume() };
@@ -74,8 +85,9 @@ fn run<P: Processor, F: Format>(boot: Boot) -> Result<(), Error> {
         .max_page(options.page)
         .dirty_log(DirtyLog::bitmap())
         .build()?;
-    vm.slots()
-        .commit(&mut idle, |tx| layout.slots(options.log_dirty).try_for_each(|slot| tx.create(slot)))?;
+    vm.slots().commit(&mut idle, |tx| {
+        layout.slots(options.chores.log_dirty).try_for_each(|slot| tx.create(slot))
+    })?;
     println!("hypervisor: {} under {}, {:?} leaves", P::NAME, F::NAME, options.page);
 
     let start = linux::load(boot, &options, &layout)?;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `kernel=ADDRESS` | where a loader has put the kernel's file (bzImage), in hexadecimal |
 //! | `initrd=ADDRESS+BYTES` | where it has put the initial file system, both in hexadecimal |
+//! | `plain` | no guest: the kernel gets the bare machine, for comparison |
 //! | `pages=4k`, `pages=2m` | the largest leaf; 2m unless said otherwise |
 //! | `around=PAGES` | how many pages of 4 KiB a fault maps, all in one aligned block; a power of two |
 //! | `zap` | every timer interrupt unmaps everything |
@@ -22,18 +23,27 @@ pub struct Options {
     pub kernel: u64,
     /// Physical address and length of the initial file system.
     pub initrd: (u64, u64),
+    /// Not as a guest.
+    pub plain: bool,
     /// The largest leaf.
     pub page: Level,
     /// Pages that a fault maps.
     pub around: u64,
-    /// Unmap everything on a timer interrupt.
+    /// What is done on timer interrupts.
+    pub chores: Wanted,
+    /// Tell every fault.
+    pub record: bool,
+}
+
+/// What is done to the guest's memory on timer interrupts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// Unmap everything.
     pub zap: bool,
-    /// Log stores.
+    /// Log stores, and harvest the log.
     pub log_dirty: bool,
     /// Ask what has been accessed.
     pub age: bool,
-    /// Tell every fault.
-    pub record: bool,
 }
 
 impl Options {
@@ -42,11 +52,10 @@ impl Options {
         let mut options = Self {
             kernel: 0,
             initrd: (0, 0),
+            plain: false,
             page: Level::M2,
             around: 1,
-            zap: false,
-            log_dirty: false,
-            age: false,
+            chores: Wanted::default(),
             record: false,
         };
         for word in line.split_ascii_whitespace() {
@@ -61,6 +70,7 @@ impl Options {
                     let (at, bytes) = range.split_once('+').ok_or("initrd=ADDRESS+BYTES")?;
                     options.initrd = (hexadecimal(at)?, hexadecimal(bytes)?);
                 }
+                ("plain", "") => options.plain = true,
                 ("pages", "4k") => options.page = Level::K4,
                 ("pages", "2m") => options.page = Level::M2,
                 ("around", pages) => {
@@ -70,18 +80,13 @@ impl Options {
                         .filter(|pages: &u64| pages.is_power_of_two())
                         .ok_or_else(|| format!("{word}: no power of two"))?;
                 }
-                ("zap", "") => options.zap = true,
-                ("log-dirty", "") => options.log_dirty = true,
-                ("age", "") => options.age = true,
+                ("zap", "") => options.chores.zap = true,
+                ("log-dirty", "") => options.chores.log_dirty = true,
+                ("age", "") => options.chores.age = true,
                 ("record", "") => options.record = true,
                 _ => return Err(format!("{word}: no option").into()),
             }
         }
         Ok(options)
-    }
-
-    /// Whether anything is done on timer interrupts.
-    pub fn any_chore(&self) -> bool {
-        self.zap || self.log_dirty || self.age
     }
 }
