@@ -70,6 +70,18 @@ pub unsafe fn inl(port: u16) -> u32 {
     value
 }
 
+/// Fills `into`, an even number of bytes, from an I/O port that two are read from at once.
+///
+/// # Safety
+/// As [`inb`].
+pub unsafe fn insw(port: u16, into: &mut [u8]) {
+    // SAFETY: as in `inb`; so many words have room in the slice.
+    unsafe {
+        asm!("rep insw", in("dx") port, inout("rdi") into.as_mut_ptr() => _, inout("rcx") into.len() / 2 => _,
+            options(nostack, preserves_flags));
+    }
+}
+
 /// Reads a model-specific register.
 ///
 /// # Safety
