@@ -1,6 +1,7 @@
 //! House chores, one command each: `cargo xtask` lists them.
 
 mod coverage;
+mod emulator;
 mod fuzz;
 mod gate;
 mod house;
@@ -9,6 +10,7 @@ mod repeat;
 mod sanitize;
 mod soak;
 mod verify;
+mod walkers;
 
 use std::error::Error;
 use std::path::Path;
@@ -72,6 +74,11 @@ const CHORES: &[Chore] = &[
         name: "sanitize",
         about: "the tests under AddressSanitizer, the soak under ThreadSanitizer: [address] [thread]",
         run: Run::With(sanitize::run),
+    },
+    Chore {
+        name: "walkers",
+        about: "tables judged by hardware walkers, in emulators: --only npt|ept|arm64|riscv, --nightly",
+        run: Run::With(walkers::run),
     },
     Chore {
         name: "record-traces",

@@ -35,11 +35,8 @@ fn armed<F: Format>(word: Word, level: Level, by_bits: bool) -> Option<Word> {
         if F::is_table(word, level) {
             return None;
         }
-        let armed = match (by_bits, level == Level::K4) {
-            (false, _) => F::set_writable(word, false),
-            (true, true) => Word(word.0 & !F::DIRTY),
-            (true, false) => Word(F::set_writable(word, false).0 & !F::DIRTY),
-        };
+        let unwritable = if by_bits && level == Level::K4 { word } else { F::set_write(word, false) };
+        let armed = Word(unwritable.0 & if by_bits { !F::DIRTY } else { u64::MAX });
         return (armed != word).then_some(armed);
     }
     (word.is_tracked() && F::decode(word).perms.allows(crate::Access::Write))

@@ -148,9 +148,14 @@ impl<M: Machine> Bench<'_, M> {
             }
             if let Some((first, name, noticed)) = begun {
                 let (format, machine, last) = (F::NAME, M::NAME, bit - 1);
-                self.machine.log(format_args!(
-                    "MUTATE {format} {machine} {kind} bits {first}-{last} {name}: {noticed}"
-                ));
+                if first == last {
+                    self.machine
+                        .log(format_args!("MUTATE {format} {machine} {kind} bit {first} {name}: {noticed}"));
+                } else {
+                    self.machine.log(format_args!(
+                        "MUTATE {format} {machine} {kind} bits {first}-{last} {name}: {noticed}"
+                    ));
+                }
             }
             begun = next;
         }
