@@ -62,10 +62,10 @@ fn machine<F: Format>(asks_twice: bool) -> El1 {
 
 /// Where [`boot`] goes on in Rust.
 extern "C" fn main() -> ! {
-    vectors::install();
     if !boot::begin() {
         semihosting::exit(1);
     }
+    vectors::install();
     // SAFETY: this is the only processor, and this the only token.
     let mut idle = unsafe { Idle::assume() };
     let plan = Plan::read(semihosting::command_line(&mut [0; 256]));
