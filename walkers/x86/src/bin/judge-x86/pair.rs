@@ -330,7 +330,7 @@ fn move_page(vm: &Vm<Npt4, Moving>, idle: &mut Idle, page: u64) {
 }
 
 /// Runs the pair, and its negative control; nothing where there is no second processor. Prints `PAIR …`.
-pub fn judge(ram: Ram, rounds: u64) -> Option<Verdict> {
+pub fn judge(name: &str, ram: Ram, rounds: u64) -> Option<Verdict> {
     const CONTROLS: u64 = 8;
     /// Moves only: nothing that would give table pages away while the guest still walks them.
     const CONTROL_ROUNDS: u64 = 13;
@@ -342,13 +342,12 @@ pub fn judge(ram: Ram, rounds: u64) -> Option<Verdict> {
         as u64;
     let differences = u64::from(wrong.is_some()) + CONTROLS - seen;
     if let Some(wrong) = wrong {
-        println!("DIFF {} {}: the pair: {wrong:?}", Npt4::NAME, Svm::NAME);
+        println!("DIFF {} {name}: the pair: {wrong:?}", Npt4::NAME);
     }
     println!(
-        "PAIR {} {}: {sweeps} sweeps over {PAGES} pages beside {moves} moves and {zaps} zaps of everything, \
+        "PAIR {} {name}: {sweeps} sweeps over {PAGES} pages beside {moves} moves and {zaps} zaps of everything, \
          {differences} differences; without flushes seen {seen} of {CONTROLS}",
-        Npt4::NAME,
-        Svm::NAME
+        Npt4::NAME
     );
     Some(Verdict { lookups: sweeps * PAGES, differences, ..Verdict::default() })
 }
