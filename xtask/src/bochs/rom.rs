@@ -61,7 +61,7 @@ const fn place(rom: &mut [u8; CODE_BYTES], at: usize, bytes: &[u8]) {
     }
 }
 
-/// The ROM that starts `image`, a flat image that is loaded at 0x400_0000 and begins with its first byte, in 32-bit mode
+/// The ROM that starts `image`, a flat image that is loaded at `0x400_0000` and begins with its first byte, in 32-bit mode
 /// with ebx = 0. None where it is too large.
 pub fn with(image: &[u8]) -> Option<Vec<u8>> {
     let room = ROM - CODE_BYTES;

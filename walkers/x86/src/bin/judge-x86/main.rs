@@ -67,7 +67,7 @@ impl Session {
 
 fn amd(mut session: Session, emulator: Emulator) -> bool {
     let mut walker = session.walk(Walker::<Svm, Npt4>::new(emulator));
-    match pair::judge(walker.ram(), LOOKUPS / 20) {
+    match pair::judge(walker.name(), walker.ram(), LOOKUPS / 40) {
         Some(verdict) => session.verdicts.push(verdict),
         None => println!("one processor: no pair"),
     }

@@ -128,9 +128,36 @@ struct Shared {
     vm: Vm<Npt4, Moving>,
     guest: Box<Guest>,
     stop: AtomicBool,
-    /// The guest has met a word that should not be there, or something else that is not right.
-    wrong: AtomicBool,
+    /// What is not right, once something is; 0 until then.
+    wrong: AtomicU64,
     done: AtomicBool,
+}
+
+/// What can be wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+enum Wrong {
+    /// The guest has met a word that is not its page's number.
+    Spoiled = 1,
+    /// The engine did not deal with a fault.
+    Fault,
+    /// The guest left for some other reason.
+    Exit,
+    /// A page's count is not the guest's: a store was lost.
+    Lost,
+}
+
+impl Shared {
+    fn is_wrong(&self, wrong: Wrong) {
+        self.wrong.store(wrong as u64, Release);
+    }
+
+    fn wrong(&self) -> Option<Wrong> {
+        let met = self.wrong.load(Acquire);
+        [Wrong::Spoiled, Wrong::Fault, Wrong::Exit, Wrong::Lost]
+            .into_iter()
+            .find(|wrong| *wrong as u64 == met)
+    }
 }
 
 /// For the second processor: what to run next.
@@ -163,35 +190,37 @@ impl Translations for Tlb<'_> {
     }
 }
 
-/// Runs the guest until it is told to stop, or something is wrong.
+/// Runs the guest until it is told to stop, at the end of a sweep, or something is wrong.
 fn vcpu(shared: &Shared) {
     // SAFETY: this processor's only token: nothing else of the engine runs on it.
     let mut idle = unsafe { Idle::assume() };
-    let Some(mut vcpu) = shared.vm.vcpu(VcpuId(0)) else { return shared.wrong.store(true, Release) };
+    let Some(mut vcpu) = shared.vm.vcpu(VcpuId(0)) else { return shared.is_wrong(Wrong::Exit) };
     let mut processor = Svm::new(&shared.guest.start());
     processor.set_rip(Guest::PROGRAM);
-    let rbx = Guest::PAGES;
-    let mut registers = Registers { rbx, rcx: PAGES, rdi: Guest::MAIL, ..Registers::default() };
+    let mut registers = Registers { rbx: Guest::PAGES, rcx: PAGES, rdi: Guest::MAIL, ..Registers::default() };
     let mail = shared.vm.host().mail;
     loop {
         // ORDER(kick-word): cleared before the vCPU enters, so that a kick that finds it in the guest is not lost.
         mail.kick.swap(0, AcqRel);
-        if shared.stop.load(Acquire) {
-            return;
+        let stop = shared.stop.load(Acquire);
+        if stop {
+            mail.kick.store(1, Relaxed);
         }
         let guest = vcpu.enter(&mut idle, &mut Tlb(&mut processor));
         processor.set_root::<Npt4>(guest.root());
         let exit = processor.run(&mut registers);
         drop(guest);
-        let right = match exit {
-            Exit::Call => registers.rax == 0,
-            Exit::Memory(fault) => vcpu
-                .fault(&mut idle, Fault { gpa: fault.gpa, access: fault.access })
-                .is_ok_and(|done| done != Done::Mmio),
-            _ => false,
-        };
-        if !right {
-            return shared.wrong.store(true, Release);
+        match exit {
+            Exit::Call if registers.rax != 0 => return shared.is_wrong(Wrong::Spoiled),
+            Exit::Call if stop => return,
+            Exit::Call => {}
+            Exit::Memory(fault) => {
+                let done = vcpu.fault(&mut idle, Fault { gpa: fault.gpa, access: fault.access });
+                if !done.is_ok_and(|done| done != Done::Mmio) {
+                    return shared.is_wrong(Wrong::Fault);
+                }
+            }
+            _ => return shared.is_wrong(Wrong::Exit),
         }
     }
 }
@@ -201,8 +230,7 @@ struct Outcome {
     sweeps: u64,
     moves: u64,
     zaps: u64,
-    /// The guest met something that should not be there, or a page's count is not the guest's.
-    wrong: bool,
+    wrong: Option<Wrong>,
 }
 
 /// Up to `rounds` rounds of a host beside a guest that sweeps; fewer where the guest has met something wrong.
@@ -224,7 +252,7 @@ fn run(ram: Ram, rounds: u64, flushes: bool) -> Outcome {
     let builder = Vm::<Npt4, _>::builder(host).vcpus(1);
     let builder = if flushes { builder } else { builder.sabotage_flushes() };
     let vm = builder.build().expect("memory for a VM");
-    let (stop, wrong, done) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+    let (stop, wrong, done) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
     let shared = Shared { vm, guest, stop, wrong, done };
     // SAFETY: this processor's only token while this function runs.
     let mut idle = unsafe { Idle::assume() };
@@ -250,21 +278,22 @@ fn run(ram: Ram, rounds: u64, flushes: bool) -> Outcome {
         let [_, count] = host.words(page, host.side[page as usize].load(Relaxed));
         count.load(Relaxed)
     };
-    let wrong = shared.wrong.load(Acquire) || (0..PAGES).any(|page| count(page) != sweeps);
+    let lost = (0..PAGES).any(|page| count(page) != sweeps);
+    let wrong = shared.wrong().or(lost.then_some(Wrong::Lost));
     Outcome { sweeps, wrong, ..outcome }
 }
 
 /// What the host does, until it has done enough or the guest has met something wrong.
 fn host_side(shared: &Shared, idle: &mut Idle, rounds: u64) -> Outcome {
-    let Shared { vm, wrong, .. } = shared;
-    let mut outcome = Outcome { sweeps: 0, moves: 0, zaps: 0, wrong: false };
+    let vm = &shared.vm;
+    let mut outcome = Outcome { sweeps: 0, moves: 0, zaps: 0, wrong: None };
     for round in 0..rounds {
         // Each round finds the guest with its pages in its TLB: it has swept once since the last.
         let swept = vm.host().mail.sweeps.load(Acquire);
-        while vm.host().mail.sweeps.load(Acquire) == swept && !wrong.load(Acquire) {
+        while vm.host().mail.sweeps.load(Acquire) == swept && shared.wrong().is_none() {
             core::hint::spin_loop();
         }
-        if wrong.load(Acquire) {
+        if shared.wrong().is_some() {
             break;
         }
         let page = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (PAGES - 1);
@@ -301,7 +330,7 @@ fn move_page(vm: &Vm<Npt4, Moving>, idle: &mut Idle, page: u64) {
 }
 
 /// Runs the pair, and its negative control; nothing where there is no second processor. Prints `PAIR …`.
-pub fn judge(ram: Ram, rounds: u64) -> Option<Verdict> {
+pub fn judge(name: &str, ram: Ram, rounds: u64) -> Option<Verdict> {
     const CONTROLS: u64 = 8;
     /// Moves only: nothing that would give table pages away while the guest still walks them.
     const CONTROL_ROUNDS: u64 = 13;
@@ -309,13 +338,16 @@ pub fn judge(ram: Ram, rounds: u64) -> Option<Verdict> {
         return None;
     }
     let Outcome { sweeps, moves, zaps, wrong } = run(ram, rounds, true);
-    let seen = (0..CONTROLS).filter(|_| run(ram, CONTROL_ROUNDS, false).wrong).count() as u64;
-    let differences = u64::from(wrong) + CONTROLS - seen;
+    let seen = (0..CONTROLS).filter(|_| run(ram, CONTROL_ROUNDS, false).wrong == Some(Wrong::Spoiled)).count()
+        as u64;
+    let differences = u64::from(wrong.is_some()) + CONTROLS - seen;
+    if let Some(wrong) = wrong {
+        println!("DIFF {} {name}: the pair: {wrong:?}", Npt4::NAME);
+    }
     println!(
-        "PAIR {} {}: {sweeps} sweeps over {PAGES} pages beside {moves} moves and {zaps} zaps of everything, \
+        "PAIR {} {name}: {sweeps} sweeps over {PAGES} pages beside {moves} moves and {zaps} zaps of everything, \
          {differences} differences; without flushes seen {seen} of {CONTROLS}",
-        Npt4::NAME,
-        Svm::NAME
+        Npt4::NAME
     );
     Some(Verdict { lookups: sweeps * PAGES, differences, ..Verdict::default() })
 }
