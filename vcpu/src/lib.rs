@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`cpu`] | a vCPU on an OS thread: guest mode, faults, answers |
 //! | [`tlb`], [`psc`] | what it caches: translations, links |
-//! | `walker` | what it does on a miss: the walk of the hardware, Accessed and Dirty included |
+//! | [`walker`] | what it does on a miss: the walk of the hardware, Accessed and Dirty included |
 //! | [`window`] | where it sees physical memory |
 //! | [`guest`] | what runs on it: a trace's replay, random patterns |
 //! | [`trace`] | traces of real programs, as a stream |
@@ -19,7 +19,7 @@ pub mod oracle;
 pub mod psc;
 pub mod tlb;
 pub mod trace;
-mod walker;
+pub mod walker;
 pub mod window;
 
 pub use cpu::{Cpu, Exit};

@@ -11,12 +11,12 @@ use slat::table::{Entry, Word};
 use slat::{Access, Fault, Format, Gpa, Level, Pfn, TableMemory};
 use std::ptr::NonNull;
 
-/// Walks for `gpa` from the table `root`.
+/// Walks for `gpa` from the table `root`, and says what a TLB may remember.
 ///
 /// # Safety
 /// The calling vCPU is in guest mode in the VM of these tables and has not answered a flush since the entries of
 /// `psc` were made: so no table that the walk can reach has been freed.
-pub(crate) unsafe fn walk<F: Format, M: TableMemory>(
+pub unsafe fn walk<F: Format, M: TableMemory>(
     memory: &M,
     root: Pfn,
     psc: &mut Psc,
