@@ -1,5 +1,6 @@
 //! House chores, one command each: `cargo xtask` lists them.
 
+mod bochs;
 mod coverage;
 mod emulator;
 mod fuzz;

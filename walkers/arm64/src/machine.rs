@@ -81,8 +81,11 @@ fn word(pfn: Pfn, offset: u64) -> u64 {
 
 // SAFETY: the pattern lies behind the program and its heap (link.ld), in RAM that nobody else uses.
 unsafe impl Machine for El1 {
-    const NAME: &'static str = "QEMU TCG, arm64";
     const SHOWS_STALE: bool = true;
+
+    fn name(&self) -> &'static str {
+        "QEMU TCG, arm64"
+    }
 
     fn ram(&self) -> Ram {
         Ram { pattern: PATTERN, gib: RAM.start }

@@ -91,7 +91,7 @@ pub fn mutate<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle) -> Verdic
     }
     Pattern::fill(machine);
     machine.flush();
-    let (format, name) = (F::NAME, M::NAME);
+    let (format, name) = (F::NAME, machine.name());
     let Verdict { lookups, differences, .. } = verdict;
     machine.log(format_args!(
         "MUTATED {format} {name}: {lookups} look-ups, {differences} bits that went unnoticed and matter"
@@ -147,7 +147,7 @@ impl<M: Machine> Bench<'_, M> {
                 continue;
             }
             if let Some((first, name, noticed)) = begun {
-                let (format, machine, last) = (F::NAME, M::NAME, bit - 1);
+                let (format, machine, last) = (F::NAME, self.machine.name(), bit - 1);
                 if first == last {
                     self.machine
                         .log(format_args!("MUTATE {format} {machine} {kind} bit {first} {name}: {noticed}"));

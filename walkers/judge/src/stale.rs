@@ -53,10 +53,9 @@ pub fn stale<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle, seed: u64)
             }
         }
     }
+    let (format, name) = (F::NAME, machine.name());
     machine.log(format_args!(
-        "STALE {} {}: seen without the flush {seen} of {all}, gone with it {gone} of {all}",
-        F::NAME,
-        M::NAME
+        "STALE {format} {name}: seen without the flush {seen} of {all}, gone with it {gone} of {all}"
     ));
     verdict.differences = all - gone + if M::SHOWS_STALE { all - seen } else { 0 };
     verdict

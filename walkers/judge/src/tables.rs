@@ -40,18 +40,13 @@ impl Step {
     }
 }
 
-/// How many pages the root of a format has.
-fn root_pages<F: Format>() -> u64 {
-    1 << F::FRAME_BITS.saturating_sub(Level(F::LEVELS + 1).shift())
-}
-
 /// The way of a walk for `gfn`, which the format can translate: from the root to the entry that is no link.
 ///
 /// # Safety
 /// `root` is the root of tables in use, and the engine is not called meanwhile.
 pub(crate) unsafe fn path<F: Format>(root: Pfn, gfn: Gfn) -> Vec<Step> {
     let mut level = Level(F::LEVELS);
-    let mut table = root + (gfn.0 >> level.up().shift());
+    let mut table = F::top(root, gfn);
     let mut steps = Vec::with_capacity(usize::from(F::LEVELS));
     loop {
         let index = F::index(gfn, level);
@@ -71,7 +66,7 @@ pub(crate) unsafe fn path<F: Format>(root: Pfn, gfn: Gfn) -> Vec<Step> {
 /// As [`path`].
 unsafe fn for_each_table<F: Format>(root: Pfn, mut visit: impl FnMut(Pfn, Level, &[Entry; ENTRIES])) {
     let mut left: Vec<(Pfn, Level)> =
-        (0..root_pages::<F>()).map(|page| (root + page, Level(F::LEVELS))).collect();
+        (0..F::ROOT_PAGES as u64).map(|page| (root + page, Level(F::LEVELS))).collect();
     while let Some((table, level)) = left.pop() {
         // SAFETY: the caller's word.
         let words = unsafe { entries(table) };

@@ -55,8 +55,11 @@ fn hlvx_by_r(difference: &Difference) -> bool {
 
 // SAFETY: the pattern's memory is nobody else's: neither the program nor its heap lies there.
 unsafe impl Machine for GStage {
-    const NAME: &'static str = "QEMU RISC-V";
     const SHOWS_STALE: bool = true;
+
+    fn name(&self) -> &'static str {
+        "QEMU RISC-V"
+    }
 
     fn ram(&self) -> Ram {
         let first = Pfn(PATTERN.start >> PAGE_SHIFT);

@@ -12,9 +12,9 @@ mod board;
 mod guest;
 mod machine;
 
+use alloc::vec::Vec;
 use linked_list_allocator::LockedHeap;
 use machine::{GStage, UPPER_HALF};
-use alloc::vec::Vec;
 use slat::table::formats::{Sv39x4, Sv39x4NoAd, Sv48x4, Sv57x4};
 use slat::{Format, Idle, PAGE_SHIFT};
 use slat_judge::{LOOKUPS, Machine, SEED, Verdict, conclude, everything, judge};
@@ -42,7 +42,8 @@ pub fn main() -> ! {
 fn judge_mode<F: Format>(number: u64, idle: &mut Idle, verdicts: &mut Vec<Verdict>) {
     let mut machine = GStage::new::<F>(number, u64::BITS);
     if !machine.is_there() {
-        return machine.log(format_args!("SKIP {} {}: the hart does not have it", F::NAME, GStage::NAME));
+        let name = machine.name();
+        return machine.log(format_args!("SKIP {} {name}: the hart does not have it", F::NAME));
     }
     verdicts.extend(everything::<F, _>(&mut machine, idle));
     if verdicts.iter().any(|verdict| verdict.quirks.contains_key(UPPER_HALF)) {

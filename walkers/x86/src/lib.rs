@@ -1,2 +1,34 @@
-//! Bare-metal x86: what the judge and the hypervisor share.
+//! Bare metal for the judges that run on x86-64: the least that carries the engine, and guests for it.
+//!
+//! In the order in which a reader needs it:
+//!
+//! | room | what is there |
+//! |---|---|
+//! | `boot` | from the loader to [`entry!`]'s function: long mode, identity mapped; what the loader told |
+//! | `cpu` | port I/O, control registers, MSRs: every privileged instruction that has no better place |
+//! | `serial` | the first serial port, [`println!`](crate::println) |
+//! | `heap` | the global allocator |
+//! | `exit` | leaving the emulator with a verdict; a panic is a verdict, too |
+//! | `smp` | the second processor |
+//! | `guest` | one trait for a processor that can run a guest, whoever made it; registers, exits |
+//! | `paging` | how many levels the host's own paging has, which AMD-V walks nested tables by |
+//! | `vmcb`, `svm` | AMD's: the control block as a type, and VMRUN |
+//! | `vmx` | Intel's: the control structure, EPT, VMLAUNCH |
+//!
+//! Memory is mapped one to one, so a pointer *is* a physical address, and the engine's defaults for table memory are
+//! right. The target has no floating point: code here never touches those registers, and a guest's stay in them.
 #![no_std]
+
+extern crate alloc;
+
+pub mod boot;
+pub mod cpu;
+pub mod exit;
+pub mod guest;
+mod heap;
+pub mod paging;
+pub mod serial;
+pub mod smp;
+pub mod svm;
+pub mod vmcb;
+pub mod vmx;

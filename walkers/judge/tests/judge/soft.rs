@@ -68,8 +68,11 @@ unsafe impl TableMemory for Memory {
 
 // SAFETY: the pattern is part of a block of this machine's own.
 unsafe impl<F: Format> Machine for Soft<F> {
-    const NAME: &'static str = "software";
     const SHOWS_STALE: bool = true;
+
+    fn name(&self) -> &'static str {
+        "software"
+    }
 
     fn ram(&self) -> Ram {
         let first = Pfn(self.block.as_ptr().addr() as u64 / PAGE_SIZE);
@@ -132,7 +135,7 @@ fn refusal<F: Format>(memory: &Memory, root: Pfn, gpa: Gpa) -> Answer {
         return fault(FaultWhy::Absent, None, Perms::NONE);
     }
     let mut level = Level(F::LEVELS);
-    let mut table = root + (gpa.gfn().0 >> level.up().shift());
+    let mut table = F::top(root, gpa.gfn());
     loop {
         // SAFETY: as for the walk itself.
         let word = unsafe { memory.at(table).cast::<Word>().add(F::index(gpa.gfn(), level)).read_volatile() };

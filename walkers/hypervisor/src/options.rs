@@ -1,0 +1,92 @@
+//! What the command line says: words, separated by spaces.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | `kernel=ADDRESS` | where a loader has put the kernel's file (bzImage), in hexadecimal |
+//! | `initrd=ADDRESS+BYTES` | where it has put the initial file system, both in hexadecimal |
+//! | `plain` | no guest: the kernel gets the bare machine, for comparison |
+//! | `pages=4k`, `pages=2m` | the largest leaf; 2m unless said otherwise |
+//! | `around=PAGES` | how many pages of 4 KiB a fault maps, all in one aligned block; a power of two |
+//! | `zap` | every timer interrupt unmaps everything |
+//! | `log-dirty` | stores are logged, and harvested by timer interrupts |
+//! | `age` | timer interrupts ask what has been accessed |
+//! | `record` | every fault is told to the debug console |
+
+use crate::Error;
+use alloc::format;
+use slat::Level;
+
+/// See the module's header.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Physical address of the kernel's file.
+    pub kernel: u64,
+    /// Physical address and length of the initial file system.
+    pub initrd: (u64, u64),
+    /// Not as a guest.
+    pub plain: bool,
+    /// The largest leaf.
+    pub page: Level,
+    /// Pages that a fault maps.
+    pub around: u64,
+    /// What is done on timer interrupts.
+    pub chores: Wanted,
+    /// Tell every fault.
+    pub record: bool,
+}
+
+/// What is done to the guest's memory on timer interrupts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// Unmap everything.
+    pub zap: bool,
+    /// Log stores, and harvest the log.
+    pub log_dirty: bool,
+    /// Ask what has been accessed.
+    pub age: bool,
+}
+
+impl Options {
+    /// Reads a command line; a word that it does not know is an error.
+    pub fn parse(line: &str) -> Result<Self, Error> {
+        let mut options = Self {
+            kernel: 0,
+            initrd: (0, 0),
+            plain: false,
+            page: Level::M2,
+            around: 1,
+            chores: Wanted::default(),
+            record: false,
+        };
+        for word in line.split_ascii_whitespace() {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let hexadecimal = |text: &str| {
+                let digits = text.trim_start_matches("0x");
+                u64::from_str_radix(digits, 16).map_err(|_| format!("{word}: no hexadecimal number"))
+            };
+            match (name, value) {
+                ("kernel", address) => options.kernel = hexadecimal(address)?,
+                ("initrd", range) => {
+                    let (at, bytes) = range.split_once('+').ok_or("initrd=ADDRESS+BYTES")?;
+                    options.initrd = (hexadecimal(at)?, hexadecimal(bytes)?);
+                }
+                ("plain", "") => options.plain = true,
+                ("pages", "4k") => options.page = Level::K4,
+                ("pages", "2m") => options.page = Level::M2,
+                ("around", pages) => {
+                    options.around = pages
+                        .parse()
+                        .ok()
+                        .filter(|pages: &u64| pages.is_power_of_two())
+                        .ok_or_else(|| format!("{word}: no power of two"))?;
+                }
+                ("zap", "") => options.chores.zap = true,
+                ("log-dirty", "") => options.chores.log_dirty = true,
+                ("age", "") => options.chores.age = true,
+                ("record", "") => options.record = true,
+                _ => return Err(format!("{word}: no option").into()),
+            }
+        }
+        Ok(options)
+    }
+}

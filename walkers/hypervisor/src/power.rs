@@ -1,0 +1,32 @@
+//! How the guest says that it is done: it writes to the power-management port that ACPI's tables name.
+//!
+//! ```text
+//! RSDP ─▶ RSDT ─▶ the table "FACP": at 64, the port of the control block
+//! ```
+//! Where there is no ACPI it has itself reset, by a triple fault.
+
+use slat_walker_x86::boot::Boot;
+
+/// In what is written: go to sleep now. Which sleep it is does not matter: we do not wake up.
+const SLEEP: u32 = 1 << 13;
+const CONTROL_PORT: u64 = 64;
+
+/// The port, if the firmware's tables name one.
+pub fn control_port(boot: Boot) -> Option<u16> {
+    let rsdt = read(boot.rsdp()? + 16);
+    let entries = (read(rsdt + 4).saturating_sub(36)) / 4;
+    let tables = (0..entries).map(|entry| read(rsdt + 36 + entry * 4));
+    let facp = tables.into_iter().find(|&table| read(table) == u64::from(u32::from_le_bytes(*b"FACP")))?;
+    u16::try_from(read(facp + CONTROL_PORT)).ok().filter(|&port| port != 0)
+}
+
+/// Whether this write to the port is the end.
+pub fn is_the_end(value: u32) -> bool {
+    value & SLEEP != 0
+}
+
+/// Four bytes of a table.
+fn read(at: u64) -> u64 {
+    // SAFETY: the loader told where the first table is, and each names the next; memory is mapped one to one.
+    u64::from(unsafe { (at as *const u32).read_unaligned() })
+}

@@ -1,0 +1,140 @@
+//! The judge's machine: a processor's nested walker, and the guest that makes accesses through it.
+
+use crate::guest::{self, Guest};
+use alloc::boxed::Box;
+use core::fmt::Arguments;
+use core::marker::PhantomData;
+use slat::table::formats::Pae;
+use slat::{Access, Format, Gpa, Level, PAGE_SHIFT, Pfn, Span};
+use slat_judge::{Answer, Difference, FaultWhy, Fixed, Machine, Quirk, Ram};
+use slat_walker_x86::cpu::{self, Vendor};
+use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
+use slat_walker_x86::serial;
+
+/// 16 MiB above the program and its heap, below the 512 MiB that every machine here has.
+const PATTERN: u64 = 128 << 20;
+const PATTERN_BYTES: u64 = 16 << 20;
+
+/// Who emulates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Emulator {
+    /// QEMU's TCG.
+    Qemu,
+    /// Bochs.
+    Bochs,
+}
+
+/// The entries of a PAE root have no Accessed bit, and none is to be set there. QEMU 7.2 sets bit 5; Bochs does not.
+const ACCESSED_IN_PDPTE: Quirk = Quirk { name: "Accessed set in a PDPTE", explains: accessed_in_pdpte };
+
+fn accessed_in_pdpte(difference: &Difference) -> bool {
+    const ACCESSED: u64 = 1 << 5;
+    let root = Level(Pae::LEVELS);
+    difference.bits.is_some_and(|bits| bits.level == root && bits.found == bits.expected | ACCESSED)
+}
+
+/// A processor that walks tables of format `F`.
+pub struct Walker<P, F> {
+    guest: Box<Guest>,
+    fixed: [Fixed; 1],
+    processor: P,
+    emulator: Emulator,
+    format: PhantomData<F>,
+}
+
+impl<P: Processor, F: Format> Walker<P, F> {
+    /// With a guest that has not run yet.
+    pub fn new(emulator: Emulator) -> Self {
+        let guest = Guest::new();
+        let (fixed, processor) = ([guest.fixed()], P::new(&guest.start()));
+        Self { guest, fixed, processor, emulator, format: PhantomData }
+    }
+
+    /// The same processor and guest, for tables of another format.
+    pub fn of<G: Format>(self) -> Walker<P, G> {
+        let Self { guest, fixed, processor, emulator, .. } = self;
+        Walker { guest, fixed, processor, emulator, format: PhantomData }
+    }
+
+    /// The processor.
+    pub fn processor(&self) -> &P {
+        &self.processor
+    }
+
+    /// The host is not in long mode while the guest runs.
+    const IS_PAE: bool = F::LEVELS == Pae::LEVELS;
+}
+
+// SAFETY: the memory above the image is in every machine that these programs are run in, and nobody else's.
+unsafe impl<P: Processor, F: Format> Machine for Walker<P, F> {
+    /// An exit may forget everything, and in emulators does.
+    const SHOWS_STALE: bool = false;
+
+    fn name(&self) -> &'static str {
+        match (self.emulator, cpu::vendor()) {
+            (Emulator::Qemu, Vendor::Amd) => "QEMU TCG, AMD-V",
+            (Emulator::Qemu, _) => "QEMU TCG, VT-x",
+            (Emulator::Bochs, Vendor::Amd) => "Bochs, AMD-V",
+            (Emulator::Bochs, _) => "Bochs, VT-x",
+        }
+    }
+
+    /// What the guest's own entries can hold, and the tables translate: QEMU's and Bochs's walkers ignore what is above,
+    /// and a hypervisor tells its guest to keep below (CPUID `0x8000_0008`).
+    fn gpa_bits(&self) -> u32 {
+        cpu::physical_bits().min(F::FRAME_BITS + PAGE_SHIFT)
+    }
+
+    fn ram(&self) -> Ram {
+        let first = Pfn(PATTERN >> PAGE_SHIFT);
+        Ram {
+            pattern: Span::sized(first, PATTERN_BYTES >> PAGE_SHIFT),
+            gib: Pfn(first.0 & !(Level::G1.pages() - 1)),
+        }
+    }
+
+    fn fixed(&self) -> &[Fixed] {
+        &self.fixed
+    }
+
+    fn access(&mut self, root: Pfn, gpa: Gpa, access: Access, value: u64) -> Answer {
+        let (rip, rbx) = self.guest.aim(gpa, access);
+        let mut registers = Registers { rax: value, rbx, ..Registers::default() };
+        self.processor.set_root::<F>(root);
+        self.processor.set_rip(rip);
+        match self.processor.run(&mut registers) {
+            Exit::Call => Answer::Through { value: registers.rax },
+            Exit::Memory(fault) => refused(&fault),
+            // The guest has no handlers: a fault of its own ends it, and the next access begins it anew.
+            _ => Answer::Fault { why: FaultWhy::Unsaid, level: None, gpa: None, allowed: None },
+        }
+    }
+
+    fn flush(&mut self) {
+        self.processor.flush();
+    }
+
+    fn write_code(&self, pfn: Pfn) {
+        guest::write_code(pfn);
+    }
+
+    fn quirks(&self) -> &[Quirk] {
+        match self.emulator {
+            Emulator::Qemu if Self::IS_PAE => &[ACCESSED_IN_PDPTE],
+            _ => &[],
+        }
+    }
+
+    fn log(&mut self, line: Arguments<'_>) {
+        serial::print_line(line);
+    }
+}
+
+fn refused(fault: &MemoryFault) -> Answer {
+    let why = match (fault.misconfigured, fault.present) {
+        (true, _) => FaultWhy::Misconfigured,
+        (false, true) => FaultWhy::Permission,
+        (false, false) => FaultWhy::Absent,
+    };
+    Answer::Fault { why, level: None, gpa: Some(fault.gpa), allowed: fault.allowed }
+}

@@ -1,0 +1,92 @@
+//! The judge on x86-64: the nested walkers of AMD-V and of VT-x, whichever the emulated processor has.
+//!
+//! | processor | formats |
+//! |---|---|
+//! | AMD's | `npt4`; `npt5` where long mode can have five levels; `pae`, from a host that leaves long mode for it |
+//! | Intel's | `ept4`, `ept4-noad`; `ept5` where there is EPT of five levels |
+//!
+//! With a second processor of AMD's, also a guest on it while its host moves pages: `pair`.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod guest;
+mod machine;
+mod pair;
+
+use alloc::vec::Vec;
+use machine::{Emulator, Walker};
+use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat::{Format, Idle};
+use slat_judge::{LOOKUPS, Machine, Verdict, conclude, everything};
+use slat_walker_x86::boot::Boot;
+use slat_walker_x86::cpu::{self, Vendor};
+use slat_walker_x86::exit::{self, exit};
+use slat_walker_x86::guest::Processor;
+use slat_walker_x86::svm::Svm;
+use slat_walker_x86::vmx::Vmx;
+use slat_walker_x86::{entry, paging, println};
+
+entry!(main);
+
+fn main(boot: Boot) -> ! {
+    // Of those that we are run in, only QEMU is a loader.
+    let emulator = if boot.has_firmware() { Emulator::Qemu } else { Emulator::Bochs };
+    println!("{emulator:?}: {:?}, {} bits of physical address", cpu::vendor(), cpu::physical_bits());
+    let passed = match cpu::vendor() {
+        Vendor::Amd => amd(Session::new(), emulator),
+        Vendor::Intel => intel(Session::new(), emulator),
+        Vendor::Other => panic!("neither AMD's nor Intel's: no nested paging that we know"),
+    };
+    exit(if passed { exit::Verdict::Passed } else { exit::Verdict::Failed })
+}
+
+/// What has been judged so far.
+struct Session {
+    idle: Idle,
+    verdicts: Vec<Verdict>,
+}
+
+impl Session {
+    fn new() -> Self {
+        // SAFETY: called once, and this processor has no other token.
+        Self { idle: unsafe { Idle::assume() }, verdicts: Vec::new() }
+    }
+
+    /// Tables of one format; the walker goes on to the next.
+    fn walk<P: Processor, F: Format>(&mut self, mut walker: Walker<P, F>) -> Walker<P, F> {
+        self.verdicts.extend(everything::<F, _>(&mut walker, &mut self.idle));
+        walker
+    }
+
+    fn conclude(&self, machine: &mut impl Machine) -> bool {
+        conclude(machine, &self.verdicts)
+    }
+}
+
+fn amd(mut session: Session, emulator: Emulator) -> bool {
+    let mut walker = session.walk(Walker::<Svm, Npt4>::new(emulator));
+    match pair::judge(walker.name(), walker.ram(), LOOKUPS / 40) {
+        Some(verdict) => session.verdicts.push(verdict),
+        None => println!("one processor: no pair"),
+    }
+    walker = session.walk(walker.of::<Pae>()).of();
+    if paging::has_five_levels() {
+        walker = session.walk(walker.of::<Npt5>()).of();
+    } else {
+        println!("{} is not judged: long mode has four levels here", Npt5::NAME);
+    }
+    session.conclude(&mut walker)
+}
+
+fn intel(mut session: Session, emulator: Emulator) -> bool {
+    let mut walker = session.walk(Walker::<Vmx, Ept4>::new(emulator));
+    walker = session.walk(walker.of::<Ept4NoAd>()).of();
+    if walker.processor().features().five_levels {
+        walker = session.walk(walker.of::<Ept5>()).of();
+    } else {
+        println!("{} is not judged: EPT has four levels here", Ept5::NAME);
+    }
+    session.conclude(&mut walker)
+}

@@ -1,0 +1,219 @@
+//! AMD-V: a guest under nested paging.
+//!
+//! Everything that is not memory goes through: interrupts, ports, MSRs and CPUID are the machine's own. VMRUN exchanges
+//! most registers by itself; the assembly below the rest. VMLOAD and VMSAVE around it exchange the hidden parts of
+//! segment registers, which this side does not use.
+
+use crate::cpu::{self, EFER};
+use crate::guest::{Exit, LongMode, MemoryFault, Processor, Registers};
+use crate::paging::{self, Pae};
+use crate::vmcb::{
+    FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_PORTS, INTERCEPT_SHUTDOWN,
+    INTERCEPT_VMRUN_VMMCALL, Segment, Vmcb, exit,
+};
+use alloc::boxed::Box;
+use slat::{Access, Format, Gpa, Pfn};
+
+core::arch::global_asm!(include_str!("svm.s"));
+
+unsafe extern "C" {
+    /// Runs the guest of the block at this physical address until it comes out.
+    fn svm_run(vmcb: *mut Vmcb, registers: *mut Registers);
+}
+
+/// Where VMRUN keeps this side's registers: a physical address.
+const HOST_SAVE: u32 = 0xc001_0117;
+const EFER_SVME: u64 = 1 << 12;
+/// Long mode enabled and active, NX.
+const EFER_LONG: u64 = 0xd00;
+const VMMCALL_BYTES: u64 = 3;
+/// Write-back, write-through, uncached-minus, uncached; twice: how every processor begins.
+const PAT_AT_RESET: u64 = 0x0007_0406_0007_0406;
+const EVENT_VALID: u64 = 1 << 31;
+
+/// A processor of AMD's with one guest.
+#[derive(Debug)]
+pub struct Svm {
+    vmcb: Box<Vmcb>,
+    /// A bit for each port that the guest is not to reach by itself, once there is one.
+    ports: Option<Box<Pages<3>>>,
+    /// Where the guest's memory is said by tables of a 32-bit host: its own paging, meanwhile.
+    pae: Option<Pae>,
+}
+
+#[derive(Debug)]
+#[repr(C, align(4096))]
+struct Pages<const N: usize>([[u8; 4096]; N]);
+
+/// Turns SVM on for this processor.
+fn enable() {
+    let area = Box::leak(Box::new(Pages([[0; 4096]])));
+    // SAFETY: whoever makes an `Svm` runs on a processor of AMD's, which has both; the area is the processor's for good.
+    unsafe {
+        cpu::wrmsr(EFER, cpu::rdmsr(EFER) | EFER_SVME);
+        cpu::wrmsr(HOST_SAVE, area.0.as_ptr() as u64);
+    }
+}
+
+impl Processor for Svm {
+    const NAME: &'static str = "AMD-V";
+
+    fn new(start: &LongMode) -> Self {
+        enable();
+        let mut vmcb = Box::new(Vmcb::new());
+        let control = &mut vmcb.control;
+        control.intercepts = [INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, 0];
+        (control.asid, control.nested, control.tlb_control) = (1, 1, FLUSH_ALL);
+        let save = &mut vmcb.save;
+        let data = Segment { selector: 0x18, attributes: 0xc93, limit: !0, base: 0 };
+        (save.es, save.ss, save.ds, save.fs, save.gs) = (data, data, data, data, data);
+        save.cs = Segment { selector: 0x10, attributes: 0xa9b, limit: !0, base: 0 };
+        save.gdtr = Segment { limit: 31, base: start.gdt.0, ..Segment::default() };
+        save.ldtr = Segment { attributes: 0x82, ..Segment::default() };
+        save.tr = Segment { attributes: 0x8b, limit: 0xffff, ..Segment::default() };
+        save.efer = EFER_LONG | EFER_SVME;
+        (save.cr0, save.cr3, save.cr4) = (0x8000_0033, start.cr3.0, 0x20);
+        (save.dr6, save.dr7, save.rflags, save.pat) = (0xffff_0ff0, 0x400, 2, PAT_AT_RESET);
+        (save.rip, save.rsp) = (start.rip, start.rsp);
+        Self { vmcb, ports: None, pae: None }
+    }
+
+    fn set_root<F: Format>(&mut self, root: Pfn) {
+        // Nested tables are walked in the host's own mode of paging.
+        match F::LEVELS {
+            3 => _ = self.pae.get_or_insert_with(Pae::new),
+            levels => {
+                self.pae = None;
+                paging::set_levels(levels);
+            }
+        }
+        self.vmcb.control.nested_cr3 = root.address();
+    }
+
+    fn run(&mut self, registers: &mut Registers) -> Exit {
+        loop {
+            if let Some(exit) = self.run_once(registers) {
+                return exit;
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        self.vmcb.control.tlb_control = FLUSH_ALL;
+    }
+
+    fn exit_on_interrupt(&mut self, on: bool) {
+        let [events, ..] = &mut self.vmcb.control.intercepts;
+        *events &= !(INTERCEPT_INTERRUPT | INTERCEPT_IRET);
+        *events |= if on { INTERCEPT_INTERRUPT } else { 0 };
+    }
+
+    fn exit_on_port_write(&mut self, port: u16) {
+        let control = &mut self.vmcb.control;
+        let map = self.ports.get_or_insert_with(|| Box::new(Pages([[0; 4096]; 3])));
+        map.0.as_flattened_mut()[usize::from(port / 8)] |= 1 << (port % 8);
+        control.port_map = (&raw const **map) as u64;
+        control.intercepts[0] |= INTERCEPT_PORTS;
+    }
+
+    fn rip(&self) -> u64 {
+        self.vmcb.save.rip
+    }
+
+    fn set_rip(&mut self, rip: u64) {
+        self.vmcb.save.rip = rip;
+    }
+}
+
+impl Svm {
+    /// The block, for what the trait does not say.
+    pub fn vmcb(&mut self) -> &mut Vmcb {
+        &mut self.vmcb
+    }
+
+    /// One VMRUN; nothing, where what brought the guest out is nobody's business.
+    fn run_once(&mut self, registers: &mut Registers) -> Option<Exit> {
+        self.vmcb.save.rax = registers.rax;
+        // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to whoever set the
+        // root; the registers that the assembly does not keep are those that a call may change.
+        unsafe {
+            match &self.pae {
+                Some(pae) => pae.run(&mut self.vmcb, registers),
+                None => svm_run(&raw mut *self.vmcb, registers),
+            }
+        }
+        registers.rax = self.vmcb.save.rax;
+        let control = &mut self.vmcb.control;
+        control.tlb_control = 0;
+        control.inject = interrupted(control.exit_interrupt);
+        // A guest that clears SVME, not knowing of it, would be refused.
+        self.vmcb.save.efer |= EFER_SVME;
+        let (info, [events, ..]) = (control.exit_info_1, &mut control.intercepts);
+        Some(match control.exit_code {
+            exit::NESTED_FAULT => Exit::Memory(memory_fault(info, Gpa(control.exit_info_2))),
+            exit::INTERRUPT => {
+                // The guest is to take this one; the end of its handler arms the intercept again.
+                *events ^= INTERCEPT_INTERRUPT | INTERCEPT_IRET;
+                Exit::Interrupt
+            }
+            exit::IRET => {
+                *events ^= INTERCEPT_INTERRUPT | INTERCEPT_IRET;
+                return None;
+            }
+            exit::PORT => {
+                let (port, is_read) = ((info >> 16) as u16, info & 1 == 1);
+                if is_read {
+                    registers.rax = read_port(port, info, registers.rax);
+                }
+                self.vmcb.save.rip = control.exit_info_2;
+                if is_read {
+                    return None;
+                }
+                Exit::PortWrite { port, value: registers.rax as u32 }
+            }
+            exit::SHUTDOWN => Exit::Shutdown,
+            exit::VMMCALL => {
+                self.vmcb.save.rip += VMMCALL_BYTES;
+                Exit::Call
+            }
+            code => Exit::Other { code, info },
+        })
+    }
+}
+
+/// The event to deliver again, where an exit cut its delivery short.
+///
+/// QEMU reports an interrupt that was cut short by a nested fault as an exception (type 3), whose vectors end at 31;
+/// seen in 7.2 and 10.0.
+fn interrupted(event: u64) -> u64 {
+    const TYPE: u64 = 0x700;
+    const EXCEPTION: u64 = 0x300;
+    match event {
+        event if event & EVENT_VALID == 0 => 0,
+        event if event & TYPE == EXCEPTION && event & 0xff >= 32 => event & !TYPE,
+        event => event,
+    }
+}
+
+/// A guest's read of an intercepted port, made for it: by one, two or four bytes, as bits 4 to 6 of `info` say.
+fn read_port(port: u16, info: u64, rax: u64) -> u64 {
+    // SAFETY: the guest may read all ports, and would have read this one now.
+    unsafe {
+        match info >> 4 & 7 {
+            1 => rax & !0xff | u64::from(cpu::inb(port)),
+            2 => rax & !0xffff | u64::from(cpu::inw(port)),
+            _ => u64::from(cpu::inl(port)),
+        }
+    }
+}
+
+fn memory_fault(raw: u64, gpa: Gpa) -> MemoryFault {
+    let bit = |bit: u32| raw >> bit & 1 == 1;
+    let access = match () {
+        () if bit(4) => Access::Fetch,
+        () if bit(1) => Access::Write,
+        () => Access::Read,
+    };
+    let (present, misconfigured, in_guest_tables) = (bit(0), bit(3), bit(33));
+    MemoryFault { gpa, access, present, misconfigured, in_guest_tables, allowed: None, raw }
+}

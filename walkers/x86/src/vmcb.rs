@@ -1,0 +1,176 @@
+//! AMD's virtual machine control block as a type (APM volume 2, appendix B): 4 KiB that VMRUN reads and writes.
+//!
+//! Fields that nobody here uses are padding; the offsets of the others are checked where the type is.
+
+use core::mem::offset_of;
+
+/// What to intercept, and what VMRUN reports.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Control {
+    _registers_and_exceptions: [u32; 3],
+    /// Events and instructions that bring the guest out: [`INTERCEPT_INTERRUPT`] and others, in the order of the manual.
+    pub intercepts: [u32; 3],
+    _pause: [u8; 0x28],
+    /// Where the map of intercepted ports is: three pages, a bit for each port.
+    pub port_map: u64,
+    _msrs: [u64; 2],
+    /// The guest's tag in the TLB; never 0.
+    pub asid: u32,
+    /// What the next VMRUN forgets: [`FLUSH_ALL`], or nothing.
+    pub tlb_control: u32,
+    _interrupts: [u64; 2],
+    /// Why the guest is out.
+    pub exit_code: u64,
+    /// What the exit's description says; for a nested fault, how the page was touched.
+    pub exit_info_1: u64,
+    /// As above; for a nested fault, the guest-physical address.
+    pub exit_info_2: u64,
+    /// The event whose delivery the exit cut short.
+    pub exit_interrupt: u64,
+    /// Nested paging is on where this is 1.
+    pub nested: u64,
+    _secure: [u64; 2],
+    /// The event to deliver at the next VMRUN.
+    pub inject: u64,
+    /// The root of the nested tables, a physical address.
+    pub nested_cr3: u64,
+    _branches_and_clean: [u64; 2],
+    /// The instruction after the one that was intercepted, where the processor can tell.
+    pub next_rip: u64,
+    _rest: [u8; 0x330],
+}
+
+/// A segment register: what the guest sees of it, and what it hides.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Segment {
+    /// Selector.
+    pub selector: u16,
+    /// Attributes: bits 47:40 and 55:52 of a descriptor, side by side.
+    pub attributes: u16,
+    /// Last byte, counted from the base.
+    pub limit: u32,
+    /// Base, a linear address.
+    pub base: u64,
+}
+
+/// The guest's state that VMRUN, VMLOAD and VMSAVE exchange.
+#[derive(Debug)]
+#[repr(C)]
+#[allow(missing_docs)] // each is named after its register
+pub struct Save {
+    pub es: Segment,
+    pub cs: Segment,
+    pub ss: Segment,
+    pub ds: Segment,
+    pub fs: Segment,
+    pub gs: Segment,
+    pub gdtr: Segment,
+    pub ldtr: Segment,
+    pub idtr: Segment,
+    pub tr: Segment,
+    _to_cpl: [u8; 0x2b],
+    pub cpl: u8,
+    _after_cpl: u32,
+    pub efer: u64,
+    _to_cr4: [u64; 14],
+    pub cr4: u64,
+    pub cr3: u64,
+    pub cr0: u64,
+    pub dr7: u64,
+    pub dr6: u64,
+    pub rflags: u64,
+    pub rip: u64,
+    _to_rsp: [u64; 11],
+    pub rsp: u64,
+    _shadow_stack: [u64; 3],
+    pub rax: u64,
+    pub star: u64,
+    pub lstar: u64,
+    pub cstar: u64,
+    pub sfmask: u64,
+    pub kernel_gs_base: u64,
+    pub sysenter_cs: u64,
+    pub sysenter_esp: u64,
+    pub sysenter_eip: u64,
+    pub cr2: u64,
+    _to_pat: [u64; 4],
+    pub pat: u64,
+    _rest: [u8; 0x990],
+}
+
+/// The block.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub struct Vmcb {
+    /// What to intercept, and what came of it.
+    pub control: Control,
+    /// The guest's registers.
+    pub save: Save,
+}
+
+/// In the first word of [`Control::intercepts`]: an interrupt of the machine.
+pub const INTERCEPT_INTERRUPT: u32 = 1 << 0;
+/// In the first word: the end of an interrupt's handler.
+pub const INTERCEPT_IRET: u32 = 1 << 20;
+/// In the first word: ports, by [`Control::port_map`].
+pub const INTERCEPT_PORTS: u32 = 1 << 27;
+/// In the first word: triple fault.
+pub const INTERCEPT_SHUTDOWN: u32 = 1 << 31;
+/// In the second word: VMRUN (which must be intercepted) and VMMCALL.
+pub const INTERCEPT_VMRUN_VMMCALL: u32 = 0b11;
+/// In [`Control::tlb_control`]: forget everything, of every guest.
+pub const FLUSH_ALL: u32 = 1;
+
+/// Exit codes.
+pub mod exit {
+    /// An interrupt of the machine is pending.
+    pub const INTERRUPT: u64 = 0x60;
+    /// The end of an interrupt's handler, before the instruction.
+    pub const IRET: u64 = 0x74;
+    /// An access to a port; the first word of information says which and how, the second has the next instruction.
+    pub const PORT: u64 = 0x7b;
+    /// Triple fault.
+    pub const SHUTDOWN: u64 = 0x7f;
+    /// VMMCALL.
+    pub const VMMCALL: u64 = 0x81;
+    /// Nested page fault.
+    pub const NESTED_FAULT: u64 = 0x400;
+}
+
+const _: () = {
+    assert!(size_of::<Vmcb>() == 4096);
+    assert!(offset_of!(Vmcb, control.intercepts) == 0x00c);
+    assert!(offset_of!(Vmcb, control.port_map) == 0x040);
+    assert!(offset_of!(Vmcb, control.asid) == 0x058);
+    assert!(offset_of!(Vmcb, control.exit_code) == 0x070);
+    assert!(offset_of!(Vmcb, control.nested) == 0x090);
+    assert!(offset_of!(Vmcb, control.inject) == 0x0a8);
+    assert!(offset_of!(Vmcb, control.nested_cr3) == 0x0b0);
+    assert!(offset_of!(Vmcb, control.next_rip) == 0x0c8);
+    assert!(offset_of!(Vmcb, save.es) == 0x400);
+    assert!(offset_of!(Vmcb, save.tr) == 0x490);
+    assert!(offset_of!(Vmcb, save.cpl) == 0x4cb);
+    assert!(offset_of!(Vmcb, save.efer) == 0x4d0);
+    assert!(offset_of!(Vmcb, save.cr4) == 0x548);
+    assert!(offset_of!(Vmcb, save.rip) == 0x578);
+    assert!(offset_of!(Vmcb, save.rsp) == 0x5d8);
+    assert!(offset_of!(Vmcb, save.rax) == 0x5f8);
+    assert!(offset_of!(Vmcb, save.cr2) == 0x640);
+    assert!(offset_of!(Vmcb, save.pat) == 0x668);
+};
+
+impl Vmcb {
+    /// All zero: a block that VMRUN refuses.
+    pub const fn new() -> Self {
+        // SAFETY: integers only; zero is a value of each.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+impl Default for Vmcb {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,189 @@
+//! Intel VT-x: one guest behind EPT.
+//!
+//! In the order of use:
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `enable` | VMX on, for this processor; `tables`: the TSS that it wants |
+//! | `vmcs` | the control structure: one virtual processor's state, and what makes it leave |
+//! | `state` | where the guest begins, and to what the host comes back |
+//! | `ept` | the pointer to the tables; INVEPT; what a violation's qualification says |
+//! | `switch` | into the guest and out of it |
+//!
+//! What leaves the guest is as little as VMX allows: ports, MSRs and interrupts are the machine's own. CPUID, XSETBV and
+//! MSRs outside the two architectural ranges always leave; [`Vmx::run`](Processor::run) does them for the guest and
+//! goes on.
+
+mod enable;
+mod ept;
+mod state;
+mod switch;
+mod tables;
+mod vmcs;
+
+pub use enable::{Features, VmxError};
+pub use ept::EptPointer;
+
+use crate::guest::{Exit, LongMode, Processor, Registers};
+use alloc::boxed::Box;
+use core::arch::asm;
+use slat::{Format, Gpa, Pfn};
+use vmcs::Vmcs;
+use x86::vmx::vmcs::{guest, ro};
+
+/// A page of memory that the hardware is told the address of.
+#[repr(C, align(4096))]
+struct Region([u8; 4096]);
+
+impl Region {
+    /// Zeroes, but for the revision that the hardware wants to see in the first four bytes.
+    fn new(revision: u32) -> Box<Self> {
+        let mut region = Box::new(Self([0; 4096]));
+        region.0[..4].copy_from_slice(&revision.to_le_bytes());
+        region
+    }
+
+    fn address(&self) -> u64 {
+        (&raw const *self) as u64
+    }
+}
+
+/// Why the guest left (Intel SDM volume 3, appendix C).
+mod reason {
+    pub const INTERRUPT: u64 = 1;
+    pub const TRIPLE_FAULT: u64 = 2;
+    pub const CPUID: u64 = 10;
+    pub const VMCALL: u64 = 18;
+    pub const READ_MSR: u64 = 31;
+    pub const WRITE_MSR: u64 = 32;
+    pub const EPT_VIOLATION: u64 = 48;
+    pub const EPT_MISCONFIGURATION: u64 = 49;
+    pub const XSETBV: u64 = 55;
+}
+
+/// A processor of Intel's with one guest.
+pub struct Vmx {
+    vmcs: Vmcs,
+    features: Features,
+    ept: EptPointer,
+    /// Interrupts bring the guest out, but for the one that it has been brought out by last.
+    watching: bool,
+}
+
+impl Processor for Vmx {
+    const NAME: &'static str = "Intel VT-x";
+
+    /// # Panics
+    /// Where the processor lacks what is needed, saying what: there is nothing that a caller could do.
+    fn new(start: &LongMode) -> Self {
+        let begin = || {
+            let vmx = enable::enable()?;
+            let (vmcs, features) = (Vmcs::new(&vmx, start)?, vmx.features);
+            Ok(Self { vmcs, features, ept: EptPointer::default(), watching: false })
+        };
+        begin().unwrap_or_else(|error: VmxError| panic!("{error}"))
+    }
+
+    fn set_root<F: Format>(&mut self, root: Pfn) {
+        let ept = EptPointer::new::<F>(root);
+        if ept != self.ept {
+            self.ept = ept;
+            self.vmcs.point(ept);
+        }
+    }
+
+    fn run(&mut self, registers: &mut Registers) -> Exit {
+        loop {
+            self.vmcs.enter(registers).unwrap_or_else(|error| panic!("{error}"));
+            if self.watching {
+                // Off for the one that is pending: the guest takes it next.
+                let pending = self.vmcs.read(ro::EXIT_REASON) == reason::INTERRUPT;
+                self.vmcs.exit_on_interrupt(!pending);
+            }
+            if let Some(exit) = self.exit(registers) {
+                return exit;
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        ept::invept(self.ept);
+    }
+
+    fn exit_on_interrupt(&mut self, on: bool) {
+        self.watching = on;
+        self.vmcs.exit_on_interrupt(on);
+    }
+
+    fn rip(&self) -> u64 {
+        self.vmcs.read(guest::RIP)
+    }
+
+    fn set_rip(&mut self, rip: u64) {
+        self.vmcs.write(guest::RIP, rip);
+    }
+}
+
+impl Vmx {
+    /// What EPT can do here.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// Why the guest is out; nothing where it can go on at once, what it asked for being done.
+    fn exit(&mut self, registers: &mut Registers) -> Option<Exit> {
+        let code = self.vmcs.read(ro::EXIT_REASON);
+        let gpa = || Gpa(self.vmcs.read(ro::GUEST_PHYSICAL_ADDR_FULL));
+        Some(match code {
+            reason::EPT_VIOLATION => {
+                Exit::Memory(ept::violation(self.vmcs.read(ro::EXIT_QUALIFICATION), gpa()))
+            }
+            reason::EPT_MISCONFIGURATION => Exit::Memory(ept::misconfiguration(gpa())),
+            reason::INTERRUPT => Exit::Interrupt,
+            reason::TRIPLE_FAULT => Exit::Shutdown,
+            reason::VMCALL => {
+                self.vmcs.skip();
+                Exit::Call
+            }
+            reason::CPUID => {
+                cpuid(registers, self.vmcs.read(guest::CR4));
+                self.vmcs.skip();
+                return None;
+            }
+            reason::XSETBV => {
+                xsetbv(registers);
+                self.vmcs.skip();
+                return None;
+            }
+            reason::READ_MSR | reason::WRITE_MSR => {
+                self.vmcs.protection_fault();
+                return None;
+            }
+            code => Exit::Other { code, info: self.vmcs.read(ro::EXIT_QUALIFICATION) },
+        })
+    }
+}
+
+/// CPUID as the processor answers it, but for VMX, which a guest cannot have, and OSXSAVE, which mirrors the guest's CR4.
+fn cpuid(registers: &mut Registers, cr4: u64) {
+    const VMX: u32 = 1 << 5;
+    const OSXSAVE: u32 = 1 << 27;
+    const CR4_OSXSAVE: u64 = 1 << 18;
+    let leaf = registers.rax as u32;
+    let answer = core::arch::x86_64::__cpuid_count(leaf, registers.rcx as u32);
+    let ecx = match leaf {
+        1 => answer.ecx & !(VMX | OSXSAVE) | if cr4 & CR4_OSXSAVE != 0 { OSXSAVE } else { 0 },
+        _ => answer.ecx,
+    };
+    registers.rax = u64::from(answer.eax);
+    registers.rbx = u64::from(answer.ebx);
+    registers.rcx = u64::from(ecx);
+    registers.rdx = u64::from(answer.edx);
+}
+
+fn xsetbv(registers: &Registers) {
+    let (index, low, high) = (registers.rcx as u32, registers.rax as u32, registers.rdx as u32);
+    // SAFETY: CR4.OSXSAVE is set here since VMX is on; this side uses none of the state that the register is about. A
+    // value that the processor refuses ends this program, as it would end the guest.
+    unsafe { asm!("xsetbv", in("ecx") index, in("eax") low, in("edx") high, options(nomem, nostack)) }
+}
