@@ -1,5 +1,7 @@
 //! House chores, one command each: `cargo xtask` lists them.
 
+mod bochs;
+mod boot;
 mod coverage;
 mod fuzz;
 mod gate;
@@ -74,8 +76,13 @@ const CHORES: &[Chore] = &[
         run: Run::With(sanitize::run),
     },
     Chore {
+        name: "boot",
+        about: "boot Debian's kernel plain and under slat, and compare; --npt or --ept, --pages 4k|2m, --around N, --zap, --log-dirty, --age",
+        run: Run::With(boot::run),
+    },
+    Chore {
         name: "record-traces",
-        about: "record the bundled traces anew; needs valgrind, gcc, sort, zstd and ten minutes",
+        about: "record the bundled traces anew; needs valgrind, gcc, sort, zstd, QEMU and ten minutes",
         run: Run::Plain(record::run),
     },
 ];

@@ -23,7 +23,8 @@ pub fn flatten(elf: &[u8]) -> Result<Vec<u8>, &'static str> {
         if word(header, 4)? != u64::from(LOAD) {
             continue;
         }
-        let (offset, address, bytes) = (word(header + 0x08, 8)?, word(header + 0x18, 8)?, word(header + 0x20, 8)?);
+        let (offset, address, bytes) =
+            (word(header + 0x08, 8)?, word(header + 0x18, 8)?, word(header + 0x20, 8)?);
         let place = address.checked_sub(BASE).ok_or("a segment below the program's base")? as usize;
         let segment = elf.get(offset as usize..(offset + bytes) as usize).ok_or(BROKEN)?;
         image.resize(image.len().max(place + segment.len()), 0);

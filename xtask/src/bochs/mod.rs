@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 pub struct Bochs<'a> {
     /// A model as `bochs --help cpu` lists them: `corei7_skylake_x`.
     pub model: &'a str,
-    /// The program, an ELF file linked for 0x400_0000.
+    /// The program, an ELF file linked for `0x400_0000`.
     pub program: &'a Path,
     /// A raw disk, read by the program; none for most.
     pub disk: Option<&'a Path>,
