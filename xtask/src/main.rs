@@ -82,8 +82,8 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "record-traces",
-        about: "record the bundled traces anew; needs valgrind, gcc, sort, zstd, QEMU and ten minutes",
-        run: Run::Plain(record::run),
+        about: "record the bundled traces anew: [NAME…], all unless said otherwise; needs valgrind, gcc, sort, zstd, QEMU, ten minutes",
+        run: Run::With(record::run),
     },
 ];
 

@@ -30,21 +30,32 @@ use std::{fs, time::Instant};
 /// Pages that the filter remembers: the entries of a small first-level TLB.
 const FILTER: usize = 64;
 
-/// The chore.
-pub fn run(root: &Path) -> Outcome {
+/// The trace of a boot.
+const BOOT: &str = "boot";
+
+/// The chore: all traces, or those that are named.
+pub fn run(root: &Path, names: &[String]) -> Outcome {
+    let programs = program::all()?;
+    let known: Vec<&str> = programs.iter().map(|program| program.name).chain([BOOT]).collect();
+    if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(format!("no trace is called {name}; there are {}", known.join(", ")).into());
+    }
+    let wanted = |trace: &str| names.is_empty() || names.iter().any(|name| name == trace);
     // Better now than after the first recording.
     for tool in ["valgrind", "zstd"] {
         program::version(tool)?;
     }
     let scratch = Scratch::new()?;
-    for program in program::all()? {
+    for program in programs.iter().filter(|program| wanted(program.name)) {
         let started = Instant::now();
         eprintln!("{}: recording, some minutes ...", program.name);
-        save(root, program.name, &record(&program, &scratch.0)?, started)?;
+        save(root, program.name, &record(program, &scratch.0)?, started)?;
     }
     let started = Instant::now();
-    if let Some((faults, kernel)) = crate::boot::faults(root)? {
-        save(root, "boot", &of_boot(&faults, &kernel)?, started)?;
+    if wanted(BOOT)
+        && let Some((faults, kernel)) = crate::boot::faults(root)?
+    {
+        save(root, BOOT, &of_boot(&faults, &kernel)?, started)?;
     }
     Ok(())
 }
@@ -63,7 +74,7 @@ fn save(root: &Path, name: &str, text: &str, started: Instant) -> Outcome {
 
 /// The faults of a boot as a trace. None is dropped.
 fn of_boot(faults: &str, kernel: &str) -> Result<String, Box<dyn Error>> {
-    let mut reader = Reader::new("boot", std::io::Cursor::new(faults.to_owned()))?.strict(true);
+    let mut reader = Reader::new(BOOT, std::io::Cursor::new(faults.to_owned()))?.strict(true);
     let (mut touched, mut accesses, mut batch) = (HashSet::new(), 0, Vec::new());
     while reader.fill(&mut batch, 4096)? > 0 {
         accesses += batch.len();
