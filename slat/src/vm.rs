@@ -178,7 +178,7 @@ impl<F: Format, H: Host> Builder<F, H> {
         let barrier = Barrier::detect();
         let mut vm = Vm {
             spaces: Box::default(),
-            pool: Pool::new(),
+            pool: Pool::new(F::ROOT_PAGES),
             host,
             policy,
             lock: Lock::new(lock),

@@ -2,7 +2,10 @@
 //! from the hardware, in the format that needs them.
 
 use slat::notify::plan::{Edit, plan};
-use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat::table::formats::{
+    Arm64, Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4,
+    Sv39x4NoAd, Sv48x4, Sv57x4,
+};
 use slat::table::memory::TableMemory;
 use slat::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -113,6 +116,83 @@ fn every_format_does_the_same() {
     scenario::<Npt5>();
     scenario::<Pae>();
     scenario::<Ept4NoAd>();
+    scenario::<Arm64L39>();
+    scenario::<Arm64L40>();
+    scenario::<Arm64L48>();
+    scenario::<Arm64NoAd>();
+    scenario::<Sv39x4>();
+    scenario::<Sv48x4>();
+    scenario::<Sv57x4>();
+    scenario::<Sv39x4NoAd>();
+}
+
+/// A slot over each seam between two pages of a root, and one beside none.
+fn a_root_of_many_pages<F: Format>() {
+    let mut machine = Machine::<F>::new();
+    let page = 1_u64 << (u32::from(F::LEVELS) * 9);
+    let seams = 1..F::ROOT_PAGES as u64;
+    let pages: Vec<u64> = seams.clone().flat_map(|seam| [seam * page - 1, seam * page]).collect();
+    machine
+        .vm
+        .slots()
+        .commit(&mut machine.idle, |tx| {
+            seams.clone().try_for_each(|seam| {
+                tx.create(Slot::new(SlotId(seam as u32), Gfn(seam * page - 1), 2, RAM + (seam << 30)))
+            })
+        })
+        .unwrap();
+    for &gfn in pages.iter().chain(&pages) {
+        let done = machine.touch(Gfn(gfn), Access::Write);
+        assert!(matches!(done, Done::Mapped(Level::K4) | Done::Spurious), "{} {gfn:#x} {done:?}", F::NAME);
+        assert_eq!(
+            machine.leaf(gfn).unwrap().pfn.0,
+            (RAM.0 >> 12) + ((gfn + 1) / page << 18) + (gfn + 1) % page
+        );
+    }
+    let mut found = Vec::new();
+    let everything = frames(0, 1 << F::FRAME_BITS);
+    machine.vm.lockless(&mut machine.idle).for_each(everything, |mapping| found.push(mapping.gfns.start.0));
+    assert_eq!(found, pages, "in order, over every seam");
+    found.clear();
+    machine.vm.lockless(&mut machine.idle).age(everything, |accessed| {
+        let is_young = |&bit: &u64| accessed.bits()[bit as usize / 64] >> (bit % 64) & 1 == 1;
+        found.extend((0..512).filter(is_young).map(|bit| accessed.first().0 + bit));
+    });
+    assert_eq!(found, pages, "all of them are young");
+    let below = pages.len() as u64 * u64::from(F::LEVELS - 1);
+    assert_eq!(
+        machine.tables(),
+        F::ROOT_PAGES as u64 + below,
+        "each seam has tables of its own on either side"
+    );
+    for _ in 0..3 {
+        machine.vm.zap_all(&mut machine.idle).unwrap();
+        assert_eq!((machine.tables(), machine.vm.root().0 % F::ROOT_PAGES as u64), (F::ROOT_PAGES as u64, 0));
+        assert_eq!(machine.touch(Gfn(page), Access::Read), Done::Mapped(Level::K4));
+    }
+    assert_eq!(machine.vm.stats().lent_bytes, 2 * 64 * PAGE_SIZE, "old roots are used again");
+}
+
+#[test]
+fn every_page_of_a_root_is_reached() {
+    a_root_of_many_pages::<Arm64L40>();
+    a_root_of_many_pages::<Sv39x4>();
+    a_root_of_many_pages::<Sv57x4>();
+    a_root_of_many_pages::<Arm64<43>>();
+}
+
+/// A clean page becomes dirty by the walker's own bit, and stays so when it is write-protected.
+#[test]
+fn what_was_dirty_stays_dirty_without_the_permission_to_write() {
+    let mut machine = Machine::<Arm64L48>::new();
+    machine.touch(Gfn(1), Access::Write);
+    let before = machine.leaf(1).unwrap();
+    assert!(before.dirty && before.perms.allows(Access::Write));
+    machine.vm.write_protect(&mut machine.idle, frames(0, 8)).settle();
+    let protected = machine.leaf(1).unwrap();
+    assert_eq!(protected, Leaf { perms: before.perms.without(Perms::WRITE), ..before });
+    assert_eq!(machine.touch(Gfn(1), Access::Write), Done::Fixed);
+    assert_eq!(machine.leaf(1).unwrap(), before);
 }
 
 fn faults_and_tracking<F: Format>() {
@@ -226,7 +306,7 @@ fn large_pages<F: Format>() {
 fn the_end_of_all<F: Format>() {
     let mut machine = Machine::<F>::new();
     let empty = machine.tables();
-    assert_eq!(empty, 1, "{}: a root", F::NAME);
+    assert_eq!(empty, F::ROOT_PAGES as u64, "{}: a root", F::NAME);
     machine.touch(Gfn(9), Access::Write);
     machine.prefault(100, 1100);
     let root = machine.vm.root();
@@ -239,7 +319,7 @@ fn the_end_of_all<F: Format>() {
     machine.vm.slots().commit(&mut machine.idle, |tx| tx.delete(SLOT)).unwrap();
     assert_eq!(machine.touch(Gfn(9), Access::Read), Done::Mmio);
     // Leaf tables went with the slot; those above them are shared with whatever comes next.
-    assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0; 3], u64::from(F::LEVELS) - 1));
+    assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0; 3], empty + u64::from(F::LEVELS) - 2));
 }
 
 #[test]

@@ -32,7 +32,7 @@ const SMM: SpaceId = SpaceId(1);
 const RAM: Hva = Hva(0x4000_0000);
 
 fn vm<F: Format>() -> (Idle, Vm<F, Identity>) {
-    (Idle::take().unwrap(), Vm::builder(Identity).address_spaces(2).build().unwrap())
+    (Idle::take().unwrap(), Vm::builder(Identity).vcpus(2).address_spaces(2).build().unwrap())
 }
 
 fn at(gfn: u64) -> Fault {
@@ -79,6 +79,40 @@ fn each_space_has_slots_tables_and_generations_of_its_own() {
     assert!(!smm.generation().is_in_progress());
     assert_eq!(pfn(vm.translate(&mut idle, Gfn(40))), Some(40), "its tables are not touched either");
     assert_eq!(pfn(vm.translate_in(&mut idle, SMM, Gfn(40))), None);
+}
+
+/// Table pages come from one pool, and what is remembered beside one is good for the space that it serves: each space counts
+/// the versions of its own slots.
+#[test]
+fn a_table_page_forgets_the_slots_of_the_space_that_had_it_before() {
+    const TABLES: u64 = 16;
+    let table = Level::M2.pages();
+    let (mut idle, vm) = vm::<Npt5>();
+    let (mut vcpu, mut second) = (vm.vcpu(VcpuId(0)).unwrap(), vm.vcpu(VcpuId(1)).unwrap());
+    // One slot of SMM in many tables. The second fault in each finds the slot by way of the table, and leaves it there.
+    let smram = Slot::new(SlotId(0), Gfn(0), TABLES * table, RAM);
+    vm.slots_in(SMM).unwrap().commit(&mut idle, |tx| tx.create(smram)).unwrap();
+    for index in 0..TABLES {
+        for vcpu in [&mut vcpu, &mut second] {
+            vcpu.switch_to(SMM);
+            let gfn = index * table + u64::from(vcpu.id().0);
+            assert_eq!(vcpu.fault(&mut idle, at(gfn)), Ok(Done::Mapped(Level::K4)));
+        }
+    }
+    vm.zap_all(&mut idle).unwrap();
+    vm.collect(&mut idle);
+    // A slot of space 0, its first version too, in tables that are made of the same pages. It leaves out one frame of each.
+    let ram = |index| Slot::new(SlotId(index as u32), Gfn(index * table + 1), table - 1, RAM);
+    vm.slots().commit(&mut idle, |tx| (0..TABLES).try_for_each(|index| tx.create(ram(index)))).unwrap();
+    vcpu.switch_to(SpaceId(0));
+    for index in 0..TABLES {
+        assert_eq!(vcpu.fault(&mut idle, at(index * table + 1)), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(
+            vcpu.fault(&mut idle, at(index * table)),
+            Ok(Done::Mmio),
+            "table {index}: no slot of this space"
+        );
+    }
 }
 
 #[test]

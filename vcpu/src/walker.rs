@@ -28,7 +28,8 @@ pub unsafe fn walk<F: Format, M: TableMemory>(
         return Err(fault);
     }
     'from_cache: loop {
-        let (mut level, mut table) = psc.lookup(gpa.gfn()).unwrap_or((Level(F::LEVELS), root));
+        let (mut level, mut table) =
+            psc.lookup(gpa.gfn()).unwrap_or_else(|| (Level(F::LEVELS), F::top(root, gpa.gfn())));
         loop {
             // SAFETY: the caller's word.
             let entry = unsafe { entry_of::<F, M>(memory, table, gpa, level) };

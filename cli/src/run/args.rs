@@ -196,6 +196,25 @@ pub enum FormatName {
     Pae,
     /// Intel, four levels, without Accessed and Dirty bits
     Ept4Noad,
+    /// Arm stage 2, 48 bits of address
+    Arm64,
+    /// The same with 40 bits: two pages of root
+    #[value(name = "arm64-40")]
+    Arm64L40,
+    /// The same with 39 bits
+    #[value(name = "arm64-39")]
+    Arm64L39,
+    /// The same with 48 bits, without Accessed and Dirty bits
+    Arm64Noad,
+    /// RISC-V, three levels
+    Sv39x4,
+    /// RISC-V, four levels
+    Sv48x4,
+    /// RISC-V, five levels
+    Sv57x4,
+    /// RISC-V, three levels, without Accessed and Dirty bits
+    #[value(name = "sv39x4-noad")]
+    Sv39x4Noad,
 }
 
 /// [`MmuLock`], as users type it.

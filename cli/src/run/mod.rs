@@ -35,7 +35,10 @@ use args::FormatName;
 use machine::Machine;
 use server::Socket;
 use slat::Format;
-use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat::table::formats::{
+    Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd,
+    Sv48x4, Sv57x4,
+};
 use slat_mm::lru_gen::LruGen;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -51,6 +54,14 @@ impl Run {
             FormatName::Npt5 => self.run_in::<Npt5>(),
             FormatName::Pae => self.run_in::<Pae>(),
             FormatName::Ept4Noad => self.run_in::<Ept4NoAd>(),
+            FormatName::Arm64 => self.run_in::<Arm64L48>(),
+            FormatName::Arm64L40 => self.run_in::<Arm64L40>(),
+            FormatName::Arm64L39 => self.run_in::<Arm64L39>(),
+            FormatName::Arm64Noad => self.run_in::<Arm64NoAd>(),
+            FormatName::Sv39x4 => self.run_in::<Sv39x4>(),
+            FormatName::Sv48x4 => self.run_in::<Sv48x4>(),
+            FormatName::Sv57x4 => self.run_in::<Sv57x4>(),
+            FormatName::Sv39x4Noad => self.run_in::<Sv39x4NoAd>(),
         }
     }
 

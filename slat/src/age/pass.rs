@@ -80,9 +80,17 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         if gfns.is_empty() {
             return gfns.end;
         }
-        // SAFETY: the caller's word.
-        let goal = unsafe { self.table(root, Level(F::LEVELS), gfns) };
-        if self.stopped { gfns.end } else { goal }
+        let above = Level(F::LEVELS).up();
+        let mut at = gfns.start;
+        while at < gfns.end && !self.is_over() {
+            let page = Span::sized(at.base(above), above.pages()).clamp(&gfns);
+            // SAFETY: the caller's word.
+            at = unsafe { self.table(root.beside(F::root_page(at)), Level(F::LEVELS), page) };
+            if at < page.end {
+                break;
+            }
+        }
+        if self.stopped { gfns.end } else { at }
     }
 
     /// Along the part `gfns`, which is not empty, of a table above those that link leaf tables. All of its links are
@@ -131,9 +139,11 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         let first = gfns.start.base(LINKS);
         let from = F::index(first, LINKS);
         let asked = from..from + ((gfns.end.0 - first.0).div_ceil(LINKS.pages())) as usize;
+        // Where leaves have an Accessed bit and links have none, links say nothing.
+        let by_links = self.how.by_links && F::touch_link(LINKS) == F::ACCESSED;
         for index in groups(asked.clone()) {
             let group = &entries.as_chunks::<GROUP>().0[index];
-            let worth = if self.how.by_links { self.how.scan.group::<F, B>(group) } else { u64::MAX };
+            let worth = if by_links { self.how.scan.group::<F, B>(group) } else { u64::MAX };
             let mut left = worth & within(index, asked.clone());
             while left != 0 {
                 let part_of = |offset: usize| {

@@ -56,8 +56,15 @@ pub(super) const GROUP: usize = 64;
 /// Whether the entry is a leaf, or a link, that was accessed.
 #[inline(always)]
 pub(super) fn is_young<F: Format, B: Bit>(word: Word) -> bool {
-    // PRESENT lies below A and D, so that both are set exactly where this is more than the bit.
-    word.0 & (B::of::<F>() | F::PRESENT) > B::of::<F>()
+    let seen = word.0 & (B::of::<F>() | F::PRESENT);
+    // PRESENT lies below A and D, so that both are set exactly where this is more than the bit. Of two bits, either.
+    if is_one_bit::<F, B>() { seen > B::of::<F>() } else { seen > F::PRESENT && seen & F::PRESENT != 0 }
+}
+
+/// Whether format `F` has one bit for it, or none, where being present says it.
+#[inline(always)]
+fn is_one_bit<F: Format, B: Bit>() -> bool {
+    B::of::<F>().count_ones() <= 1
 }
 
 /// How to look at a group, decided once for a pass.
@@ -120,11 +127,13 @@ pub(super) fn portable<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn avx2<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
     use core::arch::x86_64::{
-        __m256i, _mm256_cmpgt_epi64, _mm256_movemask_epi8, _mm256_packs_epi16, _mm256_packs_epi32,
-        _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_set1_epi64x, _mm256_setr_epi32,
+        __m256i, _mm256_and_si256, _mm256_cmpgt_epi64, _mm256_movemask_epi8, _mm256_packs_epi16,
+        _mm256_packs_epi32, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_set1_epi64x,
+        _mm256_setr_epi32, _mm256_setzero_si256,
     };
     const LANES: usize = 4;
     let bit = _mm256_set1_epi64x(B::of::<F>().cast_signed());
+    let present = _mm256_set1_epi64x(F::PRESENT.cast_signed());
     let both = _mm256_set1_epi64x((B::of::<F>() | F::PRESENT).cast_signed());
     let four = |first: usize| -> __m256i {
         let seen: __m256i;
@@ -134,7 +143,11 @@ pub(super) unsafe fn avx2<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
             core::arch::asm!("vpand {seen}, {both}, [{at}]", seen = out(ymm_reg) seen, both = in(ymm_reg) both,
                 at = in(reg) entries.as_ptr().add(first), options(nostack, preserves_flags, readonly));
         }
-        _mm256_cmpgt_epi64(seen, bit)
+        if is_one_bit::<F, B>() {
+            return _mm256_cmpgt_epi64(seen, bit);
+        }
+        let some = _mm256_cmpgt_epi64(seen, present);
+        _mm256_and_si256(some, _mm256_cmpgt_epi64(_mm256_and_si256(seen, present), _mm256_setzero_si256()))
     };
     // Packing goes by halves of a vector, so that pairs come out of order: the permutations put them back.
     let sixteen = |first: usize| {
@@ -167,13 +180,17 @@ mod tests {
     use super::*;
     use crate::addr::{Level, Pfn};
     use crate::table::format::{Leaf, Perms};
-    use crate::table::formats::{Ept4, Ept4NoAd, Npt4, Pae};
+    use crate::table::formats::{Arm64L48, Ept4, Ept4NoAd, Npt4, Pae, Sv48x4};
     use crate::table::{Version, memory::ENTRIES, memory::TablePage};
     use alloc::boxed::Box;
     use proptest::prelude::*;
 
     fn word<F: Format>(what: u8, number: u64) -> Word {
-        let perms = if number.is_multiple_of(3) { Perms::EXECUTE } else { Perms::RX };
+        let perms = match number % 3 {
+            0 => Perms::EXECUTE,
+            1 => Perms::RX,
+            _ => Perms::RWX,
+        };
         let leaf = |accessed| Leaf {
             pfn: Pfn(number & 0xff_ffff),
             perms,
@@ -224,6 +241,10 @@ mod tests {
             agree::<Ept4, Written>(&words, |leaf| leaf.dirty)?;
             agree::<Npt4, Written>(&words, |leaf| leaf.dirty)?;
             agree::<Pae, Written>(&words, |leaf| leaf.dirty)?;
+            agree::<Sv48x4, Accessed>(&words, |leaf| leaf.accessed)?;
+            agree::<Sv48x4, Written>(&words, |leaf| leaf.dirty)?;
+            agree::<Arm64L48, Accessed>(&words, |leaf| leaf.accessed)?;
+            agree::<Arm64L48, Written>(&words, |leaf| leaf.dirty)?;
         }
     }
 }

@@ -35,12 +35,9 @@ fn armed<F: Format>(word: Word, level: Level, by_bits: bool) -> Option<Word> {
         if F::is_table(word, level) {
             return None;
         }
-        let taken = match (by_bits, level == Level::K4) {
-            (false, _) => F::WRITE,
-            (true, true) => F::DIRTY,
-            (true, false) => F::WRITE | F::DIRTY,
-        };
-        return (word.0 & taken != 0).then_some(Word(word.0 & !taken));
+        let unwritable = if by_bits && level == Level::K4 { word } else { F::set_write(word, false) };
+        let armed = Word(unwritable.0 & if by_bits { !F::DIRTY } else { u64::MAX });
+        return (armed != word).then_some(armed);
     }
     (word.is_tracked() && F::decode(word).perms.allows(crate::Access::Write))
         .then(|| F::set_writable(word, false))

@@ -160,7 +160,7 @@ impl Memo {
         let parent_tag = gfn.0 >> Level::G1.shift();
         if parent_tag != self.parent_tag {
             // SAFETY: the caller's word.
-            let root = unsafe { space.radix.root(&vm.host) };
+            let root = unsafe { space.radix.top(&vm.host, gfn) };
             // SAFETY: as above.
             self.parent = unsafe { Radix::<F>::table(&vm.host, (root, Level(F::LEVELS)), gfn, Level::M2) }?;
             self.parent_tag = parent_tag;

@@ -6,7 +6,7 @@ use super::rows;
 use super::world::{ALL, World};
 use crate::seeded::{self, Bug};
 use crate::table::entry::Entry;
-use crate::table::formats::{Ept4, Npt4, Pae};
+use crate::table::formats::{Arm64L48, Ept4, Npt4, Pae, Sv39x4};
 use crate::table::history::meddled;
 use crate::*;
 use std::format;
@@ -61,6 +61,8 @@ fn a_store_in_between_is_not_lost() {
     none_lost::<Ept4>();
     none_lost::<Npt4>();
     none_lost::<Pae>();
+    none_lost::<Arm64L48>();
+    none_lost::<Sv39x4>();
 }
 
 #[test]

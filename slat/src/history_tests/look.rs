@@ -61,7 +61,7 @@ pub(super) struct Look {
 /// Looks `gfn` up.
 pub(super) fn look<F: Format>(world: &World<F>, gfn: Gfn) -> Look {
     let vm = &world.vm;
-    let (mut table, mut level) = (vm.spaces[0].radix.root_word().pfn(), Level(F::LEVELS));
+    let (mut table, mut level) = (F::top(vm.spaces[0].radix.root_word().pfn(), gfn), Level(F::LEVELS));
     let mut tables = [None; 6];
     loop {
         tables[usize::from(level.0)] = Some(table);

@@ -27,7 +27,7 @@ mod stale;
 mod takes;
 mod world;
 
-use crate::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use crate::table::formats::{Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4};
 use crate::{Format, Idle};
 use row::Row;
 use std::vec::Vec;
@@ -65,4 +65,11 @@ fn every_write_of_every_operation_on_npt() {
 fn every_write_of_every_operation_on_three_levels_and_without_a_and_d() {
     run_clean::<Pae>();
     run_clean::<Ept4NoAd>();
+}
+
+#[test]
+fn every_write_of_every_operation_on_arm64_and_riscv() {
+    run_clean::<Arm64L48>();
+    run_clean::<Arm64NoAd>();
+    run_clean::<Sv39x4>();
 }

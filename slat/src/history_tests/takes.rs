@@ -173,7 +173,8 @@ fn tables<F: Format>() -> Vec<Row<F>> {
         .after(World::populate)
         .owes(Owes::Flush(PART)),
         Row::new("age", |world: &World<F>, idle| world.vm.lockless(idle).age(ALL, |_| {}))
-            .after(World::populate),
+            .after(World::populate)
+            .of_accessed_bits(),
         Row::new("age, and flush", |world: &World<F>, idle| {
             assert!(world.vm.young(idle, hvas(PART), Young::ClearAndFlush));
         })

@@ -53,15 +53,16 @@ impl<F: Format, H: Host> Vm<F, H> {
         let everything = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
         let mut spare = Cache::default();
         for space in &self.spaces {
-            self.top_up(idle, &mut spare, 1)?;
-            let Some(fresh) = spare.take() else { return Err(NoMemory) };
+            self.top_up(idle, &mut spare, F::ROOT_PAGES)?;
+            let fresh =
+                self.pool.root(&self.host, &mut spare).inspect_err(|_| self.pool.give_back(spare.drain()))?;
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
             let mut owed = Owed::default();
             if self.logs_by_bits() {
                 // What was written is to be marked first; where nothing logs, this takes a moment.
                 change.apply_into(idle, &mut owed);
             }
-            fresh.fill(change.hole());
+            self.pool.fill_root(fresh, change.hole());
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
             let old = space.radix.replace_root(&self.host, fresh);
             drop(walk);

@@ -44,4 +44,10 @@ impl Hint {
         let [place, name] = Packed::new(slot).words();
         self.0.put([slot.gfns.start.0, place, name], version);
     }
+
+    /// Forgets it. By who has it alone: another space may count to the same version.
+    #[inline]
+    pub(crate) fn forget(&self) {
+        self.0.forget();
+    }
 }

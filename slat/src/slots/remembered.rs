@@ -52,6 +52,12 @@ impl Remembered {
         // ORDER(hint): the words before the even number; pairs with `get`.
         self.sequence.store(before + 2, unless_seeded!(HintRelaxed, Release));
     }
+
+    /// Names a version that there never is. Not beside a `put`.
+    #[inline]
+    pub(super) fn forget(&self) {
+        self.version.store(u64::MAX, Relaxed);
+    }
 }
 
 #[cfg(all(test, loom))]

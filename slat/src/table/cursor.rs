@@ -21,7 +21,7 @@ pub(crate) struct Cursor<F> {
     span: Span<Gfn>,
     /// No entry below this level is visited.
     lowest: Level,
-    /// Tables on the way down; `path[level]` is the table of that level.
+    /// Tables on the way down; `path[level]` is the table of that level, `path[0]` the first page of the root.
     path: [Node; 6],
     level: Level,
     /// The first frame of the entry to visit next.
@@ -81,7 +81,7 @@ impl<F: Format> Cursor<F> {
                 continue;
             }
             (self.next, self.visited) = (gfns.end, Some(link));
-            let node = self.path[self.level.0 as usize];
+            let node = self.table(gfns.start);
             return Some(Step { at: At { node, entry, word, level: self.level }, gfns });
         }
         None
@@ -125,10 +125,18 @@ impl<F: Format> Cursor<F> {
         self.next = self.next + entries;
     }
 
+    /// The page with `gfn`'s entry of the table where the cursor stands.
+    fn table(&self, gfn: Gfn) -> Node {
+        if F::ROOT_PAGES > 1 && self.level.0 == F::LEVELS {
+            return self.path[0].beside(F::root_page(gfn));
+        }
+        self.path[self.level.0 as usize]
+    }
+
     /// The entry that `gfn` has in the table where the cursor stands.
     fn entry<'w>(&self, gfn: Gfn) -> &'w Entry {
         // SAFETY: on the path of this walk: `next` asks for it.
-        unsafe { &self.path[self.level.0 as usize].entries()[F::index(gfn, self.level)] }
+        unsafe { &self.table(gfn).entries()[F::index(gfn, self.level)] }
     }
 
     /// Down through `link`, read from an entry of this level that covers the frames from `first` on.

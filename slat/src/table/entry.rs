@@ -289,7 +289,9 @@ impl Entry {
 mod tests {
     use super::*;
     use crate::edges::near_edges;
-    use crate::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+    use crate::table::formats::{
+        Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv57x4,
+    };
     use proptest::prelude::*;
 
     /// As many as there are.
@@ -309,6 +311,10 @@ mod tests {
             && is_absent::<Npt5>(word)
             && is_absent::<Pae>(word)
             && is_absent::<Ept4NoAd>(word)
+            && is_absent::<Arm64L40>(word)
+            && is_absent::<Arm64L48>(word)
+            && is_absent::<Arm64NoAd>(word)
+            && is_absent::<Sv57x4>(word)
             && word.0 & (NO_VE | USER_EXECUTE) == NO_VE
     }
 

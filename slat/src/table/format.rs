@@ -40,6 +40,12 @@ impl Perms {
     /// Everything.
     pub const RWX: Self = Self(7);
 
+    /// What each of the three says.
+    #[inline(always)]
+    pub const fn of(read: bool, write: bool, execute: bool) -> Self {
+        Self(read as u8 | (write as u8) << 1 | (execute as u8) << 2)
+    }
+
     /// Whether `access` is allowed.
     #[inline]
     pub const fn allows(self, access: Access) -> bool {
@@ -103,7 +109,7 @@ pub struct Leaf {
     pub dirty: bool,
 }
 
-/// A page-table format of 64-bit entries, 512 to a table.
+/// A page-table format of 64-bit entries, 512 to a table page.
 pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
     /// As users type it: `ept4`.
     const NAME: &'static str;
@@ -119,13 +125,14 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
     const PRESENT: u64;
     /// The bits that hold the frame's address.
     const ADDRESS: u64;
-    /// Set in a leaf: hardware lets stores through.
+    /// Set in a leaf: hardware lets stores through. One bit, which [`set_writable`](Self::set_writable) gives and takes.
     const WRITE: u64;
     /// Set in a leaf, in a bit that hardware ignores: the host allowed writes when the leaf was made.
     const HOST_WRITE: u64;
     /// Set by the walker in every entry that it goes through; none where [`HARDWARE_AD`](Self::HARDWARE_AD) is false.
     const ACCESSED: u64;
-    /// Set by the walker in a leaf that it stores through; none where [`HARDWARE_AD`](Self::HARDWARE_AD) is false.
+    /// Set by the walker in a leaf that it stores through; none where [`HARDWARE_AD`](Self::HARDWARE_AD) is false. Of two
+    /// bits the walker sets one, and either says that the page is dirty.
     const DIRTY: u64;
     /// Whether walkers set Accessed and Dirty. Where not, a leaf is accessed while it is present, and dirty while it
     /// may be written; one that nobody has accessed is a [tracked word](Word::tracked), which the next access gives
@@ -138,8 +145,11 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
     fn leaf(leaf: &Leaf, level: Level) -> Word;
     /// What a present leaf says. Meaningless for other words: [`decode`](Self::decode) reads tracked ones too.
     fn read_leaf(word: Word) -> Leaf;
+    /// Pages of the root, a power of two: where it has more than 512 entries, as many pages lie side by side, aligned to
+    /// their size together. Each is a table like any other: [`root_page`](Self::root_page) says whose.
+    const ROOT_PAGES: usize = 1;
     /// Guest frames that a table of this format can map: `1 << FRAME_BITS`.
-    const FRAME_BITS: u32 = Self::LEVELS as u32 * INDEX_BITS;
+    const FRAME_BITS: u32 = Self::LEVELS as u32 * INDEX_BITS + Self::ROOT_PAGES.ilog2();
 
     /// Whether the hardware lets stores through this present leaf.
     #[inline(always)]
@@ -173,6 +183,12 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
             leaf.perms = if on { leaf.perms.with(Perms::WRITE) } else { leaf.perms.without(Perms::WRITE) };
             return Word::tracked(&leaf);
         }
+        Self::set_write(word, on)
+    }
+
+    /// The same for a present leaf.
+    #[inline(always)]
+    fn set_write(word: Word, on: bool) -> Word {
         Word(word.0 & !Self::WRITE | if on { Self::WRITE } else { 0 })
     }
 
@@ -183,7 +199,7 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
             let leaf = Self::set_writable(word, false).tracked_leaf();
             return Word::tracked(&Leaf { host_writable: false, ..leaf });
         }
-        Word(word.0 & !(Self::WRITE | Self::HOST_WRITE))
+        Word(Self::set_writable(word, false).0 & !Self::HOST_WRITE)
     }
 
     /// Bits that a walker sets in a leaf that it uses: Accessed, and Dirty for a store.
@@ -216,7 +232,19 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
         Pfn((word.0 & Self::ADDRESS) >> crate::addr::PAGE_SHIFT)
     }
 
-    /// The index of `gfn`'s entry in its table of `level`.
+    /// Which of the root's pages serves `gfn`, a frame that the format can map.
+    #[inline(always)]
+    fn root_page(gfn: Gfn) -> usize {
+        if Self::ROOT_PAGES == 1 { 0 } else { (gfn.0 >> Level(Self::LEVELS).up().shift()) as usize }
+    }
+
+    /// The frame of the root's page that serves `gfn`, where `root` is the root's first.
+    #[inline(always)]
+    fn top(root: Pfn, gfn: Gfn) -> Pfn {
+        Pfn(root.0 + Self::root_page(gfn) as u64)
+    }
+
+    /// The index of `gfn`'s entry in its table page of `level`.
     #[inline(always)]
     fn index(gfn: Gfn, level: Level) -> usize {
         ((gfn.0 >> level.shift()) & ((1 << INDEX_BITS) - 1)) as usize
@@ -228,13 +256,16 @@ pub(crate) const fn assert_format<F: Format>() {
     assert!(F::LEVELS >= 2 && F::LEVELS <= 5, "the walker's stack holds five levels");
     assert!(F::MAX_LEAF.0 < F::LEVELS, "the root maps nothing itself");
     let below_root = Level(F::LEVELS).shift();
+    assert!(F::ROOT_PAGES.is_power_of_two() && F::ROOT_PAGES <= 16, "no architecture has more");
     assert!(
-        below_root < F::FRAME_BITS && F::FRAME_BITS <= below_root + INDEX_BITS,
-        "the root has 2 to 512 entries in use"
+        below_root < F::FRAME_BITS && F::FRAME_BITS <= below_root + INDEX_BITS + F::ROOT_PAGES.ilog2(),
+        "the root has at least two entries in use, and at most all"
     );
+    assert!(F::WRITE.is_power_of_two() && F::HOST_WRITE.is_power_of_two() && F::DIRTY.count_ones() <= 2);
     assert!(F::HARDWARE_AD == (F::ACCESSED != 0) && F::HARDWARE_AD == (F::DIRTY != 0), "both or neither");
-    assert!(F::ACCESSED == 0 || F::PRESENT < F::ACCESSED, "one comparison says whether a leaf is young");
-    assert!(F::DIRTY == 0 || F::PRESENT < F::DIRTY, "and whether it is dirty");
+    let (accessed, dirty) = (F::ACCESSED, F::DIRTY & F::DIRTY.wrapping_neg());
+    assert!(accessed == 0 || F::PRESENT < accessed, "one comparison says whether a leaf is young");
+    assert!(dirty == 0 || F::PRESENT < dirty, "and whether it is dirty");
     assert!(F::TABLE_BITS & !F::TABLE_MASK == 0 && F::TABLE_BITS & F::PRESENT != 0);
     assert!(
         F::ADDRESS & (F::PRESENT | F::TABLE_MASK | F::WRITE | F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0

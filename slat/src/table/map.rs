@@ -37,7 +37,7 @@ pub struct Map<F: Format, M: TableMemory> {
 impl<F: Format, M: TableMemory> Map<F, M> {
     /// An empty map in `memory`.
     pub fn new(memory: M) -> Result<Self, NoMemory> {
-        let pool = Pool::new();
+        let pool = Pool::new(F::ROOT_PAGES);
         let radix = Radix::new(&memory, &pool)?;
         Ok(Self { radix, pool, memory })
     }

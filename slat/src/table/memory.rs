@@ -128,6 +128,12 @@ impl Node {
         Self(unsafe { chunk.add(index << PAGE_SHIFT) }.cast())
     }
 
+    /// The page `pages` after it: of a root that has more than one.
+    #[inline(always)]
+    pub(crate) fn beside(self, pages: usize) -> Self {
+        Self(NonNull::new(self.0.as_ptr().wrapping_add(pages)).unwrap_or(self.0))
+    }
+
     /// No page: not to be followed.
     pub(crate) const fn dangling() -> Self {
         Self(NonNull::dangling())

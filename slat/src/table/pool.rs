@@ -4,6 +4,7 @@
 //! link, topped up before it enters. Pages come back through a grace period ([`super::retire`]), never
 //! directly. Chunks go back to the host when the pool is dropped.
 
+use super::entry::Word;
 use super::memory::{CHUNK_PAGES, Node, TableMemory, write_notes};
 use super::retire::NodeList;
 use crate::addr::PAGE_SIZE;
@@ -31,6 +32,8 @@ pub(crate) struct Pool {
     out: AtomicU64,
     /// No more of them are given out.
     budget: AtomicU64,
+    /// Pages of a root.
+    root_pages: usize,
 }
 
 /// Why there is no page.
@@ -51,6 +54,8 @@ impl From<Short> for NoMemory {
 #[derive(Debug, Default)]
 struct Free {
     list: NodeList,
+    /// Roots of more than one page, by their first.
+    roots: NodeList,
     chunks: Vec<Chunk>,
 }
 
@@ -67,8 +72,9 @@ pub(crate) struct Cache {
 }
 
 impl Pool {
-    pub(crate) fn new() -> Self {
-        Self { free: Mutex::default(), out: AtomicU64::new(0), budget: AtomicU64::new(u64::MAX) }
+    /// For tables whose root has `root_pages` pages.
+    pub(crate) fn new(root_pages: usize) -> Self {
+        Self { free: Mutex::default(), out: AtomicU64::new(0), budget: AtomicU64::new(u64::MAX), root_pages }
     }
 
     /// Fills `cache` up to `want` pages. Where none is free, `reuse` may free one; else the host is asked, which may
@@ -126,23 +132,57 @@ impl Pool {
         self.budget.store(bytes / PAGE_SIZE, Relaxed);
     }
 
+    /// A chunk more. All its pages are free; those of one root stay together, if none is free.
     fn grow<M: TableMemory>(&self, memory: &M) -> Result<(), Short> {
         let chunk = memory.alloc_chunk().ok_or(Short::Host)?;
         // SAFETY: fresh from the host, nobody else's.
         unsafe { write_notes(chunk) };
         let mut free = self.free.lock();
+        let mut root = 0..0;
+        if self.root_pages > 1 && free.roots.len() == 0 {
+            // The chunk is aligned to more.
+            root = self.root_pages..2 * self.root_pages;
+            free.roots.push(Node::in_chunk(chunk, root.start));
+        }
         // Highest first, so that pages are handed out in address order: tables of neighbours become neighbours.
-        for index in (1..CHUNK_PAGES).rev() {
+        for index in (1..CHUNK_PAGES).rev().filter(|index| !root.contains(index)) {
             free.list.push(Node::in_chunk(chunk, index));
         }
         free.chunks.push(Chunk(chunk));
         Ok(())
     }
 
+    /// A root, to be [filled](Self::fill_root), for the pages in `cache`, which are as many.
+    pub(crate) fn root<M: TableMemory>(&self, memory: &M, cache: &mut Cache) -> Result<Node, NoMemory> {
+        if self.root_pages == 1 {
+            return cache.take().ok_or(NoMemory);
+        }
+        loop {
+            let mut free = self.free.lock();
+            if let Some(root) = free.roots.pop() {
+                free.list.append(&mut cache.list);
+                return Ok(root);
+            }
+            drop(free);
+            self.grow(memory)?;
+        }
+    }
+
+    /// Fills all of a root with one word.
+    pub(crate) fn fill_root(&self, root: Node, word: Word) {
+        (0..self.root_pages).for_each(|page| root.beside(page).fill(word));
+    }
+
     /// Takes back pages that nobody can reach any more.
     pub(crate) fn give_back(&self, mut list: NodeList) {
         self.out.fetch_sub(list.len() as u64, Relaxed);
         self.free.lock().list.append(&mut list);
+    }
+
+    /// Takes back roots of more than one page.
+    pub(crate) fn give_back_roots(&self, mut roots: NodeList) {
+        self.out.fetch_sub((roots.len() * self.root_pages) as u64, Relaxed);
+        self.free.lock().roots.append(&mut roots);
     }
 
     /// Pages in use, in any way.
@@ -157,7 +197,8 @@ impl Pool {
 
     /// Pages that are free.
     pub(crate) fn free(&self) -> u64 {
-        self.free.lock().list.len() as u64
+        let free = self.free.lock();
+        (free.list.len() + free.roots.len() * self.root_pages) as u64
     }
 
     /// Pages that were made of what the host lent.
@@ -179,9 +220,13 @@ impl Pool {
 }
 
 impl Cache {
-    /// A page, to be filled and linked. `None` means that [`Pool::top_up`] was not called before.
+    /// A page, to be filled and linked. `None` means that [`Pool::top_up`] was not called before. The slot that is remembered
+    /// beside it is forgotten: it was one of the address space that the page served before.
     pub(crate) fn take(&mut self) -> Option<Node> {
-        self.list.pop()
+        let node = self.list.pop()?;
+        // SAFETY: the page was the list's, and is the caller's alone.
+        unsafe { node.note() }.hint.forget();
+        Some(node)
     }
 
     /// Puts back a page that lost the race to be linked.

@@ -45,12 +45,12 @@ pub(crate) struct At<'w> {
 }
 
 impl<F: Format> Radix<F> {
-    /// An empty table: one root page of holes.
+    /// An empty table: a root of holes.
     pub(crate) fn new<M: TableMemory>(memory: &M, pool: &Pool) -> Result<Self, NoMemory> {
         let mut cache = Cache::default();
-        pool.top_up(memory, &mut cache, 1, || false)?;
-        let root = cache.take().ok_or(NoMemory)?;
-        root.fill(Word::hole(super::Version::default()));
+        pool.top_up(memory, &mut cache, F::ROOT_PAGES, || false)?;
+        let root = pool.root(memory, &mut cache).inspect_err(|_| pool.give_back(cache.drain()))?;
+        pool.fill_root(root, Word::hole(super::Version::default()));
         Ok(Self { root: RootWord(AtomicU64::new(root.pfn(memory).0)), _format: PhantomData })
     }
 
@@ -59,7 +59,7 @@ impl<F: Format> Radix<F> {
         &self.root
     }
 
-    /// The root's page.
+    /// The root's page, the first where it has several.
     ///
     /// # Safety
     /// As [`descend`](Self::descend).
@@ -67,6 +67,16 @@ impl<F: Format> Radix<F> {
     pub(crate) unsafe fn root<M: TableMemory>(&self, memory: &M) -> Node {
         // SAFETY: the root is linked as long as it is here, and stays for the section.
         unsafe { Node::follow(memory, self.root.pfn()) }
+    }
+
+    /// The root's page that serves `gfn`.
+    ///
+    /// # Safety
+    /// As [`descend`](Self::descend).
+    #[inline(always)]
+    pub(crate) unsafe fn top<M: TableMemory>(&self, memory: &M, gfn: Gfn) -> Node {
+        // SAFETY: the caller's word.
+        unsafe { self.root(memory) }.beside(F::root_page(gfn))
     }
 
     /// Puts `fresh`, filled, in the root's place, and returns the old root: to be flushed, waited for and taken
@@ -87,7 +97,7 @@ impl<F: Format> Radix<F> {
     #[inline(always)]
     pub(crate) unsafe fn descend<'w, M: TableMemory>(&self, memory: &M, gfn: Gfn) -> At<'w> {
         // SAFETY: the caller's word.
-        let mut node = unsafe { self.root(memory) };
+        let mut node = unsafe { self.top(memory, gfn) };
         let mut level = Level(F::LEVELS);
         loop {
             // SAFETY: linked when it was read, see above.

@@ -271,7 +271,8 @@ impl Grace {
 
     /// Takes up to `pages` pages apart; whether there was one.
     fn take_apart<F: Format, M: TableMemory>(&self, memory: &M, pool: &Pool, pages: usize) -> bool {
-        let (mut free, mut children) = (NodeList::default(), NodeList::default());
+        let (mut free, mut roots, mut children) =
+            (NodeList::default(), NodeList::default(), NodeList::default());
         let mut dead = {
             let mut all = self.dead.lock();
             if all.tops.len() == 0 {
@@ -281,14 +282,21 @@ impl Grace {
             all.tops.split_off(pages)
         };
         while let Some(node) = dead.pop() {
-            if let Some((level, count)) = scan::<F, M>(memory, node, &mut children) {
-                self.leaves[usize::from(level.0) - 1].fetch_add(count, Relaxed);
+            // SAFETY: the grace period is over: the page is ours alone.
+            let level = Level(unsafe { node.note() }.level.get());
+            let pages = pages_of::<F>(level);
+            for page in (0..pages).map(|page| node.beside(page)) {
+                let leaves = scan::<F, M>(memory, page, level, &mut children);
+                if leaves > 0 {
+                    self.leaves[usize::from(level.0) - 1].fetch_add(leaves, Relaxed);
+                }
+                #[cfg(all(test, shuttle))]
+                page.fill(crate::shuttle_tests::GIVEN_BACK);
             }
-            #[cfg(all(test, shuttle))]
-            node.fill(crate::shuttle_tests::GIVEN_BACK);
-            free.push(node);
+            if pages == 1 { free.push(node) } else { roots.push(node) }
         }
         pool.give_back(free);
+        pool.give_back_roots(roots);
         let mut all = self.dead.lock();
         all.tops.append(&mut children);
         all.busy -= 1;
@@ -308,10 +316,15 @@ impl Grace {
     }
 }
 
-/// The leaves of a dead table, by their level; tables that it links are added to `children`.
-fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, children: &mut NodeList) -> Option<(Level, u64)> {
+/// Pages of a table of `level`.
+const fn pages_of<F: Format>(level: Level) -> usize {
+    if level.0 == F::LEVELS { F::ROOT_PAGES } else { 1 }
+}
+
+/// The leaves in a page of a dead table of `level`; tables that it links are added to `children`.
+fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, children: &mut NodeList) -> u64 {
     // SAFETY: the grace period is over: the page is ours alone, and what it links.
-    let (words, level) = unsafe { (node.words(), Level(node.note().level.get())) };
+    let words = unsafe { node.words() };
     // Of the lower halves, four or more at a time: the bits that make a word present are there.
     let present = |&word: &u64| u32::from(word as u32 & F::PRESENT as u32 != 0);
     let mut leaves = u64::from(words.iter().map(present).sum::<u32>());
@@ -328,19 +341,20 @@ fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, children: &mut NodeLi
             leaves -= 1;
         }
     }
-    (leaves > 0).then_some((level, leaves))
+    leaves
 }
 
-/// Tables in the subtree below and with `node`.
+/// Table pages in the subtree below and with `node`.
 pub(crate) fn count_tables<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level) -> u64 {
     if level == Level::K4 {
         return 1;
     }
+    let pages = pages_of::<F>(level);
     // SAFETY: the caller sees to it that nothing of this subtree is given back meanwhile.
-    let words = unsafe { node.entries() }.iter().map(Entry::peek);
+    let words = (0..pages).flat_map(|page| unsafe { node.beside(page).entries() }).map(Entry::peek);
     let links = words.filter(|&word| F::is_table(word, level)).map(F::pfn);
     // SAFETY: as above.
     links
         .map(|pfn: Pfn| unsafe { Node::follow(memory, pfn) })
-        .fold(1, |sum, child| sum + count_tables::<F, M>(memory, child, level.down()))
+        .fold(pages as u64, |sum, child| sum + count_tables::<F, M>(memory, child, level.down()))
 }

@@ -79,12 +79,9 @@ impl<const LEVELS: u8, const AD: bool> Format for Ept<LEVELS, AD> {
     #[inline]
     fn read_leaf(word: Word) -> Leaf {
         let has = |bit| word.0 & bit != 0;
-        let grant = |bit, perm| if has(bit) { perm } else { Perms::NONE };
         Leaf {
             pfn: Self::pfn(word),
-            perms: grant(READ, Perms::READ)
-                .with(grant(WRITE, Perms::WRITE))
-                .with(grant(EXECUTE, Perms::EXECUTE)),
+            perms: Perms::of(has(READ), has(WRITE), has(EXECUTE)),
             host_writable: has(HOST_WRITE),
             accessed: !AD || has(ACCESSED),
             dirty: has(if AD { DIRTY } else { WRITE }),

@@ -33,11 +33,9 @@ pub(super) fn leaf(leaf: &Leaf, level: Level, host_write: u64) -> Word {
 #[inline]
 pub(super) fn read_leaf(word: Word, host_write: u64) -> Leaf {
     let has = |bit| word.0 & bit != 0;
-    let write = if has(WRITE) { Perms::WRITE } else { Perms::NONE };
-    let execute = if has(NO_EXECUTE) { Perms::NONE } else { Perms::EXECUTE };
     Leaf {
         pfn: Pfn((word.0 & ADDRESS) >> PAGE_SHIFT),
-        perms: Perms::READ.with(write).with(execute),
+        perms: Perms::of(true, has(WRITE), !has(NO_EXECUTE)),
         host_writable: has(host_write),
         accessed: has(ACCESSED),
         dirty: has(DIRTY),

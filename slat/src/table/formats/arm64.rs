@@ -1,0 +1,130 @@
+//! Arm stage 2, granule of 4 KiB (Arm ARM, "VMSAv8-64 translation table format descriptors", stage 2).
+//!
+//! ```text
+//! leaf   58..57  56      55        54..53  51   50..48  47....12  10  9..8   7..6   5..2   1  0
+//!        -       D kept  host-     XN      DBM  -       frame     AF  share  W R    type   *  V
+//!                        writable
+//! link                                                  frame                              1  V
+//! ```
+//! `*` is set in a leaf of 4 KiB, clear in a larger one. Memory is write-back. Links allow everything and have no Accessed bit.
+//!
+//! With up to 39 bits of guest-physical address there are three levels from one page of root, up to 43 from 2 to 16 pages
+//! side by side ("concatenated"); beyond, there are four.
+//!
+//! **`AD`**: `VTCR_EL2.HA` and `HD` are set: hardware sets AF, and for a store where DBM is set, W, which so is the Dirty bit:
+//! what may be written is told by DBM. A leaf that loses its write permission loses both, and bit 56 keeps that it was dirty.
+//! Without: AF is set in every leaf, W says what may be written, and DBM stays clear.
+
+use super::x86::when;
+use crate::addr::{Level, PAGE_SHIFT, Pfn};
+use crate::table::entry::Word;
+use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
+
+const VALID: u64 = 1 << 0;
+const TABLE: u64 = 1 << 1;
+const NORMAL: u64 = 0b1111 << 2 | 0b11 << 8;
+const READ: u64 = 1 << 6;
+const STORE: u64 = 1 << 7;
+const ACCESSED: u64 = 1 << 10;
+const ADDRESS: u64 = 0x0000_ffff_ffff_f000;
+const DBM: u64 = 1 << 51;
+const NO_EXECUTE: u64 = 0b10 << 53;
+const HOST_WRITE: u64 = 1 << 55;
+const DIRTY_KEPT: u64 = 1 << 56;
+
+/// Stage 2 with `IPA` bits of guest-physical address; `AD`: hardware manages AF and the dirty state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arm64<const IPA: u8, const AD: bool = true>;
+
+/// 39 bits: three levels from one page.
+pub type Arm64L39 = Arm64<39>;
+/// 40 bits: three levels from two pages.
+pub type Arm64L40 = Arm64<40>;
+/// 48 bits: four levels.
+pub type Arm64L48 = Arm64<48>;
+/// 48 bits, `VTCR_EL2.HA` and `HD` clear.
+pub type Arm64NoAd = Arm64<48, false>;
+
+impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
+    const NAME: &'static str = match (IPA, AD) {
+        (39, true) => "arm64-39",
+        (40, true) => "arm64-40",
+        (48, true) => "arm64",
+        (48, false) => "arm64-noad",
+        _ => "arm64-other",
+    };
+    const LEVELS: u8 = if IPA <= 43 { 3 } else { 4 };
+    const MAX_LEAF: Level = Level(Self::LEVELS - 1);
+    const ROOT_PAGES: usize = if Self::LEVELS == 3 { 1 << IPA.saturating_sub(39) } else { 1 };
+    const FRAME_BITS: u32 = IPA as u32 - PAGE_SHIFT;
+    const TABLE_MASK: u64 = VALID | TABLE;
+    const TABLE_BITS: u64 = VALID | TABLE;
+    const PRESENT: u64 = VALID;
+    const ADDRESS: u64 = ADDRESS;
+    const WRITE: u64 = if AD { DBM } else { STORE };
+    const HOST_WRITE: u64 = HOST_WRITE;
+    const ACCESSED: u64 = when(AD, ACCESSED);
+    const DIRTY: u64 = when(AD, STORE | DIRTY_KEPT);
+    const HARDWARE_AD: bool = AD;
+
+    #[inline(always)]
+    fn link(pfn: Pfn, _level: Level) -> Word {
+        Word(pfn.0 << PAGE_SHIFT & ADDRESS | VALID | TABLE)
+    }
+
+    #[inline(always)]
+    fn leaf(leaf: &Leaf, level: Level) -> Word {
+        if !AD && !leaf.accessed {
+            return Word::tracked(leaf);
+        }
+        let store = leaf.perms.allows(Access::Write);
+        Word(
+            leaf.pfn.0 << PAGE_SHIFT & ADDRESS
+                | VALID
+                | NORMAL
+                | when(level == Level::K4, TABLE)
+                | when(leaf.perms.allows(Access::Read), READ)
+                | when(store, Self::WRITE)
+                | when(!leaf.perms.allows(Access::Fetch), NO_EXECUTE)
+                | when(leaf.host_writable, HOST_WRITE)
+                | when(leaf.accessed, ACCESSED)
+                | when(AD && leaf.dirty, if store { STORE } else { DIRTY_KEPT }),
+        )
+    }
+
+    #[inline]
+    fn read_leaf(word: Word) -> Leaf {
+        let has = |bits| word.0 & bits != 0;
+        Leaf {
+            pfn: Self::pfn(word),
+            perms: Perms::of(has(READ), has(Self::WRITE), !has(NO_EXECUTE)),
+            host_writable: has(HOST_WRITE),
+            accessed: has(ACCESSED),
+            dirty: has(if AD { Self::DIRTY } else { STORE }),
+        }
+    }
+
+    #[inline(always)]
+    fn set_write(word: Word, on: bool) -> Word {
+        let dirty = when(word.0 & Self::DIRTY != 0, if on { STORE } else { DIRTY_KEPT });
+        Word(word.0 & !(DBM | STORE | DIRTY_KEPT) | when(on, Self::WRITE) | dirty)
+    }
+
+    #[inline(always)]
+    fn touch(access: Access) -> u64 {
+        Self::ACCESSED | when(AD && access == Access::Write, STORE)
+    }
+
+    #[inline(always)]
+    fn touch_link(_level: Level) -> u64 {
+        0
+    }
+}
+
+const _: () = {
+    assert_format::<Arm64L40>();
+    assert_format::<Arm64L48>();
+    assert_format::<Arm64NoAd>();
+    assert!(Arm64L39::LEVELS == 3 && Arm64L40::ROOT_PAGES == 2 && Arm64L48::LEVELS == 4);
+    assert!((HOST_WRITE | DIRTY_KEPT) & !(0xf << 55) == 0, "bits 58..55 are software's");
+};

@@ -1,0 +1,130 @@
+//! RISC-V G-stage paging, `Sv39x4`, `Sv48x4` and `Sv57x4` (RISC-V privileged manual, "Hypervisor extension", "Two-stage
+//! address translation").
+//!
+//! ```text
+//! leaf   63....54  53....10  9  8         7  6  5  4  3  2  1  0
+//!        -         frame     -  host-     D  A  -  U  X  W  R  V
+//!                               writable
+//! link             frame                     all else clear    V
+//! ```
+//! An entry with V links a table where none of R, W and X is set. Every guest access is a user's to this stage. Two bits of
+//! address more than the host's own modes have are in the root: four pages side by side.
+//!
+//! **`AD`**: hardware sets A and D (`Svadu`, enabled in `menvcfg` or `henvcfg`). Without (`Svade`), a leaf with A clear, or a
+//! store through one with D clear, faults: what is present has A, and D where it may be written, and what has not been
+//! accessed is withdrawn ([`Format::HARDWARE_AD`]).
+
+use super::x86::when;
+use crate::addr::{INDEX_BITS, Level, PAGE_SHIFT, Pfn};
+use crate::table::entry::Word;
+use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
+
+const VALID: u64 = 1 << 0;
+const READ: u64 = 1 << 1;
+const WRITE: u64 = 1 << 2;
+const EXECUTE: u64 = 1 << 3;
+const USER: u64 = 1 << 4;
+const ACCESSED: u64 = 1 << 6;
+const DIRTY: u64 = 1 << 7;
+const HOST_WRITE: u64 = 1 << 8;
+/// The lowest bit of the frame's number.
+const FRAME: u32 = 10;
+const ADDRESS: u64 = (1 << 44) - 1 << FRAME;
+
+/// G-stage paging of `LEVELS` levels; `AD`: hardware sets A and D.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RiscV<const LEVELS: u8, const AD: bool = true>;
+
+/// Three levels: 41 bits of guest-physical address.
+pub type Sv39x4 = RiscV<3>;
+/// Four levels: 50 bits.
+pub type Sv48x4 = RiscV<4>;
+/// Five levels: 59 bits.
+pub type Sv57x4 = RiscV<5>;
+/// Three levels, A and D by fault.
+pub type Sv39x4NoAd = RiscV<3, false>;
+
+impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
+    const NAME: &'static str = match (LEVELS, AD) {
+        (3, true) => "sv39x4",
+        (4, true) => "sv48x4",
+        (_, true) => "sv57x4",
+        (3, false) => "sv39x4-noad",
+        (4, false) => "sv48x4-noad",
+        (_, false) => "sv57x4-noad",
+    };
+    const LEVELS: u8 = LEVELS;
+    const MAX_LEAF: Level = if LEVELS == 3 { Level::M2 } else { Level::G1 };
+    const ROOT_PAGES: usize = 4;
+    const TABLE_MASK: u64 = VALID | READ | WRITE | EXECUTE;
+    const TABLE_BITS: u64 = VALID;
+    const PRESENT: u64 = VALID;
+    const ADDRESS: u64 = ADDRESS;
+    const WRITE: u64 = WRITE;
+    const HOST_WRITE: u64 = HOST_WRITE;
+    const ACCESSED: u64 = when(AD, ACCESSED);
+    const DIRTY: u64 = when(AD, DIRTY);
+    const HARDWARE_AD: bool = AD;
+
+    #[inline(always)]
+    fn link(pfn: Pfn, _level: Level) -> Word {
+        Word(pfn.0 << FRAME & ADDRESS | VALID)
+    }
+
+    #[inline(always)]
+    fn leaf(leaf: &Leaf, _level: Level) -> Word {
+        if !AD && !leaf.accessed {
+            return Word::tracked(leaf);
+        }
+        let write = leaf.perms.allows(Access::Write);
+        Word(
+            leaf.pfn.0 << FRAME & ADDRESS
+                | VALID
+                | USER
+                | when(leaf.perms.allows(Access::Read), READ)
+                | when(write, WRITE)
+                | when(leaf.perms.allows(Access::Fetch), EXECUTE)
+                | when(leaf.host_writable, HOST_WRITE)
+                | when(leaf.accessed, ACCESSED)
+                | when(if AD { leaf.dirty } else { write }, DIRTY),
+        )
+    }
+
+    #[inline]
+    fn read_leaf(word: Word) -> Leaf {
+        let has = |bit| word.0 & bit != 0;
+        Leaf {
+            pfn: Self::pfn(word),
+            perms: Perms::of(has(READ), has(WRITE), has(EXECUTE)),
+            host_writable: has(HOST_WRITE),
+            accessed: has(ACCESSED),
+            dirty: has(if AD { DIRTY } else { WRITE }),
+        }
+    }
+
+    /// Without hardware that sets it, D goes with W.
+    #[inline(always)]
+    fn set_write(word: Word, on: bool) -> Word {
+        let bits = if AD { WRITE } else { WRITE | DIRTY };
+        Word(word.0 & !bits | when(on, bits))
+    }
+
+    #[inline(always)]
+    fn touch_link(_level: Level) -> u64 {
+        0
+    }
+
+    #[inline(always)]
+    fn pfn(word: Word) -> Pfn {
+        Pfn((word.0 & ADDRESS) >> FRAME)
+    }
+}
+
+const _: () = {
+    assert_format::<Sv39x4>();
+    assert_format::<Sv48x4>();
+    assert_format::<Sv57x4>();
+    assert_format::<Sv39x4NoAd>();
+    assert!(Sv39x4::FRAME_BITS + PAGE_SHIFT == 41 && Sv57x4::FRAME_BITS == 5 * INDEX_BITS + 2);
+    assert!(HOST_WRITE & 0b11 << 8 != 0, "bits 9..8 are software's");
+};

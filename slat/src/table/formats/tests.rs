@@ -1,0 +1,211 @@
+//! All formats alike: what goes in comes out, and nothing reserved is ever set.
+
+use super::*;
+use crate::addr::{Level, PAGE_SHIFT, Pfn};
+use crate::edges::near_edges;
+use crate::table::entry::{Kind, Word};
+use crate::table::format::{Access, Format, Leaf, Perms};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use proptest::prelude::*;
+
+/// Encode, decode, and every editor, for one format.
+fn leaves_survive<F: Format>(leaf: Leaf, level: Level) {
+    if level > F::MAX_LEAF {
+        return;
+    }
+    if F::HARDWARE_AD {
+        present_survives::<F>(leaf, level);
+    } else {
+        let dirty = leaf.perms.allows(Access::Write);
+        present_survives::<F>(Leaf { accessed: true, dirty, ..leaf }, level);
+        assert_eq!(F::leaf(&Leaf { accessed: false, ..leaf }, level), Word::tracked(&leaf));
+    }
+    tracked_survives::<F>(Leaf { accessed: false, ..leaf }, level);
+}
+
+/// A tracked word is edited as the leaf that it keeps would be, and comes back as that leaf.
+fn tracked_survives<F: Format>(leaf: Leaf, level: Level) {
+    let word = Word::tracked(&leaf);
+    assert_eq!((F::decode(word), F::host_writable(word)), (leaf, leaf.host_writable));
+    assert!(!F::is_present(word) && !F::writable(word));
+    for on in [false, true] {
+        let edited = F::set_writable(word, on);
+        let back = F::set_writable(edited, leaf.perms.allows(Access::Write));
+        assert_eq!((edited.kind::<F>(level), F::decode(back)), (Kind::Tracked, leaf));
+        assert_eq!(F::decode(edited).perms.allows(Access::Write), on);
+    }
+    let withdrawn = F::decode(F::write_withdrawn(word));
+    let perms = leaf.perms.without(Perms::WRITE);
+    assert_eq!(withdrawn, Leaf { perms, host_writable: false, ..leaf });
+    let restored = F::restore(word, level);
+    let dirty = if F::HARDWARE_AD { leaf.dirty } else { leaf.perms.allows(Access::Write) };
+    assert_eq!(restored.kind::<F>(level), Kind::Leaf);
+    assert_eq!(F::decode(restored), Leaf { accessed: true, dirty, ..leaf });
+}
+
+fn present_survives<F: Format>(leaf: Leaf, level: Level) {
+    let word = F::leaf(&leaf, level);
+    assert_eq!((F::read_leaf(word), F::decode(word)), (leaf, leaf));
+    assert_eq!(word.kind::<F>(level), Kind::Leaf);
+    assert_eq!(F::writable(word), leaf.perms.allows(Access::Write));
+    assert!(!F::writable(F::set_writable(word, false)));
+    assert_eq!(F::set_writable(F::set_writable(word, false), F::writable(word)), word, "Dirty and all stay");
+    let withdrawn = F::read_leaf(F::write_withdrawn(word));
+    assert!(!withdrawn.host_writable && !withdrawn.perms.allows(Access::Write));
+    let given = F::set_writable(word, true);
+    let dirty = if F::HARDWARE_AD { leaf.dirty } else { true };
+    assert_eq!(F::read_leaf(given), Leaf { perms: leaf.perms.with(Perms::WRITE), dirty, ..leaf });
+    let touched = F::read_leaf(Word(given.0 | F::touch(Access::Write)));
+    assert!(touched.accessed && touched.dirty && touched.pfn == leaf.pfn);
+    let clean = F::read_leaf(Word(word.0 & !F::DIRTY));
+    assert_eq!(clean, Leaf { dirty: leaf.dirty && !F::HARDWARE_AD, ..leaf });
+}
+
+fn links_survive<F: Format>(pfn: Pfn) {
+    for level in 2..=F::LEVELS {
+        let level = Level(level);
+        let link = F::link(pfn, level);
+        assert_eq!(link.kind::<F>(level), Kind::Table(pfn));
+        assert_eq!(Word(link.0 | F::touch_link(level)).kind::<F>(level), Kind::Table(pfn));
+    }
+}
+
+/// Calls `$check::<F>($args)` for every format.
+macro_rules! for_all {
+    ($check:ident $args:tt) => {
+        for_all!($check $args: Ept4 Ept5 Ept4NoAd Npt4 Npt5 Pae Arm64L39 Arm64L40 Arm64L48 Arm64NoAd Sv39x4 Sv48x4
+            Sv57x4 Sv39x4NoAd)
+    };
+    ($check:ident $args:tt: $($format:ident)*) => { $($check::<$format> $args;)* };
+}
+
+/// Bits from `low` to `high`.
+const fn bits(low: u32, high: u32) -> u64 {
+    u64::MAX >> (63 - high) & u64::MAX << low
+}
+
+/// What the manuals let software set in a present entry of this level, with no extension enabled that the format does not
+/// name. Written down from the manuals, not from the formats.
+fn allowed<F: Format>(level: Level, is_link: bool) -> u64 {
+    let frame = if is_link { PAGE_SHIFT } else { level.shift() + PAGE_SHIFT };
+    match F::NAME {
+        "ept4" | "ept5" | "ept4-noad" => {
+            let of_leaf = bits(3, 5) | 1 << 7 | bits(52, 56);
+            let dirty = if F::HARDWARE_AD { bits(8, 9) } else { 0 };
+            bits(0, 2) | bits(frame, 51) | if is_link { dirty & 1 << 8 } else { of_leaf | dirty }
+        }
+        "npt4" | "npt5" => {
+            let of_leaf = bits(5, 6) | 1 << 63 | bits(52, 58) | if level > Level::K4 { 1 << 7 } else { 0 };
+            bits(0, 2) | bits(frame, 51) | if is_link { 1 << 5 } else { of_leaf }
+        }
+        "pae" if level == Level(3) => 1 | bits(PAGE_SHIFT, 51),
+        "pae" => {
+            let of_leaf = bits(5, 6) | 1 << 63 | bits(9, 11) | if level > Level::K4 { 1 << 7 } else { 0 };
+            bits(0, 2) | bits(frame, 51) | if is_link { 1 << 5 } else { of_leaf }
+        }
+        name if name.starts_with("arm64") => {
+            let dirty = if F::HARDWARE_AD { 1 << 51 } else { 0 };
+            let of_leaf = bits(2, 10) | 1 << 54 | bits(55, 58) | dirty;
+            bits(0, 1) | bits(frame, 47) | if is_link { 0 } else { of_leaf }
+        }
+        _ => 1 | bits(frame - 2, 53) | if is_link { 0 } else { bits(1, 4) | bits(6, 9) },
+    }
+}
+
+/// A leaf and its editors set nothing that is reserved.
+fn nothing_reserved_is_set<F: Format>(leaf: Leaf, level: Level) {
+    if level > F::MAX_LEAF {
+        return;
+    }
+    let word = F::leaf(&Leaf { accessed: leaf.accessed || !F::HARDWARE_AD, ..leaf }, level);
+    let writable = F::set_writable(word, true);
+    for word in [word, writable, F::set_writable(word, false), F::write_withdrawn(word)] {
+        assert_eq!(word.0 & !allowed::<F>(level, false), 0, "{} {word:?}", F::NAME);
+    }
+    assert_eq!((writable.0 | F::touch(Access::Write)) & !allowed::<F>(level, false), 0, "{}", F::NAME);
+}
+
+fn nothing_reserved_is_set_in_links<F: Format>(pfn: Pfn) {
+    for level in (2..=F::LEVELS).map(Level) {
+        let link = F::link(pfn, level).0 | F::touch_link(level);
+        assert_eq!(link & !allowed::<F>(level, true), 0, "{} {link:#x}", F::NAME);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_format_keeps_what_it_is_given(pfn in near_edges(0..1 << 36), level in 1u8..=3, bits in 0u8..32) {
+        let on = |bit: u8| bits >> bit & 1 == 1;
+        let perms = Perms::READ
+            .with(if on(0) { Perms::WRITE } else { Perms::NONE })
+            .with(if on(1) { Perms::EXECUTE } else { Perms::NONE });
+        let level = Level(level);
+        let pfn = Pfn(pfn & !(level.pages() - 1));
+        let leaf = Leaf { pfn, perms, host_writable: on(2), accessed: on(3), dirty: on(4) };
+        for_all!(leaves_survive(leaf, level));
+        for_all!(nothing_reserved_is_set(leaf, level));
+        for_all!(links_survive(pfn));
+        for_all!(nothing_reserved_is_set_in_links(pfn));
+    }
+
+    #[test]
+    fn a_pdpte_sets_nothing_that_is_reserved(pfn in near_edges(0..1 << 40)) {
+        let root = Level(Pae::LEVELS);
+        let link = Pae::link(Pfn(pfn), root).0 | Pae::touch_link(root);
+        prop_assert_eq!(link, pfn << 12 | 1, "P and the address");
+        let below = Pae::link(Pfn(pfn), Level::M2).0 | Pae::touch_link(Level::M2);
+        prop_assert_eq!(below, pfn << 12 | 0b10_0111, "A, U, W, P");
+    }
+
+    #[test]
+    fn without_a_and_d_the_two_bits_are_never_set(pfn in near_edges(0..1 << 40), bits in 0u8..8) {
+        let leaf = Leaf {
+            pfn: Pfn(pfn),
+            perms: Perms::from_bits(bits).with(Perms::READ),
+            host_writable: true,
+            accessed: true,
+            dirty: true,
+        };
+        let word = Ept4NoAd::leaf(&leaf, Level::K4);
+        prop_assert_eq!(word.0 & 0b11 << 8, 0);
+        prop_assert_eq!(Ept4NoAd::touch(Access::Write) | Ept4NoAd::touch_link(Level::M2), 0);
+        prop_assert_eq!(word.0 | 0b11 << 8, Ept4::leaf(&leaf, Level::K4).0);
+    }
+}
+
+/// `7, 56`, or `-`.
+fn named(bits: u64) -> String {
+    let all = (0..64).filter(|bit| bits >> bit & 1 == 1).map(|bit| format!("{bit}"));
+    if bits == 0 { "-".into() } else { all.collect::<Vec<_>>().join(", ") }
+}
+
+fn row<F: Format>(table: &mut String) {
+    let sizes = ["4K", "2M", "1G"];
+    let _ = writeln!(
+        table,
+        "//! | `{}` | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        F::NAME,
+        F::FRAME_BITS + PAGE_SHIFT,
+        F::LEVELS,
+        F::ROOT_PAGES,
+        sizes[usize::from(F::MAX_LEAF.0) - 1],
+        named(F::WRITE),
+        named(F::ACCESSED),
+        named(F::DIRTY),
+        if F::touch_link(Level::M2) == 0 { "no" } else { "yes" },
+        named(F::HOST_WRITE),
+    );
+}
+
+#[test]
+fn the_table_of_formats_is_what_they_say() {
+    let mut table = String::from(
+        "//! | name | bits of address | levels | pages of the root | largest page | W | A | D | A in links | host's answer |\n\
+         //! |---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for_all!(row(&mut table));
+    assert!(include_str!("mod.rs").contains(&table), "put this into the header of formats/mod.rs:\n{table}");
+}
