@@ -3,6 +3,7 @@
 mod bochs;
 mod boot;
 mod coverage;
+mod emulator;
 mod fuzz;
 mod gate;
 mod house;
@@ -11,6 +12,7 @@ mod repeat;
 mod sanitize;
 mod soak;
 mod verify;
+mod walkers;
 
 use std::error::Error;
 use std::path::Path;
@@ -74,6 +76,11 @@ const CHORES: &[Chore] = &[
         name: "sanitize",
         about: "the tests under AddressSanitizer, the soak under ThreadSanitizer: [address] [thread]",
         run: Run::With(sanitize::run),
+    },
+    Chore {
+        name: "walkers",
+        about: "tables judged by hardware walkers, in emulators: --only npt|ept|arm64|riscv, --nightly",
+        run: Run::With(walkers::run),
     },
     Chore {
         name: "boot",

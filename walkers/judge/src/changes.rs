@@ -3,8 +3,9 @@
 use crate::backing::{GIB, REGIONS, SMALL};
 use crate::machine::Machine;
 use crate::report::Report;
-use crate::world::{SPACES, World};
-use slat::{Access, Format, Gfn, Gpa, HostPage, Idle, Level, SpaceId, Span, Why};
+use crate::world::{Known, SPACES, World, hvas};
+use alloc::collections::BTreeSet;
+use slat::{Access, Format, Gfn, HostPage, Idle, Level, SlotId, SpaceId, Span, Why};
 
 impl<F: Format> World<'_, F> {
     /// Does one thing, of those that a host, a VMM or a migration does.
@@ -90,13 +91,13 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    fn forget_written(&mut self, space: SpaceId, id: slat::SlotId) {
+    fn forget_written(&mut self, space: SpaceId, id: SlotId) {
         self.written.retain(|&(other, slot, _)| (other, slot) != (space, id));
     }
 
     /// Takes a dirty log, which must have every page that the guest has stored to.
     fn harvest<M: Machine>(&mut self, idle: &mut Idle, report: &mut Report<'_, M>) {
-        let logging = |known: &&crate::world::Known| known.slot.log_dirty;
+        let logging = |known: &&Known| known.slot.log_dirty;
         let Some(&known) = self.slots.iter().find(logging) else { return };
         // Another one each time.
         self.slots.rotate_left(1);
@@ -105,9 +106,8 @@ impl<F: Format> World<'_, F> {
             Ok(harvest) => harvest,
             Err(error) => return report.differ(format_args!("the engine refused a harvest: {error}")),
         };
-        let told: alloc::collections::BTreeSet<u64> = harvest.iter().map(|page| page.page).collect();
-        let mine =
-            |&&(space, id, _): &&(SpaceId, slat::SlotId, u64)| (space, id) == (known.space, known.slot.id);
+        let told: BTreeSet<u64> = harvest.iter().map(|page| page.page).collect();
+        let mine = |&&(space, id, _): &&(SpaceId, SlotId, u64)| (space, id) == (known.space, known.slot.id);
         for (_, _, page) in self.written.iter().filter(mine).filter(|(_, _, page)| !told.contains(page)) {
             report.differ(format_args!("lost: a store to page {page} of {:?}", known.slot));
         }
@@ -130,7 +130,7 @@ impl<F: Format> World<'_, F> {
         } else {
             self.random.pick(&[Why::Migrate, Why::Clear])
         };
-        let mut change = self.vm.invalidate(Self::hvas(first, pages), why);
+        let mut change = self.vm.invalidate(hvas(first, pages), why);
         change.apply(idle).settle();
         for page in first..first + pages {
             let to = (!goes).then(|| (self.any_frame(Level::K4), !self.random.once_in(4)));
@@ -142,7 +142,7 @@ impl<F: Format> World<'_, F> {
     fn change_region(&mut self, idle: &mut Idle) {
         let region = self.random.below(REGIONS);
         let mut change =
-            self.vm.invalidate(Self::hvas(region * Level::M2.pages(), Level::M2.pages()), Why::Migrate);
+            self.vm.invalidate(hvas(region * Level::M2.pages(), Level::M2.pages()), Why::Migrate);
         change.apply(idle).settle();
         if self.random.once_in(3) {
             for page in region * Level::M2.pages()..(region + 1) * Level::M2.pages() {
@@ -186,13 +186,13 @@ impl<F: Format> World<'_, F> {
             return;
         }
         let why = self.random.pick(&[Why::ChangePte, Why::ChangePte, Why::Reclaim, Why::Numa]);
-        let mut change = self.vm.invalidate(Self::hvas(first, pages + 2), why);
+        let mut change = self.vm.invalidate(hvas(first, pages + 2), why);
         change.apply(idle).settle();
         for page in first..first + pages {
             let to = (why == Why::ChangePte).then(|| (self.any_frame(Level::K4), self.random.once_in(2)));
             self.vm.host().set(page, to);
             let now = to.map(|(pfn, writable)| HostPage { pfn, level: Level::K4, writable });
-            change.changed(idle, Self::hvas(page, 1), now).settle();
+            change.changed(idle, hvas(page, 1), now).settle();
         }
     }
 
@@ -204,7 +204,7 @@ impl<F: Format> World<'_, F> {
         for _ in 0..40 {
             let gfn = gfns.start + self.random.below(gfns.len());
             let access = self.random.pick(&[Access::Read, Access::Read, Access::Write, Access::Fetch]);
-            self.fault(idle, report, (Gpa(gfn.gpa().0), access));
+            self.fault(idle, report, (gfn.gpa(), access));
         }
     }
 }

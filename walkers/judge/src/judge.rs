@@ -140,13 +140,16 @@ fn round<F: Format, M: Machine>(
     let roots: Vec<Pfn> = (0..SPACES).filter_map(|space| world.vm.root_in(slat::SpaceId(space))).collect();
     // SAFETY: the engine is not called before the last use of what is copied here.
     unsafe { shadow.take::<F>(&roots) };
+    let mut last = None;
     for (lookup, behind) in plan.iter().zip(behind) {
         report.step = report.verdict.lookups;
         report.verdict.lookups += 1;
         let value = world.random.next();
         let held = frozen.as_ref().is_some_and(|frozen| frozen.on_the_way::<F>(root, lookup.gpa));
         let lookup = LookUp { must: lookup.must && !held, ..*lookup };
-        if look_up::<F, M>(report, shadow, (root, world.pattern), lookup, (behind, value)) {
+        let (through, made) = look_up::<F, M>(report, shadow, (root, world.pattern), lookup, (behind, value));
+        last = Some(made);
+        if through {
             if lookup.access == Access::Write
                 && let Some(slot) = world.slot(lookup.gpa.gfn()).filter(|slot| slot.log_dirty)
             {
@@ -160,7 +163,11 @@ fn round<F: Format, M: Machine>(
     unsafe {
         let excused = world.excused(root);
         shadow.compare(&excused, |strange| {
-            report.differ(format_args!("a word that no look-up has to do with: {strange:x?}"));
+            let what = format_args!("a word that no look-up has to do with: {strange:x?}");
+            match last {
+                Some(last) => report.differs(&Difference { bits: Some(strange), ..last }, what),
+                None => report.differ(what),
+            }
         });
     }
     if let Some(frozen) = frozen {
@@ -168,14 +175,14 @@ fn round<F: Format, M: Machine>(
     }
 }
 
-/// One look-up and all that is to be checked. Whether it should have gone through, and did.
+/// One look-up and all that is to be checked. Whether it should have gone through, and did; and what it was.
 fn look_up<F: Format, M: Machine>(
     report: &mut Report<'_, M>,
     shadow: &mut Shadow,
     (root, pattern): (Pfn, Pattern),
     LookUp { gpa, access, must }: LookUp,
     (behind, value): (Option<Behind>, u64),
-) -> bool {
+) -> (bool, Difference) {
     let way = || {
         let inside = gpa.gfn().0 >> F::FRAME_BITS == 0;
         // SAFETY: the root of the tables in use; no call of the engine in this function.
@@ -194,7 +201,7 @@ fn look_up<F: Format, M: Machine>(
                 report.differ(format_args!(
                     "the engine: {access:?} at {gpa} would reach {target:#x}, but {behind:x?} is there: {path:x?}"
                 ));
-                return false;
+                return (false, Difference { gpa, access, expected, answer: expected, bits: None });
             }
             true
         }
@@ -239,7 +246,7 @@ fn look_up<F: Format, M: Machine>(
             );
         }
     }
-    right && through
+    (right && through, difference)
 }
 
 /// An entry that was frozen for a round, as a fault, a split or a recovery would have it for a moment.

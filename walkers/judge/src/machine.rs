@@ -76,10 +76,11 @@ pub enum FaultWhy {
 /// [`ram`](Self::ram) is real memory that the judge may read and write at its physical addresses while the machine lives,
 /// and nobody else does, but for the guest through the tables that [`access`](Self::access) is given.
 pub unsafe trait Machine {
-    /// Who judges, for the output: `QEMU TCG, AMD-V`.
-    const NAME: &'static str;
     /// Whether an entry that was cached stays in use until [`flush`](Self::flush), so that a missing flush can be seen.
     const SHOWS_STALE: bool;
+
+    /// Who judges, for the output: `QEMU TCG, AMD-V`.
+    fn name(&self) -> &'static str;
 
     /// How many bits a guest-physical address can have that a guest here can form, whatever the tables could translate.
     fn gpa_bits(&self) -> u32 {
@@ -100,6 +101,13 @@ pub unsafe trait Machine {
     ///
     /// What a flush has not forgotten may be used, as a processor would.
     fn access(&mut self, root: Pfn, gpa: Gpa, access: Access, value: u64) -> Answer;
+
+    /// What else the walker tells of the memory behind `gpa`, which a load reaches: its type, as any number. `None` where
+    /// it tells nothing.
+    fn memory_type(&mut self, root: Pfn, gpa: Gpa) -> Option<u64> {
+        let _ = (root, gpa);
+        None
+    }
 
     /// Forgets every translation of the guest.
     fn flush(&mut self);
@@ -140,7 +148,8 @@ pub struct Difference {
     pub expected: Answer,
     /// What the walker did.
     pub answer: Answer,
-    /// Set where the answer is right and the Accessed or Dirty bits of an entry are not.
+    /// Set where the answer is right and the Accessed or Dirty bits of an entry are not. Where that entry has nothing to do
+    /// with the look-up, all else is of the last one before it was found.
     pub bits: Option<Bits>,
 }
 

@@ -94,8 +94,8 @@ impl<'m, M: Machine> Report<'m, M> {
     pub(crate) fn differ(&mut self, what: fmt::Arguments<'_>) {
         self.verdict.differences += 1;
         if self.verdict.differences <= PRINTED {
-            let (format, seed, step) = (self.format, self.seed, self.step);
-            self.machine.log(format_args!("DIFF {format} {} seed {seed} step {step}: {what}", M::NAME));
+            let (format, name, seed, step) = (self.format, self.machine.name(), self.seed, self.step);
+            self.machine.log(format_args!("DIFF {format} {name} seed {seed} step {step}: {what}"));
         }
     }
 
@@ -123,10 +123,9 @@ impl<'m, M: Machine> Report<'m, M> {
             let _ = write!(named, "{comma}{name} ×{count}");
         }
         let sum: u64 = quirks.values().sum();
-        let (format, seed) = (self.format, self.seed);
+        let (format, name, seed) = (self.format, self.machine.name(), self.seed);
         self.machine.log(format_args!(
-            "WALK {format} {} seed {seed}: {lookups} look-ups, {differences} differences, {sum} quirks{named}",
-            M::NAME
+            "WALK {format} {name} seed {seed}: {lookups} look-ups, {differences} differences, {sum} quirks{named}"
         ));
         self.verdict
     }

@@ -1,5 +1,6 @@
 //! The raw words of the tables, as the walker sees them: the way to a frame, and a copy of everything to compare with.
 
+use crate::machine::Bits;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -39,18 +40,13 @@ impl Step {
     }
 }
 
-/// How many pages the root of a format has.
-fn root_pages<F: Format>() -> u64 {
-    1 << F::FRAME_BITS.saturating_sub(Level(F::LEVELS + 1).shift())
-}
-
 /// The way of a walk for `gfn`, which the format can translate: from the root to the entry that is no link.
 ///
 /// # Safety
 /// `root` is the root of tables in use, and the engine is not called meanwhile.
 pub(crate) unsafe fn path<F: Format>(root: Pfn, gfn: Gfn) -> Vec<Step> {
     let mut level = Level(F::LEVELS);
-    let mut table = root + (gfn.0 >> level.up().shift());
+    let mut table = F::top(root, gfn);
     let mut steps = Vec::with_capacity(usize::from(F::LEVELS));
     loop {
         let index = F::index(gfn, level);
@@ -70,7 +66,7 @@ pub(crate) unsafe fn path<F: Format>(root: Pfn, gfn: Gfn) -> Vec<Step> {
 /// As [`path`].
 unsafe fn for_each_table<F: Format>(root: Pfn, mut visit: impl FnMut(Pfn, Level, &[Entry; ENTRIES])) {
     let mut left: Vec<(Pfn, Level)> =
-        (0..root_pages::<F>()).map(|page| (root + page, Level(F::LEVELS))).collect();
+        (0..F::ROOT_PAGES as u64).map(|page| (root + page, Level(F::LEVELS))).collect();
     while let Some((table, level)) = left.pop() {
         // SAFETY: the caller's word.
         let words = unsafe { entries(table) };
@@ -96,14 +92,6 @@ struct Copied {
     level: Level,
     /// Of the shadow, when it was copied last.
     age: u64,
-}
-
-/// A word that is not what it should be.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Strange {
-    pub(crate) level: Level,
-    pub(crate) expected: u64,
-    pub(crate) found: u64,
 }
 
 impl Shadow {
@@ -141,7 +129,7 @@ impl Shadow {
     ///
     /// # Safety
     /// The engine has not been called since [`take`](Self::take).
-    pub(crate) unsafe fn compare(&self, excused: &Excused, mut found: impl FnMut(Strange)) {
+    pub(crate) unsafe fn compare(&self, excused: &Excused, mut found: impl FnMut(Bits)) {
         for (&table, copied) in &self.tables {
             // SAFETY: a table then, hence now, says the caller.
             let entries = unsafe { entries(Pfn(table)) };
@@ -149,7 +137,7 @@ impl Shadow {
                 let word = entry.peek().0;
                 let may = excused.get(&(table, index)).copied().unwrap_or(0);
                 if word != expected && word & !may != expected & !may {
-                    found(Strange { level: copied.level, expected, found: word });
+                    found(Bits { level: copied.level, expected, found: word });
                 }
             }
         }

@@ -242,9 +242,9 @@ impl<'vm, F: Format> World<'vm, F> {
         let blocks = frames.len() / level.pages();
         frames.start + self.random.below(blocks) * level.pages()
     }
+}
 
-    /// Host addresses of so many pages of the small regions from `page` on.
-    pub(crate) fn hvas(page: u64, pages: u64) -> Span<Hva> {
-        Span::sized(SMALL + (page << PAGE_SHIFT), pages << PAGE_SHIFT)
-    }
+/// Host addresses of so many pages of the small regions from `page` on.
+pub(crate) fn hvas(page: u64, pages: u64) -> Span<Hva> {
+    Span::sized(SMALL + (page << PAGE_SHIFT), pages << PAGE_SHIFT)
 }

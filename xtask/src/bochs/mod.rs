@@ -90,7 +90,7 @@ impl Bochs<'_> {
              boot: floppy\n\
              {disk}\
              log: {log}\n\
-             panic: action=fatal\nerror: action=report\ninfo: action=ignore\ndebug: action=ignore\n",
+             panic: action=fatal\nerror: action=ignore\ninfo: action=ignore\ndebug: action=ignore\n",
             rom = file("rom.bin"),
             model = self.model,
             serial = self.serial().display(),

@@ -3,19 +3,23 @@
 
 use super::initrd;
 use super::machine::{Pc, Run};
+use crate::emulator::{self, Program};
 use std::error::Error;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
 
 /// The package whose newest dependency is the kernel.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
-const TARGET: &str = "x86_64-unknown-none";
+const HYPERVISOR: Program =
+    Program { package: "slat-hypervisor", name: "hypervisor", target: "x86_64-unknown-none" };
 
 /// Everything is there.
 pub struct Ground {
     /// For files of ours.
     pub folder: PathBuf,
+    /// The emulator's program.
+    pub emulator: PathBuf,
     /// The kernel's file.
     pub kernel: PathBuf,
     /// What package it is from.
@@ -27,29 +31,28 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Finds, fetches and builds it. None, and a line is printed, where a program is not installed; an error there where
-    /// `SLAT_REQUIRE_EMULATORS` is set.
-    pub fn prepare(root: &Path, pc: Pc) -> Result<Option<Self>, Box<dyn Error>> {
-        let tools = [pc.tool(), ("busybox", "busybox-static"), ("apt-get", "apt"), ("dpkg-deb", "dpkg")];
-        if let Some((tool, package)) = tools.iter().find(|(tool, _)| find(tool).is_none()) {
-            return skipped(&format!("{tool} is not there: install the Debian package {package}"));
+    /// Finds, fetches and builds it. An error of the type [`Missing`](emulator::Missing) says what is not installed.
+    pub fn prepare(root: &Path, pc: Pc) -> Result<Self, Box<dyn Error>> {
+        let (tool, package) = pc.tool();
+        let emulator = emulator::find(tool, package)?;
+        let busybox = emulator::find("busybox", "busybox-static")?;
+        emulator::find("apt-get", "apt")?;
+        emulator::find("dpkg-deb", "dpkg")?;
+        let busybox = fs::read(busybox)?;
+        if has_interpreter(&busybox) {
+            return Err(
+                "busybox needs libraries: the Debian package busybox-static has one that needs none".into()
+            );
         }
         let folder = root.join("target/boot");
         fs::create_dir_all(&folder)?;
-        let busybox = fs::read(find("busybox").ok_or("busybox is gone")?)?;
-        if has_interpreter(&busybox) {
-            return skipped("busybox needs libraries: install the Debian package busybox-static");
-        }
         let initrd = folder.join("initrd");
         fs::write(&initrd, initrd::archive(&busybox))?;
-        let Some(package) = newest_kernel()? else {
-            return skipped("no Debian kernel is known here: run apt-get update, on a Debian system");
-        };
+        let package =
+            newest_kernel()?.ok_or("apt knows no Debian kernel: run apt-get update, on a Debian system")?;
         let kernel = fetch(&folder, &package)?;
-        let Some(hypervisor) = build(root)? else {
-            return skipped(&format!("no target {TARGET}: run rustup target add {TARGET}"));
-        };
-        Ok(Some(Self { folder, kernel, kernel_version: package, initrd, hypervisor }))
+        let hypervisor = HYPERVISOR.build(root, &[])?;
+        Ok(Self { folder, emulator, kernel, kernel_version: package, initrd, hypervisor })
     }
 
     /// Boots, with these words for the hypervisor; `trace`, if there is one, is what it tells the debug console.
@@ -62,20 +65,6 @@ impl Ground {
     ) -> Result<Run, Box<dyn Error>> {
         pc.run(self, words, by_instructions, trace)
     }
-}
-
-/// Says that there is nothing to do, and why.
-fn skipped(why: &str) -> Result<Option<Ground>, Box<dyn Error>> {
-    if env::var_os("SLAT_REQUIRE_EMULATORS").is_some() {
-        return Err(why.into());
-    }
-    println!("skipped: {why}");
-    Ok(None)
-}
-
-/// A program in `PATH`.
-fn find(tool: &str) -> Option<PathBuf> {
-    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(tool)).find(|path| path.is_file())
 }
 
 /// Whether an ELF file is loaded by another program: then it is not all there is to it.
@@ -121,28 +110,6 @@ fn only(folder: &Path, part: &str) -> Result<PathBuf, Box<dyn Error>> {
     let mut files = fs::read_dir(folder)?.filter_map(Result::ok).map(|entry| entry.path());
     let fits = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part));
     files.find(fits).ok_or_else(|| format!("{}: no file called {part}", folder.display()).into())
-}
-
-/// Builds the hypervisor; none where the compiler lacks its target.
-fn build(root: &Path) -> Result<Option<PathBuf>, Box<dyn Error>> {
-    let output = Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output()?;
-    if !Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir() {
-        return Ok(None);
-    }
-    let target = root.join("target/walkers");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args([
-        "build",
-        "--quiet",
-        "--release",
-        "--locked",
-        "--package",
-        "slat-hypervisor",
-        "--target",
-        TARGET,
-    ]);
-    succeed(cargo.arg("--target-dir").arg(&target).current_dir(root.join("walkers")))?;
-    Ok(Some(target.join(TARGET).join("release/hypervisor")))
 }
 
 fn succeed(command: &mut Command) -> Result<(), Box<dyn Error>> {

@@ -133,7 +133,7 @@ impl Pc {
 
 /// QEMU with what any run needs. Memory that a loader fills is kept by nobody until the guest's kernel has it.
 fn qemu(ground: &Ground, line: &str, behind: u64) -> Command {
-    let mut qemu = Command::new(Pc::Npt.tool().0);
+    let mut qemu = Command::new(&ground.emulator);
     qemu.args(["-accel", "tcg", "-cpu", "max", "-m", "512", "-display", "none", "-monitor", "none"]);
     qemu.args(["-no-reboot", "-nodefaults", "-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
     for (file, at) in [(&ground.kernel, KERNEL), (&ground.initrd, behind)] {

@@ -15,6 +15,7 @@ mod machine;
 mod report;
 
 use crate::Outcome;
+use crate::emulator::{self, Missing};
 use ground::Ground;
 use machine::{Pc, Run};
 use std::error::Error;
@@ -38,7 +39,10 @@ const AROUND: &str = "16";
 /// The chore.
 pub fn run(root: &Path, args: &[String]) -> Outcome {
     let asked = parse(args)?;
-    let Some(ground) = Ground::prepare(root, asked.pc)? else { return Ok(()) };
+    let ground = match Ground::prepare(root, asked.pc) {
+        Ok(ground) => ground,
+        Err(error) => return emulator::skip(error.downcast_ref::<Missing>().ok_or(error.to_string())?),
+    };
     eprintln!("boot: {} on {}", ground.kernel_version, asked.pc.name());
     let plain = whole(&ground.boot(asked.pc, &["plain".into()], asked.chores, None)?)?;
     let under = whole(&ground.boot(asked.pc, &asked.words, asked.chores, None)?)?;
@@ -47,13 +51,13 @@ pub fn run(root: &Path, args: &[String]) -> Outcome {
 }
 
 /// Every fault of a boot with pages of 4 KiB that are all unmapped by each timer interrupt, as lines of a memory trace;
-/// and what was booted. The same each time. None where something is not installed.
-pub fn faults(root: &Path) -> Result<Option<(String, String)>, Box<dyn Error>> {
-    let Some(ground) = Ground::prepare(root, Pc::Npt)? else { return Ok(None) };
+/// and what was booted. The same each time.
+pub fn faults(root: &Path) -> Result<(String, String), Box<dyn Error>> {
+    let ground = Ground::prepare(root, Pc::Npt)?;
     let trace = ground.folder.join("trace");
     let words = ["pages=4k", "zap", "record"].map(String::from);
     whole(&ground.boot(Pc::Npt, &words, true, Some(&trace))?)?;
-    Ok(Some((std::fs::read_to_string(trace)?, ground.kernel_version)))
+    Ok((std::fs::read_to_string(trace)?, ground.kernel_version))
 }
 
 /// The run, if its guest has done all it should; else what its serial port said last.

@@ -52,9 +52,8 @@ pub fn run(root: &Path, names: &[String]) -> Outcome {
         save(root, program.name, &record(program, &scratch.0)?, started)?;
     }
     let started = Instant::now();
-    if wanted(BOOT)
-        && let Some((faults, kernel)) = crate::boot::faults(root)?
-    {
+    if wanted(BOOT) {
+        let (faults, kernel) = crate::boot::faults(root)?;
         save(root, BOOT, &of_boot(&faults, &kernel)?, started)?;
     }
     Ok(())

@@ -4,7 +4,7 @@ mod soft;
 
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
 use slat::{Format, Idle};
-use slat_judge::{conclude, judge};
+use slat_judge::{conclude, judge, mutate, stale};
 use soft::Soft;
 
 fn nothing_differs<F: Format>(seed: u64) {
@@ -28,4 +28,31 @@ fn ept() {
     nothing_differs::<Ept4>(4);
     nothing_differs::<Ept5>(5);
     nothing_differs::<Ept4NoAd>(6);
+}
+
+fn stale_is_seen_and_gone<F: Format>() {
+    let mut idle = Idle::take().unwrap();
+    let verdict = stale::<F, _>(&mut Soft::<F>::new(), &mut idle, 1);
+    assert!(verdict.passed(), "{verdict:?}");
+}
+
+#[test]
+fn what_is_stale_is_seen_without_the_flush_and_gone_with_it() {
+    stale_is_seen_and_gone::<Npt4>();
+    stale_is_seen_and_gone::<Ept4NoAd>();
+    stale_is_seen_and_gone::<Pae>();
+}
+
+fn flips_are_noticed<F: Format>() {
+    let mut idle = Idle::take().unwrap();
+    let verdict = mutate::<F, _>(&mut Soft::<F>::new(), &mut idle);
+    assert!(verdict.passed(), "{verdict:?}");
+}
+
+#[test]
+fn what_matters_is_noticed_when_it_is_flipped() {
+    flips_are_noticed::<Npt5>();
+    flips_are_noticed::<Ept4>();
+    flips_are_noticed::<Ept4NoAd>();
+    flips_are_noticed::<Pae>();
 }

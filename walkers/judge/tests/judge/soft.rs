@@ -1,6 +1,6 @@
 //! A software vCPU as a machine: the walker, the TLB and the paging-structure cache of `slat-vcpu`.
 
-use slat::table::{Heap, Word};
+use slat::table::{Heap, TableMemory, Word};
 use slat::{Access, Format, Gpa, Level, PAGE_SIZE, Perms, Pfn, Span};
 use slat_judge::{Answer, FaultWhy, Fixed, Machine, Ram};
 use slat_vcpu::psc::Psc;
@@ -46,10 +46,33 @@ impl<F> Drop for Soft<F> {
     }
 }
 
+/// Memory for the walker: that of this process, where it can be, and zeroes elsewhere.
+struct Memory {
+    /// Addresses of some of it.
+    known: [u64; 2],
+}
+
+#[repr(align(4096))]
+struct Zeroes([u64; 512]);
+
+static NOTHING: Zeroes = Zeroes([0; 512]);
+
+// SAFETY: only `at` is used, and of a chunk it is the address.
+unsafe impl TableMemory for Memory {
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        // What is allocated lies within 1 TiB.
+        let exists = self.known.iter().any(|known| known >> 40 == pfn.address() >> 40);
+        if exists { Heap.at(pfn) } else { NonNull::from(&NOTHING.0).cast() }
+    }
+}
+
 // SAFETY: the pattern is part of a block of this machine's own.
 unsafe impl<F: Format> Machine for Soft<F> {
-    const NAME: &'static str = "software";
     const SHOWS_STALE: bool = true;
+
+    fn name(&self) -> &'static str {
+        "software"
+    }
 
     fn ram(&self) -> Ram {
         let first = Pfn(self.block.as_ptr().addr() as u64 / PAGE_SIZE);
@@ -65,16 +88,25 @@ unsafe impl<F: Format> Machine for Soft<F> {
 
     fn access(&mut self, root: Pfn, gpa: Gpa, access: Access, value: u64) -> Answer {
         let found = self.tlb.lookup(gpa.gfn(), access).map_or_else(
-            // SAFETY: the judge frees no table between a flush and the accesses after it.
-            || unsafe { walk::<F, _>(&Heap, root, &mut self.psc, gpa, access) },
+            || {
+                let memory = Memory { known: [root.address(), self.block.as_ptr().addr() as u64] };
+                // SAFETY: the judge frees no table between a flush and the accesses after it.
+                unsafe { walk::<F, _>(&memory, root, &mut self.psc, gpa, access) }.map_err(|_| memory)
+            },
             Ok,
         );
-        let Ok(found) = found else { return refusal::<F>(root, gpa) };
+        let found = match found {
+            Ok(found) => found,
+            Err(memory) => return refusal::<F>(&memory, root, gpa),
+        };
         self.tlb.insert(gpa.gfn(), found);
         let address = found.pfn.address() + (gpa.0 & (found.level.bytes() - 1));
+        let inside = (address as usize).wrapping_sub(self.block.as_ptr().addr()) < layout().size();
         let word = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
         match access {
-            // SAFETY: frames that the judge's host gives are of the block.
+            // On a bus that nobody answers all bits read as one.
+            Access::Read | Access::Write if !inside => Answer::Through { value: u64::MAX },
+            // SAFETY: inside the block.
             Access::Read => Answer::Through { value: unsafe { word.read_volatile() } },
             Access::Write => {
                 // SAFETY: as above.
@@ -97,17 +129,16 @@ unsafe impl<F: Format> Machine for Soft<F> {
 }
 
 /// Why the walk stopped, which the walker does not tell: by a second look.
-fn refusal<F: Format>(root: Pfn, gpa: Gpa) -> Answer {
+fn refusal<F: Format>(memory: &Memory, root: Pfn, gpa: Gpa) -> Answer {
     let fault = |why, level, allowed| Answer::Fault { why, level, gpa: Some(gpa), allowed: Some(allowed) };
     if gpa.gfn().0 >> F::FRAME_BITS != 0 {
         return fault(FaultWhy::Absent, None, Perms::NONE);
     }
     let mut level = Level(F::LEVELS);
-    let mut table = root + (gpa.gfn().0 >> level.up().shift());
+    let mut table = F::top(root, gpa.gfn());
     loop {
-        let word = table.address() as usize + F::index(gpa.gfn(), level) * 8;
         // SAFETY: as for the walk itself.
-        let word = Word(unsafe { std::ptr::with_exposed_provenance::<u64>(word).read_volatile() });
+        let word = unsafe { memory.at(table).cast::<Word>().add(F::index(gpa.gfn(), level)).read_volatile() };
         if !F::is_present(word) {
             return fault(FaultWhy::Absent, Some(level), Perms::NONE);
         }

@@ -3,6 +3,8 @@
 //! ```text
 //! linear 0x0000   the code (and the GDT, in the same page)
 //! linear 0x1000   the window: whatever guest-physical page the next access is for
+//! linear 0x2000   a page to leave word in, for a program that runs by itself
+//! linear 0x10_0000 on: pages for such a program
 //! ```
 //! The window's entry is rewritten for each access, so any address that an entry can hold is within reach. The guest
 //! forgets the window's old translation itself, by INVLPG, as its own rules demand; what remains cached is of the nested
@@ -53,27 +55,29 @@ pub struct Guest {
     level_3: Table,
     level_2: Table,
     level_1: Table,
+    mail: Table,
 }
 
 impl Guest {
+    /// Where a [program](Self::load) begins.
+    pub const PROGRAM: u64 = 0x100;
+    /// The linear address of the page to leave word in.
+    pub const MAIL: u64 = 2 * PAGE_SIZE;
+    /// The linear address of the first page that is [mapped](Self::map).
+    pub const PAGES: u64 = 256 * PAGE_SIZE;
     /// The linear address of the window.
     const WINDOW: u64 = PAGE_SIZE;
 
     /// Code and tables; the window is closed.
     pub fn new() -> Box<Self> {
         let empty = || Table([0; 512]);
-        let tables = (empty(), empty(), empty(), empty());
-        let mut guest = Box::new(Self {
-            code: [0; 4096],
-            root: tables.0,
-            level_3: tables.1,
-            level_2: tables.2,
-            level_1: tables.3,
-        });
+        let (root, level_3, level_2, level_1, mail) = (empty(), empty(), empty(), empty(), empty());
+        let mut guest = Box::new(Self { code: [0; 4096], root, level_3, level_2, level_1, mail });
         guest.root.0[0] = address(&guest.level_3) | ENTRY;
         guest.level_3.0[0] = address(&guest.level_2) | ENTRY;
         guest.level_2.0[0] = address(&guest.level_1) | ENTRY;
         guest.level_1.0[0] = address(&guest.code) | ENTRY;
+        guest.level_1.0[2] = address(&guest.mail) | ENTRY;
         for (access, instruction) in
             [(Access::Read, &LOAD[..]), (Access::Write, &STORE), (Access::Fetch, &JUMP)]
         {
@@ -95,6 +99,25 @@ impl Guest {
     pub fn fixed(&self) -> Fixed {
         let frame = address(self) >> PAGE_SHIFT;
         Fixed { gfn: Gfn(frame), pages: size_of::<Self>() as u64 >> PAGE_SHIFT, pfn: Pfn(frame) }
+    }
+
+    /// Puts a program where it can run.
+    ///
+    /// # Panics
+    /// Where it is longer than the room for it.
+    pub fn load(&mut self, program: &[u8]) {
+        self.code[Self::PROGRAM as usize..][..program.len()].copy_from_slice(program);
+        assert!(Self::PROGRAM as usize + program.len() <= GDT, "the GDT comes next");
+    }
+
+    /// Maps page `index` from [`PAGES`](Self::PAGES) on.
+    pub fn map(&mut self, index: u64, gpa: Gpa) {
+        self.level_1.0[(Self::PAGES / PAGE_SIZE + index) as usize] = gpa.gfn().gpa().0 | ENTRY;
+    }
+
+    /// The physical address of the page to leave word in.
+    pub fn mail(&self) -> u64 {
+        address(&self.mail)
     }
 
     /// Opens the window on the page of `gpa`. Says where the guest is to go on (rip) and with which address (rbx).

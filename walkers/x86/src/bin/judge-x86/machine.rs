@@ -4,48 +4,76 @@ use crate::guest::{self, Guest};
 use alloc::boxed::Box;
 use core::fmt::Arguments;
 use core::marker::PhantomData;
+use slat::table::formats::Pae;
 use slat::{Access, Format, Gpa, Level, PAGE_SHIFT, Pfn, Span};
-use slat_judge::{Answer, FaultWhy, Fixed, Machine, Quirk, Ram};
+use slat_judge::{Answer, Difference, FaultWhy, Fixed, Machine, Quirk, Ram};
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::{cpu, serial};
 
-/// 32 MiB above the program and its heap, below the 512 MiB that every machine here has.
+/// 16 MiB above the program and its heap, below the 512 MiB that every machine here has.
 const PATTERN: u64 = 128 << 20;
-const PATTERN_BYTES: u64 = 32 << 20;
+const PATTERN_BYTES: u64 = 16 << 20;
+
+/// Who emulates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Emulator {
+    /// QEMU's TCG.
+    Qemu,
+    /// Bochs.
+    Bochs,
+}
+
+/// The entries of a PAE root have no Accessed bit, and none is to be set there. QEMU 7.2 sets bit 5; Bochs does not.
+const ACCESSED_IN_PDPTE: Quirk = Quirk { name: "Accessed set in a PDPTE", explains: accessed_in_pdpte };
+
+fn accessed_in_pdpte(difference: &Difference) -> bool {
+    const ACCESSED: u64 = 1 << 5;
+    let root = Level(Pae::LEVELS);
+    difference.bits.is_some_and(|bits| bits.level == root && bits.found == bits.expected | ACCESSED)
+}
 
 /// A processor that walks tables of format `F`.
-pub struct Walker<'p, P, F> {
+pub struct Walker<P, F> {
     guest: Box<Guest>,
     fixed: [Fixed; 1],
     processor: P,
-    quirks: &'p [Quirk],
+    emulator: Emulator,
     format: PhantomData<F>,
 }
 
-impl<'p, P: Processor, F: Format> Walker<'p, P, F> {
+impl<P: Processor, F: Format> Walker<P, F> {
     /// With a guest that has not run yet.
-    pub fn new(quirks: &'p [Quirk]) -> Self {
+    pub fn new(emulator: Emulator) -> Self {
         let guest = Guest::new();
         let (fixed, processor) = ([guest.fixed()], P::new(&guest.start()));
-        Self { guest, fixed, processor, quirks, format: PhantomData }
+        Self { guest, fixed, processor, emulator, format: PhantomData }
     }
 
     /// The same processor and guest, for tables of another format.
-    pub fn of<G: Format>(self) -> Walker<'p, P, G> {
-        let Self { guest, fixed, processor, quirks, .. } = self;
-        Walker { guest, fixed, processor, quirks, format: PhantomData }
+    pub fn of<G: Format>(self) -> Walker<P, G> {
+        let Self { guest, fixed, processor, emulator, .. } = self;
+        Walker { guest, fixed, processor, emulator, format: PhantomData }
     }
+
+    /// The processor.
+    pub fn processor(&self) -> &P {
+        &self.processor
+    }
+
+    /// The host is not in long mode while the guest runs.
+    const IS_PAE: bool = F::LEVELS == Pae::LEVELS;
 }
 
 // SAFETY: the memory above the image is in every machine that these programs are run in, and nobody else's.
-unsafe impl<P: Processor, F: Format> Machine for Walker<'_, P, F> {
+unsafe impl<P: Processor, F: Format> Machine for Walker<P, F> {
     const NAME: &'static str = P::NAME;
     /// An exit may forget everything, and in emulators does.
     const SHOWS_STALE: bool = false;
 
-    /// What the guest's own entries can hold.
+    /// What the guest's own entries can hold, and the tables translate: QEMU's and Bochs's walkers ignore what is above,
+    /// and a hypervisor tells its guest to keep below (CPUID `0x8000_0008`).
     fn gpa_bits(&self) -> u32 {
-        cpu::physical_bits()
+        cpu::physical_bits().min(F::FRAME_BITS + PAGE_SHIFT)
     }
 
     fn ram(&self) -> Ram {
@@ -67,7 +95,7 @@ unsafe impl<P: Processor, F: Format> Machine for Walker<'_, P, F> {
         self.processor.set_rip(rip);
         match self.processor.run(&mut registers) {
             Exit::Call => Answer::Through { value: registers.rax },
-            Exit::Memory(fault) => refused::<F>(&fault),
+            Exit::Memory(fault) => refused(&fault),
             // The guest has no handlers: a fault of its own ends it, and the next access begins it anew.
             _ => Answer::Fault { why: FaultWhy::Unsaid, level: None, gpa: None, allowed: None },
         }
@@ -82,7 +110,10 @@ unsafe impl<P: Processor, F: Format> Machine for Walker<'_, P, F> {
     }
 
     fn quirks(&self) -> &[Quirk] {
-        self.quirks
+        match self.emulator {
+            Emulator::Qemu if Self::IS_PAE => &[ACCESSED_IN_PDPTE],
+            _ => &[],
+        }
     }
 
     fn log(&mut self, line: Arguments<'_>) {
@@ -90,7 +121,7 @@ unsafe impl<P: Processor, F: Format> Machine for Walker<'_, P, F> {
     }
 }
 
-fn refused<F: Format>(fault: &MemoryFault) -> Answer {
+fn refused(fault: &MemoryFault) -> Answer {
     let why = match (fault.misconfigured, fault.present) {
         (true, _) => FaultWhy::Misconfigured,
         (false, true) => FaultWhy::Permission,

@@ -1,4 +1,11 @@
-//! The judge on x86-64.
+//! The judge on x86-64: the nested walkers of AMD-V and of VT-x, whichever the emulated processor has.
+//!
+//! | processor | formats |
+//! |---|---|
+//! | AMD's | `npt4`; `npt5` where long mode can have five levels; `pae`, from a host that leaves long mode for it |
+//! | Intel's | `ept4`, `ept4-noad`; `ept5` where there is EPT of five levels |
+//!
+//! With a second processor of AMD's, also a guest on it while its host moves pages: `pair`.
 #![no_std]
 #![no_main]
 
@@ -6,90 +13,80 @@ extern crate alloc;
 
 mod guest;
 mod machine;
+mod pair;
 
-use machine::Walker;
-use slat::table::formats::{Ept4, Ept4NoAd, Npt4, Npt5, Pae};
-use slat::*;
-use slat_judge::Machine;
+use alloc::vec::Vec;
+use machine::{Emulator, Walker};
+use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat::{Format, Idle};
+use slat_judge::{LOOKUPS, Machine, Verdict, conclude, everything};
 use slat_walker_x86::boot::Boot;
-use slat_walker_x86::exit::{Verdict, exit};
-use slat_walker_x86::{cpu, entry, guest::Processor, println, svm::Svm, vmx::Vmx};
+use slat_walker_x86::cpu::{self, Vendor};
+use slat_walker_x86::exit::{self, exit};
+use slat_walker_x86::guest::Processor;
+use slat_walker_x86::svm::Svm;
+use slat_walker_x86::vmx::Vmx;
+use slat_walker_x86::{entry, paging, println};
 
 entry!(main);
 
-struct Id;
-unsafe impl TableMemory for Id {}
-impl Host for Id {
-    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-        Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
-    }
-}
-
-fn smoke<P: Processor, F: Format>(mut w: Walker<P, F>) -> Walker<P, F> {
-    let mut idle = unsafe { Idle::assume() };
-    let vm = Vm::<F, _>::builder(Id).vcpus(1).build().unwrap();
-    let ram = w.ram();
-    let fx = w.fixed()[0];
-    vm.slots()
-        .commit(&mut idle, |tx| {
-            tx.create(Slot::new(SlotId(0), fx.gfn, fx.pages, Hva(fx.pfn.0 << 12)))?;
-            tx.create(Slot::new(SlotId(1), Gfn(0x8_0000), 512, Hva(ram.pattern.start.0 << 12)))
-        })
-        .unwrap();
-    for p in 0..512 {
-        let a = (ram.pattern.start.0 + p) << 12;
-        for i in 0..512 {
-            unsafe { ((a + i * 8) as *mut u64).write(a + i * 8) }
-        }
-        w.write_code(Pfn(a >> 12));
-    }
-    let mut v = vm.vcpu(VcpuId(0)).unwrap();
-    for p in 0..fx.pages {
-        for a in [Access::Write, Access::Fetch] {
-            v.fault(&mut idle, Fault { gpa: (fx.gfn + p).gpa(), access: a }).unwrap();
-        }
-    }
-    for (gpa, a) in [
-        (0x8000_0008, Access::Read),
-        (0x8000_1010, Access::Write),
-        (0x8000_2f00, Access::Fetch),
-        (0x8020_0000, Access::Read),
-    ] {
-        let x = w.access(vm.root(), Gpa(gpa), a, 77);
-        println!("{gpa:x} {a:?} {x:x?}");
-        println!("{:?}", v.fault(&mut idle, Fault { gpa: Gpa(gpa), access: a }));
-        w.flush();
-        println!("{:x?}", w.access(vm.root(), Gpa(gpa), a, 77));
-    }
-    w
-}
-
 fn main(boot: Boot) -> ! {
-    println!(
-        "up: {:?}, {} processor(s), line '{}' bits {}",
-        cpu::vendor(),
-        cpu::processors(),
-        boot.command_line(),
-        cpu::physical_bits()
-    );
-    match cpu::vendor() {
-        cpu::Vendor::Amd => {
-            let w = smoke(Walker::<Svm, Npt4>::new(&[]));
-            println!("PAE");
-            let w = smoke(w.of::<Pae>());
-            println!("4");
-            let w = smoke(w.of::<Npt4>());
-            if slat_walker_x86::paging::has_five_levels() {
-                println!("5");
-                let w = smoke(w.of::<Npt5>());
-                println!("4");
-                smoke(w.of::<Npt4>());
-            }
-        }
-        _ => {
-            let w = smoke(Walker::<Vmx, Ept4>::new(&[]));
-            smoke(w.of::<Ept4NoAd>());
-        }
+    // Of those that we are run in, only QEMU is a loader.
+    let emulator = if boot.has_firmware() { Emulator::Qemu } else { Emulator::Bochs };
+    println!("{emulator:?}: {:?}, {} bits of physical address", cpu::vendor(), cpu::physical_bits());
+    let passed = match cpu::vendor() {
+        Vendor::Amd => amd(Session::new(), emulator),
+        Vendor::Intel => intel(Session::new(), emulator),
+        Vendor::Other => panic!("neither AMD's nor Intel's: no nested paging that we know"),
+    };
+    exit(if passed { exit::Verdict::Passed } else { exit::Verdict::Failed })
+}
+
+/// What has been judged so far.
+struct Session {
+    idle: Idle,
+    verdicts: Vec<Verdict>,
+}
+
+impl Session {
+    fn new() -> Self {
+        // SAFETY: called once, and this processor has no other token.
+        Self { idle: unsafe { Idle::assume() }, verdicts: Vec::new() }
     }
-    exit(Verdict::Passed)
+
+    /// Tables of one format; the walker goes on to the next.
+    fn walk<P: Processor, F: Format>(&mut self, mut walker: Walker<P, F>) -> Walker<P, F> {
+        self.verdicts.extend(everything::<F, _>(&mut walker, &mut self.idle));
+        walker
+    }
+
+    fn conclude(&self, machine: &mut impl Machine) -> bool {
+        conclude(machine, &self.verdicts)
+    }
+}
+
+fn amd(mut session: Session, emulator: Emulator) -> bool {
+    let mut walker = session.walk(Walker::<Svm, Npt4>::new(emulator));
+    match pair::judge(walker.ram(), LOOKUPS / 20) {
+        Some(verdict) => session.verdicts.push(verdict),
+        None => println!("one processor: no pair"),
+    }
+    walker = session.walk(walker.of::<Pae>()).of();
+    if paging::has_five_levels() {
+        walker = session.walk(walker.of::<Npt5>()).of();
+    } else {
+        println!("{} is not judged: long mode has four levels here", Npt5::NAME);
+    }
+    session.conclude(&mut walker)
+}
+
+fn intel(mut session: Session, emulator: Emulator) -> bool {
+    let mut walker = session.walk(Walker::<Vmx, Ept4>::new(emulator));
+    walker = session.walk(walker.of::<Ept4NoAd>()).of();
+    if walker.processor().features().five_levels {
+        walker = session.walk(walker.of::<Ept5>()).of();
+    } else {
+        println!("{} is not judged: EPT has four levels here", Ept5::NAME);
+    }
+    session.conclude(&mut walker)
 }

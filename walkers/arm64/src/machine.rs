@@ -1,0 +1,128 @@
+//! The judge's machine: a guest at EL1 under stage 2, on QEMU's `virt` board.
+//!
+//! The guest's own access decides, for it goes by way of the TLB as every guest's does. Where nothing stale can be in the
+//! way the processor is asked a second time, by `AT`; the two must agree, the word that the guest read or wrote must
+//! be where `AT` says, and what is there must be ordinary memory.
+
+use crate::console;
+use crate::guest::{self, Exit};
+use crate::stage2::{self, MemoryType, Stage2, Translation};
+use core::fmt;
+use slat::{Access, Gfn, Gpa, Pfn, Span};
+use slat_judge::{Answer, FaultWhy, Fixed, Machine, Ram};
+
+/// RAM: 1 GiB at 1 GiB (`-m 1G`). Below its middle lie the program and its heap.
+const RAM: Span<Pfn> = Span { start: Pfn(0x4_0000), end: Pfn(0x8_0000) };
+/// What the guest is given: 32 MiB, behind the heap.
+const PATTERN: Span<Pfn> = Span { start: Pfn(0x4_4000), end: Pfn(0x4_6000) };
+
+/// The machine.
+pub struct El1 {
+    fixed: [Fixed; 1],
+    asks_twice: bool,
+    disagreements: u64,
+}
+
+impl El1 {
+    /// One with stage 2 as given. `asks_twice`: `AT` is asked, too; not where stale translations are looked for, since `AT`
+    /// always walks.
+    pub fn new(stage2: Stage2, asks_twice: bool) -> Self {
+        guest::prepare();
+        stage2.begin();
+        let page = guest::own_page();
+        let fixed = [Fixed { gfn: Gfn(page.0), pages: 1, pfn: page }];
+        Self { fixed, asks_twice, disagreements: 0 }
+    }
+
+    /// How often the two answers did not agree.
+    pub fn disagreements(&self) -> u64 {
+        self.disagreements
+    }
+
+    /// Asks the processor again, and compares.
+    fn compare(&mut self, gpa: Gpa, access: Access, answer: Answer) {
+        // QEMU 10 stops at an assertion when `AT` meets a refused permission.
+        if matches!(answer, Answer::Fault { why: FaultWhy::Permission | FaultWhy::Unsaid, .. }) {
+            return;
+        }
+        let Some(second) = stage2::translate(gpa, access) else { return };
+        let agree = match (answer, second) {
+            (Answer::Through { value }, Translation::Memory(pfn, memory)) => {
+                memory == MemoryType::RAM && RAM.contains(pfn) && word(pfn, gpa.offset()) == value
+            }
+            (Answer::Fault { why, level, .. }, Translation::Fault(second_why, second_level)) => {
+                (why, level) == (second_why, second_level)
+            }
+            _ => false,
+        };
+        if !agree {
+            self.disagreements += 1;
+            console::line(format_args!("DIFF {gpa:?} {access:?}: the access says {answer:?}, AT {second:?}"));
+        }
+    }
+}
+
+/// A word of the guest's memory.
+fn word(pfn: Pfn, offset: u64) -> u64 {
+    let word: *const u64 = core::ptr::with_exposed_provenance((pfn.address() + offset) as usize);
+    // SAFETY: inside RAM, identity mapped, aligned; volatile, since the guest writes it by instructions of its own.
+    unsafe { word.read_volatile() }
+}
+
+// SAFETY: the pattern lies behind the program and its heap (link.ld), in RAM that nobody else uses.
+unsafe impl Machine for El1 {
+    const SHOWS_STALE: bool = true;
+
+    fn name(&self) -> &'static str {
+        "QEMU TCG, arm64"
+    }
+
+    fn ram(&self) -> Ram {
+        Ram { pattern: PATTERN, gib: RAM.start }
+    }
+
+    fn fixed(&self) -> &[Fixed] {
+        &self.fixed
+    }
+
+    fn gpa_bits(&self) -> u32 {
+        stage2::physical_bits()
+    }
+
+    fn access(&mut self, root: Pfn, gpa: Gpa, access: Access, value: u64) -> Answer {
+        stage2::load(root);
+        let answer = match guest::touch(gpa, access, value) {
+            Exit::Through { x0, x1 } => {
+                Answer::Through { value: if access == Access::Fetch { x0 } else { x1 } }
+            }
+            Exit::Refused(abort) => {
+                Answer::Fault { why: abort.why, level: abort.level, gpa: Some(abort.gpa), allowed: None }
+            }
+            Exit::Own => Answer::Fault { why: FaultWhy::Unsaid, level: None, gpa: None, allowed: None },
+        };
+        if self.asks_twice {
+            self.compare(gpa, access, answer);
+        }
+        answer
+    }
+
+    fn memory_type(&mut self, root: Pfn, gpa: Gpa) -> Option<u64> {
+        stage2::load(root);
+        match stage2::translate(gpa, Access::Read)? {
+            Translation::Memory(_, memory) => Some(memory.number()),
+            Translation::Fault(..) => None,
+        }
+    }
+
+    fn flush(&mut self) {
+        stage2::flush();
+    }
+
+    fn write_code(&self, pfn: Pfn) {
+        guest::write_code(pfn);
+    }
+
+    fn log(&mut self, line: fmt::Arguments<'_>) {
+        console::line(line);
+    }
+}
