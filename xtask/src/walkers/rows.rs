@@ -22,7 +22,7 @@ enum Machine {
     /// QEMU takes the program as a kernel.
     Qemu { program: &'static str, package: &'static str, arguments: &'static [&'static str] },
     /// Bochs is told a model of a processor, and takes the program in a ROM.
-    Bochs { model: &'static str },
+    Bochs { model: &'static str, processors: u32 },
 }
 
 /// A run may take so long, in seconds; a nightly one.
@@ -50,8 +50,8 @@ const PC: Machine = Machine::Qemu {
     ],
 };
 
-const fn bochs(only: &'static str, what: &'static str, model: &'static str, nightly: bool) -> Row {
-    Row { only, what, program: X86, machine: Machine::Bochs { model }, nightly }
+const fn bochs(only: &'static str, what: &'static str, model: &'static str) -> Row {
+    Row { only, what, program: X86, machine: Machine::Bochs { model, processors: 1 }, nightly: false }
 }
 
 /// Every row.
@@ -63,10 +63,16 @@ pub const ROWS: &[Row] = &[
         machine: PC,
         nightly: false,
     },
-    bochs("npt", "npt4, pae by Bochs's Ryzen", "ryzen", false),
-    bochs("ept", "ept4, ept4-noad by Bochs's Skylake", "corei7_skylake_x", false),
-    bochs("ept", "ept4, ept4-noad by Bochs's Haswell", "corei7_haswell_4770", true),
-    bochs("ept", "ept4, ept4-noad by Bochs's Tiger Lake", "tigerlake", true),
+    bochs("npt", "npt4, pae by Bochs's Ryzen", "ryzen"),
+    bochs("ept", "ept4, ept4-noad by Bochs's Skylake", "corei7_skylake_x"),
+    Row { nightly: true, ..bochs("ept", "ept4, ept4-noad by Bochs's Haswell", "corei7_haswell_4770") },
+    Row {
+        only: "ept",
+        what: "ept4, ept4-noad by Bochs's Tiger Lake; two processors",
+        program: X86,
+        machine: Machine::Bochs { model: "tigerlake", processors: 2 },
+        nightly: true,
+    },
     Row {
         only: "riscv",
         what: "Sv39x4, Sv48x4, Sv57x4 by QEMU's RISC-V",
@@ -113,10 +119,18 @@ impl Row {
                     .collect();
                 emulator::run(&emulator, &all, seconds)
             }
-            Machine::Bochs { model } => {
+            Machine::Bochs { model, processors } => {
                 let program = self.program.build(root, environment)?;
-                let folder = folder.join(model);
-                Bochs { model, program: &program, disk: None, folder: &folder, seconds }.run()
+                let folder = folder.join(format!("{model}-{processors}"));
+                Bochs {
+                    model,
+                    processors: *processors,
+                    program: &program,
+                    disk: None,
+                    folder: &folder,
+                    seconds,
+                }
+                .run()
             }
         }
     }
