@@ -22,7 +22,7 @@ enum Machine {
     /// QEMU takes the program as a kernel.
     Qemu { program: &'static str, package: &'static str, arguments: &'static [&'static str] },
     /// Bochs is told a model of a processor, and takes the program in a ROM.
-    Bochs { model: &'static str, processors: u32 },
+    Bochs { model: &'static str },
 }
 
 /// A run may take so long, in seconds; a nightly one.
@@ -50,29 +50,18 @@ const PC: Machine = Machine::Qemu {
     ],
 };
 
+/// Bochs with two processors.
 const fn bochs(only: &'static str, what: &'static str, model: &'static str) -> Row {
-    Row { only, what, program: X86, machine: Machine::Bochs { model, processors: 1 }, nightly: false }
+    Row { only, what, program: X86, machine: Machine::Bochs { model }, nightly: false }
 }
 
 /// Every row.
 pub const ROWS: &[Row] = &[
-    Row {
-        only: "npt",
-        what: "npt4, npt5, pae by QEMU's AMD-V; two processors",
-        program: X86,
-        machine: PC,
-        nightly: false,
-    },
+    Row { only: "npt", what: "npt4, npt5, pae by QEMU's AMD-V", program: X86, machine: PC, nightly: false },
     bochs("npt", "npt4, pae by Bochs's Ryzen", "ryzen"),
     bochs("ept", "ept4, ept4-noad by Bochs's Skylake", "corei7_skylake_x"),
     Row { nightly: true, ..bochs("ept", "ept4, ept4-noad by Bochs's Haswell", "corei7_haswell_4770") },
-    Row {
-        only: "ept",
-        what: "ept4, ept4-noad by Bochs's Tiger Lake; two processors",
-        program: X86,
-        machine: Machine::Bochs { model: "tigerlake", processors: 2 },
-        nightly: true,
-    },
+    Row { nightly: true, ..bochs("ept", "ept4, ept4-noad by Bochs's Tiger Lake", "tigerlake") },
     Row {
         only: "riscv",
         what: "Sv39x4, Sv48x4, Sv57x4 by QEMU's RISC-V",
@@ -119,18 +108,10 @@ impl Row {
                     .collect();
                 emulator::run(&emulator, &all, seconds)
             }
-            Machine::Bochs { model, processors } => {
+            Machine::Bochs { model } => {
                 let program = self.program.build(root, environment)?;
-                let folder = folder.join(format!("{model}-{processors}"));
-                Bochs {
-                    model,
-                    processors: *processors,
-                    program: &program,
-                    disk: None,
-                    folder: &folder,
-                    seconds,
-                }
-                .run()
+                let folder = folder.join(model);
+                Bochs { model, processors: 2, program: &program, disk: None, folder: &folder, seconds }.run()
             }
         }
     }
