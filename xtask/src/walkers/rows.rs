@@ -28,6 +28,9 @@ enum Machine {
 /// A run may take so long, in seconds; a nightly one.
 const SECONDS: [u32; 2] = [300, 1800];
 
+const ARM64: Program =
+    Program { package: "slat-walker-arm64", name: "judge-arm64", target: "aarch64-unknown-none-softfloat" };
+
 const RISCV: Program =
     Program { package: "slat-walker-riscv", name: "judge-riscv", target: "riscv64imac-unknown-none-elf" };
 
@@ -62,6 +65,17 @@ pub const ROWS: &[Row] = &[
     bochs("ept", "ept4, ept4-noad by Bochs's Skylake", "corei7_skylake_x"),
     Row { nightly: true, ..bochs("ept", "ept4, ept4-noad by Bochs's Haswell", "corei7_haswell_4770") },
     Row { nightly: true, ..bochs("ept", "ept4, ept4-noad by Bochs's Tiger Lake", "tigerlake") },
+    Row {
+        only: "arm64",
+        what: "arm64 stage 2 with 39, 40 and 48 bits by QEMU's EL2, with and without hardware's A and D",
+        program: ARM64,
+        machine: Machine::Qemu {
+            program: "qemu-system-aarch64",
+            package: "qemu-system-arm",
+            arguments: &["-M", "virt,virtualization=on", "-cpu", "max", "-m", "1024", "-semihosting"],
+        },
+        nightly: false,
+    },
     Row {
         only: "riscv",
         what: "Sv39x4, Sv48x4, Sv57x4 by QEMU's RISC-V",
@@ -109,6 +123,7 @@ impl Row {
                 emulator::run(&emulator, &all, seconds)
             }
             Machine::Bochs { model } => {
+                emulator::find("bochs", "bochs")?;
                 let program = self.program.build(root, environment)?;
                 let folder = folder.join(model);
                 Bochs { model, processors: 2, program: &program, disk: None, folder: &folder, seconds }.run()
