@@ -305,3 +305,23 @@ fn a_lock_that_sleeps_is_not_waited_for() {
         assert!(machine.leaf(0).is_some(), "{lock:?}");
     }
 }
+
+/// Slots may share host addresses; then they are gone through in the order of their ids. A walk that rested inside one begins
+/// the next at its beginning.
+#[test]
+fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
+    // More entries than a walk visits between two rests.
+    const MANY: u64 = 12 * 512;
+    let mut machine = Machine::<Npt4>::new();
+    let Machine { idle, vm } = &mut machine;
+    let ram = RAM + PAGES * PAGE_SIZE;
+    let slot = |id: u32| Slot::new(SlotId(id), Gfn(u64::from(id) << 20), MANY, ram);
+    vm.slots().commit(idle, |tx| (1..4).try_for_each(|id| tx.create(slot(id)))).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for id in 1..4 {
+        assert_eq!(vcpu.prefault(idle, slot(id).gfns), Ok(MANY));
+    }
+    vm.invalidate(Span::sized(ram, MANY * PAGE_SIZE), Why::Clear).apply(idle).settle();
+    let left = (1..4).flat_map(|id| (0..MANY).map(move |page| slot(id).gfns.start + page));
+    assert_eq!(left.filter(|&gfn| vm.translate(idle, gfn).is_some()).count(), 0);
+}

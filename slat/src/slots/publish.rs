@@ -115,7 +115,8 @@ impl Behind {
         } else if goal < part.gfns.end {
             Self { from: part.place, inside, ..self }
         } else {
-            Self { from: part.place.next(), ..self }
+            // The next place may be that of the next slot: nothing of it is done with.
+            Self { from: part.place.next(), inside: self.hvas.start, ..self }
         }
     }
 }

@@ -60,7 +60,7 @@ static IDENTITY: Identity = {
 /// Makes the processor ready for what follows, once, before anything is allocated. False where this is not EL2.
 pub fn begin() -> bool {
     if CurrentEL.read_as_enum(CurrentEL::EL) != Some(CurrentEL::EL::Value::EL2) {
-        println!("this program begins at EL2: -M virt,virtualization=on");
+        println!("JUDGE FAILED: this program begins at EL2: -M virt,virtualization=on");
         return false;
     }
     map_identity();

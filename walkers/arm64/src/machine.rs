@@ -12,15 +12,17 @@ use slat::{Access, Gfn, Gpa, Pfn, Span};
 use slat_judge::{Answer, FaultWhy, Fixed, Machine, Ram};
 
 /// RAM: 1 GiB at 1 GiB (`-m 1G`). Below its middle lie the program and its heap.
-const RAM: Span<Pfn> = Span { start: Pfn(0x4_0000), end: Pfn(0x8_0000) };
+pub const RAM: Span<Pfn> = Span { start: Pfn(0x4_0000), end: Pfn(0x8_0000) };
 /// What the guest is given: 32 MiB, behind the heap.
-const PATTERN: Span<Pfn> = Span { start: Pfn(0x4_4000), end: Pfn(0x4_6000) };
+pub const PATTERN: Span<Pfn> = Span { start: Pfn(0x4_4000), end: Pfn(0x4_6000) };
 
 /// The machine.
 pub struct El1 {
     fixed: [Fixed; 1],
     asks_twice: bool,
+    /// How often the two answers did not agree, and the first such pair.
     disagreements: u64,
+    first: Option<(Gpa, Access, Answer, Translation)>,
 }
 
 impl El1 {
@@ -31,12 +33,20 @@ impl El1 {
         stage2.begin();
         let page = guest::own_page();
         let fixed = [Fixed { gfn: Gfn(page.0), pages: 1, pfn: page }];
-        Self { fixed, asks_twice, disagreements: 0 }
+        Self { fixed, asks_twice, disagreements: 0, first: None }
     }
 
-    /// How often the two answers did not agree.
-    pub fn disagreements(&self) -> u64 {
-        self.disagreements
+    /// How often the two answers did not agree since this was last asked.
+    pub fn disagreements(&mut self) -> u64 {
+        core::mem::take(&mut self.disagreements)
+    }
+
+    /// The same, for a run in which they should have agreed: the first pair is printed.
+    pub fn tell_disagreements(&mut self) -> u64 {
+        if let Some((gpa, access, answer, second)) = self.first.take() {
+            console::println!("DIFF {access:?} at {gpa}: the access says {answer:x?}, AT {second:x?}");
+        }
+        self.disagreements()
     }
 
     /// Asks the processor again, and compares.
@@ -57,7 +67,7 @@ impl El1 {
         };
         if !agree {
             self.disagreements += 1;
-            console::line(format_args!("DIFF {gpa:?} {access:?}: the access says {answer:?}, AT {second:?}"));
+            self.first.get_or_insert((gpa, access, answer, second));
         }
     }
 }

@@ -125,7 +125,8 @@ impl<'m, M: Machine> Report<'m, M> {
         let sum: u64 = quirks.values().sum();
         let (format, name, seed) = (self.format, self.machine.name(), self.seed);
         self.machine.log(format_args!(
-            "WALK {format} {name} seed {seed}: {lookups} look-ups, {differences} differences, {sum} quirks{named}"
+            "WALK {format} {name} seed {seed}: {lookups} look-ups, {differences} differences, {sum} explained by {} quirks{named}",
+            quirks.len()
         ));
         self.verdict
     }

@@ -100,9 +100,9 @@ impl<'vm, F: Format> World<'vm, F> {
         let small = REGIONS * Level::M2.pages();
         let (pages, hva, align) = match self.random.below(8) {
             // The GiB, or its first half, congruent.
-            0 => (Level::G1.pages() >> self.random.below(2), GIB, Level::G1),
+            0 | 1 => (Level::G1.pages() >> self.random.below(2), GIB, Level::G1),
             // Some regions, congruent.
-            1..=3 => {
+            2..=4 => {
                 let region = self.random.below(REGIONS - 2);
                 (1 + self.random.below(3 * Level::M2.pages()), SMALL + region * Level::M2.bytes(), Level::M2)
             }

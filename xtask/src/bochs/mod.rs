@@ -7,6 +7,7 @@
 mod elf;
 mod rom;
 
+use crate::emulator;
 use std::error::Error;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ use std::process::{Command, Stdio};
 pub struct Bochs<'a> {
     /// A model as `bochs --help cpu` lists them: `corei7_skylake_x`.
     pub model: &'a str,
+    /// How many processors it has, as cores of one package.
+    pub processors: u32,
     /// The program, an ELF file linked for `0x400_0000`.
     pub program: &'a Path,
     /// A raw disk, read by the program; none for most.
@@ -36,7 +39,9 @@ impl Bochs<'_> {
     }
 
     /// The command that runs it, everything it needs being written. Its own output is noise.
+    /// [`Missing`](emulator::Missing) where there is no Bochs.
     pub fn command(&self) -> Result<Command, Box<dyn Error>> {
+        let bochs = emulator::find("bochs", "bochs")?;
         fs::create_dir_all(self.folder)?;
         let image = elf::flatten(&fs::read(self.program)?)?;
         let rom = rom::with(&image).ok_or("the program is larger than a ROM can be")?;
@@ -46,7 +51,7 @@ impl Bochs<'_> {
         fs::write(self.folder.join("debugger"), "c\n")?;
         File::create(self.serial())?;
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", &self.seconds.to_string(), "bochs", "-q"]);
+        command.args(["--kill-after=5", &self.seconds.to_string()]).arg(bochs).arg("-q");
         command.arg("-f").arg(self.folder.join("bochsrc")).arg("-rc").arg(self.folder.join("debugger"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(command)
@@ -81,9 +86,8 @@ impl Bochs<'_> {
             "config_interface: textconfig\n\
              display_library: rfb, options=\"timeout=0\"\n\
              romimage: file={rom}\n\
-             vgaromimage: file=/usr/share/bochs/VGABIOS-lgpl-latest\n\
              memory: guest=512, host=512\n\
-             cpu: model={model}, count=1, ips=100000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
+             cpu: model={model}, count=1:{processors}:1, ips=100000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
              clock: sync=none\n\
              com1: enabled=1, mode=file, dev={serial}\n\
              port_e9_hack: enabled=1\n\
@@ -93,6 +97,7 @@ impl Bochs<'_> {
              panic: action=fatal\nerror: action=ignore\ninfo: action=ignore\ndebug: action=ignore\n",
             rom = file("rom.bin"),
             model = self.model,
+            processors = self.processors,
             serial = self.serial().display(),
             log = file("log.txt"),
         ))

@@ -113,6 +113,7 @@ impl Pc {
                 let seconds = self.limit().as_secs() as u32 + 60;
                 let bochs = Bochs {
                     model: MODEL,
+                    processors: 1,
                     program: &ground.hypervisor,
                     disk: Some(&disk),
                     folder: &folder,

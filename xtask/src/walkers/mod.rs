@@ -32,8 +32,10 @@ struct Asked {
 /// The chore.
 pub fn run(root: &Path, args: &[String]) -> Outcome {
     let asked = parse(args)?;
-    let rows: Vec<&Row> =
-        ROWS.iter().filter(|row| asked.only.as_ref().is_none_or(|only| only == row.only)).collect();
+    let wanted = |row: &&Row| {
+        asked.only.as_ref().is_none_or(|only| only == row.only) && (asked.nightly || !row.nightly)
+    };
+    let rows: Vec<&Row> = ROWS.iter().filter(wanted).collect();
     let folder = root.join("target/walkers");
     fs::create_dir_all(&folder)?;
     let environment = if asked.nightly {

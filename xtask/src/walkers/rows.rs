@@ -1,5 +1,6 @@
 //! Which program runs in which emulator.
 
+use crate::bochs::Bochs;
 use crate::emulator::{self, Program};
 use std::error::Error;
 use std::path::Path;
@@ -13,33 +14,80 @@ pub struct Row {
     program: Program,
     machine: Machine,
     /// Only in nightly runs.
-    nightly: bool,
+    pub nightly: bool,
 }
 
 /// The emulator, and what to emulate.
 enum Machine {
     /// QEMU takes the program as a kernel.
     Qemu { program: &'static str, package: &'static str, arguments: &'static [&'static str] },
+    /// Bochs is told a model of a processor, and takes the program in a ROM.
+    Bochs { model: &'static str },
 }
 
 /// A run may take so long, in seconds; a nightly one.
-const SECONDS: [u32; 2] = [120, 1200];
+const SECONDS: [u32; 2] = [300, 1800];
+
+const ARM64: Program =
+    Program { package: "slat-walker-arm64", name: "judge-arm64", target: "aarch64-unknown-none-softfloat" };
 
 const RISCV: Program =
     Program { package: "slat-walker-riscv", name: "judge-riscv", target: "riscv64imac-unknown-none-elf" };
 
+const X86: Program = Program { package: "slat-walker-x86", name: "judge-x86", target: "x86_64-unknown-none" };
+
+/// A PC with nothing but processors, memory, a serial port and a port to end it by.
+const PC: Machine = Machine::Qemu {
+    program: "qemu-system-x86_64",
+    package: "qemu-system-x86",
+    arguments: &[
+        "-cpu",
+        "max,phys-bits=52",
+        "-smp",
+        "2",
+        "-m",
+        "512",
+        "-nodefaults",
+        "-device",
+        "isa-debug-exit,iobase=0xf4,iosize=4",
+    ],
+};
+
+/// Bochs with two processors.
+const fn bochs(only: &'static str, what: &'static str, model: &'static str) -> Row {
+    Row { only, what, program: X86, machine: Machine::Bochs { model }, nightly: false }
+}
+
 /// Every row.
-pub const ROWS: &[Row] = &[Row {
-    only: "riscv",
-    what: "Sv39x4, Sv48x4, Sv57x4 by QEMU's RISC-V",
-    program: RISCV,
-    machine: Machine::Qemu {
-        program: "qemu-system-riscv64",
-        package: "qemu-system-misc",
-        arguments: &["-M", "virt", "-cpu", "rv64,h=true", "-m", "256", "-bios", "none"],
+pub const ROWS: &[Row] = &[
+    Row { only: "npt", what: "npt4, npt5, pae by QEMU's AMD-V", program: X86, machine: PC, nightly: false },
+    bochs("npt", "npt4, pae by Bochs's Ryzen", "ryzen"),
+    bochs("ept", "ept4, ept4-noad by Bochs's Skylake", "corei7_skylake_x"),
+    Row { nightly: true, ..bochs("ept", "ept4, ept4-noad by Bochs's Haswell", "corei7_haswell_4770") },
+    Row { nightly: true, ..bochs("ept", "ept4, ept4-noad by Bochs's Tiger Lake", "tigerlake") },
+    Row {
+        only: "arm64",
+        what: "arm64 stage 2 with 39, 40 and 48 bits by QEMU's EL2, with and without hardware's A and D",
+        program: ARM64,
+        machine: Machine::Qemu {
+            program: "qemu-system-aarch64",
+            package: "qemu-system-arm",
+            arguments: &["-M", "virt,virtualization=on", "-cpu", "max", "-m", "1024", "-semihosting"],
+        },
+        nightly: false,
     },
-    nightly: false,
-}];
+    Row {
+        only: "riscv",
+        what: "Sv39x4, Sv48x4, Sv57x4 by QEMU's RISC-V",
+        program: RISCV,
+        machine: Machine::Qemu {
+            program: "qemu-system-riscv64",
+            package: "qemu-system-misc",
+            arguments: &["-M", "virt", "-cpu", "rv64,h=true", "-m", "256", "-bios", "none"],
+        },
+        nightly: false,
+    },
+];
 
 /// For every machine: one processor's instructions at a time, no screen, the serial line on our standard output.
 const QEMU: [&str; 8] = ["-accel", "tcg", "-display", "none", "-monitor", "none", "-serial", "stdio"];
@@ -56,14 +104,11 @@ impl Row {
     pub fn run(
         &self,
         root: &Path,
-        _folder: &Path,
+        folder: &Path,
         environment: &[(&str, String)],
         nightly: bool,
     ) -> Result<String, Box<dyn Error>> {
         let seconds = SECONDS[usize::from(nightly)];
-        if self.nightly && !nightly {
-            return Ok(String::new());
-        }
         match &self.machine {
             Machine::Qemu { program, package, arguments } => {
                 let emulator = emulator::find(program, package)?;
@@ -76,6 +121,12 @@ impl Row {
                     .copied()
                     .collect();
                 emulator::run(&emulator, &all, seconds)
+            }
+            Machine::Bochs { model } => {
+                emulator::find("bochs", "bochs")?;
+                let program = self.program.build(root, environment)?;
+                let folder = folder.join(model);
+                Bochs { model, processors: 2, program: &program, disk: None, folder: &folder, seconds }.run()
             }
         }
     }

@@ -25,7 +25,7 @@ impl Said {
                     said.differences += number_before(line, "differences");
                     said.lines.push(line.to_owned());
                 }
-                Some("STALE" | "MUTATED" | "SKIP") => said.lines.push(line.to_owned()),
+                Some("PAIR" | "STALE" | "MUTATED" | "SKIP") => said.lines.push(line.to_owned()),
                 Some("DIFF") => {
                     said.differences += 1;
                     said.lines.push(line.to_owned());

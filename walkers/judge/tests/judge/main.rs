@@ -1,10 +1,14 @@
 //! The judge on software vCPUs: it finds nothing where nothing is wrong, and everything that is.
 
 mod soft;
+mod wrong;
 
-use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
+use slat::table::formats::{
+    Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd,
+    Sv48x4, Sv57x4,
+};
 use slat::{Format, Idle};
-use slat_judge::{conclude, judge, mutate, stale};
+use slat_judge::{Seen, conclude, judge, mutate, stale};
 use soft::Soft;
 
 fn nothing_differs<F: Format>(seed: u64) {
@@ -12,7 +16,11 @@ fn nothing_differs<F: Format>(seed: u64) {
     let mut machine = Soft::<F>::new();
     let verdict = judge::<F, _>(&mut machine, &mut idle, seed, 10_000);
     assert!(verdict.passed() && verdict.quirks.is_empty(), "{verdict:?}");
-    assert!(verdict.lookups >= 10_000);
+    // Few of a kind show little: all that a format can have is met.
+    let Seen { through, permission, hole, mmio, tracked, frozen, beyond } = verdict.seen;
+    let all = [through[0], through[1], permission, hole, mmio, frozen, beyond];
+    assert!(verdict.lookups >= 10_000 && all.iter().all(|&count| count > 50), "{verdict:?}");
+    assert_eq!((through[2] > 0, tracked > 0), (F::MAX_LEAF.0 == 3, !F::HARDWARE_AD), "{verdict:?}");
     assert!(conclude(&mut machine, &[verdict]));
 }
 
@@ -30,6 +38,22 @@ fn ept() {
     nothing_differs::<Ept4NoAd>(6);
 }
 
+#[test]
+fn arm64() {
+    nothing_differs::<Arm64L39>(7);
+    nothing_differs::<Arm64L40>(8);
+    nothing_differs::<Arm64L48>(9);
+    nothing_differs::<Arm64NoAd>(10);
+}
+
+#[test]
+fn riscv() {
+    nothing_differs::<Sv39x4>(11);
+    nothing_differs::<Sv39x4NoAd>(12);
+    nothing_differs::<Sv48x4>(13);
+    nothing_differs::<Sv57x4>(14);
+}
+
 fn stale_is_seen_and_gone<F: Format>() {
     let mut idle = Idle::take().unwrap();
     let verdict = stale::<F, _>(&mut Soft::<F>::new(), &mut idle, 1);
@@ -41,6 +65,8 @@ fn what_is_stale_is_seen_without_the_flush_and_gone_with_it() {
     stale_is_seen_and_gone::<Npt4>();
     stale_is_seen_and_gone::<Ept4NoAd>();
     stale_is_seen_and_gone::<Pae>();
+    stale_is_seen_and_gone::<Arm64L40>();
+    stale_is_seen_and_gone::<Sv39x4>();
 }
 
 fn flips_are_noticed<F: Format>() {
@@ -55,4 +81,7 @@ fn what_matters_is_noticed_when_it_is_flipped() {
     flips_are_noticed::<Ept4>();
     flips_are_noticed::<Ept4NoAd>();
     flips_are_noticed::<Pae>();
+    flips_are_noticed::<Arm64L40>();
+    flips_are_noticed::<Arm64NoAd>();
+    flips_are_noticed::<Sv48x4>();
 }

@@ -7,8 +7,9 @@ use core::marker::PhantomData;
 use slat::table::formats::Pae;
 use slat::{Access, Format, Gpa, Level, PAGE_SHIFT, Pfn, Span};
 use slat_judge::{Answer, Difference, FaultWhy, Fixed, Machine, Quirk, Ram};
+use slat_walker_x86::cpu::{self, Vendor};
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
-use slat_walker_x86::{cpu, serial};
+use slat_walker_x86::serial;
 
 /// 16 MiB above the program and its heap, below the 512 MiB that every machine here has.
 const PATTERN: u64 = 128 << 20;
@@ -66,9 +67,17 @@ impl<P: Processor, F: Format> Walker<P, F> {
 
 // SAFETY: the memory above the image is in every machine that these programs are run in, and nobody else's.
 unsafe impl<P: Processor, F: Format> Machine for Walker<P, F> {
-    const NAME: &'static str = P::NAME;
     /// An exit may forget everything, and in emulators does.
     const SHOWS_STALE: bool = false;
+
+    fn name(&self) -> &'static str {
+        match (self.emulator, cpu::vendor()) {
+            (Emulator::Qemu, Vendor::Amd) => "QEMU TCG, AMD-V",
+            (Emulator::Qemu, _) => "QEMU TCG, VT-x",
+            (Emulator::Bochs, Vendor::Amd) => "Bochs, AMD-V",
+            (Emulator::Bochs, _) => "Bochs, VT-x",
+        }
+    }
 
     /// What the guest's own entries can hold, and the tables translate: QEMU's and Bochs's walkers ignore what is above,
     /// and a hypervisor tells its guest to keep below (CPUID `0x8000_0008`).
