@@ -110,6 +110,8 @@ impl Pc {
                 let disk = folder.join("disk.bin");
                 let [kernel, initrd] = [&ground.kernel, &ground.initrd].map(fs::read);
                 fs::write(&disk, disk_with(&line, &kernel?, &initrd?, (behind - KERNEL) as usize))?;
+                // A Bochs that was ended left it, and no other would take the disk.
+                let _ = fs::remove_file(folder.join("disk.bin.lock"));
                 let seconds = self.limit().as_secs() as u32 + 60;
                 let bochs = Bochs {
                     model: MODEL,
