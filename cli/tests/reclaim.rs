@@ -15,7 +15,7 @@ fn the_rows_are_there_and_their_counts_agree() {
     assert_eq!((&report["bench"], &report["params"]["runs"]), (&"reclaim".into(), &2.into()));
     let rows = report["rows"].as_array().unwrap();
     assert!(rows.iter().all(|row| row["seed"] == "000" && row["baseline"].is_f64() && row["slat"].is_f64()));
-    for guest in ["cc1", "sort", "phases"] {
+    for guest in ["cc1", "sort", "boot", "phases"] {
         for limit in ["30%", "60%"] {
             let figure = |name: &str, figure: &str| {
                 let is = |row: &&Value| {
@@ -41,7 +41,7 @@ fn the_rows_are_there_and_their_counts_agree() {
         }
     }
     let checks = report["checks"].as_array().unwrap();
-    assert_eq!(checks.len(), 3 * 2 * 8, "the bars are for whole programs");
+    assert_eq!(checks.len(), 4 * 2 * 8, "the bars are for whole programs");
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");
 }
 

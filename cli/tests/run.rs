@@ -96,7 +96,7 @@ fn traces_come_compressed_piped_repeated_and_in_any_number() {
 #[test]
 fn without_a_trace_it_replays_real_programs() {
     let report = report(&["-i", "1"], b"");
-    assert_eq!(report["traces"], "cc1, sort");
+    assert_eq!(report["traces"], "cc1, sort, boot");
     assert!(report["accesses"].as_u64().unwrap() > 1_000_000);
 }
 

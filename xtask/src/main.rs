@@ -1,6 +1,7 @@
 //! House chores, one command each: `cargo xtask` lists them.
 
 mod bochs;
+mod boot;
 mod coverage;
 mod emulator;
 mod fuzz;
@@ -82,9 +83,14 @@ const CHORES: &[Chore] = &[
         run: Run::With(walkers::run),
     },
     Chore {
+        name: "boot",
+        about: "boot Debian's kernel plain and under slat, and compare; --npt or --ept, --pages 4k|2m, --around N, --zap, --log-dirty, --age",
+        run: Run::With(boot::run),
+    },
+    Chore {
         name: "record-traces",
-        about: "record the bundled traces anew; needs valgrind, gcc, sort, zstd and ten minutes",
-        run: Run::Plain(record::run),
+        about: "record the bundled traces anew: [NAME…], all unless said otherwise; needs valgrind, gcc, sort, zstd, QEMU, ten minutes",
+        run: Run::With(record::run),
     },
 ];
 

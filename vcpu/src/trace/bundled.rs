@@ -1,6 +1,6 @@
 //! The traces that travel inside the library, so that a first replay needs no file.
 //!
-//! Real programs, recorded and reduced by `cargo xtask record-traces`; the first lines of each say what was run
+//! Real programs and a real kernel, recorded and reduced by `cargo xtask record-traces`; the first lines of each say what was run
 //! and how much was kept.
 
 use super::{Error, Reader};
@@ -38,6 +38,11 @@ pub const fn bundled() -> &'static [Bundled] {
             name: "sort",
             about: "GNU sort sorts 66 MiB of long lines: few pages of code, data without locality",
             bytes: include_bytes!("../../../traces/sort.lackey.zst"),
+        },
+        Bundled {
+            name: "boot",
+            about: "Debian's Linux boots: its faults, by guest-physical address, all unmapped by each timer interrupt",
+            bytes: include_bytes!("../../../traces/boot.lackey.zst"),
         },
     ]
 }

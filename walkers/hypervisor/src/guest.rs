@@ -18,6 +18,7 @@ pub struct Guest<'vm, P, F: Format> {
     processor: P,
     registers: Registers,
     options: Options,
+    layout: Layout,
     chores: Chores,
     faults: u64,
 }
@@ -51,7 +52,7 @@ impl<'vm, P: Processor, F: Format> Guest<'vm, P, F> {
             processor.exit_on_port_write(port);
         }
         let chores = Chores::new(options.chores, layout);
-        Self { vcpu, processor, registers: start.registers, options, chores, faults: 0 }
+        Self { vcpu, processor, registers: start.registers, options, layout, chores, faults: 0 }
     }
 
     /// Runs the guest until it is done with the machine.
@@ -82,7 +83,7 @@ impl<'vm, P: Processor, F: Format> Guest<'vm, P, F> {
     fn fault(&mut self, idle: &mut Idle, fault: MemoryFault) -> Result<(), Error> {
         let MemoryFault { gpa, access, .. } = fault;
         self.faults += 1;
-        if self.options.record {
+        if self.options.record && self.layout.ram().contains(gpa.gfn()) {
             record::tell(gpa, access);
         }
         let done = self.vcpu.fault(idle, Fault { gpa, access })?;

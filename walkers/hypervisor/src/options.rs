@@ -10,7 +10,7 @@
 //! | `zap` | every timer interrupt unmaps everything |
 //! | `log-dirty` | stores are logged, and harvested by timer interrupts |
 //! | `age` | timer interrupts ask what has been accessed |
-//! | `record` | every fault is told to the debug console |
+//! | `record` | every fault in RAM is told to the debug console |
 
 use crate::Error;
 use alloc::format;

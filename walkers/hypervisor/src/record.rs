@@ -1,4 +1,4 @@
-//! Every fault, told to the debug console (port 0xe9) in the words of a memory trace that `slat run` reads:
+//! Every fault in RAM, told to the debug console (port 0xe9) in the words of a memory trace that `slat run` reads:
 //! ` L 0123abcd,8` for a load, ` S …` for a store, `I  …` for a fetch. The address is a guest-physical one.
 
 use core::fmt::{self, Write};

@@ -17,6 +17,8 @@ use std::process::{Command, Stdio};
 pub struct Bochs<'a> {
     /// A model as `bochs --help cpu` lists them: `corei7_skylake_x`.
     pub model: &'a str,
+    /// How many processors it has, as cores of one package.
+    pub processors: u32,
     /// The program, an ELF file linked for `0x400_0000`.
     pub program: &'a Path,
     /// A raw disk, read by the program; none for most.
@@ -85,7 +87,7 @@ impl Bochs<'_> {
              display_library: rfb, options=\"timeout=0\"\n\
              romimage: file={rom}\n\
              memory: guest=512, host=512\n\
-             cpu: model={model}, count=1, ips=100000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
+             cpu: model={model}, count=1:{processors}:1, ips=100000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
              clock: sync=none\n\
              com1: enabled=1, mode=file, dev={serial}\n\
              port_e9_hack: enabled=1\n\
@@ -95,6 +97,7 @@ impl Bochs<'_> {
              panic: action=fatal\nerror: action=ignore\ninfo: action=ignore\ndebug: action=ignore\n",
             rom = file("rom.bin"),
             model = self.model,
+            processors = self.processors,
             serial = self.serial().display(),
             log = file("log.txt"),
         ))

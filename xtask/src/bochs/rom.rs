@@ -72,3 +72,36 @@ pub fn with(image: &[u8]) -> Option<Vec<u8>> {
         rom
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_comes_first_and_the_reset_vector_last() {
+        let rom = with(b"program").unwrap();
+        assert_eq!((rom.len(), &rom[..7]), (ROM, &b"program"[..]));
+        assert_eq!(rom[ROM - 16], 0xe9, "a jump at 16 bytes before the end, where the processor wakes");
+        assert!(with(&vec![0; ROM - CODE_BYTES]).is_some());
+        assert!(with(&vec![0; ROM - CODE_BYTES + 1]).is_none());
+    }
+
+    /// Addresses that the code has in it, beside what they are addresses of.
+    #[test]
+    fn jumps_and_pointers_lead_where_they_should() {
+        let at = |address: u32| (address - (u32::MAX - CODE_BYTES as u32 + 1)) as usize;
+        let word = |place: usize| u32::from_le_bytes(CODE[place..place + 4].try_into().unwrap());
+        let half = |place: usize| u16::from_le_bytes(CODE[place..place + 2].try_into().unwrap());
+        // From reset to the first byte: relative to the instruction that follows.
+        let next = 0xfff0_u16 + 3;
+        assert_eq!(next.wrapping_add(half(0x71)), 0xff80);
+        // From there to the table's limit and base, and to the code after the switch.
+        let pointer = at(0xffff_0000 | u32::from(half(0x06)));
+        assert_eq!((half(pointer), CODE[at(word(pointer + 2)) + 8..][..2].to_vec()), (23, vec![0xff, 0xff]));
+        assert_eq!(&CODE[at(word(0x12))..][..2], &[0x66, 0xb8]);
+        // All of the ROM but this code is copied, from where it begins.
+        let from = CODE.iter().position(|&byte| byte == 0xbe).unwrap();
+        assert_eq!(word(from + 1), u32::MAX - ROM as u32 + 1);
+        assert_eq!(word(from + 11) as usize * 4, ROM - CODE_BYTES);
+    }
+}

@@ -1,11 +1,15 @@
-//! `record-traces`: makes the bundled traces anew, from two real programs.
+//! `record-traces`: makes the bundled traces anew, from two real programs and a real kernel.
 //!
 //! ```text
 //! input ──▶ program under valgrind's lackey ──pipe──▶ parser ──▶ reduce ──▶ text in memory ──▶ zstd ──▶ traces/
+//! Linux in our hypervisor ──▶ its faults ────────────────────────────────────────┘
 //! ```
 //! [`program`] says what is run on what, [`input`] makes the input, the same each time, and [`reduce`] keeps
 //! a few accesses in a thousand. The raw trace, gigabytes of it, is never stored. What is written begins with lines
 //! that tell the reader how it was made; parsers of lackey's text skip them, as they skip valgrind's own.
+//!
+//! A kernel's boot ([`crate::boot`]) is recorded by who serves its faults. Everything is unmapped on each timer interrupt,
+//! so a page is told once for each 4 ms of virtual time in which it is used: what an MMU under pressure sees.
 
 mod input;
 mod program;
@@ -26,26 +30,62 @@ use std::{fs, time::Instant};
 /// Pages that the filter remembers: the entries of a small first-level TLB.
 const FILTER: usize = 64;
 
-/// The chore.
-pub fn run(root: &Path) -> Outcome {
+/// The trace of a boot.
+const BOOT: &str = "boot";
+
+/// The chore: all traces, or those that are named.
+pub fn run(root: &Path, names: &[String]) -> Outcome {
+    let programs = program::all()?;
+    let known: Vec<&str> = programs.iter().map(|program| program.name).chain([BOOT]).collect();
+    if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(format!("no trace is called {name}; there are {}", known.join(", ")).into());
+    }
+    let wanted = |trace: &str| names.is_empty() || names.iter().any(|name| name == trace);
     // Better now than after the first recording.
     for tool in ["valgrind", "zstd"] {
         program::version(tool)?;
     }
     let scratch = Scratch::new()?;
-    for program in program::all()? {
+    for program in programs.iter().filter(|program| wanted(program.name)) {
         let started = Instant::now();
         eprintln!("{}: recording, some minutes ...", program.name);
-        let text = record(&program, &scratch.0)?;
-        let file = root.join(format!("traces/{}.lackey.zst", program.name));
-        compress(&text, &file)?;
-        for line in text.lines().take_while(|line| line.starts_with("==")) {
-            eprintln!("  {line}");
-        }
-        let (bytes, seconds) = (fs::metadata(&file)?.len(), started.elapsed().as_secs());
-        eprintln!("  {} bytes in {}, {seconds} s", bytes, file.display());
+        save(root, program.name, &record(program, &scratch.0)?, started)?;
+    }
+    let started = Instant::now();
+    if wanted(BOOT) {
+        let (faults, kernel) = crate::boot::faults(root)?;
+        save(root, BOOT, &of_boot(&faults, &kernel)?, started)?;
     }
     Ok(())
+}
+
+/// Compresses a trace into its place and says what it is.
+fn save(root: &Path, name: &str, text: &str, started: Instant) -> Outcome {
+    let file = root.join(format!("traces/{name}.lackey.zst"));
+    compress(text, &file)?;
+    for line in text.lines().take_while(|line| line.starts_with("==")) {
+        eprintln!("  {line}");
+    }
+    let (bytes, seconds) = (fs::metadata(&file)?.len(), started.elapsed().as_secs());
+    eprintln!("  {} bytes in {}, {seconds} s", bytes, file.display());
+    Ok(())
+}
+
+/// The faults of a boot as a trace. None is dropped.
+fn of_boot(faults: &str, kernel: &str) -> Result<String, Box<dyn Error>> {
+    let mut reader = Reader::new(BOOT, std::io::Cursor::new(faults.to_owned()))?.strict(true);
+    let (mut touched, mut accesses, mut batch) = (HashSet::new(), 0, Vec::new());
+    while reader.fill(&mut batch, 4096)? > 0 {
+        accesses += batch.len();
+        touched.extend(batch.drain(..).flat_map(pages));
+    }
+    Ok(format!(
+        "==slat== program: {kernel} to its shell and power-off, 512 MiB\n\
+         ==slat== recorded: faults under walkers/hypervisor, pages of 4 KiB, all unmapped by each timer interrupt\n\
+         ==slat== accesses: {accesses}, of a size that is not known\n\
+         ==slat== pages: {} of 4 KiB\n{faults}",
+        touched.len(),
+    ))
 }
 
 /// Runs `program` and returns its reduced trace.

@@ -110,7 +110,7 @@ mod tests {
     fn all_work_is_there_and_cut_where_it_is_told() {
         let work = Work::all(1000).unwrap();
         let names: Vec<_> = work.iter().map(|work| work.trace.name).collect();
-        assert_eq!(names, ["cc1", "sort", "phases"]);
+        assert_eq!(names, ["cc1", "sort", "boot", "phases"]);
         assert!(work.iter().all(|work| work.trace.accesses() == 1000 && work.stream.distinct > 10));
     }
 }

@@ -36,6 +36,10 @@ const fn entry(access: Access) -> usize {
     }
 }
 
+/// Where a subroutine stands that calls the host: for programs that do not know whose instruction that is.
+const CALL: usize = 0x60;
+/// RET.
+const RETURN: [u8; 1] = [0xc3];
 /// Where the GDT stands in the code page.
 const GDT: usize = 0x800;
 /// Null, 32-bit code, 64-bit code, data.
@@ -61,6 +65,8 @@ pub struct Guest {
 impl Guest {
     /// Where a [program](Self::load) begins.
     pub const PROGRAM: u64 = 0x100;
+    /// The linear address of a subroutine that calls the host.
+    pub const CALL: u64 = CALL as u64;
     /// The linear address of the page to leave word in.
     pub const MAIL: u64 = 2 * PAGE_SIZE;
     /// The linear address of the first page that is [mapped](Self::map).
@@ -83,6 +89,7 @@ impl Guest {
         {
             write(&mut guest.code[entry(access)..], &[&FORGET, instruction, &call()]);
         }
+        write(&mut guest.code[CALL..], &[&call(), &RETURN]);
         for (place, descriptor) in guest.code[GDT..].chunks_exact_mut(8).zip(DESCRIPTORS) {
             place.copy_from_slice(&descriptor.to_le_bytes());
         }

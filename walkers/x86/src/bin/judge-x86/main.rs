@@ -5,7 +5,7 @@
 //! | AMD's | `npt4`; `npt5` where long mode can have five levels; `pae`, from a host that leaves long mode for it |
 //! | Intel's | `ept4`, `ept4-noad`; `ept5` where there is EPT of five levels |
 //!
-//! With a second processor of AMD's, also a guest on it while its host moves pages: `pair`.
+//! With a second processor, also a guest on it while its host moves pages: `pair`.
 #![no_std]
 #![no_main]
 
@@ -60,23 +60,31 @@ impl Session {
         walker
     }
 
+    /// A guest of the second processor beside a host on this one.
+    fn pair<P: Processor, F: Format>(&mut self, here: &impl Machine) {
+        match pair::judge::<P, F>(here.name(), here.ram(), ROUNDS) {
+            Some(verdict) => self.verdicts.push(verdict),
+            None => println!("one processor: no pair"),
+        }
+    }
+
     fn conclude(&self, machine: &mut impl Machine) -> bool {
         conclude(machine, &self.verdicts)
     }
 }
 
+/// Rounds of a host beside a guest on the other processor.
+const ROUNDS: u64 = LOOKUPS / 40;
+
 fn amd(mut session: Session, emulator: Emulator) -> bool {
     let mut walker = session.walk(Walker::<Svm, Npt4>::new(emulator));
-    match pair::judge(walker.name(), walker.ram(), LOOKUPS / 40) {
-        Some(verdict) => session.verdicts.push(verdict),
-        None => println!("one processor: no pair"),
-    }
     walker = session.walk(walker.of::<Pae>()).of();
     if paging::has_five_levels() {
         walker = session.walk(walker.of::<Npt5>()).of();
     } else {
         println!("{} is not judged: long mode has four levels here", Npt5::NAME);
     }
+    session.pair::<Svm, Npt4>(&walker);
     session.conclude(&mut walker)
 }
 
@@ -88,5 +96,6 @@ fn intel(mut session: Session, emulator: Emulator) -> bool {
     } else {
         println!("{} is not judged: EPT has four levels here", Ept5::NAME);
     }
+    session.pair::<Vmx, Ept4>(&walker);
     session.conclude(&mut walker)
 }

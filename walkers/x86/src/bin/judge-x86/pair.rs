@@ -18,15 +18,13 @@ use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-use slat::table::formats::Npt4;
 use slat::{
     Access, Done, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Slot,
     SlotId, Span, TableMemory, Translations, VcpuId, Vm, Why,
 };
 use slat_judge::{Ram, Verdict};
 use slat_walker_x86::guest::{Exit, Processor, Registers};
-use slat_walker_x86::svm::Svm;
-use slat_walker_x86::{println, smp};
+use slat_walker_x86::{exit, println, smp};
 
 /// Pages that the guest sweeps over; of two frames each, one is in use.
 const PAGES: u64 = 64;
@@ -55,10 +53,10 @@ core::arch::global_asm!(
     "cmp qword ptr [rdi], 0",
     "je 1b",
     "xor eax, eax",
-    "vmmcall",
+    "call r8",
     "jmp 1b",
     "3: mov eax, 1",
-    "vmmcall",
+    "call r8",
     "jmp 1b",
     "sweep_end:",
 );
@@ -124,9 +122,9 @@ impl Host for Moving {
 }
 
 /// What the two processors share for one run.
-struct Shared {
-    vm: Vm<Npt4, Moving>,
-    guest: Box<Guest>,
+struct Shared<'g, F: Format> {
+    vm: Vm<F, Moving>,
+    guest: &'g Guest,
     stop: AtomicBool,
     /// What is not right, once something is; 0 until then.
     wrong: AtomicU64,
@@ -147,7 +145,7 @@ enum Wrong {
     Lost,
 }
 
-impl Shared {
+impl<F: Format> Shared<'_, F> {
     fn is_wrong(&self, wrong: Wrong) {
         self.wrong.store(wrong as u64, Release);
     }
@@ -161,26 +159,31 @@ impl Shared {
 }
 
 /// For the second processor: what to run next.
-static NEXT: AtomicPtr<Shared> = AtomicPtr::new(null_mut());
+static NEXT: AtomicPtr<()> = AtomicPtr::new(null_mut());
+/// There is nothing more for it to run.
+static OVER: AtomicBool = AtomicBool::new(false);
 
-/// The second processor: a vCPU for each run that it is given.
-fn second() -> ! {
-    loop {
+/// The second processor: a vCPU for each run that it is given. Its guest's processor is made once: it stays what it is.
+fn second<P: Processor, F: Format>() -> ! {
+    let mut processor = None;
+    while !OVER.load(Relaxed) {
         // ORDER(pair): Acquire; pairs with the Release in `run`.
-        let shared = NEXT.swap(null_mut(), Acquire);
-        // SAFETY: whoever put it there keeps it until `done`.
+        let shared = NEXT.swap(null_mut(), Acquire).cast::<Shared<F>>();
+        // SAFETY: whoever put it there put a `Shared<F>`, and keeps it until `done`.
         if let Some(shared) = unsafe { shared.as_ref() } {
-            vcpu(shared);
+            let processor = processor.get_or_insert_with(|| P::new(&shared.guest.start()));
+            vcpu::<P, F>(shared, processor);
             // ORDER(pair): Release; pairs with the Acquire in `run`.
             shared.done.store(true, Release);
         }
         core::hint::spin_loop();
     }
+    exit::halt()
 }
 
-struct Tlb<'p>(&'p mut Svm);
+struct Tlb<'p, P>(&'p mut P);
 
-impl Translations for Tlb<'_> {
+impl<P: Processor> Translations for Tlb<'_, P> {
     fn flush_all(&mut self) {
         self.0.flush();
     }
@@ -191,13 +194,20 @@ impl Translations for Tlb<'_> {
 }
 
 /// Runs the guest until it is told to stop, at the end of a sweep, or something is wrong.
-fn vcpu(shared: &Shared) {
+fn vcpu<P: Processor, F: Format>(shared: &Shared<'_, F>, processor: &mut P) {
     // SAFETY: this processor's only token: nothing else of the engine runs on it.
     let mut idle = unsafe { Idle::assume() };
     let Some(mut vcpu) = shared.vm.vcpu(VcpuId(0)) else { return shared.is_wrong(Wrong::Exit) };
-    let mut processor = Svm::new(&shared.guest.start());
     processor.set_rip(Guest::PROGRAM);
-    let mut registers = Registers { rbx: Guest::PAGES, rcx: PAGES, rdi: Guest::MAIL, ..Registers::default() };
+    // What is cached is of the VM before.
+    processor.flush();
+    let mut registers = Registers {
+        rbx: Guest::PAGES,
+        rcx: PAGES,
+        rdi: Guest::MAIL,
+        r8: Guest::CALL,
+        ..Registers::default()
+    };
     let mail = shared.vm.host().mail;
     loop {
         // ORDER(kick-word): cleared before the vCPU enters, so that a kick that finds it in the guest is not lost.
@@ -206,8 +216,8 @@ fn vcpu(shared: &Shared) {
         if stop {
             mail.kick.store(1, Relaxed);
         }
-        let guest = vcpu.enter(&mut idle, &mut Tlb(&mut processor));
-        processor.set_root::<Npt4>(guest.root());
+        let guest = vcpu.enter(&mut idle, &mut Tlb(&mut *processor));
+        processor.set_root::<F>(guest.root());
         let exit = processor.run(&mut registers);
         drop(guest);
         match exit {
@@ -234,14 +244,10 @@ struct Outcome {
 }
 
 /// Up to `rounds` rounds of a host beside a guest that sweeps; fewer where the guest has met something wrong.
-fn run(ram: Ram, rounds: u64, flushes: bool) -> Outcome {
-    let mut guest = Guest::new();
-    let (start, end) = (&raw const sweep_start, &raw const sweep_end);
-    // SAFETY: the assembly above, from its first byte to the one past its last.
-    guest.load(unsafe { core::slice::from_raw_parts(start, end as usize - start as usize) });
-    (0..PAGES).for_each(|page| guest.map(page, (FIRST + page).gpa()));
-    // SAFETY: a page of the guest's own, which lives as long as it; both sides use it by atomic words only.
+fn run<F: Format>(guest: &Guest, ram: Ram, rounds: u64, flushes: bool) -> Outcome {
+    // SAFETY: a page of the guest's own, which is never taken away; both sides use it by atomic words only.
     let mail = unsafe { &*(guest.mail() as *const Mail) };
+    mail.sweeps.store(0, Relaxed);
     let host = Moving { first: ram.pattern.start, side: [const { AtomicU64::new(0) }; PAGES as usize], mail };
     for page in 0..PAGES {
         let [[number, count], [spoiled, _]] = [host.words(page, 0), host.words(page, 1)];
@@ -249,14 +255,14 @@ fn run(ram: Ram, rounds: u64, flushes: bool) -> Outcome {
         count.store(0, Relaxed);
         spoiled.store(SPOILED, Relaxed);
     }
-    let builder = Vm::<Npt4, _>::builder(host).vcpus(1);
+    let builder = Vm::<F, _>::builder(host).vcpus(1);
     let builder = if flushes { builder } else { builder.sabotage_flushes() };
     let vm = builder.build().expect("memory for a VM");
     let (stop, wrong, done) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
-    let shared = Shared { vm, guest, stop, wrong, done };
+    let shared = Shared::<F> { vm, guest, stop, wrong, done };
     // SAFETY: this processor's only token while this function runs.
     let mut idle = unsafe { Idle::assume() };
-    let fixed = shared.guest.fixed();
+    let fixed = guest.fixed();
     let slots = [
         Slot::new(SlotId(0), FIRST, PAGES, MOVING),
         Slot::new(SlotId(1), fixed.gfn, fixed.pages, FIXED + fixed.pfn.address()),
@@ -265,7 +271,7 @@ fn run(ram: Ram, rounds: u64, flushes: bool) -> Outcome {
         shared.vm.slots().commit(&mut idle, |tx| slots.into_iter().try_for_each(|slot| tx.create(slot)));
     created.expect("two slots that do not overlap");
     // ORDER(pair): Release; pairs with the Acquire in `second`.
-    NEXT.store((&raw const shared).cast_mut(), Release);
+    NEXT.store((&raw const shared).cast_mut().cast(), Release);
     let outcome = host_side(&shared, &mut idle, rounds);
     shared.stop.store(true, Release);
     mail.kick.store(1, Release);
@@ -284,7 +290,7 @@ fn run(ram: Ram, rounds: u64, flushes: bool) -> Outcome {
 }
 
 /// What the host does, until it has done enough or the guest has met something wrong.
-fn host_side(shared: &Shared, idle: &mut Idle, rounds: u64) -> Outcome {
+fn host_side<F: Format>(shared: &Shared<'_, F>, idle: &mut Idle, rounds: u64) -> Outcome {
     let vm = &shared.vm;
     let mut outcome = Outcome { sweeps: 0, moves: 0, zaps: 0, wrong: None };
     for round in 0..rounds {
@@ -316,7 +322,7 @@ fn host_side(shared: &Shared, idle: &mut Idle, rounds: u64) -> Outcome {
 }
 
 /// A page goes to its other frame, as a host would have it: nobody uses the old one any more when it is spoiled.
-fn move_page(vm: &Vm<Npt4, Moving>, idle: &mut Idle, page: u64) {
+fn move_page<F: Format>(vm: &Vm<F, Moving>, idle: &mut Idle, page: u64) {
     let host = vm.host();
     let from = host.side[page as usize].load(Relaxed);
     let ([old, old_count], [new, new_count]) = (host.words(page, from), host.words(page, 1 - from));
@@ -330,24 +336,33 @@ fn move_page(vm: &Vm<Npt4, Moving>, idle: &mut Idle, page: u64) {
 }
 
 /// Runs the pair, and its negative control; nothing where there is no second processor. Prints `PAIR …`.
-pub fn judge(name: &str, ram: Ram, rounds: u64) -> Option<Verdict> {
+pub fn judge<P: Processor, F: Format>(name: &str, ram: Ram, rounds: u64) -> Option<Verdict> {
     const CONTROLS: u64 = 8;
     /// Moves only: nothing that would give table pages away while the guest still walks them.
     const CONTROL_ROUNDS: u64 = 13;
-    if !smp::start_second(second) {
+    if !smp::start_second(second::<P, F>) {
         return None;
     }
-    let Outcome { sweeps, moves, zaps, wrong } = run(ram, rounds, true);
-    let seen = (0..CONTROLS).filter(|_| run(ram, CONTROL_ROUNDS, false).wrong == Some(Wrong::Spoiled)).count()
-        as u64;
+    let mut guest = Guest::new();
+    let (start, end) = (&raw const sweep_start, &raw const sweep_end);
+    // SAFETY: the assembly above, from its first byte to the one past its last.
+    guest.load(unsafe { core::slice::from_raw_parts(start, end as usize - start as usize) });
+    (0..PAGES).for_each(|page| guest.map(page, (FIRST + page).gpa()));
+    // Leaked: the second processor's guest for good.
+    let guest = Box::leak(guest);
+    let Outcome { sweeps, moves, zaps, wrong } = run::<F>(guest, ram, rounds, true);
+    let seen = (0..CONTROLS)
+        .filter(|_| run::<F>(guest, ram, CONTROL_ROUNDS, false).wrong == Some(Wrong::Spoiled))
+        .count() as u64;
+    OVER.store(true, Relaxed);
     let differences = u64::from(wrong.is_some()) + CONTROLS - seen;
     if let Some(wrong) = wrong {
-        println!("DIFF {} {name}: the pair: {wrong:?}", Npt4::NAME);
+        println!("DIFF {} {name}: the pair: {wrong:?}", F::NAME);
     }
     println!(
         "PAIR {} {name}: {sweeps} sweeps over {PAGES} pages beside {moves} moves and {zaps} zaps of everything, \
          {differences} differences; without flushes seen {seen} of {CONTROLS}",
-        Npt4::NAME
+        F::NAME
     );
     Some(Verdict { lookups: sweeps * PAGES, differences, ..Verdict::default() })
 }
