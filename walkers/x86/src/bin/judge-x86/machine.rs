@@ -34,7 +34,7 @@ const ACCESSED_IN_PDPTE: Quirk = Quirk {
 };
 
 /// A leaf that does not let an access through has not been accessed. QEMU 7.2 sets Accessed in a leaf of 1 GiB before it
-/// looks at the permissions; in smaller ones afterwards, as Bochs does in all.
+/// looks at the permissions, in smaller ones afterwards.
 const ACCESSED_IN_REFUSING: Quirk = Quirk {
     name: "Accessed set in a 1G leaf that refuses",
     explains: |difference| {
