@@ -54,6 +54,10 @@ pub struct Fault {
 }
 
 /// How a fault was dealt with: the guest may try again, except after [`Done::Mmio`] and [`Done::RingFull`].
+///
+/// An x86 processor forgets the translation that it faults on. Others need not: an arm64 one may remember that a permission was
+/// missing, a RISC-V one that nothing was mapped, too. There, forget the page on this processor alone (TLBI by IPA, not
+/// broadcast; `HFENCE.GVMA`) before the guest tries again, or it may fault for ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Done {
     /// A page was mapped, of this size.

@@ -11,7 +11,7 @@ use core::fmt;
 use slat::{Access, Gfn, Gpa, Pfn, Span};
 use slat_judge::{Answer, FaultWhy, Fixed, Machine, Ram};
 
-/// RAM: 1 GiB at 1 GiB (`-m 1G`). Below its middle lie the program and its heap.
+/// RAM: 1 GiB at 1 GiB (`-m 1G`). Its first 64 MiB are the program and its heap (`link.ld`).
 pub const RAM: Span<Pfn> = Span { start: Pfn(0x4_0000), end: Pfn(0x8_0000) };
 /// What the guest is given: 32 MiB, behind the heap.
 pub const PATTERN: Span<Pfn> = Span { start: Pfn(0x4_4000), end: Pfn(0x4_6000) };

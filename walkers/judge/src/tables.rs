@@ -125,21 +125,23 @@ impl Shadow {
         }
     }
 
-    /// Calls `found` with every word that is not what it should be, but for bits that are excused.
+    /// Every word that is not what it should be, but for bits that are excused.
     ///
     /// # Safety
     /// The engine has not been called since [`take`](Self::take).
-    pub(crate) unsafe fn compare(&self, excused: &Excused, mut found: impl FnMut(Bits)) {
+    pub(crate) unsafe fn compare(&self, excused: &Excused) -> Vec<Bits> {
+        let mut strays = Vec::new();
         for (&table, copied) in &self.tables {
             // SAFETY: a table then, hence now, says the caller.
             let entries = unsafe { entries(Pfn(table)) };
             for (index, (entry, &expected)) in entries.iter().zip(copied.words.iter()).enumerate() {
-                let word = entry.peek().0;
-                let may = excused.get(&(table, index)).copied().unwrap_or(0);
-                if word != expected && word & !may != expected & !may {
-                    found(Bits { level: copied.level, expected, found: word });
+                let found = entry.peek().0;
+                let may = if found == expected { 0 } else { *excused.get(&(table, index)).unwrap_or(&0) };
+                if found & !may != expected & !may {
+                    strays.push(Bits { level: copied.level, expected, found });
                 }
             }
         }
+        strays
     }
 }

@@ -15,7 +15,11 @@ use crate::emulator::{self, Missing};
 use rows::{ROWS, Row};
 use said::Said;
 use std::fs;
+use std::num::NonZero;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Look-ups for each format of a nightly run.
@@ -44,33 +48,73 @@ pub fn run(root: &Path, args: &[String]) -> Outcome {
     } else {
         Vec::new()
     };
-    let mut failed = Vec::new();
-    for row in rows {
-        println!("== {}: {}", row.only, row.what);
-        let began = Instant::now();
-        match row.run(root, &folder, &environment, asked.nightly) {
-            Ok(text) => {
-                let log = folder.join(row.log());
-                fs::write(&log, &text)?;
-                let said = Said::of(&text);
-                said.print();
-                println!("   {:.1}s", began.elapsed().as_secs_f64());
-                if let Err(why) = said.judge() {
-                    println!("   FAILED: {why}; all that it said is in {}", log.display());
-                    failed.push(row.what);
-                }
-            }
-            Err(error) => {
-                let skipped =
-                    error.downcast_ref::<Missing>().is_some_and(|missing| emulator::skip(missing).is_ok());
-                if !skipped {
-                    println!("   FAILED: {error}");
-                    failed.push(row.what);
-                }
-            }
-        }
-    }
+    let failed = on_every_processor(
+        &rows,
+        |row| {
+            let began = Instant::now();
+            let ended = match row.run(root, &folder, &environment, asked.nightly) {
+                Ok(text) => Ended::Said(text),
+                Err(error) => error.downcast::<Missing>().map_or_else(
+                    |error| Ended::Failed(error.to_string()),
+                    |missing| Ended::Skipped(*missing),
+                ),
+            };
+            (ended, began.elapsed().as_secs_f64())
+        },
+        |row, (ended, seconds)| {
+            println!("== {}: {}, {seconds:.1}s", row.only, row.what);
+            show(row, ended, &folder)
+        },
+    );
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ").into()) }
+}
+
+/// How a row ended.
+enum Ended {
+    /// The program has run, and said this.
+    Said(String),
+    Skipped(Missing),
+    Failed(String),
+}
+
+/// Runs `row` for each of `rows`, as many at a time as there are processors, and shows how each ended, one after the other.
+/// Returns what the rows are called that did not do.
+fn on_every_processor<T>(
+    rows: &[&Row],
+    run: impl Fn(&Row) -> T + Sync,
+    show: impl Fn(&Row, T) -> Outcome + Sync,
+) -> Vec<String> {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(rows.len());
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let ended = run(row);
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Err(why) = show(row, ended) {
+                        println!("   FAILED: {why}");
+                        failed.push(row.what.to_owned());
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Shows what came of a row, and keeps what it said.
+fn show(row: &Row, ended: Ended, folder: &Path) -> Outcome {
+    let text = match ended {
+        Ended::Said(text) => text,
+        Ended::Skipped(missing) => return emulator::skip(&missing),
+        Ended::Failed(why) => return Err(why.into()),
+    };
+    let log = folder.join(row.log());
+    fs::write(&log, &text)?;
+    let said = Said::of(&text);
+    said.print();
+    said.judge().map_err(|why| format!("{why}; all that it said is in {}", log.display()).into())
 }
 
 fn parse(args: &[String]) -> Result<Asked, String> {

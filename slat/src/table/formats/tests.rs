@@ -209,3 +209,31 @@ fn the_table_of_formats_is_what_they_say() {
     for_all!(row(&mut table));
     assert!(include_str!("mod.rs").contains(&table), "put this into the header of formats/mod.rs:\n{table}");
 }
+
+/// A leaf at 1 GiB that everybody may use and has used, in a page of 4 KiB and in one of 2 MiB; the same read-only; a link.
+fn words<F: Format>() -> [u64; 4] {
+    let pfn = Pfn(1 << 18);
+    let used = Leaf { pfn, perms: Perms::RWX, host_writable: true, accessed: true, dirty: true };
+    let read = Leaf { perms: Perms::READ, host_writable: false, dirty: false, ..used };
+    let link = F::link(Pfn(0x1234), Level::M2);
+    [F::leaf(&used, Level::K4), F::leaf(&used, Level::M2), F::leaf(&read, Level::K4), link].map(|word| word.0)
+}
+
+/// Bit by bit: a flip of one that no walker looks at, such as a memory type that is as good as another, is noticed here.
+#[test]
+fn words_are_those_of_the_manuals() {
+    let npt = [0x0020_0000_4000_0067, 0x0020_0000_4000_00e7, 0x8000_0000_4000_0025, 0x0123_4007];
+    assert_eq!([words::<Npt4>(), words::<Npt5>()], [npt; 2]);
+    assert_eq!(words::<Pae>(), [0x4000_0267, 0x4000_02e7, 0x8000_0000_4000_0025, 0x0123_4007]);
+    let ept = [0x0020_0000_4000_0337, 0x0020_0000_4000_03b7, 0x4000_0131, 0x0123_4007];
+    assert_eq!([words::<Ept4>(), words::<Ept5>()], [ept; 2]);
+    let without = [0x0020_0000_4000_0037, 0x0020_0000_4000_00b7, 0x4000_0031, 0x0123_4007];
+    assert_eq!(words::<Ept4NoAd>(), without);
+    let arm64 = [0x0088_0000_4000_07ff, 0x0088_0000_4000_07fd, 0x0040_0000_4000_077f, 0x0123_4003];
+    assert_eq!([words::<Arm64L39>(), words::<Arm64L40>(), words::<Arm64L48>()], [arm64; 3]);
+    let without = [0x0080_0000_4000_07ff, 0x0080_0000_4000_07fd, 0x0040_0000_4000_077f, 0x0123_4003];
+    assert_eq!(words::<Arm64NoAd>(), without);
+    let riscv = [0x1000_01df, 0x1000_01df, 0x1000_0053, 0x0048_d001];
+    assert_eq!([words::<Sv39x4>(), words::<Sv48x4>(), words::<Sv57x4>()], [riscv; 3]);
+    assert_eq!(words::<Sv39x4NoAd>(), riscv);
+}

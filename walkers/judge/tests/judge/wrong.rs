@@ -218,6 +218,6 @@ fn what_a_quirk_explains_is_counted_under_its_name() {
     machine.quirks = vec![Quirk { name: "some loads are refused", explains }];
     let verdict = judge::<Npt4, _>(&mut machine, &mut Idle::take().unwrap(), 1, 2_000);
     assert!(verdict.passed() && verdict.quirks["some loads are refused"] > 10, "{verdict:?}");
-    let line = "by 1 quirks: some loads are refused ×";
+    let line = "0 differences; the emulator's own: some loads are refused ×";
     assert!(machine.soft.lines.borrow().iter().any(|said| said.contains(line)));
 }
