@@ -2,6 +2,7 @@
 
 mod bochs;
 mod boot;
+mod compiler;
 mod coverage;
 mod emulator;
 mod fuzz;
@@ -95,6 +96,9 @@ const CHORES: &[Chore] = &[
 ];
 
 fn main() -> ExitCode {
+    if let Some(compiler) = compiler::Compiler::called() {
+        return compiler.run();
+    }
     let root =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the repository's root");
     let asked: Vec<String> = std::env::args().skip(1).collect();

@@ -6,6 +6,7 @@
 //! of read-modify-writes on one place (`slat/src/sync/prim.rs`).
 
 use crate::Outcome;
+use crate::compiler::{ADDRESS, Compiler};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -16,12 +17,18 @@ const SECONDS: &str = "20";
 
 struct Sanitizer {
     name: &'static str,
-    flags: &'static str,
-    /// What else cargo is told.
-    cargo: &'static [&'static str],
+    how: How,
     /// What is run.
     tests: &'static [&'static str],
     mistakes: &'static [Mistake],
+}
+
+/// How it is built.
+enum How {
+    /// The crates of this workspace, by a compiler of their own.
+    Workspace(Compiler),
+    /// Everything, the standard library too, with these flags, in a folder of its own.
+    Everything(&'static str),
 }
 
 /// A mistake, what it is run with, and what has to be said.
@@ -37,8 +44,7 @@ const LOGS: &[&str] = &["-p", "slat", "--test", "dirty_log"];
 const SANITIZERS: [Sanitizer; 2] = [
     Sanitizer {
         name: "address",
-        flags: "-Zsanitizer=address --cfg seeded",
-        cargo: &[],
+        how: How::Workspace(ADDRESS),
         tests: &["-p", "slat", "-p", "slat-mm", "-p", "slat-vcpu", "--tests"],
         mistakes: &[
             Mistake { name: "log-freed-twice", tests: LOGS, said: "AddressSanitizer: " },
@@ -47,8 +53,7 @@ const SANITIZERS: [Sanitizer; 2] = [
     },
     Sanitizer {
         name: "thread",
-        flags: "-Zsanitizer=thread --cfg tsan --cfg seeded",
-        cargo: &["-Zbuild-std"],
+        how: How::Everything("-Zsanitizer=thread --cfg tsan --cfg seeded"),
         tests: SOAK,
         mistakes: &[Mistake {
             name: "slots-freed-early",
@@ -69,7 +74,7 @@ pub fn run(root: &Path, args: &[String]) -> Outcome {
 
 impl Sanitizer {
     fn run(&self, root: &Path) -> Outcome {
-        if self.cargo.contains(&"-Zbuild-std") {
+        if let How::Everything(_) = self.how {
             let added = Command::new("rustup").args(["component", "add", "rust-src"]).output()?;
             if !added.status.success() {
                 return Err("the standard library's source is needed: rustup component add rust-src".into());
@@ -94,12 +99,18 @@ impl Sanitizer {
     }
 
     fn test(&self, root: &Path, tests: &[&str], mistake: Option<&str>) -> Result<Output, std::io::Error> {
-        let (dir, options) = (format!("target/{}", self.name), "halt_on_error=1");
         let mut command = Command::new("timeout");
-        command.args(["1200", env!("CARGO"), "test", "--locked", "--target", TARGET]);
-        command.args(self.cargo).args(tests).current_dir(root);
-        command.envs([("RUSTFLAGS", self.flags), ("CARGO_TARGET_DIR", &dir), ("RUSTC_BOOTSTRAP", "1")]);
-        command.envs([("SLAT_SOAK_SECONDS", SECONDS), ("TSAN_OPTIONS", options)]);
+        command.args(["1200", env!("CARGO"), "test", "--locked"]).current_dir(root);
+        match self.how {
+            How::Workspace(compiler) => compiler.for_cargo(root, &mut command)?,
+            How::Everything(flags) => {
+                command.args(["-Zbuild-std", "--target", TARGET]).env("RUSTFLAGS", flags);
+                let folder = format!("target/{}", self.name);
+                command.envs([("CARGO_TARGET_DIR", folder.as_str()), ("RUSTC_BOOTSTRAP", "1")]);
+            }
+        }
+        command.args(tests);
+        command.envs([("SLAT_SOAK_SECONDS", SECONDS), ("TSAN_OPTIONS", "halt_on_error=1")]);
         // Names and lines in reports; the rest of it doubles the time that the compiler takes.
         command.env("CARGO_PROFILE_TEST_DEBUG", "line-tables-only");
         if let Some(mistake) = mistake {

@@ -11,6 +11,7 @@ mod lines;
 mod reasons;
 
 use crate::Outcome;
+use crate::compiler::COUNTING;
 use crate::house::source::Source;
 use reasons::Reasons;
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ const LEAST: f64 = 95.0;
 const ENGINE: &str = "slat/src";
 const REASONS: &str = "xtask/coverage.txt";
 
-/// What is built and run. The test that is left out limits the size of files, the profile's too.
+/// What is built and run. The test that is left out limits the size of files, the profile's too: the address sanitizer has it.
 const TESTS: &str = "test -p slat -p slat-mm -p slat-vcpu --locked --tests";
 const LEFT_OUT: &str = "the_limit_on_files_is_kept";
 
@@ -77,18 +78,18 @@ fn measured(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
     let cargo = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO"));
         command.args(TESTS.split(' ')).args(more).current_dir(root);
-        command.env("CARGO_TARGET_DIR", &folder).env("RUSTFLAGS", "-Cinstrument-coverage");
-        // Build scripts and helpers are counted too, and write their own.
+        COUNTING.for_cargo(root, &mut command)?;
+        // Helpers are counted too, and write their own.
         command.env("LLVM_PROFILE_FILE", profiles.join("%p-%m.profraw"));
-        command
+        Ok::<_, std::io::Error>(command)
     };
     let built =
-        cargo(&["--no-run", "--message-format=json"]).stderr(std::process::Stdio::inherit()).output()?;
+        cargo(&["--no-run", "--message-format=json"])?.stderr(std::process::Stdio::inherit()).output()?;
     if !built.status.success() {
         return Err(format!("cargo: {}", built.status).into());
     }
     let messages = String::from_utf8(built.stdout)?;
-    let status = cargo(&["--", "--skip", LEFT_OUT]).status()?;
+    let status = cargo(&["--", "--skip", LEFT_OUT])?.status()?;
     if !status.success() {
         return Err(format!("the tests: {status}").into());
     }

@@ -17,7 +17,7 @@ use crate::Outcome;
 use evidence::Evidence;
 use std::path::Path;
 use std::time::Instant;
-use steps::{Line, STEPS, Step};
+use steps::{COUNTED, Line, STEPS, Step, UNCOUNTED};
 
 /// The name for all steps that find mistakes.
 const SEEDED_BUGS: &str = "seeded-bugs";
@@ -67,7 +67,7 @@ impl Request {
             return false;
         }
         match self.only.as_deref() {
-            None => true,
+            None => step.name != UNCOUNTED || self.without.iter().any(|name| name == COUNTED),
             Some(SEEDED_BUGS) => step.seeded,
             Some(name) => step.name == name,
         }
