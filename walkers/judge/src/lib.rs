@@ -1,4 +1,17 @@
-//! Compares what a hardware walker makes of slat's tables with what it should.
+//! Compares what a hardware walker makes of slat's tables with what it should, wherever that walker is: in an emulator on
+//! bare metal, or in software (`walkers/README.md`).
+//!
+//! | file | idea |
+//! |---|---|
+//! | `machine` | [`Machine`]: a walker, and what it can do; [`Quirk`]: what an emulator does wrong |
+//! | `judge` | [`judge()`]: random tables of the real engine, look-up by look-up |
+//! | `world`, `changes`, `backing` | a VM, what happens to it, and the host behind it: the judge's own idea of what is where |
+//! | `tables`, `expect` | the raw words, and what a walker must make of them |
+//! | `stale` | [`stale()`]: are flushes needed, and asked for? |
+//! | `mutate` | [`mutate()`]: is every bit of any consequence? |
+//! | `report` | what is printed and counted |
+//!
+//! A machine that judges itself by all of it calls [`everything()`] for each format, and [`conclude`].
 #![no_std]
 
 extern crate alloc;
