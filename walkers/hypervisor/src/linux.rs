@@ -48,10 +48,10 @@ const MAGIC: u32 = 0x5372_6448;
 const OTHER_LOADER: u8 = 0xff;
 const MAP_ENTRY_BYTES: u64 = 20;
 
-/// What the kernel is told, with firmware and without.
+/// What the kernel is told, with firmware and without. The latter is Bochs, whose serial port is as slow as a real one.
 const LINE: &[u8] = b"console=ttyS0 panic=-1 nokaslr\0";
 const LINE_WITHOUT_FIRMWARE: &[u8] =
-    b"console=ttyS0 panic=-1 nokaslr acpi=off pci=off noapic nolapic reboot=t tsc=reliable mitigations=off\0";
+    b"console=ttyS0 quiet panic=-1 nokaslr acpi=off pci=off noapic nolapic reboot=t tsc=reliable mitigations=off\0";
 
 /// A guest that is about to run its first instruction.
 #[derive(Clone, Copy, Debug)]

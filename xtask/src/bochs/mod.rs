@@ -87,7 +87,7 @@ impl Bochs<'_> {
              display_library: rfb, options=\"timeout=0\"\n\
              romimage: file={rom}\n\
              memory: guest=512, host=512\n\
-             cpu: model={model}, count=1:{processors}:1, ips=100000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
+             cpu: model={model}, count=1:{processors}:1, ips=1000000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
              clock: sync=none\n\
              com1: enabled=1, mode=file, dev={serial}\n\
              port_e9_hack: enabled=1\n\

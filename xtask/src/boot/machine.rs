@@ -110,6 +110,8 @@ impl Pc {
                 let disk = folder.join("disk.bin");
                 let [kernel, initrd] = [&ground.kernel, &ground.initrd].map(fs::read);
                 fs::write(&disk, disk_with(&line, &kernel?, &initrd?, (behind - KERNEL) as usize))?;
+                // A Bochs that was ended left it, and no other would take the disk.
+                let _ = fs::remove_file(folder.join("disk.bin.lock"));
                 let seconds = self.limit().as_secs() as u32 + 60;
                 let bochs = Bochs {
                     model: MODEL,
@@ -176,7 +178,7 @@ fn watch(
     let mut file = File::open(serial)?;
     let (mut text, mut shell, mut work) = (Vec::new(), None, Duration::ZERO);
     let status = loop {
-        work = work_of(child.id()).unwrap_or(work);
+        work = work_of(child.id()).map_or(work, |now| now.max(work));
         // Asked first: what it said before it ended is then in the file.
         let status = child.try_wait()?;
         let seen = text.len();
@@ -206,13 +208,17 @@ fn watch(
     Ok(Watched { run, status })
 }
 
-/// How long processors have worked for a process: fields 14 and 15 of what Linux says of it, in hundredths of a second.
+/// How long processors have worked for a process and those that it has started, which `timeout` does with Bochs: fields 14
+/// and 15 of what Linux says of each, in hundredths of a second.
 fn work_of(process: u32) -> Option<Duration> {
     let line = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The second field is a name in parentheses, which may have blanks in it.
     let (_, fields) = line.rsplit_once(") ")?;
     let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().ok());
-    Some(Duration::from_millis(10 * ticks.sum::<Option<u64>>()?))
+    let own = Duration::from_millis(10 * ticks.sum::<Option<u64>>()?);
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    Some(own + children.filter_map(work_of).sum::<Duration>())
 }
 
 impl Watched {
