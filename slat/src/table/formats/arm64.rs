@@ -8,15 +8,12 @@
 //! ```
 //! `*` is set in a leaf of 4 KiB, clear in a larger one. Memory is write-back. Links allow everything and have no Accessed bit.
 //!
-//! With up to 39 bits of guest-physical address there are three levels from one page of root, up to 43 from 2 to 16 pages
-//! side by side ("concatenated"); beyond, there are four.
+//! With up to 39 bits of address there are three levels from one page of root, up to 43 from 2 to 16 ("concatenated"), else four.
 //!
 //! **`AD`**: `VTCR_EL2.HA` and `HD` are set: hardware sets AF, and for a store where DBM is set, W, which so is the Dirty bit:
 //! what may be written is told by DBM. A leaf that loses its write permission loses both, and bit 56 keeps that it was dirty.
 //! Without: AF is set in every leaf, W says what may be written, and DBM stays clear.
-//!
-//! The engine splits and joins pages in place, so the processor must have `FEAT_BBM`, level 2: TLBs that bear with a page whose
-//! size changes while they hold it. Without it, allow pages of 4 KiB only ([`max_page`](crate::Builder::max_page)).
+//! Pages are split and joined in place, which needs `FEAT_BBM` level 2; else allow 4 KiB only ([`max_page`](crate::Builder)).
 
 use super::x86::when;
 use crate::addr::{Level, PAGE_SHIFT, Pfn};

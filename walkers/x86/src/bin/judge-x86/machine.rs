@@ -24,13 +24,28 @@ pub enum Emulator {
     Bochs,
 }
 
-/// The entries of a PAE root have no Accessed bit, and none is to be set there. QEMU 7.2 sets bit 5; Bochs does not.
-const ACCESSED_IN_PDPTE: Quirk = Quirk { name: "Accessed set in a PDPTE", explains: accessed_in_pdpte };
+/// The Accessed bit of AMD's formats.
+const ACCESSED: u64 = 1 << 5;
 
-fn accessed_in_pdpte(difference: &Difference) -> bool {
-    const ACCESSED: u64 = 1 << 5;
-    let root = Level(Pae::LEVELS);
-    difference.bits.is_some_and(|bits| bits.level == root && bits.found == bits.expected | ACCESSED)
+/// The entries of a PAE root have no Accessed bit, and none is to be set there. QEMU 7.2 sets bit 5; Bochs does not.
+const ACCESSED_IN_PDPTE: Quirk = Quirk {
+    name: "Accessed set in a PDPTE",
+    explains: |difference| is_accessed_in(difference, Level(Pae::LEVELS)),
+};
+
+/// A leaf that does not let an access through has not been accessed. QEMU 7.2 sets Accessed in a leaf of 1 GiB before it
+/// looks at the permissions, in smaller ones afterwards.
+const ACCESSED_IN_REFUSING: Quirk = Quirk {
+    name: "Accessed set in a 1G leaf that refuses",
+    explains: |difference| {
+        let refused = matches!(difference.answer, Answer::Fault { why: FaultWhy::Permission, .. });
+        refused && is_accessed_in(difference, Level::G1)
+    },
+};
+
+/// The difference is an Accessed bit too many, at this level.
+fn is_accessed_in(difference: &Difference, level: Level) -> bool {
+    difference.bits.is_some_and(|bits| bits.level == level && bits.found == bits.expected | ACCESSED)
 }
 
 /// A processor that walks tables of format `F`.
@@ -121,7 +136,8 @@ unsafe impl<P: Processor, F: Format> Machine for Walker<P, F> {
     fn quirks(&self) -> &[Quirk] {
         match self.emulator {
             Emulator::Qemu if Self::IS_PAE => &[ACCESSED_IN_PDPTE],
-            _ => &[],
+            Emulator::Qemu => &[ACCESSED_IN_REFUSING],
+            Emulator::Bochs => &[],
         }
     }
 

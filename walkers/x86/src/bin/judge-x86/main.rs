@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use machine::{Emulator, Walker};
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
 use slat::{Format, Idle};
-use slat_judge::{LOOKUPS, Machine, Verdict, conclude, everything};
+use slat_judge::{LOOKUPS, Machine, Verdict, conclude, everything, judge};
 use slat_walker_x86::boot::Boot;
 use slat_walker_x86::cpu::{self, Vendor};
 use slat_walker_x86::exit::{self, exit};
@@ -35,8 +35,8 @@ fn main(boot: Boot) -> ! {
     let emulator = if boot.has_firmware() { Emulator::Qemu } else { Emulator::Bochs };
     println!("{emulator:?}: {:?}, {} bits of physical address", cpu::vendor(), cpu::physical_bits());
     let passed = match cpu::vendor() {
-        Vendor::Amd => amd(Session::new(), emulator),
-        Vendor::Intel => intel(Session::new(), emulator),
+        Vendor::Amd => amd(Session::new(boot), emulator),
+        Vendor::Intel => intel(Session::new(boot), emulator),
         Vendor::Other => panic!("neither AMD's nor Intel's: no nested paging that we know"),
     };
     exit(if passed { exit::Verdict::Passed } else { exit::Verdict::Failed })
@@ -46,22 +46,37 @@ fn main(boot: Boot) -> ! {
 struct Session {
     idle: Idle,
     verdicts: Vec<Verdict>,
+    /// From the command line, to see a difference again: `seed=7 lookups=40000`. Then nothing but look-ups is done.
+    again: Option<(u64, u64)>,
 }
 
 impl Session {
-    fn new() -> Self {
+    fn new(boot: Boot) -> Self {
+        let asked = |name: &str| {
+            let mut words = boot.command_line().split_whitespace();
+            words.find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+        };
+        let again = asked("seed").map(|seed| (seed, asked("lookups").unwrap_or(LOOKUPS)));
         // SAFETY: called once, and this processor has no other token.
-        Self { idle: unsafe { Idle::assume() }, verdicts: Vec::new() }
+        Self { idle: unsafe { Idle::assume() }, verdicts: Vec::new(), again }
     }
 
     /// Tables of one format; the walker goes on to the next.
     fn walk<P: Processor, F: Format>(&mut self, mut walker: Walker<P, F>) -> Walker<P, F> {
-        self.verdicts.extend(everything::<F, _>(&mut walker, &mut self.idle));
+        match self.again {
+            Some((seed, lookups)) => {
+                self.verdicts.push(judge::<F, _>(&mut walker, &mut self.idle, seed, lookups));
+            }
+            None => self.verdicts.extend(everything::<F, _>(&mut walker, &mut self.idle)),
+        }
         walker
     }
 
     /// A guest of the second processor beside a host on this one.
     fn pair<P: Processor, F: Format>(&mut self, here: &impl Machine) {
+        if self.again.is_some() {
+            return;
+        }
         match pair::judge::<P, F>(here.name(), here.ram(), ROUNDS) {
             Some(verdict) => self.verdicts.push(verdict),
             None => println!("one processor: no pair"),
