@@ -19,6 +19,14 @@ pub(super) enum Owes {
 
 type Step<F> = Box<dyn Fn(&World<F>, &mut Idle)>;
 
+/// Whether a look can tell that something was done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Changes {
+    WhatIsSeen,
+    /// Accessed bits alone, which a look leaves out.
+    Accessed,
+}
+
 /// See the module's header.
 pub(super) struct Row<F: Format> {
     pub(super) name: String,
@@ -29,8 +37,7 @@ pub(super) struct Row<F: Format> {
     between: Between,
     renumbers: Option<Span<Gfn>>,
     owes: Owes,
-    /// It changes nothing that a look sees.
-    accessed_only: bool,
+    changes: Changes,
     /// What was stored before it was over is none of its business.
     pub(super) forgets: bool,
     /// Where it loses a race it may leave things as they are.
@@ -49,7 +56,7 @@ impl<F: Format> Row<F> {
             between: Between::Nothing,
             renumbers: None,
             owes: Owes::Nothing,
-            accessed_only: false,
+            changes: Changes::WhatIsSeen,
             forgets: false,
             may_give_up: false,
         }
@@ -76,7 +83,7 @@ impl<F: Format> Row<F> {
 
     /// It changes what no look sees.
     pub(super) fn of_accessed_bits(self) -> Self {
-        Self { accessed_only: true, ..self }
+        Self { changes: Changes::Accessed, ..self }
     }
 
     /// Every hole of `gfns` is one of this operation's afterwards.
@@ -156,7 +163,7 @@ impl<F: Format> Row<F> {
             }
         }
         let changed = record.before.iter().zip(&record.after).any(|(before, after)| before != after);
-        let seen = changed || self.accessed_only || self.owes != Owes::Nothing;
+        let seen = changed || self.changes == Changes::Accessed || self.owes != Owes::Nothing;
         assert!(seen || !record.wrote, "{}: it does something", self.name);
         Ok(())
     }
