@@ -112,6 +112,8 @@ pub struct Vmcb {
 
 /// In the first word of [`Control::intercepts`]: an interrupt of the machine.
 pub const INTERCEPT_INTERRUPT: u32 = 1 << 0;
+/// In the first word: an interrupt that cannot be masked.
+pub const INTERCEPT_NMI: u32 = 1 << 1;
 /// In the first word: the end of an interrupt's handler.
 pub const INTERCEPT_IRET: u32 = 1 << 20;
 /// In the first word: ports, by [`Control::port_map`].
@@ -127,6 +129,8 @@ pub const FLUSH_ALL: u32 = 1;
 pub mod exit {
     /// An interrupt of the machine is pending.
     pub const INTERRUPT: u64 = 0x60;
+    /// One that cannot be masked.
+    pub const NMI: u64 = 0x61;
     /// The end of an interrupt's handler, before the instruction.
     pub const IRET: u64 = 0x74;
     /// An access to a port; the first word of information says which and how, the second has the next instruction.
