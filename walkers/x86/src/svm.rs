@@ -9,7 +9,7 @@ use crate::guest::{Exit, LongMode, MemoryFault, Processor, Registers};
 use crate::kick;
 use crate::paging::{self, Pae};
 use crate::vmcb::{
-    FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_NMI, INTERCEPT_PORTS, INTERCEPT_SHUTDOWN,
+    FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI, INTERCEPT_PORTS, INTERCEPT_SHUTDOWN,
     INTERCEPT_VMRUN_VMMCALL, Segment, Vmcb, exit,
 };
 use alloc::boxed::Box;
@@ -24,6 +24,10 @@ unsafe extern "C" {
 
 /// Where VMRUN keeps this side's registers: a physical address.
 const HOST_SAVE: u32 = 0xc001_0117;
+/// The bit for writes to it in the map of MSRs: a byte and what is set there. Linux clears the register where it stops a
+/// processor, and the guest would come out to what is then at address 0.
+const HOST_SAVE_WRITTEN: (usize, u8) = (0x1000 + 0x117 / 4, 1 << (0x117 % 4 * 2 + 1));
+const WRMSR_BYTES: u64 = 2;
 const EFER_SVME: u64 = 1 << 12;
 /// Long mode enabled and active, NX.
 const EFER_LONG: u64 = 0xd00;
@@ -40,6 +44,9 @@ const EVENT_VALID: u64 = 1 << 31;
 #[derive(Debug)]
 pub struct Svm {
     vmcb: Box<Vmcb>,
+    /// Two bits for each register of the processor's that the guest is not to reach by itself.
+    #[expect(dead_code, reason = "the processor reads it")]
+    msrs: Box<Pages<2>>,
     /// A bit for each port that the guest is not to reach by itself, once there is one.
     ports: Option<Box<Pages<3>>>,
     /// Where the guest's memory is said by tables of a 32-bit host: its own paging, meanwhile.
@@ -154,12 +161,15 @@ impl Svm {
         enable();
         let mut vmcb = Box::new(Vmcb::new());
         let Vmcb { control, save } = &mut *vmcb;
-        control.intercepts = [INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, 0];
+        control.intercepts = [INTERCEPT_SHUTDOWN | INTERCEPT_MSRS, INTERCEPT_VMRUN_VMMCALL, 0];
+        let mut msrs = Box::new(Pages([[0; 4096]; 2]));
+        msrs.0.as_flattened_mut()[HOST_SAVE_WRITTEN.0] = HOST_SAVE_WRITTEN.1;
+        control.msr_map = (&raw const *msrs) as u64;
         (control.asid, control.nested, control.tlb_control) = (1, 1, FLUSH_ALL);
         save.ldtr = Segment { attributes: 0x82, ..Segment::default() };
         save.tr = Segment { attributes: 0x8b, limit: 0xffff, ..Segment::default() };
         (save.dr6, save.dr7, save.rflags, save.pat) = (0xffff_0ff0, 0x400, 2, PAT_AT_RESET);
-        Self { vmcb, ports: None, pae: None }
+        Self { vmcb, msrs, ports: None, pae: None }
     }
 
     /// The block, for what the trait does not say.
@@ -211,6 +221,11 @@ impl Svm {
                     return None;
                 }
                 Exit::PortWrite { port, value: registers.rax as u32 }
+            }
+            exit::MSR => {
+                // The guest believes that it has written.
+                self.vmcb.save.rip += WRMSR_BYTES;
+                return None;
             }
             exit::SHUTDOWN => Exit::Shutdown,
             exit::VMMCALL => {
