@@ -1,6 +1,7 @@
-//! What is done to the guest's memory while it runs: on timer interrupts, between two of its instructions.
+//! What is done to the guest's memory while it runs: on timer interrupts, between two of its instructions, by the processor
+//! that is interrupted, while another goes on.
 //!
-//! | option | on every interrupt | and now and then |
+//! | option | on an interrupt | and now and then |
 //! |---|---|---|
 //! | `zap` | [`Vm::zap_all`]: everything is unmapped, the root is another one | |
 //! | `log-dirty` | [`harvest`](slat::slots::Memslots::harvest_all): what has been stored to since, armed again | the log ends, so large pages are recovered; it begins anew, so they are split |
@@ -13,14 +14,19 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{Format, Idle, SecondaryMmu, Vm};
 use slat_walker_x86::println;
 
-/// So many interrupts pass between two ends of a dirty log.
+/// So many harvests pass between two ends of a dirty log.
 const LOG_ROUND: u64 = 64;
+/// So many interrupts pass between two turns where there are two processors: their time is the machine's, and each of them is
+/// interrupted 250 times a second, so that an emulated guest would do little but fault.
+const TURN_OF_TWO: u64 = 16;
 
 /// What has been done, by whichever processor, in numbers.
 #[derive(Debug)]
 pub struct Chores {
     wanted: Wanted,
     layout: Layout,
+    /// Interrupts between two turns.
+    turn: u64,
     interrupts: AtomicU64,
     zaps: AtomicU64,
     harvests: AtomicU64,
@@ -31,20 +37,25 @@ pub struct Chores {
 }
 
 impl Chores {
-    /// None done yet.
-    pub fn new(wanted: Wanted, layout: Layout) -> Self {
-        let [interrupts, zaps, harvests, dirty, rounds, generations, young] = [const { AtomicU64::new(0) }; 7];
-        Self { wanted, layout, interrupts, zaps, harvests, dirty, rounds, generations, young }
+    /// None done yet, by so many processors.
+    pub fn new(wanted: Wanted, layout: Layout, cpus: u32) -> Self {
+        let [interrupts, zaps, harvests, dirty, rounds, generations, young] =
+            [const { AtomicU64::new(0) }; 7];
+        let turn = if cpus > 1 { TURN_OF_TWO } else { 1 };
+        Self { wanted, layout, turn, interrupts, zaps, harvests, dirty, rounds, generations, young }
     }
 
     /// All that the options ask for.
     pub fn run<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         let interrupts = self.interrupts.fetch_add(1, Relaxed) + 1;
+        if !interrupts.is_multiple_of(self.turn) {
+            return Ok(());
+        }
         if self.wanted.age {
             self.age(vm, idle);
         }
         if self.wanted.log_dirty {
-            self.harvest(vm, idle, interrupts.is_multiple_of(LOG_ROUND))?;
+            self.harvest(vm, idle)?;
         }
         if self.wanted.zap {
             vm.zap_all(idle)?;
@@ -63,13 +74,13 @@ impl Chores {
         self.young.fetch_add(young, Relaxed);
     }
 
-    fn harvest<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle, ends: bool) -> Result<(), Error> {
+    fn harvest<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         let harvest = vm.slots().harvest_all(idle)?;
         self.dirty.fetch_add(harvest.pages(), Relaxed);
-        self.harvests.fetch_add(1, Relaxed);
+        let harvests = self.harvests.fetch_add(1, Relaxed) + 1;
         // A migration would have copied its pages before this.
         harvest.commit();
-        if ends {
+        if harvests.is_multiple_of(LOG_ROUND) {
             for on in [false, true] {
                 vm.slots().commit(idle, |tx| {
                     Layout::RAM_SLOTS.into_iter().try_for_each(|id| tx.set_log_dirty(id, on).map(drop))

@@ -108,7 +108,7 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
 
     let start = linux::load(boot, &options, &layout)?;
     let power = power::control_port(boot);
-    let chores = Chores::new(options.chores, layout);
+    let chores = Chores::new(options.chores, layout, options.cpus);
     let faults = [const { AtomicU64::new(0) }; 2];
     // Leaked: the second processor is in it to the end.
     let guest = Box::leak(Box::new(Guest { vm, options, layout, power, chores, faults }));

@@ -9,8 +9,8 @@ use crate::guest::{Exit, LongMode, MemoryFault, Processor, Registers};
 use crate::kick;
 use crate::paging::{self, Pae};
 use crate::vmcb::{
-    FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI, INTERCEPT_PORTS, INTERCEPT_SHUTDOWN,
-    INTERCEPT_VMRUN_VMMCALL, Segment, Vmcb, exit,
+    FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI, INTERCEPT_PORTS,
+    INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, Segment, Vmcb, exit,
 };
 use alloc::boxed::Box;
 use slat::{Access, Format, Gpa, Pfn};
