@@ -102,8 +102,10 @@ impl Machine {
             } else {
                 Ok(())
             };
-            assert_eq!(said, expected, "{text}: {before:?}, {after:?}");
-            let grown = expected.is_ok() && seq == youngest;
+            // Without swap the room is that of files' generations, of which the oldest, empty here, may have gone.
+            let files_have_room = option == Some(0) && expected == Err(ERANGE) && said == Ok(());
+            assert!(said == expected || files_have_room, "{text}: {said:?}, {before:?}, {after:?}");
+            let grown = said.is_ok() && seq == youngest;
             assert_eq!(
                 after[after.len() - 1].0,
                 youngest + u64::from(grown),
