@@ -2,25 +2,39 @@
 
 use crate::Error;
 use crate::chores::Chores;
-use crate::linux::Start;
+use crate::instruction::Store;
 use crate::memory::{Layout, Machine};
 use crate::options::{Options, Wanted};
-use crate::{power, record};
+use crate::{apic, power, record, second};
 use alloc::format;
-use slat::{Done, Fault, Format, Gfn, Idle, Level, Span, Translations, Vcpu};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use slat::{Done, Fault, Format, Gfn, Gpa, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
 use slat_walker_x86::cpu;
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::println;
 
-/// One guest with one processor.
-pub struct Guest<'vm, P, F: Format> {
-    vcpu: Vcpu<'vm, F, Machine>,
+/// A guest: what its processors share.
+pub struct Guest<F: Format> {
+    /// Its memory.
+    pub vm: Vm<F, Machine>,
+    /// What is wanted of it.
+    pub options: Options,
+    /// Where in its memory things are.
+    pub layout: Layout,
+    /// Writes to this port end it.
+    pub power: Option<u16>,
+    /// What is done to its memory.
+    pub chores: Chores,
+    /// How often each of its processors has met memory without a translation.
+    pub faults: [AtomicU64; 2],
+}
+
+/// One processor of a guest.
+pub struct Cpu<'g, P, F: Format> {
+    guest: &'g Guest<F>,
+    vcpu: Vcpu<'g, F, Machine>,
     processor: P,
     registers: Registers,
-    options: Options,
-    layout: Layout,
-    chores: Chores,
-    faults: u64,
 }
 
 /// The processor's cached translations, as slat asks for them to be forgotten. Both makers can forget all that a guest
@@ -37,22 +51,38 @@ impl<P: Processor> Translations for Cached<'_, P> {
     }
 }
 
-impl<'vm, P: Processor, F: Format> Guest<'vm, P, F> {
-    /// A guest that has run nothing yet. Writes to `power` end it.
+impl<F: Format> Guest<F> {
+    /// Says what has happened, in lines that begin with `report:`.
+    fn report(&self) {
+        let faults = self.faults.each_ref().map(|faults| faults.load(Relaxed));
+        println!("report: {} faults", faults.iter().sum::<u64>());
+        if self.options.cpus > 1 {
+            for (cpu, faults) in faults.iter().enumerate() {
+                println!("report: {faults} faults of CPU {cpu}");
+            }
+            println!("report: {} kicks", self.vm.host().kicks.load(Relaxed));
+        }
+        self.chores.report(&self.vm);
+    }
+}
+
+impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
+    /// A processor that has run nothing yet.
     pub fn new(
-        vcpu: Vcpu<'vm, F, Machine>,
-        start: &Start,
-        options: Options,
-        layout: Layout,
-        power: Option<u16>,
-    ) -> Self {
-        let mut processor = P::new(&start.mode);
-        processor.exit_on_interrupt(options.chores != Wanted::default());
-        if let Some(port) = power {
+        guest: &'g Guest<F>,
+        id: VcpuId,
+        mut processor: P,
+        registers: Registers,
+    ) -> Result<Self, Error> {
+        let vcpu = guest.vm.vcpu(id).ok_or("the vCPU is taken")?;
+        processor.exit_on_interrupt(guest.options.chores != Wanted::default());
+        if let Some(port) = guest.power {
             processor.exit_on_port_write(port);
         }
-        let chores = Chores::new(options.chores, layout);
-        Self { vcpu, processor, registers: start.registers, options, layout, chores, faults: 0 }
+        if guest.options.cpus > 1 {
+            processor.exit_on_kick();
+        }
+        Ok(Self { guest, vcpu, processor, registers })
     }
 
     /// Runs the guest until it is done with the machine.
@@ -65,7 +95,9 @@ impl<'vm, P: Processor, F: Format> Guest<'vm, P, F> {
             drop(inside);
             match exit {
                 Exit::Memory(fault) => self.fault(idle, fault)?,
-                Exit::Interrupt => self.chores.run(self.vcpu.vm(), idle)?,
+                Exit::Interrupt => self.guest.chores.run(&self.guest.vm, idle)?,
+                // Being out of the guest is all that was asked for.
+                Exit::Kick => {}
                 Exit::PortWrite { value, .. } if power::is_the_end(value) => break,
                 // SAFETY: the guest may write to all ports, and would have written this to this one.
                 Exit::PortWrite { port, value } => unsafe { cpu::outw(port, value as u16) },
@@ -74,30 +106,51 @@ impl<'vm, P: Processor, F: Format> Guest<'vm, P, F> {
                 exit => return Err(format!("{exit:x?} at {:#x}", self.processor.rip()).into()),
             }
         }
-        println!("report: {} faults", self.faults);
-        self.chores.report(self.vcpu.vm());
+        self.guest.report();
         Ok(())
     }
 
     /// The tables did not let the guest through: slat makes them, or knows that there is nothing.
     fn fault(&mut self, idle: &mut Idle, fault: MemoryFault) -> Result<(), Error> {
         let MemoryFault { gpa, access, .. } = fault;
-        self.faults += 1;
-        if self.options.record && self.layout.ram().contains(gpa.gfn()) {
+        let Guest { options, layout, faults, .. } = self.guest;
+        faults[self.vcpu.id().0 as usize].fetch_add(1, Relaxed);
+        if options.record && layout.ram().contains(gpa.gfn()) {
             record::tell(gpa, access);
         }
         let done = self.vcpu.fault(idle, Fault { gpa, access })?;
         match done {
+            Done::Mmio if gpa.gfn() == apic::PAGE => self.write_apic(idle, gpa),
             Done::Mmio => {
                 Err(format!("{fault:x?}: there is no memory; at {:#x}", self.processor.rip()).into())
             }
-            Done::Mapped(Level::K4) if self.options.around > 1 => {
-                let first = Gfn(gpa.gfn().0 & !(self.options.around - 1));
+            Done::Mapped(Level::K4) if options.around > 1 => {
+                let first = Gfn(gpa.gfn().0 & !(options.around - 1));
                 // As far as there is memory: only the frame itself had to be mapped.
-                let _ = self.vcpu.prefault(idle, Span::sized(first, self.options.around));
+                let _ = self.vcpu.prefault(idle, Span::sized(first, options.around));
                 Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    /// The guest writes to its interrupt controller, and has not started its second processor yet.
+    fn write_apic(&mut self, idle: &mut Idle, gpa: Gpa) -> Result<(), Error> {
+        let rip = self.processor.rip();
+        let store = Store::at(rip, self.processor.tables(), &self.registers)
+            .ok_or_else(|| format!("no plain store to {gpa:x?}, at {rip:#x}"))?;
+        self.processor.set_rip(store.next);
+        match apic::Write::of(gpa, store.value) {
+            apic::Write::Init => {}
+            apic::Write::Startup(page) => {
+                second::start(page);
+                self.guest.vm.slots().commit(idle, |tx| {
+                    tx.delete(Layout::apic().id)?;
+                    tx.create(Layout::apic())
+                })?;
+            }
+            apic::Write::Other => apic::write(gpa, store.value),
+        }
+        Ok(())
     }
 }

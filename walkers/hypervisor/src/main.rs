@@ -17,6 +17,8 @@
 //! | `linux` | Linux's boot protocol: where the kernel goes, and what it is told |
 //! | `power` | how the guest says that it is done |
 //! | `guest` | the loop around the guest |
+//! | `second` | the second processor, until the guest starts it |
+//! | `apic`, `instruction` | how the guest starts it: stores to its interrupt controller |
 //! | `chores` | what is done to its memory while it runs |
 //! | `record` | every fault, told to whoever listens |
 //!
@@ -26,16 +28,22 @@
 
 extern crate alloc;
 
+mod apic;
 mod chores;
 mod disk;
 mod guest;
+mod instruction;
 mod linux;
 mod memory;
 mod options;
 mod power;
 mod record;
+mod second;
 
-use guest::Guest;
+use alloc::boxed::Box;
+use chores::Chores;
+use core::sync::atomic::AtomicU64;
+use guest::{Cpu, Guest};
 use memory::{Layout, Machine};
 use options::Options;
 use slat::table::formats::{Ept4, Npt4};
@@ -51,7 +59,12 @@ use slat_walker_x86::{entry, println};
 entry!(main);
 
 fn main(boot: Boot) -> ! {
-    match begin(boot) {
+    finish(begin(boot))
+}
+
+/// Ends the machine, on whichever processor.
+fn finish(result: Result<(), Error>) -> ! {
+    match result {
         Ok(()) => exit(Verdict::Passed),
         Err(error) => {
             println!("hypervisor: {error}");
@@ -70,6 +83,7 @@ fn begin(boot: Boot) -> Result<(), Error> {
     match vendor() {
         _ if options.plain => linux::load(boot, &options, &Layout::of(boot))?.jump(),
         Vendor::Amd => run::<Svm, Npt4>(boot, options),
+        Vendor::Intel if options.cpus > 1 => Err("two processors are for AMD-V only".into()),
         Vendor::Intel => run::<Vmx, Ept4>(boot, options),
         Vendor::Other => Err("a processor of neither AMD's nor Intel's".into()),
     }
@@ -78,22 +92,31 @@ fn begin(boot: Boot) -> Result<(), Error> {
 /// From the memslots to the guest's last instruction.
 fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Error> {
     let layout = Layout::of(boot);
-    // SAFETY: the only token of the only processor.
+    // SAFETY: the only token of this processor.
     let mut idle = unsafe { Idle::assume() };
 
-    let vm = Vm::<F, _>::builder(Machine { page: options.page })
+    let vm = Vm::<F, _>::builder(Machine { page: options.page, kicks: AtomicU64::new(0) })
+        .vcpus(options.cpus)
         .max_page(options.page)
         .dirty_log(DirtyLog::bitmap())
         .build()?;
+    let apic = if options.cpus > 1 { Layout::apic().readonly() } else { Layout::apic() };
     vm.slots().commit(&mut idle, |tx| {
-        layout.slots(options.chores.log_dirty).try_for_each(|slot| tx.create(slot))
+        layout.slots(options.chores.log_dirty).chain([apic]).try_for_each(|slot| tx.create(slot))
     })?;
     println!("hypervisor: {} under {}, {:?} leaves", P::NAME, F::NAME, options.page);
 
     let start = linux::load(boot, &options, &layout)?;
-    let vcpu = vm.vcpu(VcpuId(0)).ok_or("vCPU 0 is taken")?;
-    Guest::<P, F>::new(vcpu, &start, options, layout, power::control_port(boot)).run(&mut idle)
+    let power = power::control_port(boot);
+    let chores = Chores::new(options.chores, layout, options.cpus);
+    let faults = [const { AtomicU64::new(0) }; 2];
+    // Leaked: the second processor is in it to the end.
+    let guest = Box::leak(Box::new(Guest { vm, options, layout, power, chores, faults }));
+    if options.cpus > 1 {
+        second::bring::<P, F>(guest)?;
+    }
+    Cpu::new(guest, VcpuId(0), P::new(&start.mode), start.registers)?.run(&mut idle)
 }
 
 /// One line that says what went wrong.
-type Error = alloc::boxed::Box<dyn core::error::Error>;
+type Error = Box<dyn core::error::Error>;

@@ -2,17 +2,20 @@
 //! nearly all of it.
 //!
 //! ```text
-//! gfn       0 ─────────── 64 MiB ───── 112 MiB ──────────── end of RAM ───────────── 4 GiB
-//! memslot   low RAM        none: we     high RAM              devices, ROMs
+//! gfn       0 ─────────── 64 MiB ───── 112 MiB ──────────── end of RAM ──────────── 0xfee00 ─────────── 4 GiB
+//! memslot   low RAM        none: we     high RAM              devices                `apic`   devices, ROMs
 //! ```
 //! "Host address" means physical address here: what is behind guest frame n is frame n. The hypervisor lies in no slot,
 //! so a guest that reaches for it meets [`Done::Mmio`](slat::Done::Mmio), as at any hole in memory.
 
+use crate::apic;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{
-    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Slot, SlotId, Span,
-    TableMemory,
+    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot, SlotId, Span,
+    TableMemory, VcpuId,
 };
 use slat_walker_x86::boot::{Boot, MemoryRange, image};
+use slat_walker_x86::smp;
 
 /// Where devices end that a PC without large ones has.
 const FOUR_GIB: u64 = 1 << 32;
@@ -20,10 +23,12 @@ const FOUR_GIB: u64 = 1 << 32;
 const RAM_WITHOUT_FIRMWARE: u64 = 512 << 20;
 
 /// The host: every physical page is present, writable, and stays where it is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Machine {
     /// How large its pages are.
     pub page: Level,
+    /// How often one processor has made another leave its guest.
+    pub kicks: AtomicU64,
 }
 
 // SAFETY: the defaults take table pages from the global allocator; memory is mapped one to one, so their addresses are
@@ -39,6 +44,17 @@ impl Host for Machine {
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         self.lookup(hva, access).ok_or(HostError::Fault)
     }
+
+    /// Who kicks is out of its own guest, so the other processor is meant.
+    fn kick(&self, _: VcpuId) {
+        self.kicks.fetch_add(1, Relaxed);
+        smp::kick_other();
+    }
+}
+
+/// Guest frames, and the same addresses behind them.
+fn slot(id: u32, (start, end): (u64, u64)) -> Slot {
+    Slot::new(SlotId(id), Gfn(start >> PAGE_SHIFT), (end - start) >> PAGE_SHIFT, Hva(start))
 }
 
 /// Where in physical memory things are, in bytes.
@@ -70,14 +86,18 @@ impl Layout {
         self.ram_end
     }
 
-    /// The guest's memslots; those of RAM log stores, or not.
+    /// The guest's memslots but the interrupt controller's; those of RAM log stores, or not.
     pub fn slots(&self, log_dirty: bool) -> impl Iterator<Item = Slot> {
-        let slot = |id, (start, end): (u64, u64)| {
-            Slot::new(SlotId(id), Gfn(start >> PAGE_SHIFT), (end - start) >> PAGE_SHIFT, Hva(start))
-        };
+        let apic = apic::PAGE.gpa().0;
         let ram = [slot(0, (0, self.own.0)), slot(1, (self.own.1, self.ram_end))];
-        let devices = slot(2, (self.ram_end, FOUR_GIB));
-        ram.into_iter().map(move |slot| if log_dirty { slot.log_dirty() } else { slot }).chain([devices])
+        let devices = [slot(2, (self.ram_end, apic)), slot(3, (apic + PAGE_SIZE, FOUR_GIB))];
+        ram.into_iter().map(move |slot| if log_dirty { slot.log_dirty() } else { slot }).chain(devices)
+    }
+
+    /// The memslot of the interrupt controller.
+    pub fn apic() -> Slot {
+        let apic = apic::PAGE.gpa().0;
+        slot(4, (apic, apic + PAGE_SIZE))
     }
 
     /// The slots of RAM.

@@ -5,6 +5,7 @@
 //! | `kernel=ADDRESS` | where a loader has put the kernel's file (bzImage), in hexadecimal |
 //! | `initrd=ADDRESS+BYTES` | where it has put the initial file system, both in hexadecimal |
 //! | `plain` | no guest: the kernel gets the bare machine, for comparison |
+//! | `cpus=2` | the guest gets a second processor; AMD-V only |
 //! | `pages=4k`, `pages=2m` | the largest leaf; 2m unless said otherwise |
 //! | `around=PAGES` | how many pages of 4 KiB a fault maps, all in one aligned block; a power of two |
 //! | `zap` | every timer interrupt unmaps everything |
@@ -25,6 +26,8 @@ pub struct Options {
     pub initrd: (u64, u64),
     /// Not as a guest.
     pub plain: bool,
+    /// The guest's processors: 1 or 2.
+    pub cpus: u32,
     /// The largest leaf.
     pub page: Level,
     /// Pages that a fault maps.
@@ -53,6 +56,7 @@ impl Options {
             kernel: 0,
             initrd: (0, 0),
             plain: false,
+            cpus: 1,
             page: Level::M2,
             around: 1,
             chores: Wanted::default(),
@@ -71,6 +75,8 @@ impl Options {
                     options.initrd = (hexadecimal(at)?, hexadecimal(bytes)?);
                 }
                 ("plain", "") => options.plain = true,
+                ("cpus", "1") => options.cpus = 1,
+                ("cpus", "2") => options.cpus = 2,
                 ("pages", "4k") => options.page = Level::K4,
                 ("pages", "2m") => options.page = Level::M2,
                 ("around", pages) => {

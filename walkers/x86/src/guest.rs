@@ -60,6 +60,8 @@ pub enum Exit {
         /// What it wrote, and whatever is above in the register.
         value: u32,
     },
+    /// Another processor has kicked this one; asked for by [`Processor::exit_on_kick`].
+    Kick,
     /// VMMCALL or VMCALL, already stepped over.
     Call,
     /// Triple fault: how a PC is reset when nothing else works.
@@ -119,6 +121,22 @@ pub trait Processor {
     fn exit_on_port_write(&mut self, port: u16) {
         let _ = port;
     }
+
+    /// A guest that begins as a processor that STARTUP wakes: in real mode, with this page's first byte. None where a
+    /// maker's guests do not begin so here.
+    fn started(page: u8) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        let _ = page;
+        None
+    }
+
+    /// NMIs bring the guest out from now on, and are kicks: the guest gets none. Where the processor can tell.
+    fn exit_on_kick(&mut self) {}
+
+    /// The guest's own page tables while it is in long mode: where they begin, and how many levels they have.
+    fn tables(&self) -> (Gpa, u8);
 
     /// The guest's next instruction (a linear address).
     fn rip(&self) -> u64;

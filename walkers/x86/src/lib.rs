@@ -10,6 +10,7 @@
 //! | `heap` | the global allocator |
 //! | `exit` | leaving the emulator with a verdict; a panic is a verdict, too |
 //! | `smp` | the second processor |
+//! | `kick` | making the other processor leave its guest |
 //! | `guest` | one trait for a processor that can run a guest, whoever made it; registers, exits |
 //! | `paging` | how many levels the host's own paging has, which AMD-V walks nested tables by |
 //! | `vmcb`, `svm` | AMD's: the control block as a type, and VMRUN |
@@ -26,6 +27,7 @@ pub mod cpu;
 pub mod exit;
 pub mod guest;
 mod heap;
+mod kick;
 pub mod paging;
 pub mod serial;
 pub mod smp;

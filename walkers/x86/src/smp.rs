@@ -1,4 +1,4 @@
-//! The second processor: INIT, STARTUP, and a function of ours on a stack of its own.
+//! The second processor: INIT, STARTUP, and a function of ours on a stack of its own. Kicks, afterwards.
 
 use crate::cpu;
 use alloc::vec::Vec;
@@ -18,6 +18,7 @@ const STACK_BYTES: usize = 64 << 10;
 const SPURIOUS: *mut u32 = 0xfee0_00f0 as *mut u32;
 const COMMAND: *mut u32 = 0xfee0_0300 as *mut u32;
 const ALL_BUT_SELF_INIT: u32 = 0x000c_4500;
+const ALL_BUT_SELF_NMI: u32 = 0x000c_4400;
 const ALL_BUT_SELF_STARTUP: u32 = 0x000c_4600 | (TRAMPOLINE >> 12) as u32;
 
 static ENTRY: AtomicUsize = AtomicUsize::new(0);
@@ -52,6 +53,13 @@ pub fn start_second(main: fn() -> !) -> bool {
         core::hint::spin_loop();
     }
     true
+}
+
+/// Kicks the other processor, which leaves its guest where [`exit_on_kick`](crate::guest::Processor::exit_on_kick) asks it
+/// to. Where a guest addresses interrupts is left alone: this one goes to all but the sender.
+pub fn kick_other() {
+    // SAFETY: as in `start_second`; who does not want to be kicked does not call this.
+    unsafe { COMMAND.write_volatile(ALL_BUT_SELF_NMI) };
 }
 
 /// Called by the boot code on the second processor's own stack.

@@ -1,15 +1,17 @@
 //! AMD-V: a guest under nested paging.
 //!
-//! Everything that is not memory goes through: interrupts, ports, MSRs and CPUID are the machine's own. VMRUN exchanges
+//! Everything that is not memory goes through: interrupts, ports, MSRs (but for writes to VM_HSAVE_PA) and CPUID
+//! are the machine's own. VMRUN exchanges
 //! most registers by itself; the assembly below the rest. VMLOAD and VMSAVE around it exchange the hidden parts of
 //! segment registers, which this side does not use.
 
 use crate::cpu::{self, EFER};
 use crate::guest::{Exit, LongMode, MemoryFault, Processor, Registers};
+use crate::kick;
 use crate::paging::{self, Pae};
 use crate::vmcb::{
-    FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_PORTS, INTERCEPT_SHUTDOWN,
-    INTERCEPT_VMRUN_VMMCALL, Segment, Vmcb, exit,
+    FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI, INTERCEPT_PORTS,
+    INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, Segment, Vmcb, exit,
 };
 use alloc::boxed::Box;
 use slat::{Access, Format, Gpa, Pfn};
@@ -23,18 +25,29 @@ unsafe extern "C" {
 
 /// Where VMRUN keeps this side's registers: a physical address.
 const HOST_SAVE: u32 = 0xc001_0117;
+/// The bit for writes to it in the map of MSRs: a byte and what is set there. Linux clears the register where it stops a
+/// processor, and the guest would come out to what is then at address 0.
+const HOST_SAVE_WRITTEN: (usize, u8) = (0x1000 + 0x117 / 4, 1 << (0x117 % 4 * 2 + 1));
+const WRMSR_BYTES: u64 = 2;
 const EFER_SVME: u64 = 1 << 12;
 /// Long mode enabled and active, NX.
 const EFER_LONG: u64 = 0xd00;
 const VMMCALL_BYTES: u64 = 3;
+/// CR4.LA57.
+const CR4_LA57: u64 = 1 << 12;
 /// Write-back, write-through, uncached-minus, uncached; twice: how every processor begins.
 const PAT_AT_RESET: u64 = 0x0007_0406_0007_0406;
+/// Caching off, as after INIT too, and what is always set.
+const CR0_AT_RESET: u64 = 0x6000_0010;
 const EVENT_VALID: u64 = 1 << 31;
 
 /// A processor of AMD's with one guest.
 #[derive(Debug)]
 pub struct Svm {
     vmcb: Box<Vmcb>,
+    /// Two bits for each register of the processor's that the guest is not to reach by itself.
+    #[expect(dead_code, reason = "the processor reads it")]
+    msrs: Box<Pages<2>>,
     /// A bit for each port that the guest is not to reach by itself, once there is one.
     ports: Option<Box<Pages<3>>>,
     /// Where the guest's memory is said by tables of a 32-bit host: its own paging, meanwhile.
@@ -59,23 +72,30 @@ impl Processor for Svm {
     const NAME: &'static str = "AMD-V";
 
     fn new(start: &LongMode) -> Self {
-        enable();
-        let mut vmcb = Box::new(Vmcb::new());
-        let control = &mut vmcb.control;
-        control.intercepts = [INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, 0];
-        (control.asid, control.nested, control.tlb_control) = (1, 1, FLUSH_ALL);
-        let save = &mut vmcb.save;
+        let mut processor = Self::blank();
+        let save = &mut processor.vmcb.save;
         let data = Segment { selector: 0x18, attributes: 0xc93, limit: !0, base: 0 };
         (save.es, save.ss, save.ds, save.fs, save.gs) = (data, data, data, data, data);
         save.cs = Segment { selector: 0x10, attributes: 0xa9b, limit: !0, base: 0 };
         save.gdtr = Segment { limit: 31, base: start.gdt.0, ..Segment::default() };
-        save.ldtr = Segment { attributes: 0x82, ..Segment::default() };
-        save.tr = Segment { attributes: 0x8b, limit: 0xffff, ..Segment::default() };
         save.efer = EFER_LONG | EFER_SVME;
         (save.cr0, save.cr3, save.cr4) = (0x8000_0033, start.cr3.0, 0x20);
-        (save.dr6, save.dr7, save.rflags, save.pat) = (0xffff_0ff0, 0x400, 2, PAT_AT_RESET);
         (save.rip, save.rsp) = (start.rip, start.rsp);
-        Self { vmcb, ports: None, pae: None }
+        processor
+    }
+
+    fn started(page: u8) -> Option<Self> {
+        let mut processor = Self::blank();
+        let save = &mut processor.vmcb.save;
+        let data = Segment { selector: 0, attributes: 0x93, limit: 0xffff, base: 0 };
+        (save.es, save.ss, save.ds, save.fs, save.gs) = (data, data, data, data, data);
+        let (selector, base) = (u16::from(page) << 8, u64::from(page) << 12);
+        save.cs = Segment { selector, attributes: 0x9b, limit: 0xffff, base };
+        let table = Segment { limit: 0xffff, ..Segment::default() };
+        (save.gdtr, save.idtr) = (table, table);
+        save.efer = EFER_SVME;
+        save.cr0 = CR0_AT_RESET;
+        Some(processor)
     }
 
     fn set_root<F: Format>(&mut self, root: Pfn) {
@@ -116,6 +136,17 @@ impl Processor for Svm {
         control.intercepts[0] |= INTERCEPT_PORTS;
     }
 
+    fn exit_on_kick(&mut self) {
+        // SAFETY: SVM is on for this processor since the guest was made on it.
+        unsafe { kick::wait_for_guest() };
+        self.vmcb.control.intercepts[0] |= INTERCEPT_NMI;
+    }
+
+    fn tables(&self) -> (Gpa, u8) {
+        let save = &self.vmcb.save;
+        (Gpa(save.cr3), if save.cr4 & CR4_LA57 == 0 { 4 } else { 5 })
+    }
+
     fn rip(&self) -> u64 {
         self.vmcb.save.rip
     }
@@ -126,6 +157,22 @@ impl Processor for Svm {
 }
 
 impl Svm {
+    /// A guest with what is the same in every mode that it may begin in.
+    fn blank() -> Self {
+        enable();
+        let mut vmcb = Box::new(Vmcb::new());
+        let Vmcb { control, save } = &mut *vmcb;
+        control.intercepts = [INTERCEPT_SHUTDOWN | INTERCEPT_MSRS, INTERCEPT_VMRUN_VMMCALL, 0];
+        let mut msrs = Box::new(Pages([[0; 4096]; 2]));
+        msrs.0.as_flattened_mut()[HOST_SAVE_WRITTEN.0] = HOST_SAVE_WRITTEN.1;
+        control.msr_map = (&raw const *msrs) as u64;
+        (control.asid, control.nested, control.tlb_control) = (1, 1, FLUSH_ALL);
+        save.ldtr = Segment { attributes: 0x82, ..Segment::default() };
+        save.tr = Segment { attributes: 0x8b, limit: 0xffff, ..Segment::default() };
+        (save.dr6, save.dr7, save.rflags, save.pat) = (0xffff_0ff0, 0x400, 2, PAT_AT_RESET);
+        Self { vmcb, msrs, ports: None, pae: None }
+    }
+
     /// The block, for what the trait does not say.
     pub fn vmcb(&mut self) -> &mut Vmcb {
         &mut self.vmcb
@@ -156,6 +203,11 @@ impl Svm {
                 *events ^= INTERCEPT_INTERRUPT | INTERCEPT_IRET;
                 Exit::Interrupt
             }
+            exit::NMI => {
+                // SAFETY: only `exit_on_kick` asks for this exit; interrupts are never on here.
+                unsafe { kick::take() };
+                Exit::Kick
+            }
             exit::IRET => {
                 *events ^= INTERCEPT_INTERRUPT | INTERCEPT_IRET;
                 return None;
@@ -170,6 +222,11 @@ impl Svm {
                     return None;
                 }
                 Exit::PortWrite { port, value: registers.rax as u32 }
+            }
+            exit::MSR => {
+                // The guest believes that it has written.
+                self.vmcb.save.rip += WRMSR_BYTES;
+                return None;
             }
             exit::SHUTDOWN => Exit::Shutdown,
             exit::VMMCALL => {

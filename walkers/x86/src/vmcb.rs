@@ -14,7 +14,9 @@ pub struct Control {
     _pause: [u8; 0x28],
     /// Where the map of intercepted ports is: three pages, a bit for each port.
     pub port_map: u64,
-    _msrs: [u64; 2],
+    /// Where the map of intercepted MSRs is: two pages, two bits for each register.
+    pub msr_map: u64,
+    _tsc_offset: u64,
     /// The guest's tag in the TLB; never 0.
     pub asid: u32,
     /// What the next VMRUN forgets: [`FLUSH_ALL`], or nothing.
@@ -112,10 +114,14 @@ pub struct Vmcb {
 
 /// In the first word of [`Control::intercepts`]: an interrupt of the machine.
 pub const INTERCEPT_INTERRUPT: u32 = 1 << 0;
+/// In the first word: an interrupt that cannot be masked.
+pub const INTERCEPT_NMI: u32 = 1 << 1;
 /// In the first word: the end of an interrupt's handler.
 pub const INTERCEPT_IRET: u32 = 1 << 20;
 /// In the first word: ports, by [`Control::port_map`].
 pub const INTERCEPT_PORTS: u32 = 1 << 27;
+/// In the first word: MSRs, by [`Control::msr_map`].
+pub const INTERCEPT_MSRS: u32 = 1 << 28;
 /// In the first word: triple fault.
 pub const INTERCEPT_SHUTDOWN: u32 = 1 << 31;
 /// In the second word: VMRUN (which must be intercepted) and VMMCALL.
@@ -127,10 +133,14 @@ pub const FLUSH_ALL: u32 = 1;
 pub mod exit {
     /// An interrupt of the machine is pending.
     pub const INTERRUPT: u64 = 0x60;
+    /// One that cannot be masked.
+    pub const NMI: u64 = 0x61;
     /// The end of an interrupt's handler, before the instruction.
     pub const IRET: u64 = 0x74;
     /// An access to a port; the first word of information says which and how, the second has the next instruction.
     pub const PORT: u64 = 0x7b;
+    /// An access to an MSR.
+    pub const MSR: u64 = 0x7c;
     /// Triple fault.
     pub const SHUTDOWN: u64 = 0x7f;
     /// VMMCALL.
@@ -143,6 +153,7 @@ const _: () = {
     assert!(size_of::<Vmcb>() == 4096);
     assert!(offset_of!(Vmcb, control.intercepts) == 0x00c);
     assert!(offset_of!(Vmcb, control.port_map) == 0x040);
+    assert!(offset_of!(Vmcb, control.msr_map) == 0x048);
     assert!(offset_of!(Vmcb, control.asid) == 0x058);
     assert!(offset_of!(Vmcb, control.exit_code) == 0x070);
     assert!(offset_of!(Vmcb, control.nested) == 0x090);

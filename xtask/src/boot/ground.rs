@@ -55,15 +55,16 @@ impl Ground {
         Ok(Self { folder, emulator, kernel, kernel_version: package, initrd, hypervisor })
     }
 
-    /// Boots, with these words for the hypervisor; `trace`, if there is one, is what it tells the debug console.
+    /// Boots a machine with so many processors, with these words for the hypervisor; `trace`, if there is one, is what it tells the debug console.
     pub fn boot(
         &self,
         pc: Pc,
         words: &[String],
+        cpus: u32,
         by_instructions: bool,
         trace: Option<&Path>,
     ) -> Result<Run, Box<dyn Error>> {
-        pc.run(self, words, by_instructions, trace)
+        pc.run(self, words, cpus, by_instructions, trace)
     }
 }
 

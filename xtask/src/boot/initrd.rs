@@ -1,6 +1,6 @@
 //! The guest's whole file system: busybox and a script, as a cpio archive (the "newc" kind, which kernels unpack).
 
-/// What runs in the guest: it says that it is there, writes 1.3 MB and reads it back, and is done. Its lines are its own:
+/// What runs in the guest: it says that it is there, and how many processors it has, writes 1.3 MB and reads it back, and is done. Its lines are its own:
 /// the kernel is told to be quiet, and has the last word only when they are out. Where there is no ACPI nothing can be
 /// powered off, and a reset ends the machine.
 const SCRIPT: &str = "#!/bin/busybox sh
@@ -9,6 +9,7 @@ busybox mkdir -p /proc
 busybox mount -t proc proc /proc
 busybox dmesg -n 1
 echo \"slat: shell of Linux $(busybox uname -r)\"
+echo \"slat: cpus $(busybox grep -c ^processor /proc/cpuinfo)\"
 busybox seq 1 200000 > /numbers
 echo \"slat: sum $(busybox md5sum < /numbers)\"
 busybox sleep 0.2

@@ -31,6 +31,8 @@ pub struct Run {
     pub serial: String,
     /// When the guest had its shell, from the emulator's start.
     pub shell: Option<Duration>,
+    /// How many processors the guest has found.
+    pub cpus: Option<u32>,
     /// What the guest read back.
     pub sum: Option<String>,
     /// When the emulator ended.
@@ -82,6 +84,7 @@ impl Pc {
         self,
         ground: &Ground,
         words: &[String],
+        cpus: u32,
         by_instructions: bool,
         trace: Option<&Path>,
     ) -> Result<Run, Box<dyn Error>> {
@@ -92,6 +95,7 @@ impl Pc {
             Self::Npt => {
                 let serial = ground.folder.join("serial.txt");
                 let mut qemu = qemu(ground, &line, behind);
+                qemu.args(["-smp", &cpus.to_string()]);
                 qemu.args(["-serial", &format!("file:{}", serial.display())]);
                 if by_instructions {
                     // One nanosecond an instruction, a clock that knows no other time, and the same dice.
@@ -115,7 +119,7 @@ impl Pc {
                 let seconds = self.limit().as_secs() as u32 + 60;
                 let bochs = Bochs {
                     model: MODEL,
-                    processors: 1,
+                    processors: cpus,
                     program: &ground.hypervisor,
                     disk: Some(&disk),
                     folder: &folder,
@@ -204,7 +208,8 @@ fn watch(
     }
     let serial = String::from_utf8_lossy(&text).into_owned();
     let sum = serial.lines().find_map(|line| line.strip_prefix(Run::SUM)).map(String::from);
-    let run = Run { serial, shell, sum, end: started.elapsed(), work, powered_off: false, ended };
+    let cpus = Run::cpus_in(&serial);
+    let run = Run { serial, shell, cpus, sum, end: started.elapsed(), work, powered_off: false, ended };
     Ok(Watched { run, status })
 }
 
@@ -240,6 +245,10 @@ impl Run {
     const SHELL: &str = "slat: shell";
     const SUM: &str = "slat: sum ";
 
+    fn cpus_in(serial: &str) -> Option<u32> {
+        serial.lines().find_map(|line| line.strip_prefix("slat: cpus ")?.trim_end().parse().ok())
+    }
+
     /// What the hypervisor counted: how many, and of what.
     pub fn report(&self) -> impl Iterator<Item = (u64, &str)> {
         let lines = self.serial.lines().filter_map(|line| line.strip_prefix("report: "));
@@ -257,6 +266,7 @@ impl Run {
         Self {
             serial: serial.into(),
             shell,
+            cpus: Self::cpus_in(serial),
             sum,
             end: second,
             work: second,

@@ -6,7 +6,7 @@
 //! cargo ─▶ hypervisor ────────┘        twice: plain, and under slat
 //! ```
 //! [`ground`] brings what is needed, [`initrd`] makes the initial file system, [`machine`] runs a PC and watches its serial
-//! port, [`report`] compares. A boot has succeeded when the guest has reached its shell, its memory is what it wrote, and
+//! port, [`report`] compares. A boot has succeeded when the guest has reached its shell with all its processors, its memory is what it wrote, and
 //! it has powered the machine off. Where something is not installed the chore says what, and has nothing to do.
 
 mod ground;
@@ -26,13 +26,15 @@ use std::path::Path;
 struct Asked {
     pc: Pc,
     words: Vec<String>,
+    /// The machine's processors, and the guest's.
+    cpus: u32,
     /// Something is done on timer interrupts. Then time is counted in instructions, so that what happens between two of
-    /// them is the same on a slow machine and on a busy one.
-    chores: bool,
+    /// them is the same on a slow machine and on a busy one; with one processor, as no kernel starts a second one by that
+    /// clock of QEMU's 7.2, slat or not.
+    by_instructions: bool,
 }
 
-const USAGE: &str =
-    "usage: cargo xtask boot [--npt | --ept] [--pages 4k|2m] [--around PAGES] [--zap] [--log-dirty] [--age]";
+const USAGE: &str = "usage: cargo xtask boot [--npt | --ept] [--cpus 1|2] [--pages 4k|2m] [--around PAGES] [--zap] [--log-dirty] [--age]";
 /// Pages that a fault maps where they are small, unless said otherwise: as Linux does it for files.
 const AROUND: &str = "16";
 
@@ -44,8 +46,10 @@ pub fn run(root: &Path, args: &[String]) -> Outcome {
         Err(error) => return emulator::skip(error.downcast_ref::<Missing>().ok_or(error.to_string())?),
     };
     eprintln!("boot: {} on {}", ground.kernel_version, asked.pc.name());
-    let plain = whole(&ground.boot(asked.pc, &["plain".into()], asked.chores, None)?)?;
-    let under = whole(&ground.boot(asked.pc, &asked.words, asked.chores, None)?)?;
+    let boot = |words: &[String]| -> Result<Run, Box<dyn Error>> {
+        Ok(whole(&ground.boot(asked.pc, words, asked.cpus, asked.by_instructions, None)?, asked.cpus)?)
+    };
+    let (plain, under) = (boot(&["plain".into()])?, boot(&asked.words)?);
     print!("{}", report::compare(&ground.kernel_version, asked.pc, &asked.words, &plain, &under)?);
     Ok(())
 }
@@ -56,14 +60,17 @@ pub fn faults(root: &Path) -> Result<(String, String), Box<dyn Error>> {
     let ground = Ground::prepare(root, Pc::Npt)?;
     let trace = ground.folder.join("trace");
     let words = ["pages=4k", "zap", "record"].map(String::from);
-    whole(&ground.boot(Pc::Npt, &words, true, Some(&trace))?)?;
+    whole(&ground.boot(Pc::Npt, &words, 1, true, Some(&trace))?, 1)?;
     Ok((std::fs::read_to_string(trace)?, ground.kernel_version))
 }
 
 /// The run, if its guest has done all it should; else what its serial port said last.
-fn whole(run: &Run) -> Result<Run, String> {
+fn whole(run: &Run, cpus: u32) -> Result<Run, String> {
     let problem = match run {
         Run { shell: None, .. } => "the guest has not reached its shell",
+        Run { cpus: found, .. } if *found != Some(cpus) => {
+            "the guest has not found its processors, and no more"
+        }
         Run { sum: None, .. } => "the guest has not read back its file",
         Run { powered_off: false, .. } => "the guest has not powered off",
         _ => return Ok(run.clone()),
@@ -74,13 +81,18 @@ fn whole(run: &Run) -> Result<Run, String> {
 }
 
 fn parse(args: &[String]) -> Result<Asked, String> {
-    let mut asked = Asked { pc: Pc::Npt, words: Vec::new(), chores: false };
+    let mut asked = Asked { pc: Pc::Npt, words: Vec::new(), cpus: 1, by_instructions: false };
     let (mut pages, mut around) = ("2m", None);
     let mut args = args.iter().map(String::as_str);
     while let Some(arg) = args.next() {
         match arg {
             "--npt" => asked.pc = Pc::Npt,
             "--ept" => asked.pc = Pc::Ept,
+            "--cpus" => match args.next() {
+                Some("1") => asked.cpus = 1,
+                Some("2") => asked.cpus = 2,
+                _ => return Err(format!("--cpus is 1 or 2\n{USAGE}")),
+            },
             "--pages" => match args.next() {
                 Some("4k") => pages = "4k",
                 Some("2m") => pages = "2m",
@@ -92,10 +104,20 @@ fn parse(args: &[String]) -> Result<Asked, String> {
             },
             "--zap" | "--log-dirty" | "--age" => {
                 asked.words.push(arg.trim_start_matches('-').into());
-                asked.chores = true;
+                asked.by_instructions = true;
             }
             _ => return Err(format!("no option is called {arg}\n{USAGE}")),
         }
+    }
+    if asked.cpus > 1 {
+        if asked.pc == Pc::Ept {
+            return Err(
+                "--ept is for one processor: the second begins in real mode, which is done for AMD-V only"
+                    .into(),
+            );
+        }
+        asked.by_instructions = false;
+        asked.words.push(format!("cpus={}", asked.cpus));
     }
     asked.words.push(format!("pages={pages}"));
     asked.words.push(format!("around={}", around.unwrap_or(AROUND)));
@@ -113,29 +135,44 @@ mod tests {
     #[test]
     fn options_become_words_of_the_hypervisor() {
         let asked = parsed(&["--ept", "--zap", "--pages", "4k", "--around", "1"]).unwrap();
-        assert_eq!((asked.pc, asked.chores), (Pc::Ept, true));
+        assert_eq!((asked.pc, asked.by_instructions), (Pc::Ept, true));
         assert_eq!(asked.words, ["zap", "pages=4k", "around=1"]);
-        assert_eq!(parsed(&[]).unwrap().words, ["pages=2m", "around=16"]);
+        let plain = parsed(&[]).unwrap();
+        assert_eq!((plain.cpus, plain.words), (1, ["pages=2m", "around=16"].map(String::from).into()));
+        let two = parsed(&["--cpus", "2", "--zap"]).unwrap();
+        assert_eq!(
+            (two.cpus, two.by_instructions, two.words[..2].join(" ")),
+            (2, false, "zap cpus=2".into())
+        );
     }
 
     #[test]
     fn what_is_no_option_is_said() {
-        for (wrong, named) in [("--fast", "--fast"), ("--pages", "4k or 2m"), ("--around", "power of two")] {
+        for (wrong, named) in [
+            ("--fast", "--fast"),
+            ("--cpus", "1 or 2"),
+            ("--pages", "4k or 2m"),
+            ("--around", "power of two"),
+        ] {
             assert!(parsed(&[wrong]).unwrap_err().contains(named), "{wrong}");
         }
         assert!(parsed(&["--around", "12"]).is_err());
+        assert!(parsed(&["--cpus", "3"]).is_err());
+        assert!(parsed(&["--ept", "--cpus", "2"]).unwrap_err().contains("one processor"));
     }
 
     #[test]
     fn a_run_is_whole_with_shell_sum_and_power_off() {
-        let good = Run::judged("slat: shell\nslat: sum 1\nreport: 5 faults\n", true);
-        assert!(whole(&good).is_ok());
+        let good = Run::judged("slat: shell\nslat: cpus 2\nslat: sum 1\nreport: 5 faults\n", true);
+        assert!(whole(&good, 2).is_ok());
+        assert!(whole(&good, 1).unwrap_err().contains("processors"));
         let lost = |edit: fn(&mut Run)| {
             let mut run = good.clone();
             edit(&mut run);
-            whole(&run).unwrap_err()
+            whole(&run, 2).unwrap_err()
         };
         assert!(lost(|run| run.shell = None).contains("shell"));
+        assert!(lost(|run| run.cpus = None).contains("processors"));
         assert!(lost(|run| run.sum = None).contains("file"));
         assert!(lost(|run| run.powered_off = false).contains("report: 5 faults"));
     }

@@ -48,6 +48,9 @@ impl Region {
     }
 }
 
+/// CR4.LA57: five levels of paging.
+const CR4_LA57: u64 = 1 << 12;
+
 /// Why the guest left (Intel SDM volume 3, appendix C).
 mod reason {
     pub const INTERRUPT: u64 = 1;
@@ -113,6 +116,11 @@ impl Processor for Vmx {
     fn exit_on_interrupt(&mut self, on: bool) {
         self.watching = on;
         self.vmcs.exit_on_interrupt(on);
+    }
+
+    fn tables(&self) -> (Gpa, u8) {
+        let levels = if self.vmcs.read(guest::CR4) & CR4_LA57 == 0 { 4 } else { 5 };
+        (Gpa(self.vmcs.read(guest::CR3)), levels)
     }
 
     fn rip(&self) -> u64 {
