@@ -1,9 +1,8 @@
 //! AMD-V: a guest under nested paging.
 //!
-//! Everything that is not memory goes through: interrupts, ports, MSRs (but for writes to VM_HSAVE_PA) and CPUID
-//! are the machine's own. VMRUN exchanges
-//! most registers by itself; the assembly below the rest. VMLOAD and VMSAVE around it exchange the hidden parts of
-//! segment registers, which this side does not use.
+//! Everything that is not memory goes through: interrupts, ports, MSRs (but for writes to `VM_HSAVE_PA`) and CPUID are the
+//! machine's own. VMRUN exchanges most registers by itself; the assembly below the rest. VMLOAD and VMSAVE around it
+//! exchange the hidden parts of segment registers, which this side does not use.
 
 use crate::cpu::{self, EFER};
 use crate::guest::{Exit, LongMode, MemoryFault, Processor, Registers};
