@@ -8,13 +8,18 @@
 //! |---|---|
 //! | [`machine`] | the VM that they run, and a vCPU with its guest |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
+//! | [`memslot`] | a memslot moves while vCPUs fault and use it (seed 001) |
+//! | [`guest`] | a vCPU with a TLB, and what runs on it |
 
 pub mod demand_paging;
+pub mod guest;
 pub mod machine;
+pub mod memslot;
 #[cfg(test)]
 mod tests;
 
 use crate::world::{Costs, Told};
+use slat::MmuLock;
 
 /// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
 #[derive(Clone, Debug)]
@@ -113,6 +118,15 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// The lock of the MMU under it.
+    pub fn lock(self) -> MmuLock {
+        match self {
+            Self::Exclusive | Self::LeafByLeafExclusive => MmuLock::Exclusive,
+            Self::ReadWrite | Self::NoAging | Self::Locked | Self::Lockless => MmuLock::ReadWrite,
+            _ => MmuLock::None,
+        }
+    }
+
     /// What it is called, in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -199,7 +213,7 @@ pub trait Bench: Sync {
 }
 
 /// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 1] = [&demand_paging::DemandPaging];
+pub static ALL: [&dyn Bench; 2] = [&memslot::MemslotPerf, &demand_paging::DemandPaging];
 
 /// The bench of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Bench> {
