@@ -11,7 +11,7 @@
 //! **What is not simulated**: how long it takes to search and to copy. Virtual time goes on where CPUs share something; a
 //! tree of 32,764 slots and one of 10 are alike. That difference is what `slat bench memslot-perf` measures.
 
-use super::guest::{self, Guest, Next, Program, Seen};
+use super::program::{self, Guest, Next, Program, Seen};
 use super::machine::{Machine, builder};
 use super::{Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, first_page, hva_of};
@@ -159,16 +159,16 @@ impl Ground {
         let compute = (setting, ACCESSES * setting.work.guest_ns);
         let guests = (0..setting.vcpus).map(|number| Guest::new(&self.vm, number, compute, Roam::new(self, number)));
         let mut guests = guests.collect::<Result<Vec<_>, _>>()?;
-        guest::warm(&mut guests)?;
+        program::warm(&mut guests)?;
         let before = self.vm.stats().mapped_faults;
         let mut moved = Ok([0; 2]);
-        let mut jobs = guest::jobs(&mut guests, |idle, cpu, roam| cpu.run(idle, roam));
+        let mut jobs = program::jobs(&mut guests, |idle, cpu, roam| cpu.run(idle, roam));
         jobs.push(Job::new("mover", || {
             moved = self.move_about();
             self.over.store(true, Relaxed);
         }));
         let told = world::run(setting.costs, jobs);
-        let seen = guest::seen(&guests)?;
+        let seen = program::seen(&guests)?;
         let moves = 4 * self.rounds;
         let stats = self.vm.stats();
         let sum = |of: fn(&Roam<'_>) -> u64| guests.iter().map(|guest| of(&guest.program)).sum::<u64>();

@@ -9,10 +9,10 @@
 //! | [`machine`] | the VM that they run, and a vCPU with its guest |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
 //! | [`memslot`] | a memslot moves while vCPUs fault and use it (seed 001) |
-//! | [`guest`] | a vCPU with a TLB, and what runs on it |
+//! | [`program`] | a vCPU with a TLB, and a guest that uses pages again |
 
 pub mod demand_paging;
-pub mod guest;
+pub mod program;
 pub mod machine;
 pub mod memslot;
 #[cfg(test)]
