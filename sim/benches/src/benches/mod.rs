@@ -6,10 +6,12 @@
 //! ```
 //! | file | idea |
 //! |---|---|
-//! | [`machine`] | the VM that they run, and a vCPU with its guest |
+//! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
+//! | [`guest`] | a vCPU, its guest, and what hardware does on an access |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
 
 pub mod demand_paging;
+pub mod guest;
 pub mod machine;
 #[cfg(test)]
 mod tests;
