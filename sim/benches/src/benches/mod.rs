@@ -8,8 +8,10 @@
 //! |---|---|
 //! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
 //! | [`guest`] | a vCPU, its guest, and what hardware does on an access |
+//! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (seed 000) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
 
+pub mod access_tracking;
 pub mod demand_paging;
 pub mod guest;
 pub mod machine;
@@ -184,6 +186,11 @@ impl Check {
     pub fn all(name: &'static str, good: u64, of: u64) -> Self {
         Self { name, ok: good == of, detail: format!("{good} of {of}") }
     }
+
+    /// So many, of at least so many.
+    pub fn least(name: &'static str, many: u64, least: u64) -> Self {
+        Self { name, ok: many >= least, detail: format!("{many}, and {least} at least") }
+    }
 }
 
 /// A bench. Both worlds run it.
@@ -201,7 +208,7 @@ pub trait Bench: Sync {
 }
 
 /// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 1] = [&demand_paging::DemandPaging];
+pub static ALL: [&dyn Bench; 2] = [&access_tracking::AccessTracking, &demand_paging::DemandPaging];
 
 /// The bench of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Bench> {
