@@ -55,7 +55,7 @@ pub struct Told {
 }
 
 /// What one CPU did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct JobTold {
     /// See [`Job::name`].
     pub name: &'static str,
