@@ -4,11 +4,12 @@
 //! zeroes it, and the engine maps it. So all that vCPUs share is what the engine and the primary MMU make them share.
 //! With 416 vCPUs, says the seed, 98% of the time went to waiting for the MMU lock, and 89% of the time went away with it.
 
-use super::machine::{Guest, Machine, builder, gfns, part, with_one_slot};
+use super::guest::Guest;
+use super::machine::{builder, gfns, part, right, with_one_slot};
 use super::{Bench, Check, Figure, Point, Policy, Setting};
-use crate::host::{SimHost, first_page};
+use crate::host::SimHost;
 use crate::world::{Job, run};
-use slat::{Done, Gfn, Idle, Level, MmuLock, Span};
+use slat::{Done, Gfn, Level, MmuLock, Span};
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -77,14 +78,4 @@ impl Bench for DemandPaging {
             told,
         })
     }
-}
-
-/// Pages of `gfns` that are mapped to the frames that they had at first.
-fn right(vm: &Machine, gfns: Span<Gfn>) -> Result<u64, String> {
-    let mut idle = Idle::take().ok_or("this thread is in the engine already")?;
-    let mut right = 0;
-    vm.lockless(&mut idle).for_each(gfns, |mapping| {
-        right += u64::from(mapping.leaf.pfn == first_page(mapping.gfns.start).pfn);
-    });
-    Ok(right)
 }

@@ -6,15 +6,19 @@
 //! ```
 //! | file | idea |
 //! |---|---|
-//! | [`machine`] | the VM that they run, and a vCPU with its guest |
+//! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
+//! | [`guest`] | a vCPU, its guest, and what hardware does on an access |
+//! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (seed 000) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
 //! | [`memslot`] | a memslot moves while vCPUs fault and use it (seed 001) |
 //! | [`program`] | a vCPU with a TLB, and a guest that uses pages again |
 
+pub mod access_tracking;
 pub mod demand_paging;
-pub mod program;
+pub mod guest;
 pub mod machine;
 pub mod memslot;
+pub mod program;
 #[cfg(test)]
 mod tests;
 
@@ -196,6 +200,11 @@ impl Check {
     pub fn all(name: &'static str, good: u64, of: u64) -> Self {
         Self { name, ok: good == of, detail: format!("{good} of {of}") }
     }
+
+    /// So many, of at least so many.
+    pub fn least(name: &'static str, many: u64, least: u64) -> Self {
+        Self { name, ok: many >= least, detail: format!("{many}, and {least} at least") }
+    }
 }
 
 /// A bench. Both worlds run it.
@@ -213,7 +222,8 @@ pub trait Bench: Sync {
 }
 
 /// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 2] = [&memslot::MemslotPerf, &demand_paging::DemandPaging];
+pub static ALL: [&dyn Bench; 3] =
+    [&access_tracking::AccessTracking, &memslot::MemslotPerf, &demand_paging::DemandPaging];
 
 /// The bench of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Bench> {

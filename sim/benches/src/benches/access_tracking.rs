@@ -1,0 +1,143 @@
+//! vCPUs fault memory in while somebody asks, pass after pass, which pages are young: seed 000.
+//!
+//! | policy | the MMU's lock | the ager |
+//! |---|---|---|
+//! | no aging | reader-writer | |
+//! | locked | reader-writer | page by page, each under the lock, alone: the seed's "no opt" |
+//! | lockless | reader-writer | page by page without it: "opt" |
+//! | slat, no aging | none | |
+//! | slat | none | by tables; then TLBs are asked to forget |
+//!
+//! Page by page: each page that the primary MMU has, by one call, as a kernel's passes do. An ager begins passes for as long
+//! as a vCPU runs, rests between them, and a pass that outlasts the vCPUs counts as a whole. Every vCPU faults in as much as
+//! any other, however many there are, as in the seed; so a pass has more to do with each.
+
+use super::guest::Guest;
+use super::machine::{Machine, builder, gfns, idle, part, right, with_one_slot};
+use super::{Bench, Check, Figure, Point, Policy, Setting};
+use crate::host::{SimHost, hva_of, hvas_of};
+use crate::world::{AtomicU64, Job, Ordering::Relaxed, now, rest, run};
+use slat::{Done, Gfn, Idle, Level, MmuLock, PAGE_SIZE, SecondaryMmu, Span, Young};
+
+/// See the module's header.
+#[derive(Clone, Copy, Debug)]
+pub struct AccessTracking;
+
+/// What an ager has done.
+#[derive(Default)]
+struct Passes {
+    passes: u64,
+    ns: u64,
+    /// Pages that were there to be asked about.
+    pages: u64,
+    /// Times that one was young.
+    young: u64,
+}
+
+impl Bench for AccessTracking {
+    fn name(&self) -> &'static str {
+        "access-tracking-perf"
+    }
+
+    fn about(&self) -> &'static str {
+        "vCPUs fault memory in while somebody ages it"
+    }
+
+    fn seed(&self) -> &'static str {
+        "000"
+    }
+
+    fn policies(&self) -> &'static [Policy] {
+        &[Policy::NoAging, Policy::Locked, Policy::Lockless, Policy::SlatNoAging, Policy::Slat]
+    }
+
+    fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
+        let lock = match setting.policy {
+            Policy::Slat | Policy::SlatNoAging => MmuLock::None,
+            _ => MmuLock::ReadWrite,
+        };
+        let per_vcpu = if setting.quick { PAGES / 4 } else { PAGES };
+        let all = Span::new(Gfn(0), part(setting.vcpus - 1, per_vcpu).end);
+        let builder = builder(SimHost::new(all.len(), &setting.work), setting, lock)
+            .lockless_aging(setting.policy != Policy::Locked);
+        let vm = with_one_slot(builder, all.len())?;
+
+        let running = AtomicU64::new(setting.vcpus.into());
+        let mut mapped = vec![0; setting.vcpus as usize];
+        let mut passes = Passes::default();
+        let vcpus = (0..).zip(&mut mapped).map(|(number, mapped)| {
+            let (vm, running, work) = (&vm, &running, &setting.work);
+            Job::vcpu(number, move || {
+                let mut guest = Guest::new(vm, number, work);
+                let pages = gfns(part(number, per_vcpu));
+                *mapped = pages.filter(|&gfn| guest.touch(gfn) == Ok(Done::Mapped(Level::K4))).count() as u64;
+                // ORDER(running): Relaxed: nothing is published by it, the ager stops a pass later.
+                running.fetch_sub(1, Relaxed);
+            })
+        });
+        let ager = || {
+            let mut idle = Idle::take().expect("a CPU of its own");
+            loop {
+                // ORDER(running): as above.
+                let last = running.load(Relaxed) == 0;
+                if last {
+                    return;
+                }
+                passes.take(&vm, &mut idle, setting.policy, all);
+                rest(setting.work.rest_ns);
+            }
+        };
+        let ages = !matches!(setting.policy, Policy::NoAging | Policy::SlatNoAging);
+        let jobs = vcpus.chain(ages.then(|| Job::new("ager", ager))).collect();
+        let told = run(setting.costs, jobs);
+
+        let (stats, faults) = (vm.stats(), per_vcpu * u64::from(setting.vcpus));
+        let mut left = 0;
+        vm.lockless(&mut idle()?).for_each(all, |found| left += u64::from(found.leaf.accessed));
+        let mut figures =
+            vec![Figure { name: "guest wall time", value: told.wall_ns as f64 / 1e6, unit: "ms" }];
+        if ages {
+            let pass = passes.ns as f64 / passes.passes as f64 / 1e6;
+            figures.push(Figure { name: "average pass", value: pass, unit: "ms" });
+            figures.push(Figure { name: "passes", value: passes.passes as f64, unit: "" });
+        }
+        Ok(Point {
+            vcpus: setting.vcpus,
+            policy: setting.policy,
+            figures,
+            operations: faults,
+            waiting: told.waiting(),
+            flushes: stats.flushes.paid,
+            kicks: told.kicks,
+            checks: vec![
+                Check::all("every page was faulted in", mapped.iter().sum(), faults),
+                Check::all("every page is mapped to its frame", right(&vm, all)?, faults),
+                Check::least("each page was young, in a pass or still", passes.young + left, faults),
+            ],
+            told,
+        })
+    }
+}
+
+/// Pages that each vCPU faults in.
+const PAGES: u64 = 512;
+
+impl Passes {
+    /// Takes one more pass over `all`.
+    fn take(&mut self, vm: &Machine, idle: &mut Idle, policy: Policy, all: Span<Gfn>) {
+        let began = now();
+        if policy == Policy::Slat {
+            vm.age(idle, hvas_of(all), &mut |seen| self.young += u64::from(seen.count()));
+            vm.forget(idle, hvas_of(all));
+        } else {
+            for hva in gfns(all).map(hva_of) {
+                if vm.host().page(hva).is_some() {
+                    self.pages += 1;
+                    self.young += u64::from(vm.young(idle, Span::sized(hva, PAGE_SIZE), Young::Clear));
+                }
+            }
+        }
+        self.passes += 1;
+        self.ns += now() - began;
+    }
+}
