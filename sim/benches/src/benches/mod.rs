@@ -11,13 +11,17 @@
 //! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (seed 000) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
 //! | [`memslot`] | a memslot moves while vCPUs fault and use it (seed 001) |
+//! | [`numa`] | a host looks where pages are used, while vCPUs use them (seed 002) |
+//! | [`ksm`] | a host merges equal pages of running vCPUs (seed 004) |
 //! | [`program`] | a vCPU with a TLB, and a guest that uses pages again |
 
 pub mod access_tracking;
 pub mod demand_paging;
 pub mod guest;
+pub mod ksm;
 pub mod machine;
 pub mod memslot;
+pub mod numa;
 pub mod program;
 #[cfg(test)]
 mod tests;
@@ -119,6 +123,20 @@ pub enum Policy {
     Unhook,
     /// A new root for the VM.
     NewRoot,
+    /// 2 MiB are unmapped, and flushed once: Linux.
+    Range,
+    /// 2 MiB are unmapped, and flushed page by page: Linux, where others want its lock.
+    RangeYielding,
+    /// Page by page, each with its flush: seed 002.
+    Page,
+    /// Page by page, with one flush: slat as it ships.
+    PageBatched,
+    /// Every reason is one to unmap: before seed 004.
+    Ignored,
+    /// Page by page, and each reason has the least that it asks for: seed 004.
+    Heeded,
+    /// The same for many pages at once: slat as it ships.
+    HeededBatched,
 }
 
 impl Policy {
@@ -146,6 +164,13 @@ impl Policy {
             Self::LeafByLeaf => "leaf by leaf",
             Self::Unhook => "unhook",
             Self::NewRoot => "new root",
+            Self::Range => "range",
+            Self::RangeYielding => "range, yielding",
+            Self::Page => "page",
+            Self::PageBatched => "page-batched",
+            Self::Ignored => "ignored",
+            Self::Heeded => "heeded",
+            Self::HeededBatched => "heeded, batched",
         }
     }
 }
@@ -222,8 +247,13 @@ pub trait Bench: Sync {
 }
 
 /// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 3] =
-    [&access_tracking::AccessTracking, &memslot::MemslotPerf, &demand_paging::DemandPaging];
+pub static ALL: [&dyn Bench; 5] = [
+    &access_tracking::AccessTracking,
+    &memslot::MemslotPerf,
+    &numa::NumaBalancing,
+    &demand_paging::DemandPaging,
+    &ksm::KsmPerf,
+];
 
 /// The bench of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Bench> {
