@@ -8,9 +8,9 @@
 //! does not walk from the root each time: it remembers the last table of leaves, until it is told to forget.
 
 use super::Work;
-use super::machine::Machine;
+use super::machine::{Machine, gfns};
 use crate::host::SimHost;
-use crate::world::{compute, guest};
+use crate::world::{Job, compute, guest};
 use slat::table::formats::Ept4;
 use slat::table::{Entry, TableMemory};
 use slat::{
@@ -18,11 +18,12 @@ use slat::{
 };
 use std::ptr::NonNull;
 
-/// A vCPU with its guest, on the CPU that runs them.
+/// A vCPU with its guest.
 pub struct Guest<'vm> {
     vcpu: Vcpu<'vm, Ept4, SimHost>,
-    idle: Idle,
     work: &'vm Work,
+    /// Pages that its faults have mapped.
+    pub mapped: u64,
     /// Where the access that faulted last goes on.
     pending: Option<Gfn>,
     caches: Caches,
@@ -44,38 +45,44 @@ impl Translations for Caches {
 }
 
 impl<'vm> Guest<'vm> {
-    /// vCPU `number`, of which this CPU has no other.
-    pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Self {
-        let vcpu = vm.vcpu(VcpuId(number)).expect("each vCPU has one job");
-        let idle = Idle::take().expect("each CPU has one vCPU");
-        Self { vcpu, idle, work, pending: None, caches: Caches::default() }
+    /// vCPU `number`, of which there is no other.
+    pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Result<Self, String> {
+        let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
+        Ok(Self { vcpu, work, mapped: 0, pending: None, caches: Caches::default() })
+    }
+
+    /// Touches all of `pages`, on a CPU of its own; `then` is the last that is done there.
+    pub fn job<'g>(&'g mut self, pages: Span<Gfn>, then: impl FnOnce() + Send + 'g) -> Job<'g> {
+        Job::vcpu(self.vcpu.id().0, move || {
+            let idle = &mut Idle::take().expect("each CPU has one vCPU");
+            for gfn in gfns(pages) {
+                let done = self.touch(idle, gfn);
+                self.mapped += u64::from(done == Ok(Done::Mapped(Level::K4)));
+            }
+            then();
+        })
     }
 
     /// The guest computes, then writes to `gfn`, which it finds missing.
-    pub fn touch(&mut self, gfn: Gfn) -> Result<Done, FaultError> {
-        self.compute(self.work.guest_ns)?;
-        self.fault(gfn)
-    }
-
-    /// In the guest for so long, and whatever kicks take; before that the access that faulted last.
-    pub fn compute(&mut self, ns: u64) -> Result<(), FaultError> {
-        while let Some(missing) = self.inside(ns) {
-            self.fault(missing)?;
+    pub fn touch(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+        while let Some(missing) = self.inside(idle, self.work.guest_ns) {
+            self.fault(idle, missing)?;
         }
-        Ok(())
+        self.fault(idle, gfn)
     }
 
-    fn fault(&mut self, gfn: Gfn) -> Result<Done, FaultError> {
+    fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
         compute(self.work.exit_ns);
-        let done = self.vcpu.fault(&mut self.idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
+        let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
         self.pending = Some(gfn);
         Ok(done)
     }
 
-    /// Enters the guest, and leaves it when it has computed, or at once for the page that it finds missing.
-    fn inside(&mut self, ns: u64) -> Option<Gfn> {
+    /// Enters the guest, where first of all the access goes on that faulted last. Leaves it when it has computed for so long, and
+    /// whatever kicks take; or at once for a page that is missing again.
+    fn inside(&mut self, idle: &mut Idle, ns: u64) -> Option<Gfn> {
         let host = self.vcpu.vm().host();
-        let mut inside = self.vcpu.enter(&mut self.idle, &mut self.caches);
+        let mut inside = self.vcpu.enter(idle, &mut self.caches);
         if let Some(gfn) = self.pending.take() {
             // SAFETY: in guest mode, and what `caches` remembers is forgotten with every flush that is answered.
             let found = unsafe { walk(host, inside.root(), &mut self.caches, gfn) };

@@ -44,6 +44,15 @@ impl Setting<'_> {
         let pages = (200_000 / u64::from(self.vcpus) / 512 * 512).clamp(512, 4096);
         if self.quick { pages / 4 } else { pages }
     }
+
+    /// A number drawn by lot for each `nth`.
+    pub fn lot(&self, nth: u64) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+        let mut x = self.seed.wrapping_add(nth.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
 }
 
 /// What the world around the engine does: parameters of the model, each with the source of its default.
