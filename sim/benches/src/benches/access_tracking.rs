@@ -16,7 +16,7 @@ use super::machine::{Machine, Parts, builder, gfns, idle, with_one_slot};
 use super::{Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, hva_of, hvas_of};
 use crate::world::{AtomicU64, Job, Ordering::Relaxed, now, rest, run};
-use slat::{Gfn, Idle, MmuLock, PAGE_SIZE, SecondaryMmu, Span, Young};
+use slat::{Gfn, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +51,9 @@ impl Bench for AccessTracking {
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
-        let lock = match setting.policy {
-            Policy::Slat | Policy::SlatNoAging => MmuLock::None,
-            _ => MmuLock::ReadWrite,
-        };
         let parts = Parts::new(setting, if setting.quick { PAGES / 4 } else { PAGES });
         let all = parts.all();
-        let builder = builder(SimHost::new(all.len(), &setting.work), setting, lock)
+        let builder = builder(SimHost::new(all.len(), &setting.work), setting, setting.policy.lock())
             .lockless_aging(setting.policy != Policy::Locked);
         let vm = with_one_slot(builder, all.len())?;
         let mut guests = parts.guests(&vm, &setting.work)?;
@@ -68,7 +64,7 @@ impl Bench for AccessTracking {
         let done = move || {
             running.fetch_sub(1, Relaxed);
         };
-        let vcpus = guests.iter_mut().zip(parts.each()).map(|(guest, part)| guest.job(part, done));
+        let vcpus = guests.iter_mut().zip(parts.each()).map(|(guest, part)| guest.job(gfns(part), done));
         let ager = || {
             let mut idle = Idle::take().expect("a CPU of its own");
             // ORDER(running): as above.

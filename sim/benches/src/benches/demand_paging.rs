@@ -4,11 +4,10 @@
 //! zeroes it, and the engine maps it. So all that vCPUs share is what the engine and the primary MMU make them share.
 //! With 416 vCPUs, says the seed, 98% of the time went to waiting for the MMU lock, and 89% of the time went away with it.
 
-use super::machine::{Parts, builder, with_one_slot};
+use super::machine::{Parts, builder, gfns, with_one_slot};
 use super::{Bench, Figure, Point, Policy, Setting};
 use crate::host::SimHost;
 use crate::world::run;
-use slat::MmuLock;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -32,16 +31,14 @@ impl Bench for DemandPaging {
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
-        let lock = match setting.policy {
-            Policy::Exclusive => MmuLock::Exclusive,
-            Policy::ReadWrite => MmuLock::ReadWrite,
-            _ => MmuLock::None,
-        };
         let parts = Parts::new(setting, setting.pages_per_vcpu());
         let pages = parts.all().len();
-        let vm = with_one_slot(builder(SimHost::new(pages, &setting.work), setting, lock), pages)?;
+        let vm = with_one_slot(
+            builder(SimHost::new(pages, &setting.work), setting, setting.policy.lock()),
+            pages,
+        )?;
         let mut guests = parts.guests(&vm, &setting.work)?;
-        let jobs = guests.iter_mut().zip(parts.each()).map(|(guest, part)| guest.job(part, || ()));
+        let jobs = guests.iter_mut().zip(parts.each()).map(|(guest, part)| guest.job(gfns(part), || ()));
         let told = run(setting.costs, jobs.collect());
         Ok(Point {
             vcpus: setting.vcpus,

@@ -8,9 +8,9 @@
 //! does not walk from the root each time: it remembers the last table of leaves, until it is told to forget.
 
 use super::Work;
-use super::machine::{Machine, gfns};
+use super::machine::Machine;
 use crate::host::SimHost;
-use crate::world::{Job, compute, guest};
+use crate::world::{Job, compute, guest, now};
 use slat::table::formats::Ept4;
 use slat::table::{Entry, TableMemory};
 use slat::{
@@ -24,6 +24,8 @@ pub struct Guest<'vm> {
     work: &'vm Work,
     /// Pages that its faults have mapped.
     pub mapped: u64,
+    /// When each began and ended, where that is asked for.
+    pub faults: Option<Vec<(u64, u64)>>,
     /// Where the access that faulted last goes on.
     pending: Option<Gfn>,
     caches: Caches,
@@ -48,16 +50,26 @@ impl<'vm> Guest<'vm> {
     /// vCPU `number`, of which there is no other.
     pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Result<Self, String> {
         let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-        Ok(Self { vcpu, work, mapped: 0, pending: None, caches: Caches::default() })
+        Ok(Self { vcpu, work, mapped: 0, faults: None, pending: None, caches: Caches::default() })
     }
 
-    /// Touches all of `pages`, on a CPU of its own; `then` is the last that is done there.
-    pub fn job<'g>(&'g mut self, pages: Span<Gfn>, then: impl FnOnce() + Send + 'g) -> Job<'g> {
+    /// From now on, when each fault begins and ends is kept.
+    pub fn time_faults(&mut self) {
+        self.faults = Some(Vec::new());
+    }
+
+    /// Touches `pages`, on a CPU of its own; `then` is the last that is done there.
+    pub fn job<'g>(
+        &'g mut self,
+        pages: impl Iterator<Item = Gfn> + Send + 'g,
+        then: impl FnOnce() + Send + 'g,
+    ) -> Job<'g> {
+        self.mapped = 0;
         Job::vcpu(self.vcpu.id().0, move || {
             let idle = &mut Idle::take().expect("each CPU has one vCPU");
-            for gfn in gfns(pages) {
-                let done = self.touch(idle, gfn);
-                self.mapped += u64::from(done == Ok(Done::Mapped(Level::K4)));
+            for gfn in pages {
+                // What fails is not counted, and so found by the checks.
+                let _ = self.touch(idle, gfn);
             }
             then();
         })
@@ -72,9 +84,14 @@ impl<'vm> Guest<'vm> {
     }
 
     fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+        let began = self.faults.as_ref().map(|_| now());
         compute(self.work.exit_ns);
         let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
+        self.mapped += u64::from(done == Done::Mapped(Level::K4));
         self.pending = Some(gfn);
+        if let (Some(faults), Some(began)) = (&mut self.faults, began) {
+            faults.push((began, now()));
+        }
         Ok(done)
     }
 

@@ -70,17 +70,11 @@ impl Parts {
     pub fn checks(&self, vm: &Machine, guests: &[Guest<'_>]) -> Result<Vec<Check>, String> {
         let (mapped, faults) =
             (guests.iter().map(|guest| guest.mapped).sum(), self.pages * guests.len() as u64);
-        let (mut right, mut idle) = (0, idle()?);
-        for part in self.each() {
-            vm.lockless(&mut idle).for_each(part, |mapping| {
-                right += u64::from(mapping.leaf.pfn == first_page(mapping.gfns.start).pfn);
-            });
-        }
         let before = guests.len() as u64;
         Ok(vec![
             Check::all("every page was faulted in", mapped, faults),
             Check::all("each by one fault", vm.stats().mapped_faults - before, faults),
-            Check::all("every page is mapped to its frame", right, faults),
+            Check::all("every page is mapped to its frame", right(vm, self.each())?, faults),
         ])
     }
 }
@@ -88,6 +82,17 @@ impl Parts {
 /// The frames of `span`, one by one.
 pub fn gfns(span: Span<Gfn>) -> impl Iterator<Item = Gfn> {
     (span.start.0..span.end.0).map(Gfn)
+}
+
+/// Pages of `parts` that are mapped to the frames that the host had there at first.
+pub fn right(vm: &Machine, parts: impl Iterator<Item = Span<Gfn>>) -> Result<u64, String> {
+    let (mut right, mut idle) = (0, idle()?);
+    for part in parts {
+        vm.lockless(&mut idle).for_each(part, |mapping| {
+            right += u64::from(mapping.leaf.pfn == first_page(mapping.gfns.start).pfn);
+        });
+    }
+    Ok(right)
 }
 
 /// This thread's proof that it is outside of the engine, before and after a run.

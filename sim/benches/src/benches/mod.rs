@@ -17,8 +17,10 @@ pub mod guest;
 pub mod machine;
 #[cfg(test)]
 mod tests;
+pub mod zap;
 
 use crate::world::{Costs, Told};
+use slat::MmuLock;
 
 /// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
 #[derive(Clone, Debug)]
@@ -126,6 +128,15 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// The lock of the MMU under it.
+    pub fn lock(self) -> MmuLock {
+        match self {
+            Self::Exclusive | Self::LeafByLeafExclusive => MmuLock::Exclusive,
+            Self::ReadWrite | Self::NoAging | Self::Locked | Self::Lockless => MmuLock::ReadWrite,
+            _ => MmuLock::None,
+        }
+    }
+
     /// What it is called, in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -217,7 +228,7 @@ pub trait Bench: Sync {
 }
 
 /// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 2] = [&access_tracking::AccessTracking, &demand_paging::DemandPaging];
+pub static ALL: [&dyn Bench; 3] = [&access_tracking::AccessTracking, &demand_paging::DemandPaging, &zap::Zap];
 
 /// The bench of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Bench> {
