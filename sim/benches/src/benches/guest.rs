@@ -9,12 +9,13 @@
 
 use super::Work;
 use super::machine::Machine;
-use crate::host::SimHost;
+use crate::host::{SimHost, hva_of};
 use crate::world::{Job, compute, guest, now};
 use slat::table::formats::Ept4;
 use slat::table::{Entry, TableMemory};
 use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Idle, Level, Pfn, Span, Translations, Vcpu, VcpuId,
+    Access, Done, Fault, FaultError, Format, Gfn, Host as _, Idle, Level, Pfn, Span, Translations, Vcpu,
+    VcpuId,
 };
 use std::ptr::NonNull;
 
@@ -86,6 +87,10 @@ impl<'vm> Guest<'vm> {
     fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
         let began = self.faults.as_ref().map(|_| now());
         compute(self.work.exit_ns);
+        if self.work.host_first {
+            // An error is the engine's to find.
+            let _ = self.vcpu.vm().host().resolve(idle, hva_of(gfn), Access::Write);
+        }
         let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
         self.mapped += u64::from(done == Done::Mapped(Level::K4));
         self.pending = Some(gfn);
