@@ -12,12 +12,11 @@
 //! as a vCPU runs, rests between them, and a pass that outlasts the vCPUs counts as a whole. Every vCPU faults in as much as
 //! any other, however many there are, as in the seed; so a pass has more to do with each.
 
-use super::guest::Guest;
-use super::machine::{Machine, builder, gfns, idle, part, right, with_one_slot};
+use super::machine::{Machine, Parts, builder, gfns, idle, with_one_slot};
 use super::{Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, hva_of, hvas_of};
 use crate::world::{AtomicU64, Job, Ordering::Relaxed, now, rest, run};
-use slat::{Done, Gfn, Idle, Level, MmuLock, PAGE_SIZE, SecondaryMmu, Span, Young};
+use slat::{Gfn, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -52,37 +51,24 @@ impl Bench for AccessTracking {
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
-        let lock = match setting.policy {
-            Policy::Slat | Policy::SlatNoAging => MmuLock::None,
-            _ => MmuLock::ReadWrite,
-        };
-        let per_vcpu = if setting.quick { PAGES / 4 } else { PAGES };
-        let all = Span::new(Gfn(0), part(setting.vcpus - 1, per_vcpu).end);
-        let builder = builder(SimHost::new(all.len(), &setting.work), setting, lock)
+        let parts = Parts::new(setting, if setting.quick { PAGES / 4 } else { PAGES });
+        let all = parts.all();
+        let builder = builder(SimHost::new(all.len(), &setting.work), setting, setting.policy.lock())
             .lockless_aging(setting.policy != Policy::Locked);
         let vm = with_one_slot(builder, all.len())?;
+        let mut guests = parts.guests(&vm, &setting.work)?;
 
-        let running = AtomicU64::new(setting.vcpus.into());
-        let mut mapped = vec![0; setting.vcpus as usize];
+        let running = &AtomicU64::new(setting.vcpus.into());
         let mut passes = Passes::default();
-        let vcpus = (0..).zip(&mut mapped).map(|(number, mapped)| {
-            let (vm, running, work) = (&vm, &running, &setting.work);
-            Job::vcpu(number, move || {
-                let mut guest = Guest::new(vm, number, work);
-                let pages = gfns(part(number, per_vcpu));
-                *mapped = pages.filter(|&gfn| guest.touch(gfn) == Ok(Done::Mapped(Level::K4))).count() as u64;
-                // ORDER(running): Relaxed: nothing is published by it, the ager stops a pass later.
-                running.fetch_sub(1, Relaxed);
-            })
-        });
+        // ORDER(running): Relaxed: nothing is published by it, the ager stops a pass later.
+        let done = move || {
+            running.fetch_sub(1, Relaxed);
+        };
+        let vcpus = guests.iter_mut().zip(parts.each()).map(|(guest, part)| guest.job(gfns(part), done));
         let ager = || {
             let mut idle = Idle::take().expect("a CPU of its own");
-            loop {
-                // ORDER(running): as above.
-                let last = running.load(Relaxed) == 0;
-                if last {
-                    return;
-                }
+            // ORDER(running): as above.
+            while running.load(Relaxed) > 0 {
                 passes.take(&vm, &mut idle, setting.policy, all);
                 rest(setting.work.rest_ns);
             }
@@ -91,7 +77,6 @@ impl Bench for AccessTracking {
         let jobs = vcpus.chain(ages.then(|| Job::new("ager", ager))).collect();
         let told = run(setting.costs, jobs);
 
-        let (stats, faults) = (vm.stats(), per_vcpu * u64::from(setting.vcpus));
         let mut left = 0;
         vm.lockless(&mut idle()?).for_each(all, |found| left += u64::from(found.leaf.accessed));
         let mut figures =
@@ -101,19 +86,18 @@ impl Bench for AccessTracking {
             figures.push(Figure { name: "average pass", value: pass, unit: "ms" });
             figures.push(Figure { name: "passes", value: passes.passes as f64, unit: "" });
         }
+        let faults = parts.pages * u64::from(setting.vcpus);
+        let mut checks = parts.checks(&vm, &guests)?;
+        checks.push(Check::least("each page was young, in a pass or still", passes.young + left, faults));
         Ok(Point {
             vcpus: setting.vcpus,
             policy: setting.policy,
             figures,
             operations: faults,
             waiting: told.waiting(),
-            flushes: stats.flushes.paid,
+            flushes: vm.stats().flushes.paid,
             kicks: told.kicks,
-            checks: vec![
-                Check::all("every page was faulted in", mapped.iter().sum(), faults),
-                Check::all("every page is mapped to its frame", right(&vm, all)?, faults),
-                Check::least("each page was young, in a pass or still", passes.young + left, faults),
-            ],
+            checks,
             told,
         })
     }

@@ -9,20 +9,24 @@
 
 use super::Work;
 use super::machine::Machine;
-use crate::host::SimHost;
-use crate::world::{compute, guest};
+use crate::host::{SimHost, hva_of};
+use crate::world::{Job, compute, guest, now};
 use slat::table::formats::Ept4;
 use slat::table::{Entry, TableMemory};
 use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Idle, Level, Pfn, Span, Translations, Vcpu, VcpuId,
+    Access, Done, Fault, FaultError, Format, Gfn, Host as _, Idle, Level, Pfn, Span, Translations, Vcpu,
+    VcpuId,
 };
 use std::ptr::NonNull;
 
-/// A vCPU with its guest, on the CPU that runs them.
+/// A vCPU with its guest.
 pub struct Guest<'vm> {
     vcpu: Vcpu<'vm, Ept4, SimHost>,
-    idle: Idle,
     work: &'vm Work,
+    /// Pages that its faults have mapped.
+    pub mapped: u64,
+    /// When each began and ended, where that is asked for.
+    pub faults: Option<Vec<(u64, u64)>>,
     /// Where the access that faulted last goes on.
     pending: Option<Gfn>,
     caches: Caches,
@@ -44,38 +48,63 @@ impl Translations for Caches {
 }
 
 impl<'vm> Guest<'vm> {
-    /// vCPU `number`, of which this CPU has no other.
-    pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Self {
-        let vcpu = vm.vcpu(VcpuId(number)).expect("each vCPU has one job");
-        let idle = Idle::take().expect("each CPU has one vCPU");
-        Self { vcpu, idle, work, pending: None, caches: Caches::default() }
+    /// vCPU `number`, of which there is no other.
+    pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Result<Self, String> {
+        let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
+        Ok(Self { vcpu, work, mapped: 0, faults: None, pending: None, caches: Caches::default() })
+    }
+
+    /// From now on, when each fault begins and ends is kept.
+    pub fn time_faults(&mut self) {
+        self.faults = Some(Vec::new());
+    }
+
+    /// Touches `pages`, on a CPU of its own; `then` is the last that is done there.
+    pub fn job<'g>(
+        &'g mut self,
+        pages: impl Iterator<Item = Gfn> + Send + 'g,
+        then: impl FnOnce() + Send + 'g,
+    ) -> Job<'g> {
+        self.mapped = 0;
+        Job::vcpu(self.vcpu.id().0, move || {
+            let idle = &mut Idle::take().expect("each CPU has one vCPU");
+            for gfn in pages {
+                // What fails is not counted, and so found by the checks.
+                let _ = self.touch(idle, gfn);
+            }
+            then();
+        })
     }
 
     /// The guest computes, then writes to `gfn`, which it finds missing.
-    pub fn touch(&mut self, gfn: Gfn) -> Result<Done, FaultError> {
-        self.compute(self.work.guest_ns)?;
-        self.fault(gfn)
-    }
-
-    /// In the guest for so long, and whatever kicks take; before that the access that faulted last.
-    pub fn compute(&mut self, ns: u64) -> Result<(), FaultError> {
-        while let Some(missing) = self.inside(ns) {
-            self.fault(missing)?;
+    pub fn touch(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+        while let Some(missing) = self.inside(idle, self.work.guest_ns) {
+            self.fault(idle, missing)?;
         }
-        Ok(())
+        self.fault(idle, gfn)
     }
 
-    fn fault(&mut self, gfn: Gfn) -> Result<Done, FaultError> {
+    fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+        let began = self.faults.as_ref().map(|_| now());
         compute(self.work.exit_ns);
-        let done = self.vcpu.fault(&mut self.idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
+        if self.work.host_first {
+            // An error is the engine's to find.
+            let _ = self.vcpu.vm().host().resolve(idle, hva_of(gfn), Access::Write);
+        }
+        let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
+        self.mapped += u64::from(done == Done::Mapped(Level::K4));
         self.pending = Some(gfn);
+        if let (Some(faults), Some(began)) = (&mut self.faults, began) {
+            faults.push((began, now()));
+        }
         Ok(done)
     }
 
-    /// Enters the guest, and leaves it when it has computed, or at once for the page that it finds missing.
-    fn inside(&mut self, ns: u64) -> Option<Gfn> {
+    /// Enters the guest, where first of all the access goes on that faulted last. Leaves it when it has computed for so long, and
+    /// whatever kicks take; or at once for a page that is missing again.
+    fn inside(&mut self, idle: &mut Idle, ns: u64) -> Option<Gfn> {
         let host = self.vcpu.vm().host();
-        let mut inside = self.vcpu.enter(&mut self.idle, &mut self.caches);
+        let mut inside = self.vcpu.enter(idle, &mut self.caches);
         if let Some(gfn) = self.pending.take() {
             // SAFETY: in guest mode, and what `caches` remembers is forgotten with every flush that is answered.
             let found = unsafe { walk(host, inside.root(), &mut self.caches, gfn) };

@@ -25,6 +25,7 @@ pub mod numa;
 pub mod program;
 #[cfg(test)]
 mod tests;
+pub mod zap;
 
 use crate::world::{Costs, Told};
 use slat::MmuLock;
@@ -53,6 +54,15 @@ impl Setting<'_> {
         let pages = (200_000 / u64::from(self.vcpus) / 512 * 512).clamp(512, 4096);
         if self.quick { pages / 4 } else { pages }
     }
+
+    /// A number drawn by lot for each `nth`.
+    pub fn lot(&self, nth: u64) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+        let mut x = self.seed.wrapping_add(nth.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
 }
 
 /// What the world around the engine does: parameters of the model, each with the source of its default.
@@ -66,6 +76,9 @@ pub struct Work {
     /// Nanoseconds of the host's own fault besides zeroing the page, outside of every lock of the MMU: an anonymous fault of
     /// 4 KiB was measured at 1,400 ns, zeroing included.
     pub host_ns: u64,
+    /// Whether the host's page is made present before the engine is asked, as a kernel does before it takes its MMU lock; else the
+    /// engine asks for it, looks again, and so takes a baseline policy's lock three times. The host may do either.
+    pub host_first: bool,
     /// Whether a handler thread for each vCPU serves its faults, as in seed 003, while the vCPU sleeps.
     pub handlers: bool,
     /// Nanoseconds of a handler besides the host's fault: what it takes to read the message, and the calls. Of a
@@ -87,6 +100,7 @@ impl Default for Work {
             guest_ns: 100,
             exit_ns: 1200,
             host_ns: 1200,
+            host_first: false,
             handlers: false,
             handler_ns: 2000,
             under_lock_ns: 0,
@@ -247,12 +261,13 @@ pub trait Bench: Sync {
 }
 
 /// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 5] = [
+pub static ALL: [&dyn Bench; 6] = [
     &access_tracking::AccessTracking,
     &memslot::MemslotPerf,
     &numa::NumaBalancing,
     &demand_paging::DemandPaging,
     &ksm::KsmPerf,
+    &zap::Zap,
 ];
 
 /// The bench of that name.
