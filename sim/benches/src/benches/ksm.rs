@@ -1,7 +1,7 @@
 //! A host merges equal pages of running vCPUs: seed 004.
 //!
 //! ```text
-//! vCPUs     read their way round the pages that are merged, each beginning elsewhere
+//! vCPUs     read their way round the pages that are merged, each in an order of its own
 //! scanner   for each page: look at it (a checksum, a search) │ make it read-only │ compare │ replace its frame by a shared one
 //!                                                              told: write-protect         told: change-pte
 //! ```
@@ -13,8 +13,9 @@
 //!
 //! **What is not simulated**: guests that write, and so break what was merged.
 
-use super::machine::{Machine, builder, with_one_slot};
-use super::program::{self, Guest, Next, Program, Seen};
+use super::against::{Against, figure};
+use super::machine::{Machine, builder, gfns, idle, with_one_slot};
+use super::program::{self, Guest, Next, Program, Seen, Way};
 use super::{Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
 use crate::world::{self, Job};
@@ -26,7 +27,9 @@ use slat::{Event, Gfn, HostPage, Idle, Level, MmuLock, Pfn, SecondaryMmu, Span, 
 pub struct KsmPerf;
 
 /// Pages that are merged.
-const PAGES: u64 = 256;
+const PAGES: u64 = 128;
+/// With more vCPUs than this half of them do: each is a flush for every vCPU.
+const MANY: u32 = 64;
 /// Frames that they come to share.
 const STABLE: u64 = 8;
 /// The first of those.
@@ -35,6 +38,11 @@ const FIRST_STABLE: Pfn = Pfn(1 << 32);
 const BATCH: u64 = 64;
 /// Accesses to a page in a row, of which a TLB answers all but the first.
 const ACCESSES: u64 = 32;
+
+/// Figures that are set against the seed's.
+const FAULTS: &str = "guest faults per page";
+const LOST: &str = "ns lost by all guests per page";
+const SCANNER: &str = "ns of the scanner per page";
 
 impl Bench for KsmPerf {
     fn name(&self) -> &'static str {
@@ -56,7 +64,34 @@ impl Bench for KsmPerf {
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         Ground::new(setting, false)?.run(setting)
     }
+
+    /// The seed's kernel time: 215.93 s before, 200.90 s after. Here it is the scanner's, and what guests lose.
+    fn against_seed(&self, points: &[Point]) -> Vec<Against> {
+        const SEED: f64 = 200.902_710 / 215.929_657;
+        let kernel = |vcpus, policy| Some(figure(points, vcpus, policy, SCANNER)? + figure(points, vcpus, policy, LOST)?);
+        let over_before = |vcpus, policy| Some(kernel(vcpus, policy)? / kernel(vcpus, Policy::Ignored)?);
+        let few = points.iter().map(|point| point.vcpus).min();
+        let many = points.iter().map(|point| point.vcpus).max().filter(|&vcpus| Some(vcpus) > few);
+        let mut rows = Vec::new();
+        for vcpus in few.into_iter().chain(many) {
+            for (policy, who) in [(Policy::Heeded, "page by page"), (Policy::HeededBatched, "64 pages at once, as slat")] {
+                let what = format!("kernel time, after over before, {who}, vCPUs: {vcpus}");
+                let Some(ratio) = over_before(vcpus, policy) else { continue };
+                let row = Against { reproduced: ratio <= SEED, ..Against::not(&what, (SEED, ratio), "ratio", "at most") };
+                rows.push(if row.reproduced { row } else { row.saying(TWO_FLUSHES) });
+            }
+            if let Some(faults) = figure(points, vcpus, Policy::Heeded, FAULTS) {
+                rows.push(Against::within(0.0, &format!("guest faults for each page, after, vCPUs: {vcpus}"), (0.0, faults), "faults"));
+            }
+        }
+        rows
+    }
 }
+
+/// Why what the seed found is not found.
+const TWO_FLUSHES: &str = "a page that is unmapped first owes one flush and a fault, one that stays mapped owes two flushes; these \
+                           guests never rest, so each is waited for, and costs more than the fault. Guests that are seldom running \
+                           owe no kicks; the seed does not say how much its guests ran";
 
 /// A machine to run on, once.
 struct Ground {
@@ -81,7 +116,7 @@ struct Scan {
 
 impl Ground {
     fn new(setting: &Setting<'_>, sabotaged: bool) -> Result<Self, String> {
-        let pages = if setting.quick { PAGES / 4 } else { PAGES };
+        let pages = if setting.quick || setting.vcpus > MANY { BATCH } else { PAGES };
         let builder = builder(SimHost::filled(pages, &setting.work), setting, MmuLock::None);
         let builder = builder.contexts(setting.policy != Policy::Ignored);
         let builder = if sabotaged { builder.sabotage_flushes() } else { builder };
@@ -96,7 +131,7 @@ impl Ground {
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let compute = (setting, ACCESSES * setting.work.guest_ns);
-        let round = |number: u32| Round::new(self, self.pages * u64::from(number) / u64::from(setting.vcpus));
+        let round = |number| Round::new(self, Way::new(setting, number, self.pages));
         let guests = (0..setting.vcpus).map(|number| Guest::new(&self.vm, number, compute, round(number)));
         let mut guests = guests.collect::<Result<Vec<_>, _>>()?;
         program::warm(&mut guests)?;
@@ -109,19 +144,20 @@ impl Ground {
         let told = world::run(setting.costs, jobs);
         let (seen, scan) = (program::seen(&guests)?, scan?);
         let checks = self.checks(setting.policy, &guests, &seen)?;
+        let lost_ns = program::vcpus_ns(&told).saturating_sub(seen.uses * ACCESSES * setting.work.guest_ns);
         let each = |total: u64| total as f64 / self.pages as f64;
-        let figure = |name, value, unit| Figure { name, value, unit };
+        let of = |name, value, unit| Figure { name, value, unit };
         let flushes = self.vm.stats().flushes.paid;
         Ok(Point {
             vcpus: setting.vcpus,
             policy: setting.policy,
             figures: vec![
-                figure("ns of the scanner's in MMU code per page", each(scan.mmu_ns), "ns"),
-                figure("guest faults per page", each(seen.faults()), "faults"),
-                figure("ns of guests in faults per page", each(seen.fault_ns), "ns"),
-                figure("ns of the scanner per page", each(scan.ns), "ns"),
-                figure("flushes per page", each(flushes), "flushes"),
-                figure("kicks per page", each(told.kicks), "kicks"),
+                of("ns of the scanner's in MMU code per page", each(scan.mmu_ns), "ns"),
+                of(FAULTS, each(seen.faults()), "faults"),
+                of(LOST, each(lost_ns), "ns"),
+                of(SCANNER, each(scan.ns), "ns"),
+                of("flushes per page", each(flushes), "flushes"),
+                of("kicks per page", each(told.kicks), "kicks"),
             ],
             operations: self.pages,
             waiting: told.waiting(),
@@ -154,7 +190,7 @@ impl Ground {
 
     /// Merges all pages.
     fn scan(&self) -> Result<Scan, String> {
-        let mut idle = Idle::take().ok_or("each CPU has one job")?;
+        let mut idle = idle()?;
         let mut scan = Scan::default();
         let mut tell = |idle: &mut Idle, pages: Span<Gfn>, why: Why, to: fn(Gfn) -> HostPage| {
             let began = world::now();
@@ -184,17 +220,13 @@ impl Ground {
 
     /// Pages that are mapped as merged ones are.
     fn merged(&self) -> Result<u64, String> {
-        let mut idle = Idle::take().ok_or("this thread is in the engine already")?;
+        let mut idle = idle()?;
         let merged = |&gfn: &Gfn| {
             let found = self.vm.translate(&mut idle, gfn);
             found.is_some_and(|found| found.leaf.pfn == stable(gfn).pfn && !found.leaf.perms.allows(slat::Access::Write))
         };
         Ok((0..self.pages).map(Gfn).filter(merged).count() as u64)
     }
-}
-
-fn gfns(pages: Span<Gfn>) -> impl Iterator<Item = Gfn> {
-    (pages.start.0..pages.end.0).map(Gfn)
 }
 
 /// A page that waits to be compared.
@@ -210,7 +242,7 @@ fn stable(gfn: Gfn) -> HostPage {
 /// What a guest does: reads its way round, until the scanner has done and once more round.
 struct Round<'g> {
     ground: &'g Ground,
-    at: u64,
+    way: Way,
     /// Pages to use before it leaves, where that is known.
     left: Option<u64>,
     /// Uses of a frame that was free.
@@ -221,8 +253,8 @@ struct Round<'g> {
 
 impl<'g> Round<'g> {
     /// Once round before the run begins.
-    fn new(ground: &'g Ground, at: u64) -> Self {
-        Self { ground, at, left: Some(ground.pages), stale: 0, wrong: 0 }
+    fn new(ground: &'g Ground, way: Way) -> Self {
+        Self { ground, way, left: Some(ground.pages), stale: 0, wrong: 0 }
     }
 }
 
@@ -236,8 +268,7 @@ impl Program for Round<'_> {
             self.left = Some(self.ground.pages);
         }
         self.left = self.left.map(|left| left - 1);
-        self.at = (self.at + 1) % self.ground.pages;
-        Next::Load(Gfn(self.at))
+        Next::Load(Gfn(self.way.next()))
     }
 
     fn used(&mut self, gfn: Gfn, pfn: Pfn) {
@@ -257,16 +288,6 @@ mod tests {
 
     fn setting(policy: Policy) -> Setting<'static> {
         Setting { costs: &Costs::SERVER, vcpus: 2, policy, quick: true, seed: 1, work: Work::default() }
-    }
-
-    #[test]
-    fn every_policy_passes_every_check() {
-        for &policy in KsmPerf.policies() {
-            let point = KsmPerf.run(&setting(policy)).unwrap();
-            for check in &point.checks {
-                assert!(check.ok, "{}: {}: {}", policy.name(), check.name, check.detail);
-            }
-        }
     }
 
     /// Negative control.

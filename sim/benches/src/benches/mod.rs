@@ -7,17 +7,21 @@
 //! | file | idea |
 //! |---|---|
 //! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
-//! | [`guest`] | a vCPU, its guest, and what hardware does on an access |
+//! | `against` | the seed's figures beside ours |
+//! | `hardware` | what a processor does on an access |
+//! | [`guest`] | a vCPU whose guest touches each page once |
+//! | [`program`] | a vCPU with a TLB, whose guest uses pages again |
 //! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (seed 000) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
 //! | [`memslot`] | a memslot moves while vCPUs fault and use it (seed 001) |
 //! | [`numa`] | a host looks where pages are used, while vCPUs use them (seed 002) |
 //! | [`ksm`] | a host merges equal pages of running vCPUs (seed 004) |
-//! | [`program`] | a vCPU with a TLB, and a guest that uses pages again |
 
 pub mod access_tracking;
+mod against;
 pub mod demand_paging;
 pub mod guest;
+mod hardware;
 pub mod ksm;
 pub mod machine;
 pub mod memslot;
@@ -28,6 +32,7 @@ mod tests;
 pub mod zap;
 
 use crate::world::{Costs, Told};
+pub use against::Against;
 use slat::MmuLock;
 
 /// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
@@ -258,6 +263,11 @@ pub trait Bench: Sync {
     fn policies(&self) -> &'static [Policy];
     /// Runs it once.
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String>;
+    /// The seed's own figures beside those of `points`, as far as these have what it takes.
+    fn against_seed(&self, points: &[Point]) -> Vec<Against> {
+        let _ = points;
+        Vec::new()
+    }
 }
 
 /// All of them, in the order of the seeds' age.

@@ -5,18 +5,16 @@
 //!                   ▲ kicked: answer  └── a miss: walk ─ leaf: remember ──▶ its frame
 //!                                                  └─ none: leave, fault, enter, again
 //! ```
-//! The walk reads the engine's tables as hardware does, without a lock or a section. So a flush that comes too late is
-//! seen for what it is: a guest that uses a frame which is no longer its own. Whether a frame is, each bench knows
-//! ([`Program::used`]), and keeps in atomics of `core`'s: what the checks need costs no time in any world.
+//! Whether a frame is the page's still, each bench knows ([`Program::used`]), and keeps in atomics of `core`'s: what checks need
+//! costs no time in any world.
 
 use super::Setting;
-use super::machine::Machine;
+use super::hardware::{Tlb, walk};
+use super::machine::{Machine, idle};
 use crate::host::SimHost;
-use crate::world::{self, Job};
+use crate::world::{self, Job, Told};
 use slat::table::formats::Ept4;
-use slat::table::{Entry, Kind};
-use slat::{Access, Done, Fault, Format, Gfn, Idle, Level, Pfn, Span, TableMemory, Translations, Vcpu, VcpuId};
-use std::ptr::NonNull;
+use slat::{Access, Done, Fault, Gfn, Idle, Pfn, Vcpu, VcpuId};
 
 /// What a guest does next.
 pub enum Next {
@@ -107,7 +105,7 @@ impl<'vm, P: Program + Send> Guest<'vm, P> {
 
 /// Before a run: each guest runs until it leaves, at no cost and uncounted. Then pages are mapped, and TLBs warm.
 pub fn warm<P: Program>(guests: &mut [Guest<'_, P>]) -> Result<(), String> {
-    let mut idle = Idle::take().ok_or("this thread is in the engine already")?;
+    let mut idle = idle()?;
     for Guest { cpu, program, .. } in guests {
         let (compute_ns, exit_ns) = (cpu.compute_ns, cpu.exit_ns);
         (cpu.compute_ns, cpu.exit_ns) = (0, 0);
@@ -124,8 +122,7 @@ pub fn jobs<'g, 'vm: 'g, P: Program + Send>(
 ) -> Vec<Job<'g>> {
     let job = |(number, guest): (u32, &'g mut Guest<'vm, P>)| {
         Job::vcpu(number, move || {
-            let idle = Idle::take().ok_or_else(|| "each CPU has one vCPU".to_owned());
-            let ran = idle.and_then(|mut idle| work(&mut idle, &mut guest.cpu, &mut guest.program));
+            let ran = idle().and_then(|mut idle| work(&mut idle, &mut guest.cpu, &mut guest.program));
             guest.failed = ran.err();
         })
     };
@@ -190,7 +187,7 @@ impl Cpu<'_> {
                 Some(pfn) => pfn,
                 None => {
                     // SAFETY: in guest mode, and every flush is carried out before it is answered.
-                    let found = unsafe { walk(vm.host(), inside.root(), gfn) };
+                    let found = unsafe { walk(vm.host(), inside.root(), &mut self.tlb.tables, (gfn, Access::Read)) };
                     let Some(pfn) = found else { return Some(gfn) };
                     self.tlb.remember(gfn, pfn);
                     self.seen.walks += 1;
@@ -203,62 +200,49 @@ impl Cpu<'_> {
     }
 }
 
-/// What hardware finds for a load from `gfn` in the tables under `root`.
-///
-/// # Safety
-/// The calling vCPU is in guest mode, in the VM of these tables: what it can reach is not freed before it answers.
-unsafe fn walk(host: &impl TableMemory, root: Pfn, gfn: Gfn) -> Option<Pfn> {
-    let (mut table, mut level) = (Ept4::top(root, gfn), Level(Ept4::LEVELS));
-    loop {
-        let page: NonNull<Entry> = host.at(table).cast();
-        // SAFETY: a table page holds 512 entries; it is allocated, says the caller.
-        let word = unsafe { page.add(Ept4::index(gfn, level)).as_ref() }.load();
-        match word.kind::<Ept4>(level) {
-            Kind::Table(pfn) => (table, level) = (pfn, level.down()),
-            Kind::Leaf => return Some(Ept4::read_leaf(word).pfn + (gfn.0 - gfn.base(level).0)),
-            _ => return None,
-        }
+/// Nanoseconds of all vCPUs together.
+pub fn vcpus_ns(told: &Told) -> u64 {
+    told.jobs.iter().filter(|job| job.name == "vCPU").map(|job| job.ns).sum()
+}
+
+/// A way round so many places that is one vCPU's own: it begins somewhere, and goes on by leaps of a length that leads to
+/// every place. So vCPUs do not meet in the same places one after the other.
+pub struct Way {
+    at: u64,
+    leap: u64,
+    places: u64,
+}
+
+impl Way {
+    /// That of vCPU `number`, drawn by lot.
+    pub fn new(setting: &Setting<'_>, number: u32, places: u64) -> Self {
+        let lot = |nth| setting.lot(u64::from(number) * 2 + nth);
+        let leads_everywhere = |&leap: &u64| (2..=leap).all(|by| places % by != 0 || leap % by != 0);
+        let leap = (0..).map(|more| (lot(0) + more) % places.max(1) + 1).find(leads_everywhere);
+        Self { at: lot(1) % places, leap: leap.unwrap_or(1), places }
+    }
+
+    /// The next place.
+    pub fn next(&mut self) -> u64 {
+        self.at = (self.at + self.leap) % self.places;
+        self.at
     }
 }
 
-/// Translations of 4 KiB, one place for each, as many as the larger of a processor's two TLBs has.
-struct Tlb(Box<[(Gfn, Pfn)]>);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::{Policy, Work};
+    use crate::world::Costs;
 
-const PLACES: u64 = 2048;
-const NOTHING: (Gfn, Pfn) = (Gfn(u64::MAX), Pfn(0));
-
-impl Tlb {
-    fn new() -> Self {
-        Self(vec![NOTHING; PLACES as usize].into())
-    }
-
-    fn place(&mut self, gfn: Gfn) -> &mut (Gfn, Pfn) {
-        &mut self.0[(gfn.0 % PLACES) as usize]
-    }
-
-    fn find(&mut self, gfn: Gfn) -> Option<Pfn> {
-        let place = *self.place(gfn);
-        (place.0 == gfn).then_some(place.1)
-    }
-
-    fn remember(&mut self, gfn: Gfn, pfn: Pfn) {
-        *self.place(gfn) = (gfn, pfn);
-    }
-}
-
-impl Translations for Tlb {
-    fn flush_all(&mut self) {
-        self.0.fill(NOTHING);
-    }
-
-    fn flush(&mut self, gfns: Span<Gfn>) {
-        if gfns.len() >= PLACES {
-            return self.flush_all();
-        }
-        for gfn in (gfns.start.0..gfns.end.0).map(Gfn) {
-            if self.place(gfn).0 == gfn {
-                *self.place(gfn) = NOTHING;
-            }
+    #[test]
+    fn every_way_leads_to_every_place() {
+        let setting = Setting { costs: &Costs::SERVER, vcpus: 9, policy: Policy::None, quick: true, seed: 3, work: Work::default() };
+        for (places, number) in [1, 2, 30, 64, 235, 470].into_iter().flat_map(|places| (0..9).map(move |number| (places, number))) {
+            let mut way = Way::new(&setting, number, places);
+            let mut seen: Vec<u64> = (0..places).map(|_| way.next()).collect();
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq(0..places), "vCPU {number} of {places} places");
         }
     }
 }
