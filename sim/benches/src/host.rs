@@ -69,7 +69,12 @@ impl SimHost {
     /// So many pages from [`BASE`] on, none of them present.
     pub fn new(pages: u64, work: &Work) -> Self {
         let lines = |lines: u64| (0..lines).map(|_| Line::default()).collect();
-        Self { pages: lines(pages.div_ceil(8)), mm: lines(work.mm_lines.into()), work: work.clone(), hints: 0.into() }
+        Self {
+            pages: lines(pages.div_ceil(8)),
+            mm: lines(work.mm_lines.into()),
+            work: work.clone(),
+            hints: 0.into(),
+        }
     }
 
     /// The same with every page present, at its first frame.
