@@ -19,7 +19,7 @@ use super::machine::{Machine, Parts, builder, gfns, idle, right, with_one_slot};
 use super::{Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
 use crate::world::{AtomicU64, Job, Ordering::Relaxed, compute, now, run};
-use slat::{Access, Fault, Gfn, Idle, Level, Span, VcpuId, Why};
+use slat::{Access, Fault, Gfn, Idle, Span, VcpuId, Why};
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +51,7 @@ impl Bench for Zap {
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let parts = Parts::new(setting, PART);
-        let range = if setting.quick { RANGE / 4 } else { RANGE };
-        let range = Span::sized(parts.all().end.base(Level::G1) + Level::G1.pages(), range);
+        let range = Span::sized(parts.all().end, if setting.quick { RANGE / 4 } else { RANGE });
         let host = SimHost::new(range.end.0, &setting.work);
         let vm = with_one_slot(builder(host, setting, setting.policy.lock()), range.end.0)?;
         fill(&vm, range)?;
