@@ -104,3 +104,41 @@ impl<'vm> Guest<'vm> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::machine::{Parts, builder, idle, with_one_slot};
+    use crate::benches::{Policy, Setting};
+    use crate::world::Costs;
+    use slat::Translations as _;
+
+    /// An aging pass clears the links that it comes through, and passes over those that nobody has come through since.
+    #[test]
+    fn an_access_that_goes_on_sets_accessed_in_links_and_a_fault_alone_does_not() {
+        let (policy, work) = (Policy::None, Work::default());
+        let setting =
+            &Setting { costs: &Costs::SERVER, vcpus: 1, policy, quick: true, seed: 1, work: work.clone() };
+        let parts = Parts::new(setting, 8);
+        let all = parts.all();
+        let vm = with_one_slot(builder(SimHost::new(all.len(), &work), setting, policy.lock()), all.len())
+            .unwrap();
+        let (mut guest, mut idle) = (Guest::new(&vm, 0, &work).unwrap(), idle().unwrap());
+        let young = |idle: &mut Idle| {
+            let mut young = 0;
+            vm.lockless(idle).age(all, |seen| young += seen.count());
+            young
+        };
+        guest.touch(&mut idle, Gfn(0)).unwrap();
+        guest.touch(&mut idle, Gfn(1)).unwrap();
+        assert_eq!(young(&mut idle), 2);
+        guest.fault(&mut idle, Gfn(2)).unwrap();
+        assert_eq!(young(&mut idle), 0, "no walk has come through the link");
+        // What the processor remembers of the link is not looked up again before it is told to forget.
+        guest.touch(&mut idle, Gfn(3)).unwrap();
+        assert_eq!(young(&mut idle), 0);
+        guest.tables.flush_all();
+        guest.touch(&mut idle, Gfn(4)).unwrap();
+        assert_eq!(young(&mut idle), 3);
+    }
+}
