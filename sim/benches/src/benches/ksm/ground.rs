@@ -12,10 +12,12 @@ use crate::world::{self, Job};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use slat::{Access, Event, Gfn, HostPage, Idle, MmuLock, Pfn, SecondaryMmu, Span, Why};
 
-/// Pages that are merged.
+/// Pages that guests use: 2 MiB.
+const USED: u64 = 512;
+/// Of them, the ones that are merged. With many vCPUs half of them are: each costs two flushes of every vCPU.
 const PAGES: u64 = 128;
-/// Pages in one change where there are many: as many as slat's own scanner takes. With more than as many vCPUs no more
-/// than that are merged at all: each change of one page is two flushes of every vCPU.
+const MANY: u32 = 64;
+/// Pages in one change where there are many: as many as slat's own scanner takes.
 const BATCH: u64 = 64;
 /// Accesses to a page in a row.
 const ACCESSES: u64 = 32;
@@ -27,7 +29,9 @@ const FIRST_STABLE: Pfn = Pfn(1 << 32);
 pub struct Ground {
     vm: Machine,
     policy: Policy,
-    pub pages: u64,
+    /// Those that are merged come first.
+    pub used: u64,
+    merged: u64,
     /// Of every page, whether it is merged and its first frame free: in atomics that cost nothing.
     freed: Vec<AtomicBool>,
     /// The scanner has done.
@@ -46,13 +50,13 @@ struct Scan {
 impl Ground {
     /// Sabotaged, its flushes are left out.
     pub fn new(setting: &Setting<'_>, sabotaged: bool) -> Result<Self, String> {
-        let pages = if setting.quick || u64::from(setting.vcpus) > BATCH { BATCH } else { PAGES };
-        let builder = builder(SimHost::filled(pages, &setting.work), setting, MmuLock::None);
+        let merged = if setting.quick || setting.vcpus > MANY { PAGES / 2 } else { PAGES };
+        let builder = builder(SimHost::filled(USED, &setting.work), setting, MmuLock::None);
         let builder = builder.contexts(setting.policy != Policy::Ignored);
         let builder = if sabotaged { builder.sabotage_flushes() } else { builder };
-        let freed = (0..pages).map(|_| AtomicBool::new(false)).collect();
-        let (vm, over) = (with_one_slot(builder, pages)?, AtomicBool::new(false));
-        Ok(Self { vm, policy: setting.policy, pages, freed, over })
+        let freed = (0..USED).map(|_| AtomicBool::new(false)).collect();
+        let (vm, over) = (with_one_slot(builder, USED)?, AtomicBool::new(false));
+        Ok(Self { vm, policy: setting.policy, used: USED, merged, freed, over })
     }
 
     /// Whether the scanner has done.
@@ -67,7 +71,7 @@ impl Ground {
 
     /// Runs it.
     pub fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
-        let way = |number| Way::new(setting, number, self.pages);
+        let way = |number| Way::new(setting, number, self.used);
         let mut crew = Crew::warm(&self.vm, setting, ACCESSES, |number| Round::new(self, way(number)))?;
         let mut scan = Ok(Scan::default());
         let mut jobs = crew.jobs(|idle, cpu, round| cpu.run(idle, round));
@@ -78,7 +82,7 @@ impl Ground {
         let told = world::run(setting.costs, jobs);
         let (seen, scan) = (crew.seen()?, scan?);
         let flushes = self.vm.stats().flushes.paid;
-        let per_page = |count: u64| count as f64 / self.pages as f64;
+        let per_page = |count: u64| count as f64 / self.merged as f64;
         let figure = |name, value, unit| Figure { name, value, unit };
         Ok(Point {
             vcpus: setting.vcpus,
@@ -91,7 +95,7 @@ impl Ground {
                 figure("flushes per page", per_page(flushes), "flushes"),
                 figure("kicks per page", per_page(told.kicks), "kicks"),
             ],
-            operations: self.pages,
+            operations: self.merged,
             waiting: told.waiting(),
             flushes,
             kicks: told.kicks,
@@ -111,7 +115,7 @@ impl Ground {
         let (mut scan, began) = (Scan::default(), world::now());
         // Twice: a page, and the one that it is compared with.
         let read = |pages| gfns(pages).for_each(|_| (0..2).for_each(|_| world::read_page()));
-        for first in (0..self.pages).step_by(self.batch() as usize) {
+        for first in (0..self.merged).step_by(self.batch() as usize) {
             let pages = Span::sized(Gfn(first), self.batch());
             read(pages);
             scan.mmu_ns += self.tell(&mut idle, pages, Why::WriteProtect, read_only)?;
@@ -143,16 +147,16 @@ impl Ground {
     /// What must be true after a run in which guests have seen this.
     fn checks(&self, seen: &Seen) -> Result<Vec<Check>, String> {
         let (flushes, faults) = (self.vm.stats().flushes.paid, seen.faults());
-        let changes = 2 * self.pages / self.batch();
+        let changes = 2 * self.merged / self.batch();
         let (owed, fault) = if self.policy == Policy::Ignored {
             // The second finds nothing to unmap where no guest has faulted since the first.
-            (changes / 2..=changes, faults >= self.pages)
+            (changes / 2..=changes, faults >= self.merged)
         } else {
             (changes..=changes, faults == 0)
         };
         let mut checks = seen.checks().to_vec();
         checks.extend([
-            Check::all("every page is merged in the end, and mapped so", self.merged()?, self.pages),
+            Check::all("every page is merged in the end, and mapped so", self.mapped_merged()?, self.merged),
             Check {
                 name: "a flush for each change that takes something away",
                 ok: owed.contains(&flushes),
@@ -168,13 +172,13 @@ impl Ground {
     }
 
     /// Pages that are mapped as merged ones are.
-    fn merged(&self) -> Result<u64, String> {
+    fn mapped_merged(&self) -> Result<u64, String> {
         let mut idle = idle()?;
         let mut leaf = |gfn| self.vm.translate(&mut idle, gfn).map(|found| found.leaf);
         let merged = |gfn: Gfn| {
             leaf(gfn).is_some_and(|leaf| leaf.pfn == stable(gfn).pfn && !leaf.perms.allows(Access::Write))
         };
-        Ok((0..self.pages).map(Gfn).map(merged).filter(|&merged| merged).count() as u64)
+        Ok((0..self.merged).map(Gfn).map(merged).filter(|&merged| merged).count() as u64)
     }
 }
 

@@ -16,14 +16,14 @@ pub struct Round<'g> {
 
 impl<'g> Round<'g> {
     pub fn new(ground: &'g Ground, way: Way) -> Self {
-        Self { ground, way, left: Some(ground.pages) }
+        Self { ground, way, left: Some(ground.used) }
     }
 }
 
 impl Program for Round<'_> {
     fn next(&mut self) -> Next {
         if self.left.is_none() && self.ground.is_over() {
-            self.left = Some(self.ground.pages);
+            self.left = Some(self.ground.used);
         }
         if self.left == Some(0) {
             self.left = None;

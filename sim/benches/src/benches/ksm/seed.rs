@@ -18,10 +18,11 @@ pub fn against(points: &[Point]) -> Vec<Against> {
 
 fn at(points: &[Point], vcpus: u32) -> Vec<Against> {
     let of = |policy, name| figure(points, vcpus, policy, name);
+    let beside = if vcpus == 1 { "1 vCPU".to_owned() } else { format!("{vcpus} vCPUs") };
     let kernel = |policy| Some(of(policy, SCANNER)? + of(policy, LOST)?);
     let time = |policy, who: &str| {
         let ratio = kernel(policy)? / kernel(Policy::Ignored)?;
-        let what = format!("kernel time, {who}, over before: {vcpus} vCPUs");
+        let what = format!("kernel time, {who}, over before: {beside}");
         let why = if ratio <= SEED {
             "agrees where it is no more"
         } else {
@@ -32,7 +33,7 @@ fn at(points: &[Point], vcpus: u32) -> Vec<Against> {
         Some(Against::not(&what, (SEED, ratio), "ratio", why).unless(ratio <= SEED))
     };
     let faults = of(Policy::Heeded, FAULTS).map(|faults| {
-        let what = format!("guest faults for each page, after: {vcpus} vCPUs");
+        let what = format!("guest faults for each page, after: {beside}");
         Against::within(0.0, &what, (0.0, faults), "faults")
     });
     [time(Policy::Heeded, "after"), time(Policy::HeededBatched, "slat"), faults]

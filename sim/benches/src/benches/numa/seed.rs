@@ -50,3 +50,31 @@ pub fn against(points: &[Point]) -> Vec<Against> {
         ),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::Bench;
+    use crate::benches::numa::NumaBalancing;
+    use crate::benches::tests::setting;
+
+    /// How many rows are reproduced, of how many, where the seed's guest would have flushed so many times as often.
+    fn reproduced(points: &[Point], times: f64) -> (usize, usize) {
+        let mut points = points.to_vec();
+        for figure in points.iter_mut().flat_map(|point| &mut point.figures) {
+            figure.value *= if figure.name == FLUSHES { times } else { 1.0 };
+        }
+        let rows = against(&points);
+        (rows.iter().filter(|row| row.reproduced).count(), rows.len())
+    }
+
+    #[test]
+    fn one_column_is_fitted_and_the_averages_of_the_others_follow() {
+        let run = |&policy: &Policy| NumaBalancing.run(&setting(policy)).unwrap();
+        let points: Vec<Point> = NumaBalancing.policies().iter().map(run).collect();
+        assert_eq!(reproduced(&points, 1.0), (5, 7));
+        // Negative control: all but a ratio.
+        assert_eq!(reproduced(&points, 1.5), (1, 7));
+        assert!(against(&points[1..]).is_empty(), "a policy is missing");
+    }
+}
