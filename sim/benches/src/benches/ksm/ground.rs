@@ -1,15 +1,14 @@
 //! A machine whose pages are merged, once: its scanner, and what must be true afterwards.
 
 use super::round::Round;
-use super::{FAULTS, LOST, SCANNER};
 use crate::benches::crew::Crew;
 use crate::benches::machine::{Machine, builder, gfns, idle, with_one_slot};
-use crate::benches::program::Seen;
+use crate::benches::program::{Cpu, Seen};
 use crate::benches::way::Way;
-use crate::benches::{Check, Figure, Point, Policy, Setting};
+use crate::benches::{Check, Policy, Setting};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
-use crate::world::{self, Job};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::world::{self, Job, Told};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use slat::{Access, Event, Gfn, HostPage, Idle, MmuLock, Pfn, SecondaryMmu, Span, Why};
 
 /// Pages that guests use: 2 MiB.
@@ -25,10 +24,23 @@ const ACCESSES: u64 = 32;
 const STABLE: u64 = 8;
 const FIRST_STABLE: Pfn = Pfn(1 << 32);
 
+/// A guest that rests runs this part of the time.
+const RUNS: u64 = 5;
+
+/// How much guests run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Guests {
+    /// All the time.
+    Run,
+    /// A fifth of it: after each page that they use they are out of the guest for four times as long.
+    Rest,
+}
+
 /// A machine to run on, once.
 pub struct Ground {
     vm: Machine,
     policy: Policy,
+    guests: Guests,
     /// Those that are merged come first.
     pub used: u64,
     merged: u64,
@@ -36,27 +48,43 @@ pub struct Ground {
     freed: Vec<AtomicBool>,
     /// The scanner has done.
     over: AtomicBool,
+    /// Nanoseconds that all guests have rested.
+    rested_ns: AtomicU64,
+}
+
+/// What a run told.
+pub struct Outcome {
+    pub told: Told,
+    /// Pages merged.
+    pub merged: u64,
+    pub scan: Scan,
+    /// Nanoseconds that guests lost, all together.
+    pub lost_ns: u64,
+    pub seen: Seen,
+    pub flushes: u64,
+    pub checks: Vec<Check>,
 }
 
 /// Nanoseconds of the scanner.
 #[derive(Clone, Copy, Default)]
-struct Scan {
+pub struct Scan {
     /// In notifications, with the change of its own entries.
-    mmu_ns: u64,
+    pub mmu_ns: u64,
     /// Of all that it does.
-    ns: u64,
+    pub ns: u64,
 }
 
 impl Ground {
     /// Sabotaged, its flushes are left out.
-    pub fn new(setting: &Setting<'_>, sabotaged: bool) -> Result<Self, String> {
+    pub fn new(setting: &Setting<'_>, guests: Guests, sabotaged: bool) -> Result<Self, String> {
         let merged = if setting.quick || setting.vcpus > MANY { PAGES / 2 } else { PAGES };
         let builder = builder(SimHost::filled(USED, &setting.work), setting, MmuLock::None);
         let builder = builder.contexts(setting.policy != Policy::Ignored);
         let builder = if sabotaged { builder.sabotage_flushes() } else { builder };
         let freed = (0..USED).map(|_| AtomicBool::new(false)).collect();
         let (vm, over) = (with_one_slot(builder, USED)?, AtomicBool::new(false));
-        Ok(Self { vm, policy: setting.policy, used: USED, merged, freed, over })
+        let rested_ns = AtomicU64::new(0);
+        Ok(Self { vm, policy: setting.policy, guests, used: USED, merged, freed, over, rested_ns })
     }
 
     /// Whether the scanner has done.
@@ -70,38 +98,49 @@ impl Ground {
     }
 
     /// Runs it.
-    pub fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
+    pub fn run(&self, setting: &Setting<'_>) -> Result<Outcome, String> {
         let way = |number| Way::new(setting, number, self.used);
         let mut crew = Crew::warm(&self.vm, setting, ACCESSES, |number| Round::new(self, way(number)))?;
         let mut scan = Ok(Scan::default());
-        let mut jobs = crew.jobs(|idle, cpu, round| cpu.run(idle, round));
+        let rest_ns = (RUNS - 1) * ACCESSES * setting.work.guest_ns;
+        let mut jobs = crew.jobs(|idle, cpu, round| self.vcpu(idle, cpu, round, rest_ns));
         jobs.push(Job::new("scanner", || {
             scan = self.scan();
             self.over.store(true, Relaxed);
         }));
         let told = world::run(setting.costs, jobs);
-        let (seen, scan) = (crew.seen()?, scan?);
-        let flushes = self.vm.stats().flushes.paid;
-        let per_page = |count: u64| count as f64 / self.merged as f64;
-        let figure = |name, value, unit| Figure { name, value, unit };
-        Ok(Point {
-            vcpus: setting.vcpus,
-            policy: setting.policy,
-            figures: vec![
-                figure("ns of the scanner in MMU code per page", per_page(scan.mmu_ns), "ns"),
-                figure(FAULTS, per_page(seen.faults()), "faults"),
-                figure(LOST, per_page(crew.lost_ns(&told, &seen)), "ns"),
-                figure(SCANNER, per_page(scan.ns), "ns"),
-                figure("flushes per page", per_page(flushes), "flushes"),
-                figure("kicks per page", per_page(told.kicks), "kicks"),
-            ],
-            operations: self.merged,
-            waiting: told.waiting(),
-            flushes,
-            kicks: told.kicks,
+        let seen = crew.seen()?;
+        Ok(Outcome {
+            merged: self.merged,
+            scan: scan?,
+            lost_ns: crew.lost_ns(&told, &seen).saturating_sub(self.rested_ns.load(Relaxed)),
+            flushes: self.vm.stats().flushes.paid,
             checks: self.checks(&seen)?,
+            seen,
             told,
         })
+    }
+
+    /// What a vCPU's thread does: its guest goes round until the scanner has done, and then once more.
+    fn vcpu(
+        &self,
+        idle: &mut Idle,
+        cpu: &mut Cpu<'_>,
+        round: &mut Round<'_>,
+        rest_ns: u64,
+    ) -> Result<(), String> {
+        round.until_over = true;
+        while !self.is_over() {
+            round.left = if self.guests == Guests::Rest { 1 } else { u64::MAX };
+            cpu.run(idle, round)?;
+            if self.guests == Guests::Rest {
+                let began = world::now();
+                world::rest(rest_ns);
+                self.rested_ns.fetch_add(world::now() - began, Relaxed);
+            }
+        }
+        (round.until_over, round.left) = (false, self.used);
+        cpu.run(idle, round)
     }
 
     /// In one change.
@@ -204,9 +243,12 @@ mod tests {
     #[test]
     fn a_flush_that_is_left_out_is_noticed() {
         for &policy in KsmPerf.policies() {
-            let point = Ground::new(&setting(policy), true).unwrap().run(&setting(policy)).unwrap();
-            let name = "no guest used a frame after it had been taken away";
-            assert!(failing(&point.checks).contains(&name), "{}", policy.name());
+            for guests in [Guests::Run, Guests::Rest] {
+                let ground = Ground::new(&setting(policy), guests, true).unwrap();
+                let checks = ground.run(&setting(policy)).unwrap().checks;
+                let name = "no guest used a frame after it had been taken away";
+                assert!(failing(&checks).contains(&name), "{}, {guests:?}", policy.name());
+            }
         }
     }
 
@@ -219,7 +261,7 @@ mod tests {
             "guests fault where pages are unmapped, and nowhere else",
         ];
         for (policy, mapped) in [(Policy::Ignored, 0), (Policy::Heeded, 1), (Policy::HeededBatched, 1)] {
-            let ground = Ground::new(&setting(policy), false).unwrap();
+            let ground = Ground::new(&setting(policy), Guests::Run, false).unwrap();
             let found = failing(&ground.checks(&Seen { mapped, ..Seen::default() }).unwrap());
             assert_eq!(found, names, "{}: nothing was merged", policy.name());
             let round = Round::new(&ground, Way::new(&setting(policy), 0, 1));

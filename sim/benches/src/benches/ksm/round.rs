@@ -6,30 +6,29 @@ use crate::benches::way::Way;
 use crate::host::first_page;
 use slat::{Gfn, Pfn};
 
-/// Reads its way round: once before it leaves for the first time, then until the scanner has done and once more.
+/// Reads its way round.
 pub struct Round<'g> {
     ground: &'g Ground,
     way: Way,
-    /// Pages to use before it leaves, where that is known.
-    left: Option<u64>,
+    /// Pages to use before it leaves.
+    pub left: u64,
+    /// It leaves when the scanner has done, too.
+    pub until_over: bool,
 }
 
 impl<'g> Round<'g> {
+    /// Leaves for the first time when it was at every page.
     pub fn new(ground: &'g Ground, way: Way) -> Self {
-        Self { ground, way, left: Some(ground.used) }
+        Self { ground, way, left: ground.used, until_over: false }
     }
 }
 
 impl Program for Round<'_> {
     fn next(&mut self) -> Next {
-        if self.left.is_none() && self.ground.is_over() {
-            self.left = Some(self.ground.used);
-        }
-        if self.left == Some(0) {
-            self.left = None;
+        if self.left == 0 || self.until_over && self.ground.is_over() {
             return Next::Leave;
         }
-        self.left = self.left.map(|left| left - 1);
+        self.left -= 1;
         Next::Load(Gfn(self.way.go_on()))
     }
 
