@@ -91,7 +91,7 @@ pub struct Line {
 #[derive(Clone, Debug, Serialize)]
 pub struct Swept {
     /// Fields of the cost file that changed together: `near+far`.
-    pub cost: &'static str,
+    pub cost: String,
     /// What they were multiplied by.
     pub factor: f64,
     pub rows: Vec<SweptRow>,
