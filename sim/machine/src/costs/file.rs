@@ -9,7 +9,7 @@
 //! measured; whatever else is written there, or nothing, is taken for assumed, so that a cost changed by hand makes no
 //! claim by accident. What cannot be a cost is refused, with the number of its line.
 
-use super::{Costs, FIELDS};
+use super::Costs;
 use core::fmt::{self, Write as _};
 
 /// A time is below this, in nanoseconds: a second, which no single operation takes.
@@ -42,8 +42,8 @@ impl Origin {
 pub struct Sheet {
     /// What operations cost.
     pub costs: Costs,
-    /// Where each of [`FIELDS`] comes from.
-    pub origins: [Origin; FIELDS.len()],
+    /// Where each of [`Costs::FIELDS`] comes from.
+    pub origins: [Origin; Costs::FIELDS.len()],
 }
 
 /// Why a text is no cost file.
@@ -66,12 +66,12 @@ impl core::error::Error for Error {}
 impl Sheet {
     /// Costs of which nobody has measured any.
     pub const fn assumed(costs: Costs) -> Self {
-        Self { costs, origins: [Origin::Assumed; FIELDS.len()] }
+        Self { costs, origins: [Origin::Assumed; Costs::FIELDS.len()] }
     }
 
     /// Each cost: its name, its value, and where it comes from.
     pub fn entries(&self) -> impl Iterator<Item = (&'static str, f64, Origin)> {
-        FIELDS.iter().zip(&self.origins).map(|(field, &origin)| (field.name, (field.get)(&self.costs), origin))
+        Costs::FIELDS.iter().zip(&self.origins).map(|(field, &origin)| (field.name, (field.get)(&self.costs), origin))
     }
 
     /// Notes that the cost of this name was measured.
@@ -80,7 +80,7 @@ impl Sheet {
     /// Where no cost has that name.
     pub fn measured(&mut self, name: &str, value: f64) {
         let at = position(name).expect("measured costs are fields");
-        (FIELDS[at].set)(&mut self.costs, value);
+        (Costs::FIELDS[at].set)(&mut self.costs, value);
         self.origins[at] = Origin::Measured;
     }
 
@@ -91,29 +91,29 @@ impl Sheet {
             return Err(Error { line, flaw: format!("a cost file ends before its byte {LONGEST_FILE}") });
         }
         let mut sheet = Self::assumed(Costs::SERVER);
-        let mut seen = [None; FIELDS.len()];
+        let mut seen = [None; Costs::FIELDS.len()];
         for (line, text) in (1..).zip(text.lines()) {
             let refuse = |flaw| Error { line, flaw };
             let Some((at, value, origin)) = entry(text).map_err(refuse)? else { continue };
             if let Some(before) = seen[at].replace(line) {
-                return Err(refuse(format!("`{}` stands in line {before}, too", FIELDS[at].name)));
+                return Err(refuse(format!("`{}` stands in line {before}, too", Costs::FIELDS[at].name)));
             }
-            (FIELDS[at].set)(&mut sheet.costs, value);
+            (Costs::FIELDS[at].set)(&mut sheet.costs, value);
             sheet.origins[at] = origin;
         }
         match seen.iter().position(Option::is_none) {
             None => Ok(sheet),
             Some(at) => Err(Error {
                 line: text.lines().count().max(1),
-                flaw: format!("the file ends without `{}`", FIELDS[at].name),
+                flaw: format!("the file ends without `{}`", Costs::FIELDS[at].name),
             }),
         }
     }
 }
 
-/// Which of [`FIELDS`] has that name.
+/// Which of [`Costs::FIELDS`] has that name.
 fn position(name: &str) -> Option<usize> {
-    FIELDS.iter().position(|field| field.name == name)
+    Costs::FIELDS.iter().position(|field| field.name == name)
 }
 
 /// What a line says, if it says anything.
@@ -153,7 +153,7 @@ fn short(text: &str) -> String {
 impl fmt::Display for Sheet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# What operations cost, in ns unless a line says otherwise; read by `slat sim --costs`.")?;
-        for ((name, value, origin), field) in self.entries().zip(&FIELDS) {
+        for ((name, value, origin), field) in self.entries().zip(Costs::FIELDS) {
             let mut said = String::new();
             write!(said, "{name} = {value}")?;
             let unit = if field.unit == "ns" { String::new() } else { format!(" ({})", field.unit) };
