@@ -23,47 +23,19 @@ pub use simulated::{
     AtomicU64, Mutex, Ordering, RwLock, compute, guest, hand_over, kick, now, pause, read_page, rest, run,
     zero_page,
 };
-pub use slat_machine::Costs;
+pub use slat_machine::{Costs, Job, JobTold};
 #[cfg(not(virtual_time))]
 pub use threads::{
     AtomicU64, Mutex, Ordering, RwLock, compute, guest, hand_over, kick, now, pause, pin, read_page, rest,
     run, zero_page,
 };
 
-/// What one CPU does in a [`run`].
-pub struct Job<'j> {
-    /// What kind of work it is: "vCPU", "ager".
-    pub name: &'static str,
-    /// The vCPU whose kicks it takes.
-    pub vcpu: Option<u32>,
-    /// The work itself.
-    pub work: Box<dyn FnOnce() + Send + 'j>,
-}
-
-impl<'j> Job<'j> {
-    /// Work that takes no kicks.
-    pub fn new(name: &'static str, work: impl FnOnce() + Send + 'j) -> Self {
-        Self { name, vcpu: None, work: Box::new(work) }
-    }
-
-    /// The work of vCPU `number`.
-    pub fn vcpu(number: u32, work: impl FnOnce() + Send + 'j) -> Self {
-        Self { name: "vCPU", vcpu: Some(number), work: Box::new(work) }
-    }
-}
-
-impl core::fmt::Debug for Job<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Job").field("name", &self.name).field("vcpu", &self.vcpu).finish_non_exhaustive()
-    }
-}
-
 /// What a run took.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
     /// From the beginning until the last job of the first job's kind had ended.
     pub wall_ns: u64,
-    /// In the order given.
+    /// In the order given. Threads cannot tell how long they waited or slept.
     pub jobs: Vec<JobTold>,
     /// The cache lines that were fought over, hottest first, 16 at most. On threads nobody sees them.
     pub lines: Vec<LineTold>,
@@ -73,29 +45,18 @@ pub struct Told {
     pub events: u64,
 }
 
-/// What one job took.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct JobTold {
-    /// Its kind.
-    pub name: &'static str,
-    /// From the beginning to its end.
-    pub ns: u64,
-    /// Of that, waiting for locks and for lines; 0 on threads, which cannot tell.
-    pub waiting_ns: u64,
-    /// Of that, with nothing to do; 0 on threads.
-    pub asleep_ns: u64,
-}
-
-/// A cache line that was fought over.
+/// Cache lines that were fought over at one place of the program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LineTold {
     /// What lies in it, or where it is.
     pub name: String,
-    /// Who got it last: "sync/gate.rs:99".
+    /// Where that place is: "sync/gate.rs:99".
     pub site: String,
-    /// How often it changed hands.
+    /// How many of them.
+    pub lines: u64,
+    /// How often they changed hands.
     pub transfers: u64,
-    /// How long others waited for it, all together.
+    /// How long others waited for them, all together.
     pub waited_ns: u64,
 }
 
