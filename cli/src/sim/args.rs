@@ -30,14 +30,14 @@ pub struct Asked {
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    #[command(flatten)]
-    work: WorkFlags,
     /// Print one JSON object instead of the tables
     #[arg(long)]
     pub json: bool,
     /// No progress bar
     #[arg(short, long)]
     pub quiet: bool,
+    #[command(flatten)]
+    work: WorkFlags,
 }
 
 impl Asked {
