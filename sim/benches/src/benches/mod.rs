@@ -6,15 +6,21 @@
 //! ```
 //! | file | idea |
 //! |---|---|
-//! | [`machine`] | the VM that they run, and a vCPU with its guest |
+//! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
+//! | [`guest`] | a vCPU, its guest, and what hardware does on an access |
+//! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (seed 000) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
 
+pub mod access_tracking;
 pub mod demand_paging;
+pub mod guest;
 pub mod machine;
 #[cfg(test)]
 mod tests;
+pub mod zap;
 
 use crate::world::{Costs, Told};
+use slat::MmuLock;
 
 /// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
 #[derive(Clone, Debug)]
@@ -39,6 +45,15 @@ impl Setting<'_> {
     pub fn pages_per_vcpu(&self) -> u64 {
         let pages = (200_000 / u64::from(self.vcpus) / 512 * 512).clamp(512, 4096);
         if self.quick { pages / 4 } else { pages }
+    }
+
+    /// A number drawn by lot for each `nth`.
+    pub fn lot(&self, nth: u64) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+        let mut x = self.seed.wrapping_add(nth.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
     }
 }
 
@@ -113,6 +128,15 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// The lock of the MMU under it.
+    pub fn lock(self) -> MmuLock {
+        match self {
+            Self::Exclusive | Self::LeafByLeafExclusive => MmuLock::Exclusive,
+            Self::ReadWrite | Self::NoAging | Self::Locked | Self::Lockless => MmuLock::ReadWrite,
+            _ => MmuLock::None,
+        }
+    }
+
     /// What it is called, in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -182,6 +206,11 @@ impl Check {
     pub fn all(name: &'static str, good: u64, of: u64) -> Self {
         Self { name, ok: good == of, detail: format!("{good} of {of}") }
     }
+
+    /// So many, of at least so many.
+    pub fn least(name: &'static str, many: u64, least: u64) -> Self {
+        Self { name, ok: many >= least, detail: format!("{many}, and {least} at least") }
+    }
 }
 
 /// A bench. Both worlds run it.
@@ -199,7 +228,7 @@ pub trait Bench: Sync {
 }
 
 /// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 1] = [&demand_paging::DemandPaging];
+pub static ALL: [&dyn Bench; 3] = [&access_tracking::AccessTracking, &demand_paging::DemandPaging, &zap::Zap];
 
 /// The bench of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Bench> {
