@@ -2,6 +2,7 @@
 
 mod bar;
 mod bench;
+mod calibrate;
 mod checksum;
 mod error;
 mod interrupt;
@@ -28,6 +29,7 @@ enum Command {
     /// The same past this machine: simulated, from 1 to hundreds of vCPUs
     #[command(subcommand)]
     Sim(sim::Sim),
+    Calibrate(calibrate::Calibrate),
     Plan(plan::Plan),
 }
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Bench(bench) => bench.run(),
         Command::Sim(sim) => sim.run(),
+        Command::Calibrate(calibrate) => calibrate.run(),
         Command::Plan(plan) => plan.run(),
     };
     match result {

@@ -14,8 +14,8 @@ pub struct Asked {
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = VCPUS,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     vcpus: Vec<u32>,
-    /// Policies side by side [default: all that the bench has]
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    /// A policy to run; may be repeated [default: all that the bench has, side by side]
+    #[arg(long, value_name = "NAME")]
     policy: Vec<String>,
     /// What operations cost: a file as `slat calibrate` writes it; `server`, a machine of eight sockets with 52 CPUs,
     /// assumed; or `here`, measured now as far as this machine can show it

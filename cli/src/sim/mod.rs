@@ -18,6 +18,7 @@
 //! | `sweep` | whether the ranking hangs on uncertain costs |
 //! | `outcome` | what is handed back |
 //! | `text` | the same for people |
+//! | `validate` | simulated against real threads |
 
 mod args;
 mod costs;
@@ -25,29 +26,57 @@ mod outcome;
 mod simulate;
 mod sweep;
 mod text;
+mod validate;
 mod work;
 
 pub use args::Asked;
 pub use outcome::SimReport;
+pub use validate::Validate;
 
 use crate::error::Error;
 use slat_sim::benches::{Bench, by_name};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// What can be simulated, by name.
+/// What there is to ask.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Sim {
+    #[command(flatten)]
+    Bench(Simulation),
+    Validate(Validate),
+}
+
+/// What can be simulated, by name.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Simulation {
+    /// vCPUs fault memory in while somebody ages it, locked and lockless (seed 000)
+    #[command(name = "access-tracking-perf", after_help = "Example:\n  slat sim access-tracking-perf -v 1,112")]
+    AccessTracking(Asked),
     /// Many vCPUs touch new memory at once, with each MMU lock (seed 003)
     #[command(after_help = "Example:\n  slat sim demand-paging -v 1,112,416 --costs server")]
     DemandPaging(Asked),
+    /// Memory is zapped, leaf by leaf or table by table, while vCPUs fault elsewhere (seed 003)
+    #[command(after_help = "Example:\n  slat sim zap -v 1,16,112")]
+    Zap(Asked),
 }
 
 impl Sim {
+    /// Does what is asked, prints it, and returns the exit status.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        match self {
+            Self::Validate(validate) => validate.run(),
+            Self::Bench(simulation) => simulation.run(),
+        }
+    }
+}
+
+impl Simulation {
     /// The bench, and what is asked of it.
     fn bench(&self) -> Result<(&'static dyn Bench, &Asked), Error> {
         let (name, asked) = match self {
+            Self::AccessTracking(asked) => ("access-tracking-perf", asked),
             Self::DemandPaging(asked) => ("demand-paging", asked),
+            Self::Zap(asked) => ("zap", asked),
         };
         let bench = by_name(name).ok_or_else(|| Error::Machine(format!("{name} is not simulated")))?;
         Ok((bench, asked))
@@ -60,7 +89,7 @@ impl Sim {
     }
 
     /// Prints the report to stdout; a false check becomes exit status 1.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    fn run(&self) -> Result<ExitCode, Error> {
         let report = self.report()?;
         let mut out = io::stdout().lock();
         if self.bench()?.1.json {

@@ -23,7 +23,7 @@ struct Runs<'r> {
 
 /// See the module's header.
 pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, Error> {
-    let sheet = costs::named(&asked.costs)?;
+    let sheet = costs::named(&asked.costs, !asked.quiet)?;
     let policies = asked.policies(bench)?;
     let vcpus = asked.vcpus();
     let swept = if asked.no_sweep { 0 } else { sweep::UNCERTAIN.len() * (sweep::FACTORS.len() - 1) };

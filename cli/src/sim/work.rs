@@ -29,6 +29,9 @@ pub struct WorkFlags {
     /// A handler's own work for a fault
     #[arg(long, value_name = "NS", value_parser = time)]
     pub handler_ns: Option<u64>,
+    /// The host zeroes a page that it finds
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    pub zeroing: Option<bool>,
     /// A kernel's work under its MMU lock for a fault
     #[arg(long, value_name = "NS", value_parser = time)]
     pub under_lock_ns: Option<u64>,
@@ -49,6 +52,7 @@ impl WorkFlags {
             host_ns: self.host_ns.unwrap_or(work.host_ns),
             handlers: self.handlers.unwrap_or(work.handlers),
             handler_ns: self.handler_ns.unwrap_or(work.handler_ns),
+            zeroing: self.zeroing.unwrap_or(work.zeroing),
             under_lock_ns: self.under_lock_ns.unwrap_or(work.under_lock_ns),
             mm_lines: self.mm_lines.unwrap_or(work.mm_lines),
             rest_ns: self.rest_ns.unwrap_or(work.rest_ns),

@@ -94,7 +94,9 @@ impl SimHost {
         for line in &self.mm {
             line.0[0].fetch_add(1, Relaxed);
         }
-        zero_page();
+        if self.work.zeroing {
+            zero_page();
+        }
         self.set(hva, Some(first_page(gfn_of(hva))));
     }
 }
