@@ -27,15 +27,7 @@ pub fn guest(ns: u64, kicked: impl Fn() -> bool) -> u64 {
     let left = with(|machine| {
         let mut left = ns * 1000;
         while left > 0 && !kicked() {
-            let (began, ends) = (machine.clock(), machine.clock() + left);
-            machine.cpu().interruptible.set(true);
-            machine.pause(Paused::Until(ends));
-            machine.cpu().interruptible.set(false);
-            left = ends.saturating_sub(machine.clock());
-            debug_assert!(began <= machine.clock());
-            if left > 0 {
-                machine.spend(machine.prices.kick_taken);
-            }
+            left = machine.sleep_in_guest(left);
         }
         left.div_ceil(1000)
     });
@@ -127,7 +119,23 @@ impl Machine {
     fn sleep(&self, time: Ps) {
         self.cpu().asleep.set(self.cpu().asleep.get() + time);
         self.spend(time);
-        self.in_turn();
+    }
+
+    /// Until so long is over, or a kick arrives: what is left.
+    fn sleep_in_guest(&self, time: Ps) -> Ps {
+        let ends = self.clock() + time;
+        if self.goes_on_until(ends) {
+            self.spend(time);
+            return 0;
+        }
+        self.cpu().interruptible.set(true);
+        self.pause(Paused::Until(ends));
+        self.cpu().interruptible.set(false);
+        let left = ends.saturating_sub(self.clock());
+        if left > 0 {
+            self.spend(self.prices.kick_taken);
+        }
+        left
     }
 
     fn kick(&self, vcpu: u32) {

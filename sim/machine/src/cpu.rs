@@ -1,9 +1,10 @@
 //! Clocks, and who goes on next.
 //!
 //! One CPU runs at a time; the others wait in a queue by their clocks. An operation that another CPU can see has to wait
-//! until nobody's clock is behind ([`Machine::in_turn`]). One on a line that this CPU has anyway may run ahead a little: no
-//! other CPU can notice sooner than a line takes to travel, so within that time the order of the two is nobody's
-//! ([`Machine::nearly_in_turn`]). That spares nearly all changes from coroutine to coroutine.
+//! until nobody's clock is behind ([`Machine::in_turn`]). One on a line that nobody else has used, or that this CPU may read
+//! already, may run [ahead](AHEAD) a little ([`Machine::nearly_in_turn`]): who comes for that line first finds what was done
+//! to it, which may be so much from his future. That spares most changes from coroutine to coroutine, and is less than an
+//! interrupt takes.
 
 use crate::costs::Costs;
 use crate::lines::Lines;
@@ -14,6 +15,9 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 /// Virtual time, in picoseconds: 213 days of them fit.
 pub type Ps = u64;
+
+/// How far a CPU may run ahead of the others while it uses lines that are its own.
+pub const AHEAD: Ps = 500_000;
 
 /// The price list in whole picoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +101,29 @@ pub enum Paused {
     Blocked,
 }
 
+/// A place in the queue: when, who, and which of his turns, from the upper bits down. One number, since it is compared all
+/// the while.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn(u128);
+
+impl Turn {
+    fn new(then: Ps, cpu: u32, turn: u32) -> Self {
+        Self(u128::from(then) << 64 | u128::from(cpu) << 32 | u128::from(turn))
+    }
+
+    fn then(self) -> Ps {
+        (self.0 >> 64) as Ps
+    }
+
+    fn cpu(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn turn(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 /// Who waits for a lock: the CPU, and whether it wants it for itself alone.
 pub type Waiters = VecDeque<(u32, bool)>;
 
@@ -109,8 +136,8 @@ pub struct Machine {
     clock: Cell<Ps>,
     /// Until when it need not look at the queue.
     limit: Cell<Ps>,
-    /// Everybody else who could run: when, who, which turn of theirs.
-    queue: RefCell<BinaryHeap<Reverse<(Ps, u32, u32)>>>,
+    /// Everybody else who could run.
+    queue: RefCell<BinaryHeap<Reverse<Turn>>>,
     pub lines: RefCell<Lines>,
     /// By the lock's address.
     pub waiters: RefCell<BTreeMap<usize, Waiters>>,
@@ -148,7 +175,7 @@ impl Machine {
         let sockets = (cpus.len() as u32).div_ceil(prices.cpus_per_socket);
         Self {
             prices,
-            queue: RefCell::new((0..cpus.len() as u32).map(|cpu| Reverse((0, cpu, 0))).collect()),
+            queue: RefCell::new((0..cpus.len() as u32).map(|cpu| Reverse(Turn::new(0, cpu, 0))).collect()),
             lines: RefCell::new(Lines::new(cpus.len() as u32, prices.cpus_per_socket)),
             cpus,
             me: Cell::new(0),
@@ -190,8 +217,11 @@ impl Machine {
     }
 
     /// Before an operation that others can see: whoever is behind goes first.
+    #[inline(never)]
     pub fn in_turn(&self) {
-        while self.earliest().is_some_and(|(then, cpu)| (then, cpu) < (self.clock(), self.me())) {
+        // Anything of a CPU that is behind, or as far and before this one in the order of numbers.
+        let mine = Turn::new(self.clock(), self.me(), 0);
+        if self.queue.borrow().peek().is_some_and(|&Reverse(first)| first < mine) {
             self.pause(Paused::Until(self.clock()));
         }
     }
@@ -204,9 +234,9 @@ impl Machine {
         }
     }
 
-    /// Who is behind all others, of those who do not run.
-    fn earliest(&self) -> Option<(Ps, u32)> {
-        self.queue.borrow().peek().map(|&Reverse((then, cpu, _))| (then, cpu))
+    /// Whether nobody has to go on before then.
+    pub fn goes_on_until(&self, then: Ps) -> bool {
+        then <= self.limit.get()
     }
 
     /// Lets others go on.
@@ -227,15 +257,15 @@ impl Machine {
         let woken = &self.cpus[cpu as usize];
         let then = then.max(woken.clock.get());
         woken.turn.set(woken.turn.get() + 1);
-        self.queue.borrow_mut().push(Reverse((then, cpu, woken.turn.get())));
-        self.limit.set(self.limit.get().min(then + self.prices.near));
+        self.queue.borrow_mut().push(Reverse(Turn::new(then, cpu, woken.turn.get())));
+        self.limit.set(self.limit.get().min(then + AHEAD));
     }
 
     /// Who goes on now, after the one that ran has let go; `None` when nobody can.
     pub fn next(&self, paused: Option<Paused>) -> Option<u32> {
         let mut queue = self.queue.borrow_mut();
         let mut mine = match paused {
-            Some(Paused::Until(then)) => Some(Reverse((then, self.me(), self.cpu().turn.get()))),
+            Some(Paused::Until(then)) => Some(Reverse(Turn::new(then, self.me(), self.cpu().turn.get()))),
             Some(Paused::Blocked) | None => None,
         };
         loop {
@@ -247,13 +277,12 @@ impl Machine {
                     _ => mine,
                 },
             };
-            let Reverse((then, cpu, turn)) = next;
-            let goes_on = &self.cpus[cpu as usize];
-            if goes_on.turn.get() == turn {
-                self.me.set(cpu);
-                self.clock.set(then);
-                self.limit.set(queue.peek().map_or(Ps::MAX, |Reverse((then, ..))| then + self.prices.near));
-                return Some(cpu);
+            let Reverse(next) = next;
+            if self.cpus[next.cpu() as usize].turn.get() == next.turn() {
+                self.me.set(next.cpu());
+                self.clock.set(next.then());
+                self.limit.set(queue.peek().map_or(Ps::MAX, |Reverse(next)| next.then() + AHEAD));
+                return Some(next.cpu());
             }
         }
     }
@@ -272,7 +301,7 @@ impl Machine {
 
     /// Memory of this CPU's socket is busy with a page, and this CPU with what that takes alone.
     pub fn use_memory(&self, alone: Ps) {
-        self.in_turn();
+        self.nearly_in_turn();
         let memory = &self.memory[(self.me() / self.prices.cpus_per_socket) as usize];
         let began = memory.get().max(self.clock());
         memory.set(began + self.prices.page);

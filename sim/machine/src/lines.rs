@@ -19,25 +19,74 @@ pub enum Access {
 /// The part of a transfer for which a line that is only read is busy.
 const READS_OVERLAP: Ps = 4;
 
-/// Nobody has had it.
-const NOBODY: u32 = u32::MAX;
-/// With a number of a [`Sharers`] below it: several CPUs have it.
-const SHARED: u32 = 1 << 31;
-
-/// One line, as far as each access looks at it.
+/// One line. Small, and those of neighbours side by side, since this is looked at in each operation.
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    /// Its address in lines, plus one; 0 is no line.
-    tag: u64,
-    /// The CPU that has it alone, or who share it.
-    holder: u32,
-    /// Its place in [`Lines::fought`], plus one.
-    fought: u32,
+    /// Its number, plus one, and below that who has it; 0 is no line.
+    word: u64,
     /// When its last journey ends.
     free: Ps,
 }
 
-const EMPTY: Line = Line { tag: 0, holder: NOBODY, fought: 0, free: 0 };
+/// Who has a line: a CPU's number; or, with [`SHARED`], that of a set of them; or nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Holder(u64);
+
+const HOLDER_BITS: u32 = 22;
+const SHARED: u64 = 1 << (HOLDER_BITS - 1);
+/// With one CPU alone, that got it from another: operations on it keep to their turns.
+const TRAVELLED: u64 = 1 << (HOLDER_BITS - 2);
+const NOBODY: Holder = Holder((1 << HOLDER_BITS) - 1);
+/// Places of the table at first, and for each line at least.
+const SMALLEST: usize = 1 << 12;
+const SPARSE: usize = 3;
+/// Neighbours whose places are neighbours.
+const GROUP: u64 = 4;
+
+impl Holder {
+    fn cpu(cpu: u32) -> Self {
+        Self(u64::from(cpu))
+    }
+
+    /// The CPU that has it alone.
+    fn alone(self) -> u32 {
+        (self.0 & !TRAVELLED) as u32
+    }
+
+    fn is_shared(self) -> bool {
+        self.0 & SHARED != 0 && self != NOBODY
+    }
+
+    /// Where the set's bits begin, in so many words each.
+    fn first(self, words: usize) -> usize {
+        (self.0 & !SHARED) as usize * words
+    }
+}
+
+impl Line {
+    const EMPTY: Self = Self { word: 0, free: 0 };
+
+    fn tag(line: u64) -> u64 {
+        (line + 1) << HOLDER_BITS
+    }
+
+    fn holder(self) -> Holder {
+        Holder(self.word & NOBODY.0)
+    }
+
+    fn set_holder(&mut self, holder: Holder) {
+        self.word = self.word & !NOBODY.0 | holder.0;
+    }
+
+    /// Whose it is.
+    fn line(self) -> u64 {
+        (self.word >> HOLDER_BITS) - 1
+    }
+
+    fn is(self, line: u64) -> bool {
+        self.word & !NOBODY.0 == Self::tag(line)
+    }
+}
 
 /// What has been told of a line that travels, or of a lock in it.
 #[derive(Clone, Copy, Debug)]
@@ -58,136 +107,155 @@ pub struct Lines {
     sharers: Vec<u64>,
     words: usize,
     /// Places in `sharers` that are free again.
-    spare: Vec<u32>,
+    spare: Vec<Holder>,
     cpus_per_socket: u32,
+    /// For each place of the table, the one in `fought`, plus one.
+    notes: Vec<u32>,
     fought: Vec<Fought>,
 }
 
 impl Lines {
     pub fn new(cpus: u32, cpus_per_socket: u32) -> Self {
-        let words = cpus.div_ceil(64) as usize;
         Self {
-            table: vec![EMPTY; 1 << 12],
+            table: vec![Line::EMPTY; SMALLEST],
             used: 0,
             sharers: Vec::new(),
-            words,
+            words: cpus.div_ceil(64) as usize,
             spare: Vec::new(),
             cpus_per_socket,
+            notes: vec![0; SMALLEST],
             fought: Vec::new(),
         }
     }
 
-    /// Where the line is, which is there from now on.
+    /// A line's first place. The upper bits of the product depend on all bits of its number but the last.
     #[inline(always)]
+    fn place(&self, line: u64) -> usize {
+        let group = (line / GROUP).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (group * GROUP + line % GROUP) as usize & (self.table.len() - 1)
+    }
+
+    /// [`has`](Self::has), as far as can be seen at the line's first place.
+    #[inline(always)]
+    fn has_at_once(&self, line: u64, cpu: u32, access: Access) -> bool {
+        let found = self.table[self.place(line)];
+        found.word == Line::tag(line) | u64::from(cpu)
+            || access == Access::Load && found.is(line) && self.shares(found.holder(), cpu)
+    }
+
+    /// Where the line is, which is there from now on.
     fn find(&mut self, line: u64) -> usize {
-        let mask = self.table.len() - 1;
-        let mut at = (line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize & mask;
-        loop {
-            let tag = self.table[at].tag;
-            if tag == line + 1 {
+        let mut at = self.place(line);
+        while self.table[at].word != 0 {
+            if self.table[at].is(line) {
                 return at;
             }
-            if tag == 0 {
-                return self.add(line, at);
-            }
-            at = (at + 1) & mask;
+            at = (at + 1) & (self.table.len() - 1);
         }
+        self.add(line, at)
     }
 
     #[cold]
     fn add(&mut self, line: u64, at: usize) -> usize {
-        self.table[at].tag = line + 1;
+        self.table[at].word = Line::tag(line) | NOBODY.0;
         self.used += 1;
-        if self.used * 2 <= self.table.len() {
+        if self.used * SPARSE <= self.table.len() {
             return at;
         }
-        let larger = vec![EMPTY; self.table.len() * 4];
+        let larger = self.table.len() * 4;
+        let lines = core::mem::replace(&mut self.table, vec![Line::EMPTY; larger]);
+        let notes = core::mem::replace(&mut self.notes, vec![0; larger]);
         self.used = 0;
-        for line in core::mem::replace(&mut self.table, larger).into_iter().filter(|line| line.tag != 0) {
-            let at = self.find(line.tag - 1);
-            self.table[at] = line;
+        for (line, note) in lines.into_iter().zip(notes).filter(|(line, _)| line.word != 0) {
+            let at = self.find(line.line());
+            (self.table[at], self.notes[at]) = (line, note);
         }
         self.find(line)
     }
 
     /// Whether `cpu` has it, and needs nobody's leave for the access.
-    #[inline(always)]
-    fn has(&self, holder: u32, cpu: u32, access: Access) -> bool {
-        holder == cpu
-            || is_shared(holder) && access == Access::Load && self.bits(holder)[word(cpu)] & bit(cpu) != 0
+    fn has(&self, holder: Holder, cpu: u32, access: Access) -> bool {
+        if holder.is_shared() {
+            access == Access::Load && self.shares(holder, cpu)
+        } else {
+            holder != NOBODY && holder.alone() == cpu
+        }
     }
 
-    fn bits(&self, holder: u32) -> &[u64] {
-        let first = (holder & !SHARED) as usize * self.words;
-        &self.sharers[first..first + self.words]
+    #[inline(always)]
+    fn shares(&self, holder: Holder, cpu: u32) -> bool {
+        holder.is_shared() && self.sharers[holder.first(self.words) + word(cpu)] & bit(cpu) != 0
     }
 
     /// Whether a CPU of this one's socket has it, and whether one of another socket has.
-    fn neighbours(&self, holder: u32, cpu: u32) -> (bool, bool) {
+    fn neighbours(&self, holder: Holder, cpu: u32) -> (bool, bool) {
         let near = |other: u32| other / self.cpus_per_socket == cpu / self.cpus_per_socket;
-        if !is_shared(holder) {
-            return (near(holder), !near(holder));
+        if !holder.is_shared() {
+            let near = near(holder.alone());
+            return (near, !near);
         }
-        let all =
-            (0..).zip(self.bits(holder)).flat_map(|(at, &word)| bits_of(word).map(move |bit| at * 64 + bit));
-        all.filter(|&other| other != cpu)
+        let words = &self.sharers[holder.first(self.words)..][..self.words];
+        (0..)
+            .zip(words)
+            .flat_map(|(at, &word)| bits_of(word).map(move |bit| at * 64 + bit))
+            .filter(|&other| other != cpu)
             .fold((false, false), |found, other| (found.0 || near(other), found.1 || !near(other)))
     }
 
     /// `cpu` reads what `holder` had.
-    fn share(&mut self, holder: u32, cpu: u32) -> u32 {
-        let shared = if is_shared(holder) {
-            holder
-        } else {
-            let place = self.spare.pop().unwrap_or_else(|| {
+    fn share(&mut self, holder: Holder, cpu: u32) -> Holder {
+        let mut shared = holder;
+        if !holder.is_shared() {
+            shared = self.spare.pop().unwrap_or_else(|| {
+                let place = self.sharers.len() / self.words;
                 self.sharers.resize(self.sharers.len() + self.words, 0);
-                (self.sharers.len() / self.words - 1) as u32
+                Holder(place as u64 | SHARED)
             });
-            self.sharers[place as usize * self.words + word(holder)] |= bit(holder);
-            place | SHARED
-        };
-        self.sharers[(shared & !SHARED) as usize * self.words + word(cpu)] |= bit(cpu);
+            self.sharers[shared.first(self.words) + word(holder.alone())] |= bit(holder.alone());
+        }
+        self.sharers[shared.first(self.words) + word(cpu)] |= bit(cpu);
         shared
     }
 
     /// Nobody shares it any more.
-    fn take(&mut self, holder: u32) {
-        if is_shared(holder) {
-            let first = (holder & !SHARED) as usize * self.words;
-            self.sharers[first..first + self.words].fill(0);
-            self.spare.push(holder & !SHARED);
+    fn take(&mut self, holder: Holder) {
+        if holder.is_shared() {
+            self.sharers[holder.first(self.words)..][..self.words].fill(0);
+            self.spare.push(holder);
         }
     }
 
     /// A line that `cpu` has not, or not alone, comes to it: when it is there, how long it waited for others' journeys.
     fn journey(&mut self, at: usize, (cpu, now): (u32, Ps), access: Access, prices: &Prices) -> (Ps, Ps) {
-        let Line { holder, free, .. } = self.table[at];
+        let (holder, free) = (self.table[at].holder(), self.table[at].free);
         if holder == NOBODY {
-            self.table[at].holder = cpu;
+            self.table[at].set_holder(Holder::cpu(cpu));
             return (now, 0);
         }
-        let (near, far) = self.neighbours(holder, cpu);
         let reads = access == Access::Load;
+        let (near, far) = self.neighbours(holder, cpu);
         // A read is answered by the nearest; a write has to reach everybody.
-        let time = if if reads { near } else { !far } { prices.near } else { prices.far };
+        let is_near = if reads { near } else { !far };
+        let time = if is_near { prices.near } else { prices.far };
         let began = now.max(free);
-        self.table[at].free = began + if reads { time / READS_OVERLAP } else { time };
-        self.table[at].holder = if reads {
+        let holder = if reads {
             self.share(holder, cpu)
         } else {
             self.take(holder);
-            cpu
+            Holder(u64::from(cpu) | TRAVELLED)
         };
+        self.table[at].set_holder(holder);
+        self.table[at].free = began + if reads { time / READS_OVERLAP } else { time };
         (began + time, began - now)
     }
 
-    /// It has travelled so often, and was waited for.
+    /// The line at a place has travelled so often, and was waited for.
     fn note(&mut self, at: usize, site: &'static Location<'static>, transfers: u64, waited: Ps) {
-        if self.table[at].fought == 0 {
+        if self.notes[at] == 0 {
             self.fought.push(Fought { site, longest: 0, transfers: 0, waited: 0 });
-            self.table[at].fought = self.fought.len() as u32;
+            self.notes[at] = self.fought.len() as u32;
         }
-        let fought = &mut self.fought[self.table[at].fought as usize - 1];
+        let fought = &mut self.fought[self.notes[at] as usize - 1];
         fought.transfers += transfers;
         fought.waited += waited;
         if waited > fought.longest {
@@ -199,10 +267,6 @@ impl Lines {
     pub fn fought(&self) -> &[Fought] {
         &self.fought
     }
-}
-
-fn is_shared(holder: u32) -> bool {
-    holder & SHARED != 0 && holder != NOBODY
 }
 
 fn word(cpu: u32) -> usize {
@@ -222,18 +286,20 @@ fn bits_of(mut word: u64) -> impl Iterator<Item = u32> {
     })
 }
 
+fn line_of(address: usize) -> u64 {
+    address as u64 >> 6
+}
+
 impl Machine {
     /// The CPU that runs accesses a line, which costs what the access does, and the journey if the line is elsewhere.
     #[inline]
     pub fn access(&self, address: usize, access: Access, site: &'static Location<'static>) {
         self.events.set(self.events.get() + 1);
         self.nearly_in_turn();
-        let line = address as u64 >> 6;
-        let mut lines = self.lines.borrow_mut();
-        let at = lines.find(line);
-        if !lines.has(lines.table[at].holder, self.me(), access) {
-            drop(lines);
-            self.get(line, access, site);
+        let line = line_of(address);
+        // Nearly always it is in its place, and has not left this CPU.
+        if !self.lines.borrow().has_at_once(line, self.me(), access) {
+            self.fetch(line, access, site);
         }
         self.spend(match access {
             Access::Load => self.prices.load,
@@ -242,13 +308,22 @@ impl Machine {
         });
     }
 
-    #[cold]
-    fn get(&self, line: u64, access: Access, site: &'static Location<'static>) {
+    /// Gets a line to this CPU, unless it is there after all.
+    #[inline(never)]
+    fn fetch(&self, line: u64, access: Access, site: &'static Location<'static>) {
+        let is_here = |lines: &Lines, at: usize| {
+            let holder = lines.table[at].holder();
+            (lines.has(holder, self.me(), access), holder.is_shared() || holder.0 & TRAVELLED == 0)
+        };
+        let at = self.lines.borrow_mut().find(line);
+        if is_here(&self.lines.borrow(), at) == (true, true) {
+            return;
+        }
         self.in_turn();
         let mut lines = self.lines.borrow_mut();
+        // Others may have gone first, and moved it, or left it as it is wanted.
         let at = lines.find(line);
-        // Others may have gone first, and left it as it is wanted.
-        if lines.has(lines.table[at].holder, self.me(), access) {
+        if is_here(&lines, at).0 {
             return;
         }
         let (there, waited) = lines.journey(at, (self.me(), self.clock()), access, &self.prices);
@@ -264,7 +339,7 @@ impl Machine {
         let waited = self.clock() - began;
         self.cpu().waiting.set(self.cpu().waiting.get() + waited);
         let mut lines = self.lines.borrow_mut();
-        let at = lines.find(address as u64 >> 6);
+        let at = lines.find(line_of(address));
         lines.note(at, site, 0, waited);
     }
 }
