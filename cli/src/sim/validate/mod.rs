@@ -226,21 +226,29 @@ fn costs_now(lap: &Lap) -> Result<Costs, Error> {
     Ok(Costs { kick: 0.0, kick_arrives: 50.0, kick_taken: 0.0, ..costs })
 }
 
-/// A real lap from which the system took no CPU away; of several that it did, the one from which it did so least.
+/// A real lap from which the system took no CPU away; of several that it did, the one from which it did so least. Some
+/// benches have a check that only such a lap can pass, that two things were done at the same time.
 fn undisturbed(lap: &Lap, costs: &Costs) -> Result<Came, Error> {
     let mut best: Option<(i64, Came)> = None;
+    let mut wrong = None;
     for _ in 0..TRIES {
         let before = taken_away();
-        let came = lap.real(costs)?;
+        let came = lap.real(costs);
         let times = taken_away() - before;
-        if best.is_none_or(|(least, _)| times < least) {
-            best = Some((times, came));
+        match came {
+            Ok(came) if best.is_none_or(|(least, _)| times < least) => best = Some((times, came)),
+            Ok(_) => {}
+            Err(error) => wrong = Some(error),
         }
-        if times == 0 {
+        if best.is_some_and(|(least, _)| least == 0) {
             break;
         }
     }
-    best.map(|(_, came)| came).ok_or_else(|| Error::Machine("no lap was run".into()))
+    match (best, wrong) {
+        (Some((_, came)), _) => Ok(came),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(Error::Machine("no lap was run".into())),
+    }
 }
 
 /// How often the system has taken a CPU away from a thread of this process.
