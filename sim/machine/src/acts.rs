@@ -36,12 +36,16 @@ pub fn guest(ns: u64, kicked: impl Fn() -> bool) -> u64 {
 
 /// One turn of a loop that waits for another CPU.
 pub fn pause() {
-    if with(|machine| {
-        machine.spend(ps(PAUSE_NS));
+    pauses(1);
+}
+
+/// One turn as long as so many.
+pub fn pauses(many: u32) {
+    let waited = with(|machine| {
+        machine.spend(ps(PAUSE_NS) * Ps::from(many));
         machine.in_turn();
-    })
-    .is_none()
-    {
+    });
+    if waited.is_none() {
         core::hint::spin_loop();
     }
 }

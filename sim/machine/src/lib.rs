@@ -43,7 +43,7 @@ pub mod lock;
 mod run;
 
 pub use acts::{
-    Instant, barrier, compute, fence, guest, hand_over, kick, now, pause, read_page, rest, zero_page,
+    Instant, barrier, compute, fence, guest, hand_over, kick, now, pause, pauses, read_page, rest, zero_page,
 };
 pub use atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
 pub use core::sync::atomic::Ordering;

@@ -31,7 +31,8 @@ pub(crate) use shuttled::{
 mod simulated;
 #[cfg(virtual_time)]
 pub(crate) use simulated::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, fence, quiet, spin_loop,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, fence, quiet, scanned,
+    spin_loop,
 };
 
 /// The cell itself, for accesses around which no schedule need be tried: nobody else can reach it, or nothing is decided
@@ -41,6 +42,10 @@ pub(crate) use simulated::{
 pub(crate) fn quiet(cell: &AtomicU64) -> &AtomicU64 {
     cell
 }
+
+/// The same for whoever reads all words of a table.
+#[cfg(not(virtual_time))]
+pub(crate) use quiet as scanned;
 
 /// ThreadSanitizer knows no fences. An exchange on one place for all orders at least as much: what it then calls a race
 /// is one; a race that only a weaker fence would show is loom's to find.
@@ -166,8 +171,11 @@ impl Patience {
         self.0 = self.0.saturating_add(1);
         #[cfg(loom)]
         loom::thread::yield_now();
-        #[cfg(any(shuttle, virtual_time))]
+        #[cfg(shuttle)]
         spin_loop();
+        // As long as below; the longest stands for giving the processor away, too.
+        #[cfg(virtual_time)]
+        slat_machine::pauses(1 << self.0.min(6));
         #[cfg(not(any(loom, shuttle, virtual_time)))]
         {
             #[cfg(feature = "std")]
