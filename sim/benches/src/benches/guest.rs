@@ -9,12 +9,13 @@
 
 use super::Work;
 use super::machine::Machine;
-use crate::host::SimHost;
+use crate::host::{SimHost, hva_of};
 use crate::world::{Job, compute, guest, now};
 use slat::table::formats::Ept4;
 use slat::table::{Entry, TableMemory};
 use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Idle, Level, Pfn, Span, Translations, Vcpu, VcpuId,
+    Access, Done, Fault, FaultError, Format, Gfn, Host as _, Idle, Level, Pfn, Span, Translations, Vcpu,
+    VcpuId,
 };
 use std::ptr::NonNull;
 
@@ -87,6 +88,10 @@ impl<'vm> Guest<'vm> {
     fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
         let began = self.faults.as_ref().map(|_| now());
         compute(self.work.exit_ns);
+        if self.work.host_first {
+            // An error is the engine's to find.
+            let _ = self.vcpu.vm().host().resolve(idle, hva_of(gfn), Access::Write);
+        }
         let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
         self.mapped += u64::from(done == Done::Mapped(Level::K4));
         self.pending = Some(gfn);
@@ -153,5 +158,42 @@ unsafe fn walk(memory: &impl TableMemory, root: Pfn, caches: &mut Caches, gfn: G
                 caches.0 = Some((of_table, table));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::machine::{Parts, builder, idle, with_one_slot};
+    use crate::benches::{Policy, Setting};
+    use crate::world::Costs;
+
+    /// An aging pass clears the links that it comes through, and passes over those that nobody has come through since.
+    #[test]
+    fn an_access_that_goes_on_sets_accessed_in_links_and_a_fault_alone_does_not() {
+        let (policy, work) = (Policy::None, Work::default());
+        let setting =
+            &Setting { costs: &Costs::SERVER, vcpus: 1, policy, quick: true, seed: 1, work: work.clone() };
+        let parts = Parts::new(setting, 8);
+        let all = parts.all();
+        let vm = with_one_slot(builder(SimHost::new(all.len(), &work), setting, policy.lock()), all.len())
+            .unwrap();
+        let (mut guest, mut idle) = (Guest::new(&vm, 0, &work).unwrap(), idle().unwrap());
+        let young = |idle: &mut Idle| {
+            let mut young = 0;
+            vm.lockless(idle).age(all, |seen| young += seen.count());
+            young
+        };
+        guest.touch(&mut idle, Gfn(0)).unwrap();
+        guest.touch(&mut idle, Gfn(1)).unwrap();
+        assert_eq!(young(&mut idle), 2);
+        guest.fault(&mut idle, Gfn(2)).unwrap();
+        assert_eq!(young(&mut idle), 0, "no walk has come through the link");
+        // What the processor remembers of the link is not looked up again before it is told to forget.
+        guest.touch(&mut idle, Gfn(3)).unwrap();
+        assert_eq!(young(&mut idle), 0);
+        guest.caches.flush_all();
+        guest.touch(&mut idle, Gfn(4)).unwrap();
+        assert_eq!(young(&mut idle), 3);
     }
 }

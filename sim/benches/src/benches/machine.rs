@@ -45,9 +45,10 @@ impl Parts {
         Self { pages, starts: (0..u64::from(setting.vcpus)).map(start).collect() }
     }
 
-    /// All that lies between the first frame and the last.
+    /// All of their tables, from the first frame on.
     pub fn all(&self) -> Span<Gfn> {
-        Span::new(Gfn(0), self.starts.last().map_or(Gfn(0), |&start| start + self.pages))
+        let end = self.starts.last().map_or(0, |start| start.0 + self.pages);
+        Span::sized(Gfn(0), end.next_multiple_of(TABLE))
     }
 
     /// One for each vCPU.
@@ -98,4 +99,44 @@ pub fn right(vm: &Machine, parts: impl Iterator<Item = Span<Gfn>>) -> Result<u64
 /// This thread's proof that it is outside of the engine, before and after a run.
 pub fn idle() -> Result<Idle, String> {
     Idle::take().ok_or_else(|| "this thread is in the engine already".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::Policy;
+    use crate::host::hvas_of;
+    use crate::world::{Costs, run};
+    use slat::Why;
+
+    #[test]
+    fn negative_control_a_page_that_is_lost_and_one_that_comes_twice_are_found() {
+        let (policy, work) = (Policy::None, Work::default());
+        let setting =
+            &Setting { costs: &Costs::SERVER, vcpus: 2, policy, quick: true, seed: 1, work: work.clone() };
+        let parts = Parts::new(setting, 8);
+        let pages = parts.all().len();
+        let vm = with_one_slot(builder(SimHost::new(pages, &work), setting, policy.lock()), pages).unwrap();
+        let mut guests = parts.guests(&vm, &work).unwrap();
+        let failed = |guests: &[Guest<'_>]| -> Vec<_> {
+            let checks = parts.checks(&vm, guests).unwrap().into_iter();
+            checks
+                .filter(|check| !check.ok)
+                .map(|check| format!("{}: {}", check.name, check.detail))
+                .collect()
+        };
+        let jobs = |guests: &mut [Guest<'_>]| {
+            let jobs = guests.iter_mut().zip(parts.each());
+            run(&Costs::SERVER, jobs.map(|(guest, part)| guest.job(gfns(part), || ())).collect());
+        };
+        assert_eq!(failed(&guests).len(), 3, "nothing has been done");
+        jobs(&mut guests);
+        assert_eq!(failed(&guests), [""; 0]);
+
+        let lost = Span::sized(parts.each().last().unwrap().start, 1);
+        vm.invalidate(hvas_of(lost), Why::Clear).apply(&mut idle().unwrap()).settle();
+        assert_eq!(failed(&guests), ["every page is mapped to its frame: 15 of 16"]);
+        jobs(&mut guests);
+        assert_eq!(failed(&guests), ["every page was faulted in: 1 of 16", "each by one fault: 17 of 16"]);
+    }
 }

@@ -172,3 +172,46 @@ impl Took {
         self.ns as f64 / self.faults.max(1) as f64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::Work;
+    use crate::world::Costs;
+
+    #[test]
+    fn negative_control_a_zap_of_too_little_and_one_of_too_much_are_found() {
+        let (policy, work) = (Policy::LeafByLeaf, Work::default());
+        let setting =
+            &Setting { costs: &Costs::SERVER, vcpus: 2, policy, quick: true, seed: 1, work: work.clone() };
+        let parts = Parts::new(setting, 8);
+        let range = Span::sized(parts.all().end, 8);
+        let host = SimHost::new(range.end.0, &work);
+        let vm = with_one_slot(builder(host, setting, policy.lock()), range.end.0).unwrap();
+        fill(&vm, range).unwrap();
+        let mut guests = parts.guests(&vm, &work).unwrap();
+        guests.iter_mut().for_each(Guest::time_faults);
+        let jobs = guests.iter_mut().zip(parts.each());
+        run(&Costs::SERVER, jobs.map(|(guest, part)| guest.job(gfns(part), || ())).collect());
+
+        let failed = || -> Vec<_> {
+            let checks = checks(&vm, (range, policy), &guests, &parts).unwrap().into_iter();
+            checks
+                .filter(|check| !check.ok)
+                .map(|check| format!("{}: {}", check.name, check.detail))
+                .collect()
+        };
+        zap_range(&vm, Span::sized(range.start, 3), policy).unwrap();
+        assert_eq!(failed(), ["every page of the range is gone: 3 of 8"]);
+        let last = parts.each().last().unwrap().end;
+        zap_range(&vm, Span::new(Gfn(last.0 - 1), range.end), policy).unwrap();
+        assert_eq!(failed(), ["every other page is still there: 15 of 16"]);
+    }
+
+    #[test]
+    fn faults_are_counted_averaged_and_the_longest_is_found() {
+        let took = Took::of([(10, 20), (15, 45)].iter());
+        assert_eq!((took.faults, took.ns, took.longest_ns), (2, 40, 30));
+        assert!((took.mean_ns() - 20.0).abs() < 1e-9 && Took::default().mean_ns() < 1e-9);
+    }
+}

@@ -1,0 +1,62 @@
+//! What only virtual time can promise: the same outcome every time, and what hundreds of CPUs show.
+
+use slat_sim::benches::{
+    ALL, Bench, Point, Policy, Setting, Work, access_tracking::AccessTracking, demand_paging::DemandPaging,
+};
+use slat_sim::world::Costs;
+
+/// A quick run, of which every check holds.
+fn run(bench: &dyn Bench, policy: Policy, vcpus: u32, seed: u64) -> Point {
+    let setting = Setting { costs: &Costs::SERVER, vcpus, policy, quick: true, seed, work: Work::default() };
+    let point = bench.run(&setting).unwrap();
+    let failed: Vec<_> = point.checks.iter().filter(|check| !check.ok).collect();
+    assert!(failed.is_empty(), "{} {vcpus} {}: {failed:?}", bench.name(), policy.name());
+    point
+}
+
+/// The first figure.
+fn figure(point: &Point) -> f64 {
+    point.figures[0].value
+}
+
+#[test]
+fn two_runs_are_the_same_to_the_last_figure() {
+    for bench in ALL {
+        for vcpus in 1..=8 {
+            for &policy in bench.policies() {
+                let [first, second] = [1, 1].map(|seed| format!("{:?}", run(bench, policy, vcpus, seed)));
+                assert_eq!(first, second, "{} {vcpus} {}", bench.name(), policy.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn negative_control_another_seed_is_another_run() {
+    let [first, second] = [1, 2].map(|seed| run(&DemandPaging, Policy::Exclusive, 8, seed));
+    assert_ne!(format!("{first:?}"), format!("{second:?}"));
+}
+
+/// Seed 003's claim. What is seen here is what its threads could not be without 416 processors.
+#[test]
+fn at_416_vcpus_one_lock_is_all_that_there_is_and_without_it_nobody_waits() {
+    let [exclusive, none] =
+        [Policy::Exclusive, Policy::None].map(|policy| run(&DemandPaging, policy, 416, 1));
+    let alone = run(&DemandPaging, Policy::None, 1, 1);
+    assert!(exclusive.waiting >= 0.9, "{}", exclusive.waiting);
+    assert!(exclusive.told.lines[0].site.starts_with("sync/gate.rs"), "{:?}", exclusive.told.lines[0]);
+    assert!(none.told.wall_ns as f64 <= 0.11 * exclusive.told.wall_ns as f64);
+    assert!(figure(&none) <= 1.1 * figure(&alone), "{} and {}", figure(&none), figure(&alone));
+}
+
+/// Seed 000's.
+#[test]
+fn at_112_vcpus_a_pass_without_the_lock_is_shorter_and_costs_the_guest_nothing() {
+    let at_112 = |policy| run(&AccessTracking, policy, 112, 1);
+    let pass =
+        |point: &Point| point.figures.iter().find(|figure| figure.name == "average pass").unwrap().value;
+    let [locked, lockless, slat] = [Policy::Locked, Policy::Lockless, Policy::Slat].map(at_112);
+    assert!(pass(&locked) >= 5.9 * pass(&lockless) && pass(&locked) >= 5.9 * pass(&slat));
+    assert!(figure(&slat) <= 1.02 * figure(&at_112(Policy::SlatNoAging)));
+    assert!(figure(&locked) > 1.02 * figure(&at_112(Policy::NoAging)), "the lock does cost");
+}
