@@ -16,6 +16,7 @@
 //! | `costs` | which price list: assumed, of a file, or measured now |
 //! | `simulate` | the runs, and what came of them |
 //! | `sweep` | whether the ranking hangs on uncertain costs |
+//! | `seeds` | the seeds' own figures: one column fits, the others are predicted |
 //! | `outcome` | what is handed back |
 //! | `text` | the same for people |
 //! | `validate` | simulated against real threads |
@@ -23,6 +24,7 @@
 mod args;
 mod costs;
 mod outcome;
+mod seeds;
 mod simulate;
 mod sweep;
 mod text;

@@ -2,6 +2,7 @@
 
 use super::args::Asked;
 use super::outcome::{Check, Figure, Line, Row, SimReport, Swept};
+use super::seeds::{self, Trial};
 use super::{costs, sweep};
 use crate::bar::bar;
 use crate::bench::params;
@@ -36,6 +37,9 @@ pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, E
         (false, Some((&most, base))) => runs.sweep(most, &sheet, base)?,
         _ => Vec::new(),
     };
+    runs.bar.set_message(format!("{}: against seed {}", bench.name(), bench.seed()));
+    let trial = Trial { bench, costs: &sheet.costs, seed: asked.seed };
+    let against_seed = seeds::against(&trial, &vcpus).map_err(Error::Machine)?;
     runs.bar.finish_and_clear();
     Ok(SimReport {
         sim: bench.name(),
@@ -50,7 +54,7 @@ pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, E
         costs_from: sheet.entries().map(|(name, _, origin)| (name, origin.name())).collect(),
         rows: rows.into_iter().flatten().collect(),
         sweep,
-        against_seed: Vec::new(),
+        against_seed,
         checks: runs.checks,
     })
 }

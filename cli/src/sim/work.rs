@@ -32,6 +32,9 @@ pub struct WorkFlags {
     /// The host zeroes a page that it finds
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     pub zeroing: Option<bool>,
+    /// The host's page is there before the engine is asked, as a kernel does it; otherwise the engine asks in mid-fault
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    pub host_first: Option<bool>,
     /// A kernel's work under its MMU lock for a fault
     #[arg(long, value_name = "NS", value_parser = time)]
     pub under_lock_ns: Option<u64>,
@@ -53,6 +56,7 @@ impl WorkFlags {
             handlers: self.handlers.unwrap_or(work.handlers),
             handler_ns: self.handler_ns.unwrap_or(work.handler_ns),
             zeroing: self.zeroing.unwrap_or(work.zeroing),
+            host_first: self.host_first.unwrap_or(work.host_first),
             under_lock_ns: self.under_lock_ns.unwrap_or(work.under_lock_ns),
             mm_lines: self.mm_lines.unwrap_or(work.mm_lines),
             rest_ns: self.rest_ns.unwrap_or(work.rest_ns),
