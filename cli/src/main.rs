@@ -2,11 +2,13 @@
 
 mod bar;
 mod bench;
+mod calibrate;
 mod checksum;
 mod error;
 mod interrupt;
 mod plan;
 mod run;
+mod sim;
 mod size;
 mod thread;
 
@@ -24,6 +26,10 @@ enum Command {
     /// The figures, on this machine, before against after in one run
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// The same past this machine: simulated, from 1 to hundreds of vCPUs
+    #[command(subcommand)]
+    Sim(sim::Sim),
+    Calibrate(calibrate::Calibrate),
     Plan(plan::Plan),
 }
 
@@ -31,6 +37,8 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Run(run) => run.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Sim(sim) => sim.run(),
+        Command::Calibrate(calibrate) => calibrate.run(),
         Command::Plan(plan) => plan.run(),
     };
     match result {

@@ -9,11 +9,11 @@ mod arithmetic;
 mod demand_paging;
 mod dirty_log_perf;
 mod fault_floor;
-mod harness;
+pub mod harness;
 mod invalidate;
 mod ksm_perf;
 mod leaf_tables;
-mod machine;
+pub mod machine;
 mod memslot_perf;
 mod migrate;
 mod numa_balancing;
@@ -23,6 +23,8 @@ mod report;
 mod tables;
 mod traces;
 mod zap;
+
+pub(crate) use report::params;
 
 pub use access_tracking::AccessTracking;
 pub use aging_pass::AgingPass;
