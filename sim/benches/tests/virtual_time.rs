@@ -2,6 +2,7 @@
 
 use slat_sim::benches::{
     ALL, Bench, Point, Policy, Setting, Work, access_tracking::AccessTracking, demand_paging::DemandPaging,
+    ksm::KsmPerf, memslot::MemslotPerf, numa::NumaBalancing,
 };
 use slat_sim::world::Costs;
 
@@ -93,4 +94,42 @@ fn at_112_vcpus_a_pass_without_the_lock_is_shorter_and_costs_the_guest_nothing()
     assert!(pass(&locked) >= 5.9 * pass(&lockless) && pass(&locked) >= 5.9 * pass(&slat));
     assert!(figure(&slat) <= 1.02 * figure(&at_112(Policy::SlatNoAging)));
     assert!(figure(&locked) > 1.02 * figure(&at_112(Policy::NoAging)), "the lock does cost");
+}
+
+/// The figure of that name.
+fn named(point: &Point, name: &str) -> f64 {
+    point.figures.iter().find(|figure| figure.name == name).unwrap().value
+}
+
+/// Seed 001, and who pays for it that a slot moves.
+#[test]
+fn at_416_vcpus_guests_hardly_notice_that_a_memslot_moves_unless_they_share_a_lock() {
+    let access = |policy, vcpus| named(&run(&MemslotPerf, policy, vcpus, 1), "ns per access");
+    let alone = access(Policy::None, 1);
+    assert!(access(Policy::None, 416) <= 2.0 * alone);
+    for policy in [Policy::Exclusive, Policy::ReadWrite] {
+        assert!(access(policy, 416) >= 10.0 * alone, "{}", policy.name());
+    }
+}
+
+/// Seed 002's worry: a flush for each page. One for many costs less than what Linux does.
+#[test]
+fn at_416_vcpus_one_flush_for_many_pages_is_the_cheapest_way_to_balance() {
+    let costs = |policy| figure(&run(&NumaBalancing, policy, 416, 1));
+    let [range, yielding, page, batched] =
+        [costs(Policy::Range), costs(Policy::RangeYielding), costs(Policy::Page), costs(Policy::PageBatched)];
+    assert!(page < yielding, "what the seed says: {page} and {yielding}");
+    assert!(range < page && batched <= range, "{batched}, {range} and {page}");
+}
+
+/// Seed 004: what it says is so where many vCPUs run, and where many pages go together; it is not where one vCPU always runs.
+#[test]
+fn reasons_that_are_heeded_page_by_page_pay_with_many_vcpus_only() {
+    let points: Vec<Point> = [1, 416]
+        .into_iter()
+        .flat_map(|vcpus| KsmPerf.policies().iter().map(move |&policy| run(&KsmPerf, policy, vcpus, 1)))
+        .collect();
+    let rows = KsmPerf.against_seed(&points);
+    let reproduced: Vec<_> = rows.iter().map(|row| row.reproduced).collect();
+    assert_eq!(reproduced, [false, true, true, true, true, true], "{rows:?}");
 }

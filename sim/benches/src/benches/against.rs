@@ -41,6 +41,12 @@ impl Against {
         Self { what, seed, simulated, unit, fitted: false, reproduced: false, detail }
     }
 
+    /// The same, where it agrees after all.
+    #[must_use]
+    pub fn unless(self, reproduced: bool) -> Self {
+        Self { reproduced, ..self }
+    }
+
     /// The same, fitted.
     #[must_use]
     pub fn fitted(self) -> Self {

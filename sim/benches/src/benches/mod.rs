@@ -10,7 +10,7 @@
 //! | `against` | the seed's figures beside ours |
 //! | `hardware` | what a processor does on an access |
 //! | [`guest`] | a vCPU whose guest touches each page once |
-//! | [`program`] | a vCPU with a TLB, whose guest uses pages again |
+//! | `program`, `crew`, `way` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
 //! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (seed 000) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
 //! | [`memslot`] | a memslot moves while vCPUs fault and use it (seed 001) |
@@ -19,6 +19,7 @@
 
 pub mod access_tracking;
 mod against;
+mod crew;
 pub mod demand_paging;
 pub mod guest;
 mod hardware;
@@ -26,9 +27,10 @@ pub mod ksm;
 pub mod machine;
 pub mod memslot;
 pub mod numa;
-pub mod program;
+mod program;
 #[cfg(test)]
 mod tests;
+mod way;
 pub mod zap;
 
 use crate::world::{Costs, Told};
