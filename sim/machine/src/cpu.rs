@@ -29,6 +29,7 @@ pub struct Prices {
     pub near: Ps,
     pub far: Ps,
     pub handoff: Ps,
+    pub park_after: Ps,
     pub kick: Ps,
     pub kick_arrives: Ps,
     pub kick_taken: Ps,
@@ -59,6 +60,7 @@ impl Prices {
             near: ps(costs.near),
             far: ps(costs.far),
             handoff: ps(costs.handoff),
+            park_after: ps(costs.park_after),
             kick: ps(costs.kick),
             kick_arrives: ps(costs.kick_arrives),
             kick_taken: ps(costs.kick_taken),
@@ -124,8 +126,18 @@ impl Turn {
     }
 }
 
-/// Who waits for a lock: the CPU, and whether it wants it for itself alone.
-pub type Waiters = VecDeque<(u32, bool)>;
+/// Who waits for a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter {
+    pub cpu: u32,
+    /// For itself alone.
+    pub alone: bool,
+    /// When it goes to sleep, if it does.
+    pub parks: Ps,
+}
+
+/// In order of arrival.
+pub type Waiters = VecDeque<Waiter>;
 
 /// All of it. Shared by coroutines that take turns, so everything in it is a cell, and no borrow outlives a turn.
 pub struct Machine {

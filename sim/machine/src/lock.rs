@@ -1,12 +1,18 @@
-//! A mutex and a reader-writer lock, handed on in order of arrival.
+//! A mutex and a reader-writer lock, as hypervisors have them, and as programs do.
 //!
-//! Taking or leaving one is a read-modify-write of its line, which those who come meanwhile take away. Who finds it taken
-//! waits, without touching the line again, until it is handed the lock: that takes a transfer, and what it takes to notice
-//! ([`Costs::handoff`](crate::Costs)); then the new owner fetches the line. That is a queued spin lock, the fairest and
-//! the best under contention that there is. Outside of a run both spin.
+//! Taking or leaving one is a read-modify-write of its line, which those who come meanwhile take away. What becomes of those
+//! who find it taken is the machine's choice ([`Costs::park_after`](crate::Costs)):
+//!
+//! * **A queued spin lock** (0). Who waits does not touch the line again until he is handed the lock, in order of arrival: that
+//!   takes a transfer, and what it takes to notice; then he fetches the line. The fairest, and the best under contention.
+//! * **A parking lock**, as in user space. Who waits spins for so long, and then sleeps. Whoever leaves wakes the first, by a
+//!   call that takes its time, and leaves the lock free: somebody else may be there sooner, and the first sleeps again.
+//!   Readers do not enter while a writer waits.
+//!
+//! Outside of a run both spin.
 
 use crate::atomic::access;
-use crate::cpu::{Machine, Paused, with};
+use crate::cpu::{Machine, Paused, Waiter, Waiters, with};
 use crate::lines::Access;
 use core::hint::spin_loop;
 use core::panic::Location;
@@ -17,7 +23,7 @@ use lock_api::GuardSend;
 #[derive(Debug, Default)]
 pub struct RawMutex(RawRwLock);
 
-/// A reader-writer lock. Who comes while somebody waits waits behind him, so neither kind can be kept out for ever.
+/// A reader-writer lock.
 #[derive(Debug, Default)]
 pub struct RawRwLock {
     /// How many read, or [`WRITER`].
@@ -44,28 +50,33 @@ impl RawRwLock {
     #[track_caller]
     fn try_enter(&self, alone: bool) -> bool {
         access(self, Access::Rmw);
-        let waited_for = with(|machine| machine.waiters.borrow().contains_key(&self.address()));
-        !waited_for.unwrap_or(false) && self.take(alone)
+        !with(|machine| self.has_to_queue(machine, alone)).unwrap_or(false) && self.take(alone)
+    }
+
+    /// Whether somebody is before him who comes now.
+    fn has_to_queue(&self, machine: &Machine, alone: bool) -> bool {
+        let waiters = machine.waiters.borrow();
+        let Some(queue) = waiters.get(&self.address()) else { return false };
+        machine.prices.park_after == 0 || !alone && queue.iter().any(|waiter| waiter.alone)
     }
 
     #[track_caller]
     fn enter(&self, alone: bool) {
-        if self.try_enter(alone) {
-            return;
-        }
         let site = Location::caller();
-        let waits = with(|machine| {
-            let (me, began) = ((machine.me(), alone), machine.clock());
-            machine.waiters.borrow_mut().entry(self.address()).or_default().push_back(me);
-            machine.pause(Paused::Blocked);
-            machine.waited(self.address(), began, site);
-        });
-        if waits.is_some() {
-            // Its owner now, who has yet to fetch the line.
-            access(self, Access::Rmw);
-        } else {
-            while !self.take(alone) {
-                spin_loop();
+        while !self.try_enter(alone) {
+            let queued = with(|machine| {
+                let (cpu, began) = (machine.me(), machine.clock());
+                let waiter = Waiter { cpu, alone, parks: began + machine.prices.park_after };
+                machine.waiters.borrow_mut().entry(self.address()).or_default().push_back(waiter);
+                machine.pause(Paused::Blocked);
+                machine.waited(self.address(), began, site);
+                machine.prices.park_after == 0
+            });
+            match queued {
+                // Handed on: it is his, and he fetches the line.
+                Some(true) => return access(self, Access::Rmw),
+                Some(false) => {}
+                None => spin_loop(),
             }
         }
     }
@@ -75,25 +86,56 @@ impl RawRwLock {
         access(self, Access::Rmw);
         // ORDER(lock): Release, as above.
         self.held.fetch_sub(if alone { WRITER } else { 1 }, Ordering::Release);
-        with(|machine| self.hand_on(machine));
+        with(|machine| {
+            let mut waiters = machine.waiters.borrow_mut();
+            let Some(queue) = waiters.get_mut(&self.address()) else { return };
+            if machine.prices.park_after == 0 {
+                self.hand_on(machine, queue);
+            } else {
+                self.call(machine, queue);
+            }
+            if queue.is_empty() {
+                waiters.remove(&self.address());
+            }
+        });
     }
 
-    /// Whoever is next and can have it now: one who wants it alone, or all who read up to the next such.
-    fn hand_on(&self, machine: &Machine) {
-        let mut waiters = machine.waiters.borrow_mut();
-        let Some(line) = waiters.get_mut(&self.address()) else { return };
+    /// Whoever is next and can have it now has it: one who wants it alone, or all who read up to the next such.
+    fn hand_on(&self, machine: &Machine, queue: &mut Waiters) {
         let mut handed = 0;
-        while let Some(&(cpu, alone)) = line.front() {
+        while let Some(&Waiter { cpu, alone, .. }) = queue.front() {
             if !self.take(alone) {
                 break;
             }
-            line.pop_front();
+            queue.pop_front();
             // One after the other they read what the line says.
             handed += machine.between(cpu) + machine.prices.handoff;
             machine.wake(cpu, machine.clock() + handed);
         }
-        if line.is_empty() {
-            waiters.remove(&self.address());
+    }
+
+    /// The same ones are told that it is free, if it is.
+    fn call(&self, machine: &Machine, queue: &mut Waiters) {
+        // ORDER(lock): Relaxed: on this machine everything happens in one order.
+        if self.held.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let mut called = 0;
+        while let Some(&Waiter { cpu, alone, parks }) = queue.front() {
+            if called > 0 && alone {
+                break;
+            }
+            queue.pop_front();
+            called += 1;
+            if machine.clock() < parks {
+                machine.wake(cpu, machine.clock() + machine.between(cpu) + machine.prices.handoff);
+            } else {
+                machine.spend(machine.prices.wake);
+                machine.wake(cpu, machine.clock() + machine.prices.wake_arrives);
+            }
+            if alone {
+                break;
+            }
         }
     }
 

@@ -138,3 +138,33 @@ fn a_run_has_one_outcome() {
     };
     assert_eq!(once(), once());
 }
+
+/// Two who hold a lock for so long, again and again, with a short pause between; how long each waited, and the wall time.
+fn fight(park_after: f64, hold: u64) -> (Vec<u64>, u64) {
+    let costs = Costs { park_after, wake_arrives: 50_000.0, ..Costs::SERVER };
+    let lock = Mutex::new(0);
+    let job = || {
+        for _ in 0..100 {
+            *lock.lock() += 1;
+            let held = lock.lock();
+            compute(hold);
+            drop(held);
+            compute(100);
+        }
+    };
+    let told = run(&costs, (0..2).map(|_| Job::new("CPU", job)).collect());
+    assert_eq!(*lock.lock(), 200);
+    (told.jobs.iter().map(|job| job.waiting_ns).collect(), told.wall_ns)
+}
+
+#[test]
+fn who_holds_a_parking_lock_may_have_it_again_before_the_sleeper_comes() {
+    let (_, queued) = fight(0.0, 10_000);
+    let (waits, parked) = fight(3000.0, 10_000);
+    // In a queue they take turns; a sleeper is overtaken a few times before he is there.
+    assert!(queued < 200 * 10_500, "{queued}");
+    assert!(waits.iter().any(|&wait| wait > 150_000) && parked < 2 * queued, "{waits:?} {parked} {queued}");
+    // Who need not wait for long does not sleep.
+    let (waits, _) = fight(3000.0, 200);
+    assert!(waits.iter().all(|&wait| wait < 50_000), "{waits:?}");
+}

@@ -67,6 +67,7 @@ costs! {
     near = 60.0 "ns": "a line comes from another CPU of this socket";
     far = 140.0 "ns": "a line comes from another socket";
     handoff = 30.0 "ns": "the next owner of a lock notices that it is free, beyond the journeys of its line";
+    park_after = 0.0 "ns": "a waiter for a lock spins for so long, then sleeps; 0: a queued spin lock, no sleep";
     kick = 400.0 "ns": "sending an interrupt to another CPU";
     kick_arrives = 800.0 "ns": "until that CPU notices";
     kick_taken = 1500.0 "ns": "its guest leaves, and is entered again";
