@@ -63,7 +63,9 @@ fn a_report_carries_what_its_figures_hang_on() {
 
     let said = printed(&run);
     assert!(said.lines().next().unwrap().contains("simulated"), "{said}");
-    for part in ["ns per fault", "waiting for locks", "near+far x 2", "what operations cost", "assumed", "hold"] {
+    for part in
+        ["ns per fault", "waiting for locks", "near+far x 2", "what operations cost", "assumed", "hold"]
+    {
         assert!(said.contains(part), "{part} in:\n{said}");
     }
 }
@@ -133,7 +135,10 @@ fn broken_cost_files_are_refused_with_their_line() {
     for (bytes, says) in [
         (good.replace("near = ", "neat = ").into_bytes(), "line 7: `neat` is no cost".to_owned()),
         (good.replace("near = ", "near = -").into_bytes(), "line 7: near: -".to_owned()),
-        (good.replace("near = ", "# near = ").into_bytes(), format!("line {lines}: the file ends without `near`")),
+        (
+            good.replace("near = ", "# near = ").into_bytes(),
+            format!("line {lines}: the file ends without `near`"),
+        ),
         (good.replace("load = ", "load = NaN").into_bytes(), "line 2: load: `NaN".to_owned()),
         (vec![], "line 1: the file ends without `load`".to_owned()),
         (vec![b'\n'; 1 << 20], "line 65537: a cost file ends before its byte 65536".to_owned()),

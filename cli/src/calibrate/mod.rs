@@ -36,7 +36,9 @@ const PAGE: f64 = 4096.0;
 
 /// Measure what operations cost on this machine, for `slat sim --costs`
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example:\n  slat calibrate -o here.costs && slat sim demand-paging --costs here.costs")]
+#[command(
+    after_help = "Example:\n  slat calibrate -o here.costs && slat sim demand-paging --costs here.costs"
+)]
 pub struct Calibrate {
     /// The file to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]

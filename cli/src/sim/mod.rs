@@ -52,7 +52,10 @@ pub enum Sim {
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Simulation {
     /// vCPUs fault memory in while somebody ages it, locked and lockless (seed 000)
-    #[command(name = "access-tracking-perf", after_help = "Example:\n  slat sim access-tracking-perf -v 1,112")]
+    #[command(
+        name = "access-tracking-perf",
+        after_help = "Example:\n  slat sim access-tracking-perf -v 1,112"
+    )]
     AccessTracking(Asked),
     /// Many vCPUs touch new memory at once, with each MMU lock (seed 003)
     #[command(after_help = "Example:\n  slat sim demand-paging -v 1,112,416 --costs server")]

@@ -24,14 +24,46 @@ struct Line {
 }
 
 const TABLE: [Line; 8] = [
-    Line { vcpus: 1, wall: [0.878_822_016, 0.938_250_568, 0.912_270_190], pass: [0.008_236_007, 0.007_314_582] },
-    Line { vcpus: 2, wall: [0.984_959_659, 1.057_880_728, 1.037_735_641], pass: [0.017_989_741, 0.013_996_319] },
-    Line { vcpus: 4, wall: [1.264_881_581, 1.318_849_182, 1.314_653_465], pass: [0.056_164_918, 0.029_311_993] },
-    Line { vcpus: 8, wall: [1.473_883_699, 1.589_441_079, 1.498_439_592], pass: [0.227_419_586, 0.063_857_740] },
-    Line { vcpus: 16, wall: [2.048_766_096, 2.399_335_597, 2.000_914_001], pass: [1.247_142_841, 0.121_628_689] },
-    Line { vcpus: 32, wall: [3.316_256_321, 3.955_417_018, 3.355_274_507], pass: [4.347_290_433, 0.250_886_289] },
-    Line { vcpus: 64, wall: [6.498_958_516, 7.127_533_884, 6.442_582_168], pass: [9.815_592_054, 1.392_907_010] },
-    Line { vcpus: 112, wall: [8.498_029_491, 10.213_724_95, 8.896_963_554], pass: [13.473_816_56, 2.292_223_850] },
+    Line {
+        vcpus: 1,
+        wall: [0.878_822_016, 0.938_250_568, 0.912_270_190],
+        pass: [0.008_236_007, 0.007_314_582],
+    },
+    Line {
+        vcpus: 2,
+        wall: [0.984_959_659, 1.057_880_728, 1.037_735_641],
+        pass: [0.017_989_741, 0.013_996_319],
+    },
+    Line {
+        vcpus: 4,
+        wall: [1.264_881_581, 1.318_849_182, 1.314_653_465],
+        pass: [0.056_164_918, 0.029_311_993],
+    },
+    Line {
+        vcpus: 8,
+        wall: [1.473_883_699, 1.589_441_079, 1.498_439_592],
+        pass: [0.227_419_586, 0.063_857_740],
+    },
+    Line {
+        vcpus: 16,
+        wall: [2.048_766_096, 2.399_335_597, 2.000_914_001],
+        pass: [1.247_142_841, 0.121_628_689],
+    },
+    Line {
+        vcpus: 32,
+        wall: [3.316_256_321, 3.955_417_018, 3.355_274_507],
+        pass: [4.347_290_433, 0.250_886_289],
+    },
+    Line {
+        vcpus: 64,
+        wall: [6.498_958_516, 7.127_533_884, 6.442_582_168],
+        pass: [9.815_592_054, 1.392_907_010],
+    },
+    Line {
+        vcpus: 112,
+        wall: [8.498_029_491, 10.213_724_95, 8.896_963_554],
+        pass: [13.473_816_56, 2.292_223_850],
+    },
 ];
 
 impl Line {
@@ -59,9 +91,16 @@ struct Simulated {
 }
 
 /// What one run says: nanoseconds for each fault of a vCPU, and of a pass for each page if somebody passes.
-fn run(trial: &Trial<'_>, costs: &Costs, vcpus: u32, policy: Policy, work: &Work) -> Result<[f64; 2], String> {
+fn run(
+    trial: &Trial<'_>,
+    costs: &Costs,
+    vcpus: u32,
+    policy: Policy,
+    work: &Work,
+) -> Result<[f64; 2], String> {
     let point = trial.run(costs, vcpus, policy, work)?;
-    let ms = |name| point.figures.iter().find(|figure| figure.name == name).map_or(0.0, |figure| figure.value);
+    let ms =
+        |name| point.figures.iter().find(|figure| figure.name == name).map_or(0.0, |figure| figure.value);
     let pages = point.operations as f64;
     Ok([ms("guest wall time") * 1e6 * f64::from(vcpus) / pages, ms("average pass") * 1e6 / pages])
 }
@@ -69,12 +108,15 @@ fn run(trial: &Trial<'_>, costs: &Costs, vcpus: u32, policy: Policy, work: &Work
 /// The work and the costs that the first column speaks of.
 fn fit(trial: &Trial<'_>) -> Result<(Work, f64, Costs), String> {
     let (first, last) = (&TABLE[0], &TABLE[TABLE.len() - 1]);
-    let time = |costs: &Costs, vcpus, work: &Work| run(trial, costs, vcpus, Policy::NoAging, work).map(|ran| ran[0]);
+    let time =
+        |costs: &Costs, vcpus, work: &Work| run(trial, costs, vcpus, Policy::NoAging, work).map(|ran| ran[0]);
     let mut work = Work::default();
     let more = first.fault(0) - time(trial.costs, 1, &work)?;
     work.host_ns = (work.host_ns as f64 + more).round().max(0.0) as u64;
-    let travelling = |times: f64| {
-        Costs { near: trial.costs.near * times, far: trial.costs.far * times, ..trial.costs.clone() }
+    let travelling = |times: f64| Costs {
+        near: trial.costs.near * times,
+        far: trial.costs.far * times,
+        ..trial.costs.clone()
     };
     // By secants: near enough a straight line.
     let mut tried = [1.0, 2.0].map(|times| (times, time(&travelling(times), MOST, &work)));
@@ -127,10 +169,32 @@ fn compare(line: &Line, simulated: &Simulated, chosen: Option<String>) -> Vec<Ag
             Some(detail) => fitted(first, seed, here, "ns", detail),
             None => predicted(first, (seed, here), "ns", Within::Factor(1.25), ""),
         },
-        ratio("time with locked aging over without", line.wall[1] / line.wall[0], simulated.fault[1] / here, 1.1),
-        ratio("time with lockless aging over without", line.wall[2] / line.wall[0], simulated.fault[2] / here, 1.1),
-        predicted(of("a page of a locked pass"), (line.page(0), simulated.page[0]), "ns", Within::Factor(2.0), ""),
-        predicted(of("a page of a lockless pass"), (line.page(1), simulated.page[1]), "ns", Within::Factor(2.0), ""),
+        ratio(
+            "time with locked aging over without",
+            line.wall[1] / line.wall[0],
+            simulated.fault[1] / here,
+            1.1,
+        ),
+        ratio(
+            "time with lockless aging over without",
+            line.wall[2] / line.wall[0],
+            simulated.fault[2] / here,
+            1.1,
+        ),
+        predicted(
+            of("a page of a locked pass"),
+            (line.page(0), simulated.page[0]),
+            "ns",
+            Within::Factor(2.0),
+            "",
+        ),
+        predicted(
+            of("a page of a lockless pass"),
+            (line.page(1), simulated.page[1]),
+            "ns",
+            Within::Factor(2.0),
+            "",
+        ),
         ratio(
             "pass, locked over lockless",
             line.pass[0] / line.pass[1],

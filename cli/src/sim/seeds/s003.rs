@@ -59,7 +59,8 @@ fn fit(trial: &Trial<'_>, mm_lines: u32, waiting: f64) -> Result<Tried, String> 
         under_lock_ns = ((alone - full * busy) / (full - 1.0)).round().max(0.0) as u64;
         exclusive = run(under_lock_ns, Policy::Exclusive)?;
     }
-    let saved = |policy| Ok::<_, String>(1.0 - per_fault(&run(under_lock_ns, policy)?) / per_fault(&exclusive));
+    let saved =
+        |policy| Ok::<_, String>(1.0 - per_fault(&run(under_lock_ns, policy)?) / per_fault(&exclusive));
     Ok(Tried {
         under_lock_ns,
         saved_by_readers: saved(Policy::ReadWrite)?,

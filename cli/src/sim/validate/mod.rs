@@ -139,10 +139,17 @@ impl Validate {
     fn laps(&self) -> Result<Vec<Lap>, Error> {
         if let Some(unknown) = self.bench.iter().find(|name| ALL.iter().all(|bench| bench.name() != **name)) {
             let names: Vec<_> = ALL.iter().map(|bench| bench.name()).collect();
-            return Err(Error::Usage(format!("--bench {}: there are {}", unknown.escape_debug(), names.join(", "))));
+            return Err(Error::Usage(format!(
+                "--bench {}: there are {}",
+                unknown.escape_debug(),
+                names.join(", ")
+            )));
         }
         let mut laps = Vec::new();
-        for bench in ALL.iter().filter(|bench| self.bench.is_empty() || self.bench.iter().any(|name| name == bench.name())) {
+        for bench in ALL
+            .iter()
+            .filter(|bench| self.bench.is_empty() || self.bench.iter().any(|name| name == bench.name()))
+        {
             for around in [Around::Default, Around::Nothing] {
                 for vcpus in 1..=MOST {
                     for policy in bench.policies() {
@@ -270,8 +277,14 @@ fn taken_away() -> i64 {
 
 impl fmt::Display for Validation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "slat sim validate: simulated against real, {} CPUs; within {:.0}%", self.cpus, 100.0 * self.within)?;
-        let head = ["bench", "policy", "vCPUs", "around it", "real", "simulated", "ratio", "spread", "verdict"];
+        writeln!(
+            f,
+            "slat sim validate: simulated against real, {} CPUs; within {:.0}%",
+            self.cpus,
+            100.0 * self.within
+        )?;
+        let head =
+            ["bench", "policy", "vCPUs", "around it", "real", "simulated", "ratio", "spread", "verdict"];
         let mut lines = vec![head.map(str::to_owned).to_vec()];
         lines.extend(self.rows.iter().map(|row| {
             let verdict = match row.verdict {

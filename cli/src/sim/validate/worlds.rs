@@ -71,11 +71,7 @@ macro_rules! lap {
                 lap.bench, lap.policy, lap.vcpus, check.name, check.detail
             )));
         }
-        Ok(Came {
-            value: point.figures[0].value,
-            unit: point.figures[0].unit,
-            jobs: point.told.jobs.len(),
-        })
+        Ok(Came { value: point.figures[0].value, unit: point.figures[0].unit, jobs: point.told.jobs.len() })
     }};
 }
 

@@ -1,23 +1,20 @@
-//! A vCPU, its guest, and what the hardware under it does on an access.
+//! A vCPU whose guest touches each page once.
 //!
 //! ```text
 //! enter ─▶ the access that faulted: a walk, which sets Accessed ─▶ the guest computes ─▶ next page: leave, fault
 //! ```
 //! A page is missing the first time that it is touched, so the walk that finds it missing is left out. The one that succeeds
 //! is not: links lose their Accessed bits to aging passes, and a processor that walks through them has to set them again. It
-//! does not walk from the root each time: it remembers the last table of leaves, until it is told to forget.
+//! does not walk from the root each time: it remembers the last table of leaves, until it is told to forget. No leaves: this
+//! guest does not touch a page again soon ([`super::program`] has one that does).
 
 use super::Work;
+use super::hardware::{Tables, walk};
 use super::machine::Machine;
 use crate::host::{SimHost, hva_of};
 use crate::world::{Job, compute, guest, now};
 use slat::table::formats::Ept4;
-use slat::table::{Entry, TableMemory};
-use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Host as _, Idle, Level, Pfn, Span, Translations, Vcpu,
-    VcpuId,
-};
-use std::ptr::NonNull;
+use slat::{Access, Done, Fault, FaultError, Gfn, Host as _, Idle, Level, Vcpu, VcpuId};
 
 /// A vCPU with its guest. On cache lines of its own: it writes to itself with every fault, and they lie side by side.
 #[repr(align(128))]
@@ -30,29 +27,14 @@ pub struct Guest<'vm> {
     pub faults: Option<Vec<(u64, u64)>>,
     /// Where the access that faulted last goes on.
     pending: Option<Gfn>,
-    caches: Caches,
-}
-
-/// What the processor remembers of the tables: the last table of leaves, and which frames it is for. No leaves: a guest
-/// here does not touch a page again soon.
-#[derive(Default)]
-struct Caches(Option<(Gfn, Pfn)>);
-
-impl Translations for Caches {
-    fn flush_all(&mut self) {
-        self.0 = None;
-    }
-
-    fn flush(&mut self, _: Span<Gfn>) {
-        self.0 = None;
-    }
+    tables: Tables,
 }
 
 impl<'vm> Guest<'vm> {
     /// vCPU `number`, of which there is no other.
     pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Result<Self, String> {
         let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-        Ok(Self { vcpu, work, mapped: 0, faults: None, pending: None, caches: Caches::default() })
+        Ok(Self { vcpu, work, mapped: 0, faults: None, pending: None, tables: Tables::default() })
     }
 
     /// From now on, when each fault begins and ends is kept.
@@ -105,59 +87,22 @@ impl<'vm> Guest<'vm> {
     /// whatever kicks take; or at once for a page that is missing again.
     fn inside(&mut self, idle: &mut Idle, ns: u64) -> Option<Gfn> {
         let host = self.vcpu.vm().host();
-        let mut inside = self.vcpu.enter(idle, &mut self.caches);
+        let mut inside = self.vcpu.enter(idle, &mut self.tables);
         if let Some(gfn) = self.pending.take() {
-            // SAFETY: in guest mode, and what `caches` remembers is forgotten with every flush that is answered.
-            let found = unsafe { walk(host, inside.root(), &mut self.caches, gfn) };
-            if !found {
+            // SAFETY: in guest mode, and what `tables` remembers is forgotten with every flush that is answered.
+            let found = unsafe { walk(host, inside.root(), &mut self.tables, (gfn, Access::Write)) };
+            if found.is_none() {
                 return Some(gfn);
             }
         }
         let mut left = ns;
         while left > 0 || inside.kicked() {
             if inside.kicked() {
-                inside.answer(&mut self.caches);
+                inside.answer(&mut self.tables);
             }
             left = guest(left, || inside.kicked());
         }
         None
-    }
-}
-
-/// A store to `gfn`, as hardware walks for it: Accessed in each link that it comes through and in the leaf, Dirty in the leaf.
-/// Whether the page is there to be written.
-///
-/// # Safety
-/// The calling vCPU is in guest mode in the VM of these tables, and has not answered a flush since `caches` remembered: so no
-/// table that the walk can reach has been freed.
-unsafe fn walk(memory: &impl TableMemory, root: Pfn, caches: &mut Caches, gfn: Gfn) -> bool {
-    let of_table = gfn.base(Level::M2);
-    'from_cache: loop {
-        let (mut level, mut table) = match caches.0 {
-            Some((first, table)) if first == of_table => (Level::K4, table),
-            _ => (Level(Ept4::LEVELS), Ept4::top(root, gfn)),
-        };
-        loop {
-            let page: NonNull<Entry> = memory.at(table).cast();
-            // SAFETY: a table page holds 512 entries; it is allocated, says the caller.
-            let entry = unsafe { page.add(Ept4::index(gfn, level)).as_ref() };
-            let word = entry.load();
-            if !Ept4::is_present(word) {
-                return false;
-            }
-            let link = Ept4::is_table(word, level);
-            let bits = if link { Ept4::touch_link(level) } else { Ept4::touch(Access::Write) };
-            if word.0 & bits != bits && !entry.touch(word, bits) {
-                continue 'from_cache;
-            }
-            if !link {
-                return Ept4::read_leaf(word).perms.allows(Access::Write);
-            }
-            (level, table) = (level.down(), Ept4::pfn(word));
-            if level == Level::K4 {
-                caches.0 = Some((of_table, table));
-            }
-        }
     }
 }
 
@@ -167,6 +112,7 @@ mod tests {
     use crate::benches::machine::{Parts, builder, idle, with_one_slot};
     use crate::benches::{Policy, Setting};
     use crate::world::Costs;
+    use slat::Translations as _;
 
     /// An aging pass clears the links that it comes through, and passes over those that nobody has come through since.
     #[test]
@@ -192,7 +138,7 @@ mod tests {
         // What the processor remembers of the link is not looked up again before it is told to forget.
         guest.touch(&mut idle, Gfn(3)).unwrap();
         assert_eq!(young(&mut idle), 0);
-        guest.caches.flush_all();
+        guest.tables.flush_all();
         guest.touch(&mut idle, Gfn(4)).unwrap();
         assert_eq!(young(&mut idle), 3);
     }

@@ -7,19 +7,32 @@
 //! | file | idea |
 //! |---|---|
 //! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
-//! | [`guest`] | a vCPU, its guest, and what hardware does on an access |
+//! | `against` | the seed's figures beside ours |
+//! | `hardware` | what a processor does on an access |
+//! | [`guest`] | a vCPU whose guest touches each page once |
+//! | [`program`] | a vCPU with a TLB, whose guest uses pages again |
 //! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (seed 000) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
+//! | [`memslot`] | a memslot moves while vCPUs fault and use it (seed 001) |
+//! | [`numa`] | a host looks where pages are used, while vCPUs use them (seed 002) |
+//! | [`ksm`] | a host merges equal pages of running vCPUs (seed 004) |
 
 pub mod access_tracking;
+mod against;
 pub mod demand_paging;
 pub mod guest;
+mod hardware;
+pub mod ksm;
 pub mod machine;
+pub mod memslot;
+pub mod numa;
+pub mod program;
 #[cfg(test)]
 mod tests;
 pub mod zap;
 
 use crate::world::{Costs, Told};
+pub use against::Against;
 use slat::MmuLock;
 
 /// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
@@ -133,6 +146,20 @@ pub enum Policy {
     Unhook,
     /// A new root for the VM.
     NewRoot,
+    /// 2 MiB are unmapped, and flushed once: Linux.
+    Range,
+    /// 2 MiB are unmapped, and flushed page by page: Linux, where others want its lock.
+    RangeYielding,
+    /// Page by page, each with its flush: seed 002.
+    Page,
+    /// Page by page, with one flush: slat as it ships.
+    PageBatched,
+    /// Every reason is one to unmap: before seed 004.
+    Ignored,
+    /// Page by page, and each reason has the least that it asks for: seed 004.
+    Heeded,
+    /// The same for many pages at once: slat as it ships.
+    HeededBatched,
 }
 
 impl Policy {
@@ -160,6 +187,13 @@ impl Policy {
             Self::LeafByLeaf => "leaf by leaf",
             Self::Unhook => "unhook",
             Self::NewRoot => "new root",
+            Self::Range => "range",
+            Self::RangeYielding => "range, yielding",
+            Self::Page => "page",
+            Self::PageBatched => "page-batched",
+            Self::Ignored => "ignored",
+            Self::Heeded => "heeded",
+            Self::HeededBatched => "heeded, batched",
         }
     }
 }
@@ -233,10 +267,22 @@ pub trait Bench: Sync {
     fn policies(&self) -> &'static [Policy];
     /// Runs it once.
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String>;
+    /// The seed's own figures beside those of `points`, as far as these have what it takes.
+    fn against_seed(&self, points: &[Point]) -> Vec<Against> {
+        let _ = points;
+        Vec::new()
+    }
 }
 
 /// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 3] = [&access_tracking::AccessTracking, &demand_paging::DemandPaging, &zap::Zap];
+pub static ALL: [&dyn Bench; 6] = [
+    &access_tracking::AccessTracking,
+    &memslot::MemslotPerf,
+    &numa::NumaBalancing,
+    &demand_paging::DemandPaging,
+    &ksm::KsmPerf,
+    &zap::Zap,
+];
 
 /// The bench of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Bench> {
