@@ -6,6 +6,7 @@ mod checksum;
 mod error;
 mod interrupt;
 mod plan;
+mod report;
 mod run;
 mod size;
 mod thread;

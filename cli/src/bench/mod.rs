@@ -13,7 +13,7 @@ mod harness;
 mod invalidate;
 mod ksm_perf;
 mod leaf_tables;
-mod machine;
+pub mod machine;
 mod memslot_perf;
 mod migrate;
 mod numa_balancing;
@@ -21,7 +21,7 @@ mod onlooker;
 mod reclaim;
 mod report;
 mod tables;
-mod traces;
+pub mod traces;
 mod zap;
 
 pub use access_tracking::AccessTracking;

@@ -1,0 +1,6 @@
+//! stub
+#![allow(dead_code)]
+mod data;
+mod doc;
+mod figure;
+mod replay;
