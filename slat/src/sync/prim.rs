@@ -4,9 +4,10 @@
 //! spinning ones without it. Under `--cfg loom` the atomics are loom's, so that the protocols of
 //! [`super::readside`] and [`crate::notify::active`] are explored interleaving by interleaving. Under `--cfg shuttle` they
 //! are still `core`'s, since page tables lie in memory that is lent, but before each operation another thread may go
-//! on: so whole VMs run under many schedules.
+//! on: so whole VMs run under many schedules. Under `--cfg virtual_time` (the package `slat-virtual`, which is this same
+//! source) each operation costs a simulated CPU what it would cost a real one, and locks and waits do too.
 
-#[cfg(not(any(loom, tsan)))]
+#[cfg(not(any(loom, tsan, virtual_time)))]
 pub(crate) use core::sync::atomic::fence;
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{
@@ -14,7 +15,7 @@ pub(crate) use core::sync::atomic::{
     compiler_fence,
 };
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, virtual_time)))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
 
 #[cfg(shuttle)]
@@ -26,9 +27,16 @@ pub(crate) use shuttled::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU64, RawMutex, RawRwLock, quiet, spin_loop,
 };
 
+#[cfg(virtual_time)]
+mod simulated;
+#[cfg(virtual_time)]
+pub(crate) use simulated::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, fence, quiet, spin_loop,
+};
+
 /// The cell itself, for accesses around which no schedule need be tried: nobody else can reach it, or nothing is decided
 /// on what is found.
-#[cfg(not(shuttle))]
+#[cfg(not(any(shuttle, virtual_time)))]
 #[inline(always)]
 pub(crate) fn quiet(cell: &AtomicU64) -> &AtomicU64 {
     cell
@@ -50,7 +58,7 @@ pub(crate) use loom::sync::atomic::{
     fence,
 };
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, virtual_time)))]
 pub(crate) use core::hint::spin_loop;
 #[cfg(loom)]
 pub(crate) use loom::hint::spin_loop;
@@ -72,7 +80,7 @@ pub(crate) fn fence_after_rmw() {
     }
 }
 
-#[cfg(all(feature = "std", not(shuttle)))]
+#[cfg(all(feature = "std", not(any(shuttle, virtual_time))))]
 pub(crate) use parking_lot::{RawMutex, RawRwLock};
 #[cfg(not(feature = "std"))]
 pub(crate) type RawMutex = spin::Mutex<()>;
@@ -127,6 +135,10 @@ mod spinning {
     }
 }
 
+/// A clock that only goes forward, where there is one.
+#[cfg(all(feature = "std", not(virtual_time)))]
+pub(crate) use std::time::Instant;
+
 /// A mutex: parks under `std`, spins without it.
 pub(crate) type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 
@@ -154,9 +166,9 @@ impl Patience {
         self.0 = self.0.saturating_add(1);
         #[cfg(loom)]
         loom::thread::yield_now();
-        #[cfg(shuttle)]
+        #[cfg(any(shuttle, virtual_time))]
         spin_loop();
-        #[cfg(not(any(loom, shuttle)))]
+        #[cfg(not(any(loom, shuttle, virtual_time)))]
         {
             #[cfg(feature = "std")]
             if self.0 > 6 {
