@@ -8,6 +8,7 @@ mod interrupt;
 mod plan;
 mod report;
 mod run;
+mod sim;
 mod size;
 mod thread;
 
@@ -25,6 +26,9 @@ enum Command {
     /// The figures, on this machine, before against after in one run
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// The same past this machine: simulated, from 1 to hundreds of vCPUs
+    #[command(subcommand)]
+    Sim(sim::Sim),
     Plan(plan::Plan),
 }
 
@@ -32,6 +36,7 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Run(run) => run.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Sim(sim) => sim.run(),
         Command::Plan(plan) => plan.run(),
     };
     match result {

@@ -9,7 +9,7 @@ mod arithmetic;
 mod demand_paging;
 mod dirty_log_perf;
 mod fault_floor;
-mod harness;
+pub mod harness;
 mod invalidate;
 mod ksm_perf;
 mod leaf_tables;
@@ -23,6 +23,8 @@ mod report;
 mod tables;
 pub mod traces;
 mod zap;
+
+pub(crate) use report::params;
 
 pub use access_tracking::AccessTracking;
 pub use aging_pass::AgingPass;
