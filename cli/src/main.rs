@@ -30,6 +30,7 @@ enum Command {
     #[command(subcommand)]
     Sim(sim::Sim),
     Plan(plan::Plan),
+    Report(report::Report),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Sim(sim) => sim.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Report(report) => report.run(),
     };
     match result {
         Ok(code) => code,

@@ -38,7 +38,7 @@ pub enum Block {
 }
 
 /// One figure in large type.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Card {
     pub title: String,
     /// The section that it leads to.
@@ -47,7 +47,7 @@ pub struct Card {
 }
 
 /// A figure of a card.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CardLine {
     pub from: Source,
     pub figure: String,

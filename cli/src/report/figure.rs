@@ -5,8 +5,9 @@ pub fn plain(value: f64) -> String {
     let size = value.abs();
     match size {
         _ if !value.is_finite() => "–".into(),
+        _ if value < 0.0 => format!("−{}", plain(size)),
         _ if size >= 1e15 => format!("{value:.2e}"),
-        _ if size >= 1000.0 => thousands(value.round() as i64),
+        _ if size >= 1000.0 => thousands(value.round() as u64),
         _ if size >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
         _ if size >= 10.0 => format!("{value:.1}"),
         _ if size >= 0.1 => format!("{value:.2}"),
@@ -28,7 +29,10 @@ pub fn ns(value: f64) -> String {
 /// A figure with its unit; times in the unit of time that fits.
 pub fn with(value: f64, unit: &str) -> String {
     let (scale, rest) = match unit.split_once(['/', ' ']) {
-        Some((time, rest)) => (of_time(time), format!(" a {}", rest.trim_start_matches("a "))),
+        Some((time, rest)) => {
+            let rest = rest.trim_start_matches("a ");
+            (of_time(time), format!(" {} {rest}", if rest.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" }))
+        }
         None => (of_time(unit), String::new()),
     };
     match (scale, unit) {
@@ -64,10 +68,11 @@ pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent.abs() {
         _ if !share.is_finite() => "–".into(),
-        size if size >= 99.95 || percent == 0.0 => format!("{percent:.0} %"),
-        size if size >= 10.0 => format!("{percent:.1} %"),
-        size if size >= 0.1 => format!("{percent:.2} %"),
-        _ => format!("{percent:.1e} %"),
+        _ if percent < 0.0 => format!("−{}", self::percent(-share)),
+        size if size >= 99.95 || size == 0.0 => format!("{percent:.0} %"),
+        size if size >= 9.995 => format!("{percent:.1} %"),
+        size if size >= 0.005 => format!("{percent:.2} %"),
+        _ => "less than 0.01 %".into(),
     }
 }
 
@@ -86,7 +91,8 @@ pub fn tick(value: f64) -> String {
 fn digits(value: f64) -> String {
     let size = value.abs();
     match size {
-        _ if size >= 1000.0 => thousands(value.round() as i64),
+        _ if value < 0.0 => format!("−{}", digits(size)),
+        _ if size >= 1000.0 => thousands(value.round() as u64),
         _ if size >= 99.95 => format!("{value:.0}"),
         _ if size >= 9.995 => format!("{value:.1}"),
         _ if size >= 0.0995 || size == 0.0 => format!("{value:.2}"),
@@ -94,9 +100,9 @@ fn digits(value: f64) -> String {
     }
 }
 
-fn thousands(value: i64) -> String {
-    let digits = value.unsigned_abs().to_string();
-    let mut text = String::from(if value < 0 { "−" } else { "" });
+fn thousands(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
     for (nth, digit) in digits.chars().enumerate() {
         if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
             text.push(',');
@@ -115,11 +121,12 @@ mod tests {
         assert_eq!([0.0, 5.0, 0.25, 12.34, 999.6, 1e6].map(plain), ["0", "5", "0.25", "12.3", "1000", "1,000,000"]);
         assert_eq!([3.14, 999.99, 1500.0, 2.5e6, 13.47e9].map(ns), ["3.14 ns", "1.00 µs", "1.50 µs", "2.50 ms", "13.5 s"]);
         assert_eq!(with(0.98, "share"), "98.0 %");
-        assert_eq!(with(1.5, "us/iteration"), "1.50 µs a iteration");
+        assert_eq!(with(1.5, "us/iteration"), "1.50 µs an iteration");
         assert_eq!(with(85.0, "ps a leaf"), "0.0850 ns a leaf");
         assert_eq!(with(8625.0, "flushes"), "8,625 flushes");
         assert_eq!([1.0, 2000.0, 2.5e6, 0.05].map(tick), ["1", "2k", "2.5M", "0.05"]);
-        assert_eq!([0.0, 0.005, 0.98, 1.0].map(percent), ["0 %", "0.50 %", "98.0 %", "100 %"]);
+        assert_eq!([0.0, 0.005, 0.98, 1.0, -0.067].map(percent), ["0 %", "0.50 %", "98.0 %", "100 %", "−6.70 %"]);
+        assert_eq!((times(-12.0), plain(-1500.0), percent(1e-9)), ("−12.0 ×".into(), "−1,500".into(), "less than 0.01 %".into()));
     }
 
     #[test]

@@ -97,18 +97,23 @@ fn table(table: &Table) -> Markup {
         div class="scroller" tabindex="0" role="region" aria-label=(plain(&table.caption)) {
             table {
                 caption { (text(&table.caption)) }
-                thead { tr {
-                    @for column in &table.columns {
-                        th scope="col" class=(class(column)) {
-                            @if let Some(from) = column.from { (badge(from)) br; }
-                            (text(&column.label))
-                        }
-                    }
-                } }
+                @if table.columns.iter().any(|column| !column.label.is_empty()) {
+                    thead { tr { @for column in &table.columns { (head(column, class(column))) } } }
+                }
                 tbody { @for row in &table.rows { tr {
                     @for (one, column) in row.iter().zip(&table.columns) { (cell(one, class(column))) }
                 } } }
             }
+        }
+    }
+}
+
+fn head(column: &Column, class: &str) -> Markup {
+    html! {
+        th scope="col" class=(class) {
+            @if let Some(from) = column.from { (badge(from)) }
+            @if column.from.is_some() && !column.label.is_empty() { br; }
+            (text(&column.label))
         }
     }
 }

@@ -155,13 +155,15 @@ impl DemandPaging {
     /// Every figure of both baselines against slat's.
     fn rows(&self, job: &Job, samples: &[Vec<Sample>]) -> Vec<Row> {
         let pages = job.pages().len() as f64;
-        let figures: [Figure<'_>; 7] = [
+        let figures: [Figure<'_>; 9] = [
             ("time", "ms", &|sample| sample.wall_ns / 1e6),
             ("rate (ratio: slat / baseline)", "k faults/s", &|sample| pages / sample.wall_ns * 1e6),
             ("waiting for the MMU lock", "% of fault time", &Sample::lock_share),
             ("p50 of a fault", "ns", &|sample| sample.fault_ns.value_at_quantile(0.5) as f64),
+            ("p90", "ns", &|sample| sample.fault_ns.value_at_quantile(0.9) as f64),
             ("p99", "ns", &|sample| sample.fault_ns.value_at_quantile(0.99) as f64),
             ("p99.9", "ns", &|sample| sample.fault_ns.value_at_quantile(0.999) as f64),
+            ("p99.99", "ns", &|sample| sample.fault_ns.value_at_quantile(0.9999) as f64),
             ("longest", "ns", &|sample| sample.fault_ns.max() as f64),
         ];
         let mut rows = Vec::new();

@@ -1,6 +1,6 @@
 //! Bars: one figure for each name, written beside it; and histograms, with marks where quantiles are.
 
-use super::canvas::{Axis, Canvas, Key, WIDTH, round};
+use super::canvas::{Axis, Canvas, HEIGHT, Key, WIDTH, round};
 use super::scale::Scale;
 use maud::{Markup, html};
 
@@ -22,7 +22,7 @@ pub fn bars(title: &str, about: &str, axis: &str, all: &[Bar]) -> Markup {
     let texts = all.iter().map(|bar| letters(&bar.text)).fold(0.0, f64::max);
     let most = all.iter().map(|bar| bar.value).filter(|value| value.is_finite()).fold(1.0, f64::max);
     let scale = Scale::log_between(0.5, most);
-    let canvas = Canvas { left: 14.0 + names, top: 10.0, right: WIDTH - 20.0 - texts, ..Canvas::new(0, &[]) };
+    let canvas = Canvas { left: 14.0 + names, top: 10.0, right: WIDTH - 20.0 - texts, bottom: HEIGHT - 32.0 };
     let pitch = (canvas.bottom - canvas.top) / all.len().max(1) as f64;
     let thick = round((pitch * 0.62).min(30.0));
     let inside = html! {

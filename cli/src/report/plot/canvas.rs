@@ -3,9 +3,9 @@
 use super::scale::Scale;
 use maud::{Markup, html};
 
-/// Units of the view box. A plot is between 360 and 560 pixels wide, so letters have nearly their size.
-pub const WIDTH: f64 = 500.0;
-const HEIGHT: f64 = 340.0;
+/// Units of the view box. A plot is between 340 and 520 pixels wide, so letters have nearly their size.
+pub const WIDTH: f64 = 440.0;
+pub const HEIGHT: f64 = 310.0;
 const RIGHT: f64 = WIDTH - 14.0;
 const BOTTOM: f64 = HEIGHT - 48.0;
 /// About what a letter takes.
@@ -93,8 +93,8 @@ impl Canvas {
     /// The whole plot: `inside` between axes and legend.
     pub fn svg(&self, title: &str, about: &str, keys: &[Key], inside: &Markup) -> Markup {
         html! {
-            svg class="plot" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label={ (title) ". " (about) } {
-                title { (title) }
+            svg class="plot" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label={ (plain(title)) ". " (about) } {
+                title { (plain(title)) }
                 desc { (about) }
                 (self.legend(keys))
                 (inside)
@@ -138,6 +138,11 @@ fn rows(keys: &[Key]) -> Vec<(usize, f64)> {
         x += width;
     }
     places
+}
+
+/// Without the marks of code.
+fn plain(title: &str) -> String {
+    title.replace('`', "")
 }
 
 /// To a tenth, which is less than a pixel.

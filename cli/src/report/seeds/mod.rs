@@ -11,7 +11,7 @@ mod s003;
 mod s004;
 
 use super::data::{Bench, Data, Row, Sim};
-use super::doc::{Block, Card, CardLine, Mark, Section, Source, Table, cell, figures, marked, number, words};
+use super::doc::{Block, Card, CardLine, Mark, Plot, Section, Source, Table, cell, figures, marked, number, words};
 use super::figure::{times, with};
 use super::scaling;
 
@@ -50,7 +50,7 @@ struct Parts {
     /// Benches and simulations that answer it.
     benches: &'static [&'static str],
     sims: &'static [&'static str],
-    plots: Vec<Block>,
+    plots: Vec<Plot>,
 }
 
 fn assemble(data: &Data, parts: Parts) -> Answer {
@@ -61,10 +61,13 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
     if !verdicts.is_empty() {
         blocks.push(Block::Table(reproduced(&verdicts)));
     }
+    let plots: Vec<Plot> = sims.iter().flat_map(|(_, sim)| scaling::plots(sim)).chain(parts.plots).collect();
+    if !plots.is_empty() {
+        blocks.push(Block::Plots(plots));
+    }
     blocks.extend(parts.tables);
-    blocks.extend(parts.plots);
     for (command, sim) in &sims {
-        blocks.extend(scaling::blocks(command, sim));
+        blocks.extend(scaling::tables(command, sim));
     }
     for (command, bench) in parts.benches.iter().flat_map(|name| data.benches(name)) {
         blocks.push(Block::Fold(format!("Every row of `slat {command}`"), vec![Block::Table(every_row(bench))]));
@@ -114,7 +117,7 @@ fn reproduced(verdicts: &[Verdict]) -> Table {
             cell(&one.claim),
             cell(&one.seed),
             marked(&one.ours, Mark::Strong),
-            cell(one.from.name()),
+            cell(one.from.name().replace(' ', "\u{a0}")),
             marked(verdict, one.mark),
             cell(&one.note),
         ]);

@@ -1,9 +1,10 @@
 //! Seed 000: the multi-gen LRU asks secondary MMUs who has used which pages, without the MMU lock.
 
 use super::super::data::{Data, Row, Sim};
-use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, number};
-use super::super::figure::{ns, times, with};
-use super::super::replay_plots;
+use super::super::doc::{Block, Mark, Plot, Source, Table, cell, figures, marked, number};
+use super::super::figure::{ns, tick, times, with};
+use super::super::plot::{Axis, Line, Look, Scale, lines};
+use super::super::{replay_plots, scaling};
 use super::{Answer, Parts, Verdict, as_large, assemble, find, line};
 
 /// `access_tracking_perf_test -p -l -b 1G`: vCPUs; their wall time with no aging, with aging before, and with it; the
@@ -78,9 +79,41 @@ pub fn answer(data: &Data) -> Answer {
             tables,
             benches: &[BENCH, "aging-pass", "reclaim"],
             sims: &[BENCH],
-            plots: data.replay().map(replay_plots::ages).into_iter().collect(),
+            plots: [Some(shorter(data, sim)), data.replay().map(replay_plots::ages)].into_iter().flatten().collect(),
         },
     )
+}
+
+/// How much shorter a pass is without the lock: the seed's points, and ours.
+fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
+    let seed: Vec<(f64, f64)> = TABLE.iter().map(|(vcpus, row)| (f64::from(*vcpus), row[3] / row[4])).collect();
+    let here = data.rows(BENCH).filter(|row| row.is(PASS, &[("figure", "average pass")]));
+    let here = here.filter_map(|row| Some((row.param("vcpus").parse().ok()?, row.ratio?))).collect();
+    let simulated = |word| {
+        let point = |vcpus: u32| Some((f64::from(vcpus), ratio(sim?, vcpus, word)?));
+        sim.map_or(Vec::new(), |sim| sim.vcpus().into_iter().filter_map(point).collect())
+    };
+    let line = |name: &str, look, points| Line { name: name.into(), look, points };
+    let mut all = vec![
+        line("the seed", Look::Rings(5), seed),
+        line("simulated: locked / lockless", Look::Nth(2), simulated("pass")),
+        line("real, here: before / slat", Look::Nth(0), here),
+    ];
+    all.retain(|line| !line.points.is_empty());
+    let title = "How much shorter an aging pass is without the lock: the seed's points, and ours".to_owned();
+    let about = "The length of an aging pass under the MMU lock, divided by its length without, against the number of vCPUs that fault meanwhile; \
+                 both axes logarithmic. The seed is on 112 CPUs; what is real here shares the CPUs of this machine, and slat's own pass goes by \
+                 tables, not by pages."
+        .to_owned();
+    let y = Axis {
+        title: "Times shorter".into(),
+        scale: Scale::log(all.iter().flat_map(|line| line.points.iter().map(|point| point.1))),
+        tick,
+        ticks: Vec::new(),
+    };
+    let counts = TABLE.map(|(vcpus, _)| vcpus);
+    let svg = lines(&title, &about, (&scaling::vcpus(&counts), &y), &all);
+    Plot { id: "aging-shorter".into(), title, from: Source::Seed, about, svg, figures: None }
 }
 
 /// What `locked` takes, as a multiple of what `lockless` does: of the figure that has this word in its name.

@@ -1,8 +1,9 @@
 //! Seed 001: memslots in trees, of which a change copies what it changes.
 
 use super::super::data::{Data, Row};
-use super::super::doc::{Block, Source, Table, cell, figures, marked, number, words};
-use super::super::figure::{ns, times, with};
+use super::super::doc::{Block, Plot, Source, Table, cell, figures, marked, number, words};
+use super::super::figure::{ns, tick, times, with};
+use super::super::plot::{Axis, Line, Look, Scale, lines};
 use super::{Answer, Parts, Verdict, as_large, assemble, find, line};
 
 /// Tests in the order of the seed's tables, by the names of `slat bench memslot-perf`.
@@ -66,9 +67,37 @@ pub fn answer(data: &Data) -> Answer {
             tables: vec![Block::Table(table(data))],
             benches: &[BENCH],
             sims: &[BENCH],
-            plots: Vec::new(),
+            plots: growth(data).into_iter().collect(),
         },
     )
+}
+
+/// Before against after, the more slots there are: the seed's points, and ours.
+fn growth(data: &Data) -> Option<Plot> {
+    const DRAWN: [&str; 3] = ["unmap", "move-active", "setup"];
+    let mut all = Vec::new();
+    for (nth, test) in DRAWN.into_iter().enumerate() {
+        let column = TESTS.iter().position(|one| *one == test)?;
+        let seed = TABLE.map(|(slots, tests)| (f64::from(slots), tests[column][0] / tests[column][1]));
+        let ours = TABLE.iter().filter_map(|(slots, _)| Some((f64::from(*slots), here(data, *slots, test)?.ratio?))).collect();
+        all.push(Line { name: test.into(), look: Look::Nth(nth), points: ours });
+        all.push(Line { name: format!("the seed: {test}"), look: Look::Rings(nth), points: seed.into() });
+    }
+    let last = all.iter().step_by(2).filter_map(|line| line.points.last()).map(|point| point.1).fold(0.0, f64::max);
+    let title = format!("Before against after: the more slots, the more there is to gain, up to {} here", times(last));
+    let about = "What an iteration took before, divided by what it takes after, against the number of memslots; both axes logarithmic. Lines \
+                 are measured here, rings are the seed's."
+        .to_owned();
+    let x = Axis {
+        title: "Memslots".into(),
+        scale: Scale::log_between(8.0, 50_000.0),
+        tick,
+        ticks: TABLE.map(|(slots, _)| f64::from(slots)).to_vec(),
+    };
+    let values = all.iter().flat_map(|line| line.points.iter().map(|point| point.1));
+    let y = Axis { title: "Times quicker".into(), scale: Scale::log(values), tick, ticks: Vec::new() };
+    let svg = lines(&title, &about, (&x, &y), &all);
+    Some(Plot { id: "memslots-growth".into(), title, from: Source::Here, about, svg, figures: None })
 }
 
 fn table(data: &Data) -> Table {

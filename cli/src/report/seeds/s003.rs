@@ -41,8 +41,8 @@ pub fn answer(data: &Data) -> Answer {
     }
     let mut tables = vec![Block::Table(table(data))];
     tables.extend(floor(data));
-    let mut plots: Vec<Block> = latency::by_policy(data).into_iter().collect();
-    plots.extend(data.replay().map(replay_plots::writes_and_faults));
+    let mut plots = latency::by_policy(data);
+    plots.extend(data.replay().into_iter().flat_map(replay_plots::writes_and_faults));
     assemble(
         data,
         Parts {
