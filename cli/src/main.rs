@@ -7,6 +7,7 @@ mod checksum;
 mod error;
 mod interrupt;
 mod plan;
+mod report;
 mod run;
 mod sim;
 mod size;
@@ -31,6 +32,7 @@ enum Command {
     Sim(sim::Sim),
     Calibrate(calibrate::Calibrate),
     Plan(plan::Plan),
+    Report(report::Report),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Sim(sim) => sim.run(),
         Command::Calibrate(calibrate) => calibrate.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Report(report) => report.run(),
     };
     match result {
         Ok(code) => code,
