@@ -2,11 +2,14 @@
 
 mod bar;
 mod bench;
+mod calibrate;
 mod checksum;
 mod error;
 mod interrupt;
 mod plan;
+mod report;
 mod run;
+mod sim;
 mod size;
 mod thread;
 
@@ -24,14 +27,22 @@ enum Command {
     /// The figures, on this machine, before against after in one run
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// The same past this machine: simulated, from 1 to hundreds of vCPUs
+    #[command(subcommand)]
+    Sim(sim::Sim),
+    Calibrate(calibrate::Calibrate),
     Plan(plan::Plan),
+    Report(report::Report),
 }
 
 fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Run(run) => run.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Sim(sim) => sim.run(),
+        Command::Calibrate(calibrate) => calibrate.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Report(report) => report.run(),
     };
     match result {
         Ok(code) => code,

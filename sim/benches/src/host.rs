@@ -125,12 +125,17 @@ impl SimHost {
         }
         let Some(at) = self.word(hva) else { return };
         let found = PageWord(at.load(Relaxed));
-        if !found.is_hidden() {
-            zero_page();
-            self.set(hva, Some(first_page(gfn_of(hva))));
-        } else if at.compare_exchange(found.0, found.0 | PageWord::PRESENT, Relaxed, Relaxed).is_ok() {
-            self.hints.fetch_add(1, Relaxed);
+        if found.is_hidden() {
+            let shown = found.0 | PageWord::PRESENT;
+            if at.compare_exchange(found.0, shown, Relaxed, Relaxed).is_ok() {
+                self.hints.fetch_add(1, Relaxed);
+            }
+            return;
         }
+        if self.work.zeroing {
+            zero_page();
+        }
+        self.set(hva, Some(first_page(gfn_of(hva))));
     }
 }
 

@@ -8,7 +8,12 @@ use slat_sim::world::Costs;
 
 /// A quick run, of which every check holds.
 fn run(bench: &dyn Bench, policy: Policy, vcpus: u32, seed: u64) -> Point {
-    let setting = Setting { costs: &Costs::SERVER, vcpus, policy, quick: true, seed, work: Work::default() };
+    run_with(bench, policy, vcpus, seed, Work::default())
+}
+
+/// The same with other work around the engine.
+fn run_with(bench: &dyn Bench, policy: Policy, vcpus: u32, seed: u64, work: Work) -> Point {
+    let setting = Setting { costs: &Costs::SERVER, vcpus, policy, quick: true, seed, work };
     let point = bench.run(&setting).unwrap();
     let failed: Vec<_> = point.checks.iter().filter(|check| !check.ok).collect();
     assert!(failed.is_empty(), "{} {vcpus} {}: {failed:?}", bench.name(), policy.name());
@@ -36,6 +41,35 @@ fn two_runs_are_the_same_to_the_last_figure() {
 fn negative_control_another_seed_is_another_run() {
     let [first, second] = [1, 2].map(|seed| run(&DemandPaging, Policy::Exclusive, 8, seed));
     assert_ne!(format!("{first:?}"), format!("{second:?}"));
+}
+
+#[test]
+fn work_around_the_engine_costs_what_it_says() {
+    let alone = |policy, work| figure(&run_with(&DemandPaging, policy, 1, 1, work));
+    let (costs, usual) = (&Costs::SERVER, Work::default());
+    let wakes = 2.0 * (costs.wake + costs.wake_arrives);
+    let rmw = costs.rmw + costs.step;
+    for policy in [Policy::Exclusive, Policy::None] {
+        let before = alone(policy, usual.clone());
+        for (what, work, more) in [
+            ("guest", Work { guest_ns: usual.guest_ns + 50, ..usual.clone() }, 50.0),
+            ("exit", Work { exit_ns: usual.exit_ns + 300, ..usual.clone() }, 300.0),
+            ("host", Work { host_ns: usual.host_ns + 300, ..usual.clone() }, 300.0),
+            ("under the lock", Work { under_lock_ns: 1000, ..usual.clone() }, 1000.0),
+            ("shared lines", Work { mm_lines: 3, ..usual.clone() }, 3.0 * rmw),
+            ("handlers", Work { handlers: true, ..usual.clone() }, wakes + usual.handler_ns as f64),
+        ] {
+            let after = alone(policy, work);
+            assert!((after - before - more).abs() < 2.0, "{what}, {}: {before} to {after}", policy.name());
+        }
+        // Asked in the middle of a fault, a baseline takes its lock three times.
+        let after = alone(policy, Work { host_first: false, ..usual.clone() });
+        let locks = if policy == Policy::Exclusive { 4.0 * rmw } else { 0.0 };
+        assert!(after - before > locks && after - before < locks + 50.0, "{before} to {after}");
+        // Still once for each page.
+        let under = Work { host_first: false, under_lock_ns: 1000, ..usual.clone() };
+        assert!((alone(policy, under) - after - 1000.0).abs() < 2.0);
+    }
 }
 
 /// Seed 003's claim. What is seen here is what its threads could not be without 416 processors.

@@ -92,6 +92,8 @@ pub struct Work {
     /// Nanoseconds of a handler besides the host's fault: what it takes to read the message, and the calls. Of a
     /// user fault that took 9 µs without contention, wake-ups take the larger part.
     pub handler_ns: u64,
+    /// Whether a page that the host finds has to be zeroed.
+    pub zeroing: bool,
     /// Nanoseconds that a kernel works under its MMU lock for a fault, in [`Host::lookup`](slat::Host::lookup): reverse maps,
     /// bookkeeping. slat has no such work: 0.
     pub under_lock_ns: u64,
@@ -111,6 +113,7 @@ impl Default for Work {
             host_first: true,
             handlers: false,
             handler_ns: 2000,
+            zeroing: true,
             under_lock_ns: 0,
             mm_lines: 0,
             rest_ns: 150_000,

@@ -38,6 +38,23 @@ fn every_bench_finds_what_it_should_with_one_vcpu_and_with_two() {
 }
 
 #[test]
+fn every_kind_of_work_is_done_in_both_worlds() {
+    let short = Work { guest_ns: 0, exit_ns: 10, host_ns: 10, handler_ns: 10, ..Work::default() };
+    for work in [
+        Work { handlers: true, ..short.clone() },
+        Work { handlers: true, host_first: false, ..short.clone() },
+        Work { under_lock_ns: 10, mm_lines: 2, host_first: false, ..short.clone() },
+    ] {
+        for &policy in demand_paging::DemandPaging.policies() {
+            let setting =
+                Setting { costs: &Costs::SERVER, vcpus: 2, policy, quick: true, seed: 1, work: work.clone() };
+            let point = demand_paging::DemandPaging.run(&setting).unwrap();
+            assert_eq!(failed(&point), [""; 0], "{} {work:?}", policy.name());
+        }
+    }
+}
+
+#[test]
 fn a_bench_is_found_by_its_name_and_names_are_not_shared() {
     for bench in ALL {
         assert_eq!(by_name(bench.name()).map(Bench::seed), Some(bench.seed()));

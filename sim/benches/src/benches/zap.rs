@@ -69,8 +69,9 @@ impl Bench for Zap {
             over.store(1, Relaxed);
         };
         let jobs = guests.iter_mut().zip(parts.each()).map(|(guest, part)| {
-            // ORDER(over): as above.
-            guest.job(gfns(part).take_while(|_| over.load(Relaxed) == 0), || ())
+            // ORDER(over): as above. The first one in any case.
+            let goes_on = move |&gfn: &Gfn| gfn == part.start || over.load(Relaxed) == 0;
+            guest.job(gfns(part).take_while(goes_on), || ())
         });
         let told = run(setting.costs, jobs.chain([Job::new("zapper", zapper)]).collect());
 
@@ -139,7 +140,6 @@ fn checks(
         Check::all("every page of the range is gone", range.len() - left, range.len()),
         Check::all("every fault of the others mapped a page", mapped, faults),
         Check::all("the books say what the tables hold", vm.stats().leaves[0], all),
-        Check::least("somebody faulted", faults, guests.len() as u64),
     ];
     if policy != Policy::NewRoot {
         // One page after the other, each once, since nobody took one away.
