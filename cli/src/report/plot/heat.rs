@@ -7,8 +7,15 @@ use super::canvas::{Axis, Canvas, Key, round};
 use maud::{Markup, html};
 
 /// The shades, from the hottest: up to which age, and how that is called.
-pub const SHADES: [(f32, &str); 7] =
-    [(0.5, "0"), (1.5, "1"), (3.5, "2–3"), (7.5, "4–7"), (15.5, "8–15"), (31.5, "16–31"), (f32::INFINITY, "32+")];
+pub const SHADES: [(f32, &str); 7] = [
+    (0.5, "0"),
+    (1.5, "1"),
+    (3.5, "2–3"),
+    (7.5, "4–7"),
+    (15.5, "8–15"),
+    (31.5, "16–31"),
+    (f32::INFINITY, "32+"),
+];
 
 fn shade(age: f32) -> usize {
     SHADES.iter().position(|(upto, _)| age < *upto).unwrap_or(SHADES.len() - 1)

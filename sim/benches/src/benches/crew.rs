@@ -12,6 +12,8 @@ pub struct Crew<'vm, P> {
     compute_ns: u64,
 }
 
+/// On lines of its own: each runs on another CPU.
+#[repr(align(128))]
 struct Member<'vm, P> {
     cpu: Cpu<'vm>,
     program: P,
