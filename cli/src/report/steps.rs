@@ -7,7 +7,7 @@ use super::replay::Replay;
 use crate::bench::Bench;
 use crate::error::Error;
 use crate::interrupt;
-use crate::sim::Sim;
+use crate::sim::Simulation;
 use crate::thread::joined;
 use clap::Parser;
 use serde::Serialize;
@@ -124,7 +124,7 @@ enum Asked {
     #[command(subcommand)]
     Bench(Bench),
     #[command(subcommand)]
-    Sim(Sim),
+    Sim(Simulation),
 }
 
 fn parse(command: &str) -> Result<Asked, Error> {

@@ -60,6 +60,15 @@ pub enum Simulation {
     /// Many vCPUs touch new memory at once, with each MMU lock (seed 003)
     #[command(after_help = "Example:\n  slat sim demand-paging -v 1,112,416 --costs server")]
     DemandPaging(Asked),
+    /// Pages are merged while guests use them, with reasons heeded and ignored (seed 004)
+    #[command(after_help = "Example:\n  slat sim ksm-perf -v 1,16,112")]
+    KsmPerf(Asked),
+    /// A memslot moves while vCPUs fault and use it (seed 001)
+    #[command(after_help = "Example:\n  slat sim memslot-perf -v 1,16,416")]
+    MemslotPerf(Asked),
+    /// A host balances its nodes while vCPUs use their memory, by range and page by page (seed 002)
+    #[command(after_help = "Example:\n  slat sim numa-balancing -v 1,16,112")]
+    NumaBalancing(Asked),
     /// Memory is zapped, leaf by leaf or table by table, while vCPUs fault elsewhere (seed 003)
     #[command(after_help = "Example:\n  slat sim zap -v 1,16,112")]
     Zap(Asked),
@@ -81,6 +90,9 @@ impl Simulation {
         let (name, asked) = match self {
             Self::AccessTracking(asked) => ("access-tracking-perf", asked),
             Self::DemandPaging(asked) => ("demand-paging", asked),
+            Self::KsmPerf(asked) => ("ksm-perf", asked),
+            Self::MemslotPerf(asked) => ("memslot-perf", asked),
+            Self::NumaBalancing(asked) => ("numa-balancing", asked),
             Self::Zap(asked) => ("zap", asked),
         };
         let bench = by_name(name).ok_or_else(|| Error::Machine(format!("{name} is not simulated")))?;

@@ -123,6 +123,13 @@ pub struct Against {
     pub detail: String,
 }
 
+impl From<slat_sim::benches::Against> for Against {
+    fn from(against: slat_sim::benches::Against) -> Self {
+        let slat_sim::benches::Against { what, seed, simulated, unit, fitted, reproduced, detail } = against;
+        Self { what, seed, simulated, unit, fitted, reproduced, detail }
+    }
+}
+
 /// A condition of the whole simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {

@@ -1,7 +1,7 @@
 //! The runs of one report: every number of vCPUs under every policy, the sweep, and the seed's own figures.
 
 use super::args::Asked;
-use super::outcome::{Check, Figure, Line, Row, SimReport, Swept};
+use super::outcome::{Against, Check, Figure, Line, Row, SimReport, Swept};
 use super::seeds::{self, Trial};
 use super::{costs, sweep};
 use crate::bar::bar;
@@ -20,6 +20,8 @@ struct Runs<'r> {
     work: Work,
     bar: ProgressBar,
     checks: Vec<Check>,
+    /// What the seed is held against: of the runs at the costs as they are.
+    points: Vec<Point>,
 }
 
 /// See the module's header.
@@ -30,16 +32,24 @@ pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, E
     let swept = if asked.no_sweep { 0 } else { sweep::UNCERTAIN.len() * (sweep::FACTORS.len() - 1) };
     let total = (vcpus.len() + swept) * policies.len();
     let bar = bar(!asked.quiet, Some(total as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
-    let mut runs = Runs { bench, asked, policies, work: asked.work(), bar, checks: Vec::new() };
+    let mut runs = Runs { bench, asked, policies, work: asked.work(), bar, checks: Vec::new(), points: Vec::new() };
 
-    let rows: Vec<_> = vcpus.iter().map(|&vcpus| runs.rows(vcpus, &sheet.costs)).collect::<Result<_, _>>()?;
-    let sweep = match (asked.no_sweep, vcpus.last().zip(rows.last())) {
-        (false, Some((&most, base))) => runs.sweep(most, &sheet, base)?,
-        _ => Vec::new(),
+    for &vcpus in &vcpus {
+        let points = runs.points(vcpus, &sheet.costs)?;
+        runs.points.extend(points);
+    }
+    let rows: Vec<Row> = runs.points.iter().map(row).collect();
+    let sweep = match vcpus.last().filter(|_| !asked.no_sweep) {
+        Some(&most) => {
+            let base: Vec<_> = rows.iter().filter(|row| row.vcpus == most).cloned().collect();
+            runs.sweep(most, &sheet, &base)?
+        }
+        None => Vec::new(),
     };
     runs.bar.set_message(format!("{}: against seed {}", bench.name(), bench.seed()));
     let trial = Trial { bench, costs: &sheet.costs, seed: asked.seed };
-    let against_seed = seeds::against(&trial, &vcpus).map_err(Error::Machine)?;
+    let mut against_seed: Vec<_> = bench.against_seed(&runs.points).into_iter().map(Against::from).collect();
+    against_seed.extend(seeds::against(&trial, &vcpus).map_err(Error::Machine)?);
     runs.bar.finish_and_clear();
     Ok(SimReport {
         sim: bench.name(),
@@ -52,7 +62,7 @@ pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, E
         },
         costs: sheet.entries().map(|(name, value, _)| (name, value)).collect(),
         costs_from: sheet.entries().map(|(name, _, origin)| (name, origin.name())).collect(),
-        rows: rows.into_iter().flatten().collect(),
+        rows,
         sweep,
         against_seed,
         checks: runs.checks,
@@ -61,9 +71,9 @@ pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, E
 
 impl Runs<'_> {
     /// Every policy with so many vCPUs.
-    fn rows(&mut self, vcpus: u32, costs: &Costs) -> Result<Vec<Row>, Error> {
+    fn points(&mut self, vcpus: u32, costs: &Costs) -> Result<Vec<Point>, Error> {
         self.bar.set_message(format!("{}: {vcpus} vCPUs", self.bench.name()));
-        let mut rows = Vec::with_capacity(self.policies.len());
+        let mut points = Vec::with_capacity(self.policies.len());
         for policy in self.policies.clone() {
             let setting = Setting {
                 costs,
@@ -75,10 +85,10 @@ impl Runs<'_> {
             };
             let point = self.bench.run(&setting).map_err(Error::Machine)?;
             self.check(vcpus, policy, &point.checks);
-            rows.push(row(point));
+            points.push(point);
             self.bar.inc(1);
         }
-        Ok(rows)
+        Ok(points)
     }
 
     /// The same with each of the uncertain costs changed.
@@ -90,7 +100,7 @@ impl Runs<'_> {
                     base.to_vec()
                 } else {
                     let costs = sweep::changed(&sheet.costs, fields, factor).map_err(Error::Machine)?;
-                    self.rows(vcpus, &costs)?
+                    self.points(vcpus, &costs)?.iter().map(row).collect()
                 };
                 swept.push(sweep::swept(fields, factor, &rows, base));
             }
@@ -114,27 +124,24 @@ impl Runs<'_> {
 }
 
 /// A bench's point as a row of the report.
-fn row(point: Point) -> Row {
-    let figure = |figure: benches::Figure| {
-        let benches::Figure { name, value, unit } = figure;
-        Figure { name, value, unit }
-    };
-    let line = |line: slat_sim::world::LineTold| Line {
-        name: line.name,
-        site: line.site,
+fn row(point: &Point) -> Row {
+    let figure = |&benches::Figure { name, value, unit }: &benches::Figure| Figure { name, value, unit };
+    let line = |line: &slat_sim::world::LineTold| Line {
+        name: line.name.clone(),
+        site: line.site.clone(),
         transfers: line.transfers,
         waited_ns: line.waited_ns,
     };
     Row {
         vcpus: point.vcpus,
         policy: point.policy.name(),
-        figures: point.figures.into_iter().map(figure).collect(),
+        figures: point.figures.iter().map(figure).collect(),
         operations: point.operations,
         waiting: point.waiting,
         flushes: point.flushes,
         kicks: point.kicks,
         events: point.told.events,
         wall_ns: point.told.wall_ns,
-        lines: point.told.lines.into_iter().map(line).collect(),
+        lines: point.told.lines.iter().map(line).collect(),
     }
 }
