@@ -31,7 +31,10 @@ pub fn with(value: f64, unit: &str) -> String {
     let (scale, rest) = match unit.split_once(['/', ' ']) {
         Some((time, rest)) => {
             let rest = rest.trim_start_matches("a ");
-            (of_time(time), format!(" {} {rest}", if rest.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" }))
+            (
+                of_time(time),
+                format!(" {} {rest}", if rest.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" }),
+            )
         }
         None => (of_time(unit), String::new()),
     };
@@ -118,15 +121,27 @@ mod tests {
 
     #[test]
     fn a_figure_has_three_digits_and_the_unit_that_fits() {
-        assert_eq!([0.0, 5.0, 0.25, 12.34, 999.6, 1e6].map(plain), ["0", "5", "0.25", "12.3", "1000", "1,000,000"]);
-        assert_eq!([3.14, 999.99, 1500.0, 2.5e6, 13.47e9].map(ns), ["3.14 ns", "1.00 µs", "1.50 µs", "2.50 ms", "13.5 s"]);
+        assert_eq!(
+            [0.0, 5.0, 0.25, 12.34, 999.6, 1e6].map(plain),
+            ["0", "5", "0.25", "12.3", "1000", "1,000,000"]
+        );
+        assert_eq!(
+            [3.14, 999.99, 1500.0, 2.5e6, 13.47e9].map(ns),
+            ["3.14 ns", "1.00 µs", "1.50 µs", "2.50 ms", "13.5 s"]
+        );
         assert_eq!(with(0.98, "share"), "98.0 %");
         assert_eq!(with(1.5, "us/iteration"), "1.50 µs an iteration");
         assert_eq!(with(85.0, "ps a leaf"), "0.0850 ns a leaf");
         assert_eq!(with(8625.0, "flushes"), "8,625 flushes");
         assert_eq!([1.0, 2000.0, 2.5e6, 0.05].map(tick), ["1", "2k", "2.5M", "0.05"]);
-        assert_eq!([0.0, 0.005, 0.98, 1.0, -0.067].map(percent), ["0 %", "0.50 %", "98.0 %", "100 %", "−6.70 %"]);
-        assert_eq!((times(-12.0), plain(-1500.0), percent(1e-9)), ("−12.0 ×".into(), "−1,500".into(), "less than 0.01 %".into()));
+        assert_eq!(
+            [0.0, 0.005, 0.98, 1.0, -0.067].map(percent),
+            ["0 %", "0.50 %", "98.0 %", "100 %", "−6.70 %"]
+        );
+        assert_eq!(
+            (times(-12.0), plain(-1500.0), percent(1e-9)),
+            ("−12.0 ×".into(), "−1,500".into(), "less than 0.01 %".into())
+        );
     }
 
     #[test]

@@ -23,7 +23,11 @@ fn plot(nth: usize, bench: &Bench) -> Option<Plot> {
         points(&|figure| bench.rows.iter().find(|row| row.is(name, &[("figure", figure)]))?.baseline)
     };
     let all = [
-        ("none: slat", "none", points(&|figure| Some(bench.rows.iter().find(|row| row.param("figure") == figure)?.slat))),
+        (
+            "none: slat",
+            "none",
+            points(&|figure| Some(bench.rows.iter().find(|row| row.param("figure") == figure)?.slat)),
+        ),
         ("exclusive", "exclusive", baseline("one mutex: before")),
         ("read-write", "read-write", baseline("reader-writer lock: the seed")),
     ];
@@ -46,19 +50,29 @@ fn plot(nth: usize, bench: &Bench) -> Option<Plot> {
         ticks: QUANTILES.iter().map(|(one_of, _)| *one_of).collect(),
     };
     let values = lines_of.iter().flat_map(|line| line.points.iter().map(|point| point.1));
-    let y = Axis { title: "Time of a fault".into(), scale: Scale::log(values), tick: short_ns, ticks: Vec::new() };
+    let y = Axis {
+        title: "Time of a fault".into(),
+        scale: Scale::log(values),
+        tick: short_ns,
+        ticks: Vec::new(),
+    };
     let about = "The quantiles of fault latency from p50 to p99.99, a line for each MMU lock policy, time on a logarithmic axis.".to_owned();
-    let columns = std::iter::once(number("quantile")).chain(lines_of.iter().map(|line| figures(&line.name, Source::Here)));
+    let columns = std::iter::once(number("quantile"))
+        .chain(lines_of.iter().map(|line| figures(&line.name, Source::Here)));
     let mut table = Table::new("time of a fault", columns.collect());
     for (one_of, _) in QUANTILES {
-        let of = |line: &Line| line.points.iter().find(|point| point.0 == one_of).map_or("–".into(), |point| ns(point.1));
-        table.rows.push(std::iter::once(cell(name(one_of))).chain(lines_of.iter().map(|line| cell(of(line)))).collect());
+        let of = |line: &Line| {
+            line.points.iter().find(|point| point.0 == one_of).map_or("–".into(), |point| ns(point.1))
+        };
+        table.rows.push(
+            std::iter::once(cell(name(one_of))).chain(lines_of.iter().map(|line| cell(of(line)))).collect(),
+        );
     }
     Some(Plot {
         id: format!("fault-latency-{}", nth + 1),
         svg: lines(&title, &about, (&x, &y), &lines_of),
         title,
-        from: Source::Here,
+        from: vec![Source::Here],
         about,
         figures: Some(table),
     })

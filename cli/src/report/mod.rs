@@ -140,7 +140,11 @@ impl Progress {
     fn new(wanted: bool, steps: usize) -> Self {
         let terminal = stderr().is_terminal();
         let bar = (wanted && terminal).then(|| {
-            let bar = bar::bar(true, Some(steps as u64), "[{bar:20}] {pos} of {len}, {elapsed}  {prefix}  {wide_msg}");
+            let bar = bar::bar(
+                true,
+                Some(steps as u64),
+                "[{bar:20}] {pos} of {len}, {elapsed}  {prefix}  {wide_msg}",
+            );
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });

@@ -27,11 +27,15 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
     let failed = data.checks().filter(|(_, check)| !check.ok).count();
     if failed > 0 {
         let checks = if failed == 1 { "1 check does" } else { &format!("{failed} checks do") };
-        blocks.push(Block::Alarm(format!("{checks} not hold: the figures of those benches mean nothing. See Checks.")));
+        blocks.push(Block::Alarm(format!(
+            "{checks} not hold: the figures of those benches mean nothing. See Checks."
+        )));
     }
     if data.interrupted {
         let measured = data.parts.len();
-        blocks.push(Block::Alarm(format!("Interrupted: {measured} parts were measured, and the others are missing here.")));
+        blocks.push(Block::Alarm(format!(
+            "Interrupted: {measured} parts were measured, and the others are missing here."
+        )));
     }
     blocks.push(Block::Cards(answers.iter().map(|answer| answer.card.clone()).collect()));
     let mut table = Table::new("This report", vec![words(""), words("")]);
@@ -60,16 +64,29 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
         table.rows.push(vec![cell(name), cell(value)]);
     }
     blocks.push(Block::Table(table));
-    Section { id: "summary".into(), title: "slat: second-level address translation, measured".into(), short: "Summary".into(), blocks }
+    Section {
+        id: "summary".into(),
+        title: "slat: second-level address translation, measured".into(),
+        short: "Summary".into(),
+        blocks,
+    }
 }
 
 fn checks(data: &Data) -> Section {
     let all: Vec<_> = data.checks().collect();
     let table = |caption: &str, ok: bool| {
-        let mut table = Table::new(caption, vec![words("command"), words("what must hold"), words("verdict"), words("what speaks for it")]);
+        let mut table = Table::new(
+            caption,
+            vec![words("command"), words("what must hold"), words("verdict"), words("what speaks for it")],
+        );
         for (command, check) in all.iter().filter(|(_, check)| check.ok == ok) {
             let verdict = if ok { marked("holds", Mark::Good) } else { marked("does not hold", Mark::Bad) };
-            table.rows.push(vec![cell(format!("`slat {command}`")), cell(&check.name), verdict, cell(&check.detail)]);
+            table.rows.push(vec![
+                cell(format!("`slat {command}`")),
+                cell(&check.name),
+                verdict,
+                cell(&check.detail),
+            ]);
         }
         table
     };
@@ -90,11 +107,18 @@ fn checks(data: &Data) -> Section {
 
 fn commands(data: &Data) -> Section {
     let lines = data.parts.iter().map(|part| match &part.outcome {
-        Outcome::Replay(_) => format!("slat run --dirty-log bitmap --swap mem   # like the watched replay, with every vCPU: {}", part.command),
+        Outcome::Replay(_) => format!(
+            "slat run --dirty-log bitmap --swap mem   # like the watched replay, with every vCPU: {}",
+            part.command
+        ),
         _ => format!("slat {}", part.command),
     });
     let mut table = Table::new("How long each part took", vec![words("command"), number("seconds")]);
-    table.rows = data.parts.iter().map(|part| vec![cell(format!("`slat {}`", part.command)), cell(format!("{:.1}", part.seconds))]).collect();
+    table.rows = data
+        .parts
+        .iter()
+        .map(|part| vec![cell(format!("`slat {}`", part.command)), cell(format!("{:.1}", part.seconds))])
+        .collect();
     let blocks = vec![
         Block::Text("Each part by itself; with `--json`, the figures that this page is made of, which are in `data.json`, too.".into()),
         Block::Commands(lines.collect()),

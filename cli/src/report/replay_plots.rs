@@ -22,7 +22,9 @@ pub fn ages(replay: &Replay) -> Plot {
     let heat_of = &replay.heat;
     let all = || heat_of.ages.iter().flatten();
     let known = all().flatten().count();
-    let share = |holds: &dyn Fn(f32) -> bool| all().flatten().filter(|age| holds(**age)).count() as f64 / known.max(1) as f64;
+    let share = |holds: &dyn Fn(f32) -> bool| {
+        all().flatten().filter(|age| holds(**age)).count() as f64 / known.max(1) as f64
+    };
     let title = format!(
         "Age of memory: {} of what is in memory was used in the last two aging passes, {} not in the last eight",
         percent(share(&|age| age < 1.5)),
@@ -41,7 +43,10 @@ pub fn ages(replay: &Replay) -> Plot {
         plain(replay.pages as f64),
         replay.trace
     );
-    let mut table = Table::new("Parts of the guest's memory by age, over all passes", vec![words("passes since last use"), figures("share", Source::Here)]);
+    let mut table = Table::new(
+        "Parts of the guest's memory by age, over all passes",
+        vec![words("passes since last use"), figures("share", Source::Here)],
+    );
     let mut from = f32::NEG_INFINITY;
     for (upto, name) in SHADES {
         table.rows.push(vec![cell(name), cell(percent(share(&|age| (from..upto).contains(&age))))]);
@@ -51,7 +56,7 @@ pub fn ages(replay: &Replay) -> Plot {
         id: "age-of-memory".into(),
         svg: heat(&title, &about, (&accesses(replay), &y), &heat_of.ages),
         title,
-        from: Source::Here,
+        from: vec![Source::Here],
         about,
         figures: Some(table),
     }
@@ -68,17 +73,24 @@ fn rate(stretch: &Stretch) -> f64 {
 }
 
 fn dirty(replay: &Replay) -> Plot {
-    let points: Vec<(f64, f64)> = replay.stretches.iter().map(|stretch| (stretch.accesses as f64, rate(stretch))).collect();
+    let points: Vec<(f64, f64)> =
+        replay.stretches.iter().map(|stretch| (stretch.accesses as f64, rate(stretch))).collect();
     let mut sorted: Vec<f64> = points.iter().map(|point| point.1).collect();
     sorted.sort_by(f64::total_cmp);
-    let [median, most] = [sorted.get(sorted.len() / 2), sorted.last()].map(|rate| rate.copied().unwrap_or(0.0));
+    let [median, most] =
+        [sorted.get(sorted.len() / 2), sorted.last()].map(|rate| rate.copied().unwrap_or(0.0));
     let title = format!(
         "Dirty rate: {} writes to {} pages a second at most, half of the time to fewer than {}",
         replay.trace,
         plain(most.round()),
         plain(median.round())
     );
-    let y = Axis { title: "Pages dirtied per second".into(), scale: Scale::linear([most]), tick, ticks: Vec::new() };
+    let y = Axis {
+        title: "Pages dirtied per second".into(),
+        scale: Scale::linear([most]),
+        tick,
+        ticks: Vec::new(),
+    };
     let about = format!(
         "Pages that the dirty log told of, for a second of the guest's time, over {} harvests of a replay. What migrates this guest has to \
          send faster than that.",
@@ -98,7 +110,13 @@ fn dirty(replay: &Replay) -> Plot {
         .iter()
         .step_by(8)
         .map(|stretch| {
-            let counts = [stretch.accesses as f64, stretch.dirty as f64, rate(stretch).round(), stretch.faults as f64, stretch.resident as f64];
+            let counts = [
+                stretch.accesses as f64,
+                stretch.dirty as f64,
+                rate(stretch).round(),
+                stretch.faults as f64,
+                stretch.resident as f64,
+            ];
             counts.map(|count| cell(plain(count))).into()
         })
         .collect();
@@ -106,27 +124,43 @@ fn dirty(replay: &Replay) -> Plot {
         id: "dirty-rate".into(),
         svg: lines(&title, &about, (&accesses(replay), &y), &[line]),
         title,
-        from: Source::Here,
+        from: vec![Source::Here],
         about,
         figures: Some(table),
     }
 }
 
 fn latency(replay: &Replay) -> Plot {
-    let quantiles: Vec<(f64, u64)> = replay.quantiles.iter().copied().filter(|(share, _)| *share < 1.0).collect();
-    let at = |wanted: f64| replay.quantiles.iter().find(|(share, _)| *share == wanted).map_or(0.0, |(_, ns)| *ns as f64);
-    let title = format!("Fault latency, one vCPU: half of all faults take less than {}, one in 10,000 more than {}", ns(at(0.5)), ns(at(0.9999)));
-    let marks: Vec<(f64, String)> = quantiles.iter().map(|(share, ns)| (*ns as f64, name(1.0 / (1.0 - share)))).collect();
+    let quantiles: Vec<(f64, u64)> =
+        replay.quantiles.iter().copied().filter(|(share, _)| *share < 1.0).collect();
+    let at = |wanted: f64| {
+        replay.quantiles.iter().find(|(share, _)| *share == wanted).map_or(0.0, |(_, ns)| *ns as f64)
+    };
+    let title = format!(
+        "Fault latency, one vCPU: half of all faults take less than {}, one in 10,000 more than {}",
+        ns(at(0.5)),
+        ns(at(0.9999))
+    );
+    let marks: Vec<(f64, String)> =
+        quantiles.iter().map(|(share, ns)| (*ns as f64, name(1.0 / (1.0 - share)))).collect();
     // A bucket begins where the one before could have ended.
-    let buckets: Vec<(f64, f64, f64)> =
-        replay.fault_ns.iter().map(|(upto, count)| (*upto as f64 / 2f64.powf(0.25), *upto as f64, *count as f64)).collect();
+    let buckets: Vec<(f64, f64, f64)> = replay
+        .fault_ns
+        .iter()
+        .map(|(upto, count)| (*upto as f64 / 2f64.powf(0.25), *upto as f64, *count as f64))
+        .collect();
     let x = Axis {
         title: "Time of a fault: guest left until entered again".into(),
         scale: Scale::log(buckets.iter().flat_map(|bucket| [bucket.0, bucket.1])),
         tick: short_ns,
         ticks: Vec::new(),
     };
-    let y = Axis { title: "Faults".into(), scale: Scale::log(buckets.iter().map(|bucket| bucket.2).chain([1.0])), tick, ticks: Vec::new() };
+    let y = Axis {
+        title: "Faults".into(),
+        scale: Scale::log(buckets.iter().map(|bucket| bucket.2).chain([1.0])),
+        tick,
+        ticks: Vec::new(),
+    };
     let about = "A histogram of the time that faults take, both axes logarithmic, with marks at the quantiles p50 to p99.99. The faults are \
                  of all kinds: new memory, pages that come back from swap, write permission that a dirty log took."
         .to_owned();
@@ -134,13 +168,18 @@ fn latency(replay: &Replay) -> Plot {
     table.rows = replay
         .quantiles
         .iter()
-        .map(|(share, time)| vec![cell(if *share < 1.0 { name(1.0 / (1.0 - share)) } else { "longest".into() }), cell(ns(*time as f64))])
+        .map(|(share, time)| {
+            vec![
+                cell(if *share < 1.0 { name(1.0 / (1.0 - share)) } else { "longest".into() }),
+                cell(ns(*time as f64)),
+            ]
+        })
         .collect();
     Plot {
         id: "fault-histogram".into(),
         svg: histogram(&title, &about, (&x, &y), &buckets, &marks),
         title,
-        from: Source::Here,
+        from: vec![Source::Here],
         about,
         figures: Some(table),
     }
@@ -154,14 +193,21 @@ pub fn causes(replay: &Replay) -> Plot {
             "Flushes by cause: {} of them for `{}`; aging costs {}",
             percent(first.flushes as f64 / all as f64),
             first.why,
-            replay.causes.iter().find(|cause| cause.why == "aging").map_or("none".into(), |aging| match aging.flushes {
-                0 => "none".into(),
-                flushes => plain(flushes as f64),
-            })
+            replay.causes.iter().find(|cause| cause.why == "aging").map_or(
+                "none".into(),
+                |aging| match aging.flushes {
+                    0 => "none".into(),
+                    flushes => plain(flushes as f64),
+                }
+            )
         ),
         _ => "Flushes by cause: there were none".to_owned(),
     };
-    let bar = |(why, flushes): (&str, u64)| Bar { name: why.to_owned(), value: flushes as f64, text: plain(flushes as f64) };
+    let bar = |(why, flushes): (&str, u64)| Bar {
+        name: why.to_owned(),
+        value: flushes as f64,
+        text: plain(flushes as f64),
+    };
     let bars_of: Vec<Bar> = replay.causes.iter().map(|cause| bar((&cause.why, cause.flushes))).collect();
     let about = "Bars: remote TLB flushes that were paid in a replay, for each reason that the host gave, on a logarithmic axis.".to_owned();
     let columns = vec![
@@ -183,7 +229,7 @@ pub fn causes(replay: &Replay) -> Plot {
         id: "flushes-by-cause".into(),
         svg: bars(&title, &about, "Remote TLB flushes paid, logarithmic", &bars_of),
         title,
-        from: Source::Here,
+        from: vec![Source::Here],
         about,
         figures: Some(table),
     }

@@ -23,7 +23,10 @@ pub fn tables(command: &str, sim: &Sim) -> Vec<Block> {
     vec![
         Block::Heading(format!("Simulated: {}", sim.sim)),
         Block::Table(table(sim, &first.name)),
-        Block::Fold(format!("Every figure of `slat {command}`"), vec![Block::Table(every_figure(sim)), Block::Table(hottest(sim))]),
+        Block::Fold(
+            format!("Every figure of `slat {command}`"),
+            vec![Block::Table(every_figure(sim)), Block::Table(hottest(sim))],
+        ),
     ]
 }
 
@@ -75,7 +78,8 @@ fn extremes(lines: &[Line]) -> Option<((&str, f64), (&str, f64))> {
 
 /// The table that a plot draws.
 fn drawn(title: &str, lines: &[Line], text: &dyn Fn(f64) -> String) -> Table {
-    let columns = std::iter::once(number("vCPUs")).chain(lines.iter().map(|line| figures(&line.name, Source::Simulated)));
+    let columns = std::iter::once(number("vCPUs"))
+        .chain(lines.iter().map(|line| figures(&line.name, Source::Simulated)));
     let mut table = Table::new(title, columns.collect());
     let mut all: Vec<f64> = lines.iter().flat_map(|line| line.points.iter().map(|point| point.0)).collect();
     all.sort_by(f64::total_cmp);
@@ -113,14 +117,20 @@ fn figure(sim: &Sim, name: &str) -> Option<Plot> {
     let x = vcpus(&sim.vcpus());
     let y = Axis { title: y_title, scale: Scale::log(values(&lines_of)), tick: y_tick, ticks: Vec::new() };
     let text = |value: f64| if scale.is_some() { ns(value) } else { with(value, &unit) };
-    let ends: Vec<String> = lines_of.iter().filter_map(|line| Some(format!("{} {}", line.name, text(line.points.last()?.1)))).collect();
-    let about = format!("A line for each policy against the number of vCPUs, both axes logarithmic. At {largest}: {}.", ends.join(", "));
+    let ends: Vec<String> = lines_of
+        .iter()
+        .filter_map(|line| Some(format!("{} {}", line.name, text(line.points.last()?.1))))
+        .collect();
+    let about = format!(
+        "A line for each policy against the number of vCPUs, both axes logarithmic. At {largest}: {}.",
+        ends.join(", ")
+    );
     Some(Plot {
         id: format!("{}-{}", sim.sim, name.replace(|c: char| !c.is_ascii_alphanumeric(), "-")),
         svg: lines(&title, &about, (&x, &y), &lines_of),
         figures: Some(drawn(name, &lines_of, &text)),
         title,
-        from: Source::Simulated,
+        from: vec![Source::Simulated],
         about,
     })
 }
@@ -144,7 +154,8 @@ fn short_percent(value: f64) -> String {
 
 /// Whether more vCPUs do more: else there is no efficiency to speak of.
 fn grows(sim: &Sim) -> bool {
-    let of = |vcpus: Option<&u32>| sim.rows.iter().find(|row| Some(&row.vcpus) == vcpus).map(|row| row.operations);
+    let of =
+        |vcpus: Option<&u32>| sim.rows.iter().find(|row| Some(&row.vcpus) == vcpus).map(|row| row.operations);
     let all = sim.vcpus();
     of(all.first()).zip(of(all.last())).is_some_and(|(few, many)| many >= 4 * few)
 }
@@ -165,16 +176,23 @@ fn efficiency(sim: &Sim) -> Option<Plot> {
         percent(low / 100.0)
     );
     let x = vcpus(&sim.vcpus());
-    let y = Axis { title: "Work of a vCPU (alone: 100 %)".into(), scale: Scale::log(values(&lines_of)), tick: short_percent, ticks: Vec::new() };
+    let y = Axis {
+        title: "Work of a vCPU (alone: 100 %)".into(),
+        scale: Scale::log(values(&lines_of)),
+        tick: short_percent,
+        ticks: Vec::new(),
+    };
     let about = "A line for each policy against the number of vCPUs, both axes logarithmic. A level line is perfect scaling; one that \
                  halves with each doubling gets nothing done by more vCPUs."
         .to_owned();
     Some(Plot {
         id: format!("{}-efficiency", sim.sim),
         svg: lines(&title, &about, (&x, &y), &lines_of),
-        figures: Some(drawn("operations of a vCPU, as a share of what it does alone", &lines_of, &|share| percent(share / 100.0))),
+        figures: Some(drawn("operations of a vCPU, as a share of what it does alone", &lines_of, &|share| {
+            percent(share / 100.0)
+        })),
         title,
-        from: Source::Simulated,
+        from: vec![Source::Simulated],
         about,
     })
 }
@@ -184,16 +202,28 @@ fn waiting(sim: &Sim) -> Option<Plot> {
     let lines_of = policies(sim, &|row| Some(100.0 * row.waiting));
     let ((most, high), (least, low)) = extremes(&lines_of)?;
     let largest = sim.vcpus().last().copied()?;
-    let title = format!("At {largest} vCPUs each waits {} of its time with `{most}`, {} with `{least}`", percent(high / 100.0), percent(low / 100.0));
+    let title = format!(
+        "At {largest} vCPUs each waits {} of its time with `{most}`, {} with `{least}`",
+        percent(high / 100.0),
+        percent(low / 100.0)
+    );
     let x = vcpus(&sim.vcpus());
-    let y = Axis { title: "Waiting for locks and lines".into(), scale: Scale::linear(values(&lines_of)), tick: short_percent, ticks: Vec::new() };
-    let about = "A line for each policy against the number of vCPUs, which are on a logarithmic axis.".to_owned();
+    let y = Axis {
+        title: "Waiting for locks and lines".into(),
+        scale: Scale::linear(values(&lines_of)),
+        tick: short_percent,
+        ticks: Vec::new(),
+    };
+    let about =
+        "A line for each policy against the number of vCPUs, which are on a logarithmic axis.".to_owned();
     Some(Plot {
         id: format!("{}-waiting", sim.sim),
         svg: lines(&title, &about, (&x, &y), &lines_of),
-        figures: Some(drawn("share of their time that vCPUs wait", &lines_of, &|share| percent(share / 100.0))),
+        figures: Some(drawn("share of their time that vCPUs wait", &lines_of, &|share| {
+            percent(share / 100.0)
+        })),
         title,
-        from: Source::Simulated,
+        from: vec![Source::Simulated],
         about,
     })
 }
@@ -204,10 +234,17 @@ fn table(sim: &Sim, name: &str) -> Table {
     let mut columns = vec![number("vCPUs")];
     columns.extend(policies.iter().map(|policy| figures(*policy, Source::Simulated)));
     columns.extend(policies.iter().map(|policy| figures(format!("waiting, {policy}"), Source::Simulated)));
-    let mut table = Table::new(format!("{name}, and the share of their time that vCPUs wait for locks and cache lines"), columns);
+    let mut table = Table::new(
+        format!("{name}, and the share of their time that vCPUs wait for locks and cache lines"),
+        columns,
+    );
     for vcpus in sim.vcpus() {
         let rows = || policies.iter().map(|policy| sim.at(vcpus, policy));
-        let best = rows().flatten().filter_map(SimRow::first).map(|figure| figure.value).fold(f64::INFINITY, f64::min);
+        let best = rows()
+            .flatten()
+            .filter_map(SimRow::first)
+            .map(|figure| figure.value)
+            .fold(f64::INFINITY, f64::min);
         let mut cells = vec![cell(vcpus.to_string())];
         cells.extend(rows().map(|row| match row.and_then(SimRow::first) {
             Some(figure) if figure.value == best => marked(with(figure.value, &figure.unit), Mark::Strong),
@@ -233,9 +270,18 @@ fn every_figure(sim: &Sim) -> Table {
     ];
     let mut table = Table::new("Everything that was counted", columns);
     for row in &sim.rows {
-        let all: Vec<String> = row.figures.iter().map(|figure| format!("{}: {}", figure.name, with(figure.value, &figure.unit))).collect();
+        let all: Vec<String> = row
+            .figures
+            .iter()
+            .map(|figure| format!("{}: {}", figure.name, with(figure.value, &figure.unit)))
+            .collect();
         let counts = [row.operations, row.flushes, row.kicks].map(|count| cell(plain(count as f64)));
-        let mut cells: Vec<Cell> = vec![cell(row.vcpus.to_string()), cell(&row.policy), cell(all.join("; ")), cell(percent(row.waiting))];
+        let mut cells: Vec<Cell> = vec![
+            cell(row.vcpus.to_string()),
+            cell(&row.policy),
+            cell(all.join("; ")),
+            cell(percent(row.waiting)),
+        ];
         cells.extend(counts);
         cells.push(cell(ns(row.wall_ns as f64)));
         table.rows.push(cells);

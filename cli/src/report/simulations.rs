@@ -22,7 +22,12 @@ pub fn section(data: &Data) -> Option<Section> {
     }
     blocks.push(Block::Heading("What things are taken to cost".into()));
     blocks.push(Block::Table(costs(first)));
-    Some(Section { id: "simulations".into(), title: "How far to believe the simulations".into(), short: "Simulations".into(), blocks })
+    Some(Section {
+        id: "simulations".into(),
+        title: "How far to believe the simulations".into(),
+        short: "Simulations".into(),
+        blocks,
+    })
 }
 
 /// Each uncertain cost, halved and doubled.
@@ -33,7 +38,8 @@ fn sweep(sim: &Sim) -> Option<Table> {
     let mut columns = vec![words("cost"), number("times")];
     columns.extend(first.rows.iter().map(|row| figures(&row.policy, Source::Simulated)));
     columns.push(words("ranking"));
-    let mut table = Table::new(format!("{}: {} with {vcpus} vCPUs, with one cost changed", sim.sim, unit.name), columns);
+    let mut table =
+        Table::new(format!("{}: {} with {vcpus} vCPUs, with one cost changed", sim.sim, unit.name), columns);
     table.rows = sim.sweep.iter().map(|swept| line(swept, &unit.unit)).collect();
     Some(table)
 }
@@ -52,7 +58,13 @@ fn costs(sim: &Sim) -> Table {
         let Some(value) = sim.costs.get(field.name) else { continue };
         let from = sim.costs_from.get(field.name).map_or("", String::as_str);
         let mark = if from == "measured" { Mark::Good } else { Mark::Open };
-        table.rows.push(vec![cell(format!("`{}`", field.name)), cell(plain(*value)), cell(field.unit), marked(from, mark), cell(field.about)]);
+        table.rows.push(vec![
+            cell(format!("`{}`", field.name)),
+            cell(plain(*value)),
+            cell(field.unit),
+            marked(from, mark),
+            cell(field.about),
+        ]);
     }
     table
 }

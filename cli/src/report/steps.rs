@@ -28,16 +28,20 @@ use Step::{Command, Replay as Watched};
 
 /// In less than three minutes on two CPUs: small sizes, few rounds.
 const QUICK: &[Step] = &[
-    Command("sim demand-paging --quick"),
     Watched("cc1", usize::MAX),
+    Command("sim demand-paging --quick"),
     Command("bench demand-paging -v 4 -b 32M --runs 5"),
     Command("bench demand-paging -v 4 -b 16M -u missing --runs 3"),
     Command("bench fault-floor -b 128M --runs 5"),
     Command("bench access-tracking-perf -p -l -v 1,2,4,8 -b 32M --runs 3"),
     Command("bench aging-pass --dense 64M --sparse 2G --runs 3"),
     Command("bench reclaim --limit 50 --accesses 400000 --runs 1"),
-    Command("bench memslot-perf -s 10,100,509 --tests map,unmap,unmap-2m,move-active,move-inactive,setup --runs 3 --seconds 0.02"),
-    Command("bench memslot-perf -s 32764 --tests unmap-2m,unmap,move-active,move-inactive,setup --runs 1 --seconds 0"),
+    Command(
+        "bench memslot-perf -s 10,100,509 --tests map,unmap,unmap-2m,move-active,move-inactive,setup --runs 3 --seconds 0.02",
+    ),
+    Command(
+        "bench memslot-perf -s 32764 --tests unmap-2m,unmap,move-active,move-inactive,setup --runs 1 --seconds 0",
+    ),
     Command("bench memslot-perf -s 8194 --tests map --runs 3 --seconds 0.02"),
     Command("bench numa-balancing --accesses 200000 --passes 2 --every 50000 --runs 2"),
     Command("bench ksm-perf --runs 5"),
@@ -50,8 +54,8 @@ const QUICK: &[Step] = &[
 
 /// In less than twenty minutes on two CPUs: the sizes that each bench has by itself, where that is possible.
 const FULL: &[Step] = &[
-    Command("sim demand-paging"),
     Watched("cc1", usize::MAX),
+    Command("sim demand-paging"),
     Command("bench demand-paging -v 4"),
     Command("bench demand-paging -v 4 -u missing --runs 3"),
     Command("bench demand-paging -v 4 --prefilled"),
@@ -59,10 +63,16 @@ const FULL: &[Step] = &[
     Command("bench access-tracking-perf -p -l"),
     Command("bench aging-pass --runs 5"),
     Command("bench reclaim --runs 3"),
-    Command("bench memslot-perf -s 10,30,50,100,509 --tests map,unmap,unmap-2m,move-active,move-inactive,setup"),
-    Command("bench memslot-perf -s 32764 --tests unmap-2m,unmap,move-active,move-inactive,setup --runs 3 --seconds 0"),
+    Command(
+        "bench memslot-perf -s 10,30,50,100,509 --tests map,unmap,unmap-2m,move-active,move-inactive,setup",
+    ),
+    Command(
+        "bench memslot-perf -s 32764 --tests unmap-2m,unmap,move-active,move-inactive,setup --runs 3 --seconds 0",
+    ),
     Command("bench memslot-perf -s 8194 --tests map"),
-    Command("bench memslot-perf -s 1000000 --tests unmap-2m,unmap,move-active,move-inactive,look-up --runs 3"),
+    Command(
+        "bench memslot-perf -s 1000000 --tests unmap-2m,unmap,move-active,move-inactive,look-up --runs 3",
+    ),
     Command("bench numa-balancing --passes 6 --runs 5"),
     Command("bench ksm-perf --runs 25"),
     Command("bench invalidate --runs 5"),
@@ -149,10 +159,14 @@ mod tests {
 
     #[test]
     fn what_a_bench_hands_back_is_read_whole() {
-        let Outcome::Bench(bench) = Command("bench invalidate -b 2M --runs 1").run() else { panic!("no bench") };
+        let Outcome::Bench(bench) = Command("bench invalidate -b 2M --runs 1").run() else {
+            panic!("no bench")
+        };
         assert_eq!(bench.bench, "invalidate");
         assert!(bench.rows.len() > 10 && bench.checks.iter().all(|check| check.ok));
-        let Outcome::Failed(why) = Command("bench invalidate -b 3M").run() else { panic!("3M is no multiple of 2M") };
+        let Outcome::Failed(why) = Command("bench invalidate -b 3M").run() else {
+            panic!("3M is no multiple of 2M")
+        };
         assert!(why.starts_with("--bytes: "), "{why}");
     }
 }

@@ -1,7 +1,7 @@
 //! What users of `slat sim NAME` type, and what it means for a bench.
 
-use crate::error::Error;
 use super::work::WorkFlags;
+use crate::error::Error;
 use slat_sim::benches::{Bench, Policy, Work};
 
 /// As far as the seeds go: 112 vCPUs in 000, 416 in 003.
@@ -52,7 +52,9 @@ impl Asked {
     /// Those that are asked for, in the bench's own order.
     pub fn policies(&self, bench: &dyn Bench) -> Result<Vec<Policy>, Error> {
         let all = bench.policies();
-        if let Some(unknown) = self.policy.iter().find(|name| all.iter().all(|policy| policy.name() != **name)) {
+        if let Some(unknown) =
+            self.policy.iter().find(|name| all.iter().all(|policy| policy.name() != **name))
+        {
             let names: Vec<_> = all.iter().map(|policy| policy.name()).collect();
             return Err(Error::Usage(format!(
                 "--policy {}: {} has {}",

@@ -101,7 +101,9 @@ impl Runs<'_> {
             match self.checks.iter_mut().find(|known| known.name == check.name) {
                 Some(known) if known.ok => (known.ok, known.detail) = (check.ok, detail()),
                 Some(_) => {}
-                None => self.checks.push(Check { name: check.name.to_owned(), ok: check.ok, detail: detail() }),
+                None => {
+                    self.checks.push(Check { name: check.name.to_owned(), ok: check.ok, detail: detail() })
+                }
             }
         }
     }

@@ -79,7 +79,8 @@ impl SimReport {
         let mut lines = vec![];
         for row in self.rows.iter().filter(|row| row.vcpus == most) {
             for line in row.lines.iter().take(LINES) {
-                let share = 100.0 * line.waited_ns as f64 / (row.wall_ns * u64::from(row.vcpus)).max(1) as f64;
+                let share =
+                    100.0 * line.waited_ns as f64 / (row.wall_ns * u64::from(row.vcpus)).max(1) as f64;
                 lines.push(vec![
                     row.policy.to_owned(),
                     format!("{share:.2}%"),
@@ -171,8 +172,9 @@ pub fn grid(f: &mut fmt::Formatter<'_>, lines: &[Vec<String>]) -> fmt::Result {
     let column = |at: usize| lines.iter().filter_map(move |line| line.get(at));
     let most = lines.iter().map(Vec::len).max().unwrap_or(0);
     let numeric = |at| column(at).any(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'));
-    let widths: Vec<_> =
-        (0..most).map(|at| (column(at).map(|cell| cell.chars().count()).max().unwrap_or(0), numeric(at))).collect();
+    let widths: Vec<_> = (0..most)
+        .map(|at| (column(at).map(|cell| cell.chars().count()).max().unwrap_or(0), numeric(at)))
+        .collect();
     for line in lines {
         let cells = line.iter().zip(&widths).map(|(cell, &(width, right))| {
             if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
@@ -201,9 +203,15 @@ mod tests {
 
     #[test]
     fn numbers_have_four_digits_or_so() {
-        for (value, says) in
-            [(0.0, "0"), (0.5, "0.5"), (6.0, "6"), (48.125, "48.12"), (140.0, "140"), (2129.4, "2129"), (1e6, "1000000")]
-        {
+        for (value, says) in [
+            (0.0, "0"),
+            (0.5, "0.5"),
+            (6.0, "6"),
+            (48.125, "48.12"),
+            (140.0, "140"),
+            (2129.4, "2129"),
+            (1e6, "1000000"),
+        ] {
             assert_eq!(number(value), says);
         }
     }

@@ -85,13 +85,18 @@ impl Browser {
             .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
             .args(["--enable-logging=stderr", "--hide-scrollbars", look.scheme.setting()])
             .arg(format!("--user-data-dir={}", self.folder.join("profile").display()))
-            .args([&format!("--window-size={},1000", look.width.max(500) + 100), "--virtual-time-budget=10000", "--dump-dom"])
+            .args([
+                &format!("--window-size={},1000", look.width.max(500) + 100),
+                "--virtual-time-budget=10000",
+                "--dump-dom",
+            ])
             .arg(format!("file://{}", host.display()))
             .stdin(Stdio::null())
             .output()?;
         let dom = String::from_utf8_lossy(&output.stdout);
         let said = String::from_utf8_lossy(&output.stderr);
-        let mut seen = read(&dom).ok_or_else(|| format!("the checks did not come to their end: {}\n{said}", output.status))?;
+        let mut seen = read(&dom)
+            .ok_or_else(|| format!("the checks did not come to their end: {}\n{said}", output.status))?;
         let console = said.lines().filter(|line| line.contains(":CONSOLE"));
         seen.findings.extend(console.map(|line| format!("the console says: {line}")));
         Ok(seen)
@@ -116,7 +121,10 @@ fn read(dom: &str) -> Option<Seen> {
     let (_, rest) = dom.split_once("<pre id=\"findings\">")?;
     let (text, _) = rest.split_once("</pre>")?;
     let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
-    let (findings, end) = text.trim_end().rsplit_once("\nlooked at ").unwrap_or_else(|| ("", text.trim_start_matches("looked at ")));
+    let (findings, end) = text
+        .trim_end()
+        .rsplit_once("\nlooked at ")
+        .unwrap_or_else(|| ("", text.trim_start_matches("looked at ")));
     let mut counts = end.split(' ').filter_map(|word| word.parse().ok());
     let (plots, texts) = (counts.next()?, counts.next()?);
     let findings = findings.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
@@ -140,6 +148,8 @@ mod tests {
     #[test]
     fn a_page_in_an_iframe_is_still_itself() {
         let host = host_page("<p title=\"a & b\">", Look { width: 400, scheme: Scheme::Dark });
-        assert!(host.contains("srcdoc=\"<p title=&quot;a &amp; b&quot;>\"") && host.contains("SCHEME = \"dark\""));
+        assert!(
+            host.contains("srcdoc=\"<p title=&quot;a &amp; b&quot;>\"") && host.contains("SCHEME = \"dark\"")
+        );
     }
 }

@@ -57,7 +57,13 @@ pub fn run(root: &Path, arguments: &[String]) -> Outcome {
     let mut wrong = 0;
     for (width, scheme) in WIDTHS.into_iter().flat_map(|width| Scheme::BOTH.map(|scheme| (width, scheme))) {
         let seen = browser.look(&page, Look { width, scheme })?;
-        println!("{width} pixels, {}: {} plots, {} texts, {} findings", scheme.name(), seen.plots, seen.texts, seen.findings.len());
+        println!(
+            "{width} pixels, {}: {} plots, {} texts, {} findings",
+            scheme.name(),
+            seen.plots,
+            seen.texts,
+            seen.findings.len()
+        );
         seen.findings.iter().for_each(|finding| println!("  {finding}"));
         wrong += seen.findings.len();
         if seen.plots < PLOTS {
@@ -72,7 +78,20 @@ pub fn run(root: &Path, arguments: &[String]) -> Outcome {
 fn report(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let folder = root.join("target/page/report");
     let status = Command::new("timeout")
-        .args(["--kill-after=5", "900", env!("CARGO"), "run", "--release", "--locked", "--quiet", "--package", "slat-cli", "--", "report", "--quick"])
+        .args([
+            "--kill-after=5",
+            "900",
+            env!("CARGO"),
+            "run",
+            "--release",
+            "--locked",
+            "--quiet",
+            "--package",
+            "slat-cli",
+            "--",
+            "report",
+            "--quick",
+        ])
         .arg("--output")
         .arg(&folder)
         .current_dir(root)

@@ -7,8 +7,15 @@ use super::canvas::{Axis, Canvas, Key, round};
 use maud::{Markup, html};
 
 /// The shades, from the hottest: up to which age, and how that is called.
-pub const SHADES: [(f32, &str); 7] =
-    [(0.5, "0"), (1.5, "1"), (3.5, "2–3"), (7.5, "4–7"), (15.5, "8–15"), (31.5, "16–31"), (f32::INFINITY, "32+")];
+pub const SHADES: [(f32, &str); 7] = [
+    (0.5, "0"),
+    (1.5, "1"),
+    (3.5, "2–3"),
+    (7.5, "4–7"),
+    (15.5, "8–15"),
+    (31.5, "16–31"),
+    (f32::INFINITY, "32+"),
+];
 
 fn shade(age: f32) -> usize {
     SHADES.iter().position(|(upto, _)| age < *upto).unwrap_or(SHADES.len() - 1)
@@ -20,7 +27,8 @@ pub fn heat(title: &str, about: &str, (x, y): (&Axis, &Axis), columns: &[Vec<Opt
         sign: html! { path fill={ "var(--h" (nth) ")" } d="M-3 -7h15v13h-15z" {} },
         name: (*name).to_owned(),
     };
-    let keys: Vec<Key> = SHADES.iter().enumerate().map(key).collect();
+    let none = Key { sign: html! { path class="axis" d="M-3 -6.5h14v12h-14z" {} }, name: "not there".into() };
+    let keys: Vec<Key> = SHADES.iter().enumerate().map(key).chain([none]).collect();
     let canvas = Canvas::new(y.letters(), &keys);
     let paths = paths(&canvas, columns);
     let inside = html! {

@@ -53,7 +53,10 @@ impl Scale {
     pub fn ticks(self, about: usize) -> Vec<f64> {
         if !self.log {
             let step = above((self.to - self.from) / about as f64);
-            return (0..).map(|nth| self.from + f64::from(nth) * step).take_while(|tick| *tick <= self.to).collect();
+            return (0..)
+                .map(|nth| self.from + f64::from(nth) * step)
+                .take_while(|tick| *tick <= self.to)
+                .collect();
         }
         let decades = (self.to / self.from).log10();
         let digits: &[f64] = if decades <= 1.2 {
@@ -81,7 +84,11 @@ fn finite(values: impl IntoIterator<Item = f64>) -> impl Iterator<Item = f64> {
 /// The round figure at or above: 1, 2 or 5 times a power of ten.
 fn above(value: f64) -> f64 {
     let decade = 10f64.powi(value.log10().floor() as i32);
-    [1.0, 2.0, 5.0].into_iter().map(|digit| digit * decade).find(|round| *round >= value).unwrap_or(10.0 * decade)
+    [1.0, 2.0, 5.0]
+        .into_iter()
+        .map(|digit| digit * decade)
+        .find(|round| *round >= value)
+        .unwrap_or(10.0 * decade)
 }
 
 /// The round figure at or below.
@@ -108,7 +115,7 @@ mod tests {
         assert_eq!((scale.at(2.0), scale.at(1000.0), scale.at(0.0)), (Some(0.0), Some(1.0), None));
         assert_eq!(scale.ticks(5), [10.0, 100.0, 1000.0]);
         assert_eq!(Scale::log([12.0, 45.0]).ticks(5), [10.0, 20.0, 30.0, 50.0]);
-        assert_eq!(Scale::log([1e-3, 1e9]).ticks(4).len(), 5);
+        assert_eq!(Scale::log([1e-3, 1e9]).ticks(4), [1.0, 1e4, 1e8]);
     }
 
     #[test]

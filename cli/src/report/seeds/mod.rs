@@ -11,7 +11,9 @@ mod s003;
 mod s004;
 
 use super::data::{Bench, Data, Row, Sim};
-use super::doc::{Block, Card, CardLine, Mark, Plot, Section, Source, Table, cell, figures, marked, number, words};
+use super::doc::{
+    Block, Card, CardLine, Mark, Plot, Section, Source, Table, cell, figures, marked, number, words,
+};
 use super::figure::{times, with};
 use super::scaling;
 
@@ -70,7 +72,10 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
         blocks.extend(scaling::tables(command, sim));
     }
     for (command, bench) in parts.benches.iter().flat_map(|name| data.benches(name)) {
-        blocks.push(Block::Fold(format!("Every row of `slat {command}`"), vec![Block::Table(every_row(bench))]));
+        blocks.push(Block::Fold(
+            format!("Every row of `slat {command}`"),
+            vec![Block::Table(every_row(bench))],
+        ));
     }
     let title = format!("Seed {}: {}", parts.id, parts.title);
     let id = format!("seed-{}", parts.id);
@@ -157,7 +162,13 @@ fn every_row(bench: &Bench) -> Table {
         .map(|row| {
             vec![
                 cell(&row.name),
-                cell(row.params.iter().map(|(key, value)| format!("{key}: {}", super::data::text(Some(value)))).collect::<Vec<_>>().join(", ")),
+                cell(
+                    row.params
+                        .iter()
+                        .map(|(key, value)| format!("{key}: {}", super::data::text(Some(value))))
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                ),
                 cell(row.baseline.map_or("–".into(), |value| with(value, &row.unit))),
                 marked(with(row.slat, &row.unit), Mark::Strong),
                 cell(row.ratio.map_or("–".into(), times)),
@@ -182,10 +193,16 @@ fn or_dash(value: Option<f64>, unit: &str) -> String {
 fn headline(data: &Data, sim: &str) -> Option<CardLine> {
     let (_, sim) = data.sim(sim)?;
     let vcpus = sim.vcpus().last().copied()?;
-    let values = || sim.rows.iter().filter(|row| row.vcpus == vcpus).filter_map(|row| Some((row.first()?, &row.policy)));
+    let values = || {
+        sim.rows.iter().filter(|row| row.vcpus == vcpus).filter_map(|row| Some((row.first()?, &row.policy)))
+    };
     let (slowest, before) = values().max_by(|a, b| a.0.value.total_cmp(&b.0.value))?;
     let (quickest, after) = values().min_by(|a, b| a.0.value.total_cmp(&b.0.value))?;
     let about = format!("{}: {before} against {after}, {vcpus} vCPUs", quickest.name);
-    let figure = if quickest.value > 0.0 { times(slowest.value / quickest.value) } else { with(slowest.value, &slowest.unit) };
+    let figure = if quickest.value > 0.0 {
+        times(slowest.value / quickest.value)
+    } else {
+        with(slowest.value, &slowest.unit)
+    };
     Some(line(Source::Simulated, figure, about))
 }

@@ -26,17 +26,25 @@ const PASS: &str = "page by page, lock (no opt) → slat";
 pub fn answer(data: &Data) -> Answer {
     let sim = data.sim(BENCH).map(|(_, sim)| sim);
     let mut verdicts = Vec::new();
-    let passes: Vec<&Row> = data.rows(BENCH).filter(|row| row.is(PASS, &[("figure", "average pass")])).collect();
+    let passes: Vec<&Row> =
+        data.rows(BENCH).filter(|row| row.is(PASS, &[("figure", "average pass")])).collect();
     if let Some(last) = passes.last()
         && let (Some(ratio), Some(seed)) = (last.ratio, last.seed_ratio)
     {
         verdicts.push(Verdict {
-            claim: format!("aging is quicker without the lock, beside {} faulting vCPUs", last.param("vcpus")),
+            claim: format!(
+                "aging is quicker without the lock, beside {} faulting vCPUs",
+                last.param("vcpus")
+            ),
             seed: times(seed),
             ours: times(ratio),
             from: Source::Here,
             mark: as_large(ratio, seed),
-            note: format!("a pass takes {} instead of {}", with(last.slat, &last.unit), with(last.baseline.unwrap_or(f64::NAN), &last.unit)),
+            note: format!(
+                "a pass takes {} instead of {}",
+                with(last.slat, &last.unit),
+                with(last.baseline.unwrap_or(f64::NAN), &last.unit)
+            ),
         });
     }
     let walls: Vec<&Row> = data.rows(BENCH).filter(|row| row.is("slat: no aging → aging", &[])).collect();
@@ -45,7 +53,10 @@ pub fn answer(data: &Data) -> Answer {
     {
         let seed = TABLE[7].1[2] / TABLE[7].1[0];
         verdicts.push(Verdict {
-            claim: format!("guests hardly notice aging: their time with it against without, {} vCPUs", last.param("vcpus")),
+            claim: format!(
+                "guests hardly notice aging: their time with it against without, {} vCPUs",
+                last.param("vcpus")
+            ),
             seed: format!("{} at 112", times(seed)),
             ours: times(1.0 / ratio),
             from: Source::Here,
@@ -53,7 +64,8 @@ pub fn answer(data: &Data) -> Answer {
             note: "no slower than the seed's own".into(),
         });
     }
-    let mut card = vec![line(Source::Seed, times(TABLE[7].1[3] / TABLE[7].1[4]), "shorter aging pass with 112 vCPUs")];
+    let mut card =
+        vec![line(Source::Seed, times(TABLE[7].1[3] / TABLE[7].1[4]), "shorter aging pass with 112 vCPUs")];
     if let Some(last) = passes.last() {
         let about = format!("shorter pass with {} vCPUs on {} CPUs", last.param("vcpus"), data.machine.cores);
         card.push(line(Source::Here, last.ratio.map_or("–".into(), times), about));
@@ -79,14 +91,18 @@ pub fn answer(data: &Data) -> Answer {
             tables,
             benches: &[BENCH, "aging-pass", "reclaim"],
             sims: &[BENCH],
-            plots: [Some(shorter(data, sim)), data.replay().map(replay_plots::ages)].into_iter().flatten().collect(),
+            plots: [Some(shorter(data, sim)), data.replay().map(replay_plots::ages)]
+                .into_iter()
+                .flatten()
+                .collect(),
         },
     )
 }
 
 /// How much shorter a pass is without the lock: the seed's points, and ours.
 fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
-    let seed: Vec<(f64, f64)> = TABLE.iter().map(|(vcpus, row)| (f64::from(*vcpus), row[3] / row[4])).collect();
+    let seed: Vec<(f64, f64)> =
+        TABLE.iter().map(|(vcpus, row)| (f64::from(*vcpus), row[3] / row[4])).collect();
     let here = data.rows(BENCH).filter(|row| row.is(PASS, &[("figure", "average pass")]));
     let here = here.filter_map(|row| Some((row.param("vcpus").parse().ok()?, row.ratio?))).collect();
     let simulated = |word| {
@@ -113,7 +129,12 @@ fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
     };
     let counts = TABLE.map(|(vcpus, _)| vcpus);
     let svg = lines(&title, &about, (&scaling::vcpus(&counts), &y), &all);
-    Plot { id: "aging-shorter".into(), title, from: Source::Seed, about, svg, figures: None }
+    let from = if sim.is_some() {
+        vec![Source::Seed, Source::Simulated, Source::Here]
+    } else {
+        vec![Source::Seed, Source::Here]
+    };
+    Plot { id: "aging-shorter".into(), title, from, about, svg, figures: None }
 }
 
 /// What `locked` takes, as a multiple of what `lockless` does: of the figure that has this word in its name.

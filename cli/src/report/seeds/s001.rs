@@ -11,12 +11,72 @@ const TESTS: [&str; 6] = ["map", "unmap", "unmap-2m", "move-active", "move-inact
 
 /// Slots in use; before and after of each test, in seconds.
 const TABLE: [(u32, [[f64; 2]; 6]); 6] = [
-    (10, [[0.0192, 0.0186], [0.0313, 0.0310], [0.000_348, 0.000_351], [0.000_110, 0.000_094_8], [0.000_111, 0.000_093_3], [0.000_342, 0.000_283]]),
-    (30, [[0.0192, 0.0190], [0.0325, 0.0310], [0.000_373, 0.000_373], [0.000_100, 0.000_086_5], [0.000_106, 0.000_091_8], [0.000_989, 0.000_775]]),
-    (50, [[0.0192, 0.0190], [0.0339, 0.0311], [0.000_399, 0.000_395], [0.000_099_9, 0.000_085_4], [0.000_099_2, 0.000_082_6], [0.001_41, 0.000_990]]),
-    (100, [[0.0195, 0.0191], [0.0374, 0.0312], [0.000_470, 0.000_447], [0.000_095_6, 0.000_080_0], [0.000_101, 0.000_084_0], [0.002_60, 0.001_74]]),
-    (509, [[0.0232, 0.0223], [0.0724, 0.0315], [0.001_55, 0.000_869], [0.000_101, 0.000_079_2], [0.000_108, 0.000_084_7], [0.0135, 0.008_03]]),
-    (32_764, [[0.200, 0.0541], [3.88, 0.0351], [3.88, 0.0348], [0.001_42, 0.000_078_6], [0.001_48, 0.000_088_0], [16.1, 0.59]]),
+    (
+        10,
+        [
+            [0.0192, 0.0186],
+            [0.0313, 0.0310],
+            [0.000_348, 0.000_351],
+            [0.000_110, 0.000_094_8],
+            [0.000_111, 0.000_093_3],
+            [0.000_342, 0.000_283],
+        ],
+    ),
+    (
+        30,
+        [
+            [0.0192, 0.0190],
+            [0.0325, 0.0310],
+            [0.000_373, 0.000_373],
+            [0.000_100, 0.000_086_5],
+            [0.000_106, 0.000_091_8],
+            [0.000_989, 0.000_775],
+        ],
+    ),
+    (
+        50,
+        [
+            [0.0192, 0.0190],
+            [0.0339, 0.0311],
+            [0.000_399, 0.000_395],
+            [0.000_099_9, 0.000_085_4],
+            [0.000_099_2, 0.000_082_6],
+            [0.001_41, 0.000_990],
+        ],
+    ),
+    (
+        100,
+        [
+            [0.0195, 0.0191],
+            [0.0374, 0.0312],
+            [0.000_470, 0.000_447],
+            [0.000_095_6, 0.000_080_0],
+            [0.000_101, 0.000_084_0],
+            [0.002_60, 0.001_74],
+        ],
+    ),
+    (
+        509,
+        [
+            [0.0232, 0.0223],
+            [0.0724, 0.0315],
+            [0.001_55, 0.000_869],
+            [0.000_101, 0.000_079_2],
+            [0.000_108, 0.000_084_7],
+            [0.0135, 0.008_03],
+        ],
+    ),
+    (
+        32_764,
+        [
+            [0.200, 0.0541],
+            [3.88, 0.0351],
+            [3.88, 0.0348],
+            [0.001_42, 0.000_078_6],
+            [0.001_48, 0.000_088_0],
+            [16.1, 0.59],
+        ],
+    ),
 ];
 
 const BENCH: &str = "memslot-perf";
@@ -79,12 +139,19 @@ fn growth(data: &Data) -> Option<Plot> {
     for (nth, test) in DRAWN.into_iter().enumerate() {
         let column = TESTS.iter().position(|one| *one == test)?;
         let seed = TABLE.map(|(slots, tests)| (f64::from(slots), tests[column][0] / tests[column][1]));
-        let ours = TABLE.iter().filter_map(|(slots, _)| Some((f64::from(*slots), here(data, *slots, test)?.ratio?))).collect();
+        let ours = TABLE
+            .iter()
+            .filter_map(|(slots, _)| Some((f64::from(*slots), here(data, *slots, test)?.ratio?)))
+            .collect();
         all.push(Line { name: test.into(), look: Look::Nth(nth), points: ours });
         all.push(Line { name: format!("the seed: {test}"), look: Look::Rings(nth), points: seed.into() });
     }
-    let last = all.iter().step_by(2).filter_map(|line| line.points.last()).map(|point| point.1).fold(0.0, f64::max);
-    let title = format!("Before against after: the more slots, the more there is to gain, up to {} here", times(last));
+    let last =
+        all.iter().step_by(2).filter_map(|line| line.points.last()).map(|point| point.1).fold(0.0, f64::max);
+    let title = format!(
+        "Before against after: the more slots, the more there is to gain, up to {} here",
+        times(last)
+    );
     let about = "What an iteration took before, divided by what it takes after, against the number of memslots; both axes logarithmic. Lines \
                  are measured here, rings are the seed's."
         .to_owned();
@@ -97,7 +164,14 @@ fn growth(data: &Data) -> Option<Plot> {
     let values = all.iter().flat_map(|line| line.points.iter().map(|point| point.1));
     let y = Axis { title: "Times quicker".into(), scale: Scale::log(values), tick, ticks: Vec::new() };
     let svg = lines(&title, &about, (&x, &y), &all);
-    Some(Plot { id: "memslots-growth".into(), title, from: Source::Here, about, svg, figures: None })
+    Some(Plot {
+        id: "memslots-growth".into(),
+        title,
+        from: vec![Source::Seed, Source::Here],
+        about,
+        svg,
+        figures: None,
+    })
 }
 
 fn table(data: &Data) -> Table {

@@ -49,9 +49,11 @@ pub fn answer(data: &Data) -> Answer {
             note: format!("by ranges it is {}", with(row.baseline.unwrap_or(f64::NAN), "flushes")),
         });
     }
-    let mut card = vec![line(Source::Seed, format!("{} → {}", plain(before), plain(after)), "remote flushes of a boot")];
+    let mut card =
+        vec![line(Source::Seed, format!("{} → {}", plain(before), plain(after)), "remote flushes of a boot")];
     if let Some(row) = flushes {
-        let figure = format!("{} → {}", plain(row.baseline.unwrap_or(f64::NAN).round()), plain(row.slat.round()));
+        let figure =
+            format!("{} → {}", plain(row.baseline.unwrap_or(f64::NAN).round()), plain(row.slat.round()));
         card.push(line(Source::Here, figure, "remote flushes of a replay"));
     }
     card.extend(super::headline(data, "numa-balancing"));
@@ -93,10 +95,18 @@ fn seed() -> Table {
 
 /// Every policy beside slat's: as many tables as there are kinds of guests.
 fn ours(data: &Data) -> Vec<Block> {
-    const COUNTED: [&str; 5] = ["remote flushes", "unmap calls", "guest faults", "pages moved to their node", "guest wall time"];
-    let guests = [("none", "Ours, a guest with no device"), ("pins all memory", "Ours, a guest with an assigned device")];
+    const COUNTED: [&str; 5] =
+        ["remote flushes", "unmap calls", "guest faults", "pages moved to their node", "guest wall time"];
+    let guests = [
+        ("none", "Ours, a guest with no device"),
+        ("pins all memory", "Ours, a guest with an assigned device"),
+    ];
     let tables = guests.map(|(device, caption)| {
-        let mut names: Vec<&str> = data.rows(BENCH).filter(|row| row.param("device") == device).map(|row| row.name.as_str()).collect();
+        let mut names: Vec<&str> = data
+            .rows(BENCH)
+            .filter(|row| row.param("device") == device)
+            .map(|row| row.name.as_str())
+            .collect();
         let mut seen = std::collections::HashSet::new();
         names.retain(|name| seen.insert(*name));
         let columns = std::iter::once(words("mean of"))

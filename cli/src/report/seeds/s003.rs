@@ -19,7 +19,8 @@ pub fn answer(data: &Data) -> Answer {
     let sim = data.sim(BENCH).map(|(_, sim)| sim);
     let at = |policy| sim.and_then(|sim| sim.at(VCPUS, policy));
     // The more vCPUs share the CPUs, the more there is to wait for.
-    let busiest = data.benches(BENCH).map(|(_, bench)| bench).max_by(|a, b| waits(&a.rows).total_cmp(&waits(&b.rows)));
+    let busiest =
+        data.benches(BENCH).map(|(_, bench)| bench).max_by(|a, b| waits(&a.rows).total_cmp(&waits(&b.rows)));
     let mut verdicts = Vec::new();
     if let Some(row) = busiest.and_then(|bench| find(&bench.rows, MUTEX, "waiting for the MMU lock")) {
         let share = row.baseline.unwrap_or(f64::NAN) / 100.0;
@@ -29,7 +30,11 @@ pub fn answer(data: &Data) -> Answer {
             ours: percent(share),
             from: Source::Here,
             mark: Mark::Open,
-            note: format!("of the time of faults; this machine has {} CPUs, and the seed's 416. slat: {}", data.machine.cores, percent(row.slat / 100.0)),
+            note: format!(
+                "of the time of faults; this machine has {} CPUs, and the seed's 416. slat: {}",
+                data.machine.cores,
+                percent(row.slat / 100.0)
+            ),
         });
     }
     let mut card = vec![line(Source::Seed, percent(WAITING), "of 416 vCPUs' time waiting for the MMU lock")];
@@ -75,7 +80,10 @@ fn table(data: &Data) -> Table {
     let mut columns = vec![words("figure"), figures("416 vCPUs, handlers", Source::Seed)];
     let benches: Vec<_> = data.benches(BENCH).map(|(_, bench)| bench).collect();
     for bench in &benches {
-        let (vcpus, served) = (super::super::data::text(bench.params.get("vcpus")), super::super::data::text(bench.params.get("served")));
+        let (vcpus, served) = (
+            super::super::data::text(bench.params.get("vcpus")),
+            super::super::data::text(bench.params.get("served")),
+        );
         columns.push(figures(format!("{vcpus} vCPUs, pages served {served}"), Source::Here));
     }
     let sim = data.sim(BENCH).map(|(_, sim)| sim);
@@ -100,14 +108,32 @@ fn table(data: &Data) -> Table {
     };
     type Here<'h> = &'h dyn Fn(&[Row]) -> Option<String>;
     let lines: [(&str, String, Here<'_>, String); 6] = [
-        ("waiting for the lock, one mutex", percent(WAITING), &waiting(MUTEX, false), share(at("exclusive").map(|row| row.waiting))),
-        ("waiting, reader-writer lock", "–".into(), &waiting(LOCK, false), share(at("read-write").map(|row| row.waiting))),
+        (
+            "waiting for the lock, one mutex",
+            percent(WAITING),
+            &waiting(MUTEX, false),
+            share(at("exclusive").map(|row| row.waiting)),
+        ),
+        (
+            "waiting, reader-writer lock",
+            "–".into(),
+            &waiting(LOCK, false),
+            share(at("read-write").map(|row| row.waiting)),
+        ),
         ("waiting, slat", "–".into(), &waiting(MUTEX, true), share(at("none").map(|row| row.waiting))),
         ("time that slat saves against one mutex", percent(LESS), &time(MUTEX), share(less)),
-        ("time that slat saves against the reader-writer lock", "–".into(), &time(LOCK), share(wall("read-write").zip(wall("none")).map(|(before, slat)| 1.0 - slat / before))),
-        ("faults a second, slat", "–".into(), &|rows| {
-            Some(plain(find(rows, MUTEX, "rate (ratio: slat / baseline)")?.slat * 1e3))
-        }, at("none").map_or("–".into(), |row| plain(row.rate()))),
+        (
+            "time that slat saves against the reader-writer lock",
+            "–".into(),
+            &time(LOCK),
+            share(wall("read-write").zip(wall("none")).map(|(before, slat)| 1.0 - slat / before)),
+        ),
+        (
+            "faults a second, slat",
+            "–".into(),
+            &|rows| Some(plain(find(rows, MUTEX, "rate (ratio: slat / baseline)")?.slat * 1e3)),
+            at("none").map_or("–".into(), |row| plain(row.rate())),
+        ),
     ];
     let mut table = Table::new("Demand paging: every vCPU touches new memory, all at once", columns);
     for (name, seed, here, simulated) in lines {
@@ -125,25 +151,38 @@ fn table(data: &Data) -> Table {
 fn floor(data: &Data) -> Option<Block> {
     let present = |row: &&Row| row.param("tables") == "present" && !row.param("vcpus").is_empty();
     let rows: Vec<&Row> = data.rows("fault-floor").filter(present).collect();
-    let mut settings: Vec<(String, String)> = rows.iter().map(|row| (row.param("vcpus"), row.param("order"))).collect();
+    let mut settings: Vec<(String, String)> =
+        rows.iter().map(|row| (row.param("vcpus"), row.param("order"))).collect();
     settings.sort();
     settings.dedup();
     let columns = std::iter::once(words("who"))
         .chain(settings.iter().map(|(vcpus, order)| figures(format!("{vcpus} vCPU, {order}"), Source::Here)));
     let mut table = Table::new("What one 4K fault costs, tables present", columns.collect());
     let of = |name: Option<&str>| {
-        settings.iter().map(|(vcpus, order)| {
-            let mut here = rows.iter().filter(|row| row.param("vcpus") == *vcpus && row.param("order") == *order);
-            match name {
-                None => or_dash(here.next().map(|row| row.slat), "ns"),
-                Some(name) => or_dash(here.find(|row| row.name == name).and_then(|row| row.baseline), "ns"),
-            }
-        }).collect::<Vec<_>>()
+        settings
+            .iter()
+            .map(|(vcpus, order)| {
+                let mut here =
+                    rows.iter().filter(|row| row.param("vcpus") == *vcpus && row.param("order") == *order);
+                match name {
+                    None => or_dash(here.next().map(|row| row.slat), "ns"),
+                    Some(name) => {
+                        or_dash(here.find(|row| row.name == name).and_then(|row| row.baseline), "ns")
+                    }
+                }
+            })
+            .collect::<Vec<_>>()
     };
     let first = settings.first()?;
-    table.rows.push(std::iter::once(marked("slat", Mark::Strong)).chain(of(None).into_iter().map(|text| marked(text, Mark::Strong))).collect());
+    table.rows.push(
+        std::iter::once(marked("slat", Mark::Strong))
+            .chain(of(None).into_iter().map(|text| marked(text, Mark::Strong)))
+            .collect(),
+    );
     for row in rows.iter().filter(|row| row.param("vcpus") == first.0 && row.param("order") == first.1) {
-        table.rows.push(std::iter::once(cell(&row.name)).chain(of(Some(&row.name)).into_iter().map(cell)).collect());
+        table.rows.push(
+            std::iter::once(cell(&row.name)).chain(of(Some(&row.name)).into_iter().map(cell)).collect(),
+        );
     }
     let mut blocks = vec![Block::Table(table)];
     let migrated = data.rows("migrate").find(|row| row.name == "downtime");

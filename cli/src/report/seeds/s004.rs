@@ -20,7 +20,12 @@ pub fn answer(data: &Data) -> Answer {
     let seed = less(TABLE[2].1[0], TABLE[2].2[0]);
     let mean = find(data, BENCH, "mean", &[("figure", "time in MMU code")]);
     let ours = mean.and_then(|row| Some(less(row.baseline?, row.slat)));
-    let windows = find(data, BENCH, "median, best and worst", &[("figure", "faults for want of a translation inside changes of the entry")]);
+    let windows = find(
+        data,
+        BENCH,
+        "median, best and worst",
+        &[("figure", "faults for want of a translation inside changes of the entry")],
+    );
     let mut verdicts = Vec::new();
     if let Some((row, ours)) = mean.zip(ours) {
         verdicts.push(Verdict {
@@ -29,7 +34,11 @@ pub fn answer(data: &Data) -> Answer {
             ours: percent(ours),
             from: Source::Here,
             mark: if ours >= seed * super::AS_LARGE { Mark::Good } else { Mark::Bad },
-            note: format!("{} instead of {}; the seed's is of all of the kernel's time", with(row.slat, &row.unit), with(row.baseline.unwrap_or(f64::NAN), &row.unit)),
+            note: format!(
+                "{} instead of {}; the seed's is of all of the kernel's time",
+                with(row.slat, &row.unit),
+                with(row.baseline.unwrap_or(f64::NAN), &row.unit)
+            ),
         });
     }
     if let Some(row) = windows {
@@ -39,7 +48,10 @@ pub fn answer(data: &Data) -> Answer {
             ours: with(row.slat, "faults"),
             from: Source::Here,
             mark: if row.slat == 0.0 { Mark::Good } else { Mark::Bad },
-            note: format!("where the reasons are not heeded: {}", with(row.baseline.unwrap_or(f64::NAN), "faults")),
+            note: format!(
+                "where the reasons are not heeded: {}",
+                with(row.baseline.unwrap_or(f64::NAN), "faults")
+            ),
         });
     }
     let mut card = vec![line(Source::Seed, percent(seed), "less kernel time while KSM merges")];
@@ -66,12 +78,22 @@ pub fn answer(data: &Data) -> Answer {
 }
 
 fn seed_table() -> Table {
-    let columns = vec![words("ksm02"), figures("before, mean ± deviation", Source::Seed), figures("after", Source::Seed), figures("less", Source::Seed)];
+    let columns = vec![
+        words("ksm02"),
+        figures("before, mean ± deviation", Source::Seed),
+        figures("after", Source::Seed),
+        figures("less", Source::Seed),
+    ];
     let mut table = Table::new("The seed's test, a guest that builds a kernel beside KSM", columns);
     for (name, before, after) in TABLE {
         let unit = if name == "pages" { "" } else { " s" };
         let text = |[mean, deviation]: [f64; 2]| format!("{mean:.1} ± {deviation:.1}{unit}");
-        table.rows.push(vec![cell(name), cell(text(before)), cell(text(after)), cell(percent(1.0 - after[0] / before[0]))]);
+        table.rows.push(vec![
+            cell(name),
+            cell(text(before)),
+            cell(text(after)),
+            cell(percent(1.0 - after[0] / before[0])),
+        ]);
     }
     table
 }

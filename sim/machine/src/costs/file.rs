@@ -71,7 +71,10 @@ impl Sheet {
 
     /// Each cost: its name, its value, and where it comes from.
     pub fn entries(&self) -> impl Iterator<Item = (&'static str, f64, Origin)> {
-        Costs::FIELDS.iter().zip(&self.origins).map(|(field, &origin)| (field.name, (field.get)(&self.costs), origin))
+        Costs::FIELDS
+            .iter()
+            .zip(&self.origins)
+            .map(|(field, &origin)| (field.name, (field.get)(&self.costs), origin))
     }
 
     /// Notes that the cost of this name was measured.
@@ -152,7 +155,10 @@ fn short(text: &str) -> String {
 
 impl fmt::Display for Sheet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "# What operations cost, in ns unless a line says otherwise; read by `slat sim --costs`.")?;
+        writeln!(
+            f,
+            "# What operations cost, in ns unless a line says otherwise; read by `slat sim --costs`."
+        )?;
         for ((name, value, origin), field) in self.entries().zip(Costs::FIELDS) {
             let mut said = String::new();
             write!(said, "{name} = {value}")?;
@@ -203,7 +209,11 @@ mod tests {
     fn what_was_changed_by_hand_was_not_measured() {
         for remark in ["", "# mesured: near", "# not measured", "# assumed: measured elsewhere"] {
             let (text, _) = with("near", &format!("near = 50 {remark}"));
-            assert_eq!(Sheet::parse(&text).unwrap().origins, Sheet::assumed(Costs::SERVER).origins, "{remark}");
+            assert_eq!(
+                Sheet::parse(&text).unwrap().origins,
+                Sheet::assumed(Costs::SERVER).origins,
+                "{remark}"
+            );
         }
     }
 
