@@ -130,7 +130,8 @@ pub struct Plot {
     /// Also the name of its file.
     pub id: String,
     pub title: String,
-    pub from: Source,
+    /// Where its figures come from.
+    pub from: Vec<Source>,
     /// For those who cannot see it.
     pub about: String,
     pub svg: Markup,

@@ -81,7 +81,7 @@ fn badge(from: Source) -> Markup {
 fn figure(plot: &Plot) -> Markup {
     html! {
         figure id=(plot.id) {
-            figcaption { (badge(plot.from)) " " (text(&plot.title)) }
+            figcaption { @for from in &plot.from { (badge(*from)) " " } (text(&plot.title)) }
             (plot.svg)
             @if let Some(figures) = &plot.figures {
                 details { summary { "The figures" } (table(figures)) }

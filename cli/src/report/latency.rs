@@ -72,7 +72,7 @@ fn plot(nth: usize, bench: &Bench) -> Option<Plot> {
         id: format!("fault-latency-{}", nth + 1),
         svg: lines(&title, &about, (&x, &y), &lines_of),
         title,
-        from: Source::Here,
+        from: vec![Source::Here],
         about,
         figures: Some(table),
     })

@@ -50,7 +50,8 @@ fn card(out: &mut String, card: &Card) -> fmt::Result {
 }
 
 fn plot(out: &mut String, plot: &Plot) -> fmt::Result {
-    writeln!(out, "**{}** ({})\n", plot.title, plot.from.name())?;
+    let from: Vec<&str> = plot.from.iter().map(|from| from.name()).collect();
+    writeln!(out, "**{}** ({})\n", plot.title, from.join("; "))?;
     writeln!(out, "![{}]({}.svg)\n", plot.about.replace(['[', ']'], ""), plot.id)?;
     match &plot.figures {
         Some(figures) => fold(out, "The figures", |out| table(out, figures)),

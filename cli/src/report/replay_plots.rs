@@ -56,7 +56,7 @@ pub fn ages(replay: &Replay) -> Plot {
         id: "age-of-memory".into(),
         svg: heat(&title, &about, (&accesses(replay), &y), &heat_of.ages),
         title,
-        from: Source::Here,
+        from: vec![Source::Here],
         about,
         figures: Some(table),
     }
@@ -124,7 +124,7 @@ fn dirty(replay: &Replay) -> Plot {
         id: "dirty-rate".into(),
         svg: lines(&title, &about, (&accesses(replay), &y), &[line]),
         title,
-        from: Source::Here,
+        from: vec![Source::Here],
         about,
         figures: Some(table),
     }
@@ -179,7 +179,7 @@ fn latency(replay: &Replay) -> Plot {
         id: "fault-histogram".into(),
         svg: histogram(&title, &about, (&x, &y), &buckets, &marks),
         title,
-        from: Source::Here,
+        from: vec![Source::Here],
         about,
         figures: Some(table),
     }
@@ -229,7 +229,7 @@ pub fn causes(replay: &Replay) -> Plot {
         id: "flushes-by-cause".into(),
         svg: bars(&title, &about, "Remote TLB flushes paid, logarithmic", &bars_of),
         title,
-        from: Source::Here,
+        from: vec![Source::Here],
         about,
         figures: Some(table),
     }

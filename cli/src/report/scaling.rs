@@ -130,7 +130,7 @@ fn figure(sim: &Sim, name: &str) -> Option<Plot> {
         svg: lines(&title, &about, (&x, &y), &lines_of),
         figures: Some(drawn(name, &lines_of, &text)),
         title,
-        from: Source::Simulated,
+        from: vec![Source::Simulated],
         about,
     })
 }
@@ -192,7 +192,7 @@ fn efficiency(sim: &Sim) -> Option<Plot> {
             percent(share / 100.0)
         })),
         title,
-        from: Source::Simulated,
+        from: vec![Source::Simulated],
         about,
     })
 }
@@ -223,7 +223,7 @@ fn waiting(sim: &Sim) -> Option<Plot> {
             percent(share / 100.0)
         })),
         title,
-        from: Source::Simulated,
+        from: vec![Source::Simulated],
         about,
     })
 }

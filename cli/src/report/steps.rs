@@ -28,8 +28,8 @@ use Step::{Command, Replay as Watched};
 
 /// In less than three minutes on two CPUs: small sizes, few rounds.
 const QUICK: &[Step] = &[
-    Command("sim demand-paging --quick"),
     Watched("cc1", usize::MAX),
+    Command("sim demand-paging --quick"),
     Command("bench demand-paging -v 4 -b 32M --runs 5"),
     Command("bench demand-paging -v 4 -b 16M -u missing --runs 3"),
     Command("bench fault-floor -b 128M --runs 5"),
@@ -54,8 +54,8 @@ const QUICK: &[Step] = &[
 
 /// In less than twenty minutes on two CPUs: the sizes that each bench has by itself, where that is possible.
 const FULL: &[Step] = &[
-    Command("sim demand-paging"),
     Watched("cc1", usize::MAX),
+    Command("sim demand-paging"),
     Command("bench demand-paging -v 4"),
     Command("bench demand-paging -v 4 -u missing --runs 3"),
     Command("bench demand-paging -v 4 --prefilled"),

@@ -27,7 +27,8 @@ pub fn heat(title: &str, about: &str, (x, y): (&Axis, &Axis), columns: &[Vec<Opt
         sign: html! { path fill={ "var(--h" (nth) ")" } d="M-3 -7h15v13h-15z" {} },
         name: (*name).to_owned(),
     };
-    let keys: Vec<Key> = SHADES.iter().enumerate().map(key).collect();
+    let none = Key { sign: html! { path class="axis" d="M-3 -6.5h14v12h-14z" {} }, name: "not there".into() };
+    let keys: Vec<Key> = SHADES.iter().enumerate().map(key).chain([none]).collect();
     let canvas = Canvas::new(y.letters(), &keys);
     let paths = paths(&canvas, columns);
     let inside = html! {

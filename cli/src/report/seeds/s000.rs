@@ -129,7 +129,12 @@ fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
     };
     let counts = TABLE.map(|(vcpus, _)| vcpus);
     let svg = lines(&title, &about, (&scaling::vcpus(&counts), &y), &all);
-    Plot { id: "aging-shorter".into(), title, from: Source::Seed, about, svg, figures: None }
+    let from = if sim.is_some() {
+        vec![Source::Seed, Source::Simulated, Source::Here]
+    } else {
+        vec![Source::Seed, Source::Here]
+    };
+    Plot { id: "aging-shorter".into(), title, from, about, svg, figures: None }
 }
 
 /// What `locked` takes, as a multiple of what `lockless` does: of the figure that has this word in its name.

@@ -164,7 +164,14 @@ fn growth(data: &Data) -> Option<Plot> {
     let values = all.iter().flat_map(|line| line.points.iter().map(|point| point.1));
     let y = Axis { title: "Times quicker".into(), scale: Scale::log(values), tick, ticks: Vec::new() };
     let svg = lines(&title, &about, (&x, &y), &all);
-    Some(Plot { id: "memslots-growth".into(), title, from: Source::Here, about, svg, figures: None })
+    Some(Plot {
+        id: "memslots-growth".into(),
+        title,
+        from: vec![Source::Seed, Source::Here],
+        about,
+        svg,
+        figures: None,
+    })
 }
 
 fn table(data: &Data) -> Table {
