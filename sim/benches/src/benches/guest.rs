@@ -6,7 +6,7 @@
 //! A page is missing the first time that it is touched, so the walk that finds it missing is left out. The one that succeeds
 //! is not: links lose their Accessed bits to aging passes, and a processor that walks through them has to set them again. It
 //! does not walk from the root each time: it remembers the last table of leaves, until it is told to forget. No leaves: this
-//! guest does not touch a page again soon ([`super::program`] has one that does).
+//! guest does not touch a page again soon (`program` has one that does).
 
 use super::Work;
 use super::hardware::{Tables, walk};

@@ -100,7 +100,8 @@ pub struct Work {
     /// Read-modify-writes of shared lines in the primary MMU for a fault: a lock around the address space, counters. 0: a
     /// primary MMU that has none, as one with locks and counters for each VMA and CPU.
     pub mm_lines: u32,
-    /// Nanoseconds that an ager rests between two passes.
+    /// Nanoseconds that an ager rests between two passes: the 5 ms of `slat bench access-tracking-perf`, as much shorter as the
+    /// memory here is smaller.
     pub rest_ns: u64,
 }
 
