@@ -9,9 +9,12 @@ use super::own::Cell;
 use crate::bench::harness::{Line, Series, shuffle};
 use crate::bench::machine::pin;
 use crate::thread::joined;
-use std::hint::{black_box, spin_loop};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
 use std::thread;
 use std::time::{Duration, Instant};
 
