@@ -63,7 +63,7 @@ fn of_html(doc: &Doc) -> BTreeSet<String> {
 fn of_markdown(doc: &Doc) -> BTreeSet<String> {
     let text: Vec<String> =
         markdown::page(doc).lines().filter(|line| !line.starts_with("![")).map(str::to_owned).collect();
-    let text = without(without(text.join("\n"), "<details><summary", ">"), "</", ">").replace("\\|", "|");
+    let text = without(text.join("\n").replace("<details><summary>", " "), "</", ">").replace("\\|", "|");
     figures(&text.replace("&lt;", "<").replace("&amp;", "&"))
 }
 

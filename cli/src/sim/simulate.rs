@@ -32,7 +32,8 @@ pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, E
     let swept = if asked.no_sweep { 0 } else { sweep::UNCERTAIN.len() * (sweep::FACTORS.len() - 1) };
     let total = (vcpus.len() + swept) * policies.len();
     let bar = bar(!asked.quiet, Some(total as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
-    let mut runs = Runs { bench, asked, policies, work: asked.work(), bar, checks: Vec::new(), points: Vec::new() };
+    let mut runs =
+        Runs { bench, asked, policies, work: asked.work(), bar, checks: Vec::new(), points: Vec::new() };
 
     for &vcpus in &vcpus {
         let points = runs.points(vcpus, &sheet.costs)?;

@@ -298,8 +298,18 @@ impl fmt::Display for Validation {
             self.cpus,
             100.0 * self.within
         )?;
-        let head =
-            ["bench", "policy", "vCPUs", "around it", "real", "simulated", "ratio", "spread", "disturbed", "verdict"];
+        let head = [
+            "bench",
+            "policy",
+            "vCPUs",
+            "around it",
+            "real",
+            "simulated",
+            "ratio",
+            "spread",
+            "disturbed",
+            "verdict",
+        ];
         let mut lines = vec![head.map(str::to_owned).to_vec()];
         lines.extend(self.rows.iter().map(|row| {
             let verdict = match row.verdict {
