@@ -10,7 +10,11 @@ use slat_machine::Costs;
 use slat_threads::world::{self, Job};
 use std::hint::black_box;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Release, SeqCst},
+    fence,
+};
 use std::thread;
 use std::time::Instant;
 

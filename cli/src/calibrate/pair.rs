@@ -11,7 +11,10 @@ use crate::bench::machine::pin;
 use crate::thread::joined;
 use parking_lot::Mutex;
 use std::hint::{black_box, spin_loop};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
 use std::thread;
 use std::time::{Duration, Instant};
 

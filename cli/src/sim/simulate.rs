@@ -1,15 +1,15 @@
 //! The runs of one report: every number of vCPUs under every policy, the sweep, and the seed's own figures.
 
 use super::args::Asked;
-use super::outcome::{Against, Check, Figure, Line, Row, SimReport, Swept};
+use super::outcome::{Against, Check, Figure, Line, Row, SimReport};
 use super::seeds::{self, Trial};
+use super::work::told;
 use super::{costs, sweep};
 use crate::bar::bar;
 use crate::bench::params;
 use crate::error::Error;
 use indicatif::ProgressBar;
 use slat_machine::costs::Costs;
-use slat_machine::costs::file::Sheet;
 use slat_sim::benches::{self, Bench, Point, Policy, Setting, Work};
 
 /// Everything that the runs of a report have in common.
@@ -29,9 +29,11 @@ pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, E
     let sheet = costs::named(&asked.costs, !asked.quiet)?;
     let policies = asked.policies(bench)?;
     let vcpus = asked.vcpus();
-    let swept = if asked.no_sweep { 0 } else { sweep::UNCERTAIN.len() * (sweep::FACTORS.len() - 1) };
+    let swept = if asked.no_sweep { 0 } else { sweep::RUNS };
     let total = (vcpus.len() + swept) * policies.len();
     let bar = bar(!asked.quiet, Some(total as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
+    let mut params = params! { "costs": asked.costs, "quick": asked.quick, "seed": asked.seed };
+    params.extend(told(&asked.work()));
     let mut runs =
         Runs { bench, asked, policies, work: asked.work(), bar, checks: Vec::new(), points: Vec::new() };
 
@@ -43,7 +45,9 @@ pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, E
     let sweep = match vcpus.last().filter(|_| !asked.no_sweep) {
         Some(&most) => {
             let base: Vec<_> = rows.iter().filter(|row| row.vcpus == most).cloned().collect();
-            runs.sweep(most, &sheet, &base)?
+            sweep::sweep(&sheet.costs, &base, |costs| {
+                Ok(runs.points(most, costs)?.iter().map(row).collect())
+            })?
         }
         None => Vec::new(),
     };
@@ -56,11 +60,7 @@ pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, E
         sim: bench.name(),
         simulated: true,
         seed: bench.seed(),
-        params: params! {
-            "costs": asked.costs,
-            "quick": asked.quick,
-            "seed": asked.seed,
-        },
+        params,
         costs: sheet.entries().map(|(name, value, _)| (name, value)).collect(),
         costs_from: sheet.entries().map(|(name, _, origin)| (name, origin.name())).collect(),
         rows,
@@ -92,23 +92,6 @@ impl Runs<'_> {
         Ok(points)
     }
 
-    /// The same with each of the uncertain costs changed.
-    fn sweep(&mut self, vcpus: u32, sheet: &Sheet, base: &[Row]) -> Result<Vec<Swept>, Error> {
-        let mut swept = Vec::new();
-        for fields in sweep::UNCERTAIN {
-            for factor in sweep::FACTORS {
-                let rows = if factor == 1.0 {
-                    base.to_vec()
-                } else {
-                    let costs = sweep::changed(&sheet.costs, fields, factor).map_err(Error::Machine)?;
-                    self.points(vcpus, &costs)?.iter().map(row).collect()
-                };
-                swept.push(sweep::swept(fields, factor, &rows, base));
-            }
-        }
-        Ok(swept)
-    }
-
     /// A condition holds if it held in every run; the first run that broke it is the one that is told of.
     fn check(&mut self, vcpus: u32, policy: Policy, checks: &[benches::Check]) {
         for check in checks {
@@ -117,7 +100,7 @@ impl Runs<'_> {
                 Some(known) if known.ok => (known.ok, known.detail) = (check.ok, detail()),
                 Some(_) => {}
                 None => {
-                    self.checks.push(Check { name: check.name.to_owned(), ok: check.ok, detail: detail() })
+                    self.checks.push(Check { name: check.name.to_owned(), ok: check.ok, detail: detail() });
                 }
             }
         }

@@ -5,24 +5,46 @@
 //! vCPUs. Two policies that stand close together may change places; two that stand apart may not.
 
 use super::outcome::{Row, Swept, SweptRow};
+use crate::error::Error;
 use slat_machine::costs::Costs;
 
 /// Fields of the cost file that change together.
-pub const UNCERTAIN: [&[&str]; 2] = [&["near", "far"], &["kick", "kick_arrives"]];
+const UNCERTAIN: [&[&str]; 2] = [&["near", "far"], &["kick", "kick_arrives"]];
 
-/// What they are multiplied by.
-pub const FACTORS: [f64; 3] = [0.5, 1.0, 2.0];
+/// What they are multiplied by, besides 1.
+const FACTORS: [f64; 2] = [0.5, 2.0];
+
+/// Runs of a sweep for each policy.
+pub const RUNS: usize = UNCERTAIN.len() * FACTORS.len();
 
 /// Policies stand apart when the better one is better by this factor.
 const APART: f64 = 1.05;
 
-/// The costs with some of them changed.
-pub fn changed(costs: &Costs, fields: &[&str], factor: f64) -> Result<Costs, String> {
-    fields.iter().try_fold(costs.clone(), |costs, field| costs.scaled(field, factor))
+/// What became of `base` in each case; `run` says what it is with other costs.
+pub fn sweep(
+    costs: &Costs,
+    base: &[Row],
+    mut run: impl FnMut(&Costs) -> Result<Vec<Row>, Error>,
+) -> Result<Vec<Swept>, Error> {
+    let mut all = Vec::new();
+    for fields in UNCERTAIN {
+        let [half, twice] =
+            FACTORS.map(|factor| changed(costs, fields, factor).and_then(|costs| run(&costs)));
+        all.push(swept(fields, FACTORS[0], &half?, base));
+        all.push(swept(fields, 1.0, base, base));
+        all.push(swept(fields, FACTORS[1], &twice?, base));
+    }
+    Ok(all)
 }
 
-/// What came of it, against the same rows at the costs as they are.
-pub fn swept(fields: &[&str], factor: f64, rows: &[Row], base: &[Row]) -> Swept {
+/// The costs with some of them changed.
+fn changed(costs: &Costs, fields: &[&str], factor: f64) -> Result<Costs, Error> {
+    let changed = fields.iter().try_fold(costs.clone(), |costs, field| costs.scaled(field, factor));
+    changed.map_err(Error::Machine)
+}
+
+/// One case, against the same rows at the costs as they are.
+fn swept(fields: &[&str], factor: f64, rows: &[Row], base: &[Row]) -> Swept {
     let values = |rows: &[Row]| rows.iter().map(Row::value).collect::<Vec<_>>();
     let row = |row: &Row| SweptRow { vcpus: row.vcpus, policy: row.policy, value: row.value() };
     Swept {

@@ -1,5 +1,7 @@
 //! The world around the engine, as flags: what guests and hosts do besides, which the seeds' machines did differently.
 
+use crate::bench::params;
+use serde_json::{Map, Value};
 use slat_sim::benches::Work;
 
 /// A time that something takes: up to a second, in nanoseconds.
@@ -61,5 +63,21 @@ impl WorkFlags {
             mm_lines: self.mm_lines.unwrap_or(work.mm_lines),
             rest_ns: self.rest_ns.unwrap_or(work.rest_ns),
         }
+    }
+}
+
+/// All of it, for reports.
+pub fn told(work: &Work) -> Map<String, Value> {
+    params! {
+        "guest_ns": work.guest_ns,
+        "exit_ns": work.exit_ns,
+        "host_ns": work.host_ns,
+        "host_first": work.host_first,
+        "handlers": work.handlers,
+        "handler_ns": work.handler_ns,
+        "zeroing": work.zeroing,
+        "under_lock_ns": work.under_lock_ns,
+        "mm_lines": work.mm_lines,
+        "rest_ns": work.rest_ns,
     }
 }
