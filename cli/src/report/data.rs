@@ -200,10 +200,9 @@ impl Data {
 
 impl Part {
     fn checks(&self) -> Box<dyn Iterator<Item = Check> + '_> {
-        let all = |checks: &'_ [Check]| checks.to_vec().into_iter();
         match &self.outcome {
-            Outcome::Bench(bench) => Box::new(all(&bench.checks)),
-            Outcome::Sim(sim) => Box::new(all(&sim.checks)),
+            Outcome::Bench(bench) => Box::new(bench.checks.iter().cloned()),
+            Outcome::Sim(sim) => Box::new(sim.checks.iter().cloned()),
             Outcome::Replay(replay) => Box::new(replay.checks().into_iter()),
             Outcome::Failed(why) => {
                 let name = "it runs to its end".to_owned();

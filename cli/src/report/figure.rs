@@ -86,7 +86,7 @@ pub fn tick(value: f64) -> String {
         units.into_iter().find(|(_, scale)| value.abs() >= *scale * 0.9995).unwrap_or(("", 1.0));
     let mut text = format!("{:.4}", value / scale);
     if text.contains('.') {
-        text = text.trim_end_matches('0').trim_end_matches('.').to_owned();
+        text.truncate(text.trim_end_matches('0').trim_end_matches('.').len());
     }
     text + unit
 }
@@ -126,8 +126,8 @@ mod tests {
             ["0", "5", "0.25", "12.3", "1000", "1,000,000"]
         );
         assert_eq!(
-            [3.14, 999.99, 1500.0, 2.5e6, 13.47e9].map(ns),
-            ["3.14 ns", "1.00 µs", "1.50 µs", "2.50 ms", "13.5 s"]
+            [3.16, 999.99, 1500.0, 2.5e6, 13.47e9].map(ns),
+            ["3.16 ns", "1.00 µs", "1.50 µs", "2.50 ms", "13.5 s"]
         );
         assert_eq!(with(0.98, "share"), "98.0 %");
         assert_eq!(with(1.5, "us/iteration"), "1.50 µs an iteration");

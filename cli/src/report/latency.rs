@@ -34,7 +34,7 @@ fn plot(nth: usize, bench: &Bench) -> Option<Plot> {
     let lines_of: Vec<Line> = all
         .into_iter()
         .filter(|(.., points)| !points.is_empty())
-        .map(|(name, policy, points)| Line { name: name.into(), look: look(policy, 0), points })
+        .map(|(name, policy, points)| Line { name: name.into(), look: look(policy), points })
         .collect();
     let (vcpus, served) = (text(bench.params.get("vcpus")), text(bench.params.get("served")));
     let at = |line: usize, point: usize| Some(lines_of.get(line)?.points.get(point)?.1);
@@ -62,7 +62,10 @@ fn plot(nth: usize, bench: &Bench) -> Option<Plot> {
     let mut table = Table::new("time of a fault", columns.collect());
     for (one_of, _) in QUANTILES {
         let of = |line: &Line| {
-            line.points.iter().find(|point| point.0 == one_of).map_or("–".into(), |point| ns(point.1))
+            line.points
+                .iter()
+                .find(|point| point.0.total_cmp(&one_of).is_eq())
+                .map_or("–".into(), |point| ns(point.1))
         };
         table.rows.push(
             std::iter::once(cell(name(one_of))).chain(lines_of.iter().map(|line| cell(of(line)))).collect(),

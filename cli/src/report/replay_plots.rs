@@ -134,7 +134,11 @@ fn latency(replay: &Replay) -> Plot {
     let quantiles: Vec<(f64, u64)> =
         replay.quantiles.iter().copied().filter(|(share, _)| *share < 1.0).collect();
     let at = |wanted: f64| {
-        replay.quantiles.iter().find(|(share, _)| *share == wanted).map_or(0.0, |(_, ns)| *ns as f64)
+        replay
+            .quantiles
+            .iter()
+            .find(|(share, _)| share.total_cmp(&wanted).is_eq())
+            .map_or(0.0, |(_, ns)| *ns as f64)
     };
     let title = format!(
         "Fault latency, one vCPU: half of all faults take less than {}, one in 10,000 more than {}",

@@ -30,14 +30,16 @@ pub fn tables(command: &str, sim: &Sim) -> Vec<Block> {
     ]
 }
 
-/// How the line of a policy looks: the same in all plots.
-pub fn look(policy: &str, nth: usize) -> Look {
+/// How the line of a policy looks, the same in all plots: first slat as it ships, then how it was before, then as the seed
+/// describes it.
+pub fn look(policy: &str) -> Look {
     Look::Nth(match policy {
-        "none" | "slat" | "unhook" | "page batched" => 0,
-        "exclusive" | "locked" => 1,
-        "read-write" | "lockless" => 2,
+        "none" | "slat" | "unhook" | "page-batched" | "heeded" => 0,
+        "exclusive" | "locked" | "leaf by leaf, exclusive" | "range" | "ignored" => 1,
+        "read-write" | "lockless" | "leaf by leaf" | "page" | "heeded, batched" => 2,
         "no aging" => 4,
-        _ => 3 + nth % 3,
+        "slat, no aging" => 5,
+        _ => 3,
     })
 }
 
@@ -56,12 +58,12 @@ pub fn vcpus(all: &[u32]) -> Axis {
 type Value<'v> = &'v dyn Fn(&SimRow) -> Option<f64>;
 
 fn policies(sim: &Sim, value: Value<'_>) -> Vec<Line> {
-    let line = |(nth, policy): (usize, &str)| {
+    let line = |policy: &str| {
         let rows = sim.vcpus().into_iter().filter_map(|vcpus| sim.at(vcpus, policy));
         let points: Vec<(f64, f64)> = rows.filter_map(|row| Some((row.vcpus.into(), value(row)?))).collect();
-        Line { name: policy.to_owned(), look: look(policy, nth), points }
+        Line { name: policy.to_owned(), look: look(policy), points }
     };
-    sim.policies().into_iter().enumerate().map(line).filter(|line| !line.points.is_empty()).collect()
+    sim.policies().into_iter().map(line).filter(|line| !line.points.is_empty()).collect()
 }
 
 fn values(lines: &[Line]) -> impl Iterator<Item = f64> + '_ {
@@ -69,11 +71,11 @@ fn values(lines: &[Line]) -> impl Iterator<Item = f64> + '_ {
 }
 
 /// The policy with the largest last value, and the one with the least.
-fn extremes(lines: &[Line]) -> Option<((&str, f64), (&str, f64))> {
+fn extremes(lines: &[Line]) -> Option<[(&str, f64); 2]> {
     let last = || lines.iter().filter_map(|line| Some((line.name.as_str(), line.points.last()?.1)));
     let most = last().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let least = last().min_by(|a, b| a.1.total_cmp(&b.1))?;
-    Some((most, least))
+    Some([most, least])
 }
 
 /// The table that a plot draws.
@@ -85,7 +87,9 @@ fn drawn(title: &str, lines: &[Line], text: &dyn Fn(f64) -> String) -> Table {
     all.sort_by(f64::total_cmp);
     all.dedup();
     for vcpus in all {
-        let of = |line: &Line| line.points.iter().find(|point| point.0 == vcpus).map(|point| point.1);
+        let of = |line: &Line| {
+            line.points.iter().find(|point| point.0.total_cmp(&vcpus).is_eq()).map(|point| point.1)
+        };
         let cells = lines.iter().map(|line| cell(of(line).map_or("–".into(), text)));
         table.rows.push(std::iter::once(cell(plain(vcpus))).chain(cells).collect());
     }
@@ -97,7 +101,7 @@ fn figure(sim: &Sim, name: &str) -> Option<Plot> {
     let unit = sim.rows.iter().find_map(|row| row.figure(name)).map(|figure| figure.unit.clone())?;
     let scale = of_time(&unit);
     let lines_of = policies(sim, &|row| Some(row.figure(name)?.value * scale.unwrap_or(1.0)));
-    let ((most, high), (least, low)) = extremes(&lines_of)?;
+    let [(most, high), (least, low)] = extremes(&lines_of)?;
     let largest = sim.vcpus().last().copied()?;
     // Its unit is on the axis.
     let called = match name.strip_prefix("ns per ") {
@@ -168,7 +172,7 @@ fn efficiency(sim: &Sim) -> Option<Plot> {
         Some(100.0 * row.rate() / f64::from(row.vcpus) / alone).filter(|share| share.is_finite())
     };
     let lines_of = policies(sim, &share);
-    let ((most, high), (least, low)) = extremes(&lines_of)?;
+    let [(most, high), (least, low)] = extremes(&lines_of)?;
     let largest = sim.vcpus().last().copied()?;
     let title = format!(
         "Efficiency at {largest} vCPUs: with `{most}` each does {} of what it does alone, with `{least}` {}",
@@ -200,7 +204,7 @@ fn efficiency(sim: &Sim) -> Option<Plot> {
 /// The share of their time that vCPUs wait.
 fn waiting(sim: &Sim) -> Option<Plot> {
     let lines_of = policies(sim, &|row| Some(100.0 * row.waiting));
-    let ((most, high), (least, low)) = extremes(&lines_of)?;
+    let [(most, high), (least, low)] = extremes(&lines_of)?;
     let largest = sim.vcpus().last().copied()?;
     let title = format!(
         "At {largest} vCPUs each waits {} of its time with `{most}`, {} with `{least}`",
@@ -247,7 +251,9 @@ fn table(sim: &Sim, name: &str) -> Table {
             .fold(f64::INFINITY, f64::min);
         let mut cells = vec![cell(vcpus.to_string())];
         cells.extend(rows().map(|row| match row.and_then(SimRow::first) {
-            Some(figure) if figure.value == best => marked(with(figure.value, &figure.unit), Mark::Strong),
+            Some(figure) if figure.value.total_cmp(&best).is_eq() => {
+                marked(with(figure.value, &figure.unit), Mark::Strong)
+            }
             Some(figure) => cell(with(figure.value, &figure.unit)),
             None => cell("–"),
         }));

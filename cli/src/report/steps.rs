@@ -30,6 +30,11 @@ use Step::{Command, Replay as Watched};
 const QUICK: &[Step] = &[
     Watched("cc1", usize::MAX),
     Command("sim demand-paging --quick"),
+    Command("sim access-tracking-perf --quick"),
+    Command("sim memslot-perf --quick"),
+    Command("sim numa-balancing --quick"),
+    Command("sim ksm-perf --quick"),
+    Command("sim zap --quick"),
     Command("bench demand-paging -v 4 -b 32M --runs 5"),
     Command("bench demand-paging -v 4 -b 16M -u missing --runs 3"),
     Command("bench fault-floor -b 128M --runs 5"),
@@ -56,6 +61,11 @@ const QUICK: &[Step] = &[
 const FULL: &[Step] = &[
     Watched("cc1", usize::MAX),
     Command("sim demand-paging"),
+    Command("sim access-tracking-perf"),
+    Command("sim memslot-perf"),
+    Command("sim numa-balancing"),
+    Command("sim ksm-perf"),
+    Command("sim zap"),
     Command("bench demand-paging -v 4"),
     Command("bench demand-paging -v 4 -u missing --runs 3"),
     Command("bench demand-paging -v 4 --prefilled"),

@@ -63,7 +63,7 @@ fn of_html(doc: &Doc) -> BTreeSet<String> {
 fn of_markdown(doc: &Doc) -> BTreeSet<String> {
     let text: Vec<String> =
         markdown::page(doc).lines().filter(|line| !line.starts_with("![")).map(str::to_owned).collect();
-    let text = without(without(text.join("\n"), "<details><summary", ">"), "</", ">").replace("\\|", "|");
+    let text = without(text.join("\n").replace("<details><summary>", " "), "</", ">").replace("\\|", "|");
     figures(&text.replace("&lt;", "<").replace("&amp;", "&"))
 }
 
@@ -101,7 +101,7 @@ fn no_figure_is_none() {
     for part in &mut data.parts {
         match &mut part.outcome {
             Outcome::Bench(bench) => {
-                bench.rows.iter_mut().for_each(|row| (row.slat, row.ratio) = (0.0, None))
+                bench.rows.iter_mut().for_each(|row| (row.slat, row.ratio) = (0.0, None));
             }
             Outcome::Sim(sim) => sim.rows.iter_mut().for_each(|row| (row.wall_ns, row.operations) = (0, 0)),
             Outcome::Replay(replay) => replay.stretches.iter_mut().for_each(|stretch| stretch.ms = 0.0),

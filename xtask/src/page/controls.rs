@@ -39,7 +39,11 @@ const CONTROLS: [(&str, &str, &str); 12] = [
         r#"<svg class="plot" viewBox="0 0 440 310" width="360" height="254"><title>A plot with a tail</title><desc>What is to be seen</desc><path d="M0 0H100"></path><text x="430" y="50">far away</text></svg>"#,
         "text outside of its plot",
     ),
-    ("text that cannot be read", r##"<p style="color:#888;background:#999">pale</p>"##, "contrast of 1."),
+    (
+        "text that cannot be read",
+        r#"<p style="color: gray; background: darkgray">pale</p>"#,
+        "contrast of 1.",
+    ),
     ("no figure", "<p>it takes NaN ns</p>", "is no figure"),
     (
         "a picture from elsewhere",

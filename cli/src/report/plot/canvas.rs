@@ -96,13 +96,13 @@ impl Canvas {
             svg class="plot" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label={ (plain(title)) ". " (about) } {
                 title { (plain(title)) }
                 desc { (about) }
-                (self.legend(keys))
+                (Self::legend(keys))
                 (inside)
             }
         }
     }
 
-    fn legend(&self, keys: &[Key]) -> Markup {
+    fn legend(keys: &[Key]) -> Markup {
         html! {
             @for ((row, x), key) in rows(keys).into_iter().zip(keys) {
                 g transform={ "translate(" (round(x)) " " (14 + 20 * row) ")" } {

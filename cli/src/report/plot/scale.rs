@@ -53,10 +53,8 @@ impl Scale {
     pub fn ticks(self, about: usize) -> Vec<f64> {
         if !self.log {
             let step = above((self.to - self.from) / about as f64);
-            return (0..)
-                .map(|nth| self.from + f64::from(nth) * step)
-                .take_while(|tick| *tick <= self.to)
-                .collect();
+            let steps = ((self.to - self.from) / step).floor() as u32;
+            return (0..=steps).map(|nth| self.from + f64::from(nth) * step).collect();
         }
         let decades = (self.to / self.from).log10();
         let digits: &[f64] = if decades <= 1.2 {

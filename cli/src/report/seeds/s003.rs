@@ -75,6 +75,9 @@ fn waits(rows: &[Row]) -> f64 {
     find(rows, MUTEX, "waiting for the MMU lock").and_then(|row| row.baseline).unwrap_or(0.0)
 }
 
+/// A figure of a bench's rows, as text.
+type Here<'h> = &'h dyn Fn(&[Row]) -> Option<String>;
+
 /// The seed's figures; ours for each setting that was measured; the simulation's at the seed's size.
 fn table(data: &Data) -> Table {
     let mut columns = vec![words("figure"), figures("416 vCPUs, handlers", Source::Seed)];
@@ -106,7 +109,6 @@ fn table(data: &Data) -> Table {
             Some(percent(1.0 - row.slat / row.baseline?))
         }
     };
-    type Here<'h> = &'h dyn Fn(&[Row]) -> Option<String>;
     let lines: [(&str, String, Here<'_>, String); 6] = [
         (
             "waiting for the lock, one mutex",
