@@ -90,7 +90,7 @@ impl Sheet {
     /// Reads what [`fmt::Display`] writes.
     pub fn parse(text: &str) -> Result<Self, Error> {
         if text.len() >= LONGEST_FILE {
-            let line = text.as_bytes()[..LONGEST_FILE].split(|&byte| byte == b'\n').count();
+            let line = text.bytes().take(LONGEST_FILE).filter(|&byte| byte == b'\n').count() + 1;
             return Err(Error { line, flaw: format!("a cost file ends before its byte {LONGEST_FILE}") });
         }
         let mut sheet = Self::assumed(Costs::SERVER);
