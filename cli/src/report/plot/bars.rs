@@ -36,7 +36,7 @@ pub fn bars(title: &str, about: &str, axis: &str, all: &[Bar]) -> Markup {
         path class="axis" d={ "M" (round(canvas.left)) " " (canvas.top) "V" (canvas.bottom) } {}
         (canvas.title_of_x(axis))
     };
-    canvas.svg(title, about, &[], &inside)
+    Canvas::svg(title, about, &[], &inside)
 }
 
 /// A histogram: how many are up to each bound, from the bound before; and marks with names.
@@ -75,5 +75,5 @@ pub fn histogram(
             }
         }
     };
-    canvas.svg(title, about, &[], &inside)
+    Canvas::svg(title, about, &[], &inside)
 }

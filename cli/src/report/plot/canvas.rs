@@ -91,7 +91,7 @@ impl Canvas {
     }
 
     /// The whole plot: `inside` between axes and legend.
-    pub fn svg(&self, title: &str, about: &str, keys: &[Key], inside: &Markup) -> Markup {
+    pub fn svg(title: &str, about: &str, keys: &[Key], inside: &Markup) -> Markup {
         html! {
             svg class="plot" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label={ (plain(title)) ". " (about) } {
                 title { (plain(title)) }

@@ -39,7 +39,7 @@ pub fn heat(title: &str, about: &str, (x, y): (&Axis, &Axis), columns: &[Vec<Opt
             }
         }
     };
-    canvas.svg(title, about, &keys, &inside)
+    Canvas::svg(title, about, &keys, &inside)
 }
 
 /// For each shade, its cells.

@@ -60,7 +60,7 @@ pub fn lines(title: &str, about: &str, (x, y): (&Axis, &Axis), all: &[Line]) -> 
             }
         }
     };
-    canvas.svg(title, about, keys, &inside)
+    Canvas::svg(title, about, keys, &inside)
 }
 
 /// A place, and the figures that it stands for.
