@@ -9,6 +9,7 @@ mod plan;
 mod run;
 mod size;
 mod thread;
+mod top;
 
 use clap::Parser;
 use error::Error;
@@ -25,6 +26,8 @@ enum Command {
     #[command(subcommand)]
     Bench(bench::Bench),
     Plan(plan::Plan),
+    /// Watch a running `slat run`
+    Top(top::Top),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Bench(bench) => bench.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Top(top) => top.run(),
     };
     match result {
         Ok(code) => code,

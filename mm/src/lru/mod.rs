@@ -173,13 +173,11 @@ impl Lru {
     pub fn for_each_page(&self, hvas: Span<Hva>, mut seen: impl FnMut(Hva, u64)) {
         let mut at = page_of(hvas.start).base(Level::M2);
         while let Some((first, region)) = self.regions.next(at).filter(|(first, _)| hva_of(*first) < hvas.end) {
-            for (page, index) in region::region_of(first).pages().zip(0..) {
-                let hva = hva_of(page);
-                if let Some(mark) = region.get(index).filter(|_| hvas.contains(hva)) {
-                    seen(hva, mark.seq.max(self.generations.min_seq(mark.node, mark.kind)));
-                }
-            }
             at = first + Level::M2.pages();
+            let marks = (0..region::PAGES).filter_map(|index| Some((hva_of(first + index as u64), region.get(index)?)));
+            for (hva, mark) in marks.filter(|(hva, _)| hvas.contains(*hva)) {
+                seen(hva, mark.seq.max(self.generations.min_seq(mark.node, mark.kind)));
+            }
         }
     }
 
