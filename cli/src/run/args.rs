@@ -148,8 +148,8 @@ impl Run {
 
     /// The socket to serve, and the flag that says so.
     pub fn socket(&self) -> Option<(&'static str, &Path)> {
-        let named = |flag, path: &'_ Option<PathBuf>| Some((flag, path.as_deref()?));
-        named("--serve", &self.serve).or_else(|| named("--lru-gen", &self.lru_gen))
+        let serve = self.serve.as_deref().map(|path| ("--serve", path));
+        serve.or_else(|| Some(("--lru-gen", self.lru_gen.as_deref()?)))
     }
 
     /// How cold pages are told, if anybody wants to know.

@@ -32,7 +32,7 @@ mod vcpus;
 mod watch;
 
 pub use args::{Pages, Run};
-pub use watch::Samples;
+pub use watch::{Samples, Watching};
 
 use crate::error::Error;
 use crate::top;
@@ -87,7 +87,8 @@ impl Run {
         let bar = progress::Bar::new(!self.quiet && !self.top);
         let (jobs, feeds) = feed::start(sources, vcpus as usize);
         let (outcome, told) = std::thread::scope(|scope| {
-            let serving = socket.as_ref().map(|socket| socket.serve(scope, &lru_gen, &sampler)).transpose()?;
+            let serving =
+                socket.as_ref().map(|socket| socket.serve(scope, &lru_gen, &sampler)).transpose()?;
             let view = self.top.then(|| top::beside(scope, &sampler));
             let reclaimer = reclaimer::start(scope, &machine, self);
             let churn = churn::start(scope, &machine, self);

@@ -1,8 +1,8 @@
 //! One thread per vCPU: takes batches, places regions, runs the guest.
 
 use super::feed::Jobs;
-use super::machine::Machine;
 use super::figures::VcpuCounts;
+use super::machine::Machine;
 use super::progress::Bar;
 use super::watch::{Live, VcpuLive};
 use crate::error::Error;

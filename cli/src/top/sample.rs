@@ -135,11 +135,127 @@ impl Sample {
 
     /// Reads a line.
     pub fn parse(line: &str) -> Result<Self, String> {
-        let sample: Self = serde_json::from_str(line).map_err(|error| format!("what it says is no sample: {error}"))?;
+        let mut sample: Self =
+            serde_json::from_str(line).map_err(|error| format!("what it says is no sample: {error}"))?;
+        // They are shown on a terminal.
+        sample.flushes_by.iter_mut().for_each(|of| of.cause.retain(|char| !char.is_control()));
         match sample.watch {
             Self::VERSION => Ok(sample),
             0 => Err("what it says is no sample: `watch` is missing".into()),
             other => Err(format!("it says samples of version {other}, this slat reads {}", Self::VERSION)),
+        }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A run after so many half seconds, all of whose figures grow.
+    pub fn sample(halves: u64) -> Sample {
+        let flushes = |paid: u64| Flushes { requested: 3 * paid, paid, pages: 4 * paid };
+        let caused = |cause: &str, paid| Caused { cause: cause.into(), flushes: flushes(paid) };
+        let vcpu = |part: u64| VcpuCounts {
+            accesses: halves * 600_000 / part,
+            faults: halves * 900 / part,
+            hits: halves * 590_000 / part,
+            misses: halves * 10_000,
+        };
+        let age = |within_ms, pages| Age { generation: None, within_ms, pages };
+        let digits = |of: &dyn Fn(u64) -> Option<u64>| {
+            (0..96)
+                .map(|cell| of(cell).map_or(Heat::NOTHING, |digit| char::from(b'0' + digit as u8)))
+                .collect()
+        };
+        let mapped = |cell: u64| (cell / 7 % 4 != 3).then_some(cell);
+        Sample {
+            watch: Sample::VERSION,
+            ended: false,
+            at_ms: halves * 500,
+            guest: "cc1, sort, boot".into(),
+            format: "ept4".into(),
+            accesses: halves * 1_100_000,
+            vcpus: (1..4).map(vcpu).collect(),
+            tlb: TlbCounts { hits: halves * 1_081_666, misses: halves * 30_000 },
+            faults: Faults {
+                total: halves * halves * 1_650,
+                map: halves * 1_500,
+                permission: halves * 120,
+                spurious: halves * 30,
+                mmio: 0,
+                retry: halves * 125,
+            },
+            flushes: flushes(halves * 590),
+            flushes_by: vec![
+                caused("migrate", halves * 490),
+                caused("write-protect", 12),
+                caused("dirty-log", halves * 100),
+            ],
+            lock: Lock::default(),
+            mapped: Mapped { k4: 43_252, m2: 12, g1: 0 },
+            mapped_bytes: (43_252 << 12) + (12 << 21),
+            table_bytes: 475_136,
+            dirty: Dirty { by: "bitmap".into(), pages: halves * 6_000 },
+            swap: None,
+            ages: Ages {
+                by: AgesBy::Accessed,
+                of: vec![
+                    age(Some(508), 20_000),
+                    age(Some(1_000), 9_000),
+                    age(Some(4_000), 12_000),
+                    age(Some(16_000), 0),
+                    age(Some(64_000), 2_000),
+                    age(None, 6_396),
+                ],
+            },
+            heat: Heat {
+                frames: 96 * 128,
+                frames_per_cell: 128,
+                used: digits(&|cell| mapped(cell).map(|cell| (cell + halves) % 10)),
+                written: digits(&|cell| mapped(cell).map(|cell| cell / 10)),
+                large: digits(&|cell| mapped(cell).map(|cell| cell / 48 * 9)),
+            },
+        }
+    }
+
+    #[test]
+    fn a_sample_is_read_as_it_is_written() {
+        let swap = Some(Swapped { out: 5, r#in: 3 });
+        let generation = Ages {
+            by: AgesBy::Generation,
+            of: vec![Age { generation: Some(7), within_ms: Some(12), pages: 3 }],
+        };
+        for sample in [
+            sample(3),
+            Sample { ended: true, swap, ages: generation, ..sample(4) },
+            Sample { watch: Sample::VERSION, ..Sample::default() },
+        ] {
+            let line = sample.line();
+            assert!(!line.contains('\n'));
+            assert_eq!(Sample::parse(&line), Ok(sample));
+        }
+    }
+
+    #[test]
+    fn keys_that_are_missing_are_zero_and_others_are_passed_over() {
+        let sample = Sample::parse(r#"{"watch":1,"accesses":5,"faults":{"map":2},"colour":"red"}"#).unwrap();
+        assert_eq!((sample.accesses, sample.faults.map, sample.faults.mmio), (5, 2, 0));
+        let line = r#"{"watch":1,"flushes_by":[{"cause":"mig\u001b[2Jrate","paid":1}]}"#;
+        assert_eq!(Sample::parse(line).unwrap().flushes_by[0].cause, "mig[2Jrate");
+    }
+
+    #[test]
+    fn what_is_no_sample_is_refused_in_one_line() {
+        for (line, why) in [
+            ("", "no sample"),
+            ("ok", "no sample"),
+            ("{}", "`watch` is missing"),
+            (r#"{"watch":2}"#, "version 2, this slat reads 1"),
+            (r#"{"watch":1,"accesses":-1}"#, "no sample"),
+            (r#"{"watch":1,"accesses":"#, "no sample"),
+        ] {
+            let error = Sample::parse(line).unwrap_err();
+            assert!(error.contains(why) && !error.contains('\n'), "{line}: {error}");
         }
     }
 }

@@ -172,9 +172,11 @@ impl Lru {
     /// meanwhile: each is what it was at some moment. Waits for nobody.
     pub fn for_each_page(&self, hvas: Span<Hva>, mut seen: impl FnMut(Hva, u64)) {
         let mut at = page_of(hvas.start).base(Level::M2);
-        while let Some((first, region)) = self.regions.next(at).filter(|(first, _)| hva_of(*first) < hvas.end) {
+        while let Some((first, region)) = self.regions.next(at).filter(|(first, _)| hva_of(*first) < hvas.end)
+        {
             at = first + Level::M2.pages();
-            let marks = (0..region::PAGES).filter_map(|index| Some((hva_of(first + index as u64), region.get(index)?)));
+            let marks = (0..region::PAGES)
+                .filter_map(|index| Some((hva_of(first + index as u64), region.get(index)?)));
             for (hva, mark) in marks.filter(|(hva, _)| hvas.contains(*hva)) {
                 seen(hva, mark.seq.max(self.generations.min_seq(mark.node, mark.kind)));
             }

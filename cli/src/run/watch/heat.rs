@@ -116,7 +116,8 @@ impl Heat {
                 let hvas = Span::sized(hvas.start + first.0 * PAGE_SIZE, Layout::REGION);
                 lru.for_each_page(hvas, |hva, seq| {
                     let age = self.generations.iter().position(|(of, _)| *of <= seq);
-                    ages[((hva.0 - hvas.start.0) / PAGE_SIZE) as usize] = age.unwrap_or(AGES - 1).min(AGES - 1);
+                    ages[((hva.0 - hvas.start.0) / PAGE_SIZE) as usize] =
+                        age.unwrap_or(AGES - 1).min(AGES - 1);
                 });
             }
             None if self.by == AgesBy::Accessed => {
@@ -164,7 +165,8 @@ impl Heat {
         let of = match self.by {
             AgesBy::Nobody => Vec::new(),
             AgesBy::Generation => {
-                let age = |(at, &(seq, ms))| Age { generation: Some(seq), within_ms: Some(ms), pages: pages(at) };
+                let age =
+                    |(at, &(seq, ms))| Age { generation: Some(seq), within_ms: Some(ms), pages: pages(at) };
                 self.generations.iter().take(AGES).enumerate().map(age).collect()
             }
             AgesBy::Accessed => {
@@ -180,8 +182,11 @@ impl Heat {
     /// What each part of guest memory is like.
     pub fn cells(&self) -> Cells {
         let blocks = self.blocks.len().div_ceil(CELLS).next_power_of_two();
-        let cells: Vec<Block> =
-            self.blocks.chunks(blocks).map(|blocks| blocks.iter().fold(Block::default(), Block::with)).collect();
+        let cells: Vec<Block> = self
+            .blocks
+            .chunks(blocks)
+            .map(|blocks| blocks.iter().fold(Block::default(), Block::with))
+            .collect();
         let digits = |of: fn(&Block) -> Digit| cells.iter().map(|cell| char_of(of(cell))).collect();
         Cells {
             frames: self.used.len() as u64,

@@ -22,4 +22,4 @@ mod live;
 mod sampler;
 
 pub use live::{Live, VcpuLive, Watching};
-pub use sampler::{Samples, Sampler};
+pub use sampler::{Sampler, Samples};
