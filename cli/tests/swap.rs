@@ -3,13 +3,13 @@
 
 mod common;
 
-use common::{BOUND, File, end, refused, report, slat, slat_with, start, text};
+use common::{BOUND, File, SocketPath, end, refused, report, slat, slat_with, start, text};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Instant;
 
@@ -25,27 +25,6 @@ fn batch(kind: char, pages: u64) -> String {
         writeln!(text, " {kind} {:08x},8", 0x400_0000 + access % pages * 4096 + offset).unwrap();
     }
     text
-}
-
-/// A path for a socket, which has to be short, that goes with the test.
-struct SocketPath(PathBuf);
-
-impl SocketPath {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("slat-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for SocketPath {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// A running guest that has stored to its pages and waits for more of its trace, and a client of its host.
@@ -64,7 +43,7 @@ impl Guest {
         child.stdin.as_mut().unwrap().write_all(stores.as_bytes()).unwrap();
         let began = Instant::now();
         let client = loop {
-            match UnixStream::connect(&socket.0) {
+            match UnixStream::connect(socket.path()) {
                 Ok(client) => break client,
                 Err(error) => assert!(began.elapsed() < BOUND, "nobody serves the socket: {error}"),
             }
