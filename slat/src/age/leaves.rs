@@ -6,7 +6,7 @@
 //! by how few of its lines can be on their way.)
 
 use super::accessed::ones;
-#[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+#[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
 use super::scan::avx2;
 use super::scan::{Bit, GROUP, Scan, fetch_ahead, is_young, portable};
 use crate::addr::{Gfn, Level, Span};
@@ -66,7 +66,7 @@ pub(super) fn scan_together<F: Format, B: Bit>(
     }
     match scan {
         Scan::Portable => scan_whole(tables, ahead, young, portable::<F, B>),
-        #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+        #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
         // SAFETY: this variant is made where the processor has AVX2.
         Scan::Avx2 => unsafe { scan_whole_avx2::<F, B>(tables, ahead, young) },
     }
@@ -74,7 +74,7 @@ pub(super) fn scan_together<F: Format, B: Bit>(
 
 /// # Safety
 /// The processor has AVX2.
-#[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+#[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
 #[target_feature(enable = "avx2")]
 unsafe fn scan_whole_avx2<F: Format, B: Bit>(
     tables: &[LeafTable<'_>],

@@ -74,7 +74,7 @@ pub enum Scan {
     /// Relaxed loads, one by one.
     Portable,
     /// Four at once.
-    #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+    #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
     Avx2,
 }
 
@@ -82,7 +82,7 @@ impl Scan {
     /// The fastest that this processor has.
     #[inline]
     pub fn detect() -> Self {
-        #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+        #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
         if std::arch::is_x86_feature_detected!("avx2") {
             return Self::Avx2;
         }
@@ -94,7 +94,7 @@ impl Scan {
     pub(super) fn group<F: Format, B: Bit>(self, entries: &[Entry; GROUP]) -> u64 {
         match self {
             Self::Portable => portable::<F, B>(entries),
-            #[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+            #[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
             // SAFETY: this variant is made where the processor has AVX2.
             Self::Avx2 => unsafe { avx2::<F, B>(entries) },
         }
@@ -122,7 +122,7 @@ pub(super) fn portable<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {
 ///
 /// # Safety
 /// The processor has AVX2.
-#[cfg(all(target_arch = "x86_64", feature = "std", not(miri), not(loom)))]
+#[cfg(all(target_arch = "x86_64", feature = "std", not(any(miri, loom, virtual_time))))]
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn avx2<F: Format, B: Bit>(entries: &[Entry; GROUP]) -> u64 {

@@ -60,7 +60,7 @@ impl Barrier {
     }
 }
 
-#[cfg(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan))))]
+#[cfg(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan, virtual_time))))]
 mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_long = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_long = 1 << 4;
@@ -83,11 +83,16 @@ mod membarrier {
     }
 }
 
-#[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan)))))]
+#[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, shuttle, tsan, virtual_time)))))]
 mod membarrier {
-    /// Under shuttle every store is seen at once: barriers are as asymmetric as can be, and have nothing to do.
+    /// Under shuttle and in virtual time every store is seen at once: barriers are as asymmetric as can be, and have nothing
+    /// to do but to take their time.
     pub(super) fn register() -> bool {
-        cfg!(shuttle)
+        cfg!(any(shuttle, virtual_time))
     }
-    pub(super) fn everyone() {}
+
+    pub(super) fn everyone() {
+        #[cfg(virtual_time)]
+        slat_machine::barrier();
+    }
 }

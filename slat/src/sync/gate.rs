@@ -110,7 +110,7 @@ impl Lock {
     #[cold]
     fn wait(&self, lock: impl FnOnce()) {
         #[cfg(feature = "std")]
-        let began = std::time::Instant::now();
+        let began = super::prim::Instant::now();
         self.waits.count.fetch_add(1, Relaxed);
         lock();
         #[cfg(feature = "std")]

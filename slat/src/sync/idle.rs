@@ -24,7 +24,9 @@ pub struct Idle {
 
 #[cfg(shuttle)]
 use shuttle::thread_local;
-#[cfg(all(feature = "std", not(shuttle)))]
+#[cfg(virtual_time)]
+use slat_machine::thread_local;
+#[cfg(all(feature = "std", not(any(shuttle, virtual_time))))]
 use std::thread_local;
 
 #[cfg(feature = "std")]

@@ -25,7 +25,7 @@
 //! | `barrier` | the asymmetric fence under both |
 //! | `gate` | how a walk enters: the read side, or the lock of a baseline policy |
 //! | `tally` | counters, one set per seat |
-//! | `prim` | atomics and locks, swappable for loom and shuttle |
+//! | `prim` | atomics and locks, swappable for loom, shuttle and virtual time |
 
 pub(crate) mod barrier;
 pub(crate) mod gate;

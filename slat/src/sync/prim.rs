@@ -4,9 +4,10 @@
 //! spinning ones without it. Under `--cfg loom` the atomics are loom's, so that the protocols of
 //! [`super::readside`] and [`crate::notify::active`] are explored interleaving by interleaving. Under `--cfg shuttle` they
 //! are still `core`'s, since page tables lie in memory that is lent, but before each operation another thread may go
-//! on: so whole VMs run under many schedules.
+//! on: so whole VMs run under many schedules. Under `--cfg virtual_time` (the package `slat-virtual`, which is this same
+//! source) each operation costs a simulated CPU what it would cost a real one, and locks and waits do too.
 
-#[cfg(not(any(loom, tsan)))]
+#[cfg(not(any(loom, tsan, virtual_time)))]
 pub(crate) use core::sync::atomic::fence;
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{
@@ -14,7 +15,7 @@ pub(crate) use core::sync::atomic::{
     compiler_fence,
 };
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, virtual_time)))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
 
 #[cfg(shuttle)]
@@ -26,13 +27,25 @@ pub(crate) use shuttled::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU64, RawMutex, RawRwLock, quiet, spin_loop,
 };
 
+#[cfg(virtual_time)]
+mod simulated;
+#[cfg(virtual_time)]
+pub(crate) use simulated::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, fence, quiet, scanned,
+    spin_loop,
+};
+
 /// The cell itself, for accesses around which no schedule need be tried: nobody else can reach it, or nothing is decided
 /// on what is found.
-#[cfg(not(shuttle))]
+#[cfg(not(any(shuttle, virtual_time)))]
 #[inline(always)]
 pub(crate) fn quiet(cell: &AtomicU64) -> &AtomicU64 {
     cell
 }
+
+/// The same for whoever reads all words of a table.
+#[cfg(not(virtual_time))]
+pub(crate) use quiet as scanned;
 
 /// ThreadSanitizer knows no fences. An exchange on one place for all orders at least as much: what it then calls a race
 /// is one; a race that only a weaker fence would show is loom's to find.
@@ -50,7 +63,7 @@ pub(crate) use loom::sync::atomic::{
     fence,
 };
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, virtual_time)))]
 pub(crate) use core::hint::spin_loop;
 #[cfg(loom)]
 pub(crate) use loom::hint::spin_loop;
@@ -72,7 +85,7 @@ pub(crate) fn fence_after_rmw() {
     }
 }
 
-#[cfg(all(feature = "std", not(shuttle)))]
+#[cfg(all(feature = "std", not(any(shuttle, virtual_time))))]
 pub(crate) use parking_lot::{RawMutex, RawRwLock};
 #[cfg(not(feature = "std"))]
 pub(crate) type RawMutex = spin::Mutex<()>;
@@ -127,6 +140,10 @@ mod spinning {
     }
 }
 
+/// A clock that only goes forward, where there is one.
+#[cfg(all(feature = "std", not(virtual_time)))]
+pub(crate) use std::time::Instant;
+
 /// A mutex: parks under `std`, spins without it.
 pub(crate) type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 
@@ -156,7 +173,10 @@ impl Patience {
         loom::thread::yield_now();
         #[cfg(shuttle)]
         spin_loop();
-        #[cfg(not(any(loom, shuttle)))]
+        // As long as below; the longest stands for giving the processor away, too.
+        #[cfg(virtual_time)]
+        slat_machine::pauses(1 << self.0.min(6));
+        #[cfg(not(any(loom, shuttle, virtual_time)))]
         {
             #[cfg(feature = "std")]
             if self.0 > 6 {

@@ -45,6 +45,9 @@ const RESTING: u8 = 8;
 /// dear, on a virtual machine.
 const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 
+/// Seats looked at before any of them is waited for.
+const ROW: usize = 64;
+
 const INSIDE: u64 = 1;
 const MAPPED: u64 = 1 << 1;
 const OTHER: u64 = 1 << 49;
@@ -178,20 +181,26 @@ impl ReadSide {
     /// `u32::MAX`.
     fn outlast(&self, most: u32) -> bool {
         self.barrier.heavy();
-        self.seats.iter().all(|seat| {
-            // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before
-            // the memory they looked at is reused.
-            let word = || seat.word.load(unless_seeded!(WaitRelaxed, Acquire));
-            let then = word();
-            let (mut patience, mut looks) = (Patience::default(), 0);
-            while then & INSIDE != 0 && word() == then {
-                if looks == most {
-                    return false;
+        // ORDER(grace-end): Acquire pairs with the Release that ends a section: its loads are over before
+        // the memory they looked at is reused.
+        let word = |seat: &Seat| seat.word.load(unless_seeded!(WaitRelaxed, Acquire));
+        let mut looks = 0;
+        // All of a row are looked at before any is waited for: so those who wait do it at once, and a section that began
+        // meanwhile is none of theirs.
+        self.seats.chunks(ROW).all(|row| {
+            let mut then = [0; ROW];
+            row.iter().zip(&mut then).for_each(|(seat, then)| *then = word(seat));
+            row.iter().zip(then).filter(|(_, then)| then & INSIDE != 0).all(|(seat, then)| {
+                let mut patience = Patience::default();
+                while word(seat) == then {
+                    if looks == most {
+                        return false;
+                    }
+                    looks += u32::from(most != u32::MAX);
+                    patience.wait();
                 }
-                looks += u32::from(most != u32::MAX);
-                patience.wait();
-            }
-            true
+                true
+            })
         })
     }
 
@@ -203,29 +212,29 @@ impl ReadSide {
         if !seeded!(RestUnfenced) {
             fence(SeqCst);
         }
+        // ORDER(rest): Acquire pairs with the Release in `rest`, `answer`, `Borrowed::drop`, which RMWs
+        // continue: the loads of earlier sections are over.
+        let state = |seat: &Seat| seat.state.load(Acquire);
+        // All are asked before any answer is waited for. Whoever is at rest now has answered.
+        for seat in &self.seats {
+            let mut now = state(seat);
+            while now & (AWAKE | ASKED) == AWAKE
+                && seat.state.compare_exchange(now, now | ASKED, Relaxed, Relaxed).is_err()
+            {
+                now = state(seat);
+            }
+        }
         let mut looks = 0;
         self.seats.iter().all(|seat| {
-            let mut asked = false;
-            loop {
-                // ORDER(rest): Acquire pairs with the Release in `rest`, `answer`, `Borrowed::drop`, which RMWs
-                // continue: the loads of earlier sections are over.
-                let state = seat.state.load(Acquire);
-                if state & AWAKE == 0 {
-                    return true;
-                } else if state & ASKED != 0 {
-                    asked = true;
-                } else if asked {
-                    // It was at rest since it was seen to be asked, by whomever.
-                    return true;
-                } else {
-                    asked = seat.state.compare_exchange(state, state | ASKED, Relaxed, Relaxed).is_ok();
-                }
+            // Not asked any more: it was at rest since it was seen to be asked, by whomever.
+            while state(seat) & (AWAKE | ASKED) == AWAKE | ASKED {
                 looks += 1;
                 if looks > LOOKS {
                     return false;
                 }
                 spin_loop();
             }
+            true
         })
     }
 }

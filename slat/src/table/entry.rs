@@ -25,7 +25,7 @@
 
 use super::format::{Format, Leaf, Perms};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, quiet};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, quiet, scanned};
 
 /// The number of an invalidation; zero is before the first. 52 bits: 142 years at a million a second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -269,7 +269,7 @@ impl Entry {
     #[inline]
     pub fn peek(&self) -> Word {
         // ORDER(ad-bits): Relaxed; nothing is followed from the value.
-        Word(quiet(&self.0).load(Ordering::Relaxed))
+        Word(scanned(&self.0).load(Ordering::Relaxed))
     }
 
     /// Replaces whatever is there, for a table whose entries have one writer at a time (a primary MMU under

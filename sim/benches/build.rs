@@ -1,0 +1,5 @@
+//! The benches of this package run in virtual time.
+
+fn main() {
+    println!("cargo::rustc-cfg=virtual_time");
+}

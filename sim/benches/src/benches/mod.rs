@@ -1,0 +1,207 @@
+//! What is simulated: six benches, each an answer to a seed, and all of them one shape.
+//!
+//! ```text
+//! Setting ──▶ build a VM ──▶ world::run(jobs) ──▶ look at what was left ──▶ Point
+//! costs, vCPUs, policy, work   (at no charge)       (at no charge)            figures, waiting, checks
+//! ```
+//! | file | idea |
+//! |---|---|
+//! | [`machine`] | the VM that they run, and a vCPU with its guest |
+//! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
+
+pub mod demand_paging;
+pub mod machine;
+#[cfg(test)]
+mod tests;
+
+use crate::world::{Costs, Told};
+
+/// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
+#[derive(Clone, Debug)]
+pub struct Setting<'s> {
+    /// What things cost.
+    pub costs: &'s Costs,
+    /// At least 1.
+    pub vcpus: u32,
+    /// One of the bench's own.
+    pub policy: Policy,
+    /// A quarter of the work.
+    pub quick: bool,
+    /// For whatever a bench draws by lot.
+    pub seed: u64,
+    /// What is done around the engine.
+    pub work: Work,
+}
+
+impl Setting<'_> {
+    /// Pages that each vCPU touches, where it has a part of its own: 200,000 for all of them, where that is not too few or too
+    /// many for one.
+    pub fn pages_per_vcpu(&self) -> u64 {
+        let pages = (200_000 / u64::from(self.vcpus) / 512 * 512).clamp(512, 4096);
+        if self.quick { pages / 4 } else { pages }
+    }
+}
+
+/// What the world around the engine does: parameters of the model, each with the source of its default.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    /// Nanoseconds that the guest computes between two faults. A demand-paging guest does nothing but touch.
+    pub guest_ns: u64,
+    /// Nanoseconds to leave the guest for a fault and to enter it again: what processors of these years take, mitigations
+    /// included.
+    pub exit_ns: u64,
+    /// Nanoseconds of the host's own fault besides zeroing the page, outside of every lock of the MMU: an anonymous fault of
+    /// 4 KiB was measured at 1,400 ns, zeroing included.
+    pub host_ns: u64,
+    /// Whether a handler thread for each vCPU serves its faults, as in seed 003, while the vCPU sleeps.
+    pub handlers: bool,
+    /// Nanoseconds of a handler besides the host's fault: what it takes to read the message, and the calls. Of a
+    /// user fault that took 9 µs without contention, wake-ups take the larger part.
+    pub handler_ns: u64,
+    /// Nanoseconds that a kernel works under its MMU lock for a fault, in [`Host::lookup`](slat::Host::lookup): reverse maps,
+    /// bookkeeping. slat has no such work: 0.
+    pub under_lock_ns: u64,
+    /// Read-modify-writes of shared lines in the primary MMU for a fault: a lock around the address space, counters. 0: a
+    /// primary MMU that has none, as one with locks and counters for each VMA and CPU.
+    pub mm_lines: u32,
+    /// Nanoseconds that an ager rests between two passes.
+    pub rest_ns: u64,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self {
+            guest_ns: 100,
+            exit_ns: 1200,
+            host_ns: 1200,
+            handlers: false,
+            handler_ns: 2000,
+            under_lock_ns: 0,
+            mm_lines: 0,
+            rest_ns: 150_000,
+        }
+    }
+}
+
+/// What is compared: the columns of a table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Policy {
+    /// One mutex for the MMU: how it was before seed 003.
+    Exclusive,
+    /// One reader-writer lock: as seed 003 describes.
+    ReadWrite,
+    /// No lock: slat as it ships.
+    None,
+    /// A reader-writer lock, and nobody ages.
+    NoAging,
+    /// The same, and an ager that takes the lock for each page: before seed 000.
+    Locked,
+    /// The same, and an ager that takes no lock for each page: seed 000.
+    Lockless,
+    /// No lock, and nobody ages.
+    SlatNoAging,
+    /// No lock, and an ager that goes by tables: slat as it ships.
+    Slat,
+    /// Each leaf by itself, under the mutex.
+    LeafByLeafExclusive,
+    /// Each leaf by itself.
+    LeafByLeaf,
+    /// Whole tables, by one entry each.
+    Unhook,
+    /// A new root for the VM.
+    NewRoot,
+}
+
+impl Policy {
+    /// What it is called, in tables and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::ReadWrite => "read-write",
+            Self::None => "none",
+            Self::NoAging => "no aging",
+            Self::Locked => "locked",
+            Self::Lockless => "lockless",
+            Self::SlatNoAging => "slat, no aging",
+            Self::Slat => "slat",
+            Self::LeafByLeafExclusive => "leaf by leaf, exclusive",
+            Self::LeafByLeaf => "leaf by leaf",
+            Self::Unhook => "unhook",
+            Self::NewRoot => "new root",
+        }
+    }
+}
+
+/// What a bench tells of a [`Setting`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// As it was asked for.
+    pub vcpus: u32,
+    /// As it was asked for.
+    pub policy: Policy,
+    /// The first is *the* figure: what is compared, ranked and swept. Less is better.
+    pub figures: Vec<Figure>,
+    /// Faults, moves, pages: what a figure "per operation" divides by.
+    pub operations: u64,
+    /// The share of their time that vCPUs waited for locks and lines, 0 to 1; 0 on threads.
+    pub waiting: f64,
+    /// Shootdowns made.
+    pub flushes: u64,
+    /// Kicks sent.
+    pub kicks: u64,
+    /// What the run took.
+    pub told: Told,
+    /// Whether the engine did what it was asked.
+    pub checks: Vec<Check>,
+}
+
+/// A number that was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// Of what.
+    pub name: &'static str,
+    /// How much.
+    pub value: f64,
+    /// Of which unit.
+    pub unit: &'static str,
+}
+
+/// Something that has to be true for the figures to count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What.
+    pub name: &'static str,
+    /// Whether it is.
+    pub ok: bool,
+    /// The numbers behind it.
+    pub detail: String,
+}
+
+impl Check {
+    /// So many of so many: true where it is all of them.
+    pub fn all(name: &'static str, good: u64, of: u64) -> Self {
+        Self { name, ok: good == of, detail: format!("{good} of {of}") }
+    }
+}
+
+/// A bench. Both worlds run it.
+pub trait Bench: Sync {
+    /// As the command line calls it.
+    fn name(&self) -> &'static str;
+    /// What it does, in a line.
+    fn about(&self) -> &'static str;
+    /// The seed that it answers: "003".
+    fn seed(&self) -> &'static str;
+    /// What it compares. The last is slat as it ships.
+    fn policies(&self) -> &'static [Policy];
+    /// Runs it once.
+    fn run(&self, setting: &Setting<'_>) -> Result<Point, String>;
+}
+
+/// All of them, in the order of the seeds' age.
+pub static ALL: [&dyn Bench; 1] = [&demand_paging::DemandPaging];
+
+/// The bench of that name.
+pub fn by_name(name: &str) -> Option<&'static dyn Bench> {
+    ALL.into_iter().find(|bench| bench.name() == name)
+}

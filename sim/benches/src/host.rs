@@ -1,0 +1,192 @@
+//! A primary MMU of arithmetic and one word for each page, with what a real one costs.
+//!
+//! ```text
+//! fault ─▶ lookup: the page's word ─▶ there? ─▶ that frame
+//!          resolve: (handler ▷ zero a page ▷ the host's own fault ▷ shared lines) ─▶ write the word
+//! ```
+//! Eight words share a cache line, as entries of a real page table do; so what one CPU writes and another reads travels here,
+//! too. The frame of a page that was never moved is its place plus a constant, so that a check can say which one is right. No
+//! data is behind any of it.
+
+use crate::benches::Work;
+use crate::world::{AtomicU64, Ordering::Relaxed, compute, hand_over, kick, zero_page};
+use slat::table::TableMemory;
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Span, VcpuId};
+
+/// Where guest memory lies in the host's address space.
+pub const BASE: Hva = Hva(1 << 40);
+/// The frame of the first page, before any has been moved.
+const FIRST_FRAME: u64 = 1 << 24;
+
+/// A cache line of words.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line([AtomicU64; 8]);
+
+/// What the host has at an address: a word of its page table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct PageWord(u64);
+
+impl PageWord {
+    const ABSENT: Self = Self(0);
+    /// Absent, and the kernel's work under its lock has been done.
+    const ASKED: Self = Self(1);
+    const PRESENT: u64 = 2;
+    const WRITABLE: u64 = 4;
+
+    fn of(page: HostPage) -> Self {
+        Self(page.pfn.0 << 3 | u64::from(page.writable) * Self::WRITABLE | Self::PRESENT)
+    }
+
+    fn page(self) -> Option<HostPage> {
+        let page =
+            HostPage { pfn: Pfn(self.0 >> 3), level: Level::K4, writable: self.0 & Self::WRITABLE != 0 };
+        (self.0 & Self::PRESENT != 0).then_some(page)
+    }
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct SimHost {
+    pages: Box<[Line]>,
+    /// What every fault of the primary MMU writes to.
+    mm: Box<[Line]>,
+    work: Work,
+}
+
+impl SimHost {
+    /// So many pages from [`BASE`] on, none of them present.
+    pub fn new(pages: u64, work: &Work) -> Self {
+        let lines = |lines: u64| (0..lines).map(|_| Line::default()).collect();
+        Self { pages: lines(pages.div_ceil(8)), mm: lines(work.mm_lines.into()), work: work.clone() }
+    }
+
+    /// The same with every page present, at its first frame.
+    pub fn filled(pages: u64, work: &Work) -> Self {
+        let host = Self::new(pages, work);
+        for page in 0..pages {
+            host.set(hva_of(Gfn(page)), Some(first_page(Gfn(page))));
+        }
+        host
+    }
+
+    fn word(&self, hva: Hva) -> Option<&AtomicU64> {
+        let page = (hva.0.checked_sub(BASE.0)? / PAGE_SIZE) as usize;
+        Some(&self.pages.get(page / 8)?.0[page % 8])
+    }
+
+    /// What is at `hva`, as one load finds it.
+    pub fn page(&self, hva: Hva) -> Option<HostPage> {
+        PageWord(self.word(hva)?.load(Relaxed)).page()
+    }
+
+    /// Puts another page there, or none: one store. Whoever changes what a VM maps has to invalidate first.
+    pub fn set(&self, hva: Hva, page: Option<HostPage>) {
+        let word = page.map_or(PageWord::ABSENT, PageWord::of);
+        if let Some(at) = self.word(hva) {
+            at.store(word.0, Relaxed);
+        }
+    }
+
+    /// The host's own fault: finds a page, zeroes it and maps it.
+    fn bring_in(&self, hva: Hva) {
+        compute(self.work.host_ns);
+        for line in &self.mm {
+            line.0[0].fetch_add(1, Relaxed);
+        }
+        zero_page();
+        self.set(hva, Some(first_page(gfn_of(hva))));
+    }
+}
+
+/// The host address behind a frame.
+pub fn hva_of(gfn: Gfn) -> Hva {
+    BASE + gfn.0 * PAGE_SIZE
+}
+
+/// The host addresses behind frames.
+pub fn hvas_of(gfns: Span<Gfn>) -> Span<Hva> {
+    Span::new(hva_of(gfns.start), hva_of(gfns.end))
+}
+
+/// The frame before a host address: the inverse of [`hva_of`].
+pub fn gfn_of(hva: Hva) -> Gfn {
+    Gfn((hva.0 - BASE.0) / PAGE_SIZE)
+}
+
+/// What the host has behind a frame at first.
+pub fn first_page(gfn: Gfn) -> HostPage {
+    HostPage { pfn: Pfn(FIRST_FRAME + gfn.0), level: Level::K4, writable: true }
+}
+
+// SAFETY: the defaults keep the trait's contract.
+unsafe impl TableMemory for SimHost {}
+
+impl Host for SimHost {
+    fn lookup(&self, hva: Hva, _access: Access) -> Option<HostPage> {
+        let at = self.word(hva)?;
+        let word = PageWord(at.load(Relaxed));
+        // Once for each page, however often the engine asks.
+        if word != PageWord::ASKED && self.work.under_lock_ns > 0 {
+            compute(self.work.under_lock_ns);
+            if word == PageWord::ABSENT {
+                at.store(PageWord::ASKED.0, Relaxed);
+            }
+        }
+        word.page()
+    }
+
+    fn resolve(&self, _idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        let at = self.word(hva).ok_or(HostError::Fault)?;
+        if PageWord(at.load(Relaxed)).page().is_none() {
+            if self.work.handlers {
+                hand_over(|| {
+                    compute(self.work.handler_ns);
+                    self.bring_in(hva);
+                });
+            } else {
+                self.bring_in(hva);
+            }
+        }
+        let now = PageWord(at.load(Relaxed)).page();
+        now.filter(|page| page.writable || access != Access::Write).ok_or(HostError::Fault)
+    }
+
+    fn kick(&self, vcpu: VcpuId) {
+        kick(vcpu.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_says_what_page_it_is() {
+        for writable in [false, true] {
+            let page = HostPage { writable, ..first_page(Gfn(5)) };
+            assert_eq!(PageWord::of(page).page(), Some(page));
+        }
+        assert_eq!((PageWord::ABSENT.page(), PageWord::ASKED.page()), (None, None));
+    }
+
+    #[test]
+    fn a_page_comes_when_it_is_asked_for_and_no_sooner() {
+        let mut idle = Idle::take().unwrap();
+        let host = SimHost::new(9, &Work { host_ns: 0, under_lock_ns: 1, ..Work::default() });
+        let [first, last] = [Gfn(0), Gfn(8)].map(hva_of);
+        assert_eq!((host.lookup(last, Access::Read), host.lookup(last, Access::Read)), (None, None));
+        assert_eq!(host.resolve(&mut idle, last, Access::Write), Ok(first_page(Gfn(8))));
+        assert_eq!(host.lookup(last, Access::Read), Some(first_page(Gfn(8))));
+        assert_eq!(host.lookup(first, Access::Read), None);
+        for outside in [hva_of(Gfn(16)), Hva(0)] {
+            assert_eq!(host.resolve(&mut idle, outside, Access::Read), Err(HostError::Fault));
+        }
+        host.set(first, Some(HostPage { writable: false, ..first_page(Gfn(3)) }));
+        assert_eq!(host.resolve(&mut idle, first, Access::Write), Err(HostError::Fault));
+        assert_eq!(
+            host.resolve(&mut idle, first, Access::Read).map(|page| page.pfn),
+            Ok(first_page(Gfn(3)).pfn)
+        );
+    }
+}

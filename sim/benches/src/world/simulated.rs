@@ -1,0 +1,49 @@
+//! A machine that is not there: acts cost time by its price list, and nobody waits for them.
+
+use super::{Costs, Job, LineTold, Told};
+pub use slat_machine::lock::{Mutex, RwLock};
+pub use slat_machine::{
+    AtomicU64, Ordering, compute, guest, hand_over, kick, now, pause, read_page, rest, zero_page,
+};
+
+/// What lies in the lines that are used at a place: files of the engine and of this package, from their `src/` on. The first
+/// that the place begins with.
+const NAMES: &[(&str, &str)] = &[
+    ("sync/gate.rs", "the MMU lock"),
+    ("sync/readside.rs", "seats of the read side"),
+    ("notify/active.rs", "the active set of invalidations"),
+    ("tlb/shootdown.rs", "shootdowns: generation and answers"),
+    ("table/pool.rs", "the pool of table pages"),
+    ("table/retire.rs", "tables that wait for a grace period"),
+    ("table/radix.rs", "the root of the tables"),
+    ("table/", "page-table entries"),
+    ("age/", "page-table entries"),
+    ("slots/", "memslots"),
+    ("dirty/", "the dirty log"),
+    ("fault/", "a fault's own words"),
+    ("vm.rs", "the VM"),
+    ("host.rs", "the host's memory map"),
+    ("benches/", "the bench itself"),
+];
+
+/// Each job runs on a CPU of its own, all begin together; returns when all have ended.
+pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
+    let told = slat_machine::run(costs, jobs);
+    let lines = told.lines.into_iter().map(|line| {
+        let name = NAMES.iter().find(|(place, _)| line.file.starts_with(place)).map(|&(_, name)| name);
+        LineTold {
+            name: name.unwrap_or("elsewhere").to_owned(),
+            site: format!("{}:{}", line.file, line.line),
+            lines: line.lines,
+            transfers: line.transfers,
+            waited_ns: line.waited_ns,
+        }
+    });
+    Told {
+        wall_ns: told.wall_ns,
+        lines: lines.collect(),
+        jobs: told.jobs,
+        kicks: told.kicks,
+        events: told.events,
+    }
+}

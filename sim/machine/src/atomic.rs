@@ -1,0 +1,89 @@
+//! `core`'s atomics, each operation an access to a line by the CPU that runs.
+//!
+//! They are the same words in memory, so a page-table entry can be one. Outside of a run they are `core`'s, and free.
+
+use crate::cpu::with;
+use crate::lines::Access;
+use core::fmt;
+use core::panic::Location;
+use core::sync::atomic::{self as core_atomic, Ordering};
+
+/// The CPU that runs accesses the line at `address`.
+#[inline]
+#[track_caller]
+pub(crate) fn access<T>(address: *const T, access: Access) {
+    let site = Location::caller();
+    with(|machine| machine.access(address.addr(), access, site));
+}
+
+macro_rules! charged {
+    ($name:ident $(<$param:ident>)?, $value:ty, $($operation:ident)*) => {
+        #[doc = concat!("`core`'s `", stringify!($name), "`, each operation charged.")]
+        #[repr(transparent)]
+        pub struct $name $(<$param>)? (core_atomic::$name $(<$param>)?);
+
+        #[allow(missing_docs, reason = "each is core's of the same name")]
+        impl $(<$param>)? $name $(<$param>)? {
+            pub const fn new(value: $value) -> Self {
+                Self(core_atomic::$name::new(value))
+            }
+
+            /// The cell itself, whose operations are free: what nobody else uses, and what only counts.
+            #[inline(always)]
+            pub const fn free(&self) -> &core_atomic::$name $(<$param>)? {
+                &self.0
+            }
+
+            #[inline]
+            #[track_caller]
+            pub fn load(&self, order: Ordering) -> $value {
+                access(self, Access::Load);
+                self.0.load(order)
+            }
+
+            #[inline]
+            #[track_caller]
+            pub fn store(&self, value: $value, order: Ordering) {
+                access(self, Access::Store);
+                self.0.store(value, order);
+            }
+
+            #[inline]
+            #[track_caller]
+            pub fn compare_exchange(
+                &self,
+                old: $value,
+                new: $value,
+                done: Ordering,
+                lost: Ordering,
+            ) -> Result<$value, $value> {
+                access(self, Access::Rmw);
+                self.0.compare_exchange(old, new, done, lost)
+            }
+
+            $(#[inline]
+            #[track_caller]
+            pub fn $operation(&self, value: $value, order: Ordering) -> $value {
+                access(self, Access::Rmw);
+                self.0.$operation(value, order)
+            })*
+        }
+
+        impl $(<$param>)? Default for $name $(<$param>)? {
+            fn default() -> Self {
+                Self(Default::default())
+            }
+        }
+
+        impl $(<$param>)? fmt::Debug for $name $(<$param>)? {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+charged!(AtomicBool, bool, swap);
+charged!(AtomicU8, u8, swap fetch_and fetch_or);
+charged!(AtomicU64, u64, swap fetch_add fetch_sub fetch_and fetch_or fetch_max);
+charged!(AtomicPtr<T>, *mut T, swap);

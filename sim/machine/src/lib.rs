@@ -1,0 +1,51 @@
+//! A machine that is not there: any number of CPUs, in virtual time, on one thread of this one.
+//!
+//! Each CPU is a coroutine with a clock. What it does costs time by a price list ([`Costs`]), and whatever can be seen by
+//! another CPU happens in the order of the clocks: before such an operation everybody whose clock is behind goes on
+//! first. So one run has one outcome, to the picosecond, whatever else this machine does.
+//!
+//! ```
+//! use slat_machine::{AtomicU64, Costs, Job, Ordering::Relaxed, run};
+//!
+//! let shared = AtomicU64::new(0);
+//! let count = || for _ in 0..1000 { shared.fetch_add(1, Relaxed); };
+//! let alone = run(&Costs::SERVER, vec![Job::new("counter", count)]);
+//! let many = run(&Costs::SERVER, (0..64).map(|_| Job::new("counter", count)).collect());
+//! assert_eq!(shared.load(Relaxed), 65_000);
+//! // Nobody waits for a lock, and still: a line that all of them write is at one CPU at a time.
+//! assert!(many.wall_ns > 100 * alone.wall_ns);
+//! ```
+//!
+//! | file | idea |
+//! |---|---|
+//! | `costs` | what each thing costs, and how that is known |
+//! | `cpu` | clocks, and who goes on next |
+//! | `lines` | cache lines: who has each, what it takes to get it, and which are fought over |
+//! | `atomic` | `core`'s atomics, each operation an access to a line |
+//! | `lock` | a mutex and a reader-writer lock, handed on in order of arrival |
+//! | `acts` | what a CPU does besides: compute, sleep, kick, zero a page |
+//! | `local` | what is a thread's own is a CPU's own here |
+//! | `run` | coroutines, and what a run came to |
+//!
+//! **What is modelled**: which CPU has a cache line, alone or shared; that a line is at one place at a time, and travels
+//! between CPUs of one socket or further; locks that are handed on first come, first served; interrupts that take time to
+//! arrive; memory whose bandwidth the CPUs of a socket share. **What is not**: capacity of caches and TLBs, SMT, unfair
+//! locks and interconnects, hops between more than two kinds of distance, frequencies, reordered stores (all operations
+//! are sequentially consistent here).
+
+mod acts;
+pub mod atomic;
+pub mod costs;
+mod cpu;
+mod lines;
+pub mod local;
+pub mod lock;
+mod run;
+
+pub use acts::{
+    Instant, barrier, compute, fence, guest, hand_over, kick, now, pause, pauses, read_page, rest, zero_page,
+};
+pub use atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
+pub use core::sync::atomic::Ordering;
+pub use costs::Costs;
+pub use run::{Job, JobTold, LineTold, Told, run};

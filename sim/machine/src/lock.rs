@@ -1,0 +1,249 @@
+//! A mutex and a reader-writer lock, as hypervisors have them, and as programs do.
+//!
+//! Taking or leaving one is a read-modify-write of its line, which those who come meanwhile take away. What becomes of those
+//! who find it taken is the machine's choice ([`Costs::park_after`](crate::Costs)):
+//!
+//! * **A queued spin lock** (0). Who waits does not touch the line again until he is handed the lock, in order of arrival: that
+//!   takes a transfer, and what it takes to notice; then he fetches the line. The fairest, and the best under contention.
+//! * **A parking lock**, as in user space. Who waits spins for so long, and then sleeps. Whoever leaves wakes the first, by a
+//!   call that takes its time, and leaves the lock free: somebody else may be there sooner, and the first sleeps again.
+//!   Readers do not enter while a writer waits.
+//!
+//! Outside of a run both spin.
+
+use crate::atomic::access;
+use crate::cpu::{Machine, Paused, Waiter, Waiters, with};
+use crate::lines::Access;
+use core::hint::spin_loop;
+use core::panic::Location;
+use core::sync::atomic::{AtomicU64, Ordering};
+use lock_api::GuardSend;
+
+/// A mutex.
+#[derive(Debug, Default)]
+pub struct RawMutex(RawRwLock);
+
+/// A reader-writer lock.
+#[derive(Debug, Default)]
+pub struct RawRwLock {
+    /// How many read, or [`WRITER`].
+    held: AtomicU64,
+}
+
+const WRITER: u64 = 1 << 63;
+
+/// A mutex around a value.
+pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
+/// A reader-writer lock around a value.
+pub type RwLock<T> = lock_api::RwLock<RawRwLock, T>;
+
+impl RawRwLock {
+    /// Takes it if it is free; who waits does not count here.
+    fn take(&self, alone: bool) -> bool {
+        let take = |held: u64| {
+            if alone { (held == 0).then_some(WRITER) } else { (held & WRITER == 0).then_some(held + 1) }
+        };
+        // ORDER(lock): AcqRel: between threads, outside of a run, it is an ordinary lock.
+        self.held.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).is_ok()
+    }
+
+    #[track_caller]
+    fn try_enter(&self, alone: bool) -> bool {
+        access(self, Access::Rmw);
+        !with(|machine| self.has_to_queue(machine, alone)).unwrap_or(false) && self.take(alone)
+    }
+
+    /// Whether somebody is before him who comes now.
+    fn has_to_queue(&self, machine: &Machine, alone: bool) -> bool {
+        let waiters = machine.waiters.borrow();
+        let Some(queue) = waiters.get(&self.address()) else { return false };
+        machine.prices.park_after == 0 || !alone && queue.iter().any(|waiter| waiter.alone)
+    }
+
+    #[track_caller]
+    fn enter(&self, alone: bool) {
+        let site = Location::caller();
+        while !self.try_enter(alone) {
+            let queued = with(|machine| {
+                let (cpu, began) = (machine.me(), machine.clock());
+                let waiter = Waiter { cpu, alone, parks: began + machine.prices.park_after };
+                machine.waiters.borrow_mut().entry(self.address()).or_default().push_back(waiter);
+                machine.pause(Paused::Blocked);
+                machine.waited(self.address(), began, site);
+                machine.prices.park_after == 0
+            });
+            match queued {
+                // Handed on: it is his, and he fetches the line.
+                Some(true) => return access(self, Access::Rmw),
+                Some(false) => {}
+                None => spin_loop(),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn leave(&self, alone: bool) {
+        access(self, Access::Rmw);
+        // ORDER(lock): Release, as above.
+        self.held.fetch_sub(if alone { WRITER } else { 1 }, Ordering::Release);
+        with(|machine| {
+            let mut waiters = machine.waiters.borrow_mut();
+            let Some(queue) = waiters.get_mut(&self.address()) else { return };
+            if machine.prices.park_after == 0 {
+                self.hand_on(machine, queue);
+            } else {
+                self.call(machine, queue);
+            }
+            if queue.is_empty() {
+                waiters.remove(&self.address());
+            }
+        });
+    }
+
+    /// Whoever is next and can have it now has it: one who wants it alone, or all who read up to the next such.
+    fn hand_on(&self, machine: &Machine, queue: &mut Waiters) {
+        let mut handed = 0;
+        while let Some(&Waiter { cpu, alone, .. }) = queue.front() {
+            if !self.take(alone) {
+                break;
+            }
+            queue.pop_front();
+            // One after the other they read what the line says.
+            handed += machine.between(cpu) + machine.prices.handoff;
+            machine.wake(cpu, machine.clock() + handed);
+        }
+    }
+
+    /// The same ones are told that it is free, if it is.
+    fn call(&self, machine: &Machine, queue: &mut Waiters) {
+        // ORDER(lock): Relaxed: on this machine everything happens in one order.
+        if self.held.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let mut called = 0;
+        while let Some(&Waiter { cpu, alone, parks }) = queue.front() {
+            if called > 0 && alone {
+                break;
+            }
+            queue.pop_front();
+            called += 1;
+            if machine.clock() < parks {
+                machine.wake(cpu, machine.clock() + machine.between(cpu) + machine.prices.handoff);
+            } else {
+                machine.spend(machine.prices.wake);
+                machine.wake(cpu, machine.clock() + machine.prices.wake_arrives);
+            }
+            if alone {
+                break;
+            }
+        }
+    }
+
+    fn address(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    /// Lets those who wait go first.
+    #[track_caller]
+    fn bump(&self, alone: bool) {
+        if with(|machine| machine.waiters.borrow().contains_key(&self.address())).unwrap_or(false) {
+            self.leave(alone);
+            self.enter(alone);
+        }
+    }
+}
+
+// SAFETY: `take` lets one in, or readers only; `unlock` and its like undo that once.
+unsafe impl lock_api::RawRwLock for RawRwLock {
+    #[allow(clippy::declare_interior_mutable_const, reason = "the trait's way to make one")]
+    const INIT: Self = Self { held: AtomicU64::new(0) };
+    type GuardMarker = GuardSend;
+
+    #[track_caller]
+    fn lock_shared(&self) {
+        self.enter(false);
+    }
+
+    #[track_caller]
+    fn try_lock_shared(&self) -> bool {
+        self.try_enter(false)
+    }
+
+    #[track_caller]
+    unsafe fn unlock_shared(&self) {
+        self.leave(false);
+    }
+
+    #[track_caller]
+    fn lock_exclusive(&self) {
+        self.enter(true);
+    }
+
+    #[track_caller]
+    fn try_lock_exclusive(&self) -> bool {
+        self.try_enter(true)
+    }
+
+    #[track_caller]
+    unsafe fn unlock_exclusive(&self) {
+        self.leave(true);
+    }
+}
+
+// SAFETY: as above.
+unsafe impl lock_api::RawMutex for RawMutex {
+    #[allow(clippy::declare_interior_mutable_const, reason = "the trait's way to make one")]
+    const INIT: Self = Self(<RawRwLock as lock_api::RawRwLock>::INIT);
+    type GuardMarker = GuardSend;
+
+    #[track_caller]
+    fn lock(&self) {
+        self.0.enter(true);
+    }
+
+    #[track_caller]
+    fn try_lock(&self) -> bool {
+        self.0.try_enter(true)
+    }
+
+    #[track_caller]
+    unsafe fn unlock(&self) {
+        self.0.leave(true);
+    }
+}
+
+// SAFETY: to let others in is to leave and to come back.
+unsafe impl lock_api::RawMutexFair for RawMutex {
+    #[track_caller]
+    unsafe fn unlock_fair(&self) {
+        self.0.leave(true);
+    }
+
+    #[track_caller]
+    unsafe fn bump(&self) {
+        self.0.bump(true);
+    }
+}
+
+// SAFETY: as above.
+unsafe impl lock_api::RawRwLockFair for RawRwLock {
+    #[track_caller]
+    unsafe fn unlock_shared_fair(&self) {
+        self.leave(false);
+    }
+
+    #[track_caller]
+    unsafe fn unlock_exclusive_fair(&self) {
+        self.leave(true);
+    }
+
+    #[track_caller]
+    unsafe fn bump_shared(&self) {
+        self.bump(false);
+    }
+
+    #[track_caller]
+    unsafe fn bump_exclusive(&self) {
+        self.bump(true);
+    }
+}

@@ -1,0 +1,173 @@
+//! Coroutines, and what a run came to.
+
+use crate::Costs;
+use crate::cpu::{Machine, Paused, Ps};
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult};
+use std::collections::BTreeMap;
+
+/// Bytes of stack for each CPU; what is not used is not there.
+const STACK: usize = 512 << 10;
+/// Lines told of.
+const HOTTEST: usize = 16;
+
+/// What a CPU has to do.
+pub struct Job<'j> {
+    /// What it is: "vCPU", "ager".
+    pub name: &'static str,
+    /// The vCPU whose kicks it takes.
+    pub vcpu: Option<u32>,
+    /// The work itself.
+    pub work: Box<dyn FnOnce() + Send + 'j>,
+}
+
+impl core::fmt::Debug for Job<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Job").field("name", &self.name).field("vcpu", &self.vcpu).finish_non_exhaustive()
+    }
+}
+
+impl<'j> Job<'j> {
+    /// One that takes no kicks.
+    pub fn new(name: &'static str, work: impl FnOnce() + Send + 'j) -> Self {
+        Self { name, vcpu: None, work: Box::new(work) }
+    }
+
+    /// vCPU number `vcpu`.
+    pub fn vcpu(vcpu: u32, work: impl FnOnce() + Send + 'j) -> Self {
+        Self { name: "vCPU", vcpu: Some(vcpu), work: Box::new(work) }
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Told {
+    /// Nanoseconds until the last job of the first one's name had ended.
+    pub wall_ns: u64,
+    /// As they were given.
+    pub jobs: Vec<JobTold>,
+    /// The hottest first: those for which most was waited.
+    pub lines: Vec<LineTold>,
+    /// Kicks sent.
+    pub kicks: u64,
+    /// Shared operations.
+    pub events: u64,
+}
+
+/// What one CPU did.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct JobTold {
+    /// See [`Job::name`].
+    pub name: &'static str,
+    /// Nanoseconds until it had ended.
+    pub ns: u64,
+    /// Of those, waited for locks, and for lines that others were getting.
+    pub waiting_ns: u64,
+    /// Of those, asleep.
+    pub asleep_ns: u64,
+}
+
+/// Cache lines that were used at one place of the program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LineTold {
+    /// The source file, from its `src/` on.
+    pub file: String,
+    /// Line of that file.
+    pub line: u32,
+    /// How many cache lines.
+    pub lines: u64,
+    /// How often they travelled.
+    pub transfers: u64,
+    /// Nanoseconds that CPUs waited for others to get them first.
+    pub waited_ns: u64,
+}
+
+type Running = Coroutine<(), Paused, (), DefaultStack>;
+
+/// Each job runs on a CPU of its own, and all begin together; returns when all have ended. CPUs are numbered, and sockets
+/// filled, in the order of the jobs.
+///
+/// # Panics
+/// When a job does; when all who have not ended wait for one another.
+pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
+    let names: Vec<&'static str> = jobs.iter().map(|job| job.name).collect();
+    let machine = &Machine::new(costs, jobs.iter().map(|job| job.vcpu));
+    let mut coroutines: Vec<Option<Running>> =
+        jobs.into_iter().map(|job| Some(begin(machine, job))).collect();
+    let mut ended: Vec<Ps> = vec![0; names.len()];
+    machine.let_run(|| {
+        let mut paused = None;
+        for _ in 0..names.len() {
+            loop {
+                let Some(cpu) = machine.next(paused) else { panic!("every CPU waits for another") };
+                let coroutine = &mut coroutines[cpu as usize];
+                let running = coroutine.as_mut().expect("whoever has ended is in no queue");
+                match running.resume(()) {
+                    CoroutineResult::Yield(why) => paused = Some(why),
+                    CoroutineResult::Return(()) => {
+                        (paused, *coroutine) = (None, None);
+                        ended[cpu as usize] = machine.clock();
+                        break;
+                    }
+                }
+            }
+        }
+    });
+    told(machine, &names, &ended)
+}
+
+fn begin<'j>(machine: &'j Machine, job: Job<'j>) -> Running {
+    let work: Box<dyn FnOnce() + Send + 'j> = job.work;
+    // SAFETY: the coroutine, and with it the work, ends or is dropped inside `run`, which borrows both all the while.
+    let (machine, work) = unsafe {
+        (
+            core::mem::transmute::<&'j Machine, &'static Machine>(machine),
+            core::mem::transmute::<Box<dyn FnOnce() + Send + 'j>, Box<dyn FnOnce() + Send + 'static>>(work),
+        )
+    };
+    let stack = DefaultStack::new(STACK).expect("address space for a stack");
+    Coroutine::with_stack(stack, move |yielder, ()| {
+        machine.begin(yielder);
+        work();
+    })
+}
+
+fn told(machine: &Machine, names: &[&'static str], ended: &[Ps]) -> Told {
+    let ns = |time: Ps| time / 1000;
+    let jobs = names.iter().zip(ended).zip(&machine.cpus).map(|((&name, &ended), cpu)| JobTold {
+        name,
+        ns: ns(ended),
+        waiting_ns: ns(cpu.waiting.get()),
+        asleep_ns: ns(cpu.asleep.get()),
+    });
+    let jobs: Vec<JobTold> = jobs.collect();
+    let first = jobs.first().map_or("", |job| job.name);
+    Told {
+        wall_ns: jobs.iter().filter(|job| job.name == first).map(|job| job.ns).max().unwrap_or(0),
+        lines: lines(machine),
+        kicks: machine.kicks.get(),
+        events: machine.events.get(),
+        jobs,
+    }
+}
+
+/// Those that were fought over, by the place where.
+fn lines(machine: &Machine) -> Vec<LineTold> {
+    let lines = machine.lines.borrow();
+    let mut places = BTreeMap::<(&str, u32), (u64, u64, Ps)>::new();
+    for fought in lines.fought() {
+        let place = places.entry((fought.site.file(), fought.site.line())).or_default();
+        *place = (place.0 + 1, place.1 + fought.transfers, place.2 + fought.waited);
+    }
+    let told = places.into_iter().map(|((file, line), (lines, transfers, waited))| LineTold {
+        file: file.rsplit_once("src/").map_or(file, |(_, file)| file).to_owned(),
+        line,
+        lines,
+        transfers,
+        waited_ns: waited / 1000,
+    });
+    let mut told: Vec<LineTold> = told.collect();
+    told.sort_by_key(|line| core::cmp::Reverse((line.waited_ns, line.transfers)));
+    told.truncate(HOTTEST);
+    told
+}

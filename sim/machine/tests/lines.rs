@@ -1,0 +1,110 @@
+//! What it takes to get a line, to the nanosecond, by a price list of round numbers.
+
+use slat_machine::Ordering::Relaxed;
+use slat_machine::{AtomicU64, Costs, Job, compute, now, run};
+use std::sync::Mutex;
+
+/// Two sockets of two CPUs; an operation costs nothing but its journeys.
+const COSTS: Costs = Costs {
+    load: 0.0,
+    store: 0.0,
+    rmw: 0.0,
+    step: 0.0,
+    near: 100.0,
+    far: 1000.0,
+    cpus_per_socket: 2,
+    ..Costs::SERVER
+};
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Line(AtomicU64);
+
+/// When each of four CPUs is done with what it does at its time.
+fn done(acts: [(u64, &(dyn Fn() + Sync)); 4]) -> [u64; 4] {
+    let done = Mutex::new([0; 4]);
+    let job = |(cpu, (at, act)): (usize, (u64, &'static (dyn Fn() + Sync)))| {
+        let done = &done;
+        Job::new("CPU", move || {
+            compute(at);
+            act();
+            done.lock().unwrap()[cpu] = now();
+        })
+    };
+    // SAFETY: the run ends before the acts do.
+    let acts: [(u64, &'static (dyn Fn() + Sync)); 4] = unsafe { std::mem::transmute(acts) };
+    run(&COSTS, acts.into_iter().enumerate().map(job).collect());
+    done.into_inner().unwrap()
+}
+
+#[test]
+fn a_line_travels_near_and_far() {
+    let line = Line::default();
+    let write = || _ = line.0.fetch_add(1, Relaxed);
+    // First it is nobody's; then of a CPU of this socket, twice the other's, and back.
+    assert_eq!(
+        done([(0, &write), (10_000, &write), (20_000, &write), (30_000, &write)]),
+        [0, 10_100, 21_000, 30_100]
+    );
+}
+
+#[test]
+fn writers_come_one_after_the_other_and_readers_nearly_together() {
+    let (line, read) = (Line::default(), Line::default());
+    let write = || _ = line.0.fetch_add(1, Relaxed);
+    let nothing = || ();
+    // All come while the first journey is under way: in the order of their clocks.
+    assert_eq!(done([(0, &write), (5000, &write), (5001, &write), (5002, &nothing)]), [0, 5100, 6100, 5002]);
+    let load = || _ = read.0.load(Relaxed);
+    // The second reader waits for a quarter of the first one's journey.
+    assert_eq!(done([(0, &load), (5000, &load), (5000, &load), (9000, &load)]), [0, 5100, 6025, 9100]);
+}
+
+#[test]
+fn who_shares_a_line_reads_it_for_nothing_until_somebody_writes() {
+    let line = Line::default();
+    let load = || _ = line.0.load(Relaxed);
+    let loads = || {
+        load();
+        compute(10_000);
+        load();
+    };
+    let late = || {
+        load();
+        compute(2000);
+        line.0.store(1, Relaxed);
+        compute(20_000);
+        load();
+    };
+    // The writer, who has read it, takes it from the other; who fetches it again, and shares it.
+    assert_eq!(done([(0, &loads), (0, &|| ()), (100, &late), (0, &|| ())]), [11_000, 0, 24_100, 0]);
+}
+
+#[test]
+fn waiting_is_told_and_the_journey_itself_is_no_wait() {
+    let line = Line::default();
+    let add = || {
+        for _ in 0..100 {
+            compute(10);
+            line.0.fetch_add(1, Relaxed);
+        }
+    };
+    let seldom = || {
+        for _ in 0..100 {
+            compute(1000);
+            line.0.fetch_add(1, Relaxed);
+        }
+    };
+    let late = || {
+        compute(500);
+        seldom();
+    };
+    let told = run(&COSTS, vec![Job::new("CPU", seldom), Job::new("CPU", late)]);
+    assert!(told.jobs.iter().all(|job| job.waiting_ns == 0), "{told:?}");
+    // Until it has travelled for the first time, its first user may be a little ahead.
+    assert!((195..200).contains(&told.lines[0].transfers), "{told:?}");
+    let told = run(&COSTS, (0..4).map(|_| Job::new("CPU", add)).collect());
+    assert!(told.jobs[1..].iter().all(|job| job.waiting_ns > job.ns / 3), "{told:?}");
+    assert_eq!(told.lines.len(), 1, "one place");
+    assert!(told.lines[0].file.ends_with("lines.rs") && told.lines[0].transfers > 200, "{:?}", told.lines);
+}

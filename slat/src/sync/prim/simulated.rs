@@ -1,0 +1,21 @@
+//! The primitives in virtual time: those of a simulated machine, on whose CPUs the engine runs.
+
+use super::Ordering;
+
+pub(crate) use slat_machine::lock::{RawMutex, RawRwLock};
+pub(crate) use slat_machine::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, fence, pause as spin_loop,
+};
+
+/// What nobody else uses, and what only counts, is free: it is not what costs time.
+pub(crate) fn quiet(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
+    cell.free()
+}
+
+/// A scan loads each line once, and then has its words.
+pub(crate) fn scanned(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
+    if core::ptr::from_ref(cell).addr().is_multiple_of(64) {
+        cell.load(Ordering::Relaxed);
+    }
+    cell.free()
+}
