@@ -14,6 +14,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
+/// Accesses of a guest: some batches, which are what a vCPU publishes its counters after.
+const ACCESSES: u64 = 4 << 14;
+
 /// A guest that has stored to some pages and waits for more of its trace: it runs until it is told to end.
 struct Guest(Child);
 
@@ -25,7 +28,7 @@ impl Guest {
     /// So many batches that each vCPU has published its counters.
     fn fed(mut child: Child) -> Self {
         let stores: String =
-            (0..4 << 14).map(|access| format!(" S {:08x},8\n", 0x400_0000 + access % 512 * 4096)).collect();
+            (0..ACCESSES).map(|access| format!(" S {:08x},8\n", 0x400_0000 + access % 512 * 4096)).collect();
         child.stdin.as_mut().unwrap().write_all(stores.as_bytes()).unwrap();
         Self(child)
     }
@@ -47,12 +50,17 @@ fn watched(args: &[&str]) -> Output {
     end(top(args).spawn().unwrap(), &format!("slat top {args:?}"))
 }
 
-/// Waits until somebody serves the socket.
-fn served(socket: &SocketPath) {
+/// What a run says of itself, when its guest has done all that it was told to.
+fn settled(socket: &SocketPath) -> Value {
     let began = Instant::now();
-    while std::os::unix::net::UnixStream::connect(socket.path()).is_err() {
-        assert!(began.elapsed() < BOUND, "nobody serves the socket");
-        std::thread::yield_now();
+    loop {
+        assert!(began.elapsed() < BOUND, "the guest does not get on");
+        let output = watched(&[socket.path(), "--json", "-n", "2", "--interval", "0.25"]);
+        let last =
+            text(&output.stdout).lines().last().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        if let Some(last) = last.filter(|last| last["accesses"] == ACCESSES) {
+            return last;
+        }
     }
 }
 
@@ -60,7 +68,7 @@ fn served(socket: &SocketPath) {
 fn a_pipe_gets_a_line_for_each_sample() {
     let socket = SocketPath::new("top-lines");
     let guest = Guest::start(&["--serve", socket.path(), "--dirty-log", "bitmap"]);
-    served(&socket);
+    settled(&socket);
     let output = watched(&[socket.path(), "-n", "3", "--interval", "0.05"]);
     let lines: Vec<_> = text(&output.stdout).lines().collect();
     assert_eq!((output.status.code(), lines.len()), (Some(0), 3), "{}", text(&output.stderr));
@@ -101,9 +109,7 @@ fn a_pipe_gets_a_line_for_each_sample() {
 fn the_lru_tells_generations_and_nobody_clears_its_bits() {
     let socket = SocketPath::new("top-lru");
     let guest = Guest::start(&["--lru-gen", socket.path()]);
-    served(&socket);
-    let output = watched(&[socket.path(), "--json", "-n", "2", "--interval", "0.3"]);
-    let last: Value = serde_json::from_str(text(&output.stdout).lines().last().unwrap()).unwrap();
+    let last = settled(&socket);
     let ages = &last["ages"];
     assert_eq!(ages["by"], "generation");
     let of = ages["of"].as_array().unwrap();
@@ -128,7 +134,7 @@ fn the_lru_tells_generations_and_nobody_clears_its_bits() {
 fn the_end_of_the_run_is_the_end_of_top() {
     let socket = SocketPath::new("top-end");
     let guest = Guest::start(&["--serve", socket.path()]);
-    served(&socket);
+    settled(&socket);
     let watching = top(&[socket.path(), "--interval", "0.05"]).spawn().unwrap();
     assert_eq!(guest.end().status.code(), Some(0));
     let output = end(watching, "slat top of a run that has ended");
@@ -141,7 +147,7 @@ fn the_end_of_the_run_is_the_end_of_top() {
 fn a_run_that_is_killed_is_gone() {
     let socket = SocketPath::new("top-killed");
     let mut guest = Guest::start(&["--serve", socket.path()]);
-    served(&socket);
+    settled(&socket);
     let mut watching = top(&[socket.path()]).spawn().unwrap();
     // It has seen the run.
     let mut first = [0];
@@ -183,7 +189,7 @@ fn beside_a_run_lines_go_to_standard_error() {
     let guest = Guest::start(&["--top", "--json"]);
     let output = guest.end();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((output.status.code(), &report["accesses"]), (Some(0), &(4 << 14).into()));
+    assert_eq!((output.status.code(), &report["accesses"]), (Some(0), &ACCESSES.into()));
     let err = text(&output.stderr);
     assert!(!err.is_empty() && err.lines().all(|line| line.contains("faults/s")), "{err}");
     assert!(err.lines().last().unwrap().ends_with("ended"), "{err}");
@@ -213,7 +219,7 @@ impl Terminal {
         assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
         // SAFETY: just opened, and nobody else's.
         let (ours, theirs) = unsafe { (fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
-        let seen = Arc::new((Mutex::default(), Condvar::new()));
+        let seen = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
         let (mut reader, to) = (ours.try_clone().unwrap(), seen.clone());
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
@@ -255,7 +261,12 @@ impl Terminal {
         let (seen, changed) = &*self.seen;
         let (seen, timeout) =
             changed.wait_timeout_while(seen.lock().unwrap(), BOUND, |seen| find(seen).is_none()).unwrap();
-        assert!(!timeout.timed_out(), "no `{what}` in {}", String::from_utf8_lossy(&seen[from..]));
+        let last = || {
+            String::from_utf8_lossy(&seen[from.max(seen.len().saturating_sub(2000))..])
+                .escape_debug()
+                .to_string()
+        };
+        assert!(!timeout.timed_out(), "no `{what}`, but {}", last());
         from + find(&seen).unwrap() + what.len()
     }
 
@@ -319,7 +330,8 @@ fn keys_work_on_a_terminal_which_comes_back() {
     let at = terminal.expect(at, "last used");
     terminal.press(" ");
     let at = terminal.expect(at, "paused");
-    terminal.press(" -");
+    // Whatever was there before is drawn, too.
+    terminal.press(" -\x0c");
     let at = terminal.expect(at, "every 1 s");
     terminal.resize((40, 12));
     let at = terminal.expect(at, "kinds");
@@ -330,7 +342,7 @@ fn keys_work_on_a_terminal_which_comes_back() {
     // The run has not ended with its view.
     let output = guest.end();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((output.status.code(), &report["accesses"]), (Some(0), &(4 << 14).into()));
+    assert_eq!((output.status.code(), &report["accesses"]), (Some(0), &ACCESSES.into()));
 }
 
 #[test]
@@ -358,21 +370,23 @@ fn control_c_ends_both() {
 
 #[test]
 fn colours_are_left_out_where_nobody_wants_them() {
+    let socket = SocketPath::new("top-colours");
+    let guest = Guest::start(&["--serve", socket.path()]);
+    settled(&socket);
     // The highest number of a colour that was written.
     let colours = |env: &[(&str, &str)]| {
         let terminal = Terminal::new((80, 24));
-        let guest = beside(&terminal, &[], env);
-        terminal.press("q");
+        let mut top = top(&[socket.path(), "-n", "1"]);
+        end(terminal.spawn(top.stdin(terminal.end()).stdout(terminal.end()), env), "one screen");
         terminal.expect(0, "\x1b[?1049l");
-        guest.end();
         let text = terminal.text();
-        let numbers =
-            text.split("\x1b[38;5;").skip(1).filter_map(|part| part.split('m').next()?.parse::<u8>().ok());
-        numbers.max()
+        let codes = text.split("\x1b[38;5;").skip(1);
+        codes.filter_map(|part| part.split('m').next()?.parse::<u8>().ok()).max()
     };
     assert!(colours(&[]) > Some(15));
     assert!((Some(0)..=Some(15)).contains(&colours(&[("TERM", "xterm")])));
     assert_eq!(colours(&[("NO_COLOR", "1")]), None);
+    guest.end();
 }
 
 #[test]
@@ -391,7 +405,7 @@ fn a_dumb_terminal_gets_lines() {
 fn top_has_a_terminal_of_its_own() {
     let socket = SocketPath::new("top-screen");
     let guest = Guest::start(&["--serve", socket.path()]);
-    served(&socket);
+    settled(&socket);
     for (args, key, status) in [
         (&[][..], "q", 0),
         (&[], "\x03", 130),

@@ -209,8 +209,8 @@ pub mod tests {
                 ],
             },
             heat: Heat {
-                frames: 96 * 128,
-                frames_per_cell: 128,
+                frames: 96 * 1024,
+                frames_per_cell: 1024,
                 used: digits(&|cell| mapped(cell).map(|cell| (cell + halves) % 10)),
                 written: digits(&|cell| mapped(cell).map(|cell| cell / 10)),
                 large: digits(&|cell| mapped(cell).map(|cell| cell / 48 * 9)),

@@ -60,16 +60,17 @@ impl<'b> Canvas<'b> {
         }
     }
 
-    /// Figures one after the other, each behind its name, as many as fit whole.
-    pub fn put_figures(&mut self, y: u16, figures: &[(&str, String)]) {
-        let mut x = 0;
+    /// Figures one after the other, each behind its name: a figure is there as a whole, or not at all.
+    pub fn put_figures(&mut self, (x, y): (u16, u16), figures: &[(&str, String)]) {
+        let mut x = x;
         for (name, figure) in figures {
-            let wide = name.chars().count() + 1 + figure.chars().count();
-            if usize::from(x) + wide > usize::from(self.area.width) {
+            let between = u16::from(!name.is_empty());
+            let wide = (name.chars().count() + figure.chars().count()) as u16 + between;
+            if u32::from(x) + u32::from(wide) > u32::from(self.area.width) {
                 return;
             }
-            x = self.put((x, y), name, Ink::Label);
-            x = self.put((x + 1, y), figure, Ink::Figure) + 2;
+            x = self.put((x, y), name, Ink::Label) + between;
+            x = self.put((x, y), figure, Ink::Figure) + 2;
         }
     }
 

@@ -99,16 +99,17 @@ impl Row<'_> {
     }
 }
 
-/// Guest addresses below their columns.
+/// Guest addresses below their columns: powers of two apart.
 fn draw_axis(canvas: &mut Canvas<'_>, gutter: u16, frames: u64) {
     let columns = canvas.width().saturating_sub(gutter);
-    let marks = (columns / 12).max(1);
-    let y = canvas.height() - 1;
-    for mark in 0..marks {
-        let x = gutter + (u32::from(columns) * u32::from(mark) / u32::from(marks)) as u16;
-        let address = (frames / u64::from(marks) * u64::from(mark)).saturating_mul(PAGE_SIZE);
-        let text = if address == 0 { "0".into() } else { bytes(address) };
+    let memory = u128::from(frames) * u128::from(PAGE_SIZE);
+    let step = (memory / u128::from((columns / 10).max(1))).next_power_of_two();
+    let mut address = 0;
+    while address < memory {
+        let x = gutter + (u128::from(columns) * address / memory) as u16;
+        let text = if address == 0 { "0".into() } else { bytes(u64::try_from(address).unwrap_or(u64::MAX)) };
         let tick = if canvas.look.ascii { "|" } else { "╵" };
-        canvas.put((x, y), &format!("{tick}{text}"), Ink::Label);
+        canvas.put((x, canvas.height() - 1), &format!("{tick}{text}"), Ink::Label);
+        address += step;
     }
 }

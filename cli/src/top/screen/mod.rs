@@ -31,6 +31,7 @@ use super::source::{Source, Told};
 use crate::error::Error;
 use history::History;
 use look::Look;
+use ratatui_core::terminal::Frame;
 use ratatui_crossterm::crossterm::event::{self, Event, KeyEventKind};
 use state::{Action, State};
 use std::io::Write;
@@ -51,8 +52,7 @@ pub fn draw<W: Write + 'static>(
     let look = Look::of_terminal();
     let mut screen = Screen::take(open)?;
     let (mut history, mut state) = (History::default(), State::new(source.interval()));
-    let mut told = Some(first);
-    let mut seen = 0;
+    let (mut told, mut seen, mut changed) = (Some(first), 0, true);
     loop {
         match told {
             Some(Told::Lost) => return Ok(End::Lost),
@@ -62,11 +62,14 @@ pub fn draw<W: Write + 'static>(
                 // While it is paused time goes on: what is missed is in the next sample's sums.
                 if !state.paused {
                     history.add(*sample);
+                    changed = true;
                 }
             }
             None => {}
         }
-        if !screen.draw(|frame| view::draw(&history, &state, &look, frame.area(), frame.buffer_mut()))? {
+        let draw =
+            |frame: &mut Frame<'_>| view::draw(&history, &state, &look, frame.area(), frame.buffer_mut());
+        if std::mem::take(&mut changed) && !screen.draw(draw)? {
             return Ok(End::Enough);
         }
         assert!(!sabotaged, "as asked");
@@ -77,9 +80,10 @@ pub fn draw<W: Write + 'static>(
             return Ok(End::Interrupted);
         }
         if event::poll(TURN)? {
+            // Another size is a change, too.
+            changed = true;
             let action = match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press => state.key(key),
-                // Drawn anew in its new size in the next turn, as after everything else.
                 _ => Action::None,
             };
             match action {

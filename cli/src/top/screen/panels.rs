@@ -19,7 +19,7 @@ pub fn faults(canvas: &mut Canvas<'_>, history: &History) {
         ("mmio", rates.mmio),
         ("retries", rates.retries),
     ];
-    canvas.put_figures(1, &kinds.map(|(name, value)| (name, count(value))));
+    canvas.put_figures((0, 1), &kinds.map(|(name, value)| (name, count(value))));
     let (width, height) = (canvas.width(), canvas.height());
     graph(&mut canvas.part((0, 2), (width, height.saturating_sub(2))), history);
 }
@@ -79,30 +79,28 @@ pub fn memory(canvas: &mut Canvas<'_>, history: &History) {
     canvas.put((bar, 1), &of, Ink::Label);
     let mapped = now.mapped;
     let sizes = [("4K", mapped.k4), ("2M", mapped.m2), ("1G", mapped.g1)];
-    canvas.put_figures(2, &sizes.map(|(size, leaves)| (size, count(leaves as f64))));
+    canvas.put_figures((0, 2), &sizes.map(|(size, leaves)| (size, count(leaves as f64))));
+    let rates = &history.rates;
     let overhead = figures::percent(now.table_bytes, now.mapped_bytes);
-    let mut lines = vec![("tables", bytes(now.table_bytes), format!(" {}", percent(overhead)))];
-    let log = if now.dirty.by == "off" { String::new() } else { format!(", {}", now.dirty.by) };
-    lines.push(("dirty", count(now.dirty.pages as f64), format!(" +{}/s{log}", count(history.rates.dirty))));
+    let per_s = |sign: char, value: f64| format!("{sign}{}/s", count(value));
+    let dirty = if now.dirty.by == "off" { "dirty" } else { "logged" };
+    let mut lines = vec![
+        ("tables", bytes(now.table_bytes), percent(overhead)),
+        (dirty, count(now.dirty.pages as f64), per_s('+', rates.dirty)),
+    ];
     if let Some(swap) = now.swap {
-        let rates = &history.rates;
         lines.push((
             "swapped",
             count(swap.out as f64),
-            format!(" -{}/s +{}/s", count(rates.swapped_out), count(rates.swapped_in)),
+            per_s('-', rates.swapped_out) + &per_s('+', rates.swapped_in),
         ));
     }
     if now.lock.waits > 0 {
-        lines.push((
-            "lock",
-            count(now.lock.waits as f64),
-            format!(" waits, {:.2} s/s", history.rates.lock_wait),
-        ));
+        lines.push(("lock", count(now.lock.waits as f64), format!("waits, {:.2} s/s", rates.lock_wait)));
     }
-    for ((name, figure, rest), y) in lines.iter().zip(3..) {
+    for ((name, figure, rest), y) in lines.into_iter().zip(3..) {
         canvas.put((0, y), name, Ink::Label);
-        let x = canvas.put((8, y), figure, Ink::Figure);
-        canvas.put((x, y), rest, Ink::Label);
+        canvas.put_figures((8, y), &[("", figure), ("", rest)]);
     }
 }
 
@@ -153,7 +151,7 @@ pub fn vcpus(canvas: &mut Canvas<'_>, history: &History) {
     let rates = &history.rates;
     canvas.title("vCPUs", &format!("{} acc/s", count(rates.accesses)));
     let retries = format!("{}/s", count(rates.retries));
-    canvas.put_figures(1, &[("tlb hits", percent(rates.tlb_hit_percent)), ("retries", retries)]);
+    canvas.put_figures((0, 1), &[("tlb", percent(rates.tlb_hit_percent)), ("retry", retries)]);
     let rows = canvas.height().saturating_sub(2);
     if rows == 0 {
         return;

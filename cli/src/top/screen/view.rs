@@ -7,11 +7,11 @@ use super::look::{Ink, Look};
 use super::state::State;
 use super::{heat, help, panels};
 use crate::run::figures;
-use crate::top::sample::AgesBy;
 use crate::top::words::{bytes, count, percent, time};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use slat::PAGE_SIZE;
+use std::iter;
 
 /// From this size on there are panels.
 const PANELS: (u16, u16) = (72, 21);
@@ -101,63 +101,54 @@ fn draw_list(canvas: &mut Canvas<'_>, history: &History, state: &State) {
     let lines = lines(history, canvas.look.within());
     let wanted = (lines.len() as u16).min(height - height / 4);
     let label = 8;
-    for ((name, text), y) in lines.iter().zip(0..wanted) {
+    for ((name, figures), y) in lines.into_iter().zip(0..wanted) {
         canvas.put((0, y), name, Ink::Label);
-        let x = canvas.put((label, y), text, Ink::Figure);
         if y == 0 {
-            let x = x.max(label + 9) + 1;
+            let x = label + figures[0].1.chars().count().max(8) as u16 + 1;
             panels::graph(&mut canvas.part((x, y), (width, 1)), history);
         }
+        canvas.put_figures((label, y), &figures);
     }
     let left = height.saturating_sub(wanted);
     heat::draw(&mut canvas.part((0, wanted), (width, left)), history, state, left < 5);
 }
 
-/// Name and text of each line of a list.
-fn lines(history: &History, within: &str) -> Vec<(&'static str, String)> {
+/// Figures behind their names; some need none.
+type Figures = Vec<(&'static str, String)>;
+
+/// Name and figures of each line of a list.
+fn lines(history: &History, within: &str) -> Vec<(&'static str, Figures)> {
     let (now, rates) = (&history.now, &history.rates);
-    let mut lines = vec![
-        ("faults", format!("{}/s", count(rates.faults))),
-        (
-            "kinds",
-            format!(
-                "map {} perm {} spur {} mmio {}",
-                count(rates.map),
-                count(rates.permission),
-                count(rates.spurious),
-                count(rates.mmio)
-            ),
-        ),
-    ];
-    let causes: Vec<_> =
-        rates.flushes_by.iter().map(|of| format!("{} {}", of.cause, count(of.flushes))).collect();
-    lines.push(("flushes", format!("{}/s {}", count(rates.flushes), causes.join(" "))));
+    let per_s = |value: f64| format!("{}/s", count(value));
+    let kinds =
+        [("map", rates.map), ("perm", rates.permission), ("spur", rates.spurious), ("mmio", rates.mmio)];
+    let causes = rates.flushes_by.iter().filter(|of| of.flushes > 0.0);
+    let causes = causes.map(|of| ("", format!("{} {}", of.cause, count(of.flushes))));
     let overhead = figures::percent(now.table_bytes, now.mapped_bytes);
     let sizes = [("4K", now.mapped.k4), ("2M", now.mapped.m2), ("1G", now.mapped.g1)];
-    let sizes: Vec<_> = sizes
-        .iter()
-        .filter(|(_, leaves)| *leaves > 0)
-        .map(|(size, leaves)| format!("{}x{size}", count(*leaves as f64)))
-        .collect();
-    let tables = format!("tables {}", percent(overhead));
-    lines.push(("mapped", format!("{} {} {tables}", bytes(now.mapped_bytes), sizes.join(" "))));
-    lines.push((
-        "tlb",
-        format!("{} hits, retries {}/s", percent(rates.tlb_hit_percent), count(rates.retries)),
-    ));
-    lines.push(("dirty", format!("{} pages +{}/s", count(now.dirty.pages as f64), count(rates.dirty))));
-    if now.ages.by != AgesBy::Nobody {
-        let ages: Vec<_> = now
-            .ages
-            .of
-            .iter()
-            .filter(|age| age.pages > 0)
-            .map(|age| {
-                format!("{} {}", panels::name_of(age, within), bytes(age.pages.saturating_mul(PAGE_SIZE)))
-            })
-            .collect();
-        lines.push(("used", ages.join(", ")));
-    }
-    lines.push(("vCPUs", format!("{}: {} accesses/s", now.vcpus.len(), count(rates.accesses))));
+    let sizes = sizes.into_iter().filter(|(_, leaves)| *leaves > 0);
+    let sizes = sizes.map(|(size, leaves)| (size, count(leaves as f64)));
+    let ages = now.ages.of.iter().filter(|age| age.pages > 0);
+    let ages = ages.map(|age| {
+        ("", format!("{} {}", panels::name_of(age, within), bytes(age.pages.saturating_mul(PAGE_SIZE))))
+    });
+    let pages = count(now.dirty.pages as f64);
+    let mut lines = vec![
+        ("faults", vec![("", per_s(rates.faults))]),
+        ("kinds", kinds.map(|(name, value)| (name, count(value))).into()),
+        ("flushes", iter::once(("", per_s(rates.flushes))).chain(causes).collect()),
+        (
+            "mapped",
+            iter::once(("", bytes(now.mapped_bytes)))
+                .chain(sizes)
+                .chain([("tables", percent(overhead))])
+                .collect(),
+        ),
+        ("tlb", vec![("hits", percent(rates.tlb_hit_percent)), ("retries", per_s(rates.retries))]),
+        ("dirty", vec![("pages", pages), ("", format!("+{}", per_s(rates.dirty)))]),
+        ("used", ages.collect()),
+        ("vCPUs", vec![("", now.vcpus.len().to_string()), ("accesses", per_s(rates.accesses))]),
+    ];
+    lines.retain(|(_, figures)| !figures.is_empty());
     lines
 }
