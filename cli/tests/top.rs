@@ -6,6 +6,7 @@ mod common;
 
 use common::{BOUND, File, SocketPath, command, end, start, text};
 use serde_json::Value;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -27,8 +28,10 @@ impl Guest {
 
     /// So many batches that each vCPU has published its counters.
     fn fed(mut child: Child) -> Self {
-        let stores: String =
-            (0..ACCESSES).map(|access| format!(" S {:08x},8\n", 0x400_0000 + access % 512 * 4096)).collect();
+        let mut stores = String::new();
+        for access in 0..ACCESSES {
+            writeln!(stores, " S {:08x},8", 0x400_0000 + access % 512 * 4096).unwrap();
+        }
         child.stdin.as_mut().unwrap().write_all(stores.as_bytes()).unwrap();
         Self(child)
     }
@@ -48,6 +51,11 @@ fn top(args: &[&str]) -> Command {
 
 fn watched(args: &[&str]) -> Output {
     end(top(args).spawn().unwrap(), &format!("slat top {args:?}"))
+}
+
+/// Waits until it has seen the run.
+fn has_begun(top: &mut Child) {
+    top.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
 }
 
 /// What a run says of itself, when its guest has done all that it was told to.
@@ -130,12 +138,29 @@ fn the_lru_tells_generations_and_nobody_clears_its_bits() {
     assert_eq!(guest.end().status.code(), Some(0));
 }
 
+/// Without Accessed bits, whoever looked would cost the guest a fault for each page.
+#[test]
+fn who_watches_costs_no_faults() {
+    let socket = SocketPath::new("top-faults");
+    for format in ["ept4", "ept4-noad"] {
+        let guest = Guest::start(&["--serve", socket.path(), "-f", format]);
+        let before = settled(&socket);
+        let after = settled(&socket);
+        assert_eq!(before["faults"], after["faults"], "{format}");
+        let knows = format == "ept4";
+        assert_eq!(after["ages"]["by"], if knows { "accessed" } else { "nobody" });
+        assert_eq!(after["heat"]["used"].as_str().unwrap().is_empty(), !knows);
+        assert_eq!(guest.end().status.code(), Some(0));
+    }
+}
+
 #[test]
 fn the_end_of_the_run_is_the_end_of_top() {
     let socket = SocketPath::new("top-end");
     let guest = Guest::start(&["--serve", socket.path()]);
     settled(&socket);
-    let watching = top(&[socket.path(), "--interval", "0.05"]).spawn().unwrap();
+    let mut watching = top(&[socket.path(), "--interval", "0.05"]).spawn().unwrap();
+    has_begun(&mut watching);
     assert_eq!(guest.end().status.code(), Some(0));
     let output = end(watching, "slat top of a run that has ended");
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -149,9 +174,7 @@ fn a_run_that_is_killed_is_gone() {
     let mut guest = Guest::start(&["--serve", socket.path()]);
     settled(&socket);
     let mut watching = top(&[socket.path()]).spawn().unwrap();
-    // It has seen the run.
-    let mut first = [0];
-    watching.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    has_begun(&mut watching);
     guest.0.kill().unwrap();
     guest.0.wait().unwrap();
     let output = end(watching, "slat top of a killed run");
@@ -261,12 +284,9 @@ impl Terminal {
         let (seen, changed) = &*self.seen;
         let (seen, timeout) =
             changed.wait_timeout_while(seen.lock().unwrap(), BOUND, |seen| find(seen).is_none()).unwrap();
-        let last = || {
-            String::from_utf8_lossy(&seen[from.max(seen.len().saturating_sub(2000))..])
-                .escape_debug()
-                .to_string()
-        };
-        assert!(!timeout.timed_out(), "no `{what}`, but {}", last());
+        let said =
+            || String::from_utf8_lossy(&seen[from..seen.len().min(from + 3000)]).escape_debug().to_string();
+        assert!(!timeout.timed_out(), "no `{what}`, but {}", said());
         from + find(&seen).unwrap() + what.len()
     }
 
@@ -381,7 +401,7 @@ fn colours_are_left_out_where_nobody_wants_them() {
         terminal.expect(0, "\x1b[?1049l");
         let text = terminal.text();
         let codes = text.split("\x1b[38;5;").skip(1);
-        codes.filter_map(|part| part.split('m').next()?.parse::<u8>().ok()).max()
+        codes.filter_map(|part| part.split(['m', ';']).next()?.parse::<u8>().ok()).max()
     };
     assert!(colours(&[]) > Some(15));
     assert!((Some(0)..=Some(15)).contains(&colours(&[("TERM", "xterm")])));

@@ -129,7 +129,8 @@ mod tests {
         let causes: Vec<_> = rates.flushes_by.iter().map(|of| (of.cause.as_str(), of.flushes)).collect();
         assert_eq!(causes, [("migrate", 980.0), ("dirty-log", 200.0), ("write-protect", 0.0)]);
         assert!((rates.tlb_hit_percent - 97.3).abs() < 0.1);
-        assert_eq!(rates.vcpus[1].accesses, 600_000.0);
+        let vcpus: Vec<_> = rates.vcpus.iter().map(|vcpu| vcpu.accesses).collect();
+        assert_eq!(vcpus, [1_200_000.0, 600_000.0, 400_000.0]);
     }
 
     #[test]

@@ -110,7 +110,9 @@ impl Machine {
 #[test]
 fn each_page_tells_its_generation() {
     let mut machine = Machine::new();
-    [0, 3, 700].into_iter().for_each(|page| machine.map(page, 1));
+    for page in [0, 3, 700] {
+        machine.map(page, 1);
+    }
     machine.age();
     machine.touch([3]);
     machine.age();

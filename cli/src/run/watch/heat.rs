@@ -109,7 +109,7 @@ impl Heat {
     fn look_at<F: Format>(&mut self, idle: &mut Idle, machine: &Machine<F>, live: &Live, first: Gfn) -> u64 {
         let gfns = Span::sized(first, REGION);
         let now = self.began.elapsed().as_millis() as u32 + 1;
-        let mut ages = [0; REGION as usize];
+        let mut ages = [0u8; REGION as usize];
         match machine.space.lru() {
             Some(lru) => {
                 let hvas = machine.hvas();
@@ -117,7 +117,7 @@ impl Heat {
                 lru.for_each_page(hvas, |hva, seq| {
                     let age = self.generations.iter().position(|(of, _)| *of <= seq);
                     ages[((hva.0 - hvas.start.0) / PAGE_SIZE) as usize] =
-                        age.unwrap_or(AGES - 1).min(AGES - 1);
+                        age.unwrap_or(AGES - 1).min(AGES - 1) as u8;
                 });
             }
             None if self.by == AgesBy::Accessed => {
@@ -125,7 +125,7 @@ impl Heat {
                     seen.pages().for_each(|page| self.used[page.0 as usize] = now);
                 });
                 let used = &self.used[first.0 as usize..];
-                ages.iter_mut().zip(used).for_each(|(age, used)| *age = age_of(now, *used));
+                ages.iter_mut().zip(used).for_each(|(age, used)| *age = age_of(now, *used) as u8);
             }
             None => {}
         }
@@ -139,7 +139,7 @@ impl Heat {
                 let block = &mut blocks[(page / BLOCK) as usize];
                 // Whatever an LRU remembers, its next pass will find this page in use.
                 let young = self.by == AgesBy::Generation && leaf.accessed;
-                block.ages[if young { 0 } else { ages[page as usize] }] += 1;
+                block.ages[if young { 0 } else { usize::from(ages[page as usize]) }] += 1;
                 block.large += u32::from(mapping.level > Level::K4);
                 block.written += u32::from(leaf.dirty && !machine.logs);
             }
@@ -247,4 +247,48 @@ fn generations(lru: &Lru) -> Vec<(u64, u64)> {
     let all = lru.generations().into_iter().map(|node| node.generations).max_by_key(Vec::len);
     let of = |found: &slat_mm::Generation| (found.seq, found.age.as_millis() as u64);
     all.unwrap_or_default().iter().rev().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_told_apart() {
+        let now = 100_000;
+        let ages = [now, now - 1, now - 1_000, now - 1_001, now - 16_000, now - 64_000, now - 64_001, 1, 0];
+        assert_eq!(ages.map(|used| age_of(now, used)), [0, 1, 1, 2, 3, 4, 5, 5, 5]);
+        assert_eq!(age_of(1, 1), 0, "the first look");
+    }
+
+    #[test]
+    fn a_block_is_as_warm_as_its_pages_all_in_all() {
+        let block =
+            |young, old, written| Block { ages: [young, 0, 0, 0, 0, old], written, ..Block::default() };
+        for (block, used, written) in [
+            (block(64, 0, 64), Some(9), Some(9)),
+            (block(0, 64, 1), Some(1), Some(1)),
+            (block(32, 32, 0), Some(5), Some(0)),
+            (block(1, 0, 0), Some(9), Some(0)),
+            (block(0, 0, 0), None, None),
+        ] {
+            assert_eq!((block.used(), block.share_written()), (used, written), "{block:?}");
+        }
+    }
+
+    #[test]
+    fn cells_are_no_more_than_can_be_shown_and_cover_everything() {
+        let mut heat = Heat::new();
+        heat.by = AgesBy::Accessed;
+        for regions in [0, 1, 25, 1000] {
+            heat.used.resize((regions * REGION) as usize, 0);
+            heat.blocks.resize((regions * REGION / BLOCK) as usize, Block::default());
+            let cells = heat.cells();
+            assert_eq!(cells.frames, regions * REGION);
+            assert_eq!(cells.used.len() as u64, cells.frames.div_ceil(cells.frames_per_cell));
+            assert!(cells.used.len() <= CELLS && cells.used.chars().all(|cell| cell == Cells::NOTHING));
+        }
+        heat.blocks[0].ages[0] = 5;
+        assert!(heat.cells().used.starts_with("9."));
+    }
 }

@@ -48,6 +48,8 @@ impl<'b> Canvas<'b> {
             return x;
         }
         let room = usize::from(self.area.width - x);
+        // Nothing of what was drawn here before.
+        let style = Style::reset().patch(style);
         let (end, _) = self.buffer.set_stringn(self.area.x + x, self.area.y + y, text, room, style);
         end - self.area.x
     }

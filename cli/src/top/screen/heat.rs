@@ -38,7 +38,7 @@ pub fn draw(canvas: &mut Canvas<'_>, history: &History, state: &State, bare: boo
             let text = if row == 0 { "now".into() } else { format!("-{}", time(ago)) };
             canvas.put((0, y), &format!("{text:>7}"), Ink::Label);
         }
-        draw_row(canvas, (gutter, y), Row { frames, heat, digits: state.shown.of(heat) });
+        draw_row(canvas, (gutter, y), &Row { frames, heat, digits: state.shown.of(heat) });
     }
     if axis > 0 {
         draw_axis(canvas, gutter, frames);
@@ -74,7 +74,7 @@ struct Row<'h> {
     digits: &'h str,
 }
 
-fn draw_row(canvas: &mut Canvas<'_>, (x, y): (u16, u16), row: Row<'_>) {
+fn draw_row(canvas: &mut Canvas<'_>, (x, y): (u16, u16), row: &Row<'_>) {
     let columns = canvas.width().saturating_sub(x);
     for column in 0..columns {
         if let Some(warmth) = row.warmth(column, columns) {
@@ -109,7 +109,10 @@ fn draw_axis(canvas: &mut Canvas<'_>, gutter: u16, frames: u64) {
         let x = gutter + (u128::from(columns) * address / memory) as u16;
         let text = if address == 0 { "0".into() } else { bytes(u64::try_from(address).unwrap_or(u64::MAX)) };
         let tick = if canvas.look.ascii { "|" } else { "╵" };
-        canvas.put((x, canvas.height() - 1), &format!("{tick}{text}"), Ink::Label);
+        // A figure that is cut would be another one.
+        if x + 1 + text.len() as u16 <= canvas.width() {
+            canvas.put((x, canvas.height() - 1), &format!("{tick}{text}"), Ink::Label);
+        }
         address += step;
     }
 }

@@ -70,11 +70,10 @@ impl Look {
         match (self.depth, ink) {
             (Depth::None, _) | (_, Ink::Label | Ink::Figure | Ink::Rule) => style,
             (_, Ink::Title) => style.fg(Color::Cyan),
-            (_, Ink::Faults) => style.fg(Color::Yellow),
+            (_, Ink::Faults | Ink::Alert) => style.fg(Color::Yellow),
             (_, Ink::Flushes) => style.fg(Color::Magenta),
             (_, Ink::Memory) => style.fg(Color::Blue),
             (_, Ink::Vcpus) => style.fg(Color::Green),
-            (_, Ink::Alert) => style.fg(Color::Yellow),
         }
     }
 

@@ -68,7 +68,7 @@ pub fn draw<W: Write + 'static>(
             None => {}
         }
         let draw =
-            |frame: &mut Frame<'_>| view::draw(&history, &state, &look, frame.area(), frame.buffer_mut());
+            |frame: &mut Frame<'_>| view::draw(&history, &state, look, frame.area(), frame.buffer_mut());
         if std::mem::take(&mut changed) && !screen.draw(draw)? {
             return Ok(End::Enough);
         }

@@ -57,7 +57,9 @@ impl<W: Write> Screen<W> {
 
     /// Forgets what is on the terminal: others may have written to it.
     pub fn clear(&mut self) -> io::Result<()> {
-        self.terminal.clear()
+        // Not `clear`, which asks the terminal where its cursor is, and fails where there is no answer.
+        let size = self.terminal.size()?;
+        self.terminal.resize(size.into())
     }
 }
 

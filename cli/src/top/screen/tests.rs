@@ -29,14 +29,14 @@ fn state() -> State {
 fn draw(history: &History, state: &State, look: Look, (width, height): (u16, u16)) -> Buffer {
     let area = Rect::new(0, 0, width, height);
     let mut buffer = Buffer::empty(area);
-    view::draw(history, state, &look, area, &mut buffer);
+    view::draw(history, state, look, area, &mut buffer);
     buffer
 }
 
 /// The rows of a terminal after it was drawn on.
 fn text(history: &History, state: &State, look: Look, (width, height): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| view::draw(history, state, &look, frame.area(), frame.buffer_mut())).unwrap();
+    terminal.draw(|frame| view::draw(history, state, look, frame.area(), frame.buffer_mut())).unwrap();
     let cells = terminal.backend().buffer();
     (0..height)
         .map(|y| {
@@ -107,7 +107,9 @@ fn no_size_and_nothing_that_is_said_panics() {
         for height in 1..=60 {
             let state =
                 State { shown: [Shown::Used, Shown::Written, Shown::Large][width as usize % 3], ..state() };
-            histories.iter().for_each(|history| drop(draw(history, &state, LOOK, (width, height))));
+            for history in &histories {
+                draw(history, &state, LOOK, (width, height));
+            }
         }
     }
     for next in hostile().into_iter().chain([Sample { ages, ..sample(3) }]) {

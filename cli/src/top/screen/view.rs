@@ -19,8 +19,8 @@ const PANELS: (u16, u16) = (72, 21);
 const GAP: u16 = 2;
 
 /// Draws all of it.
-pub fn draw(history: &History, state: &State, look: &Look, area: Rect, buffer: &mut Buffer) {
-    let mut all = Canvas::new(buffer, area, *look);
+pub fn draw(history: &History, state: &State, look: Look, area: Rect, buffer: &mut Buffer) {
+    let mut all = Canvas::new(buffer, area, look);
     let (width, height) = (all.width(), all.height());
     let (title, keys) = (u16::from(height >= 3), u16::from(height >= 2));
     if title > 0 {
