@@ -347,7 +347,7 @@ fn keys_work_on_a_terminal_which_comes_back() {
     terminal.press("?");
     let at = terminal.expect(at, "shootdowns paid");
     terminal.press("\x1b");
-    let at = terminal.expect(at, "last used");
+    let at = terminal.expect(at, "A bits");
     terminal.press(" ");
     let at = terminal.expect(at, "paused");
     // Whatever was there before is drawn, too.
