@@ -1,6 +1,9 @@
-//! Progress bars: on standard error, on a terminal only.
+//! Progress: on standard error, on a terminal only.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
+use std::fmt::Display;
+use std::io::{IsTerminal, stderr};
 
 /// A bar up to `len`, if that is known, or nothing where it is not wanted or not a terminal.
 pub fn bar(wanted: bool, len: Option<u64>, template: &str) -> ProgressBar {
@@ -11,4 +14,21 @@ pub fn bar(wanted: bool, len: Option<u64>, template: &str) -> ProgressBar {
         bar.set_style(style.progress_chars("=> "));
     }
     bar
+}
+
+/// Who listens to [`say`], if not the terminal.
+static LISTENER: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// One line about what goes on.
+pub fn say(line: impl Display) {
+    match &*LISTENER.lock() {
+        Some(bar) => bar.set_message(line.to_string()),
+        None if stderr().is_terminal() => eprintln!("{line}"),
+        None => {}
+    }
+}
+
+/// From now on what is [said](say) is this bar's message, which has one line; until it is told `None`.
+pub fn listen(bar: Option<ProgressBar>) {
+    *LISTENER.lock() = bar;
 }

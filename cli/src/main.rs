@@ -2,11 +2,14 @@
 
 mod bar;
 mod bench;
+mod calibrate;
 mod checksum;
 mod error;
 mod interrupt;
 mod plan;
+mod report;
 mod run;
+mod sim;
 mod size;
 mod thread;
 mod top;
@@ -25,8 +28,12 @@ enum Command {
     /// The figures, on this machine, before against after in one run
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// The same past this machine: simulated, from 1 to hundreds of vCPUs
+    #[command(subcommand)]
+    Sim(sim::Sim),
+    Calibrate(calibrate::Calibrate),
     Plan(plan::Plan),
-    /// Watch a running `slat run`
+    Report(report::Report),
     Top(top::Top),
 }
 
@@ -34,7 +41,10 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Run(run) => run.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Sim(sim) => sim.run(),
+        Command::Calibrate(calibrate) => calibrate.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Report(report) => report.run(),
         Command::Top(top) => top.run(),
     };
     match result {

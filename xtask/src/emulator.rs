@@ -9,6 +9,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Set where no emulator may be missing.
+pub const REQUIRED: &str = "SLAT_REQUIRE_EMULATORS";
+
 /// What is missing, and how to get it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Missing {
@@ -38,11 +41,13 @@ pub fn find(program: &str, package: &str) -> Result<PathBuf, Missing> {
     candidates.into_iter().find(|file| file.is_file()).ok_or_else(|| Missing::program(program, package))
 }
 
-/// Says what is missing and goes on; or fails, where nothing may be.
-pub fn skip(missing: &Missing) -> Outcome {
+/// Says what is missing and goes on; or fails, where this variable is 1.
+pub fn skip(missing: &Missing, required: &str) -> Outcome {
     println!("{missing}");
-    let required = std::env::var_os("SLAT_REQUIRE_EMULATORS").is_some_and(|value| value == "1");
-    if required { Err("something is missing, and SLAT_REQUIRE_EMULATORS=1".into()) } else { Ok(()) }
+    if std::env::var_os(required).is_some_and(|value| value == "1") {
+        return Err(format!("something is missing, and {required}=1").into());
+    }
+    Ok(())
 }
 
 /// A program of `walkers/`.

@@ -8,6 +8,7 @@ mod emulator;
 mod fuzz;
 mod gate;
 mod house;
+mod page;
 mod record;
 mod repeat;
 mod sanitize;
@@ -87,6 +88,11 @@ const CHORES: &[Chore] = &[
         name: "boot",
         about: "boot Debian's kernel plain and under slat, and compare; --npt or --ept, --pages 4k|2m, --around N, --zap, --log-dirty, --age",
         run: Run::With(boot::run),
+    },
+    Chore {
+        name: "page",
+        about: "a report in headless Chromium, at 400 and 1400 pixels, light and dark: [DIR], else a quick one is made",
+        run: Run::With(page::run),
     },
     Chore {
         name: "record-traces",

@@ -9,11 +9,11 @@ mod arithmetic;
 mod demand_paging;
 mod dirty_log_perf;
 mod fault_floor;
-mod harness;
+pub mod harness;
 mod invalidate;
 mod ksm_perf;
 mod leaf_tables;
-mod machine;
+pub mod machine;
 mod memslot_perf;
 mod migrate;
 mod numa_balancing;
@@ -21,8 +21,10 @@ mod onlooker;
 mod reclaim;
 mod report;
 mod tables;
-mod traces;
+pub mod traces;
 mod zap;
+
+pub(crate) use report::params;
 
 pub use access_tracking::AccessTracking;
 pub use aging_pass::AgingPass;
@@ -35,9 +37,11 @@ pub use memslot_perf::MemslotPerf;
 pub use migrate::Migrate;
 pub use numa_balancing::NumaBalancing;
 pub use reclaim::Reclaim;
+pub use report::Report;
 pub use zap::Zap;
 
 use crate::error::Error;
+use crate::interrupt;
 use std::process::ExitCode;
 
 /// The benches, by name.
@@ -74,19 +78,31 @@ pub enum Bench {
 impl Bench {
     /// Runs the bench and prints its report to stdout; a false check becomes exit status 1.
     pub fn run(&self) -> Result<ExitCode, Error> {
+        let (report, json) = self.measure();
+        let status = report?.finish(json)?;
+        Ok(if interrupt::asked() { ExitCode::from(130) } else { status })
+    }
+
+    /// Runs the bench. After Ctrl-C the report has what there was by then.
+    pub fn report(&self) -> Result<Report, Error> {
+        self.measure().0
+    }
+
+    /// The report, and whether it is asked for as JSON.
+    fn measure(&self) -> (Result<Report, Error>, bool) {
         match self {
-            Self::AccessTracking(bench) => bench.run(),
-            Self::AgingPass(bench) => bench.run(),
-            Self::DemandPaging(bench) => bench.run(),
-            Self::DirtyLogPerf(bench) => bench.run(),
-            Self::FaultFloor(bench) => bench.run(),
-            Self::Invalidate(bench) => bench.run(),
-            Self::KsmPerf(bench) => bench.run(),
-            Self::MemslotPerf(bench) => bench.run(),
-            Self::Migrate(bench) => bench.run(),
-            Self::NumaBalancing(bench) => bench.run(),
-            Self::Reclaim(bench) => bench.run(),
-            Self::Zap(bench) => bench.run(),
+            Self::AccessTracking(bench) => (bench.report(), bench.json),
+            Self::AgingPass(bench) => (bench.report(), bench.json),
+            Self::DemandPaging(bench) => (bench.report(), bench.json),
+            Self::DirtyLogPerf(bench) => (bench.report(), bench.json),
+            Self::FaultFloor(bench) => (bench.report(), bench.json),
+            Self::Invalidate(bench) => (bench.report(), bench.json),
+            Self::KsmPerf(bench) => (bench.report(), bench.json),
+            Self::MemslotPerf(bench) => (bench.report(), bench.json),
+            Self::Migrate(bench) => (bench.report(), bench.json),
+            Self::NumaBalancing(bench) => (bench.report(), bench.json),
+            Self::Reclaim(bench) => (bench.report(), bench.json),
+            Self::Zap(bench) => (bench.report(), bench.json),
         }
     }
 }

@@ -43,6 +43,15 @@ impl PageWord {
             HostPage { pfn: Pfn(self.0 >> 3), level: Level::K4, writable: self.0 & Self::WRITABLE != 0 };
         (self.0 & Self::PRESENT != 0).then_some(page)
     }
+
+    /// A page that is there for whoever asks [`SimHost::resolve`].
+    fn hidden(page: HostPage) -> Self {
+        Self(Self::of(page).0 & !Self::PRESENT)
+    }
+
+    fn is_hidden(self) -> bool {
+        self.0 & Self::PRESENT == 0 && self.0 >> 3 != 0
+    }
 }
 
 /// See the module's header.
@@ -52,13 +61,20 @@ pub struct SimHost {
     /// What every fault of the primary MMU writes to.
     mm: Box<[Line]>,
     work: Work,
+    /// In an atomic of `core`'s: what checks need costs no time.
+    hints: core::sync::atomic::AtomicU64,
 }
 
 impl SimHost {
     /// So many pages from [`BASE`] on, none of them present.
     pub fn new(pages: u64, work: &Work) -> Self {
         let lines = |lines: u64| (0..lines).map(|_| Line::default()).collect();
-        Self { pages: lines(pages.div_ceil(8)), mm: lines(work.mm_lines.into()), work: work.clone() }
+        Self {
+            pages: lines(pages.div_ceil(8)),
+            mm: lines(work.mm_lines.into()),
+            work: work.clone(),
+            hints: 0.into(),
+        }
     }
 
     /// The same with every page present, at its first frame.
@@ -88,13 +104,37 @@ impl SimHost {
         }
     }
 
-    /// The host's own fault: finds a page, zeroes it and maps it.
+    /// Takes away what is there until somebody asks for it, who finds `page`: as a scanner does that would like to know who
+    /// uses a page. To be called as [`set`](Self::set).
+    pub fn hide(&self, hva: Hva, page: HostPage) {
+        if let Some(at) = self.word(hva) {
+            at.store(PageWord::hidden(page).0, Relaxed);
+        }
+    }
+
+    /// How often somebody asked for a hidden page, and found it.
+    pub fn hints(&self) -> u64 {
+        self.hints.load(Relaxed)
+    }
+
+    /// The host's own fault: finds a page, zeroes it and maps it. A hidden one needs only to be shown.
     fn bring_in(&self, hva: Hva) {
         compute(self.work.host_ns);
         for line in &self.mm {
             line.0[0].fetch_add(1, Relaxed);
         }
-        zero_page();
+        let Some(at) = self.word(hva) else { return };
+        let found = PageWord(at.load(Relaxed));
+        if found.is_hidden() {
+            let shown = found.0 | PageWord::PRESENT;
+            if at.compare_exchange(found.0, shown, Relaxed, Relaxed).is_ok() {
+                self.hints.fetch_add(1, Relaxed);
+            }
+            return;
+        }
+        if self.work.zeroing {
+            zero_page();
+        }
         self.set(hva, Some(first_page(gfn_of(hva))));
     }
 }

@@ -1,11 +1,8 @@
 //! What a CPU does besides accesses to lines: compute, sleep, kick, move pages. Free, and done at once, outside of a run,
 //! but for [`pause`].
 
-use crate::cpu::{Machine, Paused, Ps, ps, with};
+use crate::cpu::{Machine, Paused, Ps, with};
 use core::sync::atomic::Ordering;
-
-/// What a turn of a loop that waits takes: the wait for the line that it looks at is charged by that.
-const PAUSE_NS: f64 = 20.0;
 
 /// Nanoseconds since the run began.
 pub fn now() -> u64 {
@@ -42,7 +39,7 @@ pub fn pause() {
 /// One turn as long as so many.
 pub fn pauses(many: u32) {
     let waited = with(|machine| {
-        machine.spend(ps(PAUSE_NS) * Ps::from(many));
+        machine.spend(machine.prices.pause * Ps::from(many));
         machine.in_turn();
     });
     if waited.is_none() {
@@ -127,6 +124,8 @@ impl Machine {
 
     /// Until so long is over, or a kick arrives: what is left.
     fn sleep_in_guest(&self, time: Ps) -> Ps {
+        // What an interrupt takes besides the way out: the answer came between the two.
+        self.spend(self.cpu().enters.replace(0));
         let ends = self.clock() + time;
         if self.goes_on_until(ends) {
             self.spend(time);
@@ -137,7 +136,8 @@ impl Machine {
         self.cpu().interruptible.set(false);
         let left = ends.saturating_sub(self.clock());
         if left > 0 {
-            self.spend(self.prices.kick_taken);
+            self.spend(self.prices.kick_taken / 2);
+            self.cpu().enters.set(self.prices.kick_taken / 2);
         }
         left
     }

@@ -16,6 +16,15 @@ pub(crate) fn access<T>(address: *const T, access: Access) {
     with(|machine| machine.access(address.addr(), access, site));
 }
 
+/// The CPU that runs loads each line of `whole`, of which it then has the words for nothing.
+#[track_caller]
+pub fn read_lines<T>(whole: &T) {
+    let begins = core::ptr::from_ref(whole).cast::<u8>();
+    for line in (0..size_of::<T>()).step_by(64) {
+        access(begins.wrapping_add(line), Access::Load);
+    }
+}
+
 macro_rules! charged {
     ($name:ident $(<$param:ident>)?, $value:ty, $($operation:ident)*) => {
         #[doc = concat!("`core`'s `", stringify!($name), "`, each operation charged.")]

@@ -41,6 +41,7 @@ pub struct Prices {
     pub page: Ps,
     pub barrier: Ps,
     pub clock: Ps,
+    pub pause: Ps,
     pub cpus_per_socket: u32,
 }
 
@@ -71,6 +72,7 @@ impl Prices {
             page: ps(4096.0 / costs.bandwidth),
             barrier: ps(costs.barrier),
             clock: ps(costs.clock),
+            pause: ps(costs.pause),
             cpus_per_socket: costs.cpus_per_socket.max(1),
         }
     }
@@ -86,6 +88,8 @@ pub struct Cpu {
     pub vcpu: Option<u32>,
     /// It sleeps until its turn, or a kick.
     pub interruptible: Cell<bool>,
+    /// What it has yet to spend before its guest goes on.
+    pub enters: Cell<Ps>,
     /// Waited for locks and for lines that others were getting.
     pub waiting: Cell<Ps>,
     /// Had nothing to do.
@@ -178,6 +182,7 @@ impl Machine {
             turn: Cell::new(0),
             vcpu,
             interruptible: Cell::new(false),
+            enters: Cell::new(0),
             waiting: Cell::new(0),
             asleep: Cell::new(0),
             yielder: Cell::new(core::ptr::null()),

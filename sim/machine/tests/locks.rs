@@ -63,7 +63,7 @@ fn a_kick_ends_a_guests_computing_when_it_arrives() {
     let (asked, left) = (std::sync::atomic::AtomicBool::new(false), std::sync::atomic::AtomicU64::new(0));
     let vcpu = || {
         left.store(guest(1_000_000, || asked.load(Relaxed)), Relaxed);
-        assert_eq!(now(), 200_850, "sent at 200 us, and sending takes as long as it takes");
+        assert_eq!(now(), 200_825, "sent at 200 us, and sending takes as long as it takes");
         asked.store(false, Relaxed);
         // What comes too late is no kick of this stretch.
         assert_eq!(guest(500, || asked.load(Relaxed)), 0);

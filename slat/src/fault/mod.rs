@@ -105,6 +105,9 @@ impl From<NoMemory> for FaultError {
     }
 }
 
+/// Looks at W while an invalidation covers a fault's frame, before the fault is attempted again.
+const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
+
 /// How one attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
@@ -146,6 +149,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 // Not every fault needs a table: an error is one where a page is missed.
                 let _ = self.vm.top_up(idle, &mut self.cache, self.vm.pages_at_hand());
             }
+            let before = self.vm.active.stamp();
             let outcome = match self.attempt(idle, fault)? {
                 Outcome::Ask => self.ask(idle, fault)?,
                 outcome => outcome,
@@ -165,7 +169,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                     }
                     // In no section meanwhile: whoever waits for readers need not wait for this one.
                     self.seat.rest();
-                    patience.wait();
+                    // Its end moves W, a line that nobody writes meanwhile and hundreds may look at: the whole attempt is
+                    // made again when that happens; or now and then, for the one that was ending as W was read.
+                    for _ in 0..LOOKS {
+                        patience.wait();
+                        if self.vm.active.stamp() != before {
+                            break;
+                        }
+                    }
                     self.seat.wake(self.vm.enters_lightly());
                 }
             }

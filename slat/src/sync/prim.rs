@@ -31,8 +31,8 @@ pub(crate) use shuttled::{
 mod simulated;
 #[cfg(virtual_time)]
 pub(crate) use simulated::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, fence, quiet, scanned,
-    spin_loop,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, fence, filled, quiet,
+    read_whole, scanned, spin_loop,
 };
 
 /// The cell itself, for accesses around which no schedule need be tried: nobody else can reach it, or nothing is decided
@@ -43,9 +43,14 @@ pub(crate) fn quiet(cell: &AtomicU64) -> &AtomicU64 {
     cell
 }
 
-/// The same for whoever reads all words of a table.
+/// The same for whoever reads all words of a table, and for whoever fills it.
 #[cfg(not(virtual_time))]
-pub(crate) use quiet as scanned;
+pub(crate) use {quiet as scanned, quiet as filled};
+
+/// What is read by plain loads: nobody else uses it. Costs nothing but those.
+#[cfg(not(virtual_time))]
+#[inline(always)]
+pub(crate) fn read_whole<T>(_: &T) {}
 
 /// ThreadSanitizer knows no fences. An exchange on one place for all orders at least as much: what it then calls a race
 /// is one; a race that only a weaker fence would show is loom's to find.

@@ -25,7 +25,7 @@
 
 use super::format::{Format, Leaf, Perms};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, quiet, scanned};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, filled, scanned};
 
 /// The number of an invalidation; zero is before the first. 52 bits: 142 years at a million a second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -260,7 +260,7 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn fill(&self, word: Word) {
         // ORDER(link): Relaxed; the CAS that links the table publishes it.
-        quiet(&self.0).store(word.0, Relaxed);
+        filled(&self.0).store(word.0, Relaxed);
         #[cfg(test)]
         super::history::wrote();
     }

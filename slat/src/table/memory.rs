@@ -12,6 +12,7 @@
 use super::entry::{Entry, Word};
 use crate::addr::{INDEX_BITS, PAGE_SHIFT, PAGE_SIZE, Pfn};
 use crate::slots::Hint;
+use crate::sync::prim::read_whole;
 use alloc::alloc::{Layout, alloc, dealloc};
 use core::cell::Cell;
 use core::ptr::NonNull;
@@ -160,7 +161,9 @@ impl Node {
     /// During `'a` the page is the caller's alone.
     pub(crate) unsafe fn words<'a>(self) -> &'a [u64; ENTRIES] {
         // SAFETY: an entry is one word; nobody else reads or writes it, says the caller.
-        unsafe { &*self.0.as_ptr().cast() }
+        let words = unsafe { &*self.0.as_ptr().cast() };
+        read_whole(words);
+        words
     }
 
     /// Its note.

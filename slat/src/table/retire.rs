@@ -22,7 +22,7 @@ use super::format::Format;
 use super::memory::{Node, TableMemory};
 use super::pool::Pool;
 use crate::addr::{Level, Pfn};
-use crate::sync::prim::{AtomicU64, Mutex, Patience, Relaxed};
+use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Patience, Relaxed};
 use crate::sync::readside::ReadSide;
 
 /// Table pages in nobody's table, threaded through their own notes. Owning the list is owning the pages.
@@ -139,6 +139,9 @@ pub(crate) struct Grace {
     dead: Mutex<Dead>,
     /// Leaves found in the dead, by level.
     leaves: [AtomicU64; 3],
+    /// Whether anything was queued since all was given back. A hint, so that vCPUs which need a page at once, all of them,
+    /// do not meet at two locks to find nothing.
+    any: AtomicBool,
 }
 
 impl Grace {
@@ -147,13 +150,21 @@ impl Grace {
     const BATCH: usize = 32;
 
     pub(crate) fn new() -> Self {
-        Self { flushed: Mutex::default(), dead: Mutex::default(), leaves: Default::default() }
+        Self {
+            flushed: Mutex::default(),
+            dead: Mutex::default(),
+            leaves: Default::default(),
+            any: AtomicBool::new(false),
+        }
     }
 
     /// Queues subtrees; true where so many wait that they are worth a grace period.
     pub(crate) fn defer(&self, mut tops: Flushed) -> bool {
         let mut queue = self.flushed.lock();
         queue.append(&mut tops.0);
+        if queue.len() > 0 {
+            self.any.store(true, Relaxed);
+        }
         queue.len() >= Self::BATCH
     }
 
@@ -201,12 +212,24 @@ impl Grace {
 
     /// One page for the pool, if any can be had without a wait for a reader that takes long.
     pub(crate) fn reuse<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) -> bool {
+        if !self.any.load(Relaxed) {
+            return false;
+        }
         if self.dead.lock().tops.len() == 0
             && let Some(taken) = self.take_flushed()
         {
             if reads.try_synchronize() { self.bury(taken) } else { self.put_back(taken) }
         }
-        self.take_apart::<F, M>(memory, pool, 1)
+        self.take_apart::<F, M>(memory, pool, 1) || self.find_none()
+    }
+
+    /// Says so where nothing is queued and nobody has anything in hand. False.
+    fn find_none(&self) -> bool {
+        let (queue, dead) = (self.flushed.lock(), self.dead.lock());
+        if queue.len() + dead.tops.len() + dead.busy + dead.waiting[0] + dead.waiting[1] == 0 {
+            self.any.store(false, Relaxed);
+        }
+        false
     }
 
     /// The same, however long that takes.

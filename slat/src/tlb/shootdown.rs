@@ -40,8 +40,10 @@ const WRITING: u64 = u64::MAX;
 /// More flushes behind than this: forget everything at once.
 const CATCH_UP: u64 = 16;
 
-/// The range of one numbered flush; `generation` is written last and names what the range belongs to.
+/// The range of one numbered flush; `generation` is written last and names what the range belongs to. On a cache line of its
+/// own: who writes the next one does not take this one from those who read it.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Ranged {
     generation: AtomicU64,
     start: AtomicU64,

@@ -43,7 +43,12 @@ pub fn run(root: &Path, args: &[String]) -> Outcome {
     let asked = parse(args)?;
     let ground = match Ground::prepare(root, asked.pc) {
         Ok(ground) => ground,
-        Err(error) => return emulator::skip(error.downcast_ref::<Missing>().ok_or(error.to_string())?),
+        Err(error) => {
+            return emulator::skip(
+                error.downcast_ref::<Missing>().ok_or(error.to_string())?,
+                emulator::REQUIRED,
+            );
+        }
     };
     eprintln!("boot: {} on {}", ground.kernel_version, asked.pc.name());
     let boot = |words: &[String]| -> Result<Run, Box<dyn Error>> {

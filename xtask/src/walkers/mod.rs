@@ -107,7 +107,7 @@ fn on_every_processor<T>(
 fn show(row: &Row, ended: Ended, folder: &Path) -> Outcome {
     let text = match ended {
         Ended::Said(text) => text,
-        Ended::Skipped(missing) => return emulator::skip(&missing),
+        Ended::Skipped(missing) => return emulator::skip(&missing, emulator::REQUIRED),
         Ended::Failed(why) => return Err(why.into()),
     };
     let log = folder.join(row.log());

@@ -3,6 +3,7 @@
 use super::ager::{Passes, Way, age};
 use super::world::{Beside, World, arena};
 use super::{AccessTracking, Guard};
+use crate::bar::say;
 use crate::bench::harness::{Series, interleave};
 use crate::bench::report::{Check, Row, params};
 use crate::error::Error;
@@ -10,7 +11,6 @@ use crate::thread::idle;
 use parking_lot::Mutex;
 use slat::{Access, PAGE_SIZE};
 use slat_mm::Arena;
-use std::io::{IsTerminal, stderr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,9 +54,7 @@ impl AccessTracking {
         ];
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
         for &vcpus in &self.vcpus {
-            if stderr().is_terminal() {
-                eprintln!("{vcpus} vCPUs: {} rounds of {} entrants", self.runs, entrants.len());
-            }
+            say(format_args!("{vcpus} vCPUs: {} rounds of {} entrants", self.runs, entrants.len()));
             let pages = self.bytes / PAGE_SIZE;
             let arena = arena(pages * u64::from(vcpus), vcpus)?;
             let samples =

@@ -21,7 +21,6 @@ use super::report::{Report, params};
 use crate::error::Error;
 use crate::size::size;
 use slat::{Level, MmuLock};
-use std::process::ExitCode;
 use world::MOST;
 
 /// Who has used which pages, and what asking costs.
@@ -49,12 +48,12 @@ pub struct AccessTracking {
     runs: u32,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 impl AccessTracking {
-    /// Runs every setting, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs every setting.
+    pub fn report(&self) -> Result<Report, Error> {
         if self.bytes == 0 || !self.bytes.is_multiple_of(Level::M2.bytes()) {
             return Err(Error::Usage(format!("--bytes: {} is not a multiple of 2M above zero", self.bytes)));
         }
@@ -79,7 +78,7 @@ impl AccessTracking {
             rows,
             checks,
         };
-        Ok(report.finish(self.json)?)
+        Ok(report)
     }
 }
 

@@ -15,14 +15,13 @@ mod rows;
 use super::harness::interleave;
 use super::machine::{self, Machine};
 use super::report::{Report, params};
+use crate::bar::say;
 use crate::error::Error;
 use crate::interrupt;
 use crate::size::{self, size};
 use ground::{Ground, Order};
 use slat::Level;
 use slat::age::Scan;
-use std::io::{IsTerminal, stderr};
-use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -41,7 +40,7 @@ pub struct AgingPass {
     sparse: u64,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Who runs.
@@ -62,8 +61,8 @@ enum Entrant {
 }
 
 impl AgingPass {
-    /// Runs every setting, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs every setting.
+    pub fn report(&self) -> Result<Report, Error> {
         for (name, bytes, most) in [("dense", self.dense, 16 << 30), ("sparse", self.sparse, 1 << 40)] {
             if bytes == 0 || !bytes.is_multiple_of(Level::M2.bytes()) || bytes > most {
                 return Err(Error::Usage(format!(
@@ -82,9 +81,7 @@ impl AgingPass {
                 if stop.load(Relaxed) {
                     break;
                 }
-                if stderr().is_terminal() {
-                    eprintln!("{}, {order:?}: {} rounds", size::text(bytes), self.runs);
-                }
+                say(format_args!("{}, {order:?}: {} rounds", size::text(bytes), self.runs));
                 let mut ground = Ground::new(bytes, sparse, order)?;
                 let entrants = entrants(sparse);
                 let samples =
@@ -94,8 +91,7 @@ impl AgingPass {
             }
         }
         let params = params! { "runs": self.runs };
-        let status = Report { bench: "aging-pass", machine, params, rows, checks }.finish(self.json)?;
-        Ok(if stop.load(Relaxed) { ExitCode::from(130) } else { status })
+        Ok(Report { bench: "aging-pass", machine, params, rows, checks })
     }
 }
 

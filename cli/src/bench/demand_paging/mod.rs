@@ -19,14 +19,13 @@ mod tests;
 use super::harness::{Series, interleave};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use crate::bar::say;
 use crate::error::Error;
 use crate::size::size;
 use clap::ValueEnum;
 use job::{Job, Sample, Tally};
 use slat::{MmuLock, PAGE_SIZE};
 use slat_mm::Serve;
-use std::io::{IsTerminal, stderr};
-use std::process::ExitCode;
 
 /// Many vCPUs touch new memory at once.
 #[derive(Debug, clap::Args)]
@@ -56,7 +55,7 @@ pub struct DemandPaging {
     runs: u32,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Who serves faults.
@@ -84,12 +83,10 @@ const SEED: (u32, f64) = (416, 1.0 / 0.11);
 const LOCK_SHARE: f64 = 1.0;
 
 impl DemandPaging {
-    /// Runs every entrant, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs every entrant.
+    pub fn report(&self) -> Result<Report, Error> {
         let job = self.job()?;
-        if stderr().is_terminal() {
-            eprintln!("{} vCPUs: {} rounds of {} entrants", job.vcpus, self.runs, ENTRANTS.len());
-        }
+        say(format_args!("{} vCPUs: {} rounds of {} entrants", job.vcpus, self.runs, ENTRANTS.len()));
         let samples = interleave(self.runs as usize, &ENTRANTS, |&(policy, _)| job.sample(policy));
         let samples: Vec<Vec<Sample>> =
             samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
@@ -116,7 +113,7 @@ impl DemandPaging {
             rows: self.rows(&job, &samples),
             checks: ENTRANTS.iter().zip(&samples).flat_map(|((_, who), all)| checks(who, all)).collect(),
         };
-        Ok(report.finish(self.json)?)
+        Ok(report)
     }
 
     /// What is asked for, if it is possible.
@@ -158,13 +155,15 @@ impl DemandPaging {
     /// Every figure of both baselines against slat's.
     fn rows(&self, job: &Job, samples: &[Vec<Sample>]) -> Vec<Row> {
         let pages = job.pages().len() as f64;
-        let figures: [Figure<'_>; 7] = [
+        let figures: [Figure<'_>; 9] = [
             ("time", "ms", &|sample| sample.wall_ns / 1e6),
             ("rate (ratio: slat / baseline)", "k faults/s", &|sample| pages / sample.wall_ns * 1e6),
             ("waiting for the MMU lock", "% of fault time", &Sample::lock_share),
             ("p50 of a fault", "ns", &|sample| sample.fault_ns.value_at_quantile(0.5) as f64),
+            ("p90", "ns", &|sample| sample.fault_ns.value_at_quantile(0.9) as f64),
             ("p99", "ns", &|sample| sample.fault_ns.value_at_quantile(0.99) as f64),
             ("p99.9", "ns", &|sample| sample.fault_ns.value_at_quantile(0.999) as f64),
+            ("p99.99", "ns", &|sample| sample.fault_ns.value_at_quantile(0.9999) as f64),
             ("longest", "ns", &|sample| sample.fault_ns.max() as f64),
         ];
         let mut rows = Vec::new();

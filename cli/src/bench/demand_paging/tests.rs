@@ -84,7 +84,7 @@ fn small_sample() -> Sample {
 
 #[test]
 fn impossible_requests_are_refused_by_flag() {
-    let refused = |bench: DemandPaging| match bench.run() {
+    let refused = |bench: DemandPaging| match bench.report() {
         Err(Error::Usage(line)) => line,
         other => panic!("{other:?}"),
     };

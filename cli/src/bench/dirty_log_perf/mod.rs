@@ -31,6 +31,7 @@ mod told;
 use super::harness::interleave;
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use crate::bar::say;
 use crate::error::Error;
 use crate::interrupt;
 use crate::size::{self, size};
@@ -39,8 +40,6 @@ use entrant::{Entrant, Way};
 use host::MOST;
 use lap::{Job, Sample};
 use slat::{Level, RingSize, Splitting, Track};
-use std::io::{IsTerminal, stderr};
-use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -112,7 +111,7 @@ pub struct DirtyLogPerf {
     runs: u32,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// What there is to measure.
@@ -154,8 +153,8 @@ struct Findings {
 }
 
 impl DirtyLogPerf {
-    /// Runs every test, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs every test.
+    pub fn report(&self) -> Result<Report, Error> {
         let machine = Machine::detect();
         let vcpus = self.vcpus.unwrap_or(machine.cores.clamp(1, 256) as u32);
         self.refuse(vcpus)?;
@@ -168,9 +167,7 @@ impl DirtyLogPerf {
             if stop.load(Relaxed) {
                 break;
             }
-            if stderr().is_terminal() {
-                eprintln!("{test:?}: {runs} rounds");
-            }
+            say(format_args!("{test:?}: {runs} rounds"));
             let tracks = self.tracks();
             let (rows, checks) = match test {
                 Test::Log => self.log((vcpus, &exits), ring)?,
@@ -191,8 +188,7 @@ impl DirtyLogPerf {
             "runs": self.runs,
         };
         let Findings { rows, checks } = findings;
-        let status = Report { bench: "dirty-log-perf", machine, params, rows, checks }.finish(self.json)?;
-        Ok(if stop.load(Relaxed) { ExitCode::from(130) } else { status })
+        Ok(Report { bench: "dirty-log-perf", machine, params, rows, checks })
     }
 
     /// What cannot be measured.

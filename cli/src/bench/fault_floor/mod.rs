@@ -22,6 +22,7 @@ use super::harness::{Series, interleave, shuffle};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
 use super::{arithmetic, tables};
+use crate::bar::say;
 use crate::error::Error;
 use crate::size::size;
 use clap::ValueEnum;
@@ -31,8 +32,6 @@ use race::{Course, Entrant, Lap, Tally};
 use serde_json::{Map, Value};
 use slat::MmuLock;
 use slat::addr::{Gfn, Level, PAGE_SIZE, Pfn, Span};
-use std::io::{IsTerminal, stderr};
-use std::process::ExitCode;
 
 /// What one 4K fault costs.
 #[derive(Debug, clap::Args)]
@@ -53,7 +52,7 @@ pub struct FaultFloor {
     order: Vec<Order>,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// The order in which a vCPU touches its pages.
@@ -83,8 +82,8 @@ fn backing(gfn: Gfn) -> Pfn {
 }
 
 impl FaultFloor {
-    /// Runs every setting, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs every setting.
+    pub fn report(&self) -> Result<Report, Error> {
         let pages = self.bytes / PAGE_SIZE;
         if pages == 0 || !self.bytes.is_multiple_of(PAGE_SIZE) {
             return Err(Error::Usage(format!("--bytes: {} is not a multiple of 4K above zero", self.bytes)));
@@ -100,9 +99,7 @@ impl FaultFloor {
         let (mut present, mut cold) = (Vec::new(), Vec::new());
         let mut tallies = vec![Tally::default(); entrants.len()];
         for &order in &self.order {
-            if stderr().is_terminal() {
-                eprintln!("{} order: {} rounds", order.name(), self.runs);
-            }
+            say(format_args!("{} order: {} rounds", order.name(), self.runs));
             // All numbers of vCPUs in one interleaved run: they too are compared with each other.
             let courses: Vec<Course> =
                 self.vcpus.iter().map(|&vcpus| course(vcpus, stride, pages, order)).collect();
@@ -141,7 +138,7 @@ impl FaultFloor {
             rows: present.into_iter().chain(cold).collect(),
             checks,
         };
-        Ok(report.finish(self.json)?)
+        Ok(report)
     }
 }
 
@@ -237,7 +234,7 @@ mod tests {
     #[test]
     fn impossible_sizes_are_refused_by_flag() {
         for (bytes, vcpus) in [(0, 1), (5000, 1), (1 << 47, 2), (u64::MAX - 4095, 1024)] {
-            let Err(Error::Usage(line)) = bench(bytes, &[1, vcpus]).run() else {
+            let Err(Error::Usage(line)) = bench(bytes, &[1, vcpus]).report() else {
                 panic!("{bytes} was taken")
             };
             assert!(line.starts_with("--bytes: "), "{line}");

@@ -24,13 +24,12 @@ mod watch;
 use super::harness::interleave;
 use super::machine::Machine;
 use super::report::{Report, params};
+use crate::bar::say;
 use crate::error::Error;
 use crate::size::{self, size};
 use lap::Sample;
 use slat::PAGE_SIZE;
 use stages::Size;
-use std::io::{IsTerminal, stderr};
-use std::process::ExitCode;
 
 /// What merging costs running guests.
 #[derive(Debug, clap::Args)]
@@ -47,15 +46,15 @@ pub struct KsmPerf {
     runs: u32,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Whether the VMs heed the reasons. The first is slat as it ships.
 const CONTEXTS: [bool; 2] = [true, false];
 
 impl KsmPerf {
-    /// Runs both entrants, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs both entrants.
+    pub fn report(&self) -> Result<Report, Error> {
         let possible = 64 << 10..=1 << 30;
         if !possible.contains(&self.bytes) || !self.bytes.is_multiple_of(PAGE_SIZE) {
             return Err(Error::Usage(format!(
@@ -66,9 +65,7 @@ impl KsmPerf {
         let size = Size { vms: self.vms, pages_per_vm: self.bytes / PAGE_SIZE };
         let machine = Machine::detect();
         let threads = machine.cores.saturating_sub(1).clamp(1, self.vms as usize);
-        if stderr().is_terminal() {
-            eprintln!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), self.runs);
-        }
+        say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), self.runs));
         let arena = lap::arena(size)?;
         let samples = interleave(self.runs as usize, &CONTEXTS, |&on| lap::sample(&arena, size, threads, on));
         let samples: Vec<Vec<Sample>> =
@@ -82,6 +79,6 @@ impl KsmPerf {
             rows: rows::rows(&samples[0], &samples[1]),
             checks: rows::checks(size, &samples[0], &samples[1]),
         };
-        Ok(report.finish(self.json)?)
+        Ok(report)
     }
 }

@@ -28,6 +28,7 @@ mod tests;
 use super::harness::{Series, interleave};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use crate::bar::say;
 use crate::error::Error;
 use crate::interrupt;
 use baseline::{Before, IDS};
@@ -36,8 +37,6 @@ use clap::builder::PossibleValue;
 use kvm::Kvm;
 use ours::Ours;
 use scenario::{Sample, Scenario, Tally};
-use std::io::{IsTerminal, stderr};
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -66,7 +65,7 @@ pub struct MemslotPerf {
     kvm: bool,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// What there is to measure.
@@ -131,8 +130,8 @@ struct Findings {
 }
 
 impl MemslotPerf {
-    /// Runs every test, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs every test.
+    pub fn report(&self) -> Result<Report, Error> {
         if let Some(slots) = self.slots.iter().find(|slots| !(2..=IDS).contains(*slots) && **slots != MILLION)
         {
             return Err(Error::Usage(format!("--slots: {slots} is neither 2 to {IDS} nor {MILLION}")));
@@ -167,8 +166,7 @@ impl MemslotPerf {
             rows: findings.rows,
             checks: findings.checks,
         };
-        let status = report.finish(self.json)?;
-        Ok(if stop.load(Relaxed) { ExitCode::from(130) } else { status })
+        Ok(report)
     }
 
     /// What to measure, in order: guests, maps, bytes; the last once, since they are the same for every number.
@@ -234,9 +232,7 @@ impl MemslotPerf {
 }
 
 fn progress(slots: u32, test: &str, runs: u32) {
-    if stderr().is_terminal() {
-        eprintln!("{slots} slots, {test}: {runs} rounds");
-    }
+    say(format_args!("{slots} slots, {test}: {runs} rounds"));
 }
 
 /// Who runs.

@@ -150,7 +150,7 @@ fn what_cannot_be_measured_is_refused_by_flag() {
     let bench = |slots: &[u32], seconds: f64| {
         let tests = Test::ALL.to_vec();
         let refused =
-            MemslotPerf { runs: 1, slots: slots.to_vec(), tests, seconds, kvm: false, json: true }.run();
+            MemslotPerf { runs: 1, slots: slots.to_vec(), tests, seconds, kvm: false, json: true }.report();
         let Err(Error::Usage(line)) = refused else { panic!("{slots:?} and {seconds} s were taken") };
         line
     };

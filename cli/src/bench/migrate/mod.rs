@@ -50,7 +50,6 @@ use precopy::{Fail, Settings};
 use progress::Bar;
 use slat::{DirtyLog, PAGE_SIZE, RingSize, Track};
 use std::io::Write as _;
-use std::process::ExitCode;
 use std::time::Duration;
 
 /// Live migration of a running guest to a second machine, over TCP.
@@ -105,7 +104,7 @@ pub struct Migrate {
     runs: u32,
     /// Print one JSON object instead of the tables
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     /// No progress bar
     #[arg(short, long)]
     quiet: bool,
@@ -138,8 +137,8 @@ enum Entrant {
 const ENTRANTS: [Entrant; 2] = [Entrant::PreCopy, Entrant::HaltFirst];
 
 impl Migrate {
-    /// Runs both entrants, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs both entrants.
+    pub fn report(&self) -> Result<Report, Error> {
         let job = self.job()?;
         let machine = Machine::detect();
         let bar = Bar::new(!self.quiet);
@@ -178,7 +177,7 @@ impl Migrate {
             rows,
             checks: rows::checks([pre_copy, halt_first]),
         };
-        Ok(report.finish(self.json)?)
+        Ok(report)
     }
 
     fn job(&self) -> Result<Job, Error> {

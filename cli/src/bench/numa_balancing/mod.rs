@@ -21,13 +21,12 @@ use super::harness::interleave;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::traces::Trace;
+use crate::bar::say;
 use crate::error::Error;
 use crate::size::{self, size};
 use job::{Entrant, Job, Sample};
 use rows::Samples;
 use slat_mm::Policy;
-use std::io::{IsTerminal, stderr};
-use std::process::ExitCode;
 
 /// What balancing between nodes costs a guest.
 #[derive(Debug, clap::Args)]
@@ -56,7 +55,7 @@ pub struct NumaBalancing {
     runs: u32,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// As slat ships: one flush for each 16 MiB.
@@ -72,13 +71,11 @@ fn entrants() -> Vec<Entrant> {
 }
 
 impl NumaBalancing {
-    /// Runs every entrant, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs every entrant.
+    pub fn report(&self) -> Result<Report, Error> {
         let job = self.job()?;
         let entrants = entrants();
-        if stderr().is_terminal() {
-            eprintln!("{} vCPUs: {} rounds of {} entrants", self.vcpus, self.runs, entrants.len());
-        }
+        say(format_args!("{} vCPUs: {} rounds of {} entrants", self.vcpus, self.runs, entrants.len()));
         let samples = interleave(self.runs as usize, &entrants, |entrant| job.sample(entrant));
         let samples: Vec<Vec<Sample>> =
             samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
@@ -99,7 +96,7 @@ impl NumaBalancing {
             rows: samples.rows(),
             checks: samples.checks(),
         };
-        Ok(report.finish(self.json)?)
+        Ok(report)
     }
 
     fn job(&self) -> Result<Job, Error> {

@@ -30,11 +30,10 @@ mod work;
 use super::harness::interleave;
 use super::machine::Machine;
 use super::report::{Report, params};
+use crate::bar::say;
 use crate::error::Error;
 use job::{Entrant, Job, Sample};
 use rows::Samples;
-use std::io::{IsTerminal, stderr};
-use std::process::ExitCode;
 use work::Work;
 
 /// Which pages go when memory is short.
@@ -53,20 +52,18 @@ pub struct Reclaim {
     runs: u32,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 impl Reclaim {
-    /// Runs every entrant, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs every entrant.
+    pub fn report(&self) -> Result<Report, Error> {
         // Before this thread is tied to one of the CPUs.
         let machine = Machine::detect();
         let most = self.accesses.map_or(usize::MAX, |most| most as usize);
         let jobs = Work::all(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
         let entrants = self.entrants(jobs.len());
-        if stderr().is_terminal() {
-            eprintln!("{} guests: {} rounds of {} entrants", jobs.len(), self.runs, entrants.len());
-        }
+        say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), self.runs, entrants.len()));
         let samples = interleave(self.runs as usize, &entrants, |entrant| jobs[entrant.job].sample(entrant));
         let samples: Vec<Vec<Sample>> =
             samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
@@ -85,7 +82,7 @@ impl Reclaim {
             rows,
             checks,
         };
-        Ok(report.finish(self.json)?)
+        Ok(report)
     }
 
     fn entrants(&self, jobs: usize) -> Vec<Entrant> {

@@ -22,6 +22,7 @@ mod rows;
 use super::harness::interleave;
 use super::machine::Machine;
 use super::report::{Report, params};
+use crate::bar::say;
 use crate::error::Error;
 use crate::interrupt;
 use crate::size::{self, size};
@@ -29,8 +30,6 @@ use ground::{Ground, MOST, MOST_VCPUS, Pages};
 use lap::{Entrant, Sample, Way};
 use rows::Samples;
 use slat::{Level, MmuLock};
-use std::io::{IsTerminal, stderr};
-use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What a zap costs.
@@ -55,12 +54,12 @@ pub struct Zap {
     sparse: bool,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 impl Zap {
-    /// Runs every setting, prints the report, and returns the exit status.
-    pub fn run(&self) -> Result<ExitCode, Error> {
+    /// Runs every setting.
+    pub fn report(&self) -> Result<Report, Error> {
         let wrong = |bytes: &&u64| !bytes.is_multiple_of(Level::M2.bytes()) || **bytes == 0 || **bytes > MOST;
         if let Some(bytes) = self.sizes.iter().find(wrong) {
             return Err(Error::Usage(format!("--sizes: {bytes} is not a multiple of 2M from 2M to 512G")));
@@ -73,9 +72,7 @@ impl Zap {
             if stop.load(Relaxed) {
                 break;
             }
-            if stderr().is_terminal() {
-                eprintln!("{}, {}: {} rounds", size::text(ground.bytes), ground.pages.name(), self.runs);
-            }
+            say(format_args!("{}, {}: {} rounds", size::text(ground.bytes), ground.pages.name(), self.runs));
             let entrants = entrants();
             let samples = interleave(self.runs as usize, &entrants, |entrant| entrant.sample(&ground));
             let samples: Result<Vec<Vec<Sample>>, Error> =
@@ -85,8 +82,7 @@ impl Zap {
             checks.extend(samples.checks());
         }
         let params = params! { "runs": self.runs, "vcpus_beside": vcpus };
-        let status = Report { bench: "zap", machine, params, rows, checks }.finish(self.json)?;
-        Ok(if stop.load(Relaxed) { ExitCode::from(130) } else { status })
+        Ok(Report { bench: "zap", machine, params, rows, checks })
     }
 
     fn grounds(&self, vcpus: u16) -> Vec<Ground> {

@@ -1,13 +1,11 @@
-//! The VM that benches run, and a vCPU of it with its guest.
+//! The VM that benches run, and how its vCPUs share out memory.
 
-use super::{Setting, Work};
-use crate::host::{SimHost, hva_of};
-use crate::world::{compute, guest};
+use super::guest::Guest;
+use super::{Check, Setting, Work};
+use crate::host::{SimHost, first_page, hva_of};
 use slat::table::formats::Ept4;
 use slat::vm::Builder;
-use slat::{
-    Access, Done, Fault, FaultError, Gfn, Idle, MmuLock, Slot, SlotId, Span, Translations, Vcpu, VcpuId, Vm,
-};
+use slat::{Gfn, Idle, Level, MmuLock, Slot, SlotId, Span, Vm};
 
 /// The VM that is measured.
 pub type Machine = Vm<Ept4, SimHost>;
@@ -20,16 +18,66 @@ pub fn builder(host: SimHost, setting: &Setting<'_>, lock: MmuLock) -> Builder<E
 /// A VM with one memslot of so many pages from frame 0 on.
 pub fn with_one_slot(builder: Builder<Ept4, SimHost>, pages: u64) -> Result<Machine, String> {
     let vm = builder.build().map_err(|error| error.to_string())?;
-    let mut idle = Idle::take().ok_or("this thread is in the engine already")?;
     let slot = Slot::new(SlotId(0), Gfn(0), pages, hva_of(Gfn(0)));
-    vm.slots().commit(&mut idle, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
+    vm.slots().commit(&mut idle()?, |tx| tx.create(slot)).map_err(|error| error.to_string())?;
     Ok(vm)
 }
 
-/// The part of each vCPU in memory that they share out. A table of leaves belongs to one vCPU alone, as all do where
-/// each has gigabytes.
-pub fn part(vcpu: u32, pages: u64) -> Span<Gfn> {
-    Span::sized(Gfn(u64::from(vcpu) * pages.next_multiple_of(512)), pages)
+/// The vCPUs of a VM, all of whose memory is one slot, and the part of it that each is to touch.
+///
+/// A run is a stretch from the middle of a longer one: each vCPU has touched the page before its part, so it has its tables and
+/// some more at hand; where its part begins in a table of leaves is drawn by lot, so that vCPUs do not come to the ends of
+/// their tables all at once. A table belongs to one vCPU alone, as all do where each has gigabytes.
+pub struct Parts {
+    /// Pages of each.
+    pub pages: u64,
+    starts: Vec<Gfn>,
+}
+
+/// Frames of a table of leaves.
+const TABLE: u64 = Level::M2.pages();
+
+impl Parts {
+    /// So many pages for each vCPU.
+    pub fn new(setting: &Setting<'_>, pages: u64) -> Self {
+        let stride = pages.next_multiple_of(TABLE) + TABLE;
+        let start = |vcpu| Gfn(vcpu * stride + 1 + setting.lot(vcpu) % (TABLE - 1));
+        Self { pages, starts: (0..u64::from(setting.vcpus)).map(start).collect() }
+    }
+
+    /// All of their tables, from the first frame on.
+    pub fn all(&self) -> Span<Gfn> {
+        let end = self.starts.last().map_or(0, |start| start.0 + self.pages);
+        Span::sized(Gfn(0), end.next_multiple_of(TABLE))
+    }
+
+    /// One for each vCPU.
+    pub fn each(&self) -> impl Iterator<Item = Span<Gfn>> {
+        self.starts.iter().map(|&start| Span::sized(start, self.pages))
+    }
+
+    /// The vCPUs, each of which has touched the page before its part, at no cost.
+    pub fn guests<'vm>(&self, vm: &'vm Machine, work: &'vm Work) -> Result<Vec<Guest<'vm>>, String> {
+        let mut idle = idle()?;
+        let guest = |(number, part): (u32, Span<Gfn>)| {
+            let mut guest = Guest::new(vm, number, work)?;
+            guest.touch(&mut idle, Gfn(part.start.0 - 1)).map_err(|error| error.to_string())?;
+            Ok(guest)
+        };
+        (0..).zip(self.each()).map(guest).collect()
+    }
+
+    /// Checks that all of it has been faulted in by `guests`, and is mapped to the frames that it should be.
+    pub fn checks(&self, vm: &Machine, guests: &[Guest<'_>]) -> Result<Vec<Check>, String> {
+        let (mapped, faults) =
+            (guests.iter().map(|guest| guest.mapped).sum(), self.pages * guests.len() as u64);
+        let before = guests.len() as u64;
+        Ok(vec![
+            Check::all("every page was faulted in", mapped, faults),
+            Check::all("each by one fault", vm.stats().mapped_faults - before, faults),
+            Check::all("every page is mapped to its frame", right(vm, self.each())?, faults),
+        ])
+    }
 }
 
 /// The frames of `span`, one by one.
@@ -37,47 +85,58 @@ pub fn gfns(span: Span<Gfn>) -> impl Iterator<Item = Gfn> {
     (span.start.0..span.end.0).map(Gfn)
 }
 
-/// The TLB of a guest that touches each page once: what it has lost it does not use again.
-pub struct NoTlb;
-
-impl Translations for NoTlb {
-    fn flush_all(&mut self) {}
-    fn flush(&mut self, _: Span<Gfn>) {}
+/// Pages of `parts` that are mapped to the frames that the host had there at first.
+pub fn right(vm: &Machine, parts: impl Iterator<Item = Span<Gfn>>) -> Result<u64, String> {
+    let (mut right, mut idle) = (0, idle()?);
+    for part in parts {
+        vm.lockless(&mut idle).for_each(part, |mapping| {
+            right += u64::from(mapping.leaf.pfn == first_page(mapping.gfns.start).pfn);
+        });
+    }
+    Ok(right)
 }
 
-/// A vCPU with its guest, on the CPU that runs them.
-pub struct Guest<'vm> {
-    vcpu: Vcpu<'vm, Ept4, SimHost>,
-    idle: Idle,
-    work: &'vm Work,
+/// This thread's proof that it is outside of the engine, before and after a run.
+pub fn idle() -> Result<Idle, String> {
+    Idle::take().ok_or_else(|| "this thread is in the engine already".to_owned())
 }
 
-impl<'vm> Guest<'vm> {
-    /// vCPU `number`, of which this CPU has no other.
-    pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Self {
-        let vcpu = vm.vcpu(VcpuId(number)).expect("each vCPU has one job");
-        Self { vcpu, idle: Idle::take().expect("each CPU has one vCPU"), work }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::Policy;
+    use crate::host::hvas_of;
+    use crate::world::{Costs, run};
+    use slat::Why;
 
-    /// In the guest for so long, and whatever kicks take.
-    pub fn compute(&mut self, ns: u64) {
-        let mut inside = self.vcpu.enter(&mut self.idle, &mut NoTlb);
-        let mut left = ns;
-        loop {
-            left = guest(left, || inside.kicked());
-            if inside.kicked() {
-                inside.answer(&mut NoTlb);
-            }
-            if left == 0 {
-                return;
-            }
-        }
-    }
+    #[test]
+    fn negative_control_a_page_that_is_lost_and_one_that_comes_twice_are_found() {
+        let (policy, work) = (Policy::None, Work::default());
+        let setting =
+            &Setting { costs: &Costs::SERVER, vcpus: 2, policy, quick: true, seed: 1, work: work.clone() };
+        let parts = Parts::new(setting, 8);
+        let pages = parts.all().len();
+        let vm = with_one_slot(builder(SimHost::new(pages, &work), setting, policy.lock()), pages).unwrap();
+        let mut guests = parts.guests(&vm, &work).unwrap();
+        let failed = |guests: &[Guest<'_>]| -> Vec<_> {
+            let checks = parts.checks(&vm, guests).unwrap().into_iter();
+            checks
+                .filter(|check| !check.ok)
+                .map(|check| format!("{}: {}", check.name, check.detail))
+                .collect()
+        };
+        let jobs = |guests: &mut [Guest<'_>]| {
+            let jobs = guests.iter_mut().zip(parts.each());
+            run(&Costs::SERVER, jobs.map(|(guest, part)| guest.job(gfns(part), || ())).collect());
+        };
+        assert_eq!(failed(&guests).len(), 3, "nothing has been done");
+        jobs(&mut guests);
+        assert_eq!(failed(&guests), [""; 0]);
 
-    /// The guest computes, then writes to `gfn`, which it finds missing.
-    pub fn touch(&mut self, gfn: Gfn) -> Result<Done, FaultError> {
-        self.compute(self.work.guest_ns);
-        compute(self.work.exit_ns);
-        self.vcpu.fault(&mut self.idle, Fault { gpa: gfn.gpa(), access: Access::Write })
+        let lost = Span::sized(parts.each().last().unwrap().start, 1);
+        vm.invalidate(hvas_of(lost), Why::Clear).apply(&mut idle().unwrap()).settle();
+        assert_eq!(failed(&guests), ["every page is mapped to its frame: 15 of 16"]);
+        jobs(&mut guests);
+        assert_eq!(failed(&guests), ["every page was faulted in: 1 of 16", "each by one fault: 17 of 16"]);
     }
 }

@@ -6,15 +6,36 @@
 //! ```
 //! | file | idea |
 //! |---|---|
-//! | [`machine`] | the VM that they run, and a vCPU with its guest |
+//! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
+//! | `against` | the seed's figures beside ours |
+//! | `hardware` | what a processor does on an access |
+//! | [`guest`] | a vCPU whose guest touches each page once |
+//! | `program`, `crew`, `way` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
+//! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (seed 000) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
+//! | [`memslot`] | a memslot moves while vCPUs fault and use it (seed 001) |
+//! | [`numa`] | a host looks where pages are used, while vCPUs use them (seed 002) |
+//! | [`ksm`] | a host merges equal pages of running vCPUs (seed 004) |
 
+pub mod access_tracking;
+mod against;
+mod crew;
 pub mod demand_paging;
+pub mod guest;
+mod hardware;
+pub mod ksm;
 pub mod machine;
+pub mod memslot;
+pub mod numa;
+mod program;
 #[cfg(test)]
 mod tests;
+mod way;
+pub mod zap;
 
 use crate::world::{Costs, Told};
+pub use against::Against;
+use slat::MmuLock;
 
 /// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
 #[derive(Clone, Debug)]
@@ -40,6 +61,15 @@ impl Setting<'_> {
         let pages = (200_000 / u64::from(self.vcpus) / 512 * 512).clamp(512, 4096);
         if self.quick { pages / 4 } else { pages }
     }
+
+    /// A number drawn by lot for each `nth`.
+    pub fn lot(&self, nth: u64) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+        let mut x = self.seed.wrapping_add(nth.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
 }
 
 /// What the world around the engine does: parameters of the model, each with the source of its default.
@@ -53,18 +83,25 @@ pub struct Work {
     /// Nanoseconds of the host's own fault besides zeroing the page, outside of every lock of the MMU: an anonymous fault of
     /// 4 KiB was measured at 1,400 ns, zeroing included.
     pub host_ns: u64,
+    /// Whether the host's page is made present before the engine is asked, as a kernel does before it takes its MMU lock. Else
+    /// the engine asks for it in the middle of the fault and looks again: under a baseline policy that takes the lock three
+    /// times, and makes slat look better than its baselines deserve.
+    pub host_first: bool,
     /// Whether a handler thread for each vCPU serves its faults, as in seed 003, while the vCPU sleeps.
     pub handlers: bool,
     /// Nanoseconds of a handler besides the host's fault: what it takes to read the message, and the calls. Of a
     /// user fault that took 9 µs without contention, wake-ups take the larger part.
     pub handler_ns: u64,
+    /// Whether a page that the host finds has to be zeroed.
+    pub zeroing: bool,
     /// Nanoseconds that a kernel works under its MMU lock for a fault, in [`Host::lookup`](slat::Host::lookup): reverse maps,
     /// bookkeeping. slat has no such work: 0.
     pub under_lock_ns: u64,
     /// Read-modify-writes of shared lines in the primary MMU for a fault: a lock around the address space, counters. 0: a
     /// primary MMU that has none, as one with locks and counters for each VMA and CPU.
     pub mm_lines: u32,
-    /// Nanoseconds that an ager rests between two passes.
+    /// Nanoseconds that an ager rests between two passes: the 5 ms of `slat bench access-tracking-perf`, as much shorter as the
+    /// memory here is smaller.
     pub rest_ns: u64,
 }
 
@@ -74,8 +111,10 @@ impl Default for Work {
             guest_ns: 100,
             exit_ns: 1200,
             host_ns: 1200,
+            host_first: true,
             handlers: false,
             handler_ns: 2000,
+            zeroing: true,
             under_lock_ns: 0,
             mm_lines: 0,
             rest_ns: 150_000,
@@ -110,9 +149,32 @@ pub enum Policy {
     Unhook,
     /// A new root for the VM.
     NewRoot,
+    /// 2 MiB are unmapped, and flushed once: Linux.
+    Range,
+    /// 2 MiB are unmapped, and flushed page by page: Linux, where others want its lock.
+    RangeYielding,
+    /// Page by page, each with its flush: seed 002.
+    Page,
+    /// Page by page, with one flush: slat as it ships.
+    PageBatched,
+    /// Every reason is one to unmap: before seed 004.
+    Ignored,
+    /// Page by page, and each reason has the least that it asks for: seed 004.
+    Heeded,
+    /// The same for many pages at once: slat as it ships.
+    HeededBatched,
 }
 
 impl Policy {
+    /// The lock of the MMU under it.
+    pub fn lock(self) -> MmuLock {
+        match self {
+            Self::Exclusive | Self::LeafByLeafExclusive => MmuLock::Exclusive,
+            Self::ReadWrite | Self::NoAging | Self::Locked | Self::Lockless => MmuLock::ReadWrite,
+            _ => MmuLock::None,
+        }
+    }
+
     /// What it is called, in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -128,6 +190,13 @@ impl Policy {
             Self::LeafByLeaf => "leaf by leaf",
             Self::Unhook => "unhook",
             Self::NewRoot => "new root",
+            Self::Range => "range",
+            Self::RangeYielding => "range, yielding",
+            Self::Page => "page",
+            Self::PageBatched => "page-batched",
+            Self::Ignored => "ignored",
+            Self::Heeded => "heeded",
+            Self::HeededBatched => "heeded, batched",
         }
     }
 }
@@ -182,6 +251,11 @@ impl Check {
     pub fn all(name: &'static str, good: u64, of: u64) -> Self {
         Self { name, ok: good == of, detail: format!("{good} of {of}") }
     }
+
+    /// So many, of at least so many.
+    pub fn least(name: &'static str, many: u64, least: u64) -> Self {
+        Self { name, ok: many >= least, detail: format!("{many}, and {least} at least") }
+    }
 }
 
 /// A bench. Both worlds run it.
@@ -196,10 +270,22 @@ pub trait Bench: Sync {
     fn policies(&self) -> &'static [Policy];
     /// Runs it once.
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String>;
+    /// The seed's own figures beside those of `points`, as far as these have what it takes.
+    fn against_seed(&self, points: &[Point]) -> Vec<Against> {
+        let _ = points;
+        Vec::new()
+    }
 }
 
 /// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 1] = [&demand_paging::DemandPaging];
+pub static ALL: [&dyn Bench; 6] = [
+    &access_tracking::AccessTracking,
+    &memslot::MemslotPerf,
+    &numa::NumaBalancing,
+    &demand_paging::DemandPaging,
+    &ksm::KsmPerf,
+    &zap::Zap,
+];
 
 /// The bench of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Bench> {

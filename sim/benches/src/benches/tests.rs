@@ -2,7 +2,17 @@
 
 use super::*;
 
+/// A quick run with two vCPUs.
+pub fn setting(policy: Policy) -> Setting<'static> {
+    Setting { costs: &Costs::SERVER, vcpus: 2, policy, quick: true, seed: 1, work: Work::default() }
+}
+
 /// Names of the checks that fail.
+pub fn failing(checks: &[Check]) -> Vec<&'static str> {
+    checks.iter().filter(|check| !check.ok).map(|check| check.name).collect()
+}
+
+/// The same, with what was found.
 fn failed(point: &Point) -> Vec<String> {
     point
         .checks
@@ -17,19 +27,29 @@ fn every_bench_finds_what_it_should_with_one_vcpu_and_with_two() {
     for bench in ALL {
         for vcpus in [1, 2] {
             for &policy in bench.policies() {
-                let setting = Setting {
-                    costs: &Costs::SERVER,
-                    vcpus,
-                    policy,
-                    quick: true,
-                    seed: 1,
-                    work: Work::default(),
-                };
+                let setting = Setting { vcpus, ..setting(policy) };
                 let point = bench.run(&setting).unwrap();
                 assert_eq!(failed(&point), [""; 0], "{} {vcpus} {}", bench.name(), policy.name());
                 assert!(point.checks.len() > 1 && point.operations > 0);
                 assert!(point.figures[0].value > 0.0, "{} {vcpus} {}", bench.name(), policy.name());
             }
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_work_is_done_in_both_worlds() {
+    let short = Work { guest_ns: 0, exit_ns: 10, host_ns: 10, handler_ns: 10, ..Work::default() };
+    for work in [
+        Work { handlers: true, ..short.clone() },
+        Work { handlers: true, host_first: false, ..short.clone() },
+        Work { under_lock_ns: 10, mm_lines: 2, host_first: false, ..short.clone() },
+    ] {
+        for &policy in demand_paging::DemandPaging.policies() {
+            let setting =
+                Setting { costs: &Costs::SERVER, vcpus: 2, policy, quick: true, seed: 1, work: work.clone() };
+            let point = demand_paging::DemandPaging.run(&setting).unwrap();
+            assert_eq!(failed(&point), [""; 0], "{} {work:?}", policy.name());
         }
     }
 }

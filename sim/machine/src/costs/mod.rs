@@ -5,6 +5,8 @@
 //! most of what is simulated, [`near`](Costs::near) with [`far`](Costs::far), and [`kick`](Costs::kick) with what belongs to
 //! it: sweep those before believing a ratio.
 
+pub mod file;
+
 /// One of the [`Costs`], by name: for files, tables and sweeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
@@ -68,7 +70,7 @@ costs! {
     park_after = 0.0 "ns": "a waiter for a lock spins for so long, then sleeps; 0: a queued spin lock, no sleep";
     kick = 400.0 "ns": "sending an interrupt to another CPU";
     kick_arrives = 800.0 "ns": "until that CPU notices";
-    kick_taken = 1500.0 "ns": "its guest leaves, and is entered again";
+    kick_taken = 1500.0 "ns": "its guest leaves, answers, and is entered again: half of it before the answer";
     wake = 800.0 "ns": "waking a sleeping thread: the call of the one who wakes";
     wake_arrives = 3000.0 "ns": "until the sleeper runs";
     zero = 150.0 "ns": "zeroing a page of 4 KiB, by one CPU alone";
@@ -76,6 +78,7 @@ costs! {
     bandwidth = 100.0 "bytes/ns": "what the memory of one socket takes, shared by its CPUs";
     barrier = 3000.0 "ns": "a membarrier over the whole process";
     clock = 20.0 "ns": "reading the clock";
+    pause = 20.0 "ns": "a turn of a loop that waits, beyond what it looks at";
 }
 
 impl Costs {

@@ -14,8 +14,25 @@ pub(crate) fn quiet(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
 
 /// A scan loads each line once, and then has its words.
 pub(crate) fn scanned(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
-    if core::ptr::from_ref(cell).addr().is_multiple_of(64) {
+    if begins_a_line(cell) {
         cell.load(Ordering::Relaxed);
     }
     cell.free()
+}
+
+/// Stores to a line are one, as far as it matters where the line is.
+pub(crate) fn filled(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
+    if begins_a_line(cell) {
+        cell.store(0, Ordering::Relaxed);
+    }
+    cell.free()
+}
+
+/// Loads each line of it.
+pub(crate) fn read_whole<T>(whole: &T) {
+    slat_machine::read_lines(whole);
+}
+
+fn begins_a_line(cell: &AtomicU64) -> bool {
+    core::ptr::from_ref(cell).addr().is_multiple_of(64)
 }

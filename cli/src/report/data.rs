@@ -1,0 +1,277 @@
+//! Everything that the page is made of: `data.json`.
+//!
+//! The reports of `slat bench` and `slat sim` are kept as the JSON objects that these commands print, and read by the
+//! keys that are promised for them ([`Bench`], [`Sim`]). So a page can be drawn anew, elsewhere and later (`--from`).
+
+use super::replay::Replay;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// See the module's header.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Data {
+    /// The version that measured.
+    pub slat: String,
+    pub machine: Machine,
+    pub quick: bool,
+    /// Ctrl-C came before all parts were measured.
+    pub interrupted: bool,
+    pub seconds: f64,
+    pub parts: Vec<Part>,
+}
+
+/// The outcome of one command.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Part {
+    /// Without the `slat` in front.
+    pub command: String,
+    pub seconds: f64,
+    pub outcome: Outcome,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    Bench(Bench),
+    Sim(Sim),
+    Replay(Replay),
+    /// Nothing, and why.
+    Failed(String),
+}
+
+/// Where it was measured.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Machine {
+    pub cpu: Option<String>,
+    pub cores: usize,
+    pub os: String,
+    pub arch: String,
+}
+
+/// What `slat bench` prints.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Bench {
+    pub bench: String,
+    pub params: Map<String, Value>,
+    pub rows: Vec<Row>,
+    pub checks: Vec<Check>,
+}
+
+/// A comparison, or slat alone.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    pub name: String,
+    pub params: Map<String, Value>,
+    pub baseline: Option<f64>,
+    pub slat: f64,
+    pub unit: String,
+    pub ratio: Option<f64>,
+    pub seed: Option<String>,
+    pub seed_ratio: Option<f64>,
+}
+
+/// What must hold for the figures to mean anything.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Check {
+    pub name: String,
+    pub ok: bool,
+    pub detail: String,
+}
+
+/// What `slat sim` prints.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Sim {
+    pub sim: String,
+    pub seed: String,
+    pub params: Map<String, Value>,
+    pub costs: BTreeMap<String, f64>,
+    pub costs_from: BTreeMap<String, String>,
+    pub rows: Vec<SimRow>,
+    pub sweep: Vec<Swept>,
+    pub against_seed: Vec<Against>,
+    pub checks: Vec<Check>,
+}
+
+/// So many vCPUs under one policy.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SimRow {
+    pub vcpus: u32,
+    pub policy: String,
+    /// The first one ranks the policies: less is better.
+    pub figures: Vec<Figure>,
+    pub operations: u64,
+    /// 0 to 1.
+    pub waiting: f64,
+    pub flushes: u64,
+    pub kicks: u64,
+    pub wall_ns: u64,
+    pub lines: Vec<Line>,
+}
+
+/// One figure of a row.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Figure {
+    pub name: String,
+    pub value: f64,
+    pub unit: String,
+}
+
+/// A cache line that was waited for.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Line {
+    pub name: String,
+    pub site: String,
+    pub transfers: u64,
+    pub waited_ns: u64,
+}
+
+/// The policies again, with one cost changed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Swept {
+    pub cost: String,
+    pub factor: f64,
+    pub rows: Vec<SweptRow>,
+    pub ranking_holds: bool,
+}
+
+/// What became of one policy.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SweptRow {
+    pub vcpus: u32,
+    pub policy: String,
+    pub value: f64,
+}
+
+/// A figure of a seed's beside the simulation's.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Against {
+    pub what: String,
+    pub seed: f64,
+    pub simulated: f64,
+    pub unit: String,
+    /// A parameter was chosen so that it agrees.
+    pub fitted: bool,
+    pub reproduced: bool,
+    pub detail: String,
+}
+
+impl Data {
+    /// The benches of this name that were run, with the commands that run them.
+    pub fn benches<'d>(&'d self, name: &'d str) -> impl Iterator<Item = (&'d str, &'d Bench)> {
+        self.parts.iter().filter_map(move |part| match &part.outcome {
+            Outcome::Bench(bench) if bench.bench == name => Some((part.command.as_str(), bench)),
+            _ => None,
+        })
+    }
+
+    /// The rows of all of them.
+    pub fn rows<'d>(&'d self, bench: &'d str) -> impl Iterator<Item = &'d Row> {
+        self.benches(bench).flat_map(|(_, bench)| &bench.rows)
+    }
+
+    /// The simulations, with the commands that run them.
+    pub fn sims(&self) -> impl Iterator<Item = (&str, &Sim)> {
+        self.parts.iter().filter_map(|part| match &part.outcome {
+            Outcome::Sim(sim) => Some((part.command.as_str(), sim)),
+            _ => None,
+        })
+    }
+
+    /// The simulation of this name, if it was run.
+    pub fn sim(&self, name: &str) -> Option<(&str, &Sim)> {
+        self.sims().find(|(_, sim)| sim.sim == name)
+    }
+
+    /// The replay, if it was run.
+    pub fn replay(&self) -> Option<&Replay> {
+        self.parts.iter().find_map(|part| match &part.outcome {
+            Outcome::Replay(replay) => Some(replay),
+            _ => None,
+        })
+    }
+
+    /// Every check, with the command that made it. What could not be run at all is a check that does not hold.
+    pub fn checks(&self) -> impl Iterator<Item = (&str, Check)> {
+        self.parts.iter().flat_map(|part| part.checks().map(|check| (part.command.as_str(), check)))
+    }
+}
+
+impl Part {
+    fn checks(&self) -> Box<dyn Iterator<Item = Check> + '_> {
+        match &self.outcome {
+            Outcome::Bench(bench) => Box::new(bench.checks.iter().cloned()),
+            Outcome::Sim(sim) => Box::new(sim.checks.iter().cloned()),
+            Outcome::Replay(replay) => Box::new(replay.checks().into_iter()),
+            Outcome::Failed(why) => {
+                let name = "it runs to its end".to_owned();
+                Box::new(std::iter::once(Check { name, ok: false, detail: why.clone() }))
+            }
+        }
+    }
+}
+
+impl Row {
+    /// A parameter, as text.
+    pub fn param(&self, key: &str) -> String {
+        text(self.params.get(key))
+    }
+
+    /// Whether it has this name, and each of these parameters.
+    pub fn is(&self, name: &str, params: &[(&str, &str)]) -> bool {
+        self.name == name && params.iter().all(|(key, value)| self.param(key) == *value)
+    }
+}
+
+impl Sim {
+    /// The policies, in the order of the rows.
+    pub fn policies(&self) -> Vec<&str> {
+        let mut policies = Vec::new();
+        for row in &self.rows {
+            if !policies.contains(&row.policy.as_str()) {
+                policies.push(&row.policy);
+            }
+        }
+        policies
+    }
+
+    /// The numbers of vCPUs, ascending.
+    pub fn vcpus(&self) -> Vec<u32> {
+        let mut vcpus: Vec<u32> = self.rows.iter().map(|row| row.vcpus).collect();
+        vcpus.sort_unstable();
+        vcpus.dedup();
+        vcpus
+    }
+
+    /// The row of so many vCPUs under this policy.
+    pub fn at(&self, vcpus: u32, policy: &str) -> Option<&SimRow> {
+        self.rows.iter().find(|row| row.vcpus == vcpus && row.policy == policy)
+    }
+}
+
+impl SimRow {
+    /// The figure that ranks the policies.
+    pub fn first(&self) -> Option<&Figure> {
+        self.figures.first()
+    }
+
+    /// A figure by its name.
+    pub fn figure(&self, name: &str) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.name == name)
+    }
+
+    /// Operations per second of all vCPUs.
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 * 1e9 / self.wall_ns.max(1) as f64
+    }
+}
+
+/// A parameter, as people read it.
+pub fn text(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}

@@ -1,0 +1,172 @@
+//! The page as a value, before it is HTML or Markdown. Both are made from this and nothing else, so both say the same.
+//!
+//! Text has one kind of markup: what stands between backquotes is code. It is Markdown as it is.
+
+use maud::Markup;
+
+/// A page.
+#[derive(Debug)]
+pub struct Doc {
+    pub title: String,
+    pub sections: Vec<Section>,
+}
+
+/// A part of a page that can be linked to.
+#[derive(Debug)]
+pub struct Section {
+    pub id: String,
+    pub title: String,
+    /// What the table of contents calls it.
+    pub short: String,
+    pub blocks: Vec<Block>,
+}
+
+/// What sections consist of.
+#[derive(Debug)]
+pub enum Block {
+    /// A heading below the section's.
+    Heading(String),
+    Text(String),
+    /// Something that nobody may overlook.
+    Alarm(String),
+    Cards(Vec<Card>),
+    Table(Table),
+    Plots(Vec<Plot>),
+    Commands(Vec<String>),
+    /// Shown when it is asked for.
+    Fold(String, Vec<Block>),
+}
+
+/// One figure in large type.
+#[derive(Clone, Debug)]
+pub struct Card {
+    pub title: String,
+    /// The section that it leads to.
+    pub to: String,
+    pub lines: Vec<CardLine>,
+}
+
+/// A figure of a card.
+#[derive(Clone, Debug)]
+pub struct CardLine {
+    pub from: Source,
+    pub figure: String,
+    pub about: String,
+}
+
+/// Where a figure comes from. Every figure says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The patch series.
+    Seed,
+    /// This machine.
+    Here,
+    /// A machine that is not there.
+    Simulated,
+}
+
+impl Source {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Seed => "seed",
+            Self::Here => "real, here",
+            Self::Simulated => "simulated",
+        }
+    }
+}
+
+/// A table.
+#[derive(Debug, Default)]
+pub struct Table {
+    pub caption: String,
+    pub columns: Vec<Column>,
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// A column's head.
+#[derive(Debug)]
+pub struct Column {
+    pub label: String,
+    pub from: Option<Source>,
+    /// Numbers stand to the right.
+    pub numeric: bool,
+}
+
+/// A table's cell.
+#[derive(Debug)]
+pub struct Cell {
+    pub text: String,
+    pub mark: Mark,
+}
+
+/// What colour and sign a cell has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    None,
+    /// What a reader looks for first.
+    Strong,
+    Good,
+    Bad,
+    /// Neither: it was fitted, or there is nothing to compare.
+    Open,
+}
+
+impl Mark {
+    /// So that nobody needs to see colours.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Self::None | Self::Strong => "",
+            Self::Good => "✓ ",
+            Self::Bad => "✗ ",
+            Self::Open => "○ ",
+        }
+    }
+}
+
+/// A plot. Its title says what is to be seen.
+#[derive(Debug)]
+pub struct Plot {
+    /// Also the name of its file.
+    pub id: String,
+    pub title: String,
+    /// Where its figures come from.
+    pub from: Vec<Source>,
+    /// For those who cannot see it.
+    pub about: String,
+    pub svg: Markup,
+    /// What is drawn, in figures.
+    pub figures: Option<Table>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(caption: impl Into<String>, columns: Vec<Column>) -> Self {
+        Self { caption: caption.into(), columns, rows: Vec::new() }
+    }
+}
+
+/// A column of text.
+pub fn words(label: impl Into<String>) -> Column {
+    Column { label: label.into(), from: None, numeric: false }
+}
+
+/// A column of numbers from nowhere in particular: a setting.
+pub fn number(label: impl Into<String>) -> Column {
+    Column { label: label.into(), from: None, numeric: true }
+}
+
+/// A column of figures.
+pub fn figures(label: impl Into<String>, from: Source) -> Column {
+    Column { label: label.into(), from: Some(from), numeric: true }
+}
+
+/// A cell like the others.
+pub fn cell(text: impl Into<String>) -> Cell {
+    Cell { text: text.into(), mark: Mark::None }
+}
+
+/// A cell with a mark.
+pub fn marked(text: impl Into<String>, mark: Mark) -> Cell {
+    Cell { text: text.into(), mark }
+}

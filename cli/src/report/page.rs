@@ -1,0 +1,128 @@
+//! What the page says, from the data alone: the same data, the same page.
+
+use super::data::{Data, Outcome};
+use super::doc::{Block, Doc, Mark, Section, Source, Table, cell, marked, number, words};
+use super::seeds::{Answer, answers};
+use super::simulations;
+
+/// The whole page.
+pub fn doc(data: &Data) -> Doc {
+    let answers = answers(data);
+    let mut sections = vec![summary(data, &answers)];
+    sections.extend(answers.into_iter().map(|answer| answer.section));
+    sections.extend(simulations::section(data));
+    sections.push(checks(data));
+    sections.push(commands(data));
+    Doc { title: "slat: the report".into(), sections }
+}
+
+fn summary(data: &Data, answers: &[Answer]) -> Section {
+    let machine = &data.machine;
+    let mut blocks = vec![Block::Text(
+        "slat keeps the page tables that hardware walks for a guest's memory. Five patch series for Linux asked for it to be quick with \
+         hundreds of vCPUs; here each series' own table stands beside ours. What one machine can show is measured on it; what takes \
+         hundreds of CPUs is simulated, in virtual time, with the engine as it ships. Every figure says which it is."
+            .into(),
+    )];
+    let failed = data.checks().filter(|(_, check)| !check.ok).count();
+    if failed > 0 {
+        let checks = if failed == 1 { "1 check does" } else { &format!("{failed} checks do") };
+        blocks.push(Block::Alarm(format!(
+            "{checks} not hold: the figures of those benches mean nothing. See Checks."
+        )));
+    }
+    if data.interrupted {
+        let measured = data.parts.len();
+        blocks.push(Block::Alarm(format!(
+            "Interrupted: {measured} parts were measured, and the others are missing here."
+        )));
+    }
+    blocks.push(Block::Cards(answers.iter().map(|answer| answer.card.clone()).collect()));
+    let mut table = Table::new("This report", vec![words(""), words("")]);
+    let cpu = machine.cpu.as_deref().unwrap_or("unknown CPU");
+    let verdicts = || answers.iter().flat_map(|answer| &answer.verdicts);
+    let marks = |mark: Mark| verdicts().filter(|verdict| verdict.mark == mark).count();
+    let checks = data.checks().count();
+    let size = if data.quick { "quick: small sizes, few rounds" } else { "full" };
+    for (name, value) in [
+        ("machine", format!("{cpu}, {} CPUs, {}, {}", machine.cores, machine.arch, machine.os)),
+        ("version", format!("slat {}; {size}; measured in {:.0} s", data.slat, data.seconds)),
+        (
+            "the seeds' claims",
+            format!(
+                "{} reproduced, {} not, {} without a verdict; of all {}, {} by simulation",
+                marks(Mark::Good),
+                marks(Mark::Bad),
+                marks(Mark::Open),
+                verdicts().count(),
+                verdicts().filter(|verdict| verdict.from == Source::Simulated).count()
+            ),
+        ),
+        ("checks", format!("{} of {checks} hold", checks - failed)),
+        ("to make it again", format!("`slat report{}`", if data.quick { " --quick" } else { "" })),
+    ] {
+        table.rows.push(vec![cell(name), cell(value)]);
+    }
+    blocks.push(Block::Table(table));
+    Section {
+        id: "summary".into(),
+        title: "slat: second-level address translation, measured".into(),
+        short: "Summary".into(),
+        blocks,
+    }
+}
+
+fn checks(data: &Data) -> Section {
+    let all: Vec<_> = data.checks().collect();
+    let table = |caption: &str, ok: bool| {
+        let mut table = Table::new(
+            caption,
+            vec![words("command"), words("what must hold"), words("verdict"), words("what speaks for it")],
+        );
+        for (command, check) in all.iter().filter(|(_, check)| check.ok == ok) {
+            let verdict = if ok { marked("holds", Mark::Good) } else { marked("does not hold", Mark::Bad) };
+            table.rows.push(vec![
+                cell(format!("`slat {command}`")),
+                cell(&check.name),
+                verdict,
+                cell(&check.detail),
+            ]);
+        }
+        table
+    };
+    let (held, failed) = (table("Checks that hold", true), table("Checks that do not hold", false));
+    let mut blocks = vec![Block::Text(
+        "Figures count only if the engine did what was asked: every page mapped to its frame, nothing lost, every byte what the guest had \
+         stored. These conditions are checked in every round."
+            .into(),
+    )];
+    if !failed.rows.is_empty() {
+        blocks.push(Block::Table(failed));
+    }
+    if !held.rows.is_empty() {
+        blocks.push(Block::Fold(format!("{} checks that hold", held.rows.len()), vec![Block::Table(held)]));
+    }
+    Section { id: "checks".into(), title: "Checks".into(), short: "Checks".into(), blocks }
+}
+
+fn commands(data: &Data) -> Section {
+    let lines = data.parts.iter().map(|part| match &part.outcome {
+        Outcome::Replay(_) => format!(
+            "slat run --dirty-log bitmap --swap mem   # like the watched replay, with every vCPU: {}",
+            part.command
+        ),
+        _ => format!("slat {}", part.command),
+    });
+    let mut table = Table::new("How long each part took", vec![words("command"), number("seconds")]);
+    table.rows = data
+        .parts
+        .iter()
+        .map(|part| vec![cell(format!("`slat {}`", part.command)), cell(format!("{:.1}", part.seconds))])
+        .collect();
+    let blocks = vec![
+        Block::Text("Each part by itself; with `--json`, the figures that this page is made of, which are in `data.json`, too.".into()),
+        Block::Commands(lines.collect()),
+        Block::Fold("How long each part took".into(), vec![Block::Table(table)]),
+    ];
+    Section { id: "commands".into(), title: "The commands".into(), short: "Commands".into(), blocks }
+}

@@ -1,0 +1,240 @@
+//! The watched replay on the page: how old memory is, how fast it is written, how long faults take, what flushes are for.
+
+use super::doc::{Plot, Source, Table, cell, figures, number, words};
+use super::figure::{ns, percent, plain, tick};
+use super::latency::name;
+use super::plot::{Axis, Bar, Line, Look, SHADES, Scale, bars, heat, histogram, lines};
+use super::replay::{Replay, Stretch};
+use super::scaling::short_ns;
+
+/// Time, as a replay has it.
+fn accesses(replay: &Replay) -> Axis {
+    Axis {
+        title: "Accesses that the guest has made".into(),
+        scale: Scale::linear([replay.accesses as f64 / 1.04]),
+        tick,
+        ticks: Vec::new(),
+    }
+}
+
+/// How old each page is.
+pub fn ages(replay: &Replay) -> Plot {
+    let heat_of = &replay.heat;
+    let all = || heat_of.ages.iter().flatten();
+    let known = all().flatten().count();
+    let share = |holds: &dyn Fn(f32) -> bool| {
+        all().flatten().filter(|age| holds(**age)).count() as f64 / known.max(1) as f64
+    };
+    let title = format!(
+        "Age of memory: {} of what is in memory was used in the last two aging passes, {} not in the last eight",
+        percent(share(&|age| age < 1.5)),
+        percent(share(&|age| age >= 7.5))
+    );
+    let y = Axis {
+        title: "Pages of 4K, by guest frame".into(),
+        scale: Scale::linear([(heat_of.pages_per_row * heat_of.first.len()) as f64 / 1.04]),
+        tick,
+        ticks: Vec::new(),
+    };
+    let about = format!(
+        "A heat map. To the right: time, {} aging passes. Upwards: the {} pages that {} uses. Shade: passes since one found the page in \
+         use, the hottest just now; no shade where the page is not in memory.",
+        heat_of.ages.len(),
+        plain(replay.pages as f64),
+        replay.trace
+    );
+    let mut table = Table::new(
+        "Parts of the guest's memory by age, over all passes",
+        vec![words("passes since last use"), figures("share", Source::Here)],
+    );
+    let mut from = f32::NEG_INFINITY;
+    for (upto, name) in SHADES {
+        table.rows.push(vec![cell(name), cell(percent(share(&|age| (from..upto).contains(&age))))]);
+        from = upto;
+    }
+    Plot {
+        id: "age-of-memory".into(),
+        svg: heat(&title, &about, (&accesses(replay), &y), &heat_of.ages),
+        title,
+        from: vec![Source::Here],
+        about,
+        figures: Some(table),
+    }
+}
+
+/// Dirty rate, and the latency of faults.
+pub fn writes_and_faults(replay: &Replay) -> [Plot; 2] {
+    [dirty(replay), latency(replay)]
+}
+
+/// Pages that a second of the guest's own time makes dirty.
+fn rate(stretch: &Stretch) -> f64 {
+    stretch.dirty as f64 * 1e3 / stretch.ms.max(1e-6)
+}
+
+fn dirty(replay: &Replay) -> Plot {
+    let points: Vec<(f64, f64)> =
+        replay.stretches.iter().map(|stretch| (stretch.accesses as f64, rate(stretch))).collect();
+    let mut sorted: Vec<f64> = points.iter().map(|point| point.1).collect();
+    sorted.sort_by(f64::total_cmp);
+    let [median, most] =
+        [sorted.get(sorted.len() / 2), sorted.last()].map(|rate| rate.copied().unwrap_or(0.0));
+    let title = format!(
+        "Dirty rate: {} writes to {} pages a second at most, half of the time to fewer than {}",
+        replay.trace,
+        plain(most.round()),
+        plain(median.round())
+    );
+    let y = Axis {
+        title: "Pages dirtied per second".into(),
+        scale: Scale::linear([most]),
+        tick,
+        ticks: Vec::new(),
+    };
+    let about = format!(
+        "Pages that the dirty log told of, for a second of the guest's time, over {} harvests of a replay. What migrates this guest has to \
+         send faster than that.",
+        replay.stretches.len()
+    );
+    let line = Line { name: "Dirty rate".into(), look: Look::Area(0), points };
+    let columns = vec![
+        number("accesses"),
+        figures("dirty pages", Source::Here),
+        figures("pages a second", Source::Here),
+        figures("faults", Source::Here),
+        figures("pages in memory", Source::Here),
+    ];
+    let mut table = Table::new("Each eighth stretch of the replay", columns);
+    table.rows = replay
+        .stretches
+        .iter()
+        .step_by(8)
+        .map(|stretch| {
+            let counts = [
+                stretch.accesses as f64,
+                stretch.dirty as f64,
+                rate(stretch).round(),
+                stretch.faults as f64,
+                stretch.resident as f64,
+            ];
+            counts.map(|count| cell(plain(count))).into()
+        })
+        .collect();
+    Plot {
+        id: "dirty-rate".into(),
+        svg: lines(&title, &about, (&accesses(replay), &y), &[line]),
+        title,
+        from: vec![Source::Here],
+        about,
+        figures: Some(table),
+    }
+}
+
+fn latency(replay: &Replay) -> Plot {
+    let quantiles: Vec<(f64, u64)> =
+        replay.quantiles.iter().copied().filter(|(share, _)| *share < 1.0).collect();
+    let at = |wanted: f64| {
+        replay
+            .quantiles
+            .iter()
+            .find(|(share, _)| share.total_cmp(&wanted).is_eq())
+            .map_or(0.0, |(_, ns)| *ns as f64)
+    };
+    let title = format!(
+        "Fault latency, one vCPU: half of all faults take less than {}, one in 10,000 more than {}",
+        ns(at(0.5)),
+        ns(at(0.9999))
+    );
+    let marks: Vec<(f64, String)> =
+        quantiles.iter().map(|(share, ns)| (*ns as f64, name(1.0 / (1.0 - share)))).collect();
+    // A bucket begins where the one before could have ended.
+    let buckets: Vec<(f64, f64, f64)> = replay
+        .fault_ns
+        .iter()
+        .map(|(upto, count)| (*upto as f64 / 2f64.powf(0.25), *upto as f64, *count as f64))
+        .collect();
+    let x = Axis {
+        title: "Time of a fault: guest left until entered again".into(),
+        scale: Scale::log(buckets.iter().flat_map(|bucket| [bucket.0, bucket.1])),
+        tick: short_ns,
+        ticks: Vec::new(),
+    };
+    let y = Axis {
+        title: "Faults".into(),
+        scale: Scale::log(buckets.iter().map(|bucket| bucket.2).chain([1.0])),
+        tick,
+        ticks: Vec::new(),
+    };
+    let about = "A histogram of the time that faults take, both axes logarithmic, with marks at the quantiles p50 to p99.99. The faults are \
+                 of all kinds: new memory, pages that come back from swap, write permission that a dirty log took."
+        .to_owned();
+    let mut table = Table::new("time of a fault", vec![words("quantile"), figures("at most", Source::Here)]);
+    table.rows = replay
+        .quantiles
+        .iter()
+        .map(|(share, time)| {
+            vec![
+                cell(if *share < 1.0 { name(1.0 / (1.0 - share)) } else { "longest".into() }),
+                cell(ns(*time as f64)),
+            ]
+        })
+        .collect();
+    Plot {
+        id: "fault-histogram".into(),
+        svg: histogram(&title, &about, (&x, &y), &buckets, &marks),
+        title,
+        from: vec![Source::Here],
+        about,
+        figures: Some(table),
+    }
+}
+
+/// What flushes are for.
+pub fn causes(replay: &Replay) -> Plot {
+    let all: u64 = replay.causes.iter().map(|cause| cause.flushes).sum();
+    let title = match replay.causes.first() {
+        Some(first) if all > 0 => format!(
+            "Flushes by cause: {} of them for `{}`; aging costs {}",
+            percent(first.flushes as f64 / all as f64),
+            first.why,
+            replay.causes.iter().find(|cause| cause.why == "aging").map_or(
+                "none".into(),
+                |aging| match aging.flushes {
+                    0 => "none".into(),
+                    flushes => plain(flushes as f64),
+                }
+            )
+        ),
+        _ => "Flushes by cause: there were none".to_owned(),
+    };
+    let bar = |(why, flushes): (&str, u64)| Bar {
+        name: why.to_owned(),
+        value: flushes as f64,
+        text: plain(flushes as f64),
+    };
+    let bars_of: Vec<Bar> = replay.causes.iter().map(|cause| bar((&cause.why, cause.flushes))).collect();
+    let about = "Bars: remote TLB flushes that were paid in a replay, for each reason that the host gave, on a logarithmic axis.".to_owned();
+    let columns = vec![
+        words("why"),
+        figures("times told", Source::Here),
+        figures("flushes paid", Source::Here),
+        figures("pages they were for", Source::Here),
+    ];
+    let mut table = Table::new("What translations were taken away for", columns);
+    table.rows = replay
+        .causes
+        .iter()
+        .map(|cause| {
+            let counts = [cause.told, cause.flushes, cause.pages].map(|count| cell(plain(count as f64)));
+            std::iter::once(cell(format!("`{}`", cause.why))).chain(counts).collect()
+        })
+        .collect();
+    Plot {
+        id: "flushes-by-cause".into(),
+        svg: bars(&title, &about, "Remote TLB flushes paid, logarithmic", &bars_of),
+        title,
+        from: vec![Source::Here],
+        about,
+        figures: Some(table),
+    }
+}

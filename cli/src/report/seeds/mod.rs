@@ -1,0 +1,208 @@
+//! The five patch series that slat answers: the figures they report, and what became of them.
+//!
+//! Each file has one seed's own table as constants, and sets ours beside it: measured here, where this machine is large
+//! enough, and simulated, where it is not. A [`Verdict`] is one figure of a seed's that somebody might quote, and
+//! whether it is reproduced. What is not is shown like the rest.
+
+mod s000;
+mod s001;
+mod s002;
+mod s003;
+mod s004;
+
+use super::data::{Bench, Data, Row, Sim};
+use super::doc::{
+    Block, Card, CardLine, Mark, Plot, Section, Source, Table, cell, figures, marked, number, words,
+};
+use super::figure::{times, with};
+use super::scaling;
+
+/// What a seed's part of the page is made of.
+pub struct Answer {
+    pub section: Section,
+    pub card: Card,
+    pub verdicts: Vec<Verdict>,
+}
+
+/// One figure of a seed's, and ours.
+pub struct Verdict {
+    pub claim: String,
+    pub seed: String,
+    pub ours: String,
+    pub from: Source,
+    pub mark: Mark,
+    pub note: String,
+}
+
+/// All five, in order.
+pub fn answers(data: &Data) -> Vec<Answer> {
+    [s000::answer, s001::answer, s002::answer, s003::answer, s004::answer].map(|answer| answer(data)).into()
+}
+
+/// What the answers differ in.
+struct Parts {
+    id: &'static str,
+    title: &'static str,
+    /// What the series is about, and what of it is here.
+    about: &'static str,
+    card: Vec<CardLine>,
+    verdicts: Vec<Verdict>,
+    /// The seed's table beside ours.
+    tables: Vec<Block>,
+    /// Benches and simulations that answer it.
+    benches: &'static [&'static str],
+    sims: &'static [&'static str],
+    plots: Vec<Plot>,
+}
+
+fn assemble(data: &Data, parts: Parts) -> Answer {
+    let mut verdicts = parts.verdicts;
+    let sims: Vec<(&str, &Sim)> = parts.sims.iter().filter_map(|name| data.sim(name)).collect();
+    verdicts.extend(sims.iter().flat_map(|(_, sim)| against(sim)));
+    let mut blocks = vec![Block::Text(parts.about.to_owned())];
+    if !verdicts.is_empty() {
+        blocks.push(Block::Table(reproduced(&verdicts)));
+    }
+    let plots: Vec<Plot> = sims.iter().flat_map(|(_, sim)| scaling::plots(sim)).chain(parts.plots).collect();
+    if !plots.is_empty() {
+        blocks.push(Block::Plots(plots));
+    }
+    blocks.extend(parts.tables);
+    for (command, sim) in &sims {
+        blocks.extend(scaling::tables(command, sim));
+    }
+    for (command, bench) in parts.benches.iter().flat_map(|name| data.benches(name)) {
+        blocks.push(Block::Fold(
+            format!("Every row of `slat {command}`"),
+            vec![Block::Table(every_row(bench))],
+        ));
+    }
+    let title = format!("Seed {}: {}", parts.id, parts.title);
+    let id = format!("seed-{}", parts.id);
+    Answer {
+        card: Card { title: format!("{}: {}", parts.id, parts.title), to: id.clone(), lines: parts.card },
+        section: Section { id, title, short: parts.id.to_owned(), blocks },
+        verdicts,
+    }
+}
+
+/// What a simulation says of a seed's figures.
+fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
+    sim.against_seed.iter().map(|one| Verdict {
+        claim: one.what.clone(),
+        seed: with(one.seed, &one.unit),
+        ours: with(one.simulated, &one.unit),
+        from: Source::Simulated,
+        mark: match (one.fitted, one.reproduced) {
+            (true, _) => Mark::Open,
+            (false, true) => Mark::Good,
+            (false, false) => Mark::Bad,
+        },
+        note: if one.fitted { format!("fitted: proves nothing. {}", one.detail) } else { one.detail.clone() },
+    })
+}
+
+fn reproduced(verdicts: &[Verdict]) -> Table {
+    let columns = vec![
+        words("claim"),
+        figures("", Source::Seed),
+        number("ours"),
+        words("where"),
+        words("verdict"),
+        words("note"),
+    ];
+    let mut table = Table::new("What is reproduced, and what is not", columns);
+    for one in verdicts {
+        let verdict = match one.mark {
+            Mark::Good => "reproduced",
+            Mark::Bad => "not reproduced",
+            _ => "no verdict",
+        };
+        table.rows.push(vec![
+            cell(&one.claim),
+            cell(&one.seed),
+            marked(&one.ours, Mark::Strong),
+            cell(one.from.name().replace(' ', "\u{a0}")),
+            marked(verdict, one.mark),
+            cell(&one.note),
+        ]);
+    }
+    table
+}
+
+/// The share of a seed's ratio from which on ours is taken for as large: two machines are never alike.
+const AS_LARGE: f64 = 0.9;
+
+/// Whether a measured ratio is as large as the seed's.
+fn as_large(ratio: f64, seed: f64) -> Mark {
+    if ratio >= seed * AS_LARGE { Mark::Good } else { Mark::Bad }
+}
+
+/// A figure of a card.
+fn line(from: Source, figure: impl Into<String>, about: impl Into<String>) -> CardLine {
+    CardLine { from, figure: figure.into(), about: about.into() }
+}
+
+/// Everything that a bench has told.
+fn every_row(bench: &Bench) -> Table {
+    let settings: Vec<String> =
+        bench.params.iter().map(|(key, value)| format!("{key} {}", super::data::text(Some(value)))).collect();
+    let columns = vec![
+        words("baseline, or what is done"),
+        words("settings"),
+        figures("baseline", Source::Here),
+        figures("slat", Source::Here),
+        figures("baseline / slat", Source::Here),
+        figures("the same ratio", Source::Seed),
+    ];
+    let mut table = Table::new(settings.join(", "), columns);
+    table.rows = bench
+        .rows
+        .iter()
+        .map(|row| {
+            vec![
+                cell(&row.name),
+                cell(
+                    row.params
+                        .iter()
+                        .map(|(key, value)| format!("{key}: {}", super::data::text(Some(value))))
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                ),
+                cell(row.baseline.map_or("–".into(), |value| with(value, &row.unit))),
+                marked(with(row.slat, &row.unit), Mark::Strong),
+                cell(row.ratio.map_or("–".into(), times)),
+                cell(row.seed_ratio.map_or("–".into(), times)),
+            ]
+        })
+        .collect();
+    table
+}
+
+/// A row by name and parameters.
+fn find<'d>(data: &'d Data, bench: &'d str, name: &str, params: &[(&str, &str)]) -> Option<&'d Row> {
+    data.rows(bench).find(|row| row.is(name, params))
+}
+
+/// A figure, or a dash.
+fn or_dash(value: Option<f64>, unit: &str) -> String {
+    value.map_or("–".into(), |value| with(value, unit))
+}
+
+/// What a simulation says at its largest size, for a card: its slowest policy against its quickest.
+fn headline(data: &Data, sim: &str) -> Option<CardLine> {
+    let (_, sim) = data.sim(sim)?;
+    let vcpus = sim.vcpus().last().copied()?;
+    let values = || {
+        sim.rows.iter().filter(|row| row.vcpus == vcpus).filter_map(|row| Some((row.first()?, &row.policy)))
+    };
+    let (slowest, before) = values().max_by(|a, b| a.0.value.total_cmp(&b.0.value))?;
+    let (quickest, after) = values().min_by(|a, b| a.0.value.total_cmp(&b.0.value))?;
+    let about = format!("{}: {before} against {after}, {vcpus} vCPUs", quickest.name);
+    let figure = if quickest.value > 0.0 {
+        times(slowest.value / quickest.value)
+    } else {
+        with(slowest.value, &slowest.unit)
+    };
+    Some(line(Source::Simulated, figure, about))
+}

@@ -1,0 +1,70 @@
+//! How far the simulations can be believed: what they take things to cost, and what becomes of the ranking when that is
+//! wrong.
+
+use super::data::{Data, Sim, Swept};
+use super::doc::{Block, Mark, Section, Source, Table, cell, figures, marked, number, words};
+use super::figure::{plain, times, with};
+use slat_machine::Costs;
+
+/// The section, if anything was simulated.
+pub fn section(data: &Data) -> Option<Section> {
+    let (_, first) = data.sims().next()?;
+    let mut blocks = vec![Block::Text(
+        "Simulated figures are of a machine that is not there: the engine as it ships, compiled a second time on simulated atomics and \
+         locks, runs on hundreds of CPUs in virtual time. Each shared operation pays what the table says, and waits for whoever has the line, \
+         the lock or the memory's bandwidth. They show ranking and shape. What they do not model: caches' sizes, hyperthreads, frequency, \
+         unfair locks, other load, and whatever the host does besides what a bench says."
+            .into(),
+    )];
+    blocks.push(Block::Heading("Does the ranking hang on uncertain costs?".into()));
+    for (_, sim) in data.sims() {
+        blocks.extend(sweep(sim).map(Block::Table));
+    }
+    blocks.push(Block::Heading("What things are taken to cost".into()));
+    blocks.push(Block::Table(costs(first)));
+    Some(Section {
+        id: "simulations".into(),
+        title: "How far to believe the simulations".into(),
+        short: "Simulations".into(),
+        blocks,
+    })
+}
+
+/// Each uncertain cost, halved and doubled.
+fn sweep(sim: &Sim) -> Option<Table> {
+    let first = sim.sweep.first()?;
+    let vcpus = first.rows.first()?.vcpus;
+    let unit = sim.at(vcpus, &first.rows.first()?.policy)?.first()?;
+    let mut columns = vec![words("cost"), number("times")];
+    columns.extend(first.rows.iter().map(|row| figures(&row.policy, Source::Simulated)));
+    columns.push(words("ranking"));
+    let mut table =
+        Table::new(format!("{}: {} with {vcpus} vCPUs, with one cost changed", sim.sim, unit.name), columns);
+    table.rows = sim.sweep.iter().map(|swept| line(swept, &unit.unit)).collect();
+    Some(table)
+}
+
+fn line(swept: &Swept, unit: &str) -> Vec<super::doc::Cell> {
+    let mut cells = vec![cell(&swept.cost), cell(times(swept.factor))];
+    cells.extend(swept.rows.iter().map(|row| cell(with(row.value, unit))));
+    cells.push(if swept.ranking_holds { marked("holds", Mark::Good) } else { marked("changes", Mark::Bad) });
+    cells
+}
+
+fn costs(sim: &Sim) -> Table {
+    let columns = vec![words("cost"), number("value"), words("unit"), words("from"), words("of what")];
+    let mut table = Table::new("The costs of the simulated machine", columns);
+    for field in Costs::FIELDS {
+        let Some(value) = sim.costs.get(field.name) else { continue };
+        let from = sim.costs_from.get(field.name).map_or("", String::as_str);
+        let mark = if from == "measured" { Mark::Good } else { Mark::Open };
+        table.rows.push(vec![
+            cell(format!("`{}`", field.name)),
+            cell(plain(*value)),
+            cell(field.unit),
+            marked(from, mark),
+            cell(field.about),
+        ]);
+    }
+    table
+}

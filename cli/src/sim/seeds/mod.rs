@@ -1,0 +1,101 @@
+//! The seeds' own figures, which a simulation has to answer for.
+//!
+//! The machines of the seeds are not ours, and their costs are not known. So nothing is tuned until it fits: a parameter or two
+//! are chosen by one column of a seed's table, and the others are predicted. What was fitted proves nothing, and says so; what
+//! is not reproduced says that.
+//!
+//! | file | fitted | predicted |
+//! |---|---|---|
+//! | `s000` | times without aging, of 1 vCPU and of 112 | times with aging, and of passes |
+//! | `s003` | 98% of the time waiting for the lock | what goes away with it |
+
+mod s000;
+mod s003;
+
+use super::outcome::Against;
+use slat_machine::Costs;
+use slat_sim::benches::{Bench, Point, Policy, Setting, Work};
+
+/// What to run, and how.
+pub struct Trial<'t> {
+    pub bench: &'t dyn Bench,
+    pub costs: &'t Costs,
+    pub seed: u64,
+}
+
+impl Trial<'_> {
+    /// One run with a quarter of the work: what is compared are times of one operation.
+    fn run(&self, costs: &Costs, vcpus: u32, policy: Policy, work: &Work) -> Result<Point, String> {
+        self.bench.run(&Setting { costs, vcpus, policy, quick: true, seed: self.seed, work: work.clone() })
+    }
+}
+
+/// The figures of the bench's seed beside what is simulated, where the vCPUs that they speak of are asked for.
+pub fn against(trial: &Trial<'_>, vcpus: &[u32]) -> Result<Vec<Against>, String> {
+    match trial.bench.name() {
+        "access-tracking-perf" if vcpus.contains(&s000::MOST) => s000::against(trial),
+        "demand-paging" if vcpus.contains(&s003::VCPUS) => s003::against(trial),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// How far a predicted figure may be from the seed's.
+#[derive(Clone, Copy)]
+enum Within {
+    /// By so much.
+    Points(f64),
+    /// By this factor.
+    Factor(f64),
+}
+
+impl Within {
+    fn holds(self, seed: f64, simulated: f64) -> bool {
+        match self {
+            Self::Points(points) => (seed - simulated).abs() <= points,
+            Self::Factor(factor) => (1.0 / factor..=factor).contains(&(simulated / seed)),
+        }
+    }
+}
+
+/// A figure that a parameter was chosen for: it has to agree.
+fn fitted(what: String, seed: f64, simulated: f64, unit: &'static str, detail: String) -> Against {
+    let reproduced = Within::Factor(1.02).holds(seed, simulated);
+    Against { what, seed, simulated, unit, fitted: true, reproduced, detail }
+}
+
+/// A figure that nothing was chosen for.
+fn predicted(
+    what: String,
+    (seed, simulated): (f64, f64),
+    unit: &'static str,
+    within: Within,
+    detail: &str,
+) -> Against {
+    let reproduced = within.holds(seed, simulated);
+    let bar = match within {
+        Within::Points(points) => format!("within {points}"),
+        Within::Factor(factor) => format!("within a factor of {factor}"),
+    };
+    let detail = if detail.is_empty() { bar } else { format!("{bar}; {detail}") };
+    Against { what, seed, simulated, unit, fitted: false, reproduced, detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_far_off_is_not_reproduced() {
+        for (within, simulated, holds) in [
+            (Within::Points(0.05), 0.85, true),
+            (Within::Points(0.05), 0.83, false),
+            (Within::Factor(1.25), 1.1, true),
+            (Within::Factor(1.25), 1.2, false),
+            (Within::Factor(1.25), 0.7, false),
+        ] {
+            let row = predicted(String::new(), (0.89, simulated), "share", within, "");
+            assert_eq!((row.reproduced, row.fitted), (holds, false), "{simulated}");
+        }
+        assert!(!fitted(String::new(), 0.98, 0.95, "share", String::new()).reproduced);
+    }
+}

@@ -1,0 +1,224 @@
+//! Seed 000: vCPUs fault in a gigabyte each while somebody ages their memory, pass after pass.
+//!
+//! **Fitted**, by the first column, times without aging: the host's work for a fault, by one vCPU's time; and how long a
+//! cache line travels on the seed's machine, by that of 112. Both make time grow in a straight line, near enough.
+//!
+//! **Predicted**: the rest of that column; the times with aging, "no opt" (the lock for each page) and "opt" (no lock); the
+//! times of a pass, as nanoseconds for each page of all vCPUs' memory, since a simulated vCPU has fewer of them.
+
+use super::{Trial, Within, fitted, predicted};
+use crate::sim::outcome::Against;
+use slat_machine::Costs;
+use slat_sim::benches::{Policy, Work};
+
+pub const MOST: u32 = 112;
+
+/// Pages of a vCPU's gigabyte.
+const PAGES: f64 = (1 << 18) as f64;
+
+/// A line of the seed's table, seconds: without aging, with locked aging, lockless; a pass, locked and lockless.
+struct Line {
+    vcpus: u32,
+    wall: [f64; 3],
+    pass: [f64; 2],
+}
+
+const TABLE: [Line; 8] = [
+    Line {
+        vcpus: 1,
+        wall: [0.878_822_016, 0.938_250_568, 0.912_270_190],
+        pass: [0.008_236_007, 0.007_314_582],
+    },
+    Line {
+        vcpus: 2,
+        wall: [0.984_959_659, 1.057_880_728, 1.037_735_641],
+        pass: [0.017_989_741, 0.013_996_319],
+    },
+    Line {
+        vcpus: 4,
+        wall: [1.264_881_581, 1.318_849_182, 1.314_653_465],
+        pass: [0.056_164_918, 0.029_311_993],
+    },
+    Line {
+        vcpus: 8,
+        wall: [1.473_883_699, 1.589_441_079, 1.498_439_592],
+        pass: [0.227_419_586, 0.063_857_740],
+    },
+    Line {
+        vcpus: 16,
+        wall: [2.048_766_096, 2.399_335_597, 2.000_914_001],
+        pass: [1.247_142_841, 0.121_628_689],
+    },
+    Line {
+        vcpus: 32,
+        wall: [3.316_256_321, 3.955_417_018, 3.355_274_507],
+        pass: [4.347_290_433, 0.250_886_289],
+    },
+    Line {
+        vcpus: 64,
+        wall: [6.498_958_516, 7.127_533_884, 6.442_582_168],
+        pass: [9.815_592_054, 1.392_907_010],
+    },
+    Line {
+        vcpus: 112,
+        wall: [8.498_029_491, 10.213_724_95, 8.896_963_554],
+        pass: [13.473_816_56, 2.292_223_850],
+    },
+];
+
+impl Line {
+    /// Nanoseconds for each fault of a vCPU.
+    fn fault(&self, column: usize) -> f64 {
+        self.wall[column] * 1e9 / PAGES
+    }
+
+    /// Nanoseconds of a pass for each page.
+    fn page(&self, column: usize) -> f64 {
+        self.pass[column] * 1e9 / (PAGES * f64::from(self.vcpus))
+    }
+}
+
+/// The columns, as the bench runs them.
+const POLICIES: [Policy; 3] = [Policy::NoAging, Policy::Locked, Policy::Lockless];
+
+/// One simulated line.
+#[derive(Clone, Copy)]
+struct Simulated {
+    /// As [`Line::fault`].
+    fault: [f64; 3],
+    /// As [`Line::page`].
+    page: [f64; 2],
+}
+
+/// What one run says: nanoseconds for each fault of a vCPU, and of a pass for each page if somebody passes.
+fn run(
+    trial: &Trial<'_>,
+    costs: &Costs,
+    vcpus: u32,
+    policy: Policy,
+    work: &Work,
+) -> Result<[f64; 2], String> {
+    let point = trial.run(costs, vcpus, policy, work)?;
+    let ms =
+        |name| point.figures.iter().find(|figure| figure.name == name).map_or(0.0, |figure| figure.value);
+    let pages = point.operations as f64;
+    Ok([ms("guest wall time") * 1e6 * f64::from(vcpus) / pages, ms("average pass") * 1e6 / pages])
+}
+
+/// The work and the costs that the first column speaks of.
+fn fit(trial: &Trial<'_>) -> Result<(Work, f64, Costs), String> {
+    let (first, last) = (&TABLE[0], &TABLE[TABLE.len() - 1]);
+    let time =
+        |costs: &Costs, vcpus, work: &Work| run(trial, costs, vcpus, Policy::NoAging, work).map(|ran| ran[0]);
+    let mut work = Work::default();
+    let more = first.fault(0) - time(trial.costs, 1, &work)?;
+    work.host_ns = (work.host_ns as f64 + more).round().max(0.0) as u64;
+    let travelling = |times: f64| Costs {
+        near: trial.costs.near * times,
+        far: trial.costs.far * times,
+        ..trial.costs.clone()
+    };
+    // By secants: near enough a straight line.
+    let mut tried = [1.0, 2.0].map(|times| (times, time(&travelling(times), MOST, &work)));
+    for _ in 0..3 {
+        let [(a, at_a), (b, at_b)] = &tried;
+        let (at_a, at_b) = (at_a.clone()?, at_b.clone()?);
+        let slope = (at_b - at_a) / (b - a);
+        let times = (b + (last.fault(0) - at_b) / slope).clamp(0.05, 20.0);
+        if (times - b).abs() < 1e-6 {
+            break;
+        }
+        tried = [(*b, Ok(at_b)), (times, time(&travelling(times), MOST, &work))];
+    }
+    let times = tried[1].0;
+    Ok((work, times, travelling(times)))
+}
+
+/// See the module's header.
+pub fn against(trial: &Trial<'_>) -> Result<Vec<Against>, String> {
+    let (work, times, costs) = fit(trial)?;
+    let mut rows = Vec::new();
+    for line in &TABLE {
+        let simulated = simulate(trial, &costs, line.vcpus, &work)?;
+        let detail = match line.vcpus {
+            1 => Some(format!("chosen for it: {} ns of the host's work for a fault", work.host_ns)),
+            MOST => Some(format!("chosen for it: lines travel {times:.2} times as long")),
+            _ => None,
+        };
+        rows.extend(compare(line, &simulated, detail));
+    }
+    Ok(rows)
+}
+
+fn simulate(trial: &Trial<'_>, costs: &Costs, vcpus: u32, work: &Work) -> Result<Simulated, String> {
+    let [none, locked, lockless] = POLICIES.map(|policy| run(trial, costs, vcpus, policy, work));
+    let (none, locked, lockless) = (none?, locked?, lockless?);
+    Ok(Simulated { fault: [none[0], locked[0], lockless[0]], page: [locked[1], lockless[1]] })
+}
+
+/// One line of the table against the simulated one; `chosen` where its first column was fitted.
+fn compare(line: &Line, simulated: &Simulated, chosen: Option<String>) -> Vec<Against> {
+    let of = |what: &str| format!("{what}, {} vCPUs", line.vcpus);
+    let ratio = |what: &str, seed, simulated, factor| {
+        predicted(of(what), (seed, simulated), "x", Within::Factor(factor), "")
+    };
+    let first = of("a fault, no aging");
+    let (seed, here) = (line.fault(0), simulated.fault[0]);
+    vec![
+        match chosen {
+            Some(detail) => fitted(first, seed, here, "ns", detail),
+            None => predicted(first, (seed, here), "ns", Within::Factor(1.25), ""),
+        },
+        ratio(
+            "time with locked aging over without",
+            line.wall[1] / line.wall[0],
+            simulated.fault[1] / here,
+            1.1,
+        ),
+        ratio(
+            "time with lockless aging over without",
+            line.wall[2] / line.wall[0],
+            simulated.fault[2] / here,
+            1.1,
+        ),
+        predicted(
+            of("a page of a locked pass"),
+            (line.page(0), simulated.page[0]),
+            "ns",
+            Within::Factor(2.0),
+            "",
+        ),
+        predicted(
+            of("a page of a lockless pass"),
+            (line.page(1), simulated.page[1]),
+            "ns",
+            Within::Factor(2.0),
+            "",
+        ),
+        ratio(
+            "pass, locked over lockless",
+            line.pass[0] / line.pass[1],
+            simulated.page[0] / simulated.page[1],
+            2.0,
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slat_sim::benches::by_name;
+
+    #[test]
+    fn one_column_is_fitted_and_the_others_are_predicted() {
+        let bench = by_name("access-tracking-perf").unwrap();
+        let rows = against(&Trial { bench, costs: &Costs::SERVER, seed: 1 }).unwrap();
+        assert_eq!(rows.len(), 6 * TABLE.len());
+        let fitted: Vec<_> = rows.iter().filter(|row| row.fitted).collect();
+        assert_eq!(fitted.len(), 2);
+        assert!(fitted.iter().all(|row| row.reproduced), "{fitted:?}");
+        let row = |what: &str| rows.iter().find(|row| row.what == what).unwrap();
+        assert!(row("pass, locked over lockless, 112 vCPUs").simulated >= 5.9);
+        assert!(row("time with lockless aging over without, 112 vCPUs").simulated <= 1.02);
+    }
+}

@@ -1,0 +1,218 @@
+//! A [`SimReport`] for people: tables, numbers of vCPUs down, policies across.
+
+use super::outcome::{Row, SimReport, Swept};
+use slat_machine::costs::Costs;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// Cache lines told for each policy.
+const LINES: usize = 3;
+
+impl fmt::Display for SimReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "slat sim {}: simulated, not measured (seed {})", self.sim, self.seed)?;
+        let settings = self.params.iter().map(|(name, value)| match value.as_str() {
+            Some(text) => format!("{name} {text}"),
+            None => format!("{name} {value}"),
+        });
+        writeln!(f, "{}", settings.collect::<Vec<_>>().join(", "))?;
+        self.figures(f)?;
+        self.shares(f)?;
+        self.lines(f)?;
+        self.swept(f)?;
+        self.against(f)?;
+        self.costs(f)?;
+        self.verdict(f)
+    }
+}
+
+impl SimReport {
+    /// Policies in the order of their rows.
+    fn policies(&self) -> Vec<&'static str> {
+        let mut seen = BTreeSet::new();
+        self.rows.iter().map(|row| row.policy).filter(|policy| seen.insert(*policy)).collect()
+    }
+
+    /// One table: what `cell` says of each row.
+    fn table(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        title: &str,
+        cell: impl Fn(&Row) -> Option<String>,
+    ) -> fmt::Result {
+        let policies = self.policies();
+        let mut lines = vec![columns("vCPUs", policies.iter().map(ToString::to_string))];
+        for rows in self.rows.chunk_by(|a, b| a.vcpus == b.vcpus) {
+            let of = |policy: &&str| rows.iter().find(|row| row.policy == *policy).and_then(&cell);
+            let cells = policies.iter().map(|policy| of(policy).unwrap_or_else(|| "-".into()));
+            lines.push(columns(&rows[0].vcpus.to_string(), cells));
+        }
+        writeln!(f, "\n{title}")?;
+        grid(f, &lines)
+    }
+
+    fn figures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut seen = BTreeSet::new();
+        let names = self.rows.iter().flat_map(|row| &row.figures).filter(|figure| seen.insert(figure.name));
+        for of in names {
+            let title = format!("{}, {}", of.name, of.unit);
+            self.table(f, &title, |row| {
+                row.figures.iter().find(|figure| figure.name == of.name).map(|figure| number(figure.value))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Where the time goes: waiting, flushes, kicks.
+    fn shares(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.table(f, "waiting for locks and cache lines, % of the vCPUs' time", |row| {
+            Some(format!("{:.1}", 100.0 * row.waiting))
+        })?;
+        if self.rows.iter().any(|row| row.flushes + row.kicks > 0) {
+            self.table(f, "flushes / kicks", |row| Some(format!("{} / {}", row.flushes, row.kicks)))?;
+        }
+        Ok(())
+    }
+
+    fn lines(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(most) = self.rows.iter().map(|row| row.vcpus).max() else { return Ok(()) };
+        let mut lines = vec![];
+        for row in self.rows.iter().filter(|row| row.vcpus == most) {
+            for line in row.lines.iter().take(LINES) {
+                let share =
+                    100.0 * line.waited_ns as f64 / (row.wall_ns * u64::from(row.vcpus)).max(1) as f64;
+                lines.push(vec![
+                    row.policy.to_owned(),
+                    format!("{share:.2}%"),
+                    line.transfers.to_string(),
+                    line.name.clone(),
+                    line.site.clone(),
+                ]);
+            }
+        }
+        if lines.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\nhottest cache lines with {most} vCPUs: share of time waited, transfers, what, where")?;
+        grid(f, &lines)
+    }
+
+    fn swept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(first) = self.sweep.first() else { return Ok(()) };
+        let of = first.rows.first().map_or(0, |row| row.vcpus);
+        writeln!(f, "\nuncertain costs changed, {of} vCPUs")?;
+        let head = first.rows.iter().map(|row| row.policy.to_owned()).chain(["ranking".into()]);
+        let mut lines = vec![columns("cost", head)];
+        lines.extend(self.sweep.iter().map(|Swept { cost, factor, rows, ranking_holds }| {
+            let verdict = if *ranking_holds { "holds" } else { "CHANGES" };
+            let cells = rows.iter().map(|row| number(row.value)).chain([verdict.into()]);
+            columns(&format!("{cost} x {factor}"), cells)
+        }));
+        grid(f, &lines)
+    }
+
+    fn against(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.against_seed.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\nagainst seed {}", self.seed)?;
+        let mut lines = vec![columns("", ["seed", "simulated", "", ""].map(str::to_owned))];
+        lines.extend(self.against_seed.iter().map(|row| {
+            let verdict = match (row.fitted, row.reproduced) {
+                (true, true) => "fitted",
+                (true, false) => "NOT FITTED",
+                (false, true) => "reproduced",
+                (false, false) => "NOT REPRODUCED",
+            };
+            vec![
+                row.what.clone(),
+                format!("{} {}", number(row.seed), row.unit),
+                number(row.simulated),
+                verdict.to_owned(),
+                row.detail.clone(),
+            ]
+        }));
+        grid(f, &lines)
+    }
+
+    fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nwhat operations cost")?;
+        let lines: Vec<_> = Costs::FIELDS
+            .iter()
+            .map(|field| {
+                let cell = |text: &str| text.to_owned();
+                vec![
+                    cell(field.name),
+                    format!("{} {}", number(self.costs[field.name]), field.unit),
+                    cell(self.costs_from[field.name]),
+                    cell(field.about),
+                ]
+            })
+            .collect();
+        grid(f, &lines)
+    }
+
+    fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f)?;
+        let failed: Vec<_> = self.checks.iter().filter(|check| !check.ok).collect();
+        for check in &failed {
+            writeln!(f, "FAILED {}: {}", check.name, check.detail)?;
+        }
+        writeln!(f, "checks: {} of {} hold", self.checks.len() - failed.len(), self.checks.len())
+    }
+}
+
+/// A line of a table.
+fn columns(first: &str, rest: impl IntoIterator<Item = String>) -> Vec<String> {
+    std::iter::once(first.to_owned()).chain(rest).collect()
+}
+
+/// Cells below each other: numbers to the right, words to the left.
+pub fn grid(f: &mut fmt::Formatter<'_>, lines: &[Vec<String>]) -> fmt::Result {
+    let column = |at: usize| lines.iter().filter_map(move |line| line.get(at));
+    let most = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let numeric = |at| column(at).any(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'));
+    let widths: Vec<_> = (0..most)
+        .map(|at| (column(at).map(|cell| cell.chars().count()).max().unwrap_or(0), numeric(at)))
+        .collect();
+    for line in lines {
+        let cells = line.iter().zip(&widths).map(|(cell, &(width, right))| {
+            if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        writeln!(f, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+/// To four digits or so.
+pub fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        0.0 => 0,
+        size if size < 10.0 => 3,
+        size if size < 100.0 => 2,
+        size if size < 1000.0 => 1,
+        _ => 0,
+    };
+    let text = format!("{value:.decimals$}");
+    if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn numbers_have_four_digits_or_so() {
+        for (value, says) in [
+            (0.0, "0"),
+            (0.5, "0.5"),
+            (6.0, "6"),
+            (48.125, "48.12"),
+            (140.0, "140"),
+            (2129.4, "2129"),
+            (1e6, "1000000"),
+        ] {
+            assert_eq!(number(value), says);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The seed's figures beside the simulated ones, whether they agree or not.
+
+use super::{Point, Policy};
+
+/// A figure of the seed's beside what the simulation says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Against {
+    /// Of what.
+    pub what: String,
+    /// The seed's.
+    pub seed: f64,
+    /// Ours.
+    pub simulated: f64,
+    /// Of both.
+    pub unit: &'static str,
+    /// A parameter was chosen so that this one agrees: it proves nothing.
+    pub fitted: bool,
+    /// Whether the two agree as closely as `detail` says.
+    pub reproduced: bool,
+    /// What agreeing means, or why they do not.
+    pub detail: String,
+}
+
+impl Against {
+    /// One that agrees if it differs by this part at most.
+    pub fn within(part: f64, what: &str, (seed, simulated): (f64, f64), unit: &'static str) -> Self {
+        Self {
+            what: what.to_owned(),
+            seed,
+            simulated,
+            unit,
+            fitted: false,
+            reproduced: (simulated - seed).abs() <= part * seed,
+            detail: format!("to {:.0}%", 100.0 * part),
+        }
+    }
+
+    /// One that does not agree, and why.
+    pub fn not(what: &str, (seed, simulated): (f64, f64), unit: &'static str, detail: &str) -> Self {
+        let (what, detail) = (what.to_owned(), detail.to_owned());
+        Self { what, seed, simulated, unit, fitted: false, reproduced: false, detail }
+    }
+
+    /// The same, where it agrees after all.
+    #[must_use]
+    pub fn unless(self, reproduced: bool) -> Self {
+        Self { reproduced, ..self }
+    }
+
+    /// The same, fitted.
+    #[must_use]
+    pub fn fitted(self) -> Self {
+        Self { fitted: true, ..self }
+    }
+
+    /// The same, with more to be said.
+    #[must_use]
+    pub fn saying(self, detail: &str) -> Self {
+        Self { detail: format!("{}: {detail}", self.detail), ..self }
+    }
+}
+
+/// The figure `name` of the point of so many vCPUs under `policy`, if there is one.
+pub fn figure(points: &[Point], vcpus: u32, policy: Policy, name: &str) -> Option<f64> {
+    let point = points.iter().find(|point| (point.vcpus, point.policy) == (vcpus, policy))?;
+    point.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
+}

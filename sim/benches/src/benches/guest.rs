@@ -1,0 +1,145 @@
+//! A vCPU whose guest touches each page once.
+//!
+//! ```text
+//! enter ─▶ the access that faulted: a walk, which sets Accessed ─▶ the guest computes ─▶ next page: leave, fault
+//! ```
+//! A page is missing the first time that it is touched, so the walk that finds it missing is left out. The one that succeeds
+//! is not: links lose their Accessed bits to aging passes, and a processor that walks through them has to set them again. It
+//! does not walk from the root each time: it remembers the last table of leaves, until it is told to forget. No leaves: this
+//! guest does not touch a page again soon (`program` has one that does).
+
+use super::Work;
+use super::hardware::{Tables, walk};
+use super::machine::Machine;
+use crate::host::{SimHost, hva_of};
+use crate::world::{Job, compute, guest, now};
+use slat::table::formats::Ept4;
+use slat::{Access, Done, Fault, FaultError, Gfn, Host as _, Idle, Level, Vcpu, VcpuId};
+
+/// A vCPU with its guest. On cache lines of its own: it writes to itself with every fault, and they lie side by side.
+#[repr(align(128))]
+pub struct Guest<'vm> {
+    vcpu: Vcpu<'vm, Ept4, SimHost>,
+    work: &'vm Work,
+    /// Pages that its faults have mapped.
+    pub mapped: u64,
+    /// When each began and ended, where that is asked for.
+    pub faults: Option<Vec<(u64, u64)>>,
+    /// Where the access that faulted last goes on.
+    pending: Option<Gfn>,
+    tables: Tables,
+}
+
+impl<'vm> Guest<'vm> {
+    /// vCPU `number`, of which there is no other.
+    pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Result<Self, String> {
+        let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
+        Ok(Self { vcpu, work, mapped: 0, faults: None, pending: None, tables: Tables::default() })
+    }
+
+    /// From now on, when each fault begins and ends is kept.
+    pub fn time_faults(&mut self) {
+        self.faults = Some(Vec::new());
+    }
+
+    /// Touches `pages`, on a CPU of its own; `then` is the last that is done there.
+    pub fn job<'g>(
+        &'g mut self,
+        pages: impl Iterator<Item = Gfn> + Send + 'g,
+        then: impl FnOnce() + Send + 'g,
+    ) -> Job<'g> {
+        self.mapped = 0;
+        Job::vcpu(self.vcpu.id().0, move || {
+            let idle = &mut Idle::take().expect("each CPU has one vCPU");
+            for gfn in pages {
+                // What fails is not counted, and so found by the checks.
+                let _ = self.touch(idle, gfn);
+            }
+            then();
+        })
+    }
+
+    /// The guest computes, then writes to `gfn`, which it finds missing.
+    pub fn touch(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+        while let Some(missing) = self.inside(idle, self.work.guest_ns) {
+            self.fault(idle, missing)?;
+        }
+        self.fault(idle, gfn)
+    }
+
+    fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+        let began = self.faults.as_ref().map(|_| now());
+        compute(self.work.exit_ns);
+        if self.work.host_first {
+            // An error is the engine's to find.
+            let _ = self.vcpu.vm().host().resolve(idle, hva_of(gfn), Access::Write);
+        }
+        let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
+        self.mapped += u64::from(done == Done::Mapped(Level::K4));
+        self.pending = Some(gfn);
+        if let (Some(faults), Some(began)) = (&mut self.faults, began) {
+            faults.push((began, now()));
+        }
+        Ok(done)
+    }
+
+    /// Enters the guest, where first of all the access goes on that faulted last. Leaves it when it has computed for so long, and
+    /// whatever kicks take; or at once for a page that is missing again.
+    fn inside(&mut self, idle: &mut Idle, ns: u64) -> Option<Gfn> {
+        let host = self.vcpu.vm().host();
+        let mut inside = self.vcpu.enter(idle, &mut self.tables);
+        if let Some(gfn) = self.pending.take() {
+            // SAFETY: in guest mode, and what `tables` remembers is forgotten with every flush that is answered.
+            let found = unsafe { walk(host, inside.root(), &mut self.tables, (gfn, Access::Write)) };
+            if found.is_none() {
+                return Some(gfn);
+            }
+        }
+        let mut left = ns;
+        while left > 0 || inside.kicked() {
+            if inside.kicked() {
+                inside.answer(&mut self.tables);
+            }
+            left = guest(left, || inside.kicked());
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::machine::{Parts, builder, idle, with_one_slot};
+    use crate::benches::{Policy, Setting};
+    use crate::world::Costs;
+    use slat::Translations as _;
+
+    /// An aging pass clears the links that it comes through, and passes over those that nobody has come through since.
+    #[test]
+    fn an_access_that_goes_on_sets_accessed_in_links_and_a_fault_alone_does_not() {
+        let (policy, work) = (Policy::None, Work::default());
+        let setting =
+            &Setting { costs: &Costs::SERVER, vcpus: 1, policy, quick: true, seed: 1, work: work.clone() };
+        let parts = Parts::new(setting, 8);
+        let all = parts.all();
+        let vm = with_one_slot(builder(SimHost::new(all.len(), &work), setting, policy.lock()), all.len())
+            .unwrap();
+        let (mut guest, mut idle) = (Guest::new(&vm, 0, &work).unwrap(), idle().unwrap());
+        let young = |idle: &mut Idle| {
+            let mut young = 0;
+            vm.lockless(idle).age(all, |seen| young += seen.count());
+            young
+        };
+        guest.touch(&mut idle, Gfn(0)).unwrap();
+        guest.touch(&mut idle, Gfn(1)).unwrap();
+        assert_eq!(young(&mut idle), 2);
+        guest.fault(&mut idle, Gfn(2)).unwrap();
+        assert_eq!(young(&mut idle), 0, "no walk has come through the link");
+        // What the processor remembers of the link is not looked up again before it is told to forget.
+        guest.touch(&mut idle, Gfn(3)).unwrap();
+        assert_eq!(young(&mut idle), 0);
+        guest.tables.flush_all();
+        guest.touch(&mut idle, Gfn(4)).unwrap();
+        assert_eq!(young(&mut idle), 3);
+    }
+}

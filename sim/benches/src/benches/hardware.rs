@@ -1,0 +1,120 @@
+//! What the hardware under a vCPU does on an access: remembers, and walks where it does not.
+//!
+//! ```text
+//! access ─▶ TLB ─ a miss ─▶ the last table of leaves, or from the root down ─▶ the frame, remembered; or a fault
+//! ```
+//! A walk takes no lock and is in no section: it is kept from freed tables by flushes and their answers alone. So a flush that
+//! comes too late is seen for what it is: a guest that uses a frame which is no longer its own.
+
+use slat::table::formats::Ept4;
+use slat::table::{Entry, TableMemory};
+use slat::{Access, Format, Gfn, Level, Pfn, Span, Translations};
+use std::ptr::NonNull;
+
+/// What the processor remembers of the tables: the last table of leaves, and which frames it is for. No leaves.
+#[derive(Default)]
+pub struct Tables(Option<(Gfn, Pfn)>);
+
+impl Translations for Tables {
+    fn flush_all(&mut self) {
+        self.0 = None;
+    }
+
+    fn flush(&mut self, _: Span<Gfn>) {
+        self.0 = None;
+    }
+}
+
+/// Leaves of 4 KiB too, one place for each, as many as the larger of a processor's two TLBs has.
+pub struct Tlb {
+    leaves: Box<[(Gfn, Pfn)]>,
+    /// For walks.
+    pub tables: Tables,
+}
+
+const PLACES: u64 = 2048;
+const NOTHING: (Gfn, Pfn) = (Gfn(u64::MAX), Pfn(0));
+
+impl Tlb {
+    /// One that remembers nothing.
+    pub fn new() -> Self {
+        Self { leaves: vec![NOTHING; PLACES as usize].into(), tables: Tables::default() }
+    }
+
+    fn place(&mut self, gfn: Gfn) -> &mut (Gfn, Pfn) {
+        &mut self.leaves[(gfn.0 % PLACES) as usize]
+    }
+
+    /// The frame behind a page, if it is remembered.
+    pub fn find(&mut self, gfn: Gfn) -> Option<Pfn> {
+        let place = *self.place(gfn);
+        (place.0 == gfn).then_some(place.1)
+    }
+
+    /// A walk has found it.
+    pub fn remember(&mut self, gfn: Gfn, pfn: Pfn) {
+        *self.place(gfn) = (gfn, pfn);
+    }
+}
+
+impl Translations for Tlb {
+    fn flush_all(&mut self) {
+        self.leaves.fill(NOTHING);
+        self.tables.flush_all();
+    }
+
+    fn flush(&mut self, gfns: Span<Gfn>) {
+        if gfns.len() >= PLACES {
+            return self.flush_all();
+        }
+        for gfn in (gfns.start.0..gfns.end.0).map(Gfn) {
+            if self.place(gfn).0 == gfn {
+                *self.place(gfn) = NOTHING;
+            }
+        }
+        self.tables.flush(gfns);
+    }
+}
+
+/// Walks for an access to `gfn`: sets Accessed in each link that it comes through and in the leaf, for a store Dirty in the
+/// leaf. The page's frame, if it is there and allows the access.
+///
+/// # Safety
+/// The calling vCPU is in guest mode in the VM of these tables, and has not answered a flush since `tables` remembered: so no
+/// table that the walk can reach has been freed.
+pub unsafe fn walk(
+    memory: &impl TableMemory,
+    root: Pfn,
+    tables: &mut Tables,
+    (gfn, access): (Gfn, Access),
+) -> Option<Pfn> {
+    let of_table = gfn.base(Level::M2);
+    'from_cache: loop {
+        let (mut level, mut table) = match tables.0 {
+            Some((first, table)) if first == of_table => (Level::K4, table),
+            _ => (Level(Ept4::LEVELS), Ept4::top(root, gfn)),
+        };
+        loop {
+            let page: NonNull<Entry> = memory.at(table).cast();
+            // SAFETY: a table page holds 512 entries; it is allocated, says the caller.
+            let entry = unsafe { page.add(Ept4::index(gfn, level)).as_ref() };
+            let word = entry.load();
+            if !Ept4::is_present(word) {
+                return None;
+            }
+            let link = Ept4::is_table(word, level);
+            let bits = if link { Ept4::touch_link(level) } else { Ept4::touch(access) };
+            if word.0 & bits != bits && !entry.touch(word, bits) {
+                continue 'from_cache;
+            }
+            if !link {
+                let leaf = Ept4::read_leaf(word);
+                return leaf.perms.allows(access).then(|| leaf.pfn + (gfn.0 - gfn.base(level).0));
+            }
+            (level, table) = (level.down(), Ept4::pfn(word));
+            if level == Level::K4 {
+                tables.0 = Some((of_table, table));
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A memslot moves while vCPUs fault and use it: seed 001.
+//!
+//! ```text
+//! area     512 MiB, cut into 10, 509 or 32,764 memslots:  │ … │ beside │ last │ ← where the two move to, and back from →
+//! vCPUs    of four pages that one uses: the next one of the area, where it faults; that one twice more; one of the last slot
+//! mover    last slot away, the one beside it away, last slot back, the one beside it back; and again
+//! ```
+//! While the last slot is away guests find no memory there: exits, which are counted. After each move the mover rests a
+//! little, so that guests meet what has changed, fault, and cache it again.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `layout` | the area and its slots |
+//! | `roam` | what a guest does |
+//! | `ground` | a machine, its mover, what must be true afterwards |
+//! | `seed` | the seed's figures beside these |
+//!
+//! **What is not simulated**: how long it takes to search and to copy. Virtual time goes on where CPUs share something; to it
+//! a tree of 32,764 slots and one of 10 are alike. That difference is what `slat bench memslot-perf` measures.
+
+mod ground;
+mod layout;
+mod roam;
+mod seed;
+
+use super::{Against, Bench, Figure, Point, Policy, Setting};
+use ground::Ground;
+
+/// See the module's header.
+#[derive(Clone, Copy, Debug)]
+pub struct MemslotPerf;
+
+/// Slots in use, as the seed has them. The figures are of the most of them, unless they say otherwise.
+const SLOTS: [u32; 3] = [32_764, 509, 10];
+
+/// Figures that are set against the seed's.
+const MOVE: &str = "ns per move";
+const MOVE_FEW: &str = "ns per move, 10 slots";
+
+impl Bench for MemslotPerf {
+    fn name(&self) -> &'static str {
+        "memslot-perf"
+    }
+
+    fn about(&self) -> &'static str {
+        "a memslot moves while vCPUs fault and use it"
+    }
+
+    fn seed(&self) -> &'static str {
+        "001"
+    }
+
+    fn policies(&self) -> &'static [Policy] {
+        &[Policy::Exclusive, Policy::ReadWrite, Policy::None]
+    }
+
+    fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
+        let run = |slots| Ground::new(setting, slots, false)?.run(setting);
+        let (most, some, few) = (run(SLOTS[0])?, run(SLOTS[1])?, run(SLOTS[2])?);
+        let figure = |name, value, unit| Figure { name, value, unit };
+        let per_move = |count: u64| count as f64 / most.moves as f64;
+        let figures = vec![
+            figure(MOVE, most.moved_ns[0], "ns"),
+            figure("ns per move of the slot beside", most.moved_ns[1], "ns"),
+            figure("ns per move, 509 slots", some.moved_ns[0], "ns"),
+            figure(MOVE_FEW, few.moved_ns[0], "ns"),
+            figure("ns per access", most.access_ns, "ns"),
+            figure("kicks per move", per_move(most.told.kicks), "kicks"),
+            figure("retries per move", per_move(most.retries), "retries"),
+            figure("exits for want of memory per move", per_move(most.seen.absent), "exits"),
+        ];
+        Ok(Point {
+            vcpus: setting.vcpus,
+            policy: setting.policy,
+            figures,
+            operations: most.moves,
+            waiting: most.told.waiting(),
+            flushes: most.flushes,
+            kicks: most.told.kicks,
+            told: most.told,
+            checks: [most.checks, some.checks, few.checks].concat(),
+        })
+    }
+
+    fn against_seed(&self, points: &[Point]) -> Vec<Against> {
+        seed::against(points)
+    }
+}

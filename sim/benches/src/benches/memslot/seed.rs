@@ -1,0 +1,41 @@
+//! The seed's "move active" beside ours: microseconds of two moves, there and back, under a guest with one vCPU.
+
+use super::{MOVE, MOVE_FEW};
+use crate::benches::against::{Against, figure};
+use crate::benches::{Point, Policy};
+
+/// Before and after, with 10 slots.
+const FEW: [f64; 2] = [110.0, 94.8];
+/// Before and after, with 32k.
+const MOST: [f64; 2] = [1420.0, 78.6];
+
+pub fn against(points: &[Point]) -> Vec<Against> {
+    let of = |name| figure(points, 1, Policy::None, name);
+    let Some((most, few)) = of(MOVE).zip(of(MOVE_FEW)) else { return Vec::new() };
+    let grows = most / few;
+    let ratio = |nth: usize| (MOST[nth] / FEW[nth], grows);
+    vec![
+        Against::not(
+            "a move with 32,764 slots over one with 10, after",
+            ratio(1),
+            "ratio",
+            "agrees where it does not grow, to 10%: each of ten slots is long, and takes longer to unmap; of the \
+             search virtual time sees nothing",
+        )
+        .unless(grows <= 1.1),
+        Against::not(
+            "a move with 32,764 slots over one with 10, before",
+            ratio(0),
+            "ratio",
+            "an array of all slots was copied for each move: the work of one CPU alone, of which virtual time sees \
+             nothing either; slat bench memslot-perf measures both",
+        ),
+        Against::not(
+            "a move there and back, 32,764 slots, after",
+            (MOST[1], 2.0 * most / 1e3),
+            "us",
+            "the seed's moves are system calls, each of which waits twice for all readers in a kernel; ours are calls \
+             in one process, and wait for a membarrier at most",
+        ),
+    ]
+}

@@ -1,0 +1,72 @@
+//! A host looks where pages are used, while vCPUs use them: seed 002.
+//!
+//! ```text
+//! memory    4 MiB in ranges of 2 MiB; guests use some of the pages, and have them mapped
+//! vCPUs     go round the pages in use, each in an order of its own
+//! a scan    by one vCPU's thread, out of the guest, as in Linux: some pages of a range become inaccessible, until a fault (a
+//!           hint) asks for them. The next scan when a guest has used 128 pages more, and nobody scans
+//! ```
+//! | policy | the VM is told | flushes |
+//! |---|---|---|
+//! | range | to unmap all 2 MiB: Linux | one |
+//! | range, yielding | the same, by a walk that lets go of its lock after each page and has to flush it first: Linux, where others want the lock | one for each page that is mapped |
+//! | page | of each page that becomes inaccessible: the seed | one for each of them that is mapped |
+//! | page-batched | of each run of such pages: slat | one |
+//!
+//! The pages are the same under every policy. How many of a range become inaccessible, and how many of those are mapped, is
+//! taken from the seed's second line (10,037 calls in 35 ranges, of which 4,610 flushed); what the policies make of it is
+//! simulated.
+//!
+//! What scans cost a vCPU is told as if one came for each 128 pages that it uses, however long it takes: guests go on until
+//! all scans are over, and then once more round, so that whatever was taken away is faulted back.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `pages` | which pages are in use, which become inaccessible |
+//! | `round` | what a guest does |
+//! | `scan` | who scans when, and what the VM is told |
+//! | `ground` | a machine, and what must be true afterwards |
+//! | `seed` | the seed's figures beside these |
+
+mod ground;
+mod pages;
+mod round;
+mod scan;
+mod seed;
+
+use super::{Against, Bench, Point, Policy, Setting};
+use ground::Ground;
+
+/// See the module's header.
+#[derive(Clone, Copy, Debug)]
+pub struct NumaBalancing;
+
+/// Figures that are set against the seed's.
+const FLUSHES: &str = "flushes per 2 MiB";
+const CALLS: &str = "unmap calls per 2 MiB";
+
+impl Bench for NumaBalancing {
+    fn name(&self) -> &'static str {
+        "numa-balancing"
+    }
+
+    fn about(&self) -> &'static str {
+        "a host looks where pages are used, while vCPUs use them"
+    }
+
+    fn seed(&self) -> &'static str {
+        "002"
+    }
+
+    fn policies(&self) -> &'static [Policy] {
+        &[Policy::Range, Policy::RangeYielding, Policy::Page, Policy::PageBatched]
+    }
+
+    fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
+        Ground::new(setting, false)?.run(setting)
+    }
+
+    fn against_seed(&self, points: &[Point]) -> Vec<Against> {
+        seed::against(points)
+    }
+}

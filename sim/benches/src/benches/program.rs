@@ -1,0 +1,194 @@
+//! A guest that uses pages again and again, and the vCPU that runs it: computes, uses a page, answers kicks.
+//!
+//! ```text
+//! in the guest   compute ─▶ use a page ── in the TLB ─────────────────────▶ its frame
+//!                   ▲ kicked: answer  └── a miss: walk ─ leaf: remember ──▶ its frame
+//!                                                  └─ none: leave, fault, enter, again
+//! ```
+//! Whether a frame is the page's still, each program knows ([`Program::judge`]), by what it keeps in atomics of `core`'s: what
+//! checks need costs no time in any world.
+
+use super::Check;
+use super::hardware::{Tlb, walk};
+use crate::host::SimHost;
+use crate::world::{compute, guest};
+use slat::table::formats::Ept4;
+use slat::{Access, Done, Fault, Gfn, Idle, InGuest, Pfn, Vcpu};
+
+/// What a guest does next.
+pub enum Next {
+    /// Computes, then loads from a page.
+    Load(Gfn),
+    /// Leaves the guest, to whoever runs it.
+    Leave,
+}
+
+/// What the use of a frame was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// In order.
+    Right,
+    /// Of one that had been taken away: a flush came too late, or not at all.
+    Stale,
+    /// Of one that was never the page's.
+    Foreign,
+}
+
+/// What a guest does, and what must not happen to it.
+pub trait Program {
+    /// What it does next.
+    fn next(&mut self) -> Next;
+    /// It has used frame `pfn` as page `gfn`, and its vCPU has not answered any flush since it found it there.
+    fn judge(&self, gfn: Gfn, pfn: Pfn) -> Use;
+    /// Whether there may be no memory at `gfn`. The guest goes on past it.
+    fn may_be_absent(&self, gfn: Gfn) -> bool {
+        let _ = gfn;
+        false
+    }
+}
+
+/// What a vCPU has done, and what has happened to its guest.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Pages used.
+    pub uses: u64,
+    /// Of these, [`Use::Stale`].
+    pub stale: u64,
+    /// Of these, [`Use::Foreign`].
+    pub foreign: u64,
+    /// Faults that mapped a page.
+    pub mapped: u64,
+    /// Faults that found one mapped meanwhile.
+    pub spurious: u64,
+    /// Exits for want of memory.
+    pub absent: u64,
+    /// Of these, where there had to be some.
+    pub astray: u64,
+}
+
+impl Seen {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: &Self) -> Self {
+        Self {
+            uses: self.uses + other.uses,
+            stale: self.stale + other.stale,
+            foreign: self.foreign + other.foreign,
+            mapped: self.mapped + other.mapped,
+            spurious: self.spurious + other.spurious,
+            absent: self.absent + other.absent,
+            astray: self.astray + other.astray,
+        }
+    }
+
+    /// Faults of all kinds.
+    pub fn faults(&self) -> u64 {
+        self.mapped + self.spurious + self.absent
+    }
+
+    /// That guests had what is theirs, and nothing else.
+    pub fn checks(&self) -> [Check; 3] {
+        [
+            Check::all(
+                "no guest used a frame after it had been taken away",
+                self.uses - self.stale,
+                self.uses,
+            ),
+            Check::all("guests used no frames but their pages'", self.uses - self.foreign, self.uses),
+            Check::all("no memory only where there is none", self.absent - self.astray, self.absent),
+        ]
+    }
+}
+
+/// A vCPU.
+pub struct Cpu<'vm> {
+    vcpu: Vcpu<'vm, Ept4, SimHost>,
+    tlb: Tlb,
+    /// What its guest computes before it uses a page.
+    pub compute_ns: u64,
+    /// What it takes to leave the guest for a fault and to enter it again.
+    pub exit_ns: u64,
+    /// What it has done.
+    pub seen: Seen,
+}
+
+impl<'vm> Cpu<'vm> {
+    /// One whose TLB is empty.
+    pub fn new(vcpu: Vcpu<'vm, Ept4, SimHost>) -> Self {
+        Self { vcpu, tlb: Tlb::new(), compute_ns: 0, exit_ns: 0, seen: Seen::default() }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.vcpu.id().0
+    }
+
+    /// Runs the guest until it leaves by itself.
+    pub fn run(&mut self, idle: &mut Idle, program: &mut impl Program) -> Result<(), String> {
+        let mut again = None;
+        while let Some(gfn) = self.run_to_fault(idle, program, again) {
+            compute(self.exit_ns);
+            let fault = Fault { gpa: gfn.gpa(), access: Access::Read };
+            let done = self.vcpu.fault(idle, fault).map_err(|error| format!("at {}: {error}", fault.gpa))?;
+            again = Some(gfn).filter(|_| done != Done::Mmio);
+            match done {
+                Done::Mapped(_) | Done::Fixed => self.seen.mapped += 1,
+                Done::Mmio => {
+                    self.seen.absent += 1;
+                    self.seen.astray += u64::from(!program.may_be_absent(gfn));
+                }
+                Done::Spurious | Done::RingFull => self.seen.spurious += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// In the guest until a page is missing, which one; `None`: until the guest leaves. It begins with the page `again`,
+    /// whose turn it still is.
+    fn run_to_fault(
+        &mut self,
+        idle: &mut Idle,
+        program: &mut impl Program,
+        mut again: Option<Gfn>,
+    ) -> Option<Gfn> {
+        let host = self.vcpu.vm().host();
+        let mut inside = self.vcpu.enter(idle, &mut self.tlb);
+        loop {
+            let gfn = if let Some(gfn) = again.take() {
+                gfn
+            } else {
+                let Next::Load(gfn) = program.next() else { return None };
+                compute_inside(&mut inside, &mut self.tlb, self.compute_ns);
+                gfn
+            };
+            let pfn = if let Some(pfn) = self.tlb.find(gfn) {
+                pfn
+            } else {
+                let tables = &mut self.tlb.tables;
+                // SAFETY: in guest mode, and with every flush that is answered `tables` forgets.
+                let found = unsafe { walk(host, inside.root(), tables, (gfn, Access::Read)) };
+                let Some(pfn) = found else { return Some(gfn) };
+                self.tlb.remember(gfn, pfn);
+                pfn
+            };
+            let used = program.judge(gfn, pfn);
+            self.seen.uses += 1;
+            self.seen.stale += u64::from(used == Use::Stale);
+            self.seen.foreign += u64::from(used == Use::Foreign);
+        }
+    }
+}
+
+/// The guest computes for so long, and whatever kicks take.
+fn compute_inside(inside: &mut InGuest<'_>, tlb: &mut Tlb, ns: u64) {
+    let mut left = ns;
+    loop {
+        left = guest(left, || inside.kicked());
+        if inside.kicked() {
+            inside.answer(tlb);
+        }
+        if left == 0 {
+            return;
+        }
+    }
+}

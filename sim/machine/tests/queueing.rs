@@ -1,0 +1,232 @@
+//! One lock and N customers, against what is known of such queues: the machine-repairman model.
+//!
+//! ```text
+//!   ┌──▶ think Z ──▶ queue ──▶ lock, held S ──┐       closed: N customers go round for ever
+//!   └─────────────────────────────────────────┘       throughput X(N), time in the queue and the lock R(N)
+//! ```
+//! * Exponential times: an exact product form (Gordon, Newell, 1967), by mean value analysis (Reiser, Lavenberg, 1980):
+//!   `R(n) = S (1 + Q(n-1))`, `X(n) = n / (Z + R(n))`, `Q(n) = X(n) R(n)`.
+//! * Times that are always the same: the asymptotic bounds are met, `X = min(N / (Z + S), 1 / S)` (Denning, Buzen, 1978),
+//!   once customers have fallen into step.
+//! * Between the two, for a lock with thinking of any kind: below the second, above the first.
+//!
+//! Journeys and hand-offs cost nothing in most of these tests, so that a lock is a queue and nothing else; one test adds them,
+//! which makes each customer hold the lock so much longer.
+
+use slat_machine::lock::Mutex;
+use slat_machine::{Costs, Job, JobTold, compute, now, run};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Think and hold, in nanoseconds.
+const THINK: u64 = 10_000;
+const HOLD: u64 = 1000;
+
+/// Nothing costs anything but what customers do.
+const FREE: Costs = Costs {
+    load: 0.0,
+    store: 0.0,
+    rmw: 0.0,
+    fence: 0.0,
+    step: 0.0,
+    near: 0.0,
+    far: 0.0,
+    handoff: 0.0,
+    clock: 0.0,
+    ..Costs::SERVER
+};
+
+/// Numbers drawn by lot.
+struct Lots(u64);
+
+impl Lots {
+    fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
+
+    fn exponential(&mut self, mean: u64) -> u64 {
+        let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        (-(1.0 - uniform).ln() * mean as f64).round() as u64
+    }
+}
+
+/// How times are drawn.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Times {
+    Exponential,
+    Same,
+}
+
+impl Times {
+    fn draw(self, lots: &mut Lots, mean: u64) -> u64 {
+        match self {
+            Self::Exponential => lots.exponential(mean),
+            Self::Same => mean,
+        }
+    }
+}
+
+/// How customers are served; all but the first are wrong.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Lock {
+    Right,
+    /// It forgets one of twenty who had to wait, who is in nobody's way until he asks again.
+    Forgets,
+    /// It is handed on as if each owner held it for a tenth longer.
+    HandsOnLate,
+    /// Now and then it lets in whoever comes.
+    LetsTwoIn,
+}
+
+/// What was seen of a steady state.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// Customers served in a nanosecond.
+    throughput: f64,
+    /// Nanoseconds from asking for the lock to having left it.
+    response: f64,
+    /// The share of their time that customers waited, as the machine tells it.
+    waiting: f64,
+}
+
+/// Nanoseconds before anything counts, and until the end.
+const WARM: u64 = 2_000_000;
+const END: u64 = 62_000_000;
+
+/// So many customers go round until the end.
+fn simulate(customers: u32, times: Times, lock: Lock, costs: &Costs) -> Seen {
+    let mutex = &Mutex::new(());
+    let (served, response) = (&AtomicU64::new(0), &AtomicU64::new(0));
+    let job = |customer: u32| {
+        Job::new("customer", move || {
+            let mut lots = Lots(u64::from(customer) * 7919 + 1);
+            for nth in 0.. {
+                compute(times.draw(&mut lots, THINK));
+                let (asked, hold) = (now(), times.draw(&mut lots, HOLD));
+                if lock == Lock::LetsTwoIn && nth % 10 == 0 {
+                    compute(hold);
+                } else {
+                    let mine = mutex.lock();
+                    if lock == Lock::Forgets && now() > asked && nth % 20 == 0 {
+                        drop(mine);
+                        compute(20 * THINK);
+                        continue;
+                    }
+                    compute(if lock == Lock::HandsOnLate { hold * 11 / 10 } else { hold });
+                }
+                if now() >= END {
+                    return;
+                }
+                if asked >= WARM {
+                    served.fetch_add(1, Relaxed);
+                    response.fetch_add(now() - asked, Relaxed);
+                }
+            }
+        })
+    };
+    let told = run(costs, (0..customers).map(job).collect());
+    let sum = |of: fn(&JobTold) -> u64| told.jobs.iter().map(of).sum::<u64>() as f64;
+    let served = served.load(Relaxed) as f64;
+    Seen {
+        throughput: served / (END - WARM) as f64,
+        response: response.load(Relaxed) as f64 / served,
+        waiting: sum(|job| job.waiting_ns) / sum(|job| job.ns),
+    }
+}
+
+/// What is known.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    throughput: f64,
+    response: f64,
+}
+
+/// Exponential times: exact.
+fn product_form(customers: u32, hold: f64) -> Known {
+    let mut queue = 0.0;
+    let mut known = Known { throughput: 0.0, response: 0.0 };
+    for there in 1..=customers {
+        known.response = hold * (1.0 + queue);
+        known.throughput = f64::from(there) / (THINK as f64 + known.response);
+        queue = known.throughput * known.response;
+    }
+    known
+}
+
+/// Times that are always the same: the asymptotic bounds.
+fn bounds(customers: u32, hold: f64) -> Known {
+    let throughput = (f64::from(customers) / (THINK as f64 + hold)).min(1.0 / hold);
+    Known { throughput, response: f64::from(customers) / throughput - THINK as f64 }
+}
+
+/// Whether what was seen is what is known, to so many parts of a hundred.
+fn agrees(seen: Seen, known: Known, percent: f64) -> bool {
+    let near = |a: f64, b: f64| (a / b - 1.0).abs() <= percent / 100.0;
+    near(seen.throughput, known.throughput) && near(seen.response, known.response)
+}
+
+/// Below the knee, at it, beyond it, and far beyond. The knee is where one customer's round is full: (Z + S) / S = 11.
+const CUSTOMERS: [u32; 6] = [1, 4, 8, 11, 20, 60];
+
+#[test]
+fn exponential_times_make_the_exact_queue() {
+    for customers in CUSTOMERS {
+        let seen = simulate(customers, Times::Exponential, Lock::Right, &FREE);
+        let known = product_form(customers, HOLD as f64);
+        assert!(agrees(seen, known, 3.0), "{customers}: {seen:?}, {known:?}");
+    }
+}
+
+#[test]
+fn times_that_are_the_same_meet_the_bounds() {
+    for customers in CUSTOMERS {
+        let seen = simulate(customers, Times::Same, Lock::Right, &FREE);
+        let known = bounds(customers, HOLD as f64);
+        assert!(agrees(seen, known, 0.5), "{customers}: {seen:?}, {known:?}");
+    }
+}
+
+#[test]
+fn what_the_machine_calls_waiting_is_what_the_queue_makes_wait() {
+    for customers in CUSTOMERS {
+        let seen = simulate(customers, Times::Exponential, Lock::Right, &FREE);
+        let Known { response, .. } = product_form(customers, HOLD as f64);
+        let known = (response - HOLD as f64) / (THINK as f64 + response);
+        assert!((seen.waiting - known).abs() < 0.01, "{customers}: {seen:?}, {known}");
+    }
+}
+
+/// A lock that is always asked for is handed over, and fetched by whoever has it next, each time; and where somebody has come
+/// meanwhile, who took its line away, it has to be fetched once more to be left. That makes each hold longer.
+#[test]
+fn journeys_and_hand_offs_make_each_hold_longer() {
+    let costs = Costs { near: 50.0, handoff: 100.0, cpus_per_socket: 64, ..FREE };
+    let [least, most] =
+        [2.0, 3.0].map(|journeys| bounds(60, HOLD as f64 + journeys * costs.near + costs.handoff));
+    let is_between = |seen: Seen| {
+        (most.throughput..=least.throughput).contains(&seen.throughput)
+            && (least.response..=most.response).contains(&seen.response)
+    };
+    let seen = simulate(60, Times::Same, Lock::Right, &costs);
+    assert!(is_between(seen), "{seen:?}, {least:?}, {most:?}");
+    for wrong in [Costs { handoff: 10.0, ..costs.clone() }, Costs { handoff: 160.0, ..costs }] {
+        assert!(!is_between(simulate(60, Times::Same, Lock::Right, &wrong)), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_lock_that_does_not_work_is_found_out() {
+    for lock in [Lock::Forgets, Lock::HandsOnLate, Lock::LetsTwoIn] {
+        let found = CUSTOMERS.iter().filter(|&&customers| {
+            let exponential = simulate(customers, Times::Exponential, lock, &FREE);
+            !agrees(exponential, product_form(customers, HOLD as f64), 3.0)
+        });
+        assert!(found.count() >= 4, "{lock:?}");
+        let same = simulate(20, Times::Same, lock, &FREE);
+        assert!(!agrees(same, bounds(20, HOLD as f64), 0.5), "{lock:?}: {same:?}");
+    }
+}
