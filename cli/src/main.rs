@@ -12,6 +12,7 @@ mod run;
 mod sim;
 mod size;
 mod thread;
+mod top;
 
 use clap::Parser;
 use error::Error;
@@ -33,6 +34,7 @@ enum Command {
     Calibrate(calibrate::Calibrate),
     Plan(plan::Plan),
     Report(report::Report),
+    Top(top::Top),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Command::Calibrate(calibrate) => calibrate.run(),
         Command::Plan(plan) => plan.run(),
         Command::Report(report) => report.run(),
+        Command::Top(top) => top.run(),
     };
     match result {
         Ok(code) => code,

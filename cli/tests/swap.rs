@@ -3,13 +3,13 @@
 
 mod common;
 
-use common::{BOUND, File, end, refused, report, slat, slat_with, start, text};
+use common::{BOUND, File, SocketPath, end, refused, report, slat, slat_with, start, text};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Instant;
 
@@ -25,27 +25,6 @@ fn batch(kind: char, pages: u64) -> String {
         writeln!(text, " {kind} {:08x},8", 0x400_0000 + access % pages * 4096 + offset).unwrap();
     }
     text
-}
-
-/// A path for a socket, which has to be short, that goes with the test.
-struct SocketPath(PathBuf);
-
-impl SocketPath {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("slat-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for SocketPath {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// A running guest that has stored to its pages and waits for more of its trace, and a client of its host.
@@ -64,7 +43,7 @@ impl Guest {
         child.stdin.as_mut().unwrap().write_all(stores.as_bytes()).unwrap();
         let began = Instant::now();
         let client = loop {
-            match UnixStream::connect(&socket.0) {
+            match UnixStream::connect(socket.path()) {
                 Ok(client) => break client,
                 Err(error) => assert!(began.elapsed() < BOUND, "nobody serves the socket: {error}"),
             }
@@ -148,7 +127,7 @@ fn an_idle_guest_shrinks_over_the_socket_and_goes_on_with_its_bytes() {
         assert!(
             generations.iter().all(|generation| generation["age_ms"].is_u64() && generation["node"] == 0)
         );
-        assert!(!socket.0.exists(), "it goes with the run");
+        assert!(!Path::new(socket.path()).exists(), "it goes with the run");
     }
     assert_eq!(std::fs::metadata(swap.path()).unwrap().len(), 0);
 }
@@ -202,7 +181,7 @@ fn a_killed_run_leaves_nothing_in_the_way() {
     let kill = Command::new("kill").args(["-s", "KILL", &guest.child.id().to_string()]).status();
     assert!(kill.unwrap().success());
     assert_eq!(guest.end().0, None);
-    assert!(socket.0.exists(), "it had no time to tidy up");
+    assert!(Path::new(socket.path()).exists(), "it had no time to tidy up");
 
     let mut guest = Guest::start(&socket, &args);
     guest.wait_for_pages(PAGES);
@@ -212,7 +191,7 @@ fn a_killed_run_leaves_nothing_in_the_way() {
     assert_eq!(status, Some(0), "{err}");
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&report["corrupt_reads"], &report["verified_reads"]), (&0.into(), &BATCH.into()));
-    assert!(!socket.0.exists());
+    assert!(!Path::new(socket.path()).exists());
 }
 
 #[test]

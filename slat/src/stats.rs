@@ -10,6 +10,7 @@ use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
 use crate::table::retire::count_tables;
 use crate::table::walk::Walk;
+use crate::tlb::Cause;
 use crate::vm::Vm;
 
 /// What a VM has done and holds. Sums over all threads, each read at a slightly different moment.
@@ -38,6 +39,8 @@ pub struct Stats {
     pub leaves: [u64; 3],
     /// Edits that owed a flush; shootdowns that paid them; 4 KiB pages they covered.
     pub flushes: Flushes,
+    /// The same by what made them necessary, in the order of [`Cause::ALL`].
+    pub flushes_by: [Flushes; Cause::COUNT],
     /// Bytes of table pages in use: linked, at hand, or waiting for a grace period.
     pub table_bytes: u64,
     /// Bytes that the host lent for tables, notes and free pages included.
@@ -57,6 +60,16 @@ pub struct Flushes {
     pub paid: u64,
     /// Frames covered by those edits.
     pub pages: u64,
+}
+
+impl Flushes {
+    fn with(self, other: Self) -> Self {
+        Self {
+            requested: self.requested + other.requested,
+            paid: self.paid + other.paid,
+            pages: self.pages + other.pages,
+        }
+    }
 }
 
 impl Stats {
@@ -96,6 +109,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             installed[1] + ENTRIES as u64 * splits[1] + recovered[0],
             installed[2] + recovered[1],
         ];
+        let flushes_by = self.tlb.by_cause.read();
         let went = [removed[0], removed[1] + splits[0], removed[2] + splits[1]];
         Stats {
             mapped_faults: installed.iter().sum(),
@@ -111,11 +125,8 @@ impl<F: Format, H: Host> Vm<F, H> {
                 let died = self.grace.leaves(Level(size as u8 + 1));
                 came[size].saturating_sub(went[size] + died)
             }),
-            flushes: Flushes {
-                requested: self.tlb.requested.load(Relaxed),
-                paid: self.tlb.paid.load(Relaxed),
-                pages: self.tlb.pages.load(Relaxed),
-            },
+            flushes: flushes_by.iter().fold(Flushes::default(), |all, &one| all.with(one)),
+            flushes_by,
             table_bytes: self.pool.in_use() * PAGE_SIZE,
             lent_bytes: self.pool.lent() * PAGE_SIZE,
             tables_reclaimed: self.clock.reclaimed.load(Relaxed),

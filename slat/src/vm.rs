@@ -13,16 +13,15 @@ use crate::sync::barrier::Barrier;
 use crate::sync::gate::{Lock, MmuLock};
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Lockless, Shared};
-use crate::sync::prim::Relaxed;
 use crate::sync::readside::{Borrowed, ReadSide};
 use crate::table::format::Format;
 use crate::table::limit::Clock;
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::table::walk::{Mapping, Walk};
-use crate::tlb::FlushDebt;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
+use crate::tlb::{Cause, FlushDebt};
 use crate::vcpu::Vcpu;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
@@ -292,7 +291,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
         let mut owed = Owed::default();
         self.shared(idle).write_protect_into(gfns, &mut owed);
-        FlushDebt::new(self, owed, None)
+        FlushDebt::new(self, owed, Cause::WriteProtect)
     }
 
     /// Takes unhooked tables apart now, after a grace period: their leaves are counted off, their pages are free. Little
@@ -331,9 +330,8 @@ impl<F: Format, H: Host> Vm<F, H> {
 }
 
 impl<F: Format, H: Host> Pay for Vm<F, H> {
-    fn pay(&self, mut owed: Owed, may_collect: bool) {
-        self.tlb.requested.fetch_add(owed.edits(), Relaxed);
-        self.tlb.pages.fetch_add(owed.pages(), Relaxed);
+    fn pay(&self, mut owed: Owed, cause: Cause, may_collect: bool) {
+        self.tlb.by_cause.paid(cause, &owed);
         let unlinked = core::mem::take(&mut owed.unlinked);
         let flushed = self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| self.host.kick(vcpu));
         if self.grace.defer(flushed) && may_collect {

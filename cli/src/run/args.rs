@@ -17,6 +17,8 @@ use std::time::Duration;
   valgrind --tool=lackey --trace-mem=yes ls 2>&1 | slat run --trace - -v 2
   slat run --trace ls.trace --format npt4 --pages thp --json
   slat run --dirty-log ring --churn 20000
+  slat run --top
+  slat run -q --serve /tmp/guest & slat top /tmp/guest
   slat run --limit 48M --swap mem --swap /var/tmp/swap --lru-gen /tmp/guest & socat - UNIX-CONNECT:/tmp/guest
 
 Exit status: 0 all reads were right; 2 bad input, or the machine failed; 3 the guest's data is corrupt: it read what
@@ -63,9 +65,17 @@ pub struct Run {
     #[arg(long, value_name = "FILE|mem")]
     pub swap: Vec<String>,
 
-    /// Serve the generations of the LRU on a Unix socket: lines `read`, `+ memcg node max_seq …`,
-    /// `- memcg node min_seq …` as in the kernel's `lru_gen`, `enabled [MASK]`, `min_ttl_ms [MS]`
+    /// Watch it run: a screen on standard error; where that is no terminal, a line now and then
+    #[arg(long)]
+    pub top: bool,
+
+    /// Serve whoever watches (`slat top PATH`) on a Unix socket
     #[arg(long, value_name = "PATH")]
+    pub serve: Option<PathBuf>,
+
+    /// The same, with an LRU whose generations can be looked at and worked on: lines `read`, `+ memcg node max_seq …`,
+    /// `- memcg node min_seq …` as in the kernel's `lru_gen`, `enabled [MASK]`, `min_ttl_ms [MS]`
+    #[arg(long, value_name = "PATH", conflicts_with = "serve")]
     pub lru_gen: Option<PathBuf>,
 
     /// Swap out what the guest has not used for so many seconds
@@ -134,6 +144,12 @@ impl Run {
             }
         }
         Ok((!self.swap.is_empty()).then_some(swaps))
+    }
+
+    /// The socket to serve, and the flag that says so.
+    pub fn socket(&self) -> Option<(&'static str, &Path)> {
+        let serve = self.serve.as_deref().map(|path| ("--serve", path));
+        serve.or_else(|| Some(("--lru-gen", self.lru_gen.as_deref()?)))
     }
 
     /// How cold pages are told, if anybody wants to know.

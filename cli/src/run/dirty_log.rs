@@ -6,6 +6,7 @@
 
 use super::args::{DirtyLogName, Run};
 use super::machine::Machine;
+use super::watch::Live;
 use crate::checksum::Sum;
 use crate::error::Error;
 use crate::thread::{idle, joined};
@@ -44,12 +45,13 @@ pub struct Harvester<'scope> {
 pub fn start<'scope, F: Format>(
     scope: &'scope Scope<'scope, '_>,
     machine: &'scope Machine<F>,
+    live: &'scope Live,
     run: &Run,
 ) -> Harvester<'scope> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     let thread =
-        (run.dirty_log != DirtyLogName::Off).then(|| scope.spawn(move || harvest(machine, &stopped)));
+        (run.dirty_log != DirtyLogName::Off).then(|| scope.spawn(move || harvest(machine, live, &stopped)));
     Harvester { stop, thread }
 }
 
@@ -61,13 +63,13 @@ impl Harvester<'_> {
     }
 }
 
-fn harvest<F: Format>(machine: &Machine<F>, stop: &AtomicBool) -> Result<Told, Error> {
+fn harvest<F: Format>(machine: &Machine<F>, live: &Live, stop: &AtomicBool) -> Result<Told, Error> {
     let idle = &mut idle()?;
     let mut told = Told::default();
     loop {
         // Asked before the harvest: the one after the order is the last.
         let last = stop.load(Relaxed);
-        told.take(idle, machine)?;
+        told.take(idle, machine, live)?;
         if last {
             told.compare(idle, machine)?;
             return Ok(told);
@@ -77,7 +79,7 @@ fn harvest<F: Format>(machine: &Machine<F>, stop: &AtomicBool) -> Result<Told, E
 }
 
 impl Told {
-    fn take<F: Format>(&mut self, idle: &mut Idle, machine: &Machine<F>) -> Result<(), Error> {
+    fn take<F: Format>(&mut self, idle: &mut Idle, machine: &Machine<F>, live: &Live) -> Result<(), Error> {
         let harvest = machine.vm.slots().harvest_all(idle)?;
         // All regions that were written to have been placed.
         let pages = (machine.hvas().len() / PAGE_SIZE) as usize;
@@ -89,6 +91,7 @@ impl Told {
         }
         self.harvests += 1;
         self.times += harvest.pages();
+        live.told_of(harvest.iter().map(|page| page.gfn), harvest.pages());
         harvest.commit();
         Ok(())
     }

@@ -75,6 +75,11 @@ pub fn open(paths: &[String], strict: bool, passes: Option<u32>) -> Result<Vec<S
     Ok(sources)
 }
 
+/// What the guest runs, for people.
+pub fn names(sources: &[Source]) -> String {
+    sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
 impl Source {
     fn new(
         name: &str,

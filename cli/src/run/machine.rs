@@ -24,7 +24,7 @@ pub struct Machine<F: Format> {
     pub vcpus: u32,
     memory: u64,
     /// Whether writes are logged.
-    logs: bool,
+    pub logs: bool,
     /// Regions placed so far: each the next [`Layout::REGION`] of guest addresses, and one memslot.
     placed: AtomicU64,
 }

@@ -13,24 +13,29 @@
 //! | `vcpus` | one thread per vCPU |
 //! | `churn` | the host moves pages and takes snapshots while the guest runs |
 //! | `dirty_log` | which pages are written, harvested all the while |
-//! | `server` | the LRU's generations on a Unix socket |
+//! | `watch` | what whoever watches is told meanwhile |
+//! | `server` | that, and the LRU's generations, on a Unix socket |
 //! | `reclaimer` | what the guest has not used for long goes to swap |
-//! | `report` | what came of it, as text or JSON |
+//! | `figures`, `report` | what came of it, as text or JSON |
 
 mod args;
 mod churn;
 mod dirty_log;
 mod feed;
+pub mod figures;
 mod machine;
 mod progress;
 mod reclaimer;
 mod report;
 mod server;
 mod vcpus;
+mod watch;
 
 pub use args::{Pages, Run};
+pub use watch::{Samples, Watching};
 
 use crate::error::Error;
+use crate::top;
 use args::FormatName;
 use machine::Machine;
 use server::Socket;
@@ -42,6 +47,7 @@ use slat::table::formats::{
 use slat_mm::lru_gen::LruGen;
 use std::process::ExitCode;
 use std::time::Instant;
+use watch::{Live, Sampler};
 
 impl Run {
     /// Runs it and prints the report. Exit status 3 says that the guest found memory that nobody wrote, or that its
@@ -69,23 +75,28 @@ impl Run {
         let sources = feed::open(&self.trace, self.strict, self.iterations)?;
         let vcpus = self.vcpus.unwrap_or(sources.len() as u32);
         let regions = self.regions(sources.len().max(vcpus as usize))?;
-        let socket = self.lru_gen.as_deref().map(Socket::bind).transpose()?;
+        let socket = self.socket().map(|(flag, path)| Socket::bind(flag, path)).transpose()?;
+        let guest = feed::names(&sources);
         let machine = Machine::<F>::new(self, vcpus)?;
+        let live = Live::new(vcpus);
+        let sampler = Sampler::new(&machine, &live, self, guest);
         let lru_gen = LruGen::new();
         lru_gen.add("/guest", &machine.space);
         let began = Instant::now();
         let stop = crate::interrupt::flag();
-        let bar = progress::Bar::new(!self.quiet);
+        let bar = progress::Bar::new(!self.quiet && !self.top);
         let (jobs, feeds) = feed::start(sources, vcpus as usize);
         let (outcome, told) = std::thread::scope(|scope| {
-            let serving = socket.as_ref().map(|socket| socket.serve(scope, &lru_gen)).transpose()?;
+            let serving =
+                socket.as_ref().map(|socket| socket.serve(scope, &lru_gen, &sampler)).transpose()?;
+            let view = self.top.then(|| top::beside(scope, &sampler));
             let reclaimer = reclaimer::start(scope, &machine, self);
             let churn = churn::start(scope, &machine, self);
-            let harvester = dirty_log::start(scope, &machine, self);
-            let outcome = vcpus::run_all(&machine, jobs, &regions, &bar, stop);
+            let harvester = dirty_log::start(scope, &machine, &live, self);
+            let outcome = vcpus::run_all(&machine, jobs, &regions, (&bar, &live), stop);
             churn.stop();
             let told = harvester.stop();
-            drop((serving, reclaimer));
+            drop((serving, view, reclaimer));
             Ok::<_, Error>((outcome?, told?))
         })?;
         let feeds = feeds.finish()?;

@@ -3,6 +3,7 @@
 use super::args::Run;
 use super::dirty_log::Told;
 use super::feed::Totals;
+use super::figures::{Faults, Flushes, Mapped, TlbCounts, percent};
 use super::machine::Machine;
 use super::vcpus::Outcome;
 use crate::error::Error;
@@ -46,40 +47,10 @@ struct Report {
 }
 
 #[derive(Serialize)]
-struct Faults {
-    total: u64,
-    map: u64,
-    permission: u64,
-    spurious: u64,
-    mmio: u64,
-    retry: u64,
-}
-
-#[derive(Serialize)]
 struct FaultNs {
     p50: u64,
     p99: u64,
     p999: u64,
-}
-
-#[derive(Serialize)]
-struct TlbCounts {
-    hits: u64,
-    misses: u64,
-}
-
-#[derive(Serialize)]
-struct Flushes {
-    requested: u64,
-    paid: u64,
-    pages: u64,
-}
-
-#[derive(Serialize)]
-struct Mapped {
-    k4: u64,
-    m2: u64,
-    g1: u64,
 }
 
 #[derive(Serialize)]
@@ -142,7 +113,6 @@ impl Report {
         let mapped_bytes = stats.mapped_bytes();
         let quantile =
             |q: f64| outcome.fault_ns.as_ref().map_or(0, |histogram| histogram.value_at_quantile(q));
-        let [k4, m2, g1] = stats.leaves;
         let findings = outcome.findings;
         let space = machine.space.stats();
         let lru = machine.space.lru().map(Lru::stats).unwrap_or_default();
@@ -156,25 +126,11 @@ impl Report {
             slots: machine.vm.slots().len(),
             accesses: outcome.accesses,
             accesses_per_s: outcome.accesses as f64 / wall.as_secs_f64(),
-            faults: Faults {
-                total: stats.mapped_faults
-                    + stats.permission_faults
-                    + stats.spurious_faults
-                    + stats.mmio_faults,
-                map: stats.mapped_faults,
-                permission: stats.permission_faults,
-                spurious: stats.spurious_faults,
-                mmio: stats.mmio_faults,
-                retry: stats.retries,
-            },
+            faults: (&stats).into(),
             fault_ns: FaultNs { p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999) },
             tlb: TlbCounts { hits: outcome.tlb_hits, misses: outcome.tlb_misses },
-            flushes: Flushes {
-                requested: stats.flushes.requested,
-                paid: stats.flushes.paid,
-                pages: stats.flushes.pages,
-            },
-            mapped: Mapped { k4, m2, g1 },
+            flushes: stats.flushes.into(),
+            mapped: (&stats).into(),
             mapped_bytes,
             table_bytes: stats.table_bytes,
             overhead_percent: percent(stats.table_bytes, mapped_bytes),
@@ -273,10 +229,6 @@ impl Report {
         }
         Ok(())
     }
-}
-
-fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
 /// What the LRU knows of the guest's pages, oldest first; nothing without one.

@@ -1,4 +1,5 @@
-//! `--lru-gen PATH`: the generations of the running guest on a Unix socket, for people and proactive reclaimers.
+//! `--serve PATH`: the running guest on a Unix socket: its figures for whoever watches, and with `--lru-gen PATH` the
+//! generations of its pages, for people and proactive reclaimers.
 //!
 //! ```console
 //! $ slat run --limit 64M --swap mem --lru-gen /run/guest &
@@ -13,15 +14,24 @@
 //! ok
 //! - 1 0 9
 //! error EINVAL: no such generation, or one of the youngest
+//! stats                                 what `slat top` shows ([`Sample`]), in one line
+//! {"watch":1,"ended":false,"at_ms":5120,…
+//! ok
+//! watch 500                             the same now and every 500 ms: to the end of the run, or to `watch 0`
+//! {"watch":1,"ended":false,"at_ms":5130,…
 //! ```
 //! **The protocol**: a client sends lines; each gets its answer, whose last line is `ok`, or `error`, the name of the errno
 //! and why. Other lines are `enabled [MASK]` and `min_ttl_ms [MS]`, to read or to write those files of
 //! `/sys/kernel/mm/lru_gen/`. Empty lines are not answered. Clients come and go as they like, several at a time.
+//! Who watches may send other lines meanwhile: what begins with `{` is not their answer. When the run ends, he gets a
+//! last line in which `ended` is true.
 //!
 //! **The path** is made at the start and removed at the end. A socket that a killed run has left there is replaced; one
 //! that answers, and what is no socket, is refused.
 
+use super::watch::{Samples, Watching};
 use crate::error::Error;
+use crate::top::sample::Sample;
 use slat::Idle;
 use slat_mm::lru_gen::{LruGen, LruGenError};
 use std::fs;
@@ -32,7 +42,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, Scope};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Clients at a time.
 const CLIENTS: usize = 16;
@@ -50,10 +60,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds `path`.
-    pub fn bind(path: &Path) -> Result<Self, Error> {
-        let refused =
-            |why: &dyn std::fmt::Display| Error::Usage(format!("--lru-gen {}: {why}", path.display()));
+    /// Binds `path`, which was given with `flag`.
+    pub fn bind(flag: &str, path: &Path) -> Result<Self, Error> {
+        let refused = |why: &dyn std::fmt::Display| Error::Usage(format!("{flag} {}: {why}", path.display()));
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => return Err(refused(&"is there, and no socket")),
             Ok(_) if UnixStream::connect(path).is_ok() => return Err(refused(&"another run is serving it")),
@@ -66,17 +75,18 @@ impl Socket {
         Ok(Self { path: path.into(), listener, is: (is.dev(), is.ino()) })
     }
 
-    /// Serves `lru_gen` until what is returned is dropped.
+    /// Serves `lru_gen` and `samples` until what is returned is dropped.
     pub fn serve<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         lru_gen: &'scope LruGen,
+        samples: &'scope dyn Samples,
     ) -> Result<Serving<'scope>, Error> {
-        let failed = |error: io::Error| Error::Machine(format!("--lru-gen: {error}"));
+        let failed = |error: io::Error| Error::Machine(format!("{}: {error}", self.path.display()));
         let (keep, stop) = UnixStream::pair().map_err(failed)?;
         self.listener.set_nonblocking(true).map_err(failed)?;
         // Without a listener clients find nobody; the guest goes on.
-        scope.spawn(move || accept(&self.listener, &stop, lru_gen).is_ok());
+        scope.spawn(move || accept(&self.listener, &stop, (lru_gen, samples)).is_ok());
         Ok(Serving { _keep: keep, lru_gen })
     }
 }
@@ -104,10 +114,10 @@ impl Drop for Serving<'_> {
 }
 
 /// Gives each client a thread.
-fn accept(listener: &UnixListener, stop: &UnixStream, lru_gen: &LruGen) -> io::Result<()> {
+fn accept(listener: &UnixListener, stop: &UnixStream, served: Served<'_>) -> io::Result<()> {
     let clients = &AtomicUsize::new(0);
     thread::scope(|scope| {
-        while ready(listener.as_fd(), stop.as_fd())? {
+        while ready(listener.as_fd(), stop.as_fd(), None)? != Woken::End {
             let mut client = match listener.accept() {
                 Ok((client, _)) => client,
                 // It has gone again.
@@ -121,7 +131,7 @@ fn accept(listener: &UnixListener, stop: &UnixStream, lru_gen: &LruGen) -> io::R
             if clients.fetch_add(1, Relaxed) < CLIENTS {
                 scope.spawn(move || {
                     // Whatever fails, fails for this client, who is left.
-                    let _ = talk(&mut client, stop, lru_gen);
+                    let _ = talk(&mut client, stop, served);
                     clients.fetch_sub(1, Relaxed);
                 });
             } else {
@@ -133,13 +143,40 @@ fn accept(listener: &UnixListener, stop: &UnixStream, lru_gen: &LruGen) -> io::R
     })
 }
 
+/// What a client can ask about.
+type Served<'s> = (&'s LruGen, &'s dyn Samples);
+
+/// A client that watches: how often, and when he is told next.
+struct Watch<'s> {
+    every: Duration,
+    due: Instant,
+    _watching: Watching<'s>,
+}
+
 /// One client's lines, until it or the run ends.
-fn talk(client: &mut UnixStream, stop: &UnixStream, lru_gen: &LruGen) -> io::Result<()> {
+fn talk(client: &mut UnixStream, stop: &UnixStream, (lru_gen, samples): Served<'_>) -> io::Result<()> {
     let mut idle = Idle::take().ok_or(ErrorKind::Other)?;
     client.set_nonblocking(false)?;
     client.set_write_timeout(Some(PATIENCE))?;
     let (mut text, mut buffer) = (Vec::new(), [0; LONGEST]);
-    while ready(client.as_fd(), stop.as_fd())? {
+    let mut watch: Option<Watch<'_>> = None;
+    loop {
+        if let Some(watch) = watch.as_mut().filter(|watch| watch.due <= Instant::now()) {
+            client.write_all((samples.sample(&mut idle).line() + "\n").as_bytes())?;
+            watch.due = Instant::now() + watch.every;
+        }
+        match ready(client.as_fd(), stop.as_fd(), watch.as_ref().map(|watch| watch.due))? {
+            Woken::Due => continue,
+            Woken::Input => {}
+            Woken::End => {
+                let last = Sample { ended: true, ..samples.sample(&mut idle) };
+                return if watch.is_some() {
+                    client.write_all((last.line() + "\n").as_bytes())
+                } else {
+                    Ok(())
+                };
+            }
+        }
         let more = client.read(&mut buffer)?;
         text.extend_from_slice(&buffer[..more]);
         if more == 0 {
@@ -148,7 +185,20 @@ fn talk(client: &mut UnixStream, stop: &UnixStream, lru_gen: &LruGen) -> io::Res
         }
         while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = text.drain(..=end).collect();
-            client.write_all(answer(&mut idle, lru_gen, &String::from_utf8_lossy(&line)).as_bytes())?;
+            let line = String::from_utf8_lossy(&line);
+            let answer = match line.trim().strip_prefix("watch ").map(period) {
+                None => answer(&mut idle, (lru_gen, samples), &line),
+                Some(Err(why)) => format!("error EINVAL: {why}\n"),
+                Some(Ok(None)) => {
+                    watch = None;
+                    "ok\n".into()
+                }
+                Some(Ok(Some(every))) => {
+                    watch = Some(Watch { every, due: Instant::now(), _watching: samples.watch() });
+                    continue;
+                }
+            };
+            client.write_all(answer.as_bytes())?;
         }
         if text.len() >= LONGEST {
             client.write_all(b"error EINVAL: a line of so many bytes is no command\n")?;
@@ -161,12 +211,22 @@ fn talk(client: &mut UnixStream, stop: &UnixStream, lru_gen: &LruGen) -> io::Res
     Ok(())
 }
 
+/// How often somebody wants to be told; `None`: not any more.
+fn period(ms: &str) -> Result<Option<Duration>, &'static str> {
+    match ms.trim().parse() {
+        Ok(0) => Ok(None),
+        Ok(ms @ 50..=3_600_000) => Ok(Some(Duration::from_millis(ms))),
+        _ => Err("watch MS: from 50 to 3600000, or 0 to end it"),
+    }
+}
+
 /// What a line is answered.
-fn answer(idle: &mut Idle, lru_gen: &LruGen, line: &str) -> String {
+fn answer(idle: &mut Idle, (lru_gen, samples): Served<'_>, line: &str) -> String {
     let line = line.trim();
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let result = match (word, rest.trim()) {
         ("", _) => return String::new(),
+        ("stats", "") => Ok(samples.sample(idle).line() + "\n"),
         ("read", "") => Ok(lru_gen.read()),
         ("enabled", "") => Ok(lru_gen.read_enabled()),
         ("enabled", mask) => lru_gen.write_enabled(mask).map(|()| String::new()),
@@ -178,17 +238,33 @@ fn answer(idle: &mut Idle, lru_gen: &LruGen, line: &str) -> String {
         .map_or_else(|error: LruGenError| format!("error {}: {error}\n", error.name()), |text| text + "ok\n")
 }
 
-/// Waits until something comes in on `from`, or it is closed; false when the run ends.
-fn ready(from: BorrowedFd<'_>, stop: BorrowedFd<'_>) -> io::Result<bool> {
+/// Why a thread that waited goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Woken {
+    /// Something came in, or the other end was closed.
+    Input,
+    /// It is time.
+    Due,
+    /// The run ends.
+    End,
+}
+
+/// Waits until something comes in on `from`, or it is time, or the run ends.
+fn ready(from: BorrowedFd<'_>, stop: BorrowedFd<'_>, due: Option<Instant>) -> io::Result<Woken> {
     let wait = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut both = [wait(from), wait(stop)];
     loop {
+        // Rounded up: who wakes up early would wait for nothing, again and again.
+        let left = due.map(|due| due.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000));
+        let ms = left.map_or(-1, |left| left.min(i32::MAX as u128) as i32);
         // SAFETY: two structures of the kind that the call takes, and their number; the descriptors are borrowed.
-        let found = unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
+        let found = unsafe { libc::poll(both.as_mut_ptr(), 2, ms) };
         match (found, io::Error::last_os_error()) {
             (-1, error) if error.kind() == ErrorKind::Interrupted => {}
             (-1, error) => return Err(error),
-            _ => return Ok(both[1].revents == 0),
+            (0, _) => return Ok(Woken::Due),
+            _ if both[1].revents != 0 => return Ok(Woken::End),
+            _ => return Ok(Woken::Input),
         }
     }
 }
@@ -196,9 +272,33 @@ fn ready(from: BorrowedFd<'_>, stop: BorrowedFd<'_>) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::watch::Live;
     use slat_mm::{AddressSpace, Arena, LruSettings};
     use std::io::{BufRead, BufReader};
     use std::sync::Arc;
+
+    /// A run that says how often it was asked, and who watches.
+    struct Counted {
+        asked: AtomicUsize,
+        live: Live,
+    }
+
+    impl Counted {
+        fn new() -> Self {
+            Self { asked: AtomicUsize::new(0), live: Live::new(0) }
+        }
+    }
+
+    impl Samples for Counted {
+        fn sample(&self, _: &mut Idle) -> Sample {
+            let accesses = self.asked.fetch_add(1, Relaxed) as u64;
+            Sample { watch: Sample::VERSION, accesses, ..Sample::default() }
+        }
+
+        fn watch(&self) -> Watching<'_> {
+            self.live.watch()
+        }
+    }
 
     /// A path that goes with the test.
     fn path(name: &str) -> PathBuf {
@@ -234,9 +334,9 @@ mod tests {
     fn every_line_is_answered_to_every_client_until_the_end() {
         let path = path("answers");
         let (lru_gen, _space) = lru_gen();
-        let socket = Socket::bind(&path).unwrap();
+        let (socket, samples) = (Socket::bind("--serve", &path).unwrap(), Counted::new());
         thread::scope(|scope| {
-            let serving = socket.serve(scope, &lru_gen).unwrap();
+            let serving = socket.serve(scope, &lru_gen, &samples).unwrap();
             let [one, two] = [0, 1].map(|_| UnixStream::connect(&path).unwrap());
             for client in [&one, &two, &one] {
                 assert_eq!(ask(client, "\n read \n")[0], "memcg     1 /guest");
@@ -265,13 +365,50 @@ mod tests {
     }
 
     #[test]
+    fn who_watches_is_told_again_and_again_and_of_the_end() {
+        let path = path("watches");
+        let (lru_gen, _space) = lru_gen();
+        let (socket, samples) = (Socket::bind("--serve", &path).unwrap(), Counted::new());
+        thread::scope(|scope| {
+            let serving = socket.serve(scope, &lru_gen, &samples).unwrap();
+            let [one, two] = [0, 1].map(|_| UnixStream::connect(&path).unwrap());
+            let stats = ask(&two, "stats\n");
+            assert_eq!((Sample::parse(&stats[0]).unwrap().accesses, stats[1].as_str()), (0, "ok"));
+            for bad in ["watch\n", "watch x\n", "watch 49\n", "watch -1\n", "watch 3600001\n", "stats 5\n"] {
+                assert!(ask(&two, bad)[0].starts_with("error EINVAL: "), "{bad}");
+            }
+            one.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let mut lines = BufReader::new(&one).lines().map(|line| line.unwrap());
+            let mut next = || Sample::parse(&lines.next().unwrap()).unwrap();
+            (&one).write_all(b"watch 50\n").unwrap();
+            let first = next();
+            assert!(!first.ended && next().accesses > first.accesses);
+            // Another rhythm, and other lines meanwhile.
+            (&one).write_all(b"watch 3600000\nmin_ttl_ms\nwatch 50\n").unwrap();
+            let mut lines = BufReader::new(&one).lines().map(|line| line.unwrap());
+            let other: Vec<_> = lines.by_ref().filter(|line| !line.starts_with('{')).take(2).collect();
+            assert_eq!(other, ["0", "ok"]);
+            (&one).write_all(b"watch 0\n").unwrap();
+            assert_eq!(lines.by_ref().find(|line| !line.starts_with('{')).unwrap(), "ok");
+            assert_eq!(ask(&one, "enabled\n")[1], "ok", "and nothing comes in between");
+            // The end is told to who watches, and to nobody else.
+            (&one).write_all(b"watch 3600000\n").unwrap();
+            assert!(!Sample::parse(&lines.next().unwrap()).unwrap().ended);
+            drop(serving);
+            assert!(Sample::parse(&lines.next().unwrap()).unwrap().ended);
+            assert!(lines.next().is_none());
+            assert_eq!((&two).read(&mut [0]).unwrap(), 0);
+        });
+    }
+
+    #[test]
     fn a_socket_left_behind_is_replaced_and_nothing_else_is() {
         let path = path("stale");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "std leaves it there, as a killed process does");
-        let socket = Socket::bind(&path).unwrap();
+        let socket = Socket::bind("--serve", &path).unwrap();
         let refused = |why: &str| {
-            let Err(error) = Socket::bind(&path) else { panic!("{why}: taken") };
+            let Err(error) = Socket::bind("--serve", &path) else { panic!("{why}: taken") };
             assert!(error.to_string().contains(why), "{error}");
         };
         refused("another run is serving it");

@@ -1,12 +1,14 @@
 //! One thread per vCPU: takes batches, places regions, runs the guest.
 
 use super::feed::Jobs;
+use super::figures::VcpuCounts;
 use super::machine::Machine;
 use super::progress::Bar;
+use super::watch::{Live, VcpuLive};
 use crate::error::Error;
 use crate::thread::idle;
 use hdrhistogram::Histogram;
-use slat::{Format, VcpuId};
+use slat::{Format, Host, VcpuId};
 use slat_vcpu::guest::{Findings, Replay, Want};
 use slat_vcpu::{Cpu, Exit};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -34,7 +36,7 @@ pub fn run_all<F: Format>(
     machine: &Machine<F>,
     jobs: Vec<Jobs>,
     regions: &[u64],
-    bar: &Bar,
+    (bar, live): (&Bar, &Live),
     interrupted: &AtomicBool,
 ) -> Result<Outcome, Error> {
     let failed = &AtomicBool::new(false);
@@ -46,7 +48,7 @@ pub fn run_all<F: Format>(
             .zip(jobs)
             .map(|(id, jobs)| {
                 scope.spawn(move || {
-                    let result = run_one(machine, VcpuId(id), jobs, regions, bar, stop);
+                    let result = run_one(machine, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), stop);
                     if result.is_err() {
                         failed.store(true, Relaxed);
                     }
@@ -71,7 +73,7 @@ fn run_one<F: Format>(
     id: VcpuId,
     jobs: Jobs,
     regions: &[u64],
-    bar: &Bar,
+    (bar, live): (&Bar, &VcpuLive),
     stop: &impl Fn() -> bool,
 ) -> Result<Outcome, Error> {
     let mut idle = idle()?;
@@ -102,6 +104,7 @@ fn run_one<F: Format>(
                 Want::Region(addr) => replay.layout.place(addr, machine.place(&mut idle)?),
                 Want::Batch => {
                     bar.add(replay.accesses - reported);
+                    live.set(counts(&cpu, outcome.accesses + replay.accesses));
                     reported = replay.accesses;
                     // Wakes up now and then to see whether to stop.
                     let batch = loop {
@@ -127,6 +130,12 @@ fn run_one<F: Format>(
     (outcome.tlb_hits, outcome.tlb_misses) = cpu.tlb_counts();
     outcome.fault_ns = Some(cpu.fault_ns);
     Ok(outcome)
+}
+
+/// What a vCPU has done, with so many accesses.
+fn counts<F: Format, H: Host>(cpu: &Cpu<'_, F, H>, accesses: u64) -> VcpuCounts {
+    let (hits, misses) = cpu.tlb_counts();
+    VcpuCounts { accesses, faults: cpu.fault_ns.len(), hits, misses }
 }
 
 impl Outcome {

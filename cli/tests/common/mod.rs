@@ -32,6 +32,27 @@ impl Drop for File {
     }
 }
 
+/// A path for a socket, which has to be short, that goes with the test.
+pub struct SocketPath(PathBuf);
+
+impl SocketPath {
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("slat-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        Self(path)
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slat"));
     command.arg("run").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -48,13 +48,14 @@ pub use stats::LruStats;
 pub(crate) use generations::Kind;
 
 use crate::numa::Node;
+use crate::pte::{hva_of, page_of};
 use crate::space::AddressSpace;
 use bloom::Filters;
 use generations::Generations;
 use limit::Charge;
 use parking_lot::{Mutex, RwLock};
 use region::Regions;
-use slat::{Gfn, Hva};
+use slat::{Gfn, Hva, Level, Span};
 use stats::Counters;
 use std::fmt;
 use std::time::Duration;
@@ -165,6 +166,21 @@ impl Lru {
             NodeGenerations { node, generations: (first..=of.max_seq()).map(generation).collect() }
         };
         of.nodes().map(node).collect()
+    }
+
+    /// Tells `seen` the generation of each page of `hvas` that is there, in order. Reads words that faults and passes write
+    /// meanwhile: each is what it was at some moment. Waits for nobody.
+    pub fn for_each_page(&self, hvas: Span<Hva>, mut seen: impl FnMut(Hva, u64)) {
+        let mut at = page_of(hvas.start).base(Level::M2);
+        while let Some((first, region)) = self.regions.next(at).filter(|(first, _)| hva_of(*first) < hvas.end)
+        {
+            at = first + Level::M2.pages();
+            let marks = (0..region::PAGES)
+                .filter_map(|index| Some((hva_of(first + index as u64), region.get(index)?)));
+            for (hva, mark) in marks.filter(|(hva, _)| hvas.contains(*hva)) {
+                seen(hva, mark.seq.max(self.generations.min_seq(mark.node, mark.kind)));
+            }
+        }
     }
 
     /// What it has done so far.

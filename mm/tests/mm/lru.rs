@@ -108,6 +108,31 @@ impl Machine {
 }
 
 #[test]
+fn each_page_tells_its_generation() {
+    let mut machine = Machine::new();
+    for page in [0, 3, 700] {
+        machine.map(page, 1);
+    }
+    machine.age();
+    machine.touch([3]);
+    machine.age();
+    let told = |machine: &Machine, pages: u64| {
+        let mut told = Vec::new();
+        let hvas = Span::new(at(0), at(pages));
+        machine.lru().for_each_page(hvas, |hva, seq| told.push(((hva.0 - at(0).0) / PAGE_SIZE, seq)));
+        told
+    };
+    let max = machine.max_seq();
+    let all = told(&machine, 1024);
+    assert_eq!(all.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [0, 3, 700]);
+    assert!(all[0].1 == all[2].1 && all[0].1 < all[1].1 && all[1].1 <= max, "{all:?}, {max}");
+    for (seq, pages) in machine.anon() {
+        assert_eq!(all.iter().filter(|(_, of)| *of == seq).count() as u64, pages);
+    }
+    assert_eq!(told(&machine, 700), all[..2], "no page past the end");
+}
+
+#[test]
 fn a_pass_tells_pages_that_were_used_from_those_that_were_not() {
     let mut machine = Machine::new();
     machine.map(0, 1024);

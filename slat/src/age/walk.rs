@@ -13,8 +13,8 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::{Exclusive, Lockless, Mode};
 use crate::table::format::Format;
 use crate::table::walk::Walk;
-use crate::tlb::FlushDebt;
 use crate::tlb::debt::Owed;
+use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
 
 impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
@@ -114,7 +114,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                 }
                 young != Young::Test
             });
-            FlushDebt::new(self, owed, None).settle();
+            FlushDebt::new(self, owed, Cause::Aging).settle();
             if any && young == Young::Test {
                 break;
             }

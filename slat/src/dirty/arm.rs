@@ -24,8 +24,8 @@ use crate::table::entry::{Entry, Kind, Word};
 use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
 use crate::table::walk::Walk;
-use crate::tlb::FlushDebt;
 use crate::tlb::debt::Owed;
+use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
 
 /// What the leaf is when it is armed; nothing where it is already, or is no leaf.
@@ -77,7 +77,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             }
             Walk::<F, H, Shared>::on_any_seat(self, space, idle).arm_all(gfns, &mut owed);
         }
-        FlushDebt::new(self, owed, None).settle();
+        FlushDebt::new(self, owed, Cause::DirtyLog).settle();
     }
 }
 

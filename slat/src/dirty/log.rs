@@ -28,8 +28,8 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::table::format::Format;
 use crate::table::walk::Walk;
-use crate::tlb::FlushDebt;
 use crate::tlb::debt::Owed;
+use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -273,7 +273,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         if self.logs_by_bits() && !owed.is_nothing() && !seeded!(HarvestUnwaited) {
             self.reads.synchronize();
         }
-        FlushDebt::new(self, owed, None).settle();
+        FlushDebt::new(self, owed, Cause::DirtyLog).settle();
     }
 }
 

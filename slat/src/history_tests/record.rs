@@ -14,7 +14,6 @@ use super::look::{Look, Seen, look};
 use super::stale::{Flushes, Stale};
 use super::world::{World, hva};
 use crate::notify::active::Unconfirmed;
-use crate::sync::prim::Relaxed;
 use crate::table::entry::Version;
 use crate::table::history::watched;
 use crate::*;
@@ -60,10 +59,15 @@ struct Watcher<'w, F: Format> {
     wrong: Option<String>,
 }
 
+/// Shootdowns made so far.
+fn paid<F: Format>(world: &World<F>) -> u64 {
+    world.vm.tlb.by_cause.read().iter().map(|flushes| flushes.paid).sum()
+}
+
 impl<F: Format> Watcher<'_, F> {
     fn look(&mut self) {
         self.looks += 1;
-        let flushed = self.world.vm.tlb.paid.load(Relaxed) - self.paid;
+        let flushed = paid(self.world) - self.paid;
         let slots = self.world.slots();
         for index in 0..self.now.len() {
             let (gfn, old) = self.now[index];
@@ -129,7 +133,7 @@ pub(super) fn record<F: Format>(
         now: before.clone(),
         changes: Vec::new(),
         stale: Vec::new(),
-        paid: vm.tlb.paid.load(Relaxed),
+        paid: paid(world),
         looks: 0,
         wrong: None,
     };

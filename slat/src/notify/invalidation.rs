@@ -97,7 +97,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Where the reason is decided [page by page](Why::page_by_page), nothing happens here.
     pub fn apply<'i>(&'i mut self, idle: &'i mut Idle) -> FlushDebt<'i> {
         if self.why.page_by_page() {
-            return FlushDebt::new(self.vm, Owed::default(), Some(&self.ticket));
+            return self.debt(Owed::default());
         }
         self.edit(idle, None, None)
     }
@@ -113,7 +113,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     ) -> FlushDebt<'i> {
         let mut owed = Owed::default();
         self.changed_into(idle, hvas, to, &mut owed);
-        FlushDebt::new(self.vm, owed, Some(&self.ticket))
+        self.debt(owed)
     }
 
     pub(super) fn changed_into(
@@ -163,17 +163,21 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 
     /// What was edited by the caller under this invalidation's number, as the debt that it is.
     pub(crate) fn owing<'i>(&'i mut self, _idle: &'i mut Idle, owed: Owed) -> FlushDebt<'i> {
-        FlushDebt::new(self.vm, owed, Some(&self.ticket))
+        self.debt(owed)
     }
 
     /// The same, paid at once, maybe on a thread that unwinds.
     pub(crate) fn owing_now(&mut self, owed: Owed) {
-        FlushDebt::new(self.vm, owed, Some(&self.ticket)).without_grace().settle();
+        self.debt(owed).without_grace().settle();
     }
 
     /// As [`confirm`](crate::notify::active::Active::confirm): nobody else is active over any of it, and W still stands.
     pub(crate) fn confirm_alone(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         self.ticket.confirm_alone(stamp, gfns, hvas)
+    }
+
+    fn debt(&self, owed: Owed) -> FlushDebt<'_> {
+        FlushDebt::of(self.vm, owed, self.why, &self.ticket)
     }
 
     fn edit<'i>(
@@ -184,7 +188,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     ) -> FlushDebt<'i> {
         let mut owed = Owed::default();
         self.edit_into(idle, parts, seat, &mut owed);
-        FlushDebt::new(self.vm, owed, Some(&self.ticket))
+        self.debt(owed)
     }
 
     fn edit_into(&self, idle: &mut Idle, parts: Option<&[Span<Gfn>]>, seat: Option<&Seat>, owed: &mut Owed) {

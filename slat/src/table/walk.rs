@@ -36,8 +36,8 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Mode};
 use crate::sync::prim::spin_loop;
 use crate::sync::readside::{Borrowed, Seat};
-use crate::tlb::FlushDebt;
 use crate::tlb::debt::Owed;
+use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
 use core::marker::PhantomData;
 
@@ -182,7 +182,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     pub fn write_protect(&mut self, gfns: Span<Gfn>) -> FlushDebt<'_> {
         let mut owed = Owed::default();
         self.write_protect_into(gfns, &mut owed);
-        FlushDebt::new(self.vm, owed, None)
+        FlushDebt::new(self.vm, owed, Cause::WriteProtect)
     }
 
     pub(crate) fn write_protect_into(&mut self, gfns: Span<Gfn>, owed: &mut Owed) {

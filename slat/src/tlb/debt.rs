@@ -16,9 +16,11 @@
 //! ```
 
 use crate::addr::{Gfn, Level, Span};
+use crate::notify::Why;
 use crate::notify::active::Ticket;
 use crate::table::memory::Node;
 use crate::table::retire::Unlinked;
+use crate::tlb::Cause;
 use core::marker::PhantomData;
 
 /// What one walk owes, collected edit by edit.
@@ -78,7 +80,7 @@ impl Owed {
 pub(crate) trait Pay {
     /// One shootdown for all of `owed`; its tables go to the grace queue, which is collected where this thread
     /// `may_collect`. Waits for answers.
-    fn pay(&self, owed: Owed, may_collect: bool);
+    fn pay(&self, owed: Owed, cause: Cause, may_collect: bool);
 }
 
 /// A flush that is owed. See the module's header. Settling waits for vCPUs to answer: the thread must be idle,
@@ -87,6 +89,7 @@ pub(crate) trait Pay {
 pub struct FlushDebt<'g> {
     payer: &'g dyn Pay,
     owed: Owed,
+    cause: Cause,
     /// The invalidation that this debt belongs to: told when it is paid.
     ticket: Option<&'g Ticket<'g>>,
     /// Whether whoever pays may wait for a grace period. A walk's own debt is paid inside that walk; an invalidation's
@@ -102,8 +105,14 @@ impl core::fmt::Debug for FlushDebt<'_> {
 }
 
 impl<'g> FlushDebt<'g> {
-    pub(crate) fn new(payer: &'g dyn Pay, owed: Owed, ticket: Option<&'g Ticket<'g>>) -> Self {
-        Self { payer, owed, ticket, may_collect: ticket.is_some(), _idle: PhantomData }
+    pub(crate) fn new(payer: &'g dyn Pay, owed: Owed, cause: Cause) -> Self {
+        Self { payer, owed, cause, ticket: None, may_collect: false, _idle: PhantomData }
+    }
+
+    /// What an invalidation owes.
+    pub(crate) fn of(payer: &'g dyn Pay, owed: Owed, why: Why, ticket: &'g Ticket<'g>) -> Self {
+        let (cause, ticket) = (Cause::Change(why), Some(ticket));
+        Self { payer, owed, cause, ticket, may_collect: true, _idle: PhantomData }
     }
 
     /// The same, to be paid without a wait for a grace period.
@@ -131,7 +140,7 @@ impl Drop for FlushDebt<'_> {
             ticket.flushed();
         }
         if !self.owed.is_nothing() {
-            self.payer.pay(core::mem::take(&mut self.owed), self.may_collect);
+            self.payer.pay(core::mem::take(&mut self.owed), self.cause, self.may_collect);
         }
         if let Some(ticket) = self.ticket {
             ticket.flushed();

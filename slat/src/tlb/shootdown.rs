@@ -22,6 +22,7 @@ use crate::sync::prim::{
     AcqRel, Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
     fence_after_rmw,
 };
+use crate::tlb::ByCause;
 use alloc::boxed::Box;
 
 /// What a vCPU caches, told what to forget. Implemented by whoever has the TLB: a software vCPU, or a wrapper
@@ -64,10 +65,7 @@ pub(crate) struct Tlb {
     generation: Padded<AtomicU64>,
     ring: Box<[Ranged]>,
     vcpus: Box<[Padded<VcpuTlb>]>,
-    /// Edits that owed a flush, flushes paid, pages they covered: rare enough for shared counters.
-    pub(crate) requested: AtomicU64,
-    pub(crate) paid: AtomicU64,
-    pub(crate) pages: AtomicU64,
+    pub(crate) by_cause: ByCause,
     /// Negative control: pretend to flush.
     sabotaged: bool,
 }
@@ -78,9 +76,7 @@ impl Tlb {
             generation: Padded::default(),
             ring: (0..RING).map(|_| Ranged::default()).collect(),
             vcpus: (0..vcpus).map(|_| Padded::default()).collect(),
-            requested: AtomicU64::new(0),
-            paid: AtomicU64::new(0),
-            pages: AtomicU64::new(0),
+            by_cause: ByCause::default(),
             sabotaged,
         }
     }
@@ -92,7 +88,6 @@ impl Tlb {
     /// Returns once no vCPU holds a translation of `gfns`, nor a link to a page of `pages`, from before the
     /// call. `kick` makes a vCPU leave the guest or answer soon.
     pub(crate) fn shoot_down(&self, gfns: Span<Gfn>, pages: Unlinked, kick: impl Fn(VcpuId)) -> Flushed {
-        self.paid.fetch_add(1, Relaxed);
         if self.sabotaged {
             return pages.flushed();
         }

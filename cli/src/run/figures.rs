@@ -1,0 +1,83 @@
+//! The figures of a run that its report and its live view share, under the same keys.
+
+use serde::{Deserialize, Serialize};
+use slat::Stats;
+
+/// Faults by what they found, and attempts made again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Faults {
+    pub total: u64,
+    pub map: u64,
+    pub permission: u64,
+    pub spurious: u64,
+    pub mmio: u64,
+    pub retry: u64,
+}
+
+/// Look-ups of all vCPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TlbCounts {
+    pub hits: u64,
+    pub misses: u64,
+}
+
+/// Edits that owed a flush, shootdowns that paid them, and their pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Flushes {
+    pub requested: u64,
+    pub paid: u64,
+    pub pages: u64,
+}
+
+/// Leaves by size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mapped {
+    pub k4: u64,
+    pub m2: u64,
+    pub g1: u64,
+}
+
+impl From<&Stats> for Faults {
+    fn from(stats: &Stats) -> Self {
+        Self {
+            total: stats.mapped_faults + stats.permission_faults + stats.spurious_faults + stats.mmio_faults,
+            map: stats.mapped_faults,
+            permission: stats.permission_faults,
+            spurious: stats.spurious_faults,
+            mmio: stats.mmio_faults,
+            retry: stats.retries,
+        }
+    }
+}
+
+impl From<slat::Flushes> for Flushes {
+    fn from(slat::Flushes { requested, paid, pages }: slat::Flushes) -> Self {
+        Self { requested, paid, pages }
+    }
+}
+
+impl From<&Stats> for Mapped {
+    fn from(stats: &Stats) -> Self {
+        let [k4, m2, g1] = stats.leaves;
+        Self { k4, m2, g1 }
+    }
+}
+
+/// One vCPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VcpuCounts {
+    pub accesses: u64,
+    pub faults: u64,
+    pub hits: u64,
+    pub misses: u64,
+}
+
+/// `part` of `whole`, in percent.
+pub fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}

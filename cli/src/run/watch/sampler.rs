@@ -1,0 +1,83 @@
+//! What is to be said of a run at this moment, for whoever asks.
+
+use super::heat::Heat;
+use super::live::{Live, Watching};
+use crate::run::args::Run;
+use crate::run::figures::{TlbCounts, VcpuCounts};
+use crate::run::machine::Machine;
+use crate::top::sample::{Caused, Dirty, Lock, Sample, Swapped};
+use parking_lot::Mutex;
+use slat::{Cause, Format, Idle};
+use std::time::Instant;
+
+/// A run that can be watched.
+pub trait Samples: Sync {
+    /// What it has done and holds, now.
+    fn sample(&self, idle: &mut Idle) -> Sample;
+
+    /// Somebody asks again and again, until what is returned is dropped.
+    fn watch(&self) -> Watching<'_>;
+}
+
+/// See the module's header.
+pub struct Sampler<'m, F: Format> {
+    machine: &'m Machine<F>,
+    live: &'m Live,
+    run: &'m Run,
+    guest: String,
+    began: Instant,
+    heat: Mutex<Heat>,
+}
+
+impl<'m, F: Format> Sampler<'m, F> {
+    /// Of a run that begins now, of a guest of this name.
+    pub fn new(machine: &'m Machine<F>, live: &'m Live, run: &'m Run, guest: String) -> Self {
+        Self { machine, live, run, guest, began: Instant::now(), heat: Mutex::new(Heat::new()) }
+    }
+}
+
+impl<F: Format> Samples for Sampler<'_, F> {
+    fn sample(&self, idle: &mut Idle) -> Sample {
+        let stats = self.machine.vm.stats();
+        let caused = Cause::ALL.into_iter().zip(stats.flushes_by).filter(|(_, flushes)| flushes.paid > 0);
+        let vcpus: Vec<VcpuCounts> = self.live.vcpus().collect();
+        let sum = |of: fn(&VcpuCounts) -> u64| vcpus.iter().map(of).sum();
+        let (ages, heat, dirty_bits) = {
+            let mut heat = self.heat.lock();
+            heat.look(idle, self.machine, self.live);
+            (heat.ages(), heat.cells(), heat.dirty())
+        };
+        let space = self.machine.space.stats();
+        let swap = self.machine.swap.as_ref();
+        Sample {
+            watch: Sample::VERSION,
+            ended: false,
+            at_ms: self.began.elapsed().as_millis() as u64,
+            guest: self.guest.clone(),
+            format: F::NAME.into(),
+            accesses: sum(|vcpu| vcpu.accesses),
+            tlb: TlbCounts { hits: sum(|vcpu| vcpu.hits), misses: sum(|vcpu| vcpu.misses) },
+            vcpus,
+            faults: (&stats).into(),
+            flushes: stats.flushes.into(),
+            flushes_by: caused
+                .map(|(cause, flushes)| Caused { cause: cause.name().into(), flushes: flushes.into() })
+                .collect(),
+            lock: Lock { waits: stats.lock_waits, wait_ns: stats.lock_wait_ns },
+            mapped: (&stats).into(),
+            mapped_bytes: stats.mapped_bytes(),
+            table_bytes: stats.table_bytes,
+            dirty: Dirty {
+                by: self.run.dirty_log.name().into(),
+                pages: if self.machine.logs { self.live.told() } else { dirty_bits },
+            },
+            swap: swap.map(|_| Swapped { out: space.swapped_out, r#in: space.swapped_in }),
+            ages,
+            heat,
+        }
+    }
+
+    fn watch(&self) -> Watching<'_> {
+        self.live.watch()
+    }
+}

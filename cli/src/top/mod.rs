@@ -1,0 +1,198 @@
+//! `slat top`: a running guest, live: who faults, what flushes, how old its memory is.
+//!
+//! ```text
+//! slat run --top          the run itself ─┐
+//!                                         ├─▶ samples ─▶ rates ─▶ a screen, lines, or JSON
+//! slat top PATH      its socket, `watch` ─┘
+//! ```
+//! | file | idea |
+//! |---|---|
+//! | `sample` | what a run says: sums, as one line of JSON |
+//! | `source` | where samples come from, and how it ends |
+//! | `rates` | two samples → what happens in a second |
+//! | `words` | figures as people read them |
+//! | `lines` | a line for each sample: where there is no terminal |
+//! | `screen` | the terminal (with the feature `top`) |
+
+mod lines;
+mod rates;
+pub mod sample;
+#[cfg(feature = "top")]
+mod screen;
+mod source;
+mod words;
+
+use crate::error::Error;
+use crate::run::Samples;
+use lines::Lines;
+use source::{Local, Remote, Source};
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+/// Watch a running `slat run`: faults, flushes by cause, memory by size and age, and which of it is in use
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  slat run -q --serve /tmp/guest & slat top /tmp/guest
+  slat run --top
+  slat top /tmp/guest --interval 2 | tee guest.log
+  slat top /tmp/guest -n 1 --json | jq .per_s.flushes_by
+
+On a terminal it is a screen, whose keys are on its last line. Elsewhere, or with TERM=dumb, it prints a line for each
+sample. NO_COLOR is respected.
+
+Exit status: 0 the run has ended, or enough was seen; 2 there is nothing to watch; 130 interrupted.")]
+pub struct Top {
+    /// The socket that `slat run --serve PATH` (or `--lru-gen PATH`) has made
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+
+    /// Seconds from one sample to the next
+    #[arg(short, long, value_name = "SECS", default_value = "0.5", value_parser = interval)]
+    interval: Duration,
+
+    /// Samples; then it ends [default: until the run ends]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    samples: Option<u64>,
+
+    /// One JSON object for each sample: sums since the run began, and under `per_s` what happened in a second since the
+    /// sample before
+    #[arg(long)]
+    json: bool,
+
+    /// Negative control: panic behind the first screen. The terminal must come back
+    #[arg(long, hide = true)]
+    sabotage_screen: bool,
+}
+
+/// How a view has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// The run is over.
+    Run,
+    /// The run is gone, without a farewell.
+    Lost,
+    /// As many samples were seen as were wanted, or whoever watched has seen enough.
+    Enough,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+impl Top {
+    /// Watches to the end.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        crate::interrupt::flag();
+        let mut source = Remote::connect(&self.path, self.interval)?;
+        let mut lines = Lines::new(self.json);
+        let end = if !self.json && can_draw(&io::stdout()) {
+            draw(&mut source, io::stdout, (self.samples, self.sabotage_screen))?
+        } else {
+            print(&mut source, &mut io::stdout(), self.samples, &mut lines)?
+        };
+        match end {
+            End::Run => eprintln!("slat: the run has ended"),
+            End::Lost => eprintln!("slat: the run is gone: it was killed, or it has crashed"),
+            End::Enough => {}
+            End::Interrupted => return Ok(ExitCode::from(130)),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Watches a run from its own process, on standard error: standard output is its report's.
+pub fn beside<'scope>(scope: &'scope Scope<'scope, '_>, samples: &'scope dyn Samples) -> Beside<'scope> {
+    let (keep, ends) = channel();
+    let thread = scope.spawn(move || {
+        let Some(mut source) = Local::new(samples, INTERVAL, ends) else { return };
+        let mut lines = Lines::new(false);
+        let end = if can_draw(&io::stderr()) {
+            draw(&mut source, io::stderr, (None, false))
+        } else {
+            print(&mut source, &mut io::stderr(), None, &mut lines)
+        };
+        // A view that fails is not worth the run.
+        if let Ok(End::Interrupted) = end {
+            crate::interrupt::ask();
+        }
+    });
+    Beside { keep: Some(keep), thread: Some(thread) }
+}
+
+/// Seconds between two samples, where nobody says otherwise.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// A view beside a run. Dropping it ends the view, and waits until the terminal is as it was.
+#[must_use = "dropping it ends the view"]
+pub struct Beside<'scope> {
+    keep: Option<Sender<()>>,
+    thread: Option<ScopedJoinHandle<'scope, ()>>,
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        drop(self.keep.take());
+        // If it panicked, it has said so; the run goes on.
+        let _ = self.thread.take().map(ScopedJoinHandle::join);
+    }
+}
+
+/// Whether `out` is a terminal on which a screen can be drawn.
+fn can_draw(out: &impl IsTerminal) -> bool {
+    cfg!(feature = "top") && out.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+}
+
+#[cfg(feature = "top")]
+use screen::draw;
+
+#[cfg(not(feature = "top"))]
+fn draw<W: Write>(
+    source: &mut dyn Source,
+    open: fn() -> W,
+    (most, _): (Option<u64>, bool),
+) -> Result<End, Error> {
+    print(source, &mut open(), most, &mut Lines::new(false))
+}
+
+/// A line for each sample.
+fn print(
+    source: &mut dyn Source,
+    out: &mut dyn Write,
+    most: Option<u64>,
+    lines: &mut Lines,
+) -> Result<End, Error> {
+    let mut seen = 0;
+    loop {
+        if crate::interrupt::asked() {
+            return Ok(End::Interrupted);
+        }
+        let Some(told) = source.next(Duration::from_millis(100))? else { continue };
+        let (sample, end) = match told {
+            source::Told::Sample(sample) if sample.ended => (Some(sample), Some(End::Run)),
+            source::Told::Sample(sample) => (Some(sample), None),
+            source::Told::Lost => (None, Some(End::Lost)),
+        };
+        if let Some(sample) = sample {
+            writeln!(out, "{}", lines.line(&sample))?;
+            out.flush()?;
+            seen += 1;
+        }
+        if let Some(end) = end {
+            return Ok(end);
+        }
+        if most.is_some_and(|most| seen >= most) {
+            return Ok(End::Enough);
+        }
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    if (0.05..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("from 0.05 to 3600 seconds".into())
+    }
+}

@@ -1,0 +1,107 @@
+//! A part of the screen, in rows and columns of its own. Whatever does not fit is cut: no size is wrong.
+
+use super::look::{Ink, Look};
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::Style;
+
+/// See the module's header.
+pub struct Canvas<'b> {
+    buffer: &'b mut Buffer,
+    area: Rect,
+    pub look: Look,
+}
+
+impl<'b> Canvas<'b> {
+    pub fn new(buffer: &'b mut Buffer, area: Rect, look: Look) -> Self {
+        let area = area.intersection(buffer.area);
+        Self { buffer, area, look }
+    }
+
+    pub fn width(&self) -> u16 {
+        self.area.width
+    }
+
+    pub fn height(&self) -> u16 {
+        self.area.height
+    }
+
+    /// A part of this one: from a corner, so many columns and rows, or as many as there are.
+    pub fn part(&mut self, (x, y): (u16, u16), (width, height): (u16, u16)) -> Canvas<'_> {
+        let (x, y) = (x.min(self.area.width), y.min(self.area.height));
+        let area = Rect {
+            x: self.area.x + x,
+            y: self.area.y + y,
+            width: width.min(self.area.width - x),
+            height: height.min(self.area.height - y),
+        };
+        Canvas { buffer: self.buffer, area, look: self.look }
+    }
+
+    /// Writes from a cell to the right. Returns where it ended.
+    pub fn put(&mut self, (x, y): (u16, u16), text: &str, ink: Ink) -> u16 {
+        self.put_styled((x, y), text, self.look.style(ink))
+    }
+
+    pub fn put_styled(&mut self, (x, y): (u16, u16), text: &str, style: Style) -> u16 {
+        if x >= self.area.width || y >= self.area.height {
+            return x;
+        }
+        let room = usize::from(self.area.width - x);
+        // Nothing of what was drawn here before.
+        let style = Style::reset().patch(style);
+        let (end, _) = self.buffer.set_stringn(self.area.x + x, self.area.y + y, text, room, style);
+        end - self.area.x
+    }
+
+    /// Writes so that it ends at the right edge, if there is room.
+    pub fn put_right(&mut self, y: u16, text: &str, ink: Ink) {
+        let wide = text.chars().count() as u16;
+        if wide <= self.area.width {
+            self.put((self.area.width - wide, y), text, ink);
+        }
+    }
+
+    /// Figures one after the other, each behind its name: a figure is there as a whole, or not at all.
+    pub fn put_figures(&mut self, (x, y): (u16, u16), figures: &[(&str, String)]) {
+        let mut x = x;
+        for (name, figure) in figures {
+            let between = u16::from(!name.is_empty());
+            let wide = (name.chars().count() + figure.chars().count()) as u16 + between;
+            if u32::from(x) + u32::from(wide) > u32::from(self.area.width) {
+                return;
+            }
+            x = self.put((x, y), name, Ink::Label) + between;
+            x = self.put((x, y), figure, Ink::Figure) + 2;
+        }
+    }
+
+    /// The first line of a panel: its name, a line, and a figure at the end of it.
+    pub fn title(&mut self, name: &str, figure: &str) {
+        let rule = self.look.rule().repeat(usize::from(self.area.width));
+        self.put((0, 0), &rule, Ink::Rule);
+        self.put((0, 0), &format!("{name} "), Ink::Title);
+        let wide = figure.chars().count() as u16 + 1;
+        if wide > 1 && name.chars().count() as u16 + 1 + wide <= self.area.width {
+            self.put_right(0, &format!(" {figure}"), Ink::Figure);
+        }
+    }
+
+    /// A bar from a cell to the right, of a share of `width` columns.
+    pub fn bar(&mut self, (x, y): (u16, u16), width: u16, share: f64, ink: Ink) {
+        let eighths = (share.clamp(0.0, 1.0) * f64::from(width) * 8.0).round() as usize;
+        for column in 0..width {
+            // What there is of anything is seen.
+            let here = eighths.max(usize::from(share > 0.0)).saturating_sub(usize::from(column) * 8).min(8);
+            self.put((x + column, y), self.look.bar(here), ink);
+        }
+    }
+
+    /// Clears it.
+    pub fn clear(&mut self) {
+        let blank = " ".repeat(usize::from(self.area.width));
+        for y in 0..self.area.height {
+            self.put_styled((0, y), &blank, Style::reset());
+        }
+    }
+}

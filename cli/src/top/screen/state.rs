@@ -1,0 +1,150 @@
+//! What keys change.
+
+use crate::top::sample::Heat;
+use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::time::Duration;
+
+/// What the map of guest memory shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Shown {
+    /// How recently pages were used.
+    #[default]
+    Used,
+    /// Which were written to.
+    Written,
+    /// Which are parts of large pages.
+    Large,
+}
+
+impl Shown {
+    /// After this one, in turn.
+    fn next(self) -> Self {
+        match self {
+            Self::Used => Self::Written,
+            Self::Written => Self::Large,
+            Self::Large => Self::Used,
+        }
+    }
+
+    /// In a word or two.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Used => "in use",
+            Self::Written => "written",
+            Self::Large => "large pages",
+        }
+    }
+
+    /// Its digits.
+    pub fn of(self, heat: &Heat) -> &str {
+        match self {
+            Self::Used => &heat.used,
+            Self::Written => &heat.written,
+            Self::Large => &heat.large,
+        }
+    }
+}
+
+/// What the loop has to do for a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    None,
+    Interval(Duration),
+    Redraw,
+    Quit,
+    Interrupt,
+}
+
+/// See the module's header.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct State {
+    pub paused: bool,
+    pub help: bool,
+    pub shown: Shown,
+    pub interval: Duration,
+}
+
+/// Milliseconds between samples that `+` and `-` go along.
+const INTERVALS: [u64; 10] = [50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
+
+impl State {
+    pub fn new(interval: Duration) -> Self {
+        Self { paused: false, help: false, shown: Shown::default(), interval }
+    }
+
+    /// A key was pressed.
+    pub fn key(&mut self, key: KeyEvent) -> Action {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if control => return Action::Interrupt,
+            KeyCode::Char('l') if control => return Action::Redraw,
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Esc if !self.help => return Action::Quit,
+            KeyCode::Char(' ') => self.paused = !self.paused,
+            KeyCode::Char('h') => self.shown = self.shown.next(),
+            KeyCode::Char('?') | KeyCode::F(1) => self.help = !self.help,
+            KeyCode::Esc => self.help = false,
+            KeyCode::Char('+' | '=') => {
+                return self.go_to(INTERVALS.iter().rev().find(|ms| **ms < self.ms()));
+            }
+            KeyCode::Char('-' | '_') => return self.go_to(INTERVALS.iter().find(|ms| **ms > self.ms())),
+            _ => {}
+        }
+        Action::None
+    }
+
+    fn ms(&self) -> u64 {
+        self.interval.as_millis() as u64
+    }
+
+    fn go_to(&mut self, ms: Option<&u64>) -> Action {
+        let Some(&ms) = ms else { return Action::None };
+        self.interval = Duration::from_millis(ms);
+        Action::Interval(self.interval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn press(state: &mut State, code: KeyCode) -> Action {
+        state.key(KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    #[test]
+    fn keys_do_what_the_last_line_says() {
+        let mut state = State::new(Duration::from_millis(500));
+        assert_eq!(press(&mut state, KeyCode::Char(' ')), Action::None);
+        assert!(state.paused);
+        press(&mut state, KeyCode::Char(' '));
+        assert!(!state.paused);
+        let shown = [(); 3].map(|()| {
+            press(&mut state, KeyCode::Char('h'));
+            state.shown
+        });
+        assert_eq!(shown, [Shown::Written, Shown::Large, Shown::Used]);
+        press(&mut state, KeyCode::Char('?'));
+        assert!(state.help);
+        assert_eq!(press(&mut state, KeyCode::Esc), Action::None, "it closes the help first");
+        assert!(!state.help);
+        assert_eq!(press(&mut state, KeyCode::Esc), Action::Quit);
+        assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
+        assert_eq!(press(&mut state, KeyCode::Char('c')), Action::None);
+        let control = |code| KeyEvent::new(KeyCode::Char(code), KeyModifiers::CONTROL);
+        assert_eq!(state.key(control('c')), Action::Interrupt);
+        assert_eq!(state.key(control('l')), Action::Redraw);
+    }
+
+    #[test]
+    fn intervals_go_up_and_down_and_stop_at_the_ends() {
+        // A word of the user's own in between.
+        let mut state = State::new(Duration::from_millis(700));
+        let ms = |state: &mut State, key| match press(state, KeyCode::Char(key)) {
+            Action::Interval(every) => every.as_millis(),
+            _ => 0,
+        };
+        assert_eq!([(); 5].map(|()| ms(&mut state, '+')), [500, 200, 100, 50, 0]);
+        assert_eq!([(); 10].map(|()| ms(&mut state, '-'))[7..], [30_000, 60_000, 0]);
+    }
+}

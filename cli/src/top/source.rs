@@ -1,0 +1,264 @@
+//! Where samples come from: a run in this process, or its socket.
+
+use super::sample::Sample;
+use crate::error::Error;
+use crate::run::Samples;
+use slat::Idle;
+use std::fmt::Display;
+use std::fs;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes of a line at most: many times what a run with a thousand vCPUs says.
+const LONGEST: u64 = 4 << 20;
+/// Who says nothing for so long when he is asked first is no run.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a source says next.
+#[derive(Debug)]
+pub enum Told {
+    /// A sample; the last one says so.
+    Sample(Box<Sample>),
+    /// Nothing any more, though the last sample has not come.
+    Lost,
+}
+
+/// See the module's header.
+pub trait Source {
+    /// What comes next, if it comes within `patience`.
+    fn next(&mut self, patience: Duration) -> Result<Option<Told>, Error>;
+
+    /// How often from now on.
+    fn set_interval(&mut self, every: Duration) -> Result<(), Error>;
+
+    /// How often.
+    fn interval(&self) -> Duration;
+}
+
+/// A run in this process.
+pub struct Local<'s> {
+    samples: &'s dyn Samples,
+    idle: Idle,
+    every: Duration,
+    due: Instant,
+    /// Closed when the run ends.
+    ends: Receiver<()>,
+    _watching: crate::run::Watching<'s>,
+}
+
+impl<'s> Local<'s> {
+    /// For the thread that watches; `None` where it already does something else with the VM.
+    pub fn new(samples: &'s dyn Samples, every: Duration, ends: Receiver<()>) -> Option<Self> {
+        let idle = Idle::take()?;
+        Some(Self { samples, idle, every, due: Instant::now(), ends, _watching: samples.watch() })
+    }
+}
+
+impl Source for Local<'_> {
+    fn next(&mut self, patience: Duration) -> Result<Option<Told>, Error> {
+        let left = self.due.saturating_duration_since(Instant::now());
+        let ended = self.ends.recv_timeout(left.min(patience)) == Err(RecvTimeoutError::Disconnected);
+        if !ended && left > patience {
+            return Ok(None);
+        }
+        let sample = self.samples.sample(&mut self.idle);
+        self.due = Instant::now() + self.every;
+        Ok(Some(Told::Sample(Box::new(Sample { ended, ..sample }))))
+    }
+
+    fn set_interval(&mut self, every: Duration) -> Result<(), Error> {
+        self.due = Instant::now() + every;
+        self.every = every;
+        Ok(())
+    }
+
+    fn interval(&self) -> Duration {
+        self.every
+    }
+}
+
+/// A run's socket.
+pub struct Remote {
+    path: PathBuf,
+    stream: UnixStream,
+    every: Duration,
+    /// Lines, as a thread reads them; an error is the last.
+    lines: Receiver<io::Result<String>>,
+    /// Samples so far.
+    seen: u64,
+}
+
+impl Remote {
+    /// Asks whoever serves `path` for samples. The first has come when this returns.
+    pub fn connect(path: &Path, every: Duration) -> Result<Self, Error> {
+        let refused = |why: &dyn Display| Error::Usage(format!("{}: {why}", path.display()));
+        match fs::metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(refused(&"no socket: `slat run --serve PATH` makes one"));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(refused(&"nobody is there: is `slat run --serve PATH` running?"));
+            }
+            _ => {}
+        }
+        let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused => refused(&"nobody serves this socket any more: its run has ended"),
+            _ => refused(&error),
+        })?;
+        let reader = stream.try_clone().map_err(|error| refused(&error))?;
+        let (send, lines) = sync_channel(4);
+        thread::spawn(move || {
+            let mut reader = BufReader::new(reader);
+            loop {
+                let line = read_line(&mut reader);
+                let last = !matches!(&line, Ok(line) if !line.is_empty());
+                if send.send(line).is_err() || last {
+                    return;
+                }
+            }
+        });
+        let mut this = Self { path: path.into(), stream, every, lines, seen: 0 };
+        // Whoever has gone again is found out below.
+        let _ = this.set_interval(every);
+        Ok(this)
+    }
+
+    fn refused(&self, why: &dyn Display) -> Error {
+        Error::Usage(format!("{}: {why}", self.path.display()))
+    }
+
+    fn told(&mut self, line: &str) -> Result<Told, Error> {
+        if let Some(error) = line.strip_prefix("error ") {
+            return Err(match error.split_once(':') {
+                Some(("EINVAL", _)) => self.refused(&"an older slat, which cannot be watched"),
+                _ => self.refused(&error.trim()),
+            });
+        }
+        let sample = Sample::parse(line).map_err(|why| self.refused(&why))?;
+        self.seen += 1;
+        Ok(Told::Sample(Box::new(sample)))
+    }
+}
+
+/// A line; an empty one at the end.
+fn read_line(reader: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    reader.take(LONGEST).read_line(&mut line)?;
+    if line.len() as u64 == LONGEST {
+        return Err(io::Error::new(ErrorKind::InvalidData, "a line without end"));
+    }
+    Ok(line)
+}
+
+impl Source for Remote {
+    fn next(&mut self, patience: Duration) -> Result<Option<Told>, Error> {
+        let first = self.seen == 0;
+        match self.lines.recv_timeout(if first { PATIENCE } else { patience }) {
+            Ok(Ok(line)) if !line.is_empty() => self.told(&line).map(Some),
+            Err(RecvTimeoutError::Timeout) if first => {
+                Err(self.refused(&format!("nobody answers in {} s", PATIENCE.as_secs())))
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
+                Err(self.refused(&format!("what it says is no sample: {error}")))
+            }
+            Ok(_) | Err(RecvTimeoutError::Disconnected) if first => {
+                Err(self.refused(&"nobody answers there: its run has ended, or it is no run's"))
+            }
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => Ok(Some(Told::Lost)),
+        }
+    }
+
+    fn set_interval(&mut self, every: Duration) -> Result<(), Error> {
+        self.every = every;
+        // If the run has ended meanwhile, what it has said last is still to be read.
+        let _ = (&self.stream).write_all(format!("watch {}\n", every.as_millis()).as_bytes());
+        Ok(())
+    }
+
+    fn interval(&self) -> Duration {
+        self.every
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::sample::tests::sample;
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixListener;
+
+    const EVERY: Duration = Duration::from_millis(500);
+
+    /// What is made of a server that is asked to be watched, says this, and goes away.
+    fn told(name: &str, says: &str) -> Result<Vec<Told>, String> {
+        let path = std::env::temp_dir().join(format!("slat-{}-top-{name}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let result = thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut client, _) = listener.accept().unwrap();
+                let mut asked = [0; 10];
+                client.read_exact(&mut asked).unwrap();
+                assert_eq!(&asked, b"watch 500\n");
+                client.write_all(says.as_bytes()).unwrap();
+                client.shutdown(Shutdown::Both).unwrap();
+            });
+            let mut remote = Remote::connect(&path, EVERY)?;
+            let mut all = Vec::new();
+            loop {
+                let Some(next) = remote.next(PATIENCE)? else { continue };
+                let last = matches!(next, Told::Lost);
+                all.push(next);
+                if last {
+                    return Ok(all);
+                }
+            }
+        });
+        fs::remove_file(&path).unwrap();
+        result.map_err(|error: Error| error.to_string())
+    }
+
+    #[test]
+    fn samples_come_one_by_one_and_the_end_is_seen() {
+        let all = told("samples", &format!("{}\n{}\n", sample(1).line(), sample(2).line())).unwrap();
+        let [Told::Sample(one), Told::Sample(two), Told::Lost] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((&**one, &**two), (&sample(1), &sample(2)));
+    }
+
+    #[test]
+    fn who_cannot_be_watched_is_told_in_one_line() {
+        for (name, says, why) in [
+            ("old", "error EINVAL: `watch 500` is no command\n", "an older slat, which cannot be watched"),
+            ("busy", "error EBUSY: too many clients\n", "EBUSY: too many clients"),
+            ("silent", "", "nobody answers there"),
+            ("new", "{\"watch\":9}\n", "version 9, this slat reads 1"),
+            ("other", "HTTP/1.1 400 Bad Request\r\n\r\n", "no sample"),
+            ("cut", &sample(1).line()[..99], "no sample"),
+        ] {
+            let error = told(name, says).unwrap_err();
+            assert!(error.contains(why) && !error.contains('\n'), "{name}: {error}");
+        }
+        let garbled = format!("{}\nnonsense\n", sample(1).line());
+        assert!(told("garbled", &garbled).unwrap_err().contains("no sample"));
+    }
+
+    #[test]
+    fn where_there_is_no_socket_one_line_says_so() {
+        let path = std::env::temp_dir().join(format!("slat-{}-top-none", std::process::id()));
+        let why = |path: &Path| Remote::connect(path, EVERY).err().unwrap().to_string();
+        assert!(why(&path).contains("nobody is there"));
+        fs::write(&path, "").unwrap();
+        assert!(why(&path).contains("no socket"));
+        fs::remove_file(&path).unwrap();
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(why(&path).contains("its run has ended"));
+        fs::remove_file(&path).unwrap();
+        assert!(why(Path::new("/proc/self/mem/x")).starts_with("/proc/self/mem/x: "));
+    }
+}

@@ -1,0 +1,159 @@
+//! Why flushes are owed, and how many for each reason: what tells an administrator who makes vCPUs wait.
+//!
+//! A flush interrupts vCPUs, so counters that all who pay share cost nothing beside it. They have cache lines of their own:
+//! what a vCPU reads when it enters the guest lies next door.
+
+use crate::notify::Why;
+use crate::stats::Flushes;
+use crate::sync::prim::{AtomicU64, Padded, Relaxed};
+use crate::tlb::debt::Owed;
+
+/// What took translations away.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Cause {
+    /// A change in the primary MMU or of a memslot, for this reason, as the VM took it; or the engine itself, in the way that
+    /// it would for this reason: tables over the budget are an [unmap](Why::Unmap), a large page made of small ones is a
+    /// [migration](Why::Migrate).
+    Change(Why),
+    /// A log of writes took permission, or Dirty bits, to learn of the next write.
+    DirtyLog,
+    /// Permission to write was taken with [`Vm::write_protect`](crate::Vm::write_protect).
+    WriteProtect,
+    /// Accessed bits were cleared for somebody who would not wait for TLBs to forget by themselves.
+    Aging,
+}
+
+impl Cause {
+    /// How many there are.
+    pub const COUNT: usize = Why::ALL.len() + 3;
+
+    /// Every cause: changes first, in the order of [`Why::ALL`].
+    pub const ALL: [Self; Self::COUNT] = {
+        let mut all = [Self::Aging; Self::COUNT];
+        let mut index = 0;
+        while index < Why::ALL.len() {
+            all[index] = Self::Change(Why::ALL[index]);
+            index += 1;
+        }
+        all[index] = Self::DirtyLog;
+        all[index + 1] = Self::WriteProtect;
+        all
+    };
+
+    /// Its name: that of the reason for a change.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Change(why) => why.name(),
+            Self::DirtyLog => "dirty-log",
+            Self::WriteProtect => "write-protect-vm",
+            Self::Aging => "aging",
+        }
+    }
+
+    /// Where it is in [`ALL`](Self::ALL).
+    const fn index(self) -> usize {
+        match self {
+            Self::Change(why) => why as usize,
+            Self::DirtyLog => Why::ALL.len(),
+            Self::WriteProtect => Why::ALL.len() + 1,
+            Self::Aging => Why::ALL.len() + 2,
+        }
+    }
+}
+
+/// The counters of one cause.
+#[derive(Debug, Default)]
+struct Counted {
+    requested: AtomicU64,
+    paid: AtomicU64,
+    pages: AtomicU64,
+}
+
+/// See the module's header.
+#[derive(Debug, Default)]
+pub(crate) struct ByCause(Padded<[Counted; Cause::COUNT]>);
+
+impl ByCause {
+    /// One shootdown, for all of `owed`.
+    pub(crate) fn paid(&self, cause: Cause, owed: &Owed) {
+        let counted = &self.0[cause.index()];
+        counted.requested.fetch_add(owed.edits(), Relaxed);
+        counted.paid.fetch_add(1, Relaxed);
+        counted.pages.fetch_add(owed.pages(), Relaxed);
+    }
+
+    /// All of them, in the order of [`Cause::ALL`].
+    pub(crate) fn read(&self) -> [Flushes; Cause::COUNT] {
+        self.0.each_ref().map(|counted| Flushes {
+            requested: counted.requested.load(Relaxed),
+            paid: counted.paid.load(Relaxed),
+            pages: counted.pages.load(Relaxed),
+        })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::table::formats::Ept4;
+    use crate::*;
+
+    struct Identity;
+
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for Identity {}
+
+    impl Host for Identity {
+        fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+            Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+        }
+    }
+
+    #[test]
+    fn each_cause_has_a_place_and_a_name_of_its_own() {
+        for (index, cause) in Cause::ALL.into_iter().enumerate() {
+            assert_eq!(cause.index(), index);
+            assert_eq!(Cause::ALL.iter().filter(|other| other.name() == cause.name()).count(), 1);
+        }
+    }
+
+    /// Each takes something away from two pages of eight, once; nobody else is charged for it.
+    #[test]
+    fn each_flush_is_counted_for_its_cause() {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<Ept4, _>::builder(Identity).build().unwrap();
+        let slot = Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30));
+        vm.slots().commit(&mut idle, |tx| tx.create(slot.log_dirty())).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        let hvas = Span::sized(Hva((1 << 30) + 0x2000), 0x2000);
+        let mut expected = [Flushes::default(); Cause::COUNT];
+        for cause in [
+            Cause::Change(Why::Migrate),
+            Cause::Change(Why::Slot),
+            Cause::DirtyLog,
+            Cause::WriteProtect,
+            Cause::Aging,
+            Cause::Change(Why::Migrate),
+        ] {
+            for gfn in 2..4 {
+                vcpu.fault(&mut idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }).unwrap();
+            }
+            let before = vm.stats();
+            match cause {
+                Cause::Change(why) => assert!(vm.invalidate(hvas, why).apply(&mut idle).settle()),
+                Cause::DirtyLog => vm.slots().harvest_all(&mut idle).unwrap().commit(),
+                Cause::WriteProtect => {
+                    assert!(vm.write_protect(&mut idle, Span::sized(Gfn(2), 2)).settle());
+                }
+                Cause::Aging => assert!(vm.young(&mut idle, hvas, Young::ClearAndFlush)),
+            }
+            let counted = &mut expected[cause.index()];
+            counted.requested += 2;
+            counted.paid += 1;
+            counted.pages += 2;
+            let after = vm.stats();
+            assert_eq!(after.flushes_by, expected, "{cause:?}, before: {before:?}");
+            assert_eq!(after.flushes.pages, before.flushes.pages + 2);
+        }
+    }
+}
