@@ -60,12 +60,12 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
     let sims: Vec<(&str, &Sim)> = parts.sims.iter().filter_map(|name| data.sim(name)).collect();
     verdicts.extend(sims.iter().flat_map(|(_, sim)| against(sim)));
     let mut blocks = vec![Block::Text(parts.about.to_owned())];
-    if !verdicts.is_empty() {
-        blocks.push(Block::Table(reproduced(&verdicts)));
-    }
     let plots: Vec<Plot> = sims.iter().flat_map(|(_, sim)| scaling::plots(sim)).chain(parts.plots).collect();
     if !plots.is_empty() {
         blocks.push(Block::Plots(plots));
+    }
+    if !verdicts.is_empty() {
+        blocks.push(Block::Table(reproduced(&verdicts)));
     }
     blocks.extend(parts.tables);
     for (command, sim) in &sims {
