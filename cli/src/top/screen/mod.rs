@@ -75,10 +75,10 @@ pub fn draw<W: Write + 'static>(
         if wanted.most.is_some_and(|most| seen >= most) {
             return Ok(End::Enough);
         }
-        if crate::interrupt::asked() {
+        if !screen.wait(TURN) || crate::interrupt::asked() {
             return Ok(End::Interrupted);
         }
-        if event::poll(TURN)? {
+        if event::poll(Duration::ZERO)? {
             // Another size is a change, too.
             changed = true;
             let action = match event::read()? {

@@ -9,8 +9,10 @@ use ratatui_crossterm::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use std::io::{self, Write};
+use std::os::fd::RawFd;
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 /// Whether the terminal is a screen now.
 // ORDER(screen): SeqCst: whoever takes it back finds it taken once. It happens twice in a lifetime.
@@ -20,6 +22,8 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 pub struct Screen<W: Write> {
     terminal: Terminal<CrosstermBackend<W>>,
     open: fn() -> W,
+    /// Which of the standard streams were terminals at the beginning.
+    terminals: Vec<RawFd>,
 }
 
 impl<W: Write> Screen<W> {
@@ -40,7 +44,9 @@ impl<W: Write> Screen<W> {
         let taken = execute!(open(), EnterAlternateScreen).and_then(|()| {
             let mut terminal = Terminal::new(CrosstermBackend::new(open()))?;
             terminal.hide_cursor()?;
-            Ok(Self { terminal, open })
+            // SAFETY: asks about a number, which need not be a descriptor.
+            let terminals = (0..3).filter(|&fd| unsafe { libc::isatty(fd) } == 1).collect();
+            Ok(Self { terminal, open, terminals })
         });
         taken.inspect_err(|_| give_back(open))
     }
@@ -53,6 +59,19 @@ impl<W: Write> Screen<W> {
         }
         self.terminal.draw(draw)?;
         Ok(true)
+    }
+
+    /// Waits for a key, so long at most; false where the terminal is gone. Whoever asks for keys of one that is not there
+    /// waits for ever, so this comes first.
+    pub fn wait(&self, most: Duration) -> bool {
+        let watch = |&fd: &RawFd| {
+            let events = if fd == libc::STDIN_FILENO { libc::POLLIN } else { 0 };
+            libc::pollfd { fd, events, revents: 0 }
+        };
+        let mut all: Vec<libc::pollfd> = self.terminals.iter().map(watch).collect();
+        // SAFETY: as many structures as it is told of. A signal ends it sooner, which is no harm.
+        unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, most.as_millis() as libc::c_int) };
+        all.iter().all(|one| one.revents & (libc::POLLHUP | libc::POLLERR) == 0)
     }
 
     /// Forgets what is on the terminal: others may have written to it.
