@@ -68,6 +68,18 @@ pub struct Top {
     sabotage_screen: bool,
 }
 
+/// What is wanted of a view.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "top"), allow(dead_code, reason = "lines cannot be told to come more often"))]
+struct Wanted {
+    /// From one sample to the next, until a key says otherwise.
+    every: Duration,
+    /// Samples, where that is not all.
+    most: Option<u64>,
+    /// Negative control: a panic behind the first screen.
+    sabotaged: bool,
+}
+
 /// How a view has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
@@ -85,12 +97,13 @@ impl Top {
     /// Watches to the end.
     pub fn run(&self) -> Result<ExitCode, Error> {
         crate::interrupt::flag();
-        let mut source = Remote::connect(&self.path, self.interval)?;
+        let wanted = Wanted { every: self.interval, most: self.samples, sabotaged: self.sabotage_screen };
+        let mut source = Remote::connect(&self.path, wanted.every)?;
         let mut lines = Lines::new(self.json);
         let end = if !self.json && can_draw(&io::stdout()) {
-            draw(&mut source, io::stdout, (self.samples, self.sabotage_screen))?
+            draw(&mut source, io::stdout, wanted)?
         } else {
-            print(&mut source, &mut io::stdout(), self.samples, &mut lines)?
+            print(&mut source, &mut io::stdout(), wanted, &mut lines)?
         };
         match end {
             End::Run => eprintln!("slat: the run has ended"),
@@ -106,12 +119,13 @@ impl Top {
 pub fn beside<'scope>(scope: &'scope Scope<'scope, '_>, samples: &'scope dyn Samples) -> Beside<'scope> {
     let (keep, ends) = channel();
     let thread = scope.spawn(move || {
-        let Some(mut source) = Local::new(samples, INTERVAL, ends) else { return };
+        let wanted = Wanted { every: INTERVAL, most: None, sabotaged: false };
+        let Some(mut source) = Local::new(samples, wanted.every, ends) else { return };
         let mut lines = Lines::new(false);
         let end = if can_draw(&io::stderr()) {
-            draw(&mut source, io::stderr, (None, false))
+            draw(&mut source, io::stderr, wanted)
         } else {
-            print(&mut source, &mut io::stderr(), None, &mut lines)
+            print(&mut source, &mut io::stderr(), wanted, &mut lines)
         };
         // A view that fails is not worth the run.
         if let Ok(End::Interrupted) = end {
@@ -148,19 +162,15 @@ fn can_draw(out: &impl IsTerminal) -> bool {
 use screen::draw;
 
 #[cfg(not(feature = "top"))]
-fn draw<W: Write>(
-    source: &mut dyn Source,
-    open: fn() -> W,
-    (most, _): (Option<u64>, bool),
-) -> Result<End, Error> {
-    print(source, &mut open(), most, &mut Lines::new(false))
+fn draw<W: Write>(source: &mut dyn Source, open: fn() -> W, wanted: Wanted) -> Result<End, Error> {
+    print(source, &mut open(), wanted, &mut Lines::new(false))
 }
 
 /// A line for each sample.
 fn print(
     source: &mut dyn Source,
     out: &mut dyn Write,
-    most: Option<u64>,
+    wanted: Wanted,
     lines: &mut Lines,
 ) -> Result<End, Error> {
     let mut seen = 0;
@@ -182,7 +192,7 @@ fn print(
         if let Some(end) = end {
             return Ok(end);
         }
-        if most.is_some_and(|most| seen >= most) {
+        if wanted.most.is_some_and(|most| seen >= most) {
             return Ok(End::Enough);
         }
     }

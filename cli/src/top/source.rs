@@ -35,9 +35,6 @@ pub trait Source {
 
     /// How often from now on.
     fn set_interval(&mut self, every: Duration) -> Result<(), Error>;
-
-    /// How often.
-    fn interval(&self) -> Duration;
 }
 
 /// A run in this process.
@@ -75,10 +72,6 @@ impl Source for Local<'_> {
         self.due = Instant::now() + every;
         self.every = every;
         Ok(())
-    }
-
-    fn interval(&self) -> Duration {
-        self.every
     }
 }
 
@@ -179,10 +172,6 @@ impl Source for Remote {
         // If the run has ended meanwhile, what it has said last is still to be read.
         let _ = (&self.stream).write_all(format!("watch {}\n", every.as_millis()).as_bytes());
         Ok(())
-    }
-
-    fn interval(&self) -> Duration {
-        self.every
     }
 }
 

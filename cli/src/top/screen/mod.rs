@@ -26,8 +26,8 @@ mod terminal;
 mod tests;
 mod view;
 
-use super::End;
 use super::source::{Source, Told};
+use super::{End, Wanted};
 use crate::error::Error;
 use history::History;
 use look::Look;
@@ -41,17 +41,16 @@ use terminal::Screen;
 /// How long a key may wait for its effect.
 const TURN: Duration = Duration::from_millis(40);
 
-/// Draws each sample on the terminal that `open` writes to, until the run or whoever watches ends it, or so many
-/// were drawn. A sabotaged one panics, for a test.
+/// Draws each sample on the terminal that `open` writes to, until the run or whoever watches ends it.
 pub fn draw<W: Write + 'static>(
     source: &mut dyn Source,
     open: fn() -> W,
-    (most, sabotaged): (Option<u64>, bool),
+    wanted: Wanted,
 ) -> Result<End, Error> {
     let Some(first) = first(source)? else { return Ok(End::Lost) };
     let look = Look::of_terminal();
     let mut screen = Screen::take(open)?;
-    let (mut history, mut state) = (History::default(), State::new(source.interval()));
+    let (mut history, mut state) = (History::default(), State::new(wanted.every));
     let (mut told, mut seen, mut changed) = (Some(first), 0, true);
     loop {
         match told {
@@ -72,8 +71,8 @@ pub fn draw<W: Write + 'static>(
         if std::mem::take(&mut changed) && !screen.draw(draw)? {
             return Ok(End::Enough);
         }
-        assert!(!sabotaged, "as asked");
-        if most.is_some_and(|most| seen >= most) {
+        assert!(!wanted.sabotaged, "as asked");
+        if wanted.most.is_some_and(|most| seen >= most) {
             return Ok(End::Enough);
         }
         if !screen.wait(TURN) || crate::interrupt::asked() {
