@@ -20,7 +20,7 @@ fn every_mode_has_its_rows_and_every_check_holds() {
         let rows = report["rows"].as_array().unwrap();
         for unit in ["ms", "k faults/s", "% of fault time", "ns"] {
             let of = rows.iter().filter(|row| row["unit"] == unit && row["seed"] == "003");
-            assert_eq!(of.count(), if unit == "ns" { 8 } else { 2 }, "{mode:?}: {unit}");
+            assert_eq!(of.count(), if unit == "ns" { 12 } else { 2 }, "{mode:?}: {unit}");
         }
         assert!(rows.iter().all(|row| row["baseline"].is_f64() && row["seed_ratio"].is_null()));
         let checks = report["checks"].as_array().unwrap();
