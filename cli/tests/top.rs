@@ -379,9 +379,12 @@ fn the_screen_goes_when_its_run_ends() {
 fn control_c_ends_both() {
     let terminal = Terminal::new((80, 24));
     let modes = terminal.modes();
-    let guest = beside(&terminal, &["--json"], &[]);
+    let mut guest = beside(&terminal, &["--json"], &[]);
+    // Its trace goes on: only the key can end it.
+    let stdin = guest.0.stdin.take();
     terminal.press("\x03");
     let output = end(guest.0, "an interrupt");
+    drop(stdin);
     terminal.is_restored(modes);
     assert_eq!(output.status.code(), Some(130));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -92,7 +92,7 @@ fn give_back<W: Write>(open: fn() -> W) {
     // ORDER(screen): see above.
     if TAKEN.swap(false, SeqCst) {
         // There is nobody left to tell of an error.
-        let _ = execute!(open(), LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();
+        let _ = execute!(open(), LeaveAlternateScreen, Show);
     }
 }
