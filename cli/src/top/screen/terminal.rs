@@ -8,8 +8,9 @@ use ratatui_crossterm::crossterm::execute;
 use ratatui_crossterm::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use std::io::{self, Write};
-use std::os::fd::RawFd;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsRawFd;
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -22,8 +23,8 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 pub struct Screen<W: Write> {
     terminal: Terminal<CrosstermBackend<W>>,
     open: fn() -> W,
-    /// Which of the standard streams were terminals at the beginning.
-    terminals: Vec<RawFd>,
+    /// Where keys come from, if it is not standard input.
+    keys: Option<File>,
 }
 
 impl<W: Write> Screen<W> {
@@ -44,9 +45,8 @@ impl<W: Write> Screen<W> {
         let taken = execute!(open(), EnterAlternateScreen).and_then(|()| {
             let mut terminal = Terminal::new(CrosstermBackend::new(open()))?;
             terminal.hide_cursor()?;
-            // SAFETY: asks about a number, which need not be a descriptor.
-            let terminals = (0..3).filter(|&fd| unsafe { libc::isatty(fd) } == 1).collect();
-            Ok(Self { terminal, open, terminals })
+            let keys = if io::stdin().is_terminal() { None } else { Some(File::open("/dev/tty")?) };
+            Ok(Self { terminal, open, keys })
         });
         taken.inspect_err(|_| give_back(open))
     }
@@ -64,14 +64,11 @@ impl<W: Write> Screen<W> {
     /// Waits for a key, so long at most; false where the terminal is gone. Whoever asks for keys of one that is not there
     /// waits for ever, so this comes first.
     pub fn wait(&self, most: Duration) -> bool {
-        let watch = |&fd: &RawFd| {
-            let events = if fd == libc::STDIN_FILENO { libc::POLLIN } else { 0 };
-            libc::pollfd { fd, events, revents: 0 }
-        };
-        let mut all: Vec<libc::pollfd> = self.terminals.iter().map(watch).collect();
-        // SAFETY: as many structures as it is told of. A signal ends it sooner, which is no harm.
-        unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, most.as_millis() as libc::c_int) };
-        all.iter().all(|one| one.revents & (libc::POLLHUP | libc::POLLERR) == 0)
+        let fd = self.keys.as_ref().map_or(libc::STDIN_FILENO, AsRawFd::as_raw_fd);
+        let mut keys = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, as it is told. A signal ends it sooner, which is no harm.
+        unsafe { libc::poll(&raw mut keys, 1, most.as_millis() as libc::c_int) };
+        keys.revents & (libc::POLLHUP | libc::POLLERR) == 0
     }
 
     /// Forgets what is on the terminal: others may have written to it.
