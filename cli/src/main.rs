@@ -17,6 +17,7 @@ mod top;
 use clap::Parser;
 use error::Error;
 use std::io::ErrorKind::BrokenPipe;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Second-level address translation: a hypervisor's memory engine, run, measured and proved
@@ -50,12 +51,14 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            match &error {
+            let mut stderr = std::io::stderr();
+            // There may be nobody left to tell.
+            let _ = match &error {
                 Error::Report(io) if io.kind() == BrokenPipe => {
-                    eprintln!("slat: standard output was closed before the report was written");
+                    writeln!(stderr, "slat: standard output was closed before the report was written")
                 }
-                error => eprintln!("slat: {error}"),
-            }
+                error => writeln!(stderr, "slat: {error}"),
+            };
             ExitCode::from(if matches!(error, Error::Corrupt(_)) { 3 } else { 2 })
         }
     }
