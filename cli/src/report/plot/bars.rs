@@ -54,10 +54,11 @@ pub fn histogram(
         let Some(at) = x.scale.at(*value) else { continue };
         let (at, _) = canvas.place(at, 0.0);
         let half = LETTER * name.chars().count() as f64 / 2.0;
-        // Where two are too near, the name of the second is left out; the table has it.
-        let apart = at - half >= free;
-        free = if apart { at + half + 4.0 } else { free };
-        named.push((at, apart.then_some(name)));
+        // A name stays inside of the plot. Where two are too near, that of the second is left out; the table has it.
+        let middle = at.min(canvas.right - half);
+        let apart = middle - half >= free;
+        free = if apart { middle + half + 4.0 } else { free };
+        named.push((at, apart.then_some((round(middle), name))));
     }
     let inside = html! {
         (canvas.axes(x, y))
@@ -70,8 +71,8 @@ pub fn histogram(
         }
         @for (at, name) in &named {
             path class="mark" d={ "M" (at) " " (canvas.top - 6.0) "V" (canvas.bottom) } {}
-            @if let Some(name) = name {
-                text class="value" x=(at) y=(canvas.top - 12.0) text-anchor="middle" { (name) }
+            @if let Some((middle, name)) = name {
+                text class="value" x=(middle) y=(canvas.top - 12.0) text-anchor="middle" { (name) }
             }
         }
     };
