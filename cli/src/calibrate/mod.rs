@@ -125,6 +125,7 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
         ("clock", own::clock(busy)),
         ("zero", own::zero(busy)),
         ("read", own::read(busy)),
+        ("copy", own::copy(busy)),
         ("bandwidth", PAGE * cpus as f64 / own::zero(cpus)),
         ("pause", pause),
         // A waiter for a lock of `parking_lot`'s looks after 2, 4 and 8 pauses, then seven times after giving its CPU away.

@@ -3,7 +3,7 @@
 //! Everything here can be done by several CPUs at once, each for itself, and is told as the mean of them: what a CPU is
 //! worth depends on whether its neighbour works.
 
-use crate::bench::harness::{Line, Series};
+use crate::bench::harness::{Line, Series, shuffle};
 use crate::bench::machine::pin;
 use crate::thread::joined;
 use slat_machine::Costs;
@@ -136,6 +136,26 @@ pub fn zero(cpus: usize) -> f64 {
 /// Reading one.
 pub fn read(cpus: usize) -> f64 {
     in_jobs(cpus, 100, world::read_page)
+}
+
+/// Copying a line of those that nobody else uses: sixteen at a time, as nodes of the slots' trees are, in an order that no
+/// processor foresees, from and to what no first-level cache holds.
+pub fn copy(cpus: usize) -> f64 {
+    const LINES: usize = 16;
+    const BLOCKS: usize = 512;
+    on(cpus, || {
+        let mut blocks = vec![[[1_u64; 8]; LINES]; BLOCKS];
+        let mut order: Vec<usize> = (0..BLOCKS).collect();
+        shuffle(&mut order);
+        let mut turns = order.iter().cycle().zip(order.iter().cycle().skip(1));
+        let block = each(200, || {
+            let Some((&from, &to)) = turns.next() else { return };
+            if let Ok([from, to]) = blocks.get_disjoint_mut([from, to]) {
+                *to = *black_box(from);
+            }
+        });
+        block / LINES as f64
+    })
 }
 
 /// A wake-up, from the call to the moment when the sleeper runs, where both threads have the same CPU.

@@ -77,6 +77,11 @@ pub fn read_page() {
     with(|machine| machine.use_memory(machine.prices.read));
 }
 
+/// The CPU that runs copies so many bytes, which nobody else uses.
+pub fn copy(bytes: usize) {
+    with(|machine| machine.spend(machine.prices.copy * bytes.div_ceil(64) as Ps));
+}
+
 /// A thread that sleeps does `work` for this one, which sleeps meanwhile: one wakes the other, and is woken.
 pub fn hand_over(work: impl FnOnce()) {
     with(|machine| {

@@ -2,7 +2,7 @@
 //!
 //! They are the same words in memory, so a page-table entry can be one. Outside of a run they are `core`'s, and free.
 
-use crate::cpu::with;
+use crate::cpu::{Ps, with};
 use crate::lines::Access;
 use core::fmt;
 use core::panic::Location;
@@ -16,13 +16,14 @@ pub(crate) fn access<T>(address: *const T, access: Access) {
     with(|machine| machine.access(address.addr(), access, site));
 }
 
-/// The CPU that runs loads each line of `whole`, of which it then has the words for nothing.
+/// The CPU that runs loads each line of `whole`, and looks at its words one by one.
 #[track_caller]
-pub fn read_lines<T>(whole: &T) {
+pub fn read_words<T>(whole: &T) {
     let begins = core::ptr::from_ref(whole).cast::<u8>();
     for line in (0..size_of::<T>()).step_by(64) {
         access(begins.wrapping_add(line), Access::Load);
     }
+    with(|machine| machine.spend(machine.prices.step * (size_of::<T>() / 8) as Ps));
 }
 
 macro_rules! charged {

@@ -26,6 +26,7 @@ pub struct Prices {
     pub store: Ps,
     pub rmw: Ps,
     pub fence: Ps,
+    pub step: Ps,
     pub near: Ps,
     pub far: Ps,
     pub handoff: Ps,
@@ -37,6 +38,7 @@ pub struct Prices {
     pub wake_arrives: Ps,
     pub zero: Ps,
     pub read: Ps,
+    pub copy: Ps,
     /// A page's share of its socket's bandwidth.
     pub page: Ps,
     pub barrier: Ps,
@@ -58,6 +60,7 @@ impl Prices {
             store: operation(costs.store),
             rmw: operation(costs.rmw),
             fence: ps(costs.fence),
+            step: ps(costs.step),
             near: ps(costs.near),
             far: ps(costs.far),
             handoff: ps(costs.handoff),
@@ -69,6 +72,7 @@ impl Prices {
             wake_arrives: ps(costs.wake_arrives),
             zero: ps(costs.zero),
             read: ps(costs.read),
+            copy: ps(costs.copy),
             page: ps(4096.0 / costs.bandwidth),
             barrier: ps(costs.barrier),
             clock: ps(costs.clock),
@@ -88,6 +92,8 @@ pub struct Cpu {
     pub vcpu: Option<u32>,
     /// It sleeps until its turn, or a kick.
     pub interruptible: Cell<bool>,
+    /// The lock for which it waited is its own.
+    pub handed: Cell<bool>,
     /// What it has yet to spend before its guest goes on.
     pub enters: Cell<Ps>,
     /// Waited for locks and for lines that others were getting.
@@ -182,6 +188,7 @@ impl Machine {
             turn: Cell::new(0),
             vcpu,
             interruptible: Cell::new(false),
+            handed: Cell::new(false),
             enters: Cell::new(0),
             waiting: Cell::new(0),
             asleep: Cell::new(0),

@@ -43,9 +43,10 @@ pub mod lock;
 mod run;
 
 pub use acts::{
-    Instant, barrier, compute, fence, guest, hand_over, kick, now, pause, pauses, read_page, rest, zero_page,
+    Instant, barrier, compute, copy, fence, guest, hand_over, kick, now, pause, pauses, read_page, rest,
+    zero_page,
 };
-pub use atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, read_lines};
+pub use atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, read_words};
 pub use core::sync::atomic::Ordering;
 pub use costs::Costs;
 pub use run::{Job, JobTold, LineTold, Told, run};

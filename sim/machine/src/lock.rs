@@ -7,12 +7,12 @@
 //!   takes a transfer, and what it takes to notice; then he fetches the line. The fairest, and the best under contention.
 //! * **A parking lock**, as in user space. Who waits spins for so long, and then sleeps. Whoever leaves wakes the first, by a
 //!   call that takes its time, and leaves the lock free: somebody else may be there sooner, and the first sleeps again.
-//!   Readers do not enter while a writer waits.
+//!   Only who lets others go first hands it to the first who sleeps. Readers do not enter while a writer waits.
 //!
 //! Outside of a run both spin.
 
 use crate::atomic::access;
-use crate::cpu::{Machine, Paused, Waiter, Waiters, with};
+use crate::cpu::{Machine, Paused, Ps, Waiter, Waiters, with};
 use crate::lines::Access;
 use core::hint::spin_loop;
 use core::panic::Location;
@@ -36,6 +36,13 @@ const WRITER: u64 = 1 << 63;
 pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 /// A reader-writer lock around a value.
 pub type RwLock<T> = lock_api::RwLock<RawRwLock, T>;
+
+impl Machine {
+    /// Whether a waiter who spins until `parks` has fallen asleep.
+    fn sleeps(&self, parks: Ps) -> bool {
+        self.prices.park_after > 0 && self.clock() >= parks
+    }
+}
 
 impl RawRwLock {
     /// Takes it if it is free; who waits does not count here.
@@ -70,7 +77,7 @@ impl RawRwLock {
                 machine.waiters.borrow_mut().entry(self.address()).or_default().push_back(waiter);
                 machine.pause(Paused::Blocked);
                 machine.waited(self.address(), began, site);
-                machine.prices.park_after == 0
+                machine.cpu().handed.take()
             });
             match queued {
                 // Handed on: it is his, and he fetches the line.
@@ -83,13 +90,19 @@ impl RawRwLock {
 
     #[track_caller]
     fn leave(&self, alone: bool) {
+        self.leave_to(alone, false);
+    }
+
+    /// Lets go of it, in favour of him who is next if `fair`: a queue is always.
+    #[track_caller]
+    fn leave_to(&self, alone: bool, fair: bool) {
         access(self, Access::Rmw);
         // ORDER(lock): Release, as above.
         self.held.fetch_sub(if alone { WRITER } else { 1 }, Ordering::Release);
         with(|machine| {
             let mut waiters = machine.waiters.borrow_mut();
             let Some(queue) = waiters.get_mut(&self.address()) else { return };
-            if machine.prices.park_after == 0 {
+            if fair || machine.prices.park_after == 0 {
                 self.hand_on(machine, queue);
             } else {
                 self.call(machine, queue);
@@ -103,14 +116,20 @@ impl RawRwLock {
     /// Whoever is next and can have it now has it: one who wants it alone, or all who read up to the next such.
     fn hand_on(&self, machine: &Machine, queue: &mut Waiters) {
         let mut handed = 0;
-        while let Some(&Waiter { cpu, alone, .. }) = queue.front() {
+        while let Some(&Waiter { cpu, alone, parks }) = queue.front() {
             if !self.take(alone) {
                 break;
             }
             queue.pop_front();
-            // One after the other they read what the line says.
-            handed += machine.between(cpu) + machine.prices.handoff;
-            machine.wake(cpu, machine.clock() + handed);
+            machine.cpus[cpu as usize].handed.set(true);
+            if machine.sleeps(parks) {
+                machine.spend(machine.prices.wake);
+                machine.wake(cpu, machine.clock() + machine.prices.wake_arrives);
+            } else {
+                // One after the other they read what the line says.
+                handed += machine.between(cpu) + machine.prices.handoff;
+                machine.wake(cpu, machine.clock() + handed);
+            }
         }
     }
 
@@ -127,11 +146,11 @@ impl RawRwLock {
             }
             queue.pop_front();
             called += 1;
-            if machine.clock() < parks {
-                machine.wake(cpu, machine.clock() + machine.between(cpu) + machine.prices.handoff);
-            } else {
+            if machine.sleeps(parks) {
                 machine.spend(machine.prices.wake);
                 machine.wake(cpu, machine.clock() + machine.prices.wake_arrives);
+            } else {
+                machine.wake(cpu, machine.clock() + machine.between(cpu) + machine.prices.handoff);
             }
             if alone {
                 break;
@@ -143,11 +162,18 @@ impl RawRwLock {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Lets those who wait go first.
+    /// Lets those who wait go first; where waiters sleep, those who do.
     #[track_caller]
     fn bump(&self, alone: bool) {
-        if with(|machine| machine.waiters.borrow().contains_key(&self.address())).unwrap_or(false) {
-            self.leave(alone);
+        // Its word says whether anybody waits.
+        access(self, Access::Load);
+        let waits = with(|machine| {
+            let waiters = machine.waiters.borrow();
+            let first = waiters.get(&self.address()).and_then(|queue| queue.front());
+            first.is_some_and(|first| machine.prices.park_after == 0 || machine.sleeps(first.parks))
+        });
+        if waits.unwrap_or(false) {
+            self.leave_to(alone, true);
             self.enter(alone);
         }
     }

@@ -168,3 +168,33 @@ fn who_holds_a_parking_lock_may_have_it_again_before_the_sleeper_comes() {
     let (waits, _) = fight(3000.0, 200);
     assert!(waits.iter().all(|&wait| wait < 50_000), "{waits:?}");
 }
+
+/// Somebody who holds a lock for long, and every now and then lets others go first, or does not: how long the other waited.
+fn generous(park_after: f64, bumps: bool) -> u64 {
+    let costs = Costs { park_after, ..Costs::SERVER };
+    let lock = Mutex::new(());
+    let holder = || {
+        let mut held = lock.lock();
+        for _ in 0..10 {
+            compute(20_000);
+            if bumps {
+                lock_api::MutexGuard::bump(&mut held);
+            }
+        }
+    };
+    let other = || {
+        compute(1000);
+        drop(lock.lock());
+    };
+    let told = run(&costs, vec![Job::new("holder", holder), Job::new("other", other)]);
+    told.jobs[1].waiting_ns
+}
+
+#[test]
+fn who_lets_others_go_first_hands_the_lock_to_a_sleeper_too() {
+    for park_after in [0.0, 3000.0] {
+        let (waited, waited_for_all) = (generous(park_after, true), generous(park_after, false));
+        assert!(waited < 30_000, "{park_after}: {waited}");
+        assert!(waited_for_all > 195_000, "{park_after}: {waited_for_all}");
+    }
+}

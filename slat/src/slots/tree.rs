@@ -27,6 +27,7 @@ mod node;
 mod view;
 
 use super::pool::{Chain, NoMemory, Pool};
+use crate::sync::prim::copied;
 use core::mem;
 use node::{Below, End, Entry, FANOUT, Key, Link, Node};
 pub(crate) use view::{Root, View};
@@ -281,6 +282,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
 
     /// A new node of this edit's own, like `node`.
     fn make(&mut self, node: &Node<K, V, E>) -> Link<K, V, E> {
+        copied(node);
         let block = self.tree.pool.take(node);
         // SAFETY: nobody else knows it yet.
         unsafe { (*block.as_ptr()).body.stamp = self.tree.edits };

@@ -31,7 +31,7 @@ pub(crate) use shuttled::{
 mod simulated;
 #[cfg(virtual_time)]
 pub(crate) use simulated::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, fence, filled, quiet,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, RawMutex, RawRwLock, copied, fence, filled, quiet,
     read_whole, scanned, spin_loop,
 };
 
@@ -51,6 +51,11 @@ pub(crate) use {quiet as scanned, quiet as filled};
 #[cfg(not(virtual_time))]
 #[inline(always)]
 pub(crate) fn read_whole<T>(_: &T) {}
+
+/// What is about to be copied by plain loads and stores. Costs nothing but those.
+#[cfg(not(virtual_time))]
+#[inline(always)]
+pub(crate) fn copied<T>(_: &T) {}
 
 /// ThreadSanitizer knows no fences. An exchange on one place for all orders at least as much: what it then calls a race
 /// is one; a race that only a weaker fence would show is loom's to find.

@@ -189,9 +189,10 @@ impl Validate {
     fn attempt(&self, lap: Lap, attempts: u32) -> Result<Row, Error> {
         let (mut real, mut simulated, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         let (mut unit, mut disturbed) = ("", 0);
+        let busy = lap.simulated(&Costs::SERVER)?.jobs;
         // The first round grows pools and warms caches.
         for round in 0..=self.runs {
-            let costs = costs_now(&lap)?;
+            let costs = costs_now(busy)?;
             let (there, (times, here)) = (lap.simulated(&costs)?, undisturbed(&lap, &costs)?);
             if round > 0 {
                 real.push(here.value);
@@ -240,10 +241,10 @@ fn spread(laps: &[f64]) -> f64 {
     (sorted[sorted.len() - 1 - quarter] - sorted[quarter]) / sorted[sorted.len() / 2]
 }
 
-/// What this machine costs now, with as many CPUs busy as the lap has. Its guests are not interrupted by kicks: they look
+/// What this machine costs now, with as many CPUs busy as the lap has jobs. Its guests are not interrupted by kicks: they look
 /// for themselves, every hundred nanoseconds.
-fn costs_now(lap: &Lap) -> Result<Costs, Error> {
-    let costs = calibrate::glance(lap.vcpus as usize)?;
+fn costs_now(busy: usize) -> Result<Costs, Error> {
+    let costs = calibrate::glance(busy)?;
     Ok(Costs { kick: 0.0, kick_arrives: 50.0, kick_taken: 0.0, ..costs })
 }
 

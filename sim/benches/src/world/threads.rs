@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 thread_local! {
     /// When the run that this thread has a job in began.
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Whether no other job of that run has this thread's CPU.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Between two looks of a guest at whether it is kicked.
@@ -72,9 +74,10 @@ fn looks_ns() -> u64 {
     *LOOKS.get_or_init(|| (0..1000).map(look).min().unwrap_or(0))
 }
 
-/// Nothing to do for so long: others have the CPU.
+/// Nothing to do for so long: others have the CPU. Where there are none it waits awake: who sleeps for microseconds comes back
+/// tens of them later, to caches that are cold.
 pub fn rest(ns: u64) {
-    thread::sleep(Duration::from_nanos(ns));
+    if ALONE.get() { compute(ns) } else { thread::sleep(Duration::from_nanos(ns)) }
 }
 
 /// One turn of a loop that waits for another CPU. That one may be a thread on this very CPU.
@@ -102,6 +105,7 @@ fn cross(line: &AtomicU64, all: u64) {
 /// ended.
 pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
     let (line, all) = (&AtomicU64::new(0), jobs.len() as u64);
+    let alone = thread::available_parallelism().is_ok_and(|cpus| jobs.len() <= cpus.get());
     let kind = jobs.first().map_or("", |job| job.name);
     let mut ran = Vec::with_capacity(jobs.len());
     thread::scope(|scope| {
@@ -115,6 +119,7 @@ pub fn run(_costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
                     cross(line, all);
                     let began = Instant::now();
                     BEGAN.set(Some(began));
+                    ALONE.set(alone);
                     (job.work)();
                     partner::dismiss();
                     (job.name, began, Instant::now())

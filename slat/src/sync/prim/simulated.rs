@@ -28,9 +28,14 @@ pub(crate) fn filled(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
     cell.free()
 }
 
-/// Loads each line of it.
+/// Loads each line of it, and looks at each word.
 pub(crate) fn read_whole<T>(whole: &T) {
-    slat_machine::read_lines(whole);
+    slat_machine::read_words(whole);
+}
+
+/// Copies all of it.
+pub(crate) fn copied<T>(whole: &T) {
+    slat_machine::copy(size_of_val(whole));
 }
 
 fn begins_a_line(cell: &AtomicU64) -> bool {

@@ -11,11 +11,13 @@ use crate::world::{self, Job, Told};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use slat::{Access, Event, Gfn, HostPage, Idle, MmuLock, Pfn, SecondaryMmu, Span, Why};
 
-/// Pages that guests use: 2 MiB.
-const USED: u64 = 512;
-/// Of them, the ones that are merged. With many vCPUs half of them are: each costs two flushes of every vCPU.
-const PAGES: u64 = 128;
-const MANY: u32 = 64;
+/// Pages that guests use, no more than a TLB holds, and of them, the ones that are merged: so that a run of few vCPUs does not
+/// consist of its beginning, and one of many, each of whom every merge flushes twice, has an end. Up to so many vCPUs.
+const SIZES: [(u32, Size); 3] = [
+    (8, Size { used: 2048, merged: 2048 }),
+    (64, Size { used: 512, merged: 128 }),
+    (u32::MAX, Size { used: 512, merged: 64 }),
+];
 /// Pages in one change where there are many: as many as slat's own scanner takes.
 const BATCH: u64 = 64;
 /// Accesses to a page in a row.
@@ -23,6 +25,21 @@ const ACCESSES: u64 = 32;
 /// Frames that pages come to share, and the first of them.
 const STABLE: u64 = 8;
 const FIRST_STABLE: Pfn = Pfn(1 << 32);
+
+/// Of a machine, in pages.
+#[derive(Clone, Copy)]
+struct Size {
+    used: u64,
+    merged: u64,
+}
+
+impl Size {
+    fn of(setting: &Setting<'_>) -> Self {
+        let size =
+            SIZES.iter().find(|(vcpus, _)| setting.vcpus <= *vcpus).map_or(SIZES[2].1, |&(_, size)| size);
+        if setting.quick { Self { merged: (size.merged / 2).max(BATCH), ..size } } else { size }
+    }
+}
 
 /// A guest that rests runs this part of the time.
 const RUNS: u64 = 5;
@@ -77,14 +94,14 @@ pub struct Scan {
 impl Ground {
     /// Sabotaged, its flushes are left out.
     pub fn new(setting: &Setting<'_>, guests: Guests, sabotaged: bool) -> Result<Self, String> {
-        let merged = if setting.quick || setting.vcpus > MANY { PAGES / 2 } else { PAGES };
-        let builder = builder(SimHost::filled(USED, &setting.work), setting, MmuLock::None);
+        let Size { used, merged } = Size::of(setting);
+        let builder = builder(SimHost::filled(used, &setting.work), setting, MmuLock::None);
         let builder = builder.contexts(setting.policy != Policy::Ignored);
         let builder = if sabotaged { builder.sabotage_flushes() } else { builder };
-        let freed = (0..USED).map(|_| AtomicBool::new(false)).collect();
-        let (vm, over) = (with_one_slot(builder, USED)?, AtomicBool::new(false));
+        let freed = (0..used).map(|_| AtomicBool::new(false)).collect();
+        let (vm, over) = (with_one_slot(builder, used)?, AtomicBool::new(false));
         let rested_ns = AtomicU64::new(0);
-        Ok(Self { vm, policy: setting.policy, guests, used: USED, merged, freed, over, rested_ns })
+        Ok(Self { vm, policy: setting.policy, guests, used, merged, freed, over, rested_ns })
     }
 
     /// Whether the scanner has done.

@@ -1,7 +1,7 @@
 //! A host merges equal pages of running vCPUs: seed 004.
 //!
 //! ```text
-//! vCPUs      read their way round 2 MiB of pages, each in an order of its own; some of these pages are merged
+//! vCPUs      read their way round their pages, each in an order of its own; some of these pages are merged
 //! scanner    for each page: look at it (a checksum, a search) │ make it read-only   │ compare │ give it a shared frame
 //!                                                             │ told: write-protect │         │ told: change-pte
 //! ```

@@ -15,8 +15,8 @@
 //! | `ground` | a machine, its mover, what must be true afterwards |
 //! | `seed` | the seed's figures beside these |
 //!
-//! **What is not simulated**: how long it takes to search and to copy. Virtual time goes on where CPUs share something; to it
-//! a tree of 32,764 slots and one of 10 are alike. That difference is what `slat bench memslot-perf` measures.
+//! **What is not simulated**: how long it takes to search. Virtual time goes on where CPUs share something, and where nodes of
+//! the trees are copied; what is looked at on the way to them costs nothing. `slat bench memslot-perf` measures all of it.
 
 mod ground;
 mod layout;
