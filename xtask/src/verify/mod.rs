@@ -15,6 +15,7 @@ mod steps;
 
 use crate::Outcome;
 use evidence::Evidence;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Instant;
 use steps::{COUNTED, Line, STEPS, Step, UNCOUNTED};
@@ -124,7 +125,12 @@ fn perform(root: &Path, request: &Request) -> Outcome {
     }
     println!("\n{}", evidence.executions());
     if !evidence.listed().is_empty() {
-        println!("{}", evidence.mistakes());
+        // Long: for people who look at it, or have asked for it.
+        if request.only.as_deref() == Some(SEEDED_BUGS) || std::io::stdout().is_terminal() {
+            println!("{}", evidence.mistakes());
+        }
+        std::fs::write(folder.join("mistakes.md"), evidence.mistakes())?;
+        println!("each mistake, what found it, and how soon: target/verify/mistakes.md");
     }
     if request.docs {
         docs::write(root, &evidence)?;
