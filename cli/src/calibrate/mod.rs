@@ -125,6 +125,7 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
         ("clock", own::clock(busy)),
         ("zero", own::zero(busy)),
         ("read", own::read(busy)),
+        ("word", own::word(busy)),
         ("copy", own::copy(busy)),
         ("bandwidth", PAGE * cpus as f64 / own::zero(cpus)),
         ("pause", pause),

@@ -138,6 +138,25 @@ pub fn read(cpus: usize) -> f64 {
     in_jobs(cpus, 100, world::read_page)
 }
 
+/// A look at one of 512 words in a row, for one bit, in a table that no first-level cache holds: as a dead table is looked
+/// through.
+pub fn word(cpus: usize) -> f64 {
+    const WORDS: usize = 512;
+    const TABLES: usize = 64;
+    on(cpus, || {
+        let tables = vec![[7_u64; WORDS]; TABLES];
+        let mut order: Vec<usize> = (0..TABLES).collect();
+        shuffle(&mut order);
+        let (mut next, mut leaves) = (order.iter().cycle(), 0);
+        let table = each(200, || {
+            let Some(&at) = next.next() else { return };
+            leaves += black_box(&tables[at]).iter().map(|&word| u32::from(word as u32 & 7 != 0)).sum::<u32>();
+        });
+        black_box(leaves);
+        table / WORDS as f64
+    })
+}
+
 /// Copying a line of those that nobody else uses: sixteen at a time, as nodes of the slots' trees are, in an order that no
 /// processor foresees, from and to what no first-level cache holds.
 pub fn copy(cpus: usize) -> f64 {

@@ -23,7 +23,7 @@ pub fn read_words<T>(whole: &T) {
     for line in (0..size_of::<T>()).step_by(64) {
         access(begins.wrapping_add(line), Access::Load);
     }
-    with(|machine| machine.spend(machine.prices.step * (size_of::<T>() / 8) as Ps));
+    with(|machine| machine.spend(machine.prices.word * (size_of::<T>() / 8) as Ps));
 }
 
 macro_rules! charged {
