@@ -16,8 +16,7 @@ mod top;
 
 use clap::Parser;
 use error::Error;
-use std::io::ErrorKind::BrokenPipe;
-use std::io::Write;
+use std::io::{ErrorKind::BrokenPipe, Write};
 use std::process::ExitCode;
 
 /// Second-level address translation: a hypervisor's memory engine, run, measured and proved

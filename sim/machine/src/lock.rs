@@ -42,6 +42,20 @@ impl Machine {
     fn sleeps(&self, parks: Ps) -> bool {
         self.prices.park_after > 0 && self.clock() >= parks
     }
+
+    /// `waiter` goes on: a sleeper is woken, one who spins notices, so long after those before him. Returns how long after
+    /// now the last of those who spin does.
+    fn rouse(&self, waiter: Waiter, behind: Ps) -> Ps {
+        if self.sleeps(waiter.parks) {
+            self.spend(self.prices.wake);
+            self.wake(waiter.cpu, self.clock() + self.prices.wake_arrives);
+            behind
+        } else {
+            let notices = behind + self.between(waiter.cpu) + self.prices.handoff;
+            self.wake(waiter.cpu, self.clock() + notices);
+            notices
+        }
+    }
 }
 
 impl RawRwLock {
@@ -116,20 +130,14 @@ impl RawRwLock {
     /// Whoever is next and can have it now has it: one who wants it alone, or all who read up to the next such.
     fn hand_on(&self, machine: &Machine, queue: &mut Waiters) {
         let mut handed = 0;
-        while let Some(&Waiter { cpu, alone, parks }) = queue.front() {
-            if !self.take(alone) {
+        while let Some(&waiter) = queue.front() {
+            if !self.take(waiter.alone) {
                 break;
             }
             queue.pop_front();
-            machine.cpus[cpu as usize].handed.set(true);
-            if machine.sleeps(parks) {
-                machine.spend(machine.prices.wake);
-                machine.wake(cpu, machine.clock() + machine.prices.wake_arrives);
-            } else {
-                // One after the other they read what the line says.
-                handed += machine.between(cpu) + machine.prices.handoff;
-                machine.wake(cpu, machine.clock() + handed);
-            }
+            machine.cpus[waiter.cpu as usize].handed.set(true);
+            // One after the other they read what the line says.
+            handed = machine.rouse(waiter, handed);
         }
     }
 
@@ -140,19 +148,14 @@ impl RawRwLock {
             return;
         }
         let mut called = 0;
-        while let Some(&Waiter { cpu, alone, parks }) = queue.front() {
-            if called > 0 && alone {
+        while let Some(&waiter) = queue.front() {
+            if called > 0 && waiter.alone {
                 break;
             }
             queue.pop_front();
             called += 1;
-            if machine.sleeps(parks) {
-                machine.spend(machine.prices.wake);
-                machine.wake(cpu, machine.clock() + machine.prices.wake_arrives);
-            } else {
-                machine.wake(cpu, machine.clock() + machine.between(cpu) + machine.prices.handoff);
-            }
-            if alone {
+            machine.rouse(waiter, 0);
+            if waiter.alone {
                 break;
             }
         }

@@ -136,17 +136,17 @@ impl Validate {
         let laps = self.laps()?;
         let bar = bar(!self.quiet, Some(laps.len() as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
         let mut rows = Vec::with_capacity(laps.len());
-        for lap in laps {
+        for (lap, jobs) in laps {
             bar.set_message(format!("{}, {}", lap.bench, lap.policy));
-            rows.push(self.row(lap)?);
+            rows.push(self.row(lap, jobs)?);
             bar.inc(1);
         }
         bar.finish_and_clear();
         Ok(Validation { sim: "validate", cpus: calibrate::cpus(), within: WITHIN, rows })
     }
 
-    /// Everything that both worlds can run: as many CPUs as there are, and no more.
-    fn laps(&self) -> Result<Vec<Lap>, Error> {
+    /// Everything that both worlds can run, and how many jobs it has: as many as there are CPUs, and no more.
+    fn laps(&self) -> Result<Vec<(Lap, usize)>, Error> {
         if let Some(unknown) = self.bench.iter().find(|name| ALL.iter().all(|bench| bench.name() != **name)) {
             let names: Vec<_> = ALL.iter().map(|bench| bench.name()).collect();
             return Err(Error::Usage(format!(
@@ -164,8 +164,9 @@ impl Validate {
                 for vcpus in 1..=MOST {
                     for policy in bench.policies() {
                         let lap = Lap { bench: bench.name(), policy: policy.name(), vcpus, around };
-                        if lap.simulated(&Costs::SERVER)?.jobs <= calibrate::cpus() {
-                            laps.push(lap);
+                        let jobs = lap.simulated(&Costs::SERVER)?.jobs;
+                        if jobs <= calibrate::cpus() {
+                            laps.push((lap, jobs));
                         }
                     }
                 }
@@ -175,24 +176,23 @@ impl Validate {
     }
 
     /// Tries until the row is within, or has been tried often enough.
-    fn row(&self, lap: Lap) -> Result<Row, Error> {
+    fn row(&self, lap: Lap, jobs: usize) -> Result<Row, Error> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let row = self.attempt(lap, attempts)?;
+            let row = self.attempt(lap, jobs, attempts)?;
             if row.verdict == Verdict::Within || attempts == ATTEMPTS {
                 return Ok(row);
             }
         }
     }
 
-    fn attempt(&self, lap: Lap, attempts: u32) -> Result<Row, Error> {
+    fn attempt(&self, lap: Lap, jobs: usize, attempts: u32) -> Result<Row, Error> {
         let (mut real, mut simulated, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         let (mut unit, mut disturbed) = ("", 0);
-        let busy = lap.simulated(&Costs::SERVER)?.jobs;
         // The first round grows pools and warms caches.
         for round in 0..=self.runs {
-            let costs = costs_now(busy)?;
+            let costs = costs_now(jobs)?;
             let (there, (times, here)) = (lap.simulated(&costs)?, undisturbed(&lap, &costs)?);
             if round > 0 {
                 real.push(here.value);

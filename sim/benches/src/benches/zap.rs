@@ -60,12 +60,16 @@ impl Bench for Zap {
         let filled = vm.stats();
 
         let over = &AtomicU64::new(0);
-        let mut zap = Ok((0, 0));
-        let zapper = || {
-            look_over(&vm, range);
+        let mut zap: Result<_, String> = Ok((0, 0));
+        let timed = || {
+            look_over(&vm, range)?;
             compute(BEFORE_NS);
             let began = now();
-            zap = zap_range(&vm, range, setting.policy).map(|()| (began, now()));
+            zap_range(&vm, range, setting.policy)?;
+            Ok((began, now()))
+        };
+        let zapper = || {
+            zap = timed();
             // ORDER(over): Relaxed: nothing is published by it, vCPUs stop a fault later.
             over.store(1, Relaxed);
         };
@@ -113,10 +117,9 @@ fn fill(vm: &Machine, range: Span<Gfn>) -> Result<(), String> {
 }
 
 /// Has every table of `range` in this CPU's caches: what is not there costs real CPUs much, and simulated ones nothing.
-fn look_over(vm: &Machine, range: Span<Gfn>) {
-    if let Some(mut idle) = Idle::take() {
-        vm.lockless(&mut idle).for_each(range, |_| ());
-    }
+fn look_over(vm: &Machine, range: Span<Gfn>) -> Result<(), String> {
+    vm.lockless(&mut idle()?).for_each(range, |_| ());
+    Ok(())
 }
 
 fn zap_range(vm: &Machine, range: Span<Gfn>, policy: Policy) -> Result<(), String> {

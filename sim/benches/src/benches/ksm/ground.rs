@@ -11,13 +11,6 @@ use crate::world::{self, Job, Told};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use slat::{Access, Event, Gfn, HostPage, Idle, MmuLock, Pfn, SecondaryMmu, Span, Why};
 
-/// Pages that guests use, no more than a TLB holds, and of them, the ones that are merged: so that a run of few vCPUs does not
-/// consist of its beginning, and one of many, each of whom every merge flushes twice, has an end. Up to so many vCPUs.
-const SIZES: [(u32, Size); 3] = [
-    (8, Size { used: 2048, merged: 2048 }),
-    (64, Size { used: 512, merged: 128 }),
-    (u32::MAX, Size { used: 512, merged: 64 }),
-];
 /// Pages in one change where there are many: as many as slat's own scanner takes.
 const BATCH: u64 = 64;
 /// Accesses to a page in a row.
@@ -26,7 +19,7 @@ const ACCESSES: u64 = 32;
 const STABLE: u64 = 8;
 const FIRST_STABLE: Pfn = Pfn(1 << 32);
 
-/// Of a machine, in pages.
+/// Pages that guests use, no more than a TLB holds, and of them, the ones that are merged.
 #[derive(Clone, Copy)]
 struct Size {
     used: u64,
@@ -34,10 +27,15 @@ struct Size {
 }
 
 impl Size {
+    /// So that a run of few vCPUs does not consist of its beginning, and one of many, each of whom every merge flushes twice,
+    /// has an end.
     fn of(setting: &Setting<'_>) -> Self {
-        let size =
-            SIZES.iter().find(|(vcpus, _)| setting.vcpus <= *vcpus).map_or(SIZES[2].1, |&(_, size)| size);
-        if setting.quick { Self { merged: (size.merged / 2).max(BATCH), ..size } } else { size }
+        let (used, merged) = match setting.vcpus {
+            ..=8 => (2048, 2048),
+            9..=64 => (512, 128),
+            _ => (512, 64),
+        };
+        Self { used, merged: if setting.quick { BATCH.max(merged / 2) } else { merged } }
     }
 }
 
