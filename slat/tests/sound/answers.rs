@@ -1,0 +1,1 @@
+//! What a host or a caller says is checked once, with one error, before anything changes.

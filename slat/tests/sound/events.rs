@@ -1,0 +1,1 @@
+//! Invalidations end, and owe what they must, however their owner ends them.

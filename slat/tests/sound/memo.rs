@@ -1,0 +1,1 @@
+//! What a vCPU remembers of its last fault is never believed longer than it is true.
