@@ -93,6 +93,11 @@ bugs! {
     CellsNotWaitedFor "cells: slots made, made | faults" "a version is written where somebody reads an older one",
     PublishedBeforeZap "slot withdrawn | clear by host address | slow fault" "a slot is gone before what it maps is",
     SlotsUnannounced "slot withdrawn | clear by host address | slow fault" "slots change without an invalidation of their frames",
+    // What a vCPU remembers.
+    SlotChangedStampKept "memo: slot 1 deleted | faults on 0, 1, 1" "a vCPU that looks up another slot keeps the stamp that it confirmed for the one before",
+    TableRemembered "memo: unmap 0..2 | clear 1..2 | faults on 0, 1" "a vCPU goes on in the table that it remembers though W has moved",
+    FrameConfirmedAsTable "memo: clear 1..2 | clear 0..1 | faults on 0, 1" "what was confirmed for one frame is believed for its table",
+    SlotRemembered "memo: slot 0 to another page | faults on 0" "a vCPU confirms the slot that it remembers whatever was published since",
     // Kicks.
     ModesBeforeNumber "kicks: clear 0..1" "a flusher looks who is in the guest before it numbers its flush",
     EnterWithoutCatchUp "kicks: clear 0..1" "a vCPU enters the guest and forgets nothing",

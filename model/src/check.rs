@@ -2,6 +2,7 @@
 
 use crate::bug::Bug;
 use crate::fault::Access;
+use crate::memo::Memo;
 use crate::scenario::Scenario;
 use crate::shootdown::VcpuPc;
 use crate::thread::{Op, Pc, State, Thread};
@@ -228,7 +229,10 @@ impl Model for Scenario {
 
     fn init_states(&self) -> Vec<State> {
         assert!(self.programs.len() <= THREADS && NODES <= 8);
-        let mut s = State { world: self.world.clone(), threads: [Thread::at(0); THREADS] };
+        let World { memslots, published, .. } = self.world;
+        let memo = (self.remembers > 0).then(|| Memo::of(0, self.remembers, memslots, published));
+        let thread = Thread { memo, ..Thread::at(0) };
+        let mut s = State { world: self.world.clone(), threads: [thread; THREADS] };
         for &(i, pc) in &self.ahead {
             while s.threads[i].pc != pc {
                 self.step(&mut s, i).expect("it is alone");

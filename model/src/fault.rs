@@ -28,7 +28,7 @@ impl Scenario {
             }
             Pc::Start => {
                 s.enter(i, gfn);
-                s.threads[i].pc = Pc::Descend;
+                s.threads[i].pc = if thread.memo.is_some() { Pc::QuickUnmoved } else { Pc::Descend };
             }
             Pc::Descend => self.descend(s, i, access),
             Pc::MmioStillValid => self.mmio(s, i, gfn),
@@ -38,7 +38,12 @@ impl Scenario {
                 s.threads[i].pc = if late { Pc::ConfirmCovered } else { Pc::FindSlot };
             }
             Pc::FindSlot => match Self::read_version(s, i) {
-                Some(version) => self.slot(s, i, gfn, version),
+                Some(version) => {
+                    if version[gfn as usize] != NONE {
+                        self.remember(s, i, gfn);
+                    }
+                    self.slot(s, i, gfn, version);
+                }
                 None => s.threads[i].pc = Pc::FindIn,
             },
             Pc::FindIn => {
@@ -67,7 +72,7 @@ impl Scenario {
             Pc::GiveBack | Pc::SplitDown | Pc::KeepDirty | Pc::Freeze | Pc::Thaw | Pc::LogStore => {
                 return self.present(s, i);
             }
-            _ => unreachable!("{:?} in an access", thread.pc),
+            _ => self.quick(s, i, access),
         }
         Some(())
     }

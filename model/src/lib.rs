@@ -11,6 +11,7 @@
 //! | [`op`] | what a thread can be told to do |
 //! | [`thread`], `pc` | an operation in progress; beginning, settling, ending; where it stands |
 //! | `fault` | an access: walk, stamp, confirm, ask, link, install; MMIO |
+//! | [`memo`] | what a vCPU remembers of its last fault, and a fault that it shortens |
 //! | `present` | one that finds a leaf: a permission, a split, an upgrade |
 //! | `edit` | the walk of an invalidation and of a slot transaction |
 //! | [`shootdown`] | a flush: vCPUs that enter and leave the guest, kicks, answers |
@@ -31,6 +32,7 @@ mod fault;
 pub mod hardware;
 pub mod harvest;
 pub mod library;
+pub mod memo;
 pub mod op;
 mod pc;
 mod present;

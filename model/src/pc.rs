@@ -54,6 +54,16 @@ pub enum Pc {
     Freeze,
     Thaw,
     LogStore,
+    // fault::memo, fault::quick
+    QuickUnmoved,
+    AgainStamp,
+    AgainPublished,
+    AgainCovered,
+    AgainUnmoved,
+    QuickWalk,
+    QuickLoad,
+    QuickLookup,
+    QuickInstall,
     // split, age, zap_all, slots
     SplitLink,
     AgeStore,

@@ -17,6 +17,8 @@ pub struct Scenario {
     pub world: World,
     /// One for each thread.
     pub programs: Vec<Vec<Op>>,
+    /// Frames of each slot, where vCPUs [remember](crate::memo); else 0.
+    pub remembers: u8,
     /// Guests store, and Dirty is watched.
     pub stores: bool,
     /// Threads that have got so far already, one after the other.
@@ -33,6 +35,7 @@ impl Scenario {
             name: name.into(),
             world: World::new(2, 1),
             programs,
+            remembers: 0,
             stores: false,
             ahead: Vec::new(),
             bug: None,
@@ -56,6 +59,12 @@ impl Scenario {
     /// The same with guests that store.
     pub fn stores(mut self) -> Self {
         self.stores = true;
+        self
+    }
+
+    /// The same with vCPUs that remember: slots have so many frames each, and each thread has found that of frame 0 before.
+    pub fn remembers(mut self, frames: u8) -> Self {
+        self.remembers = frames;
         self
     }
 

@@ -3,6 +3,7 @@
 
 use crate::bug::Bug;
 use crate::harvest::{LOGGED, Track};
+use crate::memo::Memo;
 pub use crate::op::{Op, Range, Why};
 pub use crate::pc::Pc;
 use crate::scenario::Scenario;
@@ -64,6 +65,8 @@ pub struct Thread {
     pub(crate) taken: u8,
     pub(crate) arms: u8,
     pub(crate) late: u8,
+    /// What it remembers from one access to the next, if it does.
+    pub(crate) memo: Option<Memo>,
 }
 
 impl Thread {
@@ -99,6 +102,7 @@ impl Thread {
             taken: 0,
             arms: 0,
             late: 0,
+            memo: None,
         }
     }
 
@@ -152,13 +156,17 @@ impl State {
         if self.world.writer == i as u8 {
             self.world.writer = NONE;
         }
-        self.threads[i] = Thread::at(self.threads[i].op + 1);
+        self.restart(i, self.threads[i].op + 1);
     }
 
     /// The same operation from its start.
     pub(crate) fn again(&mut self, i: usize) {
         self.leave(i);
-        self.threads[i] = Thread::at(self.threads[i].op);
+        self.restart(i, self.threads[i].op);
+    }
+
+    fn restart(&mut self, i: usize, op: u8) {
+        self.threads[i] = Thread { memo: self.threads[i].memo, ..Thread::at(op) };
     }
 
     /// `entry.cas(old, new)` where thread `i` stands.

@@ -3,6 +3,7 @@
 mod kicks;
 mod large;
 mod logs;
+mod memo;
 mod shapes;
 mod slots;
 
@@ -73,6 +74,7 @@ pub fn families() -> Vec<Family> {
         family("slots", slots::slots()),
         family("versions", slots::versions()),
         family("told", slots::told()),
+        family("memo", memo::memo()),
         family("by W", logs::by_writes()),
         family("by D", logs::by_bits()),
         family("kicks", kicks::kicks()),

@@ -1,19 +1,33 @@
 //! What a vCPU remembers of its last fault: the memslot, the leaf table, and the table above it.
 //!
-//! Two words, which every fault loads anyway, say whether the memory is still true:
+//! [`Memo`] is two values, each replaced as a whole:
 //!
-//! * the **generation** of the slots, the number of the published version: while it stands, the slot is of it;
-//! * **W** ([`crate::notify::active`]): while it has not moved since it was seen with nobody active, no
-//!   invalidation has begun. A table is unhooked, and a slot set published, inside an invalidation only. So
-//!   tables found are still linked, the slot still published, and the newest hole that a fault may fill is
-//!   still the same. The load is made inside a section: whoever unhooks the table after it waits for that section.
+//! * the **slot**, with the number of the version of the slots in which it was found, its *generation*;
+//! * what was **confirmed** of that slot: a stamp (a value of W, [`crate::notify::active`]), the frames for which it was
+//!   confirmed, and the tables found since. A vCPU that looks up another slot, or the same slot in another
+//!   generation, confirms anew: the type has no way to change the slot and to keep the stamp.
 //!
-//! Where somebody is active, the same holds for a part: whoever unhooks a table covers all of its frames, so while W
-//! stands, and nobody covers a frame's 2 MiB, no table on the way to it is unhooked, and its slot changes for nobody. A
-//! vCPU beside a thread that invalidates back to back elsewhere looks again for each move of W, not for each fault.
+//! # Why W alone answers for the confirmed frames
+//! Fault F confirms frames P of slot s under stamp S in this order: F loads W (= S); F compares the generation with the
+//! published one; F finds no active invalidation that overlaps P, in guest frames or in the host addresses behind
+//! them; F loads W again (= S). While W is still S, no invalidation has begun, widened or ended since. Hence:
+//!
+//! * *slot*: a transaction publishes inside an invalidation of every frame that it changes. An invalidation that was
+//!   active at S overlaps no frame of P, so what it publishes leaves s as it is in P. The generation may move
+//!   meanwhile; s may change outside of P; neither concerns P.
+//! * *tables*: invalidation k unhooks a table only if k covers all frames of the table. A table on the way to a frame of P
+//!   maps that frame, so k would overlap P. The vCPU loads W inside a section, and k waits for that section before it
+//!   frees the table.
+//! * *holes*: the newest hole that F may fill is the newest number at S. An invalidation that begins later has a
+//!   greater number.
+//!
+//! With no invalidation active at S, P is the whole slot. With one active, P is the slot's part of the 2 MiB around
+//! the frame, else the frame alone. A vCPU beside a thread that invalidates back to back elsewhere therefore confirms
+//! once for each move of W, not once for each fault.
 //!
 //! Faults come in neighbourhoods, so most of the walk is often skipped: all of it inside 2 MiB, the upper levels
-//! inside 1 GiB, like the paging-structure caches of hardware. Leaf tables that slots share serve too, frame by frame.
+//! inside 1 GiB, like the paging-structure caches of hardware. A leaf table that several slots share serves frame by
+//! frame.
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Span};
 use crate::host::Host;
@@ -31,28 +45,34 @@ use crate::vm::Vm;
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Memo {
-    /// W when it was last looked at, and nobody was active, or nobody in the 2 MiB of `around`.
+    slot: Slot,
+    generation: u64,
+    /// The frames of the slot that the quick path may map: all of them if the slot is writable and no fault has to log,
+    /// else none.
+    plain: Span<Gfn>,
+    confirmed: Confirmed,
+}
+
+/// What was confirmed of a slot under one stamp, and what was found since.
+#[derive(Debug)]
+struct Confirmed {
     stamp: Stamp,
-    /// The number of the frame for which it was looked at, over 512.
-    around: u64,
-    /// The newest hole that may be filled under that stamp.
+    /// The newest hole that may be filled under the stamp.
     newest: Word,
-    /// A leaf table all of whose frames belong to the slot, and the number of its first frame over 512. No frame has
-    /// [`NO_TABLE`].
+    /// The frames for which the stamp was confirmed.
+    frames: Span<Gfn>,
+    /// The leaf tables whose frames are all among them: the tag of the first, and how many. A tag is the number of a
+    /// table's first frame over 512.
+    whole: (u64, u64),
+    /// One of those leaf tables. No table has [`NO_TABLE`].
     table: Node,
     tag: u64,
-    /// A leaf table whose frames may be anybody's, in the same way.
+    /// A leaf table of which other slots have frames, too.
     shared: Node,
     shared_tag: u64,
-    /// The table above it, or another of that level, in the same way; its frames may be anybody's.
+    /// The table above a leaf table, and the number of its first frame over 512 × 512.
     parent: Node,
     parent_tag: u64,
-    slot: Slot,
-    /// How many frames the slot has, if it is writable and no fault has to log; else none.
-    plain: u64,
-    /// The leaf tables whose frames are all among them: the tag of the first, and how many.
-    whole: (u64, u64),
-    generation: u64,
 }
 
 const NO_TABLE: u64 = u64::MAX;
@@ -64,92 +84,31 @@ pub(super) struct Fillable<'s> {
     pub(super) hva: Hva,
 }
 
-/// What another look was good for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Holds {
-    /// What is found from now on is to be remembered.
-    WhileWStands,
-    /// The frame may be looked for, and then all is to be [forgotten](Memo::forget).
-    Once,
-}
+impl Confirmed {
+    /// Nothing is confirmed: no W equals the stamp, and there are no frames.
+    const NOTHING: Self = Self::new(Stamp::NEVER, Span { start: Gfn(0), end: Gfn(0) });
 
-impl Memo {
-    /// Remembers nothing.
-    pub(crate) fn new() -> Self {
-        let nothing = Slot::new(SlotId(0), Gfn(0), 0, Hva(0));
+    const fn new(stamp: Stamp, frames: Span<Gfn>) -> Self {
+        let table = Level::M2.pages();
+        let (first, end) = (frames.start.0.div_ceil(table), frames.end.0 / table);
         Self {
-            stamp: Stamp::NEVER,
-            around: NO_TABLE,
-            newest: Stamp::NEVER.newest(),
+            stamp,
+            newest: stamp.newest(),
+            frames,
+            whole: (first, end.saturating_sub(first)),
             table: Node::dangling(),
             tag: NO_TABLE,
             shared: Node::dangling(),
             shared_tag: NO_TABLE,
             parent: Node::dangling(),
             parent_tag: NO_TABLE,
-            slot: nothing,
-            plain: 0,
-            whole: (0, 0),
-            generation: 0,
         }
-    }
-
-    /// Whether what is remembered says nothing about `gfn`, for all that has happened since.
-    pub(super) fn is_stale(&self, active: &Active, gfn: Gfn) -> bool {
-        self.stamp != active.stamp() || !self.holds_for(gfn.0 >> Level::M2.shift())
-    }
-
-    /// Whether the stamp says anything about a leaf table: where somebody is active, only about one.
-    #[inline(always)]
-    fn holds_for(&self, tag: u64) -> bool {
-        self.stamp.is_quiet() || self.around == tag
-    }
-
-    /// The next fault looks again.
-    pub(super) fn forget(&mut self) {
-        self.stamp = Stamp::NEVER;
-    }
-
-    /// The hole of `gfn`, if all that is remembered serves. `None` says nothing about the frame.
-    ///
-    /// # Safety
-    /// For all of `'s` the caller is in a section of the read side that has begun before this call, or holds
-    /// the lock under which all unhooking is done.
-    #[inline(always)]
-    pub(super) unsafe fn hole<'s, F: Format, H: Host>(
-        &mut self,
-        vm: &Vm<F, H>,
-        space: &Space<F>,
-        gfn: Gfn,
-    ) -> Option<Fillable<'s>> {
-        if self.stamp != vm.active.stamp() && !seeded!(TableRemembered) {
-            return None;
-        }
-        let tag = gfn.0 >> Level::M2.shift();
-        let table = if tag == self.tag {
-            self.table
-        } else if !self.holds_for(tag) {
-            return None;
-        } else if tag.wrapping_sub(self.whole.0) < self.whole.1 {
-            // SAFETY: the caller's word.
-            self.table = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
-            self.tag = tag;
-            self.table
-        } else {
-            // SAFETY: as above.
-            unsafe { self.shared_table::<F, H>(vm, space, gfn) }?
-        };
-        // SAFETY: the table is linked, now or since W has not moved, and stays allocated for the section.
-        let entry = unsafe { &table.entries()[F::index(gfn, Level::K4)] };
-        let word = entry.load();
-        let fillable = word.is_hole() && word <= self.newest;
-        fillable.then(|| Fillable { entry, word, hva: self.slot.hva_of(gfn) })
     }
 
     /// The leaf table of `gfn`, from the table above it, which is found first where it is another one.
     ///
     /// # Safety
-    /// As [`hole`](Self::hole); W has not moved since the parent was found.
+    /// As [`Memo::hole`]; W has not moved since the parent was found.
     #[inline(always)]
     unsafe fn find_table<F: Format, H: Host>(
         &mut self,
@@ -169,7 +128,7 @@ impl Memo {
         unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) }
     }
 
-    /// The same for a table that the slot shares with others: its frames are compared with the slot one by one.
+    /// The same for a table not all of whose frames are confirmed: they are compared one by one.
     ///
     /// # Safety
     /// As [`find_table`](Self::find_table).
@@ -180,7 +139,7 @@ impl Memo {
         space: &Space<F>,
         gfn: Gfn,
     ) -> Option<Node> {
-        if gfn.0.wrapping_sub(self.slot.gfns.start.0) >= self.plain {
+        if !self.frames.contains(gfn) {
             return None;
         }
         let tag = gfn.0 >> Level::M2.shift();
@@ -191,55 +150,98 @@ impl Memo {
         }
         Some(self.shared)
     }
+}
 
-    /// Where it is [stale](Self::is_stale). The slot may still be the published one; the tables may be gone.
-    pub(super) fn look_again(&mut self, active: &Active, memslots: &SlotSets, gfn: Gfn) -> Option<Holds> {
-        // Each round is lost to an invalidation that began or ended in it.
+impl Memo {
+    /// Remembers nothing.
+    pub(crate) fn new() -> Self {
+        let (slot, plain) = (Slot::new(SlotId(0), Gfn(0), 0, Hva(0)), Span::sized(Gfn(0), 0));
+        Self { slot, generation: 0, plain, confirmed: Confirmed::NOTHING }
+    }
+
+    /// Whether `gfn` is not confirmed, or W has moved since.
+    pub(super) fn is_stale(&self, active: &Active, gfn: Gfn) -> bool {
+        self.confirmed.stamp != active.stamp() || !self.confirmed.frames.contains(gfn)
+    }
+
+    /// The hole of `gfn`, if the memo serves for it. `None` says nothing about the frame.
+    ///
+    /// # Safety
+    /// For all of `'s` the caller is in a section of the read side that has begun before this call, or holds
+    /// the lock under which all unhooking is done.
+    #[inline(always)]
+    pub(super) unsafe fn hole<'s, F: Format, H: Host>(
+        &mut self,
+        vm: &Vm<F, H>,
+        space: &Space<F>,
+        gfn: Gfn,
+    ) -> Option<Fillable<'s>> {
+        let confirmed = &mut self.confirmed;
+        if confirmed.stamp != vm.active.stamp() && !seeded!(TableRemembered) {
+            return None;
+        }
+        let tag = gfn.0 >> Level::M2.shift();
+        let table = if tag == confirmed.tag {
+            confirmed.table
+        } else if tag.wrapping_sub(confirmed.whole.0) < confirmed.whole.1 {
+            // SAFETY: the caller's word.
+            confirmed.table = unsafe { confirmed.find_table::<F, H>(vm, space, gfn) }?;
+            confirmed.tag = tag;
+            confirmed.table
+        } else {
+            // SAFETY: as above.
+            unsafe { confirmed.shared_table::<F, H>(vm, space, gfn) }?
+        };
+        // SAFETY: the table is linked, now or since W has not moved, and stays allocated for the section.
+        let entry = unsafe { &table.entries()[F::index(gfn, Level::K4)] };
+        let word = entry.load();
+        let fillable = word.is_hole() && word <= confirmed.newest;
+        fillable.then(|| Fillable { entry, word, hva: self.slot.hva_of(gfn) })
+    }
+
+    /// Confirms the remembered slot for `gfn`, and as many frames around it as one look allows. False: the full
+    /// pipeline has to look the slot up, or an active invalidation covers the frame.
+    pub(super) fn confirm_again(&mut self, active: &Active, memslots: &SlotSets, gfn: Gfn) -> bool {
+        // An invalidation that begins or ends costs a round.
         const ROUNDS: u32 = 4;
+        if !self.plain.contains(gfn) {
+            return false;
+        }
         for _ in 0..ROUNDS {
             let stamp = active.stamp();
             if self.generation != memslots.number() {
-                return None;
+                return false;
             }
-            let found = if stamp.is_quiet() {
-                let nothing = (Span::sized(gfn, 0), Span::sized(Hva(0), 0));
-                active.confirm(stamp, nothing.0, nothing.1).map(|()| Holds::WhileWStands)
-            } else {
-                self.look_around(active, gfn, stamp)
-            };
-            match found {
-                Ok(holds) => {
-                    (self.stamp, self.newest) = (stamp, stamp.newest());
-                    self.around = gfn.0 >> Level::M2.shift();
-                    (self.tag, self.shared_tag, self.parent_tag) = (NO_TABLE, NO_TABLE, NO_TABLE);
-                    return Some(holds);
+            match self.confirm(active, gfn, stamp) {
+                Ok(frames) => {
+                    self.confirmed = Confirmed::new(stamp, frames);
+                    return true;
                 }
-                Err(Unconfirmed::Covered) => return None,
+                Err(Unconfirmed::Covered) => return false,
                 Err(Unconfirmed::Moved) => {}
             }
         }
-        None
+        false
     }
 
-    /// Somebody is active. Where it is nowhere in the frame's 2 MiB, what is found there holds while W stands, in this
-    /// table only: whoever unhooks a table on the way to it covers all of it. Where it is there but not at the frame, the
-    /// table is linked too, and what is found holds for the frame.
-    fn look_around(&self, active: &Active, gfn: Gfn, stamp: Stamp) -> Result<Holds, Unconfirmed> {
-        let frame = Span::sized(gfn, 1);
-        let table = Span::sized(gfn.base(Level::M2), Level::M2.pages()).clamp(&self.slot.gfns);
-        if !table.covers(&frame) {
-            return Err(Unconfirmed::Covered);
-        }
+    /// The frames that no active invalidation covers: see the module's header.
+    fn confirm(&self, active: &Active, gfn: Gfn, stamp: Stamp) -> Result<Span<Gfn>, Unconfirmed> {
         let confirm = |gfns: Span<Gfn>| {
-            active.confirm(stamp, gfns, Span::sized(self.slot.hva_of(gfns.start), gfns.len() * PAGE_SIZE))
+            let hvas = Span::sized(self.slot.hva_of(gfns.start), gfns.len() * PAGE_SIZE);
+            active.confirm(stamp, gfns, hvas).map(|()| gfns)
         };
+        if stamp.is_quiet() {
+            return confirm(self.plain);
+        }
+        let table = Span::sized(gfn.base(Level::M2), Level::M2.pages()).clamp(&self.plain);
         match confirm(table) {
-            Err(Unconfirmed::Covered) => confirm(frame).map(|()| Holds::Once),
-            found => found.map(|()| Holds::WhileWStands),
+            Err(Unconfirmed::Covered) => confirm(Span::sized(gfn, 1)),
+            confirmed => confirmed,
         }
     }
 
-    /// The slot of `gfn`: the last one, else the hint beside the leaf table `at`, else the tree's.
+    /// The slot of `gfn`: the remembered one, else that of the hint beside the leaf table `at`, else the tree's. It is not
+    /// confirmed: an active invalidation may cover the frame.
     #[inline(always)]
     pub(super) fn slot<F: Format, H: Host>(
         &mut self,
@@ -268,12 +270,16 @@ impl Memo {
         Some(slot)
     }
 
+    /// The only place where the slot changes: with it goes what was confirmed of the last one.
     fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
-        let plain = !slot.readonly && (!slot.log_dirty || vm.logs_by_bits());
-        self.plain = if plain { slot.gfns.len() } else { 0 };
-        let table = Level::M2.pages();
-        let (first, end) = (slot.gfns.start.0.div_ceil(table), slot.gfns.end.0 / table);
-        self.whole = (first, if plain { end.saturating_sub(first) } else { 0 });
-        (self.slot, self.generation, self.tag) = (slot, generation, NO_TABLE);
+        let is_plain = !slot.readonly && (!slot.log_dirty || vm.logs_by_bits());
+        let plain = if is_plain { slot.gfns } else { Span::sized(slot.gfns.start, 0) };
+        let confirmed = if seeded!(SlotChangedStampKept) {
+            let tables = self.confirmed.frames.widen(Level::M2.pages());
+            Confirmed::new(self.confirmed.stamp, tables.clamp(&plain))
+        } else {
+            Confirmed::NOTHING
+        };
+        *self = Self { slot, generation, plain, confirmed };
     }
 }

@@ -5,11 +5,10 @@
 //! W; the entry (remembered, or four loads down); the host; one CAS; leave. Whatever else is the case, nothing
 //! has been changed and the full pipeline takes over.
 //!
-//! One look at W stands for both of the full pipeline's: [`super::memo`] says why. Whatever begins after it has
-//! a number above the stamp.
+//! One look at W stands for both of the full pipeline's: [`super::memo`] says why, for the frames that it has confirmed,
+//! with invalidations active elsewhere, too. An invalidation that begins after the look has a number above the stamp.
 
 use super::Fault;
-use super::memo::Holds;
 use crate::addr::Level;
 use crate::host::Host;
 use crate::sync::mode::Shared;
@@ -32,7 +31,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         self.quick_again(section, fault)
     }
 
-    /// The same after another look around, where that was all there was to it.
+    /// The same after the memo is confirmed anew, where it was stale.
     #[cold]
     #[inline(never)]
     fn quick_again(&mut self, section: Section<'_>, fault: Fault) -> bool {
@@ -62,15 +61,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[inline(always)]
     fn quick_if_stale(&mut self, fault: Fault) -> bool {
         let (active, gfn) = (&self.vm.active, fault.gpa.gfn());
-        if !self.memo.is_stale(active, gfn) {
-            return false;
-        }
-        let Some(holds) = self.memo.look_again(active, &self.space.memslots, gfn) else { return false };
-        let mapped = self.quick_inside(fault);
-        if holds == Holds::Once {
-            self.memo.forget();
-        }
-        mapped
+        self.memo.is_stale(active, gfn)
+            && self.memo.confirm_again(active, &self.space.memslots, gfn)
+            && self.quick_inside(fault)
     }
 
     #[inline(always)]

@@ -1,11 +1,11 @@
 //! Memslots that move, go and come, beside faults and pages that move.
 
-use super::host::{Change, Primary, REGION, hva};
+use super::host::{Change, Handle, Primary, REGION, hva};
 use super::run::{explore, finds};
-use super::world::{STALE, World, at_once};
+use super::world::{STALE, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
-use crate::{Access::*, Gfn, Slot, SlotId, Why};
+use crate::{Access::*, Gfn, Host, Slot, SlotId, Why};
 
 /// Where the memslot moves to.
 const AWAY: u64 = 4 * REGION;
@@ -84,6 +84,41 @@ fn deleting() {
     world.end();
 }
 
+/// Two memslots share a leaf table. One goes beside faults on both; a reader of the old slots holds its transaction up
+/// after the publication, until the guest has gone.
+fn sharing() {
+    let world = World::<Pae>::new(1, Primary::new(false), |builder| builder);
+    let slot = |id, gfn, page| Slot::new(SlotId(id), Gfn(gfn), 2, hva(page));
+    world.slots([(0, 0..2), (2, 2..4)].into(), |idle| {
+        // The host sleeps for none of them: the quick path maps them.
+        for page in 0..4 {
+            Handle(world.host.clone()).resolve(idle, hva(page), Write).expect("it has room");
+        }
+        let divided = world.vm.slots().commit(idle, |tx| {
+            tx.delete(SlotId(0))?;
+            tx.create(slot(0, 0, 0))?;
+            tx.create(slot(1, 2, 2))
+        });
+        divided.expect("room");
+    });
+    at_once(&[
+        &|| world.guest(0, &[(0, Write), (1, Write), (2, Write), (3, Write)]),
+        &|| {
+            idle(|idle| {
+                let slots = world.vm.slots();
+                let _snapshot = slots.snapshot(idle);
+                world.outlast_guests();
+            });
+        },
+        &|| {
+            world.slots([(0, 0..2)].into(), |idle| {
+                world.vm.slots().commit(idle, |tx| tx.delete(SlotId(1))).expect("it is there");
+            });
+        },
+    ]);
+    world.end();
+}
+
 #[test]
 fn memslots_that_go_and_come() {
     explore(deleting);
@@ -102,4 +137,14 @@ fn memslots_that_are_exchanged() {
 #[test]
 fn mistake_to_remember_a_slot() {
     finds(Bug::SlotRemembered, STALE, exchanging);
+}
+
+#[test]
+fn memslots_that_share_a_table() {
+    explore(sharing);
+}
+
+#[test]
+fn mistake_to_keep_the_stamp_of_another_slot() {
+    finds(Bug::SlotChangedStampKept, STALE, sharing);
 }

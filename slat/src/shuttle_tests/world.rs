@@ -106,14 +106,19 @@ impl<F: Format> World<F> {
             for _ in 0..rounds {
                 self.harvest(idle);
             }
-            while self.running.load(Relaxed) > 0 {
-                spin_loop();
-            }
+            self.outlast_guests();
             self.harvest(idle);
         });
         let copies = self.copies();
         if pages().any(|page| copies.get(&page).copied().unwrap_or(0) != self.host.stores(page)) {
             self.wrong(LOST);
+        }
+    }
+
+    /// Waits until all guests have gone.
+    pub(super) fn outlast_guests(&self) {
+        while self.running.load(Relaxed) > 0 {
+            spin_loop();
         }
     }
 
