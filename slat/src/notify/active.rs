@@ -20,8 +20,9 @@
 //! * One that began before and has ended changed the host first: the fault was told the new page.
 //! * One that is active and covers the frame: the fault waits.
 //! * The second look at W makes the scan a consistent cut: without it an older invalidation that unhooks a
-//!   table hides a newer one that worked inside it. The same look also confirms the memslot, since a slot set
-//!   is published inside an invalidation: an unchanged W means an unchanged set.
+//!   table hides a newer one that worked inside it. The same look also confirms the memslot of the frame: a
+//!   slot set is published inside an invalidation of the frames that it changes. Of other frames an unchanged W
+//!   says nothing while an invalidation is active.
 //!
 //! Ended means `n` first, slot second: the other order lets a fault see an empty slot and an old W.
 
