@@ -201,6 +201,8 @@ impl Memo {
 
     /// Confirms the remembered slot for `gfn`, and as many frames around it as one look allows. False: the full
     /// pipeline has to look the slot up, or an active invalidation covers the frame.
+    #[cold]
+    #[inline(never)]
     pub(super) fn confirm_again(&mut self, active: &Active, memslots: &SlotSets, gfn: Gfn) -> bool {
         // An invalidation that begins or ends costs a round.
         const ROUNDS: u32 = 4;

@@ -12,7 +12,7 @@ use super::Fault;
 use crate::addr::Level;
 use crate::host::Host;
 use crate::sync::mode::Shared;
-use crate::sync::readside::{ReadSide, Section};
+use crate::sync::readside::ReadSide;
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::vcpu::Vcpu;
 
@@ -28,13 +28,6 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             section.end_mapped();
             return true;
         }
-        self.quick_again(section, fault)
-    }
-
-    /// The same after the memo is confirmed anew, where it was stale.
-    #[cold]
-    #[inline(never)]
-    fn quick_again(&mut self, section: Section<'_>, fault: Fault) -> bool {
         let mapped = self.quick_if_stale(fault);
         if mapped {
             section.end_mapped();
@@ -58,7 +51,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         mapped
     }
 
-    #[inline(always)]
+    /// The same with a stale memo, which is confirmed anew first.
+    #[cold]
+    #[inline(never)]
     fn quick_if_stale(&mut self, fault: Fault) -> bool {
         let (active, gfn) = (&self.vm.active, fault.gpa.gfn());
         self.memo.is_stale(active, gfn)
