@@ -19,7 +19,7 @@
 //! | [`harvest`] | dirty logs: marks, D bits, what a harvest takes and arms |
 //! | `reshape` | split, recover, a new root |
 //! | [`scenario`], [`check`] | a world and its threads; the check of all that can happen to them |
-//! | [`library`] | the scenarios, by family: `cargo run --release -p slat-model` checks them all |
+//! | [`library`] | the scenarios, by family: `cargo run -p slat-model` checks them all |
 //! | [`bug`] | mistakes, each of which must be found |
 //!
 //! A dead table is never overwritten: whoever stands in it does harmless work there. That this is so is one of the

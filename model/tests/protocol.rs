@@ -1,4 +1,4 @@
-//! The protocol has no hole in the small scenarios, and the checker would have found one. `cargo run --release -p
+//! The protocol has no hole in the small scenarios, and the checker would have found one. `cargo run -p
 //! slat-model` checks the large ones too.
 
 use slat_model::check::side_by_side;

@@ -3,7 +3,7 @@
 //! Every race that this crate avoids is avoided by some step: a second look, a fence, a flush before a free. Here each
 //! of those steps has a name, and the code beside it reads `seeded!(Name)`: `false`, and nothing else, in every build
 //! but a test's. A test that is said to guard the step runs the shipped code without it and must fail; where it does not,
-//! the test is worth nothing. `cargo xtask verify --only seeded-bugs` runs them all and prints what found each, and
+//! the test is worth nothing. `cargo xtask nightly --only seeded-bugs` runs them all and prints what found each, and
 //! after how many executions.
 //!
 //! One mistake at a time: [`with`] makes it on this thread (loom and shuttle run all their threads on one), and the

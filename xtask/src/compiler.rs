@@ -4,6 +4,7 @@
 //! Cargo calls a wrapper for such crates, and keeps what each wrapper built apart by the wrapper's path. So this program is
 //! copied to a path for each set of flags, and is the compiler where that is how it was called.
 
+use crate::Outcome;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -17,11 +18,21 @@ pub struct Compiler {
     flags: &'static [&'static str],
 }
 
-/// Counts how often each line is run.
-pub const COUNTING: Compiler = Compiler { name: "rustc-counting", flags: &["-Cinstrument-coverage"] };
-/// Reports bad accesses and leaks; with the mistakes to try it with.
-pub const ADDRESS: Compiler =
-    Compiler { name: "rustc-address", flags: &["-Zsanitizer=address", "--cfg", "seeded"] };
+/// Builds the mistakes in, for `SLAT_SEEDED` to name one.
+const SEEDED: Compiler = Compiler { name: "rustc-seeded", flags: &["--cfg", "seeded"] };
+/// Reports bad accesses and leaks, with the mistakes to try it with; and counts how often each line is run.
+pub const ADDRESS: Compiler = Compiler {
+    name: "rustc-address",
+    flags: &["-Zsanitizer=address", "-Cinstrument-coverage", "--cfg", "seeded"],
+};
+
+/// The chore `seeded`: cargo, as it is told, with the mistakes built in.
+pub fn seeded(root: &Path, args: &[String]) -> Outcome {
+    let mut cargo = Command::new(env!("CARGO"));
+    SEEDED.for_cargo(root, &mut cargo)?;
+    let status = cargo.args(args).current_dir(root).status()?;
+    if status.success() { Ok(()) } else { Err(format!("cargo: {status}").into()) }
+}
 
 impl Compiler {
     /// Makes `cargo`, run in `root`, use it.
@@ -46,7 +57,7 @@ impl Compiler {
 
     fn of(program: &OsString) -> Option<Self> {
         let name = Path::new(program).file_name()?;
-        [COUNTING, ADDRESS].into_iter().find(|compiler| name == compiler.name)
+        [SEEDED, ADDRESS].into_iter().find(|compiler| name == compiler.name)
     }
 
     /// The compiler, as cargo calls it: its path, and what it is told. Returns where it cannot be run.
@@ -67,8 +78,8 @@ mod tests {
     #[test]
     fn a_copy_is_known_by_its_name() {
         let of = |path: &str| Compiler::of(&path.into());
-        assert_eq!(of("/r/target/compilers/rustc-counting"), Some(COUNTING));
+        assert_eq!(of("/r/target/compilers/rustc-seeded"), Some(SEEDED));
         assert_eq!(of("rustc-address"), Some(ADDRESS));
-        assert_eq!([of("/r/target/release/xtask"), of("rustc"), of("")], [None, None, None]);
+        assert_eq!([of("/r/target/debug/xtask"), of("rustc"), of("")], [None, None, None]);
     }
 }

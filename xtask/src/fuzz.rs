@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! cargo xtask fuzz [--seconds N] [TARGET…]   a minute each, from the corpus that is kept
-//! cargo xtask fuzz --seeded                  each mistake that a fuzzer is to find, made; it must be found
+//! cargo xtask fuzz --seeded [--seconds N]    each mistake that a fuzzer is to find, made; it must be found. Then, by the
+//!                                            same build, which has no sanitizer, each target without a mistake
 //! cargo xtask fuzz --keep [TARGET…]          the corpus anew: what was found since the last time, minimised
 //! ```
 //! The fuzzer is built by the stable compiler: coverage is a pass of LLVM's, and the sanitizers' runtimes come with it.
@@ -63,7 +64,8 @@ pub fn run(root: &Path, args: &[String]) -> Outcome {
         }
         Mode::Seeded => {
             let fuzzer = Fuzzer::build(root, true)?;
-            on_every_processor(&seeded(root)?, |bug| fuzzer.find_seeded(bug))
+            on_every_processor(&seeded(root)?, |bug| fuzzer.find_seeded(bug))?;
+            on_every_processor(&targets, |target| fuzzer.look(target, seconds))
         }
         Mode::Keep => {
             let fuzzer = Fuzzer::build(root, false)?;

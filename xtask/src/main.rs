@@ -46,12 +46,22 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "verify",
-        about: "every check, what each has explored, and which mistakes it finds; --only STEP, --without STEP, --quick, --docs",
+        about: "what must hold before a change lands, what was explored, and which mistakes were found; --only STEP",
         run: Run::With(verify::run),
     },
     Chore {
+        name: "nightly",
+        about: "every check, three hours at most; the verdict is kept in verification/nightly.md; --only STEP, --docs",
+        run: Run::With(verify::nightly),
+    },
+    Chore {
+        name: "seeded",
+        about: "cargo with the mistakes that SLAT_SEEDED can name: test -p slat-vcpu --test dirty, for example",
+        run: Run::With(compiler::seeded),
+    },
+    Chore {
         name: "coverage",
-        about: "lines of the engine that the tests run, and why the others are not; needs rustup's llvm-tools",
+        about: "the tests under AddressSanitizer, the lines of the engine that they run, and why the others are not; needs rustup's llvm-tools",
         run: Run::Plain(coverage::run),
     },
     Chore {
@@ -71,7 +81,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "fuzz",
-        about: "any bytes, found by libFuzzer: [TARGET…], --seconds N, 60 unless said otherwise; --seeded; --keep",
+        about: "any bytes, found by libFuzzer: [TARGET…], --seconds N, 60 unless said otherwise; --seeded also makes mistakes; --keep",
         run: Run::With(fuzz::run),
     },
     Chore {

@@ -1,5 +1,6 @@
 //! `sanitize`: the tests of the engine, its host and its guests under `AddressSanitizer` and `LeakSanitizer`; the soak, which
-//! is everything at once, under `ThreadSanitizer`. Each also runs with mistakes that it has to report.
+//! is everything at once, under `ThreadSanitizer`. Each also runs with mistakes that it has to report. The former also counts
+//! how often each line is run, for `coverage`: one build, and one run, for both.
 //!
 //! The compiler in use can do both, once it is told to let us ask. `ThreadSanitizer` must see everything, the standard
 //! library too, which is therefore built as well; and it knows no fences, so the engine, told by `cfg(tsan)`, makes them
@@ -38,6 +39,13 @@ struct Mistake {
     said: &'static str,
 }
 
+/// What is run under the address sanitizer, built and run by cargo.
+pub const TESTS: &[&str] = &["-p", "slat", "-p", "slat-mm", "-p", "slat-vcpu", "--tests"];
+/// Where those tests leave their counts.
+pub const PROFILES: &str = "target/coverage/profiles";
+/// The test that is left out there: it limits the size of files, the profile's too. The plain suite has it.
+const LEFT_OUT: &str = "the_limit_on_files_is_kept";
+
 const SOAK: &[&str] = &["-p", "slat", "--test", "soak", "--", "--exact", "--nocapture", "everything_at_once"];
 const LOGS: &[&str] = &["-p", "slat", "--test", "dirty_log"];
 
@@ -45,7 +53,7 @@ const SANITIZERS: [Sanitizer; 2] = [
     Sanitizer {
         name: "address",
         how: How::Workspace(ADDRESS),
-        tests: &["-p", "slat", "-p", "slat-mm", "-p", "slat-vcpu", "--tests"],
+        tests: &["-p", "slat", "-p", "slat-mm", "-p", "slat-vcpu", "--tests", "--", "--skip", LEFT_OUT],
         mistakes: &[
             Mistake { name: "log-freed-twice", tests: LOGS, said: "AddressSanitizer: " },
             Mistake { name: "log-leaked", tests: LOGS, said: "LeakSanitizer: detected memory leaks" },
@@ -111,8 +119,10 @@ impl Sanitizer {
         }
         command.args(tests);
         command.envs([("SLAT_SOAK_SECONDS", SECONDS), ("TSAN_OPTIONS", "halt_on_error=1")]);
-        // Names and lines in reports; the rest of it doubles the time that the compiler takes.
-        command.env("CARGO_PROFILE_TEST_DEBUG", "line-tables-only");
+        // Helpers that tests start are counted too, and write their own. A run with a mistake counts nothing.
+        let profiles =
+            if mistake.is_none() { root.join(PROFILES).join("%p-%m.profraw") } else { "/dev/null".into() };
+        command.env("LLVM_PROFILE_FILE", profiles);
         if let Some(mistake) = mistake {
             command.env("SLAT_SEEDED", mistake);
         }

@@ -1,5 +1,5 @@
 //! `soak`: the tests that do everything at once (`slat/tests/soak`; a primary MMU under load, `mm/tests/load`; dirty logs
-//! under fire, `vcpu/tests/dirty`), in release, for as long as is asked, all together.
+//! under fire, `vcpu/tests/dirty`), optimized, for as long as is asked, all together.
 
 use crate::Outcome;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub fn run(root: &Path, args: &[String]) -> Outcome {
     let seconds = 60.0 * minutes(args)? / SOAKS.len() as f64;
     for [package, test, function] in SOAKS {
         let status = Command::new(env!("CARGO"))
-            .args(["test", "--package", package, "--release", "--locked", "--test", test])
+            .args(["test", "--package", package, "--profile", "nolto", "--locked", "--test", test])
             .args(["--", "--exact", "--nocapture", function])
             .env("SLAT_SOAK_SECONDS", seconds.to_string())
             .current_dir(root)

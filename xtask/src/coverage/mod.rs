@@ -3,6 +3,8 @@
 //! ```text
 //! the tests of slat, slat-mm and slat-vcpu, built with counters  ─▶  profiles  ─▶  counts, line by line ([`lines`])
 //! ```
+//! The build is the address sanitizer's, and the run too ([`sanitize`]): what that reports is a failure here.
+//!
 //! Below [`LEAST`] percent it fails. Each line that no test runs is listed, with the reason that `xtask/coverage.txt`
 //! gives for it ([`reasons`]). A line without one is not a failure, since races decide whether some lines are run; a
 //! reason for what is no longer there is.
@@ -11,8 +13,9 @@ mod lines;
 mod reasons;
 
 use crate::Outcome;
-use crate::compiler::COUNTING;
+use crate::compiler::ADDRESS;
 use crate::house::source::Source;
+use crate::sanitize::{self, PROFILES, TESTS};
 use reasons::Reasons;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,10 +26,6 @@ use std::{env, fs};
 const LEAST: f64 = 95.0;
 const ENGINE: &str = "slat/src";
 const REASONS: &str = "xtask/coverage.txt";
-
-/// What is built and run. The test that is left out limits the size of files, the profile's too: the address sanitizer has it.
-const TESTS: &str = "test -p slat -p slat-mm -p slat-vcpu --locked --tests";
-const LEFT_OUT: &str = "the_limit_on_files_is_kept";
 
 /// The chore.
 pub fn run(root: &Path) -> Outcome {
@@ -70,29 +69,15 @@ fn is_engine(path: &Path) -> bool {
 
 /// Builds and runs the tests; the counts as lcov writes them.
 fn measured(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
-    let folder = root.join("target/coverage");
-    let profiles = folder.join("profiles");
+    let (folder, profiles) = (root.join("target/coverage"), root.join(PROFILES));
     if profiles.exists() {
         fs::remove_dir_all(&profiles)?;
     }
-    let cargo = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO"));
-        command.args(TESTS.split(' ')).args(more).current_dir(root);
-        COUNTING.for_cargo(root, &mut command)?;
-        // Helpers are counted too, and write their own.
-        command.env("LLVM_PROFILE_FILE", profiles.join("%p-%m.profraw"));
-        Ok::<_, std::io::Error>(command)
-    };
-    let built =
-        cargo(&["--no-run", "--message-format=json"])?.stderr(std::process::Stdio::inherit()).output()?;
-    if !built.status.success() {
-        return Err(format!("cargo: {}", built.status).into());
-    }
-    let messages = String::from_utf8(built.stdout)?;
-    let status = cargo(&["--", "--skip", LEFT_OUT])?.status()?;
-    if !status.success() {
-        return Err(format!("the tests: {status}").into());
-    }
+    sanitize::run(root, &["address".to_owned()])?;
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "--locked", "--no-run", "--message-format=json"]).args(TESTS).current_dir(root);
+    ADDRESS.for_cargo(root, &mut cargo)?;
+    let messages = output(&mut cargo)?;
     let merged = folder.join("merged.profdata");
     let tools = tools()?;
     let raw =

@@ -10,14 +10,20 @@ use std::process::{Command, Stdio};
 /// Lines shown of a failure.
 const SHOWN: usize = 60;
 
-/// Runs `line`, keeps what it says in `log`, and adds what it shows to `evidence`. An error says all that there is to say.
-pub fn run(root: &Path, log: &Path, line: &Line, evidence: &mut Evidence) -> Result<(), String> {
+/// Runs `line`, keeps what it says in `log`, and adds what it shows to `evidence`. Returns those of its tools that have
+/// said nothing. An error says all that there is to say.
+pub fn run(
+    root: &Path,
+    log: &Path,
+    line: &Line,
+    evidence: &mut Evidence,
+) -> Result<Vec<&'static str>, String> {
     println!("$ {}", shown(line));
     let ends = File::create(log).and_then(|file| Ok([Stdio::from(file.try_clone()?), Stdio::from(file)]));
     let [out, err] = ends.map_err(|error| format!("{}: {error}", log.display()))?;
     // coreutils' `timeout` ends the command with all that it has started.
     let status = Command::new("timeout")
-        .args(["--kill-after=10", &format!("{}m", line.minutes)])
+        .args(["--kill-after=10", &line.bound.to_string()])
         .args(line.words.split_whitespace())
         .envs(line.environment.iter().copied())
         .env("CARGO_TERM_COLOR", "never")
@@ -29,16 +35,18 @@ pub fn run(root: &Path, log: &Path, line: &Line, evidence: &mut Evidence) -> Res
         .map_err(|error| format!("timeout: {error}"))?;
     let text = fs::read(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let text = String::from_utf8_lossy(&text);
-    evidence.read(&text);
+    let said = Evidence::of(&text);
+    let silent = line.tools.iter().filter(|tool| !said.has(tool)).copied().collect();
+    evidence.add(said);
     if status.success() {
-        return Ok(());
+        return Ok(silent);
     }
     let lines: Vec<&str> = text.lines().collect();
     for line in &lines[lines.len().saturating_sub(SHOWN)..] {
         println!("    {line}");
     }
     let why = match status.code() {
-        Some(124 | 137) => format!("not over after {} minutes", line.minutes),
+        Some(124 | 137) => format!("not over after {} s", line.bound),
         _ => status.to_string(),
     };
     Err(format!("{}: {why}; all that it said is in {}", line.words, log.display()))
@@ -57,32 +65,30 @@ fn shown(line: &Line) -> String {
 mod tests {
     use super::*;
 
-    /// How it went, and how much it showed.
-    fn run_here(name: &str, line: &Line) -> (Result<(), String>, usize) {
+    const LINE: Line =
+        Line { tiers: &[], environment: &[], words: "", tools: &["Loom", "Model"], budget: 1, bound: 60 };
+
+    fn run_here(name: &str, words: &'static str) -> Result<Vec<&'static str>, String> {
         let log = std::env::temp_dir().join(format!("slat-verify-{name}-{}", std::process::id()));
-        let mut evidence = Evidence::default();
-        let outcome = run(Path::new("."), &log, line, &mut evidence);
+        let outcome = run(Path::new("."), &log, &Line { words, ..LINE }, &mut Evidence::default());
         fs::remove_file(&log).unwrap();
-        (outcome, evidence.len())
+        outcome
     }
 
     #[test]
-    fn evidence_is_read_from_what_a_command_says() {
-        let line = Line { environment: &[], words: "echo EXECUTIONS Loom a 3", minutes: 1 };
-        assert_eq!(run_here("echo", &line), (Ok(()), 1));
+    fn a_tool_that_says_nothing_is_told() {
+        assert_eq!(run_here("echo", "echo EXECUTIONS Loom a 3"), Ok(vec!["Model"]));
     }
 
     #[test]
     fn failures_are_told() {
-        let fails =
-            |words, minutes| run_here("fails", &Line { environment: &[], words, minutes }).0.unwrap_err();
-        assert!(fails("false", 1).contains("exit status: 1"));
-        assert!(fails("no-such-command-at-all", 1).contains("exit status: 127"));
+        assert!(run_here("fails", "false").unwrap_err().contains("exit status: 1"));
+        assert!(run_here("missing", "no-such-command-at-all").unwrap_err().contains("exit status: 127"));
     }
 
     #[test]
     fn a_line_is_shown_as_it_would_be_typed() {
-        let line = Line { environment: &[("A", "--cfg loom"), ("B", "3")], words: "cargo test", minutes: 1 };
+        let line = Line { environment: &[("A", "--cfg loom"), ("B", "3")], words: "cargo test", ..LINE };
         assert_eq!(shown(&line), "A='--cfg loom' B=3 cargo test");
     }
 }

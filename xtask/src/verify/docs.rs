@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 const FILE: &str = "VERIFICATION.md";
-const BEGIN: &str = "<!-- what `cargo xtask verify --docs` writes begins here -->";
+const BEGIN: &str = "<!-- what `cargo xtask nightly --docs` writes begins here -->";
 const END: &str = "<!-- and ends here -->";
 
 /// Puts the tables into the file below `root`.
@@ -66,9 +66,7 @@ mod tests {
     use super::*;
 
     fn evidence(lines: &[&str]) -> Evidence {
-        let mut evidence = Evidence::default();
-        evidence.read(&lines.join("\n"));
-        evidence
+        Evidence::of(&lines.join("\n"))
     }
 
     #[test]

@@ -1,188 +1,237 @@
 //! The table of checks. What they run is what a person would type.
 
+use std::time::Duration;
+
+/// When a line is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tier {
+    /// `cargo xtask check`: while one works.
+    Quick,
+    /// `cargo xtask verify`, which `.ci/run` runs: before a change lands.
+    #[default]
+    Push,
+    /// `cargo xtask nightly`: what takes hours, and every mistake.
+    Nightly,
+}
+
 /// A check.
 pub struct Step {
-    /// For `--only`; steps of one name are run together.
+    /// For `--only`.
     pub name: &'static str,
     pub about: &'static str,
-    /// Whether it must print `EXECUTIONS` or `SEEDED`: a test that was renamed would pass by not being there.
-    pub explores: bool,
-    /// Whether mistakes made on purpose must be found here.
-    pub seeded: bool,
-    pub full: &'static [Line],
-    /// What of it belongs to the quick half.
-    pub quick: &'static [Line],
+    pub lines: &'static [Line],
 }
 
 /// A command line: no shell reads it, so its words have no spaces in them.
 pub struct Line {
+    pub tiers: &'static [Tier],
     pub environment: &'static [(&'static str, &'static str)],
     pub words: &'static str,
-    /// Longer than this is too long.
-    pub minutes: u32,
+    /// The tools that must say `EXECUTIONS` or `SEEDED` here, since a test that was renamed would pass by not being there; and
+    /// whose mistakes must all have been found.
+    pub tools: &'static [&'static str],
+    /// Seconds that it should take on two cores. More is reported.
+    pub budget: u32,
+    /// Seconds after which it is ended, and has failed.
+    pub bound: u32,
 }
 
-const fn line(minutes: u32, words: &'static str) -> Line {
-    Line { environment: &[], words, minutes }
+impl Step {
+    /// Its lines that are run in `tier`.
+    pub fn of(&self, tier: Tier) -> impl Iterator<Item = &'static Line> {
+        self.lines.iter().filter(move |line| line.tiers.contains(&tier))
+    }
+
+    /// What it should take in `tier`.
+    pub fn budget(&self, tier: Tier) -> Duration {
+        Duration::from_secs(self.of(tier).map(|line| u64::from(line.budget)).sum())
+    }
 }
 
-const fn with(
-    environment: &'static [(&'static str, &'static str)],
-    minutes: u32,
-    words: &'static str,
-) -> Line {
-    Line { environment, words, minutes }
+impl Line {
+    const fn new(tiers: &'static [Tier], budget: u32, bound: u32, words: &'static str) -> Self {
+        Self { tiers, environment: &[], words, tools: &[], budget, bound }
+    }
+
+    const fn with(mut self, environment: &'static [(&'static str, &'static str)]) -> Self {
+        self.environment = environment;
+        self
+    }
+
+    const fn hears(mut self, tools: &'static [&'static str]) -> Self {
+        self.tools = tools;
+        self
+    }
 }
 
-const LINT: &[Line] = &[
-    line(2, "cargo fmt --all --check"),
-    line(15, "cargo clippy --workspace --all-targets --locked -- -D warnings"),
-    line(10, "cargo xtask house"),
-];
+const ALL: &[Tier] = &[Tier::Quick, Tier::Push, Tier::Nightly];
+const QUICK: &[Tier] = &[Tier::Quick];
+const QUICK_PUSH: &[Tier] = &[Tier::Quick, Tier::Push];
+const PUSH: &[Tier] = &[Tier::Push];
+const PUSH_NIGHTLY: &[Tier] = &[Tier::Push, Tier::Nightly];
+const NIGHTLY: &[Tier] = &[Tier::Nightly];
 
-const LOOM: &[Line] = &[with(
-    &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
-    20,
-    "cargo test -p slat --release --locked --lib loom_tests -- --nocapture",
-)];
-
-/// The step that [`COUNTED`] makes superfluous: it runs the same tests, and counts the lines that they run.
-pub const UNCOUNTED: &str = "engine-suite";
-/// See [`UNCOUNTED`].
-pub const COUNTED: &str = "coverage";
+const SHUTTLE: &str = "cargo test -p slat --profile nolto --locked --lib shuttle_tests -- --nocapture";
+const BOOT: &[(&str, &str)] = &[("SLAT_REQUIRE_EMULATORS", "1")];
 
 pub const STEPS: &[Step] = &[
     Step {
         name: "lint",
         about: "format, clippy, the house's own rules",
-        explores: false,
-        seeded: false,
-        full: LINT,
-        quick: LINT,
+        lines: &[
+            Line::new(QUICK_PUSH, 5, 30, "cargo fmt --all --check"),
+            Line::new(QUICK_PUSH, 90, 200, "cargo clippy --workspace --all-targets --locked -- -D warnings"),
+            Line::new(QUICK_PUSH, 5, 40, "cargo xtask house"),
+        ],
     },
     Step {
         name: "suite",
-        about: "the tests that need only Rust",
-        explores: false,
-        seeded: false,
-        full: &[
-            line(20, "cargo test --workspace --exclude slat --exclude slat-mm --exclude slat-vcpu --locked"),
-            line(10, "cargo test -p slat -p slat-mm -p slat-vcpu --locked --doc"),
+        about: "the README's second command: every test, among them those that look at each write and fail each allocation",
+        lines: &[
+            Line::new(QUICK, 120, 600, "cargo test --workspace --locked --lib --bins"),
+            Line::new(PUSH_NIGHTLY, 300, 480, "cargo test --workspace --locked")
+                .with(&[("RUST_TEST_NOCAPTURE", "1")])
+                .hears(&["History", "Inject", "Unit"]),
         ],
-        quick: &[line(10, "cargo test --workspace --locked --lib --bins")],
-    },
-    Step {
-        name: UNCOUNTED,
-        about: "those of the engine, its host and its guests, where `coverage` does not run them",
-        explores: false,
-        seeded: false,
-        full: &[line(20, "cargo test -p slat -p slat-mm -p slat-vcpu --locked --tests")],
-        quick: &[],
-    },
-    Step {
-        name: "history",
-        about: "every write of every table operation, looked at; the list of mistakes",
-        explores: true,
-        seeded: true,
-        full: &[line(
-            10,
-            "cargo test -p slat --locked --lib -- --nocapture history_tests seeded:: slots::publish::tests",
-        )],
-        quick: &[],
     },
     Step {
         name: "loom",
         about: "every execution of a tiny scenario for each named ordering",
-        explores: true,
-        seeded: true,
-        full: LOOM,
-        quick: LOOM,
+        lines: &[Line::new(
+            ALL,
+            90,
+            180,
+            "cargo test -p slat --profile nolto --locked --lib loom_tests -- --nocapture",
+        )
+        .with(&[
+            ("RUSTFLAGS", "--cfg loom"),
+            ("CARGO_TARGET_DIR", "target/loom"),
+            ("LOOM_MAX_PREEMPTIONS", "3"),
+        ])
+        .hears(&["Loom"])],
     },
     Step {
         name: "shuttle",
-        about: "whole VMs with up to six vCPUs under tens of thousands of schedules",
-        explores: true,
-        seeded: true,
-        full: &[with(
-            &[
-                ("RUSTFLAGS", "--cfg shuttle"),
-                ("CARGO_TARGET_DIR", "target/shuttle"),
-                ("SLAT_SHUTTLE_EXECUTIONS", "50000"),
-            ],
-            40,
-            "cargo test -p slat --release --locked --lib shuttle_tests -- --nocapture",
-        )],
-        quick: &[],
+        about: "whole VMs with up to six vCPUs: 500 schedules of each scenario, 50,000 at night; each mistake until it is found",
+        lines: &[
+            Line::new(PUSH, 90, 240, SHUTTLE)
+                .with(&[
+                    ("RUSTFLAGS", "--cfg shuttle"),
+                    ("CARGO_TARGET_DIR", "target/shuttle"),
+                    ("SLAT_SHUTTLE_EXECUTIONS", "500"),
+                ])
+                .hears(&["Shuttle"]),
+            Line::new(NIGHTLY, 1200, 1500, SHUTTLE)
+                .with(&[
+                    ("RUSTFLAGS", "--cfg shuttle"),
+                    ("CARGO_TARGET_DIR", "target/shuttle"),
+                    ("SLAT_SHUTTLE_EXECUTIONS", "50000"),
+                ])
+                .hears(&["Shuttle"]),
+        ],
     },
     Step {
         name: "model",
         about: "the protocol, every state",
-        explores: true,
-        seeded: true,
-        full: &[line(20, "cargo run --release --locked -p slat-model")],
-        quick: &[],
+        lines: &[Line::new(PUSH_NIGHTLY, 90, 180, "cargo run --locked -p slat-model").hears(&["Model"])],
     },
     Step {
         name: "fuzz",
-        about: "mistakes in ranges and counts, found by bounded runs from the corpora",
-        explores: true,
-        seeded: true,
-        full: &[line(20, "cargo xtask fuzz --seeded")],
-        quick: &[],
-    },
-    Step {
-        name: "fuzz",
-        about: "each target for a minute",
-        explores: true,
-        seeded: false,
-        full: &[line(20, "cargo xtask fuzz --seconds 60")],
-        quick: &[],
+        about: "mistakes in ranges and counts, found by bounded runs from the corpora; each target, for a minute at night",
+        lines: &[
+            Line::new(PUSH_NIGHTLY, 120, 240, "cargo xtask fuzz --seeded --seconds 5").hears(&["Fuzz"]),
+            Line::new(NIGHTLY, 360, 600, "cargo xtask fuzz --seconds 60").hears(&["Fuzz"]),
+        ],
     },
     Step {
         name: "worlds",
         about: "guests that store while a log is taken, with mistakes in the engine",
-        explores: true,
-        seeded: true,
-        full: &[with(
-            &[("RUSTFLAGS", "--cfg seeded"), ("CARGO_TARGET_DIR", "target/seeded")],
-            15,
-            "cargo test -p slat-vcpu --locked --test dirty -- --nocapture seeded::",
-        )],
-        quick: &[],
-    },
-    Step {
-        name: "inject",
-        about: "allocations, exchanges and hosts that fail; vCPUs that stop, or panic",
-        explores: true,
-        seeded: false,
-        full: &[
-            line(10, "cargo test -p slat --locked --lib -- --nocapture inject_tests"),
-            line(10, "cargo test -p slat --locked --test inject"),
-        ],
-        quick: &[],
-    },
-    Step {
-        name: "sanitize",
-        about: "the suite under the address sanitizer, a soak under the thread sanitizer",
-        explores: true,
-        seeded: true,
-        full: &[line(30, "cargo xtask sanitize address"), line(30, "cargo xtask sanitize thread")],
-        quick: &[],
-    },
-    Step {
-        name: COUNTED,
-        about: "the tests of the engine, its host and its guests, and the lines that they run",
-        explores: false,
-        seeded: false,
-        full: &[line(30, "cargo xtask coverage")],
-        quick: &[],
+        lines: &[Line::new(
+            PUSH_NIGHTLY,
+            60,
+            120,
+            "cargo xtask seeded test -p slat-vcpu --locked --test dirty -- --nocapture seeded::",
+        )
+        .hears(&["Worlds"])],
     },
     Step {
         name: "gate",
         about: "instructions of the hot paths, against the baseline",
-        explores: false,
-        seeded: false,
-        full: &[line(10, "cargo xtask gate")],
-        quick: &[],
+        lines: &[Line::new(PUSH, 60, 120, "cargo xtask gate")],
+    },
+    Step {
+        name: "coverage",
+        about: "the engine, its host and its guests under the address sanitizer, and the lines that their tests run",
+        lines: &[Line::new(NIGHTLY, 600, 1200, "cargo xtask coverage").hears(&["Sanitizer"])],
+    },
+    Step {
+        name: "threads",
+        about: "the soak under the thread sanitizer",
+        lines: &[Line::new(NIGHTLY, 240, 480, "cargo xtask sanitize thread").hears(&["Sanitizer"])],
+    },
+    Step {
+        name: "walkers",
+        about: "hardware walkers that others wrote, twenty times as often, with other tables every night",
+        lines: &[Line::new(NIGHTLY, 1050, 1500, "cargo xtask walkers --nightly").with(BOOT)],
+    },
+    Step {
+        name: "boots",
+        about: "Linux on slat in every way",
+        lines: &[
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --pages 2m").with(BOOT),
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --pages 4k").with(BOOT),
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --zap --log-dirty --age").with(BOOT),
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --cpus 2 --pages 4k").with(BOOT),
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --ept --pages 4k").with(BOOT),
+        ],
+    },
+    Step {
+        name: "soak",
+        about: "the engine, a host under load, dirty logs: a minute each",
+        lines: &[Line::new(NIGHTLY, 240, 420, "cargo xtask soak --minutes 3")],
+    },
+    Step {
+        name: "repeat",
+        about: "the suite three times more, beside a busy thread",
+        lines: &[Line::new(NIGHTLY, 480, 900, "cargo xtask repeat --times 3 --beside 1")],
+    },
+    Step {
+        name: "validate",
+        about: "simulated time against this machine's threads, for the benches that agree",
+        lines: &[Line::new(
+            NIGHTLY,
+            300,
+            600,
+            "cargo run --release --locked -- sim validate --runs 5 --bench demand-paging --bench access-tracking-perf --bench numa-balancing",
+        )],
+    },
+    Step {
+        name: "report",
+        about: "the full report, every check of every bench, and its page in a browser",
+        lines: &[
+            Line::new(NIGHTLY, 1200, 1500, "cargo run --release --locked -- report -o target/report"),
+            Line::new(NIGHTLY, 30, 120, "cargo xtask page target/report")
+                .with(&[("SLAT_REQUIRE_CHROMIUM", "1")]),
+        ],
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds until the last line of `tier` is ended, were each to hang.
+    fn bounds(tier: Tier) -> u32 {
+        STEPS.iter().flat_map(|step| step.of(tier)).map(|line| line.bound).sum()
+    }
+
+    #[test]
+    fn no_tier_takes_longer_than_it_may_even_if_every_line_hangs() {
+        // As `.ci/run` has it, whose own steps have the rest of an hour.
+        assert!(bounds(Tier::Push) <= 1_830, "{} s", bounds(Tier::Push));
+        assert!(bounds(Tier::Nightly) <= 3 * 3_600, "{} s", bounds(Tier::Nightly));
+        for line in STEPS.iter().flat_map(|step| step.lines) {
+            assert!(line.budget < line.bound && !line.tiers.is_empty(), "{}", line.words);
+        }
+    }
+}
