@@ -168,6 +168,8 @@ bugs! {
 
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
+    MarkedAtOnce "marked-at-once" Unit "all pages of a range are marked dirty in one section",
+    GivenBackAtOnce "given-back-at-once" Unit "all pages of a harvest are given back in one section",
 
     // --- sanitizers: memory ---
     SlotsFreedEarly "slots-freed-early" Sanitizer "what a version of the slots left over is taken back before its readers are gone",
