@@ -171,6 +171,7 @@ bugs! {
 
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
+    KicksCutShort "kicks-cut-short" Unit "vCPUs after one whose kick panics are not kicked, and none is waited for",
     MarkedAtOnce "marked-at-once" Unit "all pages of a range are marked dirty in one section",
     GivenBackAtOnce "given-back-at-once" Unit "all pages of a harvest are given back in one section",
 
