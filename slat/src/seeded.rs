@@ -149,6 +149,7 @@ bugs! {
     HarvestFlushesShort "harvest-flushes-short" History "the flush of a harvest leaves out its last 64 pages",
     LinkForgetsNumber "link-forgets-number" History "a new table does not inherit the number of its hole",
     SlotPublishedFirst "slot-published-first" History "a slot is gone for notifiers before its pages are",
+    LeakedUnpaid "leaked-unpaid" History "an invalidation whose debt was leaked ends without its flush",
 
     // --- fuzz: ranges and counts ---
     PartRoundedDown "part-rounded-down" Fuzz "a host range that ends inside a page leaves that page mapped",
@@ -172,6 +173,7 @@ bugs! {
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
     KicksCutShort "kicks-cut-short" Unit "vCPUs after one whose kick panics are not kicked, and none is waited for",
+    SeatNotKept "seat-not-kept" Unit "an event that may not block gives its seat back before its pages are told",
     MarkedAtOnce "marked-at-once" Unit "all pages of a range are marked dirty in one section",
     GivenBackAtOnce "given-back-at-once" Unit "all pages of a harvest are given back in one section",
 
