@@ -76,7 +76,112 @@ pub trait Host: TableMemory {
 
     /// Makes vCPU `vcpu` leave the guest, or answer from inside it, soon: an IPI, a signal. Software vCPUs poll
     /// [`InGuest::kicked`](crate::InGuest::kicked) and need nothing more.
+    ///
+    /// A panic here loses no flush: the other vCPUs are kicked, and all of them are waited for, this one included, before
+    /// the panic goes on to the caller. Without the crate's feature `std` a panic that unwinds from here aborts.
     fn kick(&self, vcpu: VcpuId) {
         let _ = vcpu;
+    }
+}
+
+/// The kicks of one flush. A panic of the host must not cut them short: vCPUs that were not kicked yet would keep stale
+/// translations, and the next flush of the same pages would find nothing to flush. So it is kept until the flush is over.
+pub(crate) struct Kicks<'h, H> {
+    host: &'h H,
+    #[cfg(feature = "std")]
+    panic: core::cell::Cell<Option<alloc::boxed::Box<dyn core::any::Any + Send>>>,
+}
+
+impl<'h, H: Host> Kicks<'h, H> {
+    pub(crate) fn new(host: &'h H) -> Self {
+        Self {
+            host,
+            #[cfg(feature = "std")]
+            panic: core::cell::Cell::new(None),
+        }
+    }
+
+    #[cfg(feature = "std")]
+    pub(crate) fn kick(&self, vcpu: VcpuId) {
+        let kick = core::panic::AssertUnwindSafe(|| self.host.kick(vcpu));
+        if seeded!(KicksCutShort) {
+            kick();
+        } else if let Err(panic) = std::panic::catch_unwind(kick) {
+            self.panic.set(Some(panic));
+        }
+    }
+
+    #[cfg(not(feature = "std"))]
+    pub(crate) fn kick(&self, vcpu: VcpuId) {
+        /// Dropped by unwinding alone, where a second panic aborts.
+        struct Unwound;
+        impl Drop for Unwound {
+            fn drop(&mut self) {
+                panic!("a host panicked while it kicked a vCPU: the flush cannot be finished");
+            }
+        }
+        let unwound = Unwound;
+        self.host.kick(vcpu);
+        core::mem::forget(unwound);
+    }
+
+    /// The flush is over: the panic of a kick goes on, if there was one, unless this thread unwinds already.
+    pub(crate) fn end(self) {
+        #[cfg(feature = "std")]
+        if let Some(panic) = self.panic.take().filter(|_| !std::thread::panicking()) {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::seeded::{self, Bug};
+    use crate::sync::prim::{AtomicU64, Relaxed};
+    use core::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    /// Panics for the first vCPU; counts the others.
+    #[derive(Default)]
+    struct First(AtomicU64);
+
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for First {}
+
+    impl Host for First {
+        fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+            Err(HostError::Fault)
+        }
+
+        fn kick(&self, vcpu: VcpuId) {
+            if vcpu == VcpuId(0) {
+                resume_unwind(std::boxed::Box::new("on purpose"));
+            }
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// How many vCPUs were kicked after the one whose kick panics, and whether the panic went on, and after them all.
+    fn kicked() -> (u64, bool, bool) {
+        let (host, finished) = (First::default(), Cell::new(false));
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let kicks = Kicks::new(&host);
+            (0..3).for_each(|id| kicks.kick(VcpuId(id)));
+            finished.set(true);
+            kicks.end();
+        }));
+        (host.0.load(Relaxed), panicked.is_err(), finished.get())
+    }
+
+    #[test]
+    fn a_kick_that_panics_keeps_no_other_vcpu_from_being_kicked() {
+        assert_eq!(kicked(), (2, true, true));
+    }
+
+    #[test]
+    fn mistake_a_kick_that_panics_ends_the_flush() {
+        assert_eq!(seeded::with(Bug::KicksCutShort, kicked), (0, true, false));
+        seeded::found(Bug::KicksCutShort, 1);
     }
 }

@@ -20,6 +20,7 @@
 //! | `begin` | `notify/active` | `nor_do_two_faults_on_one_page` |
 //! | `active` | `notify/active` | `an_invalidation_that_has_ended_is_not_taken_for_the_next` |
 //! | `adopt` | `notify/active` | `debts_are_adopted_until_they_are_paid` |
+//! | `places` | `notify/active` | `an_invalidation_beyond_the_first_places_is_seen` |
 //! | `upgrade` | `notify/active` | `an_upgrade_gives_no_permission_that_is_being_withdrawn` |
 //! | `link` | `table/radix` | `who_finds_a_link_finds_a_filled_table` |
 //! | `flush` | `tlb/shootdown` | `a_page_is_reused_only_when_no_vcpu_can_reach_it` |

@@ -73,6 +73,9 @@ bugs! {
     BeginRelaxed "begin-relaxed" Loom "an invalidation begins by a relaxed exchange of W",
     RangesRelaxed "ranges-relaxed" Loom "the ranges of an active invalidation are read by relaxed loads",
     FirstRelaxed "first-relaxed" Loom "the first number of an active invalidation is read by a relaxed load",
+    BeyondRelaxed "beyond-relaxed" Loom "whether invalidations are active beyond the first places is read by a relaxed load",
+    BeyondLate "beyond-late" Loom "an invalidation beyond the first places is counted there after it has begun",
+    BeyondEndRelaxed "beyond-end-relaxed" Loom "an invalidation beyond the first places is counted off there by a relaxed decrement",
     BeginUnfenced "begin-unfenced" Loom "no fence between an invalidation's number and its look at the entries",
     FreezeUnfenced "freeze-unfenced" Loom "no fence between a frozen entry and the stamp for what it is thawed to",
     PaidRelaxed "paid-relaxed" Loom "a flush is said to be paid by a relaxed store",
@@ -147,6 +150,7 @@ bugs! {
     HarvestFlushesShort "harvest-flushes-short" History "the flush of a harvest leaves out its last 64 pages",
     LinkForgetsNumber "link-forgets-number" History "a new table does not inherit the number of its hole",
     SlotPublishedFirst "slot-published-first" History "a slot is gone for notifiers before its pages are",
+    LeakedUnpaid "leaked-unpaid" History "an invalidation whose debt was leaked ends without its flush",
 
     // --- fuzz: ranges and counts ---
     PartRoundedDown "part-rounded-down" Fuzz "a host range that ends inside a page leaves that page mapped",
@@ -169,6 +173,10 @@ bugs! {
 
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
+    KicksCutShort "kicks-cut-short" Unit "vCPUs after one whose kick panics are not kicked, and none is waited for",
+    SeatNotKept "seat-not-kept" Unit "an event that may not block gives its seat back before its pages are told",
+    MarkedAtOnce "marked-at-once" Unit "all pages of a range are marked dirty in one section",
+    GivenBackAtOnce "given-back-at-once" Unit "all pages of a harvest are given back in one section",
 
     // --- sanitizers: memory ---
     SlotsFreedEarly "slots-freed-early" Sanitizer "what a version of the slots left over is taken back before its readers are gone",

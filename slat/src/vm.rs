@@ -3,7 +3,7 @@
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::dirty::DirtyLog;
 use crate::dirty::ring::Ring;
-use crate::host::{Host, VcpuId};
+use crate::host::{Host, Kicks, VcpuId};
 use crate::notify::Why;
 use crate::notify::active::Active;
 use crate::notify::invalidation::{Invalidation, Range};
@@ -181,7 +181,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             host,
             policy,
             lock: Lock::new(lock),
-            reads: ReadSide::new(policy.vcpus as usize + OTHER_SEATS, barrier),
+            reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
             active: Active::new(),
             grace: Grace::new(),
             clock: Clock::default(),
@@ -257,6 +257,10 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// The host is about to change `hvas`: begins an [`Invalidation`], which see. Faults on the range wait from
     /// here until it is dropped.
+    ///
+    /// A thread may begin any number of them inside each other. Up to 4,064 are in flight at once in a VM; the next one waits for
+    /// one to end. Where more than 32 are, this allocates (8 KiB at first), and waits where there is no memory. While more than
+    /// 32 are, faults and edits beside them look at up to as many places as there were at most.
     pub fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Invalidation<'_, F, H> {
         Invalidation::begin(self, Range::Hvas(hvas), why)
     }
@@ -311,11 +315,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.policy.dirty.by_bits::<F>()
     }
 
+    /// A seat for a thread that is no vCPU. Waits while all are taken.
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
-        self.reads.borrow(self.policy.vcpus as usize)
+        self.reads.borrow(self.policy.vcpus as usize + 1)
     }
 
-    /// The same, if one is free.
+    /// A seat for an event that may not block: the one that nobody else takes, or any other that is free.
     pub(crate) fn try_borrow_seat(&self) -> Option<Borrowed<'_>> {
         self.reads.try_borrow(self.policy.vcpus as usize)
     }
@@ -333,8 +338,11 @@ impl<F: Format, H: Host> Pay for Vm<F, H> {
     fn pay(&self, mut owed: Owed, cause: Cause, may_collect: bool) {
         self.tlb.by_cause.paid(cause, &owed);
         let unlinked = core::mem::take(&mut owed.unlinked);
-        let flushed = self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| self.host.kick(vcpu));
-        if self.grace.defer(flushed) && may_collect {
+        let kicks = Kicks::new(&self.host);
+        let flushed = self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| kicks.kick(vcpu));
+        let many = self.grace.defer(flushed);
+        kicks.end();
+        if many && may_collect {
             self.grace.collect_some::<F, H>(&self.reads, &self.host, &self.pool);
         }
     }

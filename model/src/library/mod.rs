@@ -42,7 +42,7 @@ const fn commit(start: u8, end: u8, hva: u8) -> Op {
     Op::Commit { gfns: Span::new(start, end), hva }
 }
 
-use Why::{ChangePte, Clear, Protect, Unmap};
+use Why::{ChangePte, Clear, Leaked, Protect, Unmap};
 
 type World = (&'static str, fn(Scenario) -> Scenario);
 
@@ -75,6 +75,7 @@ pub fn families() -> Vec<Family> {
         family("versions", slots::versions()),
         family("told", slots::told()),
         family("memo", memo::memo()),
+        family("leaked", slots::leaked()),
         family("by W", logs::by_writes()),
         family("by D", logs::by_bits()),
         family("kicks", kicks::kicks()),

@@ -4,7 +4,7 @@ use super::accessed::AccessedPages;
 use super::pass::{Found, How, Pass};
 use super::scan::{Accessed, Scan};
 use crate::addr::{Gfn, Hva, Span};
-use crate::host::Host;
+use crate::host::{Host, Kicks};
 use crate::notify::Young;
 use crate::slots::publish::Behind;
 use crate::space::Space;
@@ -149,7 +149,9 @@ impl<F: Format, H: Host> Vm<F, H> {
             }
         }
         if !gfns.is_empty() {
-            self.tlb.ask(gfns, |vcpu| self.host.kick(vcpu));
+            let kicks = Kicks::new(&self.host);
+            self.tlb.ask(gfns, |vcpu| kicks.kick(vcpu));
+            kicks.end();
         }
     }
 

@@ -4,7 +4,7 @@
 //! had been taken must be dirty again, or the pages are lost to the next attempt. So a harvest is a value that is
 //! committed by whoever has all of its pages, and that gives its bits back otherwise: by itself, when it is dropped.
 
-use super::bitmap::WORD;
+use super::bitmap::{CHUNK, WORD};
 use crate::addr::{Gfn, Hva, PAGE_SHIFT};
 use crate::host::Host;
 use crate::slots::{Slot, SlotId, SpaceId};
@@ -140,10 +140,14 @@ impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
         let seat = self.vm.borrow_seat();
         for taken in &self.taken {
             let Some(space) = self.vm.space(taken.space) else { continue };
-            let reading = space.memslots.read(&self.vm.reads, seat.seat());
-            // A log that has ended wants nothing back, and the next one of that slot began after it.
-            if let Some(log) = reading.version.log(taken.slot.id).filter(|log| log.serial() == taken.serial) {
-                taken.told.words.iter().for_each(|&(word, bits)| log.mark_word(word, bits));
+            let part = if seeded!(GivenBackAtOnce) { usize::MAX } else { CHUNK };
+            for words in taken.told.words.chunks(part) {
+                // One section.
+                let reading = space.memslots.read(&self.vm.reads, seat.seat());
+                // A log that has ended wants nothing back, and the next one of that slot began after it.
+                let log = reading.version.log(taken.slot.id).filter(|log| log.serial() == taken.serial);
+                let Some(log) = log else { break };
+                words.iter().for_each(|&(word, bits)| log.mark_word(word, bits));
             }
         }
     }

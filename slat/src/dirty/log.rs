@@ -171,10 +171,11 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         Ok(cleaned)
     }
 
-    /// A device, or the VMM, has written these frames by itself: they are dirty where their slot logs. After the write.
+    /// A device, or the VMM, has written these frames by itself: they are dirty where their slot logs. After the write. Marks
+    /// a long range section by section, so that a transaction beside it does not wait for all of it.
     pub fn mark_dirty(&self, _idle: &mut Idle, gfns: Span<Gfn>) {
         let seat = self.vm.borrow_seat();
-        self.space.memslots.log_writes(&self.vm.reads, seat.seat(), gfns);
+        self.space.memslots.mark_dirty(&self.vm.reads, seat.seat(), gfns);
     }
 
     /// A VM whose vCPUs log into rings has no bitmap that would tell everything.
@@ -254,11 +255,12 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// A device, or the VMM, has written these host addresses by itself: the pages are dirty in every slot that logs and
-    /// maps them, in every address space. After the write.
+    /// maps them, in every address space. After the write, and section by section, as
+    /// [`Memslots::mark_dirty`](crate::slots::Memslots::mark_dirty).
     pub fn mark_dirty(&self, _idle: &mut Idle, hvas: Span<Hva>) {
         let seat = self.borrow_seat();
         for space in &self.spaces {
-            space.memslots.log_writes_behind(&self.reads, seat.seat(), hvas);
+            space.memslots.mark_dirty_behind(&self.reads, seat.seat(), hvas);
         }
     }
 

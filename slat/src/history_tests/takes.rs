@@ -12,6 +12,7 @@ pub(super) fn rows<F: Format>() -> Vec<Row<F>> {
         rows.extend(reasons(why));
     }
     rows.extend(one_by_one());
+    rows.extend(leaked());
     rows.extend(slots());
     rows.extend(tables());
     rows
@@ -106,6 +107,26 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
         change("reclaim, told where nothing is mapped", Why::Reclaim, None).renumbers(ONE),
         Row::new("several pages told, one flush", |world: &World<F>, idle| {
             world.change(idle, Why::Reclaim, &[(Gfn(575), None), (Gfn(64), None), (Gfn(300), None)]);
+        })
+        .after(World::populate)
+        .owes(Owes::Flush(PART)),
+    ]
+}
+
+/// Debts that are leaked: their invalidation pays them when it ends, once.
+fn leaked<F: Format>() -> Vec<Row<F>> {
+    vec![
+        Row::new("unmap all, and the debt is leaked", |world: &World<F>, idle| {
+            let mut change = world.vm.invalidate(hvas(ALL), Why::Unmap);
+            core::mem::forget(change.apply(idle));
+        })
+        .after(World::populate)
+        .renumbers(ALL)
+        .owes(Owes::FlushAndTables(ALL)),
+        Row::new("two pages told, and the first debt is leaked", |world: &World<F>, idle| {
+            let mut change = world.vm.invalidate(hvas(ALL), Why::Reclaim);
+            core::mem::forget(change.changed(idle, hvas(Span::sized(Gfn(64), 1)), None));
+            change.changed(idle, hvas(Span::sized(Gfn(575), 1)), None).settle();
         })
         .after(World::populate)
         .owes(Owes::Flush(PART)),

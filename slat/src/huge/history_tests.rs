@@ -13,7 +13,6 @@ use crate::table::formats::{Ept4, Npt4};
 use crate::table::history::watched;
 use crate::table::memory::TableMemory;
 use crate::table::walk::Walk;
-use crate::tlb::debt::Owed;
 use crate::*;
 use core::cell::Cell;
 
@@ -137,11 +136,10 @@ fn stale_after_recovery(at: usize) -> (bool, usize) {
     if at == 0 {
         move_one(&vm);
     }
-    let mut owed = Owed::default();
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
-    let recovered = watched(watch, || recover_along(&mut walk, &change, ALL, &mut owed));
+    let recovered = watched(watch, || recover_along(&mut walk, &mut change, ALL));
     drop(walk);
-    change.owing(&mut idle, owed).settle();
+    change.debt(&mut idle).settle();
     drop(change);
     assert!(vm.host.lookups.load(Relaxed) > lookups, "the host was asked");
     assert!(recovered == 1 || at < 2, "nobody came between");
@@ -195,12 +193,11 @@ fn stale_where_the_host_moves_it_when_asked() -> bool {
     let old = vm.translate(&mut idle, MOVED).unwrap().leaf.pfn;
 
     let mut change = Invalidation::begin(&vm, Range::Gfns(SpaceId(0), ALL), Why::Migrate);
-    let mut owed = Owed::default();
     let mut walk = Walk::<_, _, Shared>::on_any_seat(&vm, &vm.spaces[0], &mut idle);
     vm.host.1.store((&raw const vm).cast_mut(), Relaxed);
-    recover_along(&mut walk, &change, ALL, &mut owed);
+    recover_along(&mut walk, &mut change, ALL);
     drop(walk);
-    change.owing(&mut idle, owed).settle();
+    change.debt(&mut idle).settle();
     drop(change);
     let now = vm.translate(&mut idle, MOVED).map(|found| found.leaf.pfn + (MOVED.0 - found.gfns.start.0));
     now == Some(old)

@@ -31,7 +31,6 @@ use crate::table::format::{Access, Format, Leaf};
 use crate::table::freeze::Freeze;
 use crate::table::memory::Node;
 use crate::table::walk::Walk;
-use crate::tlb::debt::Owed;
 use crate::vm::Vm;
 
 /// What one invalidation covers at most: faults on it wait for one flush, and this many tables.
@@ -78,10 +77,10 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     fn recover_stretch(&self, idle: &mut Idle, space: &Space<F>, gfns: Span<Gfn>) -> u64 {
-        let change = Invalidation::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
-        let mut all = Recovery { change, owed: Owed::default() };
+        // Its end pays for all tables together, also where the host panics when it is asked.
+        let mut change = Invalidation::begin(self, Range::Gfns(space.id, gfns), Why::Migrate);
         let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
-        recover_along(&mut walk, &all.change, gfns, &mut all.owed)
+        recover_along(&mut walk, &mut change, gfns)
     }
 
     /// The leaf that slot, policy and host would have in the place of a table, if `confirmed` says that they may be
@@ -112,25 +111,11 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 }
 
-/// An open invalidation for what is recovered, and what that owes: paid before it ends, also where the host panics when it
-/// is asked.
-struct Recovery<'vm, F: Format, H: Host> {
-    change: Invalidation<'vm, F, H>,
-    owed: Owed,
-}
-
-impl<F: Format, H: Host> Drop for Recovery<'_, F, H> {
-    fn drop(&mut self) {
-        self.change.owing_now(core::mem::take(&mut self.owed));
-    }
-}
-
-/// Recovers every table in `gfns` that can be, under `change`, which covers them.
+/// Recovers every table in `gfns` that can be, under `change`, which covers them and owes the flush.
 pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
     walk: &mut Walk<'_, F, H, M>,
-    change: &Invalidation<'_, F, H>,
+    change: &mut Invalidation<'_, F, H>,
     gfns: Span<Gfn>,
-    owed: &mut Owed,
 ) -> u64 {
     let mut recovered = 0;
     let mut steps = walk.steps(gfns, Level::M2);
@@ -157,11 +142,11 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
         }
         // Else somebody made a hole of it: the table is ours to give back all the same.
         if !seeded!(RecoverFlushesNothing) {
-            owed.owe(step.gfns);
+            change.owed().owe(step.gfns);
         }
         // SAFETY: linked until this walk froze the link, in its section.
         let table = unsafe { Node::follow(&vm.host, table) };
-        owed.unlink(table, at.level.down());
+        change.owed().unlink(table, at.level.down());
     }
     recovered
 }

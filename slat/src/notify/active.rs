@@ -27,42 +27,27 @@
 //! Ended means `n` first, slot second: the other order lets a fault see an empty slot and an old W.
 
 use crate::addr::{Gfn, Hva, Position, Span};
-use crate::sync::prim::{
-    AcqRel, Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
-};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence};
 use crate::table::{Version, Word};
-use alloc::boxed::Box;
 use core::cell::Cell;
+use places::{Claim, Places, Slot};
+
+mod places;
 
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
-/// Invalidations in flight at once; more wait to begin.
+/// Invalidations for which there are places from the start; [`places`] has the rest.
 const SLOTS: usize = if cfg!(loom) { 3 } else { 32 };
 
 const ACTIVE: u64 = 1;
 const UNFLUSHED: u64 = 2;
-
-/// One invalidation in flight.
-#[derive(Debug, Default)]
-struct Slot {
-    /// Claimed by a thread, before and after it is active.
-    taken: AtomicBool,
-    /// `k << 2 | unflushed << 1 | active`. 54 bits.
-    state: AtomicU64,
-    /// The number that it began with: it has another one for each time that it was widened.
-    first: AtomicU64,
-    gfns: [AtomicU64; 2],
-    hvas: [AtomicU64; 2],
-}
 
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Active {
     /// W, on a line of its own: read by every fault, written rarely.
     word: Padded<AtomicU64>,
-    slots: Box<[Padded<Slot>]>,
-    /// How many of them were ever used: nobody need look at the others. Written as often as that grows.
-    used: Padded<AtomicU64>,
+    places: Places,
 }
 
 /// What a fault saw before it asked anybody: spent by its install.
@@ -109,7 +94,7 @@ pub(crate) enum Unconfirmed {
 #[derive(Debug)]
 pub(crate) struct Ticket<'a> {
     active: &'a Active,
-    slot: &'a Slot,
+    claim: Claim<'a>,
     /// What is published of guest frames.
     gfns: Cell<Span<Gfn>>,
     version: Cell<Version>,
@@ -117,11 +102,11 @@ pub(crate) struct Ticket<'a> {
 
 impl Active {
     pub(crate) fn new() -> Self {
-        Self {
-            word: Padded::default(),
-            slots: (0..SLOTS).map(|_| Padded::default()).collect(),
-            used: Padded::default(),
-        }
+        Self::with_places(SLOTS)
+    }
+
+    fn with_places(places: usize) -> Self {
+        Self { word: Padded::default(), places: Places::new(places) }
     }
 
     /// Rule 2, first half: before the memslot is looked up and the host is asked.
@@ -149,20 +134,12 @@ impl Active {
 
     #[cold]
     fn covered(&self, gfns: Span<Gfn>, hvas: Span<Hva>, but: Option<&Slot>) -> bool {
-        self.slots_used().filter(|slot| !but.is_some_and(|but| core::ptr::eq(&raw const slot.0, but))).any(
-            |slot| {
-                // ORDER(active): Acquire pairs with the Release in `begin`: an active slot's ranges are whole. Ranges
-                // torn by the slot's next user do no harm: W has moved since, and the fault will see it.
-                slot.state.load(unless_seeded!(StateRelaxed, Acquire)) & ACTIVE != 0
-                    && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
-            },
-        )
-    }
-
-    /// Every slot that an invalidation counted by W can have. Relaxed is enough: `begin` counts the slot before it moves
-    /// W by a Release, and whoever asks has read W by an Acquire, or reads it again afterwards.
-    fn slots_used(&self) -> impl Iterator<Item = &Padded<Slot>> {
-        self.slots.iter().take(self.used.load(Relaxed) as usize)
+        self.places.used().filter(|slot| !is(slot, but)).any(|slot| {
+            // ORDER(active): Acquire pairs with the Release in `begin`: an active slot's ranges are whole. Ranges
+            // torn by the slot's next user do no harm: W has moved since, and the fault will see it.
+            slot.state.load(unless_seeded!(StateRelaxed, Acquire)) & ACTIVE != 0
+                && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
+        })
     }
 
     /// Whether the invalidation that wrote holes of `version` has not flushed yet: then whoever relies on such a hole
@@ -186,7 +163,7 @@ impl Active {
         if self.word.0.load(unless_seeded!(OthersRelaxed, Acquire)) & COUNT <= u64::from(mine.is_some()) {
             return false;
         }
-        self.slots_used().any(|slot| {
+        self.places.used().any(|slot| {
             // ORDER(adopt): Acquire pairs with the Release in `flushed`: a debt seen as paid is paid.
             let state = slot.state.load(Acquire);
             let unpaid = state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED;
@@ -194,29 +171,27 @@ impl Active {
         })
     }
 
-    /// Rule 1: publishes the ranges, then the number. Waits while all slots are in use.
+    /// Rule 1: publishes the ranges, then the number. Where no place is free the set grows; [`places`] says when that is
+    /// over, and this waits.
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
         loop {
             match self.try_begin(gfns, hvas) {
                 Some(ticket) => return ticket,
+                None if self.places.grow() => {}
                 None => patience.wait(),
             }
         }
     }
 
-    /// The same, unless it would have to wait.
+    /// The same, unless it would have to wait, or to allocate.
     pub(crate) fn try_begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
-        // ORDER(active): Acquire takes over from the last user's Release.
-        let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
-        let (before, slot) = self.slots.iter().enumerate().find(|(_, slot)| take(slot))?;
-        if self.used.load(Relaxed) <= before as u64 {
-            self.used.fetch_max(before as u64 + 1, Relaxed);
-        }
-        set(&slot.gfns, gfns);
-        set(&slot.hvas, hvas);
-        let ticket = Ticket { active: self, slot: &slot.0, gfns: Cell::new(gfns), version: Cell::default() };
+        let claim = self.places.claim()?;
+        set(&claim.slot.gfns, gfns);
+        set(&claim.slot.hvas, hvas);
+        let ticket = Ticket { active: self, claim, gfns: Cell::new(gfns), version: Cell::default() };
         ticket.take_number(1);
+        ticket.claim.begun();
         Some(ticket)
     }
 }
@@ -264,10 +239,10 @@ impl Ticket<'_> {
             debug_assert!(version.0 >> Version::BITS == 0, "142 years at a million a second");
             if more > 0 {
                 // ORDER(active): Release, as in `set`.
-                self.slot.first.store(version.0, Release);
+                self.claim.slot.first.store(version.0, Release);
             }
             // ORDER(active): Release: the ranges before the state, the state before W; pairs with `covered`.
-            self.slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
+            self.claim.slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
             let next = version.0 << COUNT_BITS | (w & COUNT) + more;
             if injected!(Cas) {
                 continue;
@@ -298,7 +273,7 @@ impl Ticket<'_> {
             return true;
         }
         // ORDER(stamp): as in `confirm`.
-        !self.active.covered(gfns, hvas, Some(self.slot)) && self.active.word.0.load(Acquire) == stamp.w
+        !self.active.covered(gfns, hvas, Some(self.claim.slot)) && self.active.word.0.load(Acquire) == stamp.w
     }
 
     /// Rule 11: nothing is zapped outside of what is published. A leaf that reaches out of the range is published
@@ -306,31 +281,31 @@ impl Ticket<'_> {
     pub(crate) fn widen(&self, gfns: Span<Gfn>) {
         if !self.gfns.get().covers(&gfns) {
             self.gfns.set(self.gfns.get().hull(&gfns));
-            set(&self.slot.gfns, self.gfns.get());
+            set(&self.claim.slot.gfns, self.gfns.get());
             self.take_number(0);
         }
     }
 
     /// [`Active::unflushed`], by another than this one.
     pub(crate) fn unflushed(&self, version: Version) -> bool {
-        self.active.others_unflushed(Some(self.slot), wrote(version))
+        self.active.others_unflushed(Some(self.claim.slot), wrote(version))
     }
 
     /// [`Active::unflushed_over`], by another than this one.
     pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>) -> bool {
-        self.active.others_unflushed(Some(self.slot), covers(gfns))
+        self.active.others_unflushed(Some(self.claim.slot), covers(gfns))
     }
 
     /// It goes on to edit: what it has paid was for what it had edited before.
     pub(crate) fn owes_again(&self) {
         // ORDER(adopt): Release, and before the edits, which are Release too: whoever meets one of them sees this.
-        self.slot.state.store(self.version().0 << 2 | UNFLUSHED | ACTIVE, Release);
+        self.claim.slot.state.store(self.version().0 << 2 | UNFLUSHED | ACTIVE, Release);
     }
 
     /// Whatever this invalidation owed is paid.
     pub(crate) fn flushed(&self) {
         // ORDER(adopt): Release: the flush before the mark.
-        self.slot.state.store(self.version().0 << 2 | ACTIVE, unless_seeded!(PaidRelaxed, Release));
+        self.claim.slot.state.store(self.version().0 << 2 | ACTIVE, unless_seeded!(PaidRelaxed, Release));
     }
 }
 
@@ -339,9 +314,7 @@ impl Drop for Ticket<'_> {
         // ORDER(stamp): Release: what the host changed, and the slot set published, before the end. The count
         // goes first: a fault that still sees this slot then sees W moved, and takes a new stamp.
         self.active.word.0.fetch_sub(1, unless_seeded!(EndRelaxed, Release));
-        // ORDER(active): Release; pairs with `covered`.
-        self.slot.state.store(0, unless_seeded!(ClearRelaxed, Release));
-        self.slot.taken.store(false, unless_seeded!(TakenRelaxed, Release));
+        self.claim.end();
     }
 }
 
@@ -393,6 +366,23 @@ mod tests {
         assert!(a.unflushed_over(gfns(15, 16)), "b invalidates host addresses: may be anywhere");
         a.flushed();
         assert!(!b.unflushed(a.version()));
+    }
+
+    #[test]
+    fn the_set_grows_where_there_is_memory() {
+        let active = Active::with_places(2);
+        let two = [0, 1].map(|at| active.begin(gfns(at, at + 1), NOWHERE));
+        assert!(active.try_begin(gfns(2, 3), NOWHERE).is_none(), "that would allocate");
+        #[cfg(feature = "std")]
+        crate::inject::every(crate::inject::Point::Alloc, 1, || assert!(!active.places.grow()));
+        let stamp = active.stamp();
+        let more: std::vec::Vec<_> = (2..50).map(|at| active.begin(gfns(at, at + 1), NOWHERE)).collect();
+        assert_eq!(active.confirm(stamp, gfns(60, 61), NOWHERE), Err(Unconfirmed::Moved));
+        assert_eq!(active.confirm(active.stamp(), gfns(49, 50), NOWHERE), Err(Unconfirmed::Covered));
+        assert!(two[0].unflushed(more[47].version()) && !more[47].unflushed(more[47].version()));
+        drop(more);
+        assert_eq!(active.places.used().count(), 2, "the others are looked at only while one is taken");
+        assert_eq!(active.confirm(active.stamp(), gfns(49, 50), NOWHERE), Ok(()));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! …the host changes its own entries…
 //! drop(change);                                 end: faults on the range go on and see the new state
 //! ```
-//! It cannot end while its debt is open:
+//! It cannot end while its debt is open. The compiler refuses to drop it before the debt:
 //!
 //! ```compile_fail,E0505
 //! # use slat::*;
@@ -17,6 +17,11 @@
 //! debt.settle();
 //! # }
 //! ```
+//! A debt that is leaked (`core::mem::forget`) stays on the record of its invalidation, which pays it with the next debt or
+//! when it ends. An invalidation that is leaked never ends: faults on its range wait for ever, its place in the active set
+//! and the tables that it owes a flush for are not given back before the VM is dropped, and the host must not change the
+//! range. Invalidations that meet its holes go on paying its flush.
+//!
 //! No invalidation stops the world, waits for a fault, or makes a fault elsewhere retry
 //! ([`super::active`] has the argument).
 
@@ -27,6 +32,7 @@ use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::{Host, HostPage};
 use crate::slots::SpaceId;
+use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive};
 use crate::sync::readside::Seat;
@@ -40,10 +46,19 @@ use crate::tlb::FlushDebt;
 use crate::tlb::debt::Owed;
 use crate::vm::Vm;
 
-/// See the module's header. Dropping one that was never applied calls it off: the host then changes nothing.
+/// See the module's header. Dropping one that was never applied calls it off: the host then changes nothing. Dropping one
+/// whose debt was leaked pays that debt, and so waits for vCPUs in the guest: its thread must not be in the guest itself.
 #[derive(Debug)]
 #[must_use = "the range is protected only while this lives"]
 pub struct Invalidation<'vm, F: Format, H: Host> {
+    begun: Begun<'vm, F, H>,
+    /// What its edits owe so far. Its debts are views of this record, so a debt that is leaked is not lost.
+    owed: Owed,
+}
+
+/// An invalidation from its begin to its end, without the record of what it owes.
+#[derive(Debug)]
+struct Begun<'vm, F: Format, H: Host> {
     vm: &'vm Vm<F, H>,
     ticket: Ticket<'vm>,
     range: Range,
@@ -81,14 +96,18 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Begins: publishes exactly the range.
     pub(crate) fn begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Self {
         let (gfns, hvas) = range.published();
-        Self { vm, ticket: vm.active.begin(gfns, hvas), range, why: vm.heard(range, why) }
+        Self::begun(vm, vm.active.begin(gfns, hvas), range, why)
     }
 
-    /// The same, or nothing where it would have to wait for another to end.
+    /// The same, or nothing where it would have to wait for another to end, or for memory.
     pub(super) fn try_begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Option<Self> {
         let (gfns, hvas) = range.published();
-        let ticket = vm.active.try_begin(gfns, hvas)?;
-        Some(Self { vm, ticket, range, why: vm.heard(range, why) })
+        Some(Self::begun(vm, vm.active.try_begin(gfns, hvas)?, range, why))
+    }
+
+    fn begun(vm: &'vm Vm<F, H>, ticket: Ticket<'vm>, range: Range, why: Why) -> Self {
+        let begun = Begun { vm, ticket, range, why: vm.heard(range, why) };
+        Self { begun, owed: Owed::default() }
     }
 
     /// Edits every entry of the range by the plan and returns what that owes. Waits for no fault; settling waits
@@ -96,10 +115,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     ///
     /// Where the reason is decided [page by page](Why::page_by_page), nothing happens here.
     pub fn apply<'i>(&'i mut self, idle: &'i mut Idle) -> FlushDebt<'i> {
-        if self.why.page_by_page() {
-            return self.debt(Owed::default());
-        }
-        self.edit(idle, None, None)
+        self.apply_on(idle, None)
     }
 
     /// The host's pages at `hvas`, in the range, map `to` now, or nothing: where the reason is decided
@@ -111,95 +127,114 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         hvas: Span<Hva>,
         to: Option<HostPage>,
     ) -> FlushDebt<'i> {
-        let mut owed = Owed::default();
-        self.changed_into(idle, hvas, to, &mut owed);
-        self.debt(owed)
+        self.changed_on(idle, hvas, to, None);
+        self.debt(idle)
     }
 
-    pub(super) fn changed_into(
+    /// The same as part of what it owes, on this seat, or on any.
+    pub(super) fn changed_on(
         &mut self,
         idle: &mut Idle,
         hvas: Span<Hva>,
         to: Option<HostPage>,
-        owed: &mut Owed,
+        seat: Option<&Seat>,
     ) {
-        let Range::Hvas(published) = self.range else { return };
-        if self.why.page_by_page() {
-            self.ticket.owes_again();
+        let Self { begun, owed } = self;
+        let Range::Hvas(published) = begun.range else { return };
+        if begun.why.page_by_page() {
+            begun.ticket.owes_again();
             let hvas = published.clamp(&hvas);
-            for space in &self.vm.spaces {
-                let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
-                self.edit_behind(&mut walk, hvas, Known { now: to, emptied: false }, owed);
+            for space in &begun.vm.spaces {
+                let mut walk = begun.walk(space, idle, seat);
+                begun.edit_behind(&mut walk, hvas, Known { now: to, emptied: false }, owed);
             }
         }
     }
 
-    /// [`apply`](Self::apply), on a seat that the caller has, and nothing to wait for but vCPUs in the guest.
-    pub(super) fn apply_without_waiting(&mut self, idle: &mut Idle, seat: &Seat) {
-        let eager = !self.why.page_by_page();
-        let debt = if eager { self.edit(idle, None, Some(seat)) } else { self.apply(idle) };
-        debt.without_grace().settle();
+    /// [`apply`](Self::apply) on this seat, or on any.
+    pub(super) fn apply_on<'i>(&'i mut self, idle: &'i mut Idle, seat: Option<&Seat>) -> FlushDebt<'i> {
+        if !self.begun.why.page_by_page() {
+            self.begun.edit(idle, None, seat, &mut self.owed);
+        }
+        self.debt(idle)
+    }
+
+    /// The same for a reason that is not decided page by page, to be paid with what else it will owe.
+    pub(super) fn apply_unpaid(&mut self, idle: &mut Idle) {
+        self.begun.edit(idle, None, None, &mut self.owed);
     }
 
     /// Edits these ranges instead, which lie in what was published, under this invalidation's number.
     pub(crate) fn apply_to<'i>(&'i mut self, idle: &'i mut Idle, parts: &[Span<Gfn>]) -> FlushDebt<'i> {
-        self.edit(idle, Some(parts), None)
-    }
-
-    /// The same as [`apply`](Self::apply), to be paid with what else is owed.
-    pub(super) fn apply_into(&mut self, idle: &mut Idle, owed: &mut Owed) {
-        self.edit_into(idle, None, None, owed);
+        self.begun.edit(idle, Some(parts), None, &mut self.owed);
+        self.debt(idle)
     }
 
     /// Its number.
     pub(crate) fn version(&self) -> Version {
-        self.ticket.version()
+        self.begun.ticket.version()
     }
 
     /// What it leaves behind where nothing is mapped any more.
     pub(super) fn hole(&self) -> Word {
-        Word::hole(self.ticket.version())
+        self.begun.hole()
     }
 
-    /// What was edited by the caller under this invalidation's number, as the debt that it is.
-    pub(crate) fn owing<'i>(&'i mut self, _idle: &'i mut Idle, owed: Owed) -> FlushDebt<'i> {
-        self.debt(owed)
+    /// What it owes so far, for edits that its owner makes under its number.
+    pub(crate) fn owed(&mut self) -> &mut Owed {
+        &mut self.owed
     }
 
-    /// The same, paid at once, maybe on a thread that unwinds.
-    pub(crate) fn owing_now(&mut self, owed: Owed) {
-        self.debt(owed).without_grace().settle();
+    /// What it owes so far, to be paid.
+    pub(crate) fn debt<'i>(&'i mut self, _idle: &'i mut Idle) -> FlushDebt<'i> {
+        self.open_debt()
     }
 
     /// As [`confirm`](crate::notify::active::Active::confirm): nobody else is active over any of it, and W still stands.
     pub(crate) fn confirm_alone(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
-        self.ticket.confirm_alone(stamp, gfns, hvas)
+        self.begun.ticket.confirm_alone(stamp, gfns, hvas)
     }
 
-    fn debt(&self, owed: Owed) -> FlushDebt<'_> {
-        FlushDebt::of(self.vm, owed, self.why, &self.ticket)
+    fn open_debt(&mut self) -> FlushDebt<'_> {
+        let Begun { vm, why, ref ticket, .. } = self.begun;
+        FlushDebt::of(vm, &mut self.owed, why, ticket)
+    }
+}
+
+/// The end. It pays what is still owed: where a debt was leaked, where the owner unwinds, or where its edits are paid
+/// together here. A grace period is not waited for, since the thread may be in a walk.
+impl<F: Format, H: Host> Drop for Invalidation<'_, F, H> {
+    fn drop(&mut self) {
+        if !self.owed.is_nothing() && !seeded!(LeakedUnpaid) {
+            self.open_debt().without_grace().settle();
+        }
+    }
+}
+
+impl<F: Format, H: Host> Begun<'_, F, H> {
+    fn hole(&self) -> Word {
+        Word::hole(self.ticket.version())
     }
 
-    fn edit<'i>(
-        &'i self,
-        idle: &'i mut Idle,
-        parts: Option<&[Span<Gfn>]>,
-        seat: Option<&Seat>,
-    ) -> FlushDebt<'i> {
-        let mut owed = Owed::default();
-        self.edit_into(idle, parts, seat, &mut owed);
-        self.debt(owed)
+    fn walk<'g>(
+        &'g self,
+        space: &'g Space<F>,
+        idle: &'g mut Idle,
+        seat: Option<&'g Seat>,
+    ) -> Walk<'g, F, H, Exclusive> {
+        match seat {
+            Some(seat) => Walk::on_seat(self.vm, space, idle, seat),
+            None => Walk::on_any_seat(self.vm, space, idle),
+        }
     }
 
-    fn edit_into(&self, idle: &mut Idle, parts: Option<&[Span<Gfn>]>, seat: Option<&Seat>, owed: &mut Owed) {
+    /// Edits these ranges, or all that was published.
+    fn edit(&self, idle: &mut Idle, parts: Option<&[Span<Gfn>]>, seat: Option<&Seat>, owed: &mut Owed) {
         for space in &self.vm.spaces {
             if matches!(self.range, Range::Gfns(only, _) if only != space.id) {
                 continue;
             }
-            let mut walk = match seat {
-                Some(seat) => Walk::<F, H, Exclusive>::on_seat(self.vm, space, idle, seat),
-                None => Walk::on_any_seat(self.vm, space, idle),
-            };
+            let mut walk = self.walk(space, idle, seat);
             self.edit_in(&mut walk, parts, owed);
         }
     }

@@ -25,8 +25,9 @@ pub struct Event {
     pub hvas: Span<Hva>,
     /// For which reason.
     pub why: Why,
-    /// Whether a listener may wait for others: locks, memory, grace periods. Where it may not (the one who frees memory
-    /// when there is none), it answers [`Again`] instead.
+    /// Whether a listener may wait for others: locks, memory, grace periods, a seat, a place in the active set. Where it may not
+    /// (a thread that frees memory when there is none), it answers [`Again`] instead, or has all that it needs until the event
+    /// is over. What it waits for in any case is vCPUs in the guest, which owe an answer.
     pub may_block: bool,
 }
 

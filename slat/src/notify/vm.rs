@@ -8,8 +8,8 @@ use crate::age::AccessedPages;
 use crate::host::{Host, HostPage};
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
+use crate::sync::readside::Borrowed;
 use crate::table::format::Format;
-use crate::tlb::debt::Owed;
 use crate::vm::Vm;
 
 impl<F: Format, H: Host> Vm<F, H> {
@@ -28,21 +28,21 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again> {
         let range = Range::Hvas(event.hvas);
-        let invalidation = if event.may_block {
+        let mut told = if event.may_block {
             let mut invalidation = Invalidation::begin(self, range, event.why);
             invalidation.apply(idle).settle();
-            invalidation
+            Told { invalidation, kept: None }
         } else {
             // The lock of a baseline policy is waited for asleep.
             if self.lock.policy() != MmuLock::None {
                 return Err(Again);
             }
+            // Kept to the end: no page that is told waits for one.
             let seat = self.try_borrow_seat().ok_or(Again)?;
             let mut invalidation = Invalidation::try_begin(self, range, event.why).ok_or(Again)?;
-            invalidation.apply_without_waiting(idle, seat.seat());
-            invalidation
+            invalidation.apply_on(idle, Some(seat.seat())).without_grace().settle();
+            Told { invalidation, kept: Some(seat) }
         };
-        let mut told = Told { invalidation, owed: Owed::default(), may_block: event.may_block };
         change(idle, &mut told);
         told.flush(idle);
         Ok(())
@@ -69,34 +69,87 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
     }
 }
 
-/// An open invalidation that is told page by page, and what it owes so far.
+/// An open invalidation that is told page by page. A change that panics leaves nothing unpaid behind: the invalidation pays
+/// what it owes when it ends.
 struct Told<'vm, F: Format, H: Host> {
     invalidation: Invalidation<'vm, F, H>,
-    owed: Owed,
-    may_block: bool,
+    /// The seat of an event that may not block.
+    kept: Option<Borrowed<'vm>>,
 }
 
 impl<F: Format, H: Host> Pages for Told<'_, F, H> {
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
-        self.invalidation.changed_into(idle, hvas, to, &mut self.owed);
+        let seat = self.kept.as_ref().filter(|_| !seeded!(SeatNotKept)).map(Borrowed::seat);
+        self.invalidation.changed_on(idle, hvas, to, seat);
     }
 
     fn flush(&mut self, idle: &mut Idle) {
-        let owed = core::mem::take(&mut self.owed);
-        if !owed.is_nothing() {
-            let debt = self.invalidation.owing(idle, owed);
-            let debt = if self.may_block { debt } else { debt.without_grace() };
-            debt.settle();
-        }
+        let may_block = self.kept.is_none();
+        let debt = self.invalidation.debt(idle);
+        let debt = if may_block { debt } else { debt.without_grace() };
+        debt.settle();
     }
 }
 
-/// A change that panics leaves nothing unpaid behind.
-impl<F: Format, H: Host> Drop for Told<'_, F, H> {
-    fn drop(&mut self) {
-        let owed = core::mem::take(&mut self.owed);
-        if !owed.is_nothing() {
-            self.invalidation.owing_now(owed);
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod tests {
+    use crate::seeded::{self, Bug};
+    use crate::table::TableMemory;
+    use crate::table::formats::Npt4;
+    use crate::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+    use std::vec::Vec;
+
+    struct Nowhere;
+
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for Nowhere {}
+
+    impl Host for Nowhere {
+        fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+            Err(HostError::Fault)
         }
+    }
+
+    /// Whether an event that may not block, which tells a page while all other seats are taken, is over by itself; after
+    /// so long they are free.
+    fn tells_without_a_free_seat(mistake: Option<Bug>, patience: Duration) -> bool {
+        let vm = Vm::<Npt4, _>::builder(Nowhere).build().unwrap();
+        let hvas = Span::new(Hva(0), Hva(4096));
+        let event = Event { may_block: false, ..Event::new(hvas, Why::Reclaim) };
+        let (taken, told) = (channel(), channel());
+        thread::scope(|scope| {
+            let vm = &vm;
+            scope.spawn(move || {
+                let tell = |idle: &mut Idle, pages: &mut dyn Pages| {
+                    let seats: Vec<_> = core::iter::from_fn(|| vm.try_borrow_seat()).collect();
+                    taken.0.send(seats).unwrap();
+                    pages.changed(idle, hvas, None);
+                    told.0.send(()).unwrap();
+                };
+                let work = || vm.around(&mut Idle::take().unwrap(), event, &mut { tell }).unwrap();
+                match mistake {
+                    Some(bug) => seeded::with(bug, work),
+                    None => work(),
+                }
+            });
+            let seats = taken.1.recv().unwrap();
+            let alone = told.1.recv_timeout(patience).is_ok();
+            drop(seats);
+            alone
+        })
+    }
+
+    #[test]
+    fn an_event_that_may_not_block_keeps_its_seat() {
+        assert!(tells_without_a_free_seat(None, Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn mistake_an_event_that_may_not_block_gives_its_seat_back() {
+        assert!(!tells_without_a_free_seat(Some(Bug::SeatNotKept), Duration::from_millis(200)));
+        seeded::found(Bug::SeatNotKept, 1);
     }
 }

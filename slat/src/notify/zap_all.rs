@@ -19,9 +19,9 @@ use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Exclusive;
 use crate::table::format::Format;
+use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::walk::Walk;
-use crate::tlb::debt::Owed;
 use crate::vm::Vm;
 
 impl<F: Format, H: Host> Vm<F, H> {
@@ -51,26 +51,31 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// ```
     pub fn zap_all(&self, idle: &mut Idle) -> Result<(), NoMemory> {
         let everything = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
-        let mut spare = Cache::default();
         for space in &self.spaces {
-            self.top_up(idle, &mut spare, F::ROOT_PAGES)?;
-            let fresh =
-                self.pool.root(&self.host, &mut spare).inspect_err(|_| self.pool.give_back(spare.drain()))?;
+            let fresh = self.fresh_root(idle)?;
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
-            let mut owed = Owed::default();
             if self.logs_by_bits() {
                 // What was written is to be marked first; where nothing logs, this takes a moment.
-                change.apply_into(idle, &mut owed);
+                change.apply_unpaid(idle);
             }
             self.pool.fill_root(fresh, change.hole());
             let walk = Walk::<F, H, Exclusive>::on_any_seat(self, space, idle);
             let old = space.radix.replace_root(&self.host, fresh);
             drop(walk);
-            owed.owe(everything);
-            owed.unlink(old, Level(F::LEVELS));
-            change.owing(idle, owed).settle();
+            change.owed().owe(everything);
+            change.owed().unlink(old, Level(F::LEVELS));
+            change.debt(idle).settle();
         }
         self.collect(idle);
         Ok(())
+    }
+
+    /// A root that nothing is in yet. Where there are not pages enough for one, those that there were go back.
+    fn fresh_root(&self, idle: &mut Idle) -> Result<Node, NoMemory> {
+        let mut spare = Cache::default();
+        let filled = self.top_up(idle, &mut spare, F::ROOT_PAGES);
+        let fresh = filled.and_then(|()| self.pool.root(&self.host, &mut spare));
+        self.pool.give_back(spare.drain());
+        fresh
     }
 }

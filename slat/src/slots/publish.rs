@@ -22,6 +22,7 @@ pub(crate) use super::version::Place;
 use super::version::{Leftovers, Set, Version};
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, Span};
 use crate::dirty::DirtyLog;
+use crate::dirty::bitmap::{CHUNK, WORD};
 use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Release};
 use crate::sync::readside::{ReadSide, Seat, Section};
 use crate::table::Version as Invalidated;
@@ -165,10 +166,13 @@ impl SlotSets {
     /// later version they may stand for other host pages, and those are not the caller's to edit. Slots that come
     /// in between need not be seen: faults there wait for the invalidation to end.
     pub(crate) fn behind(&self, reads: &ReadSide, seat: &Seat, left: &Behind) -> Option<Part> {
+        self.behind_in(&self.read(reads, seat), left)
+    }
+
+    fn behind_in(&self, reading: &Reading<'_>, left: &Behind) -> Option<Part> {
         if left.hvas.is_empty() {
             return None; // a slot alone had all of it
         }
-        let reading = self.read(reads, seat);
         let (version, hvas) = (reading.version, left.hvas);
         if left.from == Place::FIRST
             && let Some(gfns) = self.hva_hints.alone_over((version, reading.number), hvas)
@@ -182,8 +186,8 @@ impl SlotSets {
         Some(Part { gfns: slot.part(hvas), alone: false, place, hva: hvas.start })
     }
 
-    /// Logs writes to `gfns`, where slots log. After each has been made possible, or been made: whoever takes the mark
-    /// sees that, and takes the possibility away.
+    /// Logs writes to `gfns`, where slots log, in one section: those of one leaf. After each has been made possible, or been
+    /// made: a thread that takes the mark sees that, and takes the possibility away.
     #[inline]
     pub(crate) fn log_writes(&self, reads: &ReadSide, seat: &Seat, gfns: Span<Gfn>) {
         let reading = self.read(reads, seat);
@@ -192,12 +196,62 @@ impl SlotSets {
         }
     }
 
-    /// The same by host addresses.
-    pub(crate) fn log_writes_behind(&self, reads: &ReadSide, seat: &Seat, hvas: Span<Hva>) {
-        let reading = self.read(reads, seat);
-        if reading.version.logs_any() {
-            reading.version.over_hvas(hvas, |gfns| log_writes_in(reading.version, gfns));
+    /// Logs writes to `gfns`, where slots log, after they have been made: any number of pages, section by section.
+    pub(crate) fn mark_dirty(&self, reads: &ReadSide, seat: &Seat, gfns: Span<Gfn>) {
+        let mut left = gfns;
+        while let Some(goal) = self.mark_part(reads, seat, left) {
+            left.start = goal;
         }
+    }
+
+    /// One section of it. Where to go on, if there may be more.
+    fn mark_part(&self, reads: &ReadSide, seat: &Seat, left: Span<Gfn>) -> Option<Gfn> {
+        let reading = self.read(reads, seat);
+        if !reading.version.logs_any() {
+            return None;
+        }
+        let mut room = room();
+        for slot in reading.version.range(left) {
+            let mut part = slot.gfns.clamp(&left);
+            if slot.log_dirty {
+                part.end = part.end.min(part.start + room * WORD);
+                log_writes_in(reading.version, part);
+                room = room.saturating_sub(part.len().div_ceil(WORD));
+            }
+            room = room.saturating_sub(1);
+            if room == 0 {
+                return Some(part.end);
+            }
+        }
+        None
+    }
+
+    /// [`mark_dirty`](Self::mark_dirty) by host addresses.
+    pub(crate) fn mark_dirty_behind(&self, reads: &ReadSide, seat: &Seat, hvas: Span<Hva>) {
+        let mut left = Some(Behind::new(hvas));
+        while let Some(now) = left {
+            left = self.mark_part_behind(reads, seat, now);
+        }
+    }
+
+    /// One section of it: each part is marked in the version in which it was looked up.
+    fn mark_part_behind(&self, reads: &ReadSide, seat: &Seat, mut left: Behind) -> Option<Behind> {
+        let reading = self.read(reads, seat);
+        if !reading.version.logs_any() {
+            return None;
+        }
+        let mut room = room();
+        while let Some(part) = self.behind_in(&reading, &left) {
+            if room == 0 {
+                return Some(left);
+            }
+            let goal = part.gfns.end.min(part.gfns.start + room * WORD);
+            let marked = Span::new(part.gfns.start, goal);
+            log_writes_in(reading.version, marked);
+            room = room.saturating_sub(marked.len().div_ceil(WORD) + 1);
+            left = left.after(&part, goal);
+        }
+        None
     }
 
     /// Whether nothing has been published since invalidation `version`: what was said of the slots by one who had that
@@ -222,6 +276,11 @@ impl SlotSets {
         // ORDER(publish): Release; see `read`.
         self.word.0.store(number << 1 | u64::from(in_progress), unless_seeded!(PublishRelaxed, Release));
     }
+}
+
+/// Words that are marked in one section, where a slot that is looked at counts as one: some ten microseconds.
+fn room() -> u64 {
+    if seeded!(MarkedAtOnce) { 1 << 40 } else { CHUNK as u64 }
 }
 
 #[cold]

@@ -128,6 +128,12 @@ impl ReadSide {
         self.seats.iter().map(|seat| seat.mapped()).sum()
     }
 
+    /// Sections that did anything but map a page of 4 KiB.
+    #[cfg(test)]
+    pub(crate) fn total_sections(&self) -> u64 {
+        self.seats.iter().map(|seat| seat.word.load(Relaxed) / OTHER).sum()
+    }
+
     /// Begins a read section on `seat`, which this thread must hold.
     #[inline(always)]
     pub(crate) fn enter<'s>(&self, seat: &'s Seat) -> Section<'s> {

@@ -4,8 +4,11 @@
 //! most one shootdown for all of it. Only then may the host reuse the pages, and only then do the table pages
 //! that the walk unhooked go on to their grace period.
 //!
-//! Dropping a debt pays it: [`FlushDebt::settle`] exists so that the reader sees where. Not using one at all is
-//! an error of the compiler where `unused_must_use` is denied:
+//! Dropping a debt pays it: [`FlushDebt::settle`] exists so that the reader sees where. A debt that is leaked
+//! (`core::mem::forget`) is not paid at that moment. An invalidation keeps its own record of what it owes, so it pays a
+//! leaked debt with its next one, or when it ends. The debt of a write protection is lost: the next write protection of the
+//! same pages owes their flush again, since a clear W never proves that no TLB writes. Not using a debt at all is an error of
+//! the compiler where `unused_must_use` is denied:
 //!
 //! ```compile_fail
 //! #![deny(unused_must_use)]
@@ -88,31 +91,46 @@ pub(crate) trait Pay {
 #[must_use = "an unpaid flush debt means stale translations"]
 pub struct FlushDebt<'g> {
     payer: &'g dyn Pay,
-    owed: Owed,
+    owed: Record<'g>,
     cause: Cause,
-    /// The invalidation that this debt belongs to: told when it is paid.
-    ticket: Option<&'g Ticket<'g>>,
-    /// Whether whoever pays may wait for a grace period. A walk's own debt is paid inside that walk; an invalidation's
+    /// Whether the payer may wait for a grace period. A walk's own debt is paid inside that walk; an invalidation's
     /// after it.
     may_collect: bool,
     _idle: PhantomData<&'g mut ()>,
 }
 
+/// Where it is written what a debt owes.
+enum Record<'g> {
+    /// In the debt alone: that of a walk.
+    Here(Owed),
+    /// In the invalidation of this ticket, which outlives a debt that is leaked.
+    Kept(&'g mut Owed, &'g Ticket<'g>),
+}
+
+impl Record<'_> {
+    fn owed(&self) -> &Owed {
+        match self {
+            Self::Here(owed) => owed,
+            Self::Kept(owed, _) => owed,
+        }
+    }
+}
+
 impl core::fmt::Debug for FlushDebt<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("FlushDebt").field("owed", &self.owed).finish_non_exhaustive()
+        f.debug_struct("FlushDebt").field("owed", self.owed.owed()).finish_non_exhaustive()
     }
 }
 
 impl<'g> FlushDebt<'g> {
     pub(crate) fn new(payer: &'g dyn Pay, owed: Owed, cause: Cause) -> Self {
-        Self { payer, owed, cause, ticket: None, may_collect: false, _idle: PhantomData }
+        Self { payer, owed: Record::Here(owed), cause, may_collect: false, _idle: PhantomData }
     }
 
-    /// What an invalidation owes.
-    pub(crate) fn of(payer: &'g dyn Pay, owed: Owed, why: Why, ticket: &'g Ticket<'g>) -> Self {
-        let (cause, ticket) = (Cause::Change(why), Some(ticket));
-        Self { payer, owed, cause, ticket, may_collect: true, _idle: PhantomData }
+    /// What an invalidation owes, as it keeps record of it.
+    pub(crate) fn of(payer: &'g dyn Pay, owed: &'g mut Owed, why: Why, ticket: &'g Ticket<'g>) -> Self {
+        let (cause, owed) = (Cause::Change(why), Record::Kept(owed, ticket));
+        Self { payer, owed, cause, may_collect: true, _idle: PhantomData }
     }
 
     /// The same, to be paid without a wait for a grace period.
@@ -125,24 +143,29 @@ impl<'g> FlushDebt<'g> {
     /// Pays. Returns whether there was anything to pay.
     #[allow(clippy::must_use_candidate, reason = "the payment is the point")]
     pub fn settle(self) -> bool {
-        !self.owed.is_nothing()
+        !self.owed.owed().is_nothing()
     }
 
-    /// Frames that lost a translation; zero means that nothing is owed.
+    /// Frames that lost a translation; zero means that nothing is owed. Includes what earlier debts of the same
+    /// invalidation owe that were leaked.
     pub fn pages(&self) -> u64 {
-        self.owed.pages
+        self.owed.owed().pages
     }
 }
 
 impl Drop for FlushDebt<'_> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.filter(|_| seeded!(FlushedTooEarly)) {
+        let (owed, ticket) = match &mut self.owed {
+            Record::Here(owed) => (owed, None),
+            Record::Kept(owed, ticket) => (&mut **owed, Some(*ticket)),
+        };
+        if let Some(ticket) = ticket.filter(|_| seeded!(FlushedTooEarly)) {
             ticket.flushed();
         }
-        if !self.owed.is_nothing() {
-            self.payer.pay(core::mem::take(&mut self.owed), self.cause, self.may_collect);
+        if !owed.is_nothing() {
+            self.payer.pay(core::mem::take(owed), self.cause, self.may_collect);
         }
-        if let Some(ticket) = self.ticket {
+        if let Some(ticket) = ticket {
             ticket.flushed();
         }
     }

@@ -189,6 +189,41 @@ fn mistakes_about_a_slot_that_is_handed_on() {
     finds_seeded(Bug::TakenRelaxed, "taken back", || hands_its_slot_on(true));
 }
 
+/// A fault fills a hole beside an invalidation of it for which the set grows: its one place is taken, by an invalidation of
+/// other frames.
+fn fill_beyond() {
+    let active = Active::with_places(1);
+    let shared = Arc::new(Shared { active, ..Shared::new(hole(0), hole(0)) });
+    let elsewhere = shared.active.begin(Span::new(Gfn(8), Gfn(9)), NOWHERE);
+    let theirs = shared.clone();
+    let fault = loom::thread::spawn(move || {
+        if let Some(asked) = theirs.ask(Mistake::None) {
+            Shared::install(&theirs.tables[0], asked);
+        }
+    });
+    let ticket = shared.active.begin(GFNS, NOWHERE);
+    Shared::zap(&ticket, &shared.tables[0], true);
+    ticket.flushed();
+    shared.frame.store(2, Relaxed);
+    drop(ticket);
+    fault.join().expect("the fault ends");
+    drop(elsewhere);
+    let word = shared.tables[0].load();
+    assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+}
+
+#[test]
+fn an_invalidation_beyond_the_first_places_is_seen() {
+    explore_within(3, fill_beyond);
+}
+
+#[test]
+fn mistakes_about_places_beyond_the_first() {
+    for bug in [Bug::BeyondRelaxed, Bug::BeyondLate, Bug::BeyondEndRelaxed] {
+        finds_seeded(bug, "taken back", fill_beyond);
+    }
+}
+
 /// Two faults fill the same hole beside an invalidation of it.
 fn fill_at_once() {
     let shared = Arc::new(Shared::new(hole(0), hole(0)));
