@@ -94,6 +94,7 @@ bugs! {
     SectionUnfenced "section-unfenced" Loom "no fence between the beginning of a section and its loads",
     NextSectionRelaxed "next-section-relaxed" Loom "a section begins by a relaxed store, which hides the end of the one before",
     SectionEndRelaxed "section-end-relaxed" Loom "a section ends by a relaxed store",
+    CountedRelaxed "counted-relaxed" Loom "a page mapped under a lock is counted by a relaxed store, which hides the end of the section before",
     WaitRelaxed "wait-relaxed" Loom "the end of a section is waited for by relaxed loads",
     RestUnfenced "rest-unfenced" Loom "no fence between the unlinking and the look at who is at rest",
     RestRelaxed "rest-relaxed" Loom "rest begins by a relaxed exchange",
@@ -168,6 +169,7 @@ bugs! {
 
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
+
 
     // --- sanitizers: memory ---
     SlotsFreedEarly "slots-freed-early" Sanitizer "what a version of the slots left over is taken back before its readers are gone",
