@@ -170,6 +170,8 @@ bugs! {
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
 
+    LeakedGuardBelieved "leaked-guard-believed" Unit "a vCPU whose guard was leaked begins a section on a seat that looks at rest",
+    CachesBelieved "caches-believed" Unit "a vCPU enters on another processor, or under a number taken again, and believes what is cached there",
 
     // --- sanitizers: memory ---
     SlotsFreedEarly "slots-freed-early" Sanitizer "what a version of the slots left over is taken back before its readers are gone",
