@@ -147,6 +147,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[cold]
     #[inline(never)]
     fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
+        // First of all: a table that is taken back for its memory is flushed, and that waits for vCPUs in the guest.
+        self.awake();
         // Asked once: what follows pushes one page at most.
         if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
             return Ok(Done::RingFull);

@@ -25,12 +25,13 @@ use crate::sync::prim::{
 use crate::tlb::ByCause;
 use alloc::boxed::Box;
 
-/// A processor, for [`Translations::cpu`]: any number that no other processor has.
+/// The number of a processor, for [`Translations::cpu`]. No other processor has it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CpuId(pub u64);
 
-/// What a processor caches of one VM, told what to forget: the TLB of a software vCPU, or a wrapper of INVEPT / INVLPGA /
-/// TLBI / HFENCE on the processor that this thread is on.
+/// What a processor caches, told what to forget: the TLB of a software vCPU, or a wrapper of INVEPT / INVLPGA / TLBI /
+/// HFENCE on the processor that this thread is on. Where a processor tells translations apart by a tag (ASID, VMID), the
+/// vCPUs under one tag are in one address space: a tag for each vCPU, or for each [`SpaceId`](crate::SpaceId) of the VM.
 pub trait Translations {
     /// The processor whose translations these are. A vCPU that enters the guest on another processor than the last time
     /// makes it forget everything first: translations from an earlier stay, before flushes that the vCPU carried out

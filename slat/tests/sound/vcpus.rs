@@ -148,6 +148,22 @@ fn a_flush_ends_when_a_vcpu_whose_guard_was_leaked_does_anything() {
 }
 
 #[test]
+fn a_prefault_that_takes_tables_back_does_not_wait_for_its_own_vcpu() {
+    assert!(ends(|| {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<Npt4, _>::builder(By(page_of as HostFn)).table_budget(16 << 12).build().unwrap();
+        vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 64 << 9, 0x4000_0000))).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        for table in 0..40 {
+            forget(vcpu.enter(&mut idle, &mut Tlb::default()));
+            let gfn = Gfn(table << 9);
+            assert_eq!(vcpu.prefault(&mut idle, Span::new(gfn, gfn + 1)), Ok(1));
+        }
+        assert!(vm.stats().tables_reclaimed > 0, "the budget was used up");
+    }));
+}
+
+#[test]
 fn a_tlb_that_panics_on_entry_leaves_the_vcpu_outside() {
     assert!(ends(|| {
         vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
