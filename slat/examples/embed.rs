@@ -3,8 +3,8 @@
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Slot, SlotId,
-    Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why,
+    Access, CpuId, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Slot,
+    SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why,
 };
 
 /// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever.
@@ -26,10 +26,13 @@ impl Host for Machine {
     }
 }
 
-/// REPLACE: INVEPT, on the vCPU's own core. Called when it next enters the guest, or answers a kick.
-struct Tlb;
+/// REPLACE: INVEPT, on the processor that this thread is on. Called when a vCPU enters the guest, or answers a kick.
+struct Tlb(CpuId);
 
 impl Translations for Tlb {
+    fn cpu(&self) -> CpuId {
+        self.0 // a vCPU that comes from another processor makes this one forget everything
+    }
     fn flush_all(&mut self) {
         println!("  INVEPT");
     }
@@ -40,7 +43,8 @@ impl Translations for Tlb {
 
 /// REPLACE: the body of the loop around VMLAUNCH. Here the guest touches `gpa` at once, and that is a violation.
 fn run(vcpu: &mut Vcpu<Ept4, Machine>, idle: &mut Idle, gpa: u64, access: Access) {
-    let guest = vcpu.enter(idle, &mut Tlb); // what was flushed meanwhile is forgotten first
+    let mut tlb = Tlb(CpuId(0)); // REPLACE: pin the thread (until the guard is dropped), and ask which processor it is on
+    let guest = vcpu.enter(idle, &mut tlb); // what was flushed meanwhile is forgotten first
     drop(guest); // VMLAUNCH … EPT violation: out of the guest, with GUEST_PHYSICAL_ADDRESS and EXIT_QUALIFICATION
     match vcpu.fault(idle, Fault { gpa: Gpa(gpa), access }) {
         Ok(Done::Mmio) => println!("{gpa:#x} {access:?}: no memory to do that to: emulate a device"),

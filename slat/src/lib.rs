@@ -130,6 +130,6 @@ pub use stats::{Flushes, Stats, TablePages};
 pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
 pub use table::{Access, Format, Leaf, Mapping, Perms, TableMemory, Walk};
-pub use tlb::{Cause, FlushDebt, Translations};
+pub use tlb::{Cause, CpuId, FlushDebt, Translations};
 pub use vcpu::{InGuest, Vcpu};
 pub use vm::{Builder, Vm};

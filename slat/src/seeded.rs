@@ -97,6 +97,7 @@ bugs! {
     SectionUnfenced "section-unfenced" Loom "no fence between the beginning of a section and its loads",
     NextSectionRelaxed "next-section-relaxed" Loom "a section begins by a relaxed store, which hides the end of the one before",
     SectionEndRelaxed "section-end-relaxed" Loom "a section ends by a relaxed store",
+    CountedRelaxed "counted-relaxed" Loom "a page mapped under a lock is counted by a relaxed store, which hides the end of the section before",
     WaitRelaxed "wait-relaxed" Loom "the end of a section is waited for by relaxed loads",
     RestUnfenced "rest-unfenced" Loom "no fence between the unlinking and the look at who is at rest",
     RestRelaxed "rest-relaxed" Loom "rest begins by a relaxed exchange",
@@ -177,6 +178,9 @@ bugs! {
     SeatNotKept "seat-not-kept" Unit "an event that may not block gives its seat back before its pages are told",
     MarkedAtOnce "marked-at-once" Unit "all pages of a range are marked dirty in one section",
     GivenBackAtOnce "given-back-at-once" Unit "all pages of a harvest are given back in one section",
+
+    LeakedGuardBelieved "leaked-guard-believed" Unit "a vCPU whose guard was leaked begins a section on a seat that looks at rest",
+    CachesBelieved "caches-believed" Unit "a vCPU enters on another processor, or under a number taken again, and believes what is cached there",
 
     // --- sanitizers: memory ---
     SlotsFreedEarly "slots-freed-early" Sanitizer "what a version of the slots left over is taken back before its readers are gone",

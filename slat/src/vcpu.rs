@@ -8,11 +8,12 @@ use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
-use crate::sync::readside::{Borrowed, Seat};
+use crate::sync::readside::{Borrowed, ReadSide, Seat, Section};
+use crate::sync::tally::Tally;
 use crate::table::format::Format;
 use crate::table::pool::Cache;
 use crate::table::radix::RootWord;
-use crate::tlb::shootdown::{Tlb, Translations, VcpuTlb};
+use crate::tlb::shootdown::{CpuId, Tlb, Translations, VcpuTlb};
 use crate::vm::Vm;
 use core::marker::PhantomData;
 
@@ -25,15 +26,22 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) vm: &'vm Vm<F, H>,
     pub(crate) space: &'vm Space<F>,
     pub(crate) id: VcpuId,
-    pub(crate) seat: Borrowed<'vm>,
+    /// Private to this file: sections begin by way of [`awake`](Self::awake) or [`light_section`](Self::light_section).
+    seat: Borrowed<'vm>,
     pub(crate) cache: Cache,
     pub(crate) memo: Memo,
     /// Where its stores are logged, in a VM with rings.
     pub(crate) ring: Option<&'vm Ring>,
-    /// Faults are made ahead of the guest.
-    pub(crate) prefetching: bool,
-    /// The root that its caches come from.
-    loaded: Pfn,
+    loaded: Loaded,
+}
+
+/// What a vCPU's cached translations come from, and the processor that has them. Where either changes, the vCPU forgets
+/// all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Loaded {
+    root: Pfn,
+    /// `None` before the first entry: the number's last holder may have left translations.
+    cpu: Option<CpuId>,
 }
 
 impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
@@ -52,22 +60,12 @@ impl<F: Format, H: Host> Vm<F, H> {
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
         let space = &vm.spaces[0];
-        let loaded = space.radix.root_word().pfn();
+        let loaded = Loaded { root: space.radix.root_word().pfn(), cpu: None };
         if vm.enters_lightly() {
             seat.lighten();
         }
         let ring = vm.rings.get(id.0 as usize);
-        Self {
-            vm,
-            space,
-            id,
-            seat,
-            cache: Cache::default(),
-            memo: Memo::new(),
-            ring,
-            prefetching: false,
-            loaded,
-        }
+        Self { vm, space, id, seat, cache: Cache::default(), memo: Memo::new(), ring, loaded }
     }
 
     /// Its number.
@@ -95,24 +93,58 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         true
     }
 
-    /// Out of the guest by way of a guard that was leaked: the seat must not look at rest.
+    /// Its seat, to begin a section on. A vCPU whose [`InGuest`] was leaked is still in the guest, and its seat looks at
+    /// rest, which grace periods pass over: it comes back first.
+    #[inline(always)]
+    pub(crate) fn awake(&self) -> &'vm Seat {
+        if self.seat.is_resting() && !seeded!(LeakedGuardBelieved) {
+            self.come_back();
+        }
+        self.seat.seat()
+    }
+
+    /// A section begun by one store, where the seat is [light](Seat::is_light): so it is awake.
+    #[inline(always)]
+    pub(crate) fn light_section(&self) -> Option<Section<'vm>> {
+        self.seat.is_light().then(|| ReadSide::enter_light(self.seat.seat()))
+    }
+
+    /// Waits in no section: grace periods pass over this vCPU meanwhile.
+    pub(crate) fn rest_while(&self, wait: impl FnOnce()) {
+        self.seat.rest();
+        wait();
+        self.seat.wake(self.vm.enters_lightly());
+    }
+
+    /// What it has counted.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.seat.tally
+    }
+
     #[cold]
-    pub(crate) fn come_back(&mut self) {
+    fn come_back(&self) {
         Tlb::leave(self.vm.tlb.vcpu(self.id));
         self.seat.wake(self.vm.enters_lightly());
     }
 
-    /// Enters the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. What was
-    /// flushed while it was out is forgotten first, and everything where the root is another one now: load
-    /// [`InGuest::root`]. In the guest the thread is not idle: it owes answers.
+    /// Enters the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. In the guest the thread
+    /// is not idle: it owes answers.
+    ///
+    /// `cache` stands for the TLB of the processor that this thread is on. The thread stays on that processor until the
+    /// guard is dropped. Before the guest runs, `cache` forgets what was flushed while the vCPU was out. It forgets
+    /// everything where the root is another one now (load [`InGuest::root`]); on another processor than at the last
+    /// entry ([`Translations::cpu`]); and on the first entry after [`Vm::vcpu`], since the last holder of the number
+    /// may have left translations.
+    ///
+    /// A guard that is leaked leaves the vCPU in the guest until its next operation. Until then flushes wait for it.
     pub fn enter<'a>(&'a mut self, _idle: &'a mut Idle, cache: &mut impl Translations) -> InGuest<'a> {
-        let tlb = &self.vm.tlb;
-        let (vcpu, seat) = (tlb.vcpu(self.id), self.seat.seat());
+        let (vcpu, seat) = (self.vm.tlb.vcpu(self.id), self.seat.seat());
         seat.rest();
-        tlb.enter(vcpu, cache);
         let root = Root { space: self.space.radix.root_word(), loaded: &mut self.loaded };
         let light = self.vm.enters_lightly();
-        let mut guest = InGuest { tlb, vcpu, seat, root, light, _idle: PhantomData };
+        // Before `cache` is called: where it panics, the guard takes the vCPU out of the guest again.
+        let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, light, _idle: PhantomData };
+        guest.tlb.enter(vcpu, cache);
         guest.root.reload(cache);
         guest
     }
@@ -120,9 +152,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 
 impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
     fn drop(&mut self) {
-        if self.seat.is_resting() {
-            self.come_back();
-        }
+        self.awake();
         self.vm.pool.give_back(self.cache.drain());
     }
 }
@@ -139,22 +169,23 @@ pub struct InGuest<'a> {
     _idle: PhantomData<&'a mut Idle>,
 }
 
-/// The root that the vCPU uses, beside the one that it should use.
+/// What the vCPU's caches come from, beside the root that it should use.
 #[derive(Debug)]
 struct Root<'a> {
     space: &'a RootWord,
-    loaded: &'a mut Pfn,
+    loaded: &'a mut Loaded,
 }
 
 impl Root<'_> {
-    /// Loads the space's root, and forgets what came from another one. After the flushes have been carried out: whoever
-    /// replaces a root flushes afterwards, and whoever meets a hole of the fresh root before that flushes too; so
-    /// each answer must look.
+    /// Loads the space's root, and forgets what came from another one, or is on another processor. After the flushes have
+    /// been carried out: an operation that replaces a root flushes afterwards, and one that meets a hole of the fresh
+    /// root before that flushes too. So each answer must look.
     fn reload(&mut self, cache: &mut impl Translations) {
-        let root = self.space.pfn();
-        if *self.loaded != root {
-            *self.loaded = root;
+        let now = Loaded { root: self.space.pfn(), cpu: Some(cache.cpu()) };
+        if *self.loaded != now && !seeded!(CachesBelieved) {
             cache.flush_all();
+            // Afterwards: where it panics, the next entry or answer forgets all.
+            *self.loaded = now;
         }
     }
 }
@@ -164,7 +195,7 @@ impl InGuest<'_> {
     /// [`answer`](Self::answer); then everything cached has been forgotten.
     #[inline(always)]
     pub fn root(&self) -> Pfn {
-        *self.root.loaded
+        self.root.loaded.root
     }
 
     /// Whether somebody waits for this vCPU. A software vCPU asks between accesses; one load of its own line.
@@ -173,7 +204,9 @@ impl InGuest<'_> {
         Tlb::kicked(self.vcpu)
     }
 
-    /// Forgets what has been flushed, and says so to those who wait; the guest goes on.
+    /// Forgets what has been flushed, and says so to the operations that wait; the guest goes on. On the processor of
+    /// the [entry](Vcpu::enter). Where `cache` panics, nothing is answered: answer again, or drop the guard, before the
+    /// guest goes on.
     pub fn answer(&mut self, cache: &mut impl Translations) {
         self.tlb.catch_up(self.vcpu, cache);
         if !seeded!(RootKept) {
@@ -188,3 +221,6 @@ impl Drop for InGuest<'_> {
         self.seat.wake(self.light);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -24,7 +24,7 @@ use crate::vcpu::Vcpu;
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Counts and reports an access to no memory.
     pub(super) fn mmio(&self) -> Outcome {
-        self.seat.tally.add(Count::Mmio);
+        self.tally().add(Count::Mmio);
         Outcome::Done(Done::Mmio)
     }
 

@@ -124,6 +124,15 @@ pub(crate) enum Outcome {
     Replace,
 }
 
+/// What an access is made by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum By {
+    /// The guest, which is about to use the page.
+    Guest,
+    /// [`Vcpu::prefault`], ahead of the guest.
+    Prefault,
+}
+
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Deals with a fault. May sleep in the host. Any number of vCPUs fault at once; none waits for another,
     /// except for an invalidation that covers its own frame.
@@ -132,12 +141,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if self.quick(fault) {
             return Ok(Done::Mapped(Level::K4));
         }
-        self.fault_in_full(idle, fault)
+        self.fault_in_full(idle, fault, By::Guest)
     }
 
     #[cold]
     #[inline(never)]
-    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
+        // First of all: a table that is taken back for its memory is flushed, and that waits for vCPUs in the guest.
+        self.awake();
         // Asked once: what follows pushes one page at most.
         if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
             return Ok(Done::RingFull);
@@ -150,34 +161,33 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 let _ = self.vm.top_up(idle, &mut self.cache, self.vm.pages_at_hand());
             }
             let before = self.vm.active.stamp();
-            let outcome = match self.attempt(idle, fault)? {
-                Outcome::Ask => self.ask(idle, fault)?,
+            let outcome = match self.attempt(idle, fault, by)? {
+                Outcome::Ask => self.ask(idle, fault, by)?,
                 outcome => outcome,
             };
             match outcome {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Replace => self.vm.take_away(idle, self.space.id, fault.gpa.gfn()),
                 Outcome::Retry | Outcome::Ask => {
-                    self.seat.tally.add(Count::Retry);
+                    self.tally().add(Count::Retry);
                     patience.wait();
                 }
                 Outcome::Moved => {}
                 // Rule 13. However often it looks, it waits once.
                 Outcome::Covered => {
                     if !core::mem::replace(&mut waiting, true) {
-                        self.seat.tally.add(Count::Retry);
+                        self.tally().add(Count::Retry);
                     }
-                    // In no section meanwhile: whoever waits for readers need not wait for this one.
-                    self.seat.rest();
                     // Its end moves W, a line that nobody writes meanwhile and hundreds may look at: the whole attempt is
                     // made again when that happens; or now and then, for the one that was ending as W was read.
-                    for _ in 0..LOOKS {
-                        patience.wait();
-                        if self.vm.active.stamp() != before {
-                            break;
+                    self.rest_while(|| {
+                        for _ in 0..LOOKS {
+                            patience.wait();
+                            if self.vm.active.stamp() != before {
+                                break;
+                            }
                         }
-                    }
-                    self.seat.wake(self.vm.enters_lightly());
+                    });
                 }
             }
         }
@@ -185,10 +195,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 
     /// One attempt without sleeping.
     #[inline]
-    fn attempt(&mut self, idle: &mut Idle, fault: Fault) -> Result<Outcome, FaultError> {
+    fn attempt(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Outcome, FaultError> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
-        let seat = self.seat.seat();
+        let seat = self.awake();
         if gfn.0 >> F::FRAME_BITS != 0 {
             return Ok(self.mmio());
         }
@@ -198,7 +208,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(self.present(&walk, at, fault)?);
         }
         if at.word.is_tracked() {
-            return Ok(self.tracked(&walk, at, fault)?);
+            return Ok(self.tracked(&walk, at, fault, by)?);
         }
         let stamp = vm.active.stamp();
         if at.word.is_mmio() {
@@ -220,7 +230,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         match vm.host.lookup(hva, fault.access) {
             Some(page) if page.writable || fault.access != Access::Write => {
                 let writable = page.writable && !slot.readonly;
-                Ok(install(&walk, self.spare(), at, (fault, &slot, HostPage { writable, ..page }), stamp)?)
+                Ok(install(&walk, self.spare(by), at, (fault, &slot, HostPage { writable, ..page }), stamp)?)
             }
             _ => Ok(Outcome::Ask),
         }
@@ -228,17 +238,18 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 
     /// Pages for missing tables; whether what is mapped is about to be used; and where its store is logged.
     #[inline(always)]
-    fn spare(&mut self) -> (&mut Cache, bool, Option<&Ring>) {
-        (&mut self.cache, !self.prefetching, self.ring)
+    fn spare(&mut self, by: By) -> (&mut Cache, bool, Option<&Ring>) {
+        (&mut self.cache, by == By::Guest, self.ring)
     }
 
     /// The same with the host asked outside of any section, where it may sleep.
     #[cold]
-    fn ask(&mut self, idle: &mut Idle, fault: Fault) -> Result<Outcome, FaultError> {
+    fn ask(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Outcome, FaultError> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
+        let seat = self.awake();
         let stamp = vm.active.stamp();
-        let Some(slot) = self.memo.slot(vm, self.space, self.seat.seat(), gfn, None) else {
+        let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, None) else {
             return Ok(self.mmio());
         };
         let hva = slot.hva_of(gfn);
@@ -251,9 +262,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         let page = HostPage { writable: page.writable && !slot.readonly, ..page };
         let stamp = if seeded!(StampLate) { vm.active.stamp() } else { stamp };
-        let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, self.seat.seat());
+        let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
-        if self.memo.slot(vm, self.space, self.seat.seat(), gfn, Some(at)) != Some(slot) {
+        if self.memo.slot(vm, self.space, seat, gfn, Some(at)) != Some(slot) {
             // It may log by now; what it maps would not be noticed.
             return Ok(Outcome::Retry);
         }
@@ -269,7 +280,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 Outcome::Replace
             });
         }
-        Ok(install(&walk, self.spare(), at, (fault, &slot, page), stamp)?)
+        Ok(install(&walk, self.spare(by), at, (fault, &slot, page), stamp)?)
     }
 }
 

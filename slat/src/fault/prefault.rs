@@ -3,7 +3,7 @@
 //! Each page goes through the pipeline of a fault, as a load, and is mapped old: nobody has used it yet. (In formats
 //! without Accessed bits that makes it a tracked leaf, which the first access gives back by one CAS.)
 
-use super::{Done, Fault, FaultError};
+use super::{By, Done, Fault, FaultError};
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
 use crate::sync::idle::Idle;
@@ -37,19 +37,13 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// ```
     pub fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>) -> Result<u64, FaultError> {
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
-        self.prefetching = true;
-        let mapped = self.prefault_along(idle, gfns);
-        self.prefetching = false;
-        mapped
-    }
-
-    fn prefault_along(&mut self, idle: &mut Idle, gfns: Span<Gfn>) -> Result<u64, FaultError> {
         let mut next = gfns.start;
         while next < gfns.end {
-            let end = match self.fault_in_full(idle, Fault { gpa: next.gpa(), access: Access::Read }) {
+            let load = Fault { gpa: next.gpa(), access: Access::Read };
+            let end = match self.fault_in_full(idle, load, By::Prefault) {
                 Ok(Done::Mapped(level)) => next.base(level) + level.pages(),
                 Ok(Done::Fixed | Done::Spurious) => {
-                    let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, self.seat.seat());
+                    let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, self.awake());
                     // Where it has gone meanwhile it was there.
                     walk.translate(next).map_or(next + 1, |found| found.gfns.end)
                 }

@@ -12,7 +12,6 @@ use super::Fault;
 use crate::addr::Level;
 use crate::host::Host;
 use crate::sync::mode::Shared;
-use crate::sync::readside::ReadSide;
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::vcpu::Vcpu;
 
@@ -20,10 +19,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// True: mapped a page of 4 KiB. False: nothing was done.
     #[inline(always)]
     pub(super) fn quick(&mut self, fault: Fault) -> bool {
-        if !self.seat.is_light() {
-            return self.quick_otherwise(fault);
-        }
-        let section = ReadSide::enter_light(self.seat.seat());
+        let Some(section) = self.light_section() else { return self.quick_otherwise(fault) };
         if self.quick_inside(fault) {
             section.end_mapped();
             return true;
@@ -39,14 +35,12 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[cold]
     #[inline(never)]
     fn quick_otherwise(&mut self, fault: Fault) -> bool {
-        if self.seat.is_resting() {
-            self.come_back();
-        }
-        let gate = self.vm.lock.enter::<Shared>(&self.vm.reads, self.seat.seat());
+        let seat = self.awake();
+        let gate = self.vm.lock.enter::<Shared>(&self.vm.reads, seat);
         let mapped = self.quick_inside(fault) || self.quick_if_stale(fault);
         drop(gate);
         if mapped {
-            self.seat.mapped_under_lock();
+            seat.mapped_under_lock();
         }
         mapped
     }

@@ -12,7 +12,7 @@
 //! permissions, then those are what it gives. No flush either: a translation that a TLB still has is as true as before.
 
 use super::present::fixed;
-use super::{Done, Fault, Outcome};
+use super::{By, Done, Fault, Outcome};
 use crate::addr::Level;
 use crate::host::Host;
 use crate::sync::mode::Shared;
@@ -31,8 +31,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         walk: &'w Walk<'_, F, H, Shared>,
         at: At<'w>,
         fault: Fault,
+        by: By,
     ) -> Result<Outcome, NoMemory> {
-        if self.prefetching {
+        if by == By::Prefault {
             // It is there, and nobody accesses it.
             walk.seat.tally.add(Count::Spurious);
             return Ok(Outcome::Done(Done::Spurious));
@@ -100,7 +101,7 @@ mod tests {
         let walk = vm.shared(&mut idle);
         let at = walk.descend(Gfn(5));
         std::thread::scope(|scope| scope.spawn(|| between(&vm, &mut Idle::take().unwrap())).join().unwrap());
-        let outcome = vcpu.tracked(&walk, at, fault).unwrap();
+        let outcome = vcpu.tracked(&walk, at, fault, By::Guest).unwrap();
         drop(walk);
         (outcome, vm.translate(&mut idle, Gfn(5)).map(|found| found.leaf))
     }

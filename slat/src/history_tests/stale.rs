@@ -54,6 +54,8 @@ impl Stale {
     }
 }
 
+const EVERYTHING: Span<Gfn> = Span::new(Gfn(0), Gfn(u64::MAX));
+
 /// The ranges that were flushed since this was asked before.
 #[derive(Default)]
 pub(super) struct Flushes(pub(super) Vec<Span<Gfn>>);
@@ -63,13 +65,15 @@ impl Flushes {
         let mut flushes = Self::default();
         let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
         drop(vcpu.enter(idle, &mut flushes));
+        // The last one is for the number, which was taken anew.
+        assert_eq!(flushes.0.pop(), Some(EVERYTHING));
         flushes
     }
 }
 
 impl Translations for Flushes {
     fn flush_all(&mut self) {
-        self.flush(Span::new(Gfn(0), Gfn(u64::MAX)));
+        self.flush(EVERYTHING);
     }
 
     fn flush(&mut self, gfns: Span<Gfn>) {

@@ -20,7 +20,7 @@
 //! assert_eq!(snapshot.find_with(&hint, Gfn(20)), snapshot.find(Gfn(20)));
 //! # Ok::<(), SlotError>(())
 //! ```
-//! It names the version of the slots that it was copied from: any later one makes it stale at once.
+//! It names the version of the slots that it was copied from: any later one, or another VM's, makes it stale at once.
 
 use super::Slot;
 use super::packed::Packed;
@@ -32,7 +32,8 @@ use crate::addr::Gfn;
 pub struct Hint(Remembered);
 
 impl Hint {
-    /// The slot of `gfn` as of `version`, if this is what the hint holds. Versions of one address space only.
+    /// The slot of `gfn` as of `version`, if this is what the hint holds. For one hint all versions are numbers of one
+    /// address space (the engine's own, beside leaf tables), or all are [names](super::publish::Name).
     #[inline]
     pub(crate) fn get(&self, gfn: Gfn, version: u64) -> Option<Slot> {
         let [start, place, name] = self.0.get(version)?;

@@ -280,15 +280,16 @@ impl Snapshot<'_> {
     }
 
     /// The same by way of `hint`, which any number of threads may share: nothing is searched where the
-    /// last one found the slot of `gfn`, in this version.
+    /// last one found the slot of `gfn`, in this version. A hint may be used with any number of VMs and address spaces:
+    /// what it remembers of one is no answer in another.
     #[inline]
     pub fn find_with(&self, hint: &Hint, gfn: Gfn) -> Option<Slot> {
-        let number = self.generation.0;
-        if let Some(slot) = hint.get(gfn, number) {
+        let name = self.reading.name.0;
+        if let Some(slot) = hint.get(gfn, name) {
             return Some(slot);
         }
         let slot = self.find(gfn)?;
-        hint.put(&slot, number);
+        hint.put(&slot, name);
         Some(slot)
     }
 

@@ -23,7 +23,7 @@ use super::version::{Leftovers, Set, Version};
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, Span};
 use crate::dirty::DirtyLog;
 use crate::dirty::bitmap::{CHUNK, WORD};
-use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Release};
+use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Relaxed, Release};
 use crate::sync::readside::{ReadSide, Seat, Section};
 use crate::table::Version as Invalidated;
 use alloc::vec::Vec;
@@ -38,7 +38,7 @@ const IN_PROGRESS: u64 = 1;
 /// The memslots of one address space, with their past as far as readers may hold it.
 pub(crate) struct SlotSets {
     word: Padded<AtomicU64>,
-    cells: [UnsafeCell<Set>; CELLS as usize],
+    cells: [UnsafeCell<(Set, Name)>; CELLS as usize],
     /// The number of the invalidation under which the last version was published.
     changed: AtomicU64,
     hva_hints: HvaHints,
@@ -67,10 +67,24 @@ impl fmt::Debug for SlotSets {
     }
 }
 
+/// A published version of one address space, among all of the process. Numbers are a space's own: hints, which their users
+/// may take from one VM to another, remember names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Name(pub(super) u64);
+
+impl Name {
+    fn next() -> Self {
+        /// Not of a VM, and nothing is ordered by it: `core`'s in every build.
+        static LAST: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Relaxed) + 1)
+    }
+}
+
 /// The published version, held still by a section of the read side.
 pub(crate) struct Reading<'g> {
     pub(crate) version: Version<'g>,
     pub(crate) number: u64,
+    pub(crate) name: Name,
     _section: Section<'g>,
 }
 
@@ -125,7 +139,7 @@ impl Behind {
 impl SlotSets {
     pub(crate) fn new(limits: Limits, dirty: DirtyLog) -> Self {
         let map = SlotMap::with_logs(limits, dirty.initially_set);
-        let set = map.set();
+        let set = (map.set(), Name::next());
         Self {
             word: Padded::default(),
             cells: core::array::from_fn(|_| UnsafeCell::new(set)),
@@ -158,8 +172,11 @@ impl SlotSets {
         let number = self.word.0.load(Acquire) >> 1;
         // SAFETY: written before it was published, and not again until a grace period after it was replaced:
         // this section began before. The same holds for its nodes.
-        let version = unsafe { (*self.cells[(number % CELLS) as usize].get()).read() };
-        Reading { version, number, _section: section }
+        let (version, name) = unsafe {
+            let (set, name) = &*self.cells[(number % CELLS) as usize].get();
+            (set.read(), *name)
+        };
+        Reading { version, number, name, _section: section }
     }
 
     /// The next slot's frames, if there are any left. They are good for the section in which they were looked up: in a
@@ -272,7 +289,7 @@ impl SlotSets {
         self.changed.store(under.0, Release);
         let number = self.number() + 1;
         // SAFETY: the cell of a version that nobody reads any more, and one writer.
-        unsafe { *self.cells[(number % CELLS) as usize].get() = set };
+        unsafe { *self.cells[(number % CELLS) as usize].get() = (set, Name::next()) };
         // ORDER(publish): Release; see `read`.
         self.word.0.store(number << 1 | u64::from(in_progress), unless_seeded!(PublishRelaxed, Release));
     }

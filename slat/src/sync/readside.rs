@@ -292,7 +292,8 @@ impl Seat {
 
     /// Counts a page of 4 KiB mapped outside of any section (under the lock of a baseline policy).
     pub(crate) fn mapped_under_lock(&self) {
-        self.word.store(self.word.load(Relaxed) + MAPPED, Relaxed);
+        // ORDER(grace-end): Release: a writer that waits for the section before may see this word instead of its end.
+        self.word.store(self.word.load(Relaxed) + MAPPED, unless_seeded!(CountedRelaxed, Release));
     }
 
     /// Sections that mapped a page of 4 KiB.

@@ -12,4 +12,4 @@ pub(crate) mod shootdown;
 pub(crate) use cause::ByCause;
 pub use cause::Cause;
 pub use debt::FlushDebt;
-pub use shootdown::Translations;
+pub use shootdown::{CpuId, Translations};

@@ -25,9 +25,37 @@ use crate::sync::prim::{
 use crate::tlb::ByCause;
 use alloc::boxed::Box;
 
-/// What a vCPU caches, told what to forget. Implemented by whoever has the TLB: a software vCPU, or a wrapper
-/// of INVEPT / INVLPGA / TLBI / HFENCE.
+/// The number of a processor, for [`Translations::cpu`]. No other processor has it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CpuId(pub u64);
+
+/// What a processor caches, told what to forget: the TLB of a software vCPU, or a wrapper of INVEPT / INVLPGA / TLBI /
+/// HFENCE on the processor that this thread is on. Where a processor tells translations apart by a tag (ASID, VMID), the
+/// vCPUs under one tag are in one address space: a tag for each vCPU, or for each [`SpaceId`](crate::SpaceId) of the VM.
 pub trait Translations {
+    /// The processor whose translations these are. A vCPU that enters the guest on another processor than the last time
+    /// makes it forget everything first: translations from an earlier stay, before flushes that the vCPU carried out
+    /// elsewhere, may be left there.
+    ///
+    /// The default is one number for all. It is right where each vCPU has translations of its own that go where it goes
+    /// (a software vCPU), and where each vCPU stays on one processor. A hypervisor that lets vCPUs migrate must return
+    /// the number of the processor that the calling thread is on, and pin the thread to it while the vCPU is in the
+    /// guest.
+    ///
+    /// ```
+    /// use slat::{CpuId, Gfn, Span, Translations};
+    /// struct ThisCpu(CpuId); // made anew for each entry, by a thread that is pinned
+    /// impl Translations for ThisCpu {
+    ///     fn cpu(&self) -> CpuId {
+    ///         self.0
+    ///     }
+    ///     fn flush_all(&mut self) { /* INVEPT, single-context */ }
+    ///     fn flush(&mut self, _: Span<Gfn>) { /* INVEPT has no range */ }
+    /// }
+    /// ```
+    fn cpu(&self) -> CpuId {
+        CpuId(0)
+    }
     /// Forget everything, paging-structure caches included.
     fn flush_all(&mut self);
     /// Forget at least every translation of these frames, at every page size, and every cached link above them.

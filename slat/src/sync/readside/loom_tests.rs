@@ -57,6 +57,37 @@ fn outlast(side: &ReadSide) {
     assert!(side.outlast(u32::MAX));
 }
 
+/// A section ends, and then a page that was mapped in it is counted, as under a baseline policy: in the same word.
+fn counted_afterwards() -> impl Fn() + Send + Sync + 'static {
+    || {
+        let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));
+        let theirs = shared.clone();
+        let reader = loom::thread::spawn(move || {
+            let (side, shared) = &*theirs;
+            let seat = side.claim(0).expect("a free seat");
+            let section = side.enter(&seat);
+            shared.read();
+            drop(section);
+            seat.mapped_under_lock();
+        });
+        let (side, shared) = &*shared;
+        shared.current.store(1, Relaxed);
+        outlast(side);
+        shared.reuse();
+        reader.join().expect("the reader ends");
+    }
+}
+
+#[test]
+fn a_grace_period_outlasts_a_section_that_is_counted_after_its_end() {
+    explore(counted_afterwards());
+}
+
+#[test]
+fn mistake_counting_by_a_relaxed_store() {
+    finds_seeded(Bug::CountedRelaxed, RACE, counted_afterwards());
+}
+
 #[test]
 fn a_grace_period_outlasts_every_section_that_began_before() {
     explore(replaced(ReadSide::synchronize));

@@ -1,0 +1,102 @@
+//! The steps that a leaked guard and a change of processors need, and what goes wrong without them.
+
+use crate::seeded::{self, Bug};
+use crate::table::formats::Npt4;
+use crate::*;
+use core::cell::Cell;
+use std::sync::{Barrier, mpsc};
+use std::thread;
+
+/// A host whose `lookup` stays in its section from the first `wait` to the second.
+struct Stays(Barrier);
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Stays {}
+
+impl Host for Stays {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        self.0.wait();
+        self.0.wait();
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    }
+
+    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+        Err(HostError::Fault)
+    }
+}
+
+/// Counts how often all is forgotten, on one processor.
+struct Forgets<'c>(CpuId, &'c Cell<u32>);
+
+impl Translations for Forgets<'_> {
+    fn cpu(&self) -> CpuId {
+        self.0
+    }
+
+    fn flush_all(&mut self) {
+        self.1.set(self.1.get() + 1);
+    }
+
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+/// Whether a grace period ends beside a `prefault` after a leaked guard, while that is in its section.
+fn passes_over_a_section(bug: Option<Bug>) -> bool {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
+    let (passed, answer) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let vm = &vm;
+            vm.host.0.wait();
+            passed.send(vm.reads.try_synchronize()).unwrap();
+            vm.host.0.wait();
+        });
+        let mut work = || {
+            let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+            core::mem::forget(vcpu.enter(&mut idle, &mut Forgets(CpuId(0), &Cell::new(0))));
+            vcpu.prefault(&mut idle, Span::new(Gfn(1), Gfn(2))).unwrap();
+        };
+        if let Some(bug) = bug { seeded::with(bug, work) } else { work() }
+    });
+    answer.recv().unwrap()
+}
+
+#[test]
+fn a_grace_period_waits_for_a_section_after_a_leaked_guard() {
+    assert!(!passes_over_a_section(None));
+}
+
+#[test]
+fn mistake_a_section_on_a_seat_that_looks_at_rest() {
+    assert!(passes_over_a_section(Some(Bug::LeakedGuardBelieved)));
+    seeded::found(Bug::LeakedGuardBelieved, 1);
+}
+
+/// How often all is forgotten by a vCPU that enters on each processor of `cpus`, gives its number back, and enters under
+/// the same number again.
+fn forgets_all(cpus: &[u64]) -> u32 {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
+    let forgets = Cell::new(0);
+    for _ in 0..2 {
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        for &cpu in cpus {
+            drop(vcpu.enter(&mut idle, &mut Forgets(CpuId(cpu), &forgets)));
+        }
+    }
+    forgets.get()
+}
+
+#[test]
+fn all_is_forgotten_on_a_first_entry_and_on_another_processor() {
+    assert_eq!(forgets_all(&[7, 7, 7]), 2, "the first entry under a number, only");
+    assert_eq!(forgets_all(&[7, 8, 8, 7]), 6, "each change of processors");
+}
+
+#[test]
+fn mistake_what_is_cached_elsewhere_is_believed() {
+    assert_eq!(seeded::with(Bug::CachesBelieved, || forgets_all(&[7, 8])), 0);
+    seeded::found(Bug::CachesBelieved, 1);
+}
