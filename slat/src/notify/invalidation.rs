@@ -26,7 +26,7 @@
 //! ([`super::active`] has the argument).
 
 use super::active::{Stamp, Ticket};
-use super::along::along;
+use super::along::{Known, along};
 use super::plan::{Edit, plan, zaps};
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
@@ -63,15 +63,6 @@ struct Begun<'vm, F: Format, H: Host> {
     ticket: Ticket<'vm>,
     range: Range,
     why: Why,
-}
-
-/// What is known of the pages in a range that is edited.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    /// The host's page, where it was told.
-    now: Option<HostPage>,
-    /// No leaf is left in any table of the range.
-    emptied: bool,
 }
 
 /// What is invalidated: guest frames directly, or whatever memslots map a host range.
@@ -119,8 +110,10 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     /// The host's pages at `hvas`, in the range, map `to` now, or nothing: where the reason is decided
-    /// [page by page](Why::page_by_page), edits what is mapped there, and returns what that owes. The host's own entry
-    /// must not change meanwhile; frames that it mapped must not be used again before the settling.
+    /// [page by page](Why::page_by_page), edits what is mapped there, and returns what that owes. `to` names the frame of
+    /// the first page of `hvas`; where it is larger than 4 KiB, those that follow have the frames that follow. What lies
+    /// beyond that one page is zapped. The host's own entry must not change meanwhile; frames that it mapped must not be
+    /// used again before the settling.
     pub fn changed<'i>(
         &'i mut self,
         idle: &'i mut Idle,
@@ -143,10 +136,11 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         let Range::Hvas(published) = begun.range else { return };
         if begun.why.page_by_page() {
             begun.ticket.owes_again();
+            let known = Known::told(hvas, to);
             let hvas = published.clamp(&hvas);
             for space in &begun.vm.spaces {
                 let mut walk = begun.walk(space, idle, seat);
-                begun.edit_behind(&mut walk, hvas, Known { now: to, emptied: false }, owed);
+                begun.edit_behind(&mut walk, hvas, known, owed);
             }
         }
     }
@@ -255,7 +249,6 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    /// The host's page, where it is known, belongs to the first frame of each part: then `hvas` is one page.
     fn edit_behind<M: Edits>(
         &self,
         walk: &mut Walk<'_, F, H, M>,
@@ -263,7 +256,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         known: Known,
         owed: &mut Owed,
     ) {
-        along(walk, hvas, |steps, gfns| self.edit_along(steps, gfns, known, owed));
+        along(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known.behind(part), owed));
     }
 
     fn edit_frames<M: Edits>(
@@ -288,7 +281,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
             let whole = gfns.covers(&covers) || seeded!(WholeByStart) && gfns.contains(covers.start);
-            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), known.now, owed) {
+            let now = known.page(covers.start);
+            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), now, owed) {
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;
                 }
