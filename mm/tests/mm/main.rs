@@ -25,6 +25,7 @@
 //! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
 //! | `lru_guest` | … with guests, whose accesses this process does not see? |
 //! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |
+//! | `late` | is the last store of a vCPU that answers late kept, whoever copies the page meanwhile? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 #[path = "../../../slat/src/edges.rs"]
@@ -33,6 +34,7 @@ mod fixture;
 mod huge;
 mod ksm;
 mod ksm_race;
+mod late;
 mod listener;
 mod lru;
 mod lru_gen;

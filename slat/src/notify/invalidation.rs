@@ -28,7 +28,7 @@ use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::{Host, HostPage};
 use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Exclusive};
+use crate::sync::mode::{Edits, Exclusive, Shared};
 use crate::sync::readside::Seat;
 use crate::sync::tally::Count;
 use crate::table::entry::{Entry, Kind, Version, Word};
@@ -131,6 +131,23 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                 let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
                 self.edit_behind(&mut walk, hvas, Known { now: to, emptied: false }, owed);
             }
+        }
+    }
+
+    /// Rule 7 without an edit: owes the flush of `hvas`, if another invalidation over them has not flushed yet.
+    ///
+    /// That one keeps every fault on the frames behind `hvas` waiting until it has flushed, so their translations in TLBs
+    /// are from before it. Frames that no memslot maps any more have been flushed by the transaction that took the memslot away.
+    pub(super) fn adopt_into(&self, idle: &mut Idle, hvas: Span<Hva>, owed: &mut Owed) {
+        if !self.ticket.unflushed_behind(hvas) {
+            return;
+        }
+        for space in &self.vm.spaces {
+            let mut walk = Walk::<F, H, Shared>::on_any_seat(self.vm, space, idle);
+            along(&mut walk, hvas, |_, gfns| {
+                owed.owe(gfns);
+                gfns.end
+            });
         }
     }
 

@@ -89,6 +89,14 @@ impl<F: Format, H: Host> Pages for Told<'_, F, H> {
             debt.settle();
         }
     }
+
+    fn settle(&mut self, idle: &mut Idle, hvas: Span<Hva>) {
+        if seeded!(CopiedUnsettled) {
+            return;
+        }
+        self.invalidation.adopt_into(idle, hvas, &mut self.owed);
+        self.flush(idle);
+    }
 }
 
 /// A change that panics leaves nothing unpaid behind.
