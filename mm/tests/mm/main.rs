@@ -21,6 +21,7 @@
 //! | `swap_device` | … where devices fail, fill up, stop short, or give back something else? |
 //! | `swap_kept` | … and not written twice, where they did not change? |
 //! | `swap_files` | … where the pages are a file's? |
+//! | `swap_others` | do others neither wait for the device, nor pay, and is what was full asked again? |
 //! | `swap_race` | … beside those who use and change the same pages meanwhile? |
 //! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
 //! | `lru_guest` | … with guests, whose accesses this process does not see? |
@@ -54,6 +55,7 @@ mod swap;
 mod swap_device;
 mod swap_files;
 mod swap_kept;
+mod swap_others;
 mod swap_race;
 mod user_fault;
 mod user_fault_race;
