@@ -19,6 +19,18 @@
 //!
 //! All but the rows in bold only give, so no secondary MMU is told. Sole means that the frame has one reference,
 //! which is this entry's: another can only come from a fork, which waits for the fault.
+//!
+//! **Settle before you copy.** A copy of a page is whole only if no vCPU still stores to the old frame. Changes that are
+//! told page by page (swapping out, merging, hints) edit an entry, let go of the page lock, and flush when their notification
+//! ends. Another thread can meet the edited entry before that flush. So a change copies a page only after the flush for it:
+//!
+//! | copy | who has flushed before it |
+//! |---|---|
+//! | a broken share, here; also for pins, KSM's unmerging and guests of other VMs, which all fault | [`Pages::settle`](slat::Pages::settle), under the page lock |
+//! | migration, NUMA | `Why::Migrate` is eager: it has taken away all of its range, adopted what others owed, and flushed |
+//! | a pinned page, in a fork | the fork holds the mappings for writing, so no other notification is open |
+//! | a private mapping's first write to its file's page | none: the entry was empty. Stores by shared mappings may be in the copy or not |
+//! | contents on their way to swap; the comparison before a merge | their own notification, which has ended. Its reference to the frame keeps others from writing in place and from starting the same |
 
 use crate::error::MmError;
 use crate::file::{File, Page};
@@ -181,7 +193,9 @@ impl AddressSpace {
             if let (Level::K4, Pte::Mapped { pfn, writable: false }) = (level, Pte::of(entry.load(), level))
                 && let Some(fresh) = fresh.take()
             {
-                // Nobody writes to a share, other than through shared mappings of its file: the copy is whole.
+                // The share may be younger than its flush. See the header.
+                told.settle(idle, hvas_of(pages));
+                // Now only shared mappings of its file write to a share: the copy is whole.
                 self.arena.copy(pfn, fresh.pfn(), level);
                 self.lru_replace(page, level, fresh.pfn(), Some(Kind::Anon));
                 let copy = Pte::Mapped { pfn: fresh.keep(), writable: false };

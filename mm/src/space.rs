@@ -31,7 +31,7 @@ use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
 use crate::soft_dirty::Clean;
 use crate::stats::{Counted, Counters, MmStats};
-use crate::swap::{Kept, Swap};
+use crate::swap::{Account, Kept, Swap};
 use crate::table::{Entry, Table};
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -53,6 +53,8 @@ pub struct AddressSpace {
     pub(crate) clean: Clean,
     /// Entries that say swapped are its.
     pub(crate) swap: Option<Arc<Swap>>,
+    /// What it has stored.
+    pub(crate) stored: Arc<Account>,
     /// Copies in swap of pages that are mapped.
     pub(crate) kept: Kept,
     pub(crate) counters: Counters,
@@ -124,6 +126,7 @@ impl AddressSpaceBuilder {
             thp: self.thp,
             clean: Clean::default(),
             swap: self.swap,
+            stored: Arc::default(),
             kept: Kept::default(),
             counters: Counters::new(),
             numa: numa::Counters::new(),

@@ -26,6 +26,8 @@ pub enum Tool {
     Fuzz,
     /// Guests that store beside everything else, and what was told of them: `vcpu/tests`.
     Worlds,
+    /// Guests, devices, pins, swap and merging on `slat-mm`: `mm/tests/load`.
+    Load,
     /// A unit test beside the code.
     Unit,
     /// The test suite under `AddressSanitizer`, the soak under `ThreadSanitizer`.
@@ -171,6 +173,9 @@ bugs! {
     RegainUnmarked "regain-unmarked" Worlds "the write permission is given back, and the page is not marked",
     RingUnarmed "ring-unarmed" Worlds "the pages of a ring are told, and not armed again",
     GivenBackLost "given-back-lost" Worlds "a harvest that is dropped does not give its bits back",
+
+    // --- load: a guest, devices, swap and merging on slat-mm ---
+    CopiedUnsettled "copied-unsettled" Load "a page is copied before the flush that a change before it owes",
 
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",

@@ -325,3 +325,30 @@ fn a_walk_that_rests_in_a_slot_leaves_out_nothing_of_the_next() {
     let left = (1..4).flat_map(|id| (0..MANY).map(move |page| slot(id).gfns.start + page));
     assert_eq!(left.filter(|&gfn| vm.translate(idle, gfn).is_some()).count(), 0);
 }
+
+/// A host that is about to copy a page pays what another change of that page owes yet, and nothing else.
+#[test]
+fn settling_pays_the_open_debts_of_a_page_and_only_those() {
+    for lock in [MmuLock::None, MmuLock::ReadWrite] {
+        let mut machine = Machine::<Npt4>::built(|builder| builder.mmu_lock(lock));
+        machine.touch(0, Access::Write);
+        machine.touch(9, Access::Write);
+        let Machine { idle, vm } = &mut machine;
+        let settle = |idle: &mut Idle, page: u64| {
+            let before = vm.stats().flushes.paid;
+            let event = Event::new(at(page), Why::ChangePte);
+            vm.around(idle, event, &mut |idle, told| told.settle(idle, at(page))).unwrap();
+            vm.stats().flushes.paid - before
+        };
+        assert_eq!(settle(idle, 0), 0, "no other change is open");
+        let event = Event::new(Span::new(RAM, at(8).start), Why::Reclaim);
+        vm.around(idle, event, &mut |idle, told| {
+            told.changed(idle, at(0), None);
+            assert_eq!((settle(idle, 0), settle(idle, 9)), (1, 0), "{lock:?}");
+            told.flush(idle);
+            assert_eq!(settle(idle, 0), 0, "it is paid");
+        })
+        .unwrap();
+        assert_eq!(settle(idle, 0), 0);
+    }
+}

@@ -24,7 +24,8 @@ use super::{Lru, LruError};
 use crate::numa::Node;
 use crate::pte::{Pte, hva_of, hvas_of};
 use crate::space::{AddressSpace, State};
-use crate::swap::{Leaving, Shadow};
+use crate::swap::{Leaving, Shadow, SwappedOut};
+use parking_lot::RwLockReadGuard;
 use slat::{Gfn, Idle, Level, Span, Young};
 
 /// Pages that are evicted with one notification at most: faults on those between wait for it.
@@ -41,6 +42,8 @@ struct Tried {
     looked_at: u64,
     /// Of these, evicted.
     evicted: u64,
+    /// The swap had no room for one of them.
+    full: bool,
 }
 
 impl AddressSpace {
@@ -61,7 +64,7 @@ impl AddressSpace {
         if min_seq.saturating_add(MIN_GENS) > lru.generations.max_seq() || swappiness > ANON_ONLY {
             return Err(LruError::Invalid);
         }
-        let (kinds, most) = (self.evictable_kinds(swappiness), nr.unwrap_or(u64::MAX));
+        let (mut kinds, most) = (self.evictable_kinds(swappiness), nr.unwrap_or(u64::MAX));
         let mut evicted = 0;
         while evicted < most {
             if self.state.read().exited {
@@ -78,6 +81,9 @@ impl AddressSpace {
             evicted += tried.evicted;
             if tried.looked_at == 0 {
                 break;
+            }
+            if tried.full {
+                kinds.retain(|&other| other != kind);
             }
         }
         Ok(evicted)
@@ -103,11 +109,11 @@ impl AddressSpace {
     /// Evicts up to `most` pages of a node.
     fn shrink(&self, lru: &Lru, idle: &mut Idle, node: Node, most: u64) -> u64 {
         let settings = lru.settings();
-        let kinds = self.evictable_kinds(settings.swappiness);
-        let can_swap = kinds.contains(&Kind::Anon);
+        let mut kinds = self.evictable_kinds(settings.swappiness);
         let (mut evicted, mut passes) = (0, 0);
-        while evicted < most {
+        while evicted < most && !kinds.is_empty() {
             let generations = &lru.generations;
+            let can_swap = kinds.contains(&Kind::Anon);
             lru.pass_by_empty(node, can_swap);
             if passes <= 2 * PATIENCE && lru.should_age(node, &kinds) {
                 if self.make_pass(lru, idle, generations.max_seq(), can_swap, false).is_err() {
@@ -127,6 +133,10 @@ impl AddressSpace {
             evicted += tried.evicted;
             if tried.looked_at == 0 {
                 break;
+            }
+            // Others of the kind would find no room either. Who needs pages next asks again.
+            if tried.full {
+                kinds.retain(|&other| other != kind);
             }
         }
         evicted
@@ -167,7 +177,8 @@ impl AddressSpace {
         let is_cold = |page: &Gfn| cold.iter().any(|entry| entry.contains(*page));
         let going: Vec<Gfn> = pages.iter().copied().filter(is_cold).collect();
         let going = self.spare(lru, kind, going);
-        Tried { looked_at: pages.len() as u64, evicted: self.put_away(lru, &state, idle, &going) }
+        let (evicted, full) = self.put_away(lru, state, idle, &going);
+        Tried { looked_at: pages.len() as u64, evicted, full }
     }
 
     /// What maps these pages of one region, one huge page or small ones, where they may be evicted. Others are one
@@ -247,10 +258,16 @@ impl AddressSpace {
         }
     }
 
-    /// Evicts these pages of one region, which are in order, and returns how many went. Where the swap is full, the rest
-    /// stays.
-    fn put_away(&self, lru: &Lru, state: &State, idle: &mut Idle, pages: &[Gfn]) -> u64 {
-        let Some(&first) = pages.first() else { return 0 };
+    /// Evicts these pages of one region, which are in order; returns how many went, and whether the swap is full. Then the
+    /// rest stays. `state` is let go of before anything is stored.
+    fn put_away(
+        &self,
+        lru: &Lru,
+        state: RwLockReadGuard<'_, State>,
+        idle: &mut Idle,
+        pages: &[Gfn],
+    ) -> (u64, bool) {
+        let Some(&first) = pages.first() else { return (0, false) };
         let oldest = |mark: Mark| lru.generations.min_seq(mark.node, mark.kind);
         let marks: Vec<_> = pages.iter().map(|&page| lru.mark(page)).collect();
         let shadow = |mark: Mark| tiers::shadow(oldest(mark), mark.tier);
@@ -259,7 +276,7 @@ impl AddressSpace {
             shadow: mark.map_or(Shadow::default(), shadow),
         };
         let leaving: Vec<_> = pages.iter().zip(&marks).map(leaving).collect();
-        let gone = self.swap_out(state, idle, &leaving).gone;
+        let SwappedOut { gone, full } = self.swap_out(state, idle, &leaving);
         if let Some(seen) = &*lru.on_evict.read() {
             for &page in &gone {
                 seen(hva_of(page));
@@ -281,7 +298,7 @@ impl AddressSpace {
         let failed = pages.len() - gone.len();
         lru.counters.add(Counted::Evicted, gone.len() as u64);
         lru.counters.add(Counted::StoreFailed, failed as u64);
-        gone.len() as u64
+        (gone.len() as u64, full)
     }
 
     /// Of these pages of one region, those of tiers that go. The others pass to the next generation.
@@ -308,8 +325,9 @@ impl AddressSpace {
         pages.into_iter().filter(|page| !spared.contains(page)).collect()
     }
 
+    /// Whether pages may go to swap. Whether that is full is asked by trying: what is full may have room unnoticed.
     pub(super) fn can_swap(&self) -> bool {
-        self.swap.as_ref().is_some_and(|swap| swap.has_room())
+        self.swap.is_some()
     }
 }
 

@@ -64,11 +64,11 @@ impl Charge {
 
 impl AddressSpace {
     /// Bytes that count towards the [limit](crate::AddressSpaceBuilder::limit): pages, page tables of this address
-    /// space and of its VMs, and what the swap keeps in memory. Without an LRU its own page tables only.
+    /// space and of its VMs, and what its own copies take of the swap's memory: each its share of the frames that it lies in.
+    /// Without an LRU pages and tables of VMs are not counted.
     pub fn charged(&self) -> u64 {
         let pages = self.lru().map_or(0, |lru| lru.charge.pages());
-        let pool = self.swap.as_ref().map_or(0, |swap| swap.pool_bytes());
-        pages * PAGE_SIZE + self.table_bytes() + pool
+        pages * PAGE_SIZE + self.table_bytes() + self.stored.bytes()
     }
 
     /// Whether a page of this level may be taken.

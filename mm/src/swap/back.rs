@@ -57,7 +57,9 @@ impl SwapError {
     pub(super) fn at(self, hva: Hva) -> MmError {
         match self {
             Self::Io { errno } => MmError::SwapIo { hva, errno },
-            Self::Corrupt | Self::Full | Self::Incompressible | Self::NoSwap => MmError::SwapCorrupt(hva),
+            Self::Corrupt | Self::Full | Self::NoFrame | Self::Incompressible | Self::NoSwap => {
+                MmError::SwapCorrupt(hva)
+            }
         }
     }
 }

@@ -5,6 +5,19 @@ use super::pool::{Pool, Slot};
 use super::{SwapError, SwapStats};
 use crate::arena::Arena;
 use slat::PAGE_SIZE;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes of pools' frames that an address space's copies take: what it pays for.
+#[derive(Debug, Default)]
+pub(crate) struct Account(AtomicU64);
+
+impl Account {
+    /// ORDER(account): Relaxed, here and in `Books`: a number that is compared with a limit.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
 
 /// See the module's header.
 #[derive(Debug)]
@@ -15,18 +28,20 @@ pub(super) struct Books {
     pub(super) pool: Pool,
     pub(super) blocks: Blocks,
     done: SwapStats,
-    /// The last page that was to be stored found no room, and nothing was freed since.
+    /// The last page that was to be stored found no room, and nothing was stored or freed since. A hint: eviction asks again.
     full: bool,
 }
 
 /// One copy.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
+#[derive(Debug)]
+struct Row {
     /// Not counted for the page of zeroes, of which there is one.
     references: u32,
-    pub(super) place: Place,
+    place: Place,
     /// Of the page as it was.
-    pub(super) sum: u64,
+    sum: u64,
+    /// Of the address space that stored it: it pays for the pool's memory, also for as long as only its forks refer to the copy.
+    owner: Option<Arc<Account>>,
 }
 
 /// Where a copy lies.
@@ -77,14 +92,21 @@ impl Blocks {
 
 impl Books {
     pub(super) fn new(pool: Pool, blocks: Blocks) -> Self {
-        let zero = Row { references: 0, place: Place::Zero, sum: 0 };
+        let zero = Row { references: 0, place: Place::Zero, sum: 0, owner: None };
         let done = SwapStats::default();
         Self { rows: vec![zero], free: Vec::new(), pool, blocks, done, full: false }
     }
 
     /// A new copy, with one reference. Where there are as many as have numbers, its place is free again.
-    pub(super) fn add(&mut self, arena: &Arena, place: Place, sum: u64) -> Result<SwapEntry, SwapError> {
-        let row = Row { references: 1, place, sum };
+    pub(super) fn add(
+        &mut self,
+        arena: &Arena,
+        place: Place,
+        sum: u64,
+        owner: &Arc<Account>,
+    ) -> Result<SwapEntry, SwapError> {
+        let row = Row { references: 1, place, sum, owner: Some(owner.clone()) };
+        owner.0.fetch_add(self.price(place), Relaxed);
         let entry = match (self.free.pop(), u32::try_from(self.rows.len())) {
             (Some(entry), _) => {
                 self.rows[entry.0 as usize] = row;
@@ -95,12 +117,13 @@ impl Books {
                 SwapEntry(number)
             }
             (None, Err(_)) => {
-                self.vacate(arena, place);
+                self.vacate(arena, place, Some(owner));
                 return Err(SwapError::Full);
             }
         };
         self.done.stored += 1;
         self.done.references += 1;
+        self.full = false;
         Ok(entry)
     }
 
@@ -112,9 +135,10 @@ impl Books {
         SwapEntry::ZERO
     }
 
-    /// The caller has a reference to it.
-    pub(super) fn row(&self, entry: SwapEntry) -> Row {
-        self.rows[entry.0 as usize]
+    /// Where the copy lies, and its sum. The caller has a reference to it.
+    pub(super) fn find(&self, entry: SwapEntry) -> (Place, u64) {
+        let row = &self.rows[entry.0 as usize];
+        (row.place, row.sum)
     }
 
     pub(super) fn hold(&mut self, entry: SwapEntry) {
@@ -133,13 +157,24 @@ impl Books {
         debug_assert!(row.references > 0, "{entry:?} is nobody's already");
         row.references -= 1;
         if row.references == 0 {
-            let place = row.place;
-            self.vacate(arena, place);
+            let (place, owner) = (row.place, row.owner.take());
+            self.vacate(arena, place, owner.as_ref());
             self.free.push(entry);
         }
     }
 
-    fn vacate(&mut self, arena: &Arena, place: Place) {
+    /// Bytes of the pool's frames that a copy takes.
+    fn price(&self, place: Place) -> u64 {
+        match place {
+            Place::Memory(slot) => self.pool.share(slot),
+            Place::Zero | Place::Block(_) => 0,
+        }
+    }
+
+    fn vacate(&mut self, arena: &Arena, place: Place, owner: Option<&Arc<Account>>) {
+        if let Some(owner) = owner {
+            owner.0.fetch_sub(self.price(place), Relaxed);
+        }
         match place {
             Place::Zero => {}
             Place::Memory(slot) => self.pool.remove(arena, slot),
@@ -159,14 +194,14 @@ impl Books {
                 self.full = true;
                 self.done.refused += 1;
             }
-            SwapError::Incompressible | SwapError::NoSwap => self.done.refused += 1,
+            SwapError::NoFrame | SwapError::Incompressible | SwapError::NoSwap => self.done.refused += 1,
             SwapError::Io { .. } | SwapError::Corrupt => self.done.store_errors += 1,
         }
     }
 
     /// Whether the copy may stay although its page came back.
     pub(super) fn may_keep(&self, entry: SwapEntry) -> bool {
-        matches!(self.row(entry).place, Place::Block(_)) && self.blocks.are_half_free() && !self.full
+        matches!(self.find(entry).0, Place::Block(_)) && self.blocks.are_half_free() && !self.full
     }
 
     pub(super) fn has_room(&self) -> bool {

@@ -9,7 +9,7 @@
 //! Who maps the page takes a reference from the file, under its lock, and says that it is not leaving any more. So while
 //! it is, nobody can write to it.
 
-use super::{HeldCopy, Swap, SwapError};
+use super::{Account, HeldCopy, Swap, SwapError};
 use crate::arena::Arena;
 use crate::error::MmError;
 use crate::file::{Cached, File};
@@ -25,12 +25,13 @@ impl File {
     }
 
     /// Lets go of page `index`, which is in frame `pfn`: the caller has a reference to it, and nobody has it mapped. False
-    /// where somebody wanted it meanwhile. May sleep.
+    /// where somebody wanted it meanwhile. `owner` is charged for its copy. May sleep.
     pub(crate) fn evict(
         &self,
         _idle: &mut Idle,
         (index, pfn): (u64, Pfn),
         swap: Option<&Arc<Swap>>,
+        owner: &Arc<Account>,
     ) -> Result<bool, SwapError> {
         match self.cache().get_mut(&index) {
             Some(Cached::Frame { pfn: found, leaving })
@@ -43,7 +44,8 @@ impl File {
         let copy = if self.was_made_with(index) && holds(self.arena(), pfn, self.made_with(index)) {
             Ok(None)
         } else {
-            swap.ok_or(SwapError::NoSwap).and_then(|swap| swap.store(pfn).map(|copy| Some((swap, copy))))
+            swap.ok_or(SwapError::NoSwap)
+                .and_then(|swap| swap.store(pfn, owner).map(|copy| Some((swap, copy))))
         };
         let mut cache = self.cache();
         let Some(Cached::Frame { leaving, .. }) = cache.get_mut(&index) else { return Ok(false) };

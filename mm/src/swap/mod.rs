@@ -41,9 +41,10 @@ mod tests;
 pub use device::SwapDevice;
 pub use settings::{Sabotage, SwapBuilder};
 
+pub(crate) use books::Account;
 pub(crate) use entry::{HeldCopy, Shadow, SwapEntry};
 pub(crate) use kept::Kept;
-pub(crate) use out::Leaving;
+pub(crate) use out::{Leaving, SwappedOut};
 
 use crate::arena::Arena;
 use books::{Books, Place};
@@ -53,7 +54,6 @@ use parking_lot::Mutex;
 use rapidhash::v3::rapidhash_v3;
 use slat::{PAGE_SIZE, Pfn};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PAGE: usize = PAGE_SIZE as usize;
 type Bytes = [u8; PAGE];
@@ -70,8 +70,6 @@ pub struct Swap {
     sabotage: Sabotage,
     /// A leaf lock; held for no reading or writing of the device.
     books: Mutex<Books>,
-    /// What the pool in them has taken. ORDER(pool-frames): Relaxed, all: a number for who asks at every fault.
-    pool_frames: AtomicU64,
 }
 
 /// What swap holds, and what it has done so far.
@@ -105,6 +103,8 @@ pub struct SwapStats {
 pub(crate) enum SwapError {
     /// No room is left.
     Full,
+    /// There is room in the pool, but the arena has no frame for it at the moment.
+    NoFrame,
     /// It does not compress, and there is nowhere else to put it.
     Incompressible,
     /// The device failed.
@@ -133,42 +133,44 @@ impl Swap {
 
     /// Bytes of the frames that compressed pages lie in.
     pub fn pool_bytes(&self) -> u64 {
-        self.pool_frames.load(Relaxed) * PAGE_SIZE
+        self.stats().memory_bytes
     }
 
-    /// Whether it looks as if a page would find room; false when the last one did not and nothing was freed since. Pages
-    /// that do not compress may be refused all the same where there is no file.
+    /// Whether it looks as if a page would find room; false when the last one did not and nothing was stored or freed since.
+    /// Pages that do not compress may be refused all the same where there is no file, and any page for as long as the arena has
+    /// no frame for the pool. Eviction tries a batch of pages whatever this says: room may come back unnoticed, as on a disk.
     pub fn has_room(&self) -> bool {
         self.books.lock().has_room()
     }
 
-    /// Stores what the page holds. Nobody may write to it meanwhile. May sleep.
-    pub(crate) fn store(&self, page: Pfn) -> Result<HeldCopy<'_>, SwapError> {
+    /// Stores what the page holds, and charges what that takes of the pool to `owner`. Nobody may write to the page meanwhile.
+    /// May sleep.
+    pub(crate) fn store(&self, page: Pfn, owner: &Arc<Account>) -> Result<HeldCopy<'_>, SwapError> {
         // SAFETY: a frame of this arena, to which the caller has a right and nobody writes.
         let bytes: &Bytes = unsafe { &*self.arena.frame(page).cast() };
-        let result = self.store_bytes(bytes);
+        let result = self.store_bytes(bytes, owner);
         if let Err(error) = result {
             self.books.lock().failed_to_store(error);
         }
         result
     }
 
-    fn store_bytes(&self, bytes: &Bytes) -> Result<HeldCopy<'_>, SwapError> {
+    fn store_bytes(&self, bytes: &Bytes, owner: &Arc<Account>) -> Result<HeldCopy<'_>, SwapError> {
         if is_zero(bytes) {
             return Ok(HeldCopy::new(self, self.books.lock().add_zero()));
         }
         let sum = rapidhash_v3(bytes);
-        let entry = match self.store_in_memory(bytes, sum) {
+        let entry = match self.store_in_memory(bytes, sum, owner) {
             Ok(entry) => entry,
             Err(refused) => match &self.device {
                 None => return Err(refused),
-                Some(device) => self.store_on(&**device, bytes, sum)?,
+                Some(device) => self.store_on(&**device, bytes, sum, owner)?,
             },
         };
         Ok(HeldCopy::new(self, entry))
     }
 
-    fn store_in_memory(&self, bytes: &Bytes, sum: u64) -> Result<SwapEntry, SwapError> {
+    fn store_in_memory(&self, bytes: &Bytes, sum: u64, owner: &Arc<Account>) -> Result<SwapEntry, SwapError> {
         if !self.memory {
             return Err(SwapError::Full);
         }
@@ -179,14 +181,19 @@ impl Swap {
             return Err(SwapError::Incompressible);
         }
         let mut books = self.books.lock();
-        let slot = books.pool.insert(&self.arena, len).ok_or(SwapError::Full)?;
+        let slot = books.pool.insert(&self.arena, len)?;
         // Under the lock, though nobody else knows the slot yet: it is a short copy.
         books.pool.extent(slot).write(&self.arena, &buffer[..len]);
-        self.pool_frames.store(books.pool.frames(), Relaxed);
-        books.add(&self.arena, Place::Memory(slot), sum)
+        books.add(&self.arena, Place::Memory(slot), sum, owner)
     }
 
-    fn store_on(&self, device: &dyn SwapDevice, bytes: &Bytes, sum: u64) -> Result<SwapEntry, SwapError> {
+    fn store_on(
+        &self,
+        device: &dyn SwapDevice,
+        bytes: &Bytes,
+        sum: u64,
+        owner: &Arc<Account>,
+    ) -> Result<SwapEntry, SwapError> {
         let block = self.books.lock().blocks.take().ok_or(SwapError::Full)?;
         let written = device::write(device, bytes, u64::from(block) * PAGE_SIZE);
         let mut books = self.books.lock();
@@ -194,7 +201,7 @@ impl Swap {
             books.blocks.give(block);
             return Err(failed.into());
         }
-        books.add(&self.arena, Place::Block(block), sum)
+        books.add(&self.arena, Place::Block(block), sum, owner)
     }
 
     /// Makes page `into`, which is the caller's alone, hold what was stored. On an error it holds anything. May sleep.
@@ -209,8 +216,8 @@ impl Swap {
     fn load_bytes(&self, entry: SwapEntry, bytes: &mut Bytes) -> Result<(), SwapError> {
         // The caller's reference keeps all of this as it is while the lock is free.
         let books = self.books.lock();
-        let row = books.row(entry);
-        match row.place {
+        let (place, sum) = books.find(entry);
+        match place {
             Place::Zero => {
                 drop(books);
                 bytes.fill(0);
@@ -231,7 +238,7 @@ impl Swap {
                 device::read(device, bytes, u64::from(block) * PAGE_SIZE)?;
             }
         }
-        if rapidhash_v3(bytes) == row.sum { Ok(()) } else { Err(SwapError::Corrupt) }
+        if rapidhash_v3(bytes) == sum { Ok(()) } else { Err(SwapError::Corrupt) }
     }
 
     /// Whether the copy is kept of a page that came back.
@@ -252,9 +259,7 @@ impl Swap {
 
     /// One reference less. What nobody refers to is gone.
     pub(crate) fn put(&self, entry: SwapEntry) {
-        let mut books = self.books.lock();
-        books.put(&self.arena, entry);
-        self.pool_frames.store(books.pool.frames(), Relaxed);
+        self.books.lock().put(&self.arena, entry);
     }
 }
 

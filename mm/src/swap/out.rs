@@ -5,6 +5,11 @@
 //! no notification, no lock     the frame's contents are stored: sleeps, may fail
 //! under the page lock          entry parked still? ─▶ swapped(copy), or, where that failed, mapped, not writable yet
 //! ```
+//! **No lock is held while the device writes**, [`State`]'s neither: a writer that queues for that one keeps faults out. So
+//! mappings may change meanwhile. An entry that still says parked has the same frame, of which the contents cannot have changed,
+//! wherever it lies and whatever the mapping allows by now; so it may say swapped. To say mapped again, the mapping is
+//! looked at again.
+//!
 //! **Why the contents stand still while they are stored.** Once the notification is over nobody has the page mapped.
 //! Whoever wants it meanwhile maps it again, read-only, and is heard: the entry is not parked any more, and the page
 //! stays. Who writes to it finds a frame with two references, ours is one, and writes to a copy. So nobody waits for the
@@ -22,8 +27,10 @@ use crate::lru::Kind;
 use crate::pte::{Pte, hva_of, hvas_of, pages_of};
 use crate::space::{AddressSpace, State};
 use crate::stats::Counted;
-use crate::vma::{Backing, aligned};
-use slat::{Gfn, Hva, Idle, Level, Pfn, Span, Why};
+use crate::vma::{Backing, Vma, aligned};
+use parking_lot::RwLockReadGuard;
+use slat::{Access, Gfn, Hva, Idle, Level, Pfn, Span, Why};
+use std::sync::Arc;
 
 /// Pages that go together, at most: for each there is a reference to a frame and a place in a list.
 const BATCH: usize = 64;
@@ -54,7 +61,7 @@ struct Parting<'a> {
     /// Ours: one more than the entry has, or had, where its page is a file's.
     frame: Held<'a>,
     /// The file, and which of its pages it is.
-    file: Option<(&'a File, u64)>,
+    file: Option<(Arc<File>, u64)>,
     /// Of a page that is not a file's: what it holds is there already.
     copy: Option<HeldCopy<'a>>,
 }
@@ -90,10 +97,9 @@ impl AddressSpace {
         while at < pages.end {
             let part = Span::new(at, pages.end.min(at.base(Level::M2) + Level::M2.pages()));
             at = part.end;
-            // A region at a time: whoever changes mappings waits for the device no longer than that.
-            let state = self.state.read();
-            for batch in self.evictable(&state, part)?.chunks(BATCH) {
-                let out = self.swap_out(&state, idle, batch);
+            let evictable = self.evictable(&self.state.read(), part)?;
+            for batch in evictable.chunks(BATCH) {
+                let out = self.swap_out(self.state.read(), idle, batch);
                 gone += out.gone.len() as u64;
                 if out.full {
                     return Ok(gone);
@@ -126,15 +132,20 @@ impl AddressSpace {
 
     /// Swaps out these pages, which lie in one region, in order. Those that may not go, or not any more, stay. May sleep.
     ///
-    /// `state` is held all the while, so that what may be done with a page stays what it was: one that comes back must
-    /// still be allowed to be mapped.
-    pub(crate) fn swap_out(&self, state: &State, idle: &mut Idle, pages: &[Leaving]) -> SwappedOut {
+    /// `state` is let go of before anything is stored.
+    pub(crate) fn swap_out(
+        &self,
+        state: RwLockReadGuard<'_, State>,
+        idle: &mut Idle,
+        pages: &[Leaving],
+    ) -> SwappedOut {
         let mut parting = Vec::new();
         let scattered = state.listeners.heed_pages();
         // Where somebody takes away all of a range, nothing else may lie in it.
         for run in pages.chunk_by(|one, next| scattered || one.page + 1 == next.page) {
-            self.part(state, idle, run, &mut parting);
+            self.part(&state, idle, run, &mut parting);
         }
+        drop(state);
         let mut out = SwappedOut::default();
         for one in parting {
             let page = one.leaving.page;
@@ -143,20 +154,14 @@ impl AddressSpace {
             match left {
                 Ok(true) => out.gone.push(page),
                 Ok(false) => {}
-                Err(error) => out.full |= error == SwapError::Full,
+                Err(error) => out.full |= matches!(error, SwapError::Full | SwapError::NoFrame),
             }
         }
         out
     }
 
     /// Takes those of `run` that may go away from everybody, with one notification.
-    fn part<'a>(
-        &'a self,
-        state: &'a State,
-        idle: &mut Idle,
-        run: &[Leaving],
-        parting: &mut Vec<Parting<'a>>,
-    ) {
+    fn part<'a>(&'a self, state: &State, idle: &mut Idle, run: &[Leaving], parting: &mut Vec<Parting<'a>>) {
         let [first, ..] = run else { return };
         let pages = Span::new(first.page, run[run.len() - 1].page + 1);
         self.around(state, idle, pages, Why::Reclaim, &mut |idle, told| {
@@ -173,7 +178,7 @@ impl AddressSpace {
                 } else if let Some(file) = file_of(state, leaving.page, pfn) {
                     self.no_longer_same(page);
                     self.lru_leave(leaving.page, level);
-                    (Pte::Empty, Some(file), None)
+                    (Pte::Empty, Some((file.0.clone(), file.1)), None)
                 } else {
                     continue;
                 };
@@ -205,13 +210,13 @@ impl AddressSpace {
 
     fn try_to_leave(&self, idle: &mut Idle, one: &mut Parting<'_>) -> Result<bool, SwapError> {
         let pfn = one.frame.pfn();
-        if let Some((file, index)) = one.file {
-            return file.evict(idle, (index, pfn), self.swap.as_ref());
+        if let Some((file, index)) = &one.file {
+            return file.evict(idle, (*index, pfn), self.swap.as_ref(), &self.stored);
         }
         let swap = self.swap.as_ref().ok_or(SwapError::NoSwap)?;
         let copy = match one.copy.take() {
             Some(copy) => copy,
-            None => swap.store(pfn)?,
+            None => swap.store(pfn, &self.stored)?,
         };
         Ok(self.leave_behind(one, copy))
     }
@@ -231,13 +236,22 @@ impl AddressSpace {
         leaves
     }
 
-    /// The page's entry says what it said before, unless the page was wanted meanwhile. Returns the error.
+    /// The page's entry says what it said before, unless the page was wanted meanwhile, or the mapping does not allow it any
+    /// more. Returns the error.
     ///
     /// Not writable, so that who writes is noticed: soft-dirty may have been cleared while it was on its way.
     fn come_back(&self, one: Parting<'_>, error: SwapError) -> Result<bool, SwapError> {
+        let state = self.state.read();
+        let allowed = state.vmas.find(hva_of(one.leaving.page)).is_some_and(|vma| {
+            let same = |(file, index): &(Arc<File>, u64)| {
+                file_behind(vma, one.leaving.page)
+                    .is_some_and(|(now, at)| Arc::ptr_eq(now, file) && at == *index)
+            };
+            vma.prot.allows(Access::Read) && one.file.as_ref().is_none_or(same)
+        });
         let _lock = self.lock_region(one.leaving.page);
         let (level, entry) = self.map.find(one.leaving.page);
-        if Pte::of(entry.load(), level) == one.now {
+        if allowed && Pte::of(entry.load(), level) == one.now {
             entry.store(one.was.read_only().word(level));
             if one.file.is_some() {
                 self.lru_enter(one.leaving.page, level, one.frame.pfn(), Kind::File);
@@ -250,11 +264,17 @@ impl AddressSpace {
 }
 
 /// The file, and which of its pages it is, where the frame that is mapped at `page` is a file's that nobody else maps.
-fn file_of(state: &State, page: Gfn, pfn: Pfn) -> Option<(&File, u64)> {
-    let vma = state.vmas.find(hva_of(page))?;
-    let (Backing::Shared { file, offset } | Backing::Private { file, offset }) = &vma.backing else {
-        return None;
-    };
-    let index = vma.file_page(page, *offset);
-    file.is_last(index, pfn).then_some((&**file, index))
+fn file_of(state: &State, page: Gfn, pfn: Pfn) -> Option<(&Arc<File>, u64)> {
+    let (file, index) = file_behind(state.vmas.find(hva_of(page))?, page)?;
+    file.is_last(index, pfn).then_some((file, index))
+}
+
+/// The file that the mapping shows at `page`, and which of its pages.
+fn file_behind(vma: &Vma, page: Gfn) -> Option<(&Arc<File>, u64)> {
+    match &vma.backing {
+        Backing::Shared { file, offset } | Backing::Private { file, offset } => {
+            Some((file, vma.file_page(page, *offset)))
+        }
+        Backing::Anonymous => None,
+    }
 }

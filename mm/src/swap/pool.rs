@@ -9,6 +9,7 @@
 //! group need not be neighbours. New contents go into the first group that has room, so that the last ones empty; one that
 //! is empty is given back at once. Nothing is moved to make that happen sooner.
 
+use super::SwapError;
 use crate::arena::Arena;
 use slat::{Level, PAGE_SIZE, Pfn, Span};
 use std::collections::BTreeSet;
@@ -112,8 +113,11 @@ impl Pool {
         self.bytes
     }
 
-    /// A slot for `len` bytes, [`LARGEST`] at most. `None`: the limit is reached, or the arena is full.
-    pub(super) fn insert(&mut self, arena: &Arena, len: usize) -> Option<Slot> {
+    /// A slot for `len` bytes, [`LARGEST`] at most.
+    ///
+    /// # Errors
+    /// [`SwapError::Full`] where the limit is reached, [`SwapError::NoFrame`] where the arena is full.
+    pub(super) fn insert(&mut self, arena: &Arena, len: usize) -> Result<Slot, SwapError> {
         let class = len.max(1).div_ceil(STEP) - 1;
         let group = match self.roomy[class].first() {
             Some(&group) => group,
@@ -126,7 +130,7 @@ impl Pool {
             self.roomy[class].remove(&group);
         }
         self.bytes += len as u64;
-        Some(Slot { group, index: index as u8, len: len as u16 })
+        Ok(Slot { group, index: index as u8, len: len as u16 })
     }
 
     /// The slot is nobody's any more.
@@ -147,6 +151,12 @@ impl Pool {
         self.spare.push(slot.group);
     }
 
+    /// The slot's share of its group's frames, in bytes.
+    pub(super) fn share(&self, slot: Slot) -> u64 {
+        let Class { frames, slots, .. } = SHAPES[self.groups[slot.group as usize].class];
+        frames as u64 * PAGE_SIZE / slots as u64
+    }
+
     pub(super) fn extent(&self, slot: Slot) -> Extent {
         let group = &self.groups[slot.group as usize];
         let start = usize::from(slot.index) * SHAPES[group.class].size;
@@ -154,15 +164,15 @@ impl Pool {
     }
 
     /// A group of this class, with all its slots free.
-    fn begin_group(&mut self, arena: &Arena, class: usize) -> Option<u32> {
+    fn begin_group(&mut self, arena: &Arena, class: usize) -> Result<u32, SwapError> {
         let count = SHAPES[class].frames;
         if self.frames + count as u64 > self.limit {
-            return None;
+            return Err(SwapError::Full);
         }
         // Where there are not enough, dropping them gives back those that there were.
         let mut held = [const { None }; FRAMES];
         for held in &mut held[..count] {
-            *held = Some(arena.page(Level::K4).ok()?);
+            *held = Some(arena.page(Level::K4).map_err(|_| SwapError::NoFrame)?);
         }
         let frames = held.map(|held| held.map_or(Pfn(0), crate::held::Held::keep));
         let group = Group { class, frames, used: 0 };
@@ -176,7 +186,7 @@ impl Pool {
         };
         self.frames += count as u64;
         self.roomy[class].insert(number);
-        Some(number)
+        Ok(number)
     }
 }
 
@@ -241,9 +251,13 @@ mod tests {
     fn a_pool_at_its_limit_or_without_an_arena_takes_no_more_and_loses_nothing() {
         let arena = arena();
         let mut pool = Pool::new(3);
-        let fits: Vec<Slot> = std::iter::from_fn(|| pool.insert(&arena, LARGEST)).collect();
+        let fits: Vec<Slot> = std::iter::from_fn(|| pool.insert(&arena, LARGEST).ok()).collect();
         assert_eq!((fits.len(), pool.frames(), pool.bytes()), (4, 3, 4 * LARGEST as u64));
-        assert_eq!(pool.insert(&arena, 1), None, "the limit is of frames, whatever they are for");
+        assert_eq!(
+            pool.insert(&arena, 1),
+            Err(SwapError::Full),
+            "the limit is of frames, whatever they are for"
+        );
         for slot in fits {
             pool.remove(&arena, slot);
         }
@@ -252,9 +266,9 @@ mod tests {
         let mut hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
         hoard.truncate(hoard.len() - 2);
         let in_use = arena.stats().in_use;
-        assert_eq!(pool.insert(&arena, LARGEST), None, "three frames are needed");
+        assert_eq!(pool.insert(&arena, LARGEST), Err(SwapError::NoFrame), "three frames are needed");
         assert_eq!((pool.frames(), arena.stats().in_use), (0, in_use), "and two were given back");
-        assert!(pool.insert(&arena, STEP).is_some());
+        assert!(pool.insert(&arena, STEP).is_ok());
     }
 
     #[derive(Clone, Debug)]
@@ -289,11 +303,11 @@ mod tests {
                     Step::Insert(len) => {
                         let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + number * 13) as u8).collect();
                         match pool.insert(&arena, len) {
-                            Some(slot) => {
+                            Ok(slot) => {
                                 pool.extent(slot).write(&arena, &bytes);
                                 model.insert(number, (slot, bytes));
                             }
-                            None => prop_assert!(pool.frames() + FRAMES as u64 > 60),
+                            Err(_) => prop_assert!(pool.frames() + FRAMES as u64 > 60),
                         }
                     }
                     Step::Remove(pick) => {

@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use slat::PAGE_SIZE;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// Builds a [`Swap`]. Pages go to memory first, if there is any, and what does not compress or fit there to the file or
 /// device, if there is one. With neither, pages of zeroes can be swapped out.
@@ -104,7 +103,6 @@ impl SwapBuilder {
             device,
             keep_copies: self.keep_copies,
             sabotage: self.sabotage,
-            pool_frames: AtomicU64::new(0),
             books: Mutex::new(Books::new(Pool::new(self.memory / PAGE_SIZE), Blocks::new(blocks))),
         }))
     }

@@ -67,8 +67,8 @@ fn a_bit_flipped_in_memory_is_found() {
     let arena = arena();
     let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
     let one = page(&arena, 1, 4);
-    let copy = swap.store(one.pfn()).unwrap();
-    let Place::Memory(slot) = swap.books.lock().row(copy.entry()).place else { panic!("it compresses") };
+    let copy = swap.store(one.pfn(), &Arc::default()).unwrap();
+    let (Place::Memory(slot), _) = swap.books.lock().find(copy.entry()) else { panic!("it compresses") };
     let extent = swap.books.lock().pool.extent(slot);
     let mut buffer = [0; pool::LARGEST];
     let good = extent.read(&arena, &mut buffer).to_vec();
@@ -87,7 +87,7 @@ fn a_copy_lives_as_long_as_somebody_refers_to_it() {
     let arena = arena();
     let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
     let (some, zeroes) = (page(&arena, 1, 1), page(&arena, 1, 0));
-    let [entry, zero] = [&some, &zeroes].map(|page| swap.store(page.pfn()).unwrap().keep());
+    let [entry, zero] = [&some, &zeroes].map(|page| swap.store(page.pfn(), &Arc::default()).unwrap().keep());
     assert_eq!((zero, swap.stats().zero), (SwapEntry::ZERO, 1));
     let second = swap.hold(entry);
     swap.put(entry);
@@ -95,7 +95,7 @@ fn a_copy_lives_as_long_as_somebody_refers_to_it() {
     assert!(load(&swap, &arena, &second).is_ok());
     drop(second);
     assert_eq!((swap.stats().references, swap.pool_bytes()), (1, 0));
-    assert_eq!(swap.store(some.pfn()).unwrap().entry(), entry, "its number is used again");
+    assert_eq!(swap.store(some.pfn(), &Arc::default()).unwrap().entry(), entry, "its number is used again");
     assert_eq!(load(&swap, &arena, &swap.hold(zero)), Ok([0; PAGE]));
     swap.put(zero);
     assert_eq!(swap.stats().references, 0);
@@ -106,23 +106,24 @@ fn what_does_not_fit_anywhere_is_refused_for_the_right_reason() {
     let arena = arena();
     let memory = Swap::builder().memory(2 * PAGE_SIZE).build(&arena).unwrap();
     let noise = page(&arena, 1, 8);
-    assert_eq!(memory.store(noise.pfn()).map(drop), Err(SwapError::Incompressible));
+    assert_eq!(memory.store(noise.pfn(), &Arc::default()).map(drop), Err(SwapError::Incompressible));
     assert!(memory.has_room(), "for others");
     let some = page(&arena, 2, 3);
-    let held: Vec<_> = std::iter::from_fn(|| memory.store(some.pfn()).ok()).collect();
-    assert_eq!((held.len(), memory.store(some.pfn()).map(drop)), (5, Err(SwapError::Full)));
+    let held: Vec<_> = std::iter::from_fn(|| memory.store(some.pfn(), &Arc::default()).ok()).collect();
+    assert_eq!((held.len(), memory.store(some.pfn(), &Arc::default()).map(drop)), (5, Err(SwapError::Full)));
     assert!(!memory.has_room());
     drop(held);
     assert!(memory.has_room());
 
     let hoard: Vec<_> = std::iter::from_fn(|| arena.page(Level::K4).ok()).collect();
     assert_eq!(
-        memory.store(some.pfn()).map(drop),
-        Err(SwapError::Full),
+        memory.store(some.pfn(), &Arc::default()).map(drop),
+        Err(SwapError::NoFrame),
         "the arena has no frame for the pool"
     );
+    assert!(memory.has_room(), "the pool has, as soon as the arena has a frame");
     drop(hoard);
-    assert!(memory.store(some.pfn()).is_ok());
+    assert!(memory.store(some.pfn(), &Arc::default()).is_ok());
     assert_eq!((memory.stats().refused, memory.stats().store_errors), (4, 0));
 }
 
@@ -172,7 +173,7 @@ proptest! {
             match step {
                 Step::Store(seed, noise) => {
                     let page = page(&arena, seed, noise);
-                    match swap.store(page.pfn()) {
+                    match swap.store(page.pfn(), &Arc::default()) {
                         Ok(copy) => {
                             let bytes = *bytes_of(&arena, page.pfn());
                             let found = model.entry(copy.keep()).or_insert((0, bytes));

@@ -98,6 +98,7 @@ impl Pages for Told {
     }
 
     fn flush(&mut self, _: &mut Idle) {}
+    fn settle(&mut self, _: &mut Idle, _: Span<Hva>) {}
 }
 
 /// An address space with a recorder.

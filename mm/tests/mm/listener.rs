@@ -69,4 +69,5 @@ impl Pages for Told<'_> {
     }
 
     fn flush(&mut self, _: &mut Idle) {}
+    fn settle(&mut self, _: &mut Idle, _: Span<Hva>) {}
 }

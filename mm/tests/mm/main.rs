@@ -21,10 +21,12 @@
 //! | `swap_device` | … where devices fail, fill up, stop short, or give back something else? |
 //! | `swap_kept` | … and not written twice, where they did not change? |
 //! | `swap_files` | … where the pages are a file's? |
+//! | `swap_others` | do others neither wait for the device, nor pay, and is what was full asked again? |
 //! | `swap_race` | … beside those who use and change the same pages meanwhile? |
 //! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
 //! | `lru_guest` | … with guests, whose accesses this process does not see? |
 //! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |
+//! | `late` | is the last store of a vCPU that answers late kept, whoever copies the page meanwhile? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 #[path = "../../../slat/src/edges.rs"]
@@ -33,6 +35,7 @@ mod fixture;
 mod huge;
 mod ksm;
 mod ksm_race;
+mod late;
 mod listener;
 mod lru;
 mod lru_gen;
@@ -52,6 +55,7 @@ mod swap;
 mod swap_device;
 mod swap_files;
 mod swap_kept;
+mod swap_others;
 mod swap_race;
 mod user_fault;
 mod user_fault_race;

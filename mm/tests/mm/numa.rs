@@ -30,6 +30,7 @@ impl Pages for Heard {
     fn flush(&mut self, _: &mut Idle) {
         self.flushes += 1;
     }
+    fn settle(&mut self, _: &mut Idle, _: Span<Hva>) {}
 }
 
 impl SecondaryMmu for Ear {

@@ -296,6 +296,11 @@ impl Ticket<'_> {
         self.active.others_unflushed(Some(self.claim.slot), covers(gfns))
     }
 
+    /// Whether another active invalidation of any of these host addresses has not flushed yet.
+    pub(crate) fn unflushed_behind(&self, hvas: Span<Hva>) -> bool {
+        self.active.others_unflushed(Some(self.claim.slot), |_, slot| span::<Hva>(&slot.hvas).overlaps(&hvas))
+    }
+
     /// It goes on to edit: what it has paid was for what it had edited before.
     pub(crate) fn owes_again(&self) {
         // ORDER(adopt): Release, and before the edits, which are Release too: whoever meets one of them sees this.
@@ -366,6 +371,10 @@ mod tests {
         assert!(a.unflushed_over(gfns(15, 16)), "b invalidates host addresses: may be anywhere");
         a.flushed();
         assert!(!b.unflushed(a.version()));
+        let [inside, beside] = [0x1000, 0x2000].map(|start| Span::sized(Hva(start), 0x1000));
+        assert!(a.unflushed_behind(inside) && !a.unflushed_behind(beside) && !b.unflushed_behind(inside));
+        b.flushed();
+        assert!(!a.unflushed_behind(inside));
     }
 
     #[test]

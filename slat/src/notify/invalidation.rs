@@ -34,7 +34,7 @@ use crate::host::{Host, HostPage};
 use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Exclusive};
+use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
 use crate::sync::readside::Seat;
 use crate::sync::tally::Count;
 use crate::table::entry::{Entry, Kind, Version, Word};
@@ -139,7 +139,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             let known = Known::told(hvas, to);
             let hvas = published.clamp(&hvas);
             for space in &begun.vm.spaces {
-                let mut walk = begun.walk(space, idle, seat);
+                let mut walk = begun.walk::<Exclusive>(space, idle, seat);
                 begun.edit_behind(&mut walk, hvas, known, owed);
             }
         }
@@ -156,6 +156,24 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// The same for a reason that is not decided page by page, to be paid with what else it will owe.
     pub(super) fn apply_unpaid(&mut self, idle: &mut Idle) {
         self.begun.edit(idle, None, None, &mut self.owed);
+    }
+
+    /// Rule 7 without an edit: owes the flush of `hvas`, if another invalidation over them has not flushed yet.
+    ///
+    /// That one keeps every fault on the frames behind `hvas` waiting until it has flushed, so their translations in TLBs
+    /// are from before it. Frames that no memslot maps any more have been flushed by the transaction that took the memslot away.
+    pub(super) fn adopt_on(&mut self, idle: &mut Idle, hvas: Span<Hva>, seat: Option<&Seat>) {
+        let Self { begun, owed } = self;
+        if !begun.ticket.unflushed_behind(hvas) {
+            return;
+        }
+        for space in &begun.vm.spaces {
+            let mut walk = begun.walk::<Shared>(space, idle, seat);
+            along(&mut walk, hvas, |_, part| {
+                owed.owe(part.gfns);
+                part.gfns.end
+            });
+        }
     }
 
     /// Edits these ranges instead, which lie in what was published, under this invalidation's number.
@@ -210,12 +228,12 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         Word::hole(self.ticket.version())
     }
 
-    fn walk<'g>(
+    fn walk<'g, M: Mode>(
         &'g self,
         space: &'g Space<F>,
         idle: &'g mut Idle,
         seat: Option<&'g Seat>,
-    ) -> Walk<'g, F, H, Exclusive> {
+    ) -> Walk<'g, F, H, M> {
         match seat {
             Some(seat) => Walk::on_seat(self.vm, space, idle, seat),
             None => Walk::on_any_seat(self.vm, space, idle),
@@ -228,7 +246,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             if matches!(self.range, Range::Gfns(only, _) if only != space.id) {
                 continue;
             }
-            let mut walk = self.walk(space, idle, seat);
+            let mut walk = self.walk::<Exclusive>(space, idle, seat);
             self.edit_in(&mut walk, parts, owed);
         }
     }

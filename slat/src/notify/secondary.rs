@@ -117,6 +117,15 @@ pub trait Pages {
 
     /// Pays at once what is owed so far, which otherwise is paid at the end, once. Waits for vCPUs in the guest.
     fn flush(&mut self, idle: &mut Idle);
+
+    /// Pays what other changes owe for `hvas`, which is in the event's range, and have not paid yet. On return no translation
+    /// is in use that a change told before this call has taken away. Nothing is told, and where no debt is open nothing is
+    /// flushed. Waits for vCPUs in the guest.
+    ///
+    /// **A primary MMU settles a page before it copies it, unless the event's reason is an eager one.** A change page by page
+    /// withdraws write permission first and flushes later. A vCPU that has not answered yet still stores to the old frame,
+    /// and a store after the copy is lost. An eager reason has settled its range before the change begins.
+    fn settle(&mut self, idle: &mut Idle, hvas: Span<Hva>);
 }
 
 /// To several listeners at once: one that was told before, and the next.
@@ -138,6 +147,11 @@ impl Pages for Both<'_> {
         self.0.flush(idle);
         self.1.flush(idle);
     }
+
+    fn settle(&mut self, idle: &mut Idle, hvas: Span<Hva>) {
+        self.0.settle(idle, hvas);
+        self.1.settle(idle, hvas);
+    }
 }
 
 /// To nobody: the innermost of no listeners.
@@ -147,4 +161,5 @@ pub struct Nobody;
 impl Pages for Nobody {
     fn changed(&mut self, _: &mut Idle, _: Span<Hva>, _: Option<HostPage>) {}
     fn flush(&mut self, _: &mut Idle) {}
+    fn settle(&mut self, _: &mut Idle, _: Span<Hva>) {}
 }

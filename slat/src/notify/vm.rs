@@ -8,7 +8,7 @@ use crate::age::AccessedPages;
 use crate::host::{Host, HostPage};
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
-use crate::sync::readside::Borrowed;
+use crate::sync::readside::{Borrowed, Seat};
 use crate::table::format::Format;
 use crate::vm::Vm;
 
@@ -77,9 +77,13 @@ struct Told<'vm, F: Format, H: Host> {
     kept: Option<Borrowed<'vm>>,
 }
 
+fn kept<'a>(seat: &'a Option<Borrowed<'_>>) -> Option<&'a Seat> {
+    seat.as_ref().filter(|_| !seeded!(SeatNotKept)).map(Borrowed::seat)
+}
+
 impl<F: Format, H: Host> Pages for Told<'_, F, H> {
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
-        let seat = self.kept.as_ref().filter(|_| !seeded!(SeatNotKept)).map(Borrowed::seat);
+        let seat = kept(&self.kept);
         self.invalidation.changed_on(idle, hvas, to, seat);
     }
 
@@ -88,6 +92,14 @@ impl<F: Format, H: Host> Pages for Told<'_, F, H> {
         let debt = self.invalidation.debt(idle);
         let debt = if may_block { debt } else { debt.without_grace() };
         debt.settle();
+    }
+
+    fn settle(&mut self, idle: &mut Idle, hvas: Span<Hva>) {
+        if seeded!(CopiedUnsettled) {
+            return;
+        }
+        self.invalidation.adopt_on(idle, hvas, kept(&self.kept));
+        self.flush(idle);
     }
 }
 

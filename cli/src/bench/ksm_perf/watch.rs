@@ -129,6 +129,10 @@ impl Pages for Timed<'_> {
     fn flush(&mut self, idle: &mut Idle) {
         self.time(|told| told.flush(idle));
     }
+
+    fn settle(&mut self, idle: &mut Idle, hvas: Span<Hva>) {
+        self.time(|told| told.settle(idle, hvas));
+    }
 }
 
 fn nanoseconds(since: Instant) -> u64 {
