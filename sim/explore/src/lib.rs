@@ -13,8 +13,12 @@
 //! |---|---|
 //! | [`plan`] | what happens in a world, as data drawn from a seed |
 //! | [`world`] | a plan, run, and what must be true meanwhile |
+//! | [`hunt`] | many seeds, until one fails |
+//! | [`shrink`] | a failing plan, made small |
 //! | [`random`] | numbers by seed |
 
+pub mod hunt;
 pub mod plan;
 pub mod random;
+pub mod shrink;
 pub mod world;

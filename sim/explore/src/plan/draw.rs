@@ -60,13 +60,15 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
     let (ground, slots) = ground(&mut random, theme, vcpus);
     let length = if cpus > 16 { 4 } else { random.pick(&[4, 8, 12, 24]) };
     let vcpu = |random: &mut Random, id| Cpu {
+        number: id,
         role: Role::Vcpu(id),
         late: random.pick(&[0, 0, 1, 2, 4]),
         late_ns: random.pick(&[0, 100, 1000, 10_000]),
         ops: numbered((0..random.within(2, length * 2)).map(|_| guest_op(random, &ground)).collect()),
     };
     let mut programs: Vec<Cpu> = (0..vcpus).map(|id| vcpu(&mut random, id)).collect();
-    programs.extend((0..threads).map(|_| Cpu {
+    programs.extend((0..threads as u32).map(|thread| Cpu {
+        number: vcpus + thread,
         role: Role::Thread,
         late: 0,
         late_ns: 0,
@@ -74,8 +76,12 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
     }));
     let fails = random.below(16);
     let dear = |random: &mut Random, many: &[u64]| if random.once_in(6) { random.pick(many) } else { 0 };
+    let schedule = schedule(&mut random);
+    // A lock whose waiters sleep is not fair: CPUs of very different speeds would keep others from it for ever.
+    let parks = matches!(schedule, Schedule::Random { .. } | Schedule::Bursts { .. }) && random.once_in(3);
     Plan {
         seed,
+        turn: 0,
         tables: random.pick(&[Tables::Ept4, Tables::Ept4NoAd, Tables::Pae, Tables::Pae]),
         log: log(&mut random),
         budget: budget(&mut random, theme, vcpus),
@@ -85,10 +91,10 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         refuses: dear(&mut random, &[2, 4, 8]),
         silent: dear(&mut random, &[1, 2, 4]),
         host_sleeps_ns: dear(&mut random, &[1000, 20_000]),
-        park_after_ns: if random.once_in(3) { 1000 } else { 0 },
+        park_after_ns: if parks { 1000 } else { 0 },
         huge: if theme == Theme::Huge || random.once_in(3) { random.number() } else { 0 },
         slots,
-        schedule: schedule(&mut random),
+        schedule,
         cpus: programs,
     }
 }
@@ -131,7 +137,7 @@ fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, u
         // Neighbours in one table; now and then the next table, too.
         let first = random.below(6) as usize;
         let last = if random.once_in(4) { FIRST_LARGE - 1 } else { first + random.within(1, 3) as usize };
-        ((first..=last.min(FIRST_LARGE - 1)).collect(), (0..random.within(1, 3) as u32).collect())
+        ((first..=last.min(FIRST_LARGE - 1)).collect(), (0..random.within(2, 4) as u32).collect())
     } else {
         let windows: Vec<usize> = (FIRST_LARGE..WINDOWS.len()).collect();
         let many = random.within(1, 4) as usize;

@@ -58,6 +58,8 @@ pub enum Role {
 /// A CPU and its program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cpu {
+    /// Its number in the plan as it was drawn.
+    pub number: u32,
     /// What it is.
     pub role: Role,
     /// A vCPU that is kicked makes up to so many accesses more before it answers,
@@ -69,10 +71,12 @@ pub struct Cpu {
 }
 
 /// A world. Equal plans make equal runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// What it was drawn from.
     pub seed: u64,
+    /// Another schedule of the same sort, and other choices of the host's: 0 as it is drawn.
+    pub turn: u64,
     /// The format of the tables.
     pub tables: Tables,
     /// How stores are logged, where a memslot logs.

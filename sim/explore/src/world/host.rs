@@ -94,7 +94,7 @@ impl Primary {
             frames: BTreeMap::new(),
             pages: BTreeMap::new(),
             replaced: None,
-            random: Random::new(plan.seed, 3),
+            random: Random::new(plan.seed ^ plan.turn << 48, 3),
         };
         Arc::new(Self {
             regions: (0..REGIONS).map(region).collect(),

@@ -34,7 +34,7 @@ mod thread;
 mod tlb;
 mod watch;
 
-pub use run::run;
+pub use run::{Outcome, run};
 
 use crate::plan::Plan;
 use host::{Handle, Primary};

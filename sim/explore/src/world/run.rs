@@ -120,7 +120,7 @@ fn run_with<F: Format>(plan: &Plan, tells: bool) -> Outcome {
     if world.is_wrong() || ended != Some(Ended::All) {
         // Coroutines are left where they are: so is what they borrow.
         if ended == Some(Ended::Stuck) {
-            world.wrong(STUCK, String::new);
+            world.wrong(STUCK, || watch.sites());
         }
         world.wrong(PANICKED, || SAID.take().unwrap_or_default());
         return outcome(&world, hash, steps);

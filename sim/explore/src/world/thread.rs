@@ -86,6 +86,10 @@ impl<F: Format> World<'_, F> {
                 rest(sleeps);
             }
             let freed = self.host.edit(&pages, change);
+            if change == Change::Drop {
+                // The VMM knows what it has thrown away.
+                self.copies.borrow_mut().retain(|page, _| !pages.contains(page));
+            }
             self.story(|| format!("  the host has changed {pages:#x?}"));
             self.look();
             freed

@@ -6,6 +6,7 @@ use slat::Format;
 use slat::inject::GIVEN_BACK;
 use slat_machine::explore::{Access, Act, Explorer};
 use std::cell::{Cell, RefCell};
+use std::panic::Location;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Steps after which a world does not end any more: for each CPU, and for all.
@@ -20,19 +21,29 @@ pub struct Watch<'w, 'p, F: Format> {
     written: Cell<bool>,
     hash: RefCell<DefaultHasher>,
     bound: u64,
+    /// Where each CPU was last.
+    sites: RefCell<Vec<Option<&'static Location<'static>>>>,
 }
 
 impl<'w, 'p, F: Format> Watch<'w, 'p, F> {
     pub fn new(world: &'w World<'p, F>) -> Self {
         let cpus = world.plan.cpus.len() as u32;
-        let pace = Pace::new(world.plan.schedule, world.plan.seed, cpus);
+        let pace = Pace::new(world.plan.schedule, world.plan.seed ^ world.plan.turn << 48, cpus);
         Self {
             world,
             pace: RefCell::new(pace),
             written: Cell::new(false),
             hash: RefCell::new(DefaultHasher::new()),
             bound: STEPS + STEPS_EACH * u64::from(cpus),
+            sites: RefCell::new(vec![None; cpus as usize]),
         }
+    }
+
+    /// Where each CPU was last.
+    pub fn sites(&self) -> String {
+        let sites = self.sites.borrow();
+        let at = sites.iter().zip(0..).filter_map(|(site, cpu)| Some((cpu, (*site)?)));
+        at.map(|(cpu, site): (u32, _)| format!("CPU {cpu} at {site} ")).collect()
     }
 
     /// Says whether two runs were the same.
@@ -64,8 +75,9 @@ impl<F: Format> Explorer for Watch<'_, '_, F> {
                 world.story(|| format!("  writes an entry, in {}", act.site));
             }
         }
+        self.sites.borrow_mut()[act.cpu as usize] = Some(act.site);
         if world.steps() > self.bound {
-            world.wrong(ENDLESS, || format!("{} accesses", self.bound));
+            world.wrong(ENDLESS, || self.sites());
         }
         !world.is_wrong()
     }
