@@ -39,7 +39,7 @@ struct Ground {
 
 /// Numbers of CPUs, and how often each is drawn.
 const SIZES: &[(u64, u64)] =
-    &[(200, 2), (400, 3), (400, 4), (200, 5), (150, 6), (80, 8), (8, 16), (4, 33), (1, 112)];
+    &[(100, 2), (300, 3), (500, 4), (300, 5), (200, 6), (80, 8), (8, 16), (4, 33), (1, 112)];
 
 /// The plan of `seed`, with so many CPUs if that is given.
 pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
@@ -47,7 +47,7 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
     let drawn = random.weighted(SIZES);
     let cpus = cpus.unwrap_or(drawn).max(1);
     let theme = random.weighted(&[
-        (4, Theme::SmallSlots),
+        (6, Theme::SmallSlots),
         (2, Theme::LargeSlots),
         (4, Theme::Pages),
         (3, Theme::Tables),
@@ -55,16 +55,18 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         (4, Theme::Dirty),
         (2, Theme::All),
     ]);
-    let threads = if cpus == 1 { 0 } else { random.within(1, (cpus / 2).min(4)) };
+    // Transactions are long where another thread holds a snapshot whenever one is published.
+    let holds = matches!(theme, Theme::SmallSlots | Theme::LargeSlots) && !random.once_in(4) && cpus > 2;
+    let threads = if cpus == 1 { 0 } else { random.within(1 + u64::from(holds), (cpus / 2).clamp(2, 4).min(cpus - 1)) };
     let vcpus = (cpus - threads) as u32;
     let (ground, slots) = ground(&mut random, theme, vcpus);
     let length = if cpus > 16 { 4 } else { random.pick(&[4, 8, 12, 24]) };
     let vcpu = |random: &mut Random, id| Cpu {
         number: id,
         role: Role::Vcpu(id),
-        late: random.pick(&[0, 0, 1, 2, 4]),
+        late: if holds && id == 0 { 8 } else { random.pick(&[0, 0, 1, 2, 4]) },
         late_ns: random.pick(&[0, 100, 1000, 10_000]),
-        ops: numbered((0..random.within(2, length * 2)).map(|_| guest_op(random, &ground)).collect()),
+        ops: guest_program(random, &ground, length),
     };
     let mut programs: Vec<Cpu> = (0..vcpus).map(|id| vcpu(&mut random, id)).collect();
     programs.extend((0..threads as u32).map(|thread| Cpu {
@@ -72,7 +74,11 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         role: Role::Thread,
         late: 0,
         late_ns: 0,
-        ops: numbered((0..random.within(1, length)).map(|_| thread_op(&mut random, &ground)).collect()),
+        ops: if holds && thread > 0 {
+            numbered((0..length).map(|_| Op::Hold(random.within(1000, 200_000))).collect())
+        } else {
+            numbered((0..random.within(1, length)).map(|_| thread_op(&mut random, &ground)).collect())
+        },
     }));
     let fails = random.below(16);
     let dear = |random: &mut Random, many: &[u64]| if random.once_in(6) { random.pick(many) } else { 0 };
@@ -181,6 +187,20 @@ fn host_pages(random: &mut Random, ground: &Ground) -> (u64, u64) {
     }
 }
 
+/// Guests stay in one window for a while, as they do.
+fn guest_program(random: &mut Random, ground: &Ground, length: u64) -> Vec<(u32, Op)> {
+    let mut here = Ground { windows: ground.windows.clone(), slots: Vec::new(), ..*ground };
+    let ops = (0..random.within(2, length * 2)).map(|_| {
+        if random.once_in(3) {
+            here.windows.clone_from(&ground.windows);
+        } else if here.windows.len() > 1 {
+            here.windows = vec![random.pick(&here.windows)];
+        }
+        guest_op(random, &here)
+    });
+    numbered(ops.collect())
+}
+
 fn guest_op(random: &mut Random, ground: &Ground) -> Op {
     match random.below(40) {
         0 | 1 => Op::Compute(random.pick(&[100, 2000, 30_000])),
@@ -217,11 +237,12 @@ fn thread_op(random: &mut Random, ground: &Ground) -> Op {
 fn slots_op(random: &mut Random, ground: &Ground) -> Op {
     let (slot, window) = (random.pick(&ground.slots), random.pick(&ground.windows));
     match random.below(10) {
-        0..4 => Op::Move(slot, window),
+        0..3 => Op::Move(slot, window),
+        3 => Op::Zap(gfns(random, ground), Why::Clear),
         4 => Op::Delete(slot),
         5 | 6 => Op::Create(slot, window),
         7 => Op::Exchange(slot, random.pick(&ground.slots)),
-        _ => Op::Hold(random.pick(&[1000, 10_000, 100_000])),
+        _ => Op::Hold(random.pick(&[10_000, 100_000])),
     }
 }
 

@@ -23,8 +23,8 @@ pub const SLOTS: u32 = SMALL_SLOTS + REGIONS as u32 - 1;
 pub const WINDOWS: [u64; 14] = [0, 64, 128, 192, 256, 320, 384, 448, 512, 960, 1024, 1536, 2048, 1 << 18];
 /// The first large window.
 pub const FIRST_LARGE: usize = 10;
-/// Pages of a window that guests use: the first, the second, one inside, the last.
-pub const USED: usize = 4;
+/// Pages of a window that guests use: at both edges and inside.
+pub const USED: usize = 8;
 
 /// Pages of a window.
 pub fn pages(window: usize) -> u64 {
@@ -38,7 +38,7 @@ pub fn frames(window: usize) -> Span<Gfn> {
 
 /// The `nth` page of so many that guests use.
 pub fn used(nth: usize, of: u64) -> u64 {
-    [0, 1, of / 2 + 3, of - 1][nth]
+    [0, 1, 2, 3, of / 2 + 3, of / 2 + 4, of - 2, of - 1][nth]
 }
 
 /// The window that holds a frame.

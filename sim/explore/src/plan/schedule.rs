@@ -81,7 +81,7 @@ impl Pace {
                 if self.changes.last().is_some_and(|&step| step <= self.steps) {
                     self.changes.pop();
                     self.cpus[cpu as usize] = self.lowest;
-                    self.lowest *= 2;
+                    self.lowest += self.lowest / 4;
                 }
                 self.cpus[cpu as usize] + self.random.below(100)
             }

@@ -111,8 +111,9 @@ impl<F: Format> Guest<'_, F> {
                         world.emulated(*gfn, begun);
                         return true;
                     }
-                    Ok(Done::RingFull | Done::Spurious)
-                    | Err(FaultError::NoMemory | FaultError::Host(_)) => pause(),
+                    Ok(Done::RingFull | Done::Spurious) | Err(FaultError::Host(_)) => pause(),
+                    // The whole clock has gone round, twice.
+                    Err(FaultError::NoMemory) => self.tries += TRIES / 5,
                     Ok(_) => {}
                 }
                 return self.tries >= TRIES;
