@@ -151,6 +151,14 @@ pub const STEPS: &[Step] = &[
         quick: &[],
     },
     Step {
+        name: "explore",
+        about: "whole worlds on simulated CPUs, drawn from seeds",
+        explores: true,
+        seeded: false,
+        full: &[line(20, "cargo xtask explore --seeds 50000")],
+        quick: &[line(10, "cargo xtask explore --seeds 2000")],
+    },
+    Step {
         name: "inject",
         about: "allocations, exchanges and hosts that fail; vCPUs that stop, or panic",
         explores: true,
