@@ -16,8 +16,8 @@
 //! /// Holds up CPU 1, and counts.
 //! struct Late(Cell<u64>);
 //! impl Explorer for Late {
-//!     fn delay(&self, cpu: u32) -> u64 {
-//!         if cpu == 1 { 1_000_000 } else { 1000 }
+//!     fn delay(&self, act: Act) -> u64 {
+//!         if act.cpu == 1 { 1_000_000 } else { 1000 }
 //!     }
 //!     fn sees(&self, _: Act) -> bool {
 //!         self.0.set(self.0.get() + 1);
@@ -53,8 +53,8 @@ pub struct Act {
 /// Chooses the schedule of a run, and looks on. Called on the CPU's own stack, between accesses: it may read all memory
 /// that the CPUs share, but by plain atomics of `core`'s.
 pub trait Explorer {
-    /// For how long `cpu` is held up before its next access, in picoseconds.
-    fn delay(&self, cpu: u32) -> Ps;
+    /// For how long a CPU is held up before this access of its own, in picoseconds.
+    fn delay(&self, act: Act) -> Ps;
 
     /// An access is about to be made. False ends the run.
     fn sees(&self, act: Act) -> bool;
@@ -108,7 +108,7 @@ impl Machine {
 
     /// An access in a run that explores.
     pub(crate) fn explored(&self, explorer: &dyn Explorer, act: Act) {
-        self.spend(explorer.delay(act.cpu));
+        self.spend(explorer.delay(act));
         self.in_turn();
         if !explorer.sees(act) {
             self.stop();

@@ -110,20 +110,24 @@ fn numbered(ops: Vec<Op>) -> Vec<(u32, Op)> {
 }
 
 fn schedule(random: &mut Random) -> Schedule {
-    match random.below(8) {
+    match random.below(10) {
         0 | 1 => Schedule::Random { long: random.pick(&[5, 20, 100]) },
         2 | 3 => Schedule::Priorities {
             within: random.pick(&[500, 2000, 8000]),
             changes: random.within(1, 12) as u32,
         },
-        4 => Schedule::Starve { times: random.pick(&[30, 300, 3000]), steps: random.pick(&[50, 300, 1000]) },
+        4 | 5 => Schedule::Decisions {
+            once_in: random.pick(&[2, 4, 10, 30]),
+            away: random.pick(&[2000, 10_000, 50_000]),
+        },
+        6 => Schedule::Starve { times: random.pick(&[30, 300, 3000]), steps: random.pick(&[50, 300, 1000]) },
         _ => Schedule::Bursts { steps: random.pick(&[3, 10, 30, 100]), away: random.pick(&[500, 5000, 20_000]) },
     }
 }
 
 fn log(random: &mut Random) -> Log {
     let (lazy, set) = (random.once_in(3), random.once_in(3));
-    random.weighted(&[(2, Log::Writes { lazy }), (3, Log::Bits { lazy, set }), (1, Log::Ring)])
+    random.weighted(&[(3, Log::Writes { lazy }), (4, Log::Bits { lazy, set }), (2, Log::Ring)])
 }
 
 fn budget(random: &mut Random, theme: Theme, vcpus: u32) -> Option<u64> {
@@ -315,8 +319,8 @@ fn dirty_op(random: &mut Random, ground: &Ground) -> Op {
     match random.below(16) {
         0..4 => Op::Harvest(commits),
         4..6 => Op::HarvestSlot(slot, commits),
-        6 => Op::HarvestRing(random.below(ground.vcpus.into()) as u32, commits),
-        7 | 8 => Op::Log(slot, true),
+        6 | 7 => Op::HarvestRing(random.below(ground.vcpus.into()) as u32, commits),
+        8 => Op::Log(slot, true),
         9 => Op::Log(slot, false),
         10 => Op::WriteProtect(gfns(random, ground)),
         11 => Op::Device(host_pages(random, ground).0),

@@ -28,6 +28,14 @@ pub enum Schedule {
         /// Steps until another is.
         steps: u64,
     },
+    /// CPUs are preempted where it matters most: right before a read-modify-write, or right after it, once in so many times,
+    /// for up to so long.
+    Decisions {
+        /// Times.
+        once_in: u64,
+        /// Nanoseconds.
+        away: u64,
+    },
     /// CPUs are preempted: each runs undisturbed for about so many steps, and then not at all for about so long.
     Bursts {
         /// Steps.
@@ -46,7 +54,7 @@ pub struct Pace {
     schedule: Schedule,
     random: Random,
     steps: u64,
-    /// Picoseconds for each CPU's step, or steps left to it.
+    /// Of each CPU: picoseconds for a step; or steps left to it; or 1 after a read-modify-write.
     cpus: Vec<u64>,
     /// Steps at which priorities change, the next one last.
     changes: Vec<u64>,
@@ -69,8 +77,8 @@ impl Pace {
         Self { schedule, random, steps: 0, cpus: speeds, changes, lowest: 4_u64.pow(6) * NS, starved: 0 }
     }
 
-    /// For how long `cpu` is held up now.
-    pub fn delay(&mut self, cpu: u32) -> u64 {
+    /// For how long `cpu` is held up now, before a read-modify-write if so.
+    pub fn delay(&mut self, cpu: u32, rmw: bool) -> u64 {
         self.steps += 1;
         match self.schedule {
             Schedule::Random { long } => {
@@ -91,6 +99,12 @@ impl Pace {
                 }
                 let step = self.random.within(1, 10 * NS);
                 if cpu == self.starved { step * times } else { step }
+            }
+            Schedule::Decisions { once_in, away } => {
+                let after = std::mem::replace(&mut self.cpus[cpu as usize], rmw.into()) == 1;
+                let step = self.random.within(1, 4 * NS);
+                let held_up = (rmw || after) && self.random.once_in(once_in);
+                if held_up { step + self.random.below(away * NS) } else { step }
             }
             Schedule::Bursts { steps, away } => {
                 let left = &mut self.cpus[cpu as usize];

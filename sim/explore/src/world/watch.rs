@@ -53,8 +53,8 @@ impl<'w, 'p, F: Format> Watch<'w, 'p, F> {
 }
 
 impl<F: Format> Explorer for Watch<'_, '_, F> {
-    fn delay(&self, cpu: u32) -> u64 {
-        self.pace.borrow_mut().delay(cpu)
+    fn delay(&self, act: Act) -> u64 {
+        self.pace.borrow_mut().delay(act.cpu, act.access == Access::Rmw)
     }
 
     fn sees(&self, act: Act) -> bool {
