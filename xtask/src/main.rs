@@ -5,6 +5,7 @@ mod boot;
 mod compiler;
 mod coverage;
 mod emulator;
+mod explore;
 mod fuzz;
 mod gate;
 mod house;
@@ -83,6 +84,11 @@ const CHORES: &[Chore] = &[
         name: "fuzz",
         about: "any bytes, found by libFuzzer: [TARGET…], --seconds N, 60 unless said otherwise; --seeded also makes mistakes; --keep",
         run: Run::With(fuzz::run),
+    },
+    Chore {
+        name: "explore",
+        about: "whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --seeded NAME, --trace",
+        run: Run::With(explore::run),
     },
     Chore {
         name: "sanitize",

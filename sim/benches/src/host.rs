@@ -52,6 +52,16 @@ impl PageWord {
     fn is_hidden(self) -> bool {
         self.0 & Self::PRESENT == 0 && self.0 >> 3 != 0
     }
+
+    /// No page is there, not even a hidden one.
+    fn is_missing(self) -> bool {
+        self.page().is_none() && !self.is_hidden()
+    }
+
+    /// What a fault of the host's own makes of a word that is not present: a hidden page is shown, a missing one comes.
+    fn brought_in(self, hva: Hva) -> Self {
+        if self.is_hidden() { Self(self.0 | Self::PRESENT) } else { Self::of(first_page(gfn_of(hva))) }
+    }
 }
 
 /// See the module's header.
@@ -124,18 +134,23 @@ impl SimHost {
             line.0[0].fetch_add(1, Relaxed);
         }
         let Some(at) = self.word(hva) else { return };
-        let found = PageWord(at.load(Relaxed));
-        if found.is_hidden() {
-            let shown = found.0 | PageWord::PRESENT;
-            if at.compare_exchange(found.0, shown, Relaxed, Relaxed).is_ok() {
-                self.hints.fetch_add(1, Relaxed);
-            }
-            return;
-        }
-        if self.work.zeroing {
+        // All of this took time, and zeroing takes more: another vCPU may bring the page in meanwhile, and a scanner may
+        // then move it. So the page is put there only where it is still missing.
+        let mut found = PageWord(at.load(Relaxed));
+        if self.work.zeroing && found.is_missing() {
             zero_page();
         }
-        self.set(hva, Some(first_page(gfn_of(hva))));
+        while found.page().is_none() {
+            let brought = found.brought_in(hva);
+            match at.compare_exchange(found.0, brought.0, Relaxed, Relaxed) {
+                Ok(_) if found.is_hidden() => {
+                    self.hints.fetch_add(1, Relaxed);
+                    return;
+                }
+                Ok(_) => return,
+                Err(now) => found = PageWord(now),
+            }
+        }
     }
 }
 
@@ -208,6 +223,37 @@ mod tests {
             assert_eq!(PageWord::of(page).page(), Some(page));
         }
         assert_eq!((PageWord::ABSENT.page(), PageWord::ASKED.page()), (None, None));
+    }
+
+    /// Simulated only: on threads, who comes first is chance.
+    #[cfg(virtual_time)]
+    #[test]
+    fn a_page_that_was_moved_while_another_vcpu_asked_for_it_stays_moved() {
+        use crate::world::{Costs, Job, rest, run};
+        for host_ns in [0, 1000] {
+            // The second asks while the first is still bringing the page in, and goes on after it was moved.
+            let work = Work { host_ns, ..Work::default() };
+            let host = SimHost::new(1, &work);
+            let (at, moved) = (hva_of(Gfn(0)), HostPage { pfn: Pfn(7), ..first_page(Gfn(0)) });
+            let mover = || {
+                while host.page(at).is_none() {
+                    rest(1);
+                }
+                host.set(at, Some(moved));
+            };
+            let asks = |later| {
+                let host = &host;
+                move || {
+                    rest(later);
+                    host.resolve(&mut Idle::take().unwrap(), at, Access::Read).unwrap();
+                }
+            };
+            run(
+                &Costs::SERVER,
+                vec![Job::new("asks", asks(0)), Job::new("asks", asks(100)), Job::new("moves", mover)],
+            );
+            assert_eq!(host.page(at), Some(moved), "{host_ns} ns");
+        }
     }
 
     #[test]

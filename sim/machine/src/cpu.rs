@@ -7,6 +7,7 @@
 //! interrupt takes.
 
 use crate::costs::Costs;
+use crate::explore::Explorer;
 use crate::lines::Lines;
 use core::cell::{Cell, RefCell};
 use corosensei::Yielder;
@@ -167,6 +168,12 @@ pub struct Machine {
     memory: Box<[Cell<Ps>]>,
     pub kicks: Cell<u64>,
     pub events: Cell<u64>,
+    /// How far a CPU may run ahead: see [`AHEAD`]; nowhere in a run that explores.
+    ahead: Ps,
+    /// Who chooses the schedule of a run that explores.
+    pub explorer: Option<&'static dyn Explorer>,
+    /// No CPU goes on any more.
+    pub stopped: Cell<bool>,
 }
 
 thread_local! {
@@ -209,7 +216,15 @@ impl Machine {
             memory: (0..sockets).map(|_| Cell::new(0)).collect(),
             kicks: Cell::new(0),
             events: Cell::new(0),
+            ahead: AHEAD,
+            explorer: None,
+            stopped: Cell::new(false),
         }
+    }
+
+    /// The same machine with `explorer` to choose the schedule.
+    pub fn explored_by(self, explorer: &'static dyn Explorer) -> Self {
+        Self { ahead: 0, explorer: Some(explorer), ..self }
     }
 
     /// The CPU that runs.
@@ -282,7 +297,7 @@ impl Machine {
         let then = then.max(woken.clock.get());
         woken.turn.set(woken.turn.get() + 1);
         self.queue.borrow_mut().push(Reverse(Turn::new(then, cpu, woken.turn.get())));
-        self.limit.set(self.limit.get().min(then + AHEAD));
+        self.limit.set(self.limit.get().min(then + self.ahead));
     }
 
     /// Who goes on now, after the one that ran has let go; `None` when nobody can.
@@ -305,7 +320,7 @@ impl Machine {
             if self.cpus[next.cpu() as usize].turn.get() == next.turn() {
                 self.me.set(next.cpu());
                 self.clock.set(next.then());
-                self.limit.set(queue.peek().map_or(Ps::MAX, |Reverse(next)| next.then() + AHEAD));
+                self.limit.set(queue.peek().map_or(Ps::MAX, |Reverse(next)| next.then() + self.ahead));
                 return Some(next.cpu());
             }
         }

@@ -26,6 +26,7 @@
 //! | `acts` | what a CPU does besides: compute, sleep, kick, zero a page |
 //! | `local` | what is a thread's own is a CPU's own here |
 //! | `run` | coroutines, and what a run came to |
+//! | `explore` | runs for correctness: the order is chosen by the caller, and each access is shown to it |
 //!
 //! **What is modelled**: which CPU has a cache line, alone or shared; that a line is at one place at a time, and travels
 //! between CPUs of one socket or further; locks that are handed on first come, first served; interrupts that take time to
@@ -37,6 +38,7 @@ mod acts;
 pub mod atomic;
 pub mod costs;
 mod cpu;
+pub mod explore;
 mod lines;
 pub mod local;
 pub mod lock;

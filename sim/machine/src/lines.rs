@@ -6,13 +6,17 @@
 //! Caches here have no end: a line stays where it was used last. One that nobody has used yet costs no journey.
 
 use crate::cpu::{Machine, Prices, Ps};
+use crate::explore::Act;
 use core::panic::Location;
 
 /// What an operation does to a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
+    /// Reads it.
     Load,
+    /// Writes it.
     Store,
+    /// Both, at once.
     Rmw,
 }
 
@@ -295,6 +299,9 @@ impl Machine {
     #[inline]
     pub fn access(&self, address: usize, access: Access, site: &'static Location<'static>) {
         self.events.set(self.events.get() + 1);
+        if let Some(explorer) = self.explorer {
+            return self.explored(explorer, Act { cpu: self.me(), address, access, site });
+        }
         self.nearly_in_turn();
         let line = line_of(address);
         // Nearly always it is in its place, and has not left this CPU.

@@ -2,6 +2,7 @@
 
 use crate::Costs;
 use crate::cpu::{Machine, Paused, Ps};
+use crate::explore::Ended;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 use std::collections::BTreeMap;
@@ -82,7 +83,7 @@ pub struct LineTold {
     pub waited_ns: u64,
 }
 
-type Running = Coroutine<(), Paused, (), DefaultStack>;
+pub(crate) type Running = Coroutine<(), Paused, (), DefaultStack>;
 
 /// Each job runs on a CPU of its own, and all begin together; returns when all have ended. CPUs are numbered, and sockets
 /// filled, in the order of the jobs.
@@ -95,28 +96,40 @@ pub fn run(costs: &Costs, jobs: Vec<Job<'_>>) -> Told {
     let mut coroutines: Vec<Option<Running>> =
         jobs.into_iter().map(|job| Some(begin(machine, job))).collect();
     let mut ended: Vec<Ps> = vec![0; names.len()];
+    let all = drive(machine, &mut coroutines, |cpu, clock| ended[cpu] = clock);
+    assert!(all == Ended::All, "every CPU waits for another");
+    told(machine, &names, &ended)
+}
+
+/// Lets the coroutines run until all have ended, or no other can go on; says so of each that ends, and when that was.
+pub(crate) fn drive(
+    machine: &Machine,
+    coroutines: &mut [Option<Running>],
+    mut ended: impl FnMut(usize, Ps),
+) -> Ended {
     machine.let_run(|| {
         let mut paused = None;
-        for _ in 0..names.len() {
+        for _ in 0..coroutines.len() {
             loop {
-                let Some(cpu) = machine.next(paused) else { panic!("every CPU waits for another") };
+                let Some(cpu) = machine.next(paused) else { return Ended::Stuck };
                 let coroutine = &mut coroutines[cpu as usize];
                 let running = coroutine.as_mut().expect("whoever has ended is in no queue");
                 match running.resume(()) {
+                    CoroutineResult::Yield(_) if machine.stopped.get() => return Ended::Stopped,
                     CoroutineResult::Yield(why) => paused = Some(why),
                     CoroutineResult::Return(()) => {
                         (paused, *coroutine) = (None, None);
-                        ended[cpu as usize] = machine.clock();
+                        ended(cpu as usize, machine.clock());
                         break;
                     }
                 }
             }
         }
-    });
-    told(machine, &names, &ended)
+        Ended::All
+    })
 }
 
-fn begin<'j>(machine: &'j Machine, job: Job<'j>) -> Running {
+pub(crate) fn begin<'j>(machine: &'j Machine, job: Job<'j>) -> Running {
     let work: Box<dyn FnOnce() + Send + 'j> = job.work;
     // SAFETY: the coroutine, and with it the work, ends or is dropped inside `run`, which borrows both all the while.
     let (machine, work) = unsafe {

@@ -35,6 +35,10 @@ impl Version {
     /// Bits in a version.
     pub const BITS: u32 = 52;
 
+    /// The last that there can be.
+    #[cfg(all(seeded, virtual_time))]
+    pub(crate) const LAST: Self = Self((1 << Self::BITS) - 1);
+
     /// The number itself.
     pub const fn get(self) -> u64 {
         self.0
@@ -263,6 +267,13 @@ impl Entry {
         filled(&self.0).store(word.0, Relaxed);
         #[cfg(test)]
         super::history::wrote();
+    }
+
+    /// In a page that is in no table any more: see [`inject::GIVEN_BACK`](crate::inject::GIVEN_BACK). Takes no time.
+    #[cfg(all(seeded, virtual_time))]
+    pub(crate) fn give_back(&self) {
+        // ORDER(link): Relaxed; the page is the caller's alone.
+        self.0.free().store(crate::inject::GIVEN_BACK.0, Relaxed);
     }
 
     /// Loads with the ordering given, for walks that only count.

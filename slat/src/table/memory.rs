@@ -187,6 +187,15 @@ impl Node {
             entry.fill(word);
         }
     }
+
+    /// Fills a page that is in no table any more with [`inject::GIVEN_BACK`](crate::inject::GIVEN_BACK): an explorer sees
+    /// who still looks at it.
+    #[cfg(all(seeded, virtual_time))]
+    pub(crate) fn give_back(self) {
+        // SAFETY: the caller owns the page.
+        let entries = unsafe { self.entries() };
+        entries.iter().for_each(|entry| entry.give_back());
+    }
 }
 
 /// Makes the notes of a fresh chunk.

@@ -315,6 +315,8 @@ impl Grace {
                 }
                 #[cfg(all(test, shuttle))]
                 page.fill(crate::shuttle_tests::GIVEN_BACK);
+                #[cfg(all(seeded, virtual_time))]
+                page.give_back();
             }
             if pages == 1 { free.push(node) } else { roots.push(node) }
         }

@@ -155,6 +155,14 @@ pub const STEPS: &[Step] = &[
         .hears(&["Worlds"])],
     },
     Step {
+        name: "explore",
+        about: "whole worlds on simulated CPUs, drawn from seeds",
+        lines: &[
+            Line::new(PUSH, 90, 180, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
+            Line::new(NIGHTLY, 1800, 2400, "cargo xtask explore --minutes 30").hears(&["Explore"]),
+        ],
+    },
+    Step {
         name: "gate",
         about: "instructions of the hot paths, against the baseline",
         lines: &[Line::new(PUSH, 60, 120, "cargo xtask gate")],

@@ -1,0 +1,102 @@
+//! Many seeds, on every processor of this machine, until one fails or time is up.
+
+use crate::plan::{Plan, draw};
+use crate::shrink;
+use crate::world::{Wrong, run};
+use slat::seeded::Bug;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// One world in so many is run twice: both runs must be the same.
+const TWICE: u64 = 64;
+
+/// What is looked for, and for how long.
+#[derive(Clone, Debug)]
+pub struct Hunt {
+    /// The first seed.
+    pub first: u64,
+    /// How many.
+    pub seeds: u64,
+    /// Not longer than that.
+    pub at_most: Option<Duration>,
+    /// So many CPUs in each world, whatever the seed says.
+    pub cpus: Option<u64>,
+    /// The mistake that is made.
+    pub bug: Option<Bug>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Worlds that were run, those above the first failing seed included.
+    pub worlds: u64,
+    /// Accesses in them.
+    pub steps: u64,
+    /// The first seed that fails.
+    pub failing: Option<(u64, Wrong)>,
+}
+
+/// Two runs of one plan differ.
+pub const DIFFERS: &str = "two runs of one seed differ";
+
+impl Hunt {
+    /// Runs the worlds. All seeds below the failing one that is returned hold.
+    ///
+    /// # Panics
+    /// Where a worker does.
+    pub fn go(&self) -> Found {
+        let workers = thread::available_parallelism().map_or(1, usize::from);
+        let (next, worlds, steps) = (AtomicU64::new(self.first), AtomicU64::new(0), AtomicU64::new(0));
+        let failing: Mutex<Option<(u64, Wrong)>> = Mutex::new(None);
+        let began = Instant::now();
+        let work = || {
+            loop {
+                let seed = next.fetch_add(1, Relaxed);
+                let failed = failing.lock().expect("no worker panics").is_some();
+                let late = self.at_most.is_some_and(|most| began.elapsed() > most);
+                if seed >= self.first.saturating_add(self.seeds) || failed || late {
+                    return;
+                }
+                let plan = draw(seed, self.cpus);
+                let outcome = run(&plan, self.bug, false);
+                worlds.fetch_add(1, Relaxed);
+                steps.fetch_add(outcome.steps, Relaxed);
+                let again = (seed % TWICE == 0).then(|| run(&plan, self.bug, false));
+                let differs = again.filter(|again| *again != outcome);
+                let wrong = differs.map_or(outcome.wrong, |again| {
+                    let how = format!("{:x} and {:x}", outcome.hash, again.hash);
+                    Some(Wrong { what: DIFFERS, how })
+                });
+                if let Some(wrong) = wrong {
+                    let mut failing = failing.lock().expect("no worker panics");
+                    if failing.as_ref().is_none_or(|(first, _)| seed < *first) {
+                        *failing = Some((seed, wrong));
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+        Found {
+            worlds: worlds.into_inner(),
+            steps: steps.into_inner(),
+            failing: failing.into_inner().expect("no worker panics"),
+        }
+    }
+
+    /// The command that runs a plan of this hunt again.
+    pub fn command(&self, plan: &Plan) -> String {
+        let mut command = format!("cargo xtask explore --first {} --seeds 1", plan.seed);
+        if let Some(cpus) = self.cpus {
+            command += &format!(" --cpus {cpus}");
+        }
+        if let Some(bug) = self.bug {
+            command += &format!(" --seeded {}", bug.name());
+        }
+        if draw(plan.seed, self.cpus) != *plan {
+            command += &format!(" --only {} --turn {}", shrink::kept(plan), plan.turn);
+        }
+        command
+    }
+}

@@ -1,0 +1,24 @@
+//! Deterministic simulation testing of the engine: whole worlds on simulated CPUs, by seed.
+//!
+//! ```text
+//! seed ─▶ plan ─▶ world: VM, host, vCPUs with TLBs, threads ─▶ outcome
+//!                   │ each access to shared memory: held up by the schedule, seen by the oracle
+//!                   ▼
+//!         wrong? ─▶ shrink ─▶ a command that repeats it, and its story
+//! ```
+//! The engine is the shipped source, in virtual time ([`slat_machine`]), built so that mistakes can be made in it on purpose
+//! ([`slat::seeded`]). One run has one outcome: a seed says all.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`plan`] | what happens in a world, as data drawn from a seed |
+//! | [`world`] | a plan, run, and what must be true meanwhile |
+//! | [`hunt`] | many seeds, until one fails |
+//! | [`shrink`] | a failing plan, made small |
+//! | [`random`] | numbers by seed |
+
+pub mod hunt;
+pub mod plan;
+pub mod random;
+pub mod shrink;
+pub mod world;

@@ -1,0 +1,191 @@
+//! A vCPU: a guest that loads and stores, and the hardware's walker, which takes no lock, enters no section, and sets Accessed
+//! and Dirty as it goes.
+//!
+//! A vCPU that is kicked may go on for a while before it answers: as late as its plan says, with accesses in between.
+
+use super::host::Handle;
+use super::tlb::{self, Translation};
+use super::World;
+use crate::plan::Cpu;
+use crate::plan::op::Op;
+use slat::table::{Entry, TableMemory, Word};
+use slat::{
+    Access, Done, Fault, FaultError, Format, Gfn, Idle, InGuest, Span, Vcpu, VcpuId,
+};
+use slat_machine::{compute, guest as run_guest, pause, rest};
+
+/// Faults on one access after which the guest goes on without it: a host may refuse for ever.
+const TRIES: u32 = 50;
+
+/// Runs vCPU `id` through its program.
+pub fn run<F: Format>(world: &World<F>, id: u32, cpu: &Cpu) {
+    let mut idle = Idle::take().expect("one on each CPU");
+    let vcpu = world.vm.vcpu(VcpuId(id)).expect("one CPU for each");
+    let mut guest = Guest { world, id: id as usize, vcpu, cpu, tries: 0, begun: None };
+    let mut left = &cpu.ops[..];
+    while !left.is_empty() {
+        left = guest.stay(&mut idle, left);
+        if let Some(((_, op), rest)) = left.split_first()
+            && guest.outside(&mut idle, op)
+        {
+            (left, guest.tries, guest.begun) = (rest, 0, None);
+        }
+    }
+}
+
+struct Guest<'w, F: Format> {
+    world: &'w World<'w, F>,
+    id: usize,
+    vcpu: Vcpu<'w, F, Handle>,
+    cpu: &'w Cpu,
+    /// Faults on the access that is being made, and when it began.
+    tries: u32,
+    begun: Option<u64>,
+}
+
+impl<F: Format> Guest<'_, F> {
+    /// A stay in the guest, which ends with a fault, or with something that is done outside. Returns what is left.
+    fn stay<'p>(&mut self, idle: &mut Idle, mut left: &'p [(u32, Op)]) -> &'p [(u32, Op)] {
+        if !matches!(left, [(_, Op::Touch(..) | Op::Compute(_) | Op::Linger(_)), ..]) {
+            return left;
+        }
+        let (world, id) = (self.world, self.id);
+        let tlb = &world.tlbs[id];
+        let mut inside = self.vcpu.enter(idle, &mut tlb::Handle(tlb));
+        world.story(|| "enters the guest".into());
+        tlb.borrow_mut().root = Some(inside.root());
+        world.look();
+        let mut late = self.cpu.late;
+        while let Some(((_, op), rest)) = left.split_first() {
+            if inside.kicked() {
+                if late == 0 {
+                    answer(world, id, &mut inside);
+                    late = self.cpu.late;
+                } else {
+                    late -= 1;
+                    compute(self.cpu.late_ns);
+                }
+            }
+            match op {
+                Op::Touch(gfn, access) => {
+                    self.begun.get_or_insert_with(|| world.steps());
+                    let found = tlb.borrow().find(*gfn, *access);
+                    let found = found.or_else(|| walk(world, id, inside.root(), (*gfn, *access)));
+                    let Some(found) = found else { break };
+                    // Whoever takes the page away now has to wait until this is over.
+                    pause();
+                    world.used((*gfn, *access), found.frame(*gfn));
+                    (self.tries, self.begun) = (0, None);
+                }
+                Op::Linger(ns) => compute(*ns),
+                Op::Compute(ns) => {
+                    let mut ns = *ns;
+                    while ns > 0 {
+                        ns = run_guest(ns, || inside.kicked());
+                        if inside.kicked() {
+                            answer(world, id, &mut inside);
+                        }
+                    }
+                }
+                _ => break,
+            }
+            left = rest;
+        }
+        tlb.borrow_mut().root = None;
+        world.story(|| "leaves the guest".into());
+        left
+    }
+
+    /// What is done outside of the guest: a fault, mostly. Whether the operation is over.
+    fn outside(&mut self, idle: &mut Idle, op: &Op) -> bool {
+        let world = self.world;
+        match op {
+            Op::Touch(gfn, access) => {
+                let begun = self.begun.unwrap_or_else(|| world.steps());
+                world.story(|| format!("faults: {access:?} at {:#x}", gfn.0));
+                let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: *access });
+                world.story(|| format!("  is answered {done:?}"));
+                self.tries += 1;
+                match done {
+                    Ok(Done::Mmio) => {
+                        world.emulated(*gfn, begun);
+                        return true;
+                    }
+                    Ok(Done::RingFull | Done::Spurious) | Err(FaultError::Host(_)) => pause(),
+                    // The whole clock has gone round, twice.
+                    Err(FaultError::NoMemory) => self.tries += TRIES / 5,
+                    Ok(_) => {}
+                }
+                return self.tries >= TRIES;
+            }
+            Op::Prefault(gfns) => {
+                // An error says that nothing was mapped; the guest's own access will say why.
+                let mapped = self.vcpu.prefault(idle, *gfns);
+                world.story(|| format!("prefaults {:#x}: {mapped:?}", gfns.start.0));
+            }
+            Op::Rest(ns) => rest(*ns),
+            _ => {}
+        }
+        true
+    }
+}
+
+fn answer<F: Format>(world: &World<F>, id: usize, inside: &mut InGuest<'_>) {
+    let tlb = &world.tlbs[id];
+    // It makes no access until it has answered, and loaded its root.
+    tlb.borrow_mut().root = None;
+    inside.answer(&mut tlb::Handle(tlb));
+    world.story(|| "answers".into());
+    tlb.borrow_mut().root = Some(inside.root());
+    world.look();
+}
+
+/// Walks for `gfn` from `root`, or from the lowest link that is remembered.
+fn walk<F: Format>(
+    world: &World<F>,
+    id: usize,
+    root: slat::Pfn,
+    (gfn, access): (Gfn, Access),
+) -> Option<Translation> {
+    let tlb = &world.tlbs[id];
+    'again: loop {
+        let (mut level, mut table) = tlb.borrow().begin::<F>(gfn, root);
+        loop {
+            let page = world.host.memory.at(table).cast::<Entry>();
+            // SAFETY: a page of words, all of which are atomics.
+            let entry = unsafe { page.add(F::index(gfn, level)).as_ref() };
+            let word = entry.load();
+            if !F::is_present(word) {
+                return None;
+            }
+            if F::is_table(word, level) {
+                if !touched(entry, word, F::touch_link(level)) {
+                    continue 'again;
+                }
+                (level, table) = (level.down(), F::pfn(word));
+                let served = Span::sized(gfn.base(level.up()), level.up().pages());
+                tlb.borrow_mut().links.push((served, level, table));
+                continue;
+            }
+            let leaf = F::read_leaf(word);
+            if !leaf.perms.allows(access) {
+                return None;
+            }
+            if !touched(entry, word, F::touch(access)) {
+                continue 'again;
+            }
+            let gfns = Span::sized(gfn.base(level), level.pages());
+            let dirty = !F::HARDWARE_AD || leaf.dirty || access == Access::Write;
+            let found = Translation { gfns, pfn: leaf.pfn, perms: leaf.perms, dirty };
+            tlb.borrow_mut().remember(found);
+            world.story(|| format!("walks to {:#x} for {access:?} at {:#x}", found.frame(gfn).0, gfn.0));
+            world.look();
+            return Some(found);
+        }
+    }
+}
+
+/// Sets what is missing of `bits`; false where the entry changed meanwhile.
+fn touched(entry: &Entry, seen: Word, bits: u64) -> bool {
+    seen.0 & bits == bits || entry.touch(seen, bits)
+}

@@ -1,0 +1,359 @@
+//! The primary MMU: regions of 2 MiB, each one huge page or small ones, present or not, writable or not.
+//!
+//! Its frames are used again at once, the last one first. What is taken from guests is told first, and changed when the debt
+//! is settled; a frame is free when the invalidation has ended. Each frame counts the stores to it, and so does each page:
+//! where the two differ a store was lost.
+
+use super::memory::Memory;
+use crate::plan::Plan;
+use crate::plan::layout::{REGION, REGIONS};
+use crate::plan::op::Change;
+use crate::random::Random;
+use slat::table::TableMemory;
+use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Span, VcpuId};
+use slat_machine::lock::Mutex as Lock;
+use slat_machine::{AtomicU64, Ordering::Relaxed, rest};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The first region's address.
+const RAM: Hva = Hva(0x40_0000_0000);
+/// Small frames begin here, huge ones there.
+const SMALL: u64 = 1 << 12;
+const HUGE: u64 = 1 << 21;
+
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 2;
+
+/// 2 MiB: `frame << 2 | writable << 1 | present` for all of it, or, where that is zero, for each page.
+struct Region {
+    /// Held by whoever changes it.
+    lock: Lock<()>,
+    huge: AtomicU64,
+    small: Box<[AtomicU64]>,
+}
+
+/// What needs no order of its own: all of it changes between two accesses.
+struct Books {
+    free: Vec<u64>,
+    fresh: u64,
+    /// Stores to frames that are in use, and to pages.
+    frames: BTreeMap<u64, u64>,
+    pages: BTreeMap<u64, u64>,
+    /// A page that is being replaced by another with the same contents: both may be read.
+    replaced: Option<(u64, [Pfn; 2])>,
+    random: Random,
+}
+
+/// See the module's header.
+pub struct Primary {
+    regions: Vec<Region>,
+    books: Mutex<Books>,
+    pub memory: Memory,
+    /// Once in so many: see [`Plan`].
+    refuses: u64,
+    silent: u64,
+    sleeps_ns: u64,
+}
+
+/// A host as a VM has it.
+#[derive(Clone)]
+pub struct Handle(pub Arc<Primary>);
+
+/// The address of a page.
+pub fn hva(page: u64) -> Hva {
+    RAM + (page << PAGE_SHIFT)
+}
+
+/// The page at an address.
+pub fn page_of(hva: Hva) -> u64 {
+    (hva.0 - RAM.0) >> PAGE_SHIFT
+}
+
+/// The addresses of pages.
+pub fn hvas(pages: &Range<u64>) -> Span<Hva> {
+    Span::new(hva(pages.start), hva(pages.end))
+}
+
+impl Primary {
+    pub fn new(plan: &Plan) -> Arc<Self> {
+        let region = |number: u64| Region {
+            lock: Lock::default(),
+            huge: AtomicU64::new(if number > 0 && plan.huge >> number & 1 == 1 {
+                (HUGE + number * REGION) << 2 | PRESENT | WRITABLE
+            } else {
+                0
+            }),
+            small: (0..REGION).map(|_| AtomicU64::new(0)).collect(),
+        };
+        let books = Books {
+            free: Vec::new(),
+            fresh: REGIONS,
+            frames: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            replaced: None,
+            random: Random::new(plan.seed ^ plan.turn << 48, 3),
+        };
+        Arc::new(Self {
+            regions: (0..REGIONS).map(region).collect(),
+            books: Mutex::new(books),
+            memory: Memory::new(),
+            refuses: plan.refuses,
+            silent: plan.silent,
+            sleeps_ns: plan.host_sleeps_ns,
+        })
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().expect("nothing panics here")
+    }
+
+    fn region(&self, page: u64) -> &Region {
+        &self.regions[(page / REGION) as usize]
+    }
+
+    /// Held by whoever changes a page, or its contents, other than through a guest.
+    pub fn lock(&self, page: u64) -> impl Drop + use<'_> {
+        self.region(page).lock.lock()
+    }
+
+    /// Whether a guest may use `pfn` for `page` at this instant.
+    pub fn allows(&self, page: u64, pfn: Pfn, access: Access) -> bool {
+        let store = access == Access::Write;
+        let now = self.find(page, |word| word.free().load(Relaxed));
+        let there = now.is_some_and(|now| now.pfn == pfn && (now.writable || !store));
+        there
+            || !store && self.books().replaced.is_some_and(|(at, frames)| at == page && frames.contains(&pfn))
+    }
+
+    /// A store to a page by way of a frame.
+    pub fn stored(&self, page: u64, pfn: Pfn) {
+        let mut books = self.books();
+        *books.frames.entry(pfn.0).or_default() += 1;
+        *books.pages.entry(page).or_default() += 1;
+    }
+
+    /// Whether a frame has all stores to its page.
+    pub fn is_whole(&self, page: u64, pfn: Pfn) -> bool {
+        let books = self.books();
+        books.frames.get(&pfn.0).copied().unwrap_or(0) == books.pages.get(&page).copied().unwrap_or(0)
+    }
+
+    /// Stores to a page, wherever it was, that are in its frame now.
+    pub fn stores(&self, page: u64) -> u64 {
+        let now = self.find(page, |word| word.free().load(Relaxed));
+        now.map_or(0, |now| self.books().frames.get(&now.pfn.0).copied().unwrap_or(0))
+    }
+
+    /// A device writes to a page, under its lock; where there is one, and it may.
+    pub fn device(&self, page: u64) -> bool {
+        let now = self.find(page, |word| word.load(Relaxed)).filter(|now| now.writable);
+        now.inspect(|now| self.stored(page, now.pfn)).is_some()
+    }
+
+    /// What the page would be replaced by, under its lock: the frame it has, which must be a small one and read-only, and
+    /// another with the same contents.
+    pub fn replacement(&self, page: u64) -> Option<[HostPage; 2]> {
+        let now = self.find(page, |word| word.load(Relaxed))?;
+        (now.level == Level::K4 && !now.writable && now.pfn.0 < HUGE).then(|| {
+            let pfn = Pfn(self.copied(now.pfn.0));
+            self.books().replaced = Some((page, [now.pfn, pfn]));
+            [now, HostPage { pfn, ..now }]
+        })
+    }
+
+    /// The page is the other frame now.
+    pub fn replace(&self, page: u64, new: HostPage) {
+        self.region(page).small[(page % REGION) as usize].store(new.pfn.0 << 2 | PRESENT, Relaxed);
+    }
+
+    /// Nobody uses the old one any more.
+    pub fn replaced(&self, old: HostPage) {
+        self.books().replaced = None;
+        self.free(vec![old.pfn.0]);
+    }
+
+    /// Changes `pages`, of one region, at one instant. Returns the frames that are to be freed.
+    pub fn edit(&self, pages: &Range<u64>, change: Change) -> Vec<u64> {
+        let region = self.region(pages.start);
+        let (mut freed, huge) = (Vec::new(), region.huge.free().load(Relaxed));
+        let mut books = self.books();
+        match change {
+            Change::Nothing => return freed,
+            Change::Collapse if huge == 0 => {
+                let base = books.take_huge();
+                for (word, index) in region.small.iter().zip(0..) {
+                    let old = word.free().swap(0, Relaxed) >> 2;
+                    books.copy(old, base + index);
+                    freed.push(old);
+                }
+                region.huge.store_free(base << 2 | PRESENT | WRITABLE);
+                return freed;
+            }
+            // A huge page moves.
+            Change::Collapse => {
+                let (old, base) = (huge >> 2, books.take_huge());
+                for index in 0..REGION {
+                    books.copy(old + index, base + index);
+                }
+                region.huge.store_free(base << 2 | PRESENT | WRITABLE);
+                return freed;
+            }
+            _ => {}
+        }
+        if huge != 0 {
+            for (word, index) in region.small.iter().zip(0..) {
+                word.store_free(huge + (index << 2));
+            }
+            region.huge.store_free(0);
+        }
+        for page in pages.clone() {
+            let entry = &region.small[(page % REGION) as usize];
+            let word = entry.free().load(Relaxed);
+            if word & PRESENT == 0 {
+                continue;
+            }
+            let frame = word >> 2;
+            entry.store_free(match change {
+                Change::Protect => word & !WRITABLE,
+                Change::Drop => {
+                    books.pages.remove(&page);
+                    0
+                }
+                _ => {
+                    let to = books.take();
+                    books.copy(frame, to);
+                    to << 2 | word & (PRESENT | WRITABLE)
+                }
+            });
+            if change != Change::Protect {
+                freed.push(frame);
+            }
+        }
+        freed
+    }
+
+    /// Frames that nobody uses any more are the next to be used.
+    pub fn free(&self, frames: Vec<u64>) {
+        let mut books = self.books();
+        for frame in frames {
+            books.frames.remove(&frame);
+            if frame != 0 && frame < HUGE {
+                books.free.push(frame);
+            }
+        }
+    }
+
+    fn copied(&self, frame: u64) -> u64 {
+        let mut books = self.books();
+        let to = books.take();
+        books.copy(frame, to);
+        to
+    }
+
+    fn find(&self, page: u64, load: impl Fn(&AtomicU64) -> u64) -> Option<HostPage> {
+        let (region, index) = (self.region(page), page % REGION);
+        let huge = load(&region.huge);
+        let (word, level) = match huge & PRESENT {
+            0 => (load(&region.small[index as usize]), Level::K4),
+            _ => (huge + (index << 2), Level::M2),
+        };
+        (word & PRESENT != 0).then_some(HostPage {
+            pfn: Pfn(word >> 2),
+            level,
+            writable: word & WRITABLE != 0,
+        })
+    }
+}
+
+impl Books {
+    fn take(&mut self) -> u64 {
+        self.fresh += 1;
+        let frame = self.free.pop().unwrap_or(SMALL + self.fresh);
+        self.frames.remove(&frame);
+        frame
+    }
+
+    fn take_huge(&mut self) -> u64 {
+        self.fresh += 1;
+        HUGE + self.fresh * REGION
+    }
+
+    fn copy(&mut self, from: u64, to: u64) {
+        match self.frames.get(&from).copied().filter(|_| from != 0) {
+            Some(stores) => self.frames.insert(to, stores),
+            None => self.frames.remove(&to),
+        };
+    }
+}
+
+/// A store that takes no time: part of a change that is made at one instant.
+trait StoreFree {
+    fn store_free(&self, value: u64);
+}
+
+impl StoreFree for AtomicU64 {
+    fn store_free(&self, value: u64) {
+        self.free().store(value, Relaxed);
+    }
+}
+
+impl Host for Handle {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        let primary = &self.0;
+        if primary.silent > 0 && primary.books().random.once_in(primary.silent) {
+            return None;
+        }
+        primary.find(page_of(hva), |word| word.load(Relaxed))
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        let (page, primary) = (page_of(hva), &self.0);
+        let region = primary.region(page);
+        if primary.refuses > 0 && primary.books().random.once_in(primary.refuses) {
+            let refusals = [HostError::NoMemory, HostError::Io, HostError::Poisoned, HostError::Fault];
+            return Err(primary.books().random.pick(&refusals));
+        }
+        let _held = region.lock.lock();
+        if primary.sleeps_ns > 0 {
+            rest(primary.sleeps_ns);
+        }
+        let wanted = if access == Access::Write { WRITABLE } else { 0 };
+        let huge = region.huge.load(Relaxed);
+        if huge != 0 {
+            region.huge.store(huge | wanted, Relaxed);
+        } else {
+            let small = &region.small[(page % REGION) as usize];
+            let word = small.load(Relaxed);
+            let word = if word == 0 { primary.books().take() << 2 | PRESENT } else { word };
+            small.store(word | wanted, Relaxed);
+        }
+        primary.find(page, |word| word.load(Relaxed)).ok_or(HostError::Fault)
+    }
+
+    fn kick(&self, vcpu: VcpuId) {
+        slat_machine::kick(vcpu.0);
+    }
+}
+
+// SAFETY: as those of the memory.
+unsafe impl TableMemory for Handle {
+    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+        self.0.memory.alloc_chunk()
+    }
+
+    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+        // SAFETY: the caller's word.
+        unsafe { self.0.memory.free_chunk(chunk) }
+    }
+
+    fn pfn(&self, page: NonNull<u8>) -> Pfn {
+        self.0.memory.pfn(page)
+    }
+
+    fn at(&self, frame: Pfn) -> NonNull<u8> {
+        self.0.memory.at(frame)
+    }
+}

@@ -1,0 +1,130 @@
+//! The oracle: through every TLB of a vCPU in the guest, and by every walk that its processor could make.
+
+use super::{EMULATED, LEFT, LOST, STALE, STRAYED, TORN, World};
+use crate::plan::layout::{self, USED, WINDOWS};
+use slat::inject::GIVEN_BACK;
+use slat::{Access, Format, Gfn, Level, Pfn};
+use slat::table::Word;
+
+impl<F: Format> World<'_, F> {
+    /// Looks at everything: see the header of [`super`]. Touches nothing that the machine would notice.
+    pub fn look(&self) {
+        if self.is_wrong() {
+            return;
+        }
+        let mut roots: Vec<Pfn> = Vec::new();
+        for tlb in &self.tlbs {
+            roots.extend(tlb.borrow().root);
+        }
+        roots.sort_unstable();
+        roots.dedup();
+        for window in self.windows.in_use() {
+            for nth in 0..USED {
+                let page = layout::used(nth, layout::pages(window));
+                let gfn = Gfn(WINDOWS[window] + page);
+                self.look_at(gfn, &roots);
+            }
+        }
+        // Where no memslot is now, one may have been.
+        for (window, &first) in WINDOWS.iter().enumerate() {
+            if self.windows.pages(window, 0).is_empty() {
+                (0..USED).for_each(|nth| {
+                    self.look_at(Gfn(first + layout::used(nth, layout::pages(window))), &roots);
+                });
+            }
+        }
+    }
+
+    fn look_at(&self, gfn: Gfn, roots: &[Pfn]) {
+        for &root in roots {
+            self.look_by((Level(F::LEVELS), F::top(root, gfn)), gfn, "a walk from the root");
+        }
+        for tlb in &self.tlbs {
+            let tlb = tlb.borrow();
+            if tlb.root.is_none() {
+                continue;
+            }
+            for found in tlb.translations.iter().filter(|found| found.gfns.contains(gfn)) {
+                let access = if found.serves(gfn, Access::Write) { Access::Write } else { Access::Read };
+                self.demand(gfn, found.frame(gfn), access, "a translation in a TLB");
+            }
+            for &(_, level, table) in tlb.links.iter().filter(|(served, ..)| served.contains(gfn)) {
+                self.look_by((level, table), gfn, "a walk from a table in a TLB");
+            }
+        }
+    }
+
+    /// Walks as the hardware would, but sets nothing.
+    fn look_by(&self, (mut level, mut table): (Level, Pfn), gfn: Gfn, by: &str) {
+        loop {
+            let word = Word(self.host.memory.peek(table, F::index(gfn, level)));
+            if word == GIVEN_BACK {
+                self.wrong(STRAYED, || format!("{by} for frame {:#x}, at {level:?}", gfn.0));
+            }
+            if !F::is_present(word) {
+                return;
+            }
+            if !F::is_table(word, level) {
+                let leaf = F::read_leaf(word);
+                let access = if leaf.perms.allows(Access::Write) { Access::Write } else { Access::Read };
+                return self.demand(gfn, leaf.pfn + (gfn.0 - gfn.base(level).0), access, by);
+            }
+            (level, table) = (level.down(), F::pfn(word));
+        }
+    }
+
+    /// The page that `pfn` is for `gfn`, if the host has it there for this access at this instant.
+    fn page(&self, gfn: Gfn, pfn: Pfn, access: Access) -> Option<u64> {
+        let window = layout::window_of(gfn)?;
+        let pages = self.windows.pages(window, gfn.0 - WINDOWS[window]);
+        pages.into_iter().find(|&page| self.host.allows(page, pfn, access))
+    }
+
+    fn demand(&self, gfn: Gfn, pfn: Pfn, access: Access, by: &str) {
+        if self.page(gfn, pfn, access).is_none() {
+            self.wrong(STALE, || format!("{by}: frame {:#x} is {:#x}, for {access:?}", gfn.0, pfn.0));
+        }
+    }
+
+    /// A guest uses `pfn`, at this instant.
+    pub fn used(&self, (gfn, access): (Gfn, Access), pfn: Pfn) {
+        self.story(|| format!("uses {:#x} for {access:?} at {:#x}", pfn.0, gfn.0));
+        match self.page(gfn, pfn, access) {
+            None => self.wrong(STALE, || format!("an access: frame {:#x} is {:#x}, for {access:?}", gfn.0, pfn.0)),
+            Some(page) if access == Access::Write => self.host.stored(page, pfn),
+            Some(page) if !self.host.is_whole(page, pfn) => {
+                self.wrong(TORN, || format!("frame {:#x} is {:#x}", gfn.0, pfn.0));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// A guest's access, begun at step `begun`, was said to go to no memory.
+    pub fn emulated(&self, gfn: Gfn, begun: u64) {
+        if !self.windows.was_empty(gfn, begun) {
+            self.wrong(EMULATED, || format!("frame {:#x}", gfn.0));
+        }
+    }
+
+    /// Everybody has gone, and every log was harvested: what was copied is what was stored.
+    pub fn compare_copies(&self) {
+        for slot in self.windows.logging() {
+            let of = if slot < layout::SMALL_SLOTS { layout::SMALL } else { layout::REGION };
+            for nth in 0..USED {
+                let page = layout::host_page(slot) + layout::used(nth, of);
+                let copied = self.copies.borrow().get(&page).copied().unwrap_or(0);
+                let stored = self.host.stores(page);
+                if copied != stored {
+                    self.wrong(LOST, || format!("page {page:#x}: {copied} of {stored} stores"));
+                }
+            }
+        }
+    }
+
+    /// A leaf that is in the tables when all is over.
+    pub fn left_over(&self, gfn: Gfn, pfn: Pfn, access: Access) {
+        if self.page(gfn, pfn, access).is_none() {
+            self.wrong(LEFT, || format!("frame {:#x} is {:#x}, for {access:?}", gfn.0, pfn.0));
+        }
+    }
+}

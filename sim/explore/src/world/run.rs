@@ -1,0 +1,200 @@
+//! A plan, run.
+
+use super::host::{Handle, Primary};
+use super::slots::Windows;
+use super::watch::Watch;
+use super::{BOOKS, LENT, PANICKED, STUCK, World, Wrong, guest, thread};
+use crate::plan::{Log, Plan, Role, Tables};
+use slat::inject::{self, Point};
+use slat::seeded::{self, Bug};
+use slat::table::formats::{Ept4, Ept4NoAd, Pae};
+use slat::{Access, DirtyLog, Format, Gfn, Idle, Level, RingSize, Span, Splitting, Track, Vm};
+use slat_machine::explore::{Ended, stop};
+use slat_machine::{Costs, Job};
+use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a run came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The first thing that was wrong.
+    pub wrong: Option<Wrong>,
+    /// Of all accesses, in order: equal runs have equal ones.
+    pub hash: u64,
+    /// Accesses.
+    pub steps: u64,
+    /// What happened, if that was asked for.
+    pub story: Vec<String>,
+}
+
+/// Runs a plan on a thread of its own, on which nothing is left of any other; with a mistake made, if so.
+pub fn run(plan: &Plan, bug: Option<Bug>, tells: bool) -> Outcome {
+    std::thread::scope(|scope| {
+        let run = move || match bug {
+            Some(bug) => seeded::with(bug, || run_here(plan, tells)),
+            None => run_here(plan, tells),
+        };
+        let worker = std::thread::Builder::new().name("world".to_owned()).spawn_scoped(scope, run);
+        worker.expect("a thread").join().expect("what a world panics with is caught")
+    })
+}
+
+fn run_here(plan: &Plan, tells: bool) -> Outcome {
+    let run = || match plan.tables {
+        Tables::Ept4 => run_with::<Ept4>(plan, tells),
+        Tables::Ept4NoAd => run_with::<Ept4NoAd>(plan, tells),
+        Tables::Pae => run_with::<Pae>(plan, tells),
+    };
+    run()
+}
+
+fn build<F: Format>(plan: &Plan, host: Handle) -> Vm<F, Handle> {
+    let splitting = |lazy| if lazy { Splitting::Lazy } else { Splitting::Eager };
+    let log = match plan.log {
+        Log::Writes { lazy } => DirtyLog::bitmap().splitting(splitting(lazy)),
+        Log::Bits { lazy, set } => {
+            let log = DirtyLog::bitmap().track(Track::DirtyBits).splitting(splitting(lazy));
+            if set { log.initially_set() } else { log }
+        }
+        Log::Ring => DirtyLog::ring(RingSize::new(4096).expect("within the rules")),
+    };
+    Vm::builder(host)
+        .vcpus(plan.vcpus())
+        .dirty_log(log)
+        .nx_huge_pages(plan.nx_huge_pages)
+        .table_budget(plan.budget.map_or(u64::MAX, |pages| pages << 12))
+        .build()
+        .expect("there is memory")
+}
+
+thread_local! {
+    /// What a panic of this world said.
+    static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// Panics are the world's.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics of worlds are told as what went wrong, not on standard error.
+fn quiet_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if INSIDE.get() {
+                SAID.with_borrow_mut(|said| _ = said.get_or_insert_with(|| info.to_string()));
+            } else {
+                usual(info);
+            }
+        }));
+    });
+}
+
+/// Failures that the plan wants.
+fn failing<R>(plan: &Plan, work: impl FnOnce() -> R) -> R {
+    match (plan.alloc_fails, plan.cas_fails) {
+        (0, 0) => work(),
+        (0, many) => inject::every(Point::Cas, many, work).0,
+        (many, _) => inject::every(Point::Alloc, many, work).0,
+    }
+}
+
+fn run_with<F: Format>(plan: &Plan, tells: bool) -> Outcome {
+    quiet_panics();
+    INSIDE.set(true);
+    let host = Primary::new(plan);
+    let world = ManuallyDrop::new(World::<F> {
+        vm: build(plan, Handle(host.clone())),
+        host,
+        plan,
+        tlbs: (0..plan.vcpus()).map(|_| RefCell::default()).collect(),
+        windows: Windows::new(),
+        copies: RefCell::default(),
+        steps: Cell::new(0),
+        wrong: RefCell::new(None),
+        story: tells.then(RefCell::default),
+    });
+    let watch = Watch::new(&world);
+    let ended = catch_unwind(AssertUnwindSafe(|| run_world(&world, &watch))).ok();
+    let (hash, steps) = (watch.hash(), world.steps());
+    if world.is_wrong() || ended != Some(Ended::All) {
+        // Coroutines are left where they are: so is what they borrow.
+        if ended == Some(Ended::Stuck) {
+            world.wrong(STUCK, || watch.sites());
+        }
+        world.wrong(PANICKED, || SAID.take().unwrap_or_default());
+        return outcome(&world, hash, steps);
+    }
+    let host = world.host.clone();
+    let mut outcome = outcome(&world, hash, steps);
+    drop(ManuallyDrop::into_inner(world));
+    if host.memory.missing() != 0 {
+        outcome.wrong = Some(Wrong { what: LENT, how: format!("{} chunks", host.memory.missing()) });
+    }
+    outcome
+}
+
+fn outcome<F: Format>(world: &World<F>, hash: u64, steps: u64) -> Outcome {
+    let story = world.story.as_ref().map_or_else(Vec::new, RefCell::take);
+    Outcome { wrong: world.wrong.borrow().clone(), hash, steps, story }
+}
+
+fn run_world<F: Format>(world: &World<F>, watch: &Watch<F>) -> Ended {
+    let plan = world.plan;
+    {
+        let mut idle = Idle::take().expect("one on this thread");
+        for &(slot, window, logs) in &plan.slots {
+            world.create(&mut idle, slot, window, logs);
+        }
+    }
+    let job = |cpu| {
+        let work = move || {
+            let run = || match cpu {
+                &crate::plan::Cpu { role: Role::Vcpu(id), .. } => guest::run(world, id, cpu),
+                cpu => thread::run(world, cpu),
+            };
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                world.wrong(PANICKED, || SAID.take().unwrap_or_default());
+                stop();
+            }
+        };
+        match cpu.role {
+            Role::Vcpu(id) => Job::vcpu(id, work),
+            Role::Thread => Job::new("thread", work),
+        }
+    };
+    let costs = Costs { park_after: plan.park_after_ns as f64, ..Costs::SERVER };
+    let jobs = plan.cpus.iter().map(job).collect();
+    let ended = failing(plan, || slat_machine::explore::run(&costs, watch, jobs));
+    if ended == Ended::All && !world.is_wrong() {
+        end(world);
+    }
+    ended
+}
+
+/// Everybody has gone.
+fn end<F: Format>(world: &World<F>) {
+    let (mut idle, vm) = (Idle::take().expect("one on this thread"), &world.vm);
+    world.look();
+    world.harvest(&mut idle, true);
+    world.compare_copies();
+    vm.collect(&mut idle);
+    let mut leaves = [0; 3];
+    vm.lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), |found| {
+        leaves[usize::from(found.level.0) - 1] += 1;
+        let leaf = found.leaf;
+        let access = if leaf.perms.allows(Access::Write) { Access::Write } else { Access::Read };
+        let pages = if found.level == Level::K4 { &[0][..] } else { &[0, 1, 259, 511] };
+        for &page in pages {
+            world.left_over(found.gfns.start + page, leaf.pfn + page, access);
+        }
+    });
+    let pages = vm.table_pages(&mut idle);
+    if pages.reachable + pages.waiting + pages.free != pages.allocated || pages.waiting != 0 {
+        world.wrong(BOOKS, || format!("{pages:?}"));
+    }
+    let counted = vm.stats().leaves;
+    if counted != leaves {
+        world.wrong(BOOKS, || format!("{counted:?} leaves counted, {leaves:?} there"));
+    }
+}

@@ -1,0 +1,182 @@
+//! Which memslot is in which window, as far as that can be said while transactions are under way.
+
+use super::{World, host};
+use crate::plan::layout::{self, WINDOWS};
+use crate::plan::op::Op;
+use slat::slots::{SlotError, Transaction};
+use slat::{Format, Gfn, Idle, SlotId};
+use std::cell::RefCell;
+
+/// A window.
+#[derive(Clone, Default)]
+struct Window {
+    /// The memslot in it; more than one possibility while a transaction is under way.
+    may: Vec<Option<u32>>,
+    /// The last step at which no memslot may have been there, where one is now.
+    empty_at: u64,
+    /// A transaction that concerns it is under way.
+    busy: bool,
+}
+
+/// Every window, and which memslots log.
+pub struct Windows {
+    all: RefCell<Vec<Window>>,
+    /// By number: pages of it have been logged since the last time it was copied whole.
+    logs: RefCell<[bool; layout::SLOTS as usize]>,
+}
+
+impl Windows {
+    /// All empty.
+    pub fn new() -> Self {
+        let empty = Window { may: vec![None], ..Window::default() };
+        Self { all: RefCell::new(vec![empty; WINDOWS.len()]), logs: RefCell::default() }
+    }
+
+    /// The host pages that a frame may stand for, in a window of which it is page `page`.
+    pub fn pages(&self, window: usize, page: u64) -> Vec<u64> {
+        let all = self.all.borrow();
+        all[window].may.iter().flatten().map(|&slot| layout::host_page(slot) + page).collect()
+    }
+
+    /// Whether a frame may have been in no memslot at any moment since step `from`.
+    pub fn was_empty(&self, gfn: Gfn, from: u64) -> bool {
+        let Some(window) = layout::window_of(gfn) else { return true };
+        let window = &self.all.borrow()[window];
+        window.may.contains(&None) || window.empty_at >= from
+    }
+
+    /// Windows in which a memslot may be.
+    pub fn in_use(&self) -> Vec<usize> {
+        let all = self.all.borrow();
+        (0..all.len()).filter(|&window| all[window].may.iter().any(Option::is_some)).collect()
+    }
+
+    /// Whether any memslot has ever been in a window.
+    fn where_is(&self, slot: u32) -> Option<usize> {
+        self.all.borrow().iter().position(|window| window.may.contains(&Some(slot)))
+    }
+
+    fn is_free(&self, window: usize) -> bool {
+        let window = &self.all.borrow()[window];
+        window.may == [None] && !window.busy
+    }
+
+    fn is_settled(&self, window: usize) -> bool {
+        !self.all.borrow()[window].busy
+    }
+
+    /// The memslots that log, of those that are somewhere.
+    pub fn logging(&self) -> Vec<u32> {
+        let logs = *self.logs.borrow();
+        (0..layout::SLOTS).filter(|&slot| logs[slot as usize] && self.where_is(slot).is_some()).collect()
+    }
+}
+
+impl<F: Format> World<'_, F> {
+    /// A transaction after which `after` says what is in some windows. Returns whether it was committed.
+    fn change_slots(
+        &self,
+        idle: &mut Idle,
+        after: &[(usize, Option<u32>)],
+        operations: impl FnOnce(&mut Transaction<'_>) -> Result<(), SlotError>,
+    ) -> bool {
+        for &(window, slot) in after {
+            let window = &mut self.windows.all.borrow_mut()[window];
+            window.may.push(slot);
+            window.busy = true;
+        }
+        let done = self.vm.slots().commit(idle, operations);
+        for &(window, _) in after {
+            let step = self.steps();
+            let window = &mut self.windows.all.borrow_mut()[window];
+            if window.may.contains(&None) {
+                window.empty_at = step;
+            }
+            let kept = if done.is_ok() { window.may.len() - 1 } else { 0 };
+            window.may = vec![window.may[kept]];
+            window.busy = false;
+        }
+        self.story(|| format!("  transaction: {done:?}"));
+        self.look();
+        done.is_ok()
+    }
+
+    /// A memslot is created.
+    pub fn create(&self, idle: &mut Idle, slot: u32, window: usize, logs: bool) {
+        let fits = layout::fits(slot, window) && self.windows.where_is(slot).is_none();
+        if !fits || !self.windows.is_free(window) {
+            return;
+        }
+        let made = layout::slot(slot, window, host::hva(layout::host_page(slot)));
+        let made = if logs { made.log_dirty() } else { made };
+        self.windows.logs.borrow_mut()[slot as usize] = false;
+        if self.change_slots(idle, &[(window, Some(slot))], |tx| tx.create(made)) && logs {
+            self.begins_to_log(slot);
+        }
+    }
+
+    /// What an operation on memslots does.
+    pub fn slots_op(&self, idle: &mut Idle, op: &Op) {
+        let windows = &self.windows;
+        match *op {
+            Op::Create(slot, window) => self.create(idle, slot, window, false),
+            Op::Delete(slot) => {
+                let Some(from) = windows.where_is(slot).filter(|&from| windows.is_settled(from)) else { return };
+                let ends = std::mem::take(&mut windows.logs.borrow_mut()[slot as usize]);
+                if !self.change_slots(idle, &[(from, None)], |tx| tx.delete(SlotId(slot)).map(drop)) {
+                    windows.logs.borrow_mut()[slot as usize] = ends;
+                }
+            }
+            Op::Move(slot, to) => {
+                let Some(from) = windows.where_is(slot).filter(|&from| windows.is_settled(from)) else { return };
+                if !windows.is_free(to) || !layout::fits(slot, to) {
+                    return;
+                }
+                self.change_slots(idle, &[(from, None), (to, Some(slot))], |tx| {
+                    tx.move_to(SlotId(slot), Gfn(WINDOWS[to])).map(drop)
+                });
+            }
+            Op::Exchange(one, other) => {
+                let settled = |slot| windows.where_is(slot).filter(|&from| windows.is_settled(from));
+                let (Some(here), Some(there)) = (settled(one), settled(other)) else { return };
+                if here == there || layout::pages(here) != layout::pages(there) {
+                    return;
+                }
+                self.change_slots(idle, &[(here, Some(other)), (there, Some(one))], |tx| {
+                    tx.move_to(SlotId(one), Gfn(1 << 19))?;
+                    tx.move_to(SlotId(other), Gfn(WINDOWS[here]))?;
+                    tx.move_to(SlotId(one), Gfn(WINDOWS[there])).map(drop)
+                });
+            }
+            Op::Log(slot, on) => {
+                let Some(at) = windows.where_is(slot).filter(|&at| windows.is_settled(at)) else { return };
+                let logged = windows.logs.borrow()[slot as usize];
+                if !on {
+                    windows.logs.borrow_mut()[slot as usize] = false;
+                }
+                let here = self.windows.all.borrow()[at].may[0];
+                let done = self.change_slots(idle, &[(at, here)], |tx| {
+                    tx.set_log_dirty(SlotId(slot), on).map(drop)
+                });
+                if done && on && !logged {
+                    self.begins_to_log(slot);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The memslot logs from now on, and everything in it is copied. No other transaction concerns it meanwhile.
+    fn begins_to_log(&self, slot: u32) {
+        let Some(at) = self.windows.where_is(slot) else { return };
+        self.windows.all.borrow_mut()[at].busy = true;
+        let of = if slot < layout::SMALL_SLOTS { layout::SMALL } else { layout::REGION };
+        for nth in 0..layout::USED {
+            let page = layout::host_page(slot) + layout::used(nth, of);
+            slat_machine::pause();
+            self.copied(page);
+        }
+        self.windows.logs.borrow_mut()[slot as usize] = true;
+        self.windows.all.borrow_mut()[at].busy = false;
+    }
+}

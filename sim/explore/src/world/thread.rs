@@ -1,0 +1,170 @@
+//! What threads do that are no vCPU: the host's, and the VMM's.
+
+use super::{World, host};
+use crate::plan::Cpu;
+use crate::plan::op::{Change, Op, Telling};
+use slat::{Event, Format, HostPage, Idle, Level, SecondaryMmu as _, SlotId, VcpuId, Why, Young};
+use slat_machine::{pause, rest};
+
+/// Runs a thread through its program.
+pub fn run<F: Format>(world: &World<F>, cpu: &Cpu) {
+    let mut idle = Idle::take().expect("one on each CPU");
+    for (number, op) in &cpu.ops {
+        world.story(|| format!("{number}: {op:?}"));
+        world.operate(&mut idle, op);
+        world.story(|| format!("{number}: done"));
+        world.look();
+    }
+}
+
+impl<F: Format> World<'_, F> {
+    fn operate(&self, idle: &mut Idle, op: &Op) {
+        let vm = &self.vm;
+        match op {
+            Op::Rest(ns) => rest(*ns),
+            &Op::Change { first, pages, change, why, telling, sleeps } => {
+                self.change(idle, first..first + pages, (change, why, telling), sleeps);
+            }
+            &Op::Replace(page, sleeps) => self.replace(idle, page, sleeps),
+            Op::Zap(gfns, why) => {
+                vm.invalidate_gfns(*gfns, *why).apply(idle).settle();
+            }
+            Op::WriteProtect(gfns) => {
+                vm.write_protect(idle, *gfns).settle();
+            }
+            Op::Age(gfns) => vm.lockless(idle).age(*gfns, |_| {}),
+            &Op::Young(first, pages, flushes) => {
+                let young = if flushes { Young::ClearAndFlush } else { Young::Clear };
+                vm.young(idle, host::hvas(&(first..first + pages)), young);
+                if !flushes {
+                    vm.forget(idle, host::hvas(&(first..first + pages)));
+                }
+            }
+            // For want of memory there are fewer small pages.
+            Op::Split(gfns) => drop(vm.split(idle, *gfns, Level::K4)),
+            Op::Recover(gfns) => drop(vm.recover(idle, *gfns)),
+            // For want of memory the root stays.
+            Op::ZapAll => drop(vm.zap_all(idle)),
+            Op::Collect => vm.collect(idle),
+            Op::Budget(pages) => {
+                vm.set_table_budget(idle, pages << 12);
+                pause();
+                vm.set_table_budget(idle, self.plan.budget.map_or(u64::MAX, |pages| pages << 12));
+            }
+            Op::Harvest(commits) => self.harvest(idle, *commits),
+            Op::HarvestSlot(slot, commits) => {
+                self.take(vm.slots().harvest(idle, SlotId(*slot)), *commits);
+            }
+            Op::HarvestRing(vcpu, commits) => self.take(vm.harvest_ring(idle, VcpuId(*vcpu)), *commits),
+            Op::Hold(ns) => {
+                let slots = vm.slots();
+                let _snapshot = slots.snapshot(idle);
+                rest(*ns);
+            }
+            Op::Device(page) => self.device(idle, *page),
+            Op::Walk(gfns) => vm.lockless(idle).for_each(*gfns, |_| {}),
+            Op::Create(..) | Op::Delete(_) | Op::Move(..) | Op::Exchange(..) | Op::Log(..) => {
+                self.slots_op(idle, op);
+            }
+            // A vCPU's.
+            Op::Touch(..) | Op::Compute(_) | Op::Linger(_) | Op::Leave | Op::Prefault(_) => {}
+        }
+    }
+
+    /// The host changes pages of one region as a primary MMU does: tell, wait, change, end; then frames are free.
+    fn change(
+        &self,
+        idle: &mut Idle,
+        pages: std::ops::Range<u64>,
+        (change, why, telling): (Change, Why, Telling),
+        sleeps: u64,
+    ) {
+        let held = self.host.lock(pages.start);
+        let hvas = host::hvas(&pages);
+        let edit = || {
+            if sleeps > 0 {
+                rest(sleeps);
+            }
+            let freed = self.host.edit(&pages, change);
+            if change == Change::Drop {
+                // The VMM knows what it has thrown away.
+                self.copies.borrow_mut().retain(|page, _| !pages.contains(page));
+            }
+            self.story(|| format!("  the host has changed {pages:#x?}"));
+            self.look();
+            freed
+        };
+        let mut freed = Vec::new();
+        if telling == Telling::Invalidate {
+            let mut invalidation = self.vm.invalidate(hvas, why);
+            invalidation.apply(idle).settle();
+            freed = edit();
+        } else {
+            let may_block = telling == Telling::Around;
+            let event = Event { may_block, ..Event::new(hvas, why) };
+            let told = self.vm.around(idle, event, &mut |idle, told| {
+                if why.page_by_page() {
+                    told.changed(idle, hvas, None);
+                    told.flush(idle);
+                }
+                freed = edit();
+            });
+            self.story(|| format!("  told: {told:?}"));
+        }
+        self.host.free(freed);
+        drop(held);
+    }
+
+    /// A page becomes another one with the same contents, in place: first nobody may write to it any more.
+    fn replace(&self, idle: &mut Idle, page: u64, sleeps: u64) {
+        let held = self.host.lock(page);
+        let hvas = host::hvas(&(page..page + 1));
+        let mut protecting = self.vm.invalidate(hvas, Why::WriteProtect);
+        protecting.apply(idle).settle();
+        self.host.edit(&(page..page + 1), Change::Protect);
+        self.look();
+        drop(protecting);
+        let Some([old, new]) = self.host.replacement(page) else { return };
+        let told = self.vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, pages| {
+            self.host.replace(page, new);
+            pages.changed(idle, hvas, Some(HostPage { writable: false, ..new }));
+            if sleeps > 0 {
+                rest(sleeps);
+            }
+            pages.flush(idle);
+            self.host.replaced(old);
+            self.look();
+        });
+        told.expect("it may wait");
+        drop(held);
+    }
+
+    /// A device writes to a page.
+    fn device(&self, idle: &mut Idle, page: u64) {
+        let held = self.host.lock(page);
+        if self.host.device(page) {
+            self.vm.mark_dirty(idle, host::hvas(&(page..page + 1)));
+        }
+        drop(held);
+    }
+
+    /// Harvests all logs.
+    pub fn harvest(&self, idle: &mut Idle, commits: bool) {
+        self.take(self.vm.slots().harvest_all(idle), commits);
+    }
+
+    /// Copies the pages of a harvest, and commits it; or some of them, and gives it back.
+    fn take(&self, harvest: Result<slat::Harvest<'_, F, host::Handle>, slat::DirtyError>, commits: bool) {
+        // A slot that does not log, a VM without rings, or want of memory: nothing was taken.
+        let Ok(harvest) = harvest else { return };
+        for page in harvest.iter() {
+            pause();
+            self.story(|| format!("  copies page {:#x}", host::page_of(page.hva)));
+            self.copied(host::page_of(page.hva));
+            if !commits {
+                break;
+            }
+        }
+        if commits { harvest.commit() } else { harvest.give_back() }
+    }
+}

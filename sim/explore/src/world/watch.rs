@@ -1,0 +1,84 @@
+//! The schedule, and the moments at which the oracle looks: after each write to a table page, before anything else happens.
+
+use super::{ENDLESS, STRAYED, World};
+use crate::plan::schedule::Pace;
+use slat::Format;
+use slat::inject::GIVEN_BACK;
+use slat_machine::explore::{Access, Act, Explorer};
+use std::cell::{Cell, RefCell};
+use std::panic::Location;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Steps after which a world does not end any more: for each CPU, and for all.
+const STEPS_EACH: u64 = 200_000;
+const STEPS: u64 = 400_000;
+
+/// Watches a world.
+pub struct Watch<'w, 'p, F: Format> {
+    pub world: &'w World<'p, F>,
+    pace: RefCell<Pace>,
+    /// A table page was written by the access that came last.
+    written: Cell<bool>,
+    hash: RefCell<DefaultHasher>,
+    bound: u64,
+    /// Where each CPU was last.
+    sites: RefCell<Vec<Option<&'static Location<'static>>>>,
+}
+
+impl<'w, 'p, F: Format> Watch<'w, 'p, F> {
+    pub fn new(world: &'w World<'p, F>) -> Self {
+        let cpus = world.plan.cpus.len() as u32;
+        let pace = Pace::new(world.plan.schedule, world.plan.seed ^ world.plan.turn << 48, cpus);
+        Self {
+            world,
+            pace: RefCell::new(pace),
+            written: Cell::new(false),
+            hash: RefCell::new(DefaultHasher::new()),
+            bound: STEPS + STEPS_EACH * u64::from(cpus),
+            sites: RefCell::new(vec![None; cpus as usize]),
+        }
+    }
+
+    /// Where each CPU was last.
+    pub fn sites(&self) -> String {
+        let sites = self.sites.borrow();
+        let at = sites.iter().zip(0..).filter_map(|(site, cpu)| Some((cpu, (*site)?)));
+        at.map(|(cpu, site): (u32, _)| format!("CPU {cpu} at {site} ")).collect()
+    }
+
+    /// Says whether two runs were the same.
+    pub fn hash(&self) -> u64 {
+        self.hash.borrow().finish()
+    }
+}
+
+impl<F: Format> Explorer for Watch<'_, '_, F> {
+    fn delay(&self, act: Act) -> u64 {
+        self.pace.borrow_mut().delay(act.cpu, act.access == Access::Rmw)
+    }
+
+    fn sees(&self, act: Act) -> bool {
+        let (world, memory) = (self.world, &self.world.host.memory);
+        world.steps.set(world.steps() + 1);
+        if self.written.take() {
+            world.look();
+        }
+        (act.cpu, act.access as u8, act.site.line(), act.site.column(), slat_machine::now())
+            .hash(&mut *self.hash.borrow_mut());
+        if memory.holds(act.address) {
+            self.written.set(act.access != Access::Load);
+            // Whoever fills a page that is nobody's writes to it without having looked.
+            if act.access != Access::Store && memory.is_word(act.address, GIVEN_BACK.0) {
+                world.wrong(STRAYED, || format!("in {}", act.site));
+            }
+            if act.access == Access::Rmw {
+                world.story(|| format!("  writes an entry, in {}", act.site));
+            }
+        }
+        self.sites.borrow_mut()[act.cpu as usize] = Some(act.site);
+        if world.steps() > self.bound {
+            world.wrong(ENDLESS, || self.sites());
+        }
+        !world.is_wrong()
+    }
+}
