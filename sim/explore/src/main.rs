@@ -49,7 +49,8 @@ fn request() -> Result<Request, String> {
                 "all" => request.every_bug = true,
                 name => {
                     let bug = Bug::ALL.iter().find(|bug| bug.name() == name);
-                    request.hunt.bug = Some(*bug.ok_or(format!("--seeded {name}: no mistake has that name"))?);
+                    request.hunt.bug =
+                        Some(*bug.ok_or(format!("--seeded {name}: no mistake has that name"))?);
                 }
             },
             _ => return Err(format!("{arg}: no such option")),
@@ -145,7 +146,13 @@ fn find_all(request: &Request) -> ExitCode {
         let found = hunt.go();
         match found.failing {
             Some((seed, wrong)) => {
-                println!("found {:?} {} after {} worlds: {}", bug.tool(), bug.name(), seed - hunt.first + 1, wrong.what);
+                println!(
+                    "found {:?} {} after {} worlds: {}",
+                    bug.tool(),
+                    bug.name(),
+                    seed - hunt.first + 1,
+                    wrong.what
+                );
             }
             None => {
                 missed += 1;

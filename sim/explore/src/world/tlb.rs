@@ -49,8 +49,8 @@ impl Tlb {
     /// Where a walk for `gfn` begins: at the lowest table known, or at the root.
     pub fn begin<F: Format>(&self, gfn: Gfn, root: Pfn) -> (Level, Pfn) {
         let links = self.links.iter().filter(|(served, ..)| served.contains(gfn));
-        let lowest = links.min_by_key(|(_, level, _)| level.0);
-        lowest.map_or_else(|| (Level(F::LEVELS), F::top(root, gfn)), |&(_, level, table)| (level, table))
+        let lowest = links.min_by_key(|(_, level, _)| level.number());
+        lowest.map_or_else(|| (F::ROOT_LEVEL, F::top(root, gfn)), |&(_, level, table)| (level, table))
     }
 
     /// A walk has found it.

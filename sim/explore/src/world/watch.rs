@@ -6,8 +6,8 @@ use slat::Format;
 use slat::inject::GIVEN_BACK;
 use slat_machine::explore::{Access, Act, Explorer};
 use std::cell::{Cell, RefCell};
-use std::panic::Location;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::Location;
 
 /// Steps after which a world does not end any more: for each CPU, and for all.
 const STEPS_EACH: u64 = 200_000;
