@@ -54,6 +54,7 @@ bugs! {
     SlotClearedFirst "large fault | clear 0..1 | large fault" "the end clears the slot before it counts down",
     EndBeforeFlush "dirty: unmap 0..2 | write" "the end comes before the flush",
     HostBeforeFlush "dirty: unmap 0..2 | write" "the host changes its entry before the flush",
+    LeakedUnpaid "leak 0..2 | slow fault on 0 | fault on 1" "an invalidation whose debt was leaked ends without its flush",
     NoAdoption "split | clear 0..2 | unmap 0..2" "a hole of somebody who has not flushed yet owes nothing",
     NoAdoptionAtLeaves "nothing: protect 0..2 | protect 0..2 | slow fault on 0" "a leaf left alone beside somebody who has not flushed yet owes nothing",
     WidenWithoutNumber "clear 0..1 | clear 1..2, recover | slow fault on 1" "a wider range is published under the old number",

@@ -172,14 +172,14 @@ impl Scenario {
         let emptied = s.threads[i].emptied || !s.world.keeps_tables();
         let unhooks = emptied || self.bug == Some(Bug::UnhookTakesDirty);
         let slow = self.bug == Some(Bug::CursorForgetsLostCas) && s.threads[i].pc == Pc::EditEntry;
-        if slow && level > 0 && whole && why != Why::Unmap && !matches!(word, Word::Table(_)) {
+        if slow && level > 0 && whole && !why.unhooks() && !matches!(word, Word::Table(_)) {
             // The load and the CAS, apart.
             s.threads[i].word = word;
             s.threads[i].pc = Pc::EditCas;
             return;
         }
         match word {
-            Word::Table(child) if whole && why == Why::Unmap && unhooks => {
+            Word::Table(child) if whole && why.unhooks() && unhooks => {
                 s.cas(i, word, hole);
                 s.threads[i].unlinked |= 1 << child;
                 if self.bug != Some(Bug::UnhookWithoutFlush) {

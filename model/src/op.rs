@@ -73,8 +73,18 @@ pub enum Why {
     Unmap,
     /// Frames are taken back; tables stay.
     Clear,
+    /// As [`Unmap`](Self::Unmap), of read-only pages, but the debt is leaked: the host changes its entries before the flush,
+    /// which the end of the invalidation pays, and gives the frames back after that.
+    Leaked,
     /// The host withdraws write permission.
     Protect,
     /// Read-only pages are replaced by others with the same contents, told one by one.
     ChangePte,
+}
+
+impl Why {
+    /// Whether whole tables go.
+    pub(crate) fn unhooks(self) -> bool {
+        matches!(self, Self::Unmap | Self::Leaked)
+    }
 }

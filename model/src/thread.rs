@@ -268,15 +268,18 @@ impl Scenario {
             thread.pc = Pc::Flip;
             return;
         }
-        if matches!(op, Op::Invalidate { why: Why::Unmap, .. }) && !thread.emptied && s.world.keeps_tables() {
+        let unhooks = matches!(op, Op::Invalidate { why, .. } if why.unhooks());
+        if unhooks && !thread.emptied && s.world.keeps_tables() {
             // Once more, for the tables that were passed through.
             (thread.emptied, thread.pc) = (true, Pc::Walk);
             return;
         }
-        s.world.log.marks |= std::mem::take(&mut thread.late);
+        if let Op::Invalidate { range: Range::Gfns(pages) | Range::Hvas(pages), why: Why::Leaked, .. } = op {
+            self.leak(s, i, pages);
+        }
+        s.world.log.marks |= std::mem::take(&mut s.threads[i].late);
         if self.bug == Some(Bug::FreedBeforeFlush) {
-            s.world.grace.queue |= thread.unlinked;
-            thread.unlinked = 0;
+            s.world.grace.queue |= std::mem::take(&mut s.threads[i].unlinked);
         }
         if self.bug == Some(Bug::DirtyReadBeforeFlush) {
             self.tell(s, i);
@@ -289,6 +292,19 @@ impl Scenario {
         };
         if s.threads[i].pc == self.first_of_flush(&s.world) && s.threads[i].owed.is_empty() {
             self.flushed(s, i, op);
+        }
+    }
+
+    /// The debt is leaked: the host goes on and changes its entries. What it owes is paid when the invalidation ends.
+    fn leak(&self, s: &mut State, i: usize, pages: Span) {
+        for page in pages.start..pages.end {
+            if !s.world.writable[page as usize] {
+                s.world.replace(page);
+                s.threads[i].replaced[page as usize] = s.world.frames[page as usize];
+            }
+        }
+        if self.bug == Some(Bug::LeakedUnpaid) {
+            s.threads[i].owed = Span::default();
         }
     }
 
@@ -327,7 +343,7 @@ impl Scenario {
             for page in pages.start..pages.end {
                 if why == Why::Protect {
                     s.world.writable[page as usize] = false;
-                } else if why == Why::ChangePte {
+                } else if matches!(why, Why::ChangePte | Why::Leaked) {
                     let kept = &mut s.world.kept[page as usize];
                     *kept = s.threads[i].replaced[page as usize].max(*kept);
                 } else {

@@ -41,7 +41,7 @@ const fn commit(start: u8, end: u8, hva: u8) -> Op {
     Op::Commit { gfns: Span::new(start, end), hva }
 }
 
-use Why::{ChangePte, Clear, Protect, Unmap};
+use Why::{ChangePte, Clear, Leaked, Protect, Unmap};
 
 type World = (&'static str, fn(Scenario) -> Scenario);
 
@@ -73,6 +73,7 @@ pub fn families() -> Vec<Family> {
         family("slots", slots::slots()),
         family("versions", slots::versions()),
         family("told", slots::told()),
+        family("leaked", slots::leaked()),
         family("by W", logs::by_writes()),
         family("by D", logs::by_bits()),
         family("kicks", kicks::kicks()),

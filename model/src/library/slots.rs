@@ -1,6 +1,6 @@
 //! Slots that change; pages that are replaced one by one.
 
-use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, read, slow, write};
+use super::{ChangePte, Clear, Leaked, Protect, Unmap, commit, gfns, hvas, read, slow, write};
 use crate::scenario::Scenario;
 use crate::thread::{Op, Pc, Range};
 use crate::world::{NONE, Span, Word};
@@ -71,6 +71,22 @@ pub(super) fn told() -> Vec<Scenario> {
             .small(false, false),
         Scenario::new("change 0 of a large leaf | write to 1", &[&[one], &[write(1)], &[slow(0)]])
             .large(false),
+    ]
+}
+
+/// Debts that are leaked.
+pub(super) fn leaked() -> Vec<Scenario> {
+    let (one, two) = (gfns(Leaked, 0, 1), gfns(Leaked, 0, 2));
+    vec![
+        Scenario::new("leak 0..2 | slow fault on 0 | fault on 1", &[&[two], &[slow(0)], &[read(1)]])
+            .small(false, false),
+        Scenario::new("leak 0..2 | leak 0 | slow fault on 0", &[&[two], &[one], &[slow(0)]])
+            .small(false, false),
+        Scenario::new("leak 0 | clear 0..1 | slow fault on 0", &[&[one], &[gfns(Clear, 0, 1)], &[slow(0)]])
+            .small(false, false),
+        Scenario::new("leak 0..2 | unmap 0..2 | fault on 0", &[&[two], &[gfns(Unmap, 0, 2)], &[read(0)]])
+            .small(false, false),
+        Scenario::new("leak 0 of a large leaf | fault on 1", &[&[one], &[read(1)], &[slow(0)]]).large(false),
     ]
 }
 
