@@ -285,10 +285,9 @@ impl Scenario {
         if let Op::Invalidate { range: Range::Gfns(pages) | Range::Hvas(pages), why: Why::Leaked, .. } = op {
             self.leak(s, i, pages);
         }
-        s.world.log.marks |= std::mem::take(&mut thread.late);
+        s.world.log.marks |= std::mem::take(&mut s.threads[i].late);
         if self.bug == Some(Bug::FreedBeforeFlush) {
-            s.world.grace.queue |= thread.unlinked;
-            thread.unlinked = 0;
+            s.world.grace.queue |= std::mem::take(&mut s.threads[i].unlinked);
         }
         if self.bug == Some(Bug::DirtyReadBeforeFlush) {
             self.tell(s, i);
@@ -306,9 +305,11 @@ impl Scenario {
 
     /// The debt is leaked: the host goes on and changes its entries. What it owes is paid when the invalidation ends.
     fn leak(&self, s: &mut State, i: usize, pages: Span) {
-        for page in (pages.start..pages.end).map(usize::from).filter(|&page| !s.world.writable[page]) {
-            s.world.replace(page as u8);
-            s.threads[i].replaced[page] = s.world.frames[page];
+        for page in pages.start..pages.end {
+            if !s.world.writable[page as usize] {
+                s.world.replace(page);
+                s.threads[i].replaced[page as usize] = s.world.frames[page as usize];
+            }
         }
         if self.bug == Some(Bug::LeakedUnpaid) {
             s.threads[i].owed = Span::default();
