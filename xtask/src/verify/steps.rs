@@ -151,6 +151,18 @@ pub const STEPS: &[Step] = &[
         quick: &[],
     },
     Step {
+        name: "load",
+        about: "guests, a device and pins on slat-mm, with mistakes in the engine",
+        explores: true,
+        seeded: true,
+        full: &[with(
+            &[("RUSTFLAGS", "--cfg seeded"), ("CARGO_TARGET_DIR", "target/seeded")],
+            15,
+            "cargo test -p slat-mm --locked --test load -- --nocapture seeded::",
+        )],
+        quick: &[],
+    },
+    Step {
         name: "inject",
         about: "allocations, exchanges and hosts that fail; vCPUs that stop, or panic",
         explores: true,
