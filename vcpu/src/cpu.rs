@@ -21,6 +21,7 @@ use slat::{
     Translations, Vcpu,
 };
 use std::hint::spin_loop;
+use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 /// One software vCPU, for the thread that runs it.
@@ -30,8 +31,34 @@ pub struct Cpu<'vm, F: Format, H: Host> {
     window: Window,
     timed: bool,
     exit: Duration,
+    late: Option<Late>,
     /// Time that each fault took, from leaving the guest until it may enter again, in nanoseconds.
     pub fault_ns: Histogram<u64>,
+}
+
+/// How late a kicked vCPU answers. Until it answers it may use what its caches hold.
+#[derive(Debug)]
+struct Late {
+    random: u64,
+    most: u64,
+    /// Steps that it takes before the next answer.
+    left: u64,
+}
+
+impl Late {
+    /// Whether it answers now. If not, it takes another step, and lets other threads run.
+    fn answers(&mut self) -> bool {
+        let now = self.left == 0;
+        if now {
+            // A linear congruential generator; its high bits are the better ones.
+            self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            self.left = (self.random >> 32) % (self.most + 1);
+        } else {
+            self.left -= 1;
+            yield_now();
+        }
+        now
+    }
 }
 
 /// What a vCPU caches. Forgetting is the engine's business, through [`Translations`].
@@ -88,7 +115,15 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     /// Never: the histogram's bounds are constants.
     pub fn new(vcpu: Vcpu<'vm, F, H>, window: Window) -> Self {
         let fault_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds are in order");
-        Self { vcpu, caches: Caches::default(), window, timed: true, exit: Duration::ZERO, fault_ns }
+        Self {
+            vcpu,
+            caches: Caches::default(),
+            window,
+            timed: true,
+            exit: Duration::ZERO,
+            late: None,
+            fault_ns,
+        }
     }
 
     /// The same without a look at the clock for each fault, which takes longer than the fault.
@@ -102,6 +137,13 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     #[must_use]
     pub fn with_exits_of(self, exit: Duration) -> Self {
         Self { exit, ..self }
+    }
+
+    /// The same with late answers: a kicked vCPU takes up to `steps` more steps before it answers, a number drawn from `seed`,
+    /// and lets other threads run between them. Tests want this: an answer at once hides a missing wait.
+    #[must_use]
+    pub fn answering_late(self, seed: u64, steps: u64) -> Self {
+        Self { late: Some(Late { random: seed, most: steps, left: 0 }), ..self }
     }
 
     fn spend_exit(&self) {
@@ -121,7 +163,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
                 let vm = self.vcpu.vm();
                 let mut guest = self.vcpu.enter(idle, &mut self.caches);
                 loop {
-                    if guest.kicked() {
+                    if guest.kicked() && self.late.as_mut().is_none_or(Late::answers) {
                         guest.answer(&mut self.caches);
                     }
                     // From here to the end of the step, what the caches hold may be used.

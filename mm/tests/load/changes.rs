@@ -96,8 +96,13 @@ pub fn run(stage: &Stage, number: u64, steps: u64) -> (Lane, Vec<u64>) {
 }
 
 impl<'a> Meddler<'a> {
-    /// Some pages of a zone; at times all of them, so that tables are freed.
+    /// Some pages of a zone, often from one on that guests use; at times all of them, so that tables are freed.
     fn some_pages(&mut self) -> Range<u64> {
+        if self.random.one_in(2) {
+            let start = self.stage.some_hot(&mut self.random);
+            let zone = start / ZONE * ZONE;
+            return start..(zone + ZONE).min(start + 1 + self.random.below(BLOCK));
+        }
         let zone = self.random.below(ZONES) * ZONE;
         let zone = zone..zone + ZONE;
         if self.whole() { zone } else { self.random.part(&zone, BLOCK) }

@@ -2,23 +2,23 @@
 
 use crate::oracle::{LINE, Lane};
 use crate::random::Random;
-use crate::stage::{NODES, PAGES, Stage, count};
+use crate::stage::{HOT, NODES, PAGES, Stage, count};
 use slat::{Fault, FaultError, Format, Gfn, Host, HostError, Idle, Vcpu};
 use slat_mm::Node;
 use slat_vcpu::cpu::{Core, Program, Step};
 use slat_vcpu::{Cpu, Exit, Window};
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 /// Accesses until it looks whether it is over.
 const STAY: u64 = 256;
-/// Pages used over and over, so that they are in the TLB when they change.
-const HOT: usize = 48;
+/// Steps that a kicked vCPU takes before it answers, at most.
+const LATEST: u64 = 64;
 
 struct Guest<'a> {
     stage: &'a Stage,
     lane: Lane,
     random: Random,
-    hot: [u64; HOT],
     left: u64,
 }
 
@@ -32,7 +32,8 @@ impl Program for Guest<'_> {
         // A fault runs the same access again: nothing is kept before it is done.
         let mut random = self.random.clone();
         let place = random.below(HOT as u64) as usize;
-        let page = if random.one_in(16) { random.below(PAGES) } else { self.hot[place] };
+        let fresh = random.one_in(16).then(|| random.below(PAGES));
+        let page = fresh.unwrap_or_else(|| self.stage.hot[place].load(Relaxed));
         let at = Gfn(page).gpa() + self.lane.offset();
         let stage = self.stage;
         let ledger = &stage.ledger;
@@ -49,7 +50,9 @@ impl Program for Guest<'_> {
             stage.wrong(|| format!("a guest reads {wrong}"));
             return Ok(Step::Stop);
         }
-        self.hot[place] = page;
+        if fresh.is_some() && random.one_in(16) {
+            stage.hot[place].store(page, Relaxed);
+        }
         self.random = random;
         self.left -= 1;
         Ok(Step::Next)
@@ -67,11 +70,10 @@ impl Guest<'_> {
 pub fn run<F: Format, H: Host>(stage: &Stage, vcpu: Vcpu<'_, F, H>, window: Window, number: u64) -> Lane {
     Node((number % u64::from(NODES)) as u8).run_here();
     let mut idle = Idle::take().expect("a thread of its own");
-    let mut random = Random(stage.seed ^ (number + 1) << 32);
-    let hot = std::array::from_fn(|_| random.below(PAGES));
+    let random = Random(stage.seed ^ (number + 1) << 32);
     let lane = Lane::new(number, PAGES);
-    let mut guest = Guest { stage, lane, random, hot, left: STAY };
-    let mut cpu = Cpu::new(vcpu, window).untimed();
+    let mut guest = Guest { stage, lane, random, left: STAY };
+    let mut cpu = Cpu::new(vcpu, window).untimed().answering_late(stage.seed << 8 ^ number, LATEST);
     debug_assert!(LINE as u64 * stage.lanes <= slat::PAGE_SIZE);
     while !stage.is_over() {
         match cpu.run(&mut idle, &mut guest) {

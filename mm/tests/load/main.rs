@@ -1,5 +1,6 @@
-//! A primary change under load: four vCPUs use memory through TLBs that believe what they hold, while two meddlers change
-//! everything that a host can change about it, at random.
+//! A primary change under load: four vCPUs of two VMs use memory through TLBs that believe what they hold, and answer late
+//! when they are kicked; a device writes beside them, while two meddlers change everything that a host can change about the
+//! memory, at random.
 //!
 //! ```text
 //!   guest ──▶ TLB ──▶ tables ──▶ frames, poisoned when they are freed ◀── the host's table ◀── meddlers
@@ -10,15 +11,19 @@
 //! |---|---|
 //! | [`changes`] | what meddlers do: a table, a row for each kind of change |
 //! | [`guest`] | what a vCPU does |
+//! | [`device`] | what writes beside the guests, through the address space and by pins |
 //! | [`oracle`] | what every byte must be |
 //! | [`stage`] | the memory, the host; mistakes to be found |
 //! | [`ending`] | when all have gone, everything is accounted for |
 
 mod changes;
+mod device;
 mod ending;
 mod guest;
 mod oracle;
 mod random;
+#[cfg(seeded)]
+mod seeded;
 mod stage;
 
 use changes::CHANGES;
@@ -33,7 +38,9 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 const VCPUS: u64 = 4;
+const VMS: u64 = 2;
 const MEDDLERS: u64 = 2;
+const DEVICES: u64 = 1;
 /// Changes of each meddler in each world.
 const STEPS: u64 = 500;
 /// Changes after which a mistake is not found.
@@ -64,30 +71,47 @@ struct Tally {
 fn run<F: Format>(setting: Setting) -> Tally {
     let Setting { lock, contexts, thp, mistake, seed } = setting;
     let mut idle = Idle::take().expect("the test's own thread");
-    let stage = Stage::new(&mut idle, thp, mistake, seed, VCPUS + MEDDLERS);
-    let builder =
-        Vm::<F, _>::builder(Primary::new(&stage)).vcpus(VCPUS as u32).mmu_lock(lock).contexts(contexts);
-    let builder = if mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
-    let vm = Arc::new(builder.build().expect("the arena is large"));
-    let mistaken =
-        Arc::new(Mistaken { to: vm.clone() as Arc<dyn SecondaryMmu>, mistake, last: Mutex::default() });
-    match mistake {
-        Mistake::None | Mistake::NoFlush => stage.space.register(&vm),
-        Mistake::TellsLate | Mistake::Deaf(_) => stage.space.register(&mistaken),
-    }
-    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, hva(0)))).unwrap();
+    let stage = Stage::new(&mut idle, thp, mistake, seed, VCPUS + MEDDLERS + DEVICES);
+    let mut mistaken = Vec::new();
+    let mut register = |vm: &Arc<Vm<F, Primary>>| match mistake {
+        Mistake::None | Mistake::NoFlush | Mistake::Seeded => stage.space.register(vm),
+        Mistake::TellsLate | Mistake::Deaf(_) => {
+            let to = vm.clone() as Arc<dyn SecondaryMmu>;
+            let between = Arc::new(Mistaken { to, mistake, last: Mutex::default() });
+            stage.space.register(&between);
+            mistaken.push(between);
+        }
+    };
+    let vms: Vec<_> = (0..VMS)
+        .map(|_| {
+            let builder = Vm::<F, _>::builder(Primary::new(&stage)).vcpus((VCPUS / VMS) as u32);
+            let builder = builder.mmu_lock(lock).contexts(contexts);
+            let builder = if mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
+            let vm = Arc::new(builder.build().expect("the arena is large"));
+            register(&vm);
+            let slot = Slot::new(SlotId(0), Gfn(0), PAGES, hva(0));
+            vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+            vm
+        })
+        .collect();
     // Frame numbers start after a huge page that is never used.
     // SAFETY: the arena's mapping, which outlives the vCPUs.
     let window = unsafe { Window::new(stage.arena.base(), stage.arena.stats().frames + Level::M2.pages()) };
     let mut tally = Tally { made: vec![0; CHANGES.len()], ..Tally::default() };
     let mut lanes: Vec<Lane> = Vec::new();
     thread::scope(|scope| {
-        let (stage, vm) = (&stage, &vm);
+        let (stage, vms) = (&stage, &vms);
         let guests = (0..VCPUS).map(|number| {
-            scope.spawn(move || guest::run(stage, vm.vcpu(VcpuId(number as u32)).unwrap(), window, number))
+            let (vm, id) = (&vms[(number % VMS) as usize], VcpuId((number / VMS) as u32));
+            scope.spawn(move || guest::run(stage, vm.vcpu(id).unwrap(), window, number))
         });
         let guests: Vec<_> = guests.collect();
-        let meddlers = (VCPUS..stage.lanes).map(|number| {
+        // A device makes tables, and so none where guests write to free frames.
+        let devices = if mistake.spoils_frames() { 0 } else { DEVICES };
+        let devices = (VCPUS + MEDDLERS..).take(devices as usize);
+        let devices = devices.map(|number| scope.spawn(move || device::run(stage, number)));
+        let devices: Vec<_> = devices.collect();
+        let meddlers = (VCPUS..VCPUS + MEDDLERS).map(|number| {
             let steps = if mistake == Mistake::None { STEPS } else { MANY_STEPS };
             scope.spawn(move || changes::run(stage, number, steps))
         });
@@ -99,7 +123,9 @@ fn run<F: Format>(setting: Setting) -> Tally {
         stage.end();
         // Who was not told keeps a page that the host does not offer any more, and asks for permission to write for ever.
         while mistake != Mistake::None && !guests.iter().all(ScopedJoinHandle::is_finished) {
-            vm.invalidate(hvas(&(0..PAGES)), Why::Unmap).apply(&mut idle).settle();
+            for vm in vms {
+                vm.invalidate(hvas(&(0..PAGES)), Why::Unmap).apply(&mut idle).settle();
+            }
             // Guests wait for those that are open: one after the other would leave them no moment to go on.
             thread::park_timeout(Duration::from_millis(2));
         }
@@ -108,7 +134,7 @@ fn run<F: Format>(setting: Setting) -> Tally {
             lanes.push(lane);
             tally.made.iter_mut().zip(made).for_each(|(sum, made)| *sum += made);
         }
-        lanes.extend(guests.into_iter().map(|guest| guest.join().unwrap()));
+        lanes.extend(guests.into_iter().chain(devices).map(|thread| thread.join().unwrap()));
     });
     for lane in &lanes {
         tally.judged += lane.judged;
@@ -119,7 +145,7 @@ fn run<F: Format>(setting: Setting) -> Tally {
     drop(mistaken);
     if mistake == Mistake::None {
         assert_eq!(tally.wrong, 0, "said above");
-        ending::check(&mut idle, stage, vm, lanes);
+        ending::check(&mut idle, stage, vms, lanes);
     }
     tally
 }

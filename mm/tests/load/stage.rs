@@ -1,6 +1,7 @@
 //! The stage: memory of the host that guests use and meddlers change, and what is known of it for certain.
 
 use crate::oracle::Ledger;
+use crate::random::Random;
 use parking_lot::RwLock;
 use slat::{
     Access, Again, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu,
@@ -23,6 +24,9 @@ pub const ZONE: u64 = Level::M2.pages();
 pub const PAGES: u64 = ZONES * ZONE;
 /// Mappings are cut into no smaller pieces.
 pub const BLOCK: u64 = 64;
+
+/// Pages that all use over and over, so that vCPUs have them in their TLBs when they change.
+pub const HOT: usize = 48;
 
 /// Threads run on either of them, and pages move to where they are used.
 pub const NODES: u8 = 2;
@@ -54,13 +58,16 @@ pub enum Mistake {
     TellsLate,
     /// Changes for this reason are not told at all.
     Deaf(Why),
+    /// One that the engine makes (`slat::seeded`).
+    #[cfg_attr(not(seeded), expect(dead_code, reason = "the engine makes none"))]
+    Seeded,
 }
 
 impl Mistake {
     /// Whether guests may write to frames that are free: then nobody may make tables of those.
     pub fn spoils_frames(self) -> bool {
         match self {
-            Self::None => false,
+            Self::None | Self::Seeded => false,
             Self::NoFlush | Self::TellsLate => true,
             // Who still has a page after the others may write to it.
             Self::Deaf(why) => matches!(why, Why::Unmap | Why::Clear | Why::Migrate | Why::Reclaim),
@@ -79,6 +86,8 @@ pub struct Stage {
     /// Held for reading by who needs a zone's mappings to stay, for writing by who takes them away for a while.
     pub zones: Vec<RwLock<()>>,
     pub ledger: Ledger,
+    /// See [`HOT`].
+    pub hot: Vec<AtomicU64>,
     /// Held by who clears soft-dirty, and looks later what was written: meanwhile nobody else clears it.
     pub soft_dirty: parking_lot::Mutex<()>,
     pub counts: Counts,
@@ -125,6 +134,9 @@ impl Stage {
             space,
             zones: (0..ZONES).map(|_| RwLock::new(())).collect(),
             ledger: Ledger::new(PAGES, lanes),
+            hot: (0..HOT as u64)
+                .map(|place| AtomicU64::new(Random(seed ^ place << 32).below(PAGES)))
+                .collect(),
             soft_dirty: parking_lot::Mutex::default(),
             counts: Counts::default(),
             mistake,
@@ -132,6 +144,11 @@ impl Stage {
             lanes,
             over: AtomicBool::new(false),
         }
+    }
+
+    /// One of the pages that all use.
+    pub fn some_hot(&self, random: &mut Random) -> u64 {
+        self.hot[random.below(HOT as u64) as usize].load(Relaxed)
     }
 
     /// Something is wrong. The first one says what; then all go.

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Accesses in one stay in the guest, unless there is a fault.
 const STAY: u64 = 1000;
-/// Accesses before it looks for a kick: what it holds is stale for long, if somebody forgets to wait.
-const LAZY: u64 = 8;
+/// Accesses that a kicked vCPU makes before it answers, at most: what it holds is stale for long, if somebody forgets to wait.
+const LATEST: u64 = 64;
 /// Frames used lately, to be used again.
 const RECENT: usize = 64;
 /// Pages pre-faulted at once, at most.
@@ -102,10 +102,15 @@ fn stay<F: Format>(
     let space = vcpu.space();
     let host = world.vm.host();
     let mut guest = vcpu.enter(idle, caches);
-    let mut uses = 0;
+    let (mut uses, mut late) = (0, program.random.below(LATEST));
     let fault = loop {
-        if uses % LAZY == 0 && guest.kicked() {
-            guest.answer(caches);
+        if guest.kicked() {
+            if late == 0 {
+                guest.answer(caches);
+                late = program.random.below(LATEST);
+            } else {
+                late -= 1;
+            }
         }
         let (gfn, access) = program.next(world, space);
         let found = match caches.find(gfn, access) {

@@ -18,6 +18,8 @@ use std::thread;
 const STAY: u64 = 64;
 /// Stays of a round at most: where nobody is ever told anything, that is found out, not waited for.
 const STAYS: u64 = 1 << 14;
+/// Steps that a kicked vCPU takes before it answers, at most.
+const LATEST: u64 = 16;
 /// Pages used over and over: they are in the TLB, writable, when they are harvested.
 const HOT: usize = 12;
 const DEVICE: u64 = VCPUS;
@@ -47,7 +49,8 @@ pub struct Guest<'w, F: Format> {
 
 /// The vCPU that it runs on.
 pub fn cpu<F: Format>(world: &World<F>, id: u64) -> Cpu<'_, F, HostView> {
-    Cpu::new(world.vm.vcpu(VcpuId(id as u32)).unwrap(), world.window()).untimed()
+    let cpu = Cpu::new(world.vm.vcpu(VcpuId(id as u32)).unwrap(), world.window()).untimed();
+    cpu.answering_late(world.setting.seed << 8 ^ id, LATEST)
 }
 
 impl<'w, F: Format> Guest<'w, F> {

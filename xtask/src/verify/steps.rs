@@ -163,6 +163,17 @@ pub const STEPS: &[Step] = &[
         ],
     },
     Step {
+        name: "load",
+        about: "guests, a device and pins on slat-mm, with mistakes in the engine",
+        lines: &[Line::new(
+            PUSH_NIGHTLY,
+            60,
+            120,
+            "cargo xtask seeded test -p slat-mm --locked --test load -- --nocapture seeded::",
+        )
+        .hears(&["Load"])],
+    },
+    Step {
         name: "gate",
         about: "instructions of the hot paths, against the baseline",
         lines: &[Line::new(PUSH, 60, 120, "cargo xtask gate")],

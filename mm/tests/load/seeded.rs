@@ -1,0 +1,49 @@
+//! Mistakes made in the engine itself ([`slat::seeded`]): each has to be found by a world, and without one the same worlds
+//! are right. Under `--cfg seeded` only: `cargo xtask verify --only load`.
+//!
+//! A mistake is made in a whole process, so each has a process of its own: this very program, asked for the one test that
+//! looks, which then must fail.
+
+use crate::stage::Mistake;
+use crate::{Setting, run};
+use slat::MmuLock;
+use slat::seeded::{Bug, Tool, found};
+use slat::table::formats::Npt4;
+use std::process::Command;
+
+const LOOKS: &str = "seeded::the_worlds_are_right_where_no_mistake_is_made";
+const WRONG: &str = "wrong in world ";
+/// Worlds that are tried, one seed each; of those without a mistake.
+const TRIES: u64 = 20;
+const RIGHT: u64 = 3;
+
+#[test]
+fn the_worlds_are_right_where_no_mistake_is_made() {
+    let (mistake, tries) = match std::env::var("SLAT_SEEDED") {
+        Ok(_) => (Mistake::Seeded, TRIES),
+        Err(_) => (Mistake::None, RIGHT),
+    };
+    for seed in 1..=tries {
+        let setting = Setting { lock: MmuLock::None, contexts: true, thp: false, mistake, seed };
+        assert_eq!(run::<Npt4>(setting).wrong, 0, "{WRONG}{seed}.");
+    }
+    println!("EXECUTIONS Load worlds {tries}");
+}
+
+#[test]
+fn every_mistake_is_found() {
+    let mut missed = Vec::new();
+    for &bug in Bug::ALL.iter().filter(|bug| bug.tool() == Tool::Load) {
+        let program = std::env::current_exe().expect("this program");
+        let args = ["--exact", "--nocapture", LOOKS];
+        let child =
+            Command::new(program).args(args).env("SLAT_SEEDED", bug.name()).output().expect("it starts");
+        let said = String::from_utf8_lossy(&child.stderr);
+        let world = said.split(WRONG).nth(1).and_then(|rest| rest.split('.').next()?.parse().ok());
+        match world {
+            Some(world) if !child.status.success() => found(bug, world),
+            _ => missed.push((bug, child.status)),
+        }
+    }
+    assert!(missed.is_empty(), "nothing wrong was seen with {missed:?}");
+}
