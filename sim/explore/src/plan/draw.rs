@@ -97,6 +97,7 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         cas_fails: if fails == 1 { random.pick(&[3, 5, 9]) } else { 0 },
         refuses: dear(&mut random, &[2, 4, 8]),
         silent: dear(&mut random, &[1, 2, 4]),
+        breaks: if random.once_in(2) { random.pick(&[1, 2, 4]) } else { 0 },
         host_sleeps_ns: dear(&mut random, &[1000, 20_000]),
         park_after_ns: if parks { 1000 } else { 0 },
         huge: if theme == Theme::Huge || random.once_in(3) { random.number() } else { 0 },

@@ -93,6 +93,8 @@ pub struct Plan {
     pub refuses: u64,
     /// The host cannot say without sleeping what it has, once in so many look-ups; 0: it always can.
     pub silent: u64,
+    /// A store to a page that may not be written moves the page, once in so many times; 0: never.
+    pub breaks: u64,
     /// Nanoseconds that the host sleeps before it brings a page in.
     pub host_sleeps_ns: u64,
     /// Waiters for a lock sleep after so many nanoseconds; 0: they queue.

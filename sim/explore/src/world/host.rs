@@ -10,13 +10,15 @@ use crate::plan::layout::{REGION, REGIONS};
 use crate::plan::op::Change;
 use crate::random::Random;
 use slat::table::TableMemory;
-use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Span, VcpuId};
+use slat::{
+    Access, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, SecondaryMmu, Span, VcpuId, Why,
+};
 use slat_machine::lock::Mutex as Lock;
 use slat_machine::{AtomicU64, Ordering::Relaxed, rest};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// The first region's address.
 const RAM: Hva = Hva(0x40_0000_0000);
@@ -55,8 +57,19 @@ pub struct Primary {
     /// Once in so many: see [`Plan`].
     refuses: u64,
     silent: u64,
+    breaks: u64,
     sleeps_ns: u64,
+    /// Who is told of changes that the host makes while it is asked for a page.
+    listener: OnceLock<Listener>,
 }
+
+/// The VM on this host.
+struct Listener(*const dyn SecondaryMmu);
+
+// SAFETY: all CPUs of a world are one thread to the machine.
+unsafe impl Send for Listener {}
+// SAFETY: as above.
+unsafe impl Sync for Listener {}
 
 /// A host as a VM has it.
 #[derive(Clone)]
@@ -102,12 +115,45 @@ impl Primary {
             memory: Memory::new(),
             refuses: plan.refuses,
             silent: plan.silent,
+            breaks: plan.breaks,
             sleeps_ns: plan.host_sleeps_ns,
+            listener: OnceLock::new(),
         })
+    }
+
+    /// The VM that is told of changes.
+    ///
+    /// # Safety
+    /// It stays where it is for as long as this host is asked for pages.
+    pub unsafe fn listen(&self, vm: &dyn SecondaryMmu) {
+        // SAFETY: only the lifetime differs; the caller's word.
+        let vm = unsafe { std::mem::transmute::<&dyn SecondaryMmu, &'static dyn SecondaryMmu>(vm) };
+        // Where there is one already it stays.
+        let _ = self.listener.set(Listener(vm));
+    }
+
+    /// A page that may not be written moves to a frame of its own, as where a share is broken: under its lock.
+    fn break_share(&self, idle: &mut Idle, page: u64) {
+        let Some(listener) = self.listener.get() else { return };
+        // SAFETY: whoever called `listen` promised it.
+        let vm = unsafe { &*listener.0 };
+        let (hvas, mut freed) = (hvas(&(page..page + 1)), Vec::new());
+        let told = vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
+            told.changed(idle, hvas, None);
+            told.flush(idle);
+            freed = self.edit(&(page..page + 1), Change::Move);
+        });
+        told.expect("it may wait");
+        self.free(freed);
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().expect("nothing panics here")
+    }
+
+    /// Once in so many times.
+    fn random(&self, once_in: u64) -> bool {
+        self.books().random.once_in(once_in)
     }
 
     fn region(&self, page: u64) -> &Region {
@@ -303,16 +349,16 @@ impl StoreFree for AtomicU64 {
 impl Host for Handle {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let primary = &self.0;
-        if primary.silent > 0 && primary.books().random.once_in(primary.silent) {
+        if primary.silent > 0 && primary.random(primary.silent) {
             return None;
         }
         primary.find(page_of(hva), |word| word.load(Relaxed))
     }
 
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+    fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         let (page, primary) = (page_of(hva), &self.0);
         let region = primary.region(page);
-        if primary.refuses > 0 && primary.books().random.once_in(primary.refuses) {
+        if primary.refuses > 0 && primary.random(primary.refuses) {
             let refusals = [HostError::NoMemory, HostError::Io, HostError::Poisoned, HostError::Fault];
             return Err(primary.books().random.pick(&refusals));
         }
@@ -326,6 +372,10 @@ impl Host for Handle {
             region.huge.store(huge | wanted, Relaxed);
         } else {
             let small = &region.small[(page % REGION) as usize];
+            let shared = small.load(Relaxed) & (PRESENT | WRITABLE) == PRESENT && wanted != 0;
+            if shared && primary.breaks > 0 && primary.random(primary.breaks) {
+                primary.break_share(idle, page);
+            }
             let word = small.load(Relaxed);
             let word = if word == 0 { primary.books().take() << 2 | PRESENT } else { word };
             small.store(word | wanted, Relaxed);

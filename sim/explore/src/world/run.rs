@@ -141,6 +141,8 @@ fn outcome<F: Format>(world: &World<F>, hash: u64, steps: u64) -> Outcome {
 
 fn run_world<F: Format>(world: &World<F>, watch: &Watch<F>) -> Ended {
     let plan = world.plan;
+    // SAFETY: the world stays where it is while it runs, and no page is asked for later.
+    unsafe { world.host.listen(&world.vm) };
     {
         let mut idle = Idle::take().expect("one on this thread");
         for &(slot, window, logs) in &plan.slots {
