@@ -77,13 +77,13 @@ struct Told<'vm, F: Format, H: Host> {
     kept: Option<Borrowed<'vm>>,
 }
 
-fn kept<'a>(seat: &'a Option<Borrowed<'_>>) -> Option<&'a Seat> {
-    seat.as_ref().filter(|_| !seeded!(SeatNotKept)).map(Borrowed::seat)
+fn kept<'a>(seat: Option<&'a Borrowed<'_>>) -> Option<&'a Seat> {
+    seat.filter(|_| !seeded!(SeatNotKept)).map(Borrowed::seat)
 }
 
 impl<F: Format, H: Host> Pages for Told<'_, F, H> {
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
-        let seat = kept(&self.kept);
+        let seat = kept(self.kept.as_ref());
         self.invalidation.changed_on(idle, hvas, to, seat);
     }
 
@@ -98,7 +98,7 @@ impl<F: Format, H: Host> Pages for Told<'_, F, H> {
         if seeded!(CopiedUnsettled) {
             return;
         }
-        self.invalidation.adopt_on(idle, hvas, kept(&self.kept));
+        self.invalidation.adopt_on(idle, hvas, kept(self.kept.as_ref()));
         self.flush(idle);
     }
 }

@@ -194,7 +194,9 @@ impl Node {
     pub(crate) fn give_back(self) {
         // SAFETY: the caller owns the page.
         let entries = unsafe { self.entries() };
-        entries.iter().for_each(|entry| entry.give_back());
+        for entry in entries {
+            entry.give_back();
+        }
     }
 }
 
