@@ -168,15 +168,20 @@ impl Stage {
     }
 }
 
-/// Where pages are swapped out to, beside memory. It lets others run, and fails at times.
+/// Where pages are swapped out to, beside memory. It is slow at times, and lets others run; it fails at times, or is full.
 #[derive(Debug, Default)]
 struct Disk(Mutex<Vec<u8>>, AtomicU64);
 
 impl SwapDevice for Disk {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        std::thread::yield_now();
-        if self.1.fetch_add(1, Relaxed) % 16 == 15 {
-            return Err(io::Error::from_raw_os_error(libc::EIO));
+        let number = self.1.fetch_add(1, Relaxed);
+        for _ in 0..=number % 8 {
+            std::thread::yield_now();
+        }
+        match number % 64 {
+            15 | 31 | 47 => return Err(io::Error::from_raw_os_error(libc::EIO)),
+            63 => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            _ => {}
         }
         let mut disk = self.0.lock().unwrap();
         let (start, end) = (offset as usize, offset as usize + bytes.len());
