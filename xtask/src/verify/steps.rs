@@ -97,7 +97,11 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "loom",
         about: "every execution of a tiny scenario for each named ordering",
-        lines: &[Line::new(ALL, 90, 150, "cargo test -p slat --profile nolto --locked --lib loom_tests -- --nocapture",
+        lines: &[Line::new(
+            ALL,
+            90,
+            150,
+            "cargo test -p slat --profile nolto --locked --lib loom_tests -- --nocapture",
         )
         .with(&[
             ("RUSTFLAGS", "--cfg loom"),
@@ -142,7 +146,11 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "worlds",
         about: "guests that store while a log is taken, with mistakes in the engine",
-        lines: &[Line::new(PUSH_NIGHTLY, 45, 100, "cargo xtask seeded test -p slat-vcpu --locked --test dirty -- --nocapture seeded::",
+        lines: &[Line::new(
+            PUSH_NIGHTLY,
+            45,
+            100,
+            "cargo xtask seeded test -p slat-vcpu --locked --test dirty -- --nocapture seeded::",
         )
         .hears(&["Worlds"])],
     },
