@@ -147,7 +147,9 @@ impl<F: Format, H: Host> Drop for Harvest<'_, F, H> {
                 // A log that has ended wants nothing back, and the next one of that slot began after it.
                 let log = reading.version.log(taken.slot.id).filter(|log| log.serial() == taken.serial);
                 let Some(log) = log else { break };
-                words.iter().for_each(|&(word, bits)| log.mark_word(word, bits));
+                for &(word, bits) in words {
+                    log.mark_word(word, bits);
+                }
             }
         }
     }
