@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::panicking;
 
+type Neighbours<F> = Vec<Weak<Vm<F, Crafty<F>>>>;
+
 /// What a callback panics with.
 pub struct Injected;
 
@@ -46,7 +48,7 @@ pub struct Crafty<F: Format> {
     pub ground: Ground,
     fuse: Arc<Fuse>,
     /// All VMs, this one's too.
-    vms: OnceLock<Vec<Weak<Vm<F, Crafty<F>>>>>,
+    vms: OnceLock<Neighbours<F>>,
     /// What the next call of `resolve` does first.
     pub next: Mutex<Option<Nested>>,
     /// Whether it may: no flush would wait for ever.

@@ -167,7 +167,7 @@ impl<'vm, F: Format> World<'vm, F> {
                 }
             }
             What::Enter { vm, vcpu, cpu, gfn, answers, end } => {
-                self.enter((vm, vcpu), cpu, gfn, (answers, end))
+                self.enter((vm, vcpu), cpu, gfn, (answers, end));
             }
             What::Switch { vm, vcpu, space } => {
                 if let Some(vcpu) = &mut self.vms[vm].vcpus[vcpu] {
@@ -292,9 +292,9 @@ impl<'vm, F: Format> World<'vm, F> {
         let owed = change.apply(&mut self.idle);
         let forgotten = debt == End::Leaked && gate::FORGOTTEN_DEBTS;
         if forgotten {
-            forget(owed)
+            forget(owed);
         } else {
-            drop(owed)
+            drop(owed);
         }
         vm.host().change(pages, to_nothing);
         match end {
