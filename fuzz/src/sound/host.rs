@@ -46,6 +46,8 @@ impl Fuse {
 #[derive(Debug)]
 pub struct Crafty<F: Format> {
     pub ground: Ground,
+    /// Of its pages, as long as none of them has changed.
+    pub largest: Level,
     fuse: Arc<Fuse>,
     /// All VMs, this one's too.
     vms: OnceLock<Neighbours<F>>,
@@ -61,7 +63,7 @@ unsafe impl<F: Format> TableMemory for Crafty<F> {}
 impl<F: Format> Crafty<F> {
     pub fn new(largest: Level, sleeps: bool, fuse: Arc<Fuse>) -> Self {
         let (next, quiet) = (Mutex::new(None), AtomicBool::new(false));
-        Self { ground: Ground::new(largest, sleeps), fuse, vms: OnceLock::new(), next, quiet }
+        Self { ground: Ground::new(largest, sleeps), largest, fuse, vms: OnceLock::new(), next, quiet }
     }
 
     pub fn meet(&self, vms: &[Arc<Vm<F, Self>>]) {

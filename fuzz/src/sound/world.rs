@@ -394,7 +394,7 @@ impl<F: Format> Ground<'_, F> {
         let here = page_behind(self.vm, idle, vcpu.space(), gfn);
         // A large leaf, and the tables that a budget takes back, widen what is covered.
         let near = Span::new(Gfn(gfn.base(Level::G1).0), Gfn(gfn.base(Level::G1).0 + Level::G1.pages()));
-        let large = self.vm.host().ground.page(0).is_some_and(|page| page.level > Level::K4);
+        let large = self.vm.host().largest > Level::K4;
         let covers = self.open.iter().map(|(_, covers)| covers).chain(&self.dead);
         covers.copied().any(|covers| match covers {
             Covers::Gfns(gfns) => gfns.overlaps(&near),
