@@ -10,6 +10,7 @@
 //! | `slots` | `KVM_SET_USER_MEMORY_REGION`, fields at the edges of its rules | the brute-force oracle of slat's own tests |
 //! | `trace` | a memory trace, cut anywhere | its lines, one by one |
 //! | `lru_gen` | commands as text | the same commands as numbers, and the pages that there are |
+//! | `sound` | anything that safe code can ask: extreme arguments, leaked guards, panics in callbacks, calls from inside a fault, two VMs | the host's own pages, and processors that forget nothing by themselves |
 //! | `swap` | pages stored, damaged, read back | what was stored: that, or an error |
 //!
 //! Promises: a target panics where slat is wrong, and only there; the same bytes do the same thing.
@@ -20,6 +21,7 @@
 mod input;
 mod lru_gen;
 mod slots;
+mod sound;
 mod swap;
 mod trace;
 mod vm;
@@ -43,6 +45,7 @@ impl Target {
         Self { name: "trace", run: trace::run },
         Self { name: "lru_gen", run: lru_gen::run },
         Self { name: "swap", run: swap::run },
+        Self { name: "sound", run: sound::run },
     ];
 
     /// The one of this name.

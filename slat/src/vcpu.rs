@@ -33,6 +33,8 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     /// Where its stores are logged, in a VM with rings.
     pub(crate) ring: Option<&'vm Ring>,
     loaded: Loaded,
+    /// How it enters sections: see [`Vm::enters_lightly`].
+    light: bool,
 }
 
 /// What a vCPU's cached translations come from, and the processor that has them. Where either changes, the vCPU forgets
@@ -52,7 +54,7 @@ impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// Whether its vCPUs enter sections by one store: no lock is to be taken, and barriers are asymmetric.
-    pub(crate) fn enters_lightly(&self) -> bool {
+    fn enters_lightly(&self) -> bool {
         self.lock.policy() == MmuLock::None && self.reads.barrier.is_asymmetric()
     }
 }
@@ -61,11 +63,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
         let space = &vm.spaces[0];
         let loaded = Loaded { root: space.radix.root_word().pfn(), cpu: None };
-        if vm.enters_lightly() {
+        let light = vm.enters_lightly();
+        if light {
             seat.lighten();
         }
         let ring = vm.rings.get(id.0 as usize);
-        Self { vm, space, id, seat, cache: Cache::default(), memo: Memo::new(), ring, loaded }
+        Self { vm, space, id, seat, cache: Cache::default(), memo: Memo::new(), ring, loaded, light }
     }
 
     /// Its number.
@@ -113,7 +116,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn rest_while(&self, wait: impl FnOnce()) {
         self.seat.rest();
         wait();
-        self.seat.wake(self.vm.enters_lightly());
+        self.seat.wake(self.light);
     }
 
     /// What it has counted.
@@ -124,7 +127,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     #[cold]
     fn come_back(&self) {
         Tlb::leave(self.vm.tlb.vcpu(self.id));
-        self.seat.wake(self.vm.enters_lightly());
+        self.seat.wake(self.light);
     }
 
     /// Enters the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. In the guest the thread
@@ -141,7 +144,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let (vcpu, seat) = (self.vm.tlb.vcpu(self.id), self.seat.seat());
         seat.rest();
         let root = Root { space: self.space.radix.root_word(), loaded: &mut self.loaded };
-        let light = self.vm.enters_lightly();
+        let light = self.light;
         // Before `cache` is called: where it panics, the guard takes the vCPU out of the guest again.
         let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, light, _idle: PhantomData };
         guest.tlb.enter(vcpu, cache);

@@ -12,7 +12,7 @@
 //! One thread does it all, so that everything is exact.
 
 mod compare;
-mod ground;
+pub(crate) mod ground;
 mod machine;
 mod model;
 mod step;

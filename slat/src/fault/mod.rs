@@ -36,6 +36,7 @@ use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Patience;
+use crate::sync::readside::Seat;
 use crate::sync::tally::Count;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::{Cache, NoMemory};
@@ -133,7 +134,7 @@ enum By {
     Prefault,
 }
 
-impl<F: Format, H: Host> Vcpu<'_, F, H> {
+impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// Deals with a fault. May sleep in the host. Any number of vCPUs fault at once; none waits for another,
     /// except for an invalidation that covers its own frame.
     #[inline]
@@ -148,7 +149,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[inline(never)]
     fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
         // First of all: a table that is taken back for its memory is flushed, and that waits for vCPUs in the guest.
-        self.awake();
+        let seat = self.awake();
         // Asked once: what follows pushes one page at most.
         if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
             return Ok(Done::RingFull);
@@ -161,8 +162,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 let _ = self.vm.top_up(idle, &mut self.cache, self.vm.pages_at_hand());
             }
             let before = self.vm.active.stamp();
-            let outcome = match self.attempt(idle, fault, by)? {
-                Outcome::Ask => self.ask(idle, fault, by)?,
+            let outcome = match self.attempt(idle, fault, (by, seat))? {
+                Outcome::Ask => self.ask(idle, fault, (by, seat))?,
                 outcome => outcome,
             };
             match outcome {
@@ -195,10 +196,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 
     /// One attempt without sleeping.
     #[inline]
-    fn attempt(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Outcome, FaultError> {
+    fn attempt(
+        &mut self,
+        idle: &mut Idle,
+        fault: Fault,
+        (by, seat): (By, &'vm Seat),
+    ) -> Result<Outcome, FaultError> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
-        let seat = self.awake();
         if gfn.0 >> F::FRAME_BITS != 0 {
             return Ok(self.mmio());
         }
@@ -244,10 +249,14 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 
     /// The same with the host asked outside of any section, where it may sleep.
     #[cold]
-    fn ask(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Outcome, FaultError> {
+    fn ask(
+        &mut self,
+        idle: &mut Idle,
+        fault: Fault,
+        (by, seat): (By, &'vm Seat),
+    ) -> Result<Outcome, FaultError> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
-        let seat = self.awake();
         let stamp = vm.active.stamp();
         let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, None) else {
             return Ok(self.mmio());

@@ -135,6 +135,7 @@ fn flush_ends(next: impl FnOnce(&mut Idle, &mut Vcpu<'_, Npt4, By<HostFn>>) + Se
 
 type HostFn = fn(slat::Hva) -> Option<slat::HostPage>;
 
+#[allow(clippy::unnecessary_wraps, reason = "a host may have no page")]
 fn page_of(hva: slat::Hva) -> Option<slat::HostPage> {
     Some(page(hva))
 }

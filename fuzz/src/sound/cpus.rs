@@ -1,0 +1,58 @@
+//! Processors: what one has cached stays until the engine says that it is to be forgotten.
+//!
+//! A processor tells apart what it cached for different tags. A VM has a tag for each vCPU, or for each address space.
+
+use super::host::Fuse;
+use slat::{CpuId, Gfn, Hva, Pfn, SpaceId, Span, Translations};
+use std::collections::BTreeMap;
+
+/// What a translation is cached under.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Tag {
+    pub vm: usize,
+    /// A vCPU's number, or an address space's.
+    pub number: usize,
+}
+
+/// A translation, and the host address that it was made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cached {
+    pub space: SpaceId,
+    pub gfn: Gfn,
+    pub hva: Hva,
+    pub pfn: Pfn,
+}
+
+/// What one processor has cached.
+#[derive(Debug, Default)]
+pub struct Cpu(BTreeMap<Tag, Vec<Cached>>);
+
+impl Cpu {
+    pub fn tlb<'c>(&'c mut self, cpu: usize, tag: Tag, fuse: &'c Fuse) -> Tlb<'c> {
+        Tlb { cpu: CpuId(cpu as u64), cached: self.0.entry(tag).or_default(), fuse }
+    }
+}
+
+/// The part of it under one tag.
+#[derive(Debug)]
+pub struct Tlb<'c> {
+    cpu: CpuId,
+    pub cached: &'c mut Vec<Cached>,
+    fuse: &'c Fuse,
+}
+
+impl Translations for Tlb<'_> {
+    fn cpu(&self) -> CpuId {
+        self.cpu
+    }
+
+    fn flush_all(&mut self) {
+        self.fuse.burn();
+        self.cached.clear();
+    }
+
+    fn flush(&mut self, gfns: Span<Gfn>) {
+        self.fuse.burn();
+        self.cached.retain(|cached| !gfns.contains(cached.gfn));
+    }
+}

@@ -1,0 +1,150 @@
+//! `sound`: a program of safe code that tries to break the engine.
+//!
+//! It gives extreme arguments, leaks every guard and debt, panics in every callback, calls the engine again from
+//! [`Host::resolve`](slat::Host::resolve), gives vCPU numbers back and takes them again, moves vCPUs between processors,
+//! and uses hints, vCPUs and token of one thread with two VMs.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `host` | a host that panics, and calls back, when it is told to |
+//! | `cpus` | processors, whose translations are forgotten only where the engine says so |
+//! | `step` | steps |
+//! | `world` | each step taken; what must not be done after what was leaked |
+//! | `slots` | those of them that are about memslots and dirty logs |
+//!
+//! What is asserted: no panic but those that are asked for; no wait without end (libFuzzer's limit for one input, 20 s);
+//! after each step every leaf maps the page that the host has there now, through a memslot that is there; a vCPU that
+//! has entered the guest finds no older translation on its processor; and a hint answers as a search does.
+//!
+//! One thread does it all. It leaves out what waits for ever by contract: a fault in a range that it invalidates itself,
+//! a flush while a leaked guard says that a vCPU is in the guest, a grace period beside a leaked section.
+
+mod cpus;
+mod host;
+mod slots;
+mod step;
+mod world;
+
+use crate::Input;
+use host::{Crafty, Fuse, Injected};
+use slat::table::formats::{Ept4, Ept4NoAd, Npt4, Pae};
+use slat::{DirtyLog, Format, Hva, Idle, Level, MmuLock, RingSize, Span, Track, Vm};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use step::Step;
+use world::World;
+
+/// What is left out while the engine does not keep that promise. `true`: the adversary does it.
+mod gate {
+    /// An invalidation's debt is forgotten: the invalidation's end has to flush.
+    pub const FORGOTTEN_DEBTS: bool = false;
+    /// Spans that end before they begin, and frames that the format does not have.
+    pub const WILD_SPANS: bool = false;
+    /// Levels that there are not: of a host's page, and to split to.
+    pub const WILD_LEVELS: bool = false;
+    /// More than 32 invalidations at once.
+    pub const MANY_INVALIDATIONS: bool = false;
+    /// A page that is told of is large.
+    pub const LARGE_PAGES_TOLD: bool = false;
+}
+
+/// Steps of one input; what comes after them is ignored.
+const STEPS: usize = 64;
+/// VMs, vCPUs of each, address spaces of each, processors: so many of each.
+const TWO: usize = 2;
+
+/// The target.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    match input.below(4) {
+        0 => with::<Ept4>(input),
+        1 => with::<Ept4NoAd>(input),
+        2 => with::<Npt4>(input),
+        _ => with::<Pae>(input),
+    }
+}
+
+fn with<F: Format>(mut input: Input<'_>) {
+    let fuse = Arc::new(Fuse::default());
+    let mut idle = Idle::take().expect("one world at a time on a thread");
+    extremes::<F>(&mut input, &fuse, &mut idle);
+    let vms = [0; TWO].map(|_| Arc::new(a_vm::<F>(&mut input, &fuse)));
+    for vm in &vms {
+        vm.host().meet(&vms);
+    }
+    let mut world = World::new(&vms, &fuse, idle, input.flag());
+    for vm in 0..TWO {
+        world.furnish(vm, &mut input);
+    }
+    let loud = std::env::var_os("SLAT_FUZZ_STEPS").is_some();
+    for _ in 0..STEPS {
+        if input.is_over() {
+            break;
+        }
+        let step = Step::next(&mut input, 1 << F::FRAME_BITS);
+        if loud {
+            eprintln!("{} {step:x?}", F::NAME);
+        }
+        world.prepare(&step);
+        let panicked = survives(&fuse, step.fuse, || world.take(&step.what));
+        if loud && panicked {
+            eprintln!("  panicked on purpose");
+        }
+        world.check();
+    }
+}
+
+/// Does `work`, of which callback number `fuse` panics; whether it did. Any other panic goes on.
+fn survives(fuse: &Fuse, after: u32, work: impl FnOnce()) -> bool {
+    fuse.light(after);
+    let end = catch_unwind(AssertUnwindSafe(work));
+    fuse.light(0);
+    match end {
+        Ok(()) => false,
+        Err(payload) if payload.is::<Injected>() => true,
+        Err(payload) => resume_unwind(payload),
+    }
+}
+
+/// A VM that can be used.
+fn a_vm<F: Format>(input: &mut Input<'_>, fuse: &Arc<Fuse>) -> Vm<F, Crafty<F>> {
+    let largest = input.pick(&[Level::K4, Level::M2, Level::G1]);
+    let host = Crafty::new(largest, input.below(3) == 2, fuse.clone());
+    let log = match input.below(4) {
+        0 => DirtyLog::bitmap().track(Track::DirtyBits),
+        1 => DirtyLog::ring(RingSize::new(4096).expect("the smallest ring")),
+        2 => DirtyLog::bitmap().initially_set(),
+        _ => DirtyLog::bitmap(),
+    };
+    let lock = input.pick(&[MmuLock::None, MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive]);
+    let builder = Vm::<F, _>::builder(host).vcpus(TWO as u32).address_spaces(TWO as u8).mmu_lock(lock);
+    let budget = input.pick(&[u64::MAX, u64::MAX, 64 << 12, 12 << 12]);
+    let vm = builder.max_page(largest).contexts(input.below(4) != 3).dirty_log(log).table_budget(budget);
+    vm.build().expect("there is memory")
+}
+
+/// A VM with arguments that nobody gives, used once.
+fn extremes<F: Format>(input: &mut Input<'_>, fuse: &Arc<Fuse>, idle: &mut Idle) {
+    if input.below(4) != 3 {
+        return;
+    }
+    let edge = |input: &mut Input<'_>| input.pick(&[0, 1, 12, 39, 40, 52, 63, 64, 255, u64::MAX]);
+    let host = Crafty::<F>::new(Level::M2, false, fuse.clone());
+    let builder = Vm::<F, _>::builder(host)
+        .vcpus(input.pick(&[0, 1, 2, 300]))
+        .address_spaces(edge(input) as u8)
+        .max_slots(edge(input) as u32)
+        .address_bits(edge(input) as u32)
+        .host_addresses(Span::new(Hva(edge(input)), Hva(edge(input))))
+        .table_budget(edge(input) << 12);
+    let level = Level(if gate::WILD_LEVELS { edge(input) as u8 } else { 1 + input.below(5) as u8 });
+    let Ok(vm) = builder.max_page(level).build() else { return };
+    let slot = step::a_slot(input, 0, 1 << F::FRAME_BITS);
+    let created = vm.slots().commit(idle, |tx| tx.create(slot)).is_ok();
+    if let Some(mut vcpu) = vm.vcpu(slat::VcpuId(edge(input) as u32)) {
+        let fault = slat::Fault { gpa: slot.gfns.start.gpa(), access: slat::Access::Write };
+        let _ = vcpu.fault(idle, fault);
+    }
+    assert_eq!(vm.slots().len(), usize::from(created));
+    let _ = vm.zap_all(idle);
+}
