@@ -41,6 +41,7 @@
 //! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
 //! | `numa` | nodes; pages that move to where they are used |
 //! | `pte` | what an entry of the table says |
+//! | `table` | its entries |
 //! | `space` | the address space; the order of its locks |
 //! | `listeners` | who is told of changes |
 //! | `fault` | bringing pages in; breaking shares |
@@ -79,6 +80,7 @@ mod soft_dirty;
 mod space;
 mod stats;
 mod swap;
+mod table;
 mod user_fault;
 mod vma;
 

@@ -21,7 +21,7 @@
 //! [`lookup`](AddressSpace::lookup) takes no lock at all: entries are atomic, and tables stay until the address
 //! space is dropped. Its answer may be old when it arrives; the engine's stamp finds that out.
 
-use crate::arena::{Arena, ArenaHandle};
+use crate::arena::Arena;
 use crate::error::MmError;
 use crate::held::Released;
 use crate::listeners::Listeners;
@@ -32,9 +32,10 @@ use crate::shards::Shards;
 use crate::soft_dirty::Clean;
 use crate::stats::{Counted, Counters, MmStats};
 use crate::swap::{Kept, Swap};
+use crate::table::{Entry, Table};
 use crate::vma::{ADDRESSES, Backing, EVERYWHERE, Place, Prot, Vma, Vmas};
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use slat::table::{Entry, Map, Word, formats::X64};
+use slat::table::{Word, formats::X64};
 use slat::{Access, Format, Gfn, HostPage, Hva, Level, PAGE_SIZE, Pfn, Span};
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ const PAGE_LOCKS: usize = 64;
 #[derive(Debug)]
 pub struct AddressSpace {
     pub(crate) arena: Arc<Arena>,
-    pub(crate) map: Map<X64, ArenaHandle>,
+    pub(crate) map: Table,
     pub(crate) state: RwLock<State>,
     page_locks: Shards<Mutex<()>>,
     pub(crate) thp: bool,
@@ -116,7 +117,7 @@ impl AddressSpaceBuilder {
         let lru = |settings| Box::new(Lru::new(settings, self.limit, self.arena.nodes()));
         Ok(Arc::new(AddressSpace {
             lru: settings.map(lru),
-            map: Map::new(ArenaHandle::from(&self.arena))?,
+            map: Table::new(&self.arena)?,
             arena: self.arena,
             state: RwLock::default(),
             page_locks: Shards::with(PAGE_LOCKS),
@@ -189,7 +190,7 @@ impl AddressSpace {
         let found = Pte::of(word, level).host_page(page, level);
         // Only an LRU clears it. Who asks is about to use the page.
         if found.is_some() && word.0 & X64::ACCESSED == 0 {
-            entry.touch(word, X64::ACCESSED);
+            entry.accessed(word);
         }
         found
     }
@@ -206,7 +207,7 @@ impl AddressSpace {
 
     /// Bytes of page tables in use.
     pub fn table_bytes(&self) -> u64 {
-        self.map.table_bytes()
+        self.map.bytes()
     }
 
     /// Whether all secondary MMUs take a change page by page.
@@ -296,7 +297,7 @@ impl AddressSpace {
 
     /// Splits a huge entry in place; others are left alone. Translations stay what they were, so nobody is
     /// told. The caller holds the page lock.
-    pub(crate) fn split(&self, level: Level, entry: &Entry) -> Result<(), MmError> {
+    pub(crate) fn split(&self, level: Level, entry: Entry<'_>) -> Result<(), MmError> {
         let mut word = entry.load();
         let pte = Pte::of(word, level);
         if level > Level::K4
@@ -309,7 +310,7 @@ impl AddressSpace {
                 if idle { Word(small.0 & !X64::ACCESSED) } else { small }
             };
             // Only the Accessed bit can change meanwhile.
-            while !self.map.split(level, entry, word, |index| small(word, index))? {
+            while !entry.split(word, |index| small(word, index))? {
                 word = entry.load();
             }
             self.counters.add(Counted::Split);
@@ -351,7 +352,7 @@ pub(crate) struct Filled<'a> {
     /// First page that it maps.
     pub(crate) page: Gfn,
     pub(crate) level: Level,
-    pub(crate) entry: &'a Entry,
+    pub(crate) entry: Entry<'a>,
     pub(crate) pte: Pte,
 }
 
@@ -373,7 +374,7 @@ pub(crate) struct Found<'a> {
     /// First page that it maps.
     pub(crate) page: Gfn,
     pub(crate) level: Level,
-    pub(crate) entry: &'a Entry,
+    pub(crate) entry: Entry<'a>,
     pub(crate) pte: Pte,
     /// First frame that it maps.
     pub(crate) pfn: Pfn,

@@ -131,8 +131,19 @@ impl Pfn {
 
 /// A level of a table, counted from the leaves: an entry of level 1 maps 4 KiB, of level 2 2 MiB,
 /// of level 3 1 GiB. Higher levels hold tables only.
+///
+/// There are six levels and no other value: a host cannot say that a page has level 0.
+///
+/// ```
+/// # use slat::Level;
+/// assert_eq!([1, 2, 3].map(Level::new), [Some(Level::K4), Some(Level::M2), Some(Level::G1)]);
+/// assert_eq!([0, 7].map(Level::new), [None; 2]);
+/// ```
+/// ```compile_fail,E0423
+/// let _ = slat::Level(0); // its field is private
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Level(pub u8);
+pub struct Level(pub(crate) u8);
 
 impl Level {
     /// 4 KiB.
@@ -141,6 +152,20 @@ impl Level {
     pub const M2: Self = Self(2);
     /// 1 GiB.
     pub const G1: Self = Self(3);
+    /// One above the root of the tallest table.
+    const HIGHEST: Self = Self(6);
+
+    /// The level with this number, from 1 to 6; `None` for any other number.
+    #[inline]
+    pub const fn new(number: u8) -> Option<Self> {
+        if number >= Self::K4.0 && number <= Self::HIGHEST.0 { Some(Self(number)) } else { None }
+    }
+
+    /// Its number: 1 for the level whose entries map 4 KiB.
+    #[inline]
+    pub const fn number(self) -> u8 {
+        self.0
+    }
 
     /// Frames of 4 KiB that one entry of this level covers.
     #[inline]
@@ -163,16 +188,20 @@ impl Level {
     /// The level below.
     ///
     /// # Panics
-    /// At level 1 in debug builds: below a leaf there is memory.
+    /// At level 1: below a leaf there is memory.
     #[inline]
     pub const fn down(self) -> Self {
-        debug_assert!(self.0 > 1);
+        assert!(self.0 > Self::K4.0, "there is no level below 1");
         Self(self.0 - 1)
     }
 
     /// The level above.
+    ///
+    /// # Panics
+    /// At level 6.
     #[inline]
     pub const fn up(self) -> Self {
+        assert!(self.0 < Self::HIGHEST.0, "there is no level above 6");
         Self(self.0 + 1)
     }
 }

@@ -15,10 +15,10 @@ pub struct VcpuId(pub u32);
 /// What the host maps at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostPage {
-    /// The frame of the very 4 KiB that was asked for.
+    /// The frame of the very 4 KiB that was asked for; one that the table's format can name.
     pub pfn: Pfn,
     /// How large a page the host maps there: frame and address are congruent, and all of it is mapped alike.
-    /// [`Level::K4`] where the host does not know.
+    /// [`Level::K4`] where the host does not know. A page larger than any leaf of the format is mapped in smaller ones.
     pub level: Level,
     /// Whether the guest may write to it now.
     pub writable: bool,

@@ -168,6 +168,10 @@ bugs! {
 
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
+    LinkTaken "link-taken" Unit "a map takes a word that links a table, and follows it",
+    SpareLost "spare-lost" Unit "table pages that a map could not use are not given back",
+    ToldFirstFrame "told-first-frame" Unit "every small leaf of a large page that is told gets its first frame",
+    LeafUncompared "leaf-uncompared" Unit "an upgrade takes a leaf that reaches out of the slot for the slot's",
 
     // --- sanitizers: memory ---
     SlotsFreedEarly "slots-freed-early" Sanitizer "what a version of the slots left over is taken back before its readers are gone",

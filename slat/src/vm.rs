@@ -14,7 +14,7 @@ use crate::sync::gate::{Lock, MmuLock};
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Lockless, Shared};
 use crate::sync::readside::{Borrowed, ReadSide};
-use crate::table::format::Format;
+use crate::table::format::{Format, assert_format};
 use crate::table::limit::Clock;
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
@@ -199,8 +199,9 @@ impl<F: Format, H: Host> Builder<F, H> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// Starts building a VM on `host`.
+    /// Starts building a VM on `host`. Does not compile for a format whose constants break what [`Format`] demands.
     pub fn builder(host: H) -> Builder<F, H> {
+        const { assert_format::<F>() };
         Builder {
             host,
             _format: PhantomData,

@@ -69,12 +69,13 @@ const ALL: Span<Gfn> = Span::new(Gfn(0), Gfn(PAGES));
 fn walk<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: u64, links: bool) {
     let entry = leaf_entry(vm, gfn, |level| if links { F::touch_link(level) } else { 0 });
     let word = entry.load();
-    assert!(F::is_present(word) && entry.touch(word, bits));
+    // SAFETY: what a walker sets in a leaf.
+    assert!(F::is_present(word) && unsafe { entry.touch_raw(word, bits) });
 }
 
 /// The lowest entry for `gfn`, with `bits` of its level set in each link on the way there.
 fn leaf_entry<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: impl Fn(Level) -> u64) -> &Entry {
-    let (mut table, mut level) = (vm.root(), Level(F::LEVELS));
+    let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
     loop {
         let page = Identity.at(table).cast::<Entry>();
         // SAFETY: a table of a VM from which nothing is unlinked in these tests.
@@ -83,7 +84,8 @@ fn leaf_entry<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn, bits: impl Fn(Level) ->
         if !F::is_table(word, level) {
             return entry;
         }
-        if entry.touch(word, bits(level)) {
+        // SAFETY: what a walker sets in a link.
+        if unsafe { entry.touch_raw(word, bits(level)) } {
             (table, level) = (F::pfn(word), level.down());
         }
     }
@@ -275,7 +277,8 @@ fn store<F: Format>(vm: &Vm<F, Identity>, gfn: Gfn) -> bool {
         if !F::is_present(word) {
             return false;
         }
-        if entry.touch(word, F::touch(Access::Write)) {
+        // SAFETY: what a walker sets in a leaf.
+        if unsafe { entry.touch_raw(word, F::touch(Access::Write)) } {
             return true;
         }
     }
@@ -300,6 +303,7 @@ fn negative_control_a_clear_that_loses_dirty_is_found_out() {
     assert!(store(&machine.vm, Gfn(5)));
     assert!(machine.dirty().contains(&5));
     let entry = leaf_entry(&machine.vm, Gfn(5), |_| 0);
-    entry.store(Word(word.0 & !Ept4::ACCESSED));
+    // SAFETY: the same leaf, not accessed.
+    unsafe { entry.store_raw(Word(word.0 & !Ept4::ACCESSED)) };
     assert!(!machine.dirty().contains(&5));
 }

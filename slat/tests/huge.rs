@@ -36,7 +36,7 @@ unsafe impl TableMemory for Sized {
 
 impl Host for Sized {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> 12), level: Level(self.level.load(Relaxed)), writable: true })
+        Some(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::new(self.level.load(Relaxed))?, writable: true })
     }
 
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
@@ -47,7 +47,7 @@ impl Host for Sized {
 /// A VM of 2 GiB on a host with pages of `level` and so many chunks.
 fn vm<F: Format>(level: Level, chunks: u64, nx: bool) -> (Idle, Vm<F, Sized>) {
     let mut idle = Idle::take().unwrap();
-    let host = Sized { level: AtomicU8::new(level.0), chunks: AtomicU64::new(chunks) };
+    let host = Sized { level: AtomicU8::new(level.number()), chunks: AtomicU64::new(chunks) };
     let vm = Vm::<F, _>::builder(host).nx_huge_pages(nx).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2 * GIB, RAM))).unwrap();
     (idle, vm)
@@ -82,10 +82,10 @@ fn one_gib_is_split_to_any_size_and_comes_back() {
 
     assert_eq!(vm.recover(&mut idle, frames(1, 511)), 0, "no table lies whole in it");
     assert_eq!(vm.recover(&mut idle, frames(1, GIB)), 511, "the host's page is larger, the range is not");
-    vm.host().level.store(Level::M2.0, Relaxed);
+    vm.host().level.store(Level::M2.number(), Relaxed);
     assert_eq!(vm.recover(&mut idle, frames(0, GIB)), 1);
     assert_eq!(vm.stats().leaves, [0, 512, 0]);
-    vm.host().level.store(Level::G1.0, Relaxed);
+    vm.host().level.store(Level::G1.number(), Relaxed);
     assert_eq!(vm.recover(&mut idle, frames(0, 2 * GIB)), 1);
     assert_eq!((vm.stats().leaves, vm.stats().recovered), ([0, 0, 1], [512, 1]));
     assert_eq!(vm.recover(&mut idle, frames(0, u64::MAX)), 0, "nothing left");

@@ -37,7 +37,7 @@ fn touch(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: u64) -> Resu
 /// Goes down to `gfn` as the hardware does, and sets Accessed on the way. Whether it is mapped.
 fn walk_in_hardware(vm: &Vm<Npt4, Identity>, gfn: Gfn) -> bool {
     let mut table = vm.root();
-    for level in (1..=4).rev().map(Level) {
+    for level in (1..=4).rev().filter_map(Level::new) {
         // SAFETY: a table of this VM; nobody else is about who could give it back.
         let entry =
             unsafe { vm.host().at(table).cast::<slat::table::Entry>().add(Npt4::index(gfn, level)).as_ref() };
@@ -45,7 +45,8 @@ fn walk_in_hardware(vm: &Vm<Npt4, Identity>, gfn: Gfn) -> bool {
         if !Npt4::is_present(word) {
             return false;
         }
-        entry.touch(word, Npt4::ACCESSED);
+        // SAFETY: what a walker sets, in links and leaves alike.
+        unsafe { entry.touch_raw(word, Npt4::ACCESSED) };
         table = Npt4::pfn(word);
     }
     true

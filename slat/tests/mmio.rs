@@ -31,12 +31,12 @@ fn touch<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle, gfn: u64) -> Done {
 /// The level at which `gfn` is remembered as mmio, if it is.
 fn remembered<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> Option<u8> {
     let mut table = vm.root();
-    for level in (1..=F::LEVELS).rev().map(Level) {
+    for level in (1..=F::LEVELS).rev().filter_map(Level::new) {
         // SAFETY: a table of this VM; nobody gives it back meanwhile.
         let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
         match entry.load().kind::<F>(level) {
             Kind::Table(pfn) => table = pfn,
-            Kind::Mmio(_) => return Some(level.0),
+            Kind::Mmio(_) => return Some(level.number()),
             _ => return None,
         }
     }

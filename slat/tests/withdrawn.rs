@@ -65,7 +65,7 @@ macro_rules! in_every_format {
 
 /// The lowest entry for `gfn`, as the hardware finds it, and what it holds.
 fn entry<F: Format>(vm: &Vm<F, Linear>, gfn: u64) -> (&Entry, Word, Level) {
-    let (mut table, mut level) = (vm.root(), Level(F::LEVELS));
+    let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
     loop {
         // SAFETY: a table page of this VM, which nobody takes apart meanwhile, and an index inside it.
         let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
@@ -78,7 +78,8 @@ fn entry<F: Format>(vm: &Vm<F, Linear>, gfn: u64) -> (&Entry, Word, Level) {
 /// Withdraws the leaf of `gfn`, as aging does where the hardware has no Accessed bits.
 fn withdraw<F: Format>(vm: &Vm<F, Linear>, gfn: u64) {
     let (entry, word, _) = entry(vm, gfn);
-    entry.cas(word, Word::tracked(&F::read_leaf(word))).unwrap();
+    // SAFETY: a tracked word links nothing.
+    unsafe { entry.cas_raw(word, Word::tracked(&F::read_leaf(word))) }.unwrap();
 }
 
 fn is_withdrawn<F: Format>(vm: &Vm<F, Linear>, gfn: u64) -> bool {

@@ -77,7 +77,7 @@ fn no_two_reasons_nor_edits_share_a_name() {
 
 #[test]
 fn levels_and_permissions_are_written_as_people_do() {
-    let levels = [Level::K4, Level::M2, Level::G1, Level(4)].map(|level| format!("{level:?}"));
+    let levels = [Level::K4, Level::M2, Level::G1, Level::G1.up()].map(|level| format!("{level:?}"));
     assert_eq!(levels, ["4K", "2M", "1G", "level 4"]);
     let perms = [Perms::RWX, Perms::RWX.without(Perms::WRITE), Perms::RWX.without(Perms::RWX)];
     assert_eq!(perms.map(|perms| format!("{perms:?}")), ["rwx", "r-x", "---"]);

@@ -30,6 +30,11 @@ impl Default for Psc {
     }
 }
 
+/// All levels, from the lowest on.
+fn levels() -> impl Iterator<Item = Level> {
+    (1..).map_while(Level::new)
+}
+
 /// What the frames of one table of `level` have in common.
 fn prefix(gfn: Gfn, level: Level) -> u64 {
     gfn.0 >> level.up().shift()
@@ -39,17 +44,17 @@ impl Psc {
     /// The deepest table known for `gfn`, and its level.
     #[inline]
     pub fn lookup(&self, gfn: Gfn) -> Option<(Level, Pfn)> {
-        (1..).zip(&self.links).find_map(|(level, links)| {
-            let prefix = prefix(gfn, Level(level));
+        levels().zip(&self.links).find_map(|(level, links)| {
+            let prefix = prefix(gfn, level);
             let link = links[prefix as usize % WAYS];
-            (link.prefix == prefix).then_some((Level(level), link.table))
+            (link.prefix == prefix).then_some((level, link.table))
         })
     }
 
     /// A walk for `gfn` has read the link to its `table` of `level`.
     #[inline]
     pub fn insert(&mut self, gfn: Gfn, level: Level, table: Pfn) {
-        if let Some(links) = self.links.get_mut(usize::from(level.0).wrapping_sub(1)) {
+        if let Some(links) = self.links.get_mut(usize::from(level.number()).wrapping_sub(1)) {
             let prefix = prefix(gfn, level);
             links[prefix as usize % WAYS] = Link { prefix, table };
         }
@@ -62,8 +67,8 @@ impl Psc {
 
     /// Forgets every table that serves any of these frames.
     pub fn flush(&mut self, gfns: Span<Gfn>) {
-        for (level, links) in (1..).zip(&mut self.links) {
-            let shift = Level(level).up().shift();
+        for (level, links) in levels().zip(&mut self.links) {
+            let shift = level.up().shift();
             for link in links.iter_mut().filter(|link| link.prefix != NOTHING.prefix) {
                 if Span::sized(Gfn(link.prefix << shift), 1 << shift).overlaps(&gfns) {
                     *link = NOTHING;
@@ -82,19 +87,19 @@ mod tests {
     fn a_walk_begins_at_the_deepest_table_that_is_still_believed() {
         let mut psc = Psc::default();
         assert_eq!(psc.lookup(Gfn(0)), None);
-        psc.insert(Gfn(700), Level(3), Pfn(3));
-        psc.insert(Gfn(700), Level(1), Pfn(1));
-        assert_eq!(psc.lookup(Gfn(1023)), Some((Level(1), Pfn(1))), "the same 2 MiB");
-        assert_eq!(psc.lookup(Gfn(1024)), Some((Level(3), Pfn(3))), "the same 512 GiB");
+        psc.insert(Gfn(700), Level::G1, Pfn(3));
+        psc.insert(Gfn(700), Level::K4, Pfn(1));
+        assert_eq!(psc.lookup(Gfn(1023)), Some((Level::K4, Pfn(1))), "the same 2 MiB");
+        assert_eq!(psc.lookup(Gfn(1024)), Some((Level::G1, Pfn(3))), "the same 512 GiB");
         psc.flush(Span::new(Gfn(1023), Gfn(1024)));
         assert_eq!(psc.lookup(Gfn(700)), None, "both serve that frame");
-        psc.insert(Gfn(700), Level(1), Pfn(1));
+        psc.insert(Gfn(700), Level::K4, Pfn(1));
         psc.flush(Span::new(Gfn(1024), Gfn(4096)));
-        assert_eq!(psc.lookup(Gfn(700)), Some((Level(1), Pfn(1))), "stale or not: nobody said otherwise");
+        assert_eq!(psc.lookup(Gfn(700)), Some((Level::K4, Pfn(1))), "stale or not: nobody said otherwise");
         psc.flush_all();
         assert_eq!(psc.lookup(Gfn(700)), None);
-        for level in [0, 5, 255] {
-            psc.insert(Gfn(700), Level(level), Pfn(9));
+        for level in levels().skip(4) {
+            psc.insert(Gfn(700), level, Pfn(9));
         }
         assert_eq!(psc.lookup(Gfn(700)), None, "there is no room for tables of these levels");
     }
@@ -117,7 +122,7 @@ mod tests {
                     map.retain(|&(level, prefix), _| !covers(level, prefix).overlaps(&gfns));
                 }
                 2..24 => {
-                    let level = Level((state >> 54) as u8 % 4 + 1);
+                    let level = levels().nth((state >> 54) as usize % 4).unwrap();
                     psc.insert(gfn, level, Pfn(round));
                     map.insert((level, prefix(gfn, level)), Pfn(round));
                     assert!(psc.lookup(gfn).is_some_and(|(found, _)| found <= level), "the deepest first");

@@ -113,8 +113,8 @@ impl Default for Tlb {
     fn default() -> Self {
         let mut first = 0;
         let arrays = std::array::from_fn(|size| {
-            let array =
-                Array { level: Level(size as u8 + 1), first, oldest: vec![0; SETS[size]].into(), used: 0 };
+            let level = [Level::K4, Level::M2, Level::G1][size];
+            let array = Array { level, first, oldest: vec![0; SETS[size]].into(), used: 0 };
             first = array.all().end;
             array
         });
@@ -155,7 +155,7 @@ impl Tlb {
     /// Caches what a walk for `gfn` has found, in place of what was cached for that page. There is no room for
     /// pages of more than 1 GiB: those are not remembered.
     pub fn insert(&mut self, gfn: Gfn, translation: Translation) {
-        let size = usize::from(translation.level.0).wrapping_sub(1);
+        let size = usize::from(translation.level.number()).wrapping_sub(1);
         let Some(array) = self.arrays.get_mut(size) else { return };
         let (page, era) = (array.page(gfn), self.era);
         let mut ways = array.ways(page);

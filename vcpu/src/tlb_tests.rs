@@ -74,8 +74,8 @@ fn the_oldest_goes_when_a_set_is_full() {
 #[test]
 fn a_page_too_large_for_any_array_is_not_remembered() {
     let mut tlb = Tlb::default();
-    for level in [0, 4, 5, 255] {
-        tlb.insert(Gfn(0), Translation { level: Level(level), ..page(0, Level::K4) });
+    for level in (4..).map_while(Level::new) {
+        tlb.insert(Gfn(0), Translation { level, ..page(0, Level::K4) });
     }
     assert!(!holds(&mut tlb, 0));
 }

@@ -29,7 +29,7 @@ pub unsafe fn walk<F: Format, M: TableMemory>(
     }
     'from_cache: loop {
         let (mut level, mut table) =
-            psc.lookup(gpa.gfn()).unwrap_or_else(|| (Level(F::LEVELS), F::top(root, gpa.gfn())));
+            psc.lookup(gpa.gfn()).unwrap_or_else(|| (F::ROOT_LEVEL, F::top(root, gpa.gfn())));
         loop {
             // SAFETY: the caller's word.
             let entry = unsafe { entry_of::<F, M>(memory, table, gpa, level) };
@@ -62,7 +62,8 @@ pub unsafe fn walk<F: Format, M: TableMemory>(
 
 /// Sets what is missing of `bits`; false where the entry changed meanwhile.
 fn touched(entry: &Entry, word: Word, bits: u64) -> bool {
-    word.0 & bits == bits || entry.touch(word, bits)
+    // SAFETY: what a walker sets in that word.
+    word.0 & bits == bits || unsafe { entry.touch_raw(word, bits) }
 }
 
 /// # Safety

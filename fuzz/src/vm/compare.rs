@@ -28,7 +28,7 @@ impl<F: Format> Machine<'_, F> {
             assert_eq!(found.tables, space.tables.count(), "tables");
             tables += found.tables;
             for leaf in found.leaves.values() {
-                leaves[usize::from(leaf.level.0) - 1] += 1;
+                leaves[usize::from(leaf.level.number()) - 1] += 1;
             }
             self.vcpus[number].enter(&mut self.idle, &mut self.tlbs[number]);
             self.tlbs[number].0.iter().for_each(|cached| self.check_cached(number, cached));

@@ -8,9 +8,7 @@ use super::tables::Leaf;
 use super::tlb::{Cached, Tlb};
 use slat::slots::Memslots;
 use slat::table::{Entry, Kind, TableMemory};
-use slat::{
-    Access, Done, Fault, Format, Gfn, Hva, Idle, Level, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why,
-};
+use slat::{Access, Done, Fault, Format, Gfn, Hva, Idle, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the module's header.
@@ -125,7 +123,7 @@ impl<'v, F: Format> Machine<'v, F> {
             return false;
         }
         let guest = self.vcpus[space].enter(&mut self.idle, &mut self.tlbs[space]);
-        let (mut table, mut level) = (guest.root(), Level(F::LEVELS));
+        let (mut table, mut level) = (guest.root(), F::ROOT_LEVEL);
         loop {
             // SAFETY: a table page that is linked, nobody else is about, and an index inside it.
             let entry =
@@ -133,12 +131,16 @@ impl<'v, F: Format> Machine<'v, F> {
             let word = entry.load();
             match word.kind::<F>(level) {
                 Kind::Table(below) => {
-                    assert!(F::touch_link(level) == 0 || entry.touch(word, F::touch_link(level)));
+                    let bits = F::touch_link(level);
+                    // SAFETY: what a walker sets in a link.
+                    assert!(bits == 0 || unsafe { entry.touch_raw(word, bits) });
                     (table, level) = (below, level.down());
                 }
                 _ if !F::is_present(word) || !F::read_leaf(word).perms.allows(access) => return false,
                 _ => {
-                    assert!(F::touch(access) == 0 || entry.touch(word, F::touch(access)));
+                    let bits = F::touch(access);
+                    // SAFETY: what a walker sets in a leaf.
+                    assert!(bits == 0 || unsafe { entry.touch_raw(word, bits) });
                     let Leaf { level, pfn, write, .. } = leaf::<F>(entry.load(), level);
                     let dirty = F::read_leaf(entry.load()).dirty;
                     let first = Gfn(gfn).base(level);

@@ -64,7 +64,7 @@ fn with<F: Format>(mut input: Input<'_>) {
         .unwrap();
     let rules = Rules {
         frame_bits: F::FRAME_BITS,
-        levels: Level(F::LEVELS),
+        levels: F::ROOT_LEVEL,
         largest: max_page.min(F::MAX_LEAF),
         nx_huge_pages,
         contexts,

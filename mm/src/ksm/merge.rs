@@ -21,8 +21,8 @@ use super::contents;
 use crate::held::Held;
 use crate::pte::{Pte, hva_of, hvas_of, pages_of};
 use crate::space::{AddressSpace, State};
+use crate::table::Entry;
 use crate::vma::{ADDRESSES, Vma};
-use slat::table::Entry;
 use slat::{Gfn, Idle, Level, Pages, Pfn, Span, Why};
 
 /// Entries that are looked at before the address space is let go of for a moment.
@@ -188,7 +188,7 @@ impl AddressSpace {
     ) -> Vec<Option<Held<'_>>> {
         let allowed: Vec<bool> = pages.iter().map(|&page| self.may_merge(state, page)).collect();
         // Pages that nobody may write to anyway lose nothing.
-        let unnoticed = |_: &Entry, writable: bool| !writable || sabotage == Sabotage::Protect;
+        let unnoticed = |_: Entry<'_>, writable: bool| !writable || sabotage == Sabotage::Protect;
         let take = |(&page, &allowed)| if allowed { self.take_alone(page, unnoticed) } else { None };
         let mut held: Vec<_> = pages.iter().zip(&allowed).map(take).collect();
         if held.iter().zip(&allowed).all(|(held, &allowed)| held.is_some() || !allowed) {
@@ -221,7 +221,7 @@ impl AddressSpace {
 
     /// Under the page lock: one more reference to the frame of `page`, if its entry is the only owner so far and
     /// `prepare`, which is told whether it may be written, agrees.
-    fn take_alone(&self, page: Gfn, prepare: impl FnOnce(&Entry, bool) -> bool) -> Option<Held<'_>> {
+    fn take_alone(&self, page: Gfn, prepare: impl FnOnce(Entry<'_>, bool) -> bool) -> Option<Held<'_>> {
         let _lock = self.lock_region(page);
         let (level, entry) = self.map.find(page);
         let Pte::Mapped { pfn, writable } = Pte::of(entry.load(), level) else { return None };

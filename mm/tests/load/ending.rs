@@ -25,7 +25,7 @@ pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vm: Arc<Vm<F, Primary>>, 
             next = next + 1;
             continue;
         };
-        leaves[usize::from(mapping.level.0) - 1] += 1;
+        leaves[usize::from(mapping.level.number()) - 1] += 1;
         for index in 0..mapping.gfns.len() {
             let host = vm.host().lookup(hva(mapping.gfns.start.0 + index), Access::Read);
             let host = host.unwrap_or_else(|| panic!("{mapping:?}: the host has nothing"));

@@ -126,6 +126,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Err(self.mmio());
         }
         let gfns = Span::sized(gfn.base(at.level), at.level.pages());
+        // A leaf that reaches out of the slot is another slot's, which gave way after the leaf was read.
+        if !slot.gfns.covers(&gfns) && !seeded!(LeafUncompared) {
+            return Err(Outcome::Retry);
+        }
         let hvas = Span::sized(slot.hva_of(gfns.start), at.level.bytes());
         if !seeded!(UpgradeUnstamped) {
             vm.active.confirm(stamp, gfns, hvas)?;
@@ -174,3 +178,7 @@ pub(super) fn fixed<F: Format, H: Host>(
     }
     Outcome::Done(Done::Fixed)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[path = "present_tests.rs"]
+mod tests;

@@ -1,8 +1,8 @@
-//! Walking what memslots map of a host range: part by part, with rests.
+//! Walking what memslots map of a host range: part by part, with rests; and what is known of the pages there.
 
-use crate::addr::{Gfn, Hva, Level, Span};
-use crate::host::Host;
-use crate::slots::publish::Behind;
+use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Span};
+use crate::host::{Host, HostPage};
+use crate::slots::publish::{Behind, Part};
 use crate::sync::mode::Mode;
 use crate::table::format::Format;
 use crate::table::steps::Steps;
@@ -13,17 +13,102 @@ use crate::table::walk::Walk;
 pub(super) fn along<F: Format, H: Host, M: Mode>(
     walk: &mut Walk<'_, F, H, M>,
     hvas: Span<Hva>,
-    mut visit: impl FnMut(Steps<'_, '_, F, H, M>, Span<Gfn>) -> Gfn,
+    mut visit: impl FnMut(Steps<'_, '_, F, H, M>, &Part) -> Gfn,
 ) {
     let mut left = Behind::new(hvas);
     let slots = &walk.space.memslots;
     while let Some(part) = slots.behind(&walk.vm.reads, walk.seat, &left) {
         let steps = walk.steps(part.gfns, Level::K4).up_to_a_rest();
-        let goal = visit(steps, part.gfns);
+        let goal = visit(steps, &part);
         left = left.after(&part, goal);
         // Not before the slots are looked up again: frames that are other pages by then are not ours.
         if walk.is_rest_due() {
             walk.rest();
         }
+    }
+}
+
+/// What is known of the pages in a range that is edited.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Known {
+    /// The host's page, where it was told, and the address whose frame it names.
+    told: Option<(HostPage, Hva)>,
+    /// The same for frames of one memslot: the page of the first of them.
+    now: Option<(HostPage, Span<Gfn>)>,
+    /// No leaf is left in any table of the range.
+    pub(super) emptied: bool,
+}
+
+impl Known {
+    /// The host says that `hvas` maps `to` now.
+    pub(super) fn told(hvas: Span<Hva>, to: Option<HostPage>) -> Self {
+        Self { told: to.map(|page| (page, hvas.start)), ..Self::default() }
+    }
+
+    /// What is known of the frames of `part`. The page that was told ends where a page of its level ends: nothing is known
+    /// of what comes after.
+    pub(super) fn behind(self, part: &Part) -> Self {
+        let now = self.told.and_then(|(page, hva)| {
+            let inside = hva.0 >> PAGE_SHIFT & (page.level.pages() - 1);
+            let before = (part.hva_of(part.gfns.start).0 - (hva.0 - hva.offset())) >> PAGE_SHIFT;
+            let left = (page.level.pages() - inside).checked_sub(before)?;
+            Some((HostPage { pfn: page.pfn + before, ..page }, Span::sized(part.gfns.start, left)))
+        });
+        Self { now, ..self }
+    }
+
+    /// The host's page behind `gfn`, with the frame of that very page.
+    #[inline]
+    pub(super) fn page(&self, gfn: Gfn) -> Option<HostPage> {
+        let (page, gfns) = self.now?;
+        let ahead = if seeded!(ToldFirstFrame) { 0 } else { gfn.0.wrapping_sub(gfns.start.0) };
+        gfns.contains(gfn).then(|| HostPage { pfn: page.pfn + ahead, ..page })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::notify::{Event, SecondaryMmu, Why};
+    use crate::seeded::{self, Bug};
+    use crate::table::{TableMemory, formats::Npt4};
+    use crate::*;
+
+    /// Small read-only pages, whose frames are their addresses.
+    struct Linear;
+
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for Linear {}
+
+    impl Host for Linear {
+        fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+            Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: false })
+        }
+    }
+
+    /// The frame that guest frame 3 maps when a page of 2 MiB, in frame 512, has taken the place of its small ones.
+    fn third_frame() -> Option<Pfn> {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<Npt4, _>::builder(Linear).build().unwrap();
+        let hvas = Span::sized(Hva(1 << 30), 2 << 20);
+        vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, hvas.start))).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        vcpu.fault(&mut idle, Fault { gpa: Gfn(3).gpa(), access: Access::Read }).unwrap();
+        vm.around(&mut idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
+            let to = HostPage { pfn: Pfn(512), level: Level::M2, writable: false };
+            told.changed(idle, hvas, Some(to));
+        })
+        .unwrap();
+        Some(vm.translate(&mut idle, Gfn(3))?.leaf.pfn)
+    }
+
+    #[test]
+    fn a_small_leaf_of_a_large_page_maps_its_own_frame() {
+        assert_eq!(third_frame(), Some(Pfn(515)));
+    }
+
+    #[test]
+    fn mistake_every_small_leaf_maps_the_first_frame() {
+        assert_eq!(seeded::with(Bug::ToldFirstFrame, third_frame), Some(Pfn(512)));
+        seeded::found(Bug::ToldFirstFrame, 1);
     }
 }

@@ -21,7 +21,7 @@
 //! ([`super::active`] has the argument).
 
 use super::active::{Stamp, Ticket};
-use super::along::along;
+use super::along::{Known, along};
 use super::plan::{Edit, plan, zaps};
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
@@ -48,15 +48,6 @@ pub struct Invalidation<'vm, F: Format, H: Host> {
     ticket: Ticket<'vm>,
     range: Range,
     why: Why,
-}
-
-/// What is known of the pages in a range that is edited.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    /// The host's page, where it was told.
-    now: Option<HostPage>,
-    /// No leaf is left in any table of the range.
-    emptied: bool,
 }
 
 /// What is invalidated: guest frames directly, or whatever memslots map a host range.
@@ -103,8 +94,10 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     /// The host's pages at `hvas`, in the range, map `to` now, or nothing: where the reason is decided
-    /// [page by page](Why::page_by_page), edits what is mapped there, and returns what that owes. The host's own entry
-    /// must not change meanwhile; frames that it mapped must not be used again before the settling.
+    /// [page by page](Why::page_by_page), edits what is mapped there, and returns what that owes. `to` names the frame of
+    /// the first page of `hvas`; where it is larger than 4 KiB, those that follow have the frames that follow. What lies
+    /// beyond that one page is zapped. The host's own entry must not change meanwhile; frames that it mapped must not be
+    /// used again before the settling.
     pub fn changed<'i>(
         &'i mut self,
         idle: &'i mut Idle,
@@ -126,10 +119,11 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         let Range::Hvas(published) = self.range else { return };
         if self.why.page_by_page() {
             self.ticket.owes_again();
+            let known = Known::told(hvas, to);
             let hvas = published.clamp(&hvas);
             for space in &self.vm.spaces {
                 let mut walk = Walk::<F, H, Exclusive>::on_any_seat(self.vm, space, idle);
-                self.edit_behind(&mut walk, hvas, Known { now: to, emptied: false }, owed);
+                self.edit_behind(&mut walk, hvas, known, owed);
             }
         }
     }
@@ -220,7 +214,6 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         }
     }
 
-    /// The host's page, where it is known, belongs to the first frame of each part: then `hvas` is one page.
     fn edit_behind<M: Edits>(
         &self,
         walk: &mut Walk<'_, F, H, M>,
@@ -228,7 +221,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         known: Known,
         owed: &mut Owed,
     ) {
-        along(walk, hvas, |steps, gfns| self.edit_along(steps, gfns, known, owed));
+        along(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known.behind(part), owed));
     }
 
     fn edit_frames<M: Edits>(
@@ -253,7 +246,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
             let whole = gfns.covers(&covers) || seeded!(WholeByStart) && gfns.contains(covers.start);
-            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), known.now, owed) {
+            let now = known.page(covers.start);
+            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), now, owed) {
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;
                 }

@@ -108,8 +108,9 @@ pub trait SecondaryMmu: Send + Sync {
 
 /// What a change says while it runs, page by page, under the primary MMU's own lock of that page.
 pub trait Pages {
-    /// `hvas`, which is in the event's range, changes: a page that maps `to` now, or any number of pages that map nothing
-    /// that may be used. To be called between two moments at which the primary MMU's own entry cannot change. Waits
+    /// `hvas`, which is in the event's range, changes: it lies in one page, of any size, that maps `to` now, where `to`
+    /// names the frame of the first 4 KiB of `hvas`; or it is any number of pages that map nothing that may be used. To be
+    /// called between two moments at which the primary MMU's own entry cannot change. Waits
     /// for nobody. Says nothing new where the reason is an eager one.
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>);
 

@@ -44,7 +44,12 @@ impl<F: Format> Cursor<F> {
     pub(crate) fn new(root: Node, span: Span<Gfn>, lowest: Level) -> Self {
         let top = Level(F::LEVELS);
         let span = span.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
-        let next = span.start.base(top);
+        // A span that is inverted, or lies beyond the format, has no entry: not even the one around its start.
+        let (span, next) = if span.is_empty() {
+            (Span::new(span.start, span.start), span.start)
+        } else {
+            (span, span.start.base(top))
+        };
         Self { span, lowest, path: [root; 6], level: top, next, visited: None, _format: PhantomData }
     }
 

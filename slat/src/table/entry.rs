@@ -234,7 +234,7 @@ impl Entry {
 
     /// Replaces `old` by `new`, or says what was there instead.
     #[inline(always)]
-    pub fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
+    pub(crate) fn cas(&self, old: Word, new: Word) -> Result<(), Word> {
         #[cfg(test)]
         super::history::writes(self);
         if injected!(Cas) && !old.is_frozen() {
@@ -251,7 +251,7 @@ impl Entry {
 
     /// Sets Accessed and Dirty bits if the entry still holds `seen`, as a hardware walker does.
     #[inline]
-    pub fn touch(&self, seen: Word, bits: u64) -> bool {
+    pub(crate) fn touch(&self, seen: Word, bits: u64) -> bool {
         // ORDER(ad-bits): Relaxed is enough: the bits publish nothing; a harvester flushes before it believes them.
         self.0.compare_exchange(seen.0, seen.0 | bits, Relaxed, Relaxed).is_ok()
     }
@@ -275,13 +275,46 @@ impl Entry {
     /// Replaces whatever is there, for a table whose entries have one writer at a time (a primary MMU under
     /// its page lock) and any number of readers.
     #[inline]
-    pub fn store(&self, word: Word) {
+    pub(crate) fn store(&self, word: Word) {
         #[cfg(test)]
         super::history::writes(self);
         // ORDER(link): Release, as in `cas`.
         self.0.store(word.0, Release);
         #[cfg(test)]
         super::history::wrote();
+    }
+}
+
+/// What hardware does to entries, and what a model of it or a test does. The engine follows the links that it finds, so
+/// the caller of these answers for every word that they write.
+impl Entry {
+    /// Sets `bits` if the entry still holds `seen`, as a hardware walker does.
+    ///
+    /// # Safety
+    /// The format's walker sets `bits` in `seen`: they are [`Format::touch`] for a leaf, [`Format::touch_link`] for a link,
+    /// or some of those.
+    #[inline]
+    pub unsafe fn touch_raw(&self, seen: Word, bits: u64) -> bool {
+        self.touch(seen, bits)
+    }
+
+    /// Replaces `old` by `new`, or says what was there instead.
+    ///
+    /// # Safety
+    /// As [`store_raw`](Self::store_raw).
+    #[inline]
+    pub unsafe fn cas_raw(&self, old: Word, new: Word) -> Result<(), Word> {
+        self.cas(old, new)
+    }
+
+    /// Replaces whatever is there.
+    ///
+    /// # Safety
+    /// `word` links no table, or a table page of the same VM or map, which stays allocated as long as it is linked here.
+    /// In a VM's table, the caller also answers for what the guest can reach by `word`.
+    #[inline]
+    pub unsafe fn store_raw(&self, word: Word) {
+        self.store(word);
     }
 }
 

@@ -5,7 +5,9 @@
 //! [`entry`](super::entry), inside the bits that all hardware ignores when an entry is not present.
 //!
 //! To add one: copy the nearest file in `formats/`, change the bits, keep the assertions at its foot, add a
-//! line to `formats/mod.rs` and a row to its table of tests.
+//! line to `formats/mod.rs` and a row to its table of tests. A format can also live in another crate: [`Format`] is an
+//! `unsafe trait` with a documented obligation, and [`Vm::builder`](crate::Vm::builder) and [`Map::new`](super::Map::new)
+//! check its constants when they are compiled for it.
 
 use super::entry::Word;
 use crate::addr::{Gfn, INDEX_BITS, Level, Pfn};
@@ -110,11 +112,71 @@ pub struct Leaf {
 }
 
 /// A page-table format of 64-bit entries, 512 to a table page.
-pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
+///
+/// The trait is `unsafe`, not sealed: a hypervisor may have hardware that this crate does not know. Safe code cannot
+/// implement it:
+///
+/// ```compile_fail,E0200
+/// # use slat::{Format, Leaf, Level, Pfn, table::Word};
+/// #[derive(Clone, Copy, Default, Debug)]
+/// struct Mine;
+/// impl Format for Mine { // E0200: the trait requires an `unsafe impl`
+/// #   const NAME: &'static str = "mine";
+/// #   const LEVELS: u8 = 4;
+/// #   const MAX_LEAF: Level = Level::G1;
+/// #   const TABLE_MASK: u64 = 0x81;
+/// #   const TABLE_BITS: u64 = 1;
+/// #   const PRESENT: u64 = 1;
+/// #   const ADDRESS: u64 = 0xf_ffff_ffff_f000;
+/// #   const WRITE: u64 = 2;
+/// #   const HOST_WRITE: u64 = 1 << 53;
+/// #   const ACCESSED: u64 = 0x20;
+/// #   const DIRTY: u64 = 0x40;
+/// #   fn link(_: Pfn, _: Level) -> Word { Word(0) }
+/// #   fn leaf(_: &Leaf, _: Level) -> Word { Word(0) }
+/// #   fn read_leaf(_: Word) -> Leaf { unreachable!() }
+/// }
+/// ```
+/// A format whose constants break an obligation is refused when a VM or a map is compiled for it:
+///
+/// ```compile_fail,E0080
+/// # use slat::{*, table::{Heap, Map, formats::Ept}};
+/// let _ = Map::<Ept<1>, _>::new(Heap); // E0080: "the walker's stack holds five levels"
+/// ```
+/// ```compile_fail,E0080
+/// # use slat::{*, table::formats::{Arm64, Ept}};
+/// # fn f<H: Host>(host: H) {
+/// let _ = Vm::<Arm64<52>, _>::builder(host); // E0080: frames 2^36 apart would share an entry
+/// # }
+/// # struct By;
+/// # unsafe impl TableMemory for By {}
+/// # impl Host for By {
+/// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+/// # }
+/// # fn main() { f(By) }
+/// ```
+///
+/// # Safety
+/// The engine follows every word that the format calls a link, and writes only what the format makes. An implementation
+/// promises, for every `level` from 2 to [`LEVELS`](Self::LEVELS):
+///
+/// * **Links.** For a frame that fits [`ADDRESS`](Self::ADDRESS), `link(pfn, level)` is present, `is_table` says so, and
+///   `pfn` gives the frame back. Bits of [`touch_link`](Self::touch_link) change none of that.
+/// * **Leaves.** `leaf` makes a present word of a leaf that allows loads, or a [tracked](Word::tracked) one where the leaf
+///   is not accessed and [`HARDWARE_AD`](Self::HARDWARE_AD) is false. No such word links a table, whatever `level` up to
+///   [`MAX_LEAF`](Self::MAX_LEAF) it is made for, nor does one that `touch`, `set_write` or `write_withdrawn` made of it.
+///   `read_leaf` gives back what `leaf` was given.
+/// * **Geometry.** `index` is below 512 and `root_page` below [`ROOT_PAGES`](Self::ROOT_PAGES) for each frame below
+///   `1 << FRAME_BITS`, and two frames share an entry of the lowest level only if they are equal. The defaults keep this.
+/// * **Constants.** They say what their documentation says. Those that are not true of any format are refused at compile
+///   time.
+pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
     /// As users type it: `ept4`.
     const NAME: &'static str;
     /// Levels from the root to the 4 KiB leaves.
     const LEVELS: u8;
+    /// The level of the root's entries. Not to be overridden.
+    const ROOT_LEVEL: Level = Level(Self::LEVELS);
     /// The largest page that an entry may map.
     const MAX_LEAF: Level;
     /// An entry above the lowest level links a table where `word & TABLE_MASK == TABLE_BITS`.
@@ -251,10 +313,12 @@ pub trait Format: Copy + Default + Debug + Send + Sync + 'static {
     }
 }
 
-/// Proves at compile time what every format owes; each format's file ends in a call.
+/// Proves at compile time what the constants of every format owe. [`Vm::builder`](crate::Vm::builder) and
+/// [`Map::new`](super::Map::new) evaluate it for their format; each format's file ends in a call too.
 pub(crate) const fn assert_format<F: Format>() {
     assert!(F::LEVELS >= 2 && F::LEVELS <= 5, "the walker's stack holds five levels");
-    assert!(F::MAX_LEAF.0 < F::LEVELS, "the root maps nothing itself");
+    assert!(F::ROOT_LEVEL.0 == F::LEVELS, "the root's level follows from the number of levels");
+    assert!(F::MAX_LEAF.0 < F::LEVELS && F::MAX_LEAF.0 <= Level::G1.0, "the root maps nothing itself");
     let below_root = Level(F::LEVELS).shift();
     assert!(F::ROOT_PAGES.is_power_of_two() && F::ROOT_PAGES <= 16, "no architecture has more");
     assert!(
@@ -267,6 +331,7 @@ pub(crate) const fn assert_format<F: Format>() {
     assert!(accessed == 0 || F::PRESENT < accessed, "one comparison says whether a leaf is young");
     assert!(dirty == 0 || F::PRESENT < dirty, "and whether it is dirty");
     assert!(F::TABLE_BITS & !F::TABLE_MASK == 0 && F::TABLE_BITS & F::PRESENT != 0);
+    assert!(F::TABLE_MASK & (F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0, "no such bit makes a leaf a link");
     assert!(
         F::ADDRESS & (F::PRESENT | F::TABLE_MASK | F::WRITE | F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0
     );

@@ -31,7 +31,8 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 ///
 /// # Safety
 /// `alloc_chunk` must return memory of [`CHUNK_BYTES`], aligned to as much, that nobody else uses until
-/// `free_chunk`; `at` and `pfn` must be each other's inverse for every page of such chunks, and stay so.
+/// `free_chunk`; `at` and `pfn` must be each other's inverse for every page of such chunks, and stay so. The frame must fit
+/// the address bits of the format that links it ([`Format::ADDRESS`](super::Format::ADDRESS)).
 pub unsafe trait TableMemory: Send + Sync {
     /// A chunk with any contents, or `None` where there is no more. May sleep.
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {

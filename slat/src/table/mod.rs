@@ -12,7 +12,7 @@
 //! | `steps` | an open walk along a range, which rests now and then |
 //! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
 //! | `limit` | a budget for them: the coldest go first |
-//! | [`Map`] | a table on its own, for a primary MMU |
+//! | [`Map`], [`Place`] | a table on its own, for a primary MMU, and an entry of it |
 
 pub(crate) mod cursor;
 pub mod entry;
@@ -32,7 +32,7 @@ pub mod walk;
 
 pub use entry::{Entry, Kind, Version, Word};
 pub use format::{Access, Format, Leaf, Perms};
-pub use map::Map;
+pub use map::{Map, Place, ReachError};
 pub use memory::{Heap, TableMemory};
 pub use pool::NoMemory;
 pub use walk::{Mapping, Walk};

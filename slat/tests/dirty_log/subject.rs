@@ -21,19 +21,23 @@ pub fn access<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, gfn: Gfn, acce
 
 /// What the hardware's walker does; false: it faults. Nobody else is about.
 fn walks<F: Format, H: Host>(vm: &Vm<F, H>, gfn: Gfn, access: Access) -> bool {
-    let (mut table, mut level) = (vm.root(), Level(F::LEVELS));
+    let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
     loop {
         // SAFETY: a table page of this VM, which nobody takes apart meanwhile, and an index inside it.
         let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(gfn, level)).as_ref() };
         let word = entry.load();
         match word.kind::<F>(level) {
             Kind::Table(below) => {
-                assert!(F::touch_link(level) == 0 || entry.touch(word, F::touch_link(level)));
+                let bits = F::touch_link(level);
+                // SAFETY: what a walker sets in a link.
+                assert!(bits == 0 || unsafe { entry.touch_raw(word, bits) });
                 (table, level) = (below, level.down());
             }
             _ if !F::is_present(word) || !F::read_leaf(word).perms.allows(access) => return false,
             _ => {
-                assert!(F::touch(access) == 0 || entry.touch(word, F::touch(access)));
+                let bits = F::touch(access);
+                // SAFETY: what a walker sets in a leaf.
+                assert!(bits == 0 || unsafe { entry.touch_raw(word, bits) });
                 return true;
             }
         }

@@ -63,8 +63,8 @@ impl Caches {
 
     /// The lowest table known for `gfn`.
     pub fn link(&self, gfn: Gfn) -> Option<(Level, Pfn)> {
-        (1..LEVELS as u8).map(Level).find_map(|level| {
-            let (gfns, table) = self.links[usize::from(level.0)][line(gfn, level)]?;
+        (1..LEVELS as u8).filter_map(Level::new).find_map(|level| {
+            let (gfns, table) = self.links[usize::from(level.number())][line(gfn, level)]?;
             gfns.contains(gfn).then_some((level, table))
         })
     }
@@ -72,7 +72,7 @@ impl Caches {
     /// `table`, of `level`, serves `gfn`.
     pub fn insert_link(&mut self, gfn: Gfn, level: Level, table: Pfn) {
         let gfns = Span::sized(gfn.base(level.up()), level.up().pages());
-        self.links[usize::from(level.0)][line(gfn, level)] = Some((gfns, table));
+        self.links[usize::from(level.number())][line(gfn, level)] = Some((gfns, table));
     }
 }
 

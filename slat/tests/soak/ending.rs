@@ -15,7 +15,7 @@ pub fn check<F: Format>(world: &World<F>, idle: &mut Idle) {
     let mut leaves = [0; 3];
     for space in SPACES {
         each_leaf(vm, idle, space, |mapping| {
-            leaves[usize::from(mapping.level.0) - 1] += 1;
+            leaves[usize::from(mapping.level.number()) - 1] += 1;
             holds_what_the_host_holds(world, space, &mapping);
         });
     }
@@ -105,7 +105,7 @@ fn tables_that_reach_out<F: Format>() -> u64 {
     let places = (0..SLOTS).flat_map(|slot| places_of(slot).map(|gfn| (0, Span::sized(gfn, SIZE))));
     let mut tables = BTreeSet::new();
     for (space, gfns) in places.chain([(1, alias().gfns)]) {
-        for level in (1..=F::LEVELS).map(Level) {
+        for level in (1..=F::LEVELS).filter_map(Level::new) {
             for end in [gfns.start, Gfn(gfns.end.0 - 1)] {
                 let served = Span::sized(end.base(level.up()), level.up().pages());
                 if !gfns.covers(&served) {

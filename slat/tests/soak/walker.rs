@@ -3,7 +3,7 @@
 use crate::caches::{Caches, Translation};
 use crate::host::Primary;
 use slat::table::{Entry, Word};
-use slat::{Access, Format, Gfn, Level, Pfn, Span};
+use slat::{Access, Format, Gfn, Pfn, Span};
 
 /// Why there is no translation.
 pub enum Missing {
@@ -22,7 +22,7 @@ pub fn walk<F: Format>(
     (gfn, access): (Gfn, Access),
 ) -> Result<Translation, Missing> {
     'again: loop {
-        let (mut level, mut table) = caches.link(gfn).unwrap_or((Level(F::LEVELS), root));
+        let (mut level, mut table) = caches.link(gfn).unwrap_or((F::ROOT_LEVEL, root));
         loop {
             let page = host.table(table).ok_or(Missing::Stray)?.cast::<Entry>();
             // SAFETY: a page of the arena, which outlives the VM; all its words are atomics.
@@ -55,5 +55,6 @@ pub fn walk<F: Format>(
 
 /// Sets what is missing of `bits`; false where the entry changed meanwhile.
 fn touched(entry: &Entry, seen: Word, bits: u64) -> bool {
-    seen.0 & bits == bits || entry.touch(seen, bits)
+    // SAFETY: what a walker sets in that word.
+    seen.0 & bits == bits || unsafe { entry.touch_raw(seen, bits) }
 }

@@ -162,7 +162,7 @@ pub fn status(code: u64) -> (FaultWhy, Option<Level>) {
         0b0011 => FaultWhy::Permission,
         _ => return (FaultWhy::Unsaid, None),
     };
-    (why, Some(Level(4 - (code & 0b11) as u8)))
+    (why, Level::new(4 - (code & 0b11) as u8))
 }
 
 /// Puts code into the last bytes of a page that brings the page's own physical address and comes back: `MOVZ`, two `MOVK`,

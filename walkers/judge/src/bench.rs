@@ -33,7 +33,7 @@ impl Places {
 
     /// Where the page of this size begins.
     pub(crate) fn of(self, level: Level) -> Gfn {
-        self.gfns[usize::from(level.0) - 1]
+        self.gfns[usize::from(level.number()) - 1]
     }
 }
 

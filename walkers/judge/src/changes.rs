@@ -64,7 +64,7 @@ impl<F: Format> World<'_, F> {
         let Some(index) = self.any_slot() else { return };
         let (space, slot) = (self.slots[index].space, self.slots[index].slot);
         let Some(slots) = self.vm.slots_in(space) else { return };
-        let congruent = Level(1 + self.random.below(3) as u8);
+        let congruent = [Level::K4, Level::M2, Level::G1][self.random.below(3) as usize];
         let place = if self.random.once_in(2) { self.place(space, slot.gfns.len(), congruent) } else { None };
         let done = if let Some(gfn) = place {
             self.slots[index].slot.gfns = Span::sized(gfn, slot.gfns.len());

@@ -4,7 +4,7 @@ use crate::machine::{Answer, FaultWhy};
 use crate::tables::Step;
 use alloc::vec::Vec;
 use slat::table::Word;
-use slat::{Access, Format, Gpa, Level, PAGE_SIZE, Perms};
+use slat::{Access, Format, Gpa, PAGE_SIZE, Perms};
 
 /// The answer of a walk along `path` for an access at `gpa`.
 pub(crate) fn answer<F: Format>(path: &[Step], gpa: Gpa, access: Access) -> Answer {
@@ -31,9 +31,9 @@ pub(crate) fn answer<F: Format>(path: &[Step], gpa: Gpa, access: Access) -> Answ
 ///
 /// Manuals let walkers set Accessed in links above the entry that they fault on, or not; and in nothing else.
 pub(crate) fn words_after<F: Format>(path: &[Step], access: Access, through: bool) -> Vec<[Word; 2]> {
-    let last = Level(path.last().map_or(0, |step| step.level.0));
+    let last = path.last().map(|step| step.level);
     let after = path.iter().map(|step| {
-        let is_last = step.level == last;
+        let is_last = Some(step.level) == last;
         let bits = match (is_last, through) {
             (false, _) => F::touch_link(step.level),
             (true, true) => F::touch(access),

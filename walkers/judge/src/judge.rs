@@ -267,8 +267,8 @@ impl Frozen {
     }
 
     fn thaw(self) {
-        // SAFETY: as above.
-        unsafe { self.step.entry() }.store(self.step.word);
+        // SAFETY: as above; the word is the engine's own.
+        unsafe { self.step.entry().store_raw(self.step.word) };
     }
 }
 
@@ -285,8 +285,8 @@ impl<F: Format> World<'_, F> {
         if own.contains_key(&(step.table.0, step.index)) {
             return None;
         }
-        // SAFETY: as above.
-        unsafe { step.entry() }.store(Word::frozen(5));
+        // SAFETY: as above; a frozen word links nothing.
+        unsafe { step.entry().store_raw(Word::frozen(5)) };
         Some(Frozen { step })
     }
 

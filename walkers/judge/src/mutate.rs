@@ -61,7 +61,7 @@ pub fn mutate<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle) -> Verdic
     let Some(places) = Places::find::<F, M>(machine) else { return failed(machine) };
     let Some(vm) = bench::build::<F, M>(machine, idle, (places, pattern)) else { return failed(machine) };
     let Some(mut vcpu) = bench::vcpu(machine, &vm, idle) else { return failed(machine) };
-    for size in (1..=F::MAX_LEAF.0).map(Level) {
+    for size in (1..=F::MAX_LEAF.number()).filter_map(Level::new) {
         // Of a GiB, where the pattern is.
         let inside = if size == Level::G1 { vm.host().gib_page(pattern.frames().start) } else { 0 } + 32;
         let gfn = places.of(size) + inside;
@@ -159,8 +159,8 @@ impl<M: Machine> Bench<'_, M> {
             }
             begun = next;
         }
-        // SAFETY: as in `trial`.
-        unsafe { step.entry() }.store(step.word);
+        // SAFETY: as in `trial`; the word is the engine's own.
+        unsafe { step.entry().store_raw(step.word) };
         self.machine.flush();
     }
 
@@ -222,9 +222,10 @@ impl<M: Machine> Bench<'_, M> {
     /// One access through `word` at `step`: what came of it, the bits that the walker set there, and what else it tells of
     /// what a load has reached.
     fn trial(&mut self, step: Step, word: Word, access: Access) -> (Answer, u64, Option<u64>) {
-        // SAFETY: the engine is not called while steps are used.
+        // SAFETY: the engine is not called while steps are used, and finds its own words again.
         let entry = unsafe { step.entry() };
-        entry.store(word);
+        // SAFETY: as above.
+        unsafe { entry.store_raw(word) };
         self.machine.flush();
         self.verdict.lookups += 1;
         let offset = if access == Access::Fetch { CODE_OFFSET } else { 0x128 };

@@ -38,7 +38,9 @@ impl Seen {
             return;
         };
         *match last.word.kind::<F>(last.level) {
-            Kind::Table(_) | Kind::Leaf if through => &mut self.through[usize::from(last.level.0 - 1).min(2)],
+            Kind::Table(_) | Kind::Leaf if through => {
+                &mut self.through[usize::from(last.level.number() - 1).min(2)]
+            }
             Kind::Table(_) | Kind::Leaf => &mut self.permission,
             Kind::Hole(_) => &mut self.hole,
             Kind::Mmio(_) => &mut self.mmio,

@@ -45,7 +45,7 @@ impl Step {
 /// # Safety
 /// `root` is the root of tables in use, and the engine is not called meanwhile.
 pub(crate) unsafe fn path<F: Format>(root: Pfn, gfn: Gfn) -> Vec<Step> {
-    let mut level = Level(F::LEVELS);
+    let mut level = F::ROOT_LEVEL;
     let mut table = F::top(root, gfn);
     let mut steps = Vec::with_capacity(usize::from(F::LEVELS));
     loop {
@@ -66,7 +66,7 @@ pub(crate) unsafe fn path<F: Format>(root: Pfn, gfn: Gfn) -> Vec<Step> {
 /// As [`path`].
 unsafe fn for_each_table<F: Format>(root: Pfn, mut visit: impl FnMut(Pfn, Level, &[Entry; ENTRIES])) {
     let mut left: Vec<(Pfn, Level)> =
-        (0..F::ROOT_PAGES as u64).map(|page| (root + page, Level(F::LEVELS))).collect();
+        (0..F::ROOT_PAGES as u64).map(|page| (root + page, F::ROOT_LEVEL)).collect();
     while let Some((table, level)) = left.pop() {
         // SAFETY: the caller's word.
         let words = unsafe { entries(table) };

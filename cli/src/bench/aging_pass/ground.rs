@@ -93,12 +93,14 @@ impl Ground {
                     any |= accessed;
                     self.young += u64::from(accessed);
                     let bit = if accessed { Ept4::ACCESSED } else { 0 };
-                    entry.store(Word(word.0 & !Ept4::ACCESSED | bit));
+                    // SAFETY: the engine's own word, Accessed or not.
+                    unsafe { entry.store_raw(Word(word.0 & !Ept4::ACCESSED | bit)) };
                 }
                 number += 1;
             }
             let (word, bit) = (link.load(), Ept4::touch_link(Level::M2));
-            link.store(Word(word.0 & !bit | if any { bit } else { 0 }));
+            // SAFETY: as above.
+            unsafe { link.store_raw(Word(word.0 & !bit | if any { bit } else { 0 })) };
         }
     }
 

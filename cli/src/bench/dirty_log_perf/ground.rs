@@ -60,7 +60,8 @@ impl Ground {
             for entry in table {
                 let word = entry.load();
                 if Ept4::is_present(word) {
-                    entry.store(new(gfn, word));
+                    // SAFETY: the leaf as it was, but for Accessed, Dirty and permission.
+                    unsafe { entry.store_raw(new(gfn, word)) };
                 }
                 gfn = gfn + 1;
             }

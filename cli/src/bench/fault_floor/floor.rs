@@ -19,7 +19,7 @@ const USER: u64 = 1 << 2;
 const ACCESSED: u64 = 1 << 5;
 
 /// Level of the root table, and number of levels.
-const ROOT: Level = Level(4);
+const ROOT: Level = Level::new(4).unwrap();
 
 /// A 4-level table that any thread may fault into.
 pub struct Floor {

@@ -92,7 +92,7 @@ pub unsafe fn walk(
     'from_cache: loop {
         let (mut level, mut table) = match tables.0 {
             Some((first, table)) if first == of_table => (Level::K4, table),
-            _ => (Level(Ept4::LEVELS), Ept4::top(root, gfn)),
+            _ => (Ept4::ROOT_LEVEL, Ept4::top(root, gfn)),
         };
         loop {
             let page: NonNull<Entry> = memory.at(table).cast();
@@ -104,7 +104,8 @@ pub unsafe fn walk(
             }
             let link = Ept4::is_table(word, level);
             let bits = if link { Ept4::touch_link(level) } else { Ept4::touch(access) };
-            if word.0 & bits != bits && !entry.touch(word, bits) {
+            // SAFETY: what a walker sets in that word.
+            if word.0 & bits != bits && !unsafe { entry.touch_raw(word, bits) } {
                 continue 'from_cache;
             }
             if !link {

@@ -7,7 +7,6 @@
 //! link                                                  frame                              1  V
 //! ```
 //! `*` is set in a leaf of 4 KiB, clear in a larger one. Memory is write-back. Links allow everything and have no Accessed bit.
-//!
 //! With up to 39 bits of address there are three levels from one page of root, up to 43 from 2 to 16 ("concatenated"), else four.
 //!
 //! **`AD`**: `VTCR_EL2.HA` and `HD` are set: hardware sets AF, and for a store where DBM is set, W, which so is the Dirty bit:
@@ -45,7 +44,8 @@ pub type Arm64L48 = Arm64<48>;
 /// 48 bits, `VTCR_EL2.HA` and `HD` clear.
 pub type Arm64NoAd = Arm64<48, false>;
 
-impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
+// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
     const NAME: &'static str = match (IPA, AD) {
         (39, true) => "arm64-39",
         (40, true) => "arm64-40",

@@ -34,7 +34,8 @@ pub type Ept5 = Ept<5>;
 /// Four levels, by a pointer without the enable of Accessed and Dirty.
 pub type Ept4NoAd = Ept<4, false>;
 
-impl<const LEVELS: u8, const AD: bool> Format for Ept<LEVELS, AD> {
+// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+unsafe impl<const LEVELS: u8, const AD: bool> Format for Ept<LEVELS, AD> {
     const NAME: &'static str = match (LEVELS, AD) {
         (5, true) => "ept5",
         (5, false) => "ept5-noad",

@@ -25,7 +25,8 @@ pub type Npt5 = Npt<5>;
 /// The host's own four-level long-mode table: same bits, input addresses of a process.
 pub type X64 = Npt<4>;
 
-impl<const LEVELS: u8> Format for Npt<LEVELS> {
+// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+unsafe impl<const LEVELS: u8> Format for Npt<LEVELS> {
     const NAME: &'static str = if LEVELS == 5 { "npt5" } else { "npt4" };
     const LEVELS: u8 = LEVELS;
     const MAX_LEAF: Level = Level::G1;

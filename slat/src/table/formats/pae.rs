@@ -30,7 +30,8 @@ const ROOT: Level = Level(3);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pae;
 
-impl Format for Pae {
+// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+unsafe impl Format for Pae {
     const NAME: &'static str = "pae";
     const LEVELS: u8 = ROOT.0;
     const MAX_LEAF: Level = Level::M2;

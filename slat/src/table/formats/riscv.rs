@@ -1,5 +1,4 @@
-//! RISC-V G-stage paging, `Sv39x4`, `Sv48x4` and `Sv57x4` (RISC-V privileged manual, "Hypervisor extension", "Two-stage
-//! address translation").
+//! RISC-V G-stage paging, `Sv39x4`, `Sv48x4` and `Sv57x4` (RISC-V privileged manual, "Hypervisor extension").
 //!
 //! ```text
 //! leaf   63....54  53....10  9  8         7  6  5  4  3  2  1  0
@@ -44,7 +43,8 @@ pub type Sv57x4 = RiscV<5>;
 /// Three levels, A and D by fault.
 pub type Sv39x4NoAd = RiscV<3, false>;
 
-impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
+// SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
+unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
     const NAME: &'static str = match (LEVELS, AD) {
         (3, true) => "sv39x4",
         (4, true) => "sv48x4",

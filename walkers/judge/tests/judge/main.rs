@@ -20,7 +20,7 @@ fn nothing_differs<F: Format>(seed: u64) {
     let Seen { through, permission, hole, mmio, tracked, frozen, beyond } = verdict.seen;
     let all = [through[0], through[1], permission, hole, mmio, frozen, beyond];
     assert!(verdict.lookups >= 10_000 && all.iter().all(|&count| count > 50), "{verdict:?}");
-    assert_eq!((through[2] > 0, tracked > 0), (F::MAX_LEAF.0 == 3, !F::HARDWARE_AD), "{verdict:?}");
+    assert_eq!((through[2] > 0, tracked > 0), (F::MAX_LEAF.number() == 3, !F::HARDWARE_AD), "{verdict:?}");
     assert!(conclude(&mut machine, &[verdict]));
 }
 

@@ -134,7 +134,7 @@ fn refusal<F: Format>(memory: &Memory, root: Pfn, gpa: Gpa) -> Answer {
     if gpa.gfn().0 >> F::FRAME_BITS != 0 {
         return fault(FaultWhy::Absent, None, Perms::NONE);
     }
-    let mut level = Level(F::LEVELS);
+    let mut level = F::ROOT_LEVEL;
     let mut table = F::top(root, gpa.gfn());
     loop {
         // SAFETY: as for the walk itself.

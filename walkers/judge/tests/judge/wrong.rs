@@ -119,7 +119,7 @@ unsafe impl Machine for Wrong {
 
 /// Takes the D bit of the leaf back that a store has just set.
 fn clear_dirty(root: Pfn, gpa: Gpa) {
-    let (mut table, mut level) = (root, Level(Npt4::LEVELS));
+    let (mut table, mut level) = (root, Npt4::ROOT_LEVEL);
     loop {
         let entry = word(table, Npt4::index(gpa.gfn(), level) as u64);
         // SAFETY: a table in use.
@@ -134,13 +134,13 @@ fn clear_dirty(root: Pfn, gpa: Gpa) {
 
 /// Sets the A bit of a link that is not on the way to `gpa`, if one has it clear.
 fn set_accessed_beside(root: Pfn, gpa: Gpa) {
-    let own = Npt4::index(gpa.gfn(), Level(Npt4::LEVELS));
+    let own = Npt4::index(gpa.gfn(), Npt4::ROOT_LEVEL);
     // SAFETY: tables in use, of which nobody else is told now.
     let load = |entry: *mut u64| slat::table::Word(unsafe { entry.read_volatile() });
     let is_old =
         |entry: &*mut u64| Npt4::is_table(load(*entry), Level::M2) && load(*entry).0 & Npt4::ACCESSED == 0;
     let others = (0..512).filter(|&index| index != own as u64).map(|index| word(root, index));
-    let below = others.clone().map(load).filter(|word| Npt4::is_table(*word, Level(Npt4::LEVELS)));
+    let below = others.clone().map(load).filter(|word| Npt4::is_table(*word, Npt4::ROOT_LEVEL));
     let tables = below.flat_map(|link| (0..512).map(move |index| word(Npt4::pfn(link), index)));
     if let Some(entry) = others.chain(tables).find(is_old) {
         // SAFETY: as above.

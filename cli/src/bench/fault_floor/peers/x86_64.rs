@@ -69,6 +69,6 @@ impl Drop for Offset {
     fn drop(&mut self) {
         let root = NonNull::from(self.0.level_4_table_mut()).cast();
         // SAFETY: all tables of this mapper came from the pool, and it maps nothing any more.
-        unsafe { tables::give_back_tree(root, Level(4)) };
+        unsafe { tables::give_back_tree(root, Level::new(4).unwrap()) };
     }
 }

@@ -30,7 +30,7 @@ const ACCESSED: u64 = 1 << 5;
 /// The entries of a PAE root have no Accessed bit, and none is to be set there. QEMU 7.2 sets bit 5; Bochs does not.
 const ACCESSED_IN_PDPTE: Quirk = Quirk {
     name: "Accessed set in a PDPTE",
-    explains: |difference| is_accessed_in(difference, Level(Pae::LEVELS)),
+    explains: |difference| is_accessed_in(difference, Pae::ROOT_LEVEL),
 };
 
 /// A leaf that does not let an access through has not been accessed. QEMU 7.2 sets Accessed in a leaf of 1 GiB before it

@@ -1,0 +1,55 @@
+//! The page table of an address space: a [`Map`] whose page numbers the address space has checked.
+//!
+//! Every address of an address space is below [`ADDRESSES`]' end, and the table has a page number for each. So no
+//! lookup here is out of range.
+
+use crate::arena::{Arena, ArenaHandle};
+use crate::vma::ADDRESSES;
+use slat::table::{self, Map, NoMemory, ReachError, formats::X64};
+use slat::{AccessedPages, Format, Gfn, Level, PAGE_SHIFT, Span};
+use std::sync::Arc;
+
+/// One of its entries.
+pub(crate) type Entry<'a> = table::Place<'a, X64, ArenaHandle>;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Table(Map<X64, ArenaHandle>);
+
+const _: () = assert!(ADDRESSES.end.0 <= 1 << (X64::FRAME_BITS + PAGE_SHIFT));
+
+impl Table {
+    pub(crate) fn new(arena: &Arc<Arena>) -> Result<Self, NoMemory> {
+        Map::new(ArenaHandle::from(arena)).map(Self)
+    }
+
+    /// The lowest entry there is for `page`, and its level.
+    #[inline]
+    pub(crate) fn find(&self, page: Gfn) -> (Level, Entry<'_>) {
+        let place = self.0.find(page).expect("a page of an address space");
+        (place.level(), place)
+    }
+
+    /// See [`Map::reach`].
+    pub(crate) fn reach(&self, page: Gfn, level: Level) -> Result<Entry<'_>, NoMemory> {
+        self.0.reach(page, level).map_err(|error| match error {
+            ReachError::NoMemory => NoMemory,
+            ReachError::Beyond(_) => unreachable!("a page of an address space"),
+        })
+    }
+
+    /// See [`Map::for_each`].
+    pub(crate) fn for_each(&self, pages: Span<Gfn>, mut visit: impl FnMut(Span<Gfn>, Level, Entry<'_>)) {
+        self.0.for_each(pages, |covers, place| visit(covers, place.level(), place));
+    }
+
+    /// See [`Map::age`].
+    pub(crate) fn age(&self, pages: Span<Gfn>, seen: impl FnMut(&AccessedPages<Gfn>)) {
+        self.0.age(pages, seen);
+    }
+
+    /// Bytes of table pages in use.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.table_bytes()
+    }
+}
