@@ -180,5 +180,4 @@ pub(super) fn fixed<F: Format, H: Host>(
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-#[path = "present_tests.rs"]
 mod tests;
