@@ -139,7 +139,7 @@ impl Pfn {
 /// assert_eq!([1, 2, 3].map(Level::new), [Some(Level::K4), Some(Level::M2), Some(Level::G1)]);
 /// assert_eq!([0, 7].map(Level::new), [None; 2]);
 /// ```
-/// ```compile_fail,E0423
+/// ```compile_fail,E0603
 /// let _ = slat::Level(0); // its field is private
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
