@@ -195,6 +195,13 @@ impl Level {
         Self(self.0 - 1)
     }
 
+    /// The same for walks, which have found a link at this level: it is above 1.
+    #[inline(always)]
+    pub(crate) const fn below(self) -> Self {
+        debug_assert!(self.0 > Self::K4.0);
+        Self(self.0 - 1)
+    }
+
     /// The level above.
     ///
     /// # Panics

@@ -350,7 +350,7 @@ impl<F: Format, H: Host> Vm<F, H> {
                     Err(Unconfirmed::Covered) => {}
                 }
             }
-            level = level.down();
+            level = level.below();
         }
         Ok(level)
     }

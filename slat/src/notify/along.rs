@@ -1,4 +1,4 @@
-//! Walking what memslots map of a host range: part by part, with rests; and what is known of the pages there.
+//! Walking what memslots map of a host range: part by part, with rests; and what was told of the pages there.
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Span};
 use crate::host::{Host, HostPage};
@@ -28,41 +28,30 @@ pub(super) fn along<F: Format, H: Host, M: Mode>(
     }
 }
 
-/// What is known of the pages in a range that is edited.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Known {
-    /// The host's page, where it was told, and the address whose frame it names.
-    told: Option<(HostPage, Hva)>,
-    /// The same for frames of one memslot: the page of the first of them.
-    now: Option<(HostPage, Span<Gfn>)>,
-    /// No leaf is left in any table of the range.
-    pub(super) emptied: bool,
+/// The page that the host maps now behind some frames of a memslot.
+#[derive(Clone, Copy)]
+pub(super) struct PageBehind {
+    gfns: Span<Gfn>,
+    /// With the frame of the first of them.
+    page: HostPage,
 }
 
-impl Known {
-    /// The host says that `hvas` maps `to` now.
-    pub(super) fn told(hvas: Span<Hva>, to: Option<HostPage>) -> Self {
-        Self { told: to.map(|page| (page, hvas.start)), ..Self::default() }
-    }
-
-    /// What is known of the frames of `part`. The page that was told ends where a page of its level ends: nothing is known
-    /// of what comes after.
-    pub(super) fn behind(self, part: &Part) -> Self {
-        let now = self.told.and_then(|(page, hva)| {
-            let inside = hva.0 >> PAGE_SHIFT & (page.level.pages() - 1);
-            let before = (part.hva_of(part.gfns.start).0 - (hva.0 - hva.offset())) >> PAGE_SHIFT;
-            let left = (page.level.pages() - inside).checked_sub(before)?;
-            Some((HostPage { pfn: page.pfn + before, ..page }, Span::sized(part.gfns.start, left)))
-        });
-        Self { now, ..self }
+impl PageBehind {
+    /// The host says that `hvas` maps `page` now: what that says of `part`, which has some of `hvas`. The page ends where a
+    /// page of its level ends; nothing is known of what comes after.
+    pub(super) fn part(part: &Part, hvas: Span<Hva>, page: HostPage) -> Option<Self> {
+        let inside = hvas.start.0 >> PAGE_SHIFT & (page.level.pages() - 1);
+        let before = (part.hva_of(part.gfns.start).0 >> PAGE_SHIFT) - (hvas.start.0 >> PAGE_SHIFT);
+        let left = (page.level.pages() - inside).checked_sub(before)?;
+        let page = HostPage { pfn: page.pfn + before, ..page };
+        Some(Self { gfns: Span::sized(part.gfns.start, left), page })
     }
 
     /// The host's page behind `gfn`, with the frame of that very page.
     #[inline]
-    pub(super) fn page(&self, gfn: Gfn) -> Option<HostPage> {
-        let (page, gfns) = self.now?;
-        let ahead = if seeded!(ToldFirstFrame) { 0 } else { gfn.0.wrapping_sub(gfns.start.0) };
-        gfns.contains(gfn).then(|| HostPage { pfn: page.pfn + ahead, ..page })
+    pub(super) fn of(&self, gfn: Gfn) -> Option<HostPage> {
+        let ahead = if seeded!(ToldFirstFrame) { 0 } else { gfn.0.wrapping_sub(self.gfns.start.0) };
+        self.gfns.contains(gfn).then(|| HostPage { pfn: self.page.pfn + ahead, ..self.page })
     }
 }
 

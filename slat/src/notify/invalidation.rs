@@ -26,7 +26,7 @@
 //! ([`super::active`] has the argument).
 
 use super::active::{Stamp, Ticket};
-use super::along::{Known, along};
+use super::along::{PageBehind, along};
 use super::plan::{Edit, plan, zaps};
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
@@ -63,6 +63,15 @@ struct Begun<'vm, F: Format, H: Host> {
     ticket: Ticket<'vm>,
     range: Range,
     why: Why,
+}
+
+/// What is known of the pages in a range that is edited.
+#[derive(Clone, Copy, Default)]
+struct Known<'a> {
+    /// The host's page, where it was told.
+    now: Option<&'a PageBehind>,
+    /// No leaf is left in any table of the range.
+    emptied: bool,
 }
 
 /// What is invalidated: guest frames directly, or whatever memslots map a host range.
@@ -136,11 +145,12 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         let Range::Hvas(published) = begun.range else { return };
         if begun.why.page_by_page() {
             begun.ticket.owes_again();
-            let known = Known::told(hvas, to);
-            let hvas = published.clamp(&hvas);
             for space in &begun.vm.spaces {
                 let mut walk = begun.walk::<Exclusive>(space, idle, seat);
-                begun.edit_behind(&mut walk, hvas, known, owed);
+                along(&mut walk, published.clamp(&hvas), |steps, part| {
+                    let now = to.and_then(|page| PageBehind::part(part, hvas, page));
+                    begun.edit_along(steps, part.gfns, Known { now: now.as_ref(), emptied: false }, owed)
+                });
             }
         }
     }
@@ -257,7 +267,9 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             match (parts, self.range) {
                 (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, known, owed)),
                 (None, Range::Gfns(_, gfns)) => self.edit_frames(walk, gfns, known, owed),
-                (None, Range::Hvas(hvas)) => self.edit_behind(walk, hvas, known, owed),
+                (None, Range::Hvas(hvas)) => {
+                    along(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known, owed));
+                }
             }
             if known.emptied || !self.why.frees_tables() || !walk.keeps_tables() {
                 return;
@@ -267,21 +279,11 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    fn edit_behind<M: Edits>(
-        &self,
-        walk: &mut Walk<'_, F, H, M>,
-        hvas: Span<Hva>,
-        known: Known,
-        owed: &mut Owed,
-    ) {
-        along(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known.behind(part), owed));
-    }
-
     fn edit_frames<M: Edits>(
         &self,
         walk: &mut Walk<'_, F, H, M>,
         gfns: Span<Gfn>,
-        known: Known,
+        known: Known<'_>,
         owed: &mut Owed,
     ) {
         self.edit_along(walk.steps(gfns, Level::K4), gfns, known, owed);
@@ -292,14 +294,14 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         &self,
         mut steps: Steps<'_, '_, F, H, M>,
         gfns: Span<Gfn>,
-        known: Known,
+        known: Known<'_>,
         owed: &mut Owed,
     ) -> Gfn {
         while let Some((walk, step)) = steps.next() {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
             let whole = gfns.covers(&covers) || seeded!(WholeByStart) && gfns.contains(covers.start);
-            let now = known.page(covers.start);
+            let now = known.now.and_then(|page| page.of(covers.start));
             while let Some(new) = self.edit_entry((word, at.level), (covers, whole), now, owed) {
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;

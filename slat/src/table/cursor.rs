@@ -149,7 +149,7 @@ impl<F: Format> Cursor<F> {
     fn enter<M: TableMemory>(&mut self, memory: &M, link: Word, first: Gfn) {
         // SAFETY: a link of this table, read in the section that `next` asks for.
         let node = unsafe { Node::follow(memory, F::pfn(link)) };
-        self.level = self.level.down();
+        self.level = self.level.below();
         self.path[self.level.0 as usize] = node;
         self.next = first.max(self.span.start.base(self.level));
     }

@@ -108,7 +108,7 @@ impl<F: Format> Radix<F> {
             }
             // SAFETY: a link of this table, read in the section.
             node = unsafe { Node::follow(memory, F::pfn(word)) };
-            level = level.down();
+            level = level.below();
         }
     }
 
@@ -133,7 +133,7 @@ impl<F: Format> Radix<F> {
             }
             // SAFETY: a link of this table, read in the section.
             node = unsafe { Node::follow(memory, F::pfn(word)) };
-            at = at.down();
+            at = at.below();
         }
         Some(node)
     }
@@ -168,7 +168,7 @@ impl<F: Format> Radix<F> {
                     }
                 }
                 _ => {
-                    let level = at.level.down();
+                    let level = at.level.below();
                     // SAFETY: just linked; the caller's section began before it can be unlinked.
                     let entry = unsafe { &node.entries()[F::index(gfn, level)] };
                     at = At { node, entry, word: entry.load(), level };
@@ -185,7 +185,7 @@ impl<F: Format> Radix<F> {
     pub(crate) unsafe fn step_down<'w, M: TableMemory>(memory: &M, gfn: Gfn, at: At<'w>) -> At<'w> {
         // SAFETY: a link of this table, read in the section.
         let node = unsafe { Node::follow(memory, F::pfn(at.word)) };
-        let level = at.level.down();
+        let level = at.level.below();
         // SAFETY: as above.
         let entry = unsafe { &node.entries()[F::index(gfn, level)] };
         At { node, entry, word: entry.load(), level }
