@@ -51,13 +51,19 @@ fn a_mistake_is_found_shrunk_and_repeated_by_the_command_that_is_printed() {
     let (seed, wrong) = hunt.go().failing.expect("a shootdown that waits for nobody is found");
     assert_eq!(wrong.what, STALE);
     let plan = draw(seed, None);
-    assert_eq!(hunt.command(&plan), format!("cargo xtask explore --first {seed} --seeds 1 --seeded {}", bug.name()));
+    assert_eq!(
+        hunt.command(&plan),
+        format!("cargo xtask explore --first {seed} --seeds 1 --seeded {}", bug.name())
+    );
 
     let small = shrink::shrink(&plan, Some(bug), wrong.what);
     assert!(small.ops() < plan.ops() && small.ops() <= 20, "{} of {}", small.ops(), plan.ops());
     let again = run(&small, Some(bug), true);
     assert_eq!(again.wrong.as_ref().map(|wrong| wrong.what), Some(wrong.what));
-    assert!(again.story.last().is_some_and(|line| line.contains(STALE)), "the story ends with what was wrong");
+    assert!(
+        again.story.last().is_some_and(|line| line.contains(STALE)),
+        "the story ends with what was wrong"
+    );
 
     // What the command says is enough to make the plan again.
     let only = shrink::kept(&small);

@@ -52,12 +52,13 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         (4, Theme::Pages),
         (3, Theme::Tables),
         (2, Theme::Huge),
-        (4, Theme::Dirty),
+        (6, Theme::Dirty),
         (2, Theme::All),
     ]);
     // Transactions are long where another thread holds a snapshot whenever one is published.
     let holds = matches!(theme, Theme::SmallSlots | Theme::LargeSlots) && !random.once_in(4) && cpus > 2;
-    let threads = if cpus == 1 { 0 } else { random.within(1 + u64::from(holds), (cpus / 2).clamp(2, 4).min(cpus - 1)) };
+    let threads =
+        if cpus == 1 { 0 } else { random.within(1 + u64::from(holds), (cpus / 2).clamp(2, 4).min(cpus - 1)) };
     let vcpus = (cpus - threads) as u32;
     let (ground, slots) = ground(&mut random, theme, vcpus);
     let length = if cpus > 16 { 4 } else { random.pick(&[4, 8, 12, 24]) };
@@ -122,7 +123,10 @@ fn schedule(random: &mut Random) -> Schedule {
             away: random.pick(&[2000, 10_000, 50_000]),
         },
         6 => Schedule::Starve { times: random.pick(&[30, 300, 3000]), steps: random.pick(&[50, 300, 1000]) },
-        _ => Schedule::Bursts { steps: random.pick(&[3, 10, 30, 100]), away: random.pick(&[500, 5000, 20_000]) },
+        _ => Schedule::Bursts {
+            steps: random.pick(&[3, 10, 30, 100]),
+            away: random.pick(&[500, 5000, 20_000]),
+        },
     }
 }
 
@@ -152,7 +156,10 @@ fn ground(random: &mut Random, theme: Theme, vcpus: u32) -> (Ground, Vec<(u32, u
     } else {
         let windows: Vec<usize> = (FIRST_LARGE..WINDOWS.len()).collect();
         let many = random.within(1, 4) as usize;
-        (windows[..many].to_vec(), (SMALL_SLOTS..SMALL_SLOTS + random.within(1, many as u64) as u32).collect())
+        (
+            windows[..many].to_vec(),
+            (SMALL_SLOTS..SMALL_SLOTS + random.within(1, many as u64) as u32).collect(),
+        )
     };
     let (windows, slots): (Vec<usize>, Vec<u32>) = (windows, slots);
     let slots: Vec<u32> = slots.into_iter().filter(|&slot| slot < SLOTS).collect();
@@ -271,7 +278,8 @@ fn change(random: &mut Random, (first, pages): (u64, u64), sleeps: u64) -> Op {
     let change = if protects {
         random.pick(&[Change::Protect, Change::Protect, Change::Nothing])
     } else {
-        let of = [Change::Move, Change::Move, Change::Protect, Change::Drop, Change::Nothing, Change::Collapse];
+        let of =
+            [Change::Move, Change::Move, Change::Protect, Change::Drop, Change::Nothing, Change::Collapse];
         random.pick(if whole && !why.page_by_page() { &of } else { &of[..5] })
     };
     let tellings = [Telling::Invalidate, Telling::Around, Telling::AroundWithoutWaiting];
@@ -318,8 +326,8 @@ fn huge_op(random: &mut Random, ground: &Ground) -> Op {
 fn dirty_op(random: &mut Random, ground: &Ground) -> Op {
     let (slot, commits) = (random.pick(&ground.slots), !random.once_in(4));
     match random.below(16) {
-        0..4 => Op::Harvest(commits),
-        4..6 => Op::HarvestSlot(slot, commits),
+        0..5 => Op::Harvest(commits),
+        5 => Op::HarvestSlot(slot, commits),
         6 | 7 => Op::HarvestRing(random.below(ground.vcpus.into()) as u32, commits),
         8 => Op::Log(slot, true),
         9 => Op::Log(slot, false),

@@ -3,15 +3,13 @@
 //!
 //! A vCPU that is kicked may go on for a while before it answers: as late as its plan says, with accesses in between.
 
+use super::World;
 use super::host::Handle;
 use super::tlb::{self, Translation};
-use super::World;
 use crate::plan::Cpu;
 use crate::plan::op::Op;
 use slat::table::{Entry, TableMemory, Word};
-use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Idle, InGuest, Span, Vcpu, VcpuId,
-};
+use slat::{Access, Done, Fault, FaultError, Format, Gfn, Idle, InGuest, Span, Vcpu, VcpuId};
 use slat_machine::{compute, guest as run_guest, pause, rest};
 
 /// Faults on one access after which the guest goes on without it: a host may refuse for ever.

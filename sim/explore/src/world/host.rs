@@ -11,7 +11,8 @@ use crate::plan::op::Change;
 use crate::random::Random;
 use slat::table::TableMemory;
 use slat::{
-    Access, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, SecondaryMmu, Span, VcpuId, Why,
+    Access, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, SecondaryMmu, Span, VcpuId,
+    Why,
 };
 use slat_machine::lock::Mutex as Lock;
 use slat_machine::{AtomicU64, Ordering::Relaxed, rest};

@@ -3,8 +3,8 @@
 use super::{EMULATED, LEFT, LOST, STALE, STRAYED, TORN, World};
 use crate::plan::layout::{self, USED, WINDOWS};
 use slat::inject::GIVEN_BACK;
-use slat::{Access, Format, Gfn, Level, Pfn};
 use slat::table::Word;
+use slat::{Access, Format, Gfn, Level, Pfn};
 
 impl<F: Format> World<'_, F> {
     /// Looks at everything: see the header of [`super`]. Touches nothing that the machine would notice.
@@ -90,7 +90,11 @@ impl<F: Format> World<'_, F> {
     pub fn used(&self, (gfn, access): (Gfn, Access), pfn: Pfn) {
         self.story(|| format!("uses {:#x} for {access:?} at {:#x}", pfn.0, gfn.0));
         match self.page(gfn, pfn, access) {
-            None => self.wrong(STALE, || format!("an access: frame {:#x} is {:#x}, for {access:?}", gfn.0, pfn.0)),
+            None => {
+                self.wrong(STALE, || {
+                    format!("an access: frame {:#x} is {:#x}, for {access:?}", gfn.0, pfn.0)
+                });
+            }
             Some(page) if access == Access::Write => self.host.stored(page, pfn),
             Some(page) if !self.host.is_whole(page, pfn) => {
                 self.wrong(TORN, || format!("frame {:#x} is {:#x}", gfn.0, pfn.0));

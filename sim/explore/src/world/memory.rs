@@ -6,7 +6,7 @@
 
 use slat::inject::GIVEN_BACK;
 use slat::table::TableMemory;
-use slat::{Pfn, PAGE_SIZE};
+use slat::{PAGE_SIZE, Pfn};
 use std::alloc::{Layout, alloc_zeroed};
 use std::ptr::NonNull;
 use std::sync::Mutex;

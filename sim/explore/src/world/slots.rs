@@ -121,14 +121,18 @@ impl<F: Format> World<'_, F> {
         match *op {
             Op::Create(slot, window) => self.create(idle, slot, window, false),
             Op::Delete(slot) => {
-                let Some(from) = windows.where_is(slot).filter(|&from| windows.is_settled(from)) else { return };
+                let Some(from) = windows.where_is(slot).filter(|&from| windows.is_settled(from)) else {
+                    return;
+                };
                 let ends = std::mem::take(&mut windows.logs.borrow_mut()[slot as usize]);
                 if !self.change_slots(idle, &[(from, None)], |tx| tx.delete(SlotId(slot)).map(drop)) {
                     windows.logs.borrow_mut()[slot as usize] = ends;
                 }
             }
             Op::Move(slot, to) => {
-                let Some(from) = windows.where_is(slot).filter(|&from| windows.is_settled(from)) else { return };
+                let Some(from) = windows.where_is(slot).filter(|&from| windows.is_settled(from)) else {
+                    return;
+                };
                 if !windows.is_free(to) || !layout::fits(slot, to) {
                     return;
                 }
@@ -155,9 +159,8 @@ impl<F: Format> World<'_, F> {
                     windows.logs.borrow_mut()[slot as usize] = false;
                 }
                 let here = self.windows.all.borrow()[at].may[0];
-                let done = self.change_slots(idle, &[(at, here)], |tx| {
-                    tx.set_log_dirty(SlotId(slot), on).map(drop)
-                });
+                let done =
+                    self.change_slots(idle, &[(at, here)], |tx| tx.set_log_dirty(SlotId(slot), on).map(drop));
                 if done && on && !logged {
                     self.begins_to_log(slot);
                 }
