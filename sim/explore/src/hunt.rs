@@ -87,16 +87,12 @@ impl Hunt {
 
     /// The command that runs a plan of this hunt again.
     pub fn command(&self, plan: &Plan) -> String {
-        let mut command = format!("cargo xtask explore --first {} --seeds 1", plan.seed);
-        if let Some(cpus) = self.cpus {
-            command += &format!(" --cpus {cpus}");
-        }
-        if let Some(bug) = self.bug {
-            command += &format!(" --seeded {}", bug.name());
-        }
+        let mut words = vec![format!("cargo xtask explore --first {} --seeds 1", plan.seed)];
+        words.extend(self.cpus.map(|cpus| format!("--cpus {cpus}")));
+        words.extend(self.bug.map(|bug| format!("--seeded {}", bug.name())));
         if draw(plan.seed, self.cpus) != *plan {
-            command += &format!(" --only {} --turn {}", shrink::kept(plan), plan.turn);
+            words.push(format!("--only {} --turn {}", shrink::kept(plan), plan.turn));
         }
-        command
+        words.join(" ")
     }
 }

@@ -144,20 +144,12 @@ fn find_all(request: &Request) -> ExitCode {
     for &bug in Bug::ALL.iter().filter(|bug| matches!(bug.tool(), Shuttle | History | Worlds | Fuzz)) {
         let hunt = Hunt { bug: Some(bug), ..request.hunt.clone() };
         let found = hunt.go();
-        match found.failing {
-            Some((seed, wrong)) => {
-                println!(
-                    "found {:?} {} after {} worlds: {}",
-                    bug.tool(),
-                    bug.name(),
-                    seed - hunt.first + 1,
-                    wrong.what
-                );
-            }
-            None => {
-                missed += 1;
-                println!("missed {:?} {} in {} worlds", bug.tool(), bug.name(), found.worlds);
-            }
+        if let Some((seed, wrong)) = found.failing {
+            let (tool, worlds) = (bug.tool(), seed - hunt.first + 1);
+            println!("found {tool:?} {} after {worlds} worlds: {}", bug.name(), wrong.what);
+        } else {
+            missed += 1;
+            println!("missed {:?} {} in {} worlds", bug.tool(), bug.name(), found.worlds);
         }
     }
     println!("{missed} missed");

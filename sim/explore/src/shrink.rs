@@ -27,7 +27,7 @@ pub fn shrink(plan: &Plan, bug: Option<Bug>, what: &'static str) -> Plan {
         for cpu in (0..best.cpus.len()).rev() {
             let mut smaller = best.clone();
             smaller.cpus.remove(cpu);
-            shrinker.keep(&mut best, smaller);
+            shrinker.keep(&mut best, &smaller);
         }
         let mut part = best.cpus.iter().map(|cpu| cpu.ops.len()).max().unwrap_or(0);
         while part > 0 {
@@ -36,7 +36,7 @@ pub fn shrink(plan: &Plan, bug: Option<Bug>, what: &'static str) -> Plan {
                 while end > 0 {
                     let mut smaller = best.clone();
                     smaller.cpus[cpu].ops.drain(end.saturating_sub(part)..end);
-                    shrinker.keep(&mut best, smaller);
+                    shrinker.keep(&mut best, &smaller);
                     end = end.saturating_sub(part).min(best.cpus[cpu].ops.len());
                 }
             }
@@ -50,7 +50,7 @@ pub fn shrink(plan: &Plan, bug: Option<Bug>, what: &'static str) -> Plan {
 
 impl Shrinker {
     /// The smaller plan is the best one now if it fails in the same way, under any of a few schedules.
-    fn keep(&mut self, best: &mut Plan, smaller: Plan) {
+    fn keep(&mut self, best: &mut Plan, smaller: &Plan) {
         // A VM without a vCPU may still be wrong; one without any CPU is not.
         if smaller.cpus.is_empty() {
             return;

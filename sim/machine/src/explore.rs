@@ -90,7 +90,7 @@ pub fn run(costs: &Costs, explorer: &dyn Explorer, jobs: Vec<Job<'_>>) -> Ended 
 
 /// Ends the run in which it is called, and then never returns. Outside of one it does nothing.
 pub fn stop() {
-    with(super::cpu::Machine::stop);
+    with(Machine::stop);
 }
 
 /// Number of the CPU that runs; `None` outside of a run.

@@ -194,9 +194,7 @@ impl Node {
     pub(crate) fn give_back(self) {
         // SAFETY: the caller owns the page.
         let entries = unsafe { self.entries() };
-        for entry in entries {
-            entry.give_back();
-        }
+        entries.iter().for_each(Entry::give_back);
     }
 }
 

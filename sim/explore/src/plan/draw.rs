@@ -52,7 +52,7 @@ pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {
         (4, Theme::Pages),
         (3, Theme::Tables),
         (2, Theme::Huge),
-        (4, Theme::Dirty),
+        (6, Theme::Dirty),
         (2, Theme::All),
     ]);
     // Transactions are long where another thread holds a snapshot whenever one is published.
@@ -326,8 +326,8 @@ fn huge_op(random: &mut Random, ground: &Ground) -> Op {
 fn dirty_op(random: &mut Random, ground: &Ground) -> Op {
     let (slot, commits) = (random.pick(&ground.slots), !random.once_in(4));
     match random.below(16) {
-        0..4 => Op::Harvest(commits),
-        4..6 => Op::HarvestSlot(slot, commits),
+        0..5 => Op::Harvest(commits),
+        5 => Op::HarvestSlot(slot, commits),
         6 | 7 => Op::HarvestRing(random.below(ground.vcpus.into()) as u32, commits),
         8 => Op::Log(slot, true),
         9 => Op::Log(slot, false),

@@ -91,7 +91,9 @@ impl<F: Format> World<'_, F> {
         self.story(|| format!("uses {:#x} for {access:?} at {:#x}", pfn.0, gfn.0));
         match self.page(gfn, pfn, access) {
             None => {
-                self.wrong(STALE, || format!("an access: frame {:#x} is {:#x}, for {access:?}", gfn.0, pfn.0))
+                self.wrong(STALE, || {
+                    format!("an access: frame {:#x} is {:#x}, for {access:?}", gfn.0, pfn.0)
+                });
             }
             Some(page) if access == Access::Write => self.host.stored(page, pfn),
             Some(page) if !self.host.is_whole(page, pfn) => {

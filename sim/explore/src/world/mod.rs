@@ -78,10 +78,14 @@ pub const PANICKED: &str = "it panicked";
 
 /// See the module's header. All CPUs that share it are one thread of this machine.
 pub struct World<'p, F: Format> {
+    /// The VM.
     pub vm: Vm<F, Handle>,
+    /// The host under it.
     pub host: Arc<Primary>,
     plan: &'p Plan,
+    /// The TLB of each vCPU.
     pub tlbs: Vec<RefCell<tlb::Tlb>>,
+    /// Which memslot is where.
     pub windows: Windows,
     /// Stores to each page of the host when it was copied.
     copies: RefCell<BTreeMap<u64, u64>>,

@@ -42,8 +42,8 @@ impl<'w, 'p, F: Format> Watch<'w, 'p, F> {
     /// Where each CPU was last.
     pub fn sites(&self) -> String {
         let sites = self.sites.borrow();
-        let at = sites.iter().zip(0..).filter_map(|(site, cpu)| Some((cpu, (*site)?)));
-        at.map(|(cpu, site): (u32, _)| format!("CPU {cpu} at {site} ")).collect()
+        let at = sites.iter().zip(0..).filter_map(|(site, cpu): (_, u32)| Some((cpu, (*site)?)));
+        at.map(|(cpu, site)| format!("CPU {cpu} at {site}")).collect::<Vec<_>>().join(", ")
     }
 
     /// Says whether two runs were the same.
