@@ -42,8 +42,12 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Loaded {
     root: Pfn,
-    /// `None` before the first entry: the number's last holder may have left translations.
-    cpu: Option<CpuId>,
+    cpu: CpuId,
+}
+
+impl Loaded {
+    /// Before the first entry: the number's last holder may have left translations. No root has this frame.
+    const UNKNOWN: Self = Self { root: Pfn(u64::MAX), cpu: CpuId(0) };
 }
 
 impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
@@ -62,7 +66,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     pub(crate) fn new(vm: &'vm Vm<F, H>, id: VcpuId, seat: Borrowed<'vm>) -> Self {
         let space = &vm.spaces[0];
-        let loaded = Loaded { root: space.radix.root_word().pfn(), cpu: None };
+        let loaded = Loaded::UNKNOWN;
         let light = vm.enters_lightly();
         if light {
             seat.lighten();
@@ -184,7 +188,7 @@ impl Root<'_> {
     /// been carried out: an operation that replaces a root flushes afterwards, and one that meets a hole of the fresh
     /// root before that flushes too. So each answer must look.
     fn reload(&mut self, cache: &mut impl Translations) {
-        let now = Loaded { root: self.space.pfn(), cpu: Some(cache.cpu()) };
+        let now = Loaded { root: self.space.pfn(), cpu: cache.cpu() };
         if *self.loaded != now && !seeded!(CachesBelieved) {
             cache.flush_all();
             // Afterwards: where it panics, the next entry or answer forgets all.
