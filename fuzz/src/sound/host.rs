@@ -1,6 +1,5 @@
 //! A host that panics, and calls back, when it is told to. What it says is true all the time.
 
-use super::gate;
 use super::step::Nested;
 use crate::vm::ground::{Changed, Ground, PAGES, hva, number};
 use slat::table::TableMemory;
@@ -92,7 +91,7 @@ impl<F: Format> Crafty<F> {
         let host = vm.host();
         let whole = pages.len() == Level::M2.pages() && pages.start.base(Level::M2) == pages.start;
         let _ = vm.around(idle, event, &mut |idle, told| {
-            if gate::LARGE_PAGES_TOLD && whole && !to_nothing {
+            if whole && !to_nothing {
                 host.ground.restore(pages);
                 if let Some(page) = host.page(hva(pages.start.0)).filter(|page| page.level >= Level::M2) {
                     return told.changed(idle, bytes(pages), Some(page));

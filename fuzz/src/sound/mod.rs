@@ -34,20 +34,6 @@ use std::sync::Arc;
 use step::Step;
 use world::World;
 
-/// What is left out while the engine does not keep that promise. `true`: the adversary does it.
-mod gate {
-    /// An invalidation's debt is forgotten: the invalidation's end has to flush.
-    pub const FORGOTTEN_DEBTS: bool = false;
-    /// Spans that end before they begin, and frames that the format does not have.
-    pub const WILD_SPANS: bool = false;
-    /// Levels that there are not: of a host's page, and to split to.
-    pub const WILD_LEVELS: bool = false;
-    /// More than 32 invalidations at once.
-    pub const MANY_INVALIDATIONS: bool = false;
-    /// A page that is told of is large.
-    pub const LARGE_PAGES_TOLD: bool = false;
-}
-
 /// Steps of one input; what comes after them is ignored.
 const STEPS: usize = 64;
 /// VMs, vCPUs of each, address spaces of each, processors: so many of each.
@@ -137,7 +123,7 @@ fn extremes<F: Format>(input: &mut Input<'_>, fuse: &Arc<Fuse>, idle: &mut Idle)
         .address_bits(edge(input) as u32)
         .host_addresses(Span::new(Hva(edge(input)), Hva(edge(input))))
         .table_budget(edge(input) << 12);
-    let level = Level(if gate::WILD_LEVELS { edge(input) as u8 } else { 1 + input.below(5) as u8 });
+    let level = Level::new(edge(input) as u8).unwrap_or(Level::M2);
     let Ok(vm) = builder.max_page(level).build() else { return };
     let slot = step::a_slot(input, 0, 1 << F::FRAME_BITS);
     let created = vm.slots().commit(idle, |tx| tx.create(slot)).is_ok();

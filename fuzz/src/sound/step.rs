@@ -1,6 +1,6 @@
 //! Steps: each with arguments that are likely to matter, or that nobody would give.
 
-use super::{TWO, gate};
+use super::TWO;
 use crate::Input;
 use crate::vm::ground::{PAGES, hva};
 use slat::slots::Region;
@@ -300,8 +300,8 @@ impl What {
                 Self::WriteProtect { vm, gfns, in_a_walk: input.flag(), end: end(input) }
             }
             41 => {
-                let to = if gate::WILD_LEVELS { input.word() as u8 } else { 1 + input.below(3) as u8 };
-                Self::Split { vm, gfns: gfns(input, frames), to: Level(to) }
+                let to = Level::new(input.word() as u8).unwrap_or(Level::K4);
+                Self::Split { vm, gfns: gfns(input, frames), to }
             }
             42 => Self::Recover { vm, gfns: gfns(input, frames) },
             43 => {
@@ -360,12 +360,7 @@ pub fn a_gfn(input: &mut Input<'_>, frames: u64) -> Gfn {
 
 fn gfns(input: &mut Input<'_>, frames: u64) -> Span<Gfn> {
     let span = span(input, |input| a_gfn(input, frames).0);
-    if gate::WILD_SPANS {
-        return Span::new(Gfn(span.0), Gfn(span.1));
-    }
-    // Empty ones may begin anywhere in the format.
-    let start = span.0.min(frames);
-    Span::new(Gfn(start), Gfn(span.1.min(frames).max(start)))
+    Span::new(Gfn(span.0), Gfn(span.1))
 }
 
 fn hvas(input: &mut Input<'_>) -> Span<Hva> {
@@ -373,7 +368,6 @@ fn hvas(input: &mut Input<'_>) -> Span<Hva> {
         3 => edge(input),
         _ => hva(a_gfn(input, PAGES).0.min(PAGES)).0 + input.pick(&[0, 0, 1, 4095]),
     });
-    let end = if gate::WILD_SPANS { end } else { end.max(start) };
     Span::new(Hva(start), Hva(end))
 }
 

@@ -6,10 +6,10 @@
 //! | an open or leaked invalidation | its end | faults in its range |
 //! | a leaked snapshot or walk | for ever | grace periods |
 
+use super::TWO;
 use super::cpus::{Cached, Cpu, Tag};
 use super::host::{Crafty, Fuse, bytes, pfn_in, take_back};
 use super::step::{Back, End, Step, What};
-use super::{TWO, gate};
 use crate::Input;
 use slat::slots::Hint;
 use slat::{
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Invalidations that are open or leaked at once, in one VM: there is room for a few more.
-const MOST_OPEN: usize = if gate::MANY_INVALIDATIONS { 48 } else { 12 };
+const MOST_OPEN: usize = 48;
 /// Sections leaked in one VM: each has a seat of 64.
 const MOST_SECTIONS: usize = 8;
 
@@ -290,7 +290,7 @@ impl<'vm, F: Format> World<'vm, F> {
         }
         let mut change = vm.invalidate(bytes(pages), why);
         let owed = change.apply(&mut self.idle);
-        let forgotten = debt == End::Leaked && gate::FORGOTTEN_DEBTS;
+        let forgotten = debt == End::Leaked;
         if forgotten {
             forget(owed);
         } else {
