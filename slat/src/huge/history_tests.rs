@@ -3,7 +3,8 @@
 
 use super::recover::recover_along;
 use crate::notify::Why;
-use crate::notify::invalidation::{Invalidation, Range};
+use crate::notify::edit::Range;
+use crate::notify::invalidation::Invalidation;
 use crate::seeded::Bug;
 use crate::sync::mode::Shared;
 use crate::sync::prim::{AtomicBool, AtomicPtr, AtomicU64, Relaxed};

@@ -21,7 +21,8 @@
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::{Host, HostPage};
 use crate::notify::Why;
-use crate::notify::invalidation::{Invalidation, Range};
+use crate::notify::edit::Range;
+use crate::notify::invalidation::Invalidation;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Mode, Shared};

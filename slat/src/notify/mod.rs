@@ -6,6 +6,7 @@
 //! | [`plan`] | reason × leaf → the least drastic edit |
 //! | [`SecondaryMmu`] | who is told, and what: [`Event`], [`Pages`], [`Young`] |
 //! | [`Invalidation`] | begin, edit, flush, (the host changes), end: a guard |
+//! | `edit` | what an invalidation does to each entry, and what that owes |
 //! | `vm`, `along` | a VM as a secondary MMU; what memslots map of a host range |
 //! | `zap_all` | everything at once: the root is replaced |
 //! | `active` | how faults and invalidations that race are told apart; the protocol |
@@ -14,6 +15,7 @@
 
 pub(crate) mod active;
 mod along;
+pub(crate) mod edit;
 pub(crate) mod invalidation;
 pub mod plan;
 mod secondary;

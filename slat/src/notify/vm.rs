@@ -1,6 +1,7 @@
 //! A VM as a secondary MMU.
 
-use super::invalidation::{Invalidation, Range};
+use super::edit::Range;
+use super::invalidation::Invalidation;
 use super::secondary::{Again, Event, Pages, SecondaryMmu, Young};
 use super::why::Why;
 use crate::addr::{Hva, Span};

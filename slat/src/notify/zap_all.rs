@@ -13,7 +13,8 @@
 //! flushed, and then flushes too; and a vCPU that answers any flush looks for a new root.
 
 use super::Why;
-use super::invalidation::{Invalidation, Range};
+use super::edit::Range;
+use super::invalidation::Invalidation;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::sync::idle::Idle;

@@ -1,0 +1,286 @@
+//! What an invalidation does to the entries of its range: rules 6, 7, 9 and 11 of [`super::active`].
+//!
+//! Each entry is edited by the plan ([`super::plan`]), by a compare-and-swap from the word that was read. What an edit
+//! changed is booked: the flush that it owes, the tables that it unhooked, the leaves that are gone.
+
+use super::active::Ticket;
+use super::along::{PageBehind, along};
+use super::plan::{Edit, plan, zaps};
+use super::why::Why;
+use crate::addr::{Gfn, Hva, Level, Span};
+use crate::host::{Host, HostPage};
+use crate::slots::SpaceId;
+use crate::space::Space;
+use crate::sync::idle::Idle;
+use crate::sync::mode::{Edits, Exclusive, Mode};
+use crate::sync::readside::Seat;
+use crate::sync::tally::Count;
+use crate::table::entry::{Entry, Kind, Word};
+use crate::table::format::{Format, Leaf, Perms};
+use crate::table::memory::Node;
+use crate::table::steps::Steps;
+use crate::table::walk::Walk;
+use crate::tlb::debt::Owed;
+use crate::vm::Vm;
+
+/// An invalidation from its begin to its end, without the record of what it owes.
+#[derive(Debug)]
+pub(super) struct Begun<'vm, F: Format, H: Host> {
+    pub(super) vm: &'vm Vm<F, H>,
+    pub(super) ticket: Ticket<'vm>,
+    pub(super) range: Range,
+    pub(super) why: Why,
+}
+
+/// What is known of the pages in a range that is edited.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Known<'a> {
+    /// The host's page, where it was told.
+    pub(super) now: Option<&'a PageBehind>,
+    /// No leaf is left in any table of the range.
+    pub(super) emptied: bool,
+}
+
+/// What is invalidated: guest frames directly, or whatever memslots map a host range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Range {
+    /// Of one address space.
+    Gfns(SpaceId, Span<Gfn>),
+    /// In every address space.
+    Hvas(Span<Hva>),
+}
+
+impl Range {
+    pub(super) fn published(self) -> (Span<Gfn>, Span<Hva>) {
+        match self {
+            Self::Gfns(_, gfns) => (gfns, Span::new(Hva(0), Hva(0))),
+            Self::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas),
+        }
+    }
+}
+
+impl<F: Format, H: Host> Begun<'_, F, H> {
+    pub(super) fn hole(&self) -> Word {
+        Word::hole(self.ticket.version())
+    }
+
+    pub(super) fn walk<'g, M: Mode>(
+        &'g self,
+        space: &'g Space<F>,
+        idle: &'g mut Idle,
+        seat: Option<&'g Seat>,
+    ) -> Walk<'g, F, H, M> {
+        match seat {
+            Some(seat) => Walk::on_seat(self.vm, space, idle, seat),
+            None => Walk::on_any_seat(self.vm, space, idle),
+        }
+    }
+
+    /// Edits these ranges, or all that was published.
+    pub(super) fn edit(
+        &self,
+        idle: &mut Idle,
+        parts: Option<&[Span<Gfn>]>,
+        seat: Option<&Seat>,
+        owed: &mut Owed,
+    ) {
+        for space in &self.vm.spaces {
+            if matches!(self.range, Range::Gfns(only, _) if only != space.id) {
+                continue;
+            }
+            let mut walk = self.walk::<Exclusive>(space, idle, seat);
+            self.edit_in(&mut walk, parts, owed);
+        }
+    }
+
+    fn edit_in<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, parts: Option<&[Span<Gfn>]>, owed: &mut Owed) {
+        let mut known = Known::default();
+        loop {
+            match (parts, self.range) {
+                (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, known, owed)),
+                (None, Range::Gfns(_, gfns)) => self.edit_frames(walk, gfns, known, owed),
+                (None, Range::Hvas(hvas)) => {
+                    along(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known, owed));
+                }
+            }
+            if known.emptied || !self.why.frees_tables() || !walk.keeps_tables() {
+                return;
+            }
+            // Once more, for the tables that were passed through.
+            known.emptied = true;
+        }
+    }
+
+    fn edit_frames<M: Edits>(
+        &self,
+        walk: &mut Walk<'_, F, H, M>,
+        gfns: Span<Gfn>,
+        known: Known<'_>,
+        owed: &mut Owed,
+    ) {
+        self.edit_along(walk.steps(gfns, Level::K4), gfns, known, owed);
+    }
+
+    /// Edits along `steps` over `gfns`; returns where they ended.
+    pub(super) fn edit_along<M: Edits>(
+        &self,
+        mut steps: Steps<'_, '_, F, H, M>,
+        gfns: Span<Gfn>,
+        known: Known<'_>,
+        owed: &mut Owed,
+    ) -> Gfn {
+        while let Some((walk, step)) = steps.next() {
+            let (at, covers) = (step.at, step.gfns);
+            let mut word = at.word;
+            let whole = gfns.covers(&covers) || seeded!(WholeByStart) && gfns.contains(covers.start);
+            let now = known.now.and_then(|page| page.of(covers.start));
+            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), now, owed) {
+                if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
+                    break;
+                }
+                if !seeded!(KeptTooLate) {
+                    walk.keep_dirty((word, new), at.level, covers.start);
+                }
+                if seeded!(ReplaceThroughHole) && !new.is_hole() && at.entry.cas(word, self.hole()).is_ok() {
+                    word = self.hole();
+                }
+                match at.entry.cas(word, new) {
+                    Ok(()) => {
+                        if seeded!(KeptTooLate) {
+                            walk.keep_dirty((word, new), at.level, covers.start);
+                        }
+                        book(walk, (word, new), at.level, covers, owed);
+                        break;
+                    }
+                    Err(found) => word = found,
+                }
+            }
+            steps.saw(word);
+            let (walk, ahead) = steps.ahead();
+            let row = self.edit_row(walk, ahead, owed);
+            steps.advance(row);
+        }
+        steps.goal()
+    }
+
+    /// Rule 6 for a row of 4K entries, the first of them for `first`: plain holes, which most entries of a sparse guest
+    /// are, and leaves that go whatever they say; a load and a CAS each. Stops at the first that is anything else, and
+    /// returns how many it has done.
+    fn edit_row<M: Edits>(
+        &self,
+        walk: &Walk<'_, F, H, M>,
+        (entries, first): (&[Entry], Gfn),
+        owed: &mut Owed,
+    ) -> u64 {
+        let (mine, zaps) = (self.hole(), zaps(self.why));
+        let (mut removed, mut from, mut to) = (0, 0, 0);
+        let mut done = 0;
+        for entry in entries {
+            let word = entry.load();
+            if word.is_hole() {
+                if self.ticket.unflushed(word.version()) || (word < mine && entry.cas(word, mine).is_err()) {
+                    break;
+                }
+            } else if zaps && F::is_present(word) {
+                walk.keep_dirty((word, mine), Level::K4, first + done);
+                if entry.cas(word, mine).is_err() {
+                    break;
+                }
+                from = if removed == 0 { done } else { from };
+                to = done + u64::from(!seeded!(FlushShort));
+                removed += 1;
+            } else {
+                break;
+            }
+            done += 1;
+        }
+        if removed > 0 {
+            owed.owe_pages(Span::new(first + from, first + to), removed);
+            walk.seat.tally.add_many(Count::Removed4K, removed);
+        }
+        done
+    }
+
+    /// Rule 6, for one entry as it was read: what to make it, if anything.
+    fn edit_entry(
+        &self,
+        (word, level): (Word, Level),
+        (covers, whole): (Span<Gfn>, bool),
+        now: Option<HostPage>,
+        owed: &mut Owed,
+    ) -> Option<Word> {
+        let kind = word.kind::<F>(level);
+        if !whole && matches!(kind, Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) {
+            // A large leaf that reaches out of the range goes whole, under a number that covers all of it.
+            if !seeded!(LargeNotWidened) {
+                self.ticket.widen(covers);
+            }
+            return Some(self.hole());
+        }
+        let hole = self.hole();
+        match kind {
+            Kind::Table(_) => (whole && self.why.frees_tables()).then_some(hole),
+            // A tracked leaf was in TLBs before, and whoever withdrew it need not have flushed: it owes what a present
+            // one does.
+            Kind::Leaf | Kind::Tracked => match plan(self.why, &F::decode(word), level, now) {
+                Edit::Zap => Some(hole),
+                Edit::DropWrite => Some(F::write_withdrawn(word)),
+                Edit::Replace(pfn) => {
+                    let old = F::decode(word);
+                    let perms = old.perms.without(Perms::WRITE);
+                    let new = Leaf { pfn, perms, host_writable: false, dirty: false, ..old };
+                    Some(if word.is_tracked() { Word::tracked(&new) } else { F::leaf(&new, level) })
+                }
+                Edit::Nothing => {
+                    // Rule 7: left alone, but another's flush over it may still be due.
+                    if self.ticket.unflushed_over(covers) {
+                        owed.owe(covers);
+                    }
+                    None
+                }
+            },
+            Kind::Hole(version) | Kind::Mmio(version) => {
+                // Rule 7: who emptied this has not flushed yet: stale copies may exist on its account.
+                if self.ticket.unflushed(version) {
+                    owed.owe(covers);
+                }
+                let numbered = seeded!(UpperHoleUnnumbered) && level > Level::K4;
+                (version < self.ticket.version() && !numbered).then_some(hole)
+            }
+            Kind::Frozen(_) => Some(hole),
+        }
+    }
+}
+
+/// Books what an edit changed: one function of the old word and the new, whoever made the change.
+fn book<F: Format, H: Host, M: Edits>(
+    walk: &Walk<'_, F, H, M>,
+    (old, new): (Word, Word),
+    level: Level,
+    covers: Span<Gfn>,
+    owed: &mut Owed,
+) {
+    match old.kind::<F>(level) {
+        Kind::Table(pfn) => {
+            if !seeded!(UnhookOwesNothing) {
+                owed.owe(covers);
+            }
+            // Rule 9, with a difference: what hangs there is not overwritten (`table/retire.rs` says why).
+            // SAFETY: linked until this walk unhooked it just now, in its section.
+            let top = unsafe { Node::follow(&walk.vm.host, pfn) };
+            owed.unlink(top, level.down());
+        }
+        // The table that hung there is given back by whoever froze the link (`huge/recover.rs`).
+        Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
+        kind @ (Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) => {
+            let forgets = !new.is_hole() && seeded!(ProtectOwesNothing);
+            if !forgets && (!seeded!(FrozenUnflushed) || !matches!(kind, Kind::Frozen(_))) {
+                owed.owe(covers);
+            }
+            if new.is_hole() && !(seeded!(TrackedUncounted) && old.is_tracked()) {
+                walk.seat.tally.add(Count::removed(level));
+            }
+        }
+        Kind::Hole(_) | Kind::Mmio(_) => {}
+    }
+}
