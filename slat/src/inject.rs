@@ -21,7 +21,7 @@ pub enum Point {
 }
 
 /// In every entry of a table page that was taken apart, where an explorer looks on: the newest hole that there can be, which
-/// no fault fills. Whoever loads it has strayed into a page that is in no table.
+/// no fault fills. A walk that loads it has strayed into a page that is in no table.
 #[cfg(all(seeded, virtual_time))]
 pub const GIVEN_BACK: crate::table::Word = crate::table::Word::hole(crate::table::Version::LAST);
 

@@ -322,7 +322,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.reads.borrow(self.policy.vcpus as usize + 1)
     }
 
-    /// A seat for an event that may not block: the one that nobody else takes, or any other that is free.
+    /// A seat for an event that may not block: the one that is kept for such events, or any other that is free.
     pub(crate) fn try_borrow_seat(&self) -> Option<Borrowed<'_>> {
         self.reads.try_borrow(self.policy.vcpus as usize)
     }

@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(psc.lookup(Gfn(700)), None, "both serve that frame");
         psc.insert(Gfn(700), Level::K4, Pfn(1));
         psc.flush(Span::new(Gfn(1024), Gfn(4096)));
-        assert_eq!(psc.lookup(Gfn(700)), Some((Level::K4, Pfn(1))), "stale or not: nobody said otherwise");
+        assert_eq!(psc.lookup(Gfn(700)), Some((Level::K4, Pfn(1))), "stale or not: no flush was asked for");
         psc.flush_all();
         assert_eq!(psc.lookup(Gfn(700)), None);
         for level in levels().skip(4) {

@@ -109,7 +109,7 @@ fn a_vm<F: Format>(input: &mut Input<'_>, fuse: &Arc<Fuse>) -> Vm<F, Crafty<F>> 
     vm.build().expect("there is memory")
 }
 
-/// A VM with arguments that nobody gives, used once.
+/// A VM with arguments that no client gives, used once.
 fn extremes<F: Format>(input: &mut Input<'_>, fuse: &Arc<Fuse>, idle: &mut Idle) {
     if input.below(4) != 3 {
         return;

@@ -1,4 +1,4 @@
-//! Steps: each with arguments that are likely to matter, or that nobody would give.
+//! Steps: each with arguments that are likely to matter, or that no client would give.
 
 use super::TWO;
 use crate::Input;

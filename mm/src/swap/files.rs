@@ -25,7 +25,7 @@ impl File {
     }
 
     /// Lets go of page `index`, which is in frame `pfn`: the caller has a reference to it, and nobody has it mapped. False
-    /// where somebody wanted it meanwhile. `owner` is charged for its copy. May sleep.
+    /// where a fault wanted it meanwhile. `owner` is charged for its copy. May sleep.
     pub(crate) fn evict(
         &self,
         _idle: &mut Idle,

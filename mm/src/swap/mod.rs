@@ -143,7 +143,7 @@ impl Swap {
         self.books.lock().has_room()
     }
 
-    /// Stores what the page holds, and charges what that takes of the pool to `owner`. Nobody may write to the page meanwhile.
+    /// Stores what the page holds, and charges what that takes of the pool to `owner`. No thread may write to the page meanwhile.
     /// May sleep.
     pub(crate) fn store(&self, page: Pfn, owner: &Arc<Account>) -> Result<HeldCopy<'_>, SwapError> {
         // SAFETY: a frame of this arena, to which the caller has a right and nobody writes.

@@ -190,7 +190,7 @@ impl AddressSpace {
         });
     }
 
-    /// The last steps of a page on its way. False where somebody wanted it meanwhile; an error where it stays for another
+    /// The last steps of a page on its way. False where a fault wanted it meanwhile; an error where it stays for another
     /// reason.
     fn leave(&self, idle: &mut Idle, mut one: Parting<'_>) -> Result<bool, SwapError> {
         let mut left = self.try_to_leave(idle, &mut one);

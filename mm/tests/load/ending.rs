@@ -34,7 +34,7 @@ pub fn check<F: Format>(idle: &mut Idle, stage: Stage, vms: Vec<Arc<Vm<F, Primar
     assert_eq!((stats.in_use, stats.tables), (0, 0), "every frame came back");
     // The fill of a free frame is looked at when it is used again.
     while arena.page(Level::K4).map(std::mem::forget).is_ok() {}
-    assert_eq!(arena.stats().stale_writes, 0, "nobody wrote to a free frame");
+    assert_eq!(arena.stats().stale_writes, 0, "no thread wrote to a free frame");
 }
 
 /// Its leaves are what the host says, and what it counts.

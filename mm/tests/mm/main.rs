@@ -26,7 +26,7 @@
 //! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
 //! | `lru_guest` | … with guests, whose accesses this process does not see? |
 //! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |
-//! | `late` | is the last store of a vCPU that answers late kept, whoever copies the page meanwhile? |
+//! | `late` | is the last store of a vCPU that answers late kept, if another thread copies the page meanwhile? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 #[path = "../../../slat/src/edges.rs"]

@@ -48,7 +48,7 @@ fn negative_control_another_turn_is_another_run() {
 fn a_mistake_is_found_shrunk_and_repeated_by_the_command_that_is_printed() {
     let bug = Bug::FlushUnanswered;
     let hunt = hunt(2000, Some(bug));
-    let (seed, wrong) = hunt.go().failing.expect("a shootdown that waits for nobody is found");
+    let (seed, wrong) = hunt.go().failing.expect("a shootdown that waits for no vCPU is found");
     assert_eq!(wrong.what, STALE);
     let plan = draw(seed, None);
     assert_eq!(

@@ -220,7 +220,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         let hole = self.hole();
         match kind {
             Kind::Table(_) => (whole && self.why.frees_tables()).then_some(hole),
-            // A tracked leaf was in TLBs before, and whoever withdrew it need not have flushed: it owes what a present
+            // A tracked leaf was in TLBs before, and the pass that withdrew it need not have flushed: it owes what a present
             // one does.
             Kind::Leaf | Kind::Tracked => match plan(self.why, &F::decode(word), level, now) {
                 Edit::Zap => Some(hole),
@@ -252,7 +252,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     }
 }
 
-/// Books what an edit changed: one function of the old word and the new, whoever made the change.
+/// Books what an edit changed: one function of the old word and the new.
 fn book<F: Format, H: Host, M: Edits>(
     walk: &Walk<'_, F, H, M>,
     (old, new): (Word, Word),
@@ -270,7 +270,7 @@ fn book<F: Format, H: Host, M: Edits>(
             let top = unsafe { Node::follow(&walk.vm.host, pfn) };
             owed.unlink(top, level.down());
         }
-        // The table that hung there is given back by whoever froze the link (`huge/recover.rs`).
+        // The table that hung there is given back by the recovery that froze the link (`huge/recover.rs`).
         Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
         kind @ (Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) => {
             let forgets = !new.is_hole() && seeded!(ProtectOwesNothing);

@@ -14,7 +14,7 @@
 //! The slots are still the old ones for notifiers until nothing is mapped through them any more, as in KVM's
 //! invalid phase. KVM's publication must wait for open invalidations, because one must end with the slots that it
 //! began with. Here an invalidation publishes host addresses, and a fault compares its own with them whatever
-//! slots it came through: so nobody waits. A transaction inside an invalidation is no deadlock, in however many threads: the
+//! slots it came through: no transaction waits for another's invalidation. A transaction inside an invalidation is no deadlock, in however many threads: the
 //! active set grows for the invalidation that it begins ([`Vm::invalidate`] says how far).
 //!
 //! A transaction waits for vCPUs and readers, so it takes `&mut Idle`; its mutex is never taken inside notify or

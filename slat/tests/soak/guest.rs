@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Accesses in one stay in the guest, unless there is a fault.
 const STAY: u64 = 1000;
-/// Accesses that a kicked vCPU makes before it answers, at most: what it holds is stale for long, if somebody forgets to wait.
+/// Accesses that a kicked vCPU makes before it answers, at most: what it holds is stale for long, if a flush does not wait.
 const LATEST: u64 = 64;
 /// Frames used lately, to be used again.
 const RECENT: usize = 64;

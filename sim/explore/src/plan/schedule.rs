@@ -1,7 +1,7 @@
 //! How long each CPU is held up before each access: that is the schedule.
 //!
-//! Time is virtual, so a CPU that is held up for long is one that others overtake. Nothing is held up for ever: whoever
-//! waits for a slow CPU lets time pass, too.
+//! Time is virtual, so a CPU that is held up for long is one that others overtake. Nothing is held up for ever: a CPU
+//! that waits for a slow one lets time pass, too.
 
 use crate::random::Random;
 

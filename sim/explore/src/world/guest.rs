@@ -70,7 +70,7 @@ impl<F: Format> Guest<'_, F> {
                     let found = tlb.borrow().find(*gfn, *access);
                     let found = found.or_else(|| walk(world, id, inside.root(), (*gfn, *access)));
                     let Some(found) = found else { break };
-                    // Whoever takes the page away now has to wait until this is over.
+                    // A host that takes the page away now waits until this is over.
                     pause();
                     world.used((*gfn, *access), found.frame(*gfn));
                     (self.tries, self.begun) = (0, None);

@@ -32,7 +32,7 @@ const WRITABLE: u64 = 2;
 
 /// 2 MiB: `frame << 2 | writable << 1 | present` for all of it, or, where that is zero, for each page.
 struct Region {
-    /// Held by whoever changes it.
+    /// Held by the thread that changes it.
     lock: Lock<()>,
     huge: AtomicU64,
     small: Box<[AtomicU64]>,
@@ -136,7 +136,7 @@ impl Primary {
     /// A page that may not be written moves to a frame of its own, as where a share is broken: under its lock.
     fn break_share(&self, idle: &mut Idle, page: u64) {
         let Some(listener) = self.listener.get() else { return };
-        // SAFETY: whoever called `listen` promised it.
+        // SAFETY: the caller of `listen` promised it.
         let vm = unsafe { &*listener.0 };
         let (hvas, mut freed) = (hvas(&(page..page + 1)), Vec::new());
         let told = vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
@@ -161,7 +161,7 @@ impl Primary {
         &self.regions[(page / REGION) as usize]
     }
 
-    /// Held by whoever changes a page, or its contents, other than through a guest.
+    /// Held by the thread that changes a page, or its contents, other than through a guest.
     pub fn lock(&self, page: u64) -> impl Drop + use<'_> {
         self.region(page).lock.lock()
     }
@@ -216,7 +216,7 @@ impl Primary {
         self.region(page).small[(page % REGION) as usize].store(new.pfn.0 << 2 | PRESENT, Relaxed);
     }
 
-    /// Nobody uses the old one any more.
+    /// No guest uses the old one any more.
     pub fn replaced(&self, old: HostPage) {
         self.books().replaced = None;
         self.free(vec![old.pfn.0]);
@@ -282,7 +282,7 @@ impl Primary {
         freed
     }
 
-    /// Frames that nobody uses any more are the next to be used.
+    /// Frames that are free again are the next to be used.
     pub fn free(&self, frames: Vec<u64>) {
         let mut books = self.books();
         for frame in frames {

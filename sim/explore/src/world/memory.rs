@@ -1,8 +1,8 @@
 //! Memory for tables, whose frames have the same numbers in each run of a plan.
 //!
 //! One worker's worlds come one after the other, and use the same memory: pages are not found clean. A frame that is no table
-//! page leads to a page of words that nobody but the engine writes into pages that it has taken apart
-//! ([`GIVEN_BACK`]): whoever loads one has strayed.
+//! page leads to a page of words that only the engine writes, into pages that it has taken apart
+//! ([`GIVEN_BACK`]): a walk that loads one has strayed.
 
 use slat::inject::GIVEN_BACK;
 use slat::table::TableMemory;
@@ -24,7 +24,7 @@ static SPARE: Mutex<Vec<Arena>> = Mutex::new(Vec::new());
 
 struct Arena(NonNull<u8>);
 
-// SAFETY: memory that belongs to whoever has the value.
+// SAFETY: memory that belongs to the owner of the value.
 unsafe impl Send for Arena {}
 
 /// See the module's header.

@@ -4,7 +4,7 @@
 //!
 //! * No vCPU that is in the guest could use a frame that its host does not have there, nor store where it may not: neither
 //!   by its TLB, nor by a walk from its root, nor by a walk from a table that it remembers.
-//! * Nobody looks at a table page that was taken apart.
+//! * No walk looks at a table page that was taken apart.
 //!
 //! And in each access, and in the end:
 //!

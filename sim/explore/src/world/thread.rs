@@ -115,7 +115,7 @@ impl<F: Format> World<'_, F> {
         drop(held);
     }
 
-    /// A page becomes another one with the same contents, in place: first nobody may write to it any more.
+    /// A page becomes another one with the same contents, in place: first the guests lose write permission.
     fn replace(&self, idle: &mut Idle, page: u64, sleeps: u64) {
         let held = self.host.lock(page);
         let hvas = host::hvas(&(page..page + 1));

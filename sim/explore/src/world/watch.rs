@@ -67,7 +67,7 @@ impl<F: Format> Explorer for Watch<'_, '_, F> {
             .hash(&mut *self.hash.borrow_mut());
         if memory.holds(act.address) {
             self.written.set(act.access != Access::Load);
-            // Whoever fills a page that is nobody's writes to it without having looked.
+            // A fault that fills a page that is not in any table writes to it without having looked.
             if act.access != Access::Store && memory.is_word(act.address, GIVEN_BACK.0) {
                 world.wrong(STRAYED, || format!("in {}", act.site));
             }

@@ -33,7 +33,7 @@ pub(super) struct Slot {
 #[derive(Debug)]
 pub(super) struct Places {
     slots: Box<[Padded<Slot>]>,
-    /// How many of them were ever used: nobody need look at the others. Written as often as that grows.
+    /// How many of them were ever used: scans pass over the others. Written as often as that grows.
     used: Padded<AtomicU64>,
     beyond: Padded<Beyond>,
 }
