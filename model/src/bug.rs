@@ -94,6 +94,7 @@ bugs! {
     CellsNotWaitedFor "cells: slots made, made | faults" "a version is written where somebody reads an older one",
     PublishedBeforeZap "slot withdrawn | clear by host address | slow fault" "a slot is gone before what it maps is",
     SlotsUnannounced "slot withdrawn | clear by host address | slow fault" "slots change without an invalidation of their frames",
+    CopiedUnsettled "park 0 | copy 0" "a page is copied before the flush that another change of it owes",
     // What a vCPU remembers.
     SlotChangedStampKept "memo: slot 1 deleted | faults on 0, 1, 1" "a vCPU that looks up another slot keeps the stamp that it confirmed for the one before",
     TableRemembered "memo: unmap 0..2 | clear 1..2 | faults on 0, 1" "a vCPU goes on in the table that it remembers though W has moved",

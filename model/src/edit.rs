@@ -157,7 +157,7 @@ impl Scenario {
         let hole = Word::Hole(number);
         let changes = match word {
             Word::Leaf(leaf) if why == Why::ChangePte => whole && !leaf.write && !leaf.host_write,
-            Word::Leaf(_) => why != Why::Protect || !whole,
+            Word::Leaf(_) => !why.withdraws() || !whole,
             _ => false,
         };
         if changes && s.world.keeps(word, level) && s.threads[i].pc != Pc::EditKept {
@@ -195,7 +195,7 @@ impl Scenario {
                 s.threads[i].pc = Pc::WidenSlot;
                 return;
             }
-            Word::Leaf(leaf) if whole && why == Why::Protect => {
+            Word::Leaf(leaf) if whole && why.withdraws() => {
                 if leaf.write || leaf.host_write {
                     s.cas(i, word, Word::Leaf(Leaf { write: false, host_write: false, ..leaf }));
                     s.threads[i].owe(covers);

@@ -11,6 +11,7 @@
 //! | [`op`] | what a thread can be told to do |
 //! | [`thread`], `pc` | an operation in progress; beginning, settling, ending; where it stands |
 //! | `fault` | an access: walk, stamp, confirm, ask, link, install; MMIO |
+//! | [`copy`] | a host that copies a page which another change withdraws |
 //! | [`memo`] | what a vCPU remembers of its last fault, and a fault that it shortens |
 //! | `present` | one that finds a leaf: a permission, a split, an upgrade |
 //! | `edit` | the walk of an invalidation and of a slot transaction |
@@ -27,6 +28,7 @@
 
 pub mod bug;
 pub mod check;
+pub mod copy;
 mod edit;
 mod fault;
 pub mod hardware;

@@ -51,6 +51,11 @@ pub enum Op {
         /// The first host page, or [`NONE`].
         hva: u8,
     },
+    /// A thread writes to a host page that is parked: it copies the page.
+    Copy {
+        /// The page.
+        page: u8,
+    },
     /// The slot of region 0 logs from now on.
     BeginLog,
     /// Its log is taken, and what was in it is copied.
@@ -78,11 +83,18 @@ pub enum Why {
     Leaked,
     /// The host withdraws write permission.
     Protect,
+    /// Write permission is withdrawn page by page, and the pages are let go of before the flush: they are shared from then on.
+    Park,
     /// Read-only pages are replaced by others with the same contents, told one by one.
     ChangePte,
 }
 
 impl Why {
+    /// Whether leaves lose their write permission, and stay.
+    pub(crate) fn withdraws(self) -> bool {
+        matches!(self, Self::Protect | Self::Park)
+    }
+
     /// Whether whole tables go.
     pub(crate) fn unhooks(self) -> bool {
         matches!(self, Self::Unmap | Self::Leaked)

@@ -54,6 +54,8 @@ pub enum Pc {
     Freeze,
     Thaw,
     LogStore,
+    // notify::secondary
+    Settle,
     // fault::memo, fault::quick
     QuickUnmoved,
     AgainStamp,

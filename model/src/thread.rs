@@ -192,6 +192,12 @@ impl State {
         others.any(|slot| slot.active && slot.unflushed && (slot.first..=slot.last).contains(&version))
     }
 
+    /// `Ticket::unflushed_behind`.
+    pub(crate) fn unflushed_behind(&self, i: usize, hvas: Span) -> bool {
+        let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &self.world.slots[j]);
+        others.any(|slot| slot.active && slot.unflushed && slot.hvas.overlaps(hvas))
+    }
+
     /// `Ticket::unflushed_over`.
     pub(crate) fn unflushed_over(&self, i: usize, gfns: Span) -> bool {
         let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &self.world.slots[j]);
@@ -282,8 +288,12 @@ impl Scenario {
             (thread.emptied, thread.pc) = (true, Pc::Walk);
             return;
         }
-        if let Op::Invalidate { range: Range::Gfns(pages) | Range::Hvas(pages), why: Why::Leaked, .. } = op {
-            self.leak(s, i, pages);
+        match op {
+            Op::Invalidate { range: Range::Gfns(pages) | Range::Hvas(pages), why: Why::Leaked, .. } => {
+                self.leak(s, i, pages);
+            }
+            Op::Invalidate { range: Range::Hvas(pages), why: Why::Park, .. } => Self::park(s, pages),
+            _ => {}
         }
         s.world.log.marks |= std::mem::take(&mut s.threads[i].late);
         if self.bug == Some(Bug::FreedBeforeFlush) {
@@ -349,7 +359,9 @@ impl Scenario {
     pub(crate) fn host_changes(&self, s: &mut State, i: usize, op: Op) {
         if let Op::Invalidate { range: Range::Gfns(pages) | Range::Hvas(pages), why, .. } = op {
             for page in pages.start..pages.end {
-                if why == Why::Protect {
+                if why == Why::Park {
+                    // Its entries have changed page by page.
+                } else if why == Why::Protect {
                     s.world.writable[page as usize] = false;
                 } else if matches!(why, Why::ChangePte | Why::Leaked) {
                     let kept = &mut s.world.kept[page as usize];

@@ -164,6 +164,8 @@ pub enum Bad {
     StoreLost,
     /// A page had been written when a harvest began, and that did not tell.
     StoreUntold,
+    /// A page was copied, and a vCPU can still store to the old frame.
+    StoreAfterCopy,
     /// A look-up read a version of the slots in whose place another one was being written.
     MixedSlots,
     /// Somebody waits for what nobody will do.
@@ -192,6 +194,8 @@ pub struct World {
     pub(crate) kept: [u8; PAGES as usize],
     /// The thread that holds the lock of the host's pages, or [`NONE`].
     pub(crate) locked: u8,
+    /// Host pages, a bit each, that are shared with what is being written to swap, or merged.
+    pub(crate) parked: u8,
     /// The host page behind each guest frame, as the published slots say; and under which number they were.
     pub(crate) memslots: [u8; PAGES as usize],
     pub(crate) published: u8,
@@ -233,6 +237,7 @@ impl World {
             writable: [true; PAGES as usize],
             kept: [0; PAGES as usize],
             locked: NONE,
+            parked: 0,
             memslots: [0, 1, 2, 3],
             published: 0,
             sets: Sets::default(),

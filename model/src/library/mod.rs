@@ -42,7 +42,7 @@ const fn commit(start: u8, end: u8, hva: u8) -> Op {
     Op::Commit { gfns: Span::new(start, end), hva }
 }
 
-use Why::{ChangePte, Clear, Leaked, Protect, Unmap};
+use Why::{ChangePte, Clear, Leaked, Park, Protect, Unmap};
 
 type World = (&'static str, fn(Scenario) -> Scenario);
 
@@ -76,6 +76,7 @@ pub fn families() -> Vec<Family> {
         family("told", slots::told()),
         family("memo", memo::memo()),
         family("leaked", slots::leaked()),
+        family("copies", slots::copies()),
         family("by W", logs::by_writes()),
         family("by D", logs::by_bits()),
         family("kicks", kicks::kicks()),

@@ -1,6 +1,6 @@
 //! Slots that change; pages that are replaced one by one.
 
-use super::{ChangePte, Clear, Leaked, Protect, Unmap, commit, gfns, hvas, read, slow, write};
+use super::{ChangePte, Clear, Leaked, Park, Protect, Unmap, commit, gfns, hvas, read, slow, write};
 use crate::scenario::Scenario;
 use crate::thread::{Op, Pc, Range};
 use crate::world::{NONE, Span, Word};
@@ -87,6 +87,22 @@ pub(super) fn leaked() -> Vec<Scenario> {
         Scenario::new("leak 0..2 | unmap 0..2 | fault on 0", &[&[two], &[gfns(Unmap, 0, 2)], &[read(0)]])
             .small(false, false),
         Scenario::new("leak 0 of a large leaf | fault on 1", &[&[one], &[read(1)], &[slow(0)]]).large(false),
+    ]
+}
+
+/// Pages that are copied beside a change that withdraws them.
+pub(super) fn copies() -> Vec<Scenario> {
+    let (parks, copies) = (hvas(Park, 0, 1), Op::Copy { page: 0 });
+    let parks_both = hvas(Park, 0, 2);
+    vec![
+        Scenario::new("park 0 | copy 0", &[&[parks], &[copies]]).small(true, true),
+        Scenario::new("park 0..2 | copy 0 | copy 1", &[&[parks_both], &[copies], &[Op::Copy { page: 1 }]])
+            .small(true, true),
+        Scenario::new("park 0..2 | park 0 | copy 0", &[&[parks_both], &[parks], &[copies]]).small(true, true),
+        Scenario::new("park 0 | copy 0 | clear 1..2", &[&[parks], &[copies], &[hvas(Clear, 1, 2)]])
+            .small(true, true),
+        Scenario::new("park 0 of a large leaf | copy 0", &[&[parks], &[copies]]).large(true),
+        Scenario::new("kicks: park 0 | copy 0", &[&[parks], &[copies]]).small(true, true).kicks(1),
     ]
 }
 
