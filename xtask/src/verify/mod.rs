@@ -200,9 +200,22 @@ mod tests {
             tools.dedup();
             tools
         };
-        let push = ["Fuzz", "History", "Inject", "Loom", "Model", "Shuttle", "Unit", "Worlds"];
+        let push =
+            ["Explore", "Fuzz", "History", "Inject", "Load", "Loom", "Model", "Shuttle", "Unit", "Worlds"];
         assert_eq!(tools(Tier::Push), push);
-        let night = ["Fuzz", "History", "Inject", "Loom", "Model", "Sanitizer", "Shuttle", "Unit", "Worlds"];
+        let night = [
+            "Explore",
+            "Fuzz",
+            "History",
+            "Inject",
+            "Load",
+            "Loom",
+            "Model",
+            "Sanitizer",
+            "Shuttle",
+            "Unit",
+            "Worlds",
+        ];
         assert_eq!(tools(Tier::Nightly), night);
         assert!(!Request { tier: Tier::Quick, ..Request::default() }.demands_mistakes());
     }
