@@ -1,6 +1,6 @@
 //! A host that copies a page which another change withdraws: `Pages::settle`, `mm`'s `break_share`.
 //!
-//! A change page by page, [`Why::Park`], withdraws write permission of a page, lets go of the page, and flushes later: a
+//! A change page by page, [`Why::Park`](crate::thread::Why::Park), withdraws write permission of a page, lets go of the page, and flushes later: a
 //! swap-out parks a page so, KSM shares it so. Until that flush a vCPU may still store by way of its TLB. A thread that
 //! writes to the parked page copies it: a device model, a pin, a guest of another VM. A store to the old frame after that
 //! copy is lost. Hence the rule: **the thread settles the page before it copies it**, that is, it adopts the flush that
