@@ -58,6 +58,17 @@ fn upgrading() {
     world.end();
 }
 
+/// One vCPU asks for write permission to a page that another reads, while the page moves.
+fn freezing() {
+    let world = World::<Pae>::new(2, Primary::new(false), |builder| builder);
+    at_once(&[
+        &|| world.guest(0, &[(0, Read), (0, Write)]),
+        &|| world.guest(1, &[(0, Read), (0, Read), (0, Read)]),
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
 /// Pages are replaced by others with the same contents, in place, and written again.
 fn replacing() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
@@ -155,7 +166,7 @@ fn mistake_not_to_wait_for_answers() {
 
 #[test]
 fn mistake_to_take_what_is_frozen_for_nothing() {
-    finds(Bug::FrozenUnflushed, STALE, upgrading);
+    finds(Bug::FrozenUnflushed, STALE, freezing);
 }
 
 #[test]

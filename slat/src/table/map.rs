@@ -243,7 +243,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         Place { map: self, entry, level }
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(super) fn radix(&self) -> &Radix<F> {
         &self.radix
     }
