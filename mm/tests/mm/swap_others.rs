@@ -13,6 +13,25 @@ use std::time::Duration;
 /// Longer than anything that does not wait for the device takes, on any machine.
 const HANGS: Duration = Duration::from_secs(60);
 
+/// A device that keeps what is written.
+#[derive(Debug, Default)]
+struct Blocks(Mutex<Vec<u8>>);
+
+impl SwapDevice for Blocks {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let (start, mut blocks) = (offset as usize, self.0.lock().unwrap());
+        let len = blocks.len().max(start + bytes.len());
+        blocks.resize(len, 0);
+        blocks[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        bytes.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..bytes.len()]);
+        Ok(bytes.len())
+    }
+}
+
 /// A device that keeps each write waiting until the test opens it, and then does it, or fails.
 #[derive(Debug)]
 struct Gate {
@@ -20,7 +39,7 @@ struct Gate {
     /// Whether it is open, and whether writes fail from then on.
     open: Mutex<Option<bool>>,
     opened: Condvar,
-    blocks: Mutex<Vec<u8>>,
+    blocks: Blocks,
 }
 
 impl Gate {
@@ -37,16 +56,11 @@ impl SwapDevice for Gate {
         if *open == Some(true) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        let (start, mut blocks) = (offset as usize, self.blocks.lock().unwrap());
-        let len = blocks.len().max(start + bytes.len());
-        blocks.resize(len, 0);
-        blocks[start..start + bytes.len()].copy_from_slice(bytes);
-        Ok(bytes.len())
+        self.blocks.write_at(bytes, offset)
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        bytes.copy_from_slice(&self.blocks.lock().unwrap()[offset as usize..][..bytes.len()]);
-        Ok(bytes.len())
+        self.blocks.read_at(bytes, offset)
     }
 }
 
@@ -89,7 +103,7 @@ fn holds(space: &AddressSpace, idle: &mut Idle, page: u64) -> bool {
 /// An address space that swaps to a gate.
 fn gated(lru: bool) -> (Arc<Arena>, Arc<AddressSpace>, Arc<Gate>, Receiver<()>) {
     let (sender, begun) = channel();
-    let (open, opened, blocks) = (Mutex::default(), Condvar::new(), Mutex::default());
+    let (open, opened, blocks) = (Mutex::default(), Condvar::new(), Blocks::default());
     let gate = Arc::new(Gate { begun: Mutex::new(sender), open, opened, blocks });
     let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
     let swap = Swap::builder().device(gate.clone(), 16 << 20).build(&arena).unwrap();
@@ -195,7 +209,7 @@ fn a_page_that_cannot_be_stored_comes_back_only_where_its_mapping_still_allows_i
 #[derive(Debug, Default)]
 struct Tight {
     has_room: AtomicBool,
-    blocks: Mutex<Vec<u8>>,
+    blocks: Blocks,
 }
 
 impl SwapDevice for Tight {
@@ -203,16 +217,11 @@ impl SwapDevice for Tight {
         if !self.has_room.load(SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        let (start, mut blocks) = (offset as usize, self.blocks.lock().unwrap());
-        let len = blocks.len().max(start + bytes.len());
-        blocks.resize(len, 0);
-        blocks[start..start + bytes.len()].copy_from_slice(bytes);
-        Ok(bytes.len())
+        self.blocks.write_at(bytes, offset)
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        bytes.copy_from_slice(&self.blocks.lock().unwrap()[offset as usize..][..bytes.len()]);
-        Ok(bytes.len())
+        self.blocks.read_at(bytes, offset)
     }
 }
 
