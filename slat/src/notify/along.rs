@@ -13,13 +13,15 @@ use crate::table::walk::Walk;
 pub(super) fn along<F: Format, H: Host, M: Mode>(
     walk: &mut Walk<'_, F, H, M>,
     hvas: Span<Hva>,
-    mut visit: impl FnMut(Steps<'_, '_, F, H, M>, &Part) -> Gfn,
+    mut visit: impl FnMut(&mut Steps<'_, '_, F, H, M>, &Part) -> Gfn,
 ) {
     let mut left = Behind::new(hvas);
     let slots = &walk.space.memslots;
-    while let Some(part) = slots.behind(&walk.vm.reads, walk.seat, &left) {
-        let steps = walk.steps(part.gfns, Level::K4).up_to_a_rest();
-        let goal = visit(steps, &part);
+    while !left.is_nothing()
+        && let Some(part) = slots.behind(&walk.vm.reads, walk.seat, &left)
+    {
+        let mut steps = walk.steps_up_to_a_rest(part.gfns, Level::K4);
+        let goal = visit(&mut steps, &part);
         left = left.after(&part, goal);
         // Not before the slots are looked up again: frames that are other pages by then are not ours.
         if walk.is_rest_due() {

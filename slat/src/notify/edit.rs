@@ -118,13 +118,13 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         known: Known<'_>,
         owed: &mut Owed,
     ) {
-        self.edit_along(walk.steps(gfns, Level::K4), gfns, known, owed);
+        self.edit_along(&mut walk.steps(gfns, Level::K4), gfns, known, owed);
     }
 
     /// Edits along `steps` over `gfns`; returns where they ended.
     pub(super) fn edit_along<M: Edits>(
         &self,
-        mut steps: Steps<'_, '_, F, H, M>,
+        steps: &mut Steps<'_, '_, F, H, M>,
         gfns: Span<Gfn>,
         known: Known<'_>,
         owed: &mut Owed,

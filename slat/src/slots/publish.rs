@@ -122,6 +122,11 @@ impl Behind {
         Self { hvas, from: Place::FIRST, inside: hvas.start }
     }
 
+    /// Whether a slot that was alone over the range has had all of it. Where slots share the range, only a search tells.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.hvas.is_empty()
+    }
+
     /// What is left when `part` is done with up to the frame `goal`.
     pub(crate) fn after(self, part: &Part, goal: Gfn) -> Self {
         let inside = part.hva + ((goal.0 - part.gfns.start.0) << PAGE_SHIFT);
@@ -187,9 +192,6 @@ impl SlotSets {
     }
 
     fn behind_in(&self, reading: &Reading<'_>, left: &Behind) -> Option<Part> {
-        if left.hvas.is_empty() {
-            return None; // a slot alone had all of it
-        }
         let (version, hvas) = (reading.version, left.hvas);
         if left.from == Place::FIRST
             && let Some(gfns) = self.hva_hints.alone_over((version, reading.number), hvas)
@@ -258,7 +260,9 @@ impl SlotSets {
             return None;
         }
         let mut room = room();
-        while let Some(part) = self.behind_in(&reading, &left) {
+        while !left.is_nothing()
+            && let Some(part) = self.behind_in(&reading, &left)
+        {
             if room == 0 {
                 return Some(left);
             }

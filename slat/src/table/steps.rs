@@ -32,13 +32,8 @@ pub(crate) struct Steps<'s, 'g, F: Format, H: Host, M: Mode> {
 }
 
 impl<'s, 'g, F: Format, H: Host, M: Mode> Steps<'s, 'g, F, H, M> {
-    pub(super) fn new(walk: &'s mut Walk<'g, F, H, M>, cursor: Cursor<F>) -> Self {
-        Self { walk, cursor, rests: true }
-    }
-
-    /// The same for those who hold what they must not hold over a rest: steps end where a rest is due.
-    pub(crate) fn up_to_a_rest(self) -> Self {
-        Self { rests: false, ..self }
+    pub(super) fn new(walk: &'s mut Walk<'g, F, H, M>, cursor: Cursor<F>, rests: bool) -> Self {
+        Self { walk, cursor, rests }
     }
 
     /// The first frame that has not been visited yet; the end of the range where all have been.

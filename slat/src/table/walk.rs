@@ -109,7 +109,13 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
     /// Along `gfns`, entry by entry, down to entries of level `lowest`.
     pub(crate) fn steps(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
         let cursor = Cursor::new(self.root(), gfns, lowest);
-        Steps::new(self, cursor)
+        Steps::new(self, cursor, true)
+    }
+
+    /// The same for those who hold what they must not hold over a rest: steps end where a rest is due.
+    pub(crate) fn steps_up_to_a_rest(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
+        let cursor = Cursor::new(self.root(), gfns, lowest);
+        Steps::new(self, cursor, false)
     }
 
     /// Whether it has been in its section for long.
