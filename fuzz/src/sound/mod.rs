@@ -31,6 +31,7 @@ use slat::table::formats::{Ept4, Ept4NoAd, Npt4, Pae};
 use slat::{DirtyLog, Format, Hva, Idle, Level, MmuLock, RingSize, Span, Track, Vm};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use step::Step;
 use world::World;
 
@@ -38,6 +39,11 @@ use world::World;
 const STEPS: usize = 64;
 /// VMs, vCPUs of each, address spaces of each, processors: so many of each.
 const TWO: usize = 2;
+
+/// Steps that this process has taken; each calls the engine once, or more often.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+/// It says how many they are each time that so many more have been taken.
+const SAYS: u64 = 1 << 17;
 
 /// The target.
 pub fn run(bytes: &[u8]) {
@@ -77,6 +83,10 @@ fn with<F: Format>(mut input: Input<'_>) {
             eprintln!("  panicked on purpose");
         }
         world.check();
+        let taken = TAKEN.fetch_add(1, Relaxed) + 1;
+        if taken.is_multiple_of(SAYS) {
+            eprintln!("CALLS {taken}");
+        }
     }
 }
 
