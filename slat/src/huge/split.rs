@@ -84,7 +84,10 @@ impl<F: Format, H: Host> Vm<F, H> {
 impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     /// Splits until the cache is empty; then says where.
     fn split_some(&mut self, cache: &mut Cache, gfns: Span<Gfn>, to: Level, split: &mut u64) -> Option<Gfn> {
-        let mut steps = self.steps(gfns, to.max(Level::K4).up());
+        if to >= F::ROOT_LEVEL {
+            return None; // no leaf is larger
+        }
+        let mut steps = self.steps(gfns, to.up());
         while let Some((walk, step)) = steps.next() {
             let (mut at, first) = (step.at, step.gfns.start);
             while let Kind::Leaf | Kind::Tracked = at.word.kind::<F>(at.level) {

@@ -41,6 +41,19 @@ fn a_page_of_any_level_is_mapped_by_leaves_that_exist() {
     }
 }
 
+#[test]
+fn leaves_are_split_down_to_any_level_that_exists() {
+    let mut idle = Idle::take().unwrap();
+    let vm =
+        Vm::<Npt4, _>::builder(By(|hva| Some(HostPage { level: Level::M2, ..page(hva) }))).build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 512, 1 << 31))).unwrap();
+    assert_eq!(vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, write(3)), Ok(Done::Mapped(Level::M2)));
+    for (number, split) in [(6, 0), (5, 0), (4, 0), (3, 0), (2, 0), (1, 1)] {
+        let to = Level::new(number).unwrap();
+        assert_eq!(vm.split(&mut idle, Span::new(Gfn(0), Gfn(512)), to), Ok(split), "{to:?}");
+    }
+}
+
 /// Frames 0 to 7 read-only in frames 0x40000 to 0x40007; then a change of `hvas` to `to` is told. What is mapped now?
 fn told(hvas: Span<Hva>, to: HostPage) -> [Option<u64>; 8] {
     vm!(Npt4, |hva| Some(HostPage { writable: false, ..page(hva) }), idle, vm, vcpu);
