@@ -15,7 +15,7 @@
 //! | [`kvm`] | the kernel, where there is one |
 //! | [`transactions`] | many operations at once: all, or nothing |
 //! | [`readers`], [`vcpus`] | what others see while a writer is at work |
-//! | [`scale`] | a million slots |
+//! | [`scale`] | many slots |
 
 mod oracle;
 mod readers;

@@ -26,6 +26,14 @@ impl Host for Nothing {
     }
 }
 
+/// Checks of which the last compares all slots, the others one slot and what is around it. `SLAT_CONTENT_EVERY` says otherwise.
+const CONTENT_EVERY: u64 = 8;
+
+fn content_every() -> u64 {
+    std::env::var("SLAT_CONTENT_EVERY")
+        .map_or(CONTENT_EVERY, |checks| checks.parse().expect("a number of checks"))
+}
+
 /// A VM without vCPUs, and what its generations and dirty logs must say.
 pub struct Slat {
     pub vm: Vm<Ept5, Nothing>,
@@ -33,6 +41,8 @@ pub struct Slat {
     generations: Vec<Generation>,
     /// By address space and id: pages marked so far, of slots that log.
     dirty: BTreeMap<(u32, u32), BTreeSet<u64>>,
+    checks: u64,
+    content_every: u64,
 }
 
 /// `record` as slat has it.
@@ -95,7 +105,8 @@ impl Slat {
             .build()
             .unwrap();
         let idle = Idle::take().expect("one VM of this kind for each thread");
-        let mut slat = Self { vm, idle, generations: Vec::new(), dirty: BTreeMap::new() };
+        let (generations, dirty) = (Vec::new(), BTreeMap::new());
+        let mut slat = Self { vm, idle, generations, dirty, checks: 0, content_every: content_every() };
         slat.generations = slat.generations_now();
         slat
     }
@@ -181,7 +192,10 @@ impl Subject for Slat {
     }
 
     fn check(&mut self, oracle: &Oracle, random: &mut Random) {
-        self.check_content(oracle);
+        self.checks += 1;
+        if self.checks.is_multiple_of(self.content_every) {
+            self.check_content(oracle);
+        }
         let space = random.below(u64::from(oracle.limits.spaces)) as u32;
         let by_gfn = oracle.by_gfn(space);
         let slots = self.vm.slots_in(SpaceId(space as u8)).unwrap();
