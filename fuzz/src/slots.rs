@@ -3,7 +3,7 @@
 //! Most fields come from the edges of a rule or of a slot that is there. The answer must be the oracle's, to the error
 //! number; and so must everything be that can be looked up afterwards.
 
-#[path = "../../slat/tests/slots/oracle.rs"]
+#[path = "../../slat/tests/engine/slots/oracle.rs"]
 #[allow(dead_code, reason = "its other users use the rest")]
 mod oracle;
 

@@ -47,7 +47,7 @@ pub const PROFILES: &str = "target/coverage/profiles";
 const LEFT_OUT: &str = "the_limit_on_files_is_kept";
 
 const SOAK: &[&str] = &["-p", "slat", "--test", "soak", "--", "--exact", "--nocapture", "everything_at_once"];
-const LOGS: &[&str] = &["-p", "slat", "--test", "dirty_log"];
+const LOGS: &[&str] = &["-p", "slat", "--test", "engine", "dirty_log::"];
 
 const SANITIZERS: [Sanitizer; 2] = [
     Sanitizer {

@@ -42,7 +42,7 @@ const VMS: u64 = 2;
 const MEDDLERS: u64 = 2;
 const DEVICES: u64 = 1;
 /// Changes of each meddler in each world.
-const STEPS: u64 = 500;
+const STEPS: u64 = 150;
 /// Changes after which a mistake is not found.
 const MANY_STEPS: u64 = 20_000;
 /// Nobody makes a change for so long: they hang.

@@ -319,9 +319,16 @@ fn within_files(world: &World, side: u8, step: &Step) -> bool {
     !model.get(page).is_some_and(Page::is_past_end)
 }
 
+/// Cases, unless `SLAT_MODEL_CASES` says otherwise.
+const CASES: u32 = 40;
+
+fn cases() -> u32 {
+    std::env::var("SLAT_MODEL_CASES").map_or(CASES, |cases| cases.parse().expect("a number of cases"))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 100,
+        cases: cases(),
         failure_persistence: None,
         rng_seed: prop::test_runner::RngSeed::Fixed(1),
         ..ProptestConfig::default()

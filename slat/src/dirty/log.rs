@@ -115,9 +115,12 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         self.bitmaps()?;
         let (slot, log) = self.look_up(idle, id)?;
         self.look(idle, (&slot, log), |first, words| {
-            for (word, &bits) in (first..).zip(words) {
+            for (word, &(mut left)) in (first..).zip(words) {
                 let base = slot.gfns.start + word * WORD;
-                (0..WORD).filter(|bit| bits >> bit & 1 != 0).for_each(|bit| visit(base + bit));
+                while left != 0 {
+                    visit(base + u64::from(left.trailing_zeros()));
+                    left &= left - 1;
+                }
             }
         })
     }

@@ -13,7 +13,8 @@
 //! | `mistakes` | which of the mistakes of [`crate::seeded`] are found, and after how many looks |
 //!
 //! The table runs on every format. It says for each kind of change exactly what it flushes: nothing, or once a range, with
-//! tables or without.
+//! tables or without. Where an operation writes a whole table, every page is looked at after each write with
+//! `SLAT_HISTORY_STRIDE=1`; without, one in 13 and the edges.
 
 mod gives;
 mod hardware;

@@ -27,6 +27,14 @@ enum Changes {
     Accessed,
 }
 
+/// Of the pages of slot 0 that are no edges one in so many is looked at after each write, in rows that look at more than the
+/// edges: prime, so they lie differently in each word of a bitmap. `SLAT_HISTORY_STRIDE` says otherwise: 1 is each page.
+const STRIDE: usize = 13;
+
+fn stride() -> usize {
+    std::env::var("SLAT_HISTORY_STRIDE").map_or(STRIDE, |stride| stride.parse().expect("a number of pages"))
+}
+
 /// See the module's header.
 pub(super) struct Row<F: Format> {
     pub(super) name: String,
@@ -105,10 +113,15 @@ impl<F: Format> Row<F> {
 
     /// The pages that are looked at: all that may be mapped, some beside them, and some far away.
     pub(super) fn probes(&self) -> Vec<Gfn> {
+        self.some_probes(1)
+    }
+
+    /// The same, but of the pages that are no edges one in `stride`.
+    fn some_probes(&self, stride: usize) -> Vec<Gfn> {
         let beside = [2, 66, 300, 509, 514, 574, 577, 800, 1021, 1024, 2048, 2049, 2113, 3071, 1 << 17];
         let mut probes: Vec<u64> = EDGES.into_iter().chain(beside).collect();
         if self.every_page {
-            probes.extend(ALL.start.0..ALL.end.0);
+            probes.extend((ALL.start.0..ALL.end.0).step_by(stride));
         }
         if F::MAX_LEAF >= Level::G1 {
             probes.extend([0, 1, 511, 512, 700, 512 * 300, GIB.len() - 1].map(|page| GIB.start.0 + page));
@@ -144,7 +157,7 @@ impl<F: Format> Row<F> {
         let world = self.world(idle);
         let number = world.vm.active.stamp().version();
         let operation = |world: &World<F>, idle: &mut Idle| so(&mut || self.operate(world, idle));
-        let record = record(&world, idle, &self.probes(), (self.between, looks), operation);
+        let record = record(&world, idle, &self.some_probes(stride()), (self.between, looks), operation);
         let record = record.map_err(|wrong| format!("{} {}: {wrong}", F::NAME, self.name))?;
         let flushed = match record.flushes[..] {
             [] => Owes::Nothing,

@@ -20,7 +20,7 @@
 
 mod arena;
 mod caches;
-#[path = "../common/tally.rs"]
+#[path = "../engine/common/tally.rs"]
 mod counts;
 mod ending;
 mod guest;
@@ -29,6 +29,7 @@ mod logs;
 mod meddlers;
 mod memslots;
 mod places;
+#[path = "../engine/common/random.rs"]
 mod random;
 mod tally;
 mod walker;

@@ -27,11 +27,11 @@
 //! Each world is a fixed amount of work. `SLAT_SOAK_SECONDS` makes worlds with other seeds follow: `cargo xtask soak`.
 
 mod collector;
-#[path = "../../../slat/tests/common/tally.rs"]
+#[path = "../../../slat/tests/engine/common/tally.rs"]
 mod counts;
 mod guest;
 mod meddler;
-#[path = "../../../slat/tests/soak/random.rs"]
+#[path = "../../../slat/tests/engine/common/random.rs"]
 mod random;
 #[cfg(seeded)]
 mod seeded;

@@ -88,9 +88,24 @@ pub const STEPS: &[Step] = &[
         name: "suite",
         about: "the README's second command: every test, among them those that look at each write and fail each allocation",
         lines: &[
-            Line::new(QUICK, 120, 600, "cargo test --workspace --locked --lib --bins"),
-            Line::new(PUSH_NIGHTLY, 720, 1800, "cargo test --workspace --locked")
+            Line::new(
+                QUICK,
+                120,
+                600,
+                "cargo test --workspace --exclude slat-virtual --exclude slat-seeded --locked --lib --bins",
+            ),
+            Line::new(PUSH, 720, 1800, "cargo test --workspace --locked")
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
+                .hears(&["History", "Inject", "Unit"]),
+            Line::new(NIGHTLY, 1200, 2400, "cargo test --workspace --locked")
+                .with(&[
+                    ("RUST_TEST_NOCAPTURE", "1"),
+                    ("SLAT_HISTORY_STRIDE", "1"),
+                    ("SLAT_MODEL_CASES", "400"),
+                    ("SLAT_CONTENT_EVERY", "1"),
+                    ("SLAT_LOG_SEEDS", "3"),
+                    ("SLAT_MANY_SLOTS", "1000000"),
+                ])
                 .hears(&["History", "Inject", "Unit"]),
         ],
     },

@@ -1,0 +1,180 @@
+//! Dirty logs: what is marked, what a log survives, and that no page is writable without a mark.
+
+use crate::common::identity::Identity;
+use slat::slots::{Change, Region};
+use slat::table::formats::Ept4;
+use slat::*;
+use std::sync::Barrier;
+use std::sync::atomic::Ordering::SeqCst;
+
+const SLOT: SlotId = SlotId(3);
+const HVA: Hva = Hva(0x4000_0000);
+const PAGES: u64 = 1024;
+
+fn vm(vcpus: u32) -> (Idle, Vm<Ept4, Identity>) {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::builder(Identity::default()).vcpus(vcpus).build().unwrap();
+    let slot = Slot::new(SLOT, Gfn(0), PAGES, HVA);
+    vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+    (idle, vm)
+}
+
+fn touch(vcpu: &mut Vcpu<'_, Ept4, Identity>, idle: &mut Idle, gfn: u64, access: Access) -> Done {
+    vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
+}
+
+fn dirty(vm: &Vm<Ept4, Identity>, idle: &mut Idle) -> Option<Vec<u64>> {
+    let mut gfns = Vec::new();
+    vm.slots().dirty(idle, SLOT, |gfn| gfns.push(gfn.0)).ok().map(|()| gfns)
+}
+
+fn log(vm: &Vm<Ept4, Identity>, idle: &mut Idle, on: bool) {
+    vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
+}
+
+#[test]
+fn stores_are_marked_and_loads_are_not() {
+    let (mut idle, vm) = vm(1);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for gfn in 0..8 {
+        touch(&mut vcpu, &mut idle, gfn, Access::Write);
+    }
+    assert_eq!(dirty(&vm, &mut idle), None, "no log yet");
+    log(&vm, &mut idle, true);
+    assert_eq!(dirty(&vm, &mut idle), Some(vec![]), "what was written before does not count");
+
+    assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Read), Done::Spurious, "still mapped, for loads");
+    assert_eq!(touch(&mut vcpu, &mut idle, 5, Access::Write), Done::Fixed, "the store is what faults");
+    touch(&mut vcpu, &mut idle, 600, Access::Read);
+    assert!(!vm.translate(&mut idle, Gfn(600)).unwrap().leaf.perms.allows(Access::Write));
+    touch(&mut vcpu, &mut idle, 600, Access::Write);
+    touch(&mut vcpu, &mut idle, 700, Access::Write);
+    touch(&mut vcpu, &mut idle, 701, Access::Fetch);
+    vm.slots().mark_dirty(&mut idle, Span::sized(Gfn(900), 1));
+    vm.slots().mark_dirty(&mut idle, Span::sized(Gfn(PAGES), 1));
+    assert_eq!(dirty(&vm, &mut idle), Some(vec![5, 600, 700, 900]), "a device's write counts; none outside");
+}
+
+#[test]
+fn a_log_moves_with_its_slot_and_ends_when_switched_off() {
+    let (mut idle, vm) = vm(1);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    log(&vm, &mut idle, true);
+    for gfn in [0, 9, PAGES - 1] {
+        touch(&mut vcpu, &mut idle, gfn, Access::Write);
+    }
+    vm.slots().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(100))).unwrap();
+    assert_eq!(dirty(&vm, &mut idle), Some(vec![100, 109, 100 + PAGES - 1]));
+    assert_eq!(touch(&mut vcpu, &mut idle, 109, Access::Read), Done::Mapped(Level::K4), "zapped by the move");
+    touch(&mut vcpu, &mut idle, 101, Access::Write);
+    assert_eq!(dirty(&vm, &mut idle), Some(vec![100, 101, 109, 100 + PAGES - 1]));
+
+    log(&vm, &mut idle, false);
+    assert_eq!(dirty(&vm, &mut idle), None);
+    log(&vm, &mut idle, true);
+    assert_eq!(dirty(&vm, &mut idle), Some(vec![]), "a new log");
+
+    // A move may switch the log as well: in one request, as a VMM makes it.
+    let region =
+        |gfn, flags| Region { slot: SLOT, flags, gpa: Gfn(gfn).gpa(), bytes: PAGES * PAGE_SIZE, hva: HVA };
+    touch(&mut vcpu, &mut idle, 101, Access::Write);
+    assert!(matches!(vm.slots().set(&mut idle, region(0, 0)), Ok(Change::Moved(_))));
+    assert_eq!(dirty(&vm, &mut idle), None);
+    assert!(matches!(vm.slots().set(&mut idle, region(8, Region::LOG_DIRTY)), Ok(Change::Moved(_))));
+    touch(&mut vcpu, &mut idle, 8, Access::Write);
+    assert_eq!(dirty(&vm, &mut idle), Some(vec![8]));
+    assert!(matches!(vm.slots().set(&mut idle, Region::deletion(SLOT)), Ok(Change::Deleted(_))));
+    assert_eq!(dirty(&vm, &mut idle), None);
+}
+
+#[test]
+fn a_refused_transaction_keeps_the_log() {
+    let (mut idle, vm) = vm(1);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    log(&vm, &mut idle, true);
+    touch(&mut vcpu, &mut idle, 7, Access::Write);
+    let refused = vm.slots().commit(&mut idle, |tx| {
+        tx.set_log_dirty(SLOT, false)?;
+        tx.set_log_dirty(SLOT, true)?;
+        tx.delete(SLOT)?;
+        tx.create(Slot::new(SLOT, Gfn(0), 4, HVA).log_dirty())?;
+        tx.create(Slot::new(SlotId(4), Gfn(3), 4, HVA))
+    });
+    assert_eq!(refused.unwrap_err().errno(), 17);
+    assert_eq!(dirty(&vm, &mut idle), Some(vec![7]));
+}
+
+#[test]
+fn large_pages_are_split_for_the_log_and_come_back_after_it() {
+    let (mut idle, vm) = vm(1);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    vm.host().large.store(true, SeqCst);
+    assert_eq!(touch(&mut vcpu, &mut idle, 0, Access::Write), Done::Mapped(Level::M2));
+    log(&vm, &mut idle, true);
+    assert_eq!(touch(&mut vcpu, &mut idle, 9, Access::Read), Done::Spurious, "it never went away");
+    assert_eq!(touch(&mut vcpu, &mut idle, 3, Access::Write), Done::Fixed);
+    assert_eq!(dirty(&vm, &mut idle), Some(vec![3]));
+    log(&vm, &mut idle, false);
+    assert_eq!(touch(&mut vcpu, &mut idle, 4, Access::Write), Done::Spurious, "writable again, all of it");
+    assert_eq!(touch(&mut vcpu, &mut idle, 600, Access::Write), Done::Mapped(Level::M2));
+}
+
+/// Pages that a vCPU may write though they are not marked.
+fn unmarked(vm: &Vm<Ept4, Identity>, idle: &mut Idle) -> usize {
+    let marked = dirty(vm, idle).unwrap_or_default();
+    let mut writable = Vec::new();
+    vm.lockless(idle).for_each(Span::new(Gfn(0), Gfn(PAGES)), |mapping| {
+        if mapping.leaf.perms.allows(Access::Write) {
+            writable.extend(mapping.gfns.start.0..mapping.gfns.end.0);
+        }
+    });
+    writable.retain(|gfn| !marked.contains(gfn));
+    writable.len()
+}
+
+/// vCPUs store and load while the log is switched on, off and moved about. Whenever it is on and all stand still,
+/// each writable page is marked. The negative control is in the same loop: while the log is off, some are not.
+#[test]
+fn no_page_is_writable_without_a_mark() {
+    const ROUNDS: u64 = 60;
+    const VCPUS: u32 = 2;
+    let (mut idle, vm) = vm(VCPUS);
+    let line = Barrier::new(VCPUS as usize + 1);
+    let mut control = 0;
+    std::thread::scope(|scope| {
+        for id in 0..VCPUS {
+            let (vm, line) = (&vm, &line);
+            scope.spawn(move || {
+                let mut idle = Idle::take().unwrap();
+                let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
+                let mut seed = 0x9e37_79b9_7f4a_7c15 ^ u64::from(id);
+                for _ in 0..2 * ROUNDS {
+                    line.wait();
+                    for _ in 0..400 {
+                        seed ^= seed << 13;
+                        seed ^= seed >> 7;
+                        seed ^= seed << 17;
+                        let access = if seed & 1 == 0 { Access::Write } else { Access::Read };
+                        touch(&mut vcpu, &mut idle, seed >> 8 & (PAGES - 1), access);
+                    }
+                    line.wait();
+                    line.wait();
+                }
+            });
+        }
+        for round in 0..2 * ROUNDS {
+            vm.host().large.store(round % 8 == 3, SeqCst);
+            line.wait();
+            let on = round % 2 == 0;
+            log(&vm, &mut idle, on);
+            line.wait();
+            if on {
+                assert_eq!(unmarked(&vm, &mut idle), 0, "round {round}");
+            } else {
+                control += unmarked(&vm, &mut idle);
+            }
+            line.wait();
+        }
+    });
+    assert!(control > 0, "without a log pages are writable and not marked: the check can fail");
+}

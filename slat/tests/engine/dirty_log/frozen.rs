@@ -1,0 +1,91 @@
+//! A leaf that was written, lost its write permission, and is taken away in the middle of the fault of the next store:
+//! while its entry is frozen nobody who comes by can see that it was dirty. The next store fails, so that nothing else
+//! tells the page.
+//!
+//! ```text
+//! store ─▶ D      write-protect      store ─▶ fault: entry frozen, the host is asked ─┐
+//!                                                                                     ▼ on another thread
+//!                                    refused ◀── the host says read-only ◀── invalidated: the entry is a hole
+//! harvest: the page of the first store
+//! ```
+
+use super::subject::access;
+use slat::table::formats::{Ept4, Npt4};
+use slat::table::memory::TableMemory;
+use slat::*;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+const SLOT: SlotId = SlotId(0);
+const HVA: Hva = Hva(0x4000_0000);
+const PAGE: Gfn = Gfn(9);
+
+/// A host whose frame is the address. The next one who asks, once it is told so, lets another thread do something first.
+#[derive(Default)]
+struct Interrupted {
+    read_only: AtomicBool,
+    next: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Interrupted {}
+
+impl Host for Interrupted {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        if let Some((go, done)) = self.next.lock().unwrap().take() {
+            go.send(()).unwrap();
+            done.recv().unwrap();
+        }
+        let writable = !self.read_only.load(SeqCst);
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable })
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.lookup(hva, access)
+            .filter(|page| page.writable || access != Access::Write)
+            .ok_or(HostError::Fault)
+    }
+}
+
+fn taken_away_while_it_is_frozen<F: Format>(track: Track) {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<F, _>::builder(Interrupted::default()).dirty_log(DirtyLog::bitmap().track(track));
+    let vm = vm.build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 64, HVA).log_dirty())).unwrap();
+    access(&vm, &mut idle, PAGE, Access::Write);
+    let hvas = Span::sized(HVA + PAGE.gpa().0, PAGE_SIZE);
+    vm.invalidate(hvas, Why::WriteProtect).apply(&mut idle).settle();
+
+    let (go, went) = channel();
+    let (done, wait) = channel();
+    *vm.host().next.lock().unwrap() = Some((go, wait));
+    std::thread::scope(|scope| {
+        let vm = &vm;
+        scope.spawn(move || {
+            let mut idle = Idle::take().unwrap();
+            went.recv().unwrap();
+            let mut change = vm.invalidate(hvas, Why::Protect);
+            change.apply(&mut idle).settle();
+            vm.host().read_only.store(true, SeqCst);
+            drop(change);
+            done.send(()).unwrap();
+        });
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        let refused = vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write });
+        assert_eq!(refused, Err(FaultError::Host(HostError::Fault)), "{track:?}");
+    });
+    assert!(vm.host().next.lock().unwrap().is_none(), "the host was asked");
+    assert_eq!(vm.translate(&mut idle, PAGE), None, "taken away");
+    let harvest = vm.slots().harvest(&mut idle, SLOT).unwrap();
+    assert!(harvest.iter().map(|page| page.gfn).eq([PAGE]), "{track:?}: {harvest:?}");
+    harvest.commit();
+}
+
+#[test]
+fn a_dirty_leaf_that_goes_while_it_is_frozen_is_told() {
+    for track in [Track::Writes, Track::DirtyBits] {
+        taken_away_while_it_is_frozen::<Ept4>(track);
+        taken_away_while_it_is_frozen::<Npt4>(track);
+    }
+}

@@ -1,0 +1,35 @@
+//! The engine from outside, through its public interface: one binary, since most of the time to build a test is its link.
+//! `soak` is another binary: it is run alone, and for as long as is asked.
+//!
+//! | file | what is tested |
+//! |---|---|
+//! | [`fault`], [`formats`], [`huge`], [`mmio`], [`spaces`] | faults, in each format; large pages; MMIO; address spaces |
+//! | [`age`], [`reasons`], [`withdrawn`] | which pages were accessed; decisions page by page; leaves withdrawn to learn of an access |
+//! | [`debts`] | flushes that are owed |
+//! | [`dirty`], [`ring`], [`dirty_log`] | dirty logs by bitmap and by ring; their rules, compared with a model and with KVM |
+//! | [`slots`] | the rules of memslots, compared with an oracle and with KVM |
+//! | [`limit`], [`scale`] | a budget for tables; what large and empty VMs cost |
+//! | [`sound`] | what safe code is promised |
+//! | [`inject`] | readers that stay, vCPUs that do not answer, hosts that refuse and panic |
+//! | [`words`] | the words of errors and values |
+
+mod common;
+
+mod age;
+mod debts;
+mod dirty;
+mod dirty_log;
+mod fault;
+mod formats;
+mod huge;
+mod inject;
+mod limit;
+mod mmio;
+mod reasons;
+mod ring;
+mod scale;
+mod slots;
+mod sound;
+mod spaces;
+mod withdrawn;
+mod words;

@@ -1,0 +1,15 @@
+//! Software vCPUs on the engine, with the host of slat-mm behind it.
+//!
+//! | file | question |
+//! |---|---|
+//! | `stale` | does a vCPU read a moved page where it is, and is it seen where a flush is missing? |
+//! | `walker` | what does the walker leave in the tables, and what does a vCPU on another thread see of changes? |
+//! | `spaces` | does a vCPU see another address space at once? |
+//! | `ring` | does a full dirty ring stop a vCPU, and is a store through its TLB told? |
+//! | `numa` | does a page that is sampled and moved stay readable under a guest? |
+
+mod numa;
+mod ring;
+mod spaces;
+mod stale;
+mod walker;
