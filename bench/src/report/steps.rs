@@ -106,15 +106,9 @@ impl Step {
         }
     }
 
-    /// Does it, on a thread of its own. Whatever goes wrong is an outcome, too.
+    /// Does it.
     pub fn run(self) -> Outcome {
-        let step = AssertUnwindSafe(move || self.measure());
-        let result = joined(thread::scope(|scope| scope.spawn(|| catch_unwind(step)).join()));
-        match result {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(error)) => Outcome::Failed(error.to_string()),
-            Err(_) => Outcome::Failed("it panicked: see what it wrote to standard error".into()),
-        }
+        outcome(move || self.measure())
     }
 
     fn measure(self) -> Result<Outcome, Error> {
@@ -125,6 +119,17 @@ impl Step {
                 Asked::Sim(sim) => read(&sim.report()?).map(Outcome::Sim),
             },
         }
+    }
+}
+
+/// Of what is done on a thread of its own. Whatever goes wrong is an outcome, too.
+fn outcome(done: impl FnOnce() -> Result<Outcome, Error> + Send) -> Outcome {
+    let done = AssertUnwindSafe(done);
+    let result = joined(thread::scope(|scope| scope.spawn(|| catch_unwind(done)).join()));
+    match result {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(error)) => Outcome::Failed(error.to_string()),
+        Err(_) => Outcome::Failed("it panicked: see what it wrote to standard error".into()),
     }
 }
 
@@ -167,16 +172,26 @@ mod tests {
         assert!(parse("bench no-such-bench").is_err());
     }
 
+    /// By this one's name, so that the test builds no other.
+    fn invalidate(command: &str) -> Outcome {
+        let Ok(Asked::Bench(Bench::Invalidate(bench))) = parse(command) else { panic!("{command}") };
+        outcome(|| read(&bench.report()?).map(Outcome::Bench))
+    }
+
     #[test]
     fn what_a_bench_hands_back_is_read_whole() {
-        let Outcome::Bench(bench) = Command("bench invalidate -b 2M --runs 1").run() else {
-            panic!("no bench")
-        };
+        let Outcome::Bench(bench) = invalidate("bench invalidate -b 2M --runs 1") else { panic!("no bench") };
         assert_eq!(bench.bench, "invalidate");
         assert!(bench.rows.len() > 10 && bench.checks.iter().all(|check| check.ok));
-        let Outcome::Failed(why) = Command("bench invalidate -b 3M").run() else {
+    }
+
+    #[test]
+    fn what_goes_wrong_is_an_outcome() {
+        let Outcome::Failed(why) = invalidate("bench invalidate -b 3M") else {
             panic!("3M is no multiple of 2M")
         };
         assert!(why.starts_with("--bytes: "), "{why}");
+        let Outcome::Failed(why) = outcome(|| panic!("as a test")) else { panic!("it panicked") };
+        assert!(why.starts_with("it panicked"), "{why}");
     }
 }
