@@ -61,7 +61,7 @@ fn arguments_and_exit_status_pass_through_untouched() {
         {
             let all = [&[subcommand], args].concat();
             let output = folder.slat(&all);
-            let expected: String = all.iter().map(|word| format!("{word}\n")).collect();
+            let expected = all.join("\n") + "\n";
             assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
             assert_eq!((output.status.code(), output.stderr.len()), (Some(7), 0), "{all:?}");
         }
