@@ -5,7 +5,7 @@ use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
 use slat_mm::Policy;
 
-/// The samples of each entrant, in the order of [`ENTRANTS`](super::ENTRANTS).
+/// The entrants, and the samples of each, in the same order.
 pub struct Samples<'s> {
     pub entrants: &'s [Entrant],
     pub samples: &'s [Vec<Sample>],
