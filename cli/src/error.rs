@@ -1,5 +1,7 @@
 //! Why the command could not do what it was asked: one line, exit status 2; or 3 where data is lost.
 
+use std::io::{ErrorKind::BrokenPipe, Write};
+use std::process::ExitCode;
 use std::{fmt, io};
 
 /// See the module's header.
@@ -57,4 +59,18 @@ impl From<slat::SlotError> for Error {
     fn from(error: slat::SlotError) -> Self {
         Self::Machine(error.to_string())
     }
+}
+
+/// How a command ends: as it says, or with one line on standard error.
+pub fn exit_code(result: Result<ExitCode, Error>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        // Standard error may be closed.
+        let _ = match &error {
+            Error::Report(io) if io.kind() == BrokenPipe => {
+                writeln!(io::stderr(), "slat: standard output was closed before the report was written")
+            }
+            error => writeln!(io::stderr(), "slat: {error}"),
+        };
+        ExitCode::from(if matches!(error, Error::Corrupt(_)) { 3 } else { 2 })
+    })
 }

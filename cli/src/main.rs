@@ -1,64 +1,69 @@
-//! The command `slat`: run, measure and prove second-level address translation.
+//! The command `slat`: run and watch second-level address translation; what measures it is `slat-bench`, beside it.
 
-mod bar;
-mod bench;
-mod calibrate;
-mod checksum;
-mod error;
-mod interrupt;
-mod plan;
-mod report;
-mod run;
-mod sim;
-mod size;
-mod thread;
-mod top;
+mod measure;
 
 use clap::Parser;
-use error::Error;
-use std::io::{ErrorKind::BrokenPipe, Write};
+use measure::Passed;
+use slat::table::formats::{
+    Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd,
+    Sv48x4, Sv57x4,
+};
+use slat_cli::error::{Error, exit_code};
+use slat_cli::{FormatName, Plan, Run, Top};
 use std::process::ExitCode;
 
 /// Second-level address translation: a hypervisor's memory engine, run, measured and proved
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(
+    version,
+    arg_required_else_help = true,
+    after_help = "bench, sim, calibrate and report are done by slat-bench, a program of its own beside this one:
+  cargo build --profile bench -p slat-bench"
+)]
 enum Command {
     /// Replay memory traces on software vCPUs, with every byte checked
-    Run(run::Run),
-    /// The figures, on this machine, before against after in one run
-    #[command(subcommand)]
-    Bench(bench::Bench),
-    /// The same past this machine: simulated, from 1 to hundreds of vCPUs
-    #[command(subcommand)]
-    Sim(sim::Sim),
-    Calibrate(calibrate::Calibrate),
-    Plan(plan::Plan),
-    Report(report::Report),
-    Top(top::Top),
+    Run(Run),
+    Plan(Plan),
+    Top(Top),
+    /// The figures, on this machine, before against after in one run (by slat-bench)
+    #[command(disable_help_flag = true)]
+    Bench(Passed),
+    /// The same past this machine: simulated, from 1 to hundreds of vCPUs (by slat-bench)
+    #[command(disable_help_flag = true)]
+    Sim(Passed),
+    /// Measure what operations cost on this machine, for `slat sim --costs` (by slat-bench)
+    #[command(disable_help_flag = true)]
+    Calibrate(Passed),
+    /// Run benches and simulations, and write a page that shows them beside the seeds' own tables (by slat-bench)
+    #[command(disable_help_flag = true)]
+    Report(Passed),
 }
 
 fn main() -> ExitCode {
-    let result = match Command::parse() {
-        Command::Run(run) => run.run(),
-        Command::Bench(bench) => bench.run(),
-        Command::Sim(sim) => sim.run(),
-        Command::Calibrate(calibrate) => calibrate.run(),
+    exit_code(match Command::parse() {
+        Command::Run(run) => replay(&run),
         Command::Plan(plan) => plan.run(),
-        Command::Report(report) => report.run(),
         Command::Top(top) => top.run(),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            let mut stderr = std::io::stderr();
-            // There may be nobody left to tell.
-            let _ = match &error {
-                Error::Report(io) if io.kind() == BrokenPipe => {
-                    writeln!(stderr, "slat: standard output was closed before the report was written")
-                }
-                error => writeln!(stderr, "slat: {error}"),
-            };
-            ExitCode::from(if matches!(error, Error::Corrupt(_)) { 3 } else { 2 })
-        }
+        Command::Bench(_) | Command::Sim(_) | Command::Calibrate(_) | Command::Report(_) => measure::run(),
+    })
+}
+
+/// In the format that is asked for.
+fn replay(run: &Run) -> Result<ExitCode, Error> {
+    match run.format {
+        FormatName::Ept4 => run.run_in::<Ept4>(),
+        FormatName::Ept5 => run.run_in::<Ept5>(),
+        FormatName::Npt4 => run.run_in::<Npt4>(),
+        FormatName::Npt5 => run.run_in::<Npt5>(),
+        FormatName::Pae => run.run_in::<Pae>(),
+        FormatName::Ept4Noad => run.run_in::<Ept4NoAd>(),
+        FormatName::Arm64 => run.run_in::<Arm64L48>(),
+        FormatName::Arm64L40 => run.run_in::<Arm64L40>(),
+        FormatName::Arm64L39 => run.run_in::<Arm64L39>(),
+        FormatName::Arm64Noad => run.run_in::<Arm64NoAd>(),
+        FormatName::Sv39x4 => run.run_in::<Sv39x4>(),
+        FormatName::Sv48x4 => run.run_in::<Sv48x4>(),
+        FormatName::Sv57x4 => run.run_in::<Sv57x4>(),
+        FormatName::Sv39x4Noad => run.run_in::<Sv39x4NoAd>(),
     }
 }

@@ -1,4 +1,4 @@
-//! How loom is run: `RUSTFLAGS="--cfg loom" cargo test -p slat --profile nolto --lib loom_tests`.
+//! How loom is run: `RUSTFLAGS="--cfg loom" cargo test -p slat --release --lib loom_tests`.
 //!
 //! The tests lie beside what they test, in `loom_tests.rs` of that room: the shipped code, on loom's atomics, thread
 //! against thread, every execution that the memory model allows; where those are too many, and with three threads, every

@@ -19,7 +19,7 @@ pub fn run(root: &Path, args: &[String]) -> Outcome {
     let seconds = 60.0 * minutes(args)? / SOAKS.len() as f64;
     for [package, test, function] in SOAKS {
         let status = Command::new(env!("CARGO"))
-            .args(["test", "--package", package, "--profile", "nolto", "--locked", "--test", test])
+            .args(["test", "--package", package, "--release", "--locked", "--test", test])
             .args(["--", "--exact", "--nocapture", function])
             .env("SLAT_SOAK_SECONDS", seconds.to_string())
             .current_dir(root)

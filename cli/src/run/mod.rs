@@ -31,47 +31,23 @@ mod server;
 mod vcpus;
 mod watch;
 
-pub use args::{Pages, Run};
+pub use args::{FormatName, Pages, Run};
 pub use watch::{Samples, Watching};
 
 use crate::error::Error;
 use crate::top;
-use args::FormatName;
 use machine::Machine;
 use server::Socket;
 use slat::Format;
-use slat::table::formats::{
-    Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd,
-    Sv48x4, Sv57x4,
-};
 use slat_mm::lru_gen::LruGen;
 use std::process::ExitCode;
 use std::time::Instant;
 use watch::{Live, Sampler};
 
 impl Run {
-    /// Runs it and prints the report. Exit status 3 says that the guest found memory that nobody wrote, or that its
-    /// dirty log has lost a write.
-    pub fn run(&self) -> Result<ExitCode, Error> {
-        match self.format {
-            FormatName::Ept4 => self.run_in::<Ept4>(),
-            FormatName::Ept5 => self.run_in::<Ept5>(),
-            FormatName::Npt4 => self.run_in::<Npt4>(),
-            FormatName::Npt5 => self.run_in::<Npt5>(),
-            FormatName::Pae => self.run_in::<Pae>(),
-            FormatName::Ept4Noad => self.run_in::<Ept4NoAd>(),
-            FormatName::Arm64 => self.run_in::<Arm64L48>(),
-            FormatName::Arm64L40 => self.run_in::<Arm64L40>(),
-            FormatName::Arm64L39 => self.run_in::<Arm64L39>(),
-            FormatName::Arm64Noad => self.run_in::<Arm64NoAd>(),
-            FormatName::Sv39x4 => self.run_in::<Sv39x4>(),
-            FormatName::Sv48x4 => self.run_in::<Sv48x4>(),
-            FormatName::Sv57x4 => self.run_in::<Sv57x4>(),
-            FormatName::Sv39x4Noad => self.run_in::<Sv39x4NoAd>(),
-        }
-    }
-
-    fn run_in<F: Format>(&self) -> Result<ExitCode, Error> {
+    /// Runs it and prints the report, with tables of format `F`. Exit status 3 says that the guest found memory that nobody
+    /// wrote, or that its dirty log has lost a write.
+    pub fn run_in<F: Format>(&self) -> Result<ExitCode, Error> {
         let sources = feed::open(&self.trace, self.strict, self.iterations)?;
         let vcpus = self.vcpus.unwrap_or(sources.len() as u32);
         let regions = self.regions(sources.len().max(vcpus as usize))?;

@@ -1,4 +1,4 @@
-//! How shuttle is run: `RUSTFLAGS="--cfg shuttle" cargo test -p slat --profile nolto --lib shuttle_tests`.
+//! How shuttle is run: `RUSTFLAGS="--cfg shuttle" cargo test -p slat --release --lib shuttle_tests`.
 //!
 //! Here whole VMs run: the shipped code with [`crate::sync::prim`]'s atomics for shuttle, on a toy host ([`host`]), with
 //! vCPUs whose caches believe what they hold ([`guest`]), under many schedules ([`run`]), all of them sequentially

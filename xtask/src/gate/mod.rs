@@ -15,7 +15,7 @@ use std::process::Command;
 /// Per cent by which a path may cost more.
 const MORE: f64 = 2.0;
 const FILE: &str = "xtask/gate.txt";
-const BUILD: &str = "build --release --locked -p slat --example gate";
+const BUILD: &str = "build --profile bench --locked -p slat --example gate";
 
 /// The chore; `--bless` writes the baseline.
 pub fn run(root: &Path, args: &[String]) -> Outcome {

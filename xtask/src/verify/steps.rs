@@ -71,7 +71,7 @@ const PUSH: &[Tier] = &[Tier::Push];
 const PUSH_NIGHTLY: &[Tier] = &[Tier::Push, Tier::Nightly];
 const NIGHTLY: &[Tier] = &[Tier::Nightly];
 
-const SHUTTLE: &str = "cargo test -p slat --profile nolto --locked --lib shuttle_tests -- --nocapture";
+const SHUTTLE: &str = "cargo test -p slat --release --locked --lib shuttle_tests -- --nocapture";
 const BOOT: &[(&str, &str)] = &[("SLAT_REQUIRE_EMULATORS", "1")];
 
 pub const STEPS: &[Step] = &[
@@ -116,7 +116,7 @@ pub const STEPS: &[Step] = &[
             ALL,
             90,
             300,
-            "cargo test -p slat --profile nolto --locked --lib loom_tests -- --nocapture",
+            "cargo test -p slat --release --locked --lib loom_tests -- --nocapture",
         )
         .with(&[
             ("RUSTFLAGS", "--cfg loom"),
@@ -236,14 +236,19 @@ pub const STEPS: &[Step] = &[
             NIGHTLY,
             300,
             600,
-            "cargo run --release --locked -- sim validate --runs 5 --bench demand-paging --bench access-tracking-perf --bench numa-balancing",
+            "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5 --bench demand-paging --bench access-tracking-perf --bench numa-balancing",
         )],
     },
     Step {
         name: "report",
         about: "the full report, every check of every bench, and its page in a browser",
         lines: &[
-            Line::new(NIGHTLY, 1200, 1500, "cargo run --release --locked -- report -o target/report"),
+            Line::new(
+                NIGHTLY,
+                1200,
+                1500,
+                "cargo run --profile bench -p slat-bench --locked -- report -o target/report",
+            ),
             Line::new(NIGHTLY, 30, 120, "cargo xtask page target/report")
                 .with(&[("SLAT_REQUIRE_CHROMIUM", "1")]),
         ],

@@ -3,6 +3,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `terminal` | taken at the start, given back whatever happens |
+//! | `ansi`, `keys` | what is written to it, and read from it |
 //! | `state` | what keys change |
 //! | `history` | what has been seen: rates now, faults and maps of the past |
 //! | `look` | colours and glyphs that this terminal has |
@@ -14,10 +15,12 @@
 //! Everything is drawn from a history and a state, into a buffer of any size: there is nothing else to know, and so
 //! nothing else to test.
 
+mod ansi;
 mod canvas;
 mod heat;
 mod help;
 mod history;
+mod keys;
 mod look;
 mod panels;
 mod state;
@@ -32,7 +35,6 @@ use crate::error::Error;
 use history::History;
 use look::Look;
 use ratatui_core::terminal::Frame;
-use ratatui_crossterm::crossterm::event::{self, Event, KeyEventKind};
 use state::{Action, State};
 use std::io::Write;
 use std::time::Duration;
@@ -75,17 +77,13 @@ pub fn draw<W: Write + 'static>(
         if wanted.most.is_some_and(|most| seen >= most) {
             return Ok(End::Enough);
         }
-        if !screen.wait(TURN) || crate::interrupt::asked() {
+        let Some(keys) = screen.keys(TURN) else { return Ok(End::Interrupted) };
+        if crate::interrupt::asked() {
             return Ok(End::Interrupted);
         }
-        if event::poll(Duration::ZERO)? {
-            // Another size is a change, too.
-            changed = true;
-            let action = match event::read()? {
-                Event::Key(key) if key.kind == KeyEventKind::Press => state.key(key),
-                _ => Action::None,
-            };
-            match action {
+        changed |= screen.resized()? || !keys.is_empty();
+        for key in keys {
+            match state.key(key) {
                 Action::None => {}
                 Action::Interval(every) => source.set_interval(every)?,
                 Action::Redraw => screen.clear()?,

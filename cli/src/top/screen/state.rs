@@ -1,7 +1,7 @@
 //! What keys change.
 
+use super::keys::Key;
 use crate::top::sample::Heat;
-use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::time::Duration;
 
 /// What the map of guest memory shows.
@@ -73,21 +73,20 @@ impl State {
     }
 
     /// A key was pressed.
-    pub fn key(&mut self, key: KeyEvent) -> Action {
-        let control = key.modifiers.contains(KeyModifiers::CONTROL);
-        match key.code {
-            KeyCode::Char('c') if control => return Action::Interrupt,
-            KeyCode::Char('l') if control => return Action::Redraw,
-            KeyCode::Char('q') => return Action::Quit,
-            KeyCode::Esc if !self.help => return Action::Quit,
-            KeyCode::Char(' ') => self.paused = !self.paused,
-            KeyCode::Char('h') => self.shown = self.shown.next(),
-            KeyCode::Char('?') | KeyCode::F(1) => self.help = !self.help,
-            KeyCode::Esc => self.help = false,
-            KeyCode::Char('+' | '=') => {
+    pub fn key(&mut self, key: Key) -> Action {
+        match key {
+            Key::Control('c') => return Action::Interrupt,
+            Key::Control('l') => return Action::Redraw,
+            Key::Char('q') => return Action::Quit,
+            Key::Escape if !self.help => return Action::Quit,
+            Key::Char(' ') => self.paused = !self.paused,
+            Key::Char('h') => self.shown = self.shown.next(),
+            Key::Char('?') | Key::F1 => self.help = !self.help,
+            Key::Escape => self.help = false,
+            Key::Char('+' | '=') => {
                 return self.go_to(INTERVALS.iter().rev().find(|ms| **ms < self.ms()));
             }
-            KeyCode::Char('-' | '_') => return self.go_to(INTERVALS.iter().find(|ms| **ms > self.ms())),
+            Key::Char('-' | '_') => return self.go_to(INTERVALS.iter().find(|ms| **ms > self.ms())),
             _ => {}
         }
         Action::None
@@ -108,39 +107,34 @@ impl State {
 mod tests {
     use super::*;
 
-    fn press(state: &mut State, code: KeyCode) -> Action {
-        state.key(KeyEvent::new(code, KeyModifiers::NONE))
-    }
-
     #[test]
     fn keys_do_what_the_last_line_says() {
         let mut state = State::new(Duration::from_millis(500));
-        assert_eq!(press(&mut state, KeyCode::Char(' ')), Action::None);
+        assert_eq!(state.key(Key::Char(' ')), Action::None);
         assert!(state.paused);
-        press(&mut state, KeyCode::Char(' '));
+        state.key(Key::Char(' '));
         assert!(!state.paused);
         let shown = [(); 3].map(|()| {
-            press(&mut state, KeyCode::Char('h'));
+            state.key(Key::Char('h'));
             state.shown
         });
         assert_eq!(shown, [Shown::Written, Shown::Large, Shown::Used]);
-        press(&mut state, KeyCode::Char('?'));
+        state.key(Key::Char('?'));
         assert!(state.help);
-        assert_eq!(press(&mut state, KeyCode::Esc), Action::None, "it closes the help first");
+        assert_eq!(state.key(Key::Escape), Action::None, "it closes the help first");
         assert!(!state.help);
-        assert_eq!(press(&mut state, KeyCode::Esc), Action::Quit);
-        assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
-        assert_eq!(press(&mut state, KeyCode::Char('c')), Action::None);
-        let control = |code| KeyEvent::new(KeyCode::Char(code), KeyModifiers::CONTROL);
-        assert_eq!(state.key(control('c')), Action::Interrupt);
-        assert_eq!(state.key(control('l')), Action::Redraw);
+        assert_eq!(state.key(Key::Escape), Action::Quit);
+        assert_eq!(state.key(Key::Char('q')), Action::Quit);
+        assert_eq!(state.key(Key::Char('c')), Action::None);
+        assert_eq!(state.key(Key::Control('c')), Action::Interrupt);
+        assert_eq!(state.key(Key::Control('l')), Action::Redraw);
     }
 
     #[test]
     fn intervals_go_up_and_down_and_stop_at_the_ends() {
         // A word of the user's own in between.
         let mut state = State::new(Duration::from_millis(700));
-        let ms = |state: &mut State, key| match press(state, KeyCode::Char(key)) {
+        let ms = |state: &mut State, key| match state.key(Key::Char(key)) {
             Action::Interval(every) => every.as_millis(),
             _ => 0,
         };

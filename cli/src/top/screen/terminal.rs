@@ -1,30 +1,29 @@
 //! The terminal, taken for a screen and given back whatever happens: at the end, on an error, and when any thread panics,
 //! before it says why.
 
+use super::ansi::Ansi;
+use super::keys::{Key, keys};
+use parking_lot::Mutex;
+use ratatui_core::layout::Size;
 use ratatui_core::terminal::{Frame, Terminal};
-use ratatui_crossterm::CrosstermBackend;
-use ratatui_crossterm::crossterm::cursor::Show;
-use ratatui_crossterm::crossterm::execute;
-use ratatui_crossterm::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsRawFd;
+use std::io::{self, ErrorKind::Interrupted, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::panic;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Whether the terminal is a screen now.
-// ORDER(screen): SeqCst: whoever takes it back finds it taken once. It happens twice in a lifetime.
-static TAKEN: AtomicBool = AtomicBool::new(false);
+/// The terminal that is a screen now, and its modes before.
+static TAKEN: Mutex<Option<(File, Termios)>> = Mutex::new(None);
 
 /// See the module's header.
 pub struct Screen<W: Write> {
-    terminal: Terminal<CrosstermBackend<W>>,
+    terminal: Terminal<Ansi<W>>,
     open: fn() -> W,
-    /// Where keys come from, if it is not standard input.
-    keys: Option<File>,
+    /// Where keys come from.
+    tty: File,
+    size: Size,
 }
 
 impl<W: Write> Screen<W> {
@@ -34,48 +33,72 @@ impl<W: Write> Screen<W> {
         W: 'static,
     {
         crate::interrupt::hear_all();
-        enable_raw_mode()?;
-        // ORDER(screen): see above.
-        TAKEN.store(true, SeqCst);
-        let before = panic::take_hook();
+        let stdin = io::stdin();
+        let tty = if stdin.is_terminal() {
+            File::from(stdin.as_fd().try_clone_to_owned()?)
+        } else {
+            File::open("/dev/tty")?
+        };
+        let before = tcgetattr(&tty)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        *TAKEN.lock() = Some((tty.try_clone()?, before));
+        let hook = panic::take_hook();
         panic::set_hook(Box::new(move |why| {
             give_back(open);
-            before(why);
+            hook(why);
         }));
-        let taken = execute!(open(), EnterAlternateScreen).and_then(|()| {
-            let mut terminal = Terminal::new(CrosstermBackend::new(open()))?;
+        let taken = (|| {
+            tcsetattr(&tty, OptionalActions::Now, &raw)?;
+            let mut out = open();
+            out.write_all(b"\x1b[?1049h").and_then(|()| out.flush())?;
+            let mut terminal = Terminal::new(Ansi::new(out, tty.try_clone()?))?;
             terminal.hide_cursor()?;
-            let keys = if io::stdin().is_terminal() { None } else { Some(File::open("/dev/tty")?) };
-            Ok(Self { terminal, open, keys })
-        });
+            let size = terminal.size()?;
+            Ok(Self { terminal, open, tty, size })
+        })();
         taken.inspect_err(|_| give_back(open))
     }
 
     /// Draws, unless a panic has taken the terminal back: then it says so.
     pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<bool> {
-        // ORDER(screen): see above.
-        if !TAKEN.load(SeqCst) {
+        if TAKEN.lock().is_none() {
             return Ok(false);
         }
         self.terminal.draw(draw)?;
         Ok(true)
     }
 
-    /// Waits for a key, so long at most; false where the terminal is gone. Whoever asks for keys of one that is not there
-    /// waits for ever, so this comes first.
-    pub fn wait(&self, most: Duration) -> bool {
-        let fd = self.keys.as_ref().map_or(libc::STDIN_FILENO, AsRawFd::as_raw_fd);
-        let mut keys = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure, as it is told. A signal ends it sooner, which is no harm.
-        unsafe { libc::poll(&raw mut keys, 1, most.as_millis() as libc::c_int) };
-        keys.revents & (libc::POLLHUP | libc::POLLERR) == 0
+    /// Keys, awaited so long at most; `None` where the terminal is gone.
+    pub fn keys(&mut self, most: Duration) -> Option<Vec<Key>> {
+        let mut ready = [PollFd::new(&self.tty, PollFlags::IN)];
+        // A signal ends it sooner, which is no harm.
+        let _ = poll(&mut ready, most.try_into().ok().as_ref());
+        let told = ready[0].revents();
+        if told.intersects(PollFlags::HUP | PollFlags::ERR) {
+            return None;
+        }
+        let mut bytes = [0; 256];
+        if !told.contains(PollFlags::IN) {
+            return Some(Vec::new());
+        }
+        match self.tty.read(&mut bytes) {
+            Ok(0) => None,
+            Ok(length) => Some(keys(&bytes[..length])),
+            Err(error) => (error.kind() == Interrupted).then(Vec::new),
+        }
+    }
+
+    /// Whether the terminal has another size than when this was asked before.
+    pub fn resized(&mut self) -> io::Result<bool> {
+        let size = self.terminal.size()?;
+        Ok(std::mem::replace(&mut self.size, size) != size)
     }
 
     /// Forgets what is on the terminal: others may have written to it.
     pub fn clear(&mut self) -> io::Result<()> {
         // Not `clear`, which asks the terminal where its cursor is, and fails where there is no answer.
-        let size = self.terminal.size()?;
-        self.terminal.resize(size.into())
+        self.terminal.resize(self.size.into())
     }
 }
 
@@ -86,10 +109,11 @@ impl<W: Write> Drop for Screen<W> {
 }
 
 fn give_back<W: Write>(open: fn() -> W) {
-    // ORDER(screen): see above.
-    if TAKEN.swap(false, SeqCst) {
-        // There is nobody left to tell of an error.
-        let _ = disable_raw_mode();
-        let _ = execute!(open(), LeaveAlternateScreen, Show);
+    let taken = TAKEN.lock().take();
+    if let Some((tty, before)) = taken {
+        // The terminal may be gone.
+        let _ = tcsetattr(&tty, OptionalActions::Now, &before);
+        let mut out = open();
+        let _ = out.write_all(b"\x1b[?1049l\x1b[?25h").and_then(|()| out.flush());
     }
 }

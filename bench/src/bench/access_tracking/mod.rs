@@ -1,0 +1,99 @@
+//! `slat bench access-tracking-perf`: who has used which pages, and what asking costs those who use them (seed 000).
+//!
+//! ```text
+//! world.rs    guest memory on slat-mm, a VM, vCPUs that go over it
+//! ager.rs     whoever asks, again and again: page by page, or in passes of the multi-gen LRU
+//! faulting.rs -p: vCPUs bring new memory in while somebody ages it
+//! stages.rs   without -p: pages that were used, and pages that were not, must be told apart
+//! ```
+//! After KVM's `access_tracking_perf_test`, to which the seed added `-l` and `-p`. There an aging pass asks the secondary
+//! MMU page by page: under the MMU lock, taken alone, before ("no opt"), and without it after ("opt"). Both are here, on
+//! this engine, on the reader-writer lock that the seed's kernel has; slat's own pass asks table by table and has no
+//! lock at all.
+
+mod ager;
+mod faulting;
+mod stages;
+mod world;
+
+use super::machine::Machine;
+use super::report::{Report, params};
+use slat::{Level, MmuLock};
+use slat_cli::error::Error;
+use slat_cli::size::size;
+use world::MOST;
+
+/// Who has used which pages, and what asking costs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench access-tracking-perf -p -l -v 1,4 -b 64M")]
+pub struct AccessTracking {
+    /// Ages by the multi-gen LRU; else the secondary MMU is asked, and nobody keeps generations
+    #[arg(short, long)]
+    lru: bool,
+    /// What aging costs vCPUs that fault memory in meanwhile; else: whether pages in use and idle ones are told apart
+    #[arg(short, long)]
+    performance: bool,
+    /// Numbers of vCPUs to measure with, a thread each
+    #[arg(short, long, value_name = "N,…", default_value = "1,2,4,8,16", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=256))]
+    vcpus: Vec<u32>,
+    /// Guest memory for each vCPU: a multiple of 2M
+    #[arg(short, long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    bytes: u64,
+    /// With -p: milliseconds that the ager rests between two passes: about what the seed's took with one vCPU
+    #[arg(long, value_name = "MS", default_value_t = 5)]
+    pause: u64,
+    /// Counted rounds; every figure is the median of as many samples
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl AccessTracking {
+    /// Runs every setting.
+    pub fn report(&self) -> Result<Report, Error> {
+        if self.bytes == 0 || !self.bytes.is_multiple_of(Level::M2.bytes()) {
+            return Err(Error::Usage(format!("--bytes: {} is not a multiple of 2M above zero", self.bytes)));
+        }
+        let most = u64::from(self.vcpus.iter().copied().max().unwrap_or(1));
+        if self.bytes.checked_mul(most).is_none_or(|bytes| bytes > MOST) {
+            return Err(Error::Usage(format!(
+                "--bytes: {most} times {} is past {}G",
+                self.bytes,
+                MOST >> 30
+            )));
+        }
+        let (rows, checks) = if self.performance { self.faulting()? } else { self.stages()? };
+        let report = Report {
+            bench: "access-tracking-perf",
+            machine: Machine::detect(),
+            params: params! {
+                "bytes_per_vcpu": self.bytes,
+                "pause_ms": self.pause,
+                "ages": if self.lru { "multi-gen LRU" } else { "secondary MMU alone" },
+                "runs": self.runs,
+            },
+            rows,
+            checks,
+        };
+        Ok(report)
+    }
+}
+
+/// How the VM's tables are guarded, and whether aging takes that lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Guard {
+    lock: MmuLock,
+    lockless_aging: bool,
+}
+
+impl Guard {
+    /// The kernel before the seed.
+    const NO_OPT: Self = Self { lock: MmuLock::ReadWrite, lockless_aging: false };
+    /// The kernel with it.
+    const OPT: Self = Self { lock: MmuLock::ReadWrite, lockless_aging: true };
+    /// As slat ships.
+    const SLAT: Self = Self { lock: MmuLock::None, lockless_aging: true };
+}

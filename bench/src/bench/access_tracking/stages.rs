@@ -1,0 +1,147 @@
+//! Without `-p`: KVM's stages. Memory is populated, read and written, idle and used again, and after each stage whoever
+//! asks has to tell pages that were used from pages that were not: 90% of either, says the kernel's test, since a TLB may
+//! hide an access.
+
+use super::ager::{Way, pass, youngest};
+use super::world::{World, arena};
+use super::{AccessTracking, Guard};
+use crate::bench::harness::Series;
+use crate::bench::report::{Check, Row, params};
+use slat::{Access, Gfn, Idle, PAGE_SIZE, Span, Young};
+use slat_cli::error::Error;
+use slat_cli::thread::idle;
+use std::time::Instant;
+
+/// Of the pages that were used, and of those that were not, this many percent must be taken for what they are.
+const RIGHT: u64 = 90;
+
+impl AccessTracking {
+    pub(super) fn stages(&self) -> Result<(Vec<Row>, Vec<Check>), Error> {
+        let (mut rows, mut checks) = (Vec::new(), Vec::new());
+        for &vcpus in &self.vcpus {
+            let pages = self.bytes / PAGE_SIZE;
+            let arena = arena(pages * u64::from(vcpus), vcpus)?;
+            let mut stages: Vec<(&str, Vec<f64>)> = Vec::new();
+            for _ in 0..self.runs {
+                let world = World::new(&arena, &mut idle()?, Guard::SLAT, (vcpus, pages), self.lru)?;
+                let mut run =
+                    Run { world: &world, lru: self.lru, vcpus, times: Vec::new(), checks: Vec::new() };
+                run.all()?;
+                for (stage, ms) in run.times {
+                    match stages.iter_mut().find(|(name, _)| *name == stage) {
+                        Some((_, all)) => all.push(ms),
+                        None => stages.push((stage, vec![ms])),
+                    }
+                }
+                checks.extend(run.checks);
+            }
+            let params = params! { "vcpus": vcpus, "pages": pages * u64::from(vcpus) };
+            rows.extend(
+                stages
+                    .into_iter()
+                    .map(|(stage, all)| Row::alone(stage, params.clone(), "ms", &Series::new(all))),
+            );
+        }
+        Ok((rows, merged(checks)))
+    }
+}
+
+/// A check that is made in every round is one: it holds where it held in all of them.
+fn merged(checks: Vec<Check>) -> Vec<Check> {
+    let mut all: Vec<Check> = Vec::new();
+    for check in checks {
+        match all.iter_mut().find(|other| other.name == check.name) {
+            Some(other) if other.ok => *other = check,
+            Some(_) => {}
+            None => all.push(check),
+        }
+    }
+    all
+}
+
+struct Run<'w> {
+    world: &'w World,
+    lru: bool,
+    vcpus: u32,
+    times: Vec<(&'static str, f64)>,
+    checks: Vec<Check>,
+}
+
+/// The half of the pages that a stage uses; KVM's test uses all or none.
+fn used(gfn: Gfn) -> bool {
+    gfn.0.is_multiple_of(2)
+}
+
+impl Run<'_> {
+    fn all(&mut self) -> Result<(), Error> {
+        self.sweep("populating memory", Access::Write, |_| true)?;
+        self.sweep("writing to populated memory", Access::Write, |_| true)?;
+        self.sweep("reading from populated memory", Access::Read, |_| true)?;
+        self.expect("everything was used", |_| true)?;
+        self.expect("nothing was used", |_| false)?;
+        self.sweep("writing to idle memory", Access::Write, |_| true)?;
+        self.expect("everything was written", |_| true)?;
+        self.sweep("reading from idle memory", Access::Read, |_| true)?;
+        self.expect("everything was read", |_| true)?;
+        self.sweep("reading every second page", Access::Read, used)?;
+        self.expect("every second page was read", used)
+    }
+
+    fn sweep(
+        &mut self,
+        name: &'static str,
+        access: Access,
+        which: impl Fn(Gfn) -> bool + Sync,
+    ) -> Result<(), Error> {
+        let time = self.world.sweep(access, which, None)?;
+        self.times.push((name, time.as_secs_f64() * 1e3));
+        Ok(())
+    }
+
+    /// Asks, and compares with what was `used` since somebody asked before.
+    fn expect(&mut self, name: &str, used: impl Fn(Gfn) -> bool) -> Result<(), Error> {
+        let idle = &mut idle()?;
+        let began = Instant::now();
+        let is_young: Vec<bool> = if self.lru { self.by_generation(idle)? } else { self.by_bits(idle) };
+        self.times.push(("asking", began.elapsed().as_secs_f64() * 1e3));
+        // Of those that were used, and of those that were not: how many there are, how many were taken for it.
+        let mut counts = [[0u64; 2]; 2];
+        for (gfn, young) in self.pages().zip(is_young) {
+            let count = &mut counts[usize::from(used(gfn))];
+            count[0] += 1;
+            count[1] += u64::from(young == used(gfn));
+        }
+        let ok = counts.iter().all(|[all, right]| right * 100 >= all * RIGHT);
+        let detail = format!(
+            "right: {} of {} in use, {} of {} idle",
+            counts[1][1], counts[1][0], counts[0][1], counts[0][0]
+        );
+        self.checks.push(Check { name: format!("{} vCPUs: {name}", self.vcpus), ok, detail });
+        Ok(())
+    }
+
+    fn pages(&self) -> impl Iterator<Item = Gfn> + use<> {
+        let Span { start, end } = self.world.pages();
+        (start.0..end.0).map(Gfn)
+    }
+
+    /// A page is in use where a pass puts it into the generation that the pass ends. Generations must advance.
+    fn by_generation(&mut self, idle: &mut Idle) -> Result<Vec<bool>, Error> {
+        let before = youngest(self.world);
+        pass(self.world, idle, Way::Generations)?;
+        let after = youngest(self.world);
+        let detail = format!("{before}, then {after}");
+        let name = format!("{} vCPUs: generations advance", self.vcpus);
+        self.checks.push(Check { name, ok: after == before + 1, detail });
+        let generation = |gfn| self.world.space.generation(World::hva_of(gfn));
+        Ok(self.pages().map(|gfn| generation(gfn).is_some_and(|seq| seq >= before)).collect())
+    }
+
+    fn by_bits(&self, idle: &mut Idle) -> Vec<bool> {
+        let young = |gfn| {
+            let hvas = Span::sized(World::hva_of(gfn), PAGE_SIZE);
+            self.world.space.young(idle, hvas, Young::Clear)
+        };
+        self.pages().map(young).collect()
+    }
+}

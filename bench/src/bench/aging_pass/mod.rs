@@ -1,0 +1,156 @@
+//! `slat bench aging-pass`: what a pass over Accessed bits costs, against the least it could cost.
+//!
+//! ```text
+//! ground.rs   a VM whose leaf tables lie in memory in the order of their frames, or in no order; its bits, set at will
+//! rows.rs     the report
+//! ```
+//! A pass over memory that nobody uses reads its tables and does nothing else, so the floor is how fast this machine
+//! reads (`leaf_tables.rs`). Entrants: the scan that slat ships, the portable one, one entry after the other (how `for_each` goes), and a
+//! pass that heeds links, for which idle memory costs no look. A pass over memory in use also clears bits, each by one
+//! locked instruction: its floor is the idle pass and as many of those.
+
+mod ground;
+mod rows;
+
+use super::harness::interleave;
+use super::machine::{self, Machine};
+use super::report::{Report, params};
+use ground::{Ground, Order};
+use slat::Level;
+use slat::age::Scan;
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::interrupt;
+use slat_cli::size::{self, size};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+/// What a pass over Accessed bits costs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench aging-pass --sparse 16G --runs 3")]
+pub struct AgingPass {
+    /// Counted rounds; every figure is the median of as many samples
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Guest memory with every 4K page mapped: a multiple of 2M up to 16G
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    dense: u64,
+    /// Guest memory with one 4K page mapped in each 2M: a multiple of 2M up to 1T
+    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = size)]
+    sparse: u64,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Who runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Entrant {
+    /// Reads every leaf table, in the order of memory.
+    LinearRead,
+    /// Locked read-modify-writes of every entry, in the order of memory.
+    LockedRmw,
+    /// Every table is looked at, nothing is found.
+    Idle(Scan),
+    /// The same, one entry after the other.
+    EntryByEntry,
+    /// Idle, and no link says otherwise.
+    PassedOver,
+    /// This many of 1000 pages are young.
+    Active(u32),
+}
+
+impl AgingPass {
+    /// Runs every setting.
+    pub fn report(&self) -> Result<Report, Error> {
+        for (name, bytes, most) in [("dense", self.dense, 16 << 30), ("sparse", self.sparse, 1 << 40)] {
+            if bytes == 0 || !bytes.is_multiple_of(Level::M2.bytes()) || bytes > most {
+                return Err(Error::Usage(format!(
+                    "--{name}: {bytes} is no multiple of 2M up to {}",
+                    size::text(most)
+                )));
+            }
+        }
+        // Before this thread is tied to one of the CPUs.
+        let machine = Machine::detect();
+        machine::pin(0);
+        let stop = interrupt::flag();
+        let (mut rows, mut checks) = (Vec::new(), Vec::new());
+        for (bytes, sparse) in [(self.dense, false), (self.sparse, true)] {
+            for order in [Order::Ascending, Order::Shuffled] {
+                if stop.load(Relaxed) {
+                    break;
+                }
+                say(format_args!("{}, {order:?}: {} rounds", size::text(bytes), self.runs));
+                let mut ground = Ground::new(bytes, sparse, order)?;
+                let entrants = entrants(sparse);
+                let samples =
+                    interleave(self.runs as usize, &entrants, |entrant| entrant.sample(&mut ground));
+                rows.extend(rows::rows(&ground, &entrants, &samples));
+                checks.extend(rows::checks(&ground, &samples));
+            }
+        }
+        let params = params! { "runs": self.runs };
+        Ok(Report { bench: "aging-pass", machine, params, rows, checks })
+    }
+}
+
+fn entrants(sparse: bool) -> Vec<Entrant> {
+    let mut all = vec![
+        Entrant::Idle(Scan::detect()),
+        Entrant::LinearRead,
+        Entrant::Idle(Scan::Portable),
+        Entrant::EntryByEntry,
+        Entrant::PassedOver,
+    ];
+    if !sparse {
+        all.extend([Entrant::LockedRmw, Entrant::Active(1000), Entrant::Active(100), Entrant::Active(10)]);
+    }
+    all.dedup();
+    all
+}
+
+/// One measurement: picoseconds a leaf, and whether each pass told as many young pages as there were.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    ps: f64,
+    right: bool,
+}
+
+impl Entrant {
+    /// Repeated until the clock is no part of it.
+    fn sample(self, ground: &mut Ground) -> Sample {
+        const LEAST_NS: u128 = 4_000_000;
+        let (mut spent, mut times, mut right) = (0, 0u32, true);
+        while spent < LEAST_NS {
+            match self {
+                Self::Active(permille) => ground.use_pages(permille),
+                Self::LockedRmw | Self::LinearRead => {}
+                Self::PassedOver | Self::Idle(_) | Self::EntryByEntry => ground.rest_pages(),
+            }
+            // As many as leave the bits as they were.
+            let laps = if matches!(self, Self::Active(_)) { 1 } else { 8 };
+            let began = Instant::now();
+            let mut young = 0;
+            for _ in 0..laps {
+                young += match self {
+                    Self::LinearRead => {
+                        ground.tables.read();
+                        0
+                    }
+                    Self::LockedRmw => {
+                        ground.tables.locked_rmw();
+                        0
+                    }
+                    Self::Idle(scan) => ground.look(scan),
+                    Self::EntryByEntry => ground.look_at_each(),
+                    Self::PassedOver | Self::Active(_) => ground.age(),
+                };
+            }
+            spent += began.elapsed().as_nanos();
+            times += laps;
+            right &= young == if matches!(self, Self::Active(_)) { ground.young } else { 0 };
+        }
+        Sample { ps: spent as f64 * 1e3 / f64::from(times) / ground.leaves() as f64, right }
+    }
+}

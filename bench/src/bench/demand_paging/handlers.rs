@@ -1,0 +1,71 @@
+//! The threads that serve faults, each from a queue of its own over a part of the memory.
+
+use super::guest::GIVEN_AT;
+use super::job::{Job, hva_of};
+use slat::{Gfn, Idle, PAGE_SIZE, Span};
+use slat_cli::error::Error;
+use slat_cli::thread::idle;
+use slat_mm::{AddressSpace, MmError, Serve, UserFaults};
+use std::sync::Arc;
+
+/// One queue for each part.
+pub struct Handlers<'j> {
+    job: &'j Job,
+    queues: Vec<UserFaults>,
+}
+
+impl<'j> Handlers<'j> {
+    /// Registered over all of the job's memory; none where nobody is to serve.
+    pub fn new(job: &'j Job, space: &Arc<AddressSpace>) -> Result<Self, Error> {
+        let mut queues = Vec::new();
+        if let Some(serve) = job.serve {
+            let parts = if job.single { vec![job.pages()] } else { job.parts() };
+            for part in parts {
+                let queue = UserFaults::new(space);
+                queue.register(Span::new(hva_of(part.start), hva_of(part.end)), serve)?;
+                queues.push(queue);
+            }
+        }
+        Ok(Self { job, queues })
+    }
+
+    /// The queues, a thread each.
+    pub fn queues(&self) -> &[UserFaults] {
+        &self.queues
+    }
+
+    /// Serves until the queue is closed, and returns how many pages it gave. Where it cannot go on it closes the
+    /// queue itself: whoever sleeps must not sleep for ever.
+    pub fn serve(&self, queue: &UserFaults) -> Result<u64, Error> {
+        let idle = &mut idle()?;
+        let mut contents = vec![0; PAGE_SIZE as usize];
+        let mut pages = 0;
+        while let Ok(fault) = queue.read(idle, None) {
+            let served = if self.job.serve == Some(Serve::Minor) {
+                queue.continue_(idle, Span::sized(fault.page, PAGE_SIZE))
+            } else {
+                let gfn = Gfn((fault.page.0 - hva_of(Gfn(0)).0) / PAGE_SIZE);
+                let word = (self.job.gives)(gfn).to_le_bytes();
+                contents[GIVEN_AT as usize..][..word.len()].copy_from_slice(&word);
+                queue.copy(idle, fault.page, &contents)
+            };
+            match served.map_err(|stopped| stopped.why) {
+                Ok(()) => pages += 1,
+                // Another vCPU's fault on the same page, served before.
+                Err(MmError::AlreadyThere(_)) => {}
+                Err(why) => {
+                    queue.close(idle);
+                    return Err(why.into());
+                }
+            }
+        }
+        Ok(pages)
+    }
+
+    /// Sends the threads away.
+    pub fn close(&self, idle: &mut Idle) {
+        for queue in &self.queues {
+            queue.close(idle);
+        }
+    }
+}

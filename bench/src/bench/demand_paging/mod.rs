@@ -1,0 +1,223 @@
+//! `slat bench demand-paging`: many vCPUs touch memory that nobody has touched, all at once.
+//!
+//! ```text
+//! job.rs        one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind
+//! guest.rs      what a vCPU does: a word to each page
+//! handlers.rs   threads that serve the faults (-u), through slat-mm's user faults
+//! ```
+//! After KVM's `demand_paging_test`, which was written for seed 003: with 416 vCPUs of 4 GiB each, and a handler for
+//! each, they spent 98% of their time waiting for the MMU lock; with the series the test took 89% less time. The
+//! entrants are the same engine under three policies: one mutex (before), a reader-writer lock (as the seed
+//! describes), none (slat as it ships).
+
+mod guest;
+mod handlers;
+mod job;
+#[cfg(test)]
+mod tests;
+
+use super::harness::{Series, interleave};
+use super::machine::Machine;
+use super::report::{Check, Report, Row, params};
+use clap::ValueEnum;
+use job::{Job, Sample, Tally};
+use slat::{MmuLock, PAGE_SIZE};
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::size::size;
+use slat_mm::Serve;
+
+/// Many vCPUs touch new memory at once.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench demand-paging -v 8 -b 64M -u missing")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub struct DemandPaging {
+    /// vCPUs, a thread each; twice as many as there are CPUs unless said otherwise
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    vcpus: Option<u32>,
+    /// Guest memory for each vCPU: 4K, 2M, 1G
+    #[arg(short, long, value_name = "SIZE", default_value = "128M", value_parser = size)]
+    bytes: u64,
+    /// Every vCPU touches all of the memory, not a part of its own
+    #[arg(short, long)]
+    overlap: bool,
+    /// Who serves faults that the host has no page for
+    #[arg(short, long, value_name = "WHO", default_value = "none")]
+    uffd: Uffd,
+    /// One handler for all of the memory, not one for each vCPU
+    #[arg(short = 'a', long)]
+    single: bool,
+    /// The host has every page before: a fault fills the second-level table and no more
+    #[arg(long)]
+    prefilled: bool,
+    /// Counted rounds; every figure is the median of as many samples
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Who serves faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Uffd {
+    /// The host, with pages of zeroes
+    None,
+    /// Handler threads, which copy a page
+    Missing,
+    /// Handler threads, which map a page that is in a file
+    Minor,
+}
+
+/// Who runs. The first is slat as it ships.
+const ENTRANTS: [(MmuLock, &str); 3] = [
+    (MmuLock::None, "slat"),
+    (MmuLock::Exclusive, "one mutex: before"),
+    (MmuLock::ReadWrite, "reader-writer lock: the seed"),
+];
+
+/// What the seed reports: 89% less time, with so many vCPUs.
+const SEED: (u32, f64) = (416, 1.0 / 0.11);
+
+/// Of their fault time, vCPUs of slat's may wait for the MMU lock less than this, in percent.
+const LOCK_SHARE: f64 = 1.0;
+
+impl DemandPaging {
+    /// Runs every entrant.
+    pub fn report(&self) -> Result<Report, Error> {
+        let job = self.job()?;
+        say(format_args!("{} vCPUs: {} rounds of {} entrants", job.vcpus, self.runs, ENTRANTS.len()));
+        let samples = interleave(self.runs as usize, &ENTRANTS, |&(policy, _)| job.sample(policy));
+        let samples: Vec<Vec<Sample>> =
+            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+        let served = match self.uffd {
+            Uffd::None => "by the host",
+            Uffd::Missing => "by handlers, missing",
+            Uffd::Minor => "by handlers, minor",
+        };
+        let report = Report {
+            bench: "demand-paging",
+            machine: Machine::detect(),
+            params: params! {
+                "vcpus": job.vcpus,
+                "bytes_per_vcpu": self.bytes,
+                "memory": if self.overlap { "shared" } else { "partitioned" },
+                "served": if self.prefilled { "before" } else { served },
+                "handlers": match self.uffd {
+                    Uffd::None => 0,
+                    _ if self.single => 1,
+                    _ => job.vcpus,
+                },
+                "runs": self.runs,
+            },
+            rows: self.rows(&job, &samples),
+            checks: ENTRANTS.iter().zip(&samples).flat_map(|((_, who), all)| checks(who, all)).collect(),
+        };
+        Ok(report)
+    }
+
+    /// What is asked for, if it is possible.
+    fn job(&self) -> Result<Job, Error> {
+        let vcpus = self.vcpus.unwrap_or_else(|| 2 * Machine::detect().cores as u32);
+        if self.bytes == 0 || !self.bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(Error::Usage(format!("--bytes: {} is not a multiple of 4K above zero", self.bytes)));
+        }
+        if self.bytes.checked_mul(vcpus.into()).is_none_or(|bytes| bytes > job::MOST) {
+            let most = job::MOST >> 40;
+            return Err(Error::Usage(format!("--bytes: {vcpus} times {} is past {most}T", self.bytes)));
+        }
+        let serve = match self.uffd {
+            Uffd::None => None,
+            Uffd::Missing => Some(Serve::Missing),
+            Uffd::Minor => Some(Serve::Minor),
+        };
+        if self.single && serve.is_none() {
+            return Err(Error::Usage(
+                "--single: there are no handlers without -u missing or -u minor".into(),
+            ));
+        }
+        if self.prefilled && serve.is_some() {
+            return Err(Error::Usage("--prefilled: the handlers of -u would have nothing to do".into()));
+        }
+        let pages_per_vcpu = self.bytes / PAGE_SIZE;
+        Ok(Job {
+            vcpus,
+            pages_per_vcpu,
+            overlap: self.overlap,
+            serve,
+            single: self.single,
+            prefilled: self.prefilled,
+            gives: guest::given,
+            arena: Job::arena(u64::from(vcpus) * pages_per_vcpu, vcpus)?,
+        })
+    }
+
+    /// Every figure of both baselines against slat's.
+    fn rows(&self, job: &Job, samples: &[Vec<Sample>]) -> Vec<Row> {
+        let pages = job.pages().len() as f64;
+        let figures: [Figure<'_>; 9] = [
+            ("time", "ms", &|sample| sample.wall_ns / 1e6),
+            ("rate (ratio: slat / baseline)", "k faults/s", &|sample| pages / sample.wall_ns * 1e6),
+            ("waiting for the MMU lock", "% of fault time", &Sample::lock_share),
+            ("p50 of a fault", "ns", &|sample| sample.fault_ns.value_at_quantile(0.5) as f64),
+            ("p90", "ns", &|sample| sample.fault_ns.value_at_quantile(0.9) as f64),
+            ("p99", "ns", &|sample| sample.fault_ns.value_at_quantile(0.99) as f64),
+            ("p99.9", "ns", &|sample| sample.fault_ns.value_at_quantile(0.999) as f64),
+            ("p99.99", "ns", &|sample| sample.fault_ns.value_at_quantile(0.9999) as f64),
+            ("longest", "ns", &|sample| sample.fault_ns.max() as f64),
+        ];
+        let mut rows = Vec::new();
+        for (name, unit, figure) in figures {
+            let series = |samples: &[Sample]| Series::new(samples.iter().map(figure).collect());
+            let slat = series(&samples[0]);
+            for ((policy, who), samples) in ENTRANTS.iter().zip(samples).skip(1) {
+                let row = Row::compare(who, params! { "figure": name }, unit, &series(samples), &slat);
+                let ratio = match unit {
+                    "k faults/s" => row.ratio.map(|ratio| 1.0 / ratio),
+                    "% of fault time" => None,
+                    _ => row.ratio,
+                };
+                let comparable = name == "time"
+                    && *policy == MmuLock::Exclusive
+                    && self.uffd == Uffd::Missing
+                    && !(self.overlap || self.single)
+                    && job.vcpus == SEED.0;
+                let row = row.answering(Some("003")).claiming(comparable.then_some(SEED.1));
+                rows.push(Row { ratio, ..row });
+            }
+        }
+        rows
+    }
+}
+
+/// A figure: its name, its unit, and how a sample says it.
+type Figure<'f> = (&'static str, &'static str, &'f dyn Fn(&Sample) -> f64);
+
+/// What must have happened in all samples of an entrant for its figures to count.
+fn checks(who: &str, samples: &[Sample]) -> Vec<Check> {
+    let mut tally = Tally::default();
+    for sample in samples {
+        tally.add(&sample.tally);
+    }
+    let check = |what: &str, [good, of]: [u64; 2]| Check {
+        name: format!("{who}: {what}"),
+        ok: good == of,
+        detail: format!("{good} of {of}"),
+    };
+    let mut checks = vec![
+        check("every vCPU touched all of its pages", tally.ended),
+        check("every page was faulted in once", tally.mapped),
+        check("vCPUs found in each page what it was given", tally.found),
+        check("every page is mapped and holds what it has to", tally.right),
+        check("handlers gave every page that they had to, once", tally.served),
+    ];
+    if who == ENTRANTS[0].1 {
+        let share = samples.iter().map(Sample::lock_share).fold(0.0, f64::max);
+        checks.push(Check {
+            name: format!("{who}: less than {LOCK_SHARE}% of fault time is spent waiting for the MMU lock"),
+            ok: share < LOCK_SHARE,
+            detail: format!("{share:.3}%"),
+        });
+    }
+    checks
+}

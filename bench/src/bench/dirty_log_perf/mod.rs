@@ -1,0 +1,297 @@
+//! `slat bench dirty-log-perf`: what it costs to know which pages a guest writes, for the guest and for whoever asks.
+//!
+//! ```text
+//! log       the stages of KVM's `dirty_log_perf_test`       lap.rs, with entrant.rs: who logs; rows.rs
+//!             team.rs: vCPUs that go over memory together     guest.rs: what they do   told.rs: what logs said of it
+//! enable    a log is switched on, up front or gradually     enable.rs   (on ground.rs: leaf tables by address)
+//! harvest   a harvest against the least that it could cost  harvest.rs  (the same)
+//! split     large pages, split eagerly or by stores         split.rs
+//! disable   large pages come back in place, or by faults    disable.rs
+//! ```
+//! The host (`host.rs`) has no data memory, so what is timed is the engine, and vCPUs that cache translations. A fault costs
+//! no exit from the guest here, which hardware would charge to whoever faults: so each test with a guest is made a second
+//! time, where a fault takes a microsecond more (`--exits`). Checks are of what logs told against what the guest wrote,
+//! never of speed.
+
+mod disable;
+mod enable;
+mod entrant;
+mod ground;
+mod guest;
+mod harvest;
+mod host;
+mod lap;
+mod rows;
+mod split;
+mod team;
+#[cfg(test)]
+mod tests;
+mod told;
+
+use super::harness::interleave;
+use super::machine::Machine;
+use super::report::{Check, Report, Row, params};
+use clap::ValueEnum;
+use entrant::{Entrant, Way};
+use host::MOST;
+use lap::{Job, Sample};
+use slat::{Level, RingSize, Splitting, Track};
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::interrupt;
+use slat_cli::size::{self, size};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// What dirty logging costs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench dirty-log-perf --tests log -v 2 -b 256M -w 30 --runs 3")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub struct DirtyLogPerf {
+    /// vCPUs, a thread each; as many as there are CPUs unless said otherwise
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    vcpus: Option<u32>,
+    /// log: guest memory for each vCPU, a multiple of 2M
+    #[arg(short, long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    bytes: u64,
+    /// log: memslots that the memory is divided into, each of 2M at least
+    #[arg(short = 'x', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32_000))]
+    slots: u32,
+    /// log: percent of accesses that are stores; the others are loads
+    #[arg(short, long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=100))]
+    write_percent: u32,
+    /// log: how often memory is dirtied, and the log got
+    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: u32,
+    /// log: only the ways without manual mode: a harvest takes what was written and tracks it again
+    #[arg(short = 'g', long)]
+    no_manual: bool,
+    /// log: a ring of so many bytes for each vCPU too: a power of two from 4K to 1M
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    ring: Option<u64>,
+    /// log: large pages are split when the log is enabled, or a range is cleared (so unless said otherwise)
+    #[arg(long, conflicts_with = "lazy")]
+    eager: bool,
+    /// log: large pages are split by the first store to them
+    #[arg(long)]
+    lazy: bool,
+    /// log: sizes of the host's pages
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', default_value = "4k,2m")]
+    pages: Vec<PageSize>,
+    /// How stores are noticed: by faults, by the Dirty bits that walkers set
+    #[arg(long, value_name = "HOW,…", value_delimiter = ',', default_value = "writes,dirty-bits")]
+    track: Vec<By>,
+    /// enable: guest memory with a page in each 2M
+    #[arg(long, value_name = "SIZE", default_value = "128G", value_parser = size)]
+    sparse: u64,
+    /// enable: how much of it has every 4K page
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size)]
+    dense: u64,
+    /// harvest: guest memory
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    harvested: u64,
+    /// split, disable: guest memory, in pages of 2M
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size)]
+    huge: u64,
+    /// log, split, disable: nanoseconds that an exit from the guest and the way back take, each. Here they take none; on
+    /// hardware about as long as the second one says
+    #[arg(long, value_name = "NS,…", value_delimiter = ',', default_value = "0,1000")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    exits: Vec<u32>,
+    /// What to measure
+    #[arg(
+        long,
+        value_name = "TEST,…",
+        value_delimiter = ',',
+        default_value = "log,enable,harvest,split,disable"
+    )]
+    tests: Vec<Test>,
+    /// Counted rounds; every figure is the median of as many samples
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What there is to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Test {
+    /// The stages of KVM's test, by slat's ways and by the one before
+    Log,
+    /// A log is switched on, up front or gradually
+    Enable,
+    /// A harvest against scan and locked instructions
+    Harvest,
+    /// Large pages split eagerly, or by stores
+    Split,
+    /// Large pages come back in place, or by faults
+    Disable,
+}
+
+/// The host's pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum PageSize {
+    #[value(name = "4k")]
+    K4,
+    #[value(name = "2m")]
+    M2,
+}
+
+/// How stores are noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum By {
+    Writes,
+    DirtyBits,
+}
+
+/// What has been found out.
+#[derive(Default)]
+struct Findings {
+    rows: Vec<Row>,
+    checks: Vec<Check>,
+}
+
+impl DirtyLogPerf {
+    /// Runs every test.
+    pub fn report(&self) -> Result<Report, Error> {
+        let machine = Machine::detect();
+        let vcpus = self.vcpus.unwrap_or(machine.cores.clamp(1, 256) as u32);
+        self.refuse(vcpus)?;
+        let ring = self.ring.map(ring_size).transpose()?;
+        let stop = interrupt::flag();
+        let mut findings = Findings::default();
+        let runs = self.runs as usize;
+        let exits: Vec<_> = self.exits.iter().map(|&ns| Duration::from_nanos(ns.into())).collect();
+        for test in &self.tests {
+            if stop.load(Relaxed) {
+                break;
+            }
+            say(format_args!("{test:?}: {runs} rounds"));
+            let tracks = self.tracks();
+            let (rows, checks) = match test {
+                Test::Log => self.log((vcpus, &exits), ring)?,
+                Test::Enable => enable::measure((self.sparse, self.dense), &tracks, runs)?,
+                Test::Harvest => harvest::measure(self.harvested, &tracks, runs)?,
+                Test::Split => split::measure(self.huge, (vcpus, &exits), &tracks, runs)?,
+                Test::Disable => disable::measure(self.huge, (vcpus, &exits), runs)?,
+            };
+            findings.rows.extend(rows);
+            findings.checks.extend(checks);
+        }
+        let params = params! {
+            "vcpus": vcpus,
+            "bytes_per_vcpu": self.bytes,
+            "slots": self.slots,
+            "write_percent": self.write_percent,
+            "iterations": self.iterations,
+            "runs": self.runs,
+        };
+        let Findings { rows, checks } = findings;
+        Ok(Report { bench: "dirty-log-perf", machine, params, rows, checks })
+    }
+
+    /// What cannot be measured.
+    fn refuse(&self, vcpus: u32) -> Result<(), Error> {
+        let large = Level::M2.bytes();
+        let all = self.bytes.saturating_mul(vcpus.into());
+        let sizes = [
+            ("bytes", self.bytes, all),
+            ("sparse", self.sparse, self.sparse),
+            ("dense", self.dense, self.dense),
+            ("harvested", self.harvested, self.harvested),
+            ("huge", self.huge, self.huge),
+        ];
+        for (flag, bytes, all) in sizes {
+            if bytes == 0 || !bytes.is_multiple_of(large) || all > MOST {
+                let most = size::text(MOST);
+                return Err(Error::Usage(format!(
+                    "--{flag}: {bytes} is not a multiple of 2M above zero, or more than {most} in all"
+                )));
+            }
+        }
+        if self.dense > self.sparse {
+            return Err(Error::Usage(format!("--dense: {} is more than --sparse", self.dense)));
+        }
+        for (flag, bytes, parts) in [("slots", all, self.slots), ("huge", self.huge, vcpus)] {
+            if bytes / large < parts.into() {
+                return Err(Error::Usage(format!(
+                    "--{flag}: {bytes} bytes are less than {parts} parts of 2M"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn tracks(&self) -> Vec<Track> {
+        let track = |by: &By| match by {
+            By::Writes => Track::Writes,
+            By::DirtyBits => Track::DirtyBits,
+        };
+        self.track.iter().map(track).collect()
+    }
+
+    /// Who runs in the stages of KVM's test; the first one is the one before.
+    fn entrants(&self, ring: Option<RingSize>) -> Vec<Entrant> {
+        let tracks = self.tracks();
+        let manual = tracks.iter().filter(|_| !self.no_manual).map(|&track| Way::Manual(track));
+        let auto = tracks.iter().map(|&track| Way::Auto(track));
+        let splitting = if self.lazy { Splitting::Lazy } else { Splitting::Eager };
+        let ways = std::iter::once(Way::Before).chain(auto).chain(manual).chain(ring.map(Way::Ring));
+        ways.map(|way| Entrant { way, splitting }).collect()
+    }
+
+    fn log(
+        &self,
+        (vcpus, exits): (u32, &[Duration]),
+        ring: Option<RingSize>,
+    ) -> Result<(Vec<Row>, Vec<Check>), Error> {
+        let entrants = self.entrants(ring);
+        let (mut rows, mut checks) = (Vec::new(), Vec::new());
+        for (pages, &exit) in self.pages.iter().flat_map(|pages| exits.iter().map(move |exit| (pages, exit)))
+        {
+            if interrupt::asked() {
+                break;
+            }
+            let job = Job {
+                vcpus,
+                bytes_per_vcpu: self.bytes,
+                slots: self.slots,
+                percent: self.write_percent,
+                iterations: self.iterations,
+                size: if *pages == PageSize::K4 { Level::K4 } else { Level::M2 },
+                exit,
+            };
+            let samples = interleave(self.runs as usize, &entrants, |&entrant| job.sample(entrant));
+            let samples: Vec<Vec<Sample>> =
+                samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+            rows.extend(rows::rows(&job, &entrants, &samples));
+            checks.extend(rows::checks(&job, &entrants, &samples));
+        }
+        Ok((rows, checks))
+    }
+}
+
+fn ring_size(bytes: u64) -> Result<RingSize, Error> {
+    let wrong = |why: &dyn std::fmt::Display| Error::Usage(format!("--ring: {why}"));
+    let bytes = u32::try_from(bytes).map_err(|_| wrong(&format!("{bytes} is more than 1M")))?;
+    RingSize::new(bytes).map_err(|error| wrong(&error))
+}
+
+fn name_of(track: Track) -> &'static str {
+    match track {
+        Track::Writes => "write protection",
+        Track::DirtyBits => "D bits",
+    }
+}
+
+fn exit_name(exit: Duration) -> String {
+    format!("{} ns", exit.as_nanos())
+}
+
+/// How long `work` takes.
+fn timed(work: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
+    let began = Instant::now();
+    work()?;
+    Ok(began.elapsed())
+}

@@ -1,0 +1,270 @@
+//! Large pages split when the log is enabled, or by the first store to each: what the first pass of stores takes
+//! afterwards, and what a vCPU elsewhere feels while all of them are split.
+//!
+//! A pass stores to each 4K page, as KVM's test does, or once to each 2M page. slat splits a large page by one fault, and
+//! the store to each of its other pages finds it done. KVM, before it split eagerly, put a table with one small page in
+//! the place of the large one: each of the others came back by a fault of its own. That is here too ("zap and refault"),
+//! on the reader-writer lock that its faults take.
+
+use super::guest::Pass;
+use super::host::{ELSEWHERE, Machine, Pages, memory, set_log, slot};
+use super::lap::parts;
+use super::team::with_team;
+use super::told::Told;
+use super::{exit_name, name_of, timed};
+use crate::bench::harness::{Line, Series, interleave};
+use crate::bench::machine::pin;
+use crate::bench::onlooker::{CONTROL, Faulter, OVER, Phase, Seen, UNDER_WAY, watch};
+use crate::bench::report::{Check, Row, params};
+use crate::bench::tables;
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value};
+use slat::{DirtyLog, Idle, Level, MmuLock, PAGE_SIZE, Slot, Splitting, Track, VcpuId, Vm, Why};
+use slat_cli::error::Error;
+use slat_cli::size;
+use slat_cli::thread::{idle, joined};
+use std::hint::spin_loop;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How large pages become small.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Eager,
+    /// The same under one mutex.
+    EagerExclusive,
+    /// By the first store to each.
+    Lazy,
+    /// Zapped, and small pages come by faults.
+    Refault,
+}
+
+/// Who runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entrant {
+    way: Way,
+    track: Track,
+    /// Frames from one store to the next, in the pass after enabling.
+    step: u64,
+    exit: Duration,
+}
+
+/// What one lap gives.
+struct Sample {
+    enable: Duration,
+    pass: Duration,
+    /// Faults elsewhere, beside the enabling and with nothing beside.
+    faults: Seen,
+    /// Whether all that the pass stored to was told, and large pages are as they should be after enabling.
+    right: bool,
+}
+
+/// Rows and checks for `bytes` in pages of 2M, gone over by so many vCPUs whose exits take so long each.
+pub fn measure(
+    bytes: u64,
+    (vcpus, exits): (u32, &[Duration]),
+    tracks: &[Track],
+    runs: usize,
+) -> Result<(Vec<Row>, Vec<Check>), Error> {
+    let entrants = entrants(tracks, exits);
+    let samples = interleave(runs, &entrants, |entrant| entrant.lap(bytes, vcpus));
+    let samples: Vec<Vec<Sample>> =
+        samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, Error>>()?;
+    let of = |way, track, step, exit| {
+        let at = entrants.iter().position(|who| *who == Entrant { way, track, step, exit });
+        at.map(|at| samples[at].as_slice()).unwrap_or_default()
+    };
+    let params = |track, exit, baseline: &str| {
+        params! {
+            "test": "split", "memory": size::text(bytes), "vcpus": vcpus, "by": name_of(track),
+            "exit": exit_name(exit), "baseline": baseline,
+        }
+    };
+    let mut rows = Vec::new();
+    for (&track, &exit) in tracks.iter().flat_map(|track| exits.iter().map(move |exit| (track, exit))) {
+        for (baseline, way, claim) in [
+            ("zap and refault", Way::Refault, Some(2.94 / 0.14)),
+            ("split by the first store", Way::Lazy, None),
+        ] {
+            let params = params(track, exit, baseline);
+            for (step, figure, name) in FIGURES {
+                let (before, after) = (of(way, track, step, exit), of(Way::Eager, track, step, exit));
+                let row = Row::compare(name, params.clone(), "us", &us(before, figure), &us(after, figure));
+                let claim = claim.filter(|_| name == FIGURES[0].2);
+                rows.push(row.answering(claim.map(|_| "KVM")).claiming(claim));
+            }
+        }
+    }
+    // What others feel of the enabling does not depend on exits.
+    for (&track, &exit) in tracks.iter().filter_map(|track| exits.first().map(|exit| (track, exit))) {
+        let [slat, mutex] = [Way::Eager, Way::EagerExclusive].map(|way| of(way, track, LARGE, exit));
+        let params = |baseline| params(track, exit, baseline);
+        rows.extend(latencies(&params("nothing is split"), [(slat, QUIET), (slat, BESIDE)]));
+        rows.extend(latencies(&params("--mmu-lock exclusive"), [(mutex, BESIDE), (slat, BESIDE)]));
+    }
+    Ok((rows, checks(&samples)))
+}
+
+const LARGE: u64 = Level::M2.pages();
+
+/// A figure of a lap.
+type Figure = fn(&Sample) -> Duration;
+
+/// After which pass, what, and its name.
+const FIGURES: [(u64, Figure, &str); 3] = [
+    (1, |sample| sample.pass, "first pass of stores, to each 4K page"),
+    (LARGE, |sample| sample.pass, "first pass of stores, once to each 2M page"),
+    (LARGE, |sample| sample.enable, "enabling"),
+];
+
+fn us(samples: &[Sample], figure: Figure) -> Series {
+    Series::new(samples.iter().map(|sample| figure(sample).as_secs_f64() * 1e6).collect())
+}
+
+fn entrants(tracks: &[Track], exits: &[Duration]) -> Vec<Entrant> {
+    let mut entrants = Vec::new();
+    for &track in tracks {
+        for &exit in exits {
+            for step in [1, LARGE] {
+                let of = |way| Entrant { way, track, step, exit };
+                entrants.extend([Way::Eager, Way::Lazy, Way::Refault].map(of));
+            }
+        }
+        entrants.extend(exits.first().map(|&exit| Entrant {
+            way: Way::EagerExclusive,
+            track,
+            step: LARGE,
+            exit,
+        }));
+    }
+    entrants
+}
+
+fn checks(samples: &[Vec<Sample>]) -> Vec<Check> {
+    let (mut wrong, mut faults) = (0, [0; 2]);
+    for sample in samples.iter().flatten() {
+        wrong += u64::from(!sample.right);
+        faults = [faults[0] + sample.faults.good[0], faults[1] + sample.faults.good[1]];
+    }
+    vec![
+        Check {
+            name: "split: large pages are left as each way has it; all that was stored to afterwards is told"
+                .into(),
+            ok: wrong == 0,
+            detail: format!("not so in {wrong} laps"),
+        },
+        Check {
+            name: "split: each fault elsewhere mapped a page".into(),
+            ok: faults[0] == faults[1],
+            detail: format!("{} of {}", faults[0], faults[1]),
+        },
+    ]
+}
+
+/// Which faults elsewhere.
+type Pick = fn(&Sample) -> &Histogram<u64>;
+const BESIDE: Pick = |sample| &sample.faults.beside;
+const QUIET: Pick = |sample| &sample.faults.control;
+
+/// A row for each percentile; none where a split was over before anybody could look on.
+fn latencies(params: &Map<String, Value>, entrants: [(&[Sample], Pick); 2]) -> Vec<Row> {
+    [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("longest", 1.0)]
+        .into_iter()
+        .filter_map(|(name, quantile)| {
+            let of = |(samples, pick): (&[Sample], Pick)| {
+                let seen = samples.iter().map(pick).filter(|histogram| !histogram.is_empty());
+                let ns: Vec<f64> =
+                    seen.map(|histogram| histogram.value_at_quantile(quantile) as f64).collect();
+                (!ns.is_empty()).then(|| Series::new(ns))
+            };
+            let [baseline, slat] = entrants.map(of);
+            let name = format!("fault elsewhere beside an eager split: {name}");
+            Some(Row::compare(&name, params.clone(), "ns", &baseline?, &slat?))
+        })
+        .collect()
+}
+
+impl Entrant {
+    fn lap(self, bytes: u64, vcpus: u32) -> Result<Sample, Error> {
+        tables::reserve(bytes / Level::M2.bytes() * PAGE_SIZE * 65 / 64 + (64 << 20));
+        let (lock, splitting) = match self.way {
+            Way::Eager => (MmuLock::None, Splitting::Eager),
+            Way::EagerExclusive => (MmuLock::Exclusive, Splitting::Eager),
+            Way::Lazy => (MmuLock::None, Splitting::Lazy),
+            Way::Refault => (MmuLock::ReadWrite, Splitting::Lazy),
+        };
+        let log = DirtyLog::bitmap().track(self.track).splitting(splitting);
+        let builder = Vm::builder(Pages(Level::M2)).vcpus(vcpus + 1).mmu_lock(lock).dirty_log(log);
+        let vm: Machine = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
+        let logged = slot(0, memory(bytes));
+        vm.slots().commit(&mut idle()?, |tx| {
+            tx.create(logged)?;
+            tx.create(slot(1, ELSEWHERE))
+        })?;
+        let told = &Told::nothing(logged.gfns.len());
+        let parts = &parts(logged.gfns, vcpus);
+        with_team(&vm, (parts, self.exit), told, |lead| {
+            lead.pass(Pass { step: LARGE, ..Pass::of_stores(0) })
+        })?;
+
+        let (enable, faults) = self.enable_beside(&vm, logged, VcpuId(vcpus))?;
+        let left = if self.way == Way::Lazy { logged.gfns.len() / LARGE } else { 0 };
+        let as_split = vm.stats().leaves[1] == left;
+        let stores = Pass { step: self.step, ..Pass::of_stores(1) };
+        let pass = with_team(&vm, (parts, self.exit), told, |lead| {
+            let took = lead.pass(stores)?;
+            let harvest = lead.vm.slots().harvest(lead.idle(), logged.id)?;
+            harvest.words().for_each(|word| told.add(word.first.gfn, word.bits));
+            harvest.commit();
+            Ok(took)
+        })?;
+        let right = as_split && told.compare(logged.gfns, stores).lost == 0;
+        Ok(Sample { enable, pass, faults, right })
+    }
+
+    /// Enables the log while vCPU `onlooker` faults elsewhere; then as long nothing is done.
+    fn enable_beside(self, vm: &Machine, logged: Slot, onlooker: VcpuId) -> Result<(Duration, Seen), Error> {
+        const WARM_UP: Duration = Duration::from_millis(2);
+        let (line, phase) = (&Line::new(2), &Phase::before());
+        thread::scope(|scope| {
+            let onlooker = scope.spawn(move || {
+                pin(1);
+                line.cross();
+                watch(phase, Faulter::new(vm, onlooker, ELSEWHERE))
+            });
+            let enabler = scope.spawn(move || {
+                pin(0);
+                line.cross();
+                let idle = idle();
+                spin_for(WARM_UP);
+                phase.enter(UNDER_WAY);
+                let enabled = idle.and_then(|mut idle| timed(|| self.enable(vm, &mut idle, logged)));
+                phase.enter(CONTROL);
+                if let Ok(took) = enabled {
+                    spin_for(took);
+                }
+                phase.enter(OVER);
+                enabled
+            });
+            let enabled = joined(enabler.join());
+            let seen = joined(onlooker.join());
+            Ok((enabled?, seen))
+        })
+    }
+
+    fn enable(self, vm: &Machine, idle: &mut Idle, logged: Slot) -> Result<(), Error> {
+        if self.way == Way::Refault {
+            // Nothing is left for the log to begin with.
+            vm.invalidate_gfns(logged.gfns, Why::Clear).apply(idle).settle();
+        }
+        Ok(set_log(vm, idle, &logged, true)?)
+    }
+}
+
+/// Keeps the CPU busy.
+fn spin_for(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        spin_loop();
+    }
+}

@@ -1,0 +1,243 @@
+//! `slat bench fault-floor`: what one 4K fault costs, against the least it could cost.
+//!
+//! ```text
+//! floor    walk three levels, CAS the leaf; no lock, no slots, no accounting      floor.rs
+//! slat     the whole fault path, under each MMU lock policy                       ours.rs
+//! peers    other crates' mappers, `&mut` and therefore behind one lock            peers/
+//! ```
+//! Every vCPU is a thread on a CPU of its own, with a share of guest memory of its own; every fault maps one
+//! 4K page that is not mapped. A lap (race.rs) goes through the share twice: `cold`, on an empty table, and,
+//! after everything is unmapped again, `present`: all tables stand and only holes are filled, the steady
+//! state of a guest whose pages come and go. All entrants take their table memory from one pool of
+//! prefaulted huge pages ([`tables`]) and map the same frames.
+//!
+//! A figure is the time of a share divided by its faults, averaged over the threads.
+
+mod floor;
+mod ours;
+mod peers;
+mod race;
+
+use super::harness::{Series, interleave, shuffle};
+use super::machine::Machine;
+use super::report::{Check, Report, Row, params};
+use super::{arithmetic, tables};
+use clap::ValueEnum;
+use floor::Floor;
+use ours::Ours;
+use race::{Course, Entrant, Lap, Tally};
+use serde_json::{Map, Value};
+use slat::MmuLock;
+use slat::addr::{Gfn, Level, PAGE_SIZE, Pfn, Span};
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::size::size;
+
+/// What one 4K fault costs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench fault-floor -b 256M -v 1,2")]
+pub struct FaultFloor {
+    /// Counted rounds; every figure is the median of as many laps
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Guest memory that each vCPU faults in, page by page: 4K, 2M, 1G
+    #[arg(short, long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    bytes: u64,
+    /// Numbers of vCPUs to measure with, a thread each
+    #[arg(short, long, value_name = "N,…", default_value = "1,2", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    vcpus: Vec<u16>,
+    /// Orders in which a vCPU touches its pages
+    #[arg(long, value_name = "ORDER,…", default_value = "sequential,random", value_delimiter = ',')]
+    order: Vec<Order>,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The order in which a vCPU touches its pages.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Order {
+    /// Ascending.
+    Sequential,
+    /// Shuffled, the same way in every run.
+    Random,
+}
+
+impl Order {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sequential => "sequential",
+            Self::Random => "random",
+        }
+    }
+}
+
+/// The highest guest address plus one that every entrant's format can translate: the lower half of 48 bits.
+const GUEST_LIMIT: u64 = 1 << 47;
+
+/// The host frame behind a guest frame, the same for every entrant: a memslot's arithmetic and no more.
+fn backing(gfn: Gfn) -> Pfn {
+    Pfn(gfn.0 + (1 << 24))
+}
+
+impl FaultFloor {
+    /// Runs every setting.
+    pub fn report(&self) -> Result<Report, Error> {
+        let pages = self.bytes / PAGE_SIZE;
+        if pages == 0 || !self.bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(Error::Usage(format!("--bytes: {} is not a multiple of 4K above zero", self.bytes)));
+        }
+        // Each share starts on a 2 MiB boundary, so that no two vCPUs ever fill the same leaf table.
+        let stride = pages.next_multiple_of(Level::M2.pages());
+        let most = u64::from(self.vcpus.iter().copied().max().unwrap_or(1));
+        if stride.checked_mul(most).is_none_or(|pages| pages > GUEST_LIMIT / PAGE_SIZE) {
+            return Err(Error::Usage(format!("--bytes: {most} times {} is past 128T", self.bytes)));
+        }
+
+        let entrants = entrants();
+        let (mut present, mut cold) = (Vec::new(), Vec::new());
+        let mut tallies = vec![Tally::default(); entrants.len()];
+        for &order in &self.order {
+            say(format_args!("{} order: {} rounds", order.name(), self.runs));
+            // All numbers of vCPUs in one interleaved run: they too are compared with each other.
+            let courses: Vec<Course> =
+                self.vcpus.iter().map(|&vcpus| course(vcpus, stride, pages, order)).collect();
+            let settings: Vec<(&Course, &Entrant)> = (courses.iter())
+                .flat_map(|course| entrants.iter().map(move |entrant| (course, entrant)))
+                .collect();
+            let laps = interleave(self.runs as usize, &settings, |(course, entrant)| entrant.lap(course));
+            for (nth, laps) in laps.iter().enumerate() {
+                for lap in laps {
+                    tallies[nth % entrants.len()].add(&lap.tally);
+                }
+            }
+            let passes: [(&str, Pass, &mut Vec<Row>); 2] =
+                [("present", |lap| lap.present, &mut present), ("cold", |lap| lap.cold, &mut cold)];
+            for (tables, pass, rows) in passes {
+                let by_vcpus = || self.vcpus.iter().zip(laps.chunks(entrants.len()));
+                for (&vcpus, laps) in by_vcpus() {
+                    let params = params! { "tables": tables, "vcpus": vcpus, "order": order.name() };
+                    rows.extend(compare(&entrants, laps, pass, &params));
+                }
+                let alone = by_vcpus().find(|(vcpus, _)| **vcpus == 1).map(|(_, laps)| &laps[0][..]);
+                let many = by_vcpus().filter(|(vcpus, _)| **vcpus > 1);
+                let params = params! { "tables": tables, "order": order.name() };
+                rows.extend(alone.into_iter().flat_map(|alone| {
+                    { many.clone() }.map(|(&vcpus, laps)| together(vcpus, &laps[0], alone, pass, &params))
+                }));
+            }
+        }
+        let checks =
+            entrants.iter().zip(&tallies).flat_map(|(who, tally)| checks(&who.name, tally)).collect();
+        let report = Report {
+            bench: "fault-floor",
+            machine: Machine::detect(),
+            params: params! { "runs": self.runs, "bytes_per_vcpu": self.bytes },
+            // The steady state first.
+            rows: present.into_iter().chain(cold).collect(),
+            checks,
+        };
+        Ok(report)
+    }
+}
+
+/// Who runs. The first is slat as it ships; all others are compared with it. The rows of the MMU lock policies
+/// answer seed 003, whose subject is what faults have to share: one mutex before it, a reader-writer lock after.
+fn entrants() -> Vec<Entrant> {
+    let ours = |lock| move |course: &Course| Ours::new(course, lock);
+    let mut entrants = vec![
+        Entrant::new("slat", ours(MmuLock::None)),
+        Entrant::new("floor: walk + CAS", |_| Floor::new()),
+        Entrant::new("slat --mmu-lock exclusive", ours(MmuLock::Exclusive)).answering("003"),
+        Entrant::new("slat --mmu-lock read-write", ours(MmuLock::ReadWrite)).answering("003"),
+    ];
+    entrants.extend(peers::entrants());
+    entrants
+}
+
+/// A share for each vCPU, its pages in the order asked for.
+fn course(vcpus: u16, stride: u64, pages: u64, order: Order) -> Course {
+    let shares = (0..u64::from(vcpus)).map(|vcpu| {
+        let span = Span::sized(Gfn(vcpu * stride), pages);
+        let mut gfns: Vec<Gfn> = (span.start.0..span.end.0).map(Gfn).collect();
+        if matches!(order, Order::Random) {
+            shuffle(&mut gfns);
+        }
+        (span, gfns)
+    });
+    Course::new(shares.collect())
+}
+
+/// The figure of one pass of a lap.
+type Pass = fn(&Lap) -> f64;
+
+/// Rows of one setting and pass: every other entrant against the first.
+fn compare(entrants: &[Entrant], laps: &[Vec<Lap>], pass: Pass, params: &Map<String, Value>) -> Vec<Row> {
+    let figure = |laps: &[Lap]| Series::new(laps.iter().map(pass).collect());
+    let slat = figure(&laps[0]);
+    let rest = entrants.iter().zip(laps).skip(1);
+    rest.map(|(entrant, laps)| {
+        let row = Row::compare(&entrant.name, params.clone(), "ns/fault", &figure(laps), &slat);
+        row.answering(entrant.seed)
+    })
+    .collect()
+}
+
+/// The row of slat against itself: `vcpus` together, against one alone. The ratio is of their throughputs.
+fn together(vcpus: u16, laps: &[Lap], alone: &[Lap], pass: Pass, params: &Map<String, Value>) -> Row {
+    let [alone, laps] = [(alone, 1), (laps, vcpus)]
+        .map(|(laps, vcpus)| Series::new(laps.iter().map(|lap| pass(lap) / f64::from(vcpus)).collect()));
+    Row::compare(&format!("1 vCPU, {vcpus} together"), params.clone(), "ns/fault of all", &alone, &laps)
+}
+
+/// What one entrant must have done for its figures to count.
+fn checks(name: &str, tally: &Tally) -> [Check; 3] {
+    let check = |what: &str, good: u64, of: u64| Check {
+        name: format!("{name}: {what}"),
+        ok: good == of,
+        detail: format!("{good} of {of}"),
+    };
+    [
+        check("every fault installed a page", tally.installed, tally.faults),
+        check("sampled pages translate to their frames", tally.right, tally.sampled),
+        check("sampled pages are gone between the passes", tally.gone, tally.sampled_gone),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bench(bytes: u64, vcpus: &[u16]) -> FaultFloor {
+        FaultFloor { runs: 1, bytes, vcpus: vcpus.to_vec(), order: vec![Order::Random], json: true }
+    }
+
+    #[test]
+    fn every_entrant_passes_every_check() {
+        for order in [Order::Sequential, Order::Random] {
+            let course = course(2, 1024, 700, order);
+            for entrant in entrants() {
+                for check in checks(&entrant.name, &entrant.lap(&course).tally) {
+                    assert!(check.ok, "{}: {}", check.name, check.detail);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shares_never_meet_in_a_leaf_table() {
+        let course = course(3, 1024, 700, Order::Random);
+        assert_eq!((course.vcpus(), course.gfns()), (3, Span::new(Gfn(0), Gfn(2 * 1024 + 700))));
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused_by_flag() {
+        for (bytes, vcpus) in [(0, 1), (5000, 1), (1 << 47, 2), (u64::MAX - 4095, 1024)] {
+            let Err(Error::Usage(line)) = bench(bytes, &[1, vcpus]).report() else {
+                panic!("{bytes} was taken")
+            };
+            assert!(line.starts_with("--bytes: "), "{line}");
+        }
+    }
+}

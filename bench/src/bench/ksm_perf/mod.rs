@@ -1,0 +1,84 @@
+//! `slat bench ksm-perf`: what it costs VMs and their host that KSM merges pages under running guests.
+//!
+//! ```text
+//! stages.rs   what the VMs hold, and what KSM must have found: LTP's ksm02
+//! lap.rs      one sample: VMs, a scanner, guests
+//! guest.rs    what a guest does meanwhile
+//! watch.rs    a VM as its address space sees it: time in MMU code, pages that are changing
+//! rows.rs     the report
+//! ```
+//! Seed 004: a merge tells KVM twice, of a write protection and of a new frame behind the entry, and KVM unmaps the page
+//! each time. A VM that heeds the reasons keeps it mapped, read-only: no guest faults for want of a translation. The
+//! entrants are the same engine with [`contexts`](slat::vm::Builder::contexts) on and off, under the same KSM.
+//!
+//! **What is counted as time in MMU code**, the same for both: notifications by the scanner, and the guests' faults, from
+//! leaving the guest until it may be entered again; of both, without the host's own change inside of notifications (it
+//! changes its entries, and copies pages that are written). Nothing of the first filling counts.
+
+mod guest;
+mod lap;
+mod rows;
+mod stages;
+mod watch;
+
+use super::harness::interleave;
+use super::machine::Machine;
+use super::report::{Report, params};
+use lap::Sample;
+use slat::PAGE_SIZE;
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::size::{self, size};
+use stages::Size;
+
+/// What merging costs running guests.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench ksm-perf -v 4 -b 16M --runs 20")]
+pub struct KsmPerf {
+    /// VMs, one vCPU each
+    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..=256))]
+    vms: u32,
+    /// Guest memory of each: 64K to 1G
+    #[arg(short, long, value_name = "SIZE", default_value = "8M", value_parser = size)]
+    bytes: u64,
+    /// Counted rounds; from 10 on the time is a check too
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Whether the VMs heed the reasons. The first is slat as it ships.
+const CONTEXTS: [bool; 2] = [true, false];
+
+impl KsmPerf {
+    /// Runs both entrants.
+    pub fn report(&self) -> Result<Report, Error> {
+        let possible = 64 << 10..=1 << 30;
+        if !possible.contains(&self.bytes) || !self.bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(Error::Usage(format!(
+                "--bytes: {} is not a multiple of 4K from 64K to 1G",
+                size::text(self.bytes)
+            )));
+        }
+        let size = Size { vms: self.vms, pages_per_vm: self.bytes / PAGE_SIZE };
+        let machine = Machine::detect();
+        let threads = machine.cores.saturating_sub(1).clamp(1, self.vms as usize);
+        say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), self.runs));
+        let arena = lap::arena(size)?;
+        let samples = interleave(self.runs as usize, &CONTEXTS, |&on| lap::sample(&arena, size, threads, on));
+        let samples: Vec<Vec<Sample>> =
+            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+        let report = Report {
+            bench: "ksm-perf",
+            machine,
+            params: params! {
+                "vms": self.vms, "bytes_per_vm": self.bytes, "guest_threads": threads, "runs": self.runs,
+            },
+            rows: rows::rows(&samples[0], &samples[1]),
+            checks: rows::checks(size, &samples[0], &samples[1]),
+        };
+        Ok(report)
+    }
+}

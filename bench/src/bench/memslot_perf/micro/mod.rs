@@ -1,0 +1,205 @@
+//! The maps under the scenarios, by themselves: one thread, one owner, no vCPU and no grace period.
+//!
+//! | entrant | what it is |
+//! |---|---|
+//! | slat | `SlotMap`, whose versions a VM publishes |
+//! | array | the baseline's array; a change is a copy, a deletion and a move are two |
+//! | `BTreeMap` | three of the standard library's (by gfn, id, hva), edited in place: nobody can read meanwhile |
+//! | vm-memory | its `GuestRegionCollection`, which makes a new collection for each change |
+//!
+//! Slots of 16 pages lie in a row with gaps as large between them ([`Cells`]). All maps have the same slots, get the
+//! same requests, and refuse the same (an id that is taken, an overlap).
+
+mod changes;
+mod entrants;
+mod footprint;
+mod look_up;
+
+use super::Findings;
+use super::baseline::IDS;
+use crate::bench::harness::{Series, interleave};
+use crate::bench::report::{Check, Row, params};
+use entrants::{Copied, Regions, Trees};
+use slat::slots::SlotMap;
+use slat::{Gfn, Hva, PAGE_SIZE, Slot, SlotId};
+use slat_cli::error::Error;
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Test {
+    /// Finding the slots of random frames, each after the answer to the one before.
+    LookUp,
+    /// Finding the frames behind random host pages, in the same way.
+    HvaRange,
+    /// Creating, moving and deleting single slots at random places.
+    Changes,
+}
+
+impl Test {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LookUp => "look-up",
+            Self::HvaRange => "hva-range",
+            Self::Changes => "changes",
+        }
+    }
+}
+
+/// A map of slots, of whatever make. Operations say whether they were done.
+trait Map: Sized + 'static {
+    /// What it is called in the report.
+    const NAME: &'static str;
+    /// How many slots it can have.
+    const MOST: u32;
+    /// The map of these slots, which come in order.
+    fn build(slots: impl Iterator<Item = Slot>) -> Self;
+    /// The host address of `gfn`.
+    fn find(&self, gfn: Gfn) -> Option<Hva>;
+    /// Adds a slot.
+    fn create(&mut self, slot: &Slot) -> bool;
+    /// Moves a slot that is there.
+    fn move_to(&mut self, slot: &Slot, to: Gfn) -> bool;
+    /// Removes a slot that is there.
+    fn delete(&mut self, slot: &Slot) -> bool;
+}
+
+/// Where slots can lie: so many places, each with a gap behind it.
+#[derive(Clone, Copy, Debug)]
+struct Cells(u32);
+
+const PAGES: u64 = 16;
+const FIRST_HVA: Hva = Hva(1 << 44);
+
+impl Cells {
+    /// The slot in place `nth`.
+    fn slot(nth: u32) -> Slot {
+        Self::at(nth, Gfn(2 * u64::from(nth) * PAGES))
+    }
+
+    /// The first frame of the gap behind place `nth`.
+    fn gap(nth: u32) -> Gfn {
+        Gfn((2 * u64::from(nth) + 1) * PAGES)
+    }
+
+    /// Slot `id` from `gfn` on, backed by what is always there.
+    fn at(id: u32, gfn: Gfn) -> Slot {
+        Slot::new(SlotId(id), gfn, PAGES, Self::hva(gfn))
+    }
+
+    /// The host address behind `gfn`, where nothing has moved.
+    fn hva(gfn: Gfn) -> Hva {
+        FIRST_HVA + gfn.0 * PAGE_SIZE
+    }
+
+    fn slots(self) -> impl Iterator<Item = Slot> {
+        (0..self.0).map(Self::slot)
+    }
+
+    /// Frames of slots, all over the place, the same in every run.
+    fn frames(self) -> Vec<Gfn> {
+        const FRAMES: usize = 1 << 16;
+        let random = std::iter::successors(Some(1_u64), |random| {
+            // xorshift64
+            let mut next = *random;
+            next ^= next << 13;
+            next ^= next >> 7;
+            Some(next ^ next << 17)
+        });
+        let frame = |random: u64| {
+            let nth = (random >> 32) * u64::from(self.0) >> 32;
+            Gfn(2 * nth * PAGES + random % PAGES)
+        };
+        random.map(frame).take(FRAMES).collect()
+    }
+}
+
+/// An entrant that is ready to be sampled.
+struct Entrant<S> {
+    name: &'static str,
+    sample: Box<dyn Fn() -> S>,
+}
+
+/// One figure or several, with how often the answer was right.
+struct Sample<const N: usize> {
+    ns: [f64; N],
+    right: [u64; 2],
+}
+
+/// Rows and checks of one test at one number of slots.
+pub fn measure(test: Test, slots: u32, runs: u32, findings: &mut Findings) -> Result<(), Error> {
+    let cells = Cells(slots);
+    match test {
+        Test::LookUp => {
+            let entrants = vec![
+                look_up::by_gfn::<SlotMap>(cells),
+                look_up::by_gfn::<Copied>(cells),
+                look_up::by_gfn::<Trees>(cells),
+                look_up::by_gfn::<Regions>(cells),
+            ];
+            compare(["look-up"], cells, runs, entrants, findings);
+            let entrants = vec![look_up::by_hint(cells)?, look_up::by_gfn::<Copied>(cells)];
+            compare(["look-up, a hint per slot"], cells, runs, entrants, findings);
+        }
+        Test::HvaRange => {
+            let entrants = vec![look_up::by_hva::<SlotMap>(cells), look_up::by_hva::<Copied>(cells)];
+            compare(["hva range"], cells, runs, entrants, findings);
+        }
+        Test::Changes => {
+            let entrants = vec![
+                changes::entrant::<SlotMap>(cells),
+                changes::entrant::<Copied>(cells),
+                changes::entrant::<Trees>(cells),
+                changes::entrant::<Regions>(cells),
+            ];
+            compare(["create", "move", "delete"], cells, runs, entrants, findings);
+        }
+    }
+    Ok(())
+}
+
+/// Bytes are the same in every run and for every list of slot counts.
+pub fn memory(findings: &mut Findings) -> Result<(), Error> {
+    footprint::measure(findings)
+}
+
+/// Samples those entrants that can have so many slots; the first is slat.
+fn compare<const N: usize>(
+    operations: [&str; N],
+    cells: Cells,
+    runs: u32,
+    entrants: Vec<Option<Entrant<Sample<N>>>>,
+    findings: &mut Findings,
+) {
+    let entrants: Vec<_> = entrants.into_iter().flatten().collect();
+    let samples = interleave(runs as usize, &entrants, |entrant| (entrant.sample)());
+    for (nth, operation) in operations.iter().enumerate() {
+        let params = params! { "operation": operation, "slots": cells.0 };
+        let series = |who: usize| Series::new(samples[who].iter().map(|sample| sample.ns[nth]).collect());
+        let slat = series(0);
+        if entrants.len() == 1 {
+            findings.rows.push(Row::alone("alone", params.clone(), "ns", &slat).answering(Some("001")));
+        }
+        for (who, entrant) in entrants.iter().enumerate().skip(1) {
+            let seed = (entrant.name == Copied::NAME).then_some("001");
+            findings
+                .rows
+                .push(Row::compare(entrant.name, params.clone(), "ns", &series(who), &slat).answering(seed));
+        }
+    }
+    for (entrant, samples) in entrants.iter().zip(&samples) {
+        let sum = |which: usize| samples.iter().map(|sample| sample.right[which]).sum::<u64>();
+        findings.checks.push(Check {
+            name: format!("{}, {}: every answer is right", entrant.name, operations.join(", ")),
+            ok: sum(0) == sum(1),
+            detail: format!("{} of {} at {} slots", sum(0), sum(1), cells.0),
+        });
+    }
+}
+
+/// How many of a thousand frames `find` knows the host address of, and a thousand.
+fn right(frames: &[Gfn], find: impl Fn(Gfn) -> Option<Hva>) -> [u64; 2] {
+    const OF: usize = 1000;
+    let right = frames[..OF].iter().filter(|&&gfn| find(gfn) == Some(Cells::hva(gfn))).count();
+    [right as u64, OF as u64]
+}

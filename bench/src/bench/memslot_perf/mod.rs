@@ -1,0 +1,265 @@
+//! `slat bench memslot-perf`: what memslots cost a running guest and its host, before seed 001 and with slat.
+//!
+//! ```text
+//! scenario.rs   what host and guest do: map, unmap, unmap-2m, move-active, move-inactive, setup   guest.rs, layout.rs
+//! design.rs     what a design of memslots has to offer: two entrants
+//!   ours.rs       slat's
+//!   baseline/     one sorted array, copied whole for every change, on the same engine
+//! memory.rs     the primary MMU under both, which costs next to nothing
+//! micro/        the maps alone, beside the standard library's and vm-memory's: look-ups, changes, bytes
+//! kvm.rs        the requests of a VMM, beside the machine's own KVM
+//! ```
+//! The scenarios are those of KVM's `memslot_perf_test`, with a software vCPU that really runs and really caches
+//! translations. A figure is the time of one iteration.
+
+mod baseline;
+mod design;
+mod guest;
+mod kvm;
+mod layout;
+mod memory;
+mod micro;
+mod ours;
+mod scenario;
+mod seed;
+#[cfg(test)]
+mod tests;
+
+use super::harness::{Series, interleave};
+use super::machine::Machine;
+use super::report::{Check, Report, Row, params};
+use baseline::{Before, IDS};
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use kvm::Kvm;
+use ours::Ours;
+use scenario::{Sample, Scenario, Tally};
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::interrupt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// More slots than the array can have: slat runs alone.
+const MILLION: u32 = 1_000_000;
+
+/// What memslots cost.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench memslot-perf -s 10,509 --runs 3")]
+pub struct MemslotPerf {
+    /// Counted rounds; every figure is the median of as many samples
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Numbers of memslots: 2 to 32764, and 1000000, where slat runs alone
+    #[arg(short, long, value_name = "N,…", default_value = "10,30,50,100,509,8194,32764,1000000")]
+    #[arg(value_delimiter = ',')]
+    slots: Vec<u32>,
+    /// What to measure
+    #[arg(long, value_name = "TEST,…", value_delimiter = ',', default_values_t = Test::ALL)]
+    tests: Vec<Test>,
+    /// Time for each sample of a test with a guest; it has one iteration at least
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.1)]
+    seconds: f64,
+    /// Measure a VMM's requests too, beside those to the machine's own /dev/kvm
+    #[arg(long)]
+    kvm: bool,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What there is to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Test {
+    /// Slots under a guest that runs.
+    Guest(scenario::Test),
+    /// Maps alone.
+    Map(micro::Test),
+    /// Bytes, the same for every list of slot counts.
+    Memory,
+}
+
+impl Test {
+    const ALL: [Self; 10] = {
+        use micro::Test::{Changes, HvaRange, LookUp};
+        use scenario::Test::{Map, MoveActive, MoveInactive, Setup, Unmap, Unmap2m};
+        [
+            Self::Guest(Map),
+            Self::Guest(Unmap),
+            Self::Guest(Unmap2m),
+            Self::Guest(MoveActive),
+            Self::Guest(MoveInactive),
+            Self::Guest(Setup),
+            Self::Map(LookUp),
+            Self::Map(HvaRange),
+            Self::Map(Changes),
+            Self::Memory,
+        ]
+    };
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Guest(test) => test.name(),
+            Self::Map(test) => test.name(),
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl std::fmt::Display for Test {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl ValueEnum for Test {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()))
+    }
+}
+
+/// What has been found out so far.
+#[derive(Default)]
+struct Findings {
+    rows: Vec<Row>,
+    checks: Vec<Check>,
+}
+
+impl MemslotPerf {
+    /// Runs every test.
+    pub fn report(&self) -> Result<Report, Error> {
+        if let Some(slots) = self.slots.iter().find(|slots| !(2..=IDS).contains(*slots) && **slots != MILLION)
+        {
+            return Err(Error::Usage(format!("--slots: {slots} is neither 2 to {IDS} nor {MILLION}")));
+        }
+        if !(0.0..=3600.0).contains(&self.seconds) {
+            return Err(Error::Usage(format!("--seconds: {} is not between 0 and 3600", self.seconds)));
+        }
+        let stop = interrupt::flag();
+        let mut findings = Findings::default();
+        for (slots, test) in self.todo() {
+            if stop.load(Relaxed) {
+                break;
+            }
+            progress(slots, test.name(), self.runs);
+            match test {
+                Test::Guest(test) => self.with_guest(test, slots, &mut findings)?,
+                Test::Map(test) => micro::measure(test, slots, self.runs, &mut findings)?,
+                Test::Memory => micro::memory(&mut findings)?,
+            }
+        }
+        if self.kvm {
+            self.beside_kvm(stop, &mut findings)?;
+        }
+        let report = Report {
+            bench: "memslot-perf",
+            machine: Machine::detect(),
+            params: params! {
+                "runs": self.runs,
+                "seconds_per_sample": self.seconds,
+                "baseline": "the sorted array before seed 001, unless named",
+            },
+            rows: findings.rows,
+            checks: findings.checks,
+        };
+        Ok(report)
+    }
+
+    /// What to measure, in order: guests, maps, bytes; the last once, since they are the same for every number.
+    fn todo(&self) -> Vec<(u32, Test)> {
+        let at = |slots: u32| self.tests.iter().map(move |&test| (slots, test));
+        let mut todo: Vec<_> = self.slots.iter().flat_map(|&slots| at(slots)).collect();
+        todo.sort_by_key(|(_, test)| match test {
+            Test::Guest(_) => 0,
+            Test::Map(_) => 1,
+            Test::Memory => 2,
+        });
+        let memory = todo.iter().position(|(_, test)| *test == Test::Memory);
+        todo.truncate(memory.map_or(todo.len(), |first| first + 1));
+        todo
+    }
+
+    /// Both entrants in one scenario, at one number of slots.
+    fn with_guest(&self, test: scenario::Test, slots: u32, findings: &mut Findings) -> Result<(), Error> {
+        let entrants = &ENTRANTS[..if slots <= IDS { 2 } else { 1 }];
+        let scenario = Scenario::new(test, slots);
+        let time = Duration::from_secs_f64(self.seconds);
+        let samples = interleave(self.runs as usize, entrants, |entrant| (entrant.sample)(&scenario, time));
+        let mut series = Vec::new();
+        for (entrant, samples) in entrants.iter().zip(samples) {
+            let samples = samples.into_iter().collect::<Result<Vec<_>, _>>()?;
+            let mut tally = Tally::default();
+            for sample in &samples {
+                tally.add(&sample.tally);
+            }
+            findings.checks.extend(checks(entrant.name, test, slots, &tally));
+            series.push(Series::new(samples.iter().map(|sample| sample.ns / 1000.0).collect()));
+        }
+        let params = params! { "slots": slots };
+        let row = match &series[..] {
+            [slat, baseline] => Row::compare(test.name(), params, "us/iteration", baseline, slat),
+            _ => Row::alone(test.name(), params, "us/iteration", &series[0]),
+        };
+        findings.rows.push(row.answering(Some("001")).claiming(seed::ratio(test, slots)));
+        if test == scenario::Test::Setup && slots > IDS {
+            self.with_guest(scenario::Test::SetupAtOnce, slots, findings)?;
+        }
+        Ok(())
+    }
+
+    fn beside_kvm(&self, stop: &AtomicBool, findings: &mut Findings) -> Result<(), Error> {
+        let kvm = match Kvm::open(kvm::PATH) {
+            Ok(kvm) => kvm,
+            Err(reason) => {
+                eprintln!("skipped: /dev/kvm: {reason}");
+                return Ok(());
+            }
+        };
+        for &slots in self.slots.iter().take_while(|_| !stop.load(Relaxed)) {
+            if slots > kvm.slots() {
+                eprintln!("skipped: /dev/kvm has {} slots, not {slots}", kvm.slots());
+            } else {
+                progress(slots, "/dev/kvm", self.runs);
+                kvm::measure(&kvm, slots, self.runs, findings)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn progress(slots: u32, test: &str, runs: u32) {
+    say(format_args!("{slots} slots, {test}: {runs} rounds"));
+}
+
+/// Who runs.
+struct Entrant {
+    name: &'static str,
+    sample: fn(&Scenario, Duration) -> Result<Sample, Error>,
+}
+
+const ENTRANTS: [Entrant; 2] = [
+    Entrant { name: "slat", sample: Scenario::sample::<Ours> },
+    Entrant { name: "baseline", sample: Scenario::sample::<Before> },
+];
+
+/// What must have happened in a test for its figures to count.
+fn checks(who: &str, test: scenario::Test, slots: u32, tally: &Tally) -> [Check; 6] {
+    let check = |what: &str, [good, of]: [u64; 2]| Check {
+        name: format!("{who}, {}: {what}", test.name()),
+        ok: good == of,
+        detail: format!("{good} of {of} at {slots} slots"),
+    };
+    let seen = tally.seen;
+    [
+        check("the guest came to its end", tally.ended),
+        check("the guest found in each page what belongs there", [seen.words - seen.wrong, seen.words]),
+        check("no memory only where the slot was away", [seen.exits - seen.wrong_exits, seen.exits]),
+        check("each page was mapped once for each time that it was taken away", tally.mapped),
+        check("what the host took is mapped no more, and all else is", tally.left),
+        check("every slot is where it belongs", tally.found),
+    ]
+}

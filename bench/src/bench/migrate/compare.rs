@@ -1,0 +1,57 @@
+//! Whether the memory that came is the memory that was: every byte, while the guest stands still.
+
+use super::guest::Guest;
+use super::machine::Machine;
+use parking_lot::Mutex;
+use slat::{Gfn, Idle, PAGE_SIZE, Slot};
+use slat_cli::error::Error;
+use std::collections::HashSet;
+
+/// What was found. All but the first are zero where nothing was lost.
+#[derive(Clone, Debug, Default)]
+pub struct Compared {
+    pub pages: u64,
+    /// Pages that are not as they are at the sender.
+    pub not_the_senders: u64,
+    /// Pages that are not what the guest has written.
+    pub not_the_guests: u64,
+    /// Pages that came, and that the receiving machine's own log does not tell of.
+    pub unmarked: u64,
+    /// The first page that differs.
+    pub first: Option<Gfn>,
+}
+
+/// Compares both machines with each other and with what the guests know. Takes what the receiver has logged.
+pub fn compare(
+    idle: &mut Idle,
+    sender: &Machine,
+    receiver: &Machine,
+    guests: &[Mutex<Guest>],
+) -> Result<Compared, Error> {
+    let marked: HashSet<Gfn> = {
+        let harvest = receiver.vm.slots().harvest_all(idle)?;
+        let marked = harvest.iter().map(|page| page.gfn).collect();
+        harvest.commit();
+        marked
+    };
+    let mut compared = Compared::default();
+    let read = |idle: &mut Idle, machine: &Machine, slot: &Slot, gfn| {
+        let mut page = [0; PAGE_SIZE as usize];
+        machine.space.read(idle, slot.hva_of(gfn), &mut page).map(|()| page)
+    };
+    for ((slot, there), guest) in sender.slots.iter().zip(&receiver.slots).zip(guests) {
+        let guest = guest.lock();
+        for gfn in (slot.gfns.start.0..slot.gfns.end.0).map(Gfn) {
+            let (sent, came) = (read(idle, sender, slot, gfn)?, read(idle, receiver, there, gfn)?);
+            let [other, lost] = [sent != came, guest.expected(gfn) != came];
+            compared.pages += 1;
+            compared.not_the_senders += u64::from(other);
+            compared.not_the_guests += u64::from(lost);
+            compared.unmarked += u64::from(came != [0; PAGE_SIZE as usize] && !marked.contains(&gfn));
+            if other || lost {
+                compared.first.get_or_insert(gfn);
+            }
+        }
+    }
+    Ok(compared)
+}

@@ -1,0 +1,129 @@
+//! One sample: two machines, a guest that runs on the first, and its migration to the second.
+//!
+//! ```text
+//! fill │ run ──────────────────────────────── halt │ compare │ run
+//!      │ enable, round, round, …                   │         │
+//! sender's machine                             receiver's machine
+//! ```
+
+use super::compare::{Compared, compare};
+use super::guest::Guest;
+use super::machine::{self, Machine};
+use super::precopy::{Outcome, Sender, Settings};
+use super::progress::Bar;
+use super::receiver::receive;
+use super::vcpus::{Shared, Vcpus};
+use super::wire::{Frame, Writing};
+use slat::{DirtyLog, Gfn, Hva, Level, PAGE_SIZE, Slot, SlotId};
+use slat_cli::error::Error;
+use slat_cli::thread::{idle, joined};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Accesses of each guest on the receiver's machine, for each of its pages.
+const AFTER: u64 = 16;
+
+/// What there is to migrate.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    pub vcpus: u32,
+    /// Memory of each vCPU's guest, in its own slot.
+    pub pages: u64,
+    /// Of them the working set.
+    pub working_set: u64,
+    /// How the sender logs.
+    pub log: DirtyLog,
+    pub log_at_start: bool,
+    /// The largest page of both hosts.
+    pub largest: Level,
+    /// Negative control: the sender's harvests do not flush.
+    pub sabotage_rearm: bool,
+    pub seed: u64,
+}
+
+/// What one sample yields.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub outcome: Outcome,
+    /// From the order to run on the receiver's machine until each vCPU had made an access there.
+    pub resume: Duration,
+    pub compared: Compared,
+    /// Reads of the guests, on both machines: right, and not.
+    pub reads: [u64; 2],
+    /// Exits of vCPUs whose rings were full.
+    pub ring_full: u64,
+}
+
+impl Sample {
+    /// How long the guest did not run.
+    pub fn downtime(&self) -> Duration {
+        self.outcome.halted + self.resume
+    }
+}
+
+impl Job {
+    /// One sample.
+    pub fn sample(&self, settings: Settings, bar: &Bar) -> Result<Sample, Error> {
+        let idle = &mut idle()?;
+        let slots: Vec<Slot> = (0..self.vcpus)
+            .map(|vcpu| Slot::new(SlotId(vcpu), Gfn(u64::from(vcpu) * self.pages), self.pages, Hva(0)))
+            .collect();
+        let sending = machine::Settings {
+            vcpus: self.vcpus,
+            log: self.log,
+            logs: self.log_at_start,
+            largest: self.largest,
+            sabotage_rearm: self.sabotage_rearm,
+        };
+        let receiving =
+            machine::Settings { log: DirtyLog::bitmap(), logs: true, sabotage_rearm: false, ..sending };
+        let machine = Arc::new(Machine::new(idle, &slots, sending)?);
+        let shared = Shared::new(
+            slots
+                .iter()
+                .map(|slot| Guest::new(slot.gfns, self.working_set, self.seed + u64::from(slot.id.0))),
+        );
+        let failed = |error| Error::Machine(format!("a socket on loopback: {error}"));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+        let receiver = listener.local_addr().map_err(failed)?;
+        let most = u64::from(self.vcpus) * self.pages * PAGE_SIZE;
+        thread::scope(|scope| {
+            let other = scope.spawn(|| receive(&mut slat_cli::thread::idle()?, &listener, receiving, most));
+            let vcpus = Vcpus::start(scope, &shared);
+            let sender = Sender { machine: &machine, vcpus: &vcpus, receiver, settings, bar };
+            let filled = vcpus.fill(&machine);
+            let migrated = filled.and_then(|()| {
+                vcpus.run(&machine);
+                sender.migrate(idle)
+            });
+            if migrated.is_err() {
+                cancel(receiver);
+            }
+            // Where both have failed, it began there.
+            let other = joined(other.join())?;
+            let outcome = migrated?;
+            let other = Arc::new(other.ok_or_else(|| Error::Machine("the migration was cancelled".into()))?);
+            let compared = compare(idle, &machine, &other, &shared.guests)?;
+            let began = Instant::now();
+            let ran = vcpus.run_for(&other, AFTER * self.pages)?;
+            let reads = shared
+                .guests
+                .iter()
+                .map(|guest| guest.lock())
+                .fold([0; 2], |[right, wrong], guest| [right + guest.verified, wrong + guest.corrupt]);
+            let ring_full = shared.ring_full.load(Relaxed);
+            Ok(Sample { outcome, resume: ran - began, compared, reads, ring_full })
+        })
+    }
+}
+
+/// Tells the receiver that nobody comes any more. If it is gone already, so much the better.
+fn cancel(receiver: SocketAddr) {
+    if let Ok(stream) = TcpStream::connect(receiver) {
+        let mut to = Writing::new(stream);
+        let _ = to.send(Frame::Cancel).and_then(|()| to.flush());
+    }
+}

@@ -1,0 +1,243 @@
+//! `slat bench migrate`: a running guest moves to another machine, and every byte is compared.
+//!
+//! ```text
+//! sender                                                        receiver
+//! vCPUs write ─▶ dirty log ─▶ harvest ─▶ read, send ──TCP──▶ write, mark ─▶ vCPUs go on
+//!                    ▲             │                             │
+//!                    └─ give back ─┴─ commit ◀── received? ◀─────┘
+//! ```
+//! | file | idea |
+//! |---|---|
+//! | `job` | one sample, from the empty machine to the guest that runs on the other one |
+//! | `machine` | one of the two |
+//! | `guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
+//! | `precopy` | rounds while it runs, until what is left fits the downtime; what a failed round means |
+//! | `connection`, `wire`, `pace` | a round on a connection; the stream's frames; how fast it may be |
+//! | `receiver` | the other end |
+//! | `compare` | byte by byte: against the sender, and against what the guest has written |
+//! | `rows`, `progress` | the report, and how far it is |
+//!
+//! Seed 003 is about VMs of terabytes that migrate. What users ask for besides is that a migration that fails loses
+//! nothing: a harvest gives its bits back unless it is committed, and it is committed once the receiver has said that it has
+//! the round. `--fail-at-round` and `--fail-each-round` break connections half-way; the migration then goes on with the
+//! **same** receiver, which keeps what earlier rounds have brought. Nothing but the bits that were given back makes the
+//! sender send those pages again, so a lost one cannot hide behind a full copy.
+//!
+//! The baseline halts the guest first and sends everything then: what downtime is without a log.
+
+mod compare;
+mod connection;
+mod guest;
+mod job;
+mod machine;
+mod pace;
+mod precopy;
+mod progress;
+mod receiver;
+mod rows;
+mod vcpus;
+mod wire;
+
+use super::harness::interleave;
+use super::machine::Machine;
+use super::report::{Report, params};
+use clap::ValueEnum;
+use job::{Job, Sample};
+use precopy::{Fail, Settings};
+use progress::Bar;
+use slat::{DirtyLog, PAGE_SIZE, RingSize, Track};
+use slat_cli::Pages;
+use slat_cli::error::Error;
+use slat_cli::size::{self, size};
+use std::io::Write as _;
+use std::time::Duration;
+
+/// Live migration of a running guest to a second machine, over TCP.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  slat bench migrate
+  slat bench migrate -v 4 -b 256M --bandwidth 200M --downtime 50
+  slat bench migrate -b 64M --fail-each-round --track dirty-bits")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
+pub struct Migrate {
+    /// vCPUs, each with a guest that writes all the time
+    #[arg(short, long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
+    vcpus: u32,
+    /// Guest memory of each vCPU: 64K to 64G
+    #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = size)]
+    bytes: u64,
+    /// What each guest writes to again and again [default: a 32nd of its memory]
+    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    working_set: Option<u64>,
+    /// How long the guest may stand still, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    downtime: u64,
+    /// Rounds at most; in the last one the guest stands still, whether the rest fits or not
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    max_rounds: u64,
+    /// Bytes per second at most, from 1M
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    bandwidth: Option<u64>,
+    /// The connection breaks half-way in this round, once
+    #[arg(long, value_name = "N", conflicts_with = "fail_each_round", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    fail_at_round: Option<u64>,
+    /// The connection breaks half-way in each round, once
+    #[arg(long)]
+    fail_each_round: bool,
+    /// Page sizes of both hosts
+    #[arg(short, long, value_enum, default_value_t = Pages::K4)]
+    pages: Pages,
+    /// How writes are noticed
+    #[arg(long, value_enum, default_value_t = TrackName::Writes)]
+    track: TrackName,
+    /// Log by a ring of so many bytes for each vCPU, not by bitmaps: a power of two from 4K to 1M
+    #[arg(long, value_name = "SIZE", value_parser = ring, conflicts_with = "track")]
+    ring: Option<RingSize>,
+    /// Log from the start of the machine, not from the start of the migration: what was never written is not sent
+    #[arg(long)]
+    log_at_start: bool,
+    /// Seed of everything random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Counted rounds of the bench; each migrates twice, once by halting first
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Print one JSON object instead of the tables
+    #[arg(long)]
+    pub json: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+    /// Negative control: a failed round is committed all the same. The comparison must find out
+    #[arg(long, hide = true)]
+    sabotage_commit: bool,
+    /// Negative control: harvests leave out their flush. The comparison must find out
+    #[arg(long, hide = true)]
+    sabotage_rearm: bool,
+}
+
+/// [`Track`], as users type it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum TrackName {
+    /// By the faults of write-protected pages
+    Writes,
+    /// By the Dirty bits that the hardware sets
+    DirtyBits,
+}
+
+/// Who migrates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Entrant {
+    /// In rounds, with a log: slat as it ships.
+    PreCopy,
+    /// After the guest was halted, all at once.
+    HaltFirst,
+}
+
+const ENTRANTS: [Entrant; 2] = [Entrant::PreCopy, Entrant::HaltFirst];
+
+impl Migrate {
+    /// Runs both entrants.
+    pub fn report(&self) -> Result<Report, Error> {
+        let job = self.job()?;
+        let machine = Machine::detect();
+        let bar = Bar::new(!self.quiet);
+        let samples = interleave(self.runs as usize, &ENTRANTS, |&who| job.sample(self.settings(who), &bar));
+        bar.finish();
+        let samples: Vec<Vec<Sample>> =
+            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+        let [pre_copy, halt_first] = [&samples[0], &samples[1]];
+        let mut rows = rows::rows(pre_copy, halt_first);
+        if self.json {
+            rows.extend(rows::rounds(pre_copy));
+        } else {
+            write!(std::io::stdout().lock(), "{}", rows::Table(pre_copy))?;
+        }
+        let report = Report {
+            bench: "migrate",
+            machine,
+            params: params! {
+                "vcpus": self.vcpus,
+                "bytes_per_vcpu": self.bytes,
+                "working_set": job.working_set * PAGE_SIZE,
+                "downtime_ms": self.downtime,
+                "max_rounds": self.max_rounds,
+                "bandwidth": self.bandwidth.map_or("any".into(), size::text),
+                "pages": if self.pages == Pages::K4 { "4k" } else { "thp" },
+                "log": self.ring.map_or("bitmap".into(), |ring| format!("ring of {} entries", ring.entries())),
+                "track": if self.track == TrackName::Writes { "writes" } else { "dirty-bits" },
+                "log_at_start": self.log_at_start,
+                "fails": match self.fail() {
+                    Fail::Never => "never".into(),
+                    Fail::AtRound(round) => format!("in round {round}"),
+                    Fail::EachRound => "in each round".into(),
+                },
+                "runs": self.runs,
+            },
+            rows,
+            checks: rows::checks([pre_copy, halt_first]),
+        };
+        Ok(report)
+    }
+
+    fn job(&self) -> Result<Job, Error> {
+        let possible = 64 << 10..=64 << 30;
+        if !possible.contains(&self.bytes) || !self.bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(Error::Usage(format!(
+                "--bytes: {} is not a multiple of 4K from 64K to 64G",
+                size::text(self.bytes)
+            )));
+        }
+        let working_set = self.working_set.unwrap_or((self.bytes / 32).next_multiple_of(PAGE_SIZE));
+        if !(PAGE_SIZE..=self.bytes).contains(&working_set) {
+            return Err(Error::Usage(format!(
+                "--working-set: {} is not from 4K to --bytes, {}",
+                size::text(working_set),
+                size::text(self.bytes)
+            )));
+        }
+        if self.bandwidth.is_some_and(|limit| limit < 1 << 20) {
+            return Err(Error::Usage("--bandwidth: from 1M".into()));
+        }
+        let log = match (self.ring, self.track) {
+            (Some(ring), _) => DirtyLog::ring(ring),
+            (None, TrackName::Writes) => DirtyLog::bitmap(),
+            (None, TrackName::DirtyBits) => DirtyLog::bitmap().track(Track::DirtyBits),
+        };
+        Ok(Job {
+            vcpus: self.vcpus,
+            pages: self.bytes / PAGE_SIZE,
+            working_set: working_set / PAGE_SIZE,
+            // The first harvest is everything, which is the first round.
+            log: if self.log_at_start { log } else { log.initially_set() },
+            log_at_start: self.log_at_start,
+            largest: self.pages.largest(),
+            sabotage_rearm: self.sabotage_rearm,
+            seed: self.seed,
+        })
+    }
+
+    fn fail(&self) -> Fail {
+        match self.fail_at_round {
+            Some(round) => Fail::AtRound(round),
+            None if self.fail_each_round => Fail::EachRound,
+            None => Fail::Never,
+        }
+    }
+
+    fn settings(&self, who: Entrant) -> Settings {
+        let pre_copy = who == Entrant::PreCopy;
+        Settings {
+            downtime: Duration::from_millis(self.downtime),
+            max_rounds: if pre_copy { self.max_rounds } else { 1 },
+            bandwidth: self.bandwidth,
+            fail: if pre_copy { self.fail() } else { Fail::Never },
+            sabotage_commit: self.sabotage_commit,
+        }
+    }
+}
+
+fn ring(text: &str) -> Result<RingSize, String> {
+    let bytes = u32::try_from(size(text)?).unwrap_or(u32::MAX);
+    RingSize::new(bytes).map_err(|error| error.to_string())
+}

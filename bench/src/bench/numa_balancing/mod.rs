@@ -1,0 +1,118 @@
+//! `slat bench numa-balancing`: what a guest pays for a host that looks where its pages are used.
+//!
+//! ```text
+//! job.rs      one sample: two nodes, vCPUs on them, a balancer, perhaps a device
+//! rows.rs     the report, and the bars
+//! ```
+//! After seed 002, which counts the unmap calls and remote flushes of ten boots of a guest. Here the guest replays the
+//! two bundled traces, a vCPU each in memory of its own, a number of times; half-way the vCPUs change nodes. The
+//! entrants are the policies of [`slat_mm::Policy`], with every 2 MiB flushed for itself and as slat ships, and nobody,
+//! for the guest's wall time. The workload is the same for all, nothing in it is tuned: dense and sparse memory, no
+//! sharing.
+//!
+//! **What is not comparable**: most of the seed's flushes under its range policy came from walks that had to let go
+//! of KVM's lock and flush page by page. This engine's walks keep their debt, so *range* pays one flush for each 2 MiB
+//! in which the guest had anything mapped, here the least that it can cost.
+
+mod job;
+mod rows;
+
+use super::harness::interleave;
+use super::machine::Machine;
+use super::report::{Report, params};
+use super::traces::Trace;
+use job::{Entrant, Job, Sample};
+use rows::Samples;
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::size::{self, size};
+use slat_mm::Policy;
+
+/// What balancing between nodes costs a guest.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench numa-balancing --passes 4 --runs 3")]
+pub struct NumaBalancing {
+    /// vCPUs, a thread each; the n-th replays the n-th bundled trace, round robin, and starts on the n-th node
+    #[arg(short, long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    vcpus: u32,
+    /// Nodes of the host
+    #[arg(short, long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
+    nodes: u8,
+    /// Times that each trace is replayed; half-way every vCPU goes to the next node
+    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..))]
+    passes: u32,
+    /// Accesses of each trace at most; all of it unless said otherwise
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    accesses: Option<u32>,
+    /// Accesses of a vCPU between two of its scans
+    #[arg(short, long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1000..))]
+    every: u32,
+    /// Memory to look at in each scan: 16M, 1G
+    #[arg(short, long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    scan: u64,
+    /// Counted rounds; every figure is the mean of as many samples
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// As slat ships: one flush for each 16 MiB.
+const SLAT: Option<(Policy, u64)> = Some((Policy::PageBatched, 16 << 20));
+
+/// Who runs, each without a device and with one.
+const POLICIES: [Option<(Policy, u64)>; 5] =
+    [SLAT, Some((Policy::Range, 0)), Some((Policy::Page, 0)), Some((Policy::PageBatched, 2 << 20)), None];
+
+fn entrants() -> Vec<Entrant> {
+    let all = [false, true].map(|device| POLICIES.map(|policy| Entrant { policy, device }));
+    all.concat()
+}
+
+impl NumaBalancing {
+    /// Runs every entrant.
+    pub fn report(&self) -> Result<Report, Error> {
+        let job = self.job()?;
+        let entrants = entrants();
+        say(format_args!("{} vCPUs: {} rounds of {} entrants", self.vcpus, self.runs, entrants.len()));
+        let samples = interleave(self.runs as usize, &entrants, |entrant| job.sample(entrant));
+        let samples: Vec<Vec<Sample>> =
+            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+        let samples = Samples { entrants: &entrants, samples: &samples };
+        let report = Report {
+            bench: "numa-balancing",
+            machine: Machine::detect(),
+            params: params! {
+                "vcpus": self.vcpus,
+                "nodes": self.nodes,
+                "traces": job.traces.iter().map(|trace| trace.name).collect::<Vec<_>>().join("+"),
+                "passes": self.passes,
+                "accesses": job.traces.iter().map(Trace::accesses).sum::<u64>(),
+                "accesses_between_scans": self.every,
+                "scan": size::text(self.scan),
+                "runs": self.runs,
+            },
+            rows: samples.rows(),
+            checks: samples.checks(),
+        };
+        Ok(report)
+    }
+
+    fn job(&self) -> Result<Job, Error> {
+        if self.scan == 0 {
+            return Err(Error::Usage("--scan: a scan of nothing finds nothing".into()));
+        }
+        let traces = Trace::all(self.every as usize, self.accesses.map_or(usize::MAX, |most| most as usize))?;
+        let arena = Job::arena(&traces, self.vcpus, self.nodes)?;
+        Ok(Job {
+            traces,
+            vcpus: self.vcpus,
+            nodes: self.nodes,
+            passes: self.passes,
+            scan_bytes: self.scan,
+            contexts: true,
+            arena,
+        })
+    }
+}

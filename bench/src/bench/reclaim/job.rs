@@ -1,0 +1,194 @@
+//! One sample: a machine built anew, with a limit, and one vCPU that does its work on it.
+//!
+//! There is one thread. Whoever faults at the limit makes the room himself, so every sample of an entrant evicts the
+//! same pages at the same accesses; only the time differs. Swap is memory of this process ([`Blocks`]): what swapping
+//! costs here is the work of finding, unmapping, copying and checking pages, and no disk's time.
+
+use super::accuracy::{self, Evicted};
+use super::work::Work;
+use crate::bench::machine::pin;
+use parking_lot::Mutex;
+use slat::table::formats::Npt4;
+use slat::{Fault, Format, Gpa, Host, Hva, PAGE_SHIFT, PAGE_SIZE, Slot, SlotId, VcpuId, Vm};
+use slat_cli::error::Error;
+use slat_cli::thread::{idle, window};
+use slat_mm::{AddressSpace, Arena, Backing, HostView, LruSettings, Place, Prot, Swap, SwapDevice};
+use slat_vcpu::cpu::{Core, Program, Step};
+use slat_vcpu::guest::{Layout, Replay, Want};
+use slat_vcpu::{Cpu, Exit};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// Where guest memory lies in the host's address space.
+const BASE: Hva = Hva(0x1000_0000_0000);
+/// What a freed frame is filled with: a guest that still reads it finds this.
+const POISON: u8 = 0xdd;
+
+type Guest = Vm<Npt4, HostView>;
+
+/// What there is to do, and where.
+pub struct Job {
+    pub work: Work,
+    arena: Arc<Arena>,
+    /// Bytes that are charged beside the pages: tables.
+    tables: u64,
+}
+
+/// Who runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entrant {
+    /// Which [`Job`].
+    pub job: usize,
+    /// Room for this part of the footprint, in percent; `None`: for all of it.
+    pub limit: Option<u64>,
+    /// Whether aging asks the guest's tables.
+    pub walk_secondary: bool,
+}
+
+/// What one sample yields.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    pub wall_ms: f64,
+    /// Pages brought in again.
+    pub refaults: u64,
+    /// Mean rank of the pages that went, from 0, the coldest; `None` where none did.
+    pub rank: Option<f64>,
+    pub aging_passes: u64,
+    /// Pages that were to go and turned out to be in use.
+    pub spared: u64,
+    /// The most that was charged at any look, and the limit.
+    pub charged: [u64; 2],
+    /// Reads that found what nobody had written.
+    pub corrupt: u64,
+    /// Accesses made, of those to make.
+    pub accesses: [u64; 2],
+}
+
+impl Job {
+    /// Makes the arena, and finds out how much the tables take.
+    pub fn new(work: Work) -> Result<Self, Error> {
+        let arena = Arena::builder().limit(work.bytes() + (64 << 20)).poison(POISON).build()?;
+        let mut job = Self { work, arena, tables: 0 };
+        let whole = job.sample(&Entrant { job: 0, limit: None, walk_secondary: true })?;
+        job.tables = whole.charged[0].saturating_sub(job.work.stream.distinct as u64 * PAGE_SIZE);
+        Ok(job)
+    }
+
+    /// Pages of the guest's that fit within `percent` of its footprint.
+    pub fn room(&self, percent: u64) -> usize {
+        (self.work.stream.distinct as u64 * percent / 100) as usize
+    }
+
+    /// One sample.
+    pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
+        pin(0);
+        let idle = &mut idle()?;
+        let swap = Swap::builder().device(Blocks::default(), self.work.bytes()).build(&self.arena)?;
+        let settings = LruSettings { walk_secondary: entrant.walk_secondary, ..LruSettings::default() };
+        let limit =
+            entrant.limit.map_or(u64::MAX, |percent| self.room(percent) as u64 * PAGE_SIZE + self.tables);
+        let space = AddressSpace::builder(&self.arena).lru(settings).swap(&swap).limit(limit).build()?;
+        let regions = self.work.trace.regions.len() as u64;
+        let builder = Guest::builder(HostView::new(&space)).max_slots(regions as u32);
+        let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
+        space.register(&vm);
+        let mut replay = Replay::new(self.work.stream.end);
+        for (number, &region) in (0..).zip(&self.work.trace.regions) {
+            let gpa = Gpa(number * Layout::REGION);
+            let hva = BASE + gpa.0;
+            space.mmap(Place::Fixed(hva), Layout::REGION, Prot::ReadWrite, Backing::Anonymous)?;
+            let slot = Slot::new(SlotId(number as u32), gpa.gfn(), Layout::REGION / PAGE_SIZE, hva);
+            vm.slots().commit(idle, |tx| tx.create(slot))?;
+            replay.layout.place(region, gpa);
+        }
+        let evictions = Arc::new(Evictions::default());
+        let lru = space.lru().ok_or_else(|| Error::Machine("the address space has no LRU".into()))?;
+        let seen = evictions.clone();
+        lru.on_evict(Box::new(move |hva| seen.add(hva)));
+
+        let vcpu = vm.vcpu(VcpuId(0)).ok_or_else(|| Error::Machine("the vCPU is in use".into()))?;
+        let mut cpu = Cpu::new(vcpu, window(&self.arena)).untimed();
+        let mut guest = Counting { replay, made: &evictions.made };
+        let (mut most, began) = (0, Instant::now());
+        for stretch in &self.work.trace.stretches {
+            guest.replay.feed(stretch.clone());
+            match cpu.run(idle, &mut guest) {
+                Exit::Stopped if guest.replay.wants() == Want::Batch => {}
+                Exit::Stopped => return Err(Error::Machine("a trace left its regions".into())),
+                Exit::RingFull => return Err(Error::Machine("a dirty ring is full".into())),
+                Exit::Mmio(fault) => return Err(Error::Machine(format!("no memslot at {}", fault.gpa))),
+                Exit::Failed(fault, error) => {
+                    return Err(Error::Machine(format!("guest address {}: {error}", fault.gpa)));
+                }
+            }
+            most = space.charged().max(most);
+        }
+        let wall_ms = began.elapsed().as_secs_f64() * 1e3;
+        let stats = lru.stats();
+        Ok(Sample {
+            wall_ms,
+            refaults: stats.refaults,
+            rank: accuracy::mean_rank(&self.work.stream, &evictions.pages.lock()),
+            aging_passes: stats.passes,
+            spared: stats.promoted,
+            charged: [most, limit],
+            corrupt: guest.replay.findings.corrupt,
+            accesses: [guest.replay.accesses, self.work.trace.accesses()],
+        })
+    }
+}
+
+/// The pages that went.
+#[derive(Default)]
+struct Evictions {
+    /// Accesses that the guest has made.
+    made: AtomicU64,
+    pages: Mutex<Vec<Evicted>>,
+}
+
+impl Evictions {
+    fn add(&self, hva: Hva) {
+        let gfn = (hva.0 - BASE.0) >> PAGE_SHIFT;
+        self.pages.lock().push((self.made.load(Relaxed), gfn as u32));
+    }
+}
+
+/// A replay that says how far it is.
+struct Counting<'e> {
+    replay: Replay,
+    made: &'e AtomicU64,
+}
+
+impl Program for Counting<'_> {
+    fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault> {
+        let step = self.replay.step(core);
+        self.made.store(self.replay.accesses, Relaxed);
+        step
+    }
+}
+
+/// Swap in memory.
+#[derive(Debug, Default)]
+struct Blocks(Mutex<Vec<u8>>);
+
+impl SwapDevice for Blocks {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let mut blocks = self.0.lock();
+        let end = offset as usize + bytes.len();
+        if blocks.len() < end {
+            blocks.resize(end, 0);
+        }
+        blocks[offset as usize..end].copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let blocks = self.0.lock();
+        let from =
+            blocks.get(offset as usize..offset as usize + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        bytes.copy_from_slice(from);
+        Ok(bytes.len())
+    }
+}

@@ -1,0 +1,102 @@
+//! `slat bench reclaim`: a guest with less memory than it uses. Which pages should go?
+//!
+//! ```text
+//! work.rs      the guests' work: the bundled traces, and a program with phases; which page is accessed when
+//! job.rs       one sample: a machine with a limit, swap, and one vCPU
+//! bounds.rs    what exact LRU and Belady's optimum would have brought in again
+//! accuracy.rs  how cold the pages were that went
+//! rows.rs      the report
+//! ```
+//! After seed 000: a host that ages by its own Accessed bits does not see what guests use, and learns it only when it is
+//! about to evict a page (`walk-secondary off`, before); one whose aging asks the guests' tables does (`on`). Each guest
+//! runs with room for a part of its footprint, and it is counted which pages come back: a page that does was evicted
+//! too early.
+//!
+//! **How much there is to gain.** Before, too, asks the guest: about each page that is about to go, which gets a second
+//! chance. That alone comes near exact LRU, and on sort, whose pages are used again at random, as near as anything that
+//! does not know the future. Aging that asks stays near exact LRU's count or below, and finds in use few of the pages that
+//! it was about to evict. A third fewer than before, which one might hope for, would be far below exact LRU on both traces.
+//!
+//! The bundled traces were recorded without accesses that one of the last 64 pages would have answered, so they say
+//! which page is needed, and in what order, but hold few accesses to the hottest pages; the program with phases has all
+//! of its accesses.
+
+mod accuracy;
+mod bounds;
+mod job;
+mod rows;
+mod work;
+
+use super::harness::interleave;
+use super::machine::Machine;
+use super::report::{Report, params};
+use job::{Entrant, Job, Sample};
+use rows::Samples;
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use work::Work;
+
+/// Which pages go when memory is short.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench reclaim --limit 50 --runs 3")]
+pub struct Reclaim {
+    /// Parts of the footprint that the guest has room for, in percent
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [50, 75],
+          value_parser = clap::value_parser!(u64).range(5..=100))]
+    limit: Vec<u64>,
+    /// Accesses of each guest at most; all unless said otherwise. The bars on refaults are for all of them
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    accesses: Option<u32>,
+    /// Counted rounds; times are medians of as many samples
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Reclaim {
+    /// Runs every entrant.
+    pub fn report(&self) -> Result<Report, Error> {
+        // Before this thread is tied to one of the CPUs.
+        let machine = Machine::detect();
+        let most = self.accesses.map_or(usize::MAX, |most| most as usize);
+        let jobs = Work::all(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
+        let entrants = self.entrants(jobs.len());
+        say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), self.runs, entrants.len()));
+        let samples = interleave(self.runs as usize, &entrants, |entrant| jobs[entrant.job].sample(entrant));
+        let samples: Vec<Vec<Sample>> =
+            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+        let whole = self.accesses.is_none();
+        let samples =
+            Samples { jobs: &jobs, entrants: &entrants, samples: &samples, limits: &self.limit, whole };
+        let (rows, checks) = samples.report();
+        let guests = jobs.iter().map(|job| {
+            let (trace, stream) = (&job.work.trace, &job.work.stream);
+            format!("{}: {} accesses, {} pages", trace.name, trace.accesses(), stream.distinct)
+        });
+        let report = Report {
+            bench: "reclaim",
+            machine,
+            params: params! { "guests": guests.collect::<Vec<_>>().join("; "), "runs": self.runs },
+            rows,
+            checks,
+        };
+        Ok(report)
+    }
+
+    fn entrants(&self, jobs: usize) -> Vec<Entrant> {
+        let mut all = Vec::new();
+        for job in 0..jobs {
+            all.push(Entrant { job, limit: None, walk_secondary: true });
+            for &limit in &self.limit {
+                all.extend([true, false].map(|walk_secondary| Entrant {
+                    job,
+                    limit: Some(limit),
+                    walk_secondary,
+                }));
+            }
+        }
+        all
+    }
+}

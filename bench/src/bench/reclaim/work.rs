@@ -1,0 +1,116 @@
+//! The guests' work, and what is true of it: which page is accessed when.
+
+use crate::bench::traces::Trace;
+use slat::{Gfn, PAGE_SIZE};
+use slat_cli::error::Error;
+use slat_vcpu::guest::{Layout, Phases, PhasesSettings};
+use slat_vcpu::trace::Access;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Accesses that the guest is given at once; between two batches the bench looks at the memory in use.
+const BATCH: usize = 4096;
+
+/// What one guest does. Its regions lie one after the other, from guest frame 0 on.
+pub struct Work {
+    pub trace: Trace,
+    pub stream: Stream,
+}
+
+impl Work {
+    /// The bundled traces and the program with phases; of each the first `most` accesses.
+    pub fn all(most: usize) -> Result<Vec<Self>, Error> {
+        let mut all: Vec<Self> = Trace::all(BATCH, most)?.into_iter().map(Self::new).collect();
+        all.push(Self::new(phases(most)));
+        Ok(all)
+    }
+
+    fn new(trace: Trace) -> Self {
+        let stream = Stream::new(&trace);
+        Self { trace, stream }
+    }
+
+    /// Guest memory that it is given: whole regions.
+    pub fn bytes(&self) -> u64 {
+        self.trace.regions.len() as u64 * Layout::REGION
+    }
+}
+
+/// The first accesses of the program with phases.
+fn phases(most: usize) -> Trace {
+    let all: Vec<Access> = Phases::new(PhasesSettings::default()).take(most).collect();
+    let regions: BTreeSet<u64> =
+        all.iter().map(|access| access.addr / Layout::REGION * Layout::REGION).collect();
+    let stretches = all.chunks(BATCH).map(|chunk| Arc::new(chunk.to_vec())).collect();
+    Trace { name: "phases", stretches, regions: regions.into_iter().collect() }
+}
+
+/// Which guest frame is accessed when. A frame that is accessed several times running appears once.
+pub struct Stream {
+    /// Guest frames, by number.
+    pub gfns: Vec<u32>,
+    /// For each: how many accesses came before the one that touches it.
+    pub made: Vec<u32>,
+    /// All frames have numbers below this.
+    pub end: usize,
+    /// How many different frames there are.
+    pub distinct: usize,
+}
+
+impl Stream {
+    fn new(trace: &Trace) -> Self {
+        let mut layout = Layout::new();
+        for (index, &region) in (0..).zip(&trace.regions) {
+            layout.place(region, slat::Gpa(index * Layout::REGION));
+        }
+        let end = trace.regions.len() * (Layout::REGION / PAGE_SIZE) as usize;
+        let mut stream = Self { gfns: Vec::new(), made: Vec::new(), end, distinct: 0 };
+        let mut seen = vec![false; end];
+        let accesses = trace.stretches.iter().flat_map(|stretch| stretch.iter());
+        for (made, access) in (0..).zip(accesses) {
+            let last = access.addr + u64::from(access.size) - 1;
+            for addr in [access.addr, last] {
+                // `Trace` has all regions that it touches.
+                let Some(Gfn(gfn)) = layout.gpa(addr).map(slat::Gpa::gfn) else { continue };
+                if stream.gfns.last() != Some(&(gfn as u32)) {
+                    stream.gfns.push(gfn as u32);
+                    stream.made.push(made);
+                    stream.distinct += usize::from(!std::mem::replace(&mut seen[gfn as usize], true));
+                }
+            }
+        }
+        stream
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slat_vcpu::trace::Kind;
+
+    #[test]
+    fn a_stream_has_every_page_of_every_access_in_order() {
+        let access = |addr, size| Access { addr, size, kind: Kind::Load };
+        let region = Layout::REGION;
+        let accesses = vec![
+            access(3 * region, 8),
+            access(3 * region + 8, 8),
+            access(3 * region + 4095, 2),
+            access(8 * region - 4, 8),
+            access(3 * region, 1),
+        ];
+        let regions = vec![3 * region, 7 * region, 8 * region];
+        let stream = Stream::new(&Trace { name: "test", stretches: vec![Arc::new(accesses)], regions });
+        assert_eq!(stream.gfns, [0, 1, 2 * 4096 - 1, 2 * 4096, 0]);
+        assert_eq!(stream.made, [0, 2, 3, 3, 4]);
+        assert_eq!((stream.end, stream.distinct), (3 * 4096, 4));
+    }
+
+    #[test]
+    fn all_work_is_there_and_cut_where_it_is_told() {
+        let work = Work::all(1000).unwrap();
+        let names: Vec<_> = work.iter().map(|work| work.trace.name).collect();
+        assert_eq!(names, ["cc1", "sort", "boot", "phases"]);
+        assert!(work.iter().all(|work| work.trace.accesses() == 1000 && work.stream.distinct > 10));
+    }
+}

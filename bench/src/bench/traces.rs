@@ -1,0 +1,84 @@
+//! The guests' work: the bundled traces, read once and kept, cut into the stretches between two scans.
+
+use slat_cli::error::Error;
+use slat_vcpu::guest::Layout;
+use slat_vcpu::trace::{Access, bundled};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A trace in memory.
+pub struct Trace {
+    pub name: &'static str,
+    /// Its accesses, in order.
+    pub stretches: Vec<Arc<Vec<Access>>>,
+    /// Where the regions begin that it touches.
+    pub regions: Vec<u64>,
+}
+
+impl Trace {
+    /// The first `most` accesses of the bundled ones, with `every` of them in a stretch.
+    pub fn all(every: usize, most: usize) -> Result<Vec<Self>, Error> {
+        let mut traces = Vec::new();
+        for bundled in bundled() {
+            let mut reader = bundled.reader()?;
+            let (mut stretches, mut regions) = (Vec::new(), BTreeSet::new());
+            let mut left = most;
+            while left > 0 {
+                let mut stretch = Vec::new();
+                let full = every.min(left);
+                while stretch.len() < full {
+                    let room = full - stretch.len();
+                    if reader.fill(&mut stretch, room)? == 0 {
+                        left = stretch.len();
+                        break;
+                    }
+                }
+                left -= stretch.len();
+                if stretch.is_empty() {
+                    break;
+                }
+                for access in &stretch {
+                    let last = access.addr + u64::from(access.size) - 1;
+                    regions.extend([access.addr, last].map(|addr| addr / Layout::REGION * Layout::REGION));
+                }
+                stretches.push(Arc::new(stretch));
+            }
+            traces.push(Self { name: bundled.name, stretches, regions: regions.into_iter().collect() });
+        }
+        Ok(traces)
+    }
+
+    /// Accesses of one pass.
+    pub fn accesses(&self) -> u64 {
+        self.stretches.iter().map(|stretch| stretch.len() as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_the_same_however_it_is_cut() {
+        let (whole, cut) = (Trace::all(1 << 40, 1 << 40), Trace::all(300_000, 1 << 40));
+        for (whole, cut) in whole.unwrap().iter().zip(&cut.unwrap()) {
+            assert_eq!((whole.stretches.len(), whole.accesses()), (1, cut.accesses()), "{}", whole.name);
+            let (last, full) = cut.stretches.split_last().unwrap();
+            assert!(full.iter().all(|stretch| stretch.len() == 300_000) && last.len() <= 300_000);
+            let joined = cut.stretches.iter().flat_map(|stretch| stretch.iter());
+            assert!(joined.eq(whole.stretches[0].iter()));
+            assert!(whole.regions == cut.regions && whole.regions.is_sorted());
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_trace_is_its_beginning() {
+        for (whole, part) in Trace::all(1 << 40, 1 << 40).unwrap().iter().zip(&Trace::all(300, 1000).unwrap())
+        {
+            let lengths: Vec<_> = part.stretches.iter().map(|stretch| stretch.len()).collect();
+            assert_eq!((lengths.as_slice(), part.accesses()), ([300, 300, 300, 100].as_slice(), 1000));
+            let joined = part.stretches.iter().flat_map(|stretch| stretch.iter());
+            assert!(joined.eq(&whole.stretches[0][..1000]));
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The guest memory that is zapped, and what lies beside it.
+//!
+//! ```text
+//! gfn 0          range          1 TiB            2 TiB
+//!  │ zapped: slot 0 │ ……………… spare │ vCPU 1's slot │ vCPU 2's slot │ …
+//! ```
+//! Beside a dense 64 GiB lie 128 MiB of leaf tables; the range begins where a table of each level begins.
+
+use super::super::arithmetic::Arithmetic;
+use super::super::tables;
+use slat::table::formats::Npt4;
+use slat::{Access, Done, Fault, Gfn, Hva, Idle, Level, MmuLock, PAGE_SIZE, Slot, SlotId, Span, VcpuId, Vm};
+use slat_cli::error::Error;
+
+/// The VM that is measured.
+pub type Machine = Vm<Npt4, Arithmetic>;
+
+/// Frames between the slots of vCPUs, and in each.
+const STRIDE: u64 = (1 << 40) / PAGE_SIZE;
+
+/// The most memory that a zap may be of.
+pub const MOST: u64 = STRIDE / 2 * PAGE_SIZE;
+
+/// The most vCPUs beside it.
+pub const MOST_VCPUS: u16 = 64;
+
+/// Table memory for those who fault beside a zap: a table for each 512 faults.
+const FOR_OTHERS: u64 = 128 << 20;
+
+/// Which pages of a range are mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// Every one.
+    Dense,
+    /// The first of each 2 MiB.
+    Sparse,
+}
+
+/// What is to be zapped, and beside how many vCPUs.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground {
+    pub bytes: u64,
+    pub pages: Pages,
+    pub vcpus: u16,
+}
+
+impl Pages {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dense => "dense",
+            Self::Sparse => "sparse",
+        }
+    }
+
+    fn step(self) -> u64 {
+        match self {
+            Self::Dense => 1,
+            Self::Sparse => Level::M2.pages(),
+        }
+    }
+}
+
+impl Ground {
+    /// The range.
+    pub fn gfns(&self) -> Span<Gfn> {
+        Span::sized(Gfn(0), self.bytes / PAGE_SIZE)
+    }
+
+    /// The host addresses behind it.
+    pub fn hvas(&self) -> Span<Hva> {
+        Span::sized(hva(Gfn(0)), self.bytes)
+    }
+
+    /// Pages mapped in it.
+    pub fn mapped(&self) -> u64 {
+        self.gfns().len() / self.pages.step()
+    }
+
+    /// Tables that serve nothing but the range: those of leaves, and those above them.
+    pub fn tables(&self) -> u64 {
+        [Level::M2, Level::G1].map(|level| self.gfns().len() / level.pages()).iter().sum()
+    }
+
+    /// All tables below the root, where nothing else is mapped.
+    pub fn all_tables(&self) -> u64 {
+        [Level::M2, Level::G1, Level::G1.up()]
+            .map(|level| self.gfns().len().div_ceil(level.pages()))
+            .iter()
+            .sum()
+    }
+
+    /// The VM: its memslots made, the range faulted in.
+    pub fn build(&self, lock: MmuLock, idle: &mut Idle) -> Result<Machine, Error> {
+        tables::reserve(self.all_tables() * PAGE_SIZE * 65 / 64 + FOR_OTHERS);
+        let builder = Vm::<Npt4, _>::builder(Arithmetic).vcpus(u32::from(self.vcpus) + 1).mmu_lock(lock);
+        let vm = builder.build().map_err(|error| Error::Machine(error.to_string()))?;
+        vm.slots().commit(idle, |tx| {
+            tx.create(slot(0, self.gfns()))?;
+            (1..=self.vcpus).try_for_each(|nth| tx.create(slot(u32::from(nth), elsewhere(nth))))
+        })?;
+        self.fill(&vm, idle)?;
+        Ok(vm)
+    }
+
+    fn fill(&self, vm: &Machine, idle: &mut Idle) -> Result<(), Error> {
+        let mut vcpu = vm.vcpu(VcpuId(0)).expect("nobody runs yet");
+        for gfn in (0..self.gfns().len()).step_by(self.pages.step() as usize) {
+            let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
+            let done = vcpu.fault(idle, fault).map_err(|error| Error::Machine(error.to_string()))?;
+            debug_assert_eq!(done, Done::Mapped(Level::K4));
+        }
+        Ok(())
+    }
+}
+
+/// The frames that vCPU `nth`, from 1, faults in.
+pub fn elsewhere(nth: u16) -> Span<Gfn> {
+    Span::sized(Gfn(u64::from(nth) * STRIDE), STRIDE)
+}
+
+/// A memslot for whoever wants to make and delete one: where nothing else is.
+pub fn spare() -> Slot {
+    slot(u32::from(MOST_VCPUS) + 1, Span::sized(Gfn(STRIDE / 2), 1))
+}
+
+fn slot(id: u32, gfns: Span<Gfn>) -> Slot {
+    Slot::new(SlotId(id), gfns.start, gfns.len(), hva(gfns.start))
+}
+
+/// The host address behind a frame.
+fn hva(gfn: Gfn) -> Hva {
+    Hva(gfn.gpa().0 + (1 << 36))
+}

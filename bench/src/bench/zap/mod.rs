@@ -1,0 +1,103 @@
+//! `slat bench zap`: what it takes to be rid of a large range of guest memory, and what others feel of it.
+//!
+//! ```text
+//! ground.rs   the range, dense or sparse, and what lies beside it
+//! lap.rs      fill, zap, count: leaf by leaf, by unhooking whole tables, or by a new root
+//! probe.rs    waits for the zapper's section or lock; vCPUs that go on faulting are `onlooker.rs`'s
+//! rows.rs     the report
+//! ```
+//! The host has no data memory, so what is timed is the engine: the walk, the flush, and the grace period after which
+//! tables come back and every leaf is booked. A total has all three in it. The baselines are the same range leaf by
+//! leaf, and the same zap under one mutex.
+//!
+//! A probe makes and deletes a memslot elsewhere, again and again: that waits for whoever is inside a section or holds
+//! the lock, and takes dead tables apart that it finds. Its longest wait beside a zap is the longest hold, from outside.
+//! On a virtual machine a longest time has the host's scheduling in it; the control, as long with no zap, says how much.
+
+mod ground;
+mod lap;
+mod probe;
+mod rows;
+
+use super::harness::interleave;
+use super::machine::Machine;
+use super::report::{Report, params};
+use ground::{Ground, MOST, MOST_VCPUS, Pages};
+use lap::{Entrant, Sample, Way};
+use rows::Samples;
+use slat::{Level, MmuLock};
+use slat_cli::bar::say;
+use slat_cli::error::Error;
+use slat_cli::interrupt;
+use slat_cli::size::{self, size};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What a zap costs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  slat bench zap -s 1G --dense --runs 3")]
+pub struct Zap {
+    /// Counted rounds; every figure is the median of as many samples
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Guest memory to zap: multiples of 2M, up to 512G
+    #[arg(short, long, value_name = "SIZE,…", default_value = "1G,16G,64G", value_delimiter = ',')]
+    #[arg(value_parser = size)]
+    sizes: Vec<u64>,
+    /// vCPUs that fault elsewhere meanwhile, a thread each; one less than there are cores unless said otherwise
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_VCPUS)))]
+    vcpus: Option<u16>,
+    /// Every 4K page is mapped; alone: only so
+    #[arg(long)]
+    dense: bool,
+    /// One 4K page in each 2M is mapped; alone: only so
+    #[arg(long)]
+    sparse: bool,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Zap {
+    /// Runs every setting.
+    pub fn report(&self) -> Result<Report, Error> {
+        let wrong = |bytes: &&u64| !bytes.is_multiple_of(Level::M2.bytes()) || **bytes == 0 || **bytes > MOST;
+        if let Some(bytes) = self.sizes.iter().find(wrong) {
+            return Err(Error::Usage(format!("--sizes: {bytes} is not a multiple of 2M from 2M to 512G")));
+        }
+        let machine = Machine::detect();
+        let vcpus = self.vcpus.unwrap_or((machine.cores.saturating_sub(1)).clamp(1, 64) as u16);
+        let stop = interrupt::flag();
+        let (mut rows, mut checks) = (Vec::new(), Vec::new());
+        for ground in self.grounds(vcpus) {
+            if stop.load(Relaxed) {
+                break;
+            }
+            say(format_args!("{}, {}: {} rounds", size::text(ground.bytes), ground.pages.name(), self.runs));
+            let entrants = entrants();
+            let samples = interleave(self.runs as usize, &entrants, |entrant| entrant.sample(&ground));
+            let samples: Result<Vec<Vec<Sample>>, Error> =
+                samples.into_iter().map(|samples| samples.into_iter().collect()).collect();
+            let samples = Samples { ground: &ground, entrants: &entrants, samples: &samples? };
+            rows.extend(samples.rows());
+            checks.extend(samples.checks());
+        }
+        let params = params! { "runs": self.runs, "vcpus_beside": vcpus };
+        Ok(Report { bench: "zap", machine, params, rows, checks })
+    }
+
+    fn grounds(&self, vcpus: u16) -> Vec<Ground> {
+        let both = self.dense == self.sparse;
+        let all = [(Pages::Dense, both || self.dense), (Pages::Sparse, both || self.sparse)];
+        let pages = move || all.into_iter().filter(|(_, asked)| *asked).map(|(pages, _)| pages);
+        self.sizes
+            .iter()
+            .flat_map(|&bytes| pages().map(move |pages| Ground { bytes, pages, vcpus }))
+            .collect()
+    }
+}
+
+/// Who runs: each way as slat ships, and behind one mutex.
+fn entrants() -> Vec<Entrant> {
+    let locks = [MmuLock::None, MmuLock::Exclusive];
+    Way::ALL.into_iter().flat_map(|way| locks.map(|lock| Entrant { way, lock })).collect()
+}

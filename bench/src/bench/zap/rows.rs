@@ -1,0 +1,204 @@
+//! Samples into rows: each way against the baselines that it has, and what others saw meanwhile.
+
+use super::super::harness::Series;
+use super::super::report::{Check, Row, params};
+use super::ground::Ground;
+use super::lap::{Entrant, Sample, Tally, Way};
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value};
+use slat::MmuLock;
+use slat_cli::size;
+use std::time::Duration;
+
+/// The samples of every entrant on one ground.
+pub struct Samples<'a> {
+    pub ground: &'a Ground,
+    pub entrants: &'a [Entrant],
+    pub samples: &'a [Vec<Sample>],
+}
+
+/// One number of a sample.
+type Figure = fn(&Sample) -> f64;
+
+/// One that not every way has.
+type Part = fn(&Sample) -> Option<f64>;
+
+/// What percentiles are shown of.
+type Pick = fn(&Sample) -> &Histogram<u64>;
+
+const PERCENTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
+
+impl Samples<'_> {
+    fn of(&self, way: Way, lock: MmuLock) -> &[Sample] {
+        let at = self.entrants.iter().position(|who| *who == Entrant { way, lock });
+        &self.samples[at.expect("every way runs under every policy")]
+    }
+
+    fn size(&self) -> String {
+        size::text(self.ground.bytes)
+    }
+
+    fn params(&self, baseline: &str) -> Map<String, Value> {
+        params! { "size": self.size(), "pages": self.ground.pages.name(), "baseline": baseline }
+    }
+
+    /// All rows of this ground.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows = self.against_leaf_by_leaf();
+        rows.extend(self.against_the_mutex());
+        rows.extend(self.against_no_zap());
+        rows.extend(self.faults_against_the_mutex());
+        rows.extend(self.counts());
+        rows
+    }
+
+    /// The headline: what it takes to be rid of the range, with all accounting.
+    fn against_leaf_by_leaf(&self) -> Vec<Row> {
+        let total = |way| series(self.of(way, MmuLock::None), total);
+        let params = self.params("leaf by leaf");
+        let others = Way::ALL.into_iter().filter(|way| *way != Way::LeafByLeaf);
+        others
+            .map(|way| {
+                Row::compare(
+                    &format!("{}: total", way.name()),
+                    params.clone(),
+                    "us",
+                    &total(Way::LeafByLeaf),
+                    &total(way),
+                )
+            })
+            .collect()
+    }
+
+    fn against_the_mutex(&self) -> Vec<Row> {
+        let figures: [(&str, Part); 5] = [
+            ("total", |sample| Some(us(sample.times.total))),
+            ("walk", |sample| sample.times.parts.map(|parts| us(parts.walk))),
+            ("flush", |sample| sample.times.parts.map(|parts| us(parts.flush))),
+            ("collect", |sample| sample.times.parts.map(|parts| us(parts.collect))),
+            ("longest wait of a memslot", |sample| Some(sample.waits.beside.max() as f64 / 1000.0)),
+        ];
+        let mut rows = Vec::new();
+        for way in Way::ALL {
+            for (name, figure) in figures {
+                let of = |lock| self.of(way, lock).iter().map(figure).collect::<Option<Vec<_>>>();
+                if let (Some(slat), Some(mutex)) = (of(MmuLock::None), of(MmuLock::Exclusive)) {
+                    let (slat, mutex) = (Series::new(slat), Series::new(mutex));
+                    let name = format!("{}: {name}", way.name());
+                    rows.push(Row::compare(&name, self.params("--mmu-lock exclusive"), "us", &mutex, &slat));
+                }
+            }
+        }
+        rows
+    }
+
+    fn against_no_zap(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for way in Way::ALL {
+            let samples = self.of(way, MmuLock::None);
+            let [quiet, beside]: [Pick; 2] =
+                [|sample| &sample.faults.control, |sample| &sample.faults.beside];
+            let params = self.params("no zap");
+            rows.extend(latencies(
+                &format!("fault beside {}", way.name()),
+                &params,
+                [(samples, quiet), (samples, beside)],
+            ));
+            let [nobody, zapper]: [Pick; 2] = [|sample| &sample.waits.control, |sample| &sample.waits.beside];
+            let hold = [(samples, nobody), (samples, zapper)];
+            rows.extend(
+                latencies(&format!("memslot made and deleted beside {}", way.name()), &params, hold).pop(),
+            );
+        }
+        rows
+    }
+
+    fn faults_against_the_mutex(&self) -> Vec<Row> {
+        let beside: Pick = |sample| &sample.faults.beside;
+        let row = |way| {
+            let both = [MmuLock::Exclusive, MmuLock::None].map(|lock| (self.of(way, lock), beside));
+            latencies(&format!("fault beside {}", Way::name(way)), &self.params("--mmu-lock exclusive"), both)
+        };
+        Way::ALL.into_iter().flat_map(row).collect()
+    }
+
+    fn counts(&self) -> Vec<Row> {
+        let counts: [(&str, Figure); 3] = [
+            ("flushes paid", |sample| sample.flushes),
+            ("tables freed", |sample| sample.freed),
+            ("faults beside it", |sample| sample.faults.beside.len() as f64),
+        ];
+        let mut rows = Vec::new();
+        for way in Way::ALL {
+            for (name, count) in counts {
+                let name = format!("{}: {name}", way.name());
+                let count = series(self.of(way, MmuLock::None), count);
+                let params = params! { "size": self.size(), "pages": self.ground.pages.name() };
+                rows.push(Row::alone(&name, params, "count", &count));
+            }
+        }
+        rows
+    }
+
+    /// What must have happened for the rows to count.
+    pub fn checks(&self) -> Vec<Check> {
+        self.entrants
+            .iter()
+            .zip(self.samples)
+            .flat_map(|(who, samples)| self.checks_of(*who, samples))
+            .collect()
+    }
+
+    fn checks_of(&self, who: Entrant, samples: &[Sample]) -> Vec<Check> {
+        let mut tally = Tally::default();
+        for sample in samples {
+            tally.add(&sample.tally);
+        }
+        let Tally { filled, gone, booked, kept, faults, probes, freed } = tally;
+        let policy = if who.lock == MmuLock::None { "slat" } else { "exclusive" };
+        let check = |what: &str, [good, of]: [u64; 2]| Check {
+            name: format!("{policy}, {}: {what}", who.way.name()),
+            ok: good == of,
+            detail: format!("{good} of {of} at {}, {}", self.size(), self.ground.pages.name()),
+        };
+        let mut checks = vec![
+            check("the range was mapped before", filled),
+            check("nothing of it is mapped after", gone),
+            check("the books say what the tables hold", booked),
+            check("each fault beside it mapped a page", faults),
+            check("each memslot beside it was made and deleted", probes),
+            check("the range's tables came back, or none where they stay", freed),
+        ];
+        if who.way != Way::All {
+            checks.push(check("no page beside it was lost", kept));
+        }
+        checks
+    }
+}
+
+fn total(sample: &Sample) -> f64 {
+    us(sample.times.total)
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+fn series(samples: &[Sample], figure: Figure) -> Series {
+    Series::new(samples.iter().map(figure).collect())
+}
+
+/// A row for each percentile; none where a zap was over before anybody could look on.
+fn latencies(name: &str, params: &Map<String, Value>, entrants: [(&[Sample], Pick); 2]) -> Vec<Row> {
+    let row = |(percentile, quantile)| {
+        let of = |(samples, pick): (&[Sample], Pick)| {
+            let seen = samples.iter().map(pick).filter(|histogram| !histogram.is_empty());
+            let ns: Vec<f64> = seen.map(|histogram| histogram.value_at_quantile(quantile) as f64).collect();
+            (!ns.is_empty()).then(|| Series::new(ns))
+        };
+        let [baseline, slat] = entrants.map(of);
+        let (baseline, slat) = (baseline?, slat?);
+        Some(Row::compare(&format!("{name}: {percentile}"), params.clone(), "ns", &baseline, &slat))
+    };
+    PERCENTILES.into_iter().filter_map(row).collect()
+}

@@ -1,0 +1,155 @@
+//! `slat calibrate`: what operations cost on this machine, as far as one can see that on it, in a file for `slat sim --costs`.
+//!
+//! ```text
+//! probes, round after round ──▶ readings ──▶ medians ──▶ cost file: measured or assumed, line by line
+//!                                  └──▶ fit: plain instructions, so that one real bench comes out right
+//! ```
+//! A reading takes about ten milliseconds, and all probes are in it, so that a machine which is slower for a while is slower in
+//! all of them. What a small machine cannot show stays as it is on the server of [`Costs::SERVER`], and the file says so: how
+//! far a line is that comes from another socket, how many CPUs a socket has, an interrupt to a CPU that runs a guest.
+//! Locks are those of this machine's programs, which sleep when they have spun for a while; the server's are a kernel's,
+//! which queue ([`Costs::park_after`]).
+//!
+//! | file | idea |
+//! |---|---|
+//! | `own` | what a CPU does alone: accesses, clock, pages, waiting |
+//! | `pair` | what two cost each other: a line that travels, a barrier, a wake-up |
+//! | `fit` | plain instructions: what is left of a real bench |
+
+mod fit;
+mod own;
+mod pair;
+
+use crate::bench::harness::Series;
+use slat_cli::bar::bar;
+use slat_cli::error::Error;
+use slat_machine::Costs;
+use slat_machine::costs::file::Sheet;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+
+/// Bytes of a page that is zeroed.
+const PAGE: f64 = 4096.0;
+
+/// Measure what operations cost on this machine, for `slat sim --costs`
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  slat calibrate -o here.costs && slat sim demand-paging --costs here.costs"
+)]
+pub struct Calibrate {
+    /// The file to write [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// A third of the readings
+    #[arg(long)]
+    quick: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+impl Calibrate {
+    /// Measures and writes the file.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        let cannot = |path: &PathBuf, error| Error::Usage(format!("--output {}: {error}", path.display()));
+        // Whether it can be written is known before anybody waits for it; what is in it stays until then.
+        let file = self.output.as_ref().map(|path| {
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+            file.map(|file| (path, file)).map_err(|error| cannot(path, error))
+        });
+        let file = file.transpose()?;
+        let text = measure(if self.quick { 11 } else { 33 }, !self.quiet)?.to_string();
+        match file {
+            Some((path, mut file)) => file
+                .write_all(text.as_bytes())
+                .and_then(|()| file.set_len(text.len() as u64))
+                .map_err(|error| cannot(path, error))?,
+            None => io::stdout().lock().write_all(text.as_bytes())?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What this machine costs now: medians of so many readings.
+pub fn measure(readings: usize, shown: bool) -> Result<Sheet, Error> {
+    let bar = bar(shown, Some(readings as u64), "calibrating [{bar:30}] {pos}/{len}");
+    let mut all = BTreeMap::<_, Vec<f64>>::new();
+    for _ in 0..readings {
+        for (name, value) in reading(1)? {
+            all.entry(name).or_default().push(value);
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let mut sheet = Sheet::assumed(Costs::SERVER);
+    for (name, values) in all {
+        sheet.measured(name, round(Series::new(values).median()));
+    }
+    Ok(sheet)
+}
+
+/// What this machine costs at this moment, while so many of its CPUs are busy.
+pub fn glance(busy: usize) -> Result<Costs, Error> {
+    let mut sheet = Sheet::assumed(Costs::SERVER);
+    for (name, value) in reading(busy)? {
+        sheet.measured(name, value);
+    }
+    Ok(sheet.costs)
+}
+
+/// CPUs that this process may use.
+pub fn cpus() -> usize {
+    thread::available_parallelism().map_or(1, Into::into)
+}
+
+/// Each cost that can be measured here, once, while `busy` CPUs do the same.
+fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
+    let cpus = cpus();
+    let (pause, give_away) = (own::pause(busy), own::give_away(busy));
+    let (call, arrives) = if cpus > 1 {
+        pair::wake_up()
+    } else {
+        // Where both threads have one CPU, nobody can say when the call ends and the sleeper runs.
+        let half = own::wake_up() / 2.0;
+        (half, half)
+    };
+    let mut told = vec![
+        ("load", own::load(busy)),
+        ("store", own::store(busy)),
+        ("rmw", own::rmw(busy)),
+        ("fence", own::fenced(busy)),
+        ("clock", own::clock(busy)),
+        ("zero", own::zero(busy)),
+        ("read", own::read(busy)),
+        ("word", own::word(busy)),
+        ("copy", own::copy(busy)),
+        ("bandwidth", PAGE * cpus as f64 / own::zero(cpus)),
+        ("pause", pause),
+        // A waiter for a lock of `parking_lot`'s looks after 2, 4 and 8 pauses, then seven times after giving its CPU away.
+        ("handoff", pause),
+        ("park_after", 14.0 * pause + 7.0 * give_away),
+        ("wake", call),
+        ("wake_arrives", arrives),
+    ];
+    if cpus > 1 {
+        told.push(("near", pair::transfer()));
+    }
+    told.extend(pair::barrier(cpus.min(2)).map(|time| ("barrier", time)));
+    let mut sheet = Sheet::assumed(Costs::SERVER);
+    for &(name, value) in &told {
+        sheet.measured(name, value);
+    }
+    // Fitted on one CPU; beside a busy one, plain instructions take as much longer as they do in a loop.
+    let slower = if busy > 1 { own::plain(busy) / own::plain(1) } else { 1.0 };
+    told.push(("step", fit::step(&sheet.costs)? * slower));
+    Ok(told)
+}
+
+/// To a thousandth: no clock here says more.
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}

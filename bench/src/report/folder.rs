@@ -1,0 +1,67 @@
+//! Where a report goes: a folder that can be written to, which is found out before anything is measured.
+
+use super::data::Data;
+use super::doc::{Block, Doc};
+use super::{html, markdown, page, plot};
+use slat_cli::error::Error;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+const PAGE: &str = "index.html";
+const MARKDOWN: &str = "report.md";
+const DATA: &str = "data.json";
+
+impl Folder {
+    /// Makes it, if it is not there, and tries whether files can be made in it.
+    pub fn new(path: &Path) -> Result<Self, Error> {
+        let folder = Self(path.to_owned());
+        let tried = fs::create_dir_all(path).and_then(|()| {
+            let probe = path.join(".slat-report");
+            fs::write(&probe, "")?;
+            fs::remove_file(probe)?;
+            match [PAGE, MARKDOWN, DATA].into_iter().find(|name| path.join(name).is_dir()) {
+                Some(name) => Err(io::Error::other(format!("{name} is a folder"))),
+                None => Ok(()),
+            }
+        });
+        match tried {
+            Ok(()) => Ok(folder),
+            Err(error) => Err(Error::Usage(format!("--output {}: {error}", path.display()))),
+        }
+    }
+
+    /// Writes all of it, and says where the page is.
+    pub fn write(&self, data: &Data) -> Result<PathBuf, Error> {
+        let doc = page::doc(data);
+        for (name, svg) in plots(&doc) {
+            self.file(&format!("{name}.svg"), &svg)?;
+        }
+        let json = serde_json::to_string(data).map_err(io::Error::from)?;
+        self.file(DATA, &json)?;
+        self.file(MARKDOWN, &markdown::page(&doc))?;
+        self.file(PAGE, &html::page(&doc))?;
+        Ok(self.0.join(PAGE))
+    }
+
+    /// Whole, or not at all.
+    fn file(&self, name: &str, text: &str) -> io::Result<()> {
+        let new = self.0.join(format!(".{name}.new"));
+        fs::write(&new, text)?;
+        fs::rename(new, self.0.join(name))
+    }
+}
+
+/// Every plot, as a file.
+fn plots(doc: &Doc) -> Vec<(String, String)> {
+    let blocks = doc.sections.iter().flat_map(|section| &section.blocks);
+    let plots = blocks.filter_map(|block| match block {
+        Block::Plots(plots) => Some(plots),
+        _ => None,
+    });
+    plots.flatten().map(|one| (one.id.clone(), plot::file(&one.svg))).collect()
+}

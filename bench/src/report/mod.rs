@@ -1,0 +1,173 @@
+//! `slat report`: the benches, the simulations and a watched replay, as a page that people look at.
+//!
+//! ```text
+//! steps ──▶ bench, sim, replay ──▶ Data ──page──▶ Doc ──┬─▶ index.html    one file, which needs nothing else
+//!                                   │                   ├─▶ report.md     the same figures, plots in files beside it
+//!                                   └─▶ data.json       └─▶ *.svg
+//! ```
+//! | file | idea |
+//! |---|---|
+//! | `steps` | which commands are run, quickly or in full |
+//! | `replay` | a guest whose memory is watched while it runs |
+//! | `data` | everything that was found out; a page can be drawn anew from it |
+//! | `page`, `seeds`, `scaling`, `simulations`, `latency`, `replay_plots` | what the page says |
+//! | `doc` | the page as a value, of which its two faces are made |
+//! | `html`, `markdown`, `page.css` | the faces |
+//! | `plot`, `figure` | plots as SVG; figures as people read them |
+//! | `folder` | where it goes |
+
+mod data;
+mod doc;
+mod figure;
+mod folder;
+mod html;
+mod latency;
+mod markdown;
+mod page;
+mod plot;
+mod replay;
+mod replay_plots;
+mod scaling;
+mod seeds;
+mod simulations;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use crate::bench::machine::Machine;
+use data::{Data, Part};
+use folder::Folder;
+use indicatif::ProgressBar;
+use slat_cli::bar;
+use slat_cli::error::Error;
+use slat_cli::interrupt;
+use std::fs;
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use steps::Step;
+
+/// Run the benches here and the simulations past this machine, and write a page that shows them beside the seeds'
+/// own tables
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  slat report --quick -o /tmp/report
+  slat report --from slat-report/data.json -o elsewhere
+
+Writes index.html, which needs no other file and no network; report.md, with the same figures; their plots; and data.json.
+Exit status: 0 every check holds; 1 one does not, which the page shows; 2 bad input, or the folder cannot be written to; 130
+interrupted: the page has what was measured until then.")]
+pub struct Report {
+    /// Small sizes and few rounds: three minutes; else twenty
+    #[arg(long)]
+    quick: bool,
+    /// The folder that it goes to
+    #[arg(short, long, value_name = "DIR", default_value = "slat-report")]
+    output: PathBuf,
+    /// Measure nothing: make the page anew from the data.json of an earlier report
+    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
+    from: Option<PathBuf>,
+    /// No progress
+    #[arg(short = 'q', long = "quiet")]
+    silent: bool,
+}
+
+impl Report {
+    /// Measures, writes, says where the page is, and returns the exit status.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        let folder = Folder::new(&self.output)?;
+        let data = match &self.from {
+            Some(file) => read(file)?,
+            None => self.measure(),
+        };
+        let page = folder.write(&data)?;
+        writeln!(stdout(), "{}", page.display())?;
+        Ok(match data.checks().all(|(_, check)| check.ok) {
+            _ if data.interrupted && self.from.is_none() => ExitCode::from(130),
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
+    }
+
+    /// Every step, until all are done or Ctrl-C is pressed.
+    fn measure(&self) -> Data {
+        let Machine { cpu, cores, os, arch } = Machine::detect();
+        let steps = steps::all(self.quick);
+        let progress = Progress::new(!self.silent, steps.len());
+        let began = Instant::now();
+        interrupt::flag();
+        let mut parts = Vec::new();
+        for (nth, step) in steps.iter().enumerate() {
+            progress.step(nth, *step);
+            let began = Instant::now();
+            let outcome = step.run();
+            // What was interrupted before it had a figure is no part.
+            if interrupt::asked() && matches!(outcome, data::Outcome::Failed(_)) {
+                break;
+            }
+            parts.push(Part { command: step.command(), seconds: began.elapsed().as_secs_f64(), outcome });
+            if interrupt::asked() {
+                break;
+            }
+        }
+        progress.finish();
+        Data {
+            slat: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: data::Machine { cpu, cores, os, arch: arch.to_owned() },
+            quick: self.quick,
+            interrupted: parts.len() < steps.len(),
+            seconds: began.elapsed().as_secs_f64(),
+            parts,
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<Data, Error> {
+    let wrong = |error: &dyn std::fmt::Display| Error::Usage(format!("--from {}: {error}", file.display()));
+    let text = fs::read_to_string(file).map_err(|error| wrong(&error))?;
+    serde_json::from_str(&text).map_err(|error| wrong(&error))
+}
+
+/// A bar of one line on a terminal, else a line for each step.
+struct Progress {
+    bar: Option<ProgressBar>,
+    lines: bool,
+    steps: usize,
+}
+
+impl Progress {
+    fn new(wanted: bool, steps: usize) -> Self {
+        let terminal = stderr().is_terminal();
+        let bar = (wanted && terminal).then(|| {
+            let bar = bar::bar(
+                true,
+                Some(steps as u64),
+                "[{bar:20}] {pos} of {len}, {elapsed}  {prefix}  {wide_msg}",
+            );
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        // With no bar to see it, what benches say goes nowhere.
+        bar::listen(Some(bar.clone().unwrap_or_else(ProgressBar::hidden)));
+        Self { bar, lines: wanted && !terminal, steps }
+    }
+
+    fn step(&self, nth: usize, step: Step) {
+        let command = step.command();
+        if let Some(bar) = &self.bar {
+            bar.set_position(nth as u64);
+            bar.set_message("");
+            bar.set_prefix(command);
+        } else if self.lines {
+            eprintln!("{} of {}: slat {command}", nth + 1, self.steps);
+        }
+    }
+
+    fn finish(&self) {
+        bar::listen(None);
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What users of `slat sim NAME` type, and what it means for a bench.
+
+use super::work::WorkFlags;
+use slat_cli::error::Error;
+use slat_sim::benches::{Bench, Policy, Work};
+
+/// As far as the seeds go: 112 vCPUs in 000, 416 in 003.
+const VCPUS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 112, 208, 416];
+
+/// The flags of all simulations.
+#[derive(Clone, Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub struct Asked {
+    /// vCPUs, each on a CPU of its own: numbers from 1 to 1024
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = VCPUS,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    vcpus: Vec<u32>,
+    /// A policy to run; may be repeated [default: all that the bench has, side by side]
+    #[arg(long, value_name = "NAME")]
+    policy: Vec<String>,
+    /// What operations cost: a file as `slat calibrate` writes it; `server`, a machine of eight sockets with 52 CPUs,
+    /// assumed; or `here`, measured now as far as this machine can show it
+    #[arg(long, value_name = "FILE|server|here", default_value = "server")]
+    pub costs: String,
+    /// Leave out the runs that tell whether the ranking hangs on uncertain costs
+    #[arg(long)]
+    pub no_sweep: bool,
+    /// A quarter of the work
+    #[arg(long)]
+    pub quick: bool,
+    /// Seed of everything random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Print one JSON object instead of the tables
+    #[arg(long)]
+    pub json: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    work: WorkFlags,
+}
+
+impl Asked {
+    /// Numbers of vCPUs, in order, each once.
+    pub fn vcpus(&self) -> Vec<u32> {
+        let mut vcpus = self.vcpus.clone();
+        vcpus.sort_unstable();
+        vcpus.dedup();
+        vcpus
+    }
+
+    /// Those that are asked for, in the bench's own order.
+    pub fn policies(&self, bench: &dyn Bench) -> Result<Vec<Policy>, Error> {
+        let all = bench.policies();
+        if let Some(unknown) =
+            self.policy.iter().find(|name| all.iter().all(|policy| policy.name() != **name))
+        {
+            let names: Vec<_> = all.iter().map(|policy| policy.name()).collect();
+            return Err(Error::Usage(format!(
+                "--policy {}: {} has {}",
+                unknown.escape_debug(),
+                bench.name(),
+                names.join(", ")
+            )));
+        }
+        let wanted =
+            |policy: &&Policy| self.policy.is_empty() || self.policy.iter().any(|name| policy.name() == name);
+        Ok(all.iter().filter(wanted).copied().collect())
+    }
+
+    /// What the world around the engine does.
+    pub fn work(&self) -> Work {
+        self.work.over(&Work::default())
+    }
+}

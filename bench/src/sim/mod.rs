@@ -1,0 +1,120 @@
+//! `slat sim`: the seeds' tables past this machine, from 1 vCPU to hundreds of them, in virtual time.
+//!
+//! ```text
+//! flags ──args──▶ bench × vCPUs × policies ──▶ rows ──┬─▶ sweep of the uncertain costs
+//!            └──▶ costs: a file, measured or assumed  └─▶ against the seed's own figures
+//! ```
+//! The engine that runs is the one that ships, compiled a second time on simulated atomics and locks. Simulations are the
+//! same on every machine, to the byte; what they are worth is what their costs are worth, and how far the model goes. So a
+//! report carries its costs, says which were measured, and shows what becomes of the ranking when they are wrong; and
+//! `slat sim validate` holds the same benches against real threads, as far as this machine has CPUs for them.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `args` | what users type |
+//! | `work` | what guests and hosts do around the engine, as flags |
+//! | `costs` | which price list: assumed, of a file, or measured now |
+//! | `simulate` | the runs, and what came of them |
+//! | `sweep` | whether the ranking hangs on uncertain costs |
+//! | `seeds` | the seeds' own figures: one column fits, the others are predicted |
+//! | `outcome` | what is handed back |
+//! | `text` | the same for people |
+//! | `validate` | simulated against real threads |
+
+mod args;
+mod costs;
+mod outcome;
+mod seeds;
+mod simulate;
+mod sweep;
+mod text;
+mod validate;
+mod work;
+
+pub use args::Asked;
+pub use outcome::SimReport;
+pub use validate::Validate;
+
+use slat_cli::error::Error;
+use slat_sim::benches::{Bench, by_name};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// What there is to ask.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Sim {
+    #[command(flatten)]
+    Bench(Simulation),
+    Validate(Validate),
+}
+
+/// What can be simulated, by name.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Simulation {
+    /// vCPUs fault memory in while somebody ages it, locked and lockless (seed 000)
+    #[command(
+        name = "access-tracking-perf",
+        after_help = "Example:\n  slat sim access-tracking-perf -v 1,112"
+    )]
+    AccessTracking(Asked),
+    /// Many vCPUs touch new memory at once, with each MMU lock (seed 003)
+    #[command(after_help = "Example:\n  slat sim demand-paging -v 1,112,416 --costs server")]
+    DemandPaging(Asked),
+    /// Pages are merged while guests use them, with reasons heeded and ignored (seed 004)
+    #[command(after_help = "Example:\n  slat sim ksm-perf -v 1,16,112")]
+    KsmPerf(Asked),
+    /// A memslot moves while vCPUs fault and use it (seed 001)
+    #[command(after_help = "Example:\n  slat sim memslot-perf -v 1,16,416")]
+    MemslotPerf(Asked),
+    /// A host balances its nodes while vCPUs use their memory, by range and page by page (seed 002)
+    #[command(after_help = "Example:\n  slat sim numa-balancing -v 1,16,112")]
+    NumaBalancing(Asked),
+    /// Memory is zapped, leaf by leaf or table by table, while vCPUs fault elsewhere (seed 003)
+    #[command(after_help = "Example:\n  slat sim zap -v 1,16,112")]
+    Zap(Asked),
+}
+
+impl Sim {
+    /// Does what is asked, prints it, and returns the exit status.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        match self {
+            Self::Validate(validate) => validate.run(),
+            Self::Bench(simulation) => simulation.run(),
+        }
+    }
+}
+
+impl Simulation {
+    /// The bench, and what is asked of it.
+    fn bench(&self) -> Result<(&'static dyn Bench, &Asked), Error> {
+        let (name, asked) = match self {
+            Self::AccessTracking(asked) => ("access-tracking-perf", asked),
+            Self::DemandPaging(asked) => ("demand-paging", asked),
+            Self::KsmPerf(asked) => ("ksm-perf", asked),
+            Self::MemslotPerf(asked) => ("memslot-perf", asked),
+            Self::NumaBalancing(asked) => ("numa-balancing", asked),
+            Self::Zap(asked) => ("zap", asked),
+        };
+        let bench = by_name(name).ok_or_else(|| Error::Machine(format!("{name} is not simulated")))?;
+        Ok((bench, asked))
+    }
+
+    /// Simulates.
+    pub fn report(&self) -> Result<SimReport, Error> {
+        let (bench, asked) = self.bench()?;
+        simulate::simulate(bench, asked)
+    }
+
+    /// Prints the report to stdout; a false check becomes exit status 1.
+    fn run(&self) -> Result<ExitCode, Error> {
+        let report = self.report()?;
+        let mut out = io::stdout().lock();
+        if self.bench()?.1.json {
+            serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
+            writeln!(out)?;
+        } else {
+            write!(out, "{report}")?;
+        }
+        Ok(if report.checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}

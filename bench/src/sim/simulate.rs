@@ -1,0 +1,131 @@
+//! The runs of one report: every number of vCPUs under every policy, the sweep, and the seed's own figures.
+
+use super::args::Asked;
+use super::outcome::{Against, Check, Figure, Line, Row, SimReport};
+use super::seeds::{self, Trial};
+use super::work::told;
+use super::{costs, sweep};
+use crate::bench::params;
+use indicatif::ProgressBar;
+use slat_cli::bar::bar;
+use slat_cli::error::Error;
+use slat_machine::costs::Costs;
+use slat_sim::benches::{self, Bench, Point, Policy, Setting, Work};
+
+/// Everything that the runs of a report have in common.
+struct Runs<'r> {
+    bench: &'static dyn Bench,
+    asked: &'r Asked,
+    policies: Vec<Policy>,
+    work: Work,
+    bar: ProgressBar,
+    checks: Vec<Check>,
+    /// What the seed is held against: of the runs at the costs as they are.
+    points: Vec<Point>,
+}
+
+/// See the module's header.
+pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, Error> {
+    let sheet = costs::named(&asked.costs, !asked.quiet)?;
+    let policies = asked.policies(bench)?;
+    let vcpus = asked.vcpus();
+    let swept = if asked.no_sweep { 0 } else { sweep::RUNS };
+    let total = (vcpus.len() + swept) * policies.len();
+    let bar = bar(!asked.quiet, Some(total as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
+    let mut params = params! { "costs": asked.costs, "quick": asked.quick, "seed": asked.seed };
+    params.extend(told(&asked.work()));
+    let mut runs =
+        Runs { bench, asked, policies, work: asked.work(), bar, checks: Vec::new(), points: Vec::new() };
+
+    for &vcpus in &vcpus {
+        let points = runs.points(vcpus, &sheet.costs)?;
+        runs.points.extend(points);
+    }
+    let rows: Vec<Row> = runs.points.iter().map(row).collect();
+    let sweep = match vcpus.last().filter(|_| !asked.no_sweep) {
+        Some(&most) => {
+            let base: Vec<_> = rows.iter().filter(|row| row.vcpus == most).cloned().collect();
+            sweep::sweep(&sheet.costs, &base, |costs| {
+                Ok(runs.points(most, costs)?.iter().map(row).collect())
+            })?
+        }
+        None => Vec::new(),
+    };
+    runs.bar.set_message(format!("{}: against seed {}", bench.name(), bench.seed()));
+    let trial = Trial { bench, costs: &sheet.costs, seed: asked.seed };
+    let mut against_seed: Vec<_> = bench.against_seed(&runs.points).into_iter().map(Against::from).collect();
+    against_seed.extend(seeds::against(&trial, &vcpus).map_err(Error::Machine)?);
+    runs.bar.finish_and_clear();
+    Ok(SimReport {
+        sim: bench.name(),
+        simulated: true,
+        seed: bench.seed(),
+        params,
+        costs: sheet.entries().map(|(name, value, _)| (name, value)).collect(),
+        costs_from: sheet.entries().map(|(name, _, origin)| (name, origin.name())).collect(),
+        rows,
+        sweep,
+        against_seed,
+        checks: runs.checks,
+    })
+}
+
+impl Runs<'_> {
+    /// Every policy with so many vCPUs.
+    fn points(&mut self, vcpus: u32, costs: &Costs) -> Result<Vec<Point>, Error> {
+        self.bar.set_message(format!("{}: {vcpus} vCPUs", self.bench.name()));
+        let mut points = Vec::with_capacity(self.policies.len());
+        for policy in self.policies.clone() {
+            let setting = Setting {
+                costs,
+                vcpus,
+                policy,
+                quick: self.asked.quick,
+                seed: self.asked.seed,
+                work: self.work.clone(),
+            };
+            let point = self.bench.run(&setting).map_err(Error::Machine)?;
+            self.check(vcpus, policy, &point.checks);
+            points.push(point);
+            self.bar.inc(1);
+        }
+        Ok(points)
+    }
+
+    /// A condition holds if it held in every run; the first run that broke it is the one that is told of.
+    fn check(&mut self, vcpus: u32, policy: Policy, checks: &[benches::Check]) {
+        for check in checks {
+            let detail = || format!("{vcpus} vCPUs, {}: {}", policy.name(), check.detail);
+            match self.checks.iter_mut().find(|known| known.name == check.name) {
+                Some(known) if known.ok => (known.ok, known.detail) = (check.ok, detail()),
+                Some(_) => {}
+                None => {
+                    self.checks.push(Check { name: check.name.to_owned(), ok: check.ok, detail: detail() });
+                }
+            }
+        }
+    }
+}
+
+/// A bench's point as a row of the report.
+fn row(point: &Point) -> Row {
+    let figure = |&benches::Figure { name, value, unit }: &benches::Figure| Figure { name, value, unit };
+    let line = |line: &slat_sim::world::LineTold| Line {
+        name: line.name.clone(),
+        site: line.site.clone(),
+        transfers: line.transfers,
+        waited_ns: line.waited_ns,
+    };
+    Row {
+        vcpus: point.vcpus,
+        policy: point.policy.name(),
+        figures: point.figures.iter().map(figure).collect(),
+        operations: point.operations,
+        waiting: point.waiting,
+        flushes: point.flushes,
+        kicks: point.kicks,
+        events: point.told.events,
+        wall_ns: point.told.wall_ns,
+        lines: point.told.lines.iter().map(line).collect(),
+    }
+}

@@ -1,0 +1,48 @@
+//! `slat bench demand-paging` as its users meet it: what it prints, how it ends, what it says of bad input.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_slat-bench"))
+        .args(["bench", "demand-paging"])
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn every_mode_has_its_rows_and_every_check_holds() {
+    for mode in
+        [&["-u", "none"][..], &["-o"], &["--prefilled"], &["-u", "missing", "-a"], &["-u", "minor", "-o"]]
+    {
+        let output = bench(&[&["-v", "3", "-b", "256K", "--runs", "1", "--json"], mode].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{mode:?}: {stderr}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["bench"], &report["params"]["vcpus"]), (&"demand-paging".into(), &3.into()));
+        let rows = report["rows"].as_array().unwrap();
+        for unit in ["ms", "k faults/s", "% of fault time", "ns"] {
+            let of = rows.iter().filter(|row| row["unit"] == unit && row["seed"] == "003");
+            assert_eq!(of.count(), if unit == "ns" { 12 } else { 2 }, "{mode:?}: {unit}");
+        }
+        assert!(rows.iter().all(|row| row["baseline"].is_f64() && row["seed_ratio"].is_null()));
+        let checks = report["checks"].as_array().unwrap();
+        assert_eq!(checks.len(), 16);
+        assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");
+    }
+}
+
+#[test]
+fn bad_input_is_one_line_and_exit_status_2() {
+    for (args, says) in [
+        (&["-b", "5000"][..], "--bytes: 5000 is not a multiple of 4K above zero"),
+        (&["-a"], "--single: there are no handlers without -u missing or -u minor"),
+        (&["-u", "minor", "--prefilled"], "--prefilled: the handlers of -u would have nothing to do"),
+    ] {
+        let output = bench(args);
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), format!("slat: {says}\n"));
+        assert!(output.stdout.is_empty());
+    }
+}

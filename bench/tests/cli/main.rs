@@ -1,0 +1,13 @@
+//! `slat bench`, `sim`, `calibrate` and `report` as their users meet them.
+
+mod common;
+mod demand_paging;
+mod dirty_log_perf;
+mod ksm_perf;
+mod memslot_perf;
+mod migrate;
+mod numa_balancing;
+mod reclaim;
+mod report;
+mod sim;
+mod zap;

@@ -1,0 +1,147 @@
+//! `slat bench migrate` as its users meet it: every byte comes, whatever breaks, and a lost bit is found out.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(["bench", "migrate"]).args(args).output().unwrap()
+}
+
+/// A small migration that has rounds: a slow connection, and a guest that stands still for a moment only.
+const SMALL: [[&str; 2]; 5] =
+    [["-b", "4M"], ["--bandwidth", "64M"], ["--downtime", "20"], ["--max-rounds", "6"], ["--runs", "1"]];
+
+/// Its report, with other settings where `args` say so.
+fn report(args: &[&str], status: i32) -> Value {
+    let small = SMALL.iter().filter(|[flag, _]| !args.contains(flag)).flatten();
+    let all: Vec<&str> = small.chain(args).chain(&["--json", "--quiet"]).copied().collect();
+    let output = bench(&all);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {stderr}");
+    assert_eq!(stderr, "");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The names of the rounds, in order.
+fn rounds(report: &Value) -> Vec<String> {
+    let rows = report["rows"].as_array().unwrap().iter();
+    let told = rows.filter(|row| row["params"]["figure"] == "pages told");
+    told.map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// How often something happened, in a report of one run.
+fn count(report: &Value, name: &str) -> usize {
+    let mut rows = report["rows"].as_array().unwrap().iter().filter(|row| row["name"] == name);
+    let row = rows.next().unwrap_or_else(|| panic!("{name}"));
+    assert!(rows.next().is_none());
+    row["slat"].as_f64().unwrap() as usize
+}
+
+fn whole(report: &Value) {
+    let checks = report["checks"].as_array().unwrap();
+    assert!(checks.len() == 4 && checks.iter().all(|check| check["ok"] == true), "{checks:?}");
+}
+
+#[test]
+fn every_byte_comes_however_writes_are_noticed() {
+    for how in [
+        &[] as &[_],
+        &["--track", "dirty-bits"],
+        &["--log-at-start"],
+        &["--ring", "4K"],
+        &["--ring", "4K", "--log-at-start"],
+        &["--pages", "thp"],
+        &["--pages", "thp", "--track", "dirty-bits"],
+        &["-v", "3", "-w", "4M"],
+    ] {
+        let report = report(how, 0);
+        whole(&report);
+        assert_eq!(count(&report, "rounds failed"), 0, "{how:?}");
+        // A ring of 256 cannot hold what the guest fills its memory with.
+        let full = how.contains(&"--ring") && how.contains(&"4K") && how.contains(&"--log-at-start");
+        assert!(count(&report, "exits with a full ring") > 0 || !full, "{how:?}");
+        assert_eq!(count(&report, "rounds received"), rounds(&report).len(), "{how:?}");
+    }
+}
+
+#[test]
+fn nothing_is_lost_where_each_round_fails_first() {
+    for how in [&[] as &[_], &["--track", "dirty-bits"], &["--ring", "4K"], &["--log-at-start"]] {
+        let report = report(&[&["--fail-each-round"], how].concat(), 0);
+        whole(&report);
+        let rounds = rounds(&report);
+        assert!(rounds.len() >= 4, "{how:?}: {rounds:?}");
+        for (pair, number) in rounds.chunks(2).zip(1..) {
+            assert_eq!(pair, [format!("round {number}, failed"), format!("round {number}")], "{how:?}");
+        }
+    }
+}
+
+#[test]
+fn one_round_fails_where_one_is_asked_to() {
+    let report = report(&["--fail-at-round", "2", "--max-rounds", "2", "-w", "4M"], 0);
+    whole(&report);
+    assert_eq!(
+        rounds(&report),
+        ["round 1", "round 2, failed", "round 2"],
+        "the guest stood still in the last"
+    );
+}
+
+/// The checks that fail under sabotage.
+fn found_out(args: &[&str]) {
+    let report = report(args, 1);
+    for name in ["byte-identical with the sender", "byte-identical with what the guest has written"] {
+        let check = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap();
+        assert_eq!(check["ok"], false, "{args:?}: {name}");
+    }
+}
+
+#[test]
+fn negative_control_a_failed_round_that_is_committed_is_found_out() {
+    // The guest runs for a moment between the round that fails and the next one, which is all that there is.
+    let args =
+        ["-b", "16M", "--bandwidth", "1G", "--fail-at-round", "1", "--max-rounds", "1", "--sabotage-commit"];
+    found_out(&args);
+}
+
+/// The working set fits in the TLBs, which go on believing that the guest may write there. What a round has told of once is
+/// not told of again; only the last one, for which the guest stands still, has nothing to miss.
+#[test]
+fn negative_control_a_harvest_without_its_flush_is_found_out() {
+    for how in ["writes", "dirty-bits"] {
+        found_out(&["--downtime", "1", "--track", how, "--sabotage-rearm"]);
+    }
+}
+
+#[test]
+fn the_rounds_are_a_table_for_people() {
+    let output = bench(&["-b", "1M", "-v", "1", "--runs", "2", "--fail-at-round", "1"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.matches("failed: given back").count(), 2, "{text}");
+    assert_eq!(text.matches("the guest stands still").count(), 2, "{text}");
+    assert!(text.contains("of 256 pages 0 differ from the sender's, 0 from what the guest wrote"), "{text}");
+    assert!(text.ends_with("checks: 4 of 4 hold\n"), "{text}");
+}
+
+#[test]
+fn bad_input_is_refused() {
+    for (args, says) in [
+        (&["-b", "5000"] as &[_], "--bytes: 5000 is not a multiple of 4K from 64K to 64G"),
+        (&["-b", "1M", "-w", "2M"], "--working-set: 2M is not from 4K to --bytes, 1M"),
+        (&["--bandwidth", "1000"], "--bandwidth: from 1M"),
+        (&["--ring", "5000"], "power of two"),
+        (&["--ring", "2M"], "1048576 are the most"),
+        (&["--ring", "4K", "--track", "writes"], "cannot be used with"),
+        (&["--fail-at-round", "1", "--fail-each-round"], "cannot be used with"),
+        (&["--fail-at-round", "0"], "--fail-at-round"),
+        (&["--downtime", "0"], "--downtime"),
+        (&["-v", "0"], "--vcpus"),
+    ] {
+        let output = bench(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty() && stderr.contains(says), "{args:?}: {stderr}");
+    }
+}

@@ -1,0 +1,49 @@
+//! `slat bench numa-balancing` as its users meet it.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_slat-bench"))
+        .args(["bench", "numa-balancing"])
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn every_policy_has_its_rows_and_the_bars_hold() {
+    let output = bench(&["-p", "2", "-a", "200000", "-e", "50000", "--runs", "1", "--json"]);
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stderr}{stdout}");
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    assert!(!checks.is_empty() && checks.iter().all(|check| check["ok"] == true));
+    let rows = |figure: &str, device: &str| {
+        let rows = report["rows"].as_array().unwrap().iter().filter(|row| {
+            (&row["params"]["mean of"], &row["params"]["device"]) == (&figure.into(), &device.into())
+        });
+        rows.map(|row| (row["name"].as_str().unwrap().to_owned(), row["baseline"].as_f64().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    for device in ["none", "pins all memory"] {
+        let names: Vec<_> = rows("guest wall time", device).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["range: before", "page: the seed", "page-batched by 2M", "nobody balances"]);
+        for figure in ["remote flushes", "unmap calls", "hint faults", "pages moved to their node"] {
+            assert_eq!(rows(figure, device).len(), 3, "{figure}");
+        }
+    }
+    // Beside a device the range policy goes on unmapping, and nothing moves for it.
+    let range = |figure| rows(figure, "pins all memory")[0].1;
+    assert!(range("remote flushes") > 0.0 && range("unmap calls") > 0.0);
+    assert_eq!((range("hint faults"), range("pages moved to their node")), (0.0, 0.0));
+}
+
+#[test]
+fn bad_input_is_exit_status_2() {
+    for args in [["--scan", "0"], ["--vcpus", "1"], ["--nodes", "1"], ["--passes", "1"], ["--every", "10"]] {
+        let output = bench(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty());
+    }
+}

@@ -1,0 +1,55 @@
+//! `slat bench reclaim` as its users meet it: what it prints, how it ends, what it says of bad input.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(["bench", "reclaim"]).args(args).output().unwrap()
+}
+
+#[test]
+fn the_rows_are_there_and_their_counts_agree() {
+    let output = bench(&["-a", "60000", "--runs", "2", "--limit", "30,60", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["bench"], &report["params"]["runs"]), (&"reclaim".into(), &2.into()));
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["seed"] == "000" && row["baseline"].is_f64() && row["slat"].is_f64()));
+    for guest in ["cc1", "sort", "boot", "phases"] {
+        for limit in ["30%", "60%"] {
+            let figure = |name: &str, figure: &str| {
+                let is = |row: &&Value| {
+                    let params = &row["params"];
+                    row["name"] == name
+                        && (&params["guest"], &params["limit"]) == (&guest.into(), &limit.into())
+                        && params["figure"].as_str().unwrap().starts_with(figure)
+                };
+                let mut rows = rows.iter().filter(is);
+                let row = rows.next().unwrap_or_else(|| panic!("{guest}, {limit}, {name}, {figure}"));
+                assert!(rows.next().is_none());
+                (row["baseline"].as_f64().unwrap(), row["slat"].as_f64().unwrap())
+            };
+            let before = "walk-secondary off: before";
+            let (off, on) = figure(before, "pages brought in again");
+            let ((lru, on_again), (belady, _)) =
+                (figure("exact LRU", "pages brought"), figure("Belady's optimum", "pages brought"));
+            assert!((on_again - on).abs() < 0.5 && belady <= lru && belady <= on && belady <= off);
+            for what in ["mean rank", "pages that were to go", "aging passes", "guest wall time"] {
+                figure(before, what);
+            }
+            figure("no limit", "guest wall time");
+        }
+    }
+    let checks = report["checks"].as_array().unwrap();
+    assert_eq!(checks.len(), 4 * 2 * 8, "the bars are for whole programs");
+    assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");
+}
+
+#[test]
+fn bad_input_is_refused() {
+    for args in [["--limit", "4"], ["--limit", "101"], ["--limit", "half"], ["-a", "0"], ["--runs", "0"]] {
+        let output = bench(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty() && String::from_utf8_lossy(&output.stderr).contains(args[1]));
+    }
+}

@@ -1,0 +1,18 @@
+//! What the command `slat` is made of: replays, the view of a running guest, the plan; and what programs beside it share.
+//!
+//! It is not generic code that costs time to build but what is made of it: [`Run::run_in`] is instantiated by the program, for
+//! each of its formats. `slat-bench`, which measures, uses the rest and builds none of that.
+
+pub mod bar;
+pub mod checksum;
+pub mod error;
+pub mod interrupt;
+mod plan;
+mod run;
+pub mod size;
+pub mod thread;
+mod top;
+
+pub use plan::Plan;
+pub use run::{FormatName, Pages, Run};
+pub use top::Top;

@@ -1,0 +1,117 @@
+//! What tests of `slat run` share: runs that cannot hang, and files that go with the test.
+
+use serde_json::Value;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// No run of these tests takes a tenth of this; one that takes it all has hung.
+pub const BOUND: Duration = Duration::from_secs(120);
+
+/// A file that goes with the test.
+pub struct File(PathBuf);
+
+impl File {
+    pub fn new(name: &str, contents: &[u8]) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::write(&path, contents).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A path for a socket, which has to be short, that goes with the test.
+pub struct SocketPath(PathBuf);
+
+impl SocketPath {
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("slat-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        Self(path)
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slat"));
+    command.arg("run").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+pub fn start(args: &[&str]) -> Child {
+    command(args).spawn().unwrap()
+}
+
+/// Waits for the end of a run, but not for ever.
+pub fn end(child: Child, what: &str) -> Output {
+    let id = child.id();
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || send.send(child.wait_with_output().unwrap()));
+    receive.recv_timeout(BOUND).unwrap_or_else(|_| {
+        drop(Command::new("kill").arg(id.to_string()).status());
+        panic!("{what} hangs");
+    })
+}
+
+/// Runs `slat run` to its end, with `input` on its standard input.
+pub fn slat_with(args: &[&str], input: &[u8]) -> Output {
+    let mut child = start(args);
+    let mut stdin = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        // It may end without reading all of it.
+        scope.spawn(move || drop(stdin.write_all(input)));
+        end(child, &format!("slat run {args:?}"))
+    })
+}
+
+pub fn slat(args: &[&str]) -> Output {
+    slat_with(args, b"")
+}
+
+pub fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The JSON of a run that must succeed.
+pub fn report(args: &[&str], input: &[u8]) -> Value {
+    let mut all = vec!["--json"];
+    all.extend(args);
+    let output = slat_with(&all, input);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "", "{args:?}: a bar is for terminals");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["corrupt_reads"], 0, "{args:?}");
+    assert!(report["verified_reads"].as_u64().unwrap() > 0, "{args:?}");
+    report
+}
+
+/// Bad input: exit status 2, one line that says `what`, and nothing on standard output.
+pub fn refused(args: &[&str], input: &[u8], what: &str) {
+    let output = slat_with(args, input);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {err}");
+    assert!(out.is_empty(), "{args:?} printed {out}");
+    assert!(err.contains(what) && !err.contains("panicked"), "{args:?}: expected `{what}` in: {err}");
+    // clap adds a usage hint to what it refuses by itself; ours is one line.
+    assert!(err.lines().count() == 1 || err.starts_with("error: "), "{args:?}: {err}");
+}

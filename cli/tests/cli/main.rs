@@ -1,0 +1,10 @@
+//! The command `slat` as its users meet it.
+
+mod common;
+mod measure;
+mod plan;
+mod run;
+mod swap;
+// Most of it needs the screen.
+#[cfg(feature = "top")]
+mod top;

@@ -1,0 +1,27 @@
+//! `slat plan`: the table that an engineer reads, as it is printed.
+
+use serde_json::Value;
+use std::process::Command;
+
+fn plan(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_slat")).arg("plan").args(args).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn it_is_the_table_in_the_architecture() {
+    let architecture = include_str!("../../../ARCHITECTURE.md");
+    assert!(architecture.contains(&plan(&[])), "ARCHITECTURE.md should say:\n{}", plan(&[]));
+}
+
+#[test]
+fn as_json_it_has_the_same_rows() {
+    let report: Value = serde_json::from_str(&plan(&["--json"])).unwrap();
+    let rows = report["plan"].as_array().unwrap();
+    assert_eq!(rows.len() + 1, plan(&[]).lines().count());
+    let replaced = |row: &&Value| row["edit"] == "replace in place" && row["why"] == "change-pte";
+    assert_eq!(rows.iter().filter(replaced).count(), 1);
+    assert!(rows.iter().all(|row| (row["tables"] == "freed")
+        == ["unmap", "remap", "exit", "slot"].contains(&row["why"].as_str().unwrap())));
+}

@@ -1,0 +1,246 @@
+//! `slat run` with swap and the LRU's socket, as its users meet them: idle guests shrink and go on; what a killed run
+//! leaves behind is no obstacle; what fails says so.
+
+use crate::common::{BOUND, File, SocketPath, end, refused, report, slat, slat_with, start, text};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Instant;
+
+/// Accesses that a run reads before it gives them to its guest.
+const BATCH: u64 = 16 << 10;
+const PAGES: u64 = 512;
+
+/// A batch of accesses of one kind: pages in turn, all of them equally often.
+fn batch(kind: char, pages: u64) -> String {
+    let mut text = String::new();
+    for access in 0..BATCH {
+        let offset = access / pages * 8 % 4096;
+        writeln!(text, " {kind} {:08x},8", 0x400_0000 + access % pages * 4096 + offset).unwrap();
+    }
+    text
+}
+
+/// A running guest that has stored to its pages and waits for more of its trace, and a client of its host.
+struct Guest {
+    child: Child,
+    client: UnixStream,
+}
+
+impl Guest {
+    fn start(socket: &SocketPath, args: &[&str]) -> Self {
+        let mut all = vec!["-t", "-", "--churn", "0", "--json", "--lru-gen", socket.path()];
+        all.extend(args);
+        let mut child = start(&all);
+        // A run reads the first bytes before it builds anything.
+        let stores = batch('S', PAGES);
+        child.stdin.as_mut().unwrap().write_all(stores.as_bytes()).unwrap();
+        let began = Instant::now();
+        let client = loop {
+            match UnixStream::connect(socket.path()) {
+                Ok(client) => break client,
+                Err(error) => assert!(began.elapsed() < BOUND, "nobody serves the socket: {error}"),
+            }
+            std::thread::yield_now();
+        };
+        client.set_read_timeout(Some(BOUND)).unwrap();
+        Self { child, client }
+    }
+
+    fn feed(&mut self, text: &str) {
+        self.child.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// A line's answer, without its `ok`.
+    fn ask(&mut self, line: &str) -> Vec<String> {
+        writeln!(self.client, "{line}").unwrap();
+        let lines = BufReader::new(&self.client).lines().map(Result::unwrap);
+        let answer: Vec<String> = lines
+            .take_while(|line| line != "ok")
+            .inspect(|line| assert!(!line.starts_with("error"), "{line}"))
+            .collect();
+        answer
+    }
+
+    /// Generations and their anonymous pages, oldest first.
+    fn generations(&mut self) -> Vec<(u64, u64)> {
+        let lines = self.ask("read").split_off(2);
+        let generation = |line: String| {
+            let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+            (numbers[0], numbers[2])
+        };
+        lines.into_iter().map(generation).collect()
+    }
+
+    /// Waits until so many pages are there.
+    fn wait_for_pages(&mut self, pages: u64) {
+        let began = Instant::now();
+        while self.generations().iter().map(|(_, pages)| pages).sum::<u64>() != pages {
+            assert!(began.elapsed() < BOUND, "{pages} pages: {:?}", self.generations());
+            std::thread::yield_now();
+        }
+    }
+
+    /// What a reclaimer does who wants everything that nobody uses, again and again until the guest is idle and all of
+    /// its memory has gone.
+    fn reclaim(&mut self) {
+        let began = Instant::now();
+        while self.generations().iter().any(|&(_, pages)| pages > 0) {
+            assert!(began.elapsed() < BOUND, "{:?}", self.generations());
+            let (youngest, _) = *self.generations().last().unwrap();
+            self.ask(&format!("+ 1 0 {youngest}, - 1 0 {}", youngest - 1));
+        }
+    }
+
+    /// Lets it come to its end.
+    fn end(self) -> (Option<i32>, String, String) {
+        let output = end(self.child, "the guest");
+        (output.status.code(), text(&output.stdout).into(), text(&output.stderr).into())
+    }
+}
+
+#[test]
+fn an_idle_guest_shrinks_over_the_socket_and_goes_on_with_its_bytes() {
+    let (socket, swap) = (SocketPath::new("shrinks"), File::new("shrinks.swap", b"something old"));
+    for args in [&["--swap", "mem"][..], &["--swap", swap.path()], &["--swap", "mem", "--pages", "thp"]] {
+        let mut guest = Guest::start(&socket, args);
+        guest.wait_for_pages(PAGES);
+        guest.reclaim();
+        guest.feed(&batch('L', PAGES));
+        guest.wait_for_pages(PAGES);
+        let (status, out, err) = guest.end();
+        assert_eq!((status, err.as_str()), (Some(0), ""), "{args:?}");
+        let report: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&report["corrupt_reads"], &report["verified_reads"]), (&0.into(), &BATCH.into()));
+        for key in ["swapped_out", "swapped_in", "refaults"] {
+            assert!(report[key].as_u64().unwrap() >= PAGES, "{args:?}: {key}");
+        }
+        let generations = report["generations"].as_array().unwrap();
+        let pages: u64 = generations.iter().map(|generation| generation["anon"].as_u64().unwrap()).sum();
+        assert_eq!(pages, PAGES);
+        assert!(
+            generations.iter().all(|generation| generation["age_ms"].is_u64() && generation["node"] == 0)
+        );
+        assert!(!Path::new(socket.path()).exists(), "it goes with the run");
+    }
+    assert_eq!(std::fs::metadata(swap.path()).unwrap().len(), 0);
+}
+
+#[test]
+fn what_is_idle_for_long_goes_by_itself() {
+    let (socket, swap) = (SocketPath::new("idle"), File::new("idle.swap", b""));
+    let mut guest = Guest::start(&socket, &["--swap", swap.path(), "--reclaim-idle", "0.02"]);
+    // All of its pages at once have a block in the file.
+    let began = Instant::now();
+    while std::fs::metadata(swap.path()).unwrap().len() < PAGES * 4096 {
+        assert!(began.elapsed() < BOUND, "{:?}", guest.generations());
+        std::thread::yield_now();
+    }
+    guest.feed(&batch('L', PAGES));
+    let (status, out, err) = guest.end();
+    assert_eq!(status, Some(0), "{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&report["corrupt_reads"], &report["verified_reads"]), (&0.into(), &BATCH.into()));
+    assert!(report["refaults"].as_u64().unwrap() >= PAGES);
+}
+
+#[test]
+fn a_limit_holds_and_every_byte_comes_back() {
+    let swap = File::new("limit.swap", b"");
+    let text = batch('S', 5000) + &batch('L', 5000);
+    for args in [
+        &["--swap", "mem"][..],
+        &["--swap", swap.path(), "--walk-secondary", "off", "--churn", "20000"],
+        &["--swap", "mem", "--swap", swap.path(), "-v", "3"],
+    ] {
+        let report = report(&[args, &["-t", "-", "--limit", "16M"]].concat(), text.as_bytes());
+        assert!(report["swapped_out"].as_u64().unwrap() > 900, "{args:?}");
+        assert!(report["refaults"].as_u64().unwrap() > 900, "{args:?}");
+    }
+}
+
+#[test]
+fn a_killed_run_leaves_nothing_in_the_way() {
+    let (socket, swap) = (SocketPath::new("killed"), File::new("killed.swap", b""));
+    let args = ["--swap", swap.path()];
+    let mut guest = Guest::start(&socket, &args);
+    guest.wait_for_pages(PAGES);
+    guest.reclaim();
+    assert!(std::fs::metadata(swap.path()).unwrap().len() >= PAGES * 4096);
+
+    // Both paths are in use.
+    refused(&["-t", "-", "--swap", swap.path()], b"", swap.path());
+    refused(&["-t", "-", "--lru-gen", socket.path()], b"", "another run is serving it");
+
+    let kill = Command::new("kill").args(["-s", "KILL", &guest.child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    assert_eq!(guest.end().0, None);
+    assert!(Path::new(socket.path()).exists(), "it had no time to tidy up");
+
+    let mut guest = Guest::start(&socket, &args);
+    guest.wait_for_pages(PAGES);
+    guest.reclaim();
+    guest.feed(&batch('L', PAGES));
+    let (status, out, err) = guest.end();
+    assert_eq!(status, Some(0), "{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&report["corrupt_reads"], &report["verified_reads"]), (&0.into(), &BATCH.into()));
+    assert!(!Path::new(socket.path()).exists());
+}
+
+#[test]
+fn a_flipped_bit_in_the_swap_file_ends_the_guest_that_reads_it_with_status_3() {
+    let (socket, swap) = (SocketPath::new("flipped"), File::new("flipped.swap", b""));
+    // Negative control: the same guest, and nobody touches the file.
+    for flip in [false, true] {
+        let mut guest = Guest::start(&socket, &["--swap", swap.path()]);
+        guest.wait_for_pages(PAGES);
+        guest.reclaim();
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(swap.path()).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, PAGES / 2 * 4096 + 4000).unwrap();
+        byte[0] ^= u8::from(flip) << 5;
+        file.write_all_at(&byte, PAGES / 2 * 4096 + 4000).unwrap();
+        guest.feed(&batch('L', PAGES));
+        let (status, out, err) = guest.end();
+        if flip {
+            assert_eq!((status, out.as_str()), (Some(3), ""), "{err}");
+            assert!(
+                err.lines().count() == 1 && err.contains("guest address") && err.contains("swap"),
+                "{err}"
+            );
+        } else {
+            assert_eq!(status, Some(0), "{err}");
+        }
+    }
+}
+
+#[test]
+fn a_full_swap_file_is_a_clear_error_and_no_hang() {
+    let args = ["-t", "-", "--limit", "16M", "--churn", "0", "--swap", "/dev/full"];
+    let output = slat_with(&args, batch('S', 5000).as_bytes());
+    let err = text(&output.stderr);
+    assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{err}");
+    assert!(err.contains("out of memory: --limit") && err.contains("swap does not take enough"), "{err}");
+}
+
+#[test]
+fn bad_input_is_one_clear_line() {
+    refused(&["--swap", "/nonexistent/swap"], b"", "--swap /nonexistent/swap: open: No such file");
+    refused(&["--swap", "mem", "--swap", "mem"], b"", "--swap mem: `mem` once");
+    refused(&["--swap", "a", "--swap", "b"], b"", "--swap b: `mem` once and one file");
+    refused(&["--lru-gen", "/nonexistent/socket"], b"", "--lru-gen /nonexistent/socket: ");
+    refused(&["--lru-gen", "/dev/null"], b"", "no socket");
+    refused(&["--walk-secondary", "off"], b"", "--walk-secondary: there is no LRU");
+    refused(&["--walk-secondary", "maybe", "--swap", "mem"], b"", "maybe");
+    refused(&["--reclaim-idle", "1"], b"", "--swap");
+    for seconds in ["0", "soon", "1e9", "nan"] {
+        refused(&["--swap", "mem", "--reclaim-idle", seconds], b"", "--reclaim-idle");
+    }
+    assert!(!Path::new("a").exists() && !Path::new("b").exists(), "nothing was done by halves");
+    assert!(text(&slat(&["--help"]).stdout).contains("UNIX-CONNECT"));
+}
