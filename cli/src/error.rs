@@ -1,5 +1,6 @@
 //! Why the command could not do what it was asked: one line, exit status 2; or 3 where data is lost.
 
+use crate::temporary;
 use std::io::{ErrorKind::BrokenPipe, Write};
 use std::process::ExitCode;
 use std::{fmt, io};
@@ -15,6 +16,8 @@ pub enum Error {
     Machine(String),
     /// What the guest had stored cannot be given back.
     Corrupt(String),
+    /// The system does not give this process so many bytes more.
+    OutOfMemory(usize),
     /// The report could not be written.
     Report(io::Error),
 }
@@ -24,6 +27,9 @@ impl fmt::Display for Error {
         match self {
             Self::Usage(line) | Self::Machine(line) | Self::Corrupt(line) => f.write_str(line),
             Self::Trace(error) => error.fmt(f),
+            Self::OutOfMemory(bytes) => {
+                write!(f, "out of memory: the system does not give {bytes} bytes more")
+            }
             Self::Report(error) => write!(f, "cannot write the report: {error}"),
         }
     }
@@ -61,16 +67,33 @@ impl From<slat::SlotError> for Error {
     }
 }
 
-/// How a command ends: as it says, or with one line on standard error.
+impl Error {
+    fn status(&self) -> u8 {
+        if matches!(self, Self::Corrupt(_)) { 3 } else { 2 }
+    }
+}
+
+/// How a command ends: as it says, or with one line on standard error. A reader that has read enough, such as `head`, is no
+/// error.
 pub fn exit_code(result: Result<ExitCode, Error>) -> ExitCode {
-    result.unwrap_or_else(|error| {
-        // Standard error may be closed.
-        let _ = match &error {
-            Error::Report(io) if io.kind() == BrokenPipe => {
-                writeln!(io::stderr(), "slat: standard output was closed before the report was written")
-            }
-            error => writeln!(io::stderr(), "slat: {error}"),
-        };
-        ExitCode::from(if matches!(error, Error::Corrupt(_)) { 3 } else { 2 })
-    })
+    match result {
+        Ok(code) => code,
+        Err(Error::Report(error)) if error.kind() == BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            tell(&error);
+            ExitCode::from(error.status())
+        }
+    }
+}
+
+/// Ends the process at once, with one line on standard error: for what other threads would wait for in vain.
+pub fn end(error: &Error) -> ! {
+    tell(error);
+    temporary::remove_all();
+    std::process::exit(error.status().into())
+}
+
+fn tell(error: &Error) {
+    // Standard error may be closed.
+    let _ = writeln!(io::stderr(), "slat: {error}");
 }

@@ -7,11 +7,16 @@ pub mod bar;
 pub mod checksum;
 pub mod error;
 pub mod interrupt;
+pub mod memory;
 mod plan;
 mod run;
 pub mod size;
+pub mod temporary;
 pub mod thread;
 mod top;
+
+/// Of the package; in release builds with the commit, where that is known.
+pub const VERSION: &str = env!("SLAT_VERSION");
 
 pub use plan::Plan;
 pub use run::{FormatName, Pages, Run};

@@ -1,21 +1,26 @@
 //! The command `slat`: run and watch second-level address translation; what measures it is `slat-bench`, beside it.
 
+mod generate;
 mod measure;
 
 use clap::Parser;
+use generate::{Completions, Man};
 use measure::Passed;
 use slat::table::formats::{
     Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd,
     Sv48x4, Sv57x4,
 };
 use slat_cli::error::{Error, exit_code};
+use slat_cli::interrupt;
+use slat_cli::memory::OrEnd;
 use slat_cli::{FormatName, Plan, Run, Top};
 use std::process::ExitCode;
 
 /// Second-level address translation: a hypervisor's memory engine, run, measured and proved
 #[derive(Parser)]
 #[command(
-    version,
+    name = "slat",
+    version = slat_cli::VERSION,
     arg_required_else_help = true,
     after_help = "bench, sim, calibrate and report are done by slat-bench, a program of its own beside this one:
   cargo build --profile bench -p slat-bench"
@@ -25,6 +30,8 @@ enum Command {
     Run(Run),
     Plan(Plan),
     Top(Top),
+    Completions(Completions),
+    Man(Man),
     /// The figures, on this machine, before against after in one run (by slat-bench)
     #[command(disable_help_flag = true)]
     Bench(Passed),
@@ -39,13 +46,19 @@ enum Command {
     Report(Passed),
 }
 
+#[global_allocator]
+static MEMORY: OrEnd = OrEnd;
+
 fn main() -> ExitCode {
-    exit_code(match Command::parse() {
+    let command = Command::parse();
+    exit_code(interrupt::hear().and_then(|()| match command {
         Command::Run(run) => replay(&run),
         Command::Plan(plan) => plan.run(),
         Command::Top(top) => top.run(),
+        Command::Completions(completions) => completions.print::<Command>(),
+        Command::Man(man) => man.write::<Command>(),
         Command::Bench(_) | Command::Sim(_) | Command::Calibrate(_) | Command::Report(_) => measure::run(),
-    })
+    }))
 }
 
 /// In the format that is asked for.

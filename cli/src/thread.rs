@@ -1,11 +1,29 @@
-//! What every thread that runs software vCPUs needs, and whoever waits for it.
+//! Threads: how they are started and waited for, and what those need that run software vCPUs.
 
-use crate::error::Error;
+use crate::error::{self, Error};
 use slat::{Idle, Level};
 use slat_mm::Arena;
 use slat_vcpu::Window;
+use std::io;
 use std::panic::resume_unwind;
-use std::thread;
+use std::thread::{self, Builder, JoinHandle, Scope, ScopedJoinHandle};
+
+/// Starts a thread. Where the system has none to give, the process ends: what waits for this thread would wait for ever.
+pub fn start<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> ScopedJoinHandle<'scope, T> {
+    Builder::new().spawn_scoped(scope, work).unwrap_or_else(|error| none(&error))
+}
+
+/// The same for one that may outlive its maker.
+pub fn start_free<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    Builder::new().spawn(work).unwrap_or_else(|error| none(&error))
+}
+
+fn none(error: &io::Error) -> ! {
+    error::end(&Error::Machine(format!("no thread more can be started: {error}")))
+}
 
 /// This thread's.
 pub fn idle() -> Result<Idle, Error> {

@@ -47,6 +47,10 @@ pub enum MmError {
     ForeignSwap,
     /// Another swap uses the file.
     SwapInUse,
+    /// The file for swap is there, and holds something else.
+    NotSwap,
+    /// What is there in place of a file for swap is a folder, a device, a FIFO or a socket.
+    NotAFile,
     /// The page that belongs at the address could not be read back from swap; the number is the device's `errno`. It is
     /// there still: another try may succeed.
     SwapIo {
@@ -105,6 +109,8 @@ impl core::fmt::Display for MmError {
             Self::ForeignSpace => f.write_str("the address space lives in another arena"),
             Self::ForeignSwap => f.write_str("the swap stores pages of another arena"),
             Self::SwapInUse => f.write_str("the swap file is in use"),
+            Self::NotSwap => f.write_str("the file holds something else than swap"),
+            Self::NotAFile => f.write_str("is there, and no file"),
             Self::SwapIo { hva, errno } => {
                 let why = std::io::Error::from_raw_os_error(*errno);
                 write!(f, "the page at {hva} cannot be read back from swap: {why}")

@@ -134,7 +134,7 @@ mod tests {
         let came = AtomicUsize::new(0);
         thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| {
+                slat_cli::thread::start(scope, || {
                     for lap in 1..=100 {
                         came.fetch_add(1, Ordering::Relaxed);
                         line.cross();

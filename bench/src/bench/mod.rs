@@ -80,7 +80,7 @@ impl Bench {
     pub fn run(&self) -> Result<ExitCode, Error> {
         let (report, json) = self.measure();
         let status = report?.finish(json)?;
-        Ok(if interrupt::asked() { ExitCode::from(130) } else { status })
+        Ok(if interrupt::asked() { slat_cli::interrupt::status() } else { status })
     }
 
     /// Runs the bench. After Ctrl-C the report has what there was by then.

@@ -50,7 +50,7 @@ fn on(cpus: usize, probe: impl Fn() -> f64 + Sync) -> f64 {
                 probe()
             }
         };
-        let asked: Vec<_> = (0..cpus).map(|cpu| scope.spawn(ask(cpu))).collect();
+        let asked: Vec<_> = (0..cpus).map(|cpu| slat_cli::thread::start(scope, ask(cpu))).collect();
         asked.into_iter().map(|asked| joined(asked.join())).sum()
     });
     all / cpus as f64

@@ -69,7 +69,7 @@ pub fn transfer() -> f64 {
         }
     };
     let journeys = thread::scope(|scope| {
-        let both = [0, 1].map(|me| scope.spawn(follow(me)));
+        let both = [0, 1].map(|me| slat_cli::thread::start(scope, follow(me)));
         both.into_iter().flat_map(|one| joined(one.join())).collect()
     });
     Series::new(journeys).median().max(0.0)
@@ -88,7 +88,7 @@ pub fn barrier(cpus: usize) -> Option<f64> {
     let (over, runs) = (AtomicBool::new(false), AtomicU64::new(0));
     let time = thread::scope(|scope| {
         if cpus > 1 {
-            scope.spawn(|| {
+            slat_cli::thread::start(scope, || {
                 pin(1);
                 while !over.load(Relaxed) {
                     runs.store(1, Relaxed);
@@ -99,7 +99,7 @@ pub fn barrier(cpus: usize) -> Option<f64> {
                 thread::yield_now();
             }
         }
-        let asks = scope.spawn(|| {
+        let asks = slat_cli::thread::start(scope, || {
             pin(0);
             let ask = || {
                 let began = Instant::now();
@@ -124,7 +124,7 @@ pub fn barrier(_cpus: usize) -> Option<f64> {
 pub fn wake_up() -> (f64, f64) {
     let (told, over, woken) = (&AtomicU64::new(0), &AtomicBool::new(false), &Mutex::new(None));
     thread::scope(|scope| {
-        let sleeper = scope.spawn(move || {
+        let sleeper = slat_cli::thread::start(scope, move || {
             pin(1);
             // ORDER(woken): pairs with the Release of whoever wakes.
             while !over.load(Acquire) {
@@ -134,7 +134,7 @@ pub fn wake_up() -> (f64, f64) {
                 told.fetch_add(1, Release);
             }
         });
-        let wakes = scope.spawn(move || {
+        let wakes = slat_cli::thread::start(scope, move || {
             pin(0);
             let mut wake = |turn: u64| {
                 thread::sleep(ASLEEP);

@@ -4,6 +4,7 @@ use super::data::Data;
 use super::doc::{Block, Doc};
 use super::{html, markdown, page, plot};
 use slat_cli::error::Error;
+use slat_cli::temporary::write_whole;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,11 +49,8 @@ impl Folder {
         Ok(self.0.join(PAGE))
     }
 
-    /// Whole, or not at all.
     fn file(&self, name: &str, text: &str) -> io::Result<()> {
-        let new = self.0.join(format!(".{name}.new"));
-        fs::write(&new, text)?;
-        fs::rename(new, self.0.join(name))
+        write_whole(&self.0.join(name), text.as_bytes())
     }
 }
 

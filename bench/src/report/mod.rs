@@ -84,7 +84,7 @@ impl Report {
         let page = folder.write(&data)?;
         writeln!(stdout(), "{}", page.display())?;
         Ok(match data.checks().all(|(_, check)| check.ok) {
-            _ if data.interrupted && self.from.is_none() => ExitCode::from(130),
+            _ if data.interrupted && self.from.is_none() => slat_cli::interrupt::status(),
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
         })
@@ -96,7 +96,6 @@ impl Report {
         let steps = steps::all(self.quick);
         let progress = Progress::new(!self.silent, steps.len());
         let began = Instant::now();
-        interrupt::flag();
         let mut parts = Vec::new();
         for (nth, step) in steps.iter().enumerate() {
             progress.step(nth, *step);

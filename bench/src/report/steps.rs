@@ -11,9 +11,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
-use slat_cli::thread::joined;
+use slat_cli::thread::start_free;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 /// One part of a report.
 #[derive(Clone, Copy, Debug)]
@@ -122,10 +123,26 @@ impl Step {
     }
 }
 
+/// For a step that is done when an end is asked for: a bench tells what it has by then, a simulation does not.
+const PATIENCE: Duration = Duration::from_millis(700);
+
 /// Of what is done on a thread of its own. Whatever goes wrong is an outcome, too.
-fn outcome(done: impl FnOnce() -> Result<Outcome, Error> + Send) -> Outcome {
+fn outcome(done: impl FnOnce() -> Result<Outcome, Error> + Send + 'static) -> Outcome {
+    let (tell, told) = mpsc::channel();
     let done = AssertUnwindSafe(done);
-    let result = joined(thread::scope(|scope| scope.spawn(|| catch_unwind(done)).join()));
+    // After an interrupt it is left behind, and nothing listens any more.
+    start_free(move || tell.send(catch_unwind(done)).ok());
+    let mut asked: Option<Instant> = None;
+    let result = loop {
+        match told.recv_timeout(Duration::from_millis(50)) {
+            Ok(result) => break result,
+            Err(_) if asked.is_some_and(|asked| asked.elapsed() > PATIENCE) => {
+                return Outcome::Failed("interrupted".into());
+            }
+            Err(_) if interrupt::asked() => _ = asked.get_or_insert_with(Instant::now),
+            Err(_) => {}
+        }
+    };
     match result {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(error)) => Outcome::Failed(error.to_string()),
@@ -175,7 +192,7 @@ mod tests {
     /// By this one's name, so that the test builds no other.
     fn invalidate(command: &str) -> Outcome {
         let Ok(Asked::Bench(Bench::Invalidate(bench))) = parse(command) else { panic!("{command}") };
-        outcome(|| read(&bench.report()?).map(Outcome::Bench))
+        outcome(move || read(&bench.report()?).map(Outcome::Bench))
     }
 
     #[test]

@@ -36,8 +36,10 @@ pub use outcome::SimReport;
 pub use validate::Validate;
 
 use slat_cli::error::Error;
+use slat_machine::NoStack;
 use slat_sim::benches::{Bench, by_name};
 use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
 /// What there is to ask.
@@ -102,7 +104,10 @@ impl Simulation {
     /// Simulates.
     pub fn report(&self) -> Result<SimReport, Error> {
         let (bench, asked) = self.bench()?;
-        simulate::simulate(bench, asked)
+        catch_unwind(AssertUnwindSafe(|| simulate::simulate(bench, asked))).unwrap_or_else(|panic| {
+            let NoStack(error) = *panic.downcast().unwrap_or_else(|panic| resume_unwind(panic));
+            Err(Error::Machine(format!("no stack for a simulated CPU: {error}")))
+        })
     }
 
     /// Prints the report to stdout; a false check becomes exit status 1.

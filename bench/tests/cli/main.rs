@@ -9,5 +9,6 @@ mod migrate;
 mod numa_balancing;
 mod reclaim;
 mod report;
+mod rough;
 mod sim;
 mod zap;

@@ -6,6 +6,8 @@ use clap::{Args, ValueEnum};
 use slat::{DirtyError, DirtyLog, Level, MmuLock, RingSize};
 use slat_mm::LruSettings;
 use slat_vcpu::guest::Layout;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -60,10 +62,14 @@ pub struct Run {
     #[arg(short, long, value_name = "SIZE", value_parser = host_size)]
     pub limit: Option<u64>,
 
-    /// Where cold pages go: `mem`, which is compressed and takes up to half of --limit, or a file, which is
-    /// overwritten; both may be given, and memory is used first
+    /// Where cold pages go: `mem`, which is compressed and takes up to half of --limit, or a file, which is new, empty,
+    /// or left by a run that was killed; both may be given, and memory is used first
     #[arg(long, value_name = "FILE|mem")]
     pub swap: Vec<String>,
+
+    /// Use the file for --swap whatever it holds, which is lost
+    #[arg(long, requires = "swap")]
+    pub overwrite: bool,
 
     /// Watch it run: a screen on standard error; where that is no terminal, a line now and then
     #[arg(long)]
@@ -131,7 +137,7 @@ impl Run {
 
     /// Where cold pages go; `None` where they stay.
     pub fn swaps(&self) -> Result<Option<Swaps<'_>>, Error> {
-        let mut swaps = Swaps { memory: false, file: None };
+        let mut swaps = Swaps { memory: false, file: None, overwrite: self.overwrite };
         for swap in &self.swap {
             let taken = match swap.as_str() {
                 "mem" => std::mem::replace(&mut swaps.memory, true),
@@ -142,6 +148,11 @@ impl Run {
                     "--swap {swap}: `mem` once and one file are all that there can be"
                 )));
             }
+        }
+        if let Some(file) = swaps.file
+            && let Some(trace) = self.trace.iter().find(|trace| same_file(file, Path::new(trace)))
+        {
+            return Err(Error::Usage(format!("--swap {}: --trace {trace} is the same file", file.display())));
         }
         Ok((!self.swap.is_empty()).then_some(swaps))
     }
@@ -321,6 +332,8 @@ pub struct Swaps<'r> {
     pub memory: bool,
     /// What is left, to this file.
     pub file: Option<&'r Path>,
+    /// Whatever it holds.
+    pub overwrite: bool,
 }
 
 /// Traced addresses that become memslots before the replay begins.
@@ -328,6 +341,11 @@ pub struct Swaps<'r> {
 pub struct Declared {
     pub start: u64,
     pub bytes: u64,
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    let is = |path| fs::metadata(path).map(|found: fs::Metadata| (found.dev(), found.ino())).ok();
+    is(one).is_some() && is(one) == is(other)
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

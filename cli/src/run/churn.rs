@@ -34,8 +34,9 @@ pub fn start<'scope, F: Format>(
     // A vCPU that is told nothing would go on writing to what a snapshot shares: pages move, no more.
     let snapshots = !run.sabotage_flushes;
     let stopped = stop.clone();
-    let thread =
-        (rate > 0).then(|| scope.spawn(move || churn(machine, (rate, seed, unit), snapshots, &stopped)));
+    let thread = (rate > 0).then(|| {
+        crate::thread::start(scope, move || churn(machine, (rate, seed, unit), snapshots, &stopped))
+    });
     Churn { stop, thread }
 }
 

@@ -50,8 +50,8 @@ pub fn start<'scope, F: Format>(
 ) -> Harvester<'scope> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
-    let thread =
-        (run.dirty_log != DirtyLogName::Off).then(|| scope.spawn(move || harvest(machine, live, &stopped)));
+    let thread = (run.dirty_log != DirtyLogName::Off)
+        .then(|| crate::thread::start(scope, move || harvest(machine, live, &stopped)));
     Harvester { stop, thread }
 }
 

@@ -7,7 +7,7 @@ use crate::error::Error;
 use slat_vcpu::trace::{self, Access, Reader, bundled};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 /// Accesses in a batch; batches under way for each vCPU.
 const BATCH: usize = 16 << 10;
@@ -32,13 +32,17 @@ const BUNDLED_PASSES: u32 = 10;
 pub type Jobs = Vec<Receiver<Arc<Vec<Access>>>>;
 
 /// The threads that read.
-pub struct Feeds(Vec<JoinHandle<Result<Fed, trace::Error>>>);
+pub struct Feeds {
+    names: String,
+    threads: Vec<JoinHandle<Result<Fed, trace::Error>>>,
+}
 
+#[derive(Default)]
 struct Fed {
-    name: String,
     lines: u64,
     skipped: u64,
     garbled: u64,
+    beyond: u64,
 }
 
 /// What has been read, over all traces.
@@ -48,6 +52,7 @@ pub struct Totals {
     pub lines: u64,
     pub skipped: u64,
     pub garbled: u64,
+    pub beyond: u64,
 }
 
 /// Opens every trace, or the bundled ones where none is named.
@@ -95,7 +100,7 @@ impl Source {
 /// Starts reading. With as many vCPUs as traces or more, vCPU n replays trace n modulo their number; with fewer,
 /// it replays every n-th.
 pub fn start(sources: Vec<Source>, vcpus: usize) -> (Vec<Jobs>, Feeds) {
-    let traces = sources.len();
+    let (traces, names) = (sources.len(), names(&sources));
     let mut jobs: Vec<Jobs> = (0..vcpus).map(|_| Vec::new()).collect();
     let mut threads = Vec::new();
     for (index, source) in sources.into_iter().enumerate() {
@@ -107,15 +112,15 @@ pub fn start(sources: Vec<Source>, vcpus: usize) -> (Vec<Jobs>, Feeds) {
                 jobs.push(receive);
             }
         }
-        threads.push(thread::spawn(move || read(source, &listeners)));
+        threads.push(crate::thread::start_free(move || read(source, &listeners)));
     }
-    (jobs, Feeds(threads))
+    (jobs, Feeds { names, threads })
 }
 
 /// Reads one trace to its end, or until nobody listens any more.
 fn read(source: Source, listeners: &[SyncSender<Arc<Vec<Access>>>]) -> Result<Fed, trace::Error> {
-    let Source { name, mut reader, mut again, open } = source;
-    let mut fed = Fed { name, lines: 0, skipped: 0, garbled: 0 };
+    let Source { name: _, mut reader, mut again, open } = source;
+    let mut fed = Fed::default();
     loop {
         let mut batch = Vec::with_capacity(BATCH);
         let more = reader.fill(&mut batch, BATCH);
@@ -126,7 +131,8 @@ fn read(source: Source, listeners: &[SyncSender<Arc<Vec<Access>>>]) -> Result<Fe
         }
         fed.lines += reader.lines();
         fed.skipped += reader.skipped();
-        fed.garbled += reader.garbled();
+        fed.garbled += reader.garbled() - reader.beyond();
+        fed.beyond += reader.beyond();
         if again == 0 || listening == 0 {
             return Ok(fed);
         }
@@ -139,9 +145,9 @@ impl Feeds {
     /// Waits for the ends of all traces, which the vCPUs have reached, and sums up. Those that nobody listens to any
     /// more, and that wait for input, are left behind.
     pub fn finish(self) -> Result<Totals, Error> {
-        let mut totals = Totals::default();
+        let mut totals = Totals { names: self.names, ..Totals::default() };
         let interrupted = crate::interrupt::asked();
-        for thread in self.0 {
+        for thread in self.threads {
             if interrupted && !thread.is_finished() {
                 continue;
             }
@@ -149,13 +155,10 @@ impl Feeds {
                 Ok(fed) => fed?,
                 Err(panic) => std::panic::resume_unwind(panic),
             };
-            if !totals.names.is_empty() {
-                totals.names += ", ";
-            }
-            totals.names += &fed.name;
             totals.lines += fed.lines;
             totals.skipped += fed.skipped;
             totals.garbled += fed.garbled;
+            totals.beyond += fed.beyond;
         }
         Ok(totals)
     }

@@ -2,6 +2,7 @@
 
 use super::args::{DirtyLogName, Run, Swaps};
 use crate::error::Error;
+use crate::temporary::Temporary;
 use crate::thread;
 use slat::{FaultError, Format, Gpa, HostError, Hva, Idle, Level, PAGE_SIZE, Slot, SlotId, Span, Vm};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, MmError, Place, Prot, Swap};
@@ -20,6 +21,7 @@ pub struct Machine<F: Format> {
     pub space: Arc<AddressSpace>,
     /// Where cold pages go, if they go.
     pub swap: Option<Arc<Swap>>,
+    _swap_file: Option<Temporary>,
     pub vm: Arc<Vm<F, HostView>>,
     pub vcpus: u32,
     memory: u64,
@@ -40,13 +42,19 @@ impl<F: Format> Machine<F> {
         let limit = run.limit.unwrap_or(memory + memory / 8 + (64 << 20));
         // Where pages leave, the address space keeps to the limit; frames are needed while they do.
         let room = if swaps.is_some() { limit + limit / 8 + (64 << 20) } else { limit };
-        let arena = Arena::builder().limit(room).poison(POISON).build()?;
+        let arena = Arena::builder().limit(room).poison(POISON).build().map_err(|error| {
+            let asked = run.limit.map_or("--memory", |_| "--limit");
+            Error::Usage(format!("{} MiB cannot be reserved: {error}; {asked} asks for less", room >> 20))
+        })?;
         let largest = run.pages.largest();
         let mut builder = AddressSpace::builder(&arena).thp(largest > Level::K4);
         if let Some(settings) = lru {
             builder = builder.lru(settings);
         }
+        let file = swaps.as_ref().and_then(|swaps| swaps.file).filter(|file| !file.exists());
         let swap = swaps.map(|swaps| swap(swaps, limit, &arena)).transpose()?;
+        // One that is made here goes with the process.
+        let swap_file = file.and_then(|file| Temporary::at(file).ok());
         if let Some(swap) = &swap {
             builder = builder.swap(swap).limit(limit);
         }
@@ -62,7 +70,7 @@ impl<F: Format> Machine<F> {
         let vm = Arc::new(builder.build().map_err(|error| Error::Machine(error.to_string()))?);
         space.register(&vm);
         let logs = run.dirty_log != DirtyLogName::Off;
-        Ok(Self { space, swap, vm, vcpus, memory, logs, placed: AtomicU64::new(0) })
+        Ok(Self { space, swap, _swap_file: swap_file, vm, vcpus, memory, logs, placed: AtomicU64::new(0) })
     }
 
     /// Makes the next free guest addresses a region: maps memory and adds a memslot. Any thread, any time.
@@ -94,7 +102,9 @@ impl<F: Format> Machine<F> {
             (FaultError::Host(HostError::Io), Some(_)) => {
                 Error::Machine(format!("guest address {gpa}: swap: the page cannot be read back"))
             }
-            (FaultError::Host(HostError::NoMemory) | FaultError::NoMemory, Some(swap)) => {
+            (FaultError::Host(HostError::NoMemory) | FaultError::NoMemory, Some(swap))
+                if swap.refused + swap.store_errors > 0 =>
+            {
                 Error::Machine(format!(
                     "guest address {gpa}: out of memory: --limit is reached, and swap does not take enough ({} pages stored, \
                  {} refused for want of room, {} failed)",
@@ -126,10 +136,15 @@ impl<F: Format> Machine<F> {
 fn swap(swaps: Swaps<'_>, limit: u64, arena: &Arc<Arena>) -> Result<Arc<Swap>, Error> {
     let builder = Swap::builder().memory(if swaps.memory { limit / 2 } else { 0 });
     let Some(file) = swaps.file else { return Ok(builder.build(arena)?) };
-    builder.file(file).build(arena).map_err(|error| match error {
-        MmError::SwapInUse | MmError::Os { .. } => {
-            Error::Usage(format!("--swap {}: {error}", file.display()))
+    let builder = if swaps.overwrite { builder.overwrite(file) } else { builder.file(file) };
+    builder.build(arena).map_err(|error| {
+        let file = file.display();
+        match error {
+            MmError::NotSwap => Error::Usage(format!("--swap {file}: {error}, which --overwrite would lose")),
+            MmError::SwapInUse | MmError::NotAFile | MmError::Os { .. } => {
+                Error::Usage(format!("--swap {file}: {error}"))
+            }
+            error => error.into(),
         }
-        error => error.into(),
     })
 }

@@ -88,7 +88,7 @@ impl Run {
         Ok(if outcome.findings.corrupt > 0 || lost > 0 {
             ExitCode::from(3)
         } else if outcome.interrupted {
-            ExitCode::from(130)
+            crate::interrupt::status()
         } else {
             ExitCode::SUCCESS
         })

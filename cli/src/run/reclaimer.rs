@@ -23,7 +23,7 @@ pub fn start<'scope, F: Format>(
 ) -> Reclaimer {
     Reclaimer(run.reclaim_idle.map(|after| {
         let (keep, stop) = sync_channel(0);
-        scope.spawn(move || {
+        crate::thread::start(scope, move || {
             let Some(mut idle) = Idle::take() else { return };
             while stop.recv_timeout(after / 2) == Err(RecvTimeoutError::Timeout) {
                 pass(&machine.space, &mut idle, after);

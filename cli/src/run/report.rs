@@ -20,6 +20,8 @@ struct Report {
     lines: u64,
     skipped_lines: u64,
     garbled_lines: u64,
+    /// Whose access reaches beyond what any format maps.
+    beyond_lines: u64,
     vcpus: u32,
     slots: usize,
     accesses: u64,
@@ -122,6 +124,7 @@ impl Report {
             lines: feeds.lines,
             skipped_lines: feeds.skipped,
             garbled_lines: feeds.garbled,
+            beyond_lines: feeds.beyond,
             vcpus: machine.vcpus,
             slots: machine.vm.slots().len(),
             accesses: outcome.accesses,
@@ -158,11 +161,15 @@ impl Report {
             "guest     {} on {} vCPUs, {} memslots, {}",
             self.traces, self.vcpus, self.slots, self.format
         )?;
-        writeln!(
+        write!(
             out,
             "trace     {} lines, {} of them no accesses, {} garbled",
             self.lines, self.skipped_lines, self.garbled_lines
         )?;
+        match self.beyond_lines {
+            0 => writeln!(out)?,
+            lines => writeln!(out, ", {lines} that reach beyond 2^57")?,
+        }
         writeln!(
             out,
             "accesses  {} in {:.2} s: {:.1} M/s",
@@ -191,16 +198,21 @@ impl Report {
             "flushes   {} requested, {} paid, {} pages",
             flushes.requested, flushes.paid, flushes.pages
         )?;
+        let (unit, shift) = if self.mapped_bytes < 1 << 20 { ("KiB", 10) } else { ("MiB", 20) };
         writeln!(
             out,
-            "mapped    {} MiB: {} x 4K, {} x 2M, {} x 1G; {} pages dirty",
-            self.mapped_bytes >> 20,
+            "mapped    {} {unit}: {} x 4K, {} x 2M, {} x 1G; {} pages dirty",
+            self.mapped_bytes >> shift,
             mapped.k4,
             mapped.m2,
             mapped.g1,
             self.dirty_pages
         )?;
-        writeln!(out, "tables    {} KiB: {:.3}% of it", self.table_bytes >> 10, self.overhead_percent)?;
+        write!(out, "tables    {} KiB", self.table_bytes >> 10)?;
+        match self.mapped_bytes {
+            0 => writeln!(out)?,
+            _ => writeln!(out, ": {:.3}% of it", self.overhead_percent)?,
+        }
         let DirtyLogCounts { by, harvests, told_pages, lost_pages, ring_full } = self.dirty_log;
         if harvests > 0 {
             writeln!(

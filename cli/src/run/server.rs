@@ -31,13 +31,14 @@
 
 use super::watch::{Samples, Watching};
 use crate::error::Error;
+use crate::temporary::Temporary;
 use crate::top::sample::Sample;
 use slat::Idle;
 use slat_mm::lru_gen::{LruGen, LruGenError};
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -55,8 +56,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Socket {
     path: PathBuf,
     listener: UnixListener,
-    /// Device and inode: if somebody has put another one there, that one stays.
-    is: (u64, u64),
+    _temporary: Temporary,
 }
 
 impl Socket {
@@ -71,8 +71,8 @@ impl Socket {
             Err(error) => return Err(refused(&error)),
         }
         let listener = UnixListener::bind(path).map_err(|error| refused(&error))?;
-        let is = fs::symlink_metadata(path).map_err(|error| refused(&error))?;
-        Ok(Self { path: path.into(), listener, is: (is.dev(), is.ino()) })
+        let temporary = Temporary::at(path).map_err(|error| refused(&error))?;
+        Ok(Self { path: path.into(), listener, _temporary: temporary })
     }
 
     /// Serves `lru_gen` and `samples` until what is returned is dropped.
@@ -86,16 +86,8 @@ impl Socket {
         let (keep, stop) = UnixStream::pair().map_err(failed)?;
         self.listener.set_nonblocking(true).map_err(failed)?;
         // Without a listener clients find nobody; the guest goes on.
-        scope.spawn(move || accept(&self.listener, &stop, (lru_gen, samples)).is_ok());
+        crate::thread::start(scope, move || accept(&self.listener, &stop, (lru_gen, samples)).is_ok());
         Ok(Serving { _keep: keep, lru_gen })
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.is) {
-            let _ = fs::remove_file(&self.path);
-        }
     }
 }
 
@@ -129,11 +121,14 @@ fn accept(listener: &UnixListener, stop: &UnixStream, served: Served<'_>) -> io:
                 Err(error) => return Err(error),
             };
             if clients.fetch_add(1, Relaxed) < CLIENTS {
-                scope.spawn(move || {
-                    // Whatever fails, fails for this client, who is left.
+                // Whatever fails, fails for this client, which is left.
+                let talks = thread::Builder::new().spawn_scoped(scope, move || {
                     let _ = talk(&mut client, stop, served);
                     clients.fetch_sub(1, Relaxed);
                 });
+                if talks.is_err() {
+                    clients.fetch_sub(1, Relaxed);
+                }
             } else {
                 clients.fetch_sub(1, Relaxed);
                 let _ = client.write_all(b"error EBUSY: too many clients\n");

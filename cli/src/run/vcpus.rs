@@ -47,7 +47,7 @@ pub fn run_all<F: Format>(
         let threads: Vec<_> = (0..)
             .zip(jobs)
             .map(|(id, jobs)| {
-                scope.spawn(move || {
+                crate::thread::start(scope, move || {
                     let result = run_one(machine, VcpuId(id), jobs, regions, (bar, live.vcpu(id)), stop);
                     if result.is_err() {
                         failed.store(true, Relaxed);

@@ -96,7 +96,6 @@ enum End {
 impl Top {
     /// Watches to the end.
     pub fn run(&self) -> Result<ExitCode, Error> {
-        crate::interrupt::flag();
         let wanted = Wanted { every: self.interval, most: self.samples, sabotaged: self.sabotage_screen };
         let mut source = Remote::connect(&self.path, wanted.every)?;
         let mut lines = Lines::new(self.json);
@@ -109,7 +108,7 @@ impl Top {
             End::Run => eprintln!("slat: the run has ended"),
             End::Lost => eprintln!("slat: the run is gone: it was killed, or it has crashed"),
             End::Enough => {}
-            End::Interrupted => return Ok(ExitCode::from(130)),
+            End::Interrupted => return Ok(crate::interrupt::status()),
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -118,7 +117,7 @@ impl Top {
 /// Watches a run from its own process, on standard error: standard output is its report's.
 pub fn beside<'scope>(scope: &'scope Scope<'scope, '_>, samples: &'scope dyn Samples) -> Beside<'scope> {
     let (keep, ends) = channel();
-    let thread = scope.spawn(move || {
+    let thread = crate::thread::start(scope, move || {
         let wanted = Wanted { every: INTERVAL, most: None, sabotaged: false };
         let Some(mut source) = Local::new(samples, wanted.every, ends) else { return };
         let mut lines = Lines::new(false);

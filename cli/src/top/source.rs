@@ -11,7 +11,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes of a line at most: many times what a run with a thousand vCPUs says.
@@ -105,7 +104,7 @@ impl Remote {
         })?;
         let reader = stream.try_clone().map_err(|error| refused(&error))?;
         let (send, lines) = sync_channel(4);
-        thread::spawn(move || {
+        crate::thread::start_free(move || {
             let mut reader = BufReader::new(reader);
             loop {
                 let line = read_line(&mut reader);
@@ -189,8 +188,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("slat-{}-top-{name}", std::process::id()));
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
-        let result = thread::scope(|scope| {
-            scope.spawn(|| {
+        let result = std::thread::scope(|scope| {
+            crate::thread::start(scope, || {
                 let (mut client, _) = listener.accept().unwrap();
                 let mut asked = [0; 10];
                 client.read_exact(&mut asked).unwrap();

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -62,6 +63,18 @@ pub fn start(args: &[&str]) -> Child {
     command(args).spawn().unwrap()
 }
 
+/// Gives a process less of something than it may want.
+pub fn limited(command: &mut Command, what: libc::__rlimit_resource_t, most: u64) {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: a limit that lives meanwhile.
+    let set = move || match unsafe { libc::setrlimit(what, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    // SAFETY: between fork and exec it makes one system call.
+    unsafe { command.pre_exec(set) };
+}
+
 /// Waits for the end of a run, but not for ever.
 pub fn end(child: Child, what: &str) -> Output {
     let id = child.id();
@@ -75,12 +88,17 @@ pub fn end(child: Child, what: &str) -> Output {
 
 /// Runs `slat run` to its end, with `input` on its standard input.
 pub fn slat_with(args: &[&str], input: &[u8]) -> Output {
-    let mut child = start(args);
+    fed(&mut command(args), input)
+}
+
+/// The same of a command that has been set up.
+pub fn fed(command: &mut Command, input: &[u8]) -> Output {
+    let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
         // It may end without reading all of it.
         scope.spawn(move || drop(stdin.write_all(input)));
-        end(child, &format!("slat run {args:?}"))
+        end(child, &format!("{command:?}"))
     })
 }
 

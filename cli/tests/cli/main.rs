@@ -3,6 +3,7 @@
 mod common;
 mod measure;
 mod plan;
+mod rough;
 mod run;
 mod swap;
 // Most of it needs the screen.

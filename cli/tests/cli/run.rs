@@ -165,8 +165,7 @@ fn a_closed_pipe_ends_it_without_a_panic() {
     let child = command(&["-t", file.path()]).stdout(OwnedFd::from(writer)).spawn().unwrap();
     let output = end(child, "a closed pipe");
     let err = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{err}");
-    assert!(err.lines().count() == 1 && err.contains("closed"), "{err}");
+    assert_eq!((output.status.code(), err), (Some(0), ""), "its reader has read enough");
 }
 
 /// Standard input stays open: only the signal can end this.
@@ -189,11 +188,11 @@ fn an_interrupt_prints_what_there_is() {
 /// guest runs long enough for thousands of those. None of its 66 pages leaves the TLB by itself, so from its first
 /// move on each is read in a freed frame. Nobody writes to the end of a heap page, which the trace reads in every
 /// round, so nothing hides the poison there. Three in ten reads are corrupt; one is enough.
-/// (`vcpu/tests/stale.rs` is the same in single steps.)
+/// (`vcpu/tests/vcpu/stale.rs` is the same in single steps.)
 #[test]
 fn negative_control_without_flushes_the_guest_finds_corruption() {
     let file = File::new("sabotage.trace", trace(64, 400).as_bytes());
-    let args = ["-t", file.path(), "-i", "100", "--churn", "1000000", "--memory", "64M", "--json"];
+    let args = ["-t", file.path(), "-i", "20", "--churn", "1000000", "--memory", "64M", "--json"];
     assert_eq!(slat(&args).status.code(), Some(0), "with flushes it is right");
     for lock in ["none", "exclusive"] {
         let output = slat(&[&args[..], &["--sabotage-flushes", "--mmu-lock", lock]].concat());

@@ -1,7 +1,9 @@
 //! `slat run` with swap and the LRU's socket, as its users meet them: idle guests shrink and go on; what a killed run
 //! leaves behind is no obstacle; what fails says so.
 
-use crate::common::{BOUND, File, SocketPath, end, refused, report, slat, slat_with, start, text};
+use crate::common::{
+    BOUND, File, SocketPath, command, end, fed, limited, refused, report, slat, start, text,
+};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
@@ -23,6 +25,14 @@ fn batch(kind: char, pages: u64) -> String {
         writeln!(text, " {kind} {:08x},8", 0x400_0000 + access % pages * 4096 + offset).unwrap();
     }
     text
+}
+
+/// A store to each of so many pages.
+fn stores(pages: u64) -> String {
+    (0..pages).fold(String::new(), |mut text, page| {
+        writeln!(text, " S {:08x},8", 0x400_0000 + page * 4096).unwrap();
+        text
+    })
 }
 
 /// A running guest that has stored to its pages and waits for more of its trace, and a client of its host.
@@ -105,7 +115,7 @@ impl Guest {
 
 #[test]
 fn an_idle_guest_shrinks_over_the_socket_and_goes_on_with_its_bytes() {
-    let (socket, swap) = (SocketPath::new("shrinks"), File::new("shrinks.swap", b"something old"));
+    let (socket, swap) = (SocketPath::new("shrinks"), File::new("shrinks.swap", b""));
     for args in [&["--swap", "mem"][..], &["--swap", swap.path()], &["--swap", "mem", "--pages", "thp"]] {
         let mut guest = Guest::start(&socket, args);
         guest.wait_for_pages(PAGES);
@@ -202,9 +212,11 @@ fn a_flipped_bit_in_the_swap_file_ends_the_guest_that_reads_it_with_status_3() {
         guest.reclaim();
         let file = std::fs::OpenOptions::new().read(true).write(true).open(swap.path()).unwrap();
         let mut byte = [0];
-        file.read_exact_at(&mut byte, PAGES / 2 * 4096 + 4000).unwrap();
+        // Behind the block that says that it is swap.
+        let at = (1 + PAGES / 2) * 4096 + 4000;
+        file.read_exact_at(&mut byte, at).unwrap();
         byte[0] ^= u8::from(flip) << 5;
-        file.write_all_at(&byte, PAGES / 2 * 4096 + 4000).unwrap();
+        file.write_all_at(&byte, at).unwrap();
         guest.feed(&batch('L', PAGES));
         let (status, out, err) = guest.end();
         if flip {
@@ -219,13 +231,33 @@ fn a_flipped_bit_in_the_swap_file_ends_the_guest_that_reads_it_with_status_3() {
     }
 }
 
+/// Of 16 MiB, and a limit on files that swap reaches; the arena, which is a file too, stays below.
 #[test]
 fn a_full_swap_file_is_a_clear_error_and_no_hang() {
-    let args = ["-t", "-", "--limit", "16M", "--churn", "0", "--swap", "/dev/full"];
-    let output = slat_with(&args, batch('S', 5000).as_bytes());
+    let swap = SocketPath::new("full.swap");
+    let mut command = command(&["-t", "-", "--limit", "16M", "--churn", "0", "--swap", swap.path()]);
+    limited(&mut command, libc::RLIMIT_FSIZE, 90 << 20);
+    let output = fed(&mut command, stores(30_000).as_bytes());
     let err = text(&output.stderr);
     assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{err}");
     assert!(err.contains("out of memory: --limit") && err.contains("swap does not take enough"), "{err}");
+    assert!(!Path::new(swap.path()).exists(), "what was made for the run goes with it");
+}
+
+#[test]
+fn a_file_that_is_no_swap_is_kept() {
+    let trace = File::new("kept.trace", batch('S', 8).as_bytes());
+    let path = trace.path();
+    let kept = || std::fs::read(path).unwrap() == batch('S', 8).as_bytes();
+    refused(&["-t", path, "--swap", path], b"", &format!("--trace {path} is the same file"));
+    refused(&["-t", path, "--swap", path, "--overwrite"], b"", "is the same file");
+    refused(&["-t", "-", "--swap", path], b"", "--overwrite would lose");
+    refused(&["-t", "-", "--swap", "/dev/full"], b"", "--swap /dev/full: is there, and no file");
+    refused(&["--overwrite"], b"", "--swap");
+    assert!(kept());
+    let text = batch('S', 8) + &batch('L', 8);
+    report(&["-t", "-", "--swap", path, "--overwrite"], text.as_bytes());
+    assert_eq!(std::fs::metadata(path).unwrap().len(), 0);
 }
 
 #[test]

@@ -4,12 +4,13 @@
 
 use super::Bytes;
 use crate::error::MmError;
+use slat::PAGE_SIZE;
 use std::fmt::Debug;
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Seek, SeekFrom};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Something that keeps blocks. Each is written before it is read, by one thread at a time; different blocks at once.
@@ -107,58 +108,78 @@ fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
+/// What a swap file begins with, in a block of its own, so that it can be told from a file that holds something else.
+const MARK: &[u8; 16] = b"slat swap file 1";
+
 /// A file that one [`Swap`](super::Swap) uses at a time, of this process or of any.
 #[derive(Debug)]
 pub(super) struct SwapFile {
     file: File,
-    /// Whether it can be emptied, which other kinds of files cannot.
-    regular: bool,
+    /// Where it is, if it was made for this use.
+    made: Option<PathBuf>,
 }
 
 impl SwapFile {
     /// Opens the file, or makes one that only this user can read, takes it into use, and empties it. Says how many bytes
     /// fit, as far as that is known.
     ///
-    /// It is emptied once it is ours, and not by opening it: it may hold another's pages.
-    pub(super) fn open(path: &Path) -> Result<(Self, u64), MmError> {
+    /// It is emptied once it is ours, and not by opening it: it may hold another's pages. One that holds anything but swap is
+    /// emptied only to `overwrite` it.
+    pub(super) fn open(path: &Path, overwrite: bool) -> Result<(Self, u64), MmError> {
+        // Before it is opened, which some devices take for a command.
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(MmError::NotAFile);
+        }
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(path).map_err(|error| os("open", &error))?;
+        options.read(true).write(true).mode(0o600);
+        let (file, made) = match options.clone().create_new(true).open(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => (options.open(path), None),
+            file => (file, Some(path.to_owned())),
+        };
+        let file = file.map_err(|error| os("open", &error))?;
         // SAFETY: an open descriptor; the call touches no memory.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             let error = io::Error::last_os_error();
             let taken = error.kind() == ErrorKind::WouldBlock;
             return Err(if taken { MmError::SwapInUse } else { os("flock", &error) });
         }
-        let kind = file.metadata().map_err(|error| os("fstat", &error))?.file_type();
-        let limit = if kind.is_file() {
-            file.set_len(0).map_err(|error| os("ftruncate", &error))?;
-            largest_file()
-        } else if kind.is_block_device() {
-            (&file).seek(SeekFrom::End(0)).map_err(|error| os("lseek", &error))?
-        } else {
-            u64::MAX
-        };
-        Ok((Self { file, regular: kind.is_file() }, limit))
+        let found = file.metadata().map_err(|error| os("fstat", &error))?;
+        if !found.is_file() {
+            return Err(MmError::NotAFile);
+        }
+        let mut begin = [0; MARK.len()];
+        if found.len() > 0 && !overwrite && (file.read_exact_at(&mut begin, 0).is_err() || begin != *MARK) {
+            return Err(MmError::NotSwap);
+        }
+        file.set_len(0).map_err(|error| os("ftruncate", &error))?;
+        let room = largest_file().saturating_sub(PAGE_SIZE);
+        if room > 0 {
+            file.write_all_at(MARK, 0).map_err(|error| os("write", &error))?;
+        }
+        Ok((Self { file, made }, room))
     }
 }
 
 impl SwapDevice for SwapFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.file.write_at(bytes, offset)
+        self.file.write_at(bytes, PAGE_SIZE + offset)
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(bytes, offset)
+        self.file.read_at(bytes, PAGE_SIZE + offset)
     }
 }
 
 impl Drop for SwapFile {
-    /// What it holds is guests' memory, and of no use to anybody.
+    /// What it holds is guests' memory, and of no use to anybody. Where it cannot be emptied, the next user does it.
     fn drop(&mut self) {
-        if self.regular {
-            // Where it cannot be done, the next user does it.
-            let _ = self.file.set_len(0);
+        let _ = self.file.set_len(0);
+        let is = |found: io::Result<fs::Metadata>| found.map(|found| (found.dev(), found.ino())).ok();
+        // Before the lock is given up, and not what another has put there.
+        if let Some(path) = &self.made
+            && is(fs::symlink_metadata(path)) == is(self.file.metadata())
+        {
+            let _ = fs::remove_file(path);
         }
     }
 }

@@ -44,7 +44,8 @@ pub enum Sabotage {
 /// Where pages go that do not go to memory.
 #[derive(Debug)]
 enum Second {
-    File(PathBuf),
+    /// And whether it is overwritten whatever it holds.
+    File(PathBuf, bool),
     Device(Box<dyn SwapDevice>, u64),
 }
 
@@ -56,10 +57,17 @@ impl SwapBuilder {
         self
     }
 
-    /// Uses this file, or block device: opened when the swap is built, made if there is none, readable by this user
-    /// only. It is emptied, and grows as needed.
+    /// Uses this file: opened when the swap is built, made if there is none, readable by this user only. It grows as
+    /// needed. When the swap is dropped it is emptied, and removed if it was made. One that is there must be empty, or
+    /// be what a process that was killed has left of such a swap.
     pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.second = Some(Second::File(path.into()));
+        self.second = Some(Second::File(path.into(), false));
+        self
+    }
+
+    /// The same whatever the file holds, which is lost.
+    pub fn overwrite(mut self, path: impl Into<PathBuf>) -> Self {
+        self.second = Some(Second::File(path.into(), true));
         self
     }
 
@@ -86,13 +94,14 @@ impl SwapBuilder {
     /// Swap for pages of this arena, with nothing in it.
     ///
     /// # Errors
-    /// [`MmError::SwapInUse`] where another swap uses the file; [`MmError::Os`] where it cannot be had.
+    /// [`MmError::SwapInUse`] where another swap uses the file; [`MmError::NotSwap`] and [`MmError::NotAFile`] where what
+    /// is there is something else; [`MmError::Os`] where it cannot be had.
     pub fn build(self, arena: &Arc<Arena>) -> Result<Arc<Swap>, MmError> {
         let (device, bytes) = match self.second {
             None => (None, 0),
             Some(Second::Device(device, bytes)) => (Some(device), bytes),
-            Some(Second::File(path)) => {
-                let (file, bytes) = SwapFile::open(&path)?;
+            Some(Second::File(path, overwrite)) => {
+                let (file, bytes) = SwapFile::open(&path, overwrite)?;
                 (Some(Box::new(file) as Box<dyn SwapDevice>), bytes)
             }
         };

@@ -5,7 +5,7 @@ use crate::swap::{PAGE, TempFile, contents};
 use crate::vm::guest_on;
 use parking_lot::Mutex;
 use slat::{Access, Done, Fault, FaultError, Gfn, HostError, Level, PAGE_SIZE, VcpuId};
-use slat_mm::{AddressSpace, Arena, MmError, Swap, SwapDevice};
+use slat_mm::{AddressSpace, Arena, MmError, Swap, SwapBuilder, SwapDevice};
 use std::fs::{self, OpenOptions};
 use std::io::{Error, Result};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -298,8 +298,8 @@ fn a_bit_flipped_in_the_file_is_found() {
     assert_eq!((machine.page_out(0, PAGES), swap.stats().file_bytes), (PAGES, PAGES * PAGE_SIZE));
     let raw = OpenOptions::new().read(true).write(true).open(&file.0).unwrap();
     let mut byte = [0];
-    raw.read_exact_at(&mut byte, 9 * PAGE_SIZE + 100).unwrap();
-    raw.write_all_at(&[byte[0] ^ 4], 9 * PAGE_SIZE + 100).unwrap();
+    raw.read_exact_at(&mut byte, 10 * PAGE_SIZE + 100).unwrap();
+    raw.write_all_at(&[byte[0] ^ 4], 10 * PAGE_SIZE + 100).unwrap();
     assert_eq!((intact(&mut machine), swap.stats().load_errors), (PAGES - 1, 1));
     assert!(machine.all_free());
 }
@@ -307,32 +307,71 @@ fn a_bit_flipped_in_the_file_is_found() {
 #[test]
 fn a_file_has_one_user_who_leaves_nothing_in_it() {
     let file = TempFile::new("one-user");
-    fs::write(&file.0, "what somebody left").unwrap();
+    fs::write(&file.0, "").unwrap();
     let (machine, swap) = Machine::with_swap(Swap::builder().file(&file.0));
     let mut machine = filled(machine);
     assert_eq!(machine.page_out(0, PAGES), PAGES);
     let other = Arena::builder().limit(2 << 20).build().unwrap();
     for _ in 0..2 {
-        let second = Swap::builder().file(&file.0).build(&other);
+        let second = Swap::builder().overwrite(&file.0).build(&other);
         assert_eq!(second.map(drop), Err(MmError::SwapInUse));
     }
     assert_eq!(intact(&mut machine), PAGES, "who was refused has harmed nobody");
     let len = || fs::metadata(&file.0).unwrap().len();
-    assert_eq!(len(), PAGES * PAGE_SIZE);
+    assert_eq!(len(), (1 + PAGES) * PAGE_SIZE);
+    // What a process that was killed leaves behind.
+    let left = TempFile::new("one-user-left");
+    fs::copy(&file.0, &left.0).unwrap();
     assert!(machine.all_free());
     drop(swap);
     assert_eq!(len(), 0, "guests' memory stays nowhere");
-    drop(Swap::builder().file(&file.0).build(&other).unwrap());
+    for again in [&file, &left] {
+        drop(Swap::builder().file(&again.0).build(&other).unwrap());
+        assert_eq!(fs::metadata(&again.0).unwrap().len(), 0);
+    }
 
     let fresh = TempFile::new("one-user-fresh");
-    drop(Swap::builder().file(&fresh.0).build(&other).unwrap());
+    let swap = Swap::builder().file(&fresh.0).build(&other).unwrap();
     let mode = fs::metadata(&fresh.0).unwrap().permissions().mode();
     assert_eq!(mode & 0o077, 0, "nobody else may look into it");
+    drop(swap);
+    assert!(!fresh.0.exists(), "what was made for the swap goes with it");
 }
 
 #[test]
-fn a_file_that_is_always_full() {
-    let (machine, swap) = Machine::with_swap(Swap::builder().file("/dev/full"));
+fn a_file_that_holds_something_else_is_refused_and_keeps_it() {
+    let arena = Arena::builder().limit(2 << 20).build().unwrap();
+    let file = TempFile::new("something-else");
+    let swap = |builder: SwapBuilder| builder.build(&arena).map(drop);
+    for text in ["a trace", "slat swap file", &"longer than any mark".repeat(1000)] {
+        fs::write(&file.0, text).unwrap();
+        assert_eq!(swap(Swap::builder().file(&file.0)), Err(MmError::NotSwap));
+        assert_eq!(fs::read_to_string(&file.0).unwrap(), text);
+    }
+    assert_eq!(swap(Swap::builder().overwrite(&file.0)), Ok(()));
+    assert_eq!(fs::metadata(&file.0).unwrap().len(), 0);
+    for no_file in ["/dev/full", "/tmp"] {
+        assert_eq!(swap(Swap::builder().overwrite(no_file)), Err(MmError::NotAFile));
+    }
+}
+
+/// What the kernel says of a file system without room.
+#[derive(Debug)]
+struct Full;
+
+impl SwapDevice for Full {
+    fn write_at(&self, _: &[u8], _: u64) -> Result<usize> {
+        Err(Error::from_raw_os_error(libc::ENOSPC))
+    }
+
+    fn read_at(&self, _: &mut [u8], _: u64) -> Result<usize> {
+        unreachable!("nothing has been written")
+    }
+}
+
+#[test]
+fn a_device_that_is_always_full() {
+    let (machine, swap) = Machine::with_swap(Swap::builder().device(Full, 1 << 30));
     let mut machine = filled(machine);
     assert_eq!(machine.page_out(0, PAGES), 0);
     assert_eq!((swap.stats().refused, swap.stats().store_errors, swap.has_room()), (1, 0, false));
@@ -356,7 +395,7 @@ fn the_limit_on_files_is_kept() {
     }
     // Before there is a limit: an arena is a file, too.
     let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
-    let limit = libc::rlimit { rlim_cur: 5 * PAGE_SIZE + 9, rlim_max: libc::RLIM_INFINITY };
+    let limit = libc::rlimit { rlim_cur: 6 * PAGE_SIZE + 9, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: a limit of this process, which is the test's own.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
     let file = TempFile::new("limit");

@@ -6,6 +6,7 @@ use crate::explore::Ended;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 
 /// Bytes of stack for each CPU; what is not used is not there.
 const STACK: usize = 512 << 10;
@@ -129,6 +130,10 @@ pub(crate) fn drive(
     })
 }
 
+/// What a run unwinds with where the system gives no address space for the stack of a simulated CPU.
+#[derive(Debug)]
+pub struct NoStack(pub std::io::Error);
+
 pub(crate) fn begin<'j>(machine: &'j Machine, job: Job<'j>) -> Running {
     let work: Box<dyn FnOnce() + Send + 'j> = job.work;
     // SAFETY: the coroutine, and with it the work, ends or is dropped inside `run`, which borrows both all the while.
@@ -138,7 +143,8 @@ pub(crate) fn begin<'j>(machine: &'j Machine, job: Job<'j>) -> Running {
             core::mem::transmute::<Box<dyn FnOnce() + Send + 'j>, Box<dyn FnOnce() + Send + 'static>>(work),
         )
     };
-    let stack = DefaultStack::new(STACK).expect("address space for a stack");
+    // Not by a panic's message: the caller may have words of its own for this.
+    let stack = DefaultStack::new(STACK).unwrap_or_else(|error| resume_unwind(Box::new(NoStack(error))));
     Coroutine::with_stack(stack, move |yielder, ()| {
         machine.begin(yielder);
         work();

@@ -5,7 +5,7 @@
 //! the buffer, which is moved to its front before more is read. A line of which [`LONGEST`] bytes have arrived
 //! without a newline is judged by them, and the rest is thrown away unseen.
 
-use super::line::{LONGEST, NoRecord, line, record};
+use super::line::{Flaw, LONGEST, NoRecord, line, record};
 use super::source::Source;
 use super::{Access, Error};
 use std::fs::File;
@@ -27,6 +27,7 @@ pub struct Reader {
     lines: u64,
     skipped: u64,
     garbled: u64,
+    beyond: u64,
 }
 
 impl Reader {
@@ -62,7 +63,18 @@ impl Reader {
             Err(source) => return Err(Error::Read { name, source }),
         };
         let buffer = vec![0; buffer].into_boxed_slice();
-        Ok(Self { name, source, buffer, next: 0, filled: 0, strict: false, lines: 0, skipped: 0, garbled: 0 })
+        Ok(Self {
+            name,
+            source,
+            buffer,
+            next: 0,
+            filled: 0,
+            strict: false,
+            lines: 0,
+            skipped: 0,
+            garbled: 0,
+            beyond: 0,
+        })
     }
 
     /// Whether a garbled line is an error; without it, garbled lines are counted.
@@ -96,6 +108,7 @@ impl Reader {
                 Some(Err(NoRecord::Other)) => self.skipped += 1,
                 Some(Err(NoRecord::Garbled(flaw))) => {
                     self.garbled += 1;
+                    self.beyond += u64::from(flaw == Flaw::Reach);
                     if self.strict {
                         return Err(Error::Line { name: self.name.clone(), line: self.lines, flaw });
                     }
@@ -116,9 +129,14 @@ impl Reader {
         self.skipped
     }
 
-    /// Lines that begin as a record but are truncated or garbled.
+    /// Lines that begin as a record and give none: truncated, garbled, or of an access that no guest can make.
     pub fn garbled(&self) -> u64 {
         self.garbled
+    }
+
+    /// Those of them that are well-formed, and reach beyond [`Access::LIMIT`].
+    pub fn beyond(&self) -> u64 {
+        self.beyond
     }
 
     /// Takes the next line, whatever it is, and judges it. `None` at the end.

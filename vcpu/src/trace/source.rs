@@ -6,7 +6,9 @@
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use std::error::Error;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::iter;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
@@ -59,7 +61,7 @@ impl<R: Read> Frames<R> {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-                Err(error) => return Err(io::Error::other(error)),
+                Err(error) => return Err(broken(&error)),
             }
         }
         Ok(false)
@@ -90,9 +92,19 @@ impl<R: Read> Read for Frames<R> {
             } else {
                 self.frame
                     .decode_blocks(&mut self.input, BlockDecodingStrategy::UptoBlocks(1))
-                    .map_err(io::Error::other)?;
+                    .map_err(|error| broken(&error))?;
             }
         }
         Ok(0)
     }
+}
+
+/// What the decoder found, in words for people: its own name its states.
+fn broken(error: &(dyn Error + 'static)) -> io::Error {
+    let causes = iter::successors(Some(error), |&error| error.source());
+    let ended = |cause: &io::Error| cause.kind() == io::ErrorKind::UnexpectedEof;
+    if causes.filter_map(|cause| cause.downcast_ref()).any(ended) {
+        return io::ErrorKind::UnexpectedEof.into();
+    }
+    io::Error::new(io::ErrorKind::InvalidData, "what it holds is damaged")
 }

@@ -88,7 +88,7 @@ impl World {
         thread::scope(|scope| {
             let vcpus: Vec<_> = (0..self.vcpus)
                 .map(|number| {
-                    scope.spawn(move || {
+                    slat_cli::thread::start(scope, move || {
                         let run = self.vcpu(number, access, which, line);
                         // ORDER(line): Relaxed: nothing is published by it, the ager stops a pass later.
                         running.fetch_sub(1, Relaxed);
@@ -97,7 +97,7 @@ impl World {
                 })
                 .collect();
             let beside = beside.map(|beside| {
-                scope.spawn(move || {
+                slat_cli::thread::start(scope, move || {
                     pin(agers_core());
                     line.cross();
                     beside(&|| running.load(Relaxed) > 0)

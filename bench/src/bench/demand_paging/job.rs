@@ -142,11 +142,14 @@ impl Job {
         let line = &Line::new(self.vcpus as usize);
         let parts = if self.overlap { vec![self.pages(); self.vcpus as usize] } else { self.parts() };
         let (vcpus, served) = thread::scope(|scope| {
-            let servers = handlers.queues().iter().map(|queue| scope.spawn(|| handlers.serve(queue)));
+            let servers = handlers
+                .queues()
+                .iter()
+                .map(|queue| slat_cli::thread::start(scope, || handlers.serve(queue)));
             let servers: Vec<_> = servers.collect();
             let vcpus = parts.iter().zip(0..).map(|(&pages, number)| {
                 let vm = &vm;
-                scope.spawn(move || self.vcpu(vm, number, pages, line))
+                slat_cli::thread::start(scope, move || self.vcpu(vm, number, pages, line))
             });
             let vcpus: Vec<_> = vcpus.collect();
             let vcpus: Vec<_> = vcpus.into_iter().map(thread::ScopedJoinHandle::join).collect();

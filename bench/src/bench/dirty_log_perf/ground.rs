@@ -89,5 +89,5 @@ pub fn on_first_cpu<R: Send>(work: impl FnOnce(&mut Idle) -> Result<R, Error> + 
         pin(0);
         work(&mut idle()?)
     };
-    thread::scope(|scope| joined(scope.spawn(work).join()))
+    thread::scope(|scope| joined(slat_cli::thread::start(scope, work).join()))
 }

@@ -227,12 +227,12 @@ impl Entrant {
         const WARM_UP: Duration = Duration::from_millis(2);
         let (line, phase) = (&Line::new(2), &Phase::before());
         thread::scope(|scope| {
-            let onlooker = scope.spawn(move || {
+            let onlooker = slat_cli::thread::start(scope, move || {
                 pin(1);
                 line.cross();
                 watch(phase, Faulter::new(vm, onlooker, ELSEWHERE))
             });
-            let enabler = scope.spawn(move || {
+            let enabler = slat_cli::thread::start(scope, move || {
                 pin(0);
                 line.cross();
                 let idle = idle();

@@ -74,9 +74,10 @@ pub fn with_team<R: Send>(
     };
     thread::scope(|scope| {
         let others = (0..).zip(parts).skip(1);
-        let others: Vec<_> =
-            others.map(|(number, &pages)| scope.spawn(move || shared.follow(number, pages))).collect();
-        let lead = scope.spawn(|| {
+        let others: Vec<_> = others
+            .map(|(number, &pages)| slat_cli::thread::start(scope, move || shared.follow(number, pages)))
+            .collect();
+        let lead = slat_cli::thread::start(scope, || {
             let work =
                 Member::new(shared, 0, parts[0]).and_then(|member| work(&mut Lead { vm, told, member }));
             *shared.pass.lock() = None;

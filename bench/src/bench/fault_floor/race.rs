@@ -124,7 +124,7 @@ fn lap<C: Contender>(contender: &C, course: &Course) -> Lap {
         let runners: Vec<_> = (course.shares.iter().enumerate())
             .map(|(thread, (span, gfns))| {
                 let line = &line;
-                scope.spawn(move || {
+                slat_cli::thread::start(scope, move || {
                     pin(thread);
                     share(contender.vcpu(thread), *span, gfns, line)
                 })

@@ -110,12 +110,12 @@ impl Entrant {
         let (line, at, over) = (&Line::new(threads), &AtomicU64::new(0), &AtomicBool::new(false));
         let (fault, mapped, invalidator) = thread::scope(|scope| {
             let invalidator = (threads == 2).then(|| {
-                scope.spawn(move || {
+                slat_cli::thread::start(scope, move || {
                     pin(1);
                     Invalidator::new(vm, self.beside).run(line, at, over)
                 })
             });
-            let vcpu = scope.spawn(move || {
+            let vcpu = slat_cli::thread::start(scope, move || {
                 pin(0);
                 fault_in(vm, pages, line, at, over)
             });

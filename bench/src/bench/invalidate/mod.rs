@@ -15,7 +15,6 @@ use super::report::{Check, Report, Row, params};
 use lap::{Beside, Entrant, MOST, Sample};
 use slat::{Level, MmuLock};
 use slat_cli::error::Error;
-use slat_cli::interrupt;
 use slat_cli::size::size;
 
 /// What invalidations cost the faults beside them.
@@ -51,7 +50,6 @@ impl Invalidate {
             return Err(Error::Usage(format!("--bytes: {bytes} is not a multiple of 2M from 2M to 512G")));
         }
         // Ctrl-C: the rounds go on to their end, since one case alone says nothing.
-        interrupt::flag();
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
         // All cases in one interleaved run: a slow-down compares two of them.
         let entrants: Vec<Entrant> =

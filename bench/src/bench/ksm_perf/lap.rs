@@ -128,10 +128,11 @@ pub fn sample(arena: &Arc<Arena>, size: Size, threads: usize, contexts: bool) ->
         failed: AtomicBool::new(false),
     };
     let (mut sample, runs) = thread::scope(|scope| {
-        let guests =
-            (0..threads).map(|number| scope.spawn(move || machine.run_guests(control, number, threads)));
+        let guests = (0..threads).map(|number| {
+            slat_cli::thread::start(scope, move || machine.run_guests(control, number, threads))
+        });
         let guests: Vec<_> = guests.collect();
-        let scanner = scope.spawn(|| machine.scan(control));
+        let scanner = slat_cli::thread::start(scope, || machine.scan(control));
         (joined(scanner.join()), guests.into_iter().map(|guest| joined(guest.join())).collect::<Vec<Ran>>())
     });
     if control.failed.load(Acquire) {

@@ -139,13 +139,13 @@ impl Scenario {
         let vm = &builder.build().map_err(|error| Error::Machine(error.to_string()))?;
         let meeting = &Meeting::default();
         let (host, guest) = thread::scope(|scope| {
-            let host = scope.spawn(move || {
+            let host = slat_cli::thread::start(scope, move || {
                 pin(0);
                 // However the host ends, the guest must not wait for it.
                 let _leaving = Leaving(&meeting.host);
                 self.host::<D>(vm, meeting, time)
             });
-            let guest = scope.spawn(move || {
+            let guest = slat_cli::thread::start(scope, move || {
                 pin(1);
                 let _leaving = Leaving(&meeting.guest);
                 self.guest::<D>(vm, meeting)

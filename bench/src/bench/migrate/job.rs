@@ -91,7 +91,10 @@ impl Job {
         let receiver = listener.local_addr().map_err(failed)?;
         let most = u64::from(self.vcpus) * self.pages * PAGE_SIZE;
         thread::scope(|scope| {
-            let other = scope.spawn(|| receive(&mut slat_cli::thread::idle()?, &listener, receiving, most));
+            // The listener is the receiver's: where it fails before it listens, the sender must hear that.
+            let other = slat_cli::thread::start(scope, move || {
+                receive(&mut slat_cli::thread::idle()?, &listener, receiving, most)
+            });
             let vcpus = Vcpus::start(scope, &shared);
             let sender = Sender { machine: &machine, vcpus: &vcpus, receiver, settings, bar };
             let filled = vcpus.fill(&machine);

@@ -184,7 +184,7 @@ mod tests {
         };
         std::thread::scope(|scope| {
             let address = listener.local_addr().unwrap();
-            let receiving = scope.spawn(|| {
+            let receiving = slat_cli::thread::start(scope, || {
                 let idle = &mut thread::idle()?;
                 let machine = receive(idle, &listener, settings, 8 * PAGE_SIZE)?;
                 Ok(machine.map(|machine| {

@@ -64,7 +64,7 @@ impl<'s> Vcpus<'s> {
         let orders = (0..shared.guests.len()).map(|number| {
             let (send, orders) = sync_channel(1);
             let report = report.clone();
-            scope.spawn(move || serve(shared, number, &orders, &report));
+            slat_cli::thread::start(scope, move || serve(shared, number, &orders, &report));
             send
         });
         Self { shared, orders: orders.collect(), stood }

@@ -128,7 +128,7 @@ impl Job {
                 .map(|(vcpu, regions)| {
                     let (shared, from) = (&shared, Gpa(first * Layout::REGION));
                     first += regions;
-                    scope.spawn(move || shared.vcpu(vcpu, from))
+                    slat_cli::thread::start(scope, move || shared.vcpu(vcpu, from))
                 })
                 .collect();
             threads

@@ -170,7 +170,7 @@ impl Entrant {
         let (line, phase) = (&Line::new(usize::from(threads) + 1), &Phase::before());
         let (times, seen) = thread::scope(|scope| {
             let onlooker = |nth: u16| {
-                scope.spawn(move || {
+                slat_cli::thread::start(scope, move || {
                     pin(usize::from(nth));
                     line.cross();
                     match who {
@@ -182,7 +182,7 @@ impl Entrant {
                 })
             };
             let onlookers: Vec<_> = (1..=threads).map(onlooker).collect();
-            let zapper = scope.spawn(move || {
+            let zapper = slat_cli::thread::start(scope, move || {
                 pin(0);
                 line.cross();
                 self.zap(vm, ground, phase)

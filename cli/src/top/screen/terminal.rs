@@ -32,7 +32,6 @@ impl<W: Write> Screen<W> {
     where
         W: 'static,
     {
-        crate::interrupt::hear_all();
         let stdin = io::stdin();
         let tty = if stdin.is_terminal() {
             File::from(stdin.as_fd().try_clone_to_owned()?)

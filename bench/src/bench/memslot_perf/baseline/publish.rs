@@ -144,7 +144,7 @@ mod tests {
             }
         };
         thread::scope(|scope| {
-            scope.spawn(|| {
+            slat_cli::thread::start(scope, || {
                 let mut writer = published.writer();
                 wait_for(&|| inside.load(Acquire));
                 let old = writer.replace(|_, _| ());

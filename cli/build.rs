@@ -1,0 +1,24 @@
+//! Tells the command which commit it is built from, where that is known and matters: a debug build would be built again after
+//! each commit.
+
+use std::env;
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+    };
+    let mut version = env::var("CARGO_PKG_VERSION").expect("cargo says so");
+    if env::var("PROFILE").is_ok_and(|profile| profile == "release")
+        && let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"])
+    {
+        // A commit changes the log of HEAD.
+        if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+            println!("cargo::rerun-if-changed={log}");
+        }
+        version = format!("{version} ({commit})");
+    }
+    println!("cargo::rustc-env=SLAT_VERSION={version}");
+}

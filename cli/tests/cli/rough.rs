@@ -1,0 +1,83 @@
+//! Rough handling: signals, limits, readers that go away. Each ends a run soon, with one line at most, and leaves nothing behind.
+
+use crate::common::{File, SocketPath, command, end, fed, limited, start, text};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[test]
+fn a_signal_ends_a_run_with_what_it_has_and_nothing_stays() {
+    for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let (socket, swap) = (SocketPath::new("signal"), SocketPath::new("signal.swap"));
+        let args = ["-t", "-", "--json", "--lru-gen", socket.path(), "--swap", swap.path()];
+        let mut child = start(&args);
+        // It waits for more of its trace.
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b" S 04000000,8\n L 04000000,8\n").unwrap();
+        let began = std::time::Instant::now();
+        while !(Path::new(socket.path()).exists() && Path::new(swap.path()).exists()) {
+            assert!(began.elapsed() < crate::common::BOUND);
+            std::thread::yield_now();
+        }
+        let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        let output = end(child, "a run that was told to end");
+        let err = text(&output.stderr);
+        assert_eq!((output.status.code(), err), (Some(status), ""), "SIG{signal}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["interrupted"], &report["traces"]), (&true.into(), &"standard input".into()));
+        assert!(!Path::new(socket.path()).exists() && !Path::new(swap.path()).exists());
+    }
+}
+
+#[test]
+fn without_memory_or_threads_it_says_so_and_ends() {
+    let cases: [(&[&str], u64, &str); 2] = [
+        // The guest's memory is reserved.
+        (&["-t", "-"], 1 << 30, "--memory"),
+        // Each thread has a stack of 2 MiB.
+        (&["-t", "-", "-m", "64M", "-v", "1000"], 1 << 30, "no thread more can be started"),
+    ];
+    for (args, most, what) in cases {
+        let mut command = command(args);
+        limited(&mut command, libc::RLIMIT_AS, most);
+        let output = fed(&mut command, b" S 04000000,8\n");
+        let err = text(&output.stderr);
+        assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{args:?}: {err}");
+        assert!(err.contains(what), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn it_says_its_version_and_writes_completions_and_manual_pages() {
+    let folder = std::env::temp_dir().join(format!("slat-{}-man", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let said = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_slat")).args(args).output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{args:?}");
+        text(&output.stdout).to_owned()
+    };
+    assert!(said(&["--version"]).starts_with(concat!("slat ", env!("CARGO_PKG_VERSION"))));
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(said(&["completions", shell]).contains("dirty-log"), "{shell}");
+    }
+    said(&["man", folder.to_str().unwrap()]);
+    for page in ["slat.1", "slat-run.1", "slat-top.1", "slat-bench.1"] {
+        assert!(folder.join(page).exists(), "{page}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_reader_that_has_read_enough_is_no_error() {
+    let file = File::new("enough.trace", b" S 04000000,8\n L 04000000,8\n");
+    for args in [&["plan"][..], &["run", "-t", file.path()], &["run", "--help"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slat"));
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let mut err = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        assert_eq!((child.wait().unwrap().code(), err.as_str()), (Some(0), ""), "{args:?}");
+    }
+}
