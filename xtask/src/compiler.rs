@@ -5,8 +5,9 @@
 //! copied to a path for each set of flags, and is the compiler where that is how it was called.
 
 use crate::Outcome;
+use crate::process::cargo;
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::{env, fs, io};
@@ -27,17 +28,17 @@ pub const ADDRESS: Compiler = Compiler {
 };
 
 /// The chore `seeded`: cargo, as it is told, with the mistakes built in.
-pub fn seeded(root: &Path, args: &[String]) -> Outcome {
-    let mut cargo = Command::new(env!("CARGO"));
-    SEEDED.for_cargo(root, &mut cargo)?;
-    let status = cargo.args(args).current_dir(root).status()?;
-    if status.success() { Ok(()) } else { Err(format!("cargo: {status}").into()) }
+pub fn seeded(words: &[String]) -> Outcome {
+    let mut cargo = cargo([]);
+    SEEDED.for_cargo(&mut cargo)?;
+    // From here on we are cargo, and end as it does.
+    Err(cargo.args(words).exec().into())
 }
 
 impl Compiler {
-    /// Makes `cargo`, run in `root`, use it.
-    pub fn for_cargo(self, root: &Path, cargo: &mut Command) -> io::Result<()> {
-        let folder = root.join("target/compilers");
+    /// Makes `cargo` use it.
+    pub fn for_cargo(self, cargo: &mut Command) -> io::Result<()> {
+        let folder = std::path::absolute("target/compilers")?;
         fs::create_dir_all(&folder)?;
         let copy = folder.join(self.name);
         let this = env::current_exe()?;

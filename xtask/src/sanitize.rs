@@ -8,8 +8,9 @@
 
 use crate::Outcome;
 use crate::compiler::{ADDRESS, Compiler};
-use std::path::Path;
-use std::process::{Command, Output};
+use crate::process::{Said, bounded, said};
+use std::error::Error;
+use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -71,66 +72,64 @@ const SANITIZERS: [Sanitizer; 2] = [
     },
 ];
 
+#[derive(clap::Args)]
+pub struct Args {
+    /// Both, unless one is named
+    #[arg(value_parser = ["address", "thread"])]
+    only: Vec<String>,
+}
+
 /// The chore: both, or the one that is named.
-pub fn run(root: &Path, args: &[String]) -> Outcome {
-    let asked = |sanitizer: &&Sanitizer| args.is_empty() || args.iter().any(|arg| arg == sanitizer.name);
-    if let Some(unknown) = args.iter().find(|arg| !SANITIZERS.iter().any(|one| one.name == *arg)) {
-        return Err(format!("usage: cargo xtask sanitize [address] [thread], not {unknown}").into());
-    }
-    SANITIZERS.iter().filter(asked).try_for_each(|sanitizer| sanitizer.run(root))
+pub fn run(args: &Args) -> Outcome {
+    let asked =
+        |sanitizer: &&Sanitizer| args.only.is_empty() || args.only.iter().any(|name| name == sanitizer.name);
+    SANITIZERS.iter().filter(asked).try_for_each(Sanitizer::run)
+}
+
+/// The tests under the address sanitizer.
+pub fn address() -> Outcome {
+    SANITIZERS[0].run()
 }
 
 impl Sanitizer {
-    fn run(&self, root: &Path) -> Outcome {
+    fn run(&self) -> Outcome {
         if let How::Everything(_) = self.how {
-            let added = Command::new("rustup").args(["component", "add", "rust-src"]).output()?;
+            let added = said(Command::new("rustup").args(["component", "add", "rust-src"]))?;
             if !added.status.success() {
                 return Err("the standard library's source is needed: rustup component add rust-src".into());
             }
         }
-        let output = self.test(root, self.tests, None)?;
-        if !output.status.success() {
-            println!("{}", said(&output));
-            return Err(format!("{}: {}", self.name, output.status).into());
-        }
-        let passed = said(&output).matches(" ... ok\n").count();
+        let passed = self.test(self.tests, None)?.succeeded()?.to_string().matches(" ... ok\n").count();
         println!("EXECUTIONS Sanitizer {} {passed}", self.name);
         for mistake in self.mistakes {
-            let output = self.test(root, mistake.tests, Some(mistake.name))?;
-            if output.status.success() || !said(&output).contains(mistake.said) {
-                println!("{}", said(&output));
-                return Err(format!("{}: {} was not reported", self.name, mistake.name).into());
+            let said = self.test(mistake.tests, Some(mistake.name))?;
+            if said.status.success() || !said.to_string().contains(mistake.said) {
+                return Err(format!("{said}{}: {} was not reported", self.name, mistake.name).into());
             }
             println!("SEEDED {} Sanitizer 1", mistake.name);
         }
         Ok(())
     }
 
-    fn test(&self, root: &Path, tests: &[&str], mistake: Option<&str>) -> Result<Output, std::io::Error> {
-        let mut command = Command::new("timeout");
-        command.args(["1200", env!("CARGO"), "test", "--locked"]).current_dir(root);
+    fn test(&self, tests: &[&str], mistake: Option<&str>) -> Result<Said, Box<dyn Error>> {
+        let mut command = bounded(1200, env!("CARGO"));
+        command.args(["test", "--locked"]);
         match self.how {
-            How::Workspace(compiler) => compiler.for_cargo(root, &mut command)?,
+            How::Workspace(compiler) => compiler.for_cargo(&mut command)?,
             How::Everything(flags) => {
                 command.args(["-Zbuild-std", "--target", TARGET]).env("RUSTFLAGS", flags);
-                let folder = format!("target/{}", self.name);
-                command.envs([("CARGO_TARGET_DIR", folder.as_str()), ("RUSTC_BOOTSTRAP", "1")]);
+                command.env("CARGO_TARGET_DIR", format!("target/{}", self.name)).env("RUSTC_BOOTSTRAP", "1");
             }
         }
         command.args(tests);
         command.envs([("SLAT_SOAK_SECONDS", SECONDS), ("TSAN_OPTIONS", "halt_on_error=1")]);
-        // Helpers that tests start are counted too, and write their own. A run with a mistake counts nothing.
-        let profiles =
-            if mistake.is_none() { root.join(PROFILES).join("%p-%m.profraw") } else { "/dev/null".into() };
-        command.env("LLVM_PROFILE_FILE", profiles);
         if let Some(mistake) = mistake {
-            command.env("SLAT_SEEDED", mistake);
+            // It counts nothing.
+            command.env("SLAT_SEEDED", mistake).env("LLVM_PROFILE_FILE", "/dev/null");
+        } else {
+            // Helpers that tests start are counted too, and write their own.
+            command.env("LLVM_PROFILE_FILE", std::path::absolute(PROFILES)?.join("%p-%m.profraw"));
         }
-        command.output()
+        said(&mut command)
     }
-}
-
-/// Both streams.
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }

@@ -1,26 +1,29 @@
 //! `coverage`: how many lines of the engine the tests run, and which they do not.
 //!
 //! ```text
-//! the tests of slat, slat-mm and slat-vcpu, built with counters  ─▶  profiles  ─▶  counts, line by line ([`lines`])
+//! the tests of slat, slat-mm and slat-vcpu, built with counters  ─▶  profiles  ─▶  counts, line by line
 //! ```
 //! The build is the address sanitizer's, and the run too ([`sanitize`]): what that reports is a failure here.
+//!
+//! Not cargo-llvm-cov: it would be the compiler's wrapper, which is ours ([`crate::compiler`]).
 //!
 //! Below [`LEAST`] percent it fails. Each line that no test runs is listed, with the reason that `xtask/coverage.txt`
 //! gives for it ([`reasons`]). A line without one is not a failure, since races decide whether some lines are run; a
 //! reason for what is no longer there is.
 
-mod lines;
 mod reasons;
 
 use crate::Outcome;
 use crate::compiler::ADDRESS;
 use crate::house::source::Source;
+use crate::process::{cargo, executables, said};
 use crate::sanitize::{self, PROFILES, TESTS};
 use reasons::Reasons;
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+use std::{fs, io};
 
 /// Percent of the engine's lines that tests must run.
 const LEAST: f64 = 95.0;
@@ -28,13 +31,13 @@ const ENGINE: &str = "slat/src";
 const REASONS: &str = "xtask/coverage.txt";
 
 /// The chore.
-pub fn run(root: &Path) -> Outcome {
-    let counts = lines::read(&measured(root)?, root);
-    let reasons = Reasons::read(&fs::read_to_string(root.join(REASONS))?)?;
+pub fn run() -> Outcome {
+    let counts = read(&measured()?, &std::env::current_dir()?);
+    let reasons = Reasons::read(&fs::read_to_string(REASONS)?)?;
     let (mut run, mut missed, mut unexplained) = (0, 0, 0);
     let mut sources = Vec::new();
     for (path, counts) in counts.iter().filter(|(path, _)| is_engine(path)) {
-        let source = Source::new(path, &fs::read_to_string(root.join(path))?);
+        let source = Source::new(path, &fs::read_to_string(path)?);
         let end = source.tests_begin();
         // A bracket that closes a branch is no line of its own.
         let says = |line: usize| source.lines[line - 1].contains(char::is_alphanumeric);
@@ -68,44 +71,29 @@ fn is_engine(path: &Path) -> bool {
 }
 
 /// Builds and runs the tests; the counts as lcov writes them.
-fn measured(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
-    let (folder, profiles) = (root.join("target/coverage"), root.join(PROFILES));
-    if profiles.exists() {
-        fs::remove_dir_all(&profiles)?;
+fn measured() -> Result<String, Box<dyn Error>> {
+    let merged = "target/coverage/merged.profdata";
+    if Path::new(PROFILES).exists() {
+        fs::remove_dir_all(PROFILES)?;
     }
-    sanitize::run(root, &["address".to_owned()])?;
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--locked", "--no-run", "--message-format=json"]).args(TESTS).current_dir(root);
-    ADDRESS.for_cargo(root, &mut cargo)?;
-    let messages = output(&mut cargo)?;
-    let merged = folder.join("merged.profdata");
+    sanitize::address()?;
+    let mut cargo = cargo(["test", "--locked", "--no-run", "--message-format=json"]);
+    ADDRESS.for_cargo(cargo.args(TESTS))?;
+    let programs = executables(&said(&mut cargo)?.succeeded()?.out);
     let tools = tools()?;
-    let raw =
-        fs::read_dir(&profiles)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
+    let raw = fs::read_dir(PROFILES)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     // A child that was killed, as some tests do, leaves a profile that is not whole.
-    let merge = ["merge", "-sparse", "-failure-mode=all", "-o"];
-    output(Command::new(tools.join("llvm-profdata")).args(merge).arg(&merged).args(raw))?;
-    let objects = executables(&messages).into_iter().flat_map(|program| ["-object", program]);
-    let export = ["export", "-format=lcov", "-instr-profile"];
-    output(
-        Command::new(tools.join("llvm-cov"))
-            .args(export)
-            .arg(&merged)
-            .args(objects)
-            .arg("-sources")
-            .arg(root.join(ENGINE)),
-    )
-}
-
-/// The programs that cargo says it has built.
-fn executables(messages: &str) -> Vec<&str> {
-    let after = messages.split("\"executable\":\"").skip(1);
-    after.filter_map(|rest| rest.split('"').next()).collect()
+    let merge = ["merge", "-sparse", "-failure-mode=all", "-o", merged];
+    said(Command::new(tools.join("llvm-profdata")).args(merge).args(raw))?.succeeded()?;
+    let mut export = Command::new(tools.join("llvm-cov"));
+    export.args(["export", "-format=lcov", "-instr-profile", merged]);
+    export.args(programs.iter().flat_map(|program| ["-object", program]));
+    Ok(said(export.arg("-sources").arg(std::path::absolute(ENGINE)?))?.succeeded()?.out)
 }
 
 /// Where rustup puts LLVM's tools.
-fn tools() -> Result<PathBuf, Box<dyn std::error::Error>> {
-    let libraries = output(Command::new("rustc").args(["--print", "target-libdir"]))?;
+fn tools() -> Result<PathBuf, Box<dyn Error>> {
+    let libraries = said(Command::new("rustc").args(["--print", "target-libdir"]))?.succeeded()?.out;
     let tools = Path::new(libraries.trim()).with_file_name("bin");
     if tools.join("llvm-cov").exists() {
         return Ok(tools);
@@ -113,12 +101,24 @@ fn tools() -> Result<PathBuf, Box<dyn std::error::Error>> {
     Err("LLVM's tools are missing: rustup component add llvm-tools".into())
 }
 
-fn output(command: &mut Command) -> Result<String, Box<dyn std::error::Error>> {
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8(output.stdout)?);
+/// Counts by file, relative to `root`, of lcov's text: `SF:` begins a file, `DA:line,count` is a line of it that has code.
+fn read(text: &str, root: &Path) -> Counts {
+    let mut counts = Counts::new();
+    let mut file = PathBuf::new();
+    for line in text.lines() {
+        if let Some(path) = line.strip_prefix("SF:") {
+            let path = Path::new(path);
+            file = path.strip_prefix(root).unwrap_or(path).into();
+        } else if let Some((line, count)) = line.strip_prefix("DA:").and_then(numbers) {
+            *counts.entry(file.clone()).or_default().entry(line).or_default() += count;
+        }
     }
-    Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into())
+    counts
+}
+
+fn numbers(text: &str) -> Option<(usize, u64)> {
+    let (line, count) = text.split_once(',')?;
+    Some((line.parse().ok()?, count.parse().ok()?))
 }
 
 /// Counts of lines (from 1) of each file.
@@ -141,9 +141,10 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_in_cargos_messages() {
-        let messages =
-            "{\"executable\":null}\n{\"a\":1,\"executable\":\"/t/a-1\",\"b\":2}\n{\"executable\":\"/t/b\"}";
-        assert_eq!(executables(messages), ["/t/a-1", "/t/b"]);
+    fn counts_are_read_by_file() {
+        let text = "SF:/r/a/b.rs\nFN:3,f\nDA:3,0\nDA:4,18\nDA:x\nend_of_record\nSF:/r/c.rs\nDA:1,1\n";
+        let expected = [("a/b.rs", vec![(3, 0), (4, 18)]), ("c.rs", vec![(1, 1)])];
+        let expected = expected.map(|(path, lines)| (path.into(), lines.into_iter().collect()));
+        assert_eq!(read(text, Path::new("/r")), expected.into());
     }
 }

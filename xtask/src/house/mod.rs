@@ -1,21 +1,17 @@
 //! `house`: the rules that a machine can check, by reading; nothing is changed.
 //!
-//! Each rule is a file with one function from a source file (or the root) to findings. [`source`] reads the files and
-//! tells code from comments and text, well enough for these rules.
+//! Each rule is a function from a source file, or all of them, to findings. [`source`] reads the files and tells code from
+//! comments and text, well enough for these rules.
 
-mod length;
 mod numbers;
-mod order;
-mod promises;
-mod safety;
+mod rules;
 pub mod source;
 mod tags;
-mod tree;
 
 use crate::Outcome;
 use source::Source;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A place where a rule does not hold.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,14 +31,13 @@ impl fmt::Display for Finding {
 /// A rule for one file.
 type Rule = fn(&Source) -> Vec<Finding>;
 
-const RULES: &[Rule] = &[length::check, safety::check, order::check, promises::check, numbers::check];
+const RULES: &[Rule] = &[rules::length, rules::safety, rules::order, rules::promises, numbers::check];
 
 /// The chore: lists every finding, and fails if there is one.
-pub fn run(root: &Path) -> Outcome {
-    let sources = source::read_all(root)?;
+pub fn run() -> Outcome {
+    let sources = source::read_all()?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
     findings.extend(tags::check(&sources));
-    findings.extend(tree::check(root)?);
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     for finding in &findings {
         println!("{finding}");

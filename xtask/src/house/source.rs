@@ -1,7 +1,7 @@
 //! Rust files, line by line, with code told from comments and text.
 
 use super::Finding;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::{fs, io};
 
 /// One file.
@@ -40,15 +40,28 @@ impl Source {
         (0..self.code.len()).find(begins).unwrap_or(self.code.len())
     }
 
+    /// Lines of the engine that are shipped: none of another file, or of one that holds tests.
+    pub fn shipped(&self) -> usize {
+        let is_tests = |part: &str| part.trim_end_matches(".rs").ends_with("tests");
+        let tests = self.path.iter().any(|part| is_tests(&part.to_string_lossy()));
+        if self.path.starts_with("slat/src") && !tests { self.tests_begin() } else { 0 }
+    }
+
+    /// What `wrong` says of each of the first so many lines of code, with its index.
+    pub fn find(&self, lines: usize, mut wrong: impl FnMut(usize, &str) -> Option<String>) -> Vec<Finding> {
+        let code = self.code[..lines].iter().enumerate();
+        code.filter_map(|(index, code)| Some(self.finding(index, wrong(index, code)?))).collect()
+    }
+
     /// Whether `mark` stands on the line with this index, or on one of the `reach` lines before it.
     pub fn marked(&self, index: usize, reach: usize, mark: &str) -> bool {
         self.lines[index.saturating_sub(reach)..=index].iter().any(|line| line.contains(mark))
     }
 }
 
-/// Every `.rs` file below `root`, except what is built.
-pub fn read_all(root: &Path) -> io::Result<Vec<Source>> {
-    let (mut folders, mut sources) = (vec![root.to_owned()], Vec::new());
+/// Every `.rs` file of the repository, except what is built.
+pub fn read_all() -> io::Result<Vec<Source>> {
+    let (mut folders, mut sources) = (vec![PathBuf::from(".")], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
@@ -58,7 +71,7 @@ pub fn read_all(root: &Path) -> io::Result<Vec<Source>> {
                     folders.push(path);
                 }
             } else if name.ends_with(".rs") {
-                let short = path.strip_prefix(root).unwrap_or(&path);
+                let short = path.strip_prefix(".").unwrap_or(&path);
                 sources.push(Source::new(short, &fs::read_to_string(&path)?));
             }
         }

@@ -8,64 +8,58 @@
 //! |---|---|
 //! | `check.js` | what is looked for: plots that are there, nothing that sticks out or overlaps, text that can be read |
 //! | `browser` | headless Chromium: one page, with a bound on its time |
-//! | `controls` | pages with one fault each, which must be found |
+//! | `controls.html` | negative controls: what makes a page bad. If the checks do not find it, they find nothing |
 //!
 //! Without Chromium it is skipped in one line; where `SLAT_REQUIRE_CHROMIUM=1` is set, as CI does, a skip is a failure.
 
 mod browser;
-mod controls;
 
 use crate::Outcome;
 use crate::emulator::{find, skip};
-use browser::{Browser, Look, Scheme};
+use crate::process::bounded;
+use browser::{Browser, SCHEMES};
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 /// Set where nothing may be skipped.
 const REQUIRED: &str = "SLAT_REQUIRE_CHROMIUM";
-
 /// Widths of a telephone and of a desk.
 const WIDTHS: [u32; 2] = [400, 1400];
-
 /// What the browser must find on a report at least.
 const PLOTS: u64 = 10;
-
 /// The most that a page may have.
-const BYTES: u64 = 3 << 20;
+const BYTES: usize = 3 << 20;
+/// A plot as it should be; then, each after a comment, what is wrong with a page and what the checks have to say then.
+const CONTROLS: &str = include_str!("controls.html");
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder of a report; without, a quick one is made
+    #[arg(value_name = "DIR", value_parser = |folder: &str| std::path::absolute(folder))]
+    report: Option<PathBuf>,
+}
 
 /// The chore.
-pub fn run(root: &Path, arguments: &[String]) -> Outcome {
+pub fn run(args: &Args) -> Outcome {
     let chromium = match find("chromium", "chromium") {
         Ok(chromium) => chromium,
         Err(missing) => return skip(&missing, REQUIRED),
     };
-    let folder = root.join("target/page");
-    let browser = Browser::new(&chromium, &folder)?;
-    controls::check(&browser)?;
-    let report = match arguments {
-        [] => report(root)?,
-        [there] => PathBuf::from(there),
-        [_, extra, ..] => return Err(format!("one folder, not {extra} too").into()),
-    };
-    let path = report.join("index.html");
+    let browser = Browser::new(chromium, std::path::absolute("target/page")?)?;
+    controls(&browser)?;
+    let path = args.report.clone().map_or_else(report, Ok)?.join("index.html");
     let page = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    if page.len() as u64 > BYTES {
+    if page.len() > BYTES {
         return Err(format!("the page has {} bytes: {BYTES} at most", page.len()).into());
     }
     let mut wrong = 0;
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| Scheme::BOTH.map(|scheme| (width, scheme))) {
-        let seen = browser.look(&page, Look { width, scheme })?;
-        println!(
-            "{width} pixels, {}: {} plots, {} texts, {} findings",
-            scheme.name(),
-            seen.plots,
-            seen.texts,
-            seen.findings.len()
-        );
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| SCHEMES.map(|scheme| (width, scheme))) {
+        let seen = browser.look(&page, width, scheme)?;
+        let (name, found) = (scheme.name, seen.findings.len());
+        println!("{width} pixels, {name}: {} plots, {} texts, {found} findings", seen.plots, seen.texts);
         seen.findings.iter().for_each(|finding| println!("  {finding}"));
-        wrong += seen.findings.len();
+        wrong += found;
         if seen.plots < PLOTS {
             return Err(format!("{} plots: {PLOTS} at least", seen.plots).into());
         }
@@ -73,29 +67,49 @@ pub fn run(root: &Path, arguments: &[String]) -> Outcome {
     if wrong > 0 { Err(format!("{wrong} findings").into()) } else { Ok(()) }
 }
 
+/// Each fault is found, and a page without one is not blamed.
+fn controls(browser: &Browser) -> Outcome {
+    let mut parts = CONTROLS.split("\n<!-- ");
+    let good = parts.next().unwrap_or_default();
+    let look = |fault: &str| {
+        let page = format!("<!doctype html><html><body><main>{good}<p>text</p>{fault}</main></body></html>");
+        browser.look(&page, WIDTHS[0], SCHEMES[0])
+    };
+    let right = look("")?;
+    if !right.findings.is_empty() || right.plots != 1 {
+        return Err(format!("a page that is right is blamed: {right:?}").into());
+    }
+    let mut found = 0;
+    for part in parts {
+        let parts = part.split_once(" -->\n").and_then(|(head, fault)| Some((head.split_once(": ")?, fault)));
+        let ((name, expected), fault) = parts.ok_or("controls.html: not `name: finding`")?;
+        let findings = look(fault)?.findings;
+        if !findings.iter().any(|finding| finding.contains(expected)) {
+            return Err(format!("control: {name} was not found: {findings:?}").into());
+        }
+        found += 1;
+    }
+    println!("{found} faults made on purpose are found");
+    Ok(())
+}
+
 /// Makes a quick report, and says where it is. Checks of benches that do not hold are the benches' business: the page shows
 /// them.
-fn report(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    let folder = root.join("target/page/report");
-    let status = Command::new("timeout")
-        .args([
-            "--kill-after=5",
-            "900",
-            env!("CARGO"),
-            "run",
-            "--release",
-            "--locked",
-            "--quiet",
-            "--package",
-            "slat-cli",
-            "--",
-            "report",
-            "--quick",
-        ])
-        .arg("--output")
-        .arg(&folder)
-        .current_dir(root)
-        .status()?;
+fn report() -> Result<PathBuf, Box<dyn Error>> {
+    let folder = PathBuf::from("target/page/report");
+    let mut cargo = bounded(900, env!("CARGO"));
+    cargo.args([
+        "run",
+        "--release",
+        "--locked",
+        "--quiet",
+        "--package",
+        "slat-cli",
+        "--",
+        "report",
+        "--quick",
+    ]);
+    let status = cargo.arg("--output").arg(&folder).status()?;
     match status.code() {
         Some(0 | 1) => Ok(folder),
         _ => Err(format!("slat report: {status}").into()),

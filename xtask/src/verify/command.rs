@@ -1,55 +1,34 @@
-//! One command line, run in the repository's root, for so long and no longer. What it says goes to a file, is read for
-//! evidence, and shown in part where it fails.
+//! One command line, run for so long and no longer. What it says goes to a file, is read for evidence, and shown in part
+//! where it fails.
 
 use super::evidence::Evidence;
 use super::steps::Line;
+use crate::process::{bounded, tail, was_ended};
+use std::error::Error;
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// Lines shown of a failure.
 const SHOWN: usize = 60;
 
 /// Runs `line`, keeps what it says in `log`, and adds what it shows to `evidence`. Returns those of its tools that have
 /// said nothing. An error says all that there is to say.
-pub fn run(
-    root: &Path,
-    log: &Path,
-    line: &Line,
-    evidence: &mut Evidence,
-) -> Result<Vec<&'static str>, String> {
+pub fn run(log: &Path, line: &Line, evidence: &mut Evidence) -> Result<Vec<&'static str>, Box<dyn Error>> {
     println!("$ {}", shown(line));
-    let ends = File::create(log).and_then(|file| Ok([Stdio::from(file.try_clone()?), Stdio::from(file)]));
-    let [out, err] = ends.map_err(|error| format!("{}: {error}", log.display()))?;
-    // coreutils' `timeout` ends the command with all that it has started.
-    let status = Command::new("timeout")
-        .args(["--kill-after=10", &line.bound.to_string()])
-        .args(line.words.split_whitespace())
-        .envs(line.environment.iter().copied())
-        .env("CARGO_TERM_COLOR", "never")
-        .current_dir(root)
-        .stdin(Stdio::null())
-        .stdout(out)
-        .stderr(err)
-        .status()
-        .map_err(|error| format!("timeout: {error}"))?;
-    let text = fs::read(log).map_err(|error| format!("{}: {error}", log.display()))?;
+    let file = File::create(log)?;
+    let mut words = line.words.split_whitespace();
+    let mut command = bounded(line.bound, words.next().unwrap_or_default());
+    command.args(words).envs(line.environment.iter().copied()).env("CARGO_TERM_COLOR", "never");
+    let status = command.stdout(file.try_clone()?).stderr(file).status()?;
+    let text = fs::read(log)?;
     let text = String::from_utf8_lossy(&text);
-    let said = Evidence::of(&text);
-    let silent = line.tools.iter().filter(|tool| !said.has(tool)).copied().collect();
-    evidence.add(said);
+    let heard = evidence.read(&text);
     if status.success() {
-        return Ok(silent);
+        return Ok(line.tools.iter().filter(|tool| !heard.contains(**tool)).copied().collect());
     }
-    let lines: Vec<&str> = text.lines().collect();
-    for line in &lines[lines.len().saturating_sub(SHOWN)..] {
-        println!("    {line}");
-    }
-    let why = match status.code() {
-        Some(124 | 137) => format!("not over after {} s", line.bound),
-        _ => status.to_string(),
-    };
-    Err(format!("{}: {why}; all that it said is in {}", line.words, log.display()))
+    println!("    {}", tail(&text, SHOWN).replace('\n', "\n    "));
+    let why = if was_ended(status) { format!("not over after {} s", line.bound) } else { status.to_string() };
+    Err(format!("{}: {why}; all that it said is in {}", line.words, log.display()).into())
 }
 
 /// The line as one would type it.
@@ -70,9 +49,9 @@ mod tests {
 
     fn run_here(name: &str, words: &'static str) -> Result<Vec<&'static str>, String> {
         let log = std::env::temp_dir().join(format!("slat-verify-{name}-{}", std::process::id()));
-        let outcome = run(Path::new("."), &log, &Line { words, ..LINE }, &mut Evidence::default());
+        let outcome = run(&log, &Line { words, ..LINE }, &mut Evidence::default());
         fs::remove_file(&log).unwrap();
-        outcome
+        outcome.map_err(|error| error.to_string())
     }
 
     #[test]

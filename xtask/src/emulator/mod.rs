@@ -1,0 +1,156 @@
+//! Emulators, and the bare-metal programs that run in them.
+//!
+//! What a chore needs may be missing: an emulator, or a Rust target that cannot be had. Then it is skipped in one line that
+//! says what to install; where `SLAT_REQUIRE_EMULATORS=1` is set, as CI does, a skip is a failure.
+
+pub mod bochs;
+mod rom;
+
+use crate::Outcome;
+use crate::process::{bounded, cargo, said, succeed, was_ended};
+use std::error::Error;
+use std::fmt;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+/// Set where no emulator may be missing.
+const REQUIRED: &str = "SLAT_REQUIRE_EMULATORS";
+
+/// What is missing, and how to get it.
+#[derive(Debug)]
+pub struct Missing {
+    what: String,
+    remedy: String,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is missing: {}", self.what, self.remedy)
+    }
+}
+
+impl Error for Missing {}
+
+/// Where a program is, that the Debian package has.
+pub fn find(program: &str, package: &str) -> Result<PathBuf, Missing> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
+    let missing =
+        || Missing { what: program.to_owned(), remedy: format!("install the Debian package {package}") };
+    candidates.into_iter().find(|file| file.is_file()).ok_or_else(missing)
+}
+
+/// Says what is missing and goes on; or fails, where this variable is 1.
+pub fn skip(missing: &Missing, required: &str) -> Outcome {
+    println!("skipped: {missing}");
+    if std::env::var_os(required).is_some_and(|value| value == "1") {
+        return Err(format!("something is missing, and {required}=1").into());
+    }
+    Ok(())
+}
+
+/// The same for an outcome that an emulator's absence may have caused.
+pub fn or_skipped(outcome: Outcome) -> Outcome {
+    outcome.or_else(|error| skip(&*error.downcast::<Missing>()?, REQUIRED))
+}
+
+/// A program of `walkers/`.
+#[derive(Clone, Copy)]
+pub struct Program {
+    /// Its package there.
+    pub package: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The machine that it is for, as Rust calls it.
+    pub target: &'static str,
+}
+
+impl Program {
+    /// Builds it with these environment variables, and says where it is. [`Missing`] where the compiler cannot be had for
+    /// the machine.
+    pub fn build(&self, environment: &[(&str, String)]) -> Result<PathBuf, Box<dyn Error>> {
+        self.have_target()?;
+        let folder = std::path::absolute("target/walkers/build")?;
+        let build = ["build", "--quiet", "--release", "--locked", "--package", self.package];
+        let mut cargo = cargo(build);
+        cargo.args(["--bin", self.name, "--target", self.target, "--target-dir"]).arg(&folder);
+        cargo.envs(environment.iter().map(|(name, value)| (name, value)));
+        // Each program has a linker script of its own; flags from outside would replace its own.
+        cargo.env_remove("RUSTFLAGS");
+        // The linker scripts' folder has the configuration of the targets.
+        succeed(cargo.current_dir("walkers"))?;
+        Ok(folder.join(self.target).join("release").join(self.name))
+    }
+
+    fn have_target(&self) -> Result<(), Box<dyn Error>> {
+        let folder = said(Command::new("rustc").args(["--print", "target-libdir", "--target", self.target]))?;
+        if folder.status.success() && Path::new(folder.out.trim()).is_dir() {
+            return Ok(());
+        }
+        let added = said(bounded(120, "rustup").args(["--quiet", "target", "add", self.target]))?;
+        let missing = || Missing {
+            what: format!("the Rust target {}", self.target),
+            remedy: format!("rustup target add {}", self.target),
+        };
+        Ok(added.status.success().then_some(()).ok_or_else(missing)?)
+    }
+}
+
+/// QEMU with what any run needs: one processor's instructions at a time, no screen, the serial line on its standard error.
+pub fn qemu(emulator: &Path, seconds: u32) -> Command {
+    let mut qemu = bounded(seconds, emulator);
+    qemu.args(["-accel", "tcg", "-display", "none", "-monitor", "none", "-serial", "file:/dev/stderr"]);
+    qemu.arg("-no-reboot");
+    qemu
+}
+
+/// Runs an emulator whose standard error is its serial line, and hands back what it said and how it ended; `line` is told of
+/// each line as it comes. An error where it had to be ended. What its exit status means is up to the program in it: that has
+/// a last line to say so.
+pub fn run(
+    mut emulator: Command,
+    mut line: impl FnMut(&str),
+) -> Result<(String, ExitStatus), Box<dyn Error>> {
+    let mut child = emulator.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut serial = BufReader::new(child.stderr.take().ok_or("no serial line")?);
+    let (mut text, mut bytes) = (String::new(), Vec::new());
+    while serial.read_until(b'\n', &mut bytes)? > 0 {
+        let new = String::from_utf8_lossy(&bytes).replace('\r', "");
+        line(new.trim_end());
+        text += &new;
+        bytes.clear();
+    }
+    let status = child.wait()?;
+    if was_ended(status) {
+        return Err(format!("{text}\nended, since it took too long").into());
+    }
+    Ok((text, status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_in_one_line() {
+        assert!(find("sh", "dash").is_ok());
+        let missing = find("no-such-emulator", "qemu-system-none").unwrap_err();
+        let line = "no-such-emulator is missing: install the Debian package qemu-system-none";
+        assert_eq!(missing.to_string(), line);
+        assert!(or_skipped(Err(missing.into())).is_ok() && or_skipped(Err("other".into())).is_err());
+    }
+
+    #[test]
+    fn an_emulator_is_heard_line_by_line_and_ended_in_time() {
+        let shell = |script, seconds| {
+            let mut shell = bounded(seconds, "sh");
+            shell.args(["-c", script]);
+            let mut lines = Vec::new();
+            run(shell, |line| lines.push(line.to_owned())).map(|(text, status)| (text, status.code(), lines))
+        };
+        let (text, status, lines) = shell("printf 'one\\r\\ntwo' >&2; exit 3", 10).unwrap();
+        assert_eq!((text.as_str(), status, lines), ("one\ntwo", Some(3), vec!["one".into(), "two".into()]));
+        assert!(shell("sleep 60", 1).unwrap_err().to_string().contains("too long"));
+    }
+}
