@@ -27,7 +27,6 @@ const KEPT: usize = 60;
 const LEAKS: &str = "sound";
 /// The target that finds the engine's mistakes.
 const SEEDED: &str = "vm";
-/// Lines shown of a failure.
 const SHOWN: usize = 40;
 /// Inputs after which a seeded mistake counts as not found.
 const MOST_RUNS: u32 = 100_000;
@@ -49,7 +48,6 @@ pub struct Args {
     keep: bool,
 }
 
-/// The chore.
 pub fn run(args: &Args) -> Outcome {
     let named = |target: &&str| args.targets.is_empty() || args.targets.iter().any(|name| name == target);
     let targets: Vec<&str> = TARGETS.into_iter().filter(named).collect();
@@ -63,7 +61,6 @@ pub fn run(args: &Args) -> Outcome {
     on_every_processor(&targets, |target| fuzzer.look(target, args.seconds))
 }
 
-/// The program, built.
 struct Fuzzer(PathBuf);
 
 impl Fuzzer {
@@ -97,7 +94,6 @@ impl Fuzzer {
         Ok((said.status.success(), said.err))
     }
 
-    /// Looks for anything wrong.
     fn look(&self, target: &str, seconds: u32) -> Outcome {
         let (found, corpus) = (found(target)?, corpus(target));
         let crashes = Path::new("fuzz/crashes").join(target);

@@ -27,7 +27,6 @@ pub struct Args {
 /// A path, and instructions for one operation of it.
 type Cost = (String, f64);
 
-/// The chore.
 pub fn run(args: &Args) -> Outcome {
     if said(Command::new("valgrind").arg("--version")).is_err() {
         println!("SKIPPED: valgrind is missing, so nothing counts instructions");

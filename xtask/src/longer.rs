@@ -1,7 +1,7 @@
-//! Tests that are run for longer than the suite runs them: `soak`, `repeat` and `explore`.
+//! Tests that are run for longer than the suite runs them (`soak`, `repeat`, `explore`), or with mistakes (`seeded`).
 
 use crate::Outcome;
-use crate::process::{cargo, said, succeed};
+use crate::process::{cargo, said, succeed, with_compiler};
 use std::error::Error;
 use std::hint::spin_loop;
 use std::os::unix::process::CommandExt as _;
@@ -85,12 +85,17 @@ fn passed(said: &str) -> u64 {
     said.lines().filter_map(one).sum()
 }
 
+/// Cargo, as it is told, with the mistakes built in.
+pub fn seeded(words: &[String]) -> Outcome {
+    // From here on we are cargo, and end as it does.
+    Err(with_compiler(&mut cargo([]), "seeded")?.args(words).exec().into())
+}
+
 /// Whole worlds of the engine on simulated CPUs (`sim/explore`), by the arguments that it reads itself. Built as the fuzzer
 /// is: quickly, and with the checks of a debug build.
 pub fn explore(words: &[String]) -> Outcome {
     let mut cargo =
         cargo(["run", "--package", "slat-explore", "--profile", "fuzz", "--locked", "--quiet", "--"]);
-    // From here on we are cargo, and end as it does.
     Err(cargo.args(words).exec().into())
 }
 

@@ -1,7 +1,6 @@
 //! House chores, one command each: `cargo xtask --help` lists them.
 
 mod boot;
-mod compiler;
 mod coverage;
 mod emulator;
 mod fuzz;
@@ -79,7 +78,7 @@ impl Chore {
             Self::Check => verify::check(),
             Self::Verify(args) => verify::run(args),
             Self::Nightly(args) => verify::nightly(args),
-            Self::Seeded(Words { words }) => compiler::seeded(words),
+            Self::Seeded(Words { words }) => longer::seeded(words),
             Self::Coverage => coverage::run(),
             Self::Gate(args) => gate::run(args),
             Self::Soak(args) => longer::soak(args),
@@ -101,9 +100,6 @@ fn misuse(why: &str) -> Outcome {
 }
 
 fn main() -> ExitCode {
-    if let Some(compiler) = compiler::Compiler::called() {
-        return compiler.run();
-    }
     let chore = Chore::parse();
     let root =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the repository's root");

@@ -3,11 +3,11 @@
 use crate::Outcome;
 use std::error::Error;
 use std::ffi::OsStr;
-use std::fmt;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::{fmt, io, thread};
 
 /// What a program said, and how it ended.
 pub struct Said {
@@ -30,11 +30,15 @@ impl fmt::Display for Said {
     }
 }
 
-/// Cargo, with these arguments.
 pub fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(arguments);
     cargo
+}
+
+/// Makes cargo use one of `xtask/compilers`.
+pub fn with_compiler<'a>(cargo: &'a mut Command, name: &str) -> io::Result<&'a mut Command> {
+    Ok(cargo.env("RUSTC_WORKSPACE_WRAPPER", std::path::absolute(Path::new("xtask/compilers").join(name))?))
 }
 
 /// A program with so many seconds to run. coreutils' `timeout` ends it with all that it has started.

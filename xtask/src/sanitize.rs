@@ -7,70 +7,24 @@
 //! of read-modify-writes on one place (`slat/src/sync/prim.rs`).
 
 use crate::Outcome;
-use crate::compiler::{ADDRESS, Compiler};
-use crate::process::{Said, bounded, said};
+use crate::process::{bounded, said, with_compiler};
 use std::error::Error;
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+const SOAK_SECONDS: &str = "20";
 
-/// How long the soak lasts.
-const SECONDS: &str = "20";
-
-struct Sanitizer {
-    name: &'static str,
-    how: How,
-    /// What is run.
-    tests: &'static [&'static str],
-    mistakes: &'static [Mistake],
-}
-
-/// How it is built.
-enum How {
-    /// The crates of this workspace, by a compiler of their own.
-    Workspace(Compiler),
-    /// Everything, the standard library too, with these flags, in a folder of its own.
-    Everything(&'static str),
-}
-
-/// A mistake, what it is run with, and what has to be said.
-struct Mistake {
-    name: &'static str,
-    tests: &'static [&'static str],
-    said: &'static str,
-}
-
+/// The address sanitizer's compiler.
+pub const ADDRESS: &str = "address";
 /// What is run under the address sanitizer, built and run by cargo.
-pub const TESTS: &[&str] = &["-p", "slat", "-p", "slat-mm", "-p", "slat-vcpu", "--tests"];
+pub const TESTS: &str = "-p slat -p slat-mm -p slat-vcpu --tests";
 /// Where those tests leave their counts.
 pub const PROFILES: &str = "target/coverage/profiles";
 /// The test that is left out there: it limits the size of files, the profile's too. The plain suite has it.
 const LEFT_OUT: &str = "the_limit_on_files_is_kept";
 
-const SOAK: &[&str] = &["-p", "slat", "--test", "soak", "--", "--exact", "--nocapture", "everything_at_once"];
-const LOGS: &[&str] = &["-p", "slat", "--test", "dirty_log"];
-
-const SANITIZERS: [Sanitizer; 2] = [
-    Sanitizer {
-        name: "address",
-        how: How::Workspace(ADDRESS),
-        tests: &["-p", "slat", "-p", "slat-mm", "-p", "slat-vcpu", "--tests", "--", "--skip", LEFT_OUT],
-        mistakes: &[
-            Mistake { name: "log-freed-twice", tests: LOGS, said: "AddressSanitizer: " },
-            Mistake { name: "log-leaked", tests: LOGS, said: "LeakSanitizer: detected memory leaks" },
-        ],
-    },
-    Sanitizer {
-        name: "thread",
-        how: How::Everything("-Zsanitizer=thread --cfg tsan --cfg seeded"),
-        tests: SOAK,
-        mistakes: &[Mistake {
-            name: "slots-freed-early",
-            tests: SOAK,
-            said: "WARNING: ThreadSanitizer: data race",
-        }],
-    },
-];
+const SOAK: &str = "-p slat --test soak -- --exact --nocapture everything_at_once";
+const LOGS: &str = "-p slat --test dirty_log";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -79,57 +33,60 @@ pub struct Args {
     only: Vec<String>,
 }
 
-/// The chore: both, or the one that is named.
 pub fn run(args: &Args) -> Outcome {
-    let asked =
-        |sanitizer: &&Sanitizer| args.only.is_empty() || args.only.iter().any(|name| name == sanitizer.name);
-    SANITIZERS.iter().filter(asked).try_for_each(Sanitizer::run)
+    let asked = |name| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    if asked("address") {
+        address()?;
+    }
+    if asked("thread") { thread() } else { Ok(()) }
 }
 
-/// The tests under the address sanitizer.
 pub fn address() -> Outcome {
-    SANITIZERS[0].run()
+    let cargo = |tests: &str| -> Result<Command, Box<dyn Error>> {
+        let mut cargo = test(tests);
+        with_compiler(&mut cargo, ADDRESS)?;
+        // Helpers that tests start are counted too, and write their own.
+        cargo.env("LLVM_PROFILE_FILE", std::path::absolute(PROFILES)?.join("%p-%m.profraw"));
+        Ok(cargo)
+    };
+    passes("address", cargo(&format!("{TESTS} -- --skip {LEFT_OUT}"))?)?;
+    reports(cargo(LOGS)?, "log-freed-twice", "AddressSanitizer: ")?;
+    reports(cargo(LOGS)?, "log-leaked", "LeakSanitizer: detected memory leaks")
 }
 
-impl Sanitizer {
-    fn run(&self) -> Outcome {
-        if let How::Everything(_) = self.how {
-            let added = said(Command::new("rustup").args(["component", "add", "rust-src"]))?;
-            if !added.status.success() {
-                return Err("the standard library's source is needed: rustup component add rust-src".into());
-            }
-        }
-        let passed = self.test(self.tests, None)?.succeeded()?.to_string().matches(" ... ok\n").count();
-        println!("EXECUTIONS Sanitizer {} {passed}", self.name);
-        for mistake in self.mistakes {
-            let said = self.test(mistake.tests, Some(mistake.name))?;
-            if said.status.success() || !said.to_string().contains(mistake.said) {
-                return Err(format!("{said}{}: {} was not reported", self.name, mistake.name).into());
-            }
-            println!("SEEDED {} Sanitizer 1", mistake.name);
-        }
-        Ok(())
+fn thread() -> Outcome {
+    let added = said(Command::new("rustup").args(["component", "add", "rust-src"]))?;
+    if !added.status.success() {
+        return Err("the standard library's source is needed: rustup component add rust-src".into());
     }
+    let cargo = || {
+        let mut cargo = test(&format!("-Zbuild-std --target {TARGET} {SOAK}"));
+        cargo.env("RUSTFLAGS", "-Zsanitizer=thread --cfg tsan --cfg seeded").env("RUSTC_BOOTSTRAP", "1");
+        cargo.env("CARGO_TARGET_DIR", "target/thread").env("TSAN_OPTIONS", "halt_on_error=1");
+        cargo
+    };
+    passes("thread", cargo())?;
+    reports(cargo(), "slots-freed-early", "WARNING: ThreadSanitizer: data race")
+}
 
-    fn test(&self, tests: &[&str], mistake: Option<&str>) -> Result<Said, Box<dyn Error>> {
-        let mut command = bounded(1200, env!("CARGO"));
-        command.args(["test", "--locked"]);
-        match self.how {
-            How::Workspace(compiler) => compiler.for_cargo(&mut command)?,
-            How::Everything(flags) => {
-                command.args(["-Zbuild-std", "--target", TARGET]).env("RUSTFLAGS", flags);
-                command.env("CARGO_TARGET_DIR", format!("target/{}", self.name)).env("RUSTC_BOOTSTRAP", "1");
-            }
-        }
-        command.args(tests);
-        command.envs([("SLAT_SOAK_SECONDS", SECONDS), ("TSAN_OPTIONS", "halt_on_error=1")]);
-        if let Some(mistake) = mistake {
-            // It counts nothing.
-            command.env("SLAT_SEEDED", mistake).env("LLVM_PROFILE_FILE", "/dev/null");
-        } else {
-            // Helpers that tests start are counted too, and write their own.
-            command.env("LLVM_PROFILE_FILE", std::path::absolute(PROFILES)?.join("%p-%m.profraw"));
-        }
-        said(&mut command)
+fn test(arguments: &str) -> Command {
+    let mut cargo = bounded(1200, env!("CARGO"));
+    cargo.args(["test", "--locked"]).args(arguments.split(' ')).env("SLAT_SOAK_SECONDS", SOAK_SECONDS);
+    cargo
+}
+
+fn passes(name: &str, mut tests: Command) -> Outcome {
+    let passed = said(&mut tests)?.succeeded()?.to_string().matches(" ... ok\n").count();
+    println!("EXECUTIONS Sanitizer {name} {passed}");
+    Ok(())
+}
+
+/// Runs tests with a mistake made, which must be reported in these words. It counts no lines.
+fn reports(mut tests: Command, mistake: &str, words: &str) -> Outcome {
+    let said = said(tests.env("SLAT_SEEDED", mistake).env("LLVM_PROFILE_FILE", "/dev/null"))?;
+    if said.status.success() || !said.to_string().contains(words) {
+        return Err(format!("{said}{mistake} was not reported").into());
     }
+    println!("SEEDED {mistake} Sanitizer 1");
+    Ok(())
 }

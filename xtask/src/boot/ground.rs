@@ -18,21 +18,15 @@ const META_PACKAGE: &str = "linux-image-cloud-amd64";
 const HYPERVISOR: Program =
     Program { package: "slat-hypervisor", name: "hypervisor", target: "x86_64-unknown-none" };
 
-/// Everything is there.
 pub struct Ground {
-    /// What to boot on.
     pub pc: Pc,
     /// For files of ours.
     pub folder: PathBuf,
-    /// The emulator's program.
     pub emulator: PathBuf,
-    /// The kernel's file.
     pub kernel: PathBuf,
     /// What package it is from.
     pub kernel_version: String,
-    /// The initial file system.
     pub initrd: PathBuf,
-    /// The hypervisor, an ELF file.
     pub hypervisor: PathBuf,
 }
 

@@ -14,16 +14,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A machine to boot on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pc {
-    /// AMD-V, nested paging.
     Npt,
-    /// VMX, extended page tables.
     Ept,
 }
 
-/// What is booted on it.
 #[derive(Clone)]
 pub struct Guest<'a> {
     /// For the hypervisor.
@@ -37,9 +33,7 @@ pub struct Guest<'a> {
     pub trace: Option<&'a Path>,
 }
 
-/// What came of a boot.
 pub struct Run {
-    /// All that the serial port said.
     pub serial: String,
     /// When the guest had its shell, from the emulator's start.
     pub shell: Option<Duration>,
@@ -62,7 +56,6 @@ const MODEL: &str = "corei7_skylake_x";
 const SHELL: &str = "slat: shell";
 
 impl Pc {
-    /// What to call it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Npt => "QEMU (AMD-V)",
@@ -88,7 +81,6 @@ impl Pc {
 }
 
 impl Ground {
-    /// Runs a machine to its end.
     pub fn boot(&self, guest: &Guest) -> Result<Run, Box<dyn Error>> {
         let [kernel, initrd] =
             [&self.kernel, &self.initrd].map(|file| fs::metadata(file).map(|file| file.len()));
@@ -185,12 +177,10 @@ fn work() -> Result<Duration, Box<dyn Error>> {
 }
 
 impl Run {
-    /// How many processors the guest has found.
     pub fn cpus(&self) -> Option<u32> {
         self.told("slat: cpus ")?.parse().ok()
     }
 
-    /// What the guest read back.
     pub fn sum(&self) -> Option<&str> {
         self.told("slat: sum ")
     }

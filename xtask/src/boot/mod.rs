@@ -71,7 +71,6 @@ impl Args {
     }
 }
 
-/// The chore.
 pub fn run(args: &Args) -> Outcome {
     if args.ept && args.cpus > 1 {
         return misuse(

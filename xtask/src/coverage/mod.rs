@@ -5,7 +5,7 @@
 //! ```
 //! The build is the address sanitizer's, and the run too ([`sanitize`]): what that reports is a failure here.
 //!
-//! Not cargo-llvm-cov: it would be the compiler's wrapper, which is ours ([`crate::compiler`]).
+//! Not cargo-llvm-cov: it would be the compiler's wrapper, which is ours (`xtask/compilers`).
 //!
 //! Below [`LEAST`] percent it fails. Each line that no test runs is listed, with the reason that `xtask/coverage.txt`
 //! gives for it ([`reasons`]). A line without one is not a failure, since races decide whether some lines are run; a
@@ -14,10 +14,9 @@
 mod reasons;
 
 use crate::Outcome;
-use crate::compiler::ADDRESS;
 use crate::house::source::Source;
-use crate::process::{cargo, executables, said};
-use crate::sanitize::{self, PROFILES, TESTS};
+use crate::process::{cargo, executables, said, with_compiler};
+use crate::sanitize::{self, ADDRESS, PROFILES, TESTS};
 use reasons::Reasons;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -30,15 +29,15 @@ const LEAST: f64 = 95.0;
 const ENGINE: &str = "slat/src";
 const REASONS: &str = "xtask/coverage.txt";
 
-/// The chore.
 pub fn run() -> Outcome {
     let counts = read(&measured()?, &std::env::current_dir()?);
     let reasons = Reasons::read(&fs::read_to_string(REASONS)?)?;
     let (mut run, mut missed, mut unexplained) = (0, 0, 0);
     let mut sources = Vec::new();
-    for (path, counts) in counts.iter().filter(|(path, _)| is_engine(path)) {
+    for (path, counts) in counts.iter().filter(|(path, _)| !FOR_TESTS.iter().any(|file| path.ends_with(file)))
+    {
         let source = Source::new(path, &fs::read_to_string(path)?);
-        let end = source.tests_begin();
+        let end = source.shipped();
         // A bracket that closes a branch is no line of its own.
         let says = |line: usize| source.lines[line - 1].contains(char::is_alphanumeric);
         let counts = counts.iter().filter(|&(&line, _)| line <= end && says(line));
@@ -62,13 +61,8 @@ pub fn run() -> Outcome {
     if percent < LEAST { Err(format!("under {LEAST}%").into()) } else { Ok(()) }
 }
 
-/// Lines of the engine itself: not those of tests, nor of what makes mistakes and faults for them.
-fn is_engine(path: &Path) -> bool {
-    let is_tests = |part: &str| part.trim_end_matches(".rs").ends_with("tests");
-    let mut parts = path.iter().map(|part| part.to_string_lossy());
-    let for_tests = ["seeded.rs", "inject.rs"].iter().any(|name| path.ends_with(name));
-    path.starts_with(ENGINE) && !for_tests && !parts.any(|part| is_tests(&part))
-}
+/// What makes mistakes and faults for tests is not the engine itself.
+const FOR_TESTS: [&str; 2] = ["slat/src/seeded.rs", "slat/src/inject.rs"];
 
 /// Builds and runs the tests; the counts as lcov writes them.
 fn measured() -> Result<String, Box<dyn Error>> {
@@ -78,7 +72,7 @@ fn measured() -> Result<String, Box<dyn Error>> {
     }
     sanitize::address()?;
     let mut cargo = cargo(["test", "--locked", "--no-run", "--message-format=json"]);
-    ADDRESS.for_cargo(cargo.args(TESTS))?;
+    with_compiler(cargo.args(TESTS.split(' ')), ADDRESS)?;
     let programs = executables(&said(&mut cargo)?.succeeded()?.out);
     let tools = tools()?;
     let raw = fs::read_dir(PROFILES)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
@@ -127,18 +121,6 @@ type Counts = BTreeMap<PathBuf, BTreeMap<usize, u64>>;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_engines_own_lines_count() {
-        let is = |path: &str| is_engine(Path::new(path));
-        assert!(is("slat/src/vm.rs") && is("slat/src/huge/mod.rs"));
-        for not in
-            ["mm/src/lib.rs", "slat/src/a/tests.rs", "slat/src/loom_tests.rs", "slat/src/history_tests/a.rs"]
-        {
-            assert!(!is(not), "{not}");
-        }
-        assert!(!is("slat/src/seeded.rs"));
-    }
 
     #[test]
     fn counts_are_read_by_file() {

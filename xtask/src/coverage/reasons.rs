@@ -5,18 +5,15 @@
 use crate::house::source::Source;
 use std::path::Path;
 
-/// One line of the file.
 struct Reason {
     path: String,
     what: String,
     why: String,
 }
 
-/// All of them.
 pub struct Reasons(Vec<Reason>);
 
 impl Reasons {
-    /// Reads the file's text.
     pub fn read(text: &str) -> Result<Self, String> {
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let reason = |line: &str| {

@@ -4,7 +4,6 @@
 //! says what to install; where `SLAT_REQUIRE_EMULATORS=1` is set, as CI does, a skip is a failure.
 
 pub mod bochs;
-mod rom;
 
 use crate::Outcome;
 use crate::process::{bounded, cargo, said, succeed, was_ended};
@@ -19,14 +18,11 @@ const REQUIRED: &str = "SLAT_REQUIRE_EMULATORS";
 
 /// What is missing, and how to get it.
 #[derive(Debug)]
-pub struct Missing {
-    what: String,
-    remedy: String,
-}
+pub struct Missing(String);
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is missing: {}", self.what, self.remedy)
+        f.write_str(&self.0)
     }
 }
 
@@ -35,10 +31,8 @@ impl Error for Missing {}
 /// Where a program is, that the Debian package has.
 pub fn find(program: &str, package: &str) -> Result<PathBuf, Missing> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
-    let missing =
-        || Missing { what: program.to_owned(), remedy: format!("install the Debian package {package}") };
-    candidates.into_iter().find(|file| file.is_file()).ok_or_else(missing)
+    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
+    found.ok_or_else(|| Missing(format!("{program} is missing: install the Debian package {package}")))
 }
 
 /// Says what is missing and goes on; or fails, where this variable is 1.
@@ -58,9 +52,7 @@ pub fn or_skipped(outcome: Outcome) -> Outcome {
 /// A program of `walkers/`.
 #[derive(Clone, Copy)]
 pub struct Program {
-    /// Its package there.
     pub package: &'static str,
-    /// Its name.
     pub name: &'static str,
     /// The machine that it is for, as Rust calls it.
     pub target: &'static str,
@@ -70,7 +62,11 @@ impl Program {
     /// Builds it with these environment variables, and says where it is. [`Missing`] where the compiler cannot be had for
     /// the machine.
     pub fn build(&self, environment: &[(&str, String)]) -> Result<PathBuf, Box<dyn Error>> {
-        self.have_target()?;
+        let folder = said(Command::new("rustc").args(["--print", "target-libdir", "--target", self.target]))?;
+        if !(folder.status.success() && Path::new(folder.out.trim()).is_dir()) {
+            let missing = format!("the Rust target {0} is missing: rustup target add {0}", self.target);
+            return Err(Missing(missing).into());
+        }
         let folder = std::path::absolute("target/walkers/build")?;
         let build = ["build", "--quiet", "--release", "--locked", "--package", self.package];
         let mut cargo = cargo(build);
@@ -81,19 +77,6 @@ impl Program {
         // The linker scripts' folder has the configuration of the targets.
         succeed(cargo.current_dir("walkers"))?;
         Ok(folder.join(self.target).join("release").join(self.name))
-    }
-
-    fn have_target(&self) -> Result<(), Box<dyn Error>> {
-        let folder = said(Command::new("rustc").args(["--print", "target-libdir", "--target", self.target]))?;
-        if folder.status.success() && Path::new(folder.out.trim()).is_dir() {
-            return Ok(());
-        }
-        let added = said(bounded(120, "rustup").args(["--quiet", "target", "add", self.target]))?;
-        let missing = || Missing {
-            what: format!("the Rust target {}", self.target),
-            remedy: format!("rustup target add {}", self.target),
-        };
-        Ok(added.status.success().then_some(()).ok_or_else(missing)?)
     }
 }
 

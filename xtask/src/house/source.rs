@@ -4,7 +4,6 @@ use super::Finding;
 use std::path::PathBuf;
 use std::{fs, io};
 
-/// One file.
 pub struct Source {
     /// Relative to the repository's root.
     pub path: PathBuf,
@@ -15,7 +14,6 @@ pub struct Source {
 }
 
 impl Source {
-    /// Takes a file's text apart.
     pub fn new(path: impl Into<PathBuf>, text: &str) -> Self {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let code = lines.iter().map(|line| code(line)).collect();
@@ -28,7 +26,7 @@ impl Source {
     }
 
     /// Lines before the tests that stand beside the code, last in the file; all, where there are none.
-    pub fn tests_begin(&self) -> usize {
+    fn tests_begin(&self) -> usize {
         let begins = |index: &usize| {
             let code = self.code[*index].trim();
             let next = self.code[index + 1..].iter().find(|code| !code.is_empty());

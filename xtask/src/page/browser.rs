@@ -14,7 +14,6 @@ const CHECKS: &str = include_str!("check.js");
 /// Seconds for one look.
 const BOUND: u32 = 120;
 
-/// See the module's header.
 pub struct Browser {
     chromium: PathBuf,
     folder: PathBuf,
@@ -34,7 +33,6 @@ pub const SCHEMES: [Scheme; 2] = [
     Scheme { name: "dark", setting: "--blink-settings=preferredColorScheme=0" },
 ];
 
-/// What was seen.
 #[derive(Debug)]
 pub struct Seen {
     pub plots: u64,

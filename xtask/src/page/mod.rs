@@ -40,7 +40,6 @@ pub struct Args {
     report: Option<PathBuf>,
 }
 
-/// The chore.
 pub fn run(args: &Args) -> Outcome {
     let chromium = match find("chromium", "chromium") {
         Ok(chromium) => chromium,

@@ -48,7 +48,6 @@ pub struct Args {
     names: Vec<String>,
 }
 
-/// The chore.
 pub fn run(args: &Args) -> Outcome {
     // Better now than after the first recording.
     for tool in ["valgrind", "zstd", "gcc"] {

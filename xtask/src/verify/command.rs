@@ -8,7 +8,6 @@ use std::error::Error;
 use std::fs::{self, File};
 use std::path::Path;
 
-/// Lines shown of a failure.
 const SHOWN: usize = 60;
 
 /// Runs `line`, keeps what it says in `log`, and adds what it shows to `evidence`. Returns those of its tools that have

@@ -18,7 +18,6 @@ pub struct Mistake {
     pub what: String,
 }
 
-/// All that was read.
 #[derive(Default)]
 pub struct Evidence {
     mistakes: Vec<Mistake>,

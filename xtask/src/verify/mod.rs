@@ -83,17 +83,14 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The chore `check`.
 pub fn check() -> Outcome {
     perform(&Request::of(Tier::Quick, &Args::default())?)
 }
 
-/// The chore `verify`.
 pub fn run(args: &Args) -> Outcome {
     perform(&Request::of(Tier::Push, args)?)
 }
 
-/// The chore `nightly`.
 pub fn nightly(args: &Args) -> Outcome {
     perform(&Request::of(Tier::Nightly, args)?)
 }

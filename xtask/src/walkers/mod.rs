@@ -30,7 +30,6 @@ pub struct Args {
     nightly: bool,
 }
 
-/// The chore.
 pub fn run(args: &Args) -> Outcome {
     let wanted = |row: &&Row| args.only.as_ref().is_none_or(|only| only == row.only);
     let rows: Vec<&Row> = ROWS.iter().filter(wanted).filter(|row| args.nightly || !row.nightly).collect();

@@ -5,15 +5,12 @@ use crate::emulator::{Program, find, qemu, run};
 use std::error::Error;
 use std::path::Path;
 
-/// A program in an emulator.
 pub struct Row {
     /// What `--only` calls it.
     pub only: &'static str,
-    /// What is judged by whom.
     pub what: &'static str,
     program: Program,
     machine: Machine,
-    /// Only in nightly runs.
     pub nightly: bool,
 }
 
@@ -34,51 +31,51 @@ const RISCV: Program =
     Program { package: "slat-walker-riscv", name: "judge-riscv", target: "riscv64imac-unknown-none-elf" };
 const X86: Program = Program { package: "slat-walker-x86", name: "judge-x86", target: "x86_64-unknown-none" };
 
+const fn qemu_row(only: &'static str, what: &'static str, program: Program, machine: Machine) -> Row {
+    Row { only, what, program, machine, nightly: false }
+}
+
 /// Bochs with two processors.
 const fn bochs(only: &'static str, what: &'static str, model: &'static str) -> Row {
     Row { only, what, program: X86, machine: Machine::Bochs { model }, nightly: false }
 }
 
-/// Every row.
 pub const ROWS: &[Row] = &[
-    Row {
-        only: "npt",
-        what: "npt4, npt5, pae by QEMU's AMD-V",
-        program: X86,
+    qemu_row(
+        "npt",
+        "npt4, npt5, pae by QEMU's AMD-V",
+        X86,
         // A PC with nothing but processors, memory, a serial port and a port to end it by.
-        machine: Machine::Qemu {
+        Machine::Qemu {
             program: "qemu-system-x86_64",
             package: "qemu-system-x86",
             arguments: "-cpu max,phys-bits=52 -smp 2 -m 512 -nodefaults -device isa-debug-exit,iobase=0xf4,iosize=4",
         },
-        nightly: false,
-    },
+    ),
     bochs("npt", "npt4, pae by Bochs's Ryzen", "ryzen"),
     bochs("ept", "ept4, ept4-noad by Bochs's Skylake", "corei7_skylake_x"),
     Row { nightly: true, ..bochs("ept", "ept4, ept4-noad by Bochs's Haswell", "corei7_haswell_4770") },
     Row { nightly: true, ..bochs("ept", "ept4, ept4-noad by Bochs's Tiger Lake", "tigerlake") },
-    Row {
-        only: "arm64",
-        what: "arm64 stage 2 with 39, 40 and 48 bits by QEMU's EL2, with and without hardware's A and D",
-        program: ARM64,
-        machine: Machine::Qemu {
+    qemu_row(
+        "arm64",
+        "arm64 stage 2 with 39, 40 and 48 bits by QEMU's EL2, with and without hardware's A and D",
+        ARM64,
+        Machine::Qemu {
             program: "qemu-system-aarch64",
             package: "qemu-system-arm",
             arguments: "-M virt,virtualization=on -cpu max -m 1024 -semihosting",
         },
-        nightly: false,
-    },
-    Row {
-        only: "riscv",
-        what: "Sv39x4, Sv48x4, Sv57x4 by QEMU's RISC-V",
-        program: RISCV,
-        machine: Machine::Qemu {
+    ),
+    qemu_row(
+        "riscv",
+        "Sv39x4, Sv48x4, Sv57x4 by QEMU's RISC-V",
+        RISCV,
+        Machine::Qemu {
             program: "qemu-system-riscv64",
             package: "qemu-system-misc",
             arguments: "-M virt -cpu rv64,h=true -m 256 -bios none",
         },
-        nightly: false,
-    },
+    ),
 ];
 
 impl Row {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// See the module's header.
 #[derive(Default)]
 pub struct Said<'a> {
     /// Lines worth showing: one for each format and check.
