@@ -33,8 +33,7 @@ pub struct Ground {
 impl Ground {
     /// Finds, fetches and builds it. An error of the type [`Missing`](crate::emulator::Missing) says what is not installed.
     pub fn prepare(pc: Pc) -> Result<Self, Box<dyn Error>> {
-        let (tool, package) = pc.tool();
-        let emulator = find(tool, package)?;
+        let emulator = find(pc.tool.0, pc.tool.1)?;
         let busybox = fs::read(find("busybox", "busybox-static")?)?;
         find("apt-get", "apt")?;
         find("dpkg-deb", "dpkg")?;
@@ -92,20 +91,14 @@ fn fetch(folder: &Path, package: &str) -> Result<PathBuf, Box<dyn Error>> {
     // Nothing may be there yet.
     let _ = fs::remove_dir_all(&scratch);
     fs::create_dir_all(&scratch)?;
-    let quiet = ["-o", "APT::Sandbox::User=root", "-qq"];
-    succeed(Command::new("apt-get").args(quiet).args(["download", package]).current_dir(&scratch))?;
-    let file = only(&scratch, ".deb")?;
-    succeed(Command::new("dpkg-deb").arg("--extract").arg(file).arg(scratch.join("files")))?;
-    fs::copy(only(&scratch.join("files/boot"), "vmlinuz-")?, &kernel)?;
+    let script = format!(
+        "apt-get -o APT::Sandbox::User=root -qq download {package} &&
+         dpkg-deb --extract *.deb files && cp files/boot/vmlinuz-* '{}'",
+        kernel.display()
+    );
+    succeed(Command::new("sh").args(["-c", &script]).current_dir(&scratch))?;
     fs::remove_dir_all(&scratch)?;
     Ok(kernel)
-}
-
-/// The one file in a folder whose name has this part.
-fn only(folder: &Path, part: &str) -> Result<PathBuf, Box<dyn Error>> {
-    let mut files = fs::read_dir(folder)?.filter_map(Result::ok).map(|entry| entry.path());
-    let fits = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part));
-    files.find(fits).ok_or_else(|| format!("{}: no file called {part}", folder.display()).into())
 }
 
 #[cfg(test)]

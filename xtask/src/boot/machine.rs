@@ -2,8 +2,8 @@
 //!
 //! | | emulator | kernel and words come by | ends |
 //! |---|---|---|---|
-//! | [`Pc::Npt`] | QEMU without KVM: a processor of AMD's | QEMU's loader | with a status that says how |
-//! | [`Pc::Ept`] | Bochs: a processor of Intel's | a disk | always with status 1 |
+//! | [`NPT`] | QEMU without KVM: a processor of AMD's | QEMU's loader | with a status that says how |
+//! | [`EPT`] | Bochs: a processor of Intel's | a disk | always with status 1 |
 
 use super::ground::Ground;
 use crate::emulator::bochs::{Bochs, CYLINDER, SECTOR};
@@ -14,11 +14,22 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Pc {
-    Npt,
-    Ept,
+/// An emulator, and the processor that it has.
+#[derive(Clone, Copy)]
+pub struct Pc {
+    pub name: &'static str,
+    /// The emulator's program, and the Debian package that it is in.
+    pub tool: (&'static str, &'static str),
+    /// Longer than so many seconds no boot takes, even on a busy machine.
+    limit: u32,
+    is_bochs: bool,
 }
+
+/// AMD-V, nested paging.
+pub const NPT: Pc =
+    Pc { name: "QEMU (AMD-V)", tool: ("qemu-system-x86_64", "qemu-system-x86"), limit: 240, is_bochs: false };
+/// VMX, extended page tables.
+pub const EPT: Pc = Pc { name: "Bochs (VMX)", tool: ("bochs", "bochs"), limit: 900, is_bochs: true };
 
 #[derive(Clone)]
 pub struct Guest<'a> {
@@ -55,40 +66,16 @@ const MODEL: &str = "corei7_skylake_x";
 /// What the guest says once it has its shell.
 const SHELL: &str = "slat: shell";
 
-impl Pc {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Npt => "QEMU (AMD-V)",
-            Self::Ept => "Bochs (VMX)",
-        }
-    }
-
-    /// The emulator's program, and the Debian package that it is in.
-    pub fn tool(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Npt => ("qemu-system-x86_64", "qemu-system-x86"),
-            Self::Ept => ("bochs", "bochs"),
-        }
-    }
-
-    /// Longer than so many seconds no boot takes, even on a busy machine.
-    fn limit(self) -> u32 {
-        match self {
-            Self::Npt => 240,
-            Self::Ept => 900,
-        }
-    }
-}
-
 impl Ground {
     pub fn boot(&self, guest: &Guest) -> Result<Run, Box<dyn Error>> {
         let [kernel, initrd] =
             [&self.kernel, &self.initrd].map(|file| fs::metadata(file).map(|file| file.len()));
         let behind = (KERNEL + kernel?).next_multiple_of(4096);
         let line = format!("kernel={KERNEL:x} initrd={behind:x}+{:x} {}", initrd?, guest.words.join(" "));
-        let command = match self.pc {
-            Pc::Npt => self.qemu(guest, &line, behind),
-            Pc::Ept => self.bochs(guest, &line, behind)?,
+        let command = if self.pc.is_bochs {
+            self.bochs(guest, &line, behind)?
+        } else {
+            self.qemu(guest, &line, behind)
         };
         let (started, before) = (Instant::now(), work()?);
         let mut shell = None;
@@ -102,18 +89,15 @@ impl Ground {
         let mut run = Run { serial, shell, end, work, powered_off: false, ended };
         // A hypervisor's last words are its report.
         let under_slat = !guest.words.iter().any(|word| word == "plain");
-        let status_is_good = match self.pc {
-            Pc::Npt => status.code() == Some(if under_slat { PASSED } else { 0 }),
-            // Bochs says nothing by its status.
-            Pc::Ept => true,
-        };
-        run.powered_off = status_is_good && run.report().next().is_some() == under_slat;
+        // Bochs says nothing by its status.
+        let good = self.pc.is_bochs || status.code() == Some(if under_slat { PASSED } else { 0 });
+        run.powered_off = good && run.report().next().is_some() == under_slat;
         Ok(run)
     }
 
     /// Memory that a loader fills is kept by nobody until the guest's kernel has it.
     fn qemu(&self, guest: &Guest, line: &str, behind: u64) -> Command {
-        let mut qemu = qemu(&self.emulator, self.pc.limit());
+        let mut qemu = qemu(&self.emulator, self.pc.limit);
         qemu.args(["-cpu", "max", "-m", "512", "-smp", &guest.cpus.to_string()]);
         qemu.args(["-nodefaults", "-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         for (file, at) in [(&self.kernel, KERNEL), (&self.initrd, behind)] {
@@ -147,7 +131,7 @@ impl Ground {
         // A Bochs that was ended left it, and no other would take the disk.
         let _ = fs::remove_file(folder.join("disk.bin.lock"));
         let (program, disk) = (&self.hypervisor, Some(disk.as_path()));
-        Bochs { model: MODEL, processors: guest.cpus, program, disk, folder }.command(self.pc.limit())
+        Bochs { model: MODEL, processors: guest.cpus, program, disk, folder }.command(self.pc.limit)
     }
 }
 

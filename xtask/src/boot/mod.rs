@@ -17,7 +17,7 @@ use crate::emulator::or_skipped;
 use crate::process::tail;
 use crate::{Outcome, misuse};
 use ground::Ground;
-use machine::{Guest, Pc, Run};
+use machine::{EPT, Guest, NPT, Pc, Run};
 use std::error::Error;
 
 /// How the guest's memory is mapped, and how it is treated.
@@ -77,15 +77,15 @@ pub fn run(args: &Args) -> Outcome {
             "--ept is for one processor: the second begins in real mode, which is done for AMD-V only",
         );
     }
-    or_skipped(compare(if args.ept { Pc::Ept } else { Pc::Npt }, &args.guest()))
+    or_skipped(compare(if args.ept { EPT } else { NPT }, &args.guest()))
 }
 
 fn compare(pc: Pc, guest: &Guest) -> Outcome {
     let ground = Ground::prepare(pc)?;
-    eprintln!("boot: {} on {}", ground.kernel_version, pc.name());
+    eprintln!("boot: {} on {}", ground.kernel_version, pc.name);
     let plain = whole(ground.boot(&Guest { words: vec!["plain".into()], ..guest.clone() })?, guest.cpus)?;
     let under = whole(ground.boot(guest)?, guest.cpus)?;
-    let what = format!("{} on {}; {}", ground.kernel_version, pc.name(), guest.words.join(" "));
+    let what = format!("{} on {}; {}", ground.kernel_version, pc.name, guest.words.join(" "));
     print!("{}", report::compare(&what, &plain, &under)?);
     Ok(())
 }
@@ -93,7 +93,7 @@ fn compare(pc: Pc, guest: &Guest) -> Outcome {
 /// Every fault of a boot with pages of 4 KiB that are all unmapped by each timer interrupt, as lines of a memory trace;
 /// and what was booted. The same each time.
 pub fn faults() -> Result<(String, String), Box<dyn Error>> {
-    let ground = Ground::prepare(Pc::Npt)?;
+    let ground = Ground::prepare(NPT)?;
     let trace = ground.folder.join("trace");
     let words = ["pages=4k", "zap", "record"].map(String::from).to_vec();
     whole(ground.boot(&Guest { words, cpus: 1, by_instructions: true, trace: Some(&trace) })?, 1)?;

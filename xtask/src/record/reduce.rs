@@ -16,25 +16,17 @@ use slat_vcpu::trace::{Access, Kind};
 
 const PAGE_SHIFT: u32 = 12;
 
-/// What an access needs of its page, as bits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Rights(u8);
+/// What accesses need of a page, as bits. To write includes to read.
+type Rights = u8;
+const READ: Rights = 1;
+const WRITE: Rights = 2 | READ;
+const EXECUTE: Rights = 4;
 
-impl Rights {
-    const READ: Self = Self(1);
-    const WRITE: Self = Self(2 | Self::READ.0);
-    const EXECUTE: Self = Self(4);
-
-    fn of(kind: Kind) -> Self {
-        match kind {
-            Kind::Fetch => Self::EXECUTE,
-            Kind::Load => Self::READ,
-            Kind::Store | Kind::Modify => Self::WRITE,
-        }
-    }
-
-    fn covers(self, needed: Self) -> bool {
-        self.0 & needed.0 == needed.0
+fn rights(kind: Kind) -> Rights {
+    match kind {
+        Kind::Fetch => EXECUTE,
+        Kind::Load => READ,
+        Kind::Store | Kind::Modify => WRITE,
     }
 }
 
@@ -52,7 +44,7 @@ impl Filter {
 
     /// Whether `access` belongs to the reduced trace. Accesses are to be asked about in order.
     pub fn keep(&mut self, access: Access) -> bool {
-        let (pages, needed) = (pages(access), Rights::of(access.kind));
+        let (pages, needed) = (pages(access), rights(access.kind));
         if pages.clone().all(|page| self.covers(page, needed)) {
             return false;
         }
@@ -63,15 +55,15 @@ impl Filter {
     }
 
     fn covers(&self, page: u64, needed: Rights) -> bool {
-        self.recent.iter().any(|&(seen, rights)| seen == page && rights.covers(needed))
+        self.recent.iter().any(|&(seen, rights)| seen == page && rights & needed == needed)
     }
 
     fn note(&mut self, page: u64, needed: Rights) {
         let before = match self.recent.iter().position(|&(seen, _)| seen == page) {
             Some(at) => self.recent.remove(at).1,
-            None => Rights(0),
+            None => 0,
         };
-        self.recent.insert(0, (page, Rights(before.0 | needed.0)));
+        self.recent.insert(0, (page, before | needed));
         self.recent.truncate(self.capacity);
     }
 }
@@ -115,10 +107,9 @@ mod tests {
     fn first_touches(all: &[Access]) -> Vec<(u64, u8)> {
         let mut seen = HashSet::new();
         let touches =
-            all.iter().flat_map(|&access| pages(access).map(move |page| (page, Rights::of(access.kind).0)));
+            all.iter().flat_map(|&access| pages(access).map(move |page| (page, rights(access.kind))));
         let first = touches.filter(|&(page, rights)| {
-            !(rights == Rights::READ.0 && seen.contains(&(page, Rights::WRITE.0)))
-                && seen.insert((page, rights))
+            !(rights == READ && seen.contains(&(page, WRITE))) && seen.insert((page, rights))
         });
         first.collect()
     }
