@@ -6,7 +6,7 @@
 //! | [`EPT`] | Bochs: a processor of Intel's | a disk | always with status 1 |
 
 use super::ground::Ground;
-use crate::emulator::bochs::{Bochs, CYLINDER, SECTOR};
+use crate::emulator::{Bochs, CYLINDER, SECTOR};
 use crate::emulator::{qemu, run};
 use std::error::Error;
 use std::fs;

@@ -5,13 +5,12 @@
 //! busybox, init.sh ─▶ initrd ─┼─▶ an emulated PC ─▶ serial port: "slat: shell …", "report: …" ─▶ a table
 //! cargo ─▶ hypervisor ────────┘        twice: plain, and under slat
 //! ```
-//! [`ground`] brings what is needed, [`machine`] runs a PC and hears its serial port, [`report`] compares. A boot has
+//! [`ground`] brings what is needed, [`machine`] runs a PC and hears its serial port. A boot has
 //! succeeded when the guest has reached its shell with all its processors, its memory is what it wrote, and it has powered
 //! the machine off. Where something is not installed the chore says what, and has nothing to do.
 
 mod ground;
 mod machine;
-mod report;
 
 use crate::emulator::or_skipped;
 use crate::process::tail;
@@ -19,6 +18,8 @@ use crate::{Outcome, misuse};
 use ground::Ground;
 use machine::{EPT, Guest, NPT, Pc, Run};
 use std::error::Error;
+use std::fmt::Write as _;
+use std::time::Duration;
 
 /// How the guest's memory is mapped, and how it is treated.
 #[derive(clap::Args)]
@@ -86,7 +87,7 @@ fn compare(pc: Pc, guest: &Guest) -> Outcome {
     let plain = whole(ground.boot(&Guest { words: vec!["plain".into()], ..guest.clone() })?, guest.cpus)?;
     let under = whole(ground.boot(guest)?, guest.cpus)?;
     let what = format!("{} on {}; {}", ground.kernel_version, pc.name, guest.words.join(" "));
-    print!("{}", report::compare(&what, &plain, &under)?);
+    print!("{}", side_by_side(&what, &plain, &under)?);
     Ok(())
 }
 
@@ -114,6 +115,34 @@ fn whole(run: Run, cpus: u32) -> Result<Run, String> {
         return Ok(run);
     };
     Err(format!("{problem} ({}); its last lines:\n{}", run.ended, tail(&run.serial, 30)))
+}
+
+/// A table for people, headed by what was booted. An error where the two guests did not read the same from their memory.
+fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String, Box<dyn Error>> {
+    if plain.sum() != under.sum() {
+        return Err("under slat the guest has read something else from its memory than without".into());
+    }
+    let mut text = format!("{what}\n");
+    writeln!(text, "{:<24}{:>10}{:>12}{:>8}", "", "plain", "under slat", "ratio")?;
+    let shells = [plain, under].map(|run| run.shell.unwrap_or_default());
+    let (ends, works) = ([plain.end, under.end], [plain.work, under.work]);
+    for (what, [plain, under]) in
+        [("to the shell", shells), ("to power-off", ends), ("processor time", works)]
+    {
+        let ratio = under.as_secs_f64() / plain.as_secs_f64();
+        writeln!(text, "{what:<24}{:>10}{:>12}{ratio:>7.2}x", seconds(plain), seconds(under))?;
+    }
+    for (number, what) in under.report().filter(|(number, _)| *number > 0) {
+        writeln!(text, "{what:<24}{number:>10}")?;
+        if what == "dirty pages" {
+            writeln!(text, "{:<24}{:>10.0}", "… per second", number as f64 / under.end.as_secs_f64())?;
+        }
+    }
+    Ok(text)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -162,5 +191,23 @@ mod tests {
             assert!(why(&all.replace(lost, "lost"), true).unwrap().contains(named), "{lost}");
         }
         assert!(why(all, false).unwrap().ends_with("report: 5 faults"));
+    }
+
+    #[test]
+    fn what_happened_is_told_and_what_did_not_is_not() {
+        let [plain, mut under] = ["", "report: 5 faults\nreport: 0 zaps\nreport: 40 dirty pages\n"]
+            .map(|report| Run::judged(&format!("slat: shell\nslat: sum 1\n{report}"), true));
+        under.end *= 2;
+        let text = side_by_side("linux on QEMU", &plain, &under).unwrap();
+        for told in ["linux on QEMU", "1.00x", "2.00x", "faults", "… per second                    20"] {
+            assert!(text.contains(told), "{told}: {text}");
+        }
+        assert!(!text.contains("zaps"));
+    }
+
+    #[test]
+    fn guests_that_read_different_things_are_an_error() {
+        let [one, other] = ["1", "2"].map(|sum| Run::judged(&format!("slat: sum {sum}"), true));
+        assert!(side_by_side("linux", &one, &other).is_err());
     }
 }

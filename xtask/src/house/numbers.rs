@@ -4,9 +4,8 @@
 //! Looked at: parameters and answers of `pub fn` and of what a `pub trait` asks for, and `pub` fields. Not: the types
 //! that hold the number themselves, constants, and private and `pub(crate)` items.
 
-use super::Finding;
 use super::rules::words;
-use super::source::Source;
+use super::{Finding, Source};
 
 /// Where numbers become types; where all are counters; and hooks for tests, which nobody else sees.
 const FILES: [&str; 4] =

@@ -1,7 +1,6 @@
 //! Rules for one file.
 
-use super::Finding;
-use super::source::Source;
+use super::{Finding, Source};
 
 /// A file is one idea: more than 450 lines are two, and a page-table format is told in 130. Integration tests may be
 /// longer.

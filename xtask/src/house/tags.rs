@@ -1,8 +1,7 @@
 //! Each `ORDER(tag)` of the engine has a row in the table of `slat/src/loom_tests.rs`: the room whose `loom_tests.rs` shows
 //! it, and the test. It stands on both sides, in two places at least, unless the table says that it `is one-sided`.
 
-use super::Finding;
-use super::source::Source;
+use super::{Finding, Source};
 use crate::table::cells;
 use std::path::Path;
 

@@ -6,16 +6,26 @@
 //! SEEDED <name> <Tool> <executions>                      it was made, and found by the last of so many executions
 //! ```
 //! A test harness may have begun the line with words of its own.
+//!
+//! The tables stand in `VERIFICATION.md`, between two markers: written by `--docs`, and held against the code afterwards.
+//! How many executions it took changes with any change; which mistakes there are, and who finds them, must be true.
 
+use crate::Outcome;
 use crate::table;
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::fs;
+
+const FILE: &str = "VERIFICATION.md";
+const BEGIN: &str = "<!-- what `cargo xtask nightly --docs` writes begins here -->";
+const END: &str = "<!-- and ends here -->";
 
 /// A mistake that can be made on purpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
-    pub name: String,
-    pub tool: String,
-    pub what: String,
+struct Mistake {
+    name: String,
+    tool: String,
+    what: String,
 }
 
 #[derive(Default)]
@@ -58,9 +68,8 @@ impl Evidence {
         }
     }
 
-    /// The mistakes that can be made, as they are listed.
-    pub fn listed(&self) -> &[Mistake] {
-        &self.mistakes
+    pub fn lists_mistakes(&self) -> bool {
+        !self.mistakes.is_empty()
     }
 
     /// Executions until `mistake` was found by its own tool.
@@ -125,6 +134,31 @@ impl Evidence {
         });
         table::write(["mistake", "what is wrong", "found by", "executions"], rows)
     }
+
+    /// Puts the tables into `VERIFICATION.md`.
+    pub fn write_docs(&self) -> Outcome {
+        let text = fs::read_to_string(FILE)?;
+        let (before, _, after) = parts(&text)?;
+        Ok(fs::write(FILE, format!("{before}\n\n{}\n{}\n{after}", self.executions(), self.mistakes()))?)
+    }
+
+    /// Where the list of mistakes in `VERIFICATION.md` and the code's differ.
+    pub fn differences(&self) -> Result<Vec<String>, Box<dyn Error>> {
+        Ok(self.differences_in(parts(&fs::read_to_string(FILE)?)?.1))
+    }
+
+    fn differences_in(&self, tables: &str) -> Vec<String> {
+        // | `name` | what is wrong | tool | executions |
+        let rows = tables.lines().filter(|line| line.starts_with("| `")).filter_map(table::cells);
+        let told: BTreeSet<(&str, &str)> = rows.map(|[name, _, tool]| (name, tool)).collect();
+        let names = self.mistakes.iter().map(|mistake| (mistake.name.as_str(), mistake.tool.as_str()));
+        let listed: BTreeSet<(&str, &str)> = names.collect();
+        let missing =
+            listed.difference(&told).map(|(name, tool)| format!("{FILE}: no {name}, found by {tool}"));
+        let unknown =
+            told.difference(&listed).map(|(name, tool)| format!("{FILE}: {name} is none of {tool}'s"));
+        missing.chain(unknown).collect()
+    }
 }
 
 /// The kind of a line, and what follows it.
@@ -135,6 +169,15 @@ fn said(line: &str) -> Option<(&'static str, &str)> {
         let rest = line[at + kind.len()..].strip_prefix(' ')?;
         alone.then_some((kind, rest))
     })
+}
+
+/// The text before the tables with its marker, the tables, and the marker with the text after them.
+fn parts(text: &str) -> Result<(&str, &str, &str), String> {
+    let markers = text.find(BEGIN).map(|at| at + BEGIN.len()).zip(text.find(END));
+    let (from, to) = markers
+        .filter(|(from, to)| from <= to)
+        .ok_or_else(|| format!("{FILE}: the tables need these two lines, each alone: {BEGIN} {END}"))?;
+    Ok((&text[..from], &text[from..to], &text[to..]))
 }
 
 #[cfg(test)]
@@ -193,5 +236,23 @@ mod tests {
             "xEXECUTIONS Loom x 3",
         ]);
         assert!(evidence.executions().ends_with("| Model | 2         | 42                         |\n"));
+    }
+
+    #[test]
+    fn the_tables_stand_between_two_markers() {
+        let text = format!("# Title\n{BEGIN}\nold\n{END}\nafter\n");
+        let (before, tables, after) = parts(&text).unwrap();
+        assert!(before.ends_with(BEGIN) && after.starts_with(END));
+        assert_eq!((tables, format!("{before}{tables}{after}")), ("\nold\n", text.clone()));
+        assert!(parts("# Title\n").is_err() && parts(&format!("{END}{BEGIN}")).is_err());
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_told() {
+        let now = of(&["BUG a-b Loom an a", "BUG c Fuzz a c", "SEEDED c Fuzz 4"]);
+        assert_eq!(now.differences_in("").len(), 2, "nothing is told yet");
+        assert_eq!(now.differences_in(&now.mistakes()), Vec::<String>::new());
+        let later = of(&["BUG a-b Shuttle an a", "BUG c Fuzz a c"]);
+        assert_eq!(later.differences_in(&now.mistakes()).len(), 2, "a-b has another tool now");
     }
 }

@@ -1,26 +1,25 @@
 //! `check`, `verify` and `nightly`: what must hold, in three tiers, and what each check has shown.
 //!
 //! A check is a row of [`steps`]: a name and command lines, each in some tiers, with the time that it should take and the
-//! time after which it is ended ([`command`]). What the tests explore they say in lines that begin with `EXECUTIONS`; which
+//! time after which it is ended. What the tests explore they say in lines that begin with `EXECUTIONS`; which
 //! mistakes can be made on purpose, and which were found, in lines that begin with `BUG` and `SEEDED` ([`evidence`]). At the
-//! end stand the tables of both; the same tables are in `VERIFICATION.md`, and must name the same mistakes ([`docs`]).
+//! end stand the tables of both; the same tables are in `VERIFICATION.md`, and must name the same mistakes.
 //!
 //! It fails where a command fails or runs for too long, where a tool that must explore says nothing, and where a tool of
 //! this tier has not found a mistake that is listed as that tool's. The nightly tier has every tool. Everything is run
 //! before it says so. What the last nightly run showed is kept in `verification/nightly.md` ([`kept`]).
 
-mod command;
-mod docs;
 mod evidence;
 mod kept;
 pub mod steps;
 
+use crate::process::{bounded, tail, was_ended};
 use crate::{Outcome, misuse};
 use evidence::Evidence;
 use kept::Kept;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -113,7 +112,7 @@ fn perform(request: &Request) -> Outcome {
         for line in lines {
             logs += 1;
             let log = folder.join(format!("{logs:02}-{}.log", step.name));
-            match command::run(&log, line, &mut evidence) {
+            match run_line(&log, line, &mut evidence) {
                 Ok(silent) => failures.extend(
                     silent
                         .iter()
@@ -134,7 +133,7 @@ fn perform(request: &Request) -> Outcome {
         }
     }
     println!("\n{}", evidence.executions());
-    if !evidence.listed().is_empty() {
+    if evidence.lists_mistakes() {
         // Long: for people who look at it, or have asked for it.
         if request.only == Some(SEEDED_BUGS) || std::io::stdout().is_terminal() {
             println!("{}", evidence.mistakes());
@@ -143,11 +142,11 @@ fn perform(request: &Request) -> Outcome {
         println!("each mistake, what found it, and how soon: target/verify/mistakes.md");
     }
     if request.docs {
-        docs::write(&evidence)?;
+        evidence.write_docs()?;
     }
     if request.demands_mistakes() {
         failures.extend(evidence.gaps(&request.tools()));
-        failures.extend(docs::differences(&evidence).unwrap_or_else(|error| vec![error.to_string()]));
+        failures.extend(evidence.differences().unwrap_or_else(|error| vec![error.to_string()]));
         println!("{}", evidence.verdict(&request.tools()));
     }
     fs::write(folder.join("times.txt"), &times)?;
@@ -165,6 +164,37 @@ fn perform(request: &Request) -> Outcome {
 fn time(took: Duration, budget: Duration) -> String {
     let over = if took > budget { ", OVER" } else { "" };
     format!("{}s (budget {}s{over})", took.as_secs(), budget.as_secs())
+}
+
+const SHOWN: usize = 60;
+
+/// Runs `line`, keeps what it says in `log`, and adds what it shows to `evidence`. Returns those of its tools that have
+/// said nothing. An error says all that there is to say.
+fn run_line(log: &Path, line: &Line, evidence: &mut Evidence) -> Result<Vec<&'static str>, Box<dyn Error>> {
+    println!("$ {}", shown(line));
+    let file = File::create(log)?;
+    let mut words = line.words.split_whitespace();
+    let mut command = bounded(line.bound, words.next().unwrap_or_default());
+    command.args(words).envs(line.environment.iter().copied()).env("CARGO_TERM_COLOR", "never");
+    let status = command.stdout(file.try_clone()?).stderr(file).status()?;
+    let text = fs::read(log)?;
+    let text = String::from_utf8_lossy(&text);
+    let heard = evidence.read(&text);
+    if status.success() {
+        return Ok(line.tools.iter().filter(|tool| !heard.contains(**tool)).copied().collect());
+    }
+    println!("    {}", tail(&text, SHOWN).replace('\n', "\n    "));
+    let why = if was_ended(status) { format!("not over after {} s", line.bound) } else { status.to_string() };
+    Err(format!("{}: {why}; all that it said is in {}", line.words, log.display()).into())
+}
+
+/// The line as one would type it.
+fn shown(line: &Line) -> String {
+    let variables = line.environment.iter().map(|(name, value)| {
+        let quote = if value.contains(' ') { "'" } else { "" };
+        format!("{name}={quote}{value}{quote} ")
+    });
+    variables.chain([line.words.to_owned()]).collect()
 }
 
 #[cfg(test)]
@@ -203,5 +233,32 @@ mod tests {
         let seconds = Duration::from_secs;
         assert_eq!(time(seconds(42), seconds(60)), "42s (budget 60s)");
         assert_eq!(time(seconds(61), seconds(60)), "61s (budget 60s, OVER)");
+    }
+
+    const LINE: Line =
+        Line { tiers: &[], environment: &[], words: "", tools: &["Loom", "Model"], budget: 1, bound: 60 };
+
+    fn run_here(name: &str, words: &'static str) -> Result<Vec<&'static str>, String> {
+        let log = std::env::temp_dir().join(format!("slat-verify-{name}-{}", std::process::id()));
+        let outcome = run_line(&log, &Line { words, ..LINE }, &mut Evidence::default());
+        fs::remove_file(&log).unwrap();
+        outcome.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_tool_that_says_nothing_is_told() {
+        assert_eq!(run_here("echo", "echo EXECUTIONS Loom a 3"), Ok(vec!["Model"]));
+    }
+
+    #[test]
+    fn failures_are_told() {
+        assert!(run_here("fails", "false").unwrap_err().contains("exit status: 1"));
+        assert!(run_here("missing", "no-such-command-at-all").unwrap_err().contains("exit status: 127"));
+    }
+
+    #[test]
+    fn a_line_is_shown_as_it_would_be_typed() {
+        let line = Line { environment: &[("A", "--cfg loom"), ("B", "3")], words: "cargo test", ..LINE };
+        assert_eq!(shown(&line), "A='--cfg loom' B=3 cargo test");
     }
 }

@@ -1,6 +1,6 @@
 //! Which program runs in which emulator.
 
-use crate::emulator::bochs::Bochs;
+use crate::emulator::Bochs;
 use crate::emulator::{Program, find, qemu, run};
 use std::error::Error;
 use std::path::Path;
