@@ -6,7 +6,7 @@
 //! does not depend on what else was done.
 
 use crate::Outcome;
-use crate::process::{cargo, on_every_processor, said, succeed, tail};
+use crate::process::{cargo, emptied, on_every_processor, said, succeed, tail};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,15 +66,11 @@ struct Fuzzer(PathBuf);
 impl Fuzzer {
     /// With `AddressSanitizer`; or with the mistakes in it, which are found by what the targets compare.
     fn build(seeded: bool) -> Result<Self, Box<dyn Error>> {
-        let (folder, more) = if seeded {
-            ("target/fuzz-seeded", "--cfg seeded")
-        } else {
-            ("target/fuzz", "-Zsanitizer=address")
-        };
-        let build = ["build", "--profile", "fuzz", "--locked", "--package", "slat-fuzz"];
-        let mut cargo = cargo(build);
-        cargo.args(["--features", "libfuzzer", "--target", TRIPLE]);
-        cargo.env("CARGO_TARGET_DIR", folder).env("RUSTFLAGS", format!("{COVERAGE} {more}"));
+        let folder = if seeded { "target/fuzz-seeded" } else { "target/fuzz" };
+        let more = if seeded { "--cfg seeded" } else { "-Zsanitizer=address" };
+        let mut cargo =
+            cargo("build --profile fuzz --locked --package slat-fuzz --features libfuzzer --target");
+        cargo.arg(TRIPLE).env("CARGO_TARGET_DIR", folder).env("RUSTFLAGS", format!("{COVERAGE} {more}"));
         // Coverage and sanitizers are not promised to stay as they are; a build that fails says so.
         succeed(cargo.env("RUSTC_BOOTSTRAP", "1"))?;
         Ok(Self(Path::new(folder).join(TRIPLE).join("fuzz/fuzz")))
@@ -122,8 +118,7 @@ impl Fuzzer {
     fn find_seeded(&self, bug: &str) -> Outcome {
         let folder = Path::new("target/fuzz-seeded/found").join(bug);
         // What an earlier run found must not help.
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder)?;
+        emptied(&folder)?;
         let (fine, said) = self.run(SEEDED, |command| {
             command.env("SLAT_SEEDED", bug).arg("-seed=1").arg(format!("-runs={MOST_RUNS}"));
             command.arg(format!("-artifact_prefix={}/", folder.display()));
@@ -142,8 +137,7 @@ impl Fuzzer {
     fn keep(&self, target: &str) -> Outcome {
         let (found, corpus) = (found(target)?, corpus(target));
         let fresh = corpus.with_extension("new");
-        let _ = fs::remove_dir_all(&fresh);
-        fs::create_dir_all(&fresh)?;
+        emptied(&fresh)?;
         fs::create_dir_all(&corpus)?;
         let (fine, said) = self.run(target, |command| {
             command.args(["-set_cover_merge=1"]).args([&fresh, &corpus, &found]);

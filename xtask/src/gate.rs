@@ -98,7 +98,7 @@ fn written(compiler: &str, costs: &[Cost]) -> String {
 
 /// Instructions for one operation of each path.
 fn counted() -> Result<Vec<Cost>, Box<dyn Error>> {
-    let built = said(cargo(BUILD.split(' ')).arg("--message-format=json"))?.succeeded()?;
+    let built = said(cargo(BUILD).arg("--message-format=json"))?.succeeded()?;
     let programs = executables(&built.out);
     let program = programs.first().ok_or("cargo does not say where the program is")?;
     let listed = said(&mut Command::new(program))?.succeeded()?.out;

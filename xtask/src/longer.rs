@@ -34,9 +34,8 @@ fn minutes(text: &str) -> Result<f64, &'static str> {
 pub fn soak(args: &Soak) -> Outcome {
     let seconds = 60.0 * args.minutes / SOAKS.len() as f64;
     SOAKS.into_iter().try_for_each(|[package, test, function]| {
-        let mut cargo =
-            cargo(["test", "--package", package, "--profile", "nolto", "--locked", "--test", test]);
-        cargo.args(["--", "--exact", "--nocapture", function]);
+        let mut cargo = cargo("test --profile nolto --locked");
+        cargo.args(["--package", package, "--test", test, "--", "--exact", "--nocapture", function]);
         succeed(cargo.env("SLAT_SOAK_SECONDS", seconds.to_string()))
     })
 }
@@ -76,7 +75,7 @@ pub fn repeat(args: &Repeat) -> Outcome {
 
 /// Runs the suite once; how many tests passed.
 fn suite() -> Result<u64, Box<dyn Error>> {
-    Ok(passed(&said(&mut cargo(["test", "--workspace", "--locked"]))?.succeeded()?.out))
+    Ok(passed(&said(&mut cargo("test --workspace --locked"))?.succeeded()?.out))
 }
 
 /// The sum over all of what cargo says: `test result: ok. 4 passed; 0 failed; …`.
@@ -88,14 +87,13 @@ fn passed(said: &str) -> u64 {
 /// Cargo, as it is told, with the mistakes built in.
 pub fn seeded(words: &[String]) -> Outcome {
     // From here on we are cargo, and end as it does.
-    Err(with_compiler(&mut cargo([]), "seeded")?.args(words).exec().into())
+    Err(with_compiler(&mut cargo(""), "seeded")?.args(words).exec().into())
 }
 
 /// Whole worlds of the engine on simulated CPUs (`sim/explore`), by the arguments that it reads itself. Built as the fuzzer
 /// is: quickly, and with the checks of a debug build.
 pub fn explore(words: &[String]) -> Outcome {
-    let mut cargo =
-        cargo(["run", "--package", "slat-explore", "--profile", "fuzz", "--locked", "--quiet", "--"]);
+    let mut cargo = cargo("run --package slat-explore --profile fuzz --locked --quiet --");
     Err(cargo.args(words).exec().into())
 }
 

@@ -20,6 +20,7 @@ use clap::error::ErrorKind;
 use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
+use verify::steps::Tier;
 
 /// What a chore hands back: nothing, or why it failed.
 type Outcome = Result<(), Box<dyn Error>>;
@@ -75,9 +76,9 @@ impl Chore {
     fn run(&self) -> Outcome {
         match self {
             Self::House => house::run(),
-            Self::Check => verify::check(),
-            Self::Verify(args) => verify::run(args),
-            Self::Nightly(args) => verify::nightly(args),
+            Self::Check => verify::run(Tier::Quick, &verify::Args::default()),
+            Self::Verify(args) => verify::run(Tier::Push, args),
+            Self::Nightly(args) => verify::run(Tier::Nightly, args),
             Self::Seeded(Words { words }) => longer::seeded(words),
             Self::Coverage => coverage::run(),
             Self::Gate(args) => gate::run(args),
@@ -135,19 +136,9 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        for line in [
-            "house now",
-            "soak --minutes 0",
-            "soak --minutes NaN",
-            "repeat --times many",
-            "fuzz nothing",
-            "fuzz --seeded --keep",
-            "sanitize memory",
-            "walkers --only mips",
-            "gate --best",
-            "record-traces ls",
-            "page a b",
-        ] {
+        let lines = "house now|soak --minutes 0|soak --minutes NaN|repeat --times many|fuzz nothing|page a b\
+            |fuzz --seeded --keep|sanitize memory|walkers --only mips|gate --best|record-traces ls";
+        for line in lines.split('|') {
             assert!(refused(&format!("xtask {line}")), "{line}");
         }
     }

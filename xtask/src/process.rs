@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
-use std::{fmt, io, thread};
+use std::{fmt, fs, io, thread};
 
 /// What a program said, and how it ended.
 pub struct Said {
@@ -30,9 +30,10 @@ impl fmt::Display for Said {
     }
 }
 
-pub fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
+/// Cargo, with words that have no spaces in them.
+pub fn cargo(words: &str) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(arguments);
+    cargo.args(words.split_whitespace());
     cargo
 }
 
@@ -70,6 +71,14 @@ fn named(command: &Command, why: impl fmt::Display) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
     format!("{}: {why}", words.join(" "))
+}
+
+/// A folder, made anew: nothing that an earlier run left is in it.
+pub fn emptied(folder: &Path) -> io::Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)
 }
 
 /// The last lines of a text, as many as `most`.

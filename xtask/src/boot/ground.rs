@@ -3,7 +3,7 @@
 
 use super::machine::Pc;
 use crate::emulator::{Program, find};
-use crate::process::{said, succeed};
+use crate::process::{emptied, said, succeed};
 use object::LittleEndian;
 use object::elf::PT_INTERP;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
@@ -88,9 +88,7 @@ fn fetch(folder: &Path, package: &str) -> Result<PathBuf, Box<dyn Error>> {
     }
     eprintln!("boot: fetching {package}");
     let scratch = folder.join("package");
-    // Nothing may be there yet.
-    let _ = fs::remove_dir_all(&scratch);
-    fs::create_dir_all(&scratch)?;
+    emptied(&scratch)?;
     let script = format!(
         "apt-get -o APT::Sandbox::User=root -qq download {package} &&
          dpkg-deb --extract *.deb files && cp files/boot/vmlinuz-* '{}'",

@@ -105,14 +105,8 @@ impl Ground {
         }
         if guest.by_instructions {
             // One nanosecond an instruction, a clock that knows no other time, and the same dice.
-            qemu.args([
-                "-icount",
-                "shift=0,sleep=off",
-                "-seed",
-                "1",
-                "-rtc",
-                "base=2026-01-01T00:00:00,clock=vm",
-            ]);
+            let clock = "-icount shift=0,sleep=off -seed 1 -rtc base=2026-01-01T00:00:00,clock=vm";
+            qemu.args(clock.split(' '));
         }
         if let Some(trace) = guest.trace {
             qemu.args(["-chardev", &format!("file,id=trace,path={}", trace.display())]);

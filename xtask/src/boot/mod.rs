@@ -5,9 +5,9 @@
 //! busybox, init.sh ─▶ initrd ─┼─▶ an emulated PC ─▶ serial port: "slat: shell …", "report: …" ─▶ a table
 //! cargo ─▶ hypervisor ────────┘        twice: plain, and under slat
 //! ```
-//! [`ground`] brings what is needed, [`machine`] runs a PC and hears its serial port. A boot has
-//! succeeded when the guest has reached its shell with all its processors, its memory is what it wrote, and it has powered
-//! the machine off. Where something is not installed the chore says what, and has nothing to do.
+//! [`ground`] brings what is needed, [`machine`] runs a PC and hears its serial port. A boot has succeeded
+//! when the guest has reached its shell with all its processors, its memory is what it wrote, and it has powered the machine
+//! off. Where something is not installed the chore says what, and has nothing to do.
 
 mod ground;
 mod machine;
@@ -19,7 +19,6 @@ use ground::Ground;
 use machine::{EPT, Guest, NPT, Pc, Run};
 use std::error::Error;
 use std::fmt::Write as _;
-use std::time::Duration;
 
 /// How the guest's memory is mapped, and how it is treated.
 #[derive(clap::Args)]
@@ -59,8 +58,8 @@ fn power_of_two(text: &str) -> Result<u64, String> {
 impl Args {
     fn guest(&self) -> Guest<'static> {
         let chores = [(self.zap, "zap"), (self.log_dirty, "log-dirty"), (self.age, "age")];
-        let mut words: Vec<_> =
-            chores.iter().filter(|(asked, _)| *asked).map(|(_, word)| (*word).to_owned()).collect();
+        let asked = chores.into_iter().filter_map(|(asked, word)| asked.then(|| word.to_owned()));
+        let mut words: Vec<String> = asked.collect();
         // With one processor, as no kernel starts a second one by that clock of QEMU's 7.2, slat or not.
         let by_instructions = !words.is_empty() && self.cpus == 1;
         if self.cpus > 1 {
@@ -130,7 +129,7 @@ fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String, Box<dyn 
         [("to the shell", shells), ("to power-off", ends), ("processor time", works)]
     {
         let ratio = under.as_secs_f64() / plain.as_secs_f64();
-        writeln!(text, "{what:<24}{:>10}{:>12}{ratio:>7.2}x", seconds(plain), seconds(under))?;
+        writeln!(text, "{what:<24}{plain:>10.2?}{under:>12.2?}{ratio:>7.2}x")?;
     }
     for (number, what) in under.report().filter(|(number, _)| *number > 0) {
         writeln!(text, "{what:<24}{number:>10}")?;
@@ -139,10 +138,6 @@ fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String, Box<dyn 
         }
     }
     Ok(text)
-}
-
-fn seconds(time: Duration) -> String {
-    format!("{:.2} s", time.as_secs_f64())
 }
 
 #[cfg(test)]

@@ -41,14 +41,11 @@ pub fn run() -> Outcome {
     for finding in &findings {
         println!("{finding}");
     }
-    match findings.len() {
-        0 => {
-            println!("{} files keep the house rules", sources.len());
-            Ok(())
-        }
-        1 => Err("1 finding".into()),
-        many => Err(format!("{many} findings").into()),
+    if !findings.is_empty() {
+        return Err(format!("findings: {}", findings.len()).into());
     }
+    println!("{} files keep the house rules", sources.len());
+    Ok(())
 }
 
 pub struct Source {

@@ -10,11 +10,12 @@
 //! | `controls.html` | negative controls: what makes a page bad. If the checks do not find it, they find nothing |
 //!
 //! Windows have a least width, so the page is in an iframe of the width that is wanted. It is there by `srcdoc`, which makes
-//! it of the same origin as the checks. Without Chromium it is skipped in one line; where `SLAT_REQUIRE_CHROMIUM=1` is set, as CI does, a skip is a failure.
+//! it of the same origin as the checks. Without Chromium it is skipped in one line; where `SLAT_REQUIRE_CHROMIUM=1` is set,
+//! as CI does, a skip is a failure.
 
 use crate::Outcome;
 use crate::emulator::{find, skip};
-use crate::process::{bounded, said};
+use crate::process::{bounded, emptied, said};
 use serde_json::Value;
 use std::error::Error;
 use std::fs;
@@ -53,8 +54,8 @@ pub fn run(args: &Args) -> Outcome {
     let mut wrong = 0;
     for (width, scheme) in WIDTHS.into_iter().flat_map(|width| SCHEMES.map(|scheme| (width, scheme))) {
         let seen = browser.look(&page, width, scheme)?;
-        let (name, found) = (scheme.name, seen.findings.len());
-        println!("{width} pixels, {name}: {} plots, {} texts, {found} findings", seen.plots, seen.texts);
+        let found = seen.findings.len();
+        println!("{width} pixels, {scheme}: {} plots, {} texts, {found} findings", seen.plots, seen.texts);
         seen.findings.iter().for_each(|finding| println!("  {finding}"));
         wrong += found;
         if seen.plots < PLOTS {
@@ -95,17 +96,7 @@ fn controls(browser: &Browser) -> Outcome {
 fn report() -> Result<PathBuf, Box<dyn Error>> {
     let folder = PathBuf::from("target/page/report");
     let mut cargo = bounded(900, env!("CARGO"));
-    cargo.args([
-        "run",
-        "--release",
-        "--locked",
-        "--quiet",
-        "--package",
-        "slat-cli",
-        "--",
-        "report",
-        "--quick",
-    ]);
+    cargo.args("run --release --locked --quiet --package slat-cli -- report --quick".split(' '));
     let status = cargo.arg("--output").arg(&folder).status()?;
     match status.code() {
         Some(0 | 1) => Ok(folder),
@@ -124,19 +115,8 @@ struct Browser {
     folder: PathBuf,
 }
 
-/// What the reader prefers.
-#[derive(Clone, Copy)]
-struct Scheme {
-    /// As media queries call it.
-    name: &'static str,
-    /// As Chromium's settings do.
-    setting: &'static str,
-}
-
-const SCHEMES: [Scheme; 2] = [
-    Scheme { name: "light", setting: "--blink-settings=preferredColorScheme=1" },
-    Scheme { name: "dark", setting: "--blink-settings=preferredColorScheme=0" },
-];
+/// What the reader prefers, as media queries call it.
+const SCHEMES: [&str; 2] = ["light", "dark"];
 
 #[derive(Debug)]
 struct Seen {
@@ -149,22 +129,19 @@ struct Seen {
 impl Browser {
     /// A browser that keeps what it needs in this folder, which is emptied of what an earlier one left.
     fn new(chromium: PathBuf, folder: PathBuf) -> Result<Self, Box<dyn Error>> {
-        let profile = folder.join("profile");
-        if profile.exists() {
-            fs::remove_dir_all(&profile)?;
-        }
-        fs::create_dir_all(&profile)?;
+        emptied(&folder.join("profile"))?;
         Ok(Self { chromium, folder })
     }
 
     /// Looks at a page in a window of so many pixels.
-    fn look(&self, page: &str, width: u32, scheme: Scheme) -> Result<Seen, Box<dyn Error>> {
+    fn look(&self, page: &str, width: u32, scheme: &str) -> Result<Seen, Box<dyn Error>> {
         let host = self.folder.join("host.html");
         fs::write(&host, host_page(page, width, scheme))?;
         let mut chromium = bounded(BOUND, &self.chromium);
         chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
         chromium.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
-        chromium.args(["--enable-logging=stderr", "--hide-scrollbars", scheme.setting]);
+        chromium.args(["--enable-logging=stderr", "--hide-scrollbars"]);
+        chromium.arg(format!("--blink-settings=preferredColorScheme={}", u8::from(scheme == "light")));
         chromium.arg(format!("--user-data-dir={}", self.folder.join("profile").display()));
         chromium.arg(format!("--window-size={},1000", width.max(500) + 100));
         chromium.args(["--virtual-time-budget=10000", "--dump-dom"]);
@@ -178,14 +155,13 @@ impl Browser {
 }
 
 /// The page in an iframe, and the checks beside it.
-fn host_page(page: &str, width: u32, scheme: Scheme) -> String {
+fn host_page(page: &str, width: u32, scheme: &str) -> String {
     let escaped = page.replace('&', "&amp;").replace('"', "&quot;");
     format!(
         "<!doctype html><meta charset=\"utf-8\"><link rel=\"icon\" href=\"data:,\"><style>body{{margin:0}}iframe{{border:0}}</style>\n\
          <pre id=\"seen\"></pre>\n\
          <script>const SCHEME = \"{scheme}\";\n{CHECKS}</script>\n\
-         <iframe onload=\"check(this)\" style=\"width:{width}px;height:900px\" srcdoc=\"{escaped}\"></iframe>\n",
-        scheme = scheme.name
+         <iframe onload=\"check(this)\" style=\"width:{width}px;height:900px\" srcdoc=\"{escaped}\"></iframe>\n"
     )
 }
 

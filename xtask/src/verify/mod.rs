@@ -82,23 +82,12 @@ impl<'a> Request<'a> {
     }
 }
 
-pub fn check() -> Outcome {
-    perform(&Request::of(Tier::Quick, &Args::default())?)
-}
-
-pub fn run(args: &Args) -> Outcome {
-    perform(&Request::of(Tier::Push, args)?)
-}
-
-pub fn nightly(args: &Args) -> Outcome {
-    perform(&Request::of(Tier::Nightly, args)?)
-}
-
-fn perform(request: &Request) -> Outcome {
+pub fn run(tier: Tier, args: &Args) -> Outcome {
+    let request = Request::of(tier, args)?;
     let mut evidence = Evidence::default();
     let mut failures = Vec::new();
     let mut times = String::new();
-    let mut kept = (request.tier == Tier::Nightly).then(Kept::read).transpose()?;
+    let mut kept = (tier == Tier::Nightly).then(Kept::read).transpose()?;
     let folder = Path::new("target/verify");
     fs::create_dir_all(folder)?;
     let mut logs = 0;
@@ -124,7 +113,7 @@ fn perform(request: &Request) -> Outcome {
                 }
             }
         }
-        let took = time(began.elapsed(), step.budget(request.tier));
+        let took = time(began.elapsed(), step.budget(tier));
         println!("-- {}: {took}", step.name);
         writeln!(times, "  {:<40} {took}", step.name)?;
         if let Some(kept) = &mut kept {
@@ -151,7 +140,7 @@ fn perform(request: &Request) -> Outcome {
     }
     fs::write(folder.join("times.txt"), &times)?;
     print!("{times}");
-    if request.tier == Tier::Push {
+    if tier == Tier::Push {
         println!("{}", Kept::read()?.summary());
     }
     for failure in &failures {
