@@ -189,12 +189,4 @@ mod tests {
         assert_eq!(seen.findings, ["a <p> of \"&lt;\"", "empty plot"]);
         assert!(read(&dom("")).is_none() && read("<html></html>").is_none() && read(&dom("{}")).is_none());
     }
-
-    #[test]
-    fn a_page_in_an_iframe_is_still_itself() {
-        let host = host_page("<p title=\"a & b\">", 400, SCHEMES[1]);
-        assert!(
-            host.contains("srcdoc=\"<p title=&quot;a &amp; b&quot;>\"") && host.contains("SCHEME = \"dark\"")
-        );
-    }
 }
