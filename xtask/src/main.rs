@@ -39,7 +39,7 @@ enum Chore {
     Nightly(verify::Args),
     /// Run cargo with the mistakes that `SLAT_SEEDED` can name: test -p slat-vcpu --test dirty, for example
     Seeded(Words),
-    /// Run the tests under `AddressSanitizer`, and list the lines of the engine that none runs, and why; needs rustup's llvm-tools
+    /// Run the tests under `AddressSanitizer`, and list the engine's lines that none runs; needs rustup's llvm-tools
     Coverage,
     /// Count instructions of the hot paths, against the baseline; needs valgrind
     Gate(gate::Args),

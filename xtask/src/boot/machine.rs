@@ -11,7 +11,7 @@ use crate::emulator::{qemu, run};
 use std::error::Error;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// An emulator, and the processor that it has.
@@ -54,8 +54,7 @@ pub struct Run {
     pub work: Duration,
     /// By the guest's own wish.
     pub powered_off: bool,
-    /// How it ended, in words.
-    pub ended: String,
+    pub status: ExitStatus,
 }
 
 /// Where the kernel's file is put, and the initial file system behind it.
@@ -85,8 +84,7 @@ impl Ground {
             }
         })?;
         let (end, work) = (started.elapsed(), work()?.saturating_sub(before));
-        let ended = format!("the emulator ended: {status}");
-        let mut run = Run { serial, shell, end, work, powered_off: false, ended };
+        let mut run = Run { serial, shell, end, work, powered_off: false, status };
         // A hypervisor's last words are its report.
         let under_slat = !guest.words.iter().any(|word| word == "plain");
         // Bochs says nothing by its status.
@@ -178,7 +176,14 @@ impl Run {
     pub fn judged(serial: &str, powered_off: bool) -> Self {
         let second = Duration::from_secs(1);
         let shell = serial.contains(SHELL).then_some(second);
-        Self { serial: serial.into(), shell, end: second, work: second, powered_off, ended: String::new() }
+        Self {
+            serial: serial.into(),
+            shell,
+            end: second,
+            work: second,
+            powered_off,
+            status: ExitStatus::default(),
+        }
     }
 }
 

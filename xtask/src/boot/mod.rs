@@ -113,7 +113,7 @@ fn whole(run: Run, cpus: u32) -> Result<Run, String> {
     } else {
         return Ok(run);
     };
-    Err(format!("{problem} ({}); its last lines:\n{}", run.ended, tail(&run.serial, 30)))
+    Err(format!("{problem} (the emulator ended: {}); its last lines:\n{}", run.status, tail(&run.serial, 30)))
 }
 
 /// A table for people, headed by what was booted. An error where the two guests did not read the same from their memory.

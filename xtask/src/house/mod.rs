@@ -1,7 +1,7 @@
 //! `house`: the rules that a machine can check, by reading; nothing is changed.
 //!
-//! Each rule is a function from a source file, or all of them, to findings. Code is told from comments and text well enough for
-//! these rules.
+//! Each rule is a function from a source file, or all of them, to findings. Code is told from comments and text well enough
+//! for these rules.
 
 mod numbers;
 mod rules;

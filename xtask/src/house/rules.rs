@@ -14,8 +14,8 @@ pub fn length(source: &Source) -> Vec<Finding> {
     vec![source.finding(most, format!("{lines} lines, over {most}"))]
 }
 
-/// Whoever writes `unsafe` says in a `SAFETY:` comment, which begins close by, who guarantees what. Clippy demands it where it
-/// looks: not in what is built for another target, or with another `cfg`.
+/// Each `unsafe` has a `SAFETY:` comment, which begins close by and says who guarantees what. Clippy demands it where it looks:
+/// not in what is built for another target, or with another `cfg`.
 pub fn safety(source: &Source) -> Vec<Finding> {
     const REACH: usize = 6;
     source.find(source.code.len(), |index, code| {

@@ -41,34 +41,36 @@ pub struct Args {
 /// What was asked for.
 struct Request<'a> {
     tier: Tier,
-    /// A step's name, or [`SEEDED_BUGS`]; all, without.
-    only: Option<&'a str>,
-    /// Whether the tables go into `VERIFICATION.md`.
-    docs: bool,
+    args: &'a Args,
 }
 
 impl<'a> Request<'a> {
     fn of(tier: Tier, args: &'a Args) -> Result<Self, Box<dyn Error>> {
-        let request = Self { tier, only: args.only.as_deref(), docs: args.docs };
+        let request = Self { tier, args };
         let steps = STEPS.iter().filter(|step| step.of(tier).next().is_some());
         let names: Vec<&str> = steps.map(|step| step.name).chain([SEEDED_BUGS]).collect();
-        if request.only.is_some_and(|only| !names.contains(&only)) {
+        if request.only().is_some_and(|only| !names.contains(&only)) {
             misuse(&format!("a step of this tier is one of: {}", names.join(" ")))?;
         }
-        if request.docs && !(tier == Tier::Nightly && request.demands_mistakes()) {
+        if args.docs && !(tier == Tier::Nightly && request.demands_mistakes()) {
             misuse(&format!("--docs is for `nightly`, whole or with --only {SEEDED_BUGS}"))?;
         }
         Ok(request)
     }
 
+    /// A step's name, or [`SEEDED_BUGS`]; all, without.
+    fn only(&self) -> Option<&str> {
+        self.args.only.as_deref()
+    }
+
     /// Whether every mistake must be found whose tool runs in this tier.
     fn demands_mistakes(&self) -> bool {
-        self.tier != Tier::Quick && self.only.is_none_or(|only| only == SEEDED_BUGS)
+        self.tier != Tier::Quick && self.only().is_none_or(|only| only == SEEDED_BUGS)
     }
 
     /// What is run of a step.
     fn lines(&self, step: &Step) -> Vec<&'static Line> {
-        let wants = |line: &&Line| match self.only {
+        let wants = |line: &&Line| match self.only() {
             None => true,
             Some(SEEDED_BUGS) => !line.tools.is_empty(),
             Some(name) => step.name == name,
@@ -102,11 +104,11 @@ pub fn run(tier: Tier, args: &Args) -> Outcome {
             logs += 1;
             let log = folder.join(format!("{logs:02}-{}.log", step.name));
             match run_line(&log, line, &mut evidence) {
-                Ok(silent) => failures.extend(
-                    silent
-                        .iter()
-                        .map(|tool| format!("{}: {tool} does not say what it has explored", step.name)),
-                ),
+                Ok(silent) => {
+                    let said_nothing =
+                        |tool| format!("{}: {tool} does not say what it has explored", step.name);
+                    failures.extend(silent.into_iter().map(said_nothing));
+                }
                 Err(failure) => {
                     println!("{failure}");
                     failures.push(format!("{}: {failure}", step.name));
@@ -124,13 +126,13 @@ pub fn run(tier: Tier, args: &Args) -> Outcome {
     println!("\n{}", evidence.executions());
     if evidence.lists_mistakes() {
         // Long: for people who look at it, or have asked for it.
-        if request.only == Some(SEEDED_BUGS) || std::io::stdout().is_terminal() {
+        if request.only() == Some(SEEDED_BUGS) || std::io::stdout().is_terminal() {
             println!("{}", evidence.mistakes());
         }
         fs::write(folder.join("mistakes.md"), evidence.mistakes())?;
         println!("each mistake, what found it, and how soon: target/verify/mistakes.md");
     }
-    if request.docs {
+    if args.docs {
         evidence.write_docs()?;
     }
     if request.demands_mistakes() {
@@ -206,7 +208,7 @@ mod tests {
         let push = "Explore Fuzz History Inject Load Loom Model Shuttle Unit Worlds";
         assert_eq!(tools(Tier::Push), push);
         assert_eq!(tools(Tier::Nightly), push.replace("Shuttle", "Sanitizer Shuttle"));
-        assert!(!Request { tier: Tier::Quick, only: None, docs: false }.demands_mistakes());
+        assert!(!Request { tier: Tier::Quick, args: &args(None, false) }.demands_mistakes());
     }
 
     #[test]
