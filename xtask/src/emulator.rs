@@ -2,60 +2,59 @@
 //!
 //! What a chore needs may be missing: an emulator, or a Rust target that cannot be had. Then it is skipped in one line that
 //! says what to install; where `SLAT_REQUIRE_EMULATORS=1` is set, as CI does, a skip is a failure.
+//!
+//! Bochs knows no `-kernel`: the program travels in a ROM, and copies itself to its place (`walkers/x86/src/boot.s`).
 
 use crate::Outcome;
+use crate::process::{bounded, cargo, said, succeed, was_ended};
+use object::{Object as _, ObjectSection as _, ObjectSegment as _};
 use std::error::Error;
 use std::fmt;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// Set where no emulator may be missing.
-pub const REQUIRED: &str = "SLAT_REQUIRE_EMULATORS";
+const REQUIRED: &str = "SLAT_REQUIRE_EMULATORS";
 
 /// What is missing, and how to get it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Missing {
-    what: String,
-    remedy: String,
-}
+#[derive(Debug)]
+pub struct Missing(String);
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "skipped: {}, {}", self.what, self.remedy)
+        f.write_str(&self.0)
     }
 }
 
 impl Error for Missing {}
 
-impl Missing {
-    /// A program that is in a Debian package.
-    fn program(name: &str, package: &str) -> Self {
-        Self { what: name.to_owned(), remedy: format!("install the Debian package {package}") }
-    }
-}
-
 /// Where a program is, that the Debian package has.
 pub fn find(program: &str, package: &str) -> Result<PathBuf, Missing> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
-    candidates.into_iter().find(|file| file.is_file()).ok_or_else(|| Missing::program(program, package))
+    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
+    found.ok_or_else(|| Missing(format!("{program} is missing: install the Debian package {package}")))
 }
 
 /// Says what is missing and goes on; or fails, where this variable is 1.
 pub fn skip(missing: &Missing, required: &str) -> Outcome {
-    println!("{missing}");
+    println!("skipped: {missing}");
     if std::env::var_os(required).is_some_and(|value| value == "1") {
         return Err(format!("something is missing, and {required}=1").into());
     }
     Ok(())
 }
 
+/// The same for an outcome that an emulator's absence may have caused.
+pub fn or_skipped(outcome: Outcome) -> Outcome {
+    outcome.or_else(|error| skip(&*error.downcast::<Missing>()?, REQUIRED))
+}
+
 /// A program of `walkers/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct Program {
-    /// Its package there.
     pub package: &'static str,
-    /// Its name.
     pub name: &'static str,
     /// The machine that it is for, as Rust calls it.
     pub target: &'static str,
@@ -64,73 +63,138 @@ pub struct Program {
 impl Program {
     /// Builds it with these environment variables, and says where it is. [`Missing`] where the compiler cannot be had for
     /// the machine.
-    pub fn build(&self, root: &Path, environment: &[(&str, String)]) -> Result<PathBuf, Box<dyn Error>> {
-        self.have_target()?;
-        let folder = root.join("target/walkers/build");
-        let status = Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--quiet",
-                "--release",
-                "--locked",
-                "--package",
-                self.package,
-                "--bin",
-                self.name,
-            ])
-            .args(["--target", self.target, "--target-dir"])
-            .arg(&folder)
-            .envs(environment.iter().map(|(name, value)| (name, value)))
-            // Each program has a linker script of its own; flags from outside would replace its own.
-            .env_remove("RUSTFLAGS")
-            // The linker scripts' folder has the configuration of the targets.
-            .current_dir(root.join("walkers"))
-            .status()?;
-        if !status.success() {
-            return Err(format!("{}: cargo build: {status}", self.package).into());
+    pub fn build(&self, environment: &[(&str, String)]) -> Result<PathBuf, Box<dyn Error>> {
+        let folder = said(Command::new("rustc").args(["--print", "target-libdir", "--target", self.target]))?;
+        if !(folder.status.success() && Path::new(folder.out.trim()).is_dir()) {
+            let missing = format!("the Rust target {0} is missing: rustup target add {0}", self.target);
+            return Err(Missing(missing).into());
         }
+        let folder = std::path::absolute("target/walkers/build")?;
+        let mut cargo = cargo("build --quiet --release --locked");
+        cargo.args(["--package", self.package, "--bin", self.name, "--target", self.target]);
+        cargo.arg("--target-dir").arg(&folder);
+        cargo.envs(environment.iter().map(|(name, value)| (name, value)));
+        // Each program has a linker script of its own; flags from outside would replace its own.
+        cargo.env_remove("RUSTFLAGS");
+        // The linker scripts' folder has the configuration of the targets.
+        succeed(cargo.current_dir("walkers"))?;
         Ok(folder.join(self.target).join("release").join(self.name))
-    }
-
-    fn have_target(&self) -> Result<(), Missing> {
-        let missing = || Missing {
-            what: format!("the Rust target {}", self.target),
-            remedy: format!("rustup target add {}", self.target),
-        };
-        let library = Command::new("rustc")
-            .args(["--print", "target-libdir", "--target", self.target])
-            .stderr(Stdio::null())
-            .output()
-            .map_err(|_| missing())?;
-        let folder = PathBuf::from(String::from_utf8_lossy(&library.stdout).trim());
-        if library.status.success() && folder.is_dir() {
-            return Ok(());
-        }
-        let added = Command::new("timeout")
-            .args(["120", "rustup", "--quiet", "target", "add", self.target])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        added.is_ok_and(|status| status.success()).then_some(()).ok_or_else(missing)
     }
 }
 
-/// Runs an emulator for so many seconds at most, and hands back what it said, standard error last. An error where it had
-/// to be ended. What its exit status means is up to the program in it: that has a last line to say so.
-pub fn run(emulator: &Path, arguments: &[&str], seconds: u32) -> Result<String, Box<dyn Error>> {
-    let output = Command::new("timeout")
-        .args(["--kill-after=5", &seconds.to_string()])
-        .arg(emulator)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()?;
-    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.push_str(&String::from_utf8_lossy(&output.stderr));
-    match output.status.code() {
-        // What `timeout` says where it had to end something.
-        Some(124 | 137) => Err(format!("{text}\nstill running after {seconds} seconds").into()),
-        _ => Ok(text),
+/// QEMU with what any run needs: one processor's instructions at a time, no screen, the serial line on its standard error.
+pub fn qemu(emulator: &Path, seconds: u32) -> Command {
+    let mut qemu = bounded(seconds, emulator);
+    let words = "-accel tcg -display none -monitor none -serial file:/dev/stderr -no-reboot";
+    qemu.args(words.split(' '));
+    qemu
+}
+
+/// Runs an emulator whose standard error is its serial line, and hands back what it said and how it ended; `line` is told of
+/// each line as it comes. An error where it had to be ended. What its exit status means is up to the program in it: that has
+/// a last line to say so.
+pub fn run(
+    mut emulator: Command,
+    mut line: impl FnMut(&str),
+) -> Result<(String, ExitStatus), Box<dyn Error>> {
+    let mut child = emulator.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut serial = BufReader::new(child.stderr.take().ok_or("no serial line")?);
+    let (mut text, mut bytes) = (String::new(), Vec::new());
+    while serial.read_until(b'\n', &mut bytes)? > 0 {
+        let new = String::from_utf8_lossy(&bytes).replace('\r', "");
+        line(new.trim_end());
+        text += &new;
+        bytes.clear();
     }
+    let status = child.wait()?;
+    if was_ended(status) {
+        return Err(format!("{text}\nended, since it took too long").into());
+    }
+    Ok((text, status))
+}
+
+/// A PC whose processor has VMX and EPT (Intel's models) or AMD-V (`ryzen`). The serial port is its standard error, and that
+/// is the answer: Bochs ends with status 1 whatever happened.
+pub struct Bochs<'a> {
+    /// A model as `bochs --help cpu` lists them: `corei7_skylake_x`.
+    pub model: &'a str,
+    /// How many processors it has, as cores of one package.
+    pub processors: u32,
+    pub program: &'a Path,
+    /// A raw disk, read by the program; none for most.
+    pub disk: Option<&'a Path>,
+    /// A folder for this run's own files, made where there is none.
+    pub folder: &'a Path,
+}
+
+/// Bytes of the ROM, which Bochs puts at the end of the 32-bit addresses.
+const ROM: usize = 2 << 20;
+/// Bytes of a sector, and of a cylinder: 16 tracks of 63 sectors.
+pub const SECTOR: usize = 512;
+pub const CYLINDER: usize = SECTOR * 63 * 16;
+
+impl Bochs<'_> {
+    /// The command that runs it for so many seconds, everything it needs being written. Its own output is noise.
+    /// [`Missing`] where there is no Bochs.
+    pub fn command(&self, seconds: u32) -> Result<Command, Box<dyn Error>> {
+        let bochs = find("bochs", "bochs")?;
+        fs::create_dir_all(self.folder)?;
+        fs::write(self.folder.join("rom.bin"), rom(&fs::read(self.program)?)?)?;
+        fs::write(self.folder.join("bochsrc"), self.configuration()?)?;
+        // The debugger that Debian's Bochs is built with waits for a command before the first instruction.
+        fs::write(self.folder.join("debugger"), "c\n")?;
+        let mut command = bounded(seconds, bochs);
+        command.arg("-q").arg("-f").arg(self.folder.join("bochsrc"));
+        command.arg("-rc").arg(self.folder.join("debugger"));
+        Ok(command)
+    }
+
+    /// No firmware, no screen, no more devices than are used.
+    fn configuration(&self) -> Result<String, Box<dyn Error>> {
+        let mut disk = String::from("ata0: enabled=0\n");
+        if let Some(path) = self.disk {
+            let (cylinders, path) = (fs::metadata(path)?.len() / CYLINDER as u64, path.display());
+            disk = format!(
+                "ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14\n\
+                 ata0-master: type=disk, mode=flat, path={path}, cylinders={cylinders}, heads=16, spt=63\n"
+            );
+        }
+        Ok(format!(
+            "config_interface: textconfig\n\
+             display_library: rfb, options=\"timeout=0\"\n\
+             romimage: file={folder}/rom.bin\n\
+             memory: guest=512, host=512\n\
+             cpu: model={model}, count=1:{processors}:1, ips=1000000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
+             clock: sync=none\n\
+             com1: enabled=1, mode=file, dev=/dev/stderr\n\
+             port_e9_hack: enabled=1\n\
+             boot: floppy\n\
+             {disk}\
+             log: {folder}/log.txt\n\
+             panic: action=fatal\nerror: action=ignore\ninfo: action=ignore\ndebug: action=ignore\n",
+            folder = self.folder.display(),
+            model = self.model,
+            processors = self.processors,
+        ))
+    }
+}
+
+/// The ROM of a program: its one segment, up to the last byte that is in the file (what comes after it, the program clears
+/// itself), and, where the processor wakes, its section `.rom`.
+fn rom(elf: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
+    let file = object::read::elf::ElfFile64::<object::LittleEndian>::parse(elf)?;
+    let mut segments = file.segments();
+    let (Some(segment), None) = (segments.next(), segments.next()) else {
+        return Err("a program of walkers/ has one segment".into());
+    };
+    let code = file.section_by_name(".rom").ok_or("the program has no ROM")?.data()?;
+    let mut rom = segment.data()?.to_vec();
+    if rom.len() + code.len() > ROM {
+        return Err("the program is larger than a ROM can be".into());
+    }
+    rom.resize(ROM - code.len(), 0);
+    rom.extend(code);
+    Ok(rom)
 }
 
 #[cfg(test)]
@@ -141,14 +205,27 @@ mod tests {
     fn what_is_missing_is_told_in_one_line() {
         assert!(find("sh", "dash").is_ok());
         let missing = find("no-such-emulator", "qemu-system-none").unwrap_err();
-        let line = "skipped: no-such-emulator, install the Debian package qemu-system-none";
+        let line = "no-such-emulator is missing: install the Debian package qemu-system-none";
         assert_eq!(missing.to_string(), line);
+        assert!(or_skipped(Err("other".into())).is_err());
     }
 
     #[test]
-    fn an_emulator_that_does_not_end_is_ended() {
-        let sh = find("sh", "dash").unwrap();
-        assert_eq!(run(&sh, &["-c", "echo said; exit 3"], 10).unwrap(), "said\n");
-        assert!(run(&sh, &["-c", "sleep 60"], 1).unwrap_err().to_string().contains("still running"));
+    fn an_emulator_is_heard_line_by_line_and_ended_in_time() {
+        let shell = |script, seconds| {
+            let mut shell = bounded(seconds, "sh");
+            shell.args(["-c", script]);
+            let mut lines = Vec::new();
+            run(shell, |line| lines.push(line.to_owned())).map(|(text, status)| (text, status.code(), lines))
+        };
+        let (text, status, lines) = shell("printf 'one\\r\\ntwo' >&2; exit 3", 10).unwrap();
+        assert_eq!((text.as_str(), status, lines), ("one\ntwo", Some(3), vec!["one".into(), "two".into()]));
+        assert!(shell("sleep 60", 1).unwrap_err().to_string().contains("too long"));
+    }
+
+    #[test]
+    fn what_is_no_program_of_ours_is_refused() {
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(rom(&own).is_err() && rom(b"#!/bin/sh").is_err());
     }
 }

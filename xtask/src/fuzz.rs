@@ -1,22 +1,16 @@
 //! `fuzz`: what slat must hold of any bytes (`fuzz/`), looked for by libFuzzer.
 //!
-//! ```text
-//! cargo xtask fuzz [--seconds N] [TARGET…]   a minute each, from the corpus that is kept
-//! cargo xtask fuzz --seeded [--seconds N]    each mistake that a fuzzer is to find, made; it must be found. Then, by the
-//!                                            same build, which has no sanitizer, each target without a mistake
-//! cargo xtask fuzz --keep [TARGET…]          the corpus anew: what was found since the last time, minimised
-//! ```
 //! The fuzzer is built by the stable compiler: coverage is a pass of LLVM's, and the sanitizers' runtimes come with it.
 //! What a run finds stays in `target/fuzz/found`, and later runs begin with it; only `--keep` changes what is committed.
 //! Runs that look for seeded mistakes begin with the committed corpus alone and a fixed seed, so their number of inputs
 //! does not depend on what else was done.
 
 use crate::Outcome;
-use std::fs;
+use crate::process::{cargo, emptied, on_every_processor, said, succeed, tail};
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::thread;
+use std::{fs, io};
 
 /// Targets, in the order in which they run.
 const TARGETS: [&str; 6] = ["vm", "slots", "trace", "lru_gen", "swap", "sound"];
@@ -33,121 +27,72 @@ const KEPT: usize = 60;
 const LEAKS: &str = "sound";
 /// The target that finds the engine's mistakes.
 const SEEDED: &str = "vm";
+const SHOWN: usize = 40;
 /// Inputs after which a seeded mistake counts as not found.
 const MOST_RUNS: u32 = 100_000;
 
-/// The chore.
-pub fn run(root: &Path, args: &[String]) -> Outcome {
-    let (mut seconds, mut mode, mut targets) = (60, Mode::Run, Vec::new());
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--seconds" => {
-                let number = args.next().ok_or("--seconds: how many?")?;
-                seconds = number.parse().map_err(|_| format!("--seconds {number}: a number of seconds"))?;
-            }
-            "--seeded" => mode = Mode::Seeded,
-            "--keep" => mode = Mode::Keep,
-            name => match TARGETS.iter().find(|target| **target == name) {
-                Some(target) => targets.push(*target),
-                None => {
-                    return Err(
-                        format!("no target is called {name}; there are {}", TARGETS.join(", ")).into()
-                    );
-                }
-            },
-        }
-    }
-    let targets = if targets.is_empty() { TARGETS.to_vec() } else { targets };
-    match mode {
-        Mode::Run => {
-            let fuzzer = Fuzzer::build(root, false)?;
-            on_every_processor(&targets, |target| fuzzer.look(target, seconds))
-        }
-        Mode::Seeded => {
-            let fuzzer = Fuzzer::build(root, true)?;
-            on_every_processor(&seeded(root)?, |bug| fuzzer.find_seeded(bug))?;
-            on_every_processor(&targets, |target| fuzzer.look(target, seconds))
-        }
-        Mode::Keep => {
-            let fuzzer = Fuzzer::build(root, false)?;
-            targets.iter().try_for_each(|target| fuzzer.keep(target))
-        }
-    }
+#[derive(clap::Args)]
+pub struct Args {
+    /// All targets, unless some are named
+    #[arg(value_parser = TARGETS)]
+    targets: Vec<String>,
+    /// How long for each target
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    seconds: u32,
+    /// Make each mistake that a fuzzer is to find, which must be found; then run each target without a mistake, by the same
+    /// build, which has no sanitizer
+    #[arg(long, conflicts_with = "keep")]
+    seeded: bool,
+    /// Only make the corpus anew: what was found since the last time, minimised
+    #[arg(long)]
+    keep: bool,
 }
 
-/// What is asked for.
-enum Mode {
-    Run,
-    Seeded,
-    Keep,
+pub fn run(args: &Args) -> Outcome {
+    let named = |target: &&str| args.targets.is_empty() || args.targets.iter().any(|name| name == target);
+    let targets: Vec<&str> = TARGETS.into_iter().filter(named).collect();
+    let fuzzer = Fuzzer::build(args.seeded)?;
+    if args.keep {
+        return targets.iter().try_for_each(|target| fuzzer.keep(target));
+    }
+    if args.seeded {
+        on_every_processor(&seeded()?, |bug| fuzzer.find_seeded(bug))?;
+    }
+    on_every_processor(&targets, |target| fuzzer.look(target, args.seconds))
 }
 
-/// The program, built.
-struct Fuzzer {
-    root: PathBuf,
-    program: PathBuf,
-}
+struct Fuzzer(PathBuf);
 
 impl Fuzzer {
     /// With `AddressSanitizer`; or with the mistakes in it, which are found by what the targets compare.
-    fn build(root: &Path, seeded: bool) -> Result<Self, Box<dyn std::error::Error>> {
-        let (folder, more) =
-            if seeded { ("fuzz-seeded", "--cfg seeded") } else { ("fuzz", "-Zsanitizer=address") };
-        let folder = root.join("target").join(folder);
-        let status = Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--profile",
-                "fuzz",
-                "--locked",
-                "--package",
-                "slat-fuzz",
-                "--features",
-                "libfuzzer",
-            ])
-            .args(["--target", TRIPLE])
-            .env("CARGO_TARGET_DIR", &folder)
-            .env("RUSTFLAGS", format!("{COVERAGE} {more}"))
-            // Coverage and sanitizers are not promised to stay as they are; a build that fails says so.
-            .env("RUSTC_BOOTSTRAP", "1")
-            .current_dir(root)
-            .status()?;
-        if !status.success() {
-            return Err(format!("cargo build: {status}").into());
-        }
-        Ok(Self { root: root.to_owned(), program: folder.join(TRIPLE).join("fuzz/fuzz") })
+    fn build(seeded: bool) -> Result<Self, Box<dyn Error>> {
+        let folder = if seeded { "target/fuzz-seeded" } else { "target/fuzz" };
+        let more = if seeded { "--cfg seeded" } else { "-Zsanitizer=address" };
+        let mut cargo =
+            cargo("build --profile fuzz --locked --package slat-fuzz --features libfuzzer --target");
+        cargo.arg(TRIPLE).env("CARGO_TARGET_DIR", folder).env("RUSTFLAGS", format!("{COVERAGE} {more}"));
+        // Coverage and sanitizers are not promised to stay as they are; a build that fails says so.
+        succeed(cargo.env("RUSTC_BOOTSTRAP", "1"))?;
+        Ok(Self(Path::new(folder).join(TRIPLE).join("fuzz/fuzz")))
     }
 
     /// Runs libFuzzer, and returns whether it found nothing, and all that it said.
-    fn run(&self, target: &str, set: impl FnOnce(&mut Command)) -> Result<(bool, String), std::io::Error> {
-        let mut command = Command::new(&self.program);
-        command.env("SLAT_FUZZ_TARGET", target).current_dir(&self.root);
+    fn run(&self, target: &str, set: impl FnOnce(&mut Command)) -> Result<(bool, String), Box<dyn Error>> {
+        let mut command = Command::new(&self.0);
+        command.env("SLAT_FUZZ_TARGET", target);
         command.args(["-print_final_stats=1", "-len_control=0", "-timeout=20", "-rss_limit_mb=4096"]);
         command.arg(format!("-max_len={LONGEST}"));
         if target == LEAKS {
             command.arg("-detect_leaks=0");
         }
         set(&mut command);
-        let output = command.output()?;
-        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+        let said = said(&mut command)?;
+        Ok((said.status.success(), said.err))
     }
 
-    fn corpus(&self, target: &str) -> PathBuf {
-        self.root.join("fuzz/corpus").join(target)
-    }
-
-    /// What runs have found; made if there is none.
-    fn found(&self, target: &str) -> Result<PathBuf, std::io::Error> {
-        let folder = self.root.join("target").join("fuzz/found").join(target);
-        fs::create_dir_all(&folder)?;
-        Ok(folder)
-    }
-
-    /// Looks for anything wrong.
     fn look(&self, target: &str, seconds: u32) -> Outcome {
-        let (found, corpus) = (self.found(target)?, self.corpus(target));
-        let crashes = self.root.join("fuzz/crashes").join(target);
+        let (found, corpus) = (found(target)?, corpus(target));
+        let crashes = Path::new("fuzz/crashes").join(target);
         fs::create_dir_all(&crashes)?;
         let (fine, said) = self.run(target, |command| {
             command.arg(format!("-max_total_time={seconds}"));
@@ -160,25 +105,24 @@ impl Fuzzer {
         if fine {
             return Ok(());
         }
-        println!("{}", tail(&said));
+        println!("{}", tail(&said, SHOWN));
         if !said.contains("Test unit written to ") {
             return Err(format!("{target}: libFuzzer failed").into());
         }
         println!("\nkept in fuzz/crashes/{target}; `cargo test -p slat-fuzz` replays it, and so does");
-        println!("  SLAT_FUZZ_STEPS=1 SLAT_FUZZ_TARGET={target} {} FILE", self.program.display());
+        println!("  SLAT_FUZZ_STEPS=1 SLAT_FUZZ_TARGET={target} {} FILE", self.0.display());
         Err(format!("{target}: an input was found").into())
     }
 
     /// Makes a mistake, and demands that it is found.
     fn find_seeded(&self, bug: &str) -> Outcome {
-        let folder = self.root.join("target/fuzz-seeded/found").join(bug);
+        let folder = Path::new("target/fuzz-seeded/found").join(bug);
         // What an earlier run found must not help.
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder)?;
+        emptied(&folder)?;
         let (fine, said) = self.run(SEEDED, |command| {
             command.env("SLAT_SEEDED", bug).arg("-seed=1").arg(format!("-runs={MOST_RUNS}"));
             command.arg(format!("-artifact_prefix={}/", folder.display()));
-            command.args([&folder, &self.corpus(SEEDED)]);
+            command.args([&folder, &corpus(SEEDED)]);
         })?;
         let inputs = executions(&said);
         // One that does not come back is found, too.
@@ -191,16 +135,15 @@ impl Fuzzer {
 
     /// Keeps the smallest inputs that together reach everything that is reached, and not too many.
     fn keep(&self, target: &str) -> Outcome {
-        let (found, corpus) = (self.found(target)?, self.corpus(target));
+        let (found, corpus) = (found(target)?, corpus(target));
         let fresh = corpus.with_extension("new");
-        let _ = fs::remove_dir_all(&fresh);
-        fs::create_dir_all(&fresh)?;
+        emptied(&fresh)?;
         fs::create_dir_all(&corpus)?;
         let (fine, said) = self.run(target, |command| {
             command.args(["-set_cover_merge=1"]).args([&fresh, &corpus, &found]);
         })?;
         if !fine {
-            return Err(tail(&said).into());
+            return Err(tail(&said, SHOWN).into());
         }
         let mut files =
             fs::read_dir(&fresh)?.map(|file| file.map(|file| file.path())).collect::<Result<Vec<_>, _>>()?;
@@ -215,23 +158,15 @@ impl Fuzzer {
     }
 }
 
-/// Does `work` for each of `items`, as many at once as there are processors; says of each that failed, why.
-fn on_every_processor<T: Sync>(items: &[T], work: impl Fn(&T) -> Outcome + Sync) -> Outcome {
-    let (left, failures) = (Mutex::new(items.iter()), Mutex::new(Vec::new()));
-    let next = || left.lock().expect("nobody panics under it").next();
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while let Some(item) = next() {
-                    if let Err(failure) = work(item) {
-                        failures.lock().expect("nobody panics under it").push(failure.to_string());
-                    }
-                }
-            });
-        }
-    });
-    let failures = failures.into_inner().expect("nobody panics under it");
-    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
+fn corpus(target: &str) -> PathBuf {
+    Path::new("fuzz/corpus").join(target)
+}
+
+/// What runs have found; made if there is none.
+fn found(target: &str) -> io::Result<PathBuf> {
+    let folder = Path::new("target/fuzz/found").join(target);
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
 }
 
 /// Inputs tried, by libFuzzer's own count.
@@ -240,16 +175,9 @@ fn executions(said: &str) -> u64 {
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The end of what was said.
-fn tail(said: &str) -> String {
-    let lines: Vec<_> = said.lines().collect();
-    lines[lines.len().saturating_sub(40)..].join("\n")
-}
-
 /// The mistakes that are a fuzzer's to find, as the engine lists them.
-fn seeded(root: &Path) -> Result<Vec<String>, std::io::Error> {
-    let list = fs::read_to_string(root.join("slat/src/seeded.rs"))?;
-    Ok(names(&list).map(String::from).collect())
+fn seeded() -> io::Result<Vec<String>> {
+    Ok(names(&fs::read_to_string("slat/src/seeded.rs")?).map(String::from).collect())
 }
 
 /// `Name "name" Fuzz "what"`: the names.
@@ -270,8 +198,7 @@ mod tests {
         let list =
             "    A \"a-b\" Fuzz \"words \\\"c\\\"\",\n    B \"b\" Loom \"x\",\n//! SLAT_SEEDED=\"no\" Fuzz\n";
         assert_eq!(names(list).collect::<Vec<_>>(), ["a-b", "no"]);
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        assert!(seeded(root).unwrap().len() >= 5);
+        assert!(names(include_str!("../../slat/src/seeded.rs")).count() >= 5);
     }
 
     #[test]

@@ -1,155 +1,154 @@
-//! House chores, one command each: `cargo xtask` lists them.
+//! House chores, one command each: `cargo xtask --help` lists them.
 
-mod bochs;
 mod boot;
-mod compiler;
 mod coverage;
 mod emulator;
-mod explore;
 mod fuzz;
 mod gate;
 mod house;
+mod longer;
 mod page;
+mod process;
 mod record;
-mod repeat;
 mod sanitize;
-mod soak;
+mod table;
 mod verify;
 mod walkers;
 
+use clap::Parser;
+use clap::error::ErrorKind;
 use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
+use verify::steps::Tier;
 
 /// What a chore hands back: nothing, or why it failed.
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// A chore: its name on the command line, what it is for, and how it is done in the repository's root.
-struct Chore {
-    name: &'static str,
-    about: &'static str,
-    run: Run,
+/// House chores of slat
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+enum Chore {
+    /// Check the house rules; changes nothing
+    House,
+    /// Check the quick half of what must hold before a change lands: five minutes
+    Check,
+    /// Check what must hold before a change lands; say what was explored, and which mistakes were found
+    Verify(verify::Args),
+    /// Run every check, three hours at most; the verdict is kept in verification/nightly.md
+    Nightly(verify::Args),
+    /// Run cargo with the mistakes that `SLAT_SEEDED` can name: test -p slat-vcpu --test dirty, for example
+    Seeded(Words),
+    /// Run the tests under `AddressSanitizer`, and list the engine's lines that none runs; needs rustup's llvm-tools
+    Coverage,
+    /// Count instructions of the hot paths, against the baseline; needs valgrind
+    Gate(gate::Args),
+    /// Run everything at once: the direct MMU, a host under load, dirty logs
+    Soak(longer::Soak),
+    /// Run the suite again and again, until it fails
+    Repeat(longer::Repeat),
+    /// Run libFuzzer on any bytes
+    Fuzz(fuzz::Args),
+    /// Run whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --seeded NAME, --trace
+    Explore(Words),
+    /// Run the tests under `AddressSanitizer`, the soak under `ThreadSanitizer`
+    Sanitize(sanitize::Args),
+    /// Let hardware walkers, in emulators, judge tables
+    Walkers(walkers::Args),
+    /// Boot Debian's kernel plain and under slat, and compare
+    Boot(boot::Args),
+    /// Look at a report in headless Chromium, at 400 and 1400 pixels, light and dark
+    Page(page::Args),
+    /// Record the bundled traces anew; needs valgrind, gcc, sort, zstd, QEMU, ten minutes
+    RecordTraces(record::Args),
 }
 
-/// How a chore is done.
-enum Run {
-    Plain(fn(&Path) -> Outcome),
-    /// With what follows its name.
-    With(fn(&Path, &[String]) -> Outcome),
+/// What another program reads.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+struct Words {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
 }
 
-const CHORES: &[Chore] = &[
-    Chore { name: "house", about: "check the house rules; changes nothing", run: Run::Plain(house::run) },
-    Chore {
-        name: "check",
-        about: "the quick half of what must hold before a change lands: five minutes",
-        run: Run::Plain(verify::check),
-    },
-    Chore {
-        name: "verify",
-        about: "what must hold before a change lands, what was explored, and which mistakes were found; --only STEP",
-        run: Run::With(verify::run),
-    },
-    Chore {
-        name: "nightly",
-        about: "every check, three hours at most; the verdict is kept in verification/nightly.md; --only STEP, --docs",
-        run: Run::With(verify::nightly),
-    },
-    Chore {
-        name: "seeded",
-        about: "cargo with the mistakes that SLAT_SEEDED can name: test -p slat-vcpu --test dirty, for example",
-        run: Run::With(compiler::seeded),
-    },
-    Chore {
-        name: "coverage",
-        about: "the tests under AddressSanitizer, the lines of the engine that they run, and why the others are not; needs rustup's llvm-tools",
-        run: Run::Plain(coverage::run),
-    },
-    Chore {
-        name: "gate",
-        about: "instructions of the hot paths, against the baseline; needs valgrind; --bless takes it anew",
-        run: Run::With(gate::run),
-    },
-    Chore {
-        name: "soak",
-        about: "everything at once: the direct MMU, a host under load, dirty logs; --minutes N, 10 unless said otherwise",
-        run: Run::With(soak::run),
-    },
-    Chore {
-        name: "repeat",
-        about: "the suite again and again, until it fails: --times N, 20 unless said otherwise; --beside N busy threads",
-        run: Run::With(repeat::run),
-    },
-    Chore {
-        name: "fuzz",
-        about: "any bytes, found by libFuzzer: [TARGET…], --seconds N, 60 unless said otherwise; --seeded also makes mistakes; --keep",
-        run: Run::With(fuzz::run),
-    },
-    Chore {
-        name: "explore",
-        about: "whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --seeded NAME, --trace",
-        run: Run::With(explore::run),
-    },
-    Chore {
-        name: "sanitize",
-        about: "the tests under AddressSanitizer, the soak under ThreadSanitizer: [address] [thread]",
-        run: Run::With(sanitize::run),
-    },
-    Chore {
-        name: "walkers",
-        about: "tables judged by hardware walkers, in emulators: --only npt|ept|arm64|riscv, --nightly",
-        run: Run::With(walkers::run),
-    },
-    Chore {
-        name: "boot",
-        about: "boot Debian's kernel plain and under slat, and compare; --npt or --ept, --pages 4k|2m, --around N, --zap, --log-dirty, --age",
-        run: Run::With(boot::run),
-    },
-    Chore {
-        name: "page",
-        about: "a report in headless Chromium, at 400 and 1400 pixels, light and dark: [DIR], else a quick one is made",
-        run: Run::With(page::run),
-    },
-    Chore {
-        name: "record-traces",
-        about: "record the bundled traces anew: [NAME…], all unless said otherwise; needs valgrind, gcc, sort, zstd, QEMU, ten minutes",
-        run: Run::With(record::run),
-    },
-];
-
-fn main() -> ExitCode {
-    if let Some(compiler) = compiler::Compiler::called() {
-        return compiler.run();
-    }
-    let root =
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the repository's root");
-    let asked: Vec<String> = std::env::args().skip(1).collect();
-    let chore = asked.first().map(|name| (name, CHORES.iter().find(|chore| chore.name == name)));
-    let done = |chore: &Chore| match (&chore.run, &asked[1..]) {
-        (Run::Plain(run), []) => run(root),
-        (Run::Plain(_), [extra, ..]) => Err(format!("it takes no {extra}").into()),
-        (Run::With(run), rest) => run(root, rest),
-    };
-    match chore {
-        Some((_, Some(chore))) => match done(chore) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{}: {error}", chore.name);
-                ExitCode::FAILURE
-            }
-        },
-        Some((name, None)) => usage(&format!("no chore is called {name}")),
-        None => {
-            println!("usage: cargo xtask CHORE\n");
-            for Chore { name, about, .. } in CHORES {
-                println!("  {name:14} {about}");
-            }
-            ExitCode::SUCCESS
+impl Chore {
+    /// Does it, in the repository's root.
+    fn run(&self) -> Outcome {
+        match self {
+            Self::House => house::run(),
+            Self::Check => verify::run(Tier::Quick, &verify::Args::default()),
+            Self::Verify(args) => verify::run(Tier::Push, args),
+            Self::Nightly(args) => verify::run(Tier::Nightly, args),
+            Self::Seeded(Words { words }) => longer::seeded(words),
+            Self::Coverage => coverage::run(),
+            Self::Gate(args) => gate::run(args),
+            Self::Soak(args) => longer::soak(args),
+            Self::Repeat(args) => longer::repeat(args),
+            Self::Fuzz(args) => fuzz::run(args),
+            Self::Explore(Words { words }) => longer::explore(words),
+            Self::Sanitize(args) => sanitize::run(args),
+            Self::Walkers(args) => walkers::run(args),
+            Self::Boot(args) => boot::run(args),
+            Self::Page(args) => page::run(args),
+            Self::RecordTraces(args) => record::run(args),
         }
     }
 }
 
-fn usage(problem: &str) -> ExitCode {
-    eprintln!("{problem}; `cargo xtask` lists the chores");
-    ExitCode::from(2)
+/// Arguments that are good alone, and not together.
+fn misuse(why: &str) -> Outcome {
+    Err(clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")).into())
+}
+
+fn main() -> ExitCode {
+    let chore = Chore::parse();
+    let root =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the repository's root");
+    let Err(error) = std::env::set_current_dir(root).map_err(Into::into).and_then(|()| chore.run()) else {
+        return ExitCode::SUCCESS;
+    };
+    if let Some(misuse) = error.downcast_ref::<clap::Error>() {
+        misuse.exit();
+    }
+    eprintln!("{}: {error}", std::env::args().nth(1).unwrap_or_default());
+    ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(line: &str) -> bool {
+        Chore::try_parse_from(line.split(' ')).is_err()
+    }
+
+    #[test]
+    fn what_is_run_by_others_is_understood() {
+        for line in verify::steps::STEPS.iter().flat_map(|step| step.lines) {
+            let Some(words) = line.words.strip_prefix("cargo ") else { continue };
+            assert!(!words.starts_with("xtask ") || !refused(words), "{words}");
+        }
+        for line in ["soak --minutes 0.5", "repeat --beside 2 --times 3", "fuzz vm --seeded", "page target/a"]
+        {
+            assert!(!refused(&format!("xtask {line}")), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        let lines = "house now|soak --minutes 0|soak --minutes NaN|repeat --times many|fuzz nothing|page a b\
+            |fuzz --seeded --keep|sanitize memory|walkers --only mips|gate --best|record-traces ls";
+        for line in lines.split('|') {
+            assert!(refused(&format!("xtask {line}")), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_another_program_reads_is_left_as_it_is() {
+        let line = "test -p slat-vcpu --locked --test dirty -- --nocapture seeded::";
+        match Chore::try_parse_from(format!("xtask seeded {line}").split(' ')) {
+            Ok(Chore::Seeded(Words { words })) => assert_eq!(words.join(" "), line),
+            _ => panic!("it is not understood"),
+        }
+    }
 }

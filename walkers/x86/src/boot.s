@@ -1,5 +1,5 @@
-# From the loader to Rust: 32-bit entry (PVH, or a ROM that jumps to the first byte), long mode with all of the first
-# 512 GiB mapped one to one, then `rust_entry`. The second processor comes the same way from a page below 1 MiB.
+# From the loader to Rust: 32-bit entry (PVH, or the ROM below), long mode with all of the first 512 GiB mapped one to one, then
+# `rust_entry`. The second processor comes the same way from a page below 1 MiB.
 
 # PVH: a loader that finds this note jumps to the address in it, in 32-bit mode, with ebx = the start information.
 .section .note.Xen,"a",@note
@@ -16,7 +16,7 @@
 pvh_entry:
   cli
   cld
-  # Whoever loads a flat image has zeroed nothing.
+  # A loader of a flat image has zeroed nothing.
   mov edi, offset bss_start
   mov ecx, offset bss_end
   sub ecx, edi
@@ -108,6 +108,51 @@ second_32:
   mov esi, offset second_entry
   xor ebx, ebx
   jmp enter_long_mode
+.code64
+
+# Where there is no firmware: `xtask` makes a ROM of 2 MiB that ends with the 32-bit addresses. It begins with the program's
+# flat image, and this section, taken from the ELF file, is its end. The image is copied to its place and entered, with
+# ebx = 0, since no loader has told anything.
+.section .rom,"",@progbits
+.code16
+rom_start:
+  cli
+  .byte 0x2e, 0x66, 0x0f, 0x01, 0x16 # lgdt with 32 bits of base, from a 16-bit address of this segment
+  .word 0xff80 + rom_gdt_pointer - rom_start
+  mov eax, cr0
+  or al, 1
+  mov cr0, eax
+  .byte 0x66, 0xea              # far jump to 0x08:rom_32
+  .long 0xffffff80 + rom_32 - rom_start
+  .word 8
+.code32
+rom_32:
+  mov ax, 0x10
+  mov ds, ax
+  mov es, ax
+  mov ss, ax
+  mov al, 2
+  out 0x92, al                  # address line 20 is open
+  cld
+  mov esi, 0xffe00000
+  mov edi, offset pvh_entry     # the image's first byte
+  mov ecx, (0x200000 - 0x80) / 4
+  rep movsd
+  xor ebx, ebx
+  mov eax, offset pvh_entry
+  jmp eax
+rom_gdt:
+  .quad 0
+  .quad 0x00cf9b000000ffff      # 0x08: 32-bit code
+  .quad 0x00cf93000000ffff      # 0x10: data
+rom_gdt_pointer:
+  .word rom_gdt_pointer - rom_gdt - 1
+  .long 0xffffff80 + rom_gdt - rom_start
+# The processor wakes here, 16 bytes before the end.
+.org 0x70
+.code16
+  jmp rom_start
+.org 0x80
 .code64
 
 .section .data.boot,"aw"

@@ -1,11 +1,15 @@
 //! What a boot needs: an emulator, busybox, Debian's kernel, and our hypervisor. What is fetched or made stays in
 //! `target/boot`.
 
-use super::initrd;
-use super::machine::{Pc, Run};
-use crate::emulator::{self, Program};
+use super::machine::Pc;
+use crate::emulator::{Program, find};
+use crate::process::{emptied, said, succeed};
+use object::LittleEndian;
+use object::elf::PT_INTERP;
+use object::read::elf::{ElfFile64, ProgramHeader as _};
 use std::error::Error;
 use std::fs;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,76 +18,66 @@ const META_PACKAGE: &str = "linux-image-cloud-amd64";
 const HYPERVISOR: Program =
     Program { package: "slat-hypervisor", name: "hypervisor", target: "x86_64-unknown-none" };
 
-/// Everything is there.
 pub struct Ground {
+    pub pc: Pc,
     /// For files of ours.
     pub folder: PathBuf,
-    /// The emulator's program.
     pub emulator: PathBuf,
-    /// The kernel's file.
     pub kernel: PathBuf,
     /// What package it is from.
     pub kernel_version: String,
-    /// The initial file system.
     pub initrd: PathBuf,
-    /// The hypervisor, an ELF file.
     pub hypervisor: PathBuf,
 }
 
 impl Ground {
-    /// Finds, fetches and builds it. An error of the type [`Missing`](emulator::Missing) says what is not installed.
-    pub fn prepare(root: &Path, pc: Pc) -> Result<Self, Box<dyn Error>> {
-        let (tool, package) = pc.tool();
-        let emulator = emulator::find(tool, package)?;
-        let busybox = emulator::find("busybox", "busybox-static")?;
-        emulator::find("apt-get", "apt")?;
-        emulator::find("dpkg-deb", "dpkg")?;
-        let busybox = fs::read(busybox)?;
-        if has_interpreter(&busybox) {
-            return Err(
-                "busybox needs libraries: the Debian package busybox-static has one that needs none".into()
-            );
+    /// Finds, fetches and builds it. An error of the type [`Missing`](crate::emulator::Missing) says what is not installed.
+    pub fn prepare(pc: Pc) -> Result<Self, Box<dyn Error>> {
+        let emulator = find(pc.tool.0, pc.tool.1)?;
+        let busybox = fs::read(find("busybox", "busybox-static")?)?;
+        find("apt-get", "apt")?;
+        find("dpkg-deb", "dpkg")?;
+        if has_interpreter(&busybox)? {
+            let remedy = "the Debian package busybox-static has one that needs none";
+            return Err(format!("busybox needs libraries: {remedy}").into());
         }
-        let folder = root.join("target/boot");
+        let folder = std::path::absolute("target/boot")?;
         fs::create_dir_all(&folder)?;
         let initrd = folder.join("initrd");
-        fs::write(&initrd, initrd::archive(&busybox))?;
+        fs::write(&initrd, archive(&busybox)?)?;
         let package =
             newest_kernel()?.ok_or("apt knows no Debian kernel: run apt-get update, on a Debian system")?;
         let kernel = fetch(&folder, &package)?;
-        let hypervisor = HYPERVISOR.build(root, &[])?;
-        Ok(Self { folder, emulator, kernel, kernel_version: package, initrd, hypervisor })
-    }
-
-    /// Boots a machine with so many processors, with these words for the hypervisor; `trace`, if there is one, is what it tells the debug console.
-    pub fn boot(
-        &self,
-        pc: Pc,
-        words: &[String],
-        cpus: u32,
-        by_instructions: bool,
-        trace: Option<&Path>,
-    ) -> Result<Run, Box<dyn Error>> {
-        pc.run(self, words, cpus, by_instructions, trace)
+        let hypervisor = HYPERVISOR.build(&[])?;
+        Ok(Self { pc, folder, emulator, kernel, kernel_version: package, initrd, hypervisor })
     }
 }
 
-/// Whether an ELF file is loaded by another program: then it is not all there is to it.
-fn has_interpreter(elf: &[u8]) -> bool {
-    const INTERPRETER: [u8; 4] = [3, 0, 0, 0];
-    let half =
-        |at: usize| elf.get(at..at + 2).map_or(0, |half| usize::from(u16::from_le_bytes([half[0], half[1]])));
-    let (size, count) = (half(0x36), half(0x38));
-    // Program headers lie behind the file's own, which has 64 bytes.
-    (0..count)
-        .any(|index| elf.get(64 + index * size..).is_some_and(|header| header.starts_with(&INTERPRETER)))
+/// Whether a program is loaded by another one: then it is not all there is to it.
+fn has_interpreter(elf: &[u8]) -> Result<bool, Box<dyn Error>> {
+    let file = ElfFile64::<LittleEndian>::parse(elf)?;
+    let mut headers = file.elf_program_headers().iter();
+    Ok(headers.any(|header| header.p_type(LittleEndian) == PT_INTERP))
+}
+
+/// The guest's whole file system: busybox and a script.
+fn archive(busybox: &[u8]) -> std::io::Result<Vec<u8>> {
+    const FOLDER: u32 = 0o040_755;
+    const PROGRAM: u32 = 0o100_755;
+    let entries: [(&str, u32, &[u8]); 3] = [
+        ("bin", FOLDER, &[]),
+        ("bin/busybox", PROGRAM, busybox),
+        ("init", PROGRAM, include_bytes!("init.sh")),
+    ];
+    let files =
+        entries.map(|(name, mode, data)| (cpio::NewcBuilder::new(name).mode(mode), Cursor::new(data)));
+    cpio::write_cpio(files.into_iter(), Vec::new())
 }
 
 /// The kernel package that the distribution would install now.
 fn newest_kernel() -> Result<Option<String>, Box<dyn Error>> {
-    let answer = Command::new("apt-cache").args(["depends", META_PACKAGE]).output()?;
-    let text = String::from_utf8_lossy(&answer.stdout);
-    Ok(text.lines().find_map(|line| line.trim().strip_prefix("Depends: ")).map(String::from))
+    let answer = said(Command::new("apt-cache").args(["depends", META_PACKAGE]))?;
+    Ok(answer.out.lines().find_map(|line| line.trim().strip_prefix("Depends: ")).map(String::from))
 }
 
 /// The kernel of this package: from the last time, or by the distribution's own client.
@@ -94,29 +88,15 @@ fn fetch(folder: &Path, package: &str) -> Result<PathBuf, Box<dyn Error>> {
     }
     eprintln!("boot: fetching {package}");
     let scratch = folder.join("package");
-    // Nothing may be there yet.
-    let _ = fs::remove_dir_all(&scratch);
-    fs::create_dir_all(&scratch)?;
-    let quiet = ["-o", "APT::Sandbox::User=root", "-qq"];
-    succeed(Command::new("apt-get").args(quiet).args(["download", package]).current_dir(&scratch))?;
-    let file = only(&scratch, ".deb")?;
-    succeed(Command::new("dpkg-deb").arg("--extract").arg(file).arg(scratch.join("files")))?;
-    fs::copy(only(&scratch.join("files/boot"), "vmlinuz-")?, &kernel)?;
+    emptied(&scratch)?;
+    let script = format!(
+        "apt-get -o APT::Sandbox::User=root -qq download {package} &&
+         dpkg-deb --extract *.deb files && cp files/boot/vmlinuz-* '{}'",
+        kernel.display()
+    );
+    succeed(Command::new("sh").args(["-c", &script]).current_dir(&scratch))?;
     fs::remove_dir_all(&scratch)?;
     Ok(kernel)
-}
-
-/// The one file in a folder whose name has this part.
-fn only(folder: &Path, part: &str) -> Result<PathBuf, Box<dyn Error>> {
-    let mut files = fs::read_dir(folder)?.filter_map(Result::ok).map(|entry| entry.path());
-    let fits = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part));
-    files.find(fits).ok_or_else(|| format!("{}: no file called {part}", folder.display()).into())
-}
-
-fn succeed(command: &mut Command) -> Result<(), Box<dyn Error>> {
-    let status = command.status()?;
-    let name = command.get_program().to_string_lossy();
-    if status.success() { Ok(()) } else { Err(format!("{name}: {status}").into()) }
 }
 
 #[cfg(test)]
@@ -125,11 +105,7 @@ mod tests {
 
     #[test]
     fn a_program_with_an_interpreter_is_not_alone() {
-        let mut elf = vec![0; 64 + 2 * 56];
-        (elf[0x36], elf[0x38]) = (56, 2);
-        assert!(!has_interpreter(&elf));
-        elf[64 + 56] = 3;
-        assert!(has_interpreter(&elf));
-        assert!(!has_interpreter(b"#!/bin/sh"));
+        assert!(has_interpreter(&fs::read(std::env::current_exe().unwrap()).unwrap()).unwrap());
+        assert!(has_interpreter(b"#!/bin/sh").is_err());
     }
 }

@@ -2,183 +2,198 @@
 //!
 //! ```text
 //! apt-get download ─▶ kernel ─┐
-//! busybox, a script ─▶ initrd ┼─▶ an emulated PC ─▶ serial port: "slat: shell …", "report: …" ─▶ a table
+//! busybox, init.sh ─▶ initrd ─┼─▶ an emulated PC ─▶ serial port: "slat: shell …", "report: …" ─▶ a table
 //! cargo ─▶ hypervisor ────────┘        twice: plain, and under slat
 //! ```
-//! [`ground`] brings what is needed, [`initrd`] makes the initial file system, [`machine`] runs a PC and watches its serial
-//! port, [`report`] compares. A boot has succeeded when the guest has reached its shell with all its processors, its memory is what it wrote, and
-//! it has powered the machine off. Where something is not installed the chore says what, and has nothing to do.
+//! [`ground`] brings what is needed, [`machine`] runs a PC and hears its serial port. A boot has succeeded
+//! when the guest has reached its shell with all its processors, its memory is what it wrote, and it has powered the machine
+//! off. Where something is not installed the chore says what, and has nothing to do.
 
 mod ground;
-mod initrd;
 mod machine;
-mod report;
 
-use crate::Outcome;
-use crate::emulator::{self, Missing};
+use crate::emulator::or_skipped;
+use crate::process::tail;
+use crate::{Outcome, misuse};
 use ground::Ground;
-use machine::{Pc, Run};
+use machine::{EPT, Guest, NPT, Pc, Run};
 use std::error::Error;
-use std::path::Path;
+use std::fmt::Write as _;
 
-/// What a guest's memory is mapped with, and how it is treated; the words are the hypervisor's own.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Asked {
-    pc: Pc,
-    words: Vec<String>,
-    /// The machine's processors, and the guest's.
+/// How the guest's memory is mapped, and how it is treated.
+#[derive(clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub struct Args {
+    /// On QEMU's AMD-V, as it is without --ept
+    #[arg(long, conflicts_with = "ept")]
+    npt: bool,
+    /// On Bochs's VMX
+    #[arg(long)]
+    ept: bool,
+    /// The machine's processors, and the guest's: 1 or 2
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     cpus: u32,
-    /// Something is done on timer interrupts. Then time is counted in instructions, so that what happens between two of
-    /// them is the same on a slow machine and on a busy one; with one processor, as no kernel starts a second one by that
-    /// clock of QEMU's 7.2, slat or not.
-    by_instructions: bool,
+    /// What maps the guest's memory
+    #[arg(long, default_value = "2m", value_parser = ["4k", "2m"])]
+    pages: String,
+    /// Pages that a fault maps where they are small, as Linux does it for files: a power of two
+    #[arg(long, value_name = "PAGES", default_value_t = 16, value_parser = power_of_two)]
+    around: u64,
+    /// Unmap everything on each timer interrupt
+    #[arg(long)]
+    zap: bool,
+    /// Harvest a dirty log on each timer interrupt
+    #[arg(long)]
+    log_dirty: bool,
+    /// Age everything on each timer interrupt
+    #[arg(long)]
+    age: bool,
 }
 
-const USAGE: &str = "usage: cargo xtask boot [--npt | --ept] [--cpus 1|2] [--pages 4k|2m] [--around PAGES] [--zap] [--log-dirty] [--age]";
-/// Pages that a fault maps where they are small, unless said otherwise: as Linux does it for files.
-const AROUND: &str = "16";
+fn power_of_two(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number: &u64| number.is_power_of_two());
+    number.ok_or_else(|| "it is a power of two".to_owned())
+}
 
-/// The chore.
-pub fn run(root: &Path, args: &[String]) -> Outcome {
-    let asked = parse(args)?;
-    let ground = match Ground::prepare(root, asked.pc) {
-        Ok(ground) => ground,
-        Err(error) => {
-            return emulator::skip(
-                error.downcast_ref::<Missing>().ok_or(error.to_string())?,
-                emulator::REQUIRED,
-            );
+impl Args {
+    fn guest(&self) -> Guest<'static> {
+        let chores = [(self.zap, "zap"), (self.log_dirty, "log-dirty"), (self.age, "age")];
+        let asked = chores.into_iter().filter(|(asked, _)| *asked);
+        let mut words: Vec<String> = asked.map(|(_, word)| word.to_owned()).collect();
+        // With one processor, as no kernel starts a second one by that clock of QEMU's 7.2, slat or not.
+        let by_instructions = !words.is_empty() && self.cpus == 1;
+        if self.cpus > 1 {
+            words.push(format!("cpus={}", self.cpus));
         }
-    };
-    eprintln!("boot: {} on {}", ground.kernel_version, asked.pc.name());
-    let boot = |words: &[String]| -> Result<Run, Box<dyn Error>> {
-        Ok(whole(&ground.boot(asked.pc, words, asked.cpus, asked.by_instructions, None)?, asked.cpus)?)
-    };
-    let (plain, under) = (boot(&["plain".into()])?, boot(&asked.words)?);
-    print!("{}", report::compare(&ground.kernel_version, asked.pc, &asked.words, &plain, &under)?);
+        words.push(format!("pages={}", self.pages));
+        words.push(format!("around={}", self.around));
+        Guest { words, cpus: self.cpus, by_instructions, trace: None }
+    }
+}
+
+pub fn run(args: &Args) -> Outcome {
+    if args.ept && args.cpus > 1 {
+        return misuse(
+            "--ept is for one processor: the second begins in real mode, which is done for AMD-V only",
+        );
+    }
+    or_skipped(compare(if args.ept { EPT } else { NPT }, &args.guest()))
+}
+
+fn compare(pc: Pc, guest: &Guest) -> Outcome {
+    let ground = Ground::prepare(pc)?;
+    eprintln!("boot: {} on {}", ground.kernel_version, pc.name);
+    let plain = whole(ground.boot(&Guest { words: vec!["plain".into()], ..guest.clone() })?, guest.cpus)?;
+    let under = whole(ground.boot(guest)?, guest.cpus)?;
+    let what = format!("{} on {}; {}", ground.kernel_version, pc.name, guest.words.join(" "));
+    print!("{}", side_by_side(&what, &plain, &under)?);
     Ok(())
 }
 
 /// Every fault of a boot with pages of 4 KiB that are all unmapped by each timer interrupt, as lines of a memory trace;
 /// and what was booted. The same each time.
-pub fn faults(root: &Path) -> Result<(String, String), Box<dyn Error>> {
-    let ground = Ground::prepare(root, Pc::Npt)?;
+pub fn faults() -> Result<(String, String), Box<dyn Error>> {
+    let ground = Ground::prepare(NPT)?;
     let trace = ground.folder.join("trace");
-    let words = ["pages=4k", "zap", "record"].map(String::from);
-    whole(&ground.boot(Pc::Npt, &words, 1, true, Some(&trace))?, 1)?;
+    let words = ["pages=4k", "zap", "record"].map(String::from).to_vec();
+    whole(ground.boot(&Guest { words, cpus: 1, by_instructions: true, trace: Some(&trace) })?, 1)?;
     Ok((std::fs::read_to_string(trace)?, ground.kernel_version))
 }
 
 /// The run, if its guest has done all it should; else what its serial port said last.
-fn whole(run: &Run, cpus: u32) -> Result<Run, String> {
-    let problem = match run {
-        Run { shell: None, .. } => "the guest has not reached its shell",
-        Run { cpus: found, .. } if *found != Some(cpus) => {
-            "the guest has not found its processors, and no more"
-        }
-        Run { sum: None, .. } => "the guest has not read back its file",
-        Run { powered_off: false, .. } => "the guest has not powered off",
-        _ => return Ok(run.clone()),
+fn whole(run: Run, cpus: u32) -> Result<Run, String> {
+    let problem = if run.shell.is_none() {
+        "the guest has not reached its shell"
+    } else if run.cpus() != Some(cpus) {
+        "the guest has not found its processors, and no more"
+    } else if run.sum().is_none() {
+        "the guest has not read back its file"
+    } else if !run.powered_off {
+        "the guest has not powered off"
+    } else {
+        return Ok(run);
     };
-    let lines: Vec<&str> = run.serial.lines().collect();
-    let tail = lines[lines.len().saturating_sub(30)..].join("\n");
-    Err(format!("{problem} ({}); its last lines:\n{tail}", run.ended))
+    Err(format!("{problem} (the emulator ended: {}); its last lines:\n{}", run.status, tail(&run.serial, 30)))
 }
 
-fn parse(args: &[String]) -> Result<Asked, String> {
-    let mut asked = Asked { pc: Pc::Npt, words: Vec::new(), cpus: 1, by_instructions: false };
-    let (mut pages, mut around) = ("2m", None);
-    let mut args = args.iter().map(String::as_str);
-    while let Some(arg) = args.next() {
-        match arg {
-            "--npt" => asked.pc = Pc::Npt,
-            "--ept" => asked.pc = Pc::Ept,
-            "--cpus" => match args.next() {
-                Some("1") => asked.cpus = 1,
-                Some("2") => asked.cpus = 2,
-                _ => return Err(format!("--cpus is 1 or 2\n{USAGE}")),
-            },
-            "--pages" => match args.next() {
-                Some("4k") => pages = "4k",
-                Some("2m") => pages = "2m",
-                _ => return Err(format!("--pages is 4k or 2m\n{USAGE}")),
-            },
-            "--around" => match args.next().map(|pages| (pages, pages.parse::<u64>())) {
-                Some((pages, Ok(number))) if number.is_power_of_two() => around = Some(pages),
-                _ => return Err(format!("--around is a power of two\n{USAGE}")),
-            },
-            "--zap" | "--log-dirty" | "--age" => {
-                asked.words.push(arg.trim_start_matches('-').into());
-                asked.by_instructions = true;
-            }
-            _ => return Err(format!("no option is called {arg}\n{USAGE}")),
+/// A table for people, headed by what was booted. An error where the two guests did not read the same from their memory.
+fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String, Box<dyn Error>> {
+    if plain.sum() != under.sum() {
+        return Err("under slat the guest has read something else from its memory than without".into());
+    }
+    let mut text = format!("{what}\n");
+    writeln!(text, "{:<24}{:>10}{:>12}{:>8}", "", "plain", "under slat", "ratio")?;
+    let shells = [plain, under].map(|run| run.shell.unwrap_or_default());
+    let (ends, works) = ([plain.end, under.end], [plain.work, under.work]);
+    for (what, [plain, under]) in
+        [("to the shell", shells), ("to power-off", ends), ("processor time", works)]
+    {
+        let ratio = under.as_secs_f64() / plain.as_secs_f64();
+        writeln!(text, "{what:<24}{plain:>10.2?}{under:>12.2?}{ratio:>7.2}x")?;
+    }
+    for (number, what) in under.report().filter(|(number, _)| *number > 0) {
+        writeln!(text, "{what:<24}{number:>10}")?;
+        if what == "dirty pages" {
+            writeln!(text, "{:<24}{:>10.0}", "… per second", number as f64 / under.end.as_secs_f64())?;
         }
     }
-    if asked.cpus > 1 {
-        if asked.pc == Pc::Ept {
-            return Err(
-                "--ept is for one processor: the second begins in real mode, which is done for AMD-V only"
-                    .into(),
-            );
-        }
-        asked.by_instructions = false;
-        asked.words.push(format!("cpus={}", asked.cpus));
-    }
-    asked.words.push(format!("pages={pages}"));
-    asked.words.push(format!("around={}", around.unwrap_or(AROUND)));
-    Ok(asked)
+    Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
 
-    fn parsed(args: &[&str]) -> Result<Asked, String> {
-        parse(&args.iter().map(ToString::to_string).collect::<Vec<_>>())
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(line: &str) -> Result<Args, clap::Error> {
+        Line::try_parse_from(line.split(' ')).map(|line| line.args)
     }
 
     #[test]
     fn options_become_words_of_the_hypervisor() {
-        let asked = parsed(&["--ept", "--zap", "--pages", "4k", "--around", "1"]).unwrap();
-        assert_eq!((asked.pc, asked.by_instructions), (Pc::Ept, true));
-        assert_eq!(asked.words, ["zap", "pages=4k", "around=1"]);
-        let plain = parsed(&[]).unwrap();
-        assert_eq!((plain.cpus, plain.words), (1, ["pages=2m", "around=16"].map(String::from).into()));
-        let two = parsed(&["--cpus", "2", "--zap"]).unwrap();
-        assert_eq!(
-            (two.cpus, two.by_instructions, two.words[..2].join(" ")),
-            (2, false, "zap cpus=2".into())
+        let guest = |line| {
+            let guest = parsed(line).unwrap().guest();
+            (guest.cpus, guest.by_instructions, guest.words.join(" "))
+        };
+        assert_eq!(guest("boot"), (1, false, "pages=2m around=16".into()));
+        let ept = guest("boot --ept --zap --pages 4k --around 1");
+        assert_eq!(ept, (1, true, "zap pages=4k around=1".into()));
+        assert_eq!(guest("boot --cpus 2 --zap"), (2, false, "zap cpus=2 pages=2m around=16".into()));
+    }
+
+    #[test]
+    fn what_cannot_be_booted_is_refused() {
+        for wrong in ["--cpus 3", "--pages 1g", "--around 12", "--npt --ept", "--fast"] {
+            assert!(parsed(&format!("boot {wrong}")).is_err(), "{wrong}");
+        }
+        assert!(
+            run(&parsed("boot --ept --cpus 2").unwrap()).unwrap_err().to_string().contains("one processor")
         );
     }
 
     #[test]
-    fn what_is_no_option_is_said() {
-        for (wrong, named) in [
-            ("--fast", "--fast"),
-            ("--cpus", "1 or 2"),
-            ("--pages", "4k or 2m"),
-            ("--around", "power of two"),
-        ] {
-            assert!(parsed(&[wrong]).unwrap_err().contains(named), "{wrong}");
+    fn a_run_is_whole_with_shell_sum_and_power_off() {
+        let why = |serial: &str, powered_off| whole(Run::judged(serial, powered_off), 2).err();
+        let all = "slat: shell\nslat: cpus 2\nslat: sum 1\nreport: 5 faults\n";
+        assert_eq!(why(all, true), None);
+        for (lost, named) in [("shell", "shell"), ("cpus 2", "processors"), ("sum", "file")] {
+            assert!(why(&all.replace(lost, "lost"), true).unwrap().contains(named), "{lost}");
         }
-        assert!(parsed(&["--around", "12"]).is_err());
-        assert!(parsed(&["--cpus", "3"]).is_err());
-        assert!(parsed(&["--ept", "--cpus", "2"]).unwrap_err().contains("one processor"));
+        assert!(why(all, false).unwrap().ends_with("report: 5 faults"));
     }
 
     #[test]
-    fn a_run_is_whole_with_shell_sum_and_power_off() {
-        let good = Run::judged("slat: shell\nslat: cpus 2\nslat: sum 1\nreport: 5 faults\n", true);
-        assert!(whole(&good, 2).is_ok());
-        assert!(whole(&good, 1).unwrap_err().contains("processors"));
-        let lost = |edit: fn(&mut Run)| {
-            let mut run = good.clone();
-            edit(&mut run);
-            whole(&run, 2).unwrap_err()
-        };
-        assert!(lost(|run| run.shell = None).contains("shell"));
-        assert!(lost(|run| run.cpus = None).contains("processors"));
-        assert!(lost(|run| run.sum = None).contains("file"));
-        assert!(lost(|run| run.powered_off = false).contains("report: 5 faults"));
+    fn two_guests_are_compared_if_they_read_the_same() {
+        let run = |serial: &str| Run::judged(serial, true);
+        let one = run("slat: shell\nslat: sum 1\n");
+        let text = side_by_side("", &one, &run("slat: sum 1\nreport: 5 faults\nreport: 0 zaps\n")).unwrap();
+        assert!(text.contains("1.00x") && text.contains("faults") && !text.contains("zaps"), "{text}");
+        assert!(side_by_side("", &one, &run("slat: sum 2")).is_err());
     }
 }

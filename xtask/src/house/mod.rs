@@ -1,21 +1,16 @@
 //! `house`: the rules that a machine can check, by reading; nothing is changed.
 //!
-//! Each rule is a file with one function from a source file (or the root) to findings. [`source`] reads the files and
-//! tells code from comments and text, well enough for these rules.
+//! Each rule is a function from a source file, or all of them, to findings. Code is told from comments and text well enough
+//! for these rules.
 
-mod length;
 mod numbers;
-mod order;
-mod promises;
-mod safety;
-pub mod source;
+mod rules;
 mod tags;
-mod tree;
 
 use crate::Outcome;
-use source::Source;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::{fs, io};
 
 /// A place where a rule does not hold.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,24 +30,129 @@ impl fmt::Display for Finding {
 /// A rule for one file.
 type Rule = fn(&Source) -> Vec<Finding>;
 
-const RULES: &[Rule] = &[length::check, safety::check, order::check, promises::check, numbers::check];
+const RULES: &[Rule] = &[rules::length, rules::safety, rules::order, rules::promises, numbers::check];
 
 /// The chore: lists every finding, and fails if there is one.
-pub fn run(root: &Path) -> Outcome {
-    let sources = source::read_all(root)?;
+pub fn run() -> Outcome {
+    let sources = read_all()?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
     findings.extend(tags::check(&sources));
-    findings.extend(tree::check(root)?);
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     for finding in &findings {
         println!("{finding}");
     }
-    match findings.len() {
-        0 => {
-            println!("{} files keep the house rules", sources.len());
-            Ok(())
+    if !findings.is_empty() {
+        return Err(format!("findings: {}", findings.len()).into());
+    }
+    println!("{} files keep the house rules", sources.len());
+    Ok(())
+}
+
+pub struct Source {
+    /// Relative to the repository's root.
+    pub path: PathBuf,
+    /// Its lines, whole: what comments say is here.
+    pub lines: Vec<String>,
+    /// The same lines without comments and without the inside of string literals.
+    pub code: Vec<String>,
+}
+
+impl Source {
+    pub fn new(path: impl Into<PathBuf>, text: &str) -> Self {
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let code = lines.iter().map(|line| code(line)).collect();
+        Self { path: path.into(), lines, code }
+    }
+
+    /// A finding at the line with this index.
+    pub fn finding(&self, index: usize, what: impl Into<String>) -> Finding {
+        Finding { path: self.path.clone(), line: index + 1, what: what.into() }
+    }
+
+    /// Lines before the tests that stand beside the code, last in the file; all, where there are none.
+    fn tests_begin(&self) -> usize {
+        let begins = |index: &usize| {
+            let code = self.code[*index].trim();
+            let next = self.code[index + 1..].iter().find(|code| !code.is_empty());
+            code.starts_with("#[cfg(")
+                && code.contains("test")
+                && !code.contains("not(test")
+                && next.is_some_and(|next| next.contains("mod ") && next.ends_with('{'))
+        };
+        (0..self.code.len()).find(begins).unwrap_or(self.code.len())
+    }
+
+    /// Lines of the engine that are shipped: none of another file, or of one that holds tests.
+    pub fn shipped(&self) -> usize {
+        let is_tests = |part: &str| part.trim_end_matches(".rs").ends_with("tests");
+        let tests = self.path.iter().any(|part| is_tests(&part.to_string_lossy()));
+        if self.path.starts_with("slat/src") && !tests { self.tests_begin() } else { 0 }
+    }
+
+    /// What `wrong` says of each of the first so many lines of code, with its index.
+    pub fn find(&self, lines: usize, mut wrong: impl FnMut(usize, &str) -> Option<String>) -> Vec<Finding> {
+        let code = self.code[..lines].iter().enumerate();
+        code.filter_map(|(index, code)| Some(self.finding(index, wrong(index, code)?))).collect()
+    }
+
+    /// Whether `mark` stands on the line with this index, or on one of the `reach` lines before it.
+    pub fn marked(&self, index: usize, reach: usize, mark: &str) -> bool {
+        self.lines[index.saturating_sub(reach)..=index].iter().any(|line| line.contains(mark))
+    }
+}
+
+/// Every `.rs` file of the repository, except what is built.
+fn read_all() -> io::Result<Vec<Source>> {
+    let (mut folders, mut sources) = (vec![PathBuf::from(".")], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    folders.push(path);
+                }
+            } else if name.ends_with(".rs") {
+                let short = path.strip_prefix(".").unwrap_or(&path);
+                sources.push(Source::new(short, &fs::read_to_string(&path)?));
+            }
         }
-        1 => Err("1 finding".into()),
-        many => Err(format!("{many} findings").into()),
+    }
+    Ok(sources)
+}
+
+/// A line without its comment and without the inside of its string literals. Literals of several lines are not
+/// followed: such text is taken for code.
+fn code(line: &str) -> String {
+    let (mut code, mut in_text) = (String::new(), false);
+    let mut rest = line.chars().peekable();
+    while let Some(char) = rest.next() {
+        match char {
+            '\\' => _ = rest.next(),
+            '"' if !in_text && code.ends_with('\'') && rest.peek() == Some(&'\'') => {}
+            '"' => in_text = !in_text,
+            '/' if !in_text && rest.peek() == Some(&'/') => break,
+            _ if !in_text => code.push(char),
+            _ => {}
+        }
+    }
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_told_from_comments_and_text() {
+        let cases = [
+            ("let a = 1; // danger", "let a = 1; "),
+            ("/// danger {", ""),
+            (r#"print("danger { \" // not a comment", b);"#, "print(, b);"),
+            (r#"if c == '"' { danger {"#, "if c == '' { danger {"),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(code(line), expected, "{line}");
+        }
     }
 }

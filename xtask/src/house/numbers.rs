@@ -4,8 +4,8 @@
 //! Looked at: parameters and answers of `pub fn` and of what a `pub trait` asks for, and `pub` fields. Not: the types
 //! that hold the number themselves, constants, and private and `pub(crate)` items.
 
-use super::Finding;
-use super::source::Source;
+use super::rules::words;
+use super::{Finding, Source};
 
 /// Where numbers become types; where all are counters; and hooks for tests, which nobody else sees.
 const FILES: [&str; 4] =
@@ -33,33 +33,22 @@ const NUMBERS: [(&str, &str); 18] = [
     ("mark", "whoever freezes an entry: any number that is nobody else's"),
 ];
 
-/// Findings of one file.
 pub fn check(source: &Source) -> Vec<Finding> {
-    let name = source.path.file_stem().unwrap_or_default().to_string_lossy();
-    let excused = FILES.iter().any(|file| source.path.as_os_str() == *file);
-    if !source.path.starts_with("slat/src") || name.ends_with("tests") || excused {
+    if FILES.iter().any(|file| source.path.as_os_str() == *file) {
         return Vec::new();
     }
-    let (mut findings, mut in_trait) = (Vec::new(), false);
-    let code = &source.code[..source.tests_begin()];
-    for (index, line) in code.iter().enumerate() {
+    let mut in_trait = false;
+    source.find(source.shipped(), |index, line| {
         in_trait = line.starts_with("pub trait") || (in_trait && line != "}");
         let item = line.trim();
-        let bare = if is_function(item, in_trait) {
-            signature(&code[index..]).and_then(|signature| in_signature(&signature))
+        let name = if is_function(item, in_trait) {
+            in_signature(&signature(&source.code[index..])?)?
         } else {
-            let field = item.strip_prefix("pub ").filter(|field| !field.starts_with("const "));
-            let field = field.and_then(|field| field.split_once(": "));
-            field.and_then(|(name, what)| is_bare(name, what).then(|| name.to_owned()))
+            let (name, what) = item.strip_prefix("pub ")?.split_once(": ")?;
+            (!name.starts_with("const ") && is_bare(name, what)).then(|| name.to_owned())?
         };
-        findings.extend(bare.map(|name| {
-            source.finding(
-                index,
-                format!("{name} is a bare u64: an address wants a type, a count a name in {RULE}"),
-            )
-        }));
-    }
-    findings
+        Some(format!("{name} is a bare u64: an address wants a type, a count a name in {RULE}"))
+    })
 }
 
 const RULE: &str = "xtask/src/house/numbers.rs";
@@ -69,18 +58,10 @@ fn is_function(item: &str, in_trait: bool) -> bool {
     item.is_some_and(|item| ["fn ", "const fn ", "unsafe fn "].iter().any(|begin| item.starts_with(begin)))
 }
 
-/// From the name on up to the body.
+/// From the name on up to the body, in one line. Arrows are no brackets.
 fn signature(lines: &[String]) -> Option<String> {
-    let mut text = String::new();
-    for line in lines {
-        text.push_str(line.trim());
-        text.push(' ');
-        if line.contains(['{', ';']) {
-            break;
-        }
-    }
-    // Arrows are no brackets.
-    let text = text.replace("->", "=");
+    let end = lines.iter().position(|line| line.contains(['{', ';']))?;
+    let text = lines[..=end].iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ").replace("->", "=");
     Some(text.split_once("fn ")?.1.split(['{', ';']).next()?.to_owned())
 }
 
@@ -105,8 +86,7 @@ fn in_signature(signature: &str) -> Option<String> {
 
 /// Whether `what` has a bare number in it that `name` does not account for.
 fn is_bare(name: &str, what: &str) -> bool {
-    let mut words = what.split(|char: char| !char.is_alphanumeric() && char != '_');
-    words.any(|word| word == "u64") && !NUMBERS.iter().any(|(number, _)| *number == name)
+    words(what).any(|word| word == "u64") && !NUMBERS.iter().any(|(number, _)| *number == name)
 }
 
 #[cfg(test)]

@@ -1,71 +1,51 @@
 //! Each `ORDER(tag)` of the engine has a row in the table of `slat/src/loom_tests.rs`: the room whose `loom_tests.rs` shows
 //! it, and the test. It stands on both sides, in two places at least, unless the table says that it `is one-sided`.
 
-use super::Finding;
-use super::source::Source;
+use super::{Finding, Source};
+use crate::table::cells;
 use std::path::Path;
 
 const TABLE: &str = "slat/src/loom_tests.rs";
-const MARK: &str = "ORDER(";
-
-/// A row of the table: `| `tag` | `room` | `test` |`.
-struct Row<'t> {
-    index: usize,
-    tag: &'t str,
-    room: &'t str,
-    test: &'t str,
-}
 
 /// Findings of all files together; none without a table.
 pub fn check(sources: &[Source]) -> Vec<Finding> {
     let Some(table) = sources.iter().find(|source| source.path == Path::new(TABLE)) else {
         return Vec::new();
     };
-    let rows = rows(table);
+    // | `tag` | `room` | `test` |; the head has no marks around it.
+    let lines = table.lines.iter().enumerate().filter(|(_, line)| line.starts_with("//! | `"));
+    let rows: Vec<(usize, [&str; 3])> =
+        lines.filter_map(|(at, line)| Some((at, cells(&line[4..])?))).collect();
     let uses: Vec<(&Source, usize, &str)> = sources.iter().flat_map(uses).collect();
-    let unknown = uses.iter().filter(|(_, _, tag)| !rows.iter().any(|row| row.tag == *tag));
+    let unknown = uses.iter().filter(|(_, _, tag)| !rows.iter().any(|(_, row)| row[0] == *tag));
     let mut findings: Vec<Finding> = unknown
         .map(|(source, index, tag)| source.finding(*index, format!("ORDER({tag}) is not in {TABLE}")))
         .collect();
-    for row in &rows {
-        let sides = uses.iter().filter(|(_, _, tag)| *tag == row.tag).count();
-        let excused = format!("`{}` is one-sided: ", row.tag);
-        let one_sided = table.lines.iter().any(|line| line.contains(&excused));
-        let mut find = |what: String| findings.push(table.finding(row.index, what));
-        match sides {
-            0 => find(format!("no ORDER({}) in the engine", row.tag)),
-            1 if !one_sided => find(format!("ORDER({}) stands on one side only", row.tag)),
-            _ => {}
+    for (at, [tag, room, test]) in rows {
+        let sides = uses.iter().filter(|(_, _, used)| *used == tag).count();
+        let excused = format!("`{tag}` is one-sided: ");
+        let mut find = |what: String| findings.push(table.finding(at, what));
+        if sides == 0 {
+            find(format!("no ORDER({tag}) in the engine"));
+        } else if sides == 1 && !table.lines.iter().any(|line| line.contains(&excused)) {
+            find(format!("ORDER({tag}) stands on one side only"));
         }
-        let tests = Path::new("slat/src").join(row.room).join("loom_tests.rs");
-        let start = format!("fn {}(", row.test);
+        let tests = Path::new("slat/src").join(room).join("loom_tests.rs");
+        let start = format!("fn {test}(");
         match sources.iter().find(|source| source.path == tests) {
             None => find(format!("no {}", tests.display())),
             Some(tests) if tests.code.iter().any(|code| code.starts_with(&start)) => {}
-            Some(_) => find(format!("no {} in {}", row.test, tests.display())),
+            Some(_) => find(format!("no {test} in {}", tests.display())),
         }
     }
     findings
 }
 
-fn rows(table: &Source) -> Vec<Row<'_>> {
-    table.lines.iter().enumerate().filter_map(|(index, line)| parse(index, line)).collect()
-}
-
-fn parse(index: usize, line: &str) -> Option<Row<'_>> {
-    let mut cells = line.strip_prefix("//! | ")?.split('|').map(|cell| cell.trim().trim_matches('`'));
-    let (tag, room, test) = (cells.next()?, cells.next()?, cells.next()?);
-    // The head has no marks around it.
-    line.contains('`').then_some(Row { index, tag, room, test })
-}
-
 /// The tags that a shipped file of the engine names, with the indices of their lines.
 fn uses(source: &Source) -> Vec<(&Source, usize, &str)> {
-    let tests = source.path.with_extension("").iter().any(|part| part.to_string_lossy().ends_with("tests"));
-    let shipped = if source.path.starts_with("slat/src") && !tests { source.tests_begin() } else { 0 };
-    let lines = source.lines[..shipped].iter().enumerate();
+    let lines = source.lines[..source.shipped()].iter().enumerate();
     let tags = lines.flat_map(|(index, line)| {
-        line.split(MARK).skip(1).filter_map(move |rest| Some((index, rest.split_once(')')?.0)))
+        line.split("ORDER(").skip(1).filter_map(move |rest| Some((index, rest.split_once(')')?.0)))
     });
     tags.map(|(index, tag)| (source, index, tag)).collect()
 }
@@ -99,14 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_may_be_one_sided_and_say_so() {
-        let table = format!("{ROW}//! `a` is one-sided: nobody answers.\n");
-        assert!(found(&table, "// ORDER(a): b.", "fn it_holds() {").is_empty());
-    }
-
-    #[test]
-    fn tests_are_no_side() {
+    fn a_tag_may_be_one_sided_and_say_so_and_tests_are_no_side() {
         let code = "// ORDER(a): b.\n#[cfg(test)]\nmod tests {\n    // ORDER(a): c.\n}";
         assert_eq!(found(ROW, code, "fn it_holds() {"), ["ORDER(a) stands on one side only"]);
+        let table = format!("{ROW}//! `a` is one-sided: nobody answers.\n");
+        assert!(found(&table, code, "fn it_holds() {").is_empty());
     }
 }

@@ -1,4 +1,4 @@
-// Looks at the page in the iframe, and writes what is wrong with it into #findings, a line each.
+// Looks at the page in the iframe, and writes what it saw, and what is wrong with it, into #seen, as JSON.
 "use strict";
 
 // Pixels that rounding may cost.
@@ -11,7 +11,7 @@ const SMALLEST = 8.5;
 function check(frame) {
   const findings = new Set();
   const find = (what, element) => findings.add(element ? `${what}: ${name(element)}` : what);
-  let counts = [0, 0];
+  const seen = { plots: 0, texts: 0 };
   try {
     const view = frame.contentWindow, page = frame.contentDocument;
     // What is folded must look good when it is opened.
@@ -20,13 +20,14 @@ function check(frame) {
     fits(view, page, find);
     const plots = [...page.querySelectorAll("svg.plot")];
     plots.forEach(svg => plot(view, svg, find));
-    counts = [plots.length, texts(view, page, find)];
+    seen.plots = plots.length;
+    seen.texts = texts(view, page, find);
     self_contained(view, page, find);
   } catch (error) {
     find(`the checks failed: ${error}`);
   }
-  const lines = [...findings].slice(0, 60).concat(`looked at ${counts[0]} plots and ${counts[1]} texts`);
-  document.getElementById("findings").textContent = lines.join("\n");
+  seen.findings = [...findings].slice(0, 60);
+  document.getElementById("seen").textContent = JSON.stringify(seen);
 }
 
 function name(element) {

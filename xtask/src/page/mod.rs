@@ -7,65 +7,56 @@
 //! | file | idea |
 //! |---|---|
 //! | `check.js` | what is looked for: plots that are there, nothing that sticks out or overlaps, text that can be read |
-//! | `browser` | headless Chromium: one page, with a bound on its time |
-//! | `controls` | pages with one fault each, which must be found |
+//! | `controls.html` | negative controls: what makes a page bad. If the checks do not find it, they find nothing |
 //!
-//! Without Chromium it is skipped in one line; where `SLAT_REQUIRE_CHROMIUM=1` is set, as CI does, a skip is a failure.
-
-mod browser;
-mod controls;
+//! Windows have a least width, so the page is in an iframe of the width that is wanted. It is there by `srcdoc`, which makes
+//! it of the same origin as the checks. Without Chromium it is skipped in one line; where `SLAT_REQUIRE_CHROMIUM=1` is set,
+//! as CI does, a skip is a failure.
 
 use crate::Outcome;
 use crate::emulator::{find, skip};
-use browser::{Browser, Look, Scheme};
+use crate::process::{bounded, emptied, said};
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 /// Set where nothing may be skipped.
 const REQUIRED: &str = "SLAT_REQUIRE_CHROMIUM";
-
 /// Widths of a telephone and of a desk.
 const WIDTHS: [u32; 2] = [400, 1400];
-
 /// What the browser must find on a report at least.
 const PLOTS: u64 = 10;
-
 /// The most that a page may have.
-const BYTES: u64 = 3 << 20;
+const BYTES: usize = 3 << 20;
+/// A plot as it should be; then, each after a comment, what is wrong with a page and what the checks have to say then.
+const CONTROLS: &str = include_str!("controls.html");
 
-/// The chore.
-pub fn run(root: &Path, arguments: &[String]) -> Outcome {
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder of a report; without, a quick one is made
+    #[arg(value_name = "DIR", value_parser = |folder: &str| std::path::absolute(folder))]
+    report: Option<PathBuf>,
+}
+
+pub fn run(args: &Args) -> Outcome {
     let chromium = match find("chromium", "chromium") {
         Ok(chromium) => chromium,
         Err(missing) => return skip(&missing, REQUIRED),
     };
-    let folder = root.join("target/page");
-    let browser = Browser::new(&chromium, &folder)?;
-    controls::check(&browser)?;
-    let report = match arguments {
-        [] => report(root)?,
-        [there] => PathBuf::from(there),
-        [_, extra, ..] => return Err(format!("one folder, not {extra} too").into()),
-    };
-    let path = report.join("index.html");
+    let browser = Browser::new(chromium, std::path::absolute("target/page")?)?;
+    controls(&browser)?;
+    let path = args.report.clone().map_or_else(report, Ok)?.join("index.html");
     let page = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    if page.len() as u64 > BYTES {
+    if page.len() > BYTES {
         return Err(format!("the page has {} bytes: {BYTES} at most", page.len()).into());
     }
     let mut wrong = 0;
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| Scheme::BOTH.map(|scheme| (width, scheme))) {
-        let seen = browser.look(&page, Look { width, scheme })?;
-        println!(
-            "{width} pixels, {}: {} plots, {} texts, {} findings",
-            scheme.name(),
-            seen.plots,
-            seen.texts,
-            seen.findings.len()
-        );
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| SCHEMES.map(|scheme| (width, scheme))) {
+        let seen = browser.look(&page, width, scheme)?;
+        let found = seen.findings.len();
+        println!("{width} pixels, {scheme}: {} plots, {} texts, {found} findings", seen.plots, seen.texts);
         seen.findings.iter().for_each(|finding| println!("  {finding}"));
-        wrong += seen.findings.len();
+        wrong += found;
         if seen.plots < PLOTS {
             return Err(format!("{} plots: {PLOTS} at least", seen.plots).into());
         }
@@ -73,32 +64,127 @@ pub fn run(root: &Path, arguments: &[String]) -> Outcome {
     if wrong > 0 { Err(format!("{wrong} findings").into()) } else { Ok(()) }
 }
 
+/// Each fault is found, and a page without one is not blamed.
+fn controls(browser: &Browser) -> Outcome {
+    let mut parts = CONTROLS.split("\n<!-- ");
+    let good = parts.next().unwrap_or_default();
+    let look = |fault: &str| {
+        let page = format!("<!doctype html><html><body><main>{good}<p>text</p>{fault}</main></body></html>");
+        browser.look(&page, WIDTHS[0], SCHEMES[0])
+    };
+    let right = look("")?;
+    if !right.findings.is_empty() || right.plots != 1 {
+        return Err(format!("a page that is right is blamed: {right:?}").into());
+    }
+    let mut found = 0;
+    for part in parts {
+        let parts = part.split_once(" -->\n").and_then(|(head, fault)| Some((head.split_once(": ")?, fault)));
+        let ((name, expected), fault) = parts.ok_or("controls.html: not `name: finding`")?;
+        let findings = look(fault)?.findings;
+        if !findings.iter().any(|finding| finding.contains(expected)) {
+            return Err(format!("control: {name} was not found: {findings:?}").into());
+        }
+        found += 1;
+    }
+    println!("{found} faults made on purpose are found");
+    Ok(())
+}
+
 /// Makes a quick report, and says where it is. Checks of benches that do not hold are the benches' business: the page shows
 /// them.
-fn report(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    let folder = root.join("target/page/report");
-    let status = Command::new("timeout")
-        .args([
-            "--kill-after=5",
-            "900",
-            env!("CARGO"),
-            "run",
-            "--profile",
-            "bench",
-            "--locked",
-            "--quiet",
-            "--package",
-            "slat-bench",
-            "--",
-            "report",
-            "--quick",
-        ])
-        .arg("--output")
-        .arg(&folder)
-        .current_dir(root)
-        .status()?;
+fn report() -> Result<PathBuf, Box<dyn Error>> {
+    let folder = PathBuf::from("target/page/report");
+    let mut cargo = bounded(900, env!("CARGO"));
+    cargo.args("run --profile bench --locked --quiet --package slat-bench -- report --quick".split(' '));
+    let status = cargo.arg("--output").arg(&folder).status()?;
     match status.code() {
         Some(0 | 1) => Ok(folder),
         _ => Err(format!("slat report: {status}").into()),
+    }
+}
+
+const CHECKS: &str = include_str!("check.js");
+
+/// Seconds for one look.
+const BOUND: u32 = 120;
+
+/// Headless Chromium: one page at a time, with a bound on its time.
+struct Browser {
+    chromium: PathBuf,
+    folder: PathBuf,
+}
+
+/// What the reader prefers, as media queries call it.
+const SCHEMES: [&str; 2] = ["light", "dark"];
+
+/// What the checks saw, as `check.js` writes it.
+#[derive(Debug, serde::Deserialize)]
+struct Seen {
+    plots: u64,
+    texts: u64,
+    /// What is wrong, a line each.
+    findings: Vec<String>,
+}
+
+impl Browser {
+    /// A browser that keeps what it needs in this folder, which is emptied of what an earlier one left.
+    fn new(chromium: PathBuf, folder: PathBuf) -> Result<Self, Box<dyn Error>> {
+        emptied(&folder.join("profile"))?;
+        Ok(Self { chromium, folder })
+    }
+
+    /// Looks at a page in a window of so many pixels.
+    fn look(&self, page: &str, width: u32, scheme: &str) -> Result<Seen, Box<dyn Error>> {
+        let host = self.folder.join("host.html");
+        fs::write(&host, host_page(page, width, scheme))?;
+        let mut chromium = bounded(BOUND, &self.chromium);
+        chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
+        chromium.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
+        chromium.args(["--enable-logging=stderr", "--hide-scrollbars"]);
+        chromium.arg(format!("--blink-settings=preferredColorScheme={}", u8::from(scheme == "light")));
+        chromium.arg(format!("--user-data-dir={}", self.folder.join("profile").display()));
+        chromium.arg(format!("--window-size={},1000", width.max(500) + 100));
+        chromium.args(["--virtual-time-budget=10000", "--dump-dom"]);
+        let said = said(chromium.arg(format!("file://{}", host.display())))?;
+        let mut seen = read(&said.out)
+            .ok_or_else(|| format!("the checks did not come to their end: {}\n{}", said.status, said.err))?;
+        let console = said.err.lines().filter(|line| line.contains(":CONSOLE"));
+        seen.findings.extend(console.map(|line| format!("the console says: {line}")));
+        Ok(seen)
+    }
+}
+
+/// The page in an iframe, and the checks beside it.
+fn host_page(page: &str, width: u32, scheme: &str) -> String {
+    let escaped = page.replace('&', "&amp;").replace('"', "&quot;");
+    format!(
+        "<!doctype html><meta charset=\"utf-8\"><link rel=\"icon\" href=\"data:,\"><style>body{{margin:0}}iframe{{border:0}}</style>\n\
+         <pre id=\"seen\"></pre>\n\
+         <script>const SCHEME = \"{scheme}\";\n{CHECKS}</script>\n\
+         <iframe onload=\"check(this)\" style=\"width:{width}px;height:900px\" srcdoc=\"{escaped}\"></iframe>\n"
+    )
+}
+
+/// What the checks wrote into the page, as JSON; nothing where they did not come to their end.
+fn read(dom: &str) -> Option<Seen> {
+    let (_, rest) = dom.split_once("<pre id=\"seen\">")?;
+    let (text, _) = rest.split_once("</pre>")?;
+    let text =
+        text.replace("&lt;", "<").replace("&gt;", ">").replace("&nbsp;", "\u{a0}").replace("&amp;", "&");
+    serde_json::from_str(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_checks_saw_is_read() {
+        let dom = |text: &str| format!("<html><pre id=\"seen\">{text}</pre><script>…</script></html>");
+        let json = r#"{"plots":3,"texts":20,"findings":["a &lt;p&gt; of \"&amp;lt;\"","empty plot"]}"#;
+        let seen = read(&dom(json)).unwrap();
+        assert_eq!((seen.plots, seen.texts), (3, 20));
+        assert_eq!(seen.findings, ["a <p> of \"&lt;\"", "empty plot"]);
+        assert!(read(&dom("")).is_none() && read("<html></html>").is_none() && read(&dom("{}")).is_none());
     }
 }

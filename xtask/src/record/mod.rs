@@ -4,76 +4,87 @@
 //! input ──▶ program under valgrind's lackey ──pipe──▶ parser ──▶ reduce ──▶ text in memory ──▶ zstd ──▶ traces/
 //! Linux in our hypervisor ──▶ its faults ────────────────────────────────────────┘
 //! ```
-//! [`program`] says what is run on what, [`input`] makes the input, the same each time, and [`reduce`] keeps
-//! a few accesses in a thousand. The raw trace, gigabytes of it, is never stored. What is written begins with lines
-//! that tell the reader how it was made; parsers of lackey's text skip them, as they skip valgrind's own.
+//! [`reduce`] keeps a few accesses in a thousand. The raw trace, gigabytes of it, is never stored. What is written begins
+//! with lines that tell the reader how it was made; parsers of lackey's text skip them, as they skip valgrind's own.
+//!
+//! A compiler and a sort are recorded, unlike each other in all that matters to an MMU. Both are on any Debian with a C
+//! compiler, and their input is the same each time.
+//!
+//! | | `cc1` | `sort` |
+//! |---|---|---|
+//! | code | thousands of pages, jumped about in | a hundred |
+//! | data | a heap of small objects, written often | one block of 64 MiB and more, read often |
+//! | locality | some, everywhere | none: each comparison looks at two lines anywhere |
 //!
 //! A kernel's boot ([`crate::boot`]) is recorded by who serves its faults. Everything is unmapped on each timer interrupt,
 //! so a page is told once for each 4 ms of virtual time in which it is used: what an MMU under pressure sees.
 
-mod input;
-mod program;
 mod reduce;
 
 use crate::Outcome;
-use program::Program;
+use crate::emulator::find;
+use crate::process::{said, succeed};
 use reduce::{Filter, pages};
 use slat_vcpu::trace::Reader;
 use std::collections::HashSet;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::{fs, time::Instant};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Cursor, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// Pages that the filter remembers: the entries of a small first-level TLB.
 const FILTER: usize = 64;
 
-/// The trace of a boot.
-const BOOT: &str = "boot";
+/// For the programs' input, and text to compress.
+const FOLDER: &str = "target/record";
 
-/// The chore: all traces, or those that are named.
-pub fn run(root: &Path, names: &[String]) -> Outcome {
-    let programs = program::all()?;
-    let known: Vec<&str> = programs.iter().map(|program| program.name).chain([BOOT]).collect();
-    if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("no trace is called {name}; there are {}", known.join(", ")).into());
-    }
-    let wanted = |trace: &str| names.is_empty() || names.iter().any(|name| name == trace);
+#[derive(clap::Args)]
+pub struct Args {
+    /// All traces, unless some are named
+    #[arg(value_name = "NAME", value_parser = ["cc1", "sort", "boot"])]
+    names: Vec<String>,
+}
+
+pub fn run(args: &Args) -> Outcome {
     // Better now than after the first recording.
-    for tool in ["valgrind", "zstd"] {
-        program::version(tool)?;
+    for tool in ["valgrind", "zstd", "gcc"] {
+        find(tool, tool)?;
     }
-    let scratch = Scratch::new()?;
-    for program in programs.iter().filter(|program| wanted(program.name)) {
-        let started = Instant::now();
-        eprintln!("{}: recording, some minutes ...", program.name);
-        save(root, program.name, &record(program, &scratch.0)?, started)?;
-    }
-    let started = Instant::now();
-    if wanted(BOOT) {
-        let (faults, kernel) = crate::boot::faults(root)?;
-        save(root, BOOT, &of_boot(&faults, &kernel)?, started)?;
+    fs::create_dir_all(FOLDER)?;
+    for name in ["cc1", "sort", "boot"] {
+        if args.names.is_empty() || args.names.iter().any(|asked| asked == name) {
+            let started = Instant::now();
+            eprintln!("{name}: recording, some minutes ...");
+            let text = match name {
+                "cc1" => of_program(&cc1()?)?,
+                "sort" => of_program(&sort()?)?,
+                _ => of_boot()?,
+            };
+            save(name, &text, started)?;
+        }
     }
     Ok(())
 }
 
 /// Compresses a trace into its place and says what it is.
-fn save(root: &Path, name: &str, text: &str, started: Instant) -> Outcome {
-    let file = root.join(format!("traces/{name}.lackey.zst"));
-    compress(text, &file)?;
+fn save(name: &str, text: &str, started: Instant) -> Outcome {
+    let [plain, file] = [format!("{FOLDER}/{name}.lackey"), format!("traces/{name}.lackey.zst")];
+    fs::write(&plain, text)?;
+    succeed(Command::new("zstd").args(["-19", "--quiet", "--force", &plain, "-o", &file]))?;
     for line in text.lines().take_while(|line| line.starts_with("==")) {
         eprintln!("  {line}");
     }
-    let (bytes, seconds) = (fs::metadata(&file)?.len(), started.elapsed().as_secs());
-    eprintln!("  {} bytes in {}, {seconds} s", bytes, file.display());
+    eprintln!("  {} bytes in {file}, {} s", fs::metadata(&file)?.len(), started.elapsed().as_secs());
     Ok(())
 }
 
 /// The faults of a boot as a trace. None is dropped.
-fn of_boot(faults: &str, kernel: &str) -> Result<String, Box<dyn Error>> {
-    let mut reader = Reader::new(BOOT, std::io::Cursor::new(faults.to_owned()))?.strict(true);
+fn of_boot() -> Result<String, Box<dyn Error>> {
+    let (faults, kernel) = crate::boot::faults()?;
+    let mut reader = Reader::new("boot", Cursor::new(faults.clone()))?.strict(true);
     let (mut touched, mut accesses, mut batch) = (HashSet::new(), 0, Vec::new());
     while reader.fill(&mut batch, 4096)? > 0 {
         accesses += batch.len();
@@ -88,28 +99,83 @@ fn of_boot(faults: &str, kernel: &str) -> Result<String, Box<dyn Error>> {
     ))
 }
 
+/// One program to record, whose input lies in [`FOLDER`].
+struct Program {
+    name: &'static str,
+    /// Where it is; a bare name is looked up in `PATH`.
+    path: String,
+    args: &'static str,
+    /// First line of what it says of itself.
+    version: String,
+    /// What its input is.
+    input: String,
+}
+
+fn cc1() -> Result<Program, Box<dyn Error>> {
+    const SOURCE: &str = include_str!("input.c");
+    fs::write(format!("{FOLDER}/input.c"), SOURCE)?;
+    Ok(Program {
+        name: "cc1",
+        // The compiler proper: `gcc` itself only starts it, and lackey does not follow.
+        path: first_line("gcc", "-print-prog-name=cc1")?,
+        args: "-quiet -O1 -o /dev/null input.c",
+        version: first_line("gcc", "--version")?,
+        input: format!("a generated C file of 2 functions, {} bytes", SOURCE.len()),
+    })
+}
+
+fn sort() -> Result<Program, Box<dyn Error>> {
+    Ok(Program {
+        name: "sort",
+        path: "sort".into(),
+        args: "--parallel=1 --buffer-size=200M -o /dev/null input.txt",
+        version: first_line("sort", "--version")?,
+        input: long_lines(&Path::new(FOLDER).join("input.txt"))?,
+    })
+}
+
+/// Lines for `sort`, as long as a page is large or nearly: a comparison of two is a visit to two pages.
+fn long_lines(path: &Path) -> io::Result<String> {
+    const BYTES: u64 = 66 << 20;
+    // Marsaglia's xorshift: enough to make input that looks alive.
+    let mut state = 0x5157_4c49_4e45_5321_u64;
+    let mut below = |limit: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 16) % limit
+    };
+    let filler = "abcdefghijklmnopqrstuvwxyz".repeat(128);
+    let mut file = BufWriter::new(File::create(path)?);
+    let (mut bytes, mut lines) = (0, 0);
+    while bytes < BYTES {
+        let (key, len) = (below(100_000_000), 1500 + below(1500));
+        writeln!(file, "{key:08} {}", &filler[..len as usize])?;
+        bytes += 10 + len;
+        lines += 1;
+    }
+    file.flush()?;
+    Ok(format!("{lines} lines of about 2 KiB with random keys, {} MiB", bytes >> 20))
+}
+
 /// Runs `program` and returns its reduced trace.
-fn record(program: &Program, scratch: &Path) -> Result<String, Box<dyn Error>> {
-    let input = (program.input)(&scratch.join(program.input_name))?;
+fn of_program(program: &Program) -> Result<String, Box<dyn Error>> {
     let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=lackey", "--trace-mem=yes"]).arg(&program.path).args(&program.args);
-    valgrind.current_dir(scratch).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    valgrind.args(["--tool=lackey", "--trace-mem=yes", &program.path]).args(program.args.split(' '));
+    valgrind.current_dir(FOLDER).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // The environment lies on the traced program's stack: the same each time, or addresses move.
     let path = std::env::var_os("PATH").unwrap_or_default();
-    valgrind.env_clear().env("PATH", path).env("LC_ALL", "C");
-    let mut child = start(&mut valgrind, "valgrind")?;
+    let mut child = valgrind.env_clear().env("PATH", path).env("LC_ALL", "C").spawn()?;
 
     let stderr = child.stderr.take().ok_or("valgrind has no output")?;
     let mut reader = Reader::new(program.name, stderr)?.strict(true);
     let (mut filter, mut touched, mut kept) = (Filter::new(FILTER), HashSet::new(), 0u64);
     let (mut body, mut batch) = (String::new(), Vec::new());
     while reader.fill(&mut batch, 4096)? > 0 {
-        for access in batch.drain(..) {
-            if filter.keep(access) {
-                writeln!(body, "{access}")?;
-                touched.extend(pages(access));
-                kept += 1;
-            }
+        for access in batch.drain(..).filter(|&access| filter.keep(access)) {
+            writeln!(body, "{access}")?;
+            touched.extend(pages(access));
+            kept += 1;
         }
     }
     let status = child.wait()?;
@@ -117,60 +183,22 @@ fn record(program: &Program, scratch: &Path) -> Result<String, Box<dyn Error>> {
         return Err(format!("{} under valgrind: {status}", program.name).into());
     }
 
-    let before = reader.lines() - reader.skipped();
-    let tool = program::version("valgrind")?;
+    let Program { name, args, version, input, .. } = program;
+    let (before, tool) = (reader.lines() - reader.skipped(), first_line("valgrind", "--version")?);
     Ok(format!(
-        "==slat== program: {}\n\
-         ==slat== command: {} {}\n\
+        "==slat== program: {version}\n\
+         ==slat== command: {name} {args}\n\
          ==slat== input: {input}\n\
          ==slat== recorded: {tool} --tool=lackey --trace-mem=yes\n\
          ==slat== reduced: what one of the last {FILTER} pages kept would answer is dropped\n\
          ==slat== accesses: {before} before, {kept} after\n\
          ==slat== pages: {} of 4 KiB, none lost\n{body}",
-        program.version,
-        program.name,
-        program.args.join(" "),
         touched.len(),
     ))
 }
 
-fn compress(text: &str, file: &Path) -> Outcome {
-    let mut zstd = Command::new("zstd");
-    zstd.args(["-19", "--quiet", "--force", "-o"]).arg(file).stdin(Stdio::piped());
-    let mut child = start(&mut zstd, "zstd")?;
-    // Dropped at once, so that zstd sees the end.
-    child.stdin.take().ok_or("zstd has no input")?.write_all(text.as_bytes())?;
-    let status = child.wait()?;
-    if status.success() { Ok(()) } else { Err(format!("zstd: {status}").into()) }
-}
-
-/// Starts a tool that may not be there.
-fn start(command: &mut Command, tool: &str) -> Result<Child, Box<dyn Error>> {
-    command.spawn().map_err(|error| missing(tool, &error))
-}
-
-/// What to say when a tool cannot be started.
-fn missing(tool: &str, error: &io::Error) -> Box<dyn Error> {
-    match error.kind() {
-        io::ErrorKind::NotFound => format!("{tool} not found: install it, e.g. apt install {tool}").into(),
-        _ => format!("cannot start {tool}: {error}").into(),
-    }
-}
-
-/// A folder for the programs' input, removed in the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("slat-record-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Nothing depends on it: at worst a folder stays behind in the system's own place for such things.
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// First line of what a tool prints when it is told `argument`.
+fn first_line(tool: &str, argument: &str) -> Result<String, Box<dyn Error>> {
+    let text = said(Command::new(tool).arg(argument))?.succeeded()?.out;
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }

@@ -6,19 +6,28 @@
 //! SEEDED <name> <Tool> <executions>                      it was made, and found by the last of so many executions
 //! ```
 //! A test harness may have begun the line with words of its own.
+//!
+//! The tables stand in `VERIFICATION.md`, between two markers: written by `--docs`, and held against the code afterwards.
+//! How many executions it took changes with any change; which mistakes there are, and who finds them, must be true.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
+use crate::Outcome;
+use crate::table;
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::fs;
+
+const FILE: &str = "VERIFICATION.md";
+const BEGIN: &str = "<!-- what `cargo xtask nightly --docs` writes begins here -->";
+const END: &str = "<!-- and ends here -->";
 
 /// A mistake that can be made on purpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
-    pub name: String,
-    pub tool: String,
-    pub what: String,
+struct Mistake {
+    name: String,
+    tool: String,
+    what: String,
 }
 
-/// All that was read.
 #[derive(Default)]
 pub struct Evidence {
     mistakes: Vec<Mistake>,
@@ -29,63 +38,38 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Reads what a command said; most lines say nothing here.
-    pub fn of(text: &str) -> Self {
-        let mut evidence = Self::default();
-        for (kind, rest) in text.lines().filter_map(said) {
-            evidence.note(kind, rest);
-        }
-        evidence
+    /// Adds what a command said; most lines say nothing here. Returns the tools that have explored, or found, anything.
+    pub fn read(&mut self, text: &str) -> BTreeSet<String> {
+        text.lines().filter_map(said).filter_map(|(kind, rest)| self.note(kind, rest)).collect()
     }
 
-    /// Adds what another command said.
-    pub fn add(&mut self, more: Self) {
-        for mistake in more.mistakes {
-            self.list(mistake);
-        }
-        for (key, executions) in more.found {
-            self.found.entry(key).or_insert(executions);
-        }
-        for (key, executions) in more.explored {
-            *self.explored.entry(key).or_default() += executions;
-        }
-    }
-
-    fn list(&mut self, mistake: Mistake) {
-        if !self.mistakes.contains(&mistake) {
-            self.mistakes.push(mistake);
-        }
-    }
-
-    fn note(&mut self, kind: &str, rest: &str) {
+    fn note(&mut self, kind: &str, rest: &str) -> Option<String> {
         let words: Vec<&str> = rest.split_whitespace().collect();
         match (kind, &words[..]) {
             ("BUG", [name, tool, _, ..]) => {
                 let what = rest.splitn(3, ' ').nth(2).unwrap_or_default().trim().to_owned();
-                self.list(Mistake { name: (*name).to_owned(), tool: (*tool).to_owned(), what });
+                let mistake = Mistake { name: (*name).to_owned(), tool: (*tool).to_owned(), what };
+                if !self.mistakes.contains(&mistake) {
+                    self.mistakes.push(mistake);
+                }
+                None
             }
             ("SEEDED", [name, tool, executions]) => {
-                if let Ok(executions) = executions.parse() {
-                    self.found.entry(((*name).to_owned(), (*tool).to_owned())).or_insert(executions);
-                }
+                let executions = executions.parse().ok()?;
+                self.found.entry(((*name).to_owned(), (*tool).to_owned())).or_insert(executions);
+                Some((*tool).to_owned())
             }
             ("EXECUTIONS", [tool, what @ .., count]) if !what.is_empty() => {
-                if let Ok(count) = count.parse::<u64>() {
-                    *self.explored.entry(((*tool).to_owned(), what.join(" "))).or_default() += count;
-                }
+                let count: u64 = count.parse().ok()?;
+                *self.explored.entry(((*tool).to_owned(), what.join(" "))).or_default() += count;
+                Some((*tool).to_owned())
             }
-            _ => {}
+            _ => None,
         }
     }
 
-    /// Whether `tool` has explored, or found, anything.
-    pub fn has(&self, tool: &str) -> bool {
-        self.explored.keys().map(|(by, _)| by).chain(self.found.keys().map(|(_, by)| by)).any(|by| by == tool)
-    }
-
-    /// The mistakes that can be made, as they are listed.
-    pub fn listed(&self) -> &[Mistake] {
-        &self.mistakes
+    pub fn lists_mistakes(&self) -> bool {
+        !self.mistakes.is_empty()
     }
 
     /// Executions until `mistake` was found by its own tool.
@@ -138,7 +122,7 @@ impl Evidence {
         let rows = tools.iter().map(|(tool, (scenarios, executions))| {
             [(*tool).to_owned(), scenarios.to_string(), executions.to_string()]
         });
-        table(["tool", "scenarios", "executions without a fault"], rows)
+        table::write(["tool", "scenarios", "executions without a fault"], rows)
     }
 
     /// A table of the mistakes: which, what finds it, and after how many executions.
@@ -148,7 +132,32 @@ impl Evidence {
             let executions = executions.unwrap_or_else(|| "not found".to_owned());
             [format!("`{}`", mistake.name), mistake.what.clone(), mistake.tool.clone(), executions]
         });
-        table(["mistake", "what is wrong", "found by", "executions"], rows)
+        table::write(["mistake", "what is wrong", "found by", "executions"], rows)
+    }
+
+    /// Puts the tables into `VERIFICATION.md`.
+    pub fn write_docs(&self) -> Outcome {
+        let text = fs::read_to_string(FILE)?;
+        let (before, _, after) = parts(&text)?;
+        Ok(fs::write(FILE, format!("{before}\n\n{}\n{}\n{after}", self.executions(), self.mistakes()))?)
+    }
+
+    /// Where the list of mistakes in `VERIFICATION.md` and the code's differ.
+    pub fn differences(&self) -> Result<Vec<String>, Box<dyn Error>> {
+        Ok(self.differences_in(parts(&fs::read_to_string(FILE)?)?.1))
+    }
+
+    fn differences_in(&self, tables: &str) -> Vec<String> {
+        // | `name` | what is wrong | tool | executions |
+        let rows = tables.lines().filter(|line| line.starts_with("| `")).filter_map(table::cells);
+        let told: BTreeSet<(&str, &str)> = rows.map(|[name, _, tool]| (name, tool)).collect();
+        let names = self.mistakes.iter().map(|mistake| (mistake.name.as_str(), mistake.tool.as_str()));
+        let listed: BTreeSet<(&str, &str)> = names.collect();
+        let missing =
+            listed.difference(&told).map(|(name, tool)| format!("{FILE}: no {name}, found by {tool}"));
+        let unknown =
+            told.difference(&listed).map(|(name, tool)| format!("{FILE}: {name} is none of {tool}'s"));
+        missing.chain(unknown).collect()
     }
 }
 
@@ -162,25 +171,13 @@ fn said(line: &str) -> Option<(&'static str, &str)> {
     })
 }
 
-/// Columns as wide as their widest cell.
-fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let rows: Vec<[String; N]> = [head.map(str::to_owned)].into_iter().chain(rows).collect();
-    let widths: [usize; N] =
-        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
-    let mut text = String::new();
-    for (number, row) in rows.iter().enumerate() {
-        for (cell, width) in row.iter().zip(widths) {
-            _ = write!(text, "| {cell:width$} ");
-        }
-        text.push_str("|\n");
-        if number == 0 {
-            for width in widths {
-                _ = write!(text, "|{:-<1$}", "", width + 2);
-            }
-            text.push_str("|\n");
-        }
-    }
-    text
+/// The text before the tables with its marker, the tables, and the marker with the text after them.
+fn parts(text: &str) -> Result<(&str, &str, &str), String> {
+    let markers = text.find(BEGIN).map(|at| at + BEGIN.len()).zip(text.find(END));
+    let (from, to) = markers
+        .filter(|(from, to)| from <= to)
+        .ok_or_else(|| format!("{FILE}: the tables need these two lines, each alone: {BEGIN} {END}"))?;
+    Ok((&text[..from], &text[from..to], &text[to..]))
 }
 
 #[cfg(test)]
@@ -188,7 +185,9 @@ mod tests {
     use super::*;
 
     fn of(lines: &[&str]) -> Evidence {
-        Evidence::of(&lines.join("\n"))
+        let mut evidence = Evidence::default();
+        evidence.read(&lines.join("\n"));
+        evidence
     }
 
     const LISTED: [&str; 2] = ["BUG a-b Loom an a without a b", "test t ... BUG c Fuzz a c"];
@@ -199,7 +198,6 @@ mod tests {
     fn everything_found_is_no_gap() {
         let evidence = of(&[LISTED[0], LISTED[1], "SEEDED a-b Loom 7", "test x ... SEEDED c Fuzz 1", "ok"]);
         assert_eq!(evidence.gaps(TOOLS), Vec::<String>::new());
-        assert!(evidence.has("Loom") && evidence.has("Fuzz") && !evidence.has("Model"));
         assert_eq!(evidence.verdict(TOOLS), "2 of 2 seeded bugs found");
         let table = evidence.mistakes();
         assert!(table.contains("| `a-b`   | an a without a b | Loom     | 7          |"), "{table}");
@@ -216,7 +214,8 @@ mod tests {
     #[test]
     fn only_the_tools_that_were_run_must_have_found_theirs() {
         let mut evidence = of(&[LISTED[0], LISTED[1]]);
-        evidence.add(of(&[LISTED[0], "SEEDED c Fuzz 1"]));
+        let heard = evidence.read(&[LISTED[0], "SEEDED c Fuzz 1"].join("\n"));
+        assert_eq!(heard, ["Fuzz".to_owned()].into());
         assert_eq!(evidence.gaps(&["Fuzz"]), Vec::<String>::new());
         assert_eq!(evidence.gaps(TOOLS).len(), 1);
         assert!(evidence.verdict(&["Fuzz"]).starts_with("1 of 1 seeded bugs found; 1 more"));
@@ -237,5 +236,23 @@ mod tests {
             "xEXECUTIONS Loom x 3",
         ]);
         assert!(evidence.executions().ends_with("| Model | 2         | 42                         |\n"));
+    }
+
+    #[test]
+    fn the_tables_stand_between_two_markers() {
+        let text = format!("# Title\n{BEGIN}\nold\n{END}\nafter\n");
+        let (before, tables, after) = parts(&text).unwrap();
+        assert!(before.ends_with(BEGIN) && after.starts_with(END));
+        assert_eq!((tables, format!("{before}{tables}{after}")), ("\nold\n", text.clone()));
+        assert!(parts("# Title\n").is_err() && parts(&format!("{END}{BEGIN}")).is_err());
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_told() {
+        let now = of(&["BUG a-b Loom an a", "BUG c Fuzz a c", "SEEDED c Fuzz 4"]);
+        assert_eq!(now.differences_in("").len(), 2, "nothing is told yet");
+        assert_eq!(now.differences_in(&now.mistakes()), Vec::<String>::new());
+        let later = of(&["BUG a-b Shuttle an a", "BUG c Fuzz a c"]);
+        assert_eq!(later.differences_in(&now.mistakes()).len(), 2, "a-b has another tool now");
     }
 }

@@ -1,140 +1,126 @@
 //! `walkers`: slat's tables, judged by hardware walkers that others wrote (`walkers/README.md`).
 //!
-//! ```text
-//! cargo xtask walkers [--only npt|ept|arm64|riscv] [--nightly]
-//! ```
 //! Each row is a bare-metal program in an emulator: it runs the real engine, and compares what the emulated walker makes of
 //! its tables with what it should, look-up by look-up. What it says is kept in `target/walkers`, summed up here, and a
-//! failure of the chore where anything differs. `--nightly` looks twenty times as often, with other tables every night.
+//! failure of the chore where anything differs.
 
 mod rows;
-mod said;
 
 use crate::Outcome;
-use crate::emulator::{self, Missing};
+use crate::emulator::or_skipped;
+use crate::process::on_every_processor;
 use rows::{ROWS, Row};
-use said::Said;
+use std::fmt;
 use std::fs;
-use std::num::NonZero;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Look-ups for each format of a nightly run.
 const NIGHTLY_LOOKUPS: u64 = 240_000;
 const SECONDS_OF_A_DAY: u64 = 86_400;
 
-/// What is asked for.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only the rows of one machine
+    #[arg(long, value_parser = ["npt", "ept", "arm64", "riscv"])]
     only: Option<String>,
+    /// Look twenty times as often, with other tables every night
+    #[arg(long)]
     nightly: bool,
 }
 
-/// The chore.
-pub fn run(root: &Path, args: &[String]) -> Outcome {
-    let asked = parse(args)?;
-    let wanted = |row: &&Row| {
-        asked.only.as_ref().is_none_or(|only| only == row.only) && (asked.nightly || !row.nightly)
-    };
-    let rows: Vec<&Row> = ROWS.iter().filter(wanted).collect();
-    let folder = root.join("target/walkers");
+pub fn run(args: &Args) -> Outcome {
+    let wanted = |row: &&Row| args.only.as_ref().is_none_or(|only| only == row.only);
+    let rows: Vec<&Row> = ROWS.iter().filter(wanted).filter(|row| args.nightly || !row.nightly).collect();
+    let folder = std::path::absolute("target/walkers")?;
     fs::create_dir_all(&folder)?;
-    let environment = if asked.nightly {
+    let mut environment = Vec::new();
+    if args.nightly {
         let day = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / SECONDS_OF_A_DAY;
-        vec![("SLAT_JUDGE_SEED", day.to_string()), ("SLAT_JUDGE_LOOKUPS", NIGHTLY_LOOKUPS.to_string())]
-    } else {
-        Vec::new()
-    };
-    let failed = on_every_processor(
-        &rows,
-        |row| {
-            let began = Instant::now();
-            let ended = match row.run(root, &folder, &environment, asked.nightly) {
-                Ok(text) => Ended::Said(text),
-                Err(error) => error.downcast::<Missing>().map_or_else(
-                    |error| Ended::Failed(error.to_string()),
-                    |missing| Ended::Skipped(*missing),
-                ),
-            };
-            (ended, began.elapsed().as_secs_f64())
-        },
-        |row, (ended, seconds)| {
-            println!("== {}: {}, {seconds:.1}s", row.only, row.what);
-            show(row, ended, &folder)
-        },
-    );
-    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ").into()) }
+        environment.push(("SLAT_JUDGE_SEED", day.to_string()));
+        environment.push(("SLAT_JUDGE_LOOKUPS", NIGHTLY_LOOKUPS.to_string()));
+    }
+    on_every_processor(&rows, |row| {
+        let outcome = or_skipped(judge(row, &folder, &environment, args.nightly));
+        outcome.map_err(|why| format!("{}: {why}", row.what).into())
+    })
 }
 
-/// How a row ended.
-enum Ended {
-    /// The program has run, and said this.
-    Said(String),
-    Skipped(Missing),
-    Failed(String),
-}
-
-/// Runs `row` for each of `rows`, as many at a time as there are processors, and shows how each ended, one after the other.
-/// Returns what the rows are called that did not do.
-fn on_every_processor<T>(
-    rows: &[&Row],
-    run: impl Fn(&Row) -> T + Sync,
-    show: impl Fn(&Row, T) -> Outcome + Sync,
-) -> Vec<String> {
-    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(rows.len());
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let ended = run(row);
-                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Err(why) = show(row, ended) {
-                        println!("   FAILED: {why}");
-                        failed.push(row.what.to_owned());
-                    }
-                }
-            });
-        }
-    });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Shows what came of a row, and keeps what it said.
-fn show(row: &Row, ended: Ended, folder: &Path) -> Outcome {
-    let text = match ended {
-        Ended::Said(text) => text,
-        Ended::Skipped(missing) => return emulator::skip(&missing, emulator::REQUIRED),
-        Ended::Failed(why) => return Err(why.into()),
-    };
+/// Runs a row, shows what came of it, and keeps what it said.
+fn judge(row: &Row, folder: &Path, environment: &[(&str, String)], nightly: bool) -> Outcome {
+    let began = Instant::now();
+    let text = row.run(folder, environment, nightly)?;
     let log = folder.join(row.log());
     fs::write(&log, &text)?;
     let said = Said::of(&text);
-    said.print();
+    // At once, since other rows are run beside this one.
+    print!("== {}: {}, {:.1}s\n{said}", row.only, row.what, began.elapsed().as_secs_f64());
     said.judge().map_err(|why| format!("{why}; all that it said is in {}", log.display()).into())
 }
 
-fn parse(args: &[String]) -> Result<Asked, String> {
-    let usage = "usage: cargo xtask walkers [--only npt|ept|arm64|riscv] [--nightly]";
-    let mut asked = Asked::default();
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match (arg.as_str(), arg.as_str() == "--only") {
-            ("--nightly", _) => asked.nightly = true,
-            (_, true) => {
-                let only = args.next().ok_or(usage)?;
-                if !ROWS.iter().any(|row| row.only == only) {
-                    return Err(format!("--only {only}: {usage}"));
+/// What a judge has said, line by line (`walkers/judge` prints it), and whether that is good.
+#[derive(Default)]
+struct Said<'a> {
+    /// Lines worth showing: one for each format and check.
+    lines: Vec<&'a str>,
+    lookups: u64,
+    differences: u64,
+    passed: bool,
+    failed: bool,
+}
+
+/// The fewest look-ups that count as a judgement.
+const FEWEST: u64 = 10_000;
+
+impl<'a> Said<'a> {
+    /// Reads all that a program said.
+    fn of(text: &'a str) -> Self {
+        let mut said = Self::default();
+        for line in text.lines().map(str::trim_end) {
+            let kind = line.split(' ').next().unwrap_or_default();
+            match kind {
+                "WALK" => {
+                    said.lookups += number_before(line, "look-ups");
+                    said.differences += number_before(line, "differences");
                 }
-                asked.only = Some(only.clone());
+                "DIFF" => said.differences += 1,
+                _ => {}
             }
-            _ => return Err(format!("{arg}: {usage}")),
+            if ["WALK", "DIFF", "PAIR", "STALE", "MUTATED", "SKIP"].contains(&kind) {
+                said.lines.push(line);
+            }
+            said.passed |= line == "JUDGE PASSED";
+            said.failed |= line == "JUDGE FAILED";
+        }
+        said
+    }
+
+    /// Whether it is good; else why not.
+    fn judge(&self) -> Result<(), String> {
+        if self.failed {
+            Err(String::from("the judge says so"))
+        } else if !self.passed {
+            Err(String::from("the judge did not come to an end"))
+        } else if self.differences > 0 {
+            Err(format!("{} differences", self.differences))
+        } else if self.lookups < FEWEST {
+            Err(format!("{} look-ups are too few", self.lookups))
+        } else {
+            Ok(())
         }
     }
-    Ok(asked)
+}
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lines.iter().try_for_each(|line| writeln!(f, "   {line}"))
+    }
+}
+
+/// The number that stands before `word`; 0 where none does.
+fn number_before(line: &str, word: &str) -> u64 {
+    let before = line.split_once(word).and_then(|(before, _)| before.split_whitespace().next_back());
+    before.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -142,13 +128,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_understood() {
-        let of = |args: &[&str]| parse(&args.iter().map(ToString::to_string).collect::<Vec<_>>());
-        assert_eq!(of(&[]), Ok(Asked::default()));
-        let riscv = Asked { only: Some("riscv".to_owned()), nightly: true };
-        assert_eq!(of(&["--only", "riscv", "--nightly"]), Ok(riscv));
-        for wrong in [&["--only"] as &[_], &["--only", "mips"], &["--daily"], &["npt"]] {
-            assert!(of(wrong).is_err(), "{wrong:?}");
+    fn a_judgement_is_good_with_every_look_up_and_no_difference() {
+        let good = "WALK npt4 QEMU seed 1: 10032 look-ups, 0 differences; the emulator's own: a ×2\r\n\
+            MUTATE npt4 QEMU link bits 3-3 other: not noticed\r\nJUDGE PASSED\r\n";
+        let said = Said::of(good);
+        assert_eq!((said.lookups, said.differences, said.lines.len()), (10_032, 0, 1));
+        assert_eq!(said.judge(), Ok(()));
+        let bad = [
+            good.replace("0 differences", "1 differences"),
+            good.replace("PASSED", "FAILED"),
+            good.replace("10032", "9999"),
+            good.replace("JUDGE PASSED", ""),
+            format!("DIFF npt4\n{good}"),
+            String::new(),
+        ];
+        for text in bad {
+            assert!(Said::of(&text).judge().is_err(), "{text}");
         }
     }
 }

@@ -1,0 +1,212 @@
+//! `coverage`: how many lines of the engine the tests run, and which they do not.
+//!
+//! ```text
+//! the tests of slat, slat-mm and slat-vcpu, built with counters  ─▶  profiles  ─▶  counts, line by line
+//! ```
+//! The build is the address sanitizer's, and the run too ([`sanitize`]): what that reports is a failure here.
+//!
+//! Not cargo-llvm-cov: it would be the compiler's wrapper, which is ours (`xtask/compilers`).
+//!
+//! Below [`LEAST`] percent it fails. Each line that no test runs is listed, with the reason that `xtask/coverage.txt`
+//! gives for it ([`Reasons`]). A line without one is not a failure, since races decide whether some lines are run; a
+//! reason for what is no longer there is.
+
+use crate::Outcome;
+use crate::house::Source;
+use crate::process::{cargo, emptied, executables, said, with_compiler};
+use crate::sanitize::{self, ADDRESS, PROFILES, TESTS};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::num::ParseIntError;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+/// Percent of the engine's lines that tests must run.
+const LEAST: f64 = 95.0;
+const ENGINE: &str = "slat/src";
+const REASONS: &str = "xtask/coverage.txt";
+
+pub fn run() -> Outcome {
+    let counts = read(&measured()?, &std::env::current_dir()?)?;
+    let reasons = Reasons::read(&fs::read_to_string(REASONS)?)?;
+    let (mut run, mut missed, mut unexplained) = (0, 0, 0);
+    let mut sources = Vec::new();
+    for (path, counts) in &counts {
+        let source = Source::new(path, &fs::read_to_string(path)?);
+        let end = source.shipped();
+        if end == 0 || FOR_TESTS.iter().any(|file| path.ends_with(file)) {
+            continue;
+        }
+        // A bracket that closes a branch is no line of its own.
+        let says = |line: usize| source.lines[line - 1].contains(char::is_alphanumeric);
+        let counts = counts.iter().filter(|&(&line, _)| line <= end && says(line));
+        let (hit, not): (Vec<_>, Vec<_>) = counts.partition(|&(_, &count)| count > 0);
+        run += hit.len();
+        missed += not.len();
+        for (&line, _) in not {
+            let why = reasons.of(&source, line - 1);
+            unexplained += usize::from(why.is_none());
+            println!("{}:{line}: {}", path.display(), source.lines[line - 1].trim());
+            println!("    {}", why.unwrap_or("(no reason given)"));
+        }
+        sources.push(source);
+    }
+    let percent = 100.0 * run as f64 / (run + missed).max(1) as f64;
+    println!("{percent:.1}% of {} lines; {missed} are not run, {unexplained} without a reason", run + missed);
+    let idle = reasons.idle(&sources);
+    if !idle.is_empty() {
+        return Err(format!("{REASONS} gives reasons for what is not there: {}", idle.join("; ")).into());
+    }
+    if percent < LEAST { Err(format!("under {LEAST}%").into()) } else { Ok(()) }
+}
+
+/// What makes mistakes and faults for tests is not the engine itself.
+const FOR_TESTS: [&str; 2] = ["slat/src/seeded.rs", "slat/src/inject.rs"];
+
+/// Builds and runs the tests; the counts as lcov writes them.
+fn measured() -> Result<String, Box<dyn Error>> {
+    let merged = "target/coverage/merged.profdata";
+    emptied(Path::new(PROFILES))?;
+    sanitize::address()?;
+    let mut cargo = cargo(&format!("test --locked --no-run --message-format=json {TESTS}"));
+    with_compiler(&mut cargo, ADDRESS)?;
+    let programs = executables(&said(&mut cargo)?.succeeded()?.out);
+    let tools = tools()?;
+    let raw = fs::read_dir(PROFILES)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    // A child that was killed, as some tests do, leaves a profile that is not whole.
+    let merge = ["merge", "-sparse", "-failure-mode=all", "-o", merged];
+    said(Command::new(tools.join("llvm-profdata")).args(merge).args(raw))?.succeeded()?;
+    let mut export = Command::new(tools.join("llvm-cov"));
+    export.args(["export", "-format=lcov", "-instr-profile", merged]);
+    export.args(programs.iter().flat_map(|program| ["-object", program]));
+    Ok(said(export.arg("-sources").arg(std::path::absolute(ENGINE)?))?.succeeded()?.out)
+}
+
+/// Where rustup puts LLVM's tools.
+fn tools() -> Result<PathBuf, Box<dyn Error>> {
+    let libraries = said(Command::new("rustc").args(["--print", "target-libdir"]))?.succeeded()?.out;
+    let tools = Path::new(libraries.trim()).with_file_name("bin");
+    if tools.join("llvm-cov").exists() {
+        return Ok(tools);
+    }
+    Err("LLVM's tools are missing: rustup component add llvm-tools".into())
+}
+
+/// Counts by file, relative to `root`, of lcov's text: `SF:` begins a file, `DA:line,count` is a line of it that has code.
+fn read(text: &str, root: &Path) -> Result<Counts, ParseIntError> {
+    let mut counts = Counts::new();
+    let mut file = PathBuf::new();
+    for line in text.lines() {
+        if let Some(path) = line.strip_prefix("SF:") {
+            let path = Path::new(path);
+            file = path.strip_prefix(root).unwrap_or(path).into();
+        } else if let Some((line, count)) = line.strip_prefix("DA:").and_then(|rest| rest.split_once(',')) {
+            let (line, count): (usize, u64) = (line.parse()?, count.parse()?);
+            *counts.entry(file.clone()).or_default().entry(line).or_default() += count;
+        }
+    }
+    Ok(counts)
+}
+
+/// Counts of lines (from 1) of each file.
+type Counts = BTreeMap<PathBuf, BTreeMap<usize, u64>>;
+
+struct Reason {
+    path: String,
+    what: String,
+    why: String,
+}
+
+/// Why lines are not run by any test, as a file says it: `path: what — why`, one to a line, `#` for remarks. *What* is
+/// `fn name`, for the whole of a function, or a piece of the line itself. *Path* is `*` for any file.
+struct Reasons(Vec<Reason>);
+
+impl Reasons {
+    fn read(text: &str) -> Result<Self, String> {
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let reason = |line: &str| {
+            let (place, why) = line.split_once(" — ")?;
+            let (path, what) = place.split_once(": ")?;
+            Some(Reason { path: path.to_owned(), what: what.to_owned(), why: why.to_owned() })
+        };
+        lines
+            .map(|line| reason(line).ok_or_else(|| format!("not `path: what — why`: {line}")))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// Why the line with this index is not run.
+    fn of(&self, source: &Source, index: usize) -> Option<&str> {
+        self.0.iter().find(|reason| reason.covers(source, index)).map(|reason| reason.why.as_str())
+    }
+
+    /// Those that speak of nothing in `sources`.
+    fn idle(&self, sources: &[Source]) -> Vec<String> {
+        let speaks = |reason: &Reason| {
+            sources.iter().any(|source| (0..source.lines.len()).any(|index| reason.covers(source, index)))
+        };
+        let idle = self.0.iter().filter(|reason| !speaks(reason));
+        idle.map(|reason| format!("{}: {}", reason.path, reason.what)).collect()
+    }
+}
+
+impl Reason {
+    fn covers(&self, source: &Source, index: usize) -> bool {
+        if self.path != "*" && Path::new(&self.path) != source.path {
+            return false;
+        }
+        match self.what.strip_prefix("fn ") {
+            Some(name) => function_around(source, index) == Some(name),
+            None => source.lines[index].contains(&self.what),
+        }
+    }
+}
+
+/// The name of the function that the line with this index belongs to: the nearest above that begins further left, or on
+/// the line itself.
+fn function_around(source: &Source, index: usize) -> Option<&str> {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let own = indent(&source.lines[index]);
+    source.lines[..=index].iter().enumerate().rev().find_map(|(at, line)| {
+        // The closing brace of a function stands where its first line does.
+        let around =
+            at == index || indent(line) < own || (indent(line) == own && source.lines[index].trim() == "}");
+        let after = line.split_once("fn ").filter(|_| around && !line.trim_start().starts_with("//"))?.1;
+        Some(&after[..after.find(['(', '<'])?])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_by_file() {
+        let text = "SF:/r/a/b.rs\nFN:3,f\nDA:3,0\nDA:4,18\nend_of_record\nSF:/r/c.rs\nDA:1,1\n";
+        let expected = [("a/b.rs", vec![(3, 0), (4, 18)]), ("c.rs", vec![(1, 1)])];
+        let expected = expected.map(|(path, lines)| (path.into(), lines.into_iter().collect()));
+        assert_eq!(read(text, Path::new("/r")), Ok(expected.into()));
+    }
+
+    const CODE: &str = "impl A {\n    fn one(&self) {\n        a();\n        if b {\n            c();\n        }\n    }\n\n\
+                        \x20   const fn two<T>() {\n        d();\n    }\n}";
+
+    #[test]
+    fn a_reason_covers_a_function_or_a_line() {
+        let source = Source::new("a.rs", CODE);
+        let reasons =
+            Reasons::read("# why\n\na.rs: fn one — never\n*: d( — elsewhere\nb.rs: fn two — no\n").unwrap();
+        let why: Vec<_> = (0..source.lines.len()).map(|index| reasons.of(&source, index)).collect();
+        let never = Some("never");
+        assert_eq!(why[..7], [None, never, never, never, never, never, never]);
+        assert_eq!(why[7..], [None, None, Some("elsewhere"), None, None]);
+    }
+
+    #[test]
+    fn a_reason_for_nothing_is_told() {
+        let reasons = Reasons::read("a.rs: fn gone — x\na.rs: a() — y").unwrap();
+        assert_eq!(reasons.idle(&[Source::new("a.rs", CODE)]), ["a.rs: fn gone"]);
+        assert!(Reasons::read("a.rs: fn gone").is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! Tests that are run for longer than the suite runs them (`soak`, `repeat`, `explore`), or with mistakes (`seeded`).
+
+use crate::Outcome;
+use crate::process::{cargo, said, succeed, with_compiler};
+use std::error::Error;
+use std::hint::spin_loop;
+use std::os::unix::process::CommandExt as _;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Instant;
+
+/// Package, test, and the function in it.
+const SOAKS: [[&str; 3]; 3] = [
+    ["slat", "soak", "everything_at_once"],
+    ["slat-mm", "load", "no_guest_reads_what_is_not_its_own"],
+    ["slat-vcpu", "dirty", "the_shadow_is_what_was_written"],
+];
+
+#[derive(clap::Args)]
+pub struct Soak {
+    /// For how long, all tests together
+    #[arg(long, value_name = "N", default_value = "10", value_parser = minutes)]
+    minutes: f64,
+}
+
+fn minutes(text: &str) -> Result<f64, &'static str> {
+    // A year: beyond it is a slip of the finger.
+    let minutes = text.parse().ok().filter(|&minutes| minutes > 0.0 && minutes < 525_600.0);
+    minutes.ok_or("it is a number of minutes, above 0")
+}
+
+/// The tests that do everything at once (`slat/tests/soak`; a primary MMU under load, `mm/tests/load`; dirty logs under
+/// fire, `vcpu/tests/dirty`), optimized, each for its part of the time.
+pub fn soak(args: &Soak) -> Outcome {
+    let seconds = 60.0 * args.minutes / SOAKS.len() as f64;
+    SOAKS.into_iter().try_for_each(|[package, test, function]| {
+        let mut cargo = cargo("test --release --locked");
+        cargo.args(["--package", package, "--test", test, "--", "--exact", "--nocapture", function]);
+        succeed(cargo.env("SLAT_SOAK_SECONDS", seconds.to_string()))
+    })
+}
+
+#[derive(clap::Args)]
+pub struct Repeat {
+    /// How often
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    times: u32,
+    /// Threads that spin meanwhile, as on a machine that others use too
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    beside: u32,
+}
+
+/// The whole suite again and again, to show that no test of it fails now and then. The first failure ends it, with what the
+/// suite said.
+pub fn repeat(args: &Repeat) -> Outcome {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..args.beside {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    spin_loop();
+                }
+            });
+        }
+        let outcome = (1..=args.times).try_for_each(|time| {
+            let began = Instant::now();
+            let tests = suite()?;
+            println!("{time} of {}: {tests} tests passed in {:.0?}", args.times, began.elapsed());
+            Ok(())
+        });
+        over.store(true, Relaxed);
+        outcome
+    })
+}
+
+/// Runs the suite once; how many tests passed.
+fn suite() -> Result<u64, Box<dyn Error>> {
+    Ok(passed(&said(&mut cargo("test --workspace --locked"))?.succeeded()?.out))
+}
+
+/// The sum over all of what cargo says: `test result: ok. 4 passed; 0 failed; …`.
+fn passed(said: &str) -> u64 {
+    let one = |line: &str| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse::<u64>().ok();
+    said.lines().filter_map(one).sum()
+}
+
+/// Cargo, as it is told, with the mistakes built in.
+pub fn seeded(words: &[String]) -> Outcome {
+    // From here on we are cargo, and end as it does.
+    Err(with_compiler(&mut cargo(""), "seeded")?.args(words).exec().into())
+}
+
+/// Whole worlds of the engine on simulated CPUs (`sim/explore`), by the arguments that it reads itself. Built as the fuzzer
+/// is: quickly, and with the checks of a debug build.
+pub fn explore(words: &[String]) -> Outcome {
+    let mut cargo = cargo("run --package slat-explore --profile fuzz --locked --quiet --");
+    Err(cargo.args(words).exec().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_counted_over_all_of_them() {
+        let said =
+            "running 2 tests\ntest result: ok. 2 passed; 0 failed\n\ntest result: ok. 40 passed; 0 failed\n";
+        assert_eq!(passed(said), 42);
+    }
+}

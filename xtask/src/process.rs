@@ -1,0 +1,141 @@
+//! The programs that chores run: what they say, how they end, and an end for what would never end by itself.
+
+use crate::Outcome;
+use std::error::Error;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::{fmt, fs, io, thread};
+
+/// What a program said, and how it ended.
+pub struct Said {
+    pub out: String,
+    pub err: String,
+    pub status: ExitStatus,
+}
+
+impl Said {
+    /// Fails where the program did, with all that it said.
+    pub fn succeeded(self) -> Result<Self, Box<dyn Error>> {
+        if self.status.success() { Ok(self) } else { Err(format!("{self}{}", self.status).into()) }
+    }
+}
+
+/// Both streams, standard error last.
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.out, self.err)
+    }
+}
+
+/// Cargo, with words that have no spaces in them.
+pub fn cargo(words: &str) -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(words.split_whitespace());
+    cargo
+}
+
+/// Makes cargo use one of `xtask/compilers`.
+pub fn with_compiler<'a>(cargo: &'a mut Command, name: &str) -> io::Result<&'a mut Command> {
+    Ok(cargo.env("RUSTC_WORKSPACE_WRAPPER", std::path::absolute(Path::new("xtask/compilers").join(name))?))
+}
+
+/// A program with so many seconds to run. coreutils' `timeout` ends it with all that it has started.
+pub fn bounded(seconds: u32, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", &seconds.to_string()]).arg(program).stdin(Stdio::null());
+    command
+}
+
+/// Whether `timeout` had to end a program.
+pub fn was_ended(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(124 | 137))
+}
+
+/// Runs a program and hears what it says.
+pub fn said(command: &mut Command) -> Result<Said, Box<dyn Error>> {
+    let Output { stdout, stderr, status } = command.output().map_err(|error| named(command, error))?;
+    let [out, err] = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    Ok(Said { out, err, status })
+}
+
+/// Runs a program that says what it says where we say it, and fails where it does.
+pub fn succeed(command: &mut Command) -> Outcome {
+    let status = command.status().map_err(|error| named(command, error))?;
+    if status.success() { Ok(()) } else { Err(named(command, status).into()) }
+}
+
+fn named(command: &Command, why: impl fmt::Display) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    format!("{}: {why}", words.join(" "))
+}
+
+/// A folder, made anew: nothing that an earlier run left is in it.
+pub fn emptied(folder: &Path) -> io::Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)
+}
+
+/// The last lines of a text, as many as `most`.
+pub fn tail(text: &str, most: usize) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(most)..].join("\n")
+}
+
+/// The programs that cargo says it has built, by what it writes with `--message-format=json`.
+pub fn executables(messages: &str) -> Vec<String> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    messages.filter_map(|message| message["executable"].as_str().map(str::to_owned)).collect()
+}
+
+/// Does `work` for each of `items`, as many at once as there are processors; an error says of each that failed, why.
+pub fn on_every_processor<T: Sync>(items: &[T], work: impl Fn(&T) -> Outcome + Sync) -> Outcome {
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from).min(items.len()) {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Relaxed)) {
+                    if let Err(failure) = work(item) {
+                        failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure.to_string());
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_does_not_end_is_ended() {
+        let sh = |script, seconds| said(bounded(seconds, "sh").args(["-c", script])).unwrap();
+        let ended = sh("echo said; echo more >&2; exit 3", 10);
+        assert_eq!((ended.to_string(), was_ended(ended.status)), ("said\nmore\n".to_owned(), false));
+        assert!(ended.succeeded().is_err_and(|error| error.to_string().contains("exit status: 3")));
+        assert!(was_ended(sh("sleep 60", 1).status));
+    }
+
+    #[test]
+    fn programs_are_found_in_cargos_messages() {
+        let messages =
+            "{\"executable\":null}\n{\"a\":1,\"executable\":\"/t/a-1\"}\nwords\n{\"executable\":\"/t/b\"}";
+        assert_eq!(executables(messages), ["/t/a-1", "/t/b"]);
+    }
+
+    #[test]
+    fn every_failure_is_told() {
+        let work = |item: &u32| if item.is_multiple_of(2) { Ok(()) } else { Err(item.to_string().into()) };
+        assert!(on_every_processor(&[0, 2, 4], work).is_ok());
+        let failures = on_every_processor(&[1, 2, 3], work).unwrap_err().to_string();
+        assert!(["1\n3", "3\n1"].contains(&failures.as_str()), "{failures}");
+    }
+}
