@@ -36,6 +36,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>) -> Result<u64, FaultError> {
+        // Whatever is asked: a vCPU that does anything is not in the guest.
+        let seat = self.awake();
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         let mut next = gfns.start;
         while next < gfns.end {
@@ -43,7 +45,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             let end = match self.fault_in_full(idle, load, By::Prefault) {
                 Ok(Done::Mapped(level)) => next.base(level) + level.pages(),
                 Ok(Done::Fixed | Done::Spurious) => {
-                    let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, self.awake());
+                    let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, seat);
                     // Where it has gone meanwhile it was there.
                     walk.translate(next).map_or(next + 1, |found| found.gfns.end)
                 }

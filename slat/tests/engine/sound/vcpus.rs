@@ -144,6 +144,7 @@ fn page_of(hva: slat::Hva) -> Option<slat::HostPage> {
 fn a_flush_ends_when_a_vcpu_whose_guard_was_leaked_does_anything() {
     assert!(flush_ends(|idle, vcpu| assert!(vcpu.prefault(idle, Span::new(Gfn(5), Gfn(6))).is_ok())));
     assert!(flush_ends(|idle, vcpu| assert!(vcpu.prefault(idle, Span::new(Gfn(1), Gfn(2))).is_ok())));
+    assert!(flush_ends(|idle, vcpu| assert_eq!(vcpu.prefault(idle, Span::new(Gfn(7), Gfn(7))), Ok(0))));
     assert!(flush_ends(|idle, vcpu| assert!(vcpu.fault(idle, write(5)).is_ok())));
     assert!(flush_ends(|idle, vcpu| drop(vcpu.enter(idle, &mut Tlb::default()))));
 }
