@@ -1,7 +1,7 @@
-//! Tests that are run for longer than the suite runs them (`soak`, `repeat`, `explore`), or with mistakes (`seeded`).
+//! Tests that are run for longer than the suite runs them (`soak`, `repeat`, `explore`, `simulate`), or with mistakes (`seeded`).
 
 use crate::Outcome;
-use crate::process::{cargo, said, succeed, with_compiler};
+use crate::process::{bounded, cargo, on_every_processor, said, succeed, with_compiler};
 use std::error::Error;
 use std::hint::spin_loop;
 use std::os::unix::process::CommandExt as _;
@@ -15,6 +15,10 @@ const SOAKS: [[&str; 3]; 3] = [
     ["slat-mm", "load", "no_guest_reads_what_is_not_its_own"],
     ["slat-vcpu", "dirty", "the_shadow_is_what_was_written"],
 ];
+
+/// The benches of `slat sim`.
+const SIMULATED: [&str; 6] =
+    ["access-tracking-perf", "demand-paging", "ksm-perf", "memslot-perf", "numa-balancing", "zap"];
 
 #[derive(clap::Args)]
 pub struct Soak {
@@ -95,6 +99,29 @@ pub fn seeded(words: &[String]) -> Outcome {
 pub fn explore(words: &[String]) -> Outcome {
     let mut cargo = cargo("run --package slat-explore --profile fuzz --locked --quiet --");
     Err(cargo.args(words).exec().into())
+}
+
+#[derive(clap::Args)]
+pub struct Simulate {
+    /// Seeds, from 1
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    seeds: u64,
+    /// Numbers of simulated CPUs
+    #[arg(long, value_name = "N,…", default_value = "5,33,112,416")]
+    vcpus: String,
+}
+
+/// Every bench that is simulated, whole, under many seeds: each check must hold each time.
+pub fn simulate(args: &Simulate) -> Outcome {
+    succeed(&mut cargo("build --profile bench --locked --package slat-bench"))?;
+    let runs: Vec<_> = (1..=args.seeds).flat_map(|seed| SIMULATED.map(|bench| (bench, seed))).collect();
+    on_every_processor(&runs, |(bench, seed)| {
+        let words = format!("sim {bench} --vcpus {} --no-sweep --seed {seed}", args.vcpus);
+        let told = said(bounded(900, "target/release/slat-bench").args(words.split(' ')).arg("--quiet"))?;
+        if told.status.success() { Ok(()) } else { Err(format!("{told}slat {words}: {}", told.status).into()) }
+    })?;
+    println!("{} simulations of {} CPUs each: every check held", runs.len(), args.vcpus);
+    Ok(())
 }
 
 #[cfg(test)]

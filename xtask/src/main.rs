@@ -51,6 +51,8 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Run whole worlds on simulated CPUs, by seed: --seeds N, --first S, --minutes M, --cpus N, --seeded NAME, --trace
     Explore(Words),
+    /// Run every simulated bench under many seeds
+    Simulate(longer::Simulate),
     /// Run the tests under `AddressSanitizer`, the soak under `ThreadSanitizer`
     Sanitize(sanitize::Args),
     /// Let hardware walkers, in emulators, judge tables
@@ -86,6 +88,7 @@ impl Chore {
             Self::Repeat(args) => longer::repeat(args),
             Self::Fuzz(args) => fuzz::run(args),
             Self::Explore(Words { words }) => longer::explore(words),
+            Self::Simulate(args) => longer::simulate(args),
             Self::Sanitize(args) => sanitize::run(args),
             Self::Walkers(args) => walkers::run(args),
             Self::Boot(args) => boot::run(args),

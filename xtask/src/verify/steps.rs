@@ -230,6 +230,11 @@ pub const STEPS: &[Step] = &[
         lines: &[Line::new(NIGHTLY, 480, 900, "cargo xtask repeat --times 3 --beside 1")],
     },
     Step {
+        name: "simulate",
+        about: "every simulated bench, whole, under twenty seeds",
+        lines: &[Line::new(NIGHTLY, 400, 1200, "cargo xtask simulate --seeds 20")],
+    },
+    Step {
         name: "validate",
         about: "simulated time against this machine's threads, for the benches that agree",
         lines: &[Line::new(
