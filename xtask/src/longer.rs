@@ -118,7 +118,11 @@ pub fn simulate(args: &Simulate) -> Outcome {
     on_every_processor(&runs, |(bench, seed)| {
         let words = format!("sim {bench} --vcpus {} --no-sweep --seed {seed}", args.vcpus);
         let told = said(bounded(900, "target/release/slat-bench").args(words.split(' ')).arg("--quiet"))?;
-        if told.status.success() { Ok(()) } else { Err(format!("{told}slat {words}: {}", told.status).into()) }
+        if told.status.success() {
+            Ok(())
+        } else {
+            Err(format!("{told}slat {words}: {}", told.status).into())
+        }
     })?;
     println!("{} simulations of {} CPUs each: every check held", runs.len(), args.vcpus);
     Ok(())

@@ -116,16 +116,23 @@ fn run<F: Format>(setting: Setting) -> Tally {
             scope.spawn(move || changes::run(stage, number, steps))
         });
         let meddlers: Vec<_> = meddlers.collect();
-        while_they_get_on(stage, mistake, || {
-            meddlers.iter().all(ScopedJoinHandle::is_finished)
-                || guests.iter().any(ScopedJoinHandle::is_finished)
-        });
-        stage.end();
-        // Who was not told keeps a page that the host does not offer any more, and asks for permission to write for ever.
-        while mistake != Mistake::None && !guests.iter().all(ScopedJoinHandle::is_finished) {
+        // A guest that was not told keeps a page that the host does not offer any more, and asks for permission to write for ever.
+        let mut tell_all = || {
             for vm in vms {
                 vm.invalidate(hvas(&(0..PAGES)), Why::Unmap).apply(&mut idle).settle();
             }
+        };
+        let over = || {
+            meddlers.iter().all(ScopedJoinHandle::is_finished)
+                || guests.iter().any(ScopedJoinHandle::is_finished)
+        };
+        // What waits for such a guest would wait for ever, and nothing would be found.
+        while !while_they_get_on(stage, mistake, over) {
+            tell_all();
+        }
+        stage.end();
+        while mistake != Mistake::None && !guests.iter().all(ScopedJoinHandle::is_finished) {
+            tell_all();
             // Guests wait for those that are open: one after the other would leave them no moment to go on.
             thread::park_timeout(Duration::from_millis(2));
         }
@@ -150,10 +157,10 @@ fn run<F: Format>(setting: Setting) -> Tally {
     tally
 }
 
-/// Waits until it is over. Where nothing gets on, a mistake may be why: a guest that was not told asks for ever, and what waits
-/// for it goes on when the world ends. Without one the process ends.
-fn while_they_get_on(stage: &Stage, mistake: Mistake, over: impl Fn() -> bool) {
-    let patience = if mistake == Mistake::None { PATIENCE } else { PATIENCE / 20 };
+/// Waits until it is over, and returns true. Where nothing gets on, a mistake may be why: it returns false. Without one the
+/// process ends.
+fn while_they_get_on(stage: &Stage, mistake: Mistake, over: impl Fn() -> bool) -> bool {
+    let patience = if mistake == Mistake::None { PATIENCE } else { Duration::from_millis(500) };
     let mut last = (stage.counts.begun.load(Relaxed), Instant::now());
     while !over() {
         thread::park_timeout(Duration::from_millis(2));
@@ -163,12 +170,13 @@ fn while_they_get_on(stage: &Stage, mistake: Mistake, over: impl Fn() -> bool) {
         }
         if last.1.elapsed() > patience {
             if mistake != Mistake::None {
-                return;
+                return false;
             }
             eprintln!("seed {}: no change for a minute, after {begun}", stage.seed);
             std::process::exit(1);
         }
     }
+    true
 }
 
 /// A format, the lock, whether reasons are heeded, whether there are huge pages.
