@@ -94,7 +94,7 @@ pub const STEPS: &[Step] = &[
                 600,
                 "cargo test --workspace --exclude slat-virtual --exclude slat-seeded --locked --lib --bins",
             ),
-            Line::new(PUSH, 720, 1800, "cargo test --workspace --locked")
+            Line::new(PUSH, 640, 1800, "cargo test --workspace --locked")
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
                 .hears(&["History", "Inject", "Unit"]),
             Line::new(NIGHTLY, 1200, 2400, "cargo test --workspace --locked")
@@ -114,7 +114,7 @@ pub const STEPS: &[Step] = &[
         about: "every execution of a tiny scenario for each named ordering",
         lines: &[Line::new(
             ALL,
-            90,
+            130,
             300,
             "cargo test -p slat --release --locked --lib loom_tests -- --nocapture",
         )
