@@ -186,6 +186,7 @@ bugs! {
 
     LeakedGuardBelieved "leaked-guard-believed" Unit "a vCPU whose guard was leaked begins a section on a seat that looks at rest",
     CachesBelieved "caches-believed" Unit "a vCPU enters on another processor, or under a number taken again, and believes what is cached there",
+    LoadedKept "loaded-kept" Unit "where the caches of another processor cannot be flushed, those of the last one are believed still",
     LinkTaken "link-taken" Unit "a map takes a word that links a table, and follows it",
     SpareLost "spare-lost" Unit "table pages that a map could not use are not given back",
     ToldFirstFrame "told-first-frame" Unit "every small leaf of a large page that is told gets its first frame",

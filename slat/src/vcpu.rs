@@ -190,8 +190,12 @@ impl Root<'_> {
     fn reload(&mut self, cache: &mut impl Translations) {
         let now = Loaded { root: self.space.pfn(), cpu: cache.cpu() };
         if *self.loaded != now && !seeded!(CachesBelieved) {
+            // Unknown until it is done: where it panics, the next entry or answer forgets all, wherever that is. Flushes have
+            // been carried out here by now, and what was loaded before has not seen them.
+            if !seeded!(LoadedKept) {
+                *self.loaded = Loaded::UNKNOWN;
+            }
             cache.flush_all();
-            // Afterwards: where it panics, the next entry or answer forgets all.
             *self.loaded = now;
         }
     }

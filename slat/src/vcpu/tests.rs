@@ -4,6 +4,7 @@ use crate::seeded::{self, Bug};
 use crate::table::formats::Npt4;
 use crate::*;
 use core::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Barrier, mpsc};
 use std::thread;
 
@@ -93,6 +94,45 @@ fn forgets_all(cpus: &[u64]) -> u32 {
 fn all_is_forgotten_on_a_first_entry_and_on_another_processor() {
     assert_eq!(forgets_all(&[7, 7, 7]), 2, "the first entry under a number, only");
     assert_eq!(forgets_all(&[7, 8, 8, 7]), 6, "each change of processors");
+}
+
+/// Whether a vCPU that panics while another processor forgets all, and comes back, has the first one forget all.
+fn forgets_all_after_a_panic() -> bool {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Stays(Barrier::new(2))).build().unwrap();
+    let forgets = Cell::new(0);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    drop(vcpu.enter(&mut idle, &mut Forgets(CpuId(7), &forgets)));
+    let entry = catch_unwind(AssertUnwindSafe(|| drop(vcpu.enter(&mut idle, &mut PanicsOn(CpuId(8))))));
+    assert!(entry.is_err());
+    drop(vcpu.enter(&mut idle, &mut Forgets(CpuId(7), &forgets)));
+    forgets.get() == 2
+}
+
+/// The translations of a processor that cannot forget.
+struct PanicsOn(CpuId);
+
+impl Translations for PanicsOn {
+    fn cpu(&self) -> CpuId {
+        self.0
+    }
+
+    fn flush_all(&mut self) {
+        panic!("on purpose");
+    }
+
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+#[test]
+fn a_processor_forgets_all_where_another_could_not() {
+    assert!(forgets_all_after_a_panic());
+}
+
+#[test]
+fn mistake_what_was_loaded_is_believed_after_a_panic() {
+    assert!(!seeded::with(Bug::LoadedKept, forgets_all_after_a_panic));
+    seeded::found(Bug::LoadedKept, 1);
 }
 
 #[test]

@@ -238,6 +238,31 @@ fn a_vcpu_that_comes_back_to_a_processor_forgets_what_it_left_there() {
 }
 
 #[test]
+fn a_processor_forgets_what_a_panic_on_another_kept_from_it() {
+    vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
+    let mut a = OfCpu::new(7);
+    drop(vcpu.enter(&mut idle, &mut a));
+    a.1.0.push(5); // used there
+    vm.invalidate(hva5(), Why::Unmap).apply(&mut idle).settle();
+    // Its own processor is another one; it forgets ranges, and cannot forget all.
+    let mut b = ForgetsRanges;
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(vcpu.enter(&mut idle, &mut b)))).is_err());
+    drop(vcpu.enter(&mut idle, &mut a));
+    assert!(a.1.0.is_empty(), "processor A translates to a frame that was given back: {a:?}");
+}
+
+/// The TLB of processor 0, which panics where it is told to forget all.
+struct ForgetsRanges;
+
+impl Translations for ForgetsRanges {
+    fn flush_all(&mut self) {
+        panic!("on purpose");
+    }
+
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+#[test]
 fn a_vcpu_that_stays_on_a_processor_keeps_what_is_cached_there() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
     let _ = &vm;
