@@ -1,52 +1,31 @@
 //! Why the command could not do what it was asked: one line, exit status 2; or 3 where data is lost.
 
 use crate::temporary;
+use std::io;
 use std::io::{ErrorKind::BrokenPipe, Write};
 use std::process::ExitCode;
-use std::{fmt, io};
 
 /// See the module's header.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The flags, or what they name, ask for something impossible.
+    #[error("{0}")]
     Usage(String),
     /// A trace cannot be read.
-    Trace(slat_vcpu::trace::Error),
+    #[error(transparent)]
+    Trace(#[from] slat_vcpu::trace::Error),
     /// The machine could not be built, or broke.
+    #[error("{0}")]
     Machine(String),
     /// What the guest had stored cannot be given back.
+    #[error("{0}")]
     Corrupt(String),
     /// The system does not give this process so many bytes more.
+    #[error("out of memory: the system does not give {0} bytes more")]
     OutOfMemory(usize),
     /// The report could not be written.
-    Report(io::Error),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(line) | Self::Machine(line) | Self::Corrupt(line) => f.write_str(line),
-            Self::Trace(error) => error.fmt(f),
-            Self::OutOfMemory(bytes) => {
-                write!(f, "out of memory: the system does not give {bytes} bytes more")
-            }
-            Self::Report(error) => write!(f, "cannot write the report: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<slat_vcpu::trace::Error> for Error {
-    fn from(error: slat_vcpu::trace::Error) -> Self {
-        Self::Trace(error)
-    }
-}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        Self::Report(error)
-    }
+    #[error("cannot write the report: {0}")]
+    Report(#[from] io::Error),
 }
 
 impl From<slat_mm::MmError> for Error {

@@ -1,12 +1,14 @@
 //! What can go wrong in a primary MMU. Each error leaves the address space as whole as it was.
 
 use slat::{Access, Again, HostError, Hva, Level, Span, table::NoMemory};
+use std::io;
 
 /// Why an operation was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MmError {
     /// The operating system refused a call; the number is its `errno`.
+    #[error("{call}: {}", io::Error::from_raw_os_error(*errno))]
     Os {
         /// The call.
         call: &'static str,
@@ -14,45 +16,65 @@ pub enum MmError {
         errno: i32,
     },
     /// An arena is made of whole blocks of 2 MiB; this many bytes hold none, or more than can be addressed.
+    #[error("an arena of {0} bytes: not possible (the least is 2 MiB)")]
     BadLimit(u64),
     /// So many nodes do not share the arena: there are 1 to 255, and each has a block of 2 MiB.
+    #[error("an arena of {0} nodes: not possible (each has at least 2 MiB)")]
     BadNodes(u8),
     /// The arena is full: no page of this size is left.
+    #[error("out of memory: the arena has no {0:?} page left")]
     OutOfFrames(Level),
     /// The arena is full: no table can be linked.
+    #[error("out of memory: the arena has no room for page tables")]
     OutOfTables,
     /// The range is empty, not made of 4 KiB pages, or reaches past 128 TiB.
+    #[error("range {0:?}: empty, unaligned or out of reach")]
     BadRange(Span<Hva>),
     /// Something is mapped in the range already.
+    #[error("range {0:?}: something is mapped there")]
     Occupied(Span<Hva>),
     /// No gap of this many bytes is left between the mappings.
+    #[error("no gap of {0} bytes in the address space")]
     NoRoom(u64),
     /// The address space has exited.
+    #[error("the address space has exited")]
     Exited,
     /// Somebody would have to wait, and may not: what was not done yet is as it was. Try again.
+    #[error("{}", slat::Again)]
     Again,
     /// Nothing is mapped at the address.
+    #[error("nothing is mapped at {0}")]
     NotMapped(Hva),
     /// What is mapped there does not allow this access.
+    #[error("the mapping at {0} does not allow {1:?}")]
     Denied(Hva, Access),
     /// The mapping reaches past the end of its file, and so does this address.
+    #[error("{0} lies past the end of the mapped file")]
     PastEnd(Hva),
     /// An offset into a file that is not a multiple of 4 KiB.
+    #[error("file offset {0}: not a multiple of 4 KiB")]
     BadOffset(u64),
     /// A file in another arena than the address space.
+    #[error("the file lives in another arena")]
     ForeignFile,
     /// An address space in another arena than KSM.
+    #[error("the address space lives in another arena")]
     ForeignSpace,
     /// Swap for another arena than the address space's.
+    #[error("the swap stores pages of another arena")]
     ForeignSwap,
     /// Another swap uses the file.
+    #[error("the swap file is in use")]
     SwapInUse,
     /// The file for swap is there, and holds something else.
+    #[error("the file holds something else than swap")]
     NotSwap,
     /// What is there in place of a file for swap is a folder, a device, a FIFO or a socket.
+    #[error("is there, and no file")]
     NotAFile,
     /// The page that belongs at the address could not be read back from swap; the number is the device's `errno`. It is
     /// there still: another try may succeed.
+    #[error("the page at {hva} cannot be read back from swap: {}", io::Error::from_raw_os_error(*errno))]
     SwapIo {
         /// Where it was wanted.
         hva: Hva,
@@ -60,8 +82,10 @@ pub enum MmError {
         errno: i32,
     },
     /// The page that belongs at the address came back from swap as something else.
+    #[error("the page at {0} is corrupt in swap")]
     SwapCorrupt(Hva),
     /// A setting outside of what is possible.
+    #[error("{name} {value}: not within {least}..={most}")]
     BadSetting {
         /// Its name.
         name: &'static str,
@@ -73,67 +97,21 @@ pub enum MmError {
         most: u64,
     },
     /// There is a page at the address already.
+    #[error("there is a page at {0} already")]
     AlreadyThere(Hva),
     /// The address is not registered with this handler of user faults.
+    #[error("{0} is not registered with this handler")]
     NotServed(Hva),
     /// The file behind the address has no page there, or there is no file.
+    #[error("no page of a file is there for {0}")]
     NotInFile(Hva),
     /// Faults of this mapping cannot be left to a user's thread.
+    #[error("range {0:?}: user faults need anonymous or shared memory, minor ones a shared file")]
     Unservable(Span<Hva>),
     /// Faults of this mapping are left to another handler.
+    #[error("range {0:?} is registered with another handler")]
     ServedByOther(Span<Hva>),
 }
-
-impl core::fmt::Display for MmError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Os { call, errno } => write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*errno)),
-            Self::BadLimit(bytes) => {
-                write!(f, "an arena of {bytes} bytes: not possible (the least is 2 MiB)")
-            }
-            Self::BadNodes(nodes) => {
-                write!(f, "an arena of {nodes} nodes: not possible (each has at least 2 MiB)")
-            }
-            Self::OutOfFrames(level) => write!(f, "out of memory: the arena has no {level:?} page left"),
-            Self::OutOfTables => f.write_str("out of memory: the arena has no room for page tables"),
-            Self::BadRange(span) => write!(f, "range {span:?}: empty, unaligned or out of reach"),
-            Self::Occupied(span) => write!(f, "range {span:?}: something is mapped there"),
-            Self::NoRoom(bytes) => write!(f, "no gap of {bytes} bytes in the address space"),
-            Self::Exited => f.write_str("the address space has exited"),
-            Self::Again => Again.fmt(f),
-            Self::NotMapped(hva) => write!(f, "nothing is mapped at {hva}"),
-            Self::Denied(hva, access) => write!(f, "the mapping at {hva} does not allow {access:?}"),
-            Self::PastEnd(hva) => write!(f, "{hva} lies past the end of the mapped file"),
-            Self::BadOffset(offset) => write!(f, "file offset {offset}: not a multiple of 4 KiB"),
-            Self::ForeignFile => f.write_str("the file lives in another arena"),
-            Self::ForeignSpace => f.write_str("the address space lives in another arena"),
-            Self::ForeignSwap => f.write_str("the swap stores pages of another arena"),
-            Self::SwapInUse => f.write_str("the swap file is in use"),
-            Self::NotSwap => f.write_str("the file holds something else than swap"),
-            Self::NotAFile => f.write_str("is there, and no file"),
-            Self::SwapIo { hva, errno } => {
-                let why = std::io::Error::from_raw_os_error(*errno);
-                write!(f, "the page at {hva} cannot be read back from swap: {why}")
-            }
-            Self::SwapCorrupt(hva) => write!(f, "the page at {hva} is corrupt in swap"),
-            Self::BadSetting { name, value, least, most } => {
-                write!(f, "{name} {value}: not within {least}..={most}")
-            }
-            Self::AlreadyThere(hva) => write!(f, "there is a page at {hva} already"),
-            Self::NotServed(hva) => write!(f, "{hva} is not registered with this handler"),
-            Self::NotInFile(hva) => write!(f, "no page of a file is there for {hva}"),
-            Self::Unservable(span) => {
-                write!(
-                    f,
-                    "range {span:?}: user faults need anonymous or shared memory, minor ones a shared file"
-                )
-            }
-            Self::ServedByOther(span) => write!(f, "range {span:?} is registered with another handler"),
-        }
-    }
-}
-
-impl core::error::Error for MmError {}
 
 impl From<NoMemory> for MmError {
     fn from(_: NoMemory) -> Self {

@@ -1,18 +1,23 @@
 //! Why a command to the LRU was refused.
 
 /// See the module's header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LruError {
     /// The address space was built without an LRU.
+    #[error("the address space has no LRU")]
     Off,
     /// The arena has no such node.
+    #[error("the arena has no such node")]
     NoSuchNode,
     /// A generation that is not there yet, or one of the youngest, which are not evicted; or a setting out of range.
+    #[error("no such generation, or one of the youngest")]
     Invalid,
     /// There are as many generations as there can be, and the pass was not to be forced.
+    #[error("there are as many generations as there can be")]
     OutOfRange,
     /// The address space has exited.
+    #[error("the address space has exited")]
     Interrupted,
 }
 
@@ -26,17 +31,3 @@ impl LruError {
         }
     }
 }
-
-impl core::fmt::Display for LruError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Off => "the address space has no LRU",
-            Self::NoSuchNode => "the arena has no such node",
-            Self::Invalid => "no such generation, or one of the youngest",
-            Self::OutOfRange => "there are as many generations as there can be",
-            Self::Interrupted => "the address space has exited",
-        })
-    }
-}
-
-impl core::error::Error for LruError {}

@@ -1,23 +1,28 @@
 //! Why a command was refused, with the kernel's number for it.
 
 use crate::lru::LruError;
-use std::fmt;
 
 /// See the module's header.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LruGenError {
     /// No command or setting; this is how it begins.
+    #[error("`{0}` is no command")]
     Garbage(String),
     /// No address space has this number.
+    #[error("there is no memcg {0}")]
     NoSuchMemcg(u32),
     /// The arena has no such node.
+    #[error("there is no node {0}")]
     NoSuchNode(u32),
     /// The core cannot be switched off: it is the address spaces' for their lives.
+    #[error("the LRU itself cannot be switched off")]
     CoreIsOn,
     /// The LRU's own answer.
-    Lru(LruError),
+    #[error(transparent)]
+    Lru(#[from] LruError),
     /// [`LruGen::interrupt`](super::LruGen::interrupt) was called meanwhile.
+    #[error("interrupted")]
     Interrupted,
 }
 
@@ -40,26 +45,5 @@ impl LruGenError {
             libc::EOPNOTSUPP => "EOPNOTSUPP",
             _ => "EINVAL",
         }
-    }
-}
-
-impl fmt::Display for LruGenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Garbage(text) => write!(f, "`{text}` is no command"),
-            Self::NoSuchMemcg(memcg) => write!(f, "there is no memcg {memcg}"),
-            Self::NoSuchNode(node) => write!(f, "there is no node {node}"),
-            Self::CoreIsOn => f.write_str("the LRU itself cannot be switched off"),
-            Self::Lru(error) => error.fmt(f),
-            Self::Interrupted => f.write_str("interrupted"),
-        }
-    }
-}
-
-impl std::error::Error for LruGenError {}
-
-impl From<LruError> for LruGenError {
-    fn from(error: LruError) -> Self {
-        Self::Lru(error)
     }
 }

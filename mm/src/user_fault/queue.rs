@@ -35,24 +35,15 @@ pub struct UserFault {
 }
 
 /// Why there was no fault to read.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum NoFault {
     /// None in time.
+    #[error("no fault in time")]
     TimedOut,
     /// The handler is closed; there will be none.
+    #[error("the handler of faults is closed")]
     Closed,
 }
-
-impl core::fmt::Display for NoFault {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::TimedOut => "no fault in time",
-            Self::Closed => "the handler of faults is closed",
-        })
-    }
-}
-
-impl core::error::Error for NoFault {}
 
 /// See the module's header. Its lock is a leaf.
 #[derive(Debug, Default)]

@@ -15,21 +15,14 @@ use crate::vma::{Backing, Prot, Vma, aligned};
 use slat::{Gfn, Hva, Idle, Level, PAGE_SIZE, Span};
 
 /// Why a range was not resolved to its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("stopped at {at}: {why}")]
 pub struct Stopped {
     /// The page where it stopped. Everything before it is there, and its sleepers are awake.
     pub at: Hva,
     /// Why.
     pub why: MmError,
 }
-
-impl core::fmt::Display for Stopped {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "stopped at {}: {}", self.at, self.why)
-    }
-}
-
-impl core::error::Error for Stopped {}
 
 impl UserFaults {
     /// Installs pages with `contents`, whole pages of them, from `page` on, and wakes who sleeps there. All of them

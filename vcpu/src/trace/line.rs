@@ -5,46 +5,36 @@
 //! first [`LONGEST`] bytes of a line and on whether more follow, so a line need never be held whole.
 
 use super::{Access, Kind};
-use std::{error, fmt};
 
 /// Bytes of the longest record, and one more, which shows that a line is longer.
 pub(super) const LONGEST: usize = 3 + 16 + 1 + 4 + "\r".len() + 1;
 
 /// What is wrong with a line that claims to be a record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Flaw {
     /// No address, or one of more than 16 digits.
+    #[error("the address is not 1 to 16 hexadecimal digits")]
     Address,
     /// The access reaches beyond [`Access::LIMIT`].
+    #[error("the access reaches beyond 2^57")]
     Reach,
     /// The address does not end in a comma.
+    #[error("no comma after the address")]
     Comma,
     /// No size.
+    #[error("no decimal size after the comma")]
     Size,
     /// A size of zero.
+    #[error("the size is 0")]
     Empty,
     /// A size above [`Access::MAX_SIZE`].
+    #[error("the size is above 4096")]
     Large,
     /// Something follows the size.
+    #[error("text after the size")]
     Tail,
 }
-
-impl fmt::Display for Flaw {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Address => "the address is not 1 to 16 hexadecimal digits",
-            Self::Reach => "the access reaches beyond 2^57",
-            Self::Comma => "no comma after the address",
-            Self::Size => "no decimal size after the comma",
-            Self::Empty => "the size is 0",
-            Self::Large => "the size is above 4096",
-            Self::Tail => "text after the size",
-        })
-    }
-}
-
-impl error::Error for Flaw {}
 
 /// Why [`record`] finds none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -16,8 +16,8 @@
 
 use slat::{Gfn, PAGE_SIZE, Slot, SlotId, Span};
 use slat_cli::checksum::Sum;
+use std::array;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
-use std::{array, fmt};
 
 /// Bytes of a frame, without pages.
 const FRAME: usize = 24;
@@ -62,25 +62,35 @@ pub struct Receipt {
 }
 
 /// Why a connection is no good any more. What its round has brought does not count.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The other side is gone, in the middle of it.
+    #[error("the other side closed the connection")]
     Closed,
     /// The system could not send or receive.
+    #[error(transparent)]
     Io(io::Error),
     /// What came first is no migration.
+    #[error("a stream that begins with {0:#x} is no migration")]
     NotOurs(u64),
     /// A migration by other rules.
+    #[error("version {} of the stream; this side has {}", .0, VERSION)]
     Version(u32),
     /// No frame is of this kind.
+    #[error("no frame is of kind {0}")]
     Kind(u32),
     /// A frame of so many pages.
+    #[error("a frame of {} pages; from 1 to {} are possible", .0, MOST_PAGES)]
     Length(u64),
     /// Pages that are in no slot.
+    #[error("the frames {:#x}..{:#x} are in no slot", .0.start.0, .0.end.0)]
     Place(Span<Gfn>),
     /// Not the frame that has to come now.
+    #[error("{0:?} has no place here")]
     Unexpected(Frame),
     /// The sides do not agree on what was in this round.
+    #[error("round {}: {} pages with checksum {:#x} here, round {}: {} with {:#x} there",
+        here.round, here.pages, here.sum, there.round, there.pages, there.sum)]
     Differs {
         /// What this side has seen.
         here: Receipt,
@@ -88,30 +98,6 @@ pub enum WireError {
         there: Receipt,
     },
 }
-
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed => f.write_str("the other side closed the connection"),
-            Self::Io(error) => error.fmt(f),
-            Self::NotOurs(magic) => write!(f, "a stream that begins with {magic:#x} is no migration"),
-            Self::Version(version) => write!(f, "version {version} of the stream; this side has {VERSION}"),
-            Self::Kind(kind) => write!(f, "no frame is of kind {kind}"),
-            Self::Length(pages) => write!(f, "a frame of {pages} pages; from 1 to {MOST_PAGES} are possible"),
-            Self::Place(gfns) => {
-                write!(f, "the frames {:#x}..{:#x} are in no slot", gfns.start.0, gfns.end.0)
-            }
-            Self::Unexpected(frame) => write!(f, "{frame:?} has no place here"),
-            Self::Differs { here, there } => write!(
-                f,
-                "round {}: {} pages with checksum {:#x} here, round {}: {} with {:#x} there",
-                here.round, here.pages, here.sum, there.round, there.pages, there.sum
-            ),
-        }
-    }
-}
-
-impl std::error::Error for WireError {}
 
 impl From<io::Error> for WireError {
     fn from(error: io::Error) -> Self {

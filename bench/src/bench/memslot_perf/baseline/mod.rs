@@ -36,7 +36,6 @@ use super::memory::Memory;
 use publish::{Published, Writer};
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Slot, SlotId, Span, TableMemory, Vm, Why};
 use slat_cli::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::thread;
 
@@ -63,27 +62,20 @@ pub struct Slots<'vm> {
 }
 
 /// Why an operation is refused; nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
     /// The id is past the index, or the frames are past the last.
+    #[error("the array's slots end before this one")]
     Limit,
     /// There is a slot of this id.
+    #[error("the array has a slot of this id")]
     Exists,
     /// There is none.
+    #[error("the array has no slot of this id")]
     Missing,
     /// A frame belongs to another slot.
+    #[error("the array has a slot there")]
     Overlaps,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Limit => "the array's slots end before this one",
-            Self::Exists => "the array has a slot of this id",
-            Self::Missing => "the array has no slot of this id",
-            Self::Overlaps => "the array has a slot there",
-        })
-    }
 }
 
 impl From<Refused> for Error {
