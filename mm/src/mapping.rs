@@ -4,9 +4,12 @@
 //! addresses generously, placing the mapping inside, and giving the rest back.
 
 use crate::error::MmError;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use slat::Level;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 /// Every mapping starts on a multiple of this.
@@ -29,17 +32,10 @@ impl Mapping {
     /// Memory that other mappings and processes can share through its file descriptor. Anonymous where the
     /// system has no memfd.
     pub(crate) fn shared(len: usize) -> Result<Self, MmError> {
-        // SAFETY: a terminated name; the call has no other precondition.
-        let fd = unsafe { libc::memfd_create(c"slat-arena".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
+        let Ok(memfd) = memfd_create("slat-arena", MemfdFlags::CLOEXEC) else {
             return Self::anonymous(len);
-        }
-        // SAFETY: just opened, and nobody else's.
-        let memfd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: an open descriptor.
-        if unsafe { libc::ftruncate(fd, len as libc::off_t) } != 0 {
-            return Err(os("ftruncate"));
-        }
+        };
+        ftruncate(&memfd, len as u64).map_err(os("ftruncate"))?;
         Self::place(len, Some(memfd))
     }
 
@@ -50,33 +46,33 @@ impl Mapping {
 
     fn place(len: usize, memfd: Option<OwnedFd>) -> Result<Self, MmError> {
         let reserved = len.checked_add(ALIGN).ok_or(MmError::BadLimit(len as u64))?;
-        let lazy = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let lazy = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the system's choice disturbs nobody.
-        let found = unsafe { libc::mmap(ptr::null_mut(), reserved, libc::PROT_NONE, lazy, -1, 0) };
-        if found == libc::MAP_FAILED {
-            return Err(os("mmap"));
-        }
+        let found = unsafe { mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), lazy) };
+        let found = found.map_err(os("mmap"))?;
         let head = found.align_offset(ALIGN);
         let base = found.cast::<u8>().wrapping_add(head);
-        let (flags, fd) = match &memfd {
-            Some(memfd) => (libc::MAP_SHARED | libc::MAP_NORESERVE, memfd.as_raw_fd()),
-            None => (lazy, -1),
-        };
+        let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: every address touched lies in the reservation made above, which is ours alone; what is
         // unmapped is not used again.
         let placed = unsafe {
-            libc::munmap(found, head);
-            libc::munmap(base.wrapping_add(len).cast(), ALIGN - head);
-            let access = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(base.cast(), len, access, flags | libc::MAP_FIXED, fd, 0)
+            // Nothing is there to be unmapped where it is aligned already; that is refused, and no matter.
+            let _ = munmap(found, head);
+            let _ = munmap(base.wrapping_add(len).cast(), ALIGN - head);
+            match &memfd {
+                Some(memfd) => {
+                    let shared = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+                    mmap(base.cast(), len, access, shared, memfd, 0)
+                }
+                None => mmap_anonymous(base.cast(), len, access, lazy | MapFlags::FIXED),
+            }
         };
-        match NonNull::new(placed.cast()) {
-            Some(base) if placed != libc::MAP_FAILED => Ok(Self { base, len, memfd }),
-            _ => {
-                let error = os("mmap");
+        match placed.map(|placed| NonNull::new(placed.cast())) {
+            Ok(Some(base)) => Ok(Self { base, len, memfd }),
+            other => {
                 // SAFETY: what is left of the reservation.
-                unsafe { libc::munmap(base.cast(), len) };
-                Err(error)
+                let _ = unsafe { munmap(base.cast(), len) };
+                Err(os("mmap")(other.err().unwrap_or(Errno::NOMEM)))
             }
         }
     }
@@ -89,6 +85,7 @@ impl Mapping {
             && part.start <= part.end
             && part.end <= self.len
         {
+            // rustix has no mbind.
             // SAFETY: a part of our mapping, of which contents and addresses stay; the mask has 64 bits, and the
             // kernel counts one more than it reads.
             unsafe {
@@ -127,12 +124,12 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `place`; whoever had a part of it is gone, or broke the owner's rules.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-fn os(call: &'static str) -> MmError {
-    MmError::Os { call, errno: std::io::Error::last_os_error().raw_os_error().unwrap_or(0) }
+fn os(call: &'static str) -> impl Fn(Errno) -> MmError {
+    move |errno| MmError::Os { call, errno: errno.raw_os_error() }
 }
 
 #[cfg(test)]

@@ -129,9 +129,8 @@ impl Free {
         // Advice, so a refusal costs speed and nothing else.
         #[cfg(target_os = "linux")]
         // SAFETY: the range is ours and holds nothing yet.
-        unsafe {
-            libc::madvise(memory.cast(), GROWTH.size(), libc::MADV_HUGEPAGE);
-        }
+        let _ =
+            unsafe { rustix::mm::madvise(memory.cast(), GROWTH.size(), rustix::mm::Advice::LinuxHugepage) };
         // SAFETY: as above; the write is what brings the pages in.
         unsafe { memory.write_bytes(0, GROWTH.size()) };
         // Below what is there: older chunks, whose pages have been used, are used again first.

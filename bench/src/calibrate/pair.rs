@@ -9,6 +9,8 @@ use super::own::Cell;
 use crate::bench::harness::{Line, Series, shuffle};
 use crate::bench::machine::pin;
 use parking_lot::Mutex;
+#[cfg(target_os = "linux")]
+use rustix::thread::{MembarrierCommand, membarrier};
 use slat_cli::thread::joined;
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{
@@ -78,13 +80,7 @@ pub fn transfer() -> f64 {
 /// Every thread of this process passes a full fence, while one runs elsewhere if there are two CPUs; `None` where the system has no such call.
 #[cfg(target_os = "linux")]
 pub fn barrier(cpus: usize) -> Option<f64> {
-    const PRIVATE_EXPEDITED: libc::c_long = 1 << 3;
-    const REGISTER_PRIVATE_EXPEDITED: libc::c_long = 1 << 4;
-    // SAFETY: membarrier takes three integers and touches no memory of ours.
-    let call = |command: libc::c_long| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } == 0;
-    if !call(REGISTER_PRIVATE_EXPEDITED) {
-        return None;
-    }
+    membarrier(MembarrierCommand::RegisterPrivateExpedited).ok()?;
     let (over, runs) = (AtomicBool::new(false), AtomicU64::new(0));
     let time = thread::scope(|scope| {
         if cpus > 1 {
@@ -103,7 +99,8 @@ pub fn barrier(cpus: usize) -> Option<f64> {
             pin(0);
             let ask = || {
                 let began = Instant::now();
-                call(PRIVATE_EXPEDITED).then(|| began.elapsed().as_nanos() as f64)
+                let passed = membarrier(MembarrierCommand::PrivateExpedited).ok();
+                passed.map(|()| began.elapsed().as_nanos() as f64)
             };
             (0..50).map(|_| ask()).collect::<Option<Vec<_>>>()
         });

@@ -1,5 +1,6 @@
 //! Rough handling: a bench whose machine has too little of something says so, and ends.
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -8,7 +9,7 @@ const LITTLE: u64 = 300 << 20;
 
 #[test]
 fn without_memory_a_bench_says_so_and_ends() {
-    let limit = libc::rlimit { rlim_cur: LITTLE, rlim_max: LITTLE };
+    let limit = Rlimit { current: Some(LITTLE), maximum: Some(LITTLE) };
     for args in [
         &["bench", "migrate", "-b", "16M", "--runs", "1", "-q"][..],
         &["bench", "demand-paging", "-v", "64", "-b", "16M", "--runs", "1"],
@@ -16,13 +17,8 @@ fn without_memory_a_bench_says_so_and_ends() {
     ] {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", "--foreground", "120", env!("CARGO_BIN_EXE_slat-bench")]).args(args);
-        // SAFETY: a limit that lives meanwhile; between fork and exec it makes one system call.
-        unsafe {
-            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_AS, &raw const limit) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
-        }
+        // SAFETY: between fork and exec it makes one system call.
+        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::As, limit)?)) };
         let output = command.output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{args:?}: {err}");

@@ -33,11 +33,13 @@ use super::watch::{Samples, Watching};
 use crate::error::Error;
 use crate::temporary::Temporary;
 use crate::top::sample::Sample;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use slat::Idle;
 use slat_mm::lru_gen::{LruGen, LruGenError};
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -246,20 +248,17 @@ enum Woken {
 
 /// Waits until something comes in on `from`, or it is time, or the run ends.
 fn ready(from: BorrowedFd<'_>, stop: BorrowedFd<'_>, due: Option<Instant>) -> io::Result<Woken> {
-    let wait = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let mut both = [wait(from), wait(stop)];
+    let mut both = [from, stop].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     loop {
-        // Rounded up: who wakes up early would wait for nothing, again and again.
-        let left = due.map(|due| due.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000));
-        let ms = left.map_or(-1, |left| left.min(i32::MAX as u128) as i32);
-        // SAFETY: two structures of the kind that the call takes, and their number; the descriptors are borrowed.
-        let found = unsafe { libc::poll(both.as_mut_ptr(), 2, ms) };
-        match (found, io::Error::last_os_error()) {
-            (-1, error) if error.kind() == ErrorKind::Interrupted => {}
-            (-1, error) => return Err(error),
-            (0, _) => return Ok(Woken::Due),
-            _ if both[1].revents != 0 => return Ok(Woken::End),
-            _ => return Ok(Woken::Input),
+        let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+        // Longer than a timespec can say is without end.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut both, left.as_ref()) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(0) => return Ok(Woken::Due),
+            Ok(_) if !both[1].revents().is_empty() => return Ok(Woken::End),
+            Ok(_) => return Ok(Woken::Input),
         }
     }
 }

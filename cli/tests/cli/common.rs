@@ -1,5 +1,6 @@
 //! What tests of `slat run` share: runs that cannot hang, and files that go with the test.
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::Value;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt;
@@ -64,15 +65,10 @@ pub fn start(args: &[&str]) -> Child {
 }
 
 /// Gives a process less of something than it may want.
-pub fn limited(command: &mut Command, what: libc::__rlimit_resource_t, most: u64) {
-    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-    // SAFETY: a limit that lives meanwhile.
-    let set = move || match unsafe { libc::setrlimit(what, &raw const limit) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    };
+pub fn limited(command: &mut Command, what: Resource, most: u64) {
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
     // SAFETY: between fork and exec it makes one system call.
-    unsafe { command.pre_exec(set) };
+    unsafe { command.pre_exec(move || Ok(setrlimit(what, limit)?)) };
 }
 
 /// Waits for the end of a run, but not for ever.

@@ -1,6 +1,7 @@
 //! Rough handling: signals, limits, readers that go away. Each ends a run soon, with one line at most, and leaves nothing behind.
 
 use crate::common::{File, SocketPath, command, end, fed, limited, start, text};
+use rustix::process::Resource;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -40,7 +41,7 @@ fn without_memory_or_threads_it_says_so_and_ends() {
     ];
     for (args, most, what) in cases {
         let mut command = command(args);
-        limited(&mut command, libc::RLIMIT_AS, most);
+        limited(&mut command, Resource::As, most);
         let output = fed(&mut command, b" S 04000000,8\n");
         let err = text(&output.stderr);
         assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{args:?}: {err}");

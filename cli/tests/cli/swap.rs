@@ -4,6 +4,7 @@
 use crate::common::{
     BOUND, File, SocketPath, command, end, fed, limited, refused, report, slat, start, text,
 };
+use rustix::process::Resource;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
@@ -236,7 +237,7 @@ fn a_flipped_bit_in_the_swap_file_ends_the_guest_that_reads_it_with_status_3() {
 fn a_full_swap_file_is_a_clear_error_and_no_hang() {
     let swap = SocketPath::new("full.swap");
     let mut command = command(&["-t", "-", "--limit", "16M", "--churn", "0", "--swap", swap.path()]);
-    limited(&mut command, libc::RLIMIT_FSIZE, 90 << 20);
+    limited(&mut command, Resource::Fsize, 90 << 20);
     let output = fed(&mut command, stores(30_000).as_bytes());
     let err = text(&output.stderr);
     assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{err}");

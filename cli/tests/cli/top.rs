@@ -3,11 +3,16 @@
 //! The terminal is a real one: a pseudo-terminal, whose other end is this test.
 
 use crate::common::{BOUND, File, SocketPath, command, end, start, text};
+use rustix::fs::OFlags;
+use rustix::process::{ioctl_tiocsctty, setsid};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{InputModes, LocalModes, OutputModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -216,6 +221,12 @@ fn beside_a_run_lines_go_to_standard_error() {
     assert!(err.lines().last().unwrap().ends_with("ended"), "{err}");
 }
 
+type Modes = (InputModes, OutputModes, LocalModes);
+
+fn size(columns: u16, rows: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
 /// A terminal of this test's own, and what was written to it.
 struct Terminal {
     ours: fs::File,
@@ -225,21 +236,15 @@ struct Terminal {
 
 impl Terminal {
     fn new((columns, rows): (u16, u16)) -> Self {
-        let (mut ours, mut theirs) = (-1, -1);
-        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: two descriptors to fill in, no name and no modes wanted, a size that lives long enough.
-        let opened = unsafe {
-            libc::openpty(
-                &raw mut ours,
-                &raw mut theirs,
-                std::ptr::null_mut(),
-                std::ptr::null(),
-                &raw const size,
-            )
-        };
-        assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: just opened, and nobody else's.
-        let (ours, theirs) = unsafe { (fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap();
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).custom_flags(OFlags::NOCTTY.bits() as i32);
+        let theirs = options.open(name.to_str().unwrap()).unwrap();
+        let (ours, theirs) = (fs::File::from(ours), OwnedFd::from(theirs));
+        tcsetwinsize(&ours, size(columns, rows)).unwrap();
         let seen = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
         let (mut reader, to) = (ours.try_clone().unwrap(), seen.clone());
         std::thread::spawn(move || {
@@ -254,16 +259,14 @@ impl Terminal {
 
     /// Starts a command whose controlling terminal this is; what is piped stays piped.
     fn spawn(&self, command: &mut Command, env: &[(&str, &str)]) -> Child {
-        let theirs = self.theirs.as_raw_fd();
+        let theirs = self.theirs.try_clone().unwrap();
         command.env_remove("NO_COLOR").env_remove("COLORTERM");
         command.env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8").envs(env.iter().copied());
         // SAFETY: both calls are allowed between fork and exec, and touch nothing but the new process.
         unsafe {
             command.pre_exec(move || {
-                if libc::setsid() < 0 || libc::ioctl(theirs, libc::TIOCSCTTY, 0) < 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                Ok(())
+                setsid()?;
+                Ok(ioctl_tiocsctty(&theirs)?)
             });
         }
         command.spawn().unwrap()
@@ -293,20 +296,13 @@ impl Terminal {
     }
 
     fn resize(&self, (columns, rows): (u16, u16)) {
-        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: a terminal, and a size to copy from.
-        assert_eq!(unsafe { libc::ioctl(self.ours.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }, 0);
+        tcsetwinsize(&self.ours, size(columns, rows)).unwrap();
     }
 
     /// Whether it echoes, reads lines, and makes signals of keys.
-    fn modes(&self) -> (libc::tcflag_t, libc::tcflag_t, libc::tcflag_t) {
-        // SAFETY: all zeroes are a `termios`, which the call overwrites; the descriptor is a terminal's.
-        let modes = unsafe {
-            let mut modes: libc::termios = std::mem::zeroed();
-            assert_eq!(libc::tcgetattr(self.theirs.as_raw_fd(), &raw mut modes), 0);
-            modes
-        };
-        (modes.c_iflag, modes.c_oflag, modes.c_lflag)
+    fn modes(&self) -> Modes {
+        let modes = tcgetattr(&self.theirs).unwrap();
+        (modes.input_modes, modes.output_modes, modes.local_modes)
     }
 
     /// What was written to it.
@@ -315,7 +311,7 @@ impl Terminal {
     }
 
     /// It is as it was: with such modes, not on the alternate screen, and with a cursor.
-    fn is_restored(&self, modes: (libc::tcflag_t, libc::tcflag_t, libc::tcflag_t)) {
+    fn is_restored(&self, modes: Modes) {
         let left = self.expect(0, "\x1b[?1049l");
         self.expect(left, "\x1b[?25h");
         assert_eq!(self.modes(), modes);

@@ -4,11 +4,13 @@
 
 use super::Bytes;
 use crate::error::MmError;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use slat::PAGE_SIZE;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -137,12 +139,10 @@ impl SwapFile {
             file => (file, Some(path.to_owned())),
         };
         let file = file.map_err(|error| os("open", &error))?;
-        // SAFETY: an open descriptor; the call touches no memory.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            let error = io::Error::last_os_error();
-            let taken = error.kind() == ErrorKind::WouldBlock;
-            return Err(if taken { MmError::SwapInUse } else { os("flock", &error) });
-        }
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+            Errno::WOULDBLOCK => MmError::SwapInUse,
+            _ => os("flock", &error.into()),
+        })?;
         let found = file.metadata().map_err(|error| os("fstat", &error))?;
         if !found.is_file() {
             return Err(MmError::NotAFile);
@@ -186,10 +186,7 @@ impl Drop for SwapFile {
 
 /// How large this process may make a file. Beyond, the kernel does not only refuse to write: it ends the process.
 fn largest_file() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a place for the answer.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-    if known { limit.rlim_cur } else { u64::MAX }
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
 fn os(call: &'static str, error: &io::Error) -> MmError {

@@ -4,6 +4,7 @@ use crate::fixture::*;
 use crate::swap::{PAGE, TempFile, contents};
 use crate::vm::guest_on;
 use parking_lot::Mutex;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use slat::{Access, Done, Fault, FaultError, Gfn, HostError, Level, PAGE_SIZE, VcpuId};
 use slat_mm::{AddressSpace, Arena, MmError, Swap, SwapBuilder, SwapDevice};
 use std::fs::{self, OpenOptions};
@@ -395,9 +396,8 @@ fn the_limit_on_files_is_kept() {
     }
     // Before there is a limit: an arena is a file, too.
     let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
-    let limit = libc::rlimit { rlim_cur: 6 * PAGE_SIZE + 9, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: a limit of this process, which is the test's own.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+    let limit = Rlimit { current: Some(6 * PAGE_SIZE + 9), maximum: None };
+    setrlimit(Resource::Fsize, limit).unwrap();
     let file = TempFile::new("limit");
     let swap = Swap::builder().file(&file.0).build(&arena).unwrap();
     let mut machine = filled(Machine::on(AddressSpace::builder(&arena).swap(&swap)));
