@@ -67,14 +67,8 @@ struct Known {
 
 impl Known {
     fn contents(self) -> Vec<u8> {
-        let mut state = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        };
-        (0..PAGE).map(|at| if at % 64 < self.noise { next() } else { 0 }).collect()
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        (0..PAGE).map(|at| if at % 64 < self.noise { random.u8(..) } else { 0 }).collect()
     }
 }
 

@@ -39,7 +39,7 @@ pub struct Cpu<'vm, F: Format, H: Host> {
 /// How late a kicked vCPU answers. Until it answers it may use what its caches hold.
 #[derive(Debug)]
 struct Late {
-    random: u64,
+    random: fastrand::Rng,
     most: u64,
     /// Steps that it takes before the next answer.
     left: u64,
@@ -50,9 +50,7 @@ impl Late {
     fn answers(&mut self) -> bool {
         let now = self.left == 0;
         if now {
-            // A linear congruential generator; its high bits are the better ones.
-            self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            self.left = (self.random >> 32) % (self.most + 1);
+            self.left = self.random.u64(..=self.most);
         } else {
             self.left -= 1;
             yield_now();
@@ -143,7 +141,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     /// and lets other threads run between them. Tests want this: an answer at once hides a missing wait.
     #[must_use]
     pub fn answering_late(self, seed: u64, steps: u64) -> Self {
-        Self { late: Some(Late { random: seed, most: steps, left: 0 }), ..self }
+        Self { late: Some(Late { random: fastrand::Rng::with_seed(seed), most: steps, left: 0 }), ..self }
     }
 
     fn spend_exit(&self) {

@@ -95,14 +95,7 @@ impl Line {
 
 /// Puts `items` in an order that looks random and is the same in every run.
 pub fn shuffle<T>(items: &mut [T]) {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for last in (1..items.len()).rev() {
-        // xorshift64
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        items.swap(last, (state % (last as u64 + 1)) as usize);
-    }
+    fastrand::Rng::with_seed(1).shuffle(items);
 }
 
 #[cfg(test)]

@@ -61,14 +61,11 @@ fn churn<F: Format>(
 ) {
     let Some(mut idle) = Idle::take() else { return };
     let began = Instant::now();
-    let (mut state, mut done) = (seed | 1, 0);
+    let (mut random, mut done) = (fastrand::Rng::with_seed(seed), 0);
     while !stop.load(Relaxed) {
         let due = began.elapsed().as_micros() as u64 * rate / 1_000_000;
         while done < due && !stop.load(Relaxed) {
             done += 1;
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
             let memory = machine.hvas();
             if memory.is_empty() {
                 continue;
@@ -77,7 +74,7 @@ fn churn<F: Format>(
             if snapshots && done % SNAPSHOT == 0 {
                 let _ = machine.space.fork(&mut idle);
             } else {
-                let page = memory.start + state % (memory.len() / unit) * unit;
+                let page = memory.start + random.u64(..memory.len() / unit) * unit;
                 let _ = machine.space.migrate(&mut idle, Span::sized(page, unit));
             }
         }

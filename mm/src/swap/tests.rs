@@ -41,13 +41,7 @@ fn arena() -> Arc<Arena> {
 /// A page of which so many eighths do not compress.
 fn page(arena: &Arena, seed: u64, noise: usize) -> Held<'_> {
     let page = arena.zeroed(Level::K4).unwrap();
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for word in bytes_of(arena, page.pfn())[..PAGE / 8 * noise].chunks_exact_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        word.copy_from_slice(&state.to_le_bytes());
-    }
+    fastrand::Rng::with_seed(seed).fill(&mut bytes_of(arena, page.pfn())[..PAGE / 8 * noise]);
     page
 }
 

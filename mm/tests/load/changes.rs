@@ -75,7 +75,7 @@ pub fn run(stage: &Stage, number: u64, steps: u64) -> (Lane, Vec<u64>) {
     let mut meddler = Meddler {
         stage,
         idle: Idle::take().expect("a thread of its own"),
-        random: Random(stage.seed << 16 ^ number),
+        random: Random::new(stage.seed << 16 ^ number),
         lane: Lane::new(number, PAGES),
         children: Vec::new(),
         made: vec![0; CHANGES.len()],
@@ -105,14 +105,20 @@ impl<'a> Meddler<'a> {
         }
         let zone = self.random.below(ZONES) * ZONE;
         let zone = zone..zone + ZONE;
-        if self.whole() { zone } else { self.random.part(&zone, BLOCK) }
+        if self.whole() { zone } else { self.part(&zone, BLOCK) }
     }
 
     /// The same, in whole blocks: a mapping that is cut there can be moved.
     fn some_blocks(&mut self) -> Range<u64> {
         let zone = self.random.below(ZONES) * ZONE;
-        let blocks = self.random.part(&(0..ZONE / BLOCK), 2);
+        let blocks = self.part(&(0..ZONE / BLOCK), 2);
         if self.whole() { zone..zone + ZONE } else { zone + blocks.start * BLOCK..zone + blocks.end * BLOCK }
+    }
+
+    /// A part of `within`, of `most` at most.
+    fn part(&mut self, within: &Range<u64>, most: u64) -> Range<u64> {
+        let start = within.start + self.random.below(within.end - within.start);
+        start..within.end.min(start + 1 + self.random.below(most))
     }
 
     fn whole(&mut self) -> bool {
@@ -166,7 +172,7 @@ fn fork(m: &mut Meddler<'_>) -> bool {
         if sample % 4 == 0 {
             // Its own from now on.
             child.holds.retain(|&(held, _)| held != at);
-            let _ = child.space.write(&mut m.idle, at, &m.random.word().to_le_bytes());
+            let _ = child.space.write(&mut m.idle, at, &m.random.0.u64(..).to_le_bytes());
         }
         let mut word = [0; 8];
         // Not where it is protected for the moment.

@@ -10,7 +10,7 @@ use std::thread;
 /// Runs until it is over; returns its lane.
 pub fn run(stage: &Stage, number: u64) -> Lane {
     let mut idle = Idle::take().expect("a thread of its own");
-    let mut random = Random(stage.seed ^ (number + 1) << 40);
+    let mut random = Random::new(stage.seed ^ (number + 1) << 40);
     let mut lane = Lane::new(number, PAGES);
     while !stage.is_over() {
         let (page, space, ledger) = (stage.some_hot(&mut random), &stage.space, &stage.ledger);

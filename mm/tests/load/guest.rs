@@ -62,7 +62,7 @@ impl Program for Guest<'_> {
 impl Guest<'_> {
     /// Goes on with another access: this one is not possible at the moment.
     fn skip(&mut self) {
-        self.random.word();
+        self.random.0.u64(..);
     }
 }
 
@@ -70,7 +70,7 @@ impl Guest<'_> {
 pub fn run<F: Format, H: Host>(stage: &Stage, vcpu: Vcpu<'_, F, H>, window: Window, number: u64) -> Lane {
     Node((number % u64::from(NODES)) as u8).run_here();
     let mut idle = Idle::take().expect("a thread of its own");
-    let random = Random(stage.seed ^ (number + 1) << 32);
+    let random = Random::new(stage.seed ^ (number + 1) << 32);
     let lane = Lane::new(number, PAGES);
     let mut guest = Guest { stage, lane, random, left: STAY };
     let mut cpu = Cpu::new(vcpu, window).untimed().answering_late(stage.seed << 8 ^ number, LATEST);

@@ -21,6 +21,7 @@ mod device;
 mod ending;
 mod guest;
 mod oracle;
+#[path = "../../../slat/tests/engine/common/random.rs"]
 mod random;
 #[cfg(seeded)]
 mod seeded;

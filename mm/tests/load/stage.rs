@@ -135,7 +135,7 @@ impl Stage {
             zones: (0..ZONES).map(|_| RwLock::new(())).collect(),
             ledger: Ledger::new(PAGES, lanes),
             hot: (0..HOT as u64)
-                .map(|place| AtomicU64::new(Random(seed ^ place << 32).below(PAGES)))
+                .map(|place| AtomicU64::new(Random::new(seed ^ place << 32).below(PAGES)))
                 .collect(),
             soft_dirty: parking_lot::Mutex::default(),
             counts: Counts::default(),

@@ -117,17 +117,15 @@ fn race(merges: u64, sabotage: Sabotage) -> u64 {
     let (wrong, over, line) = (AtomicU64::new(0), AtomicBool::new(false), Barrier::new(3));
     let enough = || over.load(Acquire) || (sabotage != Sabotage::None && wrong.load(Relaxed) > 0);
     thread::scope(|scope| {
-        for (space, mut seed) in spaces.iter().zip([0x1234_5678_9abc_def1_u64, 0x0fed_cba9_8765_4321]) {
+        for (space, seed) in spaces.iter().zip(1..) {
             let (wrong, enough, line) = (&wrong, &enough, &line);
             scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
                 let mut idle = Idle::take().unwrap();
                 let mut expect = [0; PAGES as usize];
                 line.wait();
                 while !enough() {
-                    seed ^= seed << 13;
-                    seed ^= seed >> 7;
-                    seed ^= seed << 17;
-                    let (page, value) = (seed % PAGES, (seed >> 32) % VALUES);
+                    let (page, value) = (random.u64(..PAGES), random.u64(..VALUES));
                     if get(space, &mut idle, page) != expect[page as usize] {
                         wrong.fetch_add(1, Relaxed);
                     }

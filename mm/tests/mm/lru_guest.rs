@@ -323,14 +323,14 @@ fn a_guest_goes_on_beyond_its_limit_and_the_same_way_each_time() {
         let vm = stage.vm::<Npt4>(&mut idle);
         stage.space.register(&vm);
         let mut cpu = Cpu::new(vm.vcpu(VcpuId(0)).unwrap(), stage.window()).untimed();
-        let mut random = 1_u64;
+        let mut random = fastrand::Rng::with_seed(1);
         let mut times = vec![0; PAGES as usize];
         for _ in 0..200 {
             let pages: Vec<u64> = (0..64)
                 .map(|_| {
-                    random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                     // Half of all accesses to an eighth of all pages.
-                    if random >> 63 == 0 { (random >> 33) % (PAGES / 8) } else { (random >> 33) % PAGES }
+                    let end = if random.bool() { PAGES / 8 } else { PAGES };
+                    random.u64(..end)
                 })
                 .collect();
             for &page in &pages {

@@ -21,7 +21,7 @@ const LIMIT: u64 = PAGES * PAGE_SIZE * 6 / 10;
 
 /// Adds one to numbers of its own pages, mostly of a few.
 struct Guest {
-    random: u64,
+    random: fastrand::Rng,
     own: u64,
     left: u64,
     added: Vec<u64>,
@@ -32,9 +32,9 @@ impl Program for Guest {
         if self.left == 0 {
             return Ok(Step::Stop);
         }
-        let random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(self.own + 1);
-        let own = PAGES / VCPUS;
-        let number = if random >> 60 == 0 { (random >> 33) % own } else { (random >> 33) % (own / 16) };
+        let (mut random, own) = (self.random.clone(), PAGES / VCPUS);
+        let end = if random.u8(..16) == 0 { own } else { own / 16 };
+        let number = random.u64(..end);
         let gpa = Gfn(number * VCPUS + self.own).gpa();
         let mut word = [0; 8];
         core.load(gpa, &mut word)?;
@@ -108,7 +108,8 @@ fn wrong_pages(flushes: bool, thp: bool) -> usize {
                 let vcpu = vm.vcpu(VcpuId(number as u32)).unwrap();
                 let mut cpu = Cpu::new(vcpu, window).untimed();
                 let added = vec![0; (PAGES / VCPUS) as usize];
-                let mut guest = Guest { random: number, own: number, left: STEPS, added };
+                let mut guest =
+                    Guest { random: fastrand::Rng::with_seed(number), own: number, left: STEPS, added };
                 start.wait();
                 let exit = cpu.run(&mut idle, &mut guest);
                 // A page that changes while it is stored is not what its checksum says.

@@ -9,14 +9,8 @@ pub const PAGE: usize = PAGE_SIZE as usize;
 
 /// A page whose first `noise` bytes of each 64 do not compress.
 pub fn contents(page: u64, noise: usize) -> Vec<u8> {
-    let mut state = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..PAGE).map(|at| if at % 64 < noise { next() } else { 7 }).collect()
+    let mut random = fastrand::Rng::with_seed(page);
+    (0..PAGE).map(|at| if at % 64 < noise { random.u8(..) } else { 7 }).collect()
 }
 
 /// Pages of every sort: of zeroes; from those that compress to next to nothing to those that do not.

@@ -80,14 +80,8 @@ fn anon(space: &AddressSpace, first: u64, count: u64) {
 
 /// What goes into page `page`; it compresses to a half.
 fn noise(page: u64) -> Vec<u8> {
-    let mut x = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x as u8
-    };
-    (0..2000).map(|_| next()).collect()
+    let mut random = fastrand::Rng::with_seed(page);
+    (0..2000).map(|_| random.u8(..)).collect()
 }
 
 fn fill(space: &AddressSpace, idle: &mut Idle, page: u64) -> Result<(), MmError> {

@@ -4,6 +4,7 @@
 use crate::fixture::*;
 use crate::user_fault::{page_with, reader, until};
 use crate::vm::guest_on;
+use fastrand::Rng;
 use slat::{Access, Fault, Gfn, Idle, PAGE_SIZE, Span, VcpuId};
 use slat_mm::{AddressSpace, Arena, Backing, File, MmError, Place, Prot, Serve, Stopped, UserFaults};
 use std::sync::atomic::{
@@ -11,16 +12,6 @@ use std::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 use std::thread;
-
-/// A linear congruential generator; the high bits are good.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
 
 const PAGES: u64 = 96;
 
@@ -59,10 +50,10 @@ fn many_vcpus_and_handlers_lose_nothing() {
                     scope.spawn(move || {
                         let mut idle = Idle::take().unwrap();
                         let mut vcpu = (number < 2).then(|| vm.vcpu(VcpuId(number)).unwrap());
-                        let mut random = Random(seed * 100 + u64::from(number));
+                        let mut random = Rng::with_seed(seed * 100 + u64::from(number));
                         let mut wrong = 0;
                         for _ in 0..1000 {
-                            let page = random.below(PAGES);
+                            let page = random.u64(..PAGES);
                             if let Some(vcpu) = &mut vcpu {
                                 let fault = Fault { gpa: Gfn(page).gpa(), access: Access::Read };
                                 vcpu.fault(&mut idle, fault).unwrap();
@@ -74,13 +65,13 @@ fn many_vcpus_and_handlers_lose_nothing() {
                     })
                 })
                 .collect();
-            let mut random = Random(seed);
+            let mut random = Rng::with_seed(seed);
             while left.load(SeqCst) > 0 {
                 // Not faster than pages come back.
                 thread::yield_now();
-                let first = random.below(PAGES);
-                let range = pages(first, 1 + random.below(PAGES - first));
-                match random.below(4) {
+                let first = random.u64(..PAGES);
+                let range = pages(first, 1 + random.u64(..PAGES - first));
+                match random.u64(..4) {
                     0 => space.dontneed(&mut idle, range).unwrap(),
                     1 => drop(space.migrate(&mut idle, range).unwrap()),
                     2 => faults.wake(range),
@@ -132,10 +123,8 @@ fn stranded(seed: u64, waits: bool, install: impl Fn(&AddressSpace, &UserFaults,
     faults.register(map(0), Serve::Missing).unwrap();
     map(PAGES);
     let shuffled = |seed: u64| {
-        let (mut order, mut random) = ((0..PAGES).collect::<Vec<_>>(), Random(seed));
-        for last in (1..PAGES).rev() {
-            order.swap(last as usize, random.below(last + 1) as usize);
-        }
+        let mut order: Vec<_> = (0..PAGES).collect();
+        Rng::with_seed(seed).shuffle(&mut order);
         order
     };
     thread::scope(|scope| {

@@ -35,25 +35,6 @@ const FREE: Costs = Costs {
     ..Costs::SERVER
 };
 
-/// Numbers drawn by lot.
-struct Lots(u64);
-
-impl Lots {
-    fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    }
-
-    fn exponential(&mut self, mean: u64) -> u64 {
-        let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
-        (-(1.0 - uniform).ln() * mean as f64).round() as u64
-    }
-}
-
 /// How times are drawn.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Times {
@@ -62,9 +43,9 @@ enum Times {
 }
 
 impl Times {
-    fn draw(self, lots: &mut Lots, mean: u64) -> u64 {
+    fn draw(self, lots: &mut fastrand::Rng, mean: u64) -> u64 {
         match self {
-            Self::Exponential => lots.exponential(mean),
+            Self::Exponential => (-(1.0 - lots.f64()).ln() * mean as f64).round() as u64,
             Self::Same => mean,
         }
     }
@@ -103,7 +84,7 @@ fn simulate(customers: u32, times: Times, lock: Lock, costs: &Costs) -> Seen {
     let (served, response) = (&AtomicU64::new(0), &AtomicU64::new(0));
     let job = |customer: u32| {
         Job::new("customer", move || {
-            let mut lots = Lots(u64::from(customer) * 7919 + 1);
+            let mut lots = fastrand::Rng::with_seed(customer.into());
             for nth in 0.. {
                 compute(times.draw(&mut lots, THINK));
                 let (asked, hold) = (now(), times.draw(&mut lots, HOLD));

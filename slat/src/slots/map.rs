@@ -228,13 +228,8 @@ mod tests {
     /// often hints, which are told that a round's version has this number, said something else.
     fn wrong_hints(number_of: impl Fn(u64) -> u64) -> usize {
         let (mut map, hints, mut wrong) = (SlotMap::default(), HvaHints::default(), 0);
-        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut random = |below: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % below
-        };
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut random = |below: u64| random.u64(..below);
         let mut disjoint = [0, 0];
         for round in 0..600 {
             // For a hundred rounds each slot has a place of its own; for the next hundred any place is taken. Between

@@ -1,6 +1,7 @@
 //! Dirty logs: what is marked, what a log survives, and that no page is writable without a mark.
 
 use crate::common::identity::Identity;
+use crate::common::random::Random;
 use slat::slots::{Change, Region};
 use slat::table::formats::Ept4;
 use slat::*;
@@ -147,15 +148,12 @@ fn no_page_is_writable_without_a_mark() {
             scope.spawn(move || {
                 let mut idle = Idle::take().unwrap();
                 let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
-                let mut seed = 0x9e37_79b9_7f4a_7c15 ^ u64::from(id);
+                let mut random = Random::new(id.into());
                 for _ in 0..2 * ROUNDS {
                     line.wait();
                     for _ in 0..400 {
-                        seed ^= seed << 13;
-                        seed ^= seed >> 7;
-                        seed ^= seed << 17;
-                        let access = if seed & 1 == 0 { Access::Write } else { Access::Read };
-                        touch(&mut vcpu, &mut idle, seed >> 8 & (PAGES - 1), access);
+                        let access = random.pick(&[Access::Write, Access::Read]);
+                        touch(&mut vcpu, &mut idle, random.below(PAGES), access);
                     }
                     line.wait();
                     line.wait();

@@ -2,6 +2,7 @@
 //! page is writable without a ring or a harvest that will say so.
 
 use crate::common::identity::Identity;
+use crate::common::random::Random;
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4};
 use slat::*;
 use std::collections::BTreeSet;
@@ -302,13 +303,10 @@ fn round(
     let run = |id: u32| {
         let mut idle = Idle::take().unwrap();
         let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
-        let (mut stored, mut seed) = (BTreeSet::new(), 0x9e37_79b9_7f4a_7c15 ^ u64::from(id));
+        let (mut stored, mut random) = (BTreeSet::new(), Random::new(id.into()));
         line.wait();
         for _ in 0..stores {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            let gfn = seed >> 8 & (PAGES - 1);
+            let gfn = random.below(PAGES);
             while store(&mut vcpu, &mut idle, gfn) == Done::RingFull {
                 full.fetch_add(1, SeqCst);
                 assert!(!gone.load(SeqCst), "nobody will ever harvest this ring");

@@ -3,6 +3,7 @@
 //! The allocator of this binary counts what each thread holds, so "an empty VM" is what it really allocates: seats,
 //! flush state, memslots, the first chunk of tables.
 
+use crate::common::random::Random;
 use slat::table::formats::Npt4;
 use slat::*;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -88,18 +89,6 @@ fn map(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: Gfn) {
     assert!(matches!(done, Done::Mapped(Level::K4) | Done::Spurious), "{done:?}");
 }
 
-/// xorshift64: the same numbers in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
-
 #[test]
 fn an_empty_vm_of_416_vcpus_and_12_tib_costs_less_than_a_mebibyte_and_256_bytes_a_vcpu() {
     let mut idle = Idle::take().unwrap();
@@ -137,7 +126,7 @@ fn tables_of_a_sparse_12_tib_guest_are_those_of_what_is_mapped() {
 
     // All vCPUs are there; a few threads run some of them, in turn.
     let gfn = |random: &mut Random, place: u64| {
-        let at = Random(place.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1).below(GUEST / Level::M2.bytes());
+        let at = Random::new(place).below(GUEST / Level::M2.bytes());
         Gfn(at * Level::M2.pages() + random.below(Level::M2.pages()))
     };
     let mapped: BTreeSet<Gfn> = thread::scope(|scope| {
@@ -146,7 +135,7 @@ fn tables_of_a_sparse_12_tib_guest_are_those_of_what_is_mapped() {
                 let mut idle = Idle::take().unwrap();
                 let mine = (0..VCPUS).filter(|id| u64::from(*id) % THREADS == thread);
                 let mut vcpus: Vec<_> = mine.map(|id| vm.vcpu(VcpuId(id)).unwrap()).collect();
-                let mut random = Random(thread + 1);
+                let mut random = Random::new(thread + 1);
                 let mut mapped = BTreeSet::new();
                 for fault in 0..faults {
                     let place = 1 + random.below(places);

@@ -44,7 +44,7 @@ pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
     let mut idle = Idle::take().unwrap();
     let mut vcpu = world.vm.vcpu(id).unwrap();
     let mut caches = Caches::new();
-    let random = Random(world.setting.seed ^ u64::from(id.0 + 1) << 32);
+    let random = Random::new(world.setting.seed ^ u64::from(id.0 + 1) << 32);
     let mut program = Program { random, recent: [Gfn(0); RECENT], restless: 4 };
     while share.next() {
         match program.random.below(512) {

@@ -19,7 +19,7 @@ const PACE: u64 = 400;
 pub fn run<F: Format>(world: &World<F>, index: usize) {
     let share = world.watch.share(VCPUS + index);
     let idle = Idle::take().unwrap();
-    let random = Random(world.setting.seed ^ !(index as u64));
+    let random = Random::new(world.setting.seed ^ !(index as u64));
     let mut meddler = Meddler { world, share, idle, random };
     while meddler.share.next() {
         meddler.let_guests_run();

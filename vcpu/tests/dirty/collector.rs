@@ -55,7 +55,7 @@ impl<'w, F: Format> Collector<'w, F> {
     pub fn new(world: &'w World<F>) -> Self {
         Self {
             world,
-            random: Random(world.setting.seed ^ 0xc0_11ec_70f0),
+            random: Random::new(world.setting.seed ^ 0xc0_11ec_70f0),
             shadow: vec![NOTHING; (PAGES * PAGE_SIZE) as usize],
             told: vec![0; PAGES as usize],
             seen: vec![0; PAGES as usize],
@@ -248,14 +248,14 @@ impl<'w, F: Format> Collector<'w, F> {
         let only_known = last || self.random.one_in(2);
         if !last && self.random.one_in(2) {
             for word in &mut asked {
-                *word &= self.random.word();
+                *word &= self.random.0.u64(..);
             }
         }
         let known: u64 = asked.iter().map(|word| u64::from(word.count_ones())).sum();
         if !only_known {
             // Pages that nobody said were dirty; some are by now.
             for word in &mut asked {
-                *word |= self.random.word() & self.random.word();
+                *word |= self.random.0.u64(..) & self.random.0.u64(..);
             }
         }
         let told: Vec<_> = (first * 64..first * 64 + pages)

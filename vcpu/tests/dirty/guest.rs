@@ -55,7 +55,7 @@ pub fn cpu<F: Format>(world: &World<F>, id: u64) -> Cpu<'_, F, HostView> {
 
 impl<'w, F: Format> Guest<'w, F> {
     pub fn new(world: &'w World<F>, owner: u64) -> Self {
-        let mut random = Random(world.setting.seed ^ (owner + 1) << 32);
+        let mut random = Random::new(world.setting.seed ^ (owner + 1) << 32);
         let hot = std::array::from_fn(|_| random.below(world.setting.pages_in_use()));
         Self { world, owner, random, hot, count: 0, left: 0 }
     }
@@ -104,7 +104,7 @@ impl<F: Format> Program for Guest<'_, F> {
             return Ok(Step::Stop);
         }
         // A fault runs the same step again: nothing is kept before it is done.
-        let mut random = Random(self.random.0);
+        let mut random = self.random.clone();
         let mut count = self.count;
         let place = random.below(HOT as u64) as usize;
         let page =
@@ -163,7 +163,7 @@ pub struct Device<'w, F: Format> {
 
 impl<'w, F: Format> Device<'w, F> {
     pub fn new(world: &'w World<F>) -> Self {
-        Self { world, random: Random(world.setting.seed ^ (DEVICE + 1) << 32), count: 0 }
+        Self { world, random: Random::new(world.setting.seed ^ (DEVICE + 1) << 32), count: 0 }
     }
 
     /// Writes now and then, while guests are at work.

@@ -37,7 +37,7 @@ impl<'w, F: Format> Meddler<'w, F> {
     pub fn new(world: &'w World<F>) -> Self {
         Self {
             world,
-            random: Random(!world.setting.seed),
+            random: Random::new(!world.setting.seed),
             snapshot: None,
             neighbour_logs: false,
             stolen: None,

@@ -163,8 +163,7 @@ struct Invalidator<'vm> {
     beside: Beside,
     vcpu: Vcpu<'vm, Npt4, Arithmetic>,
     idle: Idle,
-    /// xorshift64
-    random: u64,
+    random: fastrand::Rng,
 }
 
 /// What it has done.
@@ -180,7 +179,7 @@ impl<'vm> Invalidator<'vm> {
     fn new(vm: &'vm Machine, beside: Beside) -> Self {
         let vcpu = vm.vcpu(VcpuId(1)).expect("each vCPU has one thread");
         let idle = Idle::take().expect("a thread of its own");
-        Self { vm, beside, vcpu, idle, random: 0x9e37_79b9_7f4a_7c15 }
+        Self { vm, beside, vcpu, idle, random: fastrand::Rng::with_seed(1) }
     }
 
     fn run(mut self, line: &Line, at: &AtomicU64, over: &AtomicBool) -> Made {
@@ -209,10 +208,7 @@ impl<'vm> Invalidator<'vm> {
 
     fn next(&mut self, made: u64, at: &AtomicU64) -> Gfn {
         if self.beside == Beside::Same2M {
-            self.random ^= self.random << 13;
-            self.random ^= self.random >> 7;
-            self.random ^= self.random << 17;
-            return Gfn(at.load(Relaxed) + self.random % TABLE);
+            return Gfn(at.load(Relaxed) + self.random.u64(..TABLE));
         }
         if self.beside == Beside::Mapped && made.is_multiple_of(TABLE) {
             self.bring_back();

@@ -19,7 +19,7 @@ pub struct Worker<'a> {
     pub vm: u32,
     pub stage: Stage,
     pub seen: Seen,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 /// What a guest has seen.
@@ -43,7 +43,7 @@ impl Seen {
 
 impl<'a> Worker<'a> {
     pub fn new(watched: &'a Watched, size: Size, vm: u32) -> Self {
-        let random = 0x9e37_79b9_7f4a_7c15 ^ u64::from(vm + 1);
+        let random = fastrand::Rng::with_seed(vm.into());
         Self { watched, size, vm, stage: Stage(0), seen: Seen::default(), random }
     }
 
@@ -60,11 +60,7 @@ impl<'a> Worker<'a> {
 
     /// Any page, any byte.
     fn next_read(&mut self) -> (Gfn, u64) {
-        // xorshift64
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (Gfn((self.random >> 16) % self.size.pages_per_vm), self.random % PAGE_SIZE)
+        (Gfn(self.random.u64(..self.size.pages_per_vm)), self.random.u64(..PAGE_SIZE))
     }
 
     /// Looks what the fault was for, and passes it on.

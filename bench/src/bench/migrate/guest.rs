@@ -31,7 +31,7 @@ pub struct Guest {
     writes: Vec<u32>,
     /// Pages of the working set, the first ones.
     working_set: u64,
-    random: u64,
+    random: fastrand::Rng,
     /// Pages that the sweep has been to.
     swept: u64,
     /// Accesses made.
@@ -49,7 +49,7 @@ impl Guest {
             gfns,
             writes: vec![0; gfns.len() as usize],
             working_set: working_set.clamp(1, gfns.len()),
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: fastrand::Rng::with_seed(seed),
             swept: 0,
             accesses: 0,
             verified: 0,
@@ -133,26 +133,23 @@ impl Program for Run<'_> {
         if self.left == 0 || self.halt.load(Relaxed) {
             return Ok(Step::Stop);
         }
-        // xorshift64. The guest goes on only when the instruction is done: a fault runs the same one again.
-        let mut random = guest.random;
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+        // The guest goes on only when the instruction is done: a fault runs the same one again.
+        let mut random = guest.random.clone();
         let sweeps = guest.accesses.is_multiple_of(SWEEP);
         // The sweep: all the others, and the working set after them.
         let page = if sweeps {
             (guest.working_set + guest.swept) % guest.gfns.len()
         } else {
-            (random >> 16) % guest.working_set
+            random.u64(..guest.working_set)
         };
         let (gfn, writes) = (guest.gfns.start + page, guest.writes[page as usize]);
-        if sweeps || random.is_multiple_of(2) {
+        if sweeps || random.bool() {
             let number = u64::from(writes);
             core.store(gfn.gpa() + number % WORDS * 8, &written(gfn, number))?;
             guest.writes[page as usize] += 1;
             guest.swept += u64::from(sweeps);
         } else {
-            let (word, mut found) = (random >> 50 & (WORDS - 1), [0; 8]);
+            let (word, mut found) = (random.u64(..WORDS), [0; 8]);
             core.load(gfn.gpa() + word * 8, &mut found)?;
             let right = found == word_of(gfn, writes, word);
             guest.verified += u64::from(right);

@@ -163,14 +163,8 @@ mod tests {
 
     /// Pages of a small set at random, some more often.
     fn stream(length: usize, pages: u32, seed: u64) -> Vec<u32> {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u32
-        };
-        (0..length).map(|_| random() % (random() % pages + 1)).collect()
+        let mut random = fastrand::Rng::with_seed(seed);
+        (0..length).map(|_| random.u32(..) % random.u32(1..=pages)).collect()
     }
 
     #[test]

@@ -1,18 +1,15 @@
-//! Random numbers from a seed (splitmix64): the same seed, the same choices.
+//! Choices from a seed: the same seed, the same choices.
 
-pub struct Random(pub u64);
+#[derive(Clone)]
+pub struct Random(pub fastrand::Rng);
 
 impl Random {
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    pub fn new(seed: u64) -> Self {
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.word() % bound
+        self.0.u64(..bound)
     }
 
     pub fn one_in(&mut self, n: u64) -> bool {
@@ -20,6 +17,6 @@ impl Random {
     }
 
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
+        from[self.0.usize(..from.len())]
     }
 }

@@ -8,7 +8,7 @@ pub struct Operations(Random);
 
 impl Operations {
     pub fn new(seed: u64) -> Self {
-        Self(Random(seed))
+        Self(Random::new(seed))
     }
 
     /// One that `model` can be asked for.
@@ -61,7 +61,7 @@ impl Operations {
             _ => {}
         }
         // As many words as any of these needs: to be short of them is another error.
-        let bits = (0..pages.div_ceil(64)).map(|_| random.word() | random.word()).collect();
+        let bits = (0..pages.div_ceil(64)).map(|_| random.0.u64(..) | random.0.u64(..)).collect();
         Operation::Clear { id: self.id(id), first, pages, bits }
     }
 }

@@ -83,7 +83,7 @@ impl World {
     fn write(&self, idle: &mut Idle) {
         let _leaving = Leaving(&self.writing);
         let slots = self.vm.slots();
-        let mut random = Random(31);
+        let mut random = Random::new(31);
         for number in 1.. {
             if self.reading.load(SeqCst) == 0 {
                 break;
@@ -188,7 +188,7 @@ fn a_snapshot_is_one_published_set_while_it_is_held() {
 fn a_look_up_is_of_the_present() {
     World::churn(|world, idle| {
         let slots = world.vm.slots();
-        let (mut last, mut changes, mut random) = (0, 0, Random(32));
+        let (mut last, mut changes, mut random) = (0, 0, Random::new(32));
         while changes < 800 && world.writing.load(SeqCst) > 0 {
             let id = random.below(u64::from(MANY)) as u32;
             let frame = Gfn(u64::from(id) * STREET + random.below(STEPS + PAGES));

@@ -25,7 +25,7 @@ pub struct Requests {
 
 impl Requests {
     pub fn new(seed: u64, limits: Limits, arena: u64, most: u64) -> Self {
-        Self { random: Random(seed), limits, arena, most: most.min(MOST_PAGES), target: 60, made: 0 }
+        Self { random: Random::new(seed), limits, arena, most: most.min(MOST_PAGES), target: 60, made: 0 }
     }
 
     pub fn next(&mut self, oracle: &Oracle) -> Request {
@@ -73,7 +73,7 @@ impl Requests {
         if roll < creates + deletes {
             let mut delete = Request { bytes: 0, ..same };
             if self.random.one_in(2) {
-                delete.gpa = self.random.word() / PAGE * PAGE;
+                delete.gpa = self.random.0.u64(..) / PAGE * PAGE;
                 delete.hva = self.hva(0);
                 delete.flags = self.random.below(4) as u32;
             }

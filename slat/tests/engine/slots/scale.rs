@@ -90,7 +90,7 @@ fn many_slots_in_one_transaction_then_one_by_one() {
     slots.commit(&mut idle, |tx| create_all(|slot| tx.create(slot))).unwrap();
 
     let mut model = vec![0_u8; *MANY as usize];
-    let mut random = Random(51);
+    let mut random = Random::new(51);
     for _ in 0..5_000 {
         operate(&slots, &mut idle, &mut model, &mut random);
     }

@@ -53,7 +53,7 @@ fn random_groups_are_all_or_nothing() {
     let mut slat = Slat::new(LIMITS);
     let mut oracle = Oracle::new(LIMITS);
     let mut requests = Requests::new(21, LIMITS, ARENA, 1 << 14);
-    let mut random = Random(22);
+    let mut random = Random::new(22);
     let (mut published, mut undone, mut refused_amid) = (0, 0, 0);
     for _ in 0..8_000 {
         let space = random.below(2) as u32;

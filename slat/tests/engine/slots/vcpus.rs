@@ -100,7 +100,7 @@ impl World {
         let _leaving = Leaving(&self.vcpus);
         let mut idle = Idle::take().unwrap();
         let mut vcpu = self.vm.vcpu(id).unwrap();
-        let mut random = Random(u64::from(id.0));
+        let mut random = Random::new(u64::from(id.0));
         while !enough() && self.writing.load(SeqCst) > 0 {
             let always = random.one_in(2);
             let gfn = match random.below(3) {
@@ -161,7 +161,7 @@ fn a_move_is_never_mmio_and_a_deletion_always() {
                 scope.spawn(move || world.vcpu(id, enough));
             }
             let _leaving = Leaving(&world.writing);
-            let mut random = Random(41);
+            let mut random = Random::new(41);
             let (mut by, mut there) = (0, 0);
             while world.vcpus.load(SeqCst) > 0 {
                 // At times both slots change at once; the rover may stay where it is.
@@ -213,7 +213,7 @@ fn negative_control_two_transactions_are_mmio_in_between() {
             scope.spawn(move || world.vcpu(id, enough));
         }
         let _leaving = Leaving(&world.writing);
-        let mut random = Random(42);
+        let mut random = Random::new(42);
         while world.vcpus.load(SeqCst) > 0 {
             let by = random.below(SWAY + 1);
             world.change(&mut idle, by, 0, |idle| {

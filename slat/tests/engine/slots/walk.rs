@@ -74,7 +74,7 @@ pub fn walk(
     subjects: &mut [&mut dyn Subject],
 ) -> Result<Tally, String> {
     let mut oracle = Oracle::new(limits);
-    let mut random = Random(!seed);
+    let mut random = Random::new(!seed);
     let mut tally = Tally::default();
     for step in 0..steps {
         let request = requests.next(&oracle);

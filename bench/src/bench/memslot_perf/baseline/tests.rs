@@ -3,6 +3,7 @@
 use super::super::design::{Design, Machine, Memslots};
 use super::super::memory::Memory;
 use super::{Array, Before, IDS, Record, Refused};
+use fastrand::Rng;
 use slat::{Access, Fault, Gfn, Gpa, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span, VcpuId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,28 +40,20 @@ fn sorted(spans: impl Iterator<Item = Span<Gfn>>) -> Vec<Span<Gfn>> {
     spans
 }
 
-fn random(state: &mut u64, below: u64) -> u64 {
-    // xorshift64
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state % below
-}
-
 /// Every answer of the array is the model's.
-fn assert_agree(array: &Array, model: &Model, state: &mut u64) {
+fn assert_agree(array: &Array, model: &Model, random: &mut Rng) {
     assert!(array.records().is_sorted_by(|a, b| a.first() > b.first()), "descending");
     assert_eq!(array.records().len(), model.0.len());
     for id in (0..40).chain([IDS - 1, IDS, u32::MAX]) {
         assert_eq!(array.get(SlotId(id)).map(Record::slot), model.0.get(&id).copied(), "id {id}");
     }
     for _ in 0..8 {
-        let gfn = Gfn(random(state, 400));
+        let gfn = Gfn(random.u64(..400));
         // Twice: the second one is the last one found.
         for _ in 0..2 {
             assert_eq!(array.find(gfn).map(Record::slot), model.find(gfn), "{gfn:?}");
         }
-        let hvas = Span::sized(Hva(random(state, 100 * PAGE_SIZE)), 1 + random(state, 9 * PAGE_SIZE));
+        let hvas = Span::sized(Hva(random.u64(..100 * PAGE_SIZE)), 1 + random.u64(..9 * PAGE_SIZE));
         assert_eq!(sorted(array.over_hvas(hvas)), model.over_hvas(hvas), "{hvas:?}");
     }
 }
@@ -68,14 +61,14 @@ fn assert_agree(array: &Array, model: &Model, state: &mut u64) {
 #[test]
 fn random_changes_agree_with_the_model() {
     let (mut array, mut next, mut model) = (Array::default(), Array::default(), Model::default());
-    let (mut state, mut done) = (1, [0; 3]);
+    let (mut random, mut done) = (Rng::with_seed(1), [0; 3]);
     for _ in 0..20_000 {
-        let id = SlotId(random(&mut state, 40) as u32);
-        let gfn = Gfn(random(&mut state, 400));
-        let (what, made) = match random(&mut state, 3) {
+        let id = SlotId(random.u64(..40) as u32);
+        let gfn = Gfn(random.u64(..400));
+        let (what, made) = match random.u64(..3) {
             0 => {
-                let hva = Hva(random(&mut state, 90) * PAGE_SIZE);
-                let slot = Slot::new(id, gfn, random(&mut state, 12), hva);
+                let hva = Hva(random.u64(..90) * PAGE_SIZE);
+                let slot = Slot::new(id, gfn, random.u64(..12), hva);
                 let refused = model.refuses(&slot).or(model.0.contains_key(&id.0).then_some(Refused::Exists));
                 assert_eq!(array.check_new(&slot).err(), refused);
                 (0, refused.is_none().then_some((None, Some(slot))))
@@ -98,7 +91,7 @@ fn random_changes_agree_with_the_model() {
                 None => drop(model.0.remove(&id.0)),
             }
         }
-        assert_agree(&array, &model, &mut state);
+        assert_agree(&array, &model, &mut random);
     }
     assert!(done.iter().all(|&done| done > 1000), "enough of each is done: {done:?}");
 }

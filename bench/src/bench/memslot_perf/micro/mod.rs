@@ -99,18 +99,9 @@ impl Cells {
     /// Frames of slots, all over the place, the same in every run.
     fn frames(self) -> Vec<Gfn> {
         const FRAMES: usize = 1 << 16;
-        let random = std::iter::successors(Some(1_u64), |random| {
-            // xorshift64
-            let mut next = *random;
-            next ^= next << 13;
-            next ^= next >> 7;
-            Some(next ^ next << 17)
-        });
-        let frame = |random: u64| {
-            let nth = (random >> 32) * u64::from(self.0) >> 32;
-            Gfn(2 * nth * PAGES + random % PAGES)
-        };
-        random.map(frame).take(FRAMES).collect()
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut frame = || Gfn(2 * random.u64(..u64::from(self.0)) * PAGES + random.u64(..PAGES));
+        std::iter::repeat_with(&mut frame).take(FRAMES).collect()
     }
 }
 
