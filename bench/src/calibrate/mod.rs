@@ -21,10 +21,10 @@ mod own;
 mod pair;
 
 use crate::bench::harness::Series;
+use crate::sim::sheet::Sheet;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_machine::Costs;
-use slat_machine::costs::file::Sheet;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, Write};

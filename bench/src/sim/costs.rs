@@ -1,9 +1,9 @@
 //! Which price list: the assumed one of a server, one of a file, or what this machine shows now.
 
+use super::sheet::{LONGEST_FILE, Sheet};
 use crate::calibrate;
 use slat_cli::error::Error;
 use slat_machine::costs::Costs;
-use slat_machine::costs::file::{LONGEST_FILE, Sheet};
 use std::fs::File;
 use std::io::Read;
 

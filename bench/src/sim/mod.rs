@@ -25,6 +25,7 @@ mod args;
 mod costs;
 mod outcome;
 mod seeds;
+pub mod sheet;
 mod simulate;
 mod sweep;
 mod text;

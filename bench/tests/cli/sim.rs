@@ -90,8 +90,8 @@ fn what_is_measured_can_be_simulated_with() {
         assert_eq!(report["costs_from"][cost], from, "{cost}");
     }
     let text = std::fs::read_to_string(&file).unwrap();
-    let rmw = text.lines().find_map(|line| line.strip_prefix("rmw = ")).unwrap();
-    let rmw: f64 = rmw.split('#').next().unwrap().trim().parse().unwrap();
+    let rmw = text.lines().find_map(|line| line.strip_prefix("rmw = { value = ")).unwrap();
+    let rmw: f64 = rmw.split(',').next().unwrap().parse().unwrap();
     assert_eq!(report["costs"]["rmw"], rmw);
     std::fs::remove_file(file).unwrap();
 }
@@ -133,13 +133,18 @@ fn broken_cost_files_are_refused_with_their_line() {
     let path = file.to_str().unwrap();
     let lines = good.lines().count();
     for (bytes, says) in [
-        (good.replace("near = ", "neat = ").into_bytes(), "line 7: `neat` is no cost".to_owned()),
-        (good.replace("near = ", "near = -").into_bytes(), "line 7: near: -".to_owned()),
+        (format!("neat = 3\n{good}").into_bytes(), "line 1: `neat` is no cost".to_owned()),
+        (good.replace("near = { value = ", "near = { value = -").into_bytes(), "line 7: near: -".to_owned()),
+        // As such files were before there was a source.
+        (
+            b"load = 0.5 # measured: a load\n".to_vec(),
+            "line 1: `load` has no source: a cost is `load = {".to_owned(),
+        ),
         (
             good.replace("near = ", "# near = ").into_bytes(),
             format!("line {lines}: the file ends without `near`"),
         ),
-        (good.replace("load = ", "load = NaN").into_bytes(), "line 2: load: `NaN".to_owned()),
+        (good.replace("load = { value = ", "load = { value = nan").into_bytes(), "line 2: ".to_owned()),
         (vec![], "line 1: the file ends without `load`".to_owned()),
         (vec![b'\n'; 1 << 20], "line 65537: a cost file ends before its byte 65536".to_owned()),
         (vec![0xff; 100], "stream did not contain valid UTF-8".to_owned()),

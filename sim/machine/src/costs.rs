@@ -5,8 +5,6 @@
 //! most of what is simulated, [`near`](Costs::near) with [`far`](Costs::far), and [`kick`](Costs::kick) with what belongs to
 //! it: sweep those before believing a ratio.
 
-pub mod file;
-
 /// One of the [`Costs`], by name: for files, tables and sweeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
