@@ -8,16 +8,15 @@
 //! Not cargo-llvm-cov: it would be the compiler's wrapper, which is ours (`xtask/compilers`).
 //!
 //! Below [`LEAST`] percent it fails. Each line that no test runs is listed, with the reason that `xtask/coverage.txt`
-//! gives for it ([`Reasons`]). A line without one is not a failure, since races decide whether some lines are run; a
+//! gives for it. A line without one is not a failure, since races decide whether some lines are run; a
 //! reason for what is no longer there is.
 
 use crate::Outcome;
 use crate::house::Source;
-use crate::process::{cargo, emptied, executables, said, with_compiler};
+use crate::process::{answer, cargo, emptied, executables, said, with_compiler};
 use crate::sanitize::{self, ADDRESS, PROFILES, TESTS};
+use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeMap;
-use std::error::Error;
-use std::num::ParseIntError;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
@@ -26,10 +25,12 @@ use std::{fs, io};
 const LEAST: f64 = 95.0;
 const ENGINE: &str = "slat/src";
 const REASONS: &str = "xtask/coverage.txt";
+/// What makes mistakes and faults for tests is not the engine itself.
+const FOR_TESTS: [&str; 2] = ["slat/src/seeded.rs", "slat/src/inject.rs"];
 
 pub fn run() -> Outcome {
     let counts = read(&measured()?, &std::env::current_dir()?)?;
-    let reasons = Reasons::read(&fs::read_to_string(REASONS)?)?;
+    let reasons = reasons(&fs::read_to_string(REASONS)?)?;
     let (mut run, mut missed, mut unexplained) = (0, 0, 0);
     let mut sources = Vec::new();
     for (path, counts) in &counts {
@@ -40,39 +41,39 @@ pub fn run() -> Outcome {
         }
         // A bracket that closes a branch is no line of its own.
         let says = |line: usize| source.lines[line - 1].contains(char::is_alphanumeric);
-        let counts = counts.iter().filter(|&(&line, _)| line <= end && says(line));
-        let (hit, not): (Vec<_>, Vec<_>) = counts.partition(|&(_, &count)| count > 0);
-        run += hit.len();
-        missed += not.len();
-        for (&line, _) in not {
-            let why = reasons.of(&source, line - 1);
+        for (&line, &count) in counts.iter().filter(|&(&line, _)| line <= end && says(line)) {
+            if count > 0 {
+                run += 1;
+                continue;
+            }
+            missed += 1;
+            let why =
+                reasons.iter().find(|reason| reason.covers(&source, line - 1)).map(|reason| &reason.why);
             unexplained += usize::from(why.is_none());
             println!("{}:{line}: {}", path.display(), source.lines[line - 1].trim());
-            println!("    {}", why.unwrap_or("(no reason given)"));
+            println!("    {}", why.map_or("(no reason given)", String::as_str));
         }
         sources.push(source);
     }
-    let percent = 100.0 * run as f64 / (run + missed).max(1) as f64;
+    let percent = 100.0 * f64::from(run) / f64::from((run + missed).max(1));
     println!("{percent:.1}% of {} lines; {missed} are not run, {unexplained} without a reason", run + missed);
-    let idle = reasons.idle(&sources);
-    if !idle.is_empty() {
-        return Err(format!("{REASONS} gives reasons for what is not there: {}", idle.join("; ")).into());
-    }
-    if percent < LEAST { Err(format!("under {LEAST}%").into()) } else { Ok(()) }
+    let idle: Vec<_> = reasons.iter().filter(|reason| reason.is_idle(&sources)).map(Reason::place).collect();
+    ensure!(idle.is_empty(), "{REASONS} gives reasons for what is not there: {}", idle.join("; "));
+    ensure!(percent >= LEAST, "under {LEAST}%");
+    Ok(())
 }
 
-/// What makes mistakes and faults for tests is not the engine itself.
-const FOR_TESTS: [&str; 2] = ["slat/src/seeded.rs", "slat/src/inject.rs"];
-
 /// Builds and runs the tests; the counts as lcov writes them.
-fn measured() -> Result<String, Box<dyn Error>> {
+fn measured() -> Result<String> {
     let merged = "target/coverage/merged.profdata";
     emptied(Path::new(PROFILES))?;
     sanitize::address()?;
     let mut cargo = cargo(&format!("test --locked --no-run --message-format=json {TESTS}"));
     with_compiler(&mut cargo, ADDRESS)?;
     let programs = executables(&said(&mut cargo)?.succeeded()?.out);
-    let tools = tools()?;
+    // Where rustup puts LLVM's tools.
+    let tools = Path::new(&answer("rustc", "--print target-libdir")?).with_file_name("bin");
+    ensure!(tools.join("llvm-cov").exists(), "LLVM's tools are missing: rustup component add llvm-tools");
     let raw = fs::read_dir(PROFILES)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     // A child that was killed, as some tests do, leaves a profile that is not whole.
     let merge = ["merge", "-sparse", "-failure-mode=all", "-o", merged];
@@ -83,83 +84,59 @@ fn measured() -> Result<String, Box<dyn Error>> {
     Ok(said(export.arg("-sources").arg(std::path::absolute(ENGINE)?))?.succeeded()?.out)
 }
 
-/// Where rustup puts LLVM's tools.
-fn tools() -> Result<PathBuf, Box<dyn Error>> {
-    let libraries = said(Command::new("rustc").args(["--print", "target-libdir"]))?.succeeded()?.out;
-    let tools = Path::new(libraries.trim()).with_file_name("bin");
-    if tools.join("llvm-cov").exists() {
-        return Ok(tools);
-    }
-    Err("LLVM's tools are missing: rustup component add llvm-tools".into())
-}
+/// Counts of lines (from 1) of each file.
+type Counts = BTreeMap<PathBuf, BTreeMap<usize, u64>>;
 
 /// Counts by file, relative to `root`, of lcov's text: `SF:` begins a file, `DA:line,count` is a line of it that has code.
-fn read(text: &str, root: &Path) -> Result<Counts, ParseIntError> {
-    let mut counts = Counts::new();
-    let mut file = PathBuf::new();
+fn read(text: &str, root: &Path) -> Result<Counts> {
+    let (mut counts, mut file) = (Counts::new(), Path::new(""));
     for line in text.lines() {
         if let Some(path) = line.strip_prefix("SF:") {
-            let path = Path::new(path);
-            file = path.strip_prefix(root).unwrap_or(path).into();
+            file = Path::new(path).strip_prefix(root).unwrap_or(Path::new(path));
         } else if let Some((line, count)) = line.strip_prefix("DA:").and_then(|rest| rest.split_once(',')) {
-            let (line, count): (usize, u64) = (line.parse()?, count.parse()?);
-            *counts.entry(file.clone()).or_default().entry(line).or_default() += count;
+            *counts.entry(file.into()).or_default().entry(line.parse()?).or_default() +=
+                count.parse::<u64>()?;
         }
     }
     Ok(counts)
 }
 
-/// Counts of lines (from 1) of each file.
-type Counts = BTreeMap<PathBuf, BTreeMap<usize, u64>>;
-
+/// Why lines are not run by any test.
 struct Reason {
+    /// `*` for any file.
     path: String,
+    /// `fn name`, for the whole of a function, or a piece of the line itself.
     what: String,
     why: String,
 }
 
-/// Why lines are not run by any test, as a file says it: `path: what — why`, one to a line, `#` for remarks. *What* is
-/// `fn name`, for the whole of a function, or a piece of the line itself. *Path* is `*` for any file.
-struct Reasons(Vec<Reason>);
-
-impl Reasons {
-    fn read(text: &str) -> Result<Self, String> {
-        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let reason = |line: &str| {
-            let (place, why) = line.split_once(" — ")?;
-            let (path, what) = place.split_once(": ")?;
-            Some(Reason { path: path.to_owned(), what: what.to_owned(), why: why.to_owned() })
-        };
-        lines
-            .map(|line| reason(line).ok_or_else(|| format!("not `path: what — why`: {line}")))
-            .collect::<Result<_, _>>()
-            .map(Self)
-    }
-
-    /// Why the line with this index is not run.
-    fn of(&self, source: &Source, index: usize) -> Option<&str> {
-        self.0.iter().find(|reason| reason.covers(source, index)).map(|reason| reason.why.as_str())
-    }
-
-    /// Those that speak of nothing in `sources`.
-    fn idle(&self, sources: &[Source]) -> Vec<String> {
-        let speaks = |reason: &Reason| {
-            sources.iter().any(|source| (0..source.lines.len()).any(|index| reason.covers(source, index)))
-        };
-        let idle = self.0.iter().filter(|reason| !speaks(reason));
-        idle.map(|reason| format!("{}: {}", reason.path, reason.what)).collect()
-    }
+/// As a file says them: `path: what — why`, one to a line, `#` for remarks.
+fn reasons(text: &str) -> Result<Vec<Reason>> {
+    let reason = |line: &str| {
+        let (place, why) = line.split_once(" — ")?;
+        let (path, what) = place.split_once(": ")?;
+        Some(Reason { path: path.to_owned(), what: what.to_owned(), why: why.to_owned() })
+    };
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| reason(line).with_context(|| format!("not `path: what — why`: {line}"))).collect()
 }
 
 impl Reason {
+    fn place(&self) -> String {
+        format!("{}: {}", self.path, self.what)
+    }
+
+    /// Whether it speaks of the line with this index.
     fn covers(&self, source: &Source, index: usize) -> bool {
-        if self.path != "*" && Path::new(&self.path) != source.path {
-            return false;
-        }
-        match self.what.strip_prefix("fn ") {
-            Some(name) => function_around(source, index) == Some(name),
-            None => source.lines[index].contains(&self.what),
-        }
+        (self.path == "*" || Path::new(&self.path) == source.path)
+            && match self.what.strip_prefix("fn ") {
+                Some(name) => function_around(source, index) == Some(name),
+                None => source.lines[index].contains(&self.what),
+            }
+    }
+
+    fn is_idle(&self, sources: &[Source]) -> bool {
+        !sources.iter().any(|source| (0..source.lines.len()).any(|index| self.covers(source, index)))
     }
 }
 
@@ -186,7 +163,7 @@ mod tests {
         let text = "SF:/r/a/b.rs\nFN:3,f\nDA:3,0\nDA:4,18\nend_of_record\nSF:/r/c.rs\nDA:1,1\n";
         let expected = [("a/b.rs", vec![(3, 0), (4, 18)]), ("c.rs", vec![(1, 1)])];
         let expected = expected.map(|(path, lines)| (path.into(), lines.into_iter().collect()));
-        assert_eq!(read(text, Path::new("/r")), Ok(expected.into()));
+        assert_eq!(read(text, Path::new("/r")).unwrap(), expected.into());
     }
 
     const CODE: &str = "impl A {\n    fn one(&self) {\n        a();\n        if b {\n            c();\n        }\n    }\n\n\
@@ -195,18 +172,17 @@ mod tests {
     #[test]
     fn a_reason_covers_a_function_or_a_line() {
         let source = Source::new("a.rs", CODE);
-        let reasons =
-            Reasons::read("# why\n\na.rs: fn one — never\n*: d( — elsewhere\nb.rs: fn two — no\n").unwrap();
-        let why: Vec<_> = (0..source.lines.len()).map(|index| reasons.of(&source, index)).collect();
-        let never = Some("never");
+        let text = "# why\n\na.rs: fn one — never\n*: d( — elsewhere\nb.rs: fn two — no\na.rs: fn gone — x\n";
+        let (reasons, never) = (reasons(text).unwrap(), Some("never"));
+        let why =
+            |index| reasons.iter().find(|reason| reason.covers(&source, index)).map(|reason| &*reason.why);
+        let why: Vec<_> = (0..source.lines.len()).map(why).collect();
         assert_eq!(why[..7], [None, never, never, never, never, never, never]);
         assert_eq!(why[7..], [None, None, Some("elsewhere"), None, None]);
-    }
-
-    #[test]
-    fn a_reason_for_nothing_is_told() {
-        let reasons = Reasons::read("a.rs: fn gone — x\na.rs: a() — y").unwrap();
-        assert_eq!(reasons.idle(&[Source::new("a.rs", CODE)]), ["a.rs: fn gone"]);
-        assert!(Reasons::read("a.rs: fn gone").is_err());
+        let sources = [source];
+        let idle: Vec<_> =
+            reasons.iter().filter(|reason| reason.is_idle(&sources)).map(Reason::place).collect();
+        assert_eq!(idle, ["b.rs: fn two", "a.rs: fn gone"], "a reason for nothing is told");
+        assert!(super::reasons("a.rs: fn gone").is_err());
     }
 }

@@ -6,29 +6,21 @@
 //! Bochs knows no `-kernel`: the program travels in a ROM, and copies itself to its place (`walkers/x86/src/boot.s`).
 
 use crate::Outcome;
-use crate::process::{bounded, cargo, said, succeed, was_ended};
+use crate::process::{answer, bounded, cargo, succeed, was_ended};
+use anyhow::{Context as _, Result, bail, ensure};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _};
-use std::error::Error;
-use std::fmt;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 /// Set where no emulator may be missing.
-const REQUIRED: &str = "SLAT_REQUIRE_EMULATORS";
+pub const REQUIRED: &str = "SLAT_REQUIRE_EMULATORS";
 
 /// What is missing, and how to get it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct Missing(String);
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for Missing {}
 
 /// Where a program is, that the Debian package has.
 pub fn find(program: &str, package: &str) -> Result<PathBuf, Missing> {
@@ -37,48 +29,43 @@ pub fn find(program: &str, package: &str) -> Result<PathBuf, Missing> {
     found.ok_or_else(|| Missing(format!("{program} is missing: install the Debian package {package}")))
 }
 
-/// Says what is missing and goes on; or fails, where this variable is 1.
-pub fn skip(missing: &Missing, required: &str) -> Outcome {
-    println!("skipped: {missing}");
-    if std::env::var_os(required).is_some_and(|value| value == "1") {
-        return Err(format!("something is missing, and {required}=1").into());
-    }
-    Ok(())
-}
-
-/// The same for an outcome that an emulator's absence may have caused.
-pub fn or_skipped(outcome: Outcome) -> Outcome {
-    outcome.or_else(|error| skip(&*error.downcast::<Missing>()?, REQUIRED))
+/// Where something is missing, says what, and goes on; or fails, where this variable is 1.
+pub fn or_skipped(outcome: Outcome, required: &str) -> Outcome {
+    outcome.or_else(|error| {
+        println!("skipped: {}", error.downcast::<Missing>()?);
+        let is_required = std::env::var_os(required).is_some_and(|value| value == "1");
+        ensure!(!is_required, "something is missing, and {required}=1");
+        Ok(())
+    })
 }
 
 /// A program of `walkers/`.
-#[derive(Clone, Copy)]
+#[derive(serde::Deserialize)]
 pub struct Program {
-    pub package: &'static str,
-    pub name: &'static str,
+    pub package: String,
+    pub name: String,
     /// The machine that it is for, as Rust calls it.
-    pub target: &'static str,
+    pub target: String,
 }
 
 impl Program {
     /// Builds it with these environment variables, and says where it is. [`Missing`] where the compiler cannot be had for
     /// the machine.
-    pub fn build(&self, environment: &[(&str, String)]) -> Result<PathBuf, Box<dyn Error>> {
-        let folder = said(Command::new("rustc").args(["--print", "target-libdir", "--target", self.target]))?;
-        if !(folder.status.success() && Path::new(folder.out.trim()).is_dir()) {
+    pub fn build(&self, environment: &[(&str, String)]) -> Result<PathBuf> {
+        let folder = answer("rustc", &format!("--print target-libdir --target {}", self.target));
+        if !folder.is_ok_and(|folder| Path::new(&folder).is_dir()) {
             let missing = format!("the Rust target {0} is missing: rustup target add {0}", self.target);
             return Err(Missing(missing).into());
         }
         let folder = std::path::absolute("target/walkers/build")?;
         let mut cargo = cargo("build --quiet --release --locked");
-        cargo.args(["--package", self.package, "--bin", self.name, "--target", self.target]);
+        cargo.args(["--package", &self.package, "--bin", &self.name, "--target", &self.target]);
         cargo.arg("--target-dir").arg(&folder);
         cargo.envs(environment.iter().map(|(name, value)| (name, value)));
-        // Each program has a linker script of its own; flags from outside would replace its own.
-        cargo.env_remove("RUSTFLAGS");
-        // The linker scripts' folder has the configuration of the targets.
-        succeed(cargo.current_dir("walkers"))?;
-        Ok(folder.join(self.target).join("release").join(self.name))
+        // Each program has a linker script of its own, which flags from outside would replace; the folder of those scripts
+        // has the configuration of the targets.
+        succeed(cargo.env_remove("RUSTFLAGS").current_dir("walkers"))?;
+        Ok(folder.join(&self.target).join("release").join(&self.name))
     }
 }
 
@@ -93,12 +80,9 @@ pub fn qemu(emulator: &Path, seconds: u32) -> Command {
 /// Runs an emulator whose standard error is its serial line, and hands back what it said and how it ended; `line` is told of
 /// each line as it comes. An error where it had to be ended. What its exit status means is up to the program in it: that has
 /// a last line to say so.
-pub fn run(
-    mut emulator: Command,
-    mut line: impl FnMut(&str),
-) -> Result<(String, ExitStatus), Box<dyn Error>> {
+pub fn run(mut emulator: Command, mut line: impl FnMut(&str)) -> Result<(String, ExitStatus)> {
     let mut child = emulator.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    let mut serial = BufReader::new(child.stderr.take().ok_or("no serial line")?);
+    let mut serial = BufReader::new(child.stderr.take().context("no serial line")?);
     let (mut text, mut bytes) = (String::new(), Vec::new());
     while serial.read_until(b'\n', &mut bytes)? > 0 {
         let new = String::from_utf8_lossy(&bytes).replace('\r', "");
@@ -107,9 +91,7 @@ pub fn run(
         bytes.clear();
     }
     let status = child.wait()?;
-    if was_ended(status) {
-        return Err(format!("{text}\nended, since it took too long").into());
-    }
+    ensure!(!was_ended(status), "{text}\nended, since it took too long");
     Ok((text, status))
 }
 
@@ -136,7 +118,7 @@ pub const CYLINDER: usize = SECTOR * 63 * 16;
 impl Bochs<'_> {
     /// The command that runs it for so many seconds, everything it needs being written. Its own output is noise.
     /// [`Missing`] where there is no Bochs.
-    pub fn command(&self, seconds: u32) -> Result<Command, Box<dyn Error>> {
+    pub fn command(&self, seconds: u32) -> Result<Command> {
         let bochs = find("bochs", "bochs")?;
         fs::create_dir_all(self.folder)?;
         fs::write(self.folder.join("rom.bin"), rom(&fs::read(self.program)?)?)?;
@@ -150,48 +132,33 @@ impl Bochs<'_> {
     }
 
     /// No firmware, no screen, no more devices than are used.
-    fn configuration(&self) -> Result<String, Box<dyn Error>> {
-        let mut disk = String::from("ata0: enabled=0\n");
+    fn configuration(&self) -> Result<String> {
+        let mut disk = String::from("ata0: enabled=0");
         if let Some(path) = self.disk {
             let (cylinders, path) = (fs::metadata(path)?.len() / CYLINDER as u64, path.display());
             disk = format!(
                 "ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14\n\
-                 ata0-master: type=disk, mode=flat, path={path}, cylinders={cylinders}, heads=16, spt=63\n"
+                 ata0-master: type=disk, mode=flat, path={path}, cylinders={cylinders}, heads=16, spt=63"
             );
         }
-        Ok(format!(
-            "config_interface: textconfig\n\
-             display_library: rfb, options=\"timeout=0\"\n\
-             romimage: file={folder}/rom.bin\n\
-             memory: guest=512, host=512\n\
-             cpu: model={model}, count=1:{processors}:1, ips=1000000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
-             clock: sync=none\n\
-             com1: enabled=1, mode=file, dev=/dev/stderr\n\
-             port_e9_hack: enabled=1\n\
-             boot: floppy\n\
-             {disk}\
-             log: {folder}/log.txt\n\
-             panic: action=fatal\nerror: action=ignore\ninfo: action=ignore\ndebug: action=ignore\n",
-            folder = self.folder.display(),
-            model = self.model,
-            processors = self.processors,
-        ))
+        let (folder, processors) = (self.folder.display().to_string(), self.processors.to_string());
+        let set = [("FOLDER", &*folder), ("MODEL", self.model), ("PROCESSORS", &processors), ("DISK", &disk)];
+        let text = include_str!("bochsrc").to_owned();
+        Ok(set.iter().fold(text, |text, (name, value)| text.replace(name, value)))
     }
 }
 
 /// The ROM of a program: its one segment, up to the last byte that is in the file (what comes after it, the program clears
 /// itself), and, where the processor wakes, its section `.rom`.
-fn rom(elf: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
+fn rom(elf: &[u8]) -> Result<Vec<u8>> {
     let file = object::read::elf::ElfFile64::<object::LittleEndian>::parse(elf)?;
     let mut segments = file.segments();
     let (Some(segment), None) = (segments.next(), segments.next()) else {
-        return Err("a program of walkers/ has one segment".into());
+        bail!("a program of walkers/ has one segment");
     };
-    let code = file.section_by_name(".rom").ok_or("the program has no ROM")?.data()?;
+    let code = file.section_by_name(".rom").context("the program has no ROM")?.data()?;
     let mut rom = segment.data()?.to_vec();
-    if rom.len() + code.len() > ROM {
-        return Err("the program is larger than a ROM can be".into());
-    }
+    ensure!(rom.len() + code.len() <= ROM, "the program is larger than a ROM can be");
     rom.resize(ROM - code.len(), 0);
     rom.extend(code);
     Ok(rom)
@@ -207,7 +174,7 @@ mod tests {
         let missing = find("no-such-emulator", "qemu-system-none").unwrap_err();
         let line = "no-such-emulator is missing: install the Debian package qemu-system-none";
         assert_eq!(missing.to_string(), line);
-        assert!(or_skipped(Err("other".into())).is_err());
+        assert!(or_skipped(Err(anyhow::anyhow!("other")), REQUIRED).is_err());
     }
 
     #[test]

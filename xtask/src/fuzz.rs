@@ -7,7 +7,7 @@
 
 use crate::Outcome;
 use crate::process::{cargo, emptied, on_every_processor, said, succeed, tail};
-use std::error::Error;
+use anyhow::{Result, anyhow, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
@@ -65,7 +65,7 @@ struct Fuzzer(PathBuf);
 
 impl Fuzzer {
     /// With `AddressSanitizer`; or with the mistakes in it, which are found by what the targets compare.
-    fn build(seeded: bool) -> Result<Self, Box<dyn Error>> {
+    fn build(seeded: bool) -> Result<Self> {
         let folder = if seeded { "target/fuzz-seeded" } else { "target/fuzz" };
         let more = if seeded { "--cfg seeded" } else { "-Zsanitizer=address" };
         let mut cargo =
@@ -77,7 +77,7 @@ impl Fuzzer {
     }
 
     /// Runs libFuzzer, and returns whether it found nothing, and all that it said.
-    fn run(&self, target: &str, set: impl FnOnce(&mut Command)) -> Result<(bool, String), Box<dyn Error>> {
+    fn run(&self, target: &str, set: impl FnOnce(&mut Command)) -> Result<(bool, String)> {
         let mut command = Command::new(&self.0);
         command.env("SLAT_FUZZ_TARGET", target);
         command.args(["-print_final_stats=1", "-len_control=0", "-timeout=20", "-rss_limit_mb=4096"]);
@@ -106,12 +106,10 @@ impl Fuzzer {
             return Ok(());
         }
         println!("{}", tail(&said, SHOWN));
-        if !said.contains("Test unit written to ") {
-            return Err(format!("{target}: libFuzzer failed").into());
-        }
+        ensure!(said.contains("Test unit written to "), "{target}: libFuzzer failed");
         println!("\nkept in fuzz/crashes/{target}; `cargo test -p slat-fuzz` replays it, and so does");
         println!("  SLAT_FUZZ_STEPS=1 SLAT_FUZZ_TARGET={target} {} FILE", self.0.display());
-        Err(format!("{target}: an input was found").into())
+        Err(anyhow!("{target}: an input was found"))
     }
 
     /// Makes a mistake, and demands that it is found.
@@ -126,9 +124,8 @@ impl Fuzzer {
         })?;
         let inputs = executions(&said);
         // One that does not come back is found, too.
-        if fine || !["panicked at", "libFuzzer: timeout"].iter().any(|sign| said.contains(sign)) {
-            return Err(format!("{bug}: not found by {SEEDED} in {inputs} inputs").into());
-        }
+        let is_found = ["panicked at", "libFuzzer: timeout"].iter().any(|sign| said.contains(sign));
+        ensure!(!fine && is_found, "{bug}: not found by {SEEDED} in {inputs} inputs");
         println!("SEEDED {bug} Fuzz {inputs}");
         Ok(())
     }
@@ -142,9 +139,7 @@ impl Fuzzer {
         let (fine, said) = self.run(target, |command| {
             command.args(["-set_cover_merge=1"]).args([&fresh, &corpus, &found]);
         })?;
-        if !fine {
-            return Err(tail(&said, SHOWN).into());
-        }
+        ensure!(fine, tail(&said, SHOWN));
         let mut files =
             fs::read_dir(&fresh)?.map(|file| file.map(|file| file.path())).collect::<Result<Vec<_>, _>>()?;
         // As libFuzzer chose them: each time the one that adds most.

@@ -1,12 +1,11 @@
 //! The programs that chores run: what they say, how they end, and an end for what would never end by itself.
 
 use crate::Outcome;
-use std::error::Error;
+use anyhow::{Result, anyhow, ensure};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::{fmt, fs, io, thread};
 
 /// What a program said, and how it ended.
@@ -18,8 +17,9 @@ pub struct Said {
 
 impl Said {
     /// Fails where the program did, with all that it said.
-    pub fn succeeded(self) -> Result<Self, Box<dyn Error>> {
-        if self.status.success() { Ok(self) } else { Err(format!("{self}{}", self.status).into()) }
+    pub fn succeeded(self) -> Result<Self> {
+        ensure!(self.status.success(), "{self}{}", self.status);
+        Ok(self)
     }
 }
 
@@ -55,22 +55,27 @@ pub fn was_ended(status: ExitStatus) -> bool {
 }
 
 /// Runs a program and hears what it says.
-pub fn said(command: &mut Command) -> Result<Said, Box<dyn Error>> {
+pub fn said(command: &mut Command) -> Result<Said> {
     let Output { stdout, stderr, status } = command.output().map_err(|error| named(command, error))?;
     let [out, err] = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     Ok(Said { out, err, status })
 }
 
+/// What a program that succeeds says, without blanks around it. Its words have no spaces in them.
+pub fn answer(program: &str, words: &str) -> Result<String> {
+    Ok(said(Command::new(program).args(words.split(' ')))?.succeeded()?.out.trim().to_owned())
+}
+
 /// Runs a program that says what it says where we say it, and fails where it does.
 pub fn succeed(command: &mut Command) -> Outcome {
     let status = command.status().map_err(|error| named(command, error))?;
-    if status.success() { Ok(()) } else { Err(named(command, status).into()) }
+    if status.success() { Ok(()) } else { Err(named(command, status)) }
 }
 
-fn named(command: &Command, why: impl fmt::Display) -> String {
+fn named(command: &Command, why: impl fmt::Display) -> anyhow::Error {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
-    format!("{}: {why}", words.join(" "))
+    anyhow!("{}: {why}", words.join(" "))
 }
 
 /// A folder, made anew: nothing that an earlier run left is in it.
@@ -95,20 +100,18 @@ pub fn executables(messages: &str) -> Vec<String> {
 
 /// Does `work` for each of `items`, as many at once as there are processors; an error says of each that failed, why.
 pub fn on_every_processor<T: Sync>(items: &[T], work: impl Fn(&T) -> Outcome + Sync) -> Outcome {
-    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from).min(items.len()) {
-            scope.spawn(|| {
-                while let Some(item) = items.get(next.fetch_add(1, Relaxed)) {
-                    if let Err(failure) = work(item) {
-                        failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure.to_string());
-                    }
-                }
-            });
-        }
+    let next = AtomicUsize::new(0);
+    let some = || {
+        let mine = std::iter::from_fn(|| items.get(next.fetch_add(1, Relaxed)));
+        mine.filter_map(|item| work(item).err()).map(|failure| format!("{failure:#}")).collect::<Vec<_>>()
+    };
+    let failures = thread::scope(|scope| {
+        let most = thread::available_parallelism().map_or(1, usize::from).min(items.len());
+        let workers: Vec<_> = (0..most).map(|_| scope.spawn(some)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics")).collect::<Vec<_>>()
     });
-    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
+    ensure!(failures.is_empty(), failures.join("\n"));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -127,13 +130,13 @@ mod tests {
     #[test]
     fn programs_are_found_in_cargos_messages() {
         let messages =
-            "{\"executable\":null}\n{\"a\":1,\"executable\":\"/t/a-1\"}\nwords\n{\"executable\":\"/t/b\"}";
+            "{\"executable\":null}\n{\"executable\":\"/t/a-1\",\"a\":1}\nwords\n{\"executable\":\"/t/b\"}";
         assert_eq!(executables(messages), ["/t/a-1", "/t/b"]);
     }
 
     #[test]
     fn every_failure_is_told() {
-        let work = |item: &u32| if item.is_multiple_of(2) { Ok(()) } else { Err(item.to_string().into()) };
+        let work = |item: &u32| if item.is_multiple_of(2) { Ok(()) } else { Err(anyhow!("{item}")) };
         assert!(on_every_processor(&[0, 2, 4], work).is_ok());
         let failures = on_every_processor(&[1, 2, 3], work).unwrap_err().to_string();
         assert!(["1\n3", "3\n1"].contains(&failures.as_str()), "{failures}");

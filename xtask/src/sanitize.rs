@@ -8,7 +8,7 @@
 
 use crate::Outcome;
 use crate::process::{bounded, said, with_compiler};
-use std::error::Error;
+use anyhow::{Result, ensure};
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 pub fn address() -> Outcome {
-    let cargo = |tests: &str| -> Result<Command, Box<dyn Error>> {
+    let cargo = |tests: &str| -> Result<Command> {
         let mut cargo = test(tests);
         with_compiler(&mut cargo, ADDRESS)?;
         // Helpers that tests start are counted too, and write their own.
@@ -56,9 +56,7 @@ pub fn address() -> Outcome {
 
 fn thread() -> Outcome {
     let added = said(Command::new("rustup").args(["component", "add", "rust-src"]))?;
-    if !added.status.success() {
-        return Err("the standard library's source is needed: rustup component add rust-src".into());
-    }
+    ensure!(added.status.success(), "the standard library's source is needed: rustup component add rust-src");
     let cargo = || {
         let mut cargo = test(&format!("-Zbuild-std --target {TARGET} {SOAK}"));
         cargo.env("RUSTFLAGS", "-Zsanitizer=thread --cfg tsan --cfg seeded").env("RUSTC_BOOTSTRAP", "1");
@@ -84,9 +82,8 @@ fn passes(name: &str, mut tests: Command) -> Outcome {
 /// Runs tests with a mistake made, which must be reported in these words. It counts no lines.
 fn reports(mut tests: Command, mistake: &str, words: &str) -> Outcome {
     let said = said(tests.env("SLAT_SEEDED", mistake).env("LLVM_PROFILE_FILE", "/dev/null"))?;
-    if said.status.success() || !said.to_string().contains(words) {
-        return Err(format!("{said}{mistake} was not reported").into());
-    }
+    let is_reported = !said.status.success() && said.to_string().contains(words);
+    ensure!(is_reported, "{said}{mistake} was not reported");
     println!("SEEDED {mistake} Sanitizer 1");
     Ok(())
 }

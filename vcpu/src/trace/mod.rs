@@ -9,7 +9,8 @@
 //! 1. `source` opens what the user names and undoes gzip or zstd, told by the first bytes, not by the name.
 //! 2. `line` judges one line: a record, something else, or a record that is garbled.
 //! 3. [`Reader`] cuts a large buffer into lines and hands the records out in batches.
-//! 4. [`bundled`] are the traces that travel inside the library.
+//! 4. [`Filter`] reduces a trace to what a small TLB would not answer.
+//! 5. [`bundled`] are the traces that travel inside the library.
 //!
 //! Promises: memory use grows neither with the length of the trace nor with that of a line; no input
 //! panics; what is not a record is counted, never guessed at.
@@ -30,6 +31,7 @@ mod bundled;
 mod error;
 mod line;
 mod reader;
+mod reduce;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -38,6 +40,7 @@ pub use bundled::{Bundled, bundled};
 pub use error::Error;
 pub use line::Flaw;
 pub use reader::Reader;
+pub use reduce::Filter;
 
 use std::fmt;
 
@@ -86,6 +89,11 @@ impl Access {
     pub const LIMIT: u64 = 1 << 57;
     /// The largest access believed, in bytes. Real ones end at a few hundred (saving the vector registers).
     pub const MAX_SIZE: u16 = 4096;
+
+    /// The pages of 4 KiB that it touches, by number: one or two.
+    pub fn pages(self) -> std::ops::RangeInclusive<u64> {
+        self.addr >> 12..=(self.addr + u64::from(self.size) - 1) >> 12
+    }
 }
 
 // A replay holds batches of these: keep them small.

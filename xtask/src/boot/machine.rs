@@ -1,14 +1,8 @@
 //! An emulated PC with our hypervisor on it, heard by its serial port.
-//!
-//! | | emulator | kernel and words come by | ends |
-//! |---|---|---|---|
-//! | [`NPT`] | QEMU without KVM: a processor of AMD's | QEMU's loader | with a status that says how |
-//! | [`EPT`] | Bochs: a processor of Intel's | a disk | always with status 1 |
 
-use super::ground::Ground;
-use crate::emulator::{Bochs, CYLINDER, SECTOR};
-use crate::emulator::{qemu, run};
-use std::error::Error;
+use super::Ground;
+use crate::emulator::{Bochs, CYLINDER, SECTOR, qemu, run};
+use anyhow::{Context as _, Result};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -25,10 +19,10 @@ pub struct Pc {
     is_bochs: bool,
 }
 
-/// AMD-V, nested paging.
+/// AMD-V, nested paging. QEMU's loader brings the kernel, and its status says how it ended.
 pub const NPT: Pc =
     Pc { name: "QEMU (AMD-V)", tool: ("qemu-system-x86_64", "qemu-system-x86"), limit: 240, is_bochs: false };
-/// VMX, extended page tables.
+/// VMX, extended page tables. The kernel comes on a disk; the status is always 1.
 pub const EPT: Pc = Pc { name: "Bochs (VMX)", tool: ("bochs", "bochs"), limit: 900, is_bochs: true };
 
 #[derive(Clone)]
@@ -44,6 +38,7 @@ pub struct Guest<'a> {
     pub trace: Option<&'a Path>,
 }
 
+#[derive(Default)]
 pub struct Run {
     pub serial: String,
     /// When the guest had its shell, from the emulator's start.
@@ -66,7 +61,7 @@ const MODEL: &str = "corei7_skylake_x";
 const SHELL: &str = "slat: shell";
 
 impl Ground {
-    pub fn boot(&self, guest: &Guest) -> Result<Run, Box<dyn Error>> {
+    pub fn boot(&self, guest: &Guest) -> Result<Run> {
         let [kernel, initrd] =
             [&self.kernel, &self.initrd].map(|file| fs::metadata(file).map(|file| file.len()));
         let behind = (KERNEL + kernel?).next_multiple_of(4096);
@@ -114,7 +109,7 @@ impl Ground {
         qemu
     }
 
-    fn bochs(&self, guest: &Guest, line: &str, behind: u64) -> Result<Command, Box<dyn Error>> {
+    fn bochs(&self, guest: &Guest, line: &str, behind: u64) -> Result<Command> {
         let folder = &self.folder.join("bochs");
         fs::create_dir_all(folder)?;
         let disk = folder.join("disk.bin");
@@ -144,25 +139,20 @@ fn disk_with(line: &str, kernel: Vec<u8>, initrd: &[u8], behind: usize) -> Vec<u
 
 /// How long processors have worked for programs that we have run to their end: fields 16 and 17 of what Linux says of us,
 /// in hundredths of a second.
-fn work() -> Result<Duration, Box<dyn Error>> {
+fn work() -> Result<Duration> {
     let line = fs::read_to_string("/proc/self/stat")?;
     // The second field is a name in parentheses, which may have blanks in it.
-    let (_, fields) = line.rsplit_once(") ").ok_or("/proc/self/stat is not as it was")?;
+    let (_, fields) = line.rsplit_once(") ").context("/proc/self/stat is not as it was")?;
     let ticks = fields.split(' ').skip(13).take(2).map(str::parse::<u64>);
     Ok(Duration::from_millis(10 * ticks.sum::<Result<u64, _>>()?))
 }
 
 impl Run {
-    pub fn cpus(&self) -> Option<u32> {
-        self.told("slat: cpus ")?.parse().ok()
-    }
-
-    pub fn sum(&self) -> Option<&str> {
-        self.told("slat: sum ")
-    }
-
-    fn told(&self, begin: &str) -> Option<&str> {
-        self.serial.lines().find_map(|line| line.strip_prefix(begin))
+    /// What the guest said of this.
+    pub fn told(&self, what: &str) -> Option<&str> {
+        self.serial
+            .lines()
+            .find_map(|line| line.strip_prefix("slat: ")?.strip_prefix(what)?.strip_prefix(' '))
     }
 
     /// What the hypervisor counted: how many, and of what.
@@ -176,14 +166,7 @@ impl Run {
     pub fn judged(serial: &str, powered_off: bool) -> Self {
         let second = Duration::from_secs(1);
         let shell = serial.contains(SHELL).then_some(second);
-        Self {
-            serial: serial.into(),
-            shell,
-            end: second,
-            work: second,
-            powered_off,
-            status: ExitStatus::default(),
-        }
+        Self { serial: serial.into(), shell, end: second, work: second, powered_off, ..Self::default() }
     }
 }
 
@@ -199,11 +182,5 @@ mod tests {
         let memory = &disk[SECTOR..];
         assert_eq!([memory[0], memory[4999], memory[5000], memory[8192]], [7, 7, 0, 8]);
         assert_eq!(disk.len() % CYLINDER, 0);
-    }
-
-    #[test]
-    fn a_report_is_numbers_and_what_they_count() {
-        let run = Run::judged("report: 12 faults\nother\nreport: 3 dirty pages\n", true);
-        assert_eq!(run.report().collect::<Vec<_>>(), [(12, "faults"), (3, "dirty pages")]);
     }
 }

@@ -5,20 +5,25 @@
 //! busybox, init.sh ─▶ initrd ─┼─▶ an emulated PC ─▶ serial port: "slat: shell …", "report: …" ─▶ a table
 //! cargo ─▶ hypervisor ────────┘        twice: plain, and under slat
 //! ```
-//! [`ground`] brings what is needed, [`machine`] runs a PC and hears its serial port. A boot has succeeded
+//! [`Ground`] is what is needed, [`machine`] runs a PC and hears its serial port. A boot has succeeded
 //! when the guest has reached its shell with all its processors, its memory is what it wrote, and it has powered the machine
 //! off. Where something is not installed the chore says what, and has nothing to do.
 
-mod ground;
 mod machine;
 
-use crate::emulator::or_skipped;
-use crate::process::tail;
+use crate::emulator::{Program, REQUIRED, find, or_skipped};
+use crate::process::{answer, emptied, succeed, tail};
 use crate::{Outcome, misuse};
-use ground::Ground;
+use anyhow::{Context as _, Result, bail, ensure};
 use machine::{EPT, Guest, NPT, Pc, Run};
-use std::error::Error;
+use object::LittleEndian;
+use object::elf::PT_INTERP;
+use object::read::elf::{ElfFile64, ProgramHeader as _};
 use std::fmt::Write as _;
+use std::fs;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// How the guest's memory is mapped, and how it is treated.
 #[derive(clap::Args)]
@@ -65,19 +70,16 @@ impl Args {
         if self.cpus > 1 {
             words.push(format!("cpus={}", self.cpus));
         }
-        words.push(format!("pages={}", self.pages));
-        words.push(format!("around={}", self.around));
+        words.extend([format!("pages={}", self.pages), format!("around={}", self.around)]);
         Guest { words, cpus: self.cpus, by_instructions, trace: None }
     }
 }
 
 pub fn run(args: &Args) -> Outcome {
     if args.ept && args.cpus > 1 {
-        return misuse(
-            "--ept is for one processor: the second begins in real mode, which is done for AMD-V only",
-        );
+        return misuse("--ept is for one processor: the second begins in real mode, done for AMD-V only");
     }
-    or_skipped(compare(if args.ept { EPT } else { NPT }, &args.guest()))
+    or_skipped(compare(if args.ept { EPT } else { NPT }, &args.guest()), REQUIRED)
 }
 
 fn compare(pc: Pc, guest: &Guest) -> Outcome {
@@ -92,35 +94,33 @@ fn compare(pc: Pc, guest: &Guest) -> Outcome {
 
 /// Every fault of a boot with pages of 4 KiB that are all unmapped by each timer interrupt, as lines of a memory trace;
 /// and what was booted. The same each time.
-pub fn faults() -> Result<(String, String), Box<dyn Error>> {
+pub fn faults() -> Result<(String, String)> {
     let ground = Ground::prepare(NPT)?;
     let trace = ground.folder.join("trace");
     let words = ["pages=4k", "zap", "record"].map(String::from).to_vec();
     whole(ground.boot(&Guest { words, cpus: 1, by_instructions: true, trace: Some(&trace) })?, 1)?;
-    Ok((std::fs::read_to_string(trace)?, ground.kernel_version))
+    Ok((fs::read_to_string(trace)?, ground.kernel_version))
 }
 
 /// The run, if its guest has done all it should; else what its serial port said last.
-fn whole(run: Run, cpus: u32) -> Result<Run, String> {
-    let problem = if run.shell.is_none() {
-        "the guest has not reached its shell"
-    } else if run.cpus() != Some(cpus) {
-        "the guest has not found its processors, and no more"
-    } else if run.sum().is_none() {
-        "the guest has not read back its file"
-    } else if !run.powered_off {
-        "the guest has not powered off"
-    } else {
-        return Ok(run);
-    };
-    Err(format!("{problem} (the emulator ended: {}); its last lines:\n{}", run.status, tail(&run.serial, 30)))
+fn whole(run: Run, cpus: u32) -> Result<Run> {
+    let must = [
+        (run.shell.is_some(), "reached its shell"),
+        (run.told("cpus") == Some(&*cpus.to_string()), "found its processors, and no more"),
+        (run.told("sum").is_some(), "read back its file"),
+        (run.powered_off, "powered off"),
+    ];
+    let Some((_, what)) = must.iter().find(|(done, _)| !done) else { return Ok(run) };
+    let last = tail(&run.serial, 30);
+    bail!("the guest has not {what} (the emulator ended: {}); its last lines:\n{last}", run.status)
 }
 
 /// A table for people, headed by what was booted. An error where the two guests did not read the same from their memory.
-fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String, Box<dyn Error>> {
-    if plain.sum() != under.sum() {
-        return Err("under slat the guest has read something else from its memory than without".into());
-    }
+fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String> {
+    ensure!(
+        plain.told("sum") == under.told("sum"),
+        "under slat the guest has read something else from its memory than without"
+    );
     let mut text = format!("{what}\n");
     writeln!(text, "{:<24}{:>10}{:>12}{:>8}", "", "plain", "under slat", "ratio")?;
     let shells = [plain, under].map(|run| run.shell.unwrap_or_default());
@@ -140,19 +140,96 @@ fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String, Box<dyn 
     Ok(text)
 }
 
+/// The package whose newest dependency is the kernel.
+const META_PACKAGE: &str = "linux-image-cloud-amd64";
+
+/// What a boot needs: an emulator, busybox, Debian's kernel, and our hypervisor. What is fetched or made stays in `target/boot`.
+struct Ground {
+    pc: Pc,
+    /// For files of ours.
+    folder: PathBuf,
+    emulator: PathBuf,
+    kernel: PathBuf,
+    /// What package it is from.
+    kernel_version: String,
+    initrd: PathBuf,
+    hypervisor: PathBuf,
+}
+
+impl Ground {
+    /// Finds, fetches and builds it. An error of the type [`Missing`](crate::emulator::Missing) says what is not installed.
+    fn prepare(pc: Pc) -> Result<Self> {
+        let emulator = find(pc.tool.0, pc.tool.1)?;
+        let busybox = fs::read(find("busybox", "busybox-static")?)?;
+        find("apt-get", "apt")?;
+        find("dpkg-deb", "dpkg")?;
+        let remedy = "the Debian package busybox-static has one that needs none";
+        ensure!(!has_interpreter(&busybox)?, "busybox needs libraries: {remedy}");
+        let folder = std::path::absolute("target/boot")?;
+        fs::create_dir_all(&folder)?;
+        let initrd = folder.join("initrd");
+        fs::write(&initrd, archive(&busybox)?)?;
+        let kernel_version = newest_kernel()?;
+        let kernel = fetch(&folder, &kernel_version)?;
+        let [package, name, target] =
+            ["slat-hypervisor", "hypervisor", "x86_64-unknown-none"].map(String::from);
+        let hypervisor = Program { package, name, target }.build(&[])?;
+        Ok(Self { pc, folder, emulator, kernel, kernel_version, initrd, hypervisor })
+    }
+}
+
+/// Whether a program is loaded by another one: then it is not all there is to it.
+fn has_interpreter(elf: &[u8]) -> Result<bool> {
+    let file = ElfFile64::<LittleEndian>::parse(elf)?;
+    let mut headers = file.elf_program_headers().iter();
+    Ok(headers.any(|header| header.p_type(LittleEndian) == PT_INTERP))
+}
+
+/// The guest's whole file system: busybox and a script.
+fn archive(busybox: &[u8]) -> std::io::Result<Vec<u8>> {
+    let init: &[u8] = include_bytes!("init.sh");
+    let entries =
+        [("bin", 0o040_755, &[][..]), ("bin/busybox", 0o100_755, busybox), ("init", 0o100_755, init)];
+    let files =
+        entries.map(|(name, mode, data)| (cpio::NewcBuilder::new(name).mode(mode), Cursor::new(data)));
+    cpio::write_cpio(files.into_iter(), Vec::new())
+}
+
+/// The kernel package that the distribution would install now.
+fn newest_kernel() -> Result<String> {
+    let answer = answer("apt-cache", &format!("depends {META_PACKAGE}")).unwrap_or_default();
+    let package = answer.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+    Ok(package.context("apt knows no Debian kernel: run apt-get update, on a Debian system")?.to_owned())
+}
+
+/// The kernel of this package: from the last time, or by the distribution's own client.
+fn fetch(folder: &Path, package: &str) -> Result<PathBuf> {
+    let kernel = folder.join(format!("{package}.vmlinuz"));
+    if kernel.is_file() {
+        return Ok(kernel);
+    }
+    eprintln!("boot: fetching {package}");
+    let scratch = folder.join("package");
+    emptied(&scratch)?;
+    let script = format!(
+        "apt-get -o APT::Sandbox::User=root -qq download {package} &&
+         dpkg-deb --extract *.deb files && cp files/boot/vmlinuz-* '{}'",
+        kernel.display()
+    );
+    succeed(Command::new("sh").args(["-c", &script]).current_dir(&scratch))?;
+    fs::remove_dir_all(&scratch)?;
+    Ok(kernel)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser as _;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
+    use clap::{Args as _, FromArgMatches as _};
 
     fn parsed(line: &str) -> Result<Args, clap::Error> {
-        Line::try_parse_from(line.split(' ')).map(|line| line.args)
+        Args::from_arg_matches(
+            &Args::augment_args(clap::Command::new("boot")).try_get_matches_from(line.split(' '))?,
+        )
     }
 
     #[test]
@@ -172,28 +249,29 @@ mod tests {
         for wrong in ["--cpus 3", "--pages 1g", "--around 12", "--npt --ept", "--fast"] {
             assert!(parsed(&format!("boot {wrong}")).is_err(), "{wrong}");
         }
-        assert!(
-            run(&parsed("boot --ept --cpus 2").unwrap()).unwrap_err().to_string().contains("one processor")
-        );
+        let two = run(&parsed("boot --ept --cpus 2").unwrap());
+        assert!(two.unwrap_err().to_string().contains("one processor"));
     }
 
     #[test]
-    fn a_run_is_whole_with_shell_sum_and_power_off() {
-        let why = |serial: &str, powered_off| whole(Run::judged(serial, powered_off), 2).err();
-        let all = "slat: shell\nslat: cpus 2\nslat: sum 1\nreport: 5 faults\n";
-        assert_eq!(why(all, true), None);
-        for (lost, named) in [("shell", "shell"), ("cpus 2", "processors"), ("sum", "file")] {
-            assert!(why(&all.replace(lost, "lost"), true).unwrap().contains(named), "{lost}");
-        }
-        assert!(why(all, false).unwrap().ends_with("report: 5 faults"));
-    }
-
-    #[test]
-    fn two_guests_are_compared_if_they_read_the_same() {
+    fn a_run_is_whole_with_shell_sum_and_power_off_and_compared_if_it_read_the_same() {
         let run = |serial: &str| Run::judged(serial, true);
-        let one = run("slat: shell\nslat: sum 1\n");
-        let text = side_by_side("", &one, &run("slat: sum 1\nreport: 5 faults\nreport: 0 zaps\n")).unwrap();
+        let all = "slat: shell\nslat: cpus 2\nslat: sum 1\nreport: 5 faults\nreport: 0 zaps\n";
+        assert!(whole(run(all), 2).is_ok());
+        for (lost, named) in [("shell", "shell"), ("cpus 2", "processors"), ("sum", "file")] {
+            let why = whole(run(&all.replace(lost, "lost")), 2).err().unwrap().to_string();
+            assert!(why.contains(named), "{lost}");
+        }
+        let why = whole(Run::judged(all, false), 2).err().unwrap().to_string();
+        assert!(why.ends_with("report: 0 zaps"), "{why}");
+        let text = side_by_side("", &run(all), &run(all)).unwrap();
         assert!(text.contains("1.00x") && text.contains("faults") && !text.contains("zaps"), "{text}");
-        assert!(side_by_side("", &one, &run("slat: sum 2")).is_err());
+        assert!(side_by_side("", &run(all), &run("slat: sum 2")).is_err());
+    }
+
+    #[test]
+    fn a_program_with_an_interpreter_is_not_alone() {
+        assert!(has_interpreter(&fs::read(std::env::current_exe().unwrap()).unwrap()).unwrap());
+        assert!(has_interpreter(b"#!/bin/sh").is_err());
     }
 }

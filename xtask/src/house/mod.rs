@@ -8,23 +8,18 @@ mod rules;
 mod tags;
 
 use crate::Outcome;
-use std::fmt;
-use std::path::PathBuf;
-use std::{fs, io};
+use crate::process::answer;
+use anyhow::{Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
 
-/// A place where a rule does not hold.
-#[derive(Debug, PartialEq, Eq)]
+/// A place where a rule does not hold: the file, its line, counted from 1, and what is wrong.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("{}:{line}: {what}", path.display())]
 pub struct Finding {
     path: PathBuf,
-    /// Counted from 1.
     line: usize,
     what: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path.display(), self.line, self.what)
-    }
 }
 
 /// A rule for one file.
@@ -37,13 +32,11 @@ pub fn run() -> Outcome {
     let sources = read_all()?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
     findings.extend(tags::check(&sources));
-    findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    findings.sort();
     for finding in &findings {
         println!("{finding}");
     }
-    if !findings.is_empty() {
-        return Err(format!("findings: {}", findings.len()).into());
-    }
+    ensure!(findings.is_empty(), "findings: {}", findings.len());
     println!("{} files keep the house rules", sources.len());
     Ok(())
 }
@@ -101,24 +94,11 @@ impl Source {
     }
 }
 
-/// Every `.rs` file of the repository, except what is built.
-fn read_all() -> io::Result<Vec<Source>> {
-    let (mut folders, mut sources) = (vec![PathBuf::from(".")], Vec::new());
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if path.is_dir() {
-                if name != "target" && !name.starts_with('.') {
-                    folders.push(path);
-                }
-            } else if name.ends_with(".rs") {
-                let short = path.strip_prefix(".").unwrap_or(&path);
-                sources.push(Source::new(short, &fs::read_to_string(&path)?));
-            }
-        }
-    }
-    Ok(sources)
+/// Every `.rs` file of the repository, whether git knows it yet or not.
+fn read_all() -> Result<Vec<Source>> {
+    let list = answer("git", "ls-files --cached --others --exclude-standard *.rs")?;
+    let there = list.lines().filter(|path| Path::new(path).exists());
+    there.map(|path| Ok(Source::new(path, &fs::read_to_string(path)?))).collect()
 }
 
 /// A line without its comment and without the inside of its string literals. Literals of several lines are not

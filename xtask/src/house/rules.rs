@@ -70,33 +70,28 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_needs_its_comment_close_by() {
-        let found = |text: &str| safety(&Source::new("a.rs", text)).len();
-        assert_eq!(found("let a = unsafe { b() };"), 1);
-        assert_eq!(found("// SAFETY: b is kind.\nlet a = unsafe { b() };"), 0);
-        assert_eq!(found(&format!("// SAFETY: far away\n{}unsafe impl Send for A {{}}", "\n".repeat(6))), 1);
-        assert_eq!(found("unsafe fn a();"), 0, "its caller is the one to argue");
-    }
-
-    #[test]
-    fn orderings_of_the_engine_say_what_they_order() {
-        let found = |path, text: &str| order(&Source::new(path, text)).len();
-        let engine = |text| found("slat/src/a.rs", text);
-        assert_eq!(engine("a.load(Acquire);"), 1);
-        assert_eq!(engine("// ORDER(a): b before c.\na.load(Ordering::Acquire);"), 0);
-        assert_eq!(engine("a.load(Relaxed); a.acquire(); ReleaseDate"), 0);
-        assert_eq!(engine("use core::sync::atomic::{\n    Acquire,\n    Release,\n};\nfence(SeqCst);"), 1);
-        assert_eq!(engine("#[cfg(test)]\nmod tests {\n    a.load(Acquire);\n}"), 0);
-        assert_eq!(
-            ["slat/src/a_tests.rs", "cli/src/a.rs"].map(|path| found(path, "a.load(SeqCst);")),
-            [0, 0]
-        );
-    }
-
-    #[test]
-    fn promises_are_found_in_code_only() {
-        let found = |text: &str| promises(&Source::new("a.rs", text)).len();
-        assert_eq!(found("fn a() { todo!() }\n#[ignore = \"slow\"]\nunimplemented!(\"b\")"), 3);
-        assert_eq!(found("// todo!() is not for us\nlet a = \"#[ignore\";"), 0);
+    fn what_a_file_must_say_and_must_not_is_found() {
+        let far = format!("// SAFETY: far away\n{}unsafe impl Send for A {{}}", "\n".repeat(6));
+        let engine = "slat/src/a.rs";
+        let cases: [(super::super::Rule, &str, &str, usize); 14] = [
+            (safety, "a.rs", "let a = unsafe { b() };", 1),
+            (safety, "a.rs", "// SAFETY: b is kind.\nlet a = unsafe { b() };", 0),
+            (safety, "a.rs", &far, 1),
+            // Its caller is the one to argue.
+            (safety, "a.rs", "unsafe fn a();", 0),
+            (order, engine, "a.load(Acquire);", 1),
+            (order, engine, "// ORDER(a): b before c.\na.load(Ordering::Acquire);", 0),
+            (order, engine, "a.load(Relaxed); a.acquire(); ReleaseDate", 0),
+            (order, engine, "use core::sync::atomic::{\n    Acquire,\n    Release,\n};\nfence(SeqCst);", 1),
+            (order, engine, "#[cfg(test)]\nmod tests {\n    a.load(Acquire);\n}", 0),
+            (order, "slat/src/a_tests.rs", "a.load(SeqCst);", 0),
+            (order, "cli/src/a.rs", "a.load(SeqCst);", 0),
+            (promises, "a.rs", "fn a() { todo!() }\n#[ignore = \"slow\"]\nunimplemented!(\"b\")", 3),
+            (promises, "a.rs", "// todo!() is not for us", 0),
+            (promises, "a.rs", "let a = \"#[ignore\";", 0),
+        ];
+        for (rule, path, text, findings) in cases {
+            assert_eq!(rule(&Source::new(path, text)).len(), findings, "{path}: {text}");
+        }
     }
 }

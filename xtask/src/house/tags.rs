@@ -2,7 +2,7 @@
 //! it, and the test. It stands on both sides, in two places at least, unless the table says that it `is one-sided`.
 
 use super::{Finding, Source};
-use crate::table::cells;
+use crate::verify::kept::cells;
 use std::path::Path;
 
 const TABLE: &str = "slat/src/loom_tests.rs";
@@ -18,9 +18,9 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
         lines.filter_map(|(at, line)| Some((at, cells(&line[4..])?))).collect();
     let uses: Vec<(&Source, usize, &str)> = sources.iter().flat_map(uses).collect();
     let unknown = uses.iter().filter(|(_, _, tag)| !rows.iter().any(|(_, row)| row[0] == *tag));
-    let mut findings: Vec<Finding> = unknown
-        .map(|(source, index, tag)| source.finding(*index, format!("ORDER({tag}) is not in {TABLE}")))
-        .collect();
+    let unknown =
+        unknown.map(|(source, at, tag)| source.finding(*at, format!("ORDER({tag}) is not in {TABLE}")));
+    let mut findings: Vec<Finding> = unknown.collect();
     for (at, [tag, room, test]) in rows {
         let sides = uses.iter().filter(|(_, _, used)| *used == tag).count();
         let excused = format!("`{tag}` is one-sided: ");
@@ -44,10 +44,8 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
 /// The tags that a shipped file of the engine names, with the indices of their lines.
 fn uses(source: &Source) -> Vec<(&Source, usize, &str)> {
     let lines = source.lines[..source.shipped()].iter().enumerate();
-    let tags = lines.flat_map(|(index, line)| {
-        line.split("ORDER(").skip(1).filter_map(move |rest| Some((index, rest.split_once(')')?.0)))
-    });
-    tags.map(|(index, tag)| (source, index, tag)).collect()
+    let tags = lines.flat_map(|(at, line)| line.split("ORDER(").skip(1).map(move |rest| (at, rest)));
+    tags.filter_map(|(at, rest)| Some((source, at, rest.split_once(')')?.0))).collect()
 }
 
 #[cfg(test)]
@@ -68,21 +66,17 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_has_two_sides_and_a_test() {
-        assert!(found(ROW, BOTH, "fn it_holds() {").is_empty());
+    fn a_tag_has_two_sides_and_a_test_or_says_that_it_is_one_sided() {
+        let test = "fn it_holds() {";
+        assert!(found(ROW, BOTH, test).is_empty());
         assert_eq!(found(ROW, BOTH, "fn it_holds_not() {"), ["no it_holds in slat/src/room/loom_tests.rs"]);
-        assert_eq!(found(ROW, "// ORDER(a): b.", "fn it_holds() {"), ["ORDER(a) stands on one side only"]);
-        assert_eq!(found(ROW, "", "fn it_holds() {"), ["no ORDER(a) in the engine"]);
+        assert_eq!(found(ROW, "", test), ["no ORDER(a) in the engine"]);
         assert_eq!(found("", BOTH, ""), ["ORDER(a) is not in slat/src/loom_tests.rs"; 2]);
         let elsewhere = ROW.replace("`room`", "`other`");
-        assert_eq!(found(&elsewhere, BOTH, "fn it_holds() {"), ["no slat/src/other/loom_tests.rs"]);
-    }
-
-    #[test]
-    fn a_tag_may_be_one_sided_and_say_so_and_tests_are_no_side() {
-        let code = "// ORDER(a): b.\n#[cfg(test)]\nmod tests {\n    // ORDER(a): c.\n}";
-        assert_eq!(found(ROW, code, "fn it_holds() {"), ["ORDER(a) stands on one side only"]);
-        let table = format!("{ROW}//! `a` is one-sided: nobody answers.\n");
-        assert!(found(&table, code, "fn it_holds() {").is_empty());
+        assert_eq!(found(&elsewhere, BOTH, test), ["no slat/src/other/loom_tests.rs"]);
+        // Tests are no side.
+        let one = "// ORDER(a): b.\n#[cfg(test)]\nmod tests {\n    // ORDER(a): c.\n}";
+        assert_eq!(found(ROW, one, test), ["ORDER(a) stands on one side only"]);
+        assert!(found(&format!("{ROW}//! `a` is one-sided: nobody answers.\n"), one, test).is_empty());
     }
 }

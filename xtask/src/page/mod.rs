@@ -4,19 +4,14 @@
 //! index.html ──▶ host page: an iframe of 400 or 1400 pixels, and check.js ──chromium──▶ DOM ──▶ findings
 //!                                     light and dark                  └──▶ what its console said
 //! ```
-//! | file | idea |
-//! |---|---|
-//! | `check.js` | what is looked for: plots that are there, nothing that sticks out or overlaps, text that can be read |
-//! | `controls.html` | negative controls: what makes a page bad. If the checks do not find it, they find nothing |
-//!
 //! Windows have a least width, so the page is in an iframe of the width that is wanted. It is there by `srcdoc`, which makes
 //! it of the same origin as the checks. Without Chromium it is skipped in one line; where `SLAT_REQUIRE_CHROMIUM=1` is set,
 //! as CI does, a skip is a failure.
 
 use crate::Outcome;
-use crate::emulator::{find, skip};
+use crate::emulator::{find, or_skipped};
 use crate::process::{bounded, emptied, said};
-use std::error::Error;
+use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::path::PathBuf;
 
@@ -28,7 +23,10 @@ const WIDTHS: [u32; 2] = [400, 1400];
 const PLOTS: u64 = 10;
 /// The most that a page may have.
 const BYTES: usize = 3 << 20;
-/// A plot as it should be; then, each after a comment, what is wrong with a page and what the checks have to say then.
+/// What is looked for: plots that are there, nothing that sticks out or overlaps, text that can be read.
+const CHECKS: &str = include_str!("check.js");
+/// A plot as it should be; then, each after a comment, what is wrong with a page and what the checks have to say then: if they
+/// do not find that, they find nothing.
 const CONTROLS: &str = include_str!("controls.html");
 
 #[derive(clap::Args)]
@@ -39,17 +37,17 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Outcome {
-    let chromium = match find("chromium", "chromium") {
-        Ok(chromium) => chromium,
-        Err(missing) => return skip(&missing, REQUIRED),
-    };
-    let browser = Browser::new(chromium, std::path::absolute("target/page")?)?;
+    or_skipped(look(args), REQUIRED)
+}
+
+fn look(args: &Args) -> Outcome {
+    let chromium = find("chromium", "chromium")?;
+    let browser = Browser { chromium, folder: std::path::absolute("target/page")? };
+    emptied(&browser.folder.join("profile"))?;
     controls(&browser)?;
     let path = args.report.clone().map_or_else(report, Ok)?.join("index.html");
-    let page = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    if page.len() > BYTES {
-        return Err(format!("the page has {} bytes: {BYTES} at most", page.len()).into());
-    }
+    let page = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    ensure!(page.len() <= BYTES, "the page has {} bytes: {BYTES} at most", page.len());
     let mut wrong = 0;
     for (width, scheme) in WIDTHS.into_iter().flat_map(|width| SCHEMES.map(|scheme| (width, scheme))) {
         let seen = browser.look(&page, width, scheme)?;
@@ -57,11 +55,10 @@ pub fn run(args: &Args) -> Outcome {
         println!("{width} pixels, {scheme}: {} plots, {} texts, {found} findings", seen.plots, seen.texts);
         seen.findings.iter().for_each(|finding| println!("  {finding}"));
         wrong += found;
-        if seen.plots < PLOTS {
-            return Err(format!("{} plots: {PLOTS} at least", seen.plots).into());
-        }
+        ensure!(seen.plots >= PLOTS, "{} plots: {PLOTS} at least", seen.plots);
     }
-    if wrong > 0 { Err(format!("{wrong} findings").into()) } else { Ok(()) }
+    ensure!(wrong == 0, "{wrong} findings");
+    Ok(())
 }
 
 /// Each fault is found, and a page without one is not blamed.
@@ -73,17 +70,14 @@ fn controls(browser: &Browser) -> Outcome {
         browser.look(&page, WIDTHS[0], SCHEMES[0])
     };
     let right = look("")?;
-    if !right.findings.is_empty() || right.plots != 1 {
-        return Err(format!("a page that is right is blamed: {right:?}").into());
-    }
+    ensure!(right.findings.is_empty() && right.plots == 1, "a page that is right is blamed: {right:?}");
     let mut found = 0;
     for part in parts {
         let parts = part.split_once(" -->\n").and_then(|(head, fault)| Some((head.split_once(": ")?, fault)));
-        let ((name, expected), fault) = parts.ok_or("controls.html: not `name: finding`")?;
+        let ((name, expected), fault) = parts.context("controls.html: not `name: finding`")?;
         let findings = look(fault)?.findings;
-        if !findings.iter().any(|finding| finding.contains(expected)) {
-            return Err(format!("control: {name} was not found: {findings:?}").into());
-        }
+        let is_found = findings.iter().any(|finding| finding.contains(expected));
+        ensure!(is_found, "control: {name} was not found: {findings:?}");
         found += 1;
     }
     println!("{found} faults made on purpose are found");
@@ -92,25 +86,24 @@ fn controls(browser: &Browser) -> Outcome {
 
 /// Makes a quick report, and says where it is. Checks of benches that do not hold are the benches' business: the page shows
 /// them.
-fn report() -> Result<PathBuf, Box<dyn Error>> {
+fn report() -> Result<PathBuf> {
     let folder = PathBuf::from("target/page/report");
     let mut cargo = bounded(900, env!("CARGO"));
     cargo.args("run --profile bench --locked --quiet --package slat-bench -- report --quick".split(' '));
     let status = cargo.arg("--output").arg(&folder).status()?;
-    match status.code() {
-        Some(0 | 1) => Ok(folder),
-        _ => Err(format!("slat report: {status}").into()),
-    }
+    ensure!(matches!(status.code(), Some(0 | 1)), "slat report: {status}");
+    Ok(folder)
 }
-
-const CHECKS: &str = include_str!("check.js");
 
 /// Seconds for one look.
 const BOUND: u32 = 120;
+const FLAGS: &str = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync --hide-scrollbars
+    --disable-background-networking --disable-component-update --enable-logging=stderr --virtual-time-budget=10000 --dump-dom";
 
 /// Headless Chromium: one page at a time, with a bound on its time.
 struct Browser {
     chromium: PathBuf,
+    /// For what it needs.
     folder: PathBuf,
 }
 
@@ -127,27 +120,18 @@ struct Seen {
 }
 
 impl Browser {
-    /// A browser that keeps what it needs in this folder, which is emptied of what an earlier one left.
-    fn new(chromium: PathBuf, folder: PathBuf) -> Result<Self, Box<dyn Error>> {
-        emptied(&folder.join("profile"))?;
-        Ok(Self { chromium, folder })
-    }
-
     /// Looks at a page in a window of so many pixels.
-    fn look(&self, page: &str, width: u32, scheme: &str) -> Result<Seen, Box<dyn Error>> {
+    fn look(&self, page: &str, width: u32, scheme: &str) -> Result<Seen> {
         let host = self.folder.join("host.html");
         fs::write(&host, host_page(page, width, scheme))?;
         let mut chromium = bounded(BOUND, &self.chromium);
-        chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
-        chromium.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
-        chromium.args(["--enable-logging=stderr", "--hide-scrollbars"]);
+        chromium.args(FLAGS.split_whitespace());
         chromium.arg(format!("--blink-settings=preferredColorScheme={}", u8::from(scheme == "light")));
         chromium.arg(format!("--user-data-dir={}", self.folder.join("profile").display()));
         chromium.arg(format!("--window-size={},1000", width.max(500) + 100));
-        chromium.args(["--virtual-time-budget=10000", "--dump-dom"]);
         let said = said(chromium.arg(format!("file://{}", host.display())))?;
-        let mut seen = read(&said.out)
-            .ok_or_else(|| format!("the checks did not come to their end: {}\n{}", said.status, said.err))?;
+        let end = || format!("the checks did not come to their end: {}\n{}", said.status, said.err);
+        let mut seen = read(&said.out).with_context(end)?;
         let console = said.err.lines().filter(|line| line.contains(":CONSOLE"));
         seen.findings.extend(console.map(|line| format!("the console says: {line}")));
         Ok(seen)

@@ -10,31 +10,27 @@
 //! The tables stand in `VERIFICATION.md`, between two markers: written by `--docs`, and held against the code afterwards.
 //! How many executions it took changes with any change; which mistakes there are, and who finds them, must be true.
 
+use super::kept::{cells, table};
 use crate::Outcome;
-use crate::table;
+use anyhow::{Context as _, Result};
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
 use std::fs;
 
 const FILE: &str = "VERIFICATION.md";
 const BEGIN: &str = "<!-- what `cargo xtask nightly --docs` writes begins here -->";
 const END: &str = "<!-- and ends here -->";
 
-/// A mistake that can be made on purpose.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mistake {
-    name: String,
-    tool: String,
-    what: String,
-}
+/// A name and a tool.
+type Key = (String, String);
 
 #[derive(Default)]
 pub struct Evidence {
-    mistakes: Vec<Mistake>,
-    /// By name and tool, how many executions it took.
-    found: BTreeMap<(String, String), u64>,
-    /// By tool and what was explored.
-    explored: BTreeMap<(String, String), u64>,
+    /// Mistakes that can be made on purpose, and the tool of each, as they were listed; and what is wrong then.
+    pub mistakes: Vec<(Key, String)>,
+    /// How many executions it took to find a mistake.
+    found: BTreeMap<Key, u64>,
+    /// By what was explored, and the tool.
+    explored: BTreeMap<Key, u64>,
 }
 
 impl Evidence {
@@ -48,73 +44,59 @@ impl Evidence {
         match (kind, &words[..]) {
             ("BUG", [name, tool, _, ..]) => {
                 let what = rest.splitn(3, ' ').nth(2).unwrap_or_default().trim().to_owned();
-                let mistake = Mistake { name: (*name).to_owned(), tool: (*tool).to_owned(), what };
+                let mistake = (key(name, tool), what);
                 if !self.mistakes.contains(&mistake) {
                     self.mistakes.push(mistake);
                 }
                 None
             }
             ("SEEDED", [name, tool, executions]) => {
-                let executions = executions.parse().ok()?;
-                self.found.entry(((*name).to_owned(), (*tool).to_owned())).or_insert(executions);
+                self.found.entry(key(name, tool)).or_insert(executions.parse().ok()?);
                 Some((*tool).to_owned())
             }
             ("EXECUTIONS", [tool, what @ .., count]) if !what.is_empty() => {
                 let count: u64 = count.parse().ok()?;
-                *self.explored.entry(((*tool).to_owned(), what.join(" "))).or_default() += count;
+                *self.explored.entry(key(&what.join(" "), tool)).or_default() += count;
                 Some((*tool).to_owned())
             }
             _ => None,
         }
     }
 
-    pub fn lists_mistakes(&self) -> bool {
-        !self.mistakes.is_empty()
-    }
-
-    /// Executions until `mistake` was found by its own tool.
-    fn executions_until(&self, mistake: &Mistake) -> Option<u64> {
-        self.found.get(&(mistake.name.clone(), mistake.tool.clone())).copied()
-    }
-
-    /// The mistakes that any of `tools` must find.
-    fn of_tools<'a>(&'a self, tools: &'a [&str]) -> impl Iterator<Item = &'a Mistake> {
-        self.mistakes.iter().filter(|mistake| tools.contains(&mistake.tool.as_str()))
+    /// The mistakes that any of `tools` must find, and whether it has.
+    fn due<'a>(&'a self, tools: &'a [&str]) -> impl Iterator<Item = (&'a Key, &'a str, bool)> {
+        let due = self.mistakes.iter().filter(|((_, tool), _)| tools.contains(&tool.as_str()));
+        due.map(|(key, what)| (key, what.as_str(), self.found.contains_key(key)))
     }
 
     /// What is missing: mistakes that their tool, one of `tools`, has not found; and findings of mistakes that are not listed.
     pub fn gaps(&self, tools: &[&str]) -> Vec<String> {
-        let mut gaps = Vec::new();
         if self.mistakes.is_empty() {
-            gaps.push("no mistakes are listed".to_owned());
+            return vec!["no mistakes are listed".to_owned()];
         }
-        for mistake in self.of_tools(tools).filter(|mistake| self.executions_until(mistake).is_none()) {
-            gaps.push(format!("{}: {} has not found it ({})", mistake.name, mistake.tool, mistake.what));
-        }
-        for (name, tool) in self.found.keys() {
-            if !self.mistakes.iter().any(|mistake| mistake.name == *name && mistake.tool == *tool) {
-                gaps.push(format!("{name}: found by {tool}, and listed nowhere as its"));
-            }
-        }
-        gaps
+        let missed = self.due(tools).filter(|(.., found)| !found);
+        let missed =
+            missed.map(|((name, tool), what, _)| format!("{name}: {tool} has not found it ({what})"));
+        let unlisted = self.found.keys().filter(|found| !self.mistakes.iter().any(|(key, _)| key == *found));
+        let unlisted =
+            unlisted.map(|(name, tool)| format!("{name}: found by {tool}, and listed nowhere as its"));
+        missed.chain(unlisted).collect()
     }
 
     /// How many mistakes of `tools` were found, and how many are left to other tools.
     pub fn verdict(&self, tools: &[&str]) -> String {
-        let due = self.of_tools(tools).count();
-        let found = self.of_tools(tools).filter(|mistake| self.executions_until(mistake).is_some()).count();
+        let (due, found) = (self.due(tools).count(), self.due(tools).filter(|(.., found)| *found).count());
+        let text = format!("{found} of {due} seeded bugs found");
         match self.mistakes.len() - due {
-            0 => format!("{found} of {due} seeded bugs found"),
-            others => {
-                format!("{found} of {due} seeded bugs found; {others} more are for `cargo xtask nightly`")
-            }
+            0 => text,
+            others => format!("{text}; {others} more are for `cargo xtask nightly`"),
         }
     }
 
     /// A table of what was explored without a fault, by tool.
     pub fn executions(&self) -> String {
         let mut tools: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for ((tool, _), count) in &self.explored {
+        for ((_, tool), count) in &self.explored {
             let (scenarios, executions) = tools.entry(tool).or_default();
             *scenarios += 1;
             *executions += count;
@@ -122,17 +104,16 @@ impl Evidence {
         let rows = tools.iter().map(|(tool, (scenarios, executions))| {
             [(*tool).to_owned(), scenarios.to_string(), executions.to_string()]
         });
-        table::write(["tool", "scenarios", "executions without a fault"], rows)
+        table(["tool", "scenarios", "executions without a fault"], rows)
     }
 
     /// A table of the mistakes: which, what finds it, and after how many executions.
     pub fn mistakes(&self) -> String {
-        let rows = self.mistakes.iter().map(|mistake| {
-            let executions = self.executions_until(mistake).map(|executions| executions.to_string());
-            let executions = executions.unwrap_or_else(|| "not found".to_owned());
-            [format!("`{}`", mistake.name), mistake.what.clone(), mistake.tool.clone(), executions]
+        let rows = self.mistakes.iter().map(|(key, what)| {
+            let executions = self.found.get(key).map_or("not found".to_owned(), u64::to_string);
+            [format!("`{}`", key.0), what.clone(), key.1.clone(), executions]
         });
-        table::write(["mistake", "what is wrong", "found by", "executions"], rows)
+        table(["mistake", "what is wrong", "found by", "executions"], rows)
     }
 
     /// Puts the tables into `VERIFICATION.md`.
@@ -143,22 +124,25 @@ impl Evidence {
     }
 
     /// Where the list of mistakes in `VERIFICATION.md` and the code's differ.
-    pub fn differences(&self) -> Result<Vec<String>, Box<dyn Error>> {
+    pub fn differences(&self) -> Result<Vec<String>> {
         Ok(self.differences_in(parts(&fs::read_to_string(FILE)?)?.1))
     }
 
     fn differences_in(&self, tables: &str) -> Vec<String> {
         // | `name` | what is wrong | tool | executions |
-        let rows = tables.lines().filter(|line| line.starts_with("| `")).filter_map(table::cells);
-        let told: BTreeSet<(&str, &str)> = rows.map(|[name, _, tool]| (name, tool)).collect();
-        let names = self.mistakes.iter().map(|mistake| (mistake.name.as_str(), mistake.tool.as_str()));
-        let listed: BTreeSet<(&str, &str)> = names.collect();
+        let rows = tables.lines().filter(|line| line.starts_with("| `")).filter_map(cells);
+        let told: BTreeSet<Key> = rows.map(|[name, _, tool]| key(name, tool)).collect();
+        let listed: BTreeSet<Key> = self.mistakes.iter().map(|(key, _)| key.clone()).collect();
         let missing =
             listed.difference(&told).map(|(name, tool)| format!("{FILE}: no {name}, found by {tool}"));
         let unknown =
             told.difference(&listed).map(|(name, tool)| format!("{FILE}: {name} is none of {tool}'s"));
         missing.chain(unknown).collect()
     }
+}
+
+fn key(name: &str, tool: &str) -> Key {
+    (name.to_owned(), tool.to_owned())
 }
 
 /// The kind of a line, and what follows it.
@@ -172,11 +156,11 @@ fn said(line: &str) -> Option<(&'static str, &str)> {
 }
 
 /// The text before the tables with its marker, the tables, and the marker with the text after them.
-fn parts(text: &str) -> Result<(&str, &str, &str), String> {
+fn parts(text: &str) -> Result<(&str, &str, &str)> {
     let markers = text.find(BEGIN).map(|at| at + BEGIN.len()).zip(text.find(END));
     let (from, to) = markers
         .filter(|(from, to)| from <= to)
-        .ok_or_else(|| format!("{FILE}: the tables need these two lines, each alone: {BEGIN} {END}"))?;
+        .with_context(|| format!("{FILE}: the tables need these two lines, each alone: {BEGIN} {END}"))?;
     Ok((&text[..from], &text[from..to], &text[to..]))
 }
 
@@ -190,52 +174,43 @@ mod tests {
         evidence
     }
 
-    const LISTED: [&str; 2] = ["BUG a-b Loom an a without a b", "test t ... BUG c Fuzz a c"];
-
+    const LISTED: &str = "BUG a-b Loom an a without a b\ntest t ... BUG c Fuzz a c";
     const TOOLS: &[&str] = &["Loom", "Fuzz"];
+    const NO_GAPS: Vec<String> = Vec::new();
 
     #[test]
     fn everything_found_is_no_gap() {
-        let evidence = of(&[LISTED[0], LISTED[1], "SEEDED a-b Loom 7", "test x ... SEEDED c Fuzz 1", "ok"]);
-        assert_eq!(evidence.gaps(TOOLS), Vec::<String>::new());
+        let evidence = of(&[LISTED, "SEEDED a-b Loom 7", "test x ... SEEDED c Fuzz 1", "ok"]);
+        assert_eq!(evidence.gaps(TOOLS), NO_GAPS);
         assert_eq!(evidence.verdict(TOOLS), "2 of 2 seeded bugs found");
         let table = evidence.mistakes();
         assert!(table.contains("| `a-b`   | an a without a b | Loom     | 7          |"), "{table}");
     }
 
     #[test]
-    fn what_another_tool_finds_is_not_found() {
-        let evidence = of(&[LISTED[0], LISTED[1], "SEEDED a-b Shuttle 7", "SEEDED c Fuzz 1"]);
+    fn what_another_tool_finds_or_nobody_lists_is_a_gap() {
+        let evidence = of(&[LISTED, "SEEDED a-b Shuttle 7", "SEEDED c Fuzz 1"]);
         assert_eq!(evidence.verdict(TOOLS), "1 of 2 seeded bugs found");
         assert_eq!(evidence.gaps(TOOLS).len(), 2, "a-b is not found, and Shuttle's is not listed");
         assert!(evidence.mistakes().contains("not found"));
-    }
-
-    #[test]
-    fn only_the_tools_that_were_run_must_have_found_theirs() {
-        let mut evidence = of(&[LISTED[0], LISTED[1]]);
-        let heard = evidence.read(&[LISTED[0], "SEEDED c Fuzz 1"].join("\n"));
-        assert_eq!(heard, ["Fuzz".to_owned()].into());
-        assert_eq!(evidence.gaps(&["Fuzz"]), Vec::<String>::new());
-        assert_eq!(evidence.gaps(TOOLS).len(), 1);
-        assert!(evidence.verdict(&["Fuzz"]).starts_with("1 of 1 seeded bugs found; 1 more"));
-    }
-
-    #[test]
-    fn nothing_listed_is_a_gap() {
         assert_eq!(of(&[]).gaps(TOOLS), ["no mistakes are listed"]);
     }
 
     #[test]
+    fn only_the_tools_that_were_run_must_have_found_theirs() {
+        let mut evidence = of(&[LISTED]);
+        let heard = evidence.read(&[LISTED, "SEEDED c Fuzz 1"].join("\n"));
+        assert_eq!(heard, ["Fuzz".to_owned()].into());
+        assert_eq!((evidence.gaps(&["Fuzz"]), evidence.gaps(TOOLS).len()), (NO_GAPS, 1));
+        assert!(evidence.verdict(&["Fuzz"]).starts_with("1 of 1 seeded bugs found; 1 more"));
+    }
+
+    #[test]
     fn executions_are_added_up_by_tool() {
-        let evidence = of(&[
-            "EXECUTIONS Model two vCPUs, one page 40",
-            "EXECUTIONS Model three 2",
-            "EXECUTIONS Loom x many",
-            "EXECUTIONS Loom 3",
-            "xEXECUTIONS Loom x 3",
-        ]);
-        assert!(evidence.executions().ends_with("| Model | 2         | 42                         |\n"));
+        let scenarios = "EXECUTIONS Model two vCPUs, one page 40\nEXECUTIONS Model three 2";
+        let none = "EXECUTIONS Loom x many\nEXECUTIONS Loom 3\nxEXECUTIONS Loom x 3";
+        let table = of(&[scenarios, none]).executions();
+        assert!(table.ends_with("| Model | 2         | 42                         |\n"), "{table}");
     }
 
     #[test]
@@ -251,7 +226,7 @@ mod tests {
     fn what_is_written_is_what_is_told() {
         let now = of(&["BUG a-b Loom an a", "BUG c Fuzz a c", "SEEDED c Fuzz 4"]);
         assert_eq!(now.differences_in("").len(), 2, "nothing is told yet");
-        assert_eq!(now.differences_in(&now.mistakes()), Vec::<String>::new());
+        assert_eq!(now.differences_in(&now.mistakes()), NO_GAPS);
         let later = of(&["BUG a-b Shuttle an a", "BUG c Fuzz a c"]);
         assert_eq!(later.differences_in(&now.mistakes()).len(), 2, "a-b has another tool now");
     }

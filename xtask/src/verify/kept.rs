@@ -1,14 +1,12 @@
-//! `verification/nightly.md`: what the last nightly run showed, step by step, kept in the repository, so that a tier that is
+//! Tables in Markdown, and the one in `verification/nightly.md`: what the last nightly run showed, step by step, kept in the repository, so that a tier that is
 //! never run is seen. Each row says of which commit it is: a step that was run alone has a row of its own time.
 
 use super::steps::{STEPS, Tier};
-use crate::process::said;
-use crate::{Outcome, table};
-use std::error::Error;
+use crate::Outcome;
+use crate::process::answer;
+use anyhow::Result;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 const FILE: &str = "verification/nightly.md";
@@ -26,25 +24,22 @@ pub struct Kept(Vec<[String; 5]>);
 
 impl Kept {
     /// Reads the file, which may be missing.
-    pub fn read() -> Result<Self, std::io::Error> {
-        if Path::new(FILE).exists() { Ok(Self::of(&fs::read_to_string(FILE)?)) } else { Ok(Self::default()) }
+    pub fn read() -> Self {
+        Self::of(&fs::read_to_string(FILE).unwrap_or_default())
     }
 
     /// Rows of steps that there are.
     fn of(text: &str) -> Self {
-        let rows = text
-            .lines()
-            .filter_map(table::cells)
-            .filter(|row: &[&str; 5]| steps().any(|step| step == row[0]));
+        let rows = text.lines().filter_map(cells::<5>);
+        let rows = rows.filter(|row| steps().any(|step| step == row[0]));
         Self(rows.map(|row| row.map(str::to_owned)).collect())
     }
 
     /// Writes the row of `step`, which has just ended.
     pub fn note(&mut self, step: &str, passed: bool, took: Duration) -> Outcome {
         let verdict = if passed { PASSED } else { "FAILED" };
-        let date = output("date", &["-u", "+%F"])?;
+        let date = answer("date", "-u +%F")?;
         self.set([step.to_owned(), verdict.to_owned(), took.as_secs().to_string(), commit()?, date]);
-        fs::create_dir_all("verification")?;
         Ok(fs::write(FILE, self.text())?)
     }
 
@@ -55,7 +50,7 @@ impl Kept {
     }
 
     fn text(&self) -> String {
-        format!("{ABOUT}\n{}\n{}\n", table::write(HEAD, self.0.clone()), self.summary())
+        format!("{ABOUT}\n{}\n{}\n", table(HEAD, self.0.clone()), self.summary())
     }
 
     /// What there is to say in one line.
@@ -79,14 +74,29 @@ fn steps() -> impl Iterator<Item = &'static str> {
 }
 
 /// The commit that is checked out, with `+` where anything but this file was changed.
-fn commit() -> Result<String, Box<dyn Error>> {
-    let changed = output("git", &["status", "--porcelain", "--", ".", &format!(":!{FILE}")])?;
-    let commit = output("git", &["rev-parse", "--short=8", "HEAD"])?;
+fn commit() -> Result<String> {
+    let changed = answer("git", &format!("status --porcelain -- . :!{FILE}"))?;
+    let commit = answer("git", "rev-parse --short=8 HEAD")?;
     Ok(if changed.is_empty() { commit } else { commit + "+" })
 }
 
-fn output(program: &str, arguments: &[&str]) -> Result<String, Box<dyn Error>> {
-    Ok(said(Command::new(program).args(arguments))?.succeeded()?.out.trim().to_owned())
+/// A table with columns as wide as their widest cell.
+pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let rows: Vec<[String; N]> = [head.map(str::to_owned)].into_iter().chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let cell = |(cell, width): (&String, usize)| format!(" {cell:width$} ");
+    let line = |row: &[String; N]| row.iter().zip(widths).map(cell).collect::<Vec<_>>().join("|");
+    let mut lines: Vec<String> = rows.iter().map(line).collect();
+    lines.insert(1, widths.map(|width| "-".repeat(width + 2)).join("|"));
+    format!("|{}|\n", lines.join("|\n|"))
+}
+
+/// The cells of a line that is a table's row, and has so many or more; its line of dashes is none. Code is without its marks.
+pub fn cells<const N: usize>(line: &str) -> Option<[&str; N]> {
+    let cells = line.strip_prefix('|')?.split('|').map(|cell| cell.trim().trim_matches('`'));
+    let cells: Vec<&str> = cells.take(N).collect();
+    cells.try_into().ok().filter(|cells: &[&str; N]| !cells[0].starts_with("--"))
 }
 
 #[cfg(test)]
@@ -106,5 +116,14 @@ mod tests {
         assert!(kept.summary().starts_with("Nightly: 1 of") && kept.summary().contains("2026-01-02"));
         kept.set(row("shuttle", PASSED));
         assert!(kept.summary().starts_with("Nightly: 2 of") && !kept.text().contains("FAILED"));
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = table(["what", "n"], [["`a-b`", "7"], ["c", "12,000"]].map(|row| row.map(str::to_owned)));
+        assert_eq!(text.lines().nth(2), Some("| `a-b` | 7      |"));
+        let rows: Vec<[&str; 2]> = text.lines().filter_map(cells).collect();
+        assert_eq!(rows, [["what", "n"], ["a-b", "7"], ["c", "12,000"]]);
+        assert_eq!((cells::<9>("| a | b |"), cells::<1>("words")), (None, None));
     }
 }

@@ -10,14 +10,14 @@
 //! before it says so. What the last nightly run showed is kept in `verification/nightly.md` ([`kept`]).
 
 mod evidence;
-mod kept;
+pub mod kept;
 pub mod steps;
 
 use crate::process::{bounded, tail, was_ended};
 use crate::{Outcome, misuse};
+use anyhow::{Result, bail, ensure};
 use evidence::Evidence;
 use kept::Kept;
-use std::error::Error;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::IsTerminal as _;
@@ -41,15 +41,16 @@ pub struct Args {
 /// What was asked for.
 struct Request<'a> {
     tier: Tier,
-    args: &'a Args,
+    /// A step's name, or [`SEEDED_BUGS`]; all, without.
+    only: Option<&'a str>,
 }
 
 impl<'a> Request<'a> {
-    fn of(tier: Tier, args: &'a Args) -> Result<Self, Box<dyn Error>> {
-        let request = Self { tier, args };
+    fn of(tier: Tier, args: &'a Args) -> Result<Self> {
+        let request = Self { tier, only: args.only.as_deref() };
         let steps = STEPS.iter().filter(|step| step.of(tier).next().is_some());
         let names: Vec<&str> = steps.map(|step| step.name).chain([SEEDED_BUGS]).collect();
-        if request.only().is_some_and(|only| !names.contains(&only)) {
+        if request.only.is_some_and(|only| !names.contains(&only)) {
             misuse(&format!("a step of this tier is one of: {}", names.join(" ")))?;
         }
         if args.docs && !(tier == Tier::Nightly && request.demands_mistakes()) {
@@ -58,24 +59,16 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    /// A step's name, or [`SEEDED_BUGS`]; all, without.
-    fn only(&self) -> Option<&str> {
-        self.args.only.as_deref()
-    }
-
     /// Whether every mistake must be found whose tool runs in this tier.
     fn demands_mistakes(&self) -> bool {
-        self.tier != Tier::Quick && self.only().is_none_or(|only| only == SEEDED_BUGS)
+        self.tier != Tier::Quick && self.only.is_none_or(|only| only == SEEDED_BUGS)
     }
 
     /// What is run of a step.
     fn lines(&self, step: &Step) -> Vec<&'static Line> {
-        let wants = |line: &&Line| match self.only() {
-            None => true,
-            Some(SEEDED_BUGS) => !line.tools.is_empty(),
-            Some(name) => step.name == name,
-        };
-        step.of(self.tier).filter(wants).collect()
+        let wants =
+            |only, line: &Line| if only == SEEDED_BUGS { !line.tools.is_empty() } else { step.name == only };
+        step.of(self.tier).filter(|line| self.only.is_none_or(|only| wants(only, line))).collect()
     }
 
     /// The tools that are run.
@@ -86,10 +79,8 @@ impl<'a> Request<'a> {
 
 pub fn run(tier: Tier, args: &Args) -> Outcome {
     let request = Request::of(tier, args)?;
-    let mut evidence = Evidence::default();
-    let mut failures = Vec::new();
-    let mut times = String::new();
-    let mut kept = (tier == Tier::Nightly).then(Kept::read).transpose()?;
+    let (mut evidence, mut failures, mut times) = (Evidence::default(), Vec::new(), String::new());
+    let mut kept = Kept::read();
     let folder = Path::new("target/verify");
     fs::create_dir_all(folder)?;
     let mut logs = 0;
@@ -103,30 +94,23 @@ pub fn run(tier: Tier, args: &Args) -> Outcome {
         for line in lines {
             logs += 1;
             let log = folder.join(format!("{logs:02}-{}.log", step.name));
-            match run_line(&log, line, &mut evidence) {
-                Ok(silent) => {
-                    let said_nothing =
-                        |tool| format!("{}: {tool} does not say what it has explored", step.name);
-                    failures.extend(silent.into_iter().map(said_nothing));
-                }
-                Err(failure) => {
-                    println!("{failure}");
-                    failures.push(format!("{}: {failure}", step.name));
-                }
+            if let Err(failure) = run_line(&log, line, &mut evidence) {
+                println!("{failure}");
+                failures.push(format!("{}: {failure}", step.name));
             }
         }
         let took = time(began.elapsed(), step.budget(tier));
         println!("-- {}: {took}", step.name);
         writeln!(times, "  {:<40} {took}", step.name)?;
-        if let Some(kept) = &mut kept {
+        if tier == Tier::Nightly {
             // After each step, so that a run that is cut short leaves what it has shown.
             kept.note(step.name, failures.len() == failures_before, began.elapsed())?;
         }
     }
     println!("\n{}", evidence.executions());
-    if evidence.lists_mistakes() {
+    if !evidence.mistakes.is_empty() {
         // Long: for people who look at it, or have asked for it.
-        if request.only() == Some(SEEDED_BUGS) || std::io::stdout().is_terminal() {
+        if request.only == Some(SEEDED_BUGS) || std::io::stdout().is_terminal() {
             println!("{}", evidence.mistakes());
         }
         fs::write(folder.join("mistakes.md"), evidence.mistakes())?;
@@ -143,12 +127,13 @@ pub fn run(tier: Tier, args: &Args) -> Outcome {
     fs::write(folder.join("times.txt"), &times)?;
     print!("{times}");
     if tier == Tier::Push {
-        println!("{}", Kept::read()?.summary());
+        println!("{}", kept.summary());
     }
     for failure in &failures {
         println!("FAILED: {failure}");
     }
-    if failures.is_empty() { Ok(()) } else { Err(format!("failures: {}", failures.len()).into()) }
+    ensure!(failures.is_empty(), "failures: {}", failures.len());
+    Ok(())
 }
 
 /// How long a step took, beside what it should take. More than that is reported, and is no failure.
@@ -159,9 +144,8 @@ fn time(took: Duration, budget: Duration) -> String {
 
 const SHOWN: usize = 60;
 
-/// Runs `line`, keeps what it says in `log`, and adds what it shows to `evidence`. Returns those of its tools that have
-/// said nothing. An error says all that there is to say.
-fn run_line(log: &Path, line: &Line, evidence: &mut Evidence) -> Result<Vec<&'static str>, Box<dyn Error>> {
+/// Runs `line`, keeps what it says in `log`, and adds what it shows to `evidence`. An error says all that there is to say.
+fn run_line(log: &Path, line: &Line, evidence: &mut Evidence) -> Outcome {
     let variables = line.environment.iter().map(|(name, value)| format!("{name}='{value}' "));
     println!("$ {}{}", variables.collect::<String>(), line.words);
     let file = File::create(log)?;
@@ -173,11 +157,13 @@ fn run_line(log: &Path, line: &Line, evidence: &mut Evidence) -> Result<Vec<&'st
     let text = String::from_utf8_lossy(&text);
     let heard = evidence.read(&text);
     if status.success() {
-        return Ok(line.tools.iter().filter(|tool| !heard.contains(**tool)).copied().collect());
+        let silent: Vec<_> = line.tools.iter().filter(|tool| !heard.contains(**tool)).copied().collect();
+        ensure!(silent.is_empty(), "nothing is said of what was explored by {}", silent.join(", "));
+        return Ok(());
     }
     println!("    {}", tail(&text, SHOWN).replace('\n', "\n    "));
     let why = if was_ended(status) { format!("not over after {} s", line.bound) } else { status.to_string() };
-    Err(format!("{}: {why}; all that it said is in {}", line.words, log.display()).into())
+    bail!("{}: {why}; all that it said is in {}", line.words, log.display())
 }
 
 #[cfg(test)]
@@ -185,12 +171,9 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn args(only: Option<&str>, docs: bool) -> Args {
-        Args { only: only.map(str::to_owned), docs }
-    }
-
     #[test]
     fn a_tier_has_its_steps_and_the_night_the_tables() {
+        let args = |only: Option<&str>, docs| Args { only: only.map(str::to_owned), docs };
         let good = |tier, only, docs| Request::of(tier, &args(only, docs)).is_ok();
         assert!(good(Tier::Push, None, false) && good(Tier::Push, Some("loom"), false));
         assert!(good(Tier::Nightly, Some(SEEDED_BUGS), true));
@@ -202,13 +185,13 @@ mod tests {
     #[test]
     fn every_tool_looks_for_its_mistakes_at_night_and_all_but_the_sanitizers_on_a_push() {
         let tools = |tier| {
-            let tools = Request::of(tier, &args(Some(SEEDED_BUGS), false)).unwrap().tools();
+            let tools = Request { tier, only: Some(SEEDED_BUGS) }.tools();
             tools.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
         };
         let push = "Explore Fuzz History Inject Load Loom Model Shuttle Unit Worlds";
         assert_eq!(tools(Tier::Push), push);
         assert_eq!(tools(Tier::Nightly), push.replace("Shuttle", "Sanitizer Shuttle"));
-        assert!(!Request { tier: Tier::Quick, args: &args(None, false) }.demands_mistakes());
+        assert!(!Request { tier: Tier::Quick, only: None }.demands_mistakes());
     }
 
     #[test]
@@ -218,24 +201,19 @@ mod tests {
         assert_eq!(time(seconds(61), seconds(60)), "61s (budget 60s, OVER)");
     }
 
-    const LINE: Line =
-        Line { tiers: &[], environment: &[], words: "", tools: &["Loom", "Model"], budget: 1, bound: 60 };
-
-    fn run_here(name: &str, words: &'static str) -> Result<Vec<&'static str>, String> {
-        let log = std::env::temp_dir().join(format!("slat-verify-{name}-{}", std::process::id()));
-        let outcome = run_line(&log, &Line { words, ..LINE }, &mut Evidence::default());
+    #[test]
+    fn a_tool_that_says_nothing_and_a_line_that_fails_are_told() {
+        let log = std::env::temp_dir().join(format!("slat-verify-{}", std::process::id()));
+        for (words, says) in [
+            ("echo EXECUTIONS Loom a 3", "explored by Model"),
+            ("false", "exit status: 1"),
+            ("no-such-command-at-all", "exit status: 127"),
+        ] {
+            let tools = &["Loom", "Model"];
+            let line = Line { tiers: &[], environment: &[], words, tools, budget: 1, bound: 60 };
+            let why = run_line(&log, &line, &mut Evidence::default()).unwrap_err().to_string();
+            assert!(why.contains(says), "{why}");
+        }
         fs::remove_file(&log).unwrap();
-        outcome.map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_tool_that_says_nothing_is_told() {
-        assert_eq!(run_here("echo", "echo EXECUTIONS Loom a 3"), Ok(vec!["Model"]));
-    }
-
-    #[test]
-    fn failures_are_told() {
-        assert!(run_here("fails", "false").unwrap_err().contains("exit status: 1"));
-        assert!(run_here("missing", "no-such-command-at-all").unwrap_err().contains("exit status: 127"));
     }
 }

@@ -4,20 +4,21 @@
 //! its tables with what it should, look-up by look-up. What it says is kept in `target/walkers`, summed up here, and a
 //! failure of the chore where anything differs.
 
-mod rows;
-
 use crate::Outcome;
-use crate::emulator::or_skipped;
+use crate::emulator::{Bochs, Program, REQUIRED, find, or_skipped, qemu, run as heard};
 use crate::process::on_every_processor;
-use rows::{ROWS, Row};
-use std::fmt;
+use anyhow::{Context as _, Result, ensure};
+use serde::Deserialize;
 use std::fs;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Look-ups for each format of a nightly run.
 const NIGHTLY_LOOKUPS: u64 = 240_000;
-const SECONDS_OF_A_DAY: u64 = 86_400;
+/// A run may take so long, in seconds; a nightly one.
+const SECONDS: [u32; 2] = [300, 1800];
+/// Which program runs in which emulator.
+const ROWS: &str = include_str!("rows.json");
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -29,33 +30,79 @@ pub struct Args {
     nightly: bool,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    /// What `--only` calls it.
+    only: String,
+    what: String,
+    program: Program,
+    machine: Machine,
+    #[serde(default)]
+    nightly: bool,
+}
+
+/// The emulator, and what to emulate.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Machine {
+    /// QEMU takes the program as a kernel. No argument has a space in it.
+    Qemu { qemu: String, package: String, arguments: String },
+    /// Bochs is told a model of a processor, has two of them, and takes the program in a ROM.
+    Bochs { bochs: String },
+}
+
 pub fn run(args: &Args) -> Outcome {
-    let wanted = |row: &&Row| args.only.as_ref().is_none_or(|only| only == row.only);
-    let rows: Vec<&Row> = ROWS.iter().filter(wanted).filter(|row| args.nightly || !row.nightly).collect();
+    let mut rows: Vec<Row> = serde_json::from_str(ROWS)?;
+    rows.retain(|row| {
+        args.only.as_ref().is_none_or(|only| *only == row.only) && (args.nightly || !row.nightly)
+    });
     let folder = std::path::absolute("target/walkers")?;
     fs::create_dir_all(&folder)?;
     let mut environment = Vec::new();
     if args.nightly {
-        let day = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / SECONDS_OF_A_DAY;
+        let day = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / (24 * 3600);
         environment.push(("SLAT_JUDGE_SEED", day.to_string()));
         environment.push(("SLAT_JUDGE_LOOKUPS", NIGHTLY_LOOKUPS.to_string()));
     }
     on_every_processor(&rows, |row| {
-        let outcome = or_skipped(judge(row, &folder, &environment, args.nightly));
-        outcome.map_err(|why| format!("{}: {why}", row.what).into())
+        let outcome = row.judge(&folder, &environment, SECONDS[usize::from(args.nightly)]);
+        or_skipped(outcome, REQUIRED).with_context(|| row.what.clone())
     })
 }
 
-/// Runs a row, shows what came of it, and keeps what it said.
-fn judge(row: &Row, folder: &Path, environment: &[(&str, String)], nightly: bool) -> Outcome {
-    let began = Instant::now();
-    let text = row.run(folder, environment, nightly)?;
-    let log = folder.join(row.log());
-    fs::write(&log, &text)?;
-    let said = Said::of(&text);
-    // At once, since other rows are run beside this one.
-    print!("== {}: {}, {:.1}s\n{said}", row.only, row.what, began.elapsed().as_secs_f64());
-    said.judge().map_err(|why| format!("{why}; all that it said is in {}", log.display()).into())
+impl Row {
+    /// Runs it, shows what came of it, and keeps what it said.
+    fn judge(&self, folder: &Path, environment: &[(&str, String)], seconds: u32) -> Outcome {
+        let began = Instant::now();
+        let text = self.run(folder, environment, seconds)?;
+        let name = self.what.replace(|char: char| !char.is_ascii_alphanumeric(), "-").to_lowercase();
+        let log = folder.join(format!("{}-{name}.txt", self.only));
+        fs::write(&log, &text)?;
+        let said = Said::of(&text);
+        // At once, since other rows are run beside this one.
+        let (seconds, lines) = (began.elapsed().as_secs_f64(), said.lines.join("\n   "));
+        println!("== {}: {}, {seconds:.1}s\n   {lines}", self.only, self.what);
+        said.judge().with_context(|| format!("all that it said is in {}", log.display()))
+    }
+
+    /// Builds the program and runs it; what it said.
+    fn run(&self, folder: &Path, environment: &[(&str, String)], seconds: u32) -> Result<String> {
+        let command = match &self.machine {
+            Machine::Qemu { qemu: program, package, arguments } => {
+                let mut qemu = qemu(&find(program, package)?, seconds);
+                qemu.args(arguments.split(' ')).arg("-kernel").arg(self.program.build(environment)?);
+                qemu
+            }
+            Machine::Bochs { bochs: model } => {
+                find("bochs", "bochs")?;
+                let (program, folder) = (self.program.build(environment)?, folder.join(model));
+                Bochs { model, processors: 2, program: &program, disk: None, folder: &folder }
+                    .command(seconds)?
+            }
+        };
+        Ok(heard(command, |_| {})?.0)
+    }
 }
 
 /// What a judge has said, line by line (`walkers/judge` prints it), and whether that is good.
@@ -96,24 +143,12 @@ impl<'a> Said<'a> {
     }
 
     /// Whether it is good; else why not.
-    fn judge(&self) -> Result<(), String> {
-        if self.failed {
-            Err(String::from("the judge says so"))
-        } else if !self.passed {
-            Err(String::from("the judge did not come to an end"))
-        } else if self.differences > 0 {
-            Err(format!("{} differences", self.differences))
-        } else if self.lookups < FEWEST {
-            Err(format!("{} look-ups are too few", self.lookups))
-        } else {
-            Ok(())
-        }
-    }
-}
-
-impl fmt::Display for Said<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.lines.iter().try_for_each(|line| writeln!(f, "   {line}"))
+    fn judge(&self) -> Outcome {
+        ensure!(!self.failed, "the judge says so");
+        ensure!(self.passed, "the judge did not come to an end");
+        ensure!(self.differences == 0, "{} differences", self.differences);
+        ensure!(self.lookups >= FEWEST, "{} look-ups are too few", self.lookups);
+        Ok(())
     }
 }
 
@@ -133,7 +168,7 @@ mod tests {
             MUTATE npt4 QEMU link bits 3-3 other: not noticed\r\nJUDGE PASSED\r\n";
         let said = Said::of(good);
         assert_eq!((said.lookups, said.differences, said.lines.len()), (10_032, 0, 1));
-        assert_eq!(said.judge(), Ok(()));
+        assert!(said.judge().is_ok());
         let bad = [
             good.replace("0 differences", "1 differences"),
             good.replace("PASSED", "FAILED"),
@@ -145,5 +180,13 @@ mod tests {
         for text in bad {
             assert!(Said::of(&text).judge().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn rows_are_read() {
+        let rows: Vec<Row> = serde_json::from_str(ROWS).unwrap();
+        let count = |wanted: fn(&Row) -> bool| rows.iter().filter(|row| wanted(row)).count();
+        assert_eq!([count(|_| true), count(|row| row.nightly), count(|row| row.only == "ept")], [7, 2, 3]);
+        assert_eq!(count(|row| matches!(row.machine, Machine::Bochs { .. })), 4);
     }
 }

@@ -4,30 +4,21 @@
 //! input ──▶ program under valgrind's lackey ──pipe──▶ parser ──▶ reduce ──▶ text in memory ──▶ zstd ──▶ traces/
 //! Linux in our hypervisor ──▶ its faults ────────────────────────────────────────┘
 //! ```
-//! [`reduce`] keeps a few accesses in a thousand. The raw trace, gigabytes of it, is never stored. What is written begins
+//! [`Filter`] keeps a few accesses in a thousand. The raw trace, gigabytes of it, is never stored. What is written begins
 //! with lines that tell the reader how it was made; parsers of lackey's text skip them, as they skip valgrind's own.
 //!
-//! A compiler and a sort are recorded, unlike each other in all that matters to an MMU. Both are on any Debian with a C
-//! compiler, and their input is the same each time.
-//!
-//! | | `cc1` | `sort` |
-//! |---|---|---|
-//! | code | thousands of pages, jumped about in | a hundred |
-//! | data | a heap of small objects, written often | one block of 64 MiB and more, read often |
-//! | locality | some, everywhere | none: each comparison looks at two lines anywhere |
+//! `cc1` jumps about in thousands of pages of code and writes small objects on a heap; `sort` has a hundred pages of code,
+//! and reads one block of 64 MiB and more without locality. Their input is the same each time.
 //!
 //! A kernel's boot ([`crate::boot`]) is recorded by who serves its faults. Everything is unmapped on each timer interrupt,
 //! so a page is told once for each 4 ms of virtual time in which it is used: what an MMU under pressure sees.
 
-mod reduce;
-
 use crate::Outcome;
 use crate::emulator::find;
-use crate::process::{said, succeed};
-use reduce::{Filter, pages};
-use slat_vcpu::trace::Reader;
+use crate::process::{answer, succeed};
+use anyhow::{Context as _, Result, ensure};
+use slat_vcpu::trace::{Access, Filter, Reader};
 use std::collections::HashSet;
-use std::error::Error;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Cursor, Write as _};
@@ -37,14 +28,13 @@ use std::time::Instant;
 
 /// Pages that the filter remembers: the entries of a small first-level TLB.
 const FILTER: usize = 64;
-
 /// For the programs' input, and text to compress.
 const FOLDER: &str = "target/record";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// All traces, unless some are named
-    #[arg(value_name = "NAME", value_parser = ["cc1", "sort", "boot"])]
+    /// Which traces
+    #[arg(value_name = "NAME", value_parser = ["cc1", "sort", "boot"], default_values = ["cc1", "sort", "boot"])]
     names: Vec<String>,
 }
 
@@ -54,17 +44,15 @@ pub fn run(args: &Args) -> Outcome {
         find(tool, tool)?;
     }
     fs::create_dir_all(FOLDER)?;
-    for name in ["cc1", "sort", "boot"] {
-        if args.names.is_empty() || args.names.iter().any(|asked| asked == name) {
-            let started = Instant::now();
-            eprintln!("{name}: recording, some minutes ...");
-            let text = match name {
-                "cc1" => of_program(&cc1()?)?,
-                "sort" => of_program(&sort()?)?,
-                _ => of_boot()?,
-            };
-            save(name, &text, started)?;
-        }
+    for name in &args.names {
+        let started = Instant::now();
+        eprintln!("{name}: recording, some minutes ...");
+        let text = match name.as_str() {
+            "cc1" => cc1()?,
+            "sort" => sort()?,
+            _ => of_boot()?,
+        };
+        save(name, &text, started)?;
     }
     Ok(())
 }
@@ -82,13 +70,13 @@ fn save(name: &str, text: &str, started: Instant) -> Outcome {
 }
 
 /// The faults of a boot as a trace. None is dropped.
-fn of_boot() -> Result<String, Box<dyn Error>> {
+fn of_boot() -> Result<String> {
     let (faults, kernel) = crate::boot::faults()?;
     let mut reader = Reader::new("boot", Cursor::new(faults.clone()))?.strict(true);
     let (mut touched, mut accesses, mut batch) = (HashSet::new(), 0, Vec::new());
     while reader.fill(&mut batch, 4096)? > 0 {
         accesses += batch.len();
-        touched.extend(batch.drain(..).flat_map(pages));
+        touched.extend(batch.drain(..).flat_map(Access::pages));
     }
     Ok(format!(
         "==slat== program: {kernel} to its shell and power-off, 512 MiB\n\
@@ -99,39 +87,19 @@ fn of_boot() -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// One program to record, whose input lies in [`FOLDER`].
-struct Program {
-    name: &'static str,
-    /// Where it is; a bare name is looked up in `PATH`.
-    path: String,
-    args: &'static str,
-    /// First line of what it says of itself.
-    version: String,
-    /// What its input is.
-    input: String,
-}
-
-fn cc1() -> Result<Program, Box<dyn Error>> {
+fn cc1() -> Result<String> {
     const SOURCE: &str = include_str!("input.c");
     fs::write(format!("{FOLDER}/input.c"), SOURCE)?;
-    Ok(Program {
-        name: "cc1",
-        // The compiler proper: `gcc` itself only starts it, and lackey does not follow.
-        path: first_line("gcc", "-print-prog-name=cc1")?,
-        args: "-quiet -O1 -o /dev/null input.c",
-        version: first_line("gcc", "--version")?,
-        input: format!("a generated C file of 2 functions, {} bytes", SOURCE.len()),
-    })
+    let input = format!("a generated C file of 2 functions, {} bytes", SOURCE.len());
+    // The compiler proper: `gcc` itself only starts it, and lackey does not follow.
+    let (path, version) = (answer("gcc", "-print-prog-name=cc1")?, answer("gcc", "--version")?);
+    of_program("cc1", &path, "-quiet -O1 -o /dev/null input.c", &version, &input)
 }
 
-fn sort() -> Result<Program, Box<dyn Error>> {
-    Ok(Program {
-        name: "sort",
-        path: "sort".into(),
-        args: "--parallel=1 --buffer-size=200M -o /dev/null input.txt",
-        version: first_line("sort", "--version")?,
-        input: long_lines(&Path::new(FOLDER).join("input.txt"))?,
-    })
+fn sort() -> Result<String> {
+    let (input, version) = (long_lines(&Path::new(FOLDER).join("input.txt"))?, answer("sort", "--version")?);
+    let args = "--parallel=1 --buffer-size=200M -o /dev/null input.txt";
+    of_program("sort", "sort", args, &version, &input)
 }
 
 /// Lines for `sort`, as long as a page is large or nearly: a comparison of two is a visit to two pages.
@@ -158,47 +126,38 @@ fn long_lines(path: &Path) -> io::Result<String> {
     Ok(format!("{lines} lines of about 2 KiB with random keys, {} MiB", bytes >> 20))
 }
 
-/// Runs `program` and returns its reduced trace.
-fn of_program(program: &Program) -> Result<String, Box<dyn Error>> {
+/// Runs a program, whose input lies in [`FOLDER`], and returns its reduced trace, headed by what it says of itself and what its
+/// input is.
+fn of_program(name: &str, path: &str, args: &str, version: &str, input: &str) -> Result<String> {
     let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=lackey", "--trace-mem=yes", &program.path]).args(program.args.split(' '));
+    valgrind.args(["--tool=lackey", "--trace-mem=yes", path]).args(args.split(' '));
     valgrind.current_dir(FOLDER).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // The environment lies on the traced program's stack: the same each time, or addresses move.
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut child = valgrind.env_clear().env("PATH", path).env("LC_ALL", "C").spawn()?;
-
-    let stderr = child.stderr.take().ok_or("valgrind has no output")?;
-    let mut reader = Reader::new(program.name, stderr)?.strict(true);
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut child = valgrind.env_clear().env("PATH", folders).env("LC_ALL", "C").spawn()?;
+    let stderr = child.stderr.take().context("valgrind has no output")?;
+    let mut reader = Reader::new(name, stderr)?.strict(true);
     let (mut filter, mut touched, mut kept) = (Filter::new(FILTER), HashSet::new(), 0u64);
     let (mut body, mut batch) = (String::new(), Vec::new());
     while reader.fill(&mut batch, 4096)? > 0 {
         for access in batch.drain(..).filter(|&access| filter.keep(access)) {
             writeln!(body, "{access}")?;
-            touched.extend(pages(access));
+            touched.extend(access.pages());
             kept += 1;
         }
     }
     let status = child.wait()?;
-    if !status.success() {
-        return Err(format!("{} under valgrind: {status}", program.name).into());
-    }
-
-    let Program { name, args, version, input, .. } = program;
-    let (before, tool) = (reader.lines() - reader.skipped(), first_line("valgrind", "--version")?);
+    ensure!(status.success(), "{name} under valgrind: {status}");
+    let (before, tool) = (reader.lines() - reader.skipped(), answer("valgrind", "--version")?);
     Ok(format!(
-        "==slat== program: {version}\n\
+        "==slat== program: {}\n\
          ==slat== command: {name} {args}\n\
          ==slat== input: {input}\n\
          ==slat== recorded: {tool} --tool=lackey --trace-mem=yes\n\
          ==slat== reduced: what one of the last {FILTER} pages kept would answer is dropped\n\
          ==slat== accesses: {before} before, {kept} after\n\
          ==slat== pages: {} of 4 KiB, none lost\n{body}",
+        version.lines().next().unwrap_or_default(),
         touched.len(),
     ))
-}
-
-/// First line of what a tool prints when it is told `argument`.
-fn first_line(tool: &str, argument: &str) -> Result<String, Box<dyn Error>> {
-    let text = said(Command::new(tool).arg(argument))?.succeeded()?.out;
-    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
