@@ -5,7 +5,6 @@
 
 mod numbers;
 mod rules;
-mod tags;
 
 use crate::Outcome;
 use crate::process::answer;
@@ -31,7 +30,7 @@ const RULES: &[Rule] = &[rules::length, rules::safety, rules::order, rules::prom
 pub fn run() -> Outcome {
     let sources = read_all()?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
-    findings.extend(tags::check(&sources));
+    findings.extend(rules::tags(&sources));
     findings.sort();
     for finding in &findings {
         println!("{finding}");

@@ -112,8 +112,7 @@ struct Said<'a> {
     lines: Vec<&'a str>,
     lookups: u64,
     differences: u64,
-    passed: bool,
-    failed: bool,
+    verdict: &'a str,
 }
 
 /// The fewest look-ups that count as a judgement.
@@ -136,16 +135,18 @@ impl<'a> Said<'a> {
             if ["WALK", "DIFF", "PAIR", "STALE", "MUTATED", "SKIP"].contains(&kind) {
                 said.lines.push(line);
             }
-            said.passed |= line == "JUDGE PASSED";
-            said.failed |= line == "JUDGE FAILED";
+            // One that failed stays so.
+            if said.verdict.is_empty() || said.verdict == "PASSED" {
+                said.verdict = line.strip_prefix("JUDGE ").unwrap_or(said.verdict);
+            }
         }
         said
     }
 
     /// Whether it is good; else why not.
     fn judge(&self) -> Outcome {
-        ensure!(!self.failed, "the judge says so");
-        ensure!(self.passed, "the judge did not come to an end");
+        ensure!(!self.verdict.is_empty(), "the judge did not come to an end");
+        ensure!(self.verdict == "PASSED", "the judge says {}", self.verdict);
         ensure!(self.differences == 0, "{} differences", self.differences);
         ensure!(self.lookups >= FEWEST, "{} look-ups are too few", self.lookups);
         Ok(())
