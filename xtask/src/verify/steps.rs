@@ -179,14 +179,14 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "load",
-        about: "guests, a device and pins on slat-mm, with mistakes in the engine",
+        about: "guests, a device and pins on slat-mm, with mistakes in the engine and in slat-mm",
         lines: &[Line::new(
             PUSH_NIGHTLY,
             90,
             400,
-            "cargo xtask seeded test -p slat-mm --locked --test load -- --nocapture seeded::",
+            "cargo xtask seeded test -p slat-mm --locked --test load --test mm -- --nocapture seeded::",
         )
-        .hears(&["Load"])],
+        .hears(&["Host", "Load"])],
     },
     Step {
         name: "gate",
