@@ -59,8 +59,9 @@ fn thread() -> Outcome {
     if !added.status.success() {
         return Err("the standard library's source is needed: rustup component add rust-src".into());
     }
+    // Unoptimized, the threads meet so rarely that the mistake below is not seen.
     let cargo = || {
-        let mut cargo = test(&format!("-Zbuild-std --target {TARGET} {SOAK}"));
+        let mut cargo = test(&format!("--profile fuzz -Zbuild-std --target {TARGET} {SOAK}"));
         cargo.env("RUSTFLAGS", "-Zsanitizer=thread --cfg tsan --cfg seeded").env("RUSTC_BOOTSTRAP", "1");
         cargo.env("CARGO_TARGET_DIR", "target/thread").env("TSAN_OPTIONS", "halt_on_error=1");
         cargo
