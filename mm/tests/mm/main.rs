@@ -60,6 +60,8 @@ mod swap_files;
 mod swap_kept;
 mod swap_others;
 mod swap_race;
+#[path = "../../../slat/tests/engine/common/thorough.rs"]
+mod thorough;
 mod user_fault;
 mod user_fault_race;
 mod vm;

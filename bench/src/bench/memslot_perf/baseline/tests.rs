@@ -69,7 +69,7 @@ fn assert_agree(array: &Array, model: &Model, state: &mut u64) {
 fn random_changes_agree_with_the_model() {
     let (mut array, mut next, mut model) = (Array::default(), Array::default(), Model::default());
     let (mut state, mut done) = (1, [0; 3]);
-    for _ in 0..20_000 {
+    for _ in 0..4_000 {
         let id = SlotId(random(&mut state, 40) as u32);
         let gfn = Gfn(random(&mut state, 400));
         let (what, made) = match random(&mut state, 3) {
@@ -100,7 +100,7 @@ fn random_changes_agree_with_the_model() {
         }
         assert_agree(&array, &model, &mut state);
     }
-    assert!(done.iter().all(|&done| done > 1000), "enough of each is done: {done:?}");
+    assert!(done.iter().all(|&done| done > 200), "enough of each is done: {done:?}");
 }
 
 #[test]
