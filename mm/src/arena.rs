@@ -285,7 +285,7 @@ impl Arena {
         if used && let Some(byte) = self.poison {
             // SAFETY: a free frame of ours, which nobody else has a right to.
             let bytes = unsafe { std::slice::from_raw_parts(self.frame(pfn), PAGE_SIZE as usize) };
-            if bytes.iter().any(|&found| found != byte) {
+            if bytes != [byte; PAGE_SIZE as usize] {
                 self.stale_writes.fetch_add(1, Relaxed);
             }
         }

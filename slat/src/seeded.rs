@@ -10,8 +10,10 @@
 //! variable `SLAT_SEEDED`, under `--cfg seeded`, in the whole process.
 
 use core::cell::Cell;
+use std::process::Command;
 use std::string::String;
 use std::sync::OnceLock;
+use std::vec::Vec;
 
 /// What finds mistakes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +30,8 @@ pub enum Tool {
     Worlds,
     /// Guests, devices, pins, swap and merging on `slat-mm`: `mm/tests/load`.
     Load,
+    /// A test of `slat-mm`'s own: `mm/tests/mm`.
+    Host,
     /// A unit test beside the code.
     Unit,
     /// The test suite under `AddressSanitizer`, the soak under `ThreadSanitizer`.
@@ -174,6 +178,12 @@ bugs! {
     RingUnarmed "ring-unarmed" Worlds "the pages of a ring are told, and not armed again",
     GivenBackLost "given-back-lost" Worlds "a harvest that is dropped does not give its bits back",
 
+    // --- slat-mm's own tests ---
+    FullBelieved "full-believed" Host "swap space that was full once is not asked for room again",
+    NoFrameIsFull "no-frame-is-full" Host "swap space counts as full where only the arena has no frame",
+    PoolChargedToAll "pool-charged-to-all" Host "each address space is charged for the whole pool of copies",
+    StoredUnderLock "stored-under-lock" Host "the lock of the mappings is held while a page goes to the swap device",
+
     // --- load: a guest, devices, swap and merging on slat-mm ---
     CopiedUnsettled "copied-unsettled" Load "a page is copied before the flush that a change before it owes",
 
@@ -231,6 +241,29 @@ pub fn with<R>(bug: Bug, work: impl FnOnce() -> R) -> R {
     }
     let _undo = Undo(MADE.replace(Some(bug)));
     work()
+}
+
+/// What a test says of the first of its worlds that is wrong; the world's number and a full stop follow.
+pub const WRONG: &str = "wrong in world ";
+
+/// Makes each mistake of `tool` in a process of its own: this very program, asked for the one test that `guard` names, which
+/// must fail. A test of several worlds must say [`WRONG`] of one.
+///
+/// # Panics
+/// Where a test passes all the same.
+pub fn each_fails_in_a_process(tool: Tool, guard: impl Fn(Bug) -> &'static str, of_worlds: bool) {
+    let fails = |bug: Bug| {
+        let mut test = Command::new(std::env::current_exe().expect("this program"));
+        let child = test.args(["--exact", "--nocapture", guard(bug)]).env("SLAT_SEEDED", bug.name()).output();
+        let child = child.expect("it starts");
+        let said = String::from_utf8_lossy(&child.stderr);
+        let world = said.split(WRONG).nth(1).and_then(|rest| rest.split('.').next()?.parse().ok());
+        let world = if of_worlds { world } else { said.contains("panicked at").then_some(1) };
+        world.filter(|_| !child.status.success()).map(|world| found(bug, world)).is_some()
+    };
+    let bugs = Bug::ALL.iter().copied().filter(|bug| bug.tool() == tool);
+    let missed: Vec<Bug> = bugs.filter(|&bug| !fails(bug)).collect();
+    assert!(missed.is_empty(), "nothing wrong was seen with {missed:?}");
 }
 
 /// Says that `bug` was found, in the words that `cargo xtask verify` reads; the last of `executions` showed it.

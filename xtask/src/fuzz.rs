@@ -39,6 +39,9 @@ pub struct Args {
     /// How long for each target
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
+    /// So many inputs for each target instead, from the committed corpus and a fixed seed: the same in each run
+    #[arg(long, value_name = "N", conflicts_with_all = ["seconds", "keep"])]
+    runs: Option<u32>,
     /// Make each mistake that a fuzzer is to find, which must be found; then run each target without a mistake, by the same
     /// build, which has no sanitizer
     #[arg(long, conflicts_with = "keep")]
@@ -58,7 +61,7 @@ pub fn run(args: &Args) -> Outcome {
     if args.seeded {
         on_every_processor(&seeded()?, |bug| fuzzer.find_seeded(bug))?;
     }
-    on_every_processor(&targets, |target| fuzzer.look(target, args.seconds))
+    on_every_processor(&targets, |target| fuzzer.look(target, args))
 }
 
 struct Fuzzer(PathBuf);
@@ -83,21 +86,28 @@ impl Fuzzer {
         command.args(["-print_final_stats=1", "-len_control=0", "-timeout=20", "-rss_limit_mb=4096"]);
         command.arg(format!("-max_len={LONGEST}"));
         if target == LEAKS {
-            command.arg("-detect_leaks=0");
+            // The one is libFuzzer's own look after each input, the other the sanitizer's when the process ends.
+            command.arg("-detect_leaks=0").env("ASAN_OPTIONS", "detect_leaks=0");
         }
         set(&mut command);
         let said = said(&mut command)?;
         Ok((said.status.success(), said.err))
     }
 
-    fn look(&self, target: &str, seconds: u32) -> Outcome {
+    fn look(&self, target: &str, args: &Args) -> Outcome {
         let (found, corpus) = (found(target)?, corpus(target));
+        let fresh = found.with_extension("fresh");
+        if args.runs.is_some() {
+            emptied(&fresh)?;
+        }
         let crashes = Path::new("fuzz/crashes").join(target);
         fs::create_dir_all(&crashes)?;
         let (fine, said) = self.run(target, |command| {
-            command.arg(format!("-max_total_time={seconds}"));
             command.arg(format!("-artifact_prefix={}/", crashes.display()));
-            command.args([&found, &corpus]);
+            match args.runs {
+                Some(runs) => command.args(["-seed=1", &format!("-runs={runs}")]).args([&fresh, &corpus]),
+                None => command.arg(format!("-max_total_time={}", args.seconds)).args([&found, &corpus]),
+            };
         })?;
         // It stays where there is something in it.
         let _ = fs::remove_dir(&crashes);

@@ -57,8 +57,9 @@ pub fn address() -> Outcome {
 fn thread() -> Outcome {
     let added = said(Command::new("rustup").args(["component", "add", "rust-src"]))?;
     ensure!(added.status.success(), "the standard library's source is needed: rustup component add rust-src");
+    // Unoptimized, the threads meet so rarely that the mistake below is not seen.
     let cargo = || {
-        let mut cargo = test(&format!("-Zbuild-std --target {TARGET} {SOAK}"));
+        let mut cargo = test(&format!("--profile fuzz -Zbuild-std --target {TARGET} {SOAK}"));
         cargo.env("RUSTFLAGS", "-Zsanitizer=thread --cfg tsan --cfg seeded").env("RUSTC_BOOTSTRAP", "1");
         cargo.env("CARGO_TARGET_DIR", "target/thread").env("TSAN_OPTIONS", "halt_on_error=1");
         cargo

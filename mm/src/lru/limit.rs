@@ -68,7 +68,11 @@ impl AddressSpace {
     /// Without an LRU pages and tables of VMs are not counted.
     pub fn charged(&self) -> u64 {
         let pages = self.lru().map_or(0, |lru| lru.charge.pages());
-        pages * PAGE_SIZE + self.table_bytes() + self.stored.bytes()
+        let stored = match &self.swap {
+            Some(swap) if seeded!(PoolChargedToAll) => swap.pool_bytes(),
+            _ => self.stored.bytes(),
+        };
+        pages * PAGE_SIZE + self.table_bytes() + stored
     }
 
     /// Whether a page of this level may be taken.

@@ -148,7 +148,11 @@ impl Swap {
     pub(crate) fn store(&self, page: Pfn, owner: &Arc<Account>) -> Result<HeldCopy<'_>, SwapError> {
         // SAFETY: a frame of this arena, to which the caller has a right and nobody writes.
         let bytes: &Bytes = unsafe { &*self.arena.frame(page).cast() };
-        let result = self.store_bytes(bytes, owner);
+        let result = if seeded!(FullBelieved) && !self.has_room() {
+            Err(SwapError::Full)
+        } else {
+            self.store_bytes(bytes, owner)
+        };
         if let Err(error) = result {
             self.books.lock().failed_to_store(error);
         }

@@ -145,7 +145,12 @@ impl AddressSpace {
         for run in pages.chunk_by(|one, next| scattered || one.page + 1 == next.page) {
             self.part(&state, idle, run, &mut parting);
         }
-        drop(state);
+        let _held = if seeded!(StoredUnderLock) {
+            Some(state)
+        } else {
+            drop(state);
+            None
+        };
         let mut out = SwappedOut::default();
         for one in parting {
             let page = one.leaving.page;

@@ -7,12 +7,10 @@
 use crate::stage::Mistake;
 use crate::{Setting, run};
 use slat::MmuLock;
-use slat::seeded::{Bug, Tool, found};
+use slat::seeded::{Tool, WRONG, each_fails_in_a_process};
 use slat::table::formats::Npt4;
-use std::process::Command;
 
 const LOOKS: &str = "seeded::the_worlds_are_right_where_no_mistake_is_made";
-const WRONG: &str = "wrong in world ";
 /// Worlds that are tried, one seed each; of those without a mistake.
 const TRIES: u64 = 20;
 const RIGHT: u64 = 3;
@@ -32,18 +30,5 @@ fn the_worlds_are_right_where_no_mistake_is_made() {
 
 #[test]
 fn every_mistake_is_found() {
-    let mut missed = Vec::new();
-    for &bug in Bug::ALL.iter().filter(|bug| bug.tool() == Tool::Load) {
-        let program = std::env::current_exe().expect("this program");
-        let args = ["--exact", "--nocapture", LOOKS];
-        let child =
-            Command::new(program).args(args).env("SLAT_SEEDED", bug.name()).output().expect("it starts");
-        let said = String::from_utf8_lossy(&child.stderr);
-        let world = said.split(WRONG).nth(1).and_then(|rest| rest.split('.').next()?.parse().ok());
-        match world {
-            Some(world) if !child.status.success() => found(bug, world),
-            _ => missed.push((bug, child.status)),
-        }
-    }
-    assert!(missed.is_empty(), "nothing wrong was seen with {missed:?}");
+    each_fails_in_a_process(Tool::Load, |_| LOOKS, true);
 }

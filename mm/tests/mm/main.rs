@@ -27,6 +27,7 @@
 //! | `lru_guest` | … with guests, whose accesses this process does not see? |
 //! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |
 //! | `late` | is the last store of a vCPU that answers late kept, if another thread copies the page meanwhile? |
+//! | `seeded` | under `--cfg seeded`: does each mistake in this crate make its test fail? |
 //! | `race` | a device that caches translations, beside a host that moves everything |
 
 #[path = "../../../slat/src/edges.rs"]
@@ -50,6 +51,8 @@ mod pin;
 mod race;
 mod reap;
 mod reasons;
+#[cfg(seeded)]
+mod seeded;
 mod soft_dirty;
 mod swap;
 mod swap_device;
@@ -57,6 +60,8 @@ mod swap_files;
 mod swap_kept;
 mod swap_others;
 mod swap_race;
+#[path = "../../../slat/tests/engine/common/thorough.rs"]
+mod thorough;
 mod user_fault;
 mod user_fault_race;
 mod vm;

@@ -5,6 +5,7 @@
 use crate::edges::near_edges;
 use crate::fixture::{at, get, pages};
 use crate::swap_device::Disk;
+use crate::thorough::thorough;
 use crate::vm::{Guest, coherent, guest_on};
 use proptest::prelude::*;
 use slat::{Access, Fault, Gfn, Idle, PAGE_SIZE, VcpuId};
@@ -319,16 +320,9 @@ fn within_files(world: &World, side: u8, step: &Step) -> bool {
     !model.get(page).is_some_and(Page::is_past_end)
 }
 
-/// Cases, unless `SLAT_MODEL_CASES` says otherwise.
-const CASES: u32 = 40;
-
-fn cases() -> u32 {
-    std::env::var("SLAT_MODEL_CASES").map_or(CASES, |cases| cases.parse().expect("a number of cases"))
-}
-
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: cases(),
+        cases: thorough(400, 20),
         failure_persistence: None,
         rng_seed: prop::test_runner::RngSeed::Fixed(1),
         ..ProptestConfig::default()

@@ -2,6 +2,7 @@
 //! other, and many at once. The outcome is the same, and so is the flush.
 
 use super::rows;
+use super::thorough::thorough;
 use crate::inject::{self, Point};
 use crate::table::formats::{Ept4NoAd, Npt4};
 use crate::*;
@@ -23,7 +24,7 @@ fn all_the_same<F: Format>(lose: impl Fn(&mut dyn FnMut()) -> u64) -> u64 {
 #[test]
 fn each_race_may_be_lost_once() {
     let mut executions = 0;
-    for nth in 0..6 {
+    for nth in 0..thorough(6, 2) {
         let lose = |operation: &mut dyn FnMut()| {
             inject::nth(Point::Cas, nth, operation);
             1

@@ -14,7 +14,7 @@
 //!
 //! The table runs on every format. It says for each kind of change exactly what it flushes: nothing, or once a range, with
 //! tables or without. Where an operation writes a whole table, every page is looked at after each write with
-//! `SLAT_HISTORY_STRIDE=1`; without, one in 13 and the edges.
+//! `SLAT_THOROUGH=1`; without, one in 13 and the edges.
 
 mod gives;
 mod hardware;
@@ -26,6 +26,8 @@ mod record;
 mod row;
 mod stale;
 mod takes;
+#[path = "../../tests/engine/common/thorough.rs"]
+mod thorough;
 mod world;
 
 use crate::table::formats::{Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4};

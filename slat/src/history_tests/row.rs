@@ -2,6 +2,7 @@
 
 use super::look::Seen;
 use super::record::{Between, record};
+use super::thorough::thorough;
 use super::world::{ALL, Backing, EDGES, GIB, World};
 use crate::*;
 use std::boxed::Box;
@@ -28,11 +29,11 @@ enum Changes {
 }
 
 /// Of the pages of slot 0 that are no edges one in so many is looked at after each write, in rows that look at more than the
-/// edges: prime, so they lie differently in each word of a bitmap. `SLAT_HISTORY_STRIDE` says otherwise: 1 is each page.
+/// edges: prime, so they lie differently in each word of a bitmap. At night each page is.
 const STRIDE: usize = 13;
 
 fn stride() -> usize {
-    std::env::var("SLAT_HISTORY_STRIDE").map_or(STRIDE, |stride| stride.parse().expect("a number of pages"))
+    thorough(1, STRIDE)
 }
 
 /// See the module's header.

@@ -7,13 +7,11 @@
 use crate::collector::Way;
 use crate::world::{Around, Mistake, Setting, run};
 use slat::Track;
-use slat::seeded::{Bug, Tool, found};
+use slat::seeded::{Bug, Tool, WRONG, each_fails_in_a_process};
 use slat::table::formats::Npt4;
 use std::panic::catch_unwind;
-use std::process::Command;
 
 const LOOKS: &str = "seeded::the_worlds_are_right_where_no_mistake_is_made";
-const WRONG: &str = "wrong in world ";
 /// Worlds that are tried, one seed each; of those without a mistake, which take long.
 const TRIES: u64 = 40;
 const RIGHT: u64 = 2;
@@ -55,18 +53,5 @@ fn the_worlds_are_right_where_no_mistake_is_made() {
 fn every_mistake_is_found() {
     let worlds = Bug::ALL.iter().filter(|bug| bug.tool() == Tool::Worlds);
     assert!(worlds.eq(CASES.iter().map(|(bug, ..)| bug)), "each has its worlds, in order");
-    let mut missed = Vec::new();
-    for (bug, ..) in CASES {
-        let program = std::env::current_exe().expect("this program");
-        let args = ["--exact", "--nocapture", LOOKS];
-        let child =
-            Command::new(program).args(args).env("SLAT_SEEDED", bug.name()).output().expect("it starts");
-        let said = String::from_utf8_lossy(&child.stderr);
-        let world = said.split(WRONG).nth(1).and_then(|rest| rest.split('.').next()?.parse().ok());
-        match world {
-            Some(world) if !child.status.success() => found(bug, world),
-            _ => missed.push((bug, child.status)),
-        }
-    }
-    assert!(missed.is_empty(), "nothing wrong was seen with {missed:?}");
+    each_fails_in_a_process(Tool::Worlds, |_| LOOKS, true);
 }

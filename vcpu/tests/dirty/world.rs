@@ -8,6 +8,7 @@
 //! others has had so many turns: however the machine shares its time, all of them meet.
 
 use crate::collector::{Collector, Way};
+use crate::thorough::thorough;
 use crate::truth::{Tally, Truth};
 use crate::{guest, meddler};
 use slat::*;
@@ -22,6 +23,8 @@ pub const VCPUS: u64 = 2;
 /// Turns of each of the others in a round, at least; of the collector where it is alone with the guests.
 const TURNS: u64 = 12;
 const MANY_TURNS: u64 = 60;
+/// Where no mistake is to be found, and it is not night.
+const SOME_TURNS: u64 = 15;
 /// Pages that are used then: more than a word of the log, and more than a vCPU stores to at once.
 const FEW_PAGES: u64 = 80;
 pub const LIVES: u64 = 2;
@@ -241,7 +244,7 @@ impl<F: Format> World<F> {
         let turns = |who: Other| self.turns[who as usize].load(SeqCst);
         self.is_over()
             || match self.setting.around {
-                Around::Nothing | Around::Zaps => turns(Other::Collector) >= MANY_TURNS,
+                Around::Nothing | Around::Zaps => turns(Other::Collector) >= self.setting.many_turns(),
                 Around::Everything => self.turns.iter().all(|turns| turns.load(SeqCst) >= TURNS),
             }
     }
@@ -271,6 +274,10 @@ impl Setting {
             mistake: Mistake::None,
             seed,
         }
+    }
+
+    fn many_turns(self) -> u64 {
+        if self.mistake == Mistake::None { thorough(MANY_TURNS, SOME_TURNS) } else { MANY_TURNS }
     }
 
     /// How many pages guests use, from the slot's first on.

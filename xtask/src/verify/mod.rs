@@ -188,7 +188,7 @@ mod tests {
             let tools = Request { tier, only: Some(SEEDED_BUGS) }.tools();
             tools.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
         };
-        let push = "Explore Fuzz History Inject Load Loom Model Shuttle Unit Worlds";
+        let push = "Explore Fuzz History Host Inject Load Loom Model Shuttle Unit Worlds";
         assert_eq!(tools(Tier::Push), push);
         assert_eq!(tools(Tier::Nightly), push.replace("Shuttle", "Sanitizer Shuttle"));
         assert!(!Request { tier: Tier::Quick, only: None }.demands_mistakes());

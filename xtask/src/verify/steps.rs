@@ -98,14 +98,7 @@ pub const STEPS: &[Step] = &[
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
                 .hears(&["History", "Inject", "Unit"]),
             Line::new(NIGHTLY, 1200, 2400, "cargo test --workspace --locked")
-                .with(&[
-                    ("RUST_TEST_NOCAPTURE", "1"),
-                    ("SLAT_HISTORY_STRIDE", "1"),
-                    ("SLAT_MODEL_CASES", "400"),
-                    ("SLAT_CONTENT_EVERY", "1"),
-                    ("SLAT_LOG_SEEDS", "3"),
-                    ("SLAT_MANY_SLOTS", "1000000"),
-                ])
+                .with(&[("RUST_TEST_NOCAPTURE", "1"), ("SLAT_THOROUGH", "1")])
                 .hears(&["History", "Inject", "Unit"]),
         ],
     },
@@ -152,9 +145,9 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "fuzz",
-        about: "mistakes in ranges and counts, found by bounded runs from the corpora; each target, for a minute at night",
+        about: "mistakes in ranges and counts, found by bounded runs from the corpora; each target, 10,000 inputs, a minute at night",
         lines: &[
-            Line::new(PUSH_NIGHTLY, 180, 480, "cargo xtask fuzz --seeded --seconds 5").hears(&["Fuzz"]),
+            Line::new(PUSH_NIGHTLY, 180, 480, "cargo xtask fuzz --seeded --runs 10000").hears(&["Fuzz"]),
             Line::new(NIGHTLY, 360, 600, "cargo xtask fuzz --seconds 60").hears(&["Fuzz"]),
         ],
     },
@@ -179,14 +172,14 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "load",
-        about: "guests, a device and pins on slat-mm, with mistakes in the engine",
+        about: "guests, a device and pins on slat-mm, with mistakes in the engine and in slat-mm",
         lines: &[Line::new(
             PUSH_NIGHTLY,
             90,
             400,
-            "cargo xtask seeded test -p slat-mm --locked --test load -- --nocapture seeded::",
+            "cargo xtask seeded test -p slat-mm --locked --test load --test mm -- --nocapture seeded::",
         )
-        .hears(&["Load"])],
+        .hears(&["Host", "Load"])],
     },
     Step {
         name: "gate",

@@ -39,7 +39,7 @@ struct Ground {
 
 /// Numbers of CPUs, and how often each is drawn.
 const SIZES: &[(u64, u64)] =
-    &[(100, 2), (300, 3), (500, 4), (300, 5), (200, 6), (80, 8), (8, 16), (4, 33), (1, 112)];
+    &[(100, 2), (300, 3), (500, 4), (300, 5), (200, 6), (80, 8), (8, 16), (4, 33), (1, 112), (1, 416)];
 
 /// The plan of `seed`, with so many CPUs if that is given.
 pub fn draw(seed: u64, cpus: Option<u64>) -> Plan {

@@ -1,6 +1,7 @@
-//! What several of these tests use. `tally` and `random` are also the soak's and slat-vcpu's, by their paths.
+//! What several of these tests use. `tally`, `random` and `thorough` are also other tests', by their paths.
 
 pub mod identity;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod kvm_device;
 pub mod random;
+pub mod thorough;

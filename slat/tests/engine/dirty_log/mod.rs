@@ -30,6 +30,7 @@ mod subject;
 mod kvm;
 
 use crate::common::identity::Identity;
+use crate::common::thorough::thorough;
 use model::{BIG, LARGE, Model, Operation, Reply, SMALL, Shape};
 use operations::Operations;
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
@@ -98,16 +99,12 @@ impl Tally {
 
 const STEPS: u64 = 4_000;
 
-/// Walks of each format and log, unless `SLAT_LOG_SEEDS` says otherwise.
-const SEEDS: u64 = 1;
-
-fn seeds() -> u64 {
-    std::env::var("SLAT_LOG_SEEDS").map_or(SEEDS, |seeds| seeds.parse().expect("a number of seeds"))
-}
-
 fn agree<F: Format>(log: DirtyLog, initially_set: bool, (shapes, large): (&'static [Shape; 3], bool)) {
-    let (seeds, steps) =
-        if std::ptr::eq(shapes, &raw const BIG) { (1, STEPS / 10) } else { (seeds(), STEPS) };
+    let (seeds, steps) = if std::ptr::eq(shapes, &raw const BIG) {
+        (1, STEPS / 10)
+    } else {
+        (thorough(3, 1), thorough(STEPS, STEPS / 2))
+    };
     for seed in 1..=seeds {
         let mut slat = Slat::<F>::new(Identity { large: large.into() }, shapes, log);
         let mut operations = Operations::new(seed);

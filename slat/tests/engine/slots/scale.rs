@@ -1,4 +1,4 @@
-//! 100,000 slots, and a million with `SLAT_MANY_SLOTS=1000000`: every rule and every look-up is the same at that size.
+//! 50,000 slots, and a million with `SLAT_THOROUGH=1`: every rule and every look-up is the same at that size.
 //!
 //! Slot number `n` has eight of the sixteen frames from `16 n` on, and an id that is as far from its neighbours'
 //! as 32 bits allow. The model is one byte for each: how far up its sixteen frames it lies, or away.
@@ -6,15 +6,14 @@
 use super::oracle::PAGE;
 use super::subject::Nothing;
 use crate::common::random::Random;
+use crate::common::thorough::thorough;
 use slat::slots::{Memslots, Region, SlotMap};
 use slat::table::formats::Ept5;
 use slat::*;
 use std::sync::LazyLock;
 
 /// It has no divisor in common with 617,777.
-static MANY: LazyLock<u32> = LazyLock::new(|| {
-    std::env::var("SLAT_MANY_SLOTS").map_or(100_000, |slots| slots.parse().expect("a number of slots"))
-});
+static MANY: LazyLock<u32> = LazyLock::new(|| thorough(1_000_000, 50_000));
 const PAGES: u64 = 8;
 const ROOM: u64 = 16;
 const AWAY: u8 = u8::MAX;

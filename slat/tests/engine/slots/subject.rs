@@ -5,6 +5,7 @@ use super::oracle::{Change, LOG_DIRTY, Limits, Oracle, PAGE, READONLY, Record, R
 use super::requests::Requests;
 use super::walk::{Subject, Tally, walk};
 use crate::common::random::Random;
+use crate::common::thorough::thorough;
 use slat::slots::{self, Generation, Region};
 use slat::table::formats::Ept5;
 use slat::table::memory::TableMemory;
@@ -29,12 +30,11 @@ impl Host for Nothing {
 /// Pages of a slot whose log is read only where all slots are compared.
 const LARGE_LOG: u64 = 1 << 14;
 
-/// Checks of which the last compares all slots, the others one slot and what is around it. `SLAT_CONTENT_EVERY` says otherwise.
+/// Checks of which the last compares all slots, the others one slot and what is around it; at night each compares all.
 const CONTENT_EVERY: u64 = 8;
 
 fn content_every() -> u64 {
-    std::env::var("SLAT_CONTENT_EVERY")
-        .map_or(CONTENT_EVERY, |checks| checks.parse().expect("a number of checks"))
+    thorough(1, CONTENT_EVERY)
 }
 
 /// A VM without vCPUs, and what its generations and dirty logs must say.

@@ -62,7 +62,7 @@ fn assert_agree(array: &Array, model: &Model, random: &mut Rng) {
 fn random_changes_agree_with_the_model() {
     let (mut array, mut next, mut model) = (Array::default(), Array::default(), Model::default());
     let (mut random, mut done) = (Rng::with_seed(1), [0; 3]);
-    for _ in 0..20_000 {
+    for _ in 0..4_000 {
         let id = SlotId(random.u64(..40) as u32);
         let gfn = Gfn(random.u64(..400));
         let (what, made) = match random.u64(..3) {
@@ -93,7 +93,7 @@ fn random_changes_agree_with_the_model() {
         }
         assert_agree(&array, &model, &mut random);
     }
-    assert!(done.iter().all(|&done| done > 1000), "enough of each is done: {done:?}");
+    assert!(done.iter().all(|&done| done > 200), "enough of each is done: {done:?}");
 }
 
 #[test]

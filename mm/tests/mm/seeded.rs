@@ -1,0 +1,31 @@
+//! Mistakes made in this crate ([`slat::seeded`]): each must make the test fail that guards the step. Under `--cfg seeded`
+//! only: `cargo xtask verify --only load`.
+
+use slat::seeded::{Bug, Tool, each_fails_in_a_process};
+use std::collections::BTreeSet;
+
+/// Each mistake, and its test.
+const GUARDS: [(Bug, &str); 4] = [
+    (Bug::FullBelieved, "swap_others::a_device_that_was_full_for_a_moment_is_asked_again"),
+    (Bug::NoFrameIsFull, "swap_others::an_arena_that_was_full_for_a_moment_does_not_make_the_swap_full"),
+    (Bug::PoolChargedToAll, "swap_others::an_address_space_pays_for_its_own_copies_only"),
+    (
+        Bug::StoredUnderLock,
+        "swap_others::neither_faults_nor_changes_of_mappings_wait_for_pages_on_their_way_to_the_device",
+    ),
+];
+
+fn guard(bug: Bug) -> &'static str {
+    GUARDS.iter().find(|(guarded, _)| *guarded == bug).expect("each has its test").1
+}
+
+#[test]
+fn every_mistake_is_found() {
+    let tests: BTreeSet<_> = GUARDS.iter().map(|(_, test)| *test).collect();
+    let program = std::env::current_exe().expect("this program");
+    let right = std::process::Command::new(program).arg("--exact").args(&tests).output().expect("it starts");
+    let said = String::from_utf8_lossy(&right.stdout);
+    assert!(right.status.success() && said.contains(&format!("ok. {} passed", tests.len())), "{said}");
+    println!("EXECUTIONS Host tests {}", tests.len());
+    each_fails_in_a_process(Tool::Host, guard, false);
+}
