@@ -107,11 +107,12 @@ mod tests {
     /// Random links against a map. The cache may forget; it may not invent, nor remember past a flush; and the
     /// deepest link that it holds is the answer. Returns how many look-ups were answered.
     fn against_a_map(flush: impl Fn(&mut Psc, Span<Gfn>)) -> Result<usize, Gfn> {
-        let (mut psc, mut map, mut state, mut hits) = (Psc::default(), HashMap::new(), 7_u64, 0);
+        let (mut psc, mut map, mut hits) = (Psc::default(), HashMap::new(), 0);
+        let mut random = fastrand::Rng::with_seed(7);
         let covers =
             |level: Level, prefix: u64| Span::sized(Gfn(prefix << level.up().shift()), level.up().pages());
         for round in 0..100_000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let state = random.u64(..);
             // Some of the tables of every level: 2 × 4 × 4 × 16, and frames in them.
             let gfn = Gfn((state >> 32 & 1) << 36 | (state >> 33 & 3) << 27 | (state >> 35 & 3) << 18)
                 + ((state >> 37 & 15) << 9 | state >> 41 & 511);

@@ -88,11 +88,11 @@ struct Held {
 
 /// Random pages of every size against a map. A TLB may forget; it may not invent, nor remember past a flush.
 fn against_a_map(flush: impl Fn(&mut Tlb, Span<Gfn>)) -> Result<Held, Gfn> {
-    let (mut tlb, mut map, mut state) = (Tlb::default(), HashMap::new(), 7_u64);
+    let (mut tlb, mut map, mut random) = (Tlb::default(), HashMap::new(), fastrand::Rng::with_seed(7));
     let mut held = Held { hits: 0, forgotten: 0 };
     let pages = |gfn: Gfn| [Level::K4, Level::M2, Level::G1].map(|level| (level, gfn.base(level)));
     for round in 0..300_000 {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let state = random.u64(..);
         // 32 × 8 × 128 frames, in as many pages of each size as no array can hold.
         let gfn = Gfn((state >> 32 & 31) << 18 | (state >> 37 & 7) << 9 | state >> 26 & 0x7f);
         let access = [Access::Read, Access::Write, Access::Fetch][(state >> 44) as usize % 3];
