@@ -26,6 +26,8 @@ mod random;
 #[cfg(seeded)]
 mod seeded;
 mod stage;
+#[path = "../../../slat/tests/engine/common/thorough.rs"]
+mod thorough;
 
 use changes::CHANGES;
 use oracle::Lane;
@@ -37,13 +39,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
+use thorough::thorough;
 
 const VCPUS: u64 = 4;
 const VMS: u64 = 2;
 const MEDDLERS: u64 = 2;
 const DEVICES: u64 = 1;
-/// Changes of each meddler in each world.
-const STEPS: u64 = 150;
+/// Changes of each meddler in each world, at night and else.
+const STEPS: [u64; 2] = [150, 70];
 /// Changes after which a mistake is not found.
 const MANY_STEPS: u64 = 20_000;
 /// Without a change for so long, a world hangs.
@@ -113,7 +116,7 @@ fn run<F: Format>(setting: Setting) -> Tally {
         let devices = devices.map(|number| scope.spawn(move || device::run(stage, number)));
         let devices: Vec<_> = devices.collect();
         let meddlers = (VCPUS..VCPUS + MEDDLERS).map(|number| {
-            let steps = if mistake == Mistake::None { STEPS } else { MANY_STEPS };
+            let steps = if mistake == Mistake::None { thorough(STEPS[0], STEPS[1]) } else { MANY_STEPS };
             scope.spawn(move || changes::run(stage, number, steps))
         });
         let meddlers: Vec<_> = meddlers.collect();

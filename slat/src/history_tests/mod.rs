@@ -14,7 +14,7 @@
 //!
 //! The table runs on every format. It says for each kind of change exactly what it flushes: nothing, or once a range, with
 //! tables or without. Where an operation writes a whole table, every page is looked at after each write with
-//! `SLAT_THOROUGH=1`; without, one in 13 and the edges.
+//! `SLAT_THOROUGH=1`; without, one in 37 and the edges.
 
 mod gives;
 mod hardware;

@@ -30,7 +30,7 @@ enum Changes {
 
 /// Of the pages of slot 0 that are no edges one in so many is looked at after each write, in rows that look at more than the
 /// edges: prime, so they lie differently in each word of a bitmap. At night each page is.
-const STRIDE: usize = 13;
+const STRIDE: usize = 37;
 
 fn stride() -> usize {
     thorough(1, STRIDE)

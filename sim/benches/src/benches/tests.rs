@@ -25,8 +25,9 @@ fn failed(point: &Point) -> Vec<String> {
 #[test]
 fn every_bench_finds_what_it_should_with_one_vcpu_and_with_two() {
     for bench in ALL {
-        for vcpus in [1, 2] {
-            for &policy in bench.policies() {
+        for (number, &policy) in bench.policies().iter().enumerate() {
+            // One vCPU meets no other: of the policies one shows what there is to show.
+            for vcpus in if number == 0 { 1..=2 } else { 2..=2 } {
                 let setting = Setting { vcpus, ..setting(policy) };
                 let point = bench.run(&setting).unwrap();
                 assert_eq!(failed(&point), [""; 0], "{} {vcpus} {}", bench.name(), policy.name());
