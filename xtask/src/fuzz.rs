@@ -23,7 +23,7 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
 const LONGEST: u32 = 400;
 /// Files of the committed corpus for each target at most.
 const KEPT: usize = 60;
-/// The target that leaks on purpose.
+/// The target that leaks on purpose: libFuzzer is not to look after each input, nor the sanitizer at the end.
 const LEAKS: &str = "sound";
 /// The target that finds the engine's mistakes.
 const SEEDED: &str = "vm";
@@ -86,7 +86,6 @@ impl Fuzzer {
         command.args(["-print_final_stats=1", "-len_control=0", "-timeout=20", "-rss_limit_mb=4096"]);
         command.arg(format!("-max_len={LONGEST}"));
         if target == LEAKS {
-            // The one is libFuzzer's own look after each input, the other the sanitizer's when the process ends.
             command.arg("-detect_leaks=0").env("ASAN_OPTIONS", "detect_leaks=0");
         }
         set(&mut command);
@@ -97,9 +96,7 @@ impl Fuzzer {
     fn look(&self, target: &str, args: &Args) -> Outcome {
         let (found, corpus) = (found(target)?, corpus(target));
         let fresh = found.with_extension("fresh");
-        if args.runs.is_some() {
-            emptied(&fresh)?;
-        }
+        emptied(&fresh)?;
         let crashes = Path::new("fuzz/crashes").join(target);
         fs::create_dir_all(&crashes)?;
         let (fine, said) = self.run(target, |command| {

@@ -7,7 +7,6 @@ mod numbers;
 mod rules;
 
 use crate::Outcome;
-use crate::process::answer;
 use anyhow::{Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +27,7 @@ const RULES: &[Rule] = &[rules::length, rules::safety, rules::order, rules::prom
 
 /// The chore: lists every finding, and fails if there is one.
 pub fn run() -> Outcome {
-    let sources = read_all()?;
+    let sources = read_all(Path::new("."))?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
     findings.extend(rules::tags(&sources));
     findings.sort();
@@ -93,11 +92,19 @@ impl Source {
     }
 }
 
-/// Every `.rs` file of the repository, whether git knows it yet or not.
-fn read_all() -> Result<Vec<Source>> {
-    let list = answer("git", "ls-files --cached --others --exclude-standard *.rs")?;
-    let there = list.lines().filter(|path| Path::new(path).exists());
-    there.map(|path| Ok(Source::new(path, &fs::read_to_string(path)?))).collect()
+/// Every `.rs` file below `folder`, except what is built. Not by git's list: a checkout may be another user's, or without `.git`.
+fn read_all(folder: &Path) -> Result<Vec<Source>> {
+    let mut sources = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            sources.extend(read_all(&path)?);
+        } else if name.ends_with(".rs") {
+            sources.push(Source::new(path.strip_prefix(".").unwrap_or(&path), &fs::read_to_string(&path)?));
+        }
+    }
+    Ok(sources)
 }
 
 /// A line without its comment and without the inside of its string literals. Literals of several lines are not
