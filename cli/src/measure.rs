@@ -2,17 +2,9 @@
 
 use slat_cli::error::Error;
 use std::env::{args_os, consts::EXE_SUFFIX, current_exe};
-use std::ffi::OsString;
 use std::io::ErrorKind::NotFound;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-
-/// What slat-bench reads, and this program does not.
-#[derive(clap::Args)]
-pub struct Passed {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    _args: Vec<OsString>,
-}
 
 /// Hands this program's arguments to slat-bench, untouched, and ends as it ends.
 pub fn run() -> Result<ExitCode, Error> {
