@@ -24,6 +24,8 @@ fn main() -> ExitCode {
             Command::Sim(sim) => sim.run(),
             Command::Calibrate(calibrate) => calibrate.run(),
             Command::Report(report) => report.run(),
+            Command::Completions(completions) => completions.print(typed::whole()),
+            Command::Man(man) => man.write(typed::whole()),
         }
     }))
 }

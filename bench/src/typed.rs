@@ -6,9 +6,10 @@ use crate::report::Report;
 use crate::sim::Sim;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
-use slat_cli::command::Quiet;
+use slat_cli::command::{PASSED, Quiet, Slat};
 use slat_cli::error::Error;
 use slat_cli::flags::{self, Takes};
+use slat_cli::{Completions, Man};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -34,6 +35,10 @@ pub enum Command {
     Sim(Sim),
     Calibrate(Calibrate),
     Report(Report),
+    #[command(hide = true)]
+    Completions(Completions),
+    #[command(hide = true)]
+    Man(Man),
 }
 
 /// The benches, and what there is of them.
@@ -103,6 +108,13 @@ fn takes() -> Vec<Takes> {
 /// The tree.
 pub fn command() -> clap::Command {
     flags::with_takes(SlatBench::command(), &takes())
+}
+
+/// All of `slat`: its own subcommands, and those that it passes on.
+pub fn whole() -> clap::Command {
+    let own = command();
+    let passed = |stub: clap::Command| own.find_subcommand(stub.get_name()).cloned().unwrap_or(stub);
+    PASSED.iter().fold(Slat::command(), |whole, name| whole.mut_subcommand(name, passed))
 }
 
 /// What was typed. A flag that would have no effect is refused; for what else clap refuses the process ends here.
@@ -193,8 +205,11 @@ mod tests {
     #[test]
     fn the_command_line_keeps_its_rules() {
         command().debug_assert();
-        let broken = flags::broken(command(), &[]);
-        assert!(broken.is_empty(), "{}", broken.join("\n"));
+        whole().debug_assert();
+        for root in [command(), whole()] {
+            let broken = flags::broken(root, &[]);
+            assert!(broken.is_empty(), "{}", broken.join("\n"));
+        }
     }
 
     #[test]

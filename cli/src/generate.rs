@@ -1,7 +1,8 @@
-//! `slat completions` and `slat man`: what shells and readers of manuals want of the command, made from its own flags.
+//! `slat completions` and `slat man`: what shells and readers of manuals want of the command, made from its own flags. Where
+//! slat-bench lies beside it, that program makes them, for its benches too.
 
 use crate::error::Error;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -32,19 +33,19 @@ pub struct Man {
 }
 
 impl Completions {
-    /// Prints them, for the program whose flags `C` has.
-    pub fn print<C: CommandFactory>(&self) -> Result<ExitCode, Error> {
+    /// Prints them, for the command `slat` with this tree.
+    pub fn print(&self, mut root: Command) -> Result<ExitCode, Error> {
         let mut text = Vec::new();
-        clap_complete::generate(self.shell, &mut C::command(), "slat", &mut text);
+        clap_complete::generate(self.shell, &mut root, "slat", &mut text);
         io::stdout().write_all(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Man {
-    /// Writes them, for the program whose flags `C` has.
-    pub fn write<C: CommandFactory>(&self) -> Result<ExitCode, Error> {
-        clap_mangen::generate_to(C::command().disable_help_subcommand(true), &self.folder)
+    /// Writes them, for the command `slat` with this tree.
+    pub fn write(&self, root: Command) -> Result<ExitCode, Error> {
+        clap_mangen::generate_to(root.disable_help_subcommand(true), &self.folder)
             .map_err(|error| Error::Usage(format!("{}: {error}", self.folder.display())))?;
         Ok(ExitCode::SUCCESS)
     }

@@ -2,7 +2,7 @@
 
 mod measure;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use slat::table::formats::{
     Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd,
     Sv48x4, Sv57x4,
@@ -28,8 +28,9 @@ fn main() -> ExitCode {
         Command::Run(run) => replay(&run),
         Command::Plan(plan) => plan.run(),
         Command::Top(top) => top.run(),
-        Command::Completions(completions) => completions.print::<Slat>(),
-        Command::Man(man) => man.write::<Slat>(),
+        Command::Completions(_) | Command::Man(_) if measure::is_there() => measure::run(),
+        Command::Completions(completions) => completions.print(Slat::command()),
+        Command::Man(man) => man.write(Slat::command()),
         Command::Bench(_) | Command::Sim(_) | Command::Calibrate(_) | Command::Report(_) => measure::run(),
     }))
 }

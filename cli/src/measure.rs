@@ -3,13 +3,23 @@
 use slat_cli::error::Error;
 use std::env::{args_os, consts::EXE_SUFFIX, current_exe};
 use std::io::ErrorKind::NotFound;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+
+/// Whether slat-bench lies beside this program.
+pub fn is_there() -> bool {
+    program().is_ok_and(|program| program.exists())
+}
+
+/// Where it lies, if it does.
+fn program() -> Result<PathBuf, Error> {
+    let here = current_exe().map_err(|error| Error::Machine(format!("where this program lies: {error}")))?;
+    Ok(here.with_file_name(format!("slat-bench{EXE_SUFFIX}")))
+}
 
 /// Hands this program's arguments to slat-bench, untouched, and ends as it ends.
 pub fn run() -> Result<ExitCode, Error> {
-    let here = current_exe().map_err(|error| Error::Machine(format!("where this program lies: {error}")))?;
-    let program = here.with_file_name(format!("slat-bench{EXE_SUFFIX}"));
+    let program = program()?;
     become_it(Command::new(&program).args(args_os().skip(1)), &program)
 }
 

@@ -59,6 +59,24 @@ fn benches_are_listed_and_a_reader_may_stop_early() {
 }
 
 #[test]
+fn completions_and_manual_pages_tell_of_all_that_slat_does() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rough-man");
+    std::fs::create_dir_all(&folder).unwrap();
+    let said = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(args).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let script = said(&["completions", "bash"]);
+    assert!(script.contains("--lru-gen") && script.contains("--fail-each-round"));
+    said(&["man", folder.to_str().unwrap()]);
+    for page in ["slat.1", "slat-run.1", "slat-bench-migrate.1", "slat-sim-zap.1"] {
+        assert!(folder.join(page).exists(), "{page}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn a_flag_without_effect_is_one_line_and_exit_status_2() {
     for (args, says) in [
         (
