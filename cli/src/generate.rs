@@ -14,7 +14,7 @@ use std::process::ExitCode;
   source <(slat completions bash)
 
 Exit status: 0 printed; 2 bad input.
-Time: none. Memory: 4 MiB.")]
+Time: none. Memory: 10 MiB.")]
 pub struct Completions {
     /// The shell that is to understand it
     shell: Shell,
@@ -26,7 +26,7 @@ pub struct Completions {
   slat man /tmp && man /tmp/slat-run.1
 
 Exit status: 0 written; 2 the folder cannot be written to.
-Time: none. Memory: 4 MiB.")]
+Time: none. Memory: 10 MiB.")]
 pub struct Man {
     /// The folder, which is there
     folder: PathBuf,

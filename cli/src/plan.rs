@@ -10,7 +10,7 @@ use std::process::ExitCode;
 /// Print what an invalidation does to a leaf, for each reason: the engine's own decisions
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status: 0 printed; 2 bad input.
-Time: none. Memory: 4 MiB.")]
+Time: none. Memory: 10 MiB.")]
 pub struct Plan {
     /// Print one JSON object instead of the table
     #[arg(long)]

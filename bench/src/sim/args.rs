@@ -10,7 +10,6 @@ const VCPUS: &str = "1,2,4,8,16,32,64,112,208,416";
 
 /// The flags of all simulations.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Asked {
     /// vCPUs, each on a CPU of its own: numbers from 1 to 1024
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = VCPUS,

@@ -45,7 +45,7 @@ On a terminal it is a screen, whose keys are on its last line. Elsewhere, or wit
 sample. NO_COLOR is respected.
 
 Exit status: 0 the run has ended, or enough was seen; 2 there is nothing to watch; 130 interrupted.
-Time: as long as the run, or -n samples. Memory: 6 MiB.")]
+Time: as long as the run, or -n samples. Memory: 10 MiB.")]
 pub struct Top {
     /// The socket that `slat run --serve PATH` (or `--lru-gen PATH`) has made
     #[arg(value_name = "PATH")]
