@@ -39,6 +39,7 @@ mod tests {
         for bad in ["", "K", "-1", "1.5G", "4KB", "4iB", "20000000T"] {
             assert!(size(bad).is_err(), "{bad}");
         }
+        assert!(size("8GB").unwrap_err().ends_with("as in 8G or 8GiB"));
     }
 
     #[test]

@@ -67,6 +67,7 @@ fn completions_and_manual_pages_tell_of_all_that_slat_does() {
         assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
         String::from_utf8(output.stdout).unwrap()
     };
+    assert!(said(&["--version"]).starts_with(concat!("slat-bench ", env!("CARGO_PKG_VERSION"))));
     let script = said(&["completions", "bash"]);
     assert!(script.contains("--lru-gen") && script.contains("--fail-each-round"));
     said(&["man", folder.to_str().unwrap()]);
@@ -93,11 +94,40 @@ fn a_flag_without_effect_is_one_line_and_exit_status_2() {
 }
 
 #[cfg(target_os = "linux")]
-/// Whether the process hears Ctrl-C: bit 1 of the signals that it catches.
+/// Whether the process hears SIGHUP, SIGINT and SIGTERM: bits 0, 1 and 14 of the signals that it catches.
 fn hears(id: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-    u64::from_str_radix(caught.trim(), 16).unwrap() & 2 != 0
+    // A process that has ended catches none.
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+    u64::from_str_radix(caught.trim(), 16).unwrap() & 0x4003 == 0x4003
+}
+
+/// What does not look at the first signal in time would wait for its second and a half; the next signal ends it at once.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_ends_benches_and_simulations() {
+    for (args, signal, status) in [
+        (&["bench", "zap", "--sizes", "16M", "--runs", "100000"][..], "TERM", 143),
+        (&["bench", "migrate", "-b", "1M", "--runs", "100000"], "HUP", 129),
+        (&["sim", "demand-paging"], "INT", 130),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slat-bench"));
+        let mut child = command.args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let began = Instant::now();
+        let ended = loop {
+            assert!(began.elapsed() < Duration::from_secs(60), "{args:?}");
+            if let Some(ended) = child.try_wait().unwrap() {
+                break ended;
+            }
+            if hears(child.id()) {
+                let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+                // It may have ended just now.
+                let _ = kill.unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(ended.code(), Some(status), "{args:?}");
+    }
 }
 
 #[cfg(target_os = "linux")]
