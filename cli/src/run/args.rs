@@ -29,10 +29,11 @@ Examples:
 
 Exit status: 0 all reads were right; 2 bad input, or the machine failed; 3 the guest's data is corrupt: it read what
 nobody wrote, swap could not give back what it was given, or its dirty log lost a write; 130 interrupted.
-Time: 2 s for the bundled traces; 5 to 20 million accesses a second for others. Memory: 420 MiB for
-the bundled traces; for others twice what the guest touches, of which --limit bounds one half, and 20 MiB. Address space is
-reserved for all of --memory: where there is too little, -m asks for less."
+Time: 2 s for the bundled traces; 5 to 20 million accesses a second for others. Memory: 420 MiB for the bundled traces; for
+others twice what the guest touches, of which --limit bounds one half, and 20 MiB. Address space is reserved for all of
+--memory: where there is too little, -m asks for less."
 )]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
 pub struct Run {
     /// What `valgrind --tool=lackey --trace-mem=yes` printed: a file, plain, .gz or .zst, or `-` for standard
     /// input; may be repeated. Without it: the bundled traces

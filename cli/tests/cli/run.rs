@@ -146,6 +146,7 @@ fn running_out_of_host_memory_is_an_error_and_no_panic() {
     let file = File::new("large.trace", trace(3000, 1).as_bytes());
     let args = ["-t", file.path(), "--limit", "16M", "-v", "4", "--churn", "0"];
     refused(&args, b"", "out of memory");
+    assert!(!text(&slat(&args).stderr).contains("swap"), "there is none to blame");
 }
 
 #[test]
