@@ -5,7 +5,10 @@
 
 pub mod bar;
 pub mod checksum;
+pub mod command;
 pub mod error;
+pub mod flags;
+mod generate;
 pub mod interrupt;
 pub mod memory;
 mod plan;
@@ -18,6 +21,7 @@ mod top;
 /// Of the package; in release builds with the commit, where that is known.
 pub const VERSION: &str = env!("SLAT_VERSION");
 
+pub use generate::{Completions, Man};
 pub use plan::Plan;
 pub use run::{FormatName, Pages, Run};
 pub use top::Top;

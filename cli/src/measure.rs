@@ -2,22 +2,24 @@
 
 use slat_cli::error::Error;
 use std::env::{args_os, consts::EXE_SUFFIX, current_exe};
-use std::ffi::OsString;
 use std::io::ErrorKind::NotFound;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// What slat-bench reads, and this program does not.
-#[derive(clap::Args)]
-pub struct Passed {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    _args: Vec<OsString>,
+/// Whether slat-bench lies beside this program.
+pub fn is_there() -> bool {
+    program().is_ok_and(|program| program.exists())
+}
+
+/// Where it lies, if it does.
+fn program() -> Result<PathBuf, Error> {
+    let here = current_exe().map_err(|error| Error::Machine(format!("where this program lies: {error}")))?;
+    Ok(here.with_file_name(format!("slat-bench{EXE_SUFFIX}")))
 }
 
 /// Hands this program's arguments to slat-bench, untouched, and ends as it ends.
 pub fn run() -> Result<ExitCode, Error> {
-    let here = current_exe().map_err(|error| Error::Machine(format!("where this program lies: {error}")))?;
-    let program = here.with_file_name(format!("slat-bench{EXE_SUFFIX}"));
+    let program = program()?;
     become_it(Command::new(&program).args(args_os().skip(1)), &program)
 }
 

@@ -10,7 +10,9 @@ pub fn size(text: &str) -> Result<u64, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err(format!("unknown unit `{unit}`: use K, M, G or T")),
+        _ => {
+            return Err(format!("unknown unit `{unit}`: K, M, G and T are powers of 1024, as in 8G or 8GiB"));
+        }
     };
     let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size such as 4K, 2M or 1G"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is more than 64 bits hold"))
@@ -37,6 +39,7 @@ mod tests {
         for bad in ["", "K", "-1", "1.5G", "4KB", "4iB", "20000000T"] {
             assert!(size(bad).is_err(), "{bad}");
         }
+        assert!(size("8GB").unwrap_err().ends_with("as in 8G or 8GiB"));
     }
 
     #[test]

@@ -42,17 +42,34 @@ pub fn remove_all() {
     }
 }
 
+/// Whether [`write_whole`] can write there, as far as can be said before. Nothing stays.
+pub fn writable(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        // A pipe would wait for its reader.
+        Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
+        Ok(_) => fs::OpenOptions::new().write(true).open(path).map(drop),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => part(path).map(drop),
+        Err(error) => Err(error),
+    }
+}
+
+/// What becomes the file at `path`.
+fn part(path: &Path) -> io::Result<(PathBuf, fs::File, Temporary)> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(name);
+    let file = fs::File::create(&part)?;
+    let temporary = Temporary::at(&part)?;
+    Ok((part, file, temporary))
+}
+
 /// Writes a file that holds all of `bytes` or what it held before, also where the process is ended meanwhile.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // What is no file, such as a pipe or /dev/stdout, is written to.
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return fs::write(path, bytes);
     }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
-    let mut file = fs::File::create(&part)?;
-    let temporary = Temporary::at(&part)?;
+    let (part, mut file, temporary) = part(path)?;
     file.write_all(bytes)?;
     fs::rename(&part, path)?;
     drop(temporary);
@@ -92,5 +109,19 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         fs::remove_file(&path).unwrap();
         assert!(write_whole(Path::new("/nowhere/at/all"), b"").is_err());
+    }
+
+    #[test]
+    fn whether_a_file_can_be_written_is_known_before() {
+        let path = std::env::temp_dir().join(format!("slat-writable-{}", std::process::id()));
+        writable(&path).unwrap();
+        assert!(!path.exists(), "nothing stays");
+        fs::write(&path, "kept").unwrap();
+        writable(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"kept");
+        fs::remove_file(&path).unwrap();
+        for bad in ["/", "/nowhere/at/all"] {
+            assert!(writable(Path::new(bad)).is_err(), "{bad}");
+        }
     }
 }

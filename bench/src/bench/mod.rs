@@ -40,6 +40,7 @@ pub use reclaim::Reclaim;
 pub use report::Report;
 pub use zap::Zap;
 
+use crate::typed::Unused;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use std::process::ExitCode;
@@ -81,6 +82,16 @@ impl Bench {
         let (report, json) = self.measure();
         let status = report?.finish(json)?;
         Ok(if interrupt::asked() { slat_cli::interrupt::status() } else { status })
+    }
+
+    /// Flags that have no effect beside the others.
+    pub fn unused(&self) -> Unused {
+        match self {
+            Self::AccessTracking(bench) => bench.unused(),
+            Self::DirtyLogPerf(bench) => bench.unused(),
+            Self::MemslotPerf(bench) => bench.unused(),
+            _ => Unused::new(),
+        }
     }
 
     /// Runs the bench. After Ctrl-C the report has what there was by then.

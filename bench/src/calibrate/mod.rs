@@ -24,9 +24,9 @@ use crate::bench::harness::Series;
 use crate::sim::sheet::Sheet;
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
+use slat_cli::{interrupt, temporary};
 use slat_machine::Costs;
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,42 +47,42 @@ pub struct Calibrate {
     /// A third of the readings
     #[arg(long)]
     quick: bool,
-    /// No progress bar
-    #[arg(short, long)]
-    quiet: bool,
 }
 
 impl Calibrate {
     /// Measures and writes the file.
     pub fn run(&self) -> Result<ExitCode, Error> {
         let cannot = |path: &PathBuf, error| Error::Usage(format!("--output {}: {error}", path.display()));
-        // Whether it can be written is known before anybody waits for it; what is in it stays until then.
-        let file = self.output.as_ref().map(|path| {
-            let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-            file.map(|file| (path, file)).map_err(|error| cannot(path, error))
-        });
-        let file = file.transpose()?;
-        let text = measure(if self.quick { 11 } else { 33 }, !self.quiet)?.to_string();
-        match file {
-            Some((path, mut file)) => file
-                .write_all(text.as_bytes())
-                .and_then(|()| file.set_len(text.len() as u64))
-                .map_err(|error| cannot(path, error))?,
+        // Known before the readings begin; what is in the file stays until they have ended.
+        if let Some(path) = &self.output {
+            temporary::writable(path).map_err(|error| cannot(path, error))?;
+        }
+        let text = measure(if self.quick { 11 } else { 33 })?.to_string();
+        if interrupt::asked() {
+            return Ok(interrupt::status());
+        }
+        match &self.output {
+            Some(path) => {
+                temporary::write_whole(path, text.as_bytes()).map_err(|error| cannot(path, error))?;
+            }
             None => io::stdout().lock().write_all(text.as_bytes())?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// What this machine costs now: medians of so many readings.
-pub fn measure(readings: usize, shown: bool) -> Result<Sheet, Error> {
-    let bar = bar(shown, Some(readings as u64), "calibrating [{bar:30}] {pos}/{len}");
+/// What this machine costs now: medians of so many readings, or of those that an interrupt leaves.
+pub fn measure(readings: usize) -> Result<Sheet, Error> {
+    let bar = bar(Some(readings as u64), "calibrating [{bar:30}] {pos}/{len}");
     let mut all = BTreeMap::<_, Vec<f64>>::new();
     for _ in 0..readings {
         for (name, value) in reading(1)? {
             all.entry(name).or_default().push(value);
         }
         bar.inc(1);
+        if interrupt::asked() {
+            break;
+        }
     }
     bar.finish_and_clear();
     let mut sheet = Sheet::assumed(Costs::SERVER);

@@ -55,9 +55,7 @@ use steps::Step;
   slat report --quick -o /tmp/report
   slat report --from slat-report/data.json -o elsewhere
 
-Writes index.html, which needs no other file and no network; report.md, with the same figures; their plots; and data.json.
-Exit status: 0 every check holds; 1 one does not, which the page shows; 2 bad input, or the folder cannot be written to; 130
-interrupted: the page has what was measured until then.")]
+Writes index.html, which needs no other file and no network; report.md, with the same figures; their plots; and data.json.")]
 pub struct Report {
     /// Small sizes and few rounds: three minutes; else twenty
     #[arg(long)]
@@ -68,9 +66,6 @@ pub struct Report {
     /// Measure nothing: make the page anew from the data.json of an earlier report
     #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     from: Option<PathBuf>,
-    /// No progress
-    #[arg(short = 'q', long = "quiet")]
-    silent: bool,
 }
 
 impl Report {
@@ -94,7 +89,7 @@ impl Report {
     fn measure(&self) -> Data {
         let Machine { cpu, cores, os, arch } = Machine::detect();
         let steps = steps::all(self.quick);
-        let progress = Progress::new(!self.silent, steps.len());
+        let progress = Progress::new(!bar::is_quiet(), steps.len());
         let began = Instant::now();
         let mut parts = Vec::new();
         for (nth, step) in steps.iter().enumerate() {
@@ -139,11 +134,8 @@ impl Progress {
     fn new(wanted: bool, steps: usize) -> Self {
         let terminal = stderr().is_terminal();
         let bar = (wanted && terminal).then(|| {
-            let bar = bar::bar(
-                true,
-                Some(steps as u64),
-                "[{bar:20}] {pos} of {len}, {elapsed}  {prefix}  {wide_msg}",
-            );
+            let bar =
+                bar::bar(Some(steps as u64), "[{bar:20}] {pos} of {len}, {elapsed}  {prefix}  {wide_msg}");
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });

@@ -6,7 +6,8 @@ use super::data::Outcome;
 use super::replay::Replay;
 use crate::bench::Bench;
 use crate::sim::Simulation;
-use clap::Parser;
+use crate::typed::refuse;
+use clap::{CommandFactory, FromArgMatches};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slat_cli::error::Error;
@@ -39,7 +40,7 @@ const QUICK: &[Step] = &[
     Command("bench demand-paging -v 4 -b 32M --runs 5"),
     Command("bench demand-paging -v 4 -b 16M -u missing --runs 3"),
     Command("bench fault-floor -b 128M --runs 5"),
-    Command("bench access-tracking-perf -p -l -v 1,2,4,8 -b 32M --runs 3"),
+    Command("bench access-tracking-perf --performance -l -v 1,2,4,8 -b 32M --runs 3"),
     Command("bench aging-pass --dense 64M --sparse 2G --runs 3"),
     Command("bench reclaim --limit 50 --accesses 400000 --runs 1"),
     Command(
@@ -52,7 +53,7 @@ const QUICK: &[Step] = &[
     Command("bench numa-balancing --accesses 200000 --passes 2 --every 50000 --runs 2"),
     Command("bench ksm-perf --runs 5"),
     Command("bench invalidate -b 64M --runs 3"),
-    Command("bench zap -s 1G --runs 3"),
+    Command("bench zap --sizes 1G --runs 3"),
     Command("bench dirty-log-perf --tests enable,harvest --sparse 8G --dense 512M --harvested 256M --runs 3"),
     Command("bench dirty-log-perf --tests split,disable --huge 512M --exits 1000 --runs 2"),
     Command("bench migrate -b 64M --runs 1 --json"),
@@ -71,7 +72,7 @@ const FULL: &[Step] = &[
     Command("bench demand-paging -v 4 -u missing --runs 3"),
     Command("bench demand-paging -v 4 --prefilled"),
     Command("bench fault-floor"),
-    Command("bench access-tracking-perf -p -l"),
+    Command("bench access-tracking-perf --performance -l"),
     Command("bench aging-pass --runs 5"),
     Command("bench reclaim --runs 3"),
     Command(
@@ -87,7 +88,7 @@ const FULL: &[Step] = &[
     Command("bench numa-balancing --passes 6 --runs 5"),
     Command("bench ksm-perf --runs 25"),
     Command("bench invalidate --runs 5"),
-    Command("bench zap -s 1G,16G"),
+    Command("bench zap --sizes 1G,16G"),
     Command("bench dirty-log-perf --tests enable,harvest --sparse 64G --runs 3"),
     Command("bench dirty-log-perf --tests log,split,disable --huge 1G --exits 1000 --runs 3"),
     Command("bench migrate -b 256M --runs 2 --json"),
@@ -160,13 +161,16 @@ enum Asked {
 }
 
 fn parse(command: &str) -> Result<Asked, Error> {
-    let mut words = vec!["slat"];
-    words.extend(command.split(' '));
-    // These have bars of their own; there is one here already.
-    if command.starts_with("sim ") || command.starts_with("bench migrate ") {
-        words.push("--quiet");
-    }
-    Asked::try_parse_from(words).map_err(|error| Error::Usage(error.to_string()))
+    let words = std::iter::once("slat").chain(command.split(' '));
+    let wrong = |error: clap::Error| Error::Usage(error.to_string());
+    let matches = Asked::command().try_get_matches_from(words).map_err(wrong)?;
+    let asked = Asked::from_arg_matches(&matches).map_err(wrong)?;
+    let unused = match &asked {
+        Asked::Bench(bench) => bench.unused(),
+        Asked::Sim(sim) => sim.unused(),
+    };
+    refuse(&matches, unused)?;
+    Ok(asked)
 }
 
 /// A report as the page reads it: by way of its JSON, which is what is promised to others.

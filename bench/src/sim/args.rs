@@ -1,18 +1,18 @@
 //! What users of `slat sim NAME` type, and what it means for a bench.
 
 use super::work::WorkFlags;
+use crate::typed::Unused;
 use slat_cli::error::Error;
 use slat_sim::benches::{Bench, Policy, Work};
 
 /// As far as the seeds go: 112 vCPUs in 000, 416 in 003.
-const VCPUS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 112, 208, 416];
+const VCPUS: &str = "1,2,4,8,16,32,64,112,208,416";
 
 /// The flags of all simulations.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Asked {
     /// vCPUs, each on a CPU of its own: numbers from 1 to 1024
-    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = VCPUS,
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = VCPUS,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     vcpus: Vec<u32>,
     /// A policy to run; may be repeated [default: all that the bench has, side by side]
@@ -34,9 +34,6 @@ pub struct Asked {
     /// Print one JSON object instead of the tables
     #[arg(long)]
     pub json: bool,
-    /// No progress bar
-    #[arg(short, long)]
-    pub quiet: bool,
     #[command(flatten)]
     work: WorkFlags,
 }
@@ -67,6 +64,17 @@ impl Asked {
         let wanted =
             |policy: &&Policy| self.policy.is_empty() || self.policy.iter().any(|name| policy.name() == name);
         Ok(all.iter().filter(wanted).copied().collect())
+    }
+
+    /// Flags that have no effect in this bench, beside the others.
+    pub fn unused(&self, bench: &str) -> Unused {
+        self.work.unused(bench)
+    }
+
+    /// The flags of the world around the engine.
+    #[cfg(test)]
+    pub fn work_mut(&mut self) -> &mut WorkFlags {
+        &mut self.work
     }
 
     /// What the world around the engine does.

@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::Read;
 
 /// What `--costs` names.
-pub fn named(name: &str, shown: bool) -> Result<Sheet, Error> {
+pub fn named(name: &str) -> Result<Sheet, Error> {
     match name {
         "server" => Ok(Sheet::assumed(Costs::SERVER)),
-        "here" => calibrate::measure(11, shown),
+        "here" => calibrate::measure(11),
         file => read(file),
     }
 }

@@ -36,6 +36,7 @@ pub use args::Asked;
 pub use outcome::SimReport;
 pub use validate::Validate;
 
+use crate::typed::Unused;
 use slat_cli::error::Error;
 use slat_machine::NoStack;
 use slat_sim::benches::{Bench, by_name};
@@ -102,6 +103,11 @@ impl Simulation {
         Ok((bench, asked))
     }
 
+    /// Flags that have no effect beside the others.
+    pub fn unused(&self) -> Unused {
+        self.bench().map_or_else(|_| Unused::new(), |(bench, asked)| asked.unused(bench.name()))
+    }
+
     /// Simulates.
     pub fn report(&self) -> Result<SimReport, Error> {
         let (bench, asked) = self.bench()?;
@@ -122,5 +128,59 @@ impl Simulation {
             write!(out, "{report}")?;
         }
         Ok(if report.checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Simulation;
+    use super::work::WorkFlags;
+    use clap::{FromArgMatches, Subcommand};
+    use slat_cli::flags::Switch;
+    use slat_sim::benches::{ALL, by_name};
+
+    /// With one vCPU, under a policy that faults and ages.
+    fn simulated(name: &str, change: impl FnOnce(&mut WorkFlags)) -> (Simulation, String) {
+        let policies = by_name(name).unwrap().policies();
+        let policy = policies[if name == "access-tracking-perf" { policies.len() - 1 } else { 0 }].name();
+        let command = Simulation::augment_subcommands(clap::Command::new("sim"));
+        let words = ["sim", name, "--quick", "--no-sweep", "-v", "1", "--policy", policy];
+        let matches = command.try_get_matches_from(words).unwrap();
+        let mut simulation = Simulation::from_arg_matches(&matches).unwrap();
+        let (Simulation::AccessTracking(asked)
+        | Simulation::DemandPaging(asked)
+        | Simulation::KsmPerf(asked)
+        | Simulation::MemslotPerf(asked)
+        | Simulation::NumaBalancing(asked)
+        | Simulation::Zap(asked)) = &mut simulation;
+        change(asked.work_mut());
+        let report = simulation.report().unwrap();
+        let rows = serde_json::to_string(&report.rows).unwrap();
+        (simulation, rows)
+    }
+
+    #[test]
+    fn a_flag_has_an_effect_or_is_refused() {
+        type Change = fn(&mut WorkFlags);
+        let changes: [(&str, Change); 10] = [
+            ("guest_ns", |flags| flags.guest_ns = Some(777)),
+            ("exit_ns", |flags| flags.exit_ns = Some(9777)),
+            ("host_ns", |flags| flags.host_ns = Some(9777)),
+            ("handlers", |flags| flags.handlers = Some(Switch::On)),
+            ("handler_ns", |flags| flags.handler_ns = Some(9777)),
+            ("zeroing", |flags| flags.zeroing = Some(Switch::Off)),
+            ("host_first", |flags| flags.host_first = Some(Switch::Off)),
+            ("under_lock_ns", |flags| flags.under_lock_ns = Some(777)),
+            ("mm_lines", |flags| flags.mm_lines = Some(7)),
+            ("rest_ns", |flags| flags.rest_ns = Some(7)),
+        ];
+        for bench in ALL {
+            let (_, before) = simulated(bench.name(), |_| ());
+            for (flag, change) in changes {
+                let (simulation, after) = simulated(bench.name(), change);
+                let refused = simulation.unused().iter().any(|(unused, _)| *unused == flag);
+                assert_eq!(before == after, refused, "{}: {flag}", bench.name());
+            }
+        }
     }
 }

@@ -26,12 +26,12 @@ struct Runs<'r> {
 
 /// See the module's header.
 pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, Error> {
-    let sheet = costs::named(&asked.costs, !asked.quiet)?;
+    let sheet = costs::named(&asked.costs)?;
     let policies = asked.policies(bench)?;
     let vcpus = asked.vcpus();
     let swept = if asked.no_sweep { 0 } else { sweep::RUNS };
     let total = (vcpus.len() + swept) * policies.len();
-    let bar = bar(!asked.quiet, Some(total as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
+    let bar = bar(Some(total as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
     let mut params = params! { "costs": asked.costs, "quick": asked.quick, "seed": asked.seed };
     params.extend(told(&asked.work()));
     let mut runs =

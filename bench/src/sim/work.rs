@@ -1,7 +1,9 @@
 //! The world around the engine, as flags: what guests and hosts do besides, which the seeds' machines did differently.
 
 use crate::bench::params;
+use crate::typed::Unused;
 use serde_json::{Map, Value};
+use slat_cli::flags::Switch;
 use slat_sim::benches::Work;
 
 /// A time that something takes: up to a second, in nanoseconds.
@@ -26,17 +28,17 @@ pub struct WorkFlags {
     #[arg(long, value_name = "NS", value_parser = time)]
     pub host_ns: Option<u64>,
     /// A handler thread for each vCPU serves its faults (seed 003)
-    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
-    pub handlers: Option<bool>,
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "on")]
+    pub handlers: Option<Switch>,
     /// A handler's own work for a fault
     #[arg(long, value_name = "NS", value_parser = time)]
     pub handler_ns: Option<u64>,
     /// The host zeroes a page that it finds
-    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
-    pub zeroing: Option<bool>,
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "on")]
+    pub zeroing: Option<Switch>,
     /// The host's page is there before the engine is asked, as a kernel does it; otherwise the engine asks in mid-fault
-    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
-    pub host_first: Option<bool>,
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "on")]
+    pub host_first: Option<Switch>,
     /// A kernel's work under its MMU lock for a fault
     #[arg(long, value_name = "NS", value_parser = time)]
     pub under_lock_ns: Option<u64>,
@@ -49,16 +51,38 @@ pub struct WorkFlags {
 }
 
 impl WorkFlags {
+    /// Flags that have no effect in this bench, beside the others.
+    pub fn unused(&self, bench: &str) -> Unused {
+        let mut unused = Unused::new();
+        if bench != "access-tracking-perf" {
+            unused.push(("rest_ns", format!("{bench} has no ager")));
+        }
+        let there: &[&str] = match bench {
+            "ksm-perf" | "memslot-perf" => {
+                &["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"]
+            }
+            "numa-balancing" => &["zeroing", "host_first"],
+            _ => &[],
+        };
+        unused.extend(
+            there.iter().map(|&flag| (flag, format!("the host of {bench} has every page from the start"))),
+        );
+        if !self.handlers.is_some_and(Switch::is_on) {
+            unused.push(("handler_ns", "there are no handlers without --handlers".into()));
+        }
+        unused
+    }
+
     /// What is given, and `work` for the rest.
     pub fn over(&self, work: &Work) -> Work {
         Work {
             guest_ns: self.guest_ns.unwrap_or(work.guest_ns),
             exit_ns: self.exit_ns.unwrap_or(work.exit_ns),
             host_ns: self.host_ns.unwrap_or(work.host_ns),
-            handlers: self.handlers.unwrap_or(work.handlers),
+            handlers: self.handlers.map_or(work.handlers, Switch::is_on),
             handler_ns: self.handler_ns.unwrap_or(work.handler_ns),
-            zeroing: self.zeroing.unwrap_or(work.zeroing),
-            host_first: self.host_first.unwrap_or(work.host_first),
+            zeroing: self.zeroing.map_or(work.zeroing, Switch::is_on),
+            host_first: self.host_first.map_or(work.host_first, Switch::is_on),
             under_lock_ns: self.under_lock_ns.unwrap_or(work.under_lock_ns),
             mm_lines: self.mm_lines.unwrap_or(work.mm_lines),
             rest_ns: self.rest_ns.unwrap_or(work.rest_ns),

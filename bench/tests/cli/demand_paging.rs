@@ -13,9 +13,13 @@ fn bench(args: &[&str]) -> Output {
 
 #[test]
 fn every_mode_has_its_rows_and_every_check_holds() {
-    for mode in
-        [&["-u", "none"][..], &["-o"], &["--prefilled"], &["-u", "missing", "-a"], &["-u", "minor", "-o"]]
-    {
+    for mode in [
+        &["-u", "none"][..],
+        &["--overlap"],
+        &["--prefilled"],
+        &["-u", "missing", "--single"],
+        &["-u", "minor", "--overlap"],
+    ] {
         let output = bench(&[&["-v", "3", "-b", "256K", "--runs", "1", "--json"], mode].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{mode:?}: {stderr}");
@@ -37,7 +41,7 @@ fn every_mode_has_its_rows_and_every_check_holds() {
 fn bad_input_is_one_line_and_exit_status_2() {
     for (args, says) in [
         (&["-b", "5000"][..], "--bytes: 5000 is not a multiple of 4K above zero"),
-        (&["-a"], "--single: there are no handlers without -u missing or -u minor"),
+        (&["--single"], "--single: there are no handlers without -u missing or -u minor"),
         (&["-u", "minor", "--prefilled"], "--prefilled: the handlers of -u would have nothing to do"),
     ] {
         let output = bench(args);

@@ -9,7 +9,7 @@ fn bench(args: &[&str]) -> Output {
 
 #[test]
 fn the_rows_are_there_and_the_counts_are_the_tests() {
-    let output = bench(&["-v", "4", "-b", "2M", "--runs", "2", "--json"]);
+    let output = bench(&["--vms", "4", "-b", "2M", "--runs", "2", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["bench"], &report["params"]["vms"]), (&"ksm-perf".into(), &4.into()));
@@ -43,5 +43,5 @@ fn bad_input_is_one_line_and_exit_status_2() {
         assert_eq!(String::from_utf8_lossy(&output.stderr), says);
         assert!(output.stdout.is_empty());
     }
-    assert_eq!(bench(&["-v", "2"]).status.code(), Some(2), "the test has three kinds of contents");
+    assert_eq!(bench(&["--vms", "2"]).status.code(), Some(2), "the test has three kinds of contents");
 }

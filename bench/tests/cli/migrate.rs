@@ -52,7 +52,7 @@ fn every_byte_comes_however_writes_are_noticed() {
         &["--ring", "4K", "--log-at-start"],
         &["--pages", "thp"],
         &["--pages", "thp", "--track", "dirty-bits"],
-        &["-v", "3", "-w", "4M"],
+        &["-v", "3", "--working-set", "4M"],
     ] {
         let report = report(how, 0);
         whole(&report);
@@ -79,7 +79,7 @@ fn nothing_is_lost_where_each_round_fails_first() {
 
 #[test]
 fn one_round_fails_where_one_is_asked_to() {
-    let report = report(&["--fail-at-round", "2", "--max-rounds", "2", "-w", "4M"], 0);
+    let report = report(&["--fail-at-round", "2", "--max-rounds", "2", "--working-set", "4M"], 0);
     whole(&report);
     assert_eq!(
         rounds(&report),
@@ -129,7 +129,7 @@ fn the_rounds_are_a_table_for_people() {
 fn bad_input_is_refused() {
     for (args, says) in [
         (&["-b", "5000"] as &[_], "--bytes: 5000 is not a multiple of 4K from 64K to 64G"),
-        (&["-b", "1M", "-w", "2M"], "--working-set: 2M is not from 4K to --bytes, 1M"),
+        (&["-b", "1M", "--working-set", "2M"], "--working-set: 2M is not from 4K to --bytes, 1M"),
         (&["--bandwidth", "1000"], "--bandwidth: from 1M"),
         (&["--ring", "5000"], "power of two"),
         (&["--ring", "2M"], "1048576 are the most"),

@@ -1,8 +1,11 @@
 //! Rough handling: a bench whose machine has too little of something says so, and ends.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
+use serde_json::Value;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Of address space, in bytes: less than these benches map.
 const LITTLE: u64 = 300 << 20;
@@ -24,4 +27,121 @@ fn without_memory_a_bench_says_so_and_ends() {
         assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{args:?}: {err}");
         assert!(err.starts_with("slat: "), "{args:?}: {err}");
     }
+}
+
+#[test]
+fn benches_are_listed_and_a_reader_may_stop_early() {
+    let list = |json: &[&str]| {
+        let output = crate::common::bench(&[&["list"], json].concat());
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let value: Value = serde_json::from_str(&list(&["--json"])).unwrap();
+    let benches = value["benches"].as_array().unwrap();
+    assert_eq!(benches.len(), list(&[]).lines().count());
+    for bench in benches {
+        for key in ["name", "question", "time", "memory"] {
+            assert!(bench[key].as_str().is_some_and(|text| !text.is_empty()), "{key}: {bench}");
+        }
+    }
+    for args in [&["bench", "list"][..], &["bench", "zap", "--help"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slat-bench"));
+        let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut err = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        assert_eq!((child.wait().unwrap().code(), err.as_str()), (Some(0), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_tell_of_all_that_slat_does() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rough-man");
+    std::fs::create_dir_all(&folder).unwrap();
+    let said = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(args).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(said(&["--version"]).starts_with(concat!("slat-bench ", env!("CARGO_PKG_VERSION"))));
+    let script = said(&["completions", "bash"]);
+    assert!(script.contains("--lru-gen") && script.contains("--fail-each-round"));
+    said(&["man", folder.to_str().unwrap()]);
+    for page in ["slat.1", "slat-run.1", "slat-bench-migrate.1", "slat-sim-zap.1"] {
+        assert!(folder.join(page).exists(), "{page}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_flag_without_effect_is_one_line_and_exit_status_2() {
+    for (args, says) in [
+        (
+            ["bench", "access-tracking-perf", "--pause", "5"],
+            "--pause: only --performance has an ager that rests",
+        ),
+        (["sim", "zap", "--rest-ns", "5"], "--rest-ns: zap has no ager"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), format!("slat: {says}\n"));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[cfg(target_os = "linux")]
+/// Whether the process hears SIGHUP, SIGINT and SIGTERM: bits 0, 1 and 14 of the signals that it catches.
+fn hears(id: u32) -> bool {
+    // A process that has ended catches none.
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+    u64::from_str_radix(caught.trim(), 16).unwrap() & 0x4003 == 0x4003
+}
+
+/// What does not look at the first signal in time would wait for its second and a half; the next signal ends it at once.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_ends_benches_and_simulations() {
+    for (args, signal, status) in [
+        (&["bench", "zap", "--sizes", "16M", "--runs", "100000"][..], "TERM", 143),
+        (&["bench", "migrate", "-b", "1M", "--runs", "100000"], "HUP", 129),
+        (&["sim", "demand-paging"], "INT", 130),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slat-bench"));
+        let mut child = command.args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let began = Instant::now();
+        let ended = loop {
+            assert!(began.elapsed() < Duration::from_secs(60), "{args:?}");
+            if let Some(ended) = child.try_wait().unwrap() {
+                break ended;
+            }
+            if hears(child.id()) {
+                let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+                // It may have ended just now.
+                let _ = kill.unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(ended.code(), Some(status), "{args:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupt_leaves_no_half_a_cost_file() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rough-calibrate");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slat-bench"));
+    command.args(["calibrate", "-o"]).arg(folder.join("costs"));
+    let mut child = command.spawn().unwrap();
+    let began = Instant::now();
+    while !hears(child.id()) {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::yield_now();
+    }
+    assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -13,7 +13,7 @@ fn compared(report: &Value, name: &str, params: &[(&str, &str)]) -> usize {
 
 #[test]
 fn a_zap_has_its_rows_and_its_checks_hold() {
-    let report = report(&["zap", "-s", "4M,16M", "-v", "2", "--runs", "1", "--json"]);
+    let report = report(&["zap", "--sizes", "4M,16M", "-v", "2", "--runs", "1", "--json"]);
     assert_eq!((&report["bench"], &report["params"]["vcpus_beside"]), (&"zap".into(), &2.into()));
     for size in ["4M", "16M"] {
         for pages in ["dense", "sparse"] {
@@ -36,7 +36,7 @@ fn a_zap_has_its_rows_and_its_checks_hold() {
 #[test]
 fn only_what_was_asked_for_is_mapped() {
     let pages = |flags: &[&str]| {
-        let report = report(&[&["zap", "-s", "2M", "--runs", "1", "--json"], flags].concat());
+        let report = report(&[&["zap", "--sizes", "2M", "--runs", "1", "--json"], flags].concat());
         let rows = report["rows"].as_array().unwrap().clone();
         ["dense", "sparse"].map(|pages| rows.iter().any(|row| row["params"]["pages"] == pages))
     };
@@ -60,8 +60,8 @@ fn faults_beside_invalidations_have_their_rows_and_their_checks_hold() {
 #[test]
 fn bad_input_is_one_line_and_exit_status_2() {
     for (args, says) in [
-        (["zap", "-s", "1G,4K"], "--sizes: 4096 is not a multiple of 2M from 2M to 512G"),
-        (["zap", "-s", "1T"], "--sizes: 1099511627776 is not a multiple of 2M from 2M to 512G"),
+        (["zap", "--sizes", "1G,4K"], "--sizes: 4096 is not a multiple of 2M from 2M to 512G"),
+        (["zap", "--sizes", "1T"], "--sizes: 1099511627776 is not a multiple of 2M from 2M to 512G"),
         (["invalidate", "-b", "3M"], "--bytes: 3145728 is not a multiple of 2M from 2M to 512G"),
     ] {
         let output = bench(&args);

@@ -1,6 +1,7 @@
 //! What users of `slat run` type. Whatever can be refused is refused here, before anything is built.
 
 use crate::error::Error;
+use crate::flags::Switch;
 use crate::size::size;
 use clap::{Args, ValueEnum};
 use slat::{DirtyError, DirtyLog, Level, MmuLock, RingSize};
@@ -14,7 +15,10 @@ use std::time::Duration;
 /// Replay memory traces on software vCPUs: every TLB miss walks our tables, every fault goes through slot, host
 /// and install, every byte read back is checked
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "Traces are what valgrind prints, sockets are talked to by socat: each is in Debian's package of its name.
+
+Examples:
   slat run
   valgrind --tool=lackey --trace-mem=yes ls 2>&1 | slat run --trace - -v 2
   slat run --trace ls.trace --format npt4 --pages thp --json
@@ -24,7 +28,11 @@ use std::time::Duration;
   slat run --limit 48M --swap mem --swap /var/tmp/swap --lru-gen /tmp/guest & socat - UNIX-CONNECT:/tmp/guest
 
 Exit status: 0 all reads were right; 2 bad input, or the machine failed; 3 the guest's data is corrupt: it read what
-nobody wrote, swap could not give back what it was given, or its dirty log lost a write; 130 interrupted.")]
+nobody wrote, swap could not give back what it was given, or its dirty log lost a write; 130 interrupted.
+Time: 2 s for the bundled traces; 5 to 20 million accesses a second for others. Memory: 420 MiB for the bundled traces; for
+others twice what the guest touches, of which --limit bounds one half, and 20 MiB. Address space is reserved for all of
+--memory: where there is too little, -m asks for less."
+)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag that users type")]
 pub struct Run {
     /// What `valgrind --tool=lackey --trace-mem=yes` printed: a file, plain, .gz or .zst, or `-` for standard
@@ -59,7 +67,7 @@ pub struct Run {
 
     /// Host memory at most, for pages and tables together; with --swap, cold pages leave when it is reached
     /// [default: guest memory and an eighth]
-    #[arg(short, long, value_name = "SIZE", value_parser = host_size)]
+    #[arg(long, value_name = "SIZE", value_parser = host_size)]
     pub limit: Option<u64>,
 
     /// Where cold pages go: `mem`, which is compressed and takes up to half of --limit, or a file, which is new, empty,
@@ -120,10 +128,6 @@ pub struct Run {
     #[arg(long)]
     pub json: bool,
 
-    /// No progress bar
-    #[arg(short, long)]
-    pub quiet: bool,
-
     /// Negative control: leave out every TLB flush. The guest must find out
     #[arg(long, hide = true)]
     pub sabotage_flushes: bool,
@@ -148,6 +152,9 @@ impl Run {
                     "--swap {swap}: `mem` once and one file are all that there can be"
                 )));
             }
+        }
+        if self.overwrite && swaps.file.is_none() {
+            return Err(Error::Usage("--overwrite: --swap names no file that it could be".into()));
         }
         if let Some(file) = swaps.file
             && let Some(trace) = self.trace.iter().find(|trace| same_file(file, Path::new(trace)))
@@ -316,13 +323,6 @@ impl Pages {
             Self::Thp => Level::M2,
         }
     }
-}
-
-/// A policy that can be switched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Switch {
-    On,
-    Off,
 }
 
 /// Where cold pages go.

@@ -43,7 +43,7 @@ impl<F: Format> Machine<F> {
         // Where pages leave, the address space keeps to the limit; frames are needed while they do.
         let room = if swaps.is_some() { limit + limit / 8 + (64 << 20) } else { limit };
         let arena = Arena::builder().limit(room).poison(POISON).build().map_err(|error| {
-            let asked = run.limit.map_or("--memory", |_| "--limit");
+            let asked = run.limit.map_or("-m (--memory)", |_| "--limit");
             Error::Usage(format!("{} MiB cannot be reserved: {error}; {asked} asks for less", room >> 20))
         })?;
         let largest = run.pages.largest();

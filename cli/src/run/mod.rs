@@ -60,7 +60,7 @@ impl Run {
         lru_gen.add("/guest", &machine.space);
         let began = Instant::now();
         let stop = crate::interrupt::flag();
-        let bar = progress::Bar::new(!self.quiet && !self.top);
+        let bar = progress::Bar::new(!self.top);
         let (jobs, feeds) = feed::start(sources, vcpus as usize);
         let (outcome, told) = std::thread::scope(|scope| {
             let serving =
@@ -79,7 +79,7 @@ impl Run {
         bar.finish();
         if outcome.accesses == 0 && !outcome.interrupted {
             return Err(Error::Usage(format!(
-                "no memory accesses in {}: is it what `valgrind --tool=lackey --trace-mem=yes` prints?",
+                "no memory accesses in {}: `valgrind --tool=lackey --trace-mem=yes` prints what is read (Debian's package valgrind)",
                 feeds.names
             )));
         }

@@ -10,10 +10,11 @@ pub struct Bar(ProgressBar);
 impl Bar {
     /// A bar, or nothing where it is not wanted or not a terminal.
     pub fn new(wanted: bool) -> Self {
-        let bar = bar(wanted, None, "{spinner} {elapsed} {human_pos} accesses, {per_sec}");
-        if wanted {
-            bar.enable_steady_tick(Duration::from_millis(200));
+        if !wanted {
+            return Self(ProgressBar::hidden());
         }
+        let bar = bar(None, "{spinner} {elapsed} {human_pos} accesses, {rate}");
+        bar.enable_steady_tick(Duration::from_millis(200));
         Self(bar)
     }
 

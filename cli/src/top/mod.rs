@@ -44,14 +44,15 @@ use std::time::Duration;
 On a terminal it is a screen, whose keys are on its last line. Elsewhere, or with TERM=dumb, it prints a line for each
 sample. NO_COLOR is respected.
 
-Exit status: 0 the run has ended, or enough was seen; 2 there is nothing to watch; 130 interrupted.")]
+Exit status: 0 the run has ended, or enough was seen; 2 there is nothing to watch; 130 interrupted.
+Time: as long as the run, or -n samples. Memory: 10 MiB.")]
 pub struct Top {
     /// The socket that `slat run --serve PATH` (or `--lru-gen PATH`) has made
     #[arg(value_name = "PATH")]
     path: PathBuf,
 
     /// Seconds from one sample to the next
-    #[arg(short, long, value_name = "SECS", default_value = "0.5", value_parser = interval)]
+    #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = interval)]
     interval: Duration,
 
     /// Samples; then it ends [default: until the run ends]
@@ -105,6 +106,7 @@ impl Top {
             print(&mut source, &mut io::stdout(), wanted, &mut lines)?
         };
         match end {
+            End::Run if crate::bar::is_quiet() => {}
             End::Run => eprintln!("slat: the run has ended"),
             End::Lost => eprintln!("slat: the run is gone: it was killed, or it has crashed"),
             End::Enough => {}

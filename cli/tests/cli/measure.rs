@@ -91,3 +91,14 @@ fn help_says_which_subcommands_are_slat_benchs() {
     }
     assert!(help.contains("cargo build --profile bench -p slat-bench"), "{help}");
 }
+
+#[test]
+fn completions_and_manual_pages_are_slat_benchs_where_it_is() {
+    let folder = Folder::new("measure-generate");
+    let own = folder.slat(&["completions", "bash"]);
+    assert!(own.status.success() && own.stdout.len() > 1000);
+    let folder = folder.with("#!/bin/sh\necho \"$@\"\n");
+    for args in [["completions", "bash"], ["man", "/nowhere"]] {
+        assert_eq!(String::from_utf8(folder.slat(&args).stdout).unwrap(), args.join(" ") + "\n");
+    }
+}

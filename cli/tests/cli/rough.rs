@@ -33,9 +33,14 @@ fn a_signal_ends_a_run_with_what_it_has_and_nothing_stays() {
 
 #[test]
 fn without_memory_or_threads_it_says_so_and_ends() {
-    let cases: [(&[&str], u64, &str); 2] = [
+    let cases: [(&[&str], u64, &str); 3] = [
         // The guest's memory is reserved.
-        (&["-t", "-"], 1 << 30, "--memory"),
+        (
+            &["-t", "-"],
+            1 << 30,
+            "9280 MiB cannot be reserved: mmap: Cannot allocate memory (os error 12); -m (--memory) asks for less",
+        ),
+        (&["-t", "-", "--limit", "4G"], 1 << 30, "--limit asks for less"),
         // Each thread has a stack of 2 MiB.
         (&["-t", "-", "-m", "64M", "-v", "1000"], 1 << 30, "no thread more can be started"),
     ];
@@ -53,8 +58,11 @@ fn without_memory_or_threads_it_says_so_and_ends() {
 fn it_says_its_version_and_writes_completions_and_manual_pages() {
     let folder = std::env::temp_dir().join(format!("slat-{}-man", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
+    // With no slat-bench beside it.
+    let slat = folder.join("slat");
+    std::fs::copy(env!("CARGO_BIN_EXE_slat"), &slat).unwrap();
     let said = |args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_slat")).args(args).output().unwrap();
+        let output = Command::new(&slat).args(args).output().unwrap();
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{args:?}");
         text(&output.stdout).to_owned()
     };
@@ -72,7 +80,7 @@ fn it_says_its_version_and_writes_completions_and_manual_pages() {
 #[test]
 fn a_reader_that_has_read_enough_is_no_error() {
     let file = File::new("enough.trace", b" S 04000000,8\n L 04000000,8\n");
-    for args in [&["plan"][..], &["run", "-t", file.path()], &["run", "--help"]] {
+    for args in [&["plan"][..], &["plan", "--json"], &["run", "-t", file.path()], &["run", "--help"]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slat"));
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();

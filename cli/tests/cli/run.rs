@@ -1,6 +1,6 @@
 //! `slat run` as its users meet it: what it prints, how it ends, what it says of bad input.
 
-use crate::common::{File, command, end, refused, report, slat, start, text};
+use crate::common::{File, command, end, refused, report, slat, slat_with, start, text};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -116,7 +116,7 @@ fn bad_input_is_one_clear_line() {
     refused(&["-t", broken.path()], b"", "gzip");
     refused(&["-t", "-"], &[0x28, 0xb5, 0x2f, 0xfd, 0, 1, 2, 3], "zstd");
     refused(&["-t", "-"], b"", "no memory accesses");
-    refused(&["-t", "-"], b"hello\nworld\n", "no memory accesses");
+    refused(&["-t", "-"], b"hello\nworld\n", "(Debian's package valgrind)");
     refused(&["-t", "-", "-t", "-"], b"", "standard input can be read once");
     refused(&["-t", "-", "-i", "2"], b"", "standard input can be read once");
     refused(&["-t", good, "--format", "sparc"], b"", "sparc");
@@ -146,6 +146,7 @@ fn running_out_of_host_memory_is_an_error_and_no_panic() {
     let file = File::new("large.trace", trace(3000, 1).as_bytes());
     let args = ["-t", file.path(), "--limit", "16M", "-v", "4", "--churn", "0"];
     refused(&args, b"", "out of memory");
+    assert!(!text(&slat(&args).stderr).contains("swap"), "there is none to blame");
 }
 
 #[test]
@@ -240,4 +241,35 @@ fn negative_control_without_flushes_the_log_loses_writes() {
 fn help_shows_an_example() {
     let output = slat(&["--help"]);
     assert!(output.status.success() && text(&output.stdout).contains("valgrind --tool=lackey"));
+}
+
+#[test]
+fn small_figures_and_odd_lines_are_told_as_they_are() {
+    let lines = b" S 04000000,8\n L 0400000000000000,8\n L 200000000000000,8\n L zzz,8\n";
+    let output = slat_with(&["-t", "-"], lines);
+    let said = text(&output.stdout);
+    for line in [
+        "guest     standard input on 1 vCPUs, ",
+        "4 lines, 0 of them no accesses, 1 garbled, 2 that reach beyond 2^57\n",
+        "mapped    4 KiB: ",
+    ] {
+        assert!(said.contains(line), "{line}:\n{said}");
+    }
+    // Nothing is of a type's own words.
+    for damaged in
+        [&[0x28, 0xb5, 0x2f, 0xfd, 0, 1, 2, 3][..], b"\x28\xb5\x2f\xfd\xff\xff\xff\xff\xff\xff\xff\xff\xff"]
+    {
+        let output = slat_with(&["-t", "-"], damaged);
+        let said = text(&output.stderr);
+        assert!(said.starts_with("slat: standard input: broken zstd data: "), "{said}");
+        assert!(!said.contains(['{', '(', '"']) && !said.contains("::"), "{said}");
+    }
+}
+
+#[test]
+fn quiet_is_understood_before_and_after_a_subcommand() {
+    for args in [&["-q", "plan"][..], &["plan", "--quiet"], &["top", "/nowhere", "-q"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_slat")).args(args).output().unwrap();
+        assert!(!text(&output.stderr).contains("unexpected argument"), "{args:?}");
+    }
 }

@@ -255,6 +255,7 @@ fn a_file_that_is_no_swap_is_kept() {
     refused(&["-t", "-", "--swap", path], b"", "--overwrite would lose");
     refused(&["-t", "-", "--swap", "/dev/full"], b"", "--swap /dev/full: is there, and no file");
     refused(&["--overwrite"], b"", "--swap");
+    refused(&["--overwrite", "--swap", "mem"], b"", "--swap names no file");
     assert!(kept());
     let text = batch('S', 8) + &batch('L', 8);
     report(&["-t", "-", "--swap", path, "--overwrite"], text.as_bytes());

@@ -18,6 +18,7 @@ mod world;
 
 use super::machine::Machine;
 use super::report::{Report, params};
+use crate::typed::Unused;
 use slat::{Level, MmuLock};
 use slat_cli::error::Error;
 use slat_cli::size::size;
@@ -25,13 +26,13 @@ use world::MOST;
 
 /// Who has used which pages, and what asking costs.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  slat bench access-tracking-perf -p -l -v 1,4 -b 64M")]
+#[command(after_help = "Example:\n  slat bench access-tracking-perf --performance -l -v 1,4 -b 64M")]
 pub struct AccessTracking {
     /// Ages by the multi-gen LRU; else the secondary MMU is asked, and nobody keeps generations
     #[arg(short, long)]
     lru: bool,
     /// What aging costs vCPUs that fault memory in meanwhile; else: whether pages in use and idle ones are told apart
-    #[arg(short, long)]
+    #[arg(long)]
     performance: bool,
     /// Numbers of vCPUs to measure with, a thread each
     #[arg(short, long, value_name = "N,…", default_value = "1,2,4,8,16", value_delimiter = ',')]
@@ -40,7 +41,7 @@ pub struct AccessTracking {
     /// Guest memory for each vCPU: a multiple of 2M
     #[arg(short, long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     bytes: u64,
-    /// With -p: milliseconds that the ager rests between two passes: about what the seed's took with one vCPU
+    /// With --performance: milliseconds that the ager rests between two passes: about what the seed's took with one vCPU
     #[arg(long, value_name = "MS", default_value_t = 5)]
     pause: u64,
     /// Counted rounds; every figure is the median of as many samples
@@ -52,6 +53,13 @@ pub struct AccessTracking {
 }
 
 impl AccessTracking {
+    /// Flags that have no effect beside the others.
+    pub fn unused(&self) -> Unused {
+        let pause =
+            (!self.performance).then(|| ("pause", "only --performance has an ager that rests".into()));
+        pause.into_iter().collect()
+    }
+
     /// Runs every setting.
     pub fn report(&self) -> Result<Report, Error> {
         if self.bytes == 0 || !self.bytes.is_multiple_of(Level::M2.bytes()) {

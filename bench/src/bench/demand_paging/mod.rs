@@ -32,20 +32,20 @@ use slat_mm::Serve;
 #[command(after_help = "Example:\n  slat bench demand-paging -v 8 -b 64M -u missing")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct DemandPaging {
-    /// vCPUs, a thread each; twice as many as there are CPUs unless said otherwise
+    /// vCPUs, a thread each [default: twice as many as there are CPUs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     vcpus: Option<u32>,
     /// Guest memory for each vCPU: 4K, 2M, 1G
     #[arg(short, long, value_name = "SIZE", default_value = "128M", value_parser = size)]
     bytes: u64,
     /// Every vCPU touches all of the memory, not a part of its own
-    #[arg(short, long)]
+    #[arg(long)]
     overlap: bool,
     /// Who serves faults that the host has no page for
     #[arg(short, long, value_name = "WHO", default_value = "none")]
     uffd: Uffd,
     /// One handler for all of the memory, not one for each vCPU
-    #[arg(short = 'a', long)]
+    #[arg(long)]
     single: bool,
     /// The host has every page before: a fault fills the second-level table and no more
     #[arg(long)]

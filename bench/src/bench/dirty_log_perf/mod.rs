@@ -31,6 +31,7 @@ mod told;
 use super::harness::interleave;
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use crate::typed::Unused;
 use clap::ValueEnum;
 use entrant::{Entrant, Way};
 use host::MOST;
@@ -48,14 +49,14 @@ use std::time::{Duration, Instant};
 #[command(after_help = "Example:\n  slat bench dirty-log-perf --tests log -v 2 -b 256M -w 30 --runs 3")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct DirtyLogPerf {
-    /// vCPUs, a thread each; as many as there are CPUs unless said otherwise
+    /// vCPUs, a thread each [default: as many as there are CPUs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     vcpus: Option<u32>,
     /// log: guest memory for each vCPU, a multiple of 2M
     #[arg(short, long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     bytes: u64,
     /// log: memslots that the memory is divided into, each of 2M at least
-    #[arg(short = 'x', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32_000))]
+    #[arg(short, visible_short_alias = 'x', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32_000))]
     slots: u32,
     /// log: percent of accesses that are stores; the others are loads
     #[arg(short, long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=100))]
@@ -76,7 +77,7 @@ pub struct DirtyLogPerf {
     #[arg(long)]
     lazy: bool,
     /// log: sizes of the host's pages
-    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', default_value = "4k,2m")]
+    #[arg(short, long, value_name = "PAGES,…", value_delimiter = ',', default_value = "4k,2m")]
     pages: Vec<PageSize>,
     /// How stores are noticed: by faults, by the Dirty bits that walkers set
     #[arg(long, value_name = "HOW,…", value_delimiter = ',', default_value = "writes,dirty-bits")]
@@ -153,6 +154,41 @@ struct Findings {
 }
 
 impl DirtyLogPerf {
+    /// Flags that have no effect beside the others.
+    pub fn unused(&self) -> Unused {
+        use Test::{Disable, Enable, Harvest, Log, Split};
+        let only = |used: &[Test]| {
+            let names = used.iter().filter_map(Test::to_possible_value);
+            let names: Vec<_> = names.map(|value| value.get_name().to_owned()).collect();
+            format!("only --tests {} has a use for it", names.join(","))
+        };
+        let flags: [(&'static str, &[Test]); 16] = [
+            ("vcpus", &[Log, Split, Disable]),
+            ("bytes", &[Log]),
+            ("slots", &[Log]),
+            ("write_percent", &[Log]),
+            ("iterations", &[Log]),
+            ("no_manual", &[Log]),
+            ("ring", &[Log]),
+            ("eager", &[Log]),
+            ("lazy", &[Log]),
+            ("pages", &[Log]),
+            ("track", &[Log, Enable, Harvest, Split]),
+            ("sparse", &[Enable]),
+            ("dense", &[Enable]),
+            ("harvested", &[Harvest]),
+            ("huge", &[Split, Disable]),
+            ("exits", &[Log, Split, Disable]),
+        ];
+        let unused = flags.into_iter().filter(|(_, used)| !used.iter().any(|test| self.tests.contains(test)));
+        let mut unused: Unused = unused.map(|(flag, used)| (flag, only(used))).collect();
+        if !self.pages.contains(&PageSize::M2) {
+            let nothing = || "there is nothing to split without --pages 2m".to_owned();
+            unused.extend([("eager", nothing()), ("lazy", nothing())]);
+        }
+        unused
+    }
+
     /// Runs every test.
     pub fn report(&self) -> Result<Report, Error> {
         let machine = Machine::detect();

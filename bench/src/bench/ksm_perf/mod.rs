@@ -33,10 +33,10 @@ use stages::Size;
 
 /// What merging costs running guests.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  slat bench ksm-perf -v 4 -b 16M --runs 20")]
+#[command(after_help = "Example:\n  slat bench ksm-perf --vms 4 -b 16M --runs 20")]
 pub struct KsmPerf {
     /// VMs, one vCPU each
-    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..=256))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..=256))]
     vms: u32,
     /// Guest memory of each: 64K to 1G
     #[arg(short, long, value_name = "SIZE", default_value = "8M", value_parser = size)]

@@ -28,6 +28,7 @@ mod tests;
 use super::harness::{Series, interleave};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use crate::typed::Unused;
 use baseline::{Before, IDS};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
@@ -55,7 +56,12 @@ pub struct MemslotPerf {
     #[arg(value_delimiter = ',')]
     slots: Vec<u32>,
     /// What to measure
-    #[arg(long, value_name = "TEST,…", value_delimiter = ',', default_values_t = Test::ALL)]
+    #[arg(
+        long,
+        value_name = "TEST,…",
+        value_delimiter = ',',
+        default_value = "map,unmap,unmap-2m,move-active,move-inactive,setup,look-up,hva-range,changes,memory"
+    )]
     tests: Vec<Test>,
     /// Time for each sample of a test with a guest; it has one iteration at least
     #[arg(long, value_name = "SECONDS", default_value_t = 0.1)]
@@ -130,6 +136,19 @@ struct Findings {
 }
 
 impl MemslotPerf {
+    /// Flags that have no effect beside the others.
+    pub fn unused(&self) -> Unused {
+        let mut unused = Unused::new();
+        if !self.tests.iter().any(|test| matches!(test, Test::Guest(_))) {
+            unused.push(("seconds", "none of --tests has a guest".into()));
+        }
+        if !self.kvm && self.tests.iter().all(|test| *test == Test::Memory) {
+            let why = || "--tests memory counts bytes once, for slots of its own".to_owned();
+            unused.extend([("slots", why()), ("runs", why())]);
+        }
+        unused
+    }
+
     /// Runs every test.
     pub fn report(&self) -> Result<Report, Error> {
         if let Some(slots) = self.slots.iter().find(|slots| !(2..=IDS).contains(*slots) && **slots != MILLION)

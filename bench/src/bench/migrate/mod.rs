@@ -67,7 +67,7 @@ pub struct Migrate {
     #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = size)]
     bytes: u64,
     /// What each guest writes to again and again [default: a 32nd of its memory]
-    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     working_set: Option<u64>,
     /// How long the guest may stand still, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=600_000))]
@@ -105,9 +105,6 @@ pub struct Migrate {
     /// Print one JSON object instead of the tables
     #[arg(long)]
     pub json: bool,
-    /// No progress bar
-    #[arg(short, long)]
-    quiet: bool,
     /// Negative control: a failed round is committed all the same. The comparison must find out
     #[arg(long, hide = true)]
     sabotage_commit: bool,
@@ -141,7 +138,7 @@ impl Migrate {
     pub fn report(&self) -> Result<Report, Error> {
         let job = self.job()?;
         let machine = Machine::detect();
-        let bar = Bar::new(!self.quiet);
+        let bar = Bar::new();
         let samples = interleave(self.runs as usize, &ENTRANTS, |&who| job.sample(self.settings(who), &bar));
         bar.finish();
         let samples: Vec<Vec<Sample>> =
@@ -198,6 +195,12 @@ impl Migrate {
         }
         if self.bandwidth.is_some_and(|limit| limit < 1 << 20) {
             return Err(Error::Usage("--bandwidth: from 1M".into()));
+        }
+        if let Some(round) = self.fail_at_round.filter(|round| *round > self.max_rounds) {
+            return Err(Error::Usage(format!(
+                "--fail-at-round: {round} is past --max-rounds, {}",
+                self.max_rounds
+            )));
         }
         let log = match (self.ring, self.track) {
             (Some(ring), _) => DirtyLog::ring(ring),

@@ -233,7 +233,7 @@ mod tests {
                 fail: Fail::Never,
                 sabotage_commit: false,
             };
-            let sender = Sender { machine, vcpus, receiver, settings, bar: &Bar::new(false) };
+            let sender = Sender { machine, vcpus, receiver, settings, bar: &Bar::new() };
             let failed = sender.migrate(idle).unwrap_err().to_string();
             assert!(failed.starts_with("round 1 failed 4 times: "), "{failed}");
             vcpus.halt().unwrap();

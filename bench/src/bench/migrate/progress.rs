@@ -9,8 +9,8 @@ pub struct Bar(ProgressBar);
 
 impl Bar {
     /// A bar, or nothing where it is not wanted or not a terminal.
-    pub fn new(wanted: bool) -> Self {
-        Self(bar(wanted, Some(0), "{prefix} [{bar:40}] {human_pos} of {human_len} pages, {elapsed}"))
+    pub fn new() -> Self {
+        Self(bar(Some(0), "{prefix} [{bar:40}] {human_pos} of {human_len} pages, {elapsed}"))
     }
 
     /// A round of so many pages begins.

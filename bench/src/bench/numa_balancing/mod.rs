@@ -36,19 +36,19 @@ pub struct NumaBalancing {
     #[arg(short, long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     vcpus: u32,
     /// Nodes of the host
-    #[arg(short, long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
     nodes: u8,
     /// Times that each trace is replayed; half-way every vCPU goes to the next node
-    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..))]
     passes: u32,
-    /// Accesses of each trace at most; all of it unless said otherwise
+    /// Accesses of each trace at most [default: all]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     accesses: Option<u32>,
     /// Accesses of a vCPU between two of its scans
     #[arg(short, long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1000..))]
     every: u32,
     /// Memory to look at in each scan: 16M, 1G
-    #[arg(short, long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     scan: u64,
     /// Counted rounds; every figure is the mean of as many samples
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]

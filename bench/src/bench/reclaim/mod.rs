@@ -41,10 +41,10 @@ use work::Work;
 #[command(after_help = "Example:\n  slat bench reclaim --limit 50 --runs 3")]
 pub struct Reclaim {
     /// Parts of the footprint that the guest has room for, in percent
-    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [50, 75],
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "50,75",
           value_parser = clap::value_parser!(u64).range(5..=100))]
     limit: Vec<u64>,
-    /// Accesses of each guest at most; all unless said otherwise. The bars on refaults are for all of them
+    /// Accesses of each guest at most. The bars on refaults are for all of them [default: all]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     accesses: Option<u32>,
     /// Counted rounds; times are medians of as many samples

@@ -34,16 +34,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// What a zap costs.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  slat bench zap -s 1G --dense --runs 3")]
+#[command(after_help = "Example:\n  slat bench zap --sizes 1G --dense --runs 3")]
 pub struct Zap {
     /// Counted rounds; every figure is the median of as many samples
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Guest memory to zap: multiples of 2M, up to 512G
-    #[arg(short, long, value_name = "SIZE,…", default_value = "1G,16G,64G", value_delimiter = ',')]
+    #[arg(long, value_name = "SIZE,…", default_value = "1G,16G,64G", value_delimiter = ',')]
     #[arg(value_parser = size)]
     sizes: Vec<u64>,
-    /// vCPUs that fault elsewhere meanwhile, a thread each; one less than there are cores unless said otherwise
+    /// vCPUs that fault elsewhere meanwhile, a thread each [default: one less than there are CPUs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_VCPUS)))]
     vcpus: Option<u16>,
     /// Every 4K page is mapped; alone: only so

@@ -49,9 +49,7 @@ const MOST: u32 = 2;
 
 /// Hold simulations against real threads, with costs measured meanwhile
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example:\n  slat sim validate --runs 15
-
-Exit status: 0 every bench as simulated is within a quarter, or too noisy to say; 1 one is not; 2 bad input.")]
+#[command(after_help = "Example:\n  slat sim validate --runs 15")]
 pub struct Validate {
     /// Rounds for each row; each compares one simulated lap with one real lap
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(3..=1000))]
@@ -62,9 +60,6 @@ pub struct Validate {
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
-    /// No progress bar
-    #[arg(short, long)]
-    quiet: bool,
 }
 
 /// What came of it.
@@ -134,7 +129,7 @@ impl Validate {
 
     fn validation(&self) -> Result<Validation, Error> {
         let laps = self.laps()?;
-        let bar = bar(!self.quiet, Some(laps.len() as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
+        let bar = bar(Some(laps.len() as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
         let mut rows = Vec::with_capacity(laps.len());
         for (lap, jobs) in laps {
             bar.set_message(format!("{}, {}", lap.bench, lap.policy));

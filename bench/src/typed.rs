@@ -1,0 +1,266 @@
+//! What users type, as one tree: the program parses it, `slat bench list` prints a part of it, tests walk it.
+
+use crate::bench::{self, Bench};
+use crate::calibrate::Calibrate;
+use crate::report::Report;
+use crate::sim::Sim;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use serde::Serialize;
+use slat_cli::command::{PASSED, Quiet, Slat};
+use slat_cli::error::Error;
+use slat_cli::flags::{self, Takes};
+use slat_cli::{Completions, Man};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// What `slat` runs to measure: benches, simulations, their costs, and the page that shows them
+#[derive(Parser)]
+// Users type `slat bench`, so help and errors say that.
+#[command(name = "slat-bench", bin_name = "slat", version = slat_cli::VERSION, arg_required_else_help = true)]
+pub struct SlatBench {
+    #[command(flatten)]
+    pub quiet: Quiet,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What there is to do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// The figures, on this machine, before against after in one run
+    #[command(subcommand)]
+    Bench(Benches),
+    /// The same past this machine: simulated, from 1 to hundreds of vCPUs
+    #[command(subcommand)]
+    Sim(Sim),
+    Calibrate(Calibrate),
+    Report(Report),
+    #[command(hide = true)]
+    Completions(Completions),
+    #[command(hide = true)]
+    Man(Man),
+}
+
+/// The benches, and what there is of them.
+#[derive(Subcommand)]
+pub enum Benches {
+    #[command(flatten)]
+    Bench(Bench),
+    List(List),
+}
+
+/// List the benches: the name of each, its question, and what it takes
+#[derive(Debug, clap::Args)]
+pub struct List {
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+const BENCH: &str = "0 every check holds; 1 one does not; 2 bad input, or the machine has too little of something; \
+                     130 interrupted: the rows are those of the rounds until then";
+const SIM: &str = "0 every check holds; 1 one does not; 2 bad input; 130 interrupted";
+const PRINTS: &str = "0 printed; 2 bad input";
+
+/// On two CPUs of a server of 2023, with all flags as they stand; peaks of resident memory.
+const TAKES: &[(&str, &str, &str, &str)] = &[
+    ("bench access-tracking-perf", "10 s", "1.1 GiB", BENCH),
+    ("bench aging-pass", "1 min", "160 MiB", BENCH),
+    ("bench demand-paging", "5 s", "550 MiB", BENCH),
+    ("bench dirty-log-perf", "2 min", "1.1 GiB", BENCH),
+    ("bench fault-floor", "15 s", "30 MiB", BENCH),
+    ("bench invalidate", "3 s", "25 MiB", BENCH),
+    ("bench ksm-perf", "5 s", "40 MiB", BENCH),
+    ("bench list", "none", "10 MiB", PRINTS),
+    ("bench memslot-perf", "4 min", "400 MiB", BENCH),
+    ("bench migrate", "1 min", "2.1 GiB", BENCH),
+    ("bench numa-balancing", "3 min", "550 MiB", BENCH),
+    ("bench reclaim", "40 s", "420 MiB", BENCH),
+    ("bench zap", "1 min", "300 MiB", BENCH),
+    ("sim access-tracking-perf", "15 s", "60 MiB", SIM),
+    ("sim demand-paging", "10 s", "40 MiB", SIM),
+    ("sim ksm-perf", "30 s", "30 MiB", SIM),
+    ("sim memslot-perf", "15 s", "40 MiB", SIM),
+    ("sim numa-balancing", "5 s", "30 MiB", SIM),
+    ("sim zap", "10 s", "100 MiB", SIM),
+    (
+        "sim validate",
+        "3 min",
+        "150 MiB",
+        "0 every bench as simulated is within a quarter, or too noisy to say; 1 one is not; 2 bad input; 130 interrupted",
+    ),
+    ("calibrate", "2 s", "140 MiB", "0 written; 2 bad input; 130 interrupted, and nothing is written"),
+    (
+        "report",
+        "20 min; with --quick 2 to 3 min",
+        "1.2 GiB; with --quick 650 MiB",
+        "0 every check holds; 1 one does not, which the page shows; 2 bad input, or the folder cannot be written to; \
+         130 interrupted: the page has what was measured until then",
+    ),
+];
+
+/// Each as its help tells it.
+fn takes() -> Vec<Takes> {
+    let takes = |&(command, time, memory, ends)| Takes { command, time, memory, ends };
+    TAKES.iter().map(takes).collect()
+}
+
+/// The tree.
+pub fn command() -> clap::Command {
+    flags::with_takes(SlatBench::command(), &takes())
+}
+
+/// All of `slat`: its own subcommands, and those that it passes on.
+pub fn whole() -> clap::Command {
+    let own = command();
+    let passed = |stub: clap::Command| own.find_subcommand(stub.get_name()).cloned().unwrap_or(stub);
+    PASSED.iter().fold(Slat::command(), |whole, name| whole.mut_subcommand(name, passed))
+}
+
+/// What was typed. A flag that would have no effect is refused; for what else clap refuses the process ends here.
+pub fn parse() -> Result<SlatBench, Error> {
+    let matches = command().get_matches();
+    let typed = SlatBench::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match &typed.command {
+        Command::Bench(Benches::Bench(bench)) => refuse(&matches, bench.unused())?,
+        Command::Sim(Sim::Bench(simulation)) => refuse(&matches, simulation.unused())?,
+        _ => {}
+    }
+    Ok(typed)
+}
+
+/// Flags that have no effect beside the others, by their ids, and why.
+pub type Unused = Vec<(&'static str, String)>;
+
+/// Refuses the first of them that was typed.
+pub fn refuse(mut matches: &ArgMatches, unused: Unused) -> Result<(), Error> {
+    while let Some((_, below)) = matches.subcommand() {
+        matches = below;
+    }
+    match unused.into_iter().find(|(flag, _)| flags::is_typed(matches, flag)) {
+        Some((flag, why)) => Err(Error::Usage(format!("--{}: {why}", flag.replace('_', "-")))),
+        None => Ok(()),
+    }
+}
+
+impl Benches {
+    /// Does what is asked.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        match self {
+            Self::Bench(bench) => bench.run(),
+            Self::List(list) => list.run(),
+        }
+    }
+}
+
+/// A bench, as it is listed.
+#[derive(Serialize)]
+struct Entry {
+    name: &'static str,
+    question: String,
+    time: &'static str,
+    memory: &'static str,
+}
+
+impl List {
+    /// Prints it.
+    fn run(&self) -> Result<ExitCode, Error> {
+        #[derive(Serialize)]
+        struct Listed {
+            benches: Vec<Entry>,
+        }
+        let listed = Listed { benches: entries() };
+        let mut out = io::stdout().lock();
+        if self.json {
+            serde_json::to_writer(&mut out, &listed).map_err(io::Error::from)?;
+            writeln!(out)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let width =
+            |of: fn(&Entry) -> &str| listed.benches.iter().map(|entry| of(entry).len()).max().unwrap_or(0);
+        let (names, times, memories) =
+            (width(|entry| entry.name), width(|entry| entry.time), width(|entry| entry.memory));
+        for Entry { name, question, time, memory } in &listed.benches {
+            writeln!(out, "{name:names$}  {time:>times$}  {memory:>memories$}  {question}")?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// All benches, in the order of their names.
+fn entries() -> Vec<Entry> {
+    let all = bench::Bench::augment_subcommands(clap::Command::new("bench"));
+    let about = |name: &str| Some(all.find_subcommand(name)?.get_about()?.to_string());
+    let benches = TAKES.iter().filter_map(|(command, time, memory, _)| {
+        let name = command.strip_prefix("bench ")?;
+        Some(Entry { name, question: about(name)?, time, memory })
+    });
+    benches.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_keeps_its_rules() {
+        command().debug_assert();
+        whole().debug_assert();
+        for root in [command(), whole()] {
+            let broken = flags::broken(root, &[]);
+            assert!(broken.is_empty(), "{}", broken.join("\n"));
+        }
+    }
+
+    #[test]
+    fn every_bench_is_listed_with_its_question() {
+        let mut names: Vec<_> = bench::Bench::augment_subcommands(clap::Command::new("bench"))
+            .get_subcommands()
+            .map(|bench| bench.get_name().to_owned())
+            .collect();
+        names.sort();
+        assert_eq!(entries().iter().map(|entry| entry.name).collect::<Vec<_>>(), names);
+        let takes =
+            |entry: &Entry| [entry.time, entry.memory].iter().all(|text| text.contains(char::is_numeric));
+        let told = |entry: &Entry| entry.question.len() > 20 && (entry.name == "list" || takes(entry));
+        assert!(entries().iter().all(told));
+    }
+
+    fn refused(line: &str) -> String {
+        let matches =
+            command().try_get_matches_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let typed = SlatBench::from_arg_matches(&matches).unwrap();
+        let unused = match typed.command {
+            Command::Bench(Benches::Bench(bench)) => bench.unused(),
+            Command::Sim(Sim::Bench(simulation)) => simulation.unused(),
+            _ => panic!("{line}"),
+        };
+        refuse(&matches, unused).map_or_else(|error| error.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn a_flag_without_effect_is_refused() {
+        for (line, says) in [
+            ("slat bench access-tracking-perf --pause 5", "--pause: "),
+            ("slat bench access-tracking-perf --pause 6 --performance", ""),
+            ("slat bench dirty-log-perf --tests enable,harvest -v 2", "--vcpus: "),
+            ("slat bench dirty-log-perf --tests enable --sparse 4G", ""),
+            ("slat bench dirty-log-perf --tests log --sparse 4G", "--sparse: only --tests enable "),
+            ("slat bench dirty-log-perf --tests disable --track writes", "--track: "),
+            ("slat bench dirty-log-perf --lazy --pages 4k", "--lazy: "),
+            ("slat bench dirty-log-perf --lazy", ""),
+            ("slat bench memslot-perf --tests look-up --seconds 1", "--seconds: "),
+            ("slat bench memslot-perf --tests map,look-up --seconds 1", ""),
+            ("slat bench memslot-perf --tests memory -s 10", "--slots: "),
+            ("slat bench memslot-perf --tests memory -s 10 --kvm", ""),
+            ("slat sim zap --rest-ns 1", "--rest-ns: "),
+            ("slat sim access-tracking-perf --rest-ns 1", ""),
+            ("slat sim demand-paging --handler-ns 1", "--handler-ns: "),
+            ("slat sim demand-paging --handler-ns 1 --handlers", ""),
+            ("slat sim demand-paging --handler-ns 1 --handlers off", "--handler-ns: "),
+        ] {
+            let said = refused(line);
+            assert!(said.starts_with(says) && said.is_empty() == says.is_empty(), "{line}: {said}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What the command lines of `slat` and `slat-bench` have in common, and a walk over clap's tree that finds what breaks it.
+//!
+//! The tests of both programs make that walk, so a subcommand that is added later keeps the same rules.
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, ValueEnum};
+use std::ffi::{OsStr, OsString};
+
+/// What each short letter means, wherever it is one: the long name of its flag.
+pub const LETTERS: [(char, &str); 20] = [
+    ('a', "accesses"),
+    ('b', "bytes"),
+    ('e', "every"),
+    ('f', "format"),
+    ('g', "no-manual"),
+    ('h', "help"),
+    ('i', "iterations"),
+    ('l', "lru"),
+    ('m', "memory"),
+    ('n', "samples"),
+    ('o', "output"),
+    ('p', "pages"),
+    ('q', "quiet"),
+    ('s', "slots"),
+    ('t', "trace"),
+    ('u', "uffd"),
+    ('v', "vcpus"),
+    ('w', "write-percent"),
+    // KVM's `dirty_log_perf_test` has this letter for it.
+    ('x', "slots"),
+    ('V', "version"),
+];
+
+/// The value of a flag that switches something: no flag takes `true` or `false`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Switch {
+    /// It is done
+    On,
+    /// It is not done
+    Off,
+}
+
+impl Switch {
+    /// As a condition.
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
+
+/// How a command ends and what it takes: the last lines of its help.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Takes {
+    /// The words that name it, after the program's.
+    pub command: &'static str,
+    /// With the flags as they stand.
+    pub time: &'static str,
+    /// The same.
+    pub memory: &'static str,
+    /// Its exit statuses.
+    pub ends: &'static str,
+}
+
+/// `root` with what its subcommands take in their help.
+#[must_use]
+pub fn with_takes(root: Command, all: &[Takes]) -> Command {
+    all.iter().fold(root, |root, takes| {
+        let words: Vec<_> = takes.command.split(' ').collect();
+        below(root, &words, &|command| {
+            let help = command.get_after_help().map_or(String::new(), |help| format!("{help}\n\n"));
+            let Takes { time, memory, ends, .. } = takes;
+            command.after_help(format!("{help}Exit status: {ends}.\nTime: {time}. Memory: {memory}."))
+        })
+    })
+}
+
+fn below(root: Command, words: &[&'static str], change: &dyn Fn(Command) -> Command) -> Command {
+    match words {
+        [] => change(root),
+        [first, rest @ ..] => root.mut_subcommand(first, |command| below(command, rest, change)),
+    }
+}
+
+/// Whether the flag with this id was typed, and does not have its default.
+pub fn is_typed(matches: &ArgMatches, id: &str) -> bool {
+    matches.value_source(id) == Some(ValueSource::CommandLine)
+}
+
+/// What breaks the rules, a line each:
+/// - a short letter has the meaning of [`LETTERS`];
+/// - the help of a command that does something tells its exit statuses, its time and its memory;
+/// - a default is printed as it has to be typed;
+/// - a switch is `on` or `off`;
+/// - a size may be written as `8G` and as `8GiB`;
+/// - `-q` is understood everywhere.
+///
+/// `passed` are subcommands that another program reads.
+pub fn broken(mut root: Command, passed: &[&str]) -> Vec<String> {
+    root.build();
+    let mut broken = Vec::new();
+    walk(&root, passed, &mut broken);
+    broken
+}
+
+fn walk(command: &Command, passed: &[&str], broken: &mut Vec<String>) {
+    let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
+    let mut wrong = |what: String| broken.push(format!("{name}: {what}"));
+    for arg in command.get_arguments() {
+        arguments(command, arg, &mut wrong);
+    }
+    if !command.get_arguments().any(|arg| arg.get_short() == Some('q')) {
+        wrong("-q is no flag of it".into());
+    }
+    let mut subcommands = command.get_subcommands().filter(|below| below.get_name() != "help").peekable();
+    if subcommands.peek().is_none() {
+        let help = command.clone().render_long_help().to_string();
+        for part in ["Exit status: 0 ", "Time: ", "Memory: "] {
+            if !help.contains(part) {
+                wrong(format!("its help has no `{part}`"));
+            }
+        }
+    }
+    for below in subcommands.filter(|below| !passed.contains(&below.get_name())) {
+        walk(below, passed, broken);
+    }
+}
+
+fn arguments(command: &Command, arg: &Arg, wrong: &mut dyn FnMut(String)) {
+    let long = arg.get_long().unwrap_or_default();
+    for letter in arg.get_short_and_visible_aliases().unwrap_or_default() {
+        match LETTERS.iter().find(|(known, _)| *known == letter) {
+            Some((_, meaning)) if *meaning == long => {}
+            Some((_, meaning)) => wrong(format!("-{letter} is --{long} here, and --{meaning} elsewhere")),
+            None => wrong(format!("-{letter}, --{long}, is not among the letters in cli/src/flags.rs")),
+        }
+    }
+    if !arg.get_action().takes_values() {
+        return;
+    }
+    let values: Vec<_> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    if values.iter().any(|value| ["true", "false", "yes", "no"].contains(&value.as_str())) {
+        wrong(format!("--{long} takes {values:?}: a switch is on or off"));
+    }
+    match arg.get_default_values() {
+        [] => {}
+        [one] if accepts(command, arg, one) => {}
+        [one] => wrong(format!("--{long}={} is its default, and refused", one.display())),
+        // clap prints them with spaces between them.
+        many => wrong(format!("--{long} has {} defaults: make them one text", many.len())),
+    }
+    let value = arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
+    if value.contains("SIZE") {
+        let prefix = if value.starts_with("START+") { "0x4000000+" } else { "" };
+        let numbers = [4, 64, 512].into_iter().flat_map(|number| ["K", "M", "G"].map(|unit| (number, unit)));
+        let sizes = numbers.map(|(number, unit)| format!("{number}{unit}"));
+        let taken: Vec<_> =
+            sizes.filter(|size| accepts(command, arg, format!("{prefix}{size}").as_ref())).collect();
+        let refused = taken.iter().find(|size| !accepts(command, arg, format!("{prefix}{size}iB").as_ref()));
+        match refused {
+            Some(refused) => wrong(format!("--{long} takes {refused}, and refuses {refused}iB")),
+            None if taken.is_empty() => wrong(format!("--{long} takes no size")),
+            None => {}
+        }
+    }
+}
+
+/// Whether `command` takes this value, whatever else it wants.
+fn accepts(command: &Command, arg: &Arg, value: &OsStr) -> bool {
+    let Some(long) = arg.get_long() else { return true };
+    let mut typed = OsString::from(format!("--{long}="));
+    typed.push(value);
+    let alone = command.clone().mut_args(|arg| arg.required(false)).no_binary_name(true);
+    match alone.try_get_matches_from([typed]) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::MissingRequiredArgument,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::builder::PossibleValuesParser;
+
+    /// A command with a subcommand that breaks every rule.
+    fn root() -> Command {
+        let arg = |name: &'static str| Arg::new(name).long(name);
+        let bad = Command::new("bad")
+            .arg(arg("passes").short('p'))
+            .arg(arg("zoom").short('z'))
+            .arg(arg("many").default_values(["1", "2"]))
+            .arg(arg("switch").value_parser(PossibleValuesParser::new(["true", "false"])))
+            .arg(arg("room").value_name("SIZE").value_parser(["4K", "4M"]));
+        let other = arg("empty").default_value("nothing").value_parser(["something"]);
+        Command::new("root").subcommand(bad).arg(other)
+    }
+
+    #[test]
+    fn every_rule_that_is_broken_is_found() {
+        let broken = broken(root(), &[]).join("\n");
+        for line in [
+            "root: -q is no flag",
+            "root bad: -q is no flag",
+            "-p is --passes here, and --pages elsewhere",
+            "-z, --zoom, is not among",
+            "--many has 2 defaults",
+            "--empty=nothing is its default, and refused",
+            "a switch is on or off",
+            "--room takes 4K, and refuses 4KiB",
+            "no `Exit status: 0 `",
+            "no `Time: `",
+            "no `Memory: `",
+        ] {
+            assert!(broken.contains(line), "{line}:\n{broken}");
+        }
+        assert_eq!(broken.lines().count(), 11, "{broken}");
+    }
+
+    #[test]
+    fn what_a_command_takes_stands_in_its_help() {
+        let takes = Takes { command: "bad", time: "1 s", memory: "2 MiB", ends: "0 always" };
+        let mut root = with_takes(root(), &[takes]);
+        let bad = root.find_subcommand_mut("bad").map(|bad| bad.render_long_help().to_string());
+        assert!(bad.unwrap().ends_with("Exit status: 0 always.\nTime: 1 s. Memory: 2 MiB.\n"));
+    }
+
+    #[test]
+    fn what_was_typed_is_told_from_defaults() {
+        let arg = |name: &'static str| Arg::new(name).long(name).default_value("1");
+        let command = Command::new("one").args([arg("a"), arg("b")]);
+        let matches = command.try_get_matches_from(["one", "--b", "1"]).unwrap();
+        assert_eq!((is_typed(&matches, "a"), is_typed(&matches, "b")), (false, true));
+    }
+}
