@@ -193,7 +193,7 @@ fn an_interrupt_prints_what_there_is() {
 #[test]
 fn negative_control_without_flushes_the_guest_finds_corruption() {
     let file = File::new("sabotage.trace", trace(64, 400).as_bytes());
-    let args = ["-t", file.path(), "-i", "20", "--churn", "1000000", "--memory", "64M", "--json"];
+    let args = ["-t", file.path(), "-i", "8", "--churn", "1000000", "--memory", "64M", "--json"];
     assert_eq!(slat(&args).status.code(), Some(0), "with flushes it is right");
     for lock in ["none", "exclusive"] {
         let output = slat(&[&args[..], &["--sabotage-flushes", "--mmu-lock", lock]].concat());

@@ -162,15 +162,15 @@ fn what_is_idle_for_long_goes_by_itself() {
 #[test]
 fn a_limit_holds_and_every_byte_comes_back() {
     let swap = File::new("limit.swap", b"");
-    let text = batch('S', 5000) + &batch('L', 5000);
+    let text = batch('S', 4500) + &batch('L', 4500);
     for args in [
         &["--swap", "mem"][..],
-        &["--swap", swap.path(), "--walk-secondary", "off", "--churn", "20000"],
+        &["--swap", swap.path(), "--walk-secondary", "off", "--churn", "5000"],
         &["--swap", "mem", "--swap", swap.path(), "-v", "3"],
     ] {
         let report = report(&[args, &["-t", "-", "--limit", "16M"]].concat(), text.as_bytes());
-        assert!(report["swapped_out"].as_u64().unwrap() > 900, "{args:?}");
-        assert!(report["refaults"].as_u64().unwrap() > 900, "{args:?}");
+        assert!(report["swapped_out"].as_u64().unwrap() > 300, "{args:?}");
+        assert!(report["refaults"].as_u64().unwrap() > 300, "{args:?}");
     }
 }
 

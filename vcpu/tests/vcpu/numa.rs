@@ -110,7 +110,7 @@ fn run(policy: Policy, thp: bool, sabotage: bool, rounds: u32) -> (Findings, Num
 fn guests_find_what_they_wrote_beside_a_scanner_that_never_rests() {
     for policy in [Policy::Range, Policy::Page, Policy::PageBatched] {
         for thp in [false, true] {
-            let (findings, stats, left) = run(policy, thp, false, 12);
+            let (findings, stats, left) = run(policy, thp, false, 6);
             assert_eq!((findings.corrupt, left), (0, [0, 0]), "{policy:?}, {thp}: {:?}", findings.first);
             assert!(findings.verified > 0 && stats.hint_faults > 0 && stats.migrated > 0, "{stats:?}");
         }
