@@ -94,7 +94,7 @@ pub const STEPS: &[Step] = &[
                 600,
                 "cargo test --workspace --exclude slat-virtual --exclude slat-seeded --locked --lib --bins",
             ),
-            Line::new(PUSH, 640, 1800, "cargo test --workspace --locked")
+            Line::new(PUSH, 400, 1200, "cargo test --workspace --locked")
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
                 .hears(&["History", "Inject", "Unit"]),
             Line::new(NIGHTLY, 1200, 2400, "cargo test --workspace --locked")
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn no_tier_should_take_longer_than_it_may() {
         // As `.ci/run` has it, whose own steps have the rest.
-        assert!(budget(Tier::Push) <= 1_560, "{} s", budget(Tier::Push));
+        assert!(budget(Tier::Push) <= 1_300, "{} s", budget(Tier::Push));
         assert!(budget(Tier::Nightly) <= 3 * 3_600, "{} s", budget(Tier::Nightly));
         for line in STEPS.iter().flat_map(|step| step.lines) {
             assert!(line.budget < line.bound && !line.tiers.is_empty(), "{}", line.words);
