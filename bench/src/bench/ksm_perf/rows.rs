@@ -81,13 +81,6 @@ pub fn checks(size: Size, on: &[Sample], off: &[Sample]) -> Vec<Check> {
             sum(|sample| sample.stages[0]),
             runs * Stage::ALL.len() as u64,
         );
-        // Each merge is of a page that nobody has merged yet, or that a guest has written since.
-        let left = Stage::LAST.expected(size);
-        check(
-            "pages merged, less those written again, are shared",
-            sum(|sample| sample.merges - sample.breaks),
-            runs * (left.shared + left.sharing),
-        );
         check(
             "pages that hold what they have to",
             sum(|sample| sample.contents[0]),
@@ -99,6 +92,16 @@ pub fn checks(size: Size, on: &[Sample], off: &[Sample]) -> Vec<Check> {
             sum(|sample| sample.guest.reads - sample.guest.wrong),
             sum(|sample| sample.guest.reads),
         );
+        // Each merge is of a page that is not merged yet, or that a guest has written since. A guest that writes to a page just
+        // while the scanner holds it copies it too, and nothing was merged.
+        let left = Stage::LAST.expected(size);
+        let (found, expected) =
+            (sum(|sample| sample.merges - sample.breaks), runs * (left.shared + left.sharing));
+        checks.push(Check {
+            name: format!("{who}: pages merged, less those written again, are shared, to 1%"),
+            ok: found <= expected && expected - found <= expected / 100,
+            detail: format!("{found} of {expected}"),
+        });
     }
     let in_window = |samples: &[Sample]| samples.iter().map(|sample| sample.guest.in_window).sum::<u64>();
     let mut check =
