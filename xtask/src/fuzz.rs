@@ -82,9 +82,8 @@ impl Fuzzer {
     /// Runs libFuzzer, and returns whether it found nothing, and all that it said.
     fn run(&self, target: &str, set: impl FnOnce(&mut Command)) -> Result<(bool, String)> {
         let mut command = Command::new(&self.0);
-        command.env("SLAT_FUZZ_TARGET", target);
+        command.env("SLAT_FUZZ_TARGET", target).arg(format!("-max_len={LONGEST}"));
         command.args(["-print_final_stats=1", "-len_control=0", "-timeout=20", "-rss_limit_mb=4096"]);
-        command.arg(format!("-max_len={LONGEST}"));
         if target == LEAKS {
             command.arg("-detect_leaks=0").env("ASAN_OPTIONS", "detect_leaks=0");
         }

@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn a_run_is_whole_with_shell_sum_and_power_off_and_compared_if_it_read_the_same() {
         let run = |serial: &str| Run::judged(serial, true);
-        let all = "slat: shell\nslat: cpus 2\nslat: sum 1\nreport: 5 faults\nreport: 0 zaps\n";
+        let all = "slat: shell\nslat: cpus 2\nslat: sum 1\nreport: 5 faults\nother\nreport: 3 dirty pages\nreport: 0 zaps\n";
         assert!(whole(run(all), 2).is_ok());
         for (lost, named) in [("shell", "shell"), ("cpus 2", "processors"), ("sum", "file")] {
             let why = whole(run(&all.replace(lost, "lost")), 2).err().unwrap().to_string();
@@ -264,6 +264,7 @@ mod tests {
         }
         let why = whole(Run::judged(all, false), 2).err().unwrap().to_string();
         assert!(why.ends_with("report: 0 zaps"), "{why}");
+        assert_eq!(run(all).report().collect::<Vec<_>>(), [(5, "faults"), (3, "dirty pages"), (0, "zaps")]);
         let text = side_by_side("", &run(all), &run(all)).unwrap();
         assert!(text.contains("1.00x") && text.contains("faults") && !text.contains("zaps"), "{text}");
         assert!(side_by_side("", &run(all), &run("slat: sum 2")).is_err());
