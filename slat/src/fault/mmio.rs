@@ -9,9 +9,9 @@
 //! that touches all of it costs no tables.
 
 use super::{Done, Outcome};
-use crate::addr::{Gfn, Hva, Level, Span};
+use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
-use crate::notify::active::Stamp;
+use crate::notify::active::Epoch;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
 use crate::table::entry::Word;
@@ -29,7 +29,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     /// What an mmio word `at` says: `None` where it is true; else the hole that it is now, or the word that somebody else
-    /// put there. `stamp` was taken after the word was read.
+    /// put there. The epoch was read after the word was.
     #[cold]
     pub(super) fn not_mmio<'w>(&self, mut at: At<'w>) -> Option<At<'w>> {
         if self.space.memslots.unchanged_since(at.word.version()) {
@@ -40,7 +40,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         Some(at)
     }
 
-    /// Remembers that `gfn` has no memslot, as was found after `stamp`; `at` is the lowest entry that it has. Where that
+    /// Remembers that `gfn` has no memslot, as was found after `epoch` was read; `at` is the lowest entry that it has. Where that
     /// cannot be said for sure it is left alone.
     #[cold]
     pub(super) fn remember_mmio<'w>(
@@ -48,7 +48,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         walk: &'w Walk<'_, F, H, Shared>,
         mut at: At<'w>,
         gfn: Gfn,
-        stamp: Stamp,
+        epoch: Epoch,
     ) -> Result<(), NoMemory> {
         let slots = self.space.memslots.read(&walk.vm.reads, walk.seat).version;
         let entry = |level: Level| Span::sized(gfn.base(level), level.pages());
@@ -56,18 +56,17 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         while level > Level::K4 && slots.range(entry(level)).next().is_some() {
             level = level.down();
         }
-        // No slot, in the version that was published when the stamp was taken, and nobody changes that now.
-        let nowhere = Span::new(Hva(0), Hva(0));
-        let sure = walk.vm.active.confirm(stamp, entry(level), nowhere).is_ok();
-        if !sure || slots.find(gfn).is_some() {
+        // No slot, in the version that was published when the epoch was read, and nobody changes that now.
+        if !walk.vm.active.nowhere(epoch, entry(level)) || slots.find(gfn).is_some() {
             return Ok(());
         }
         if at.level > level {
             at = walk.link_down(&mut self.cache, gfn, at, level)?;
         }
-        if at.level == level && at.word.is_hole() && at.word <= stamp.newest() {
-            // Where that fails somebody else knows better.
-            let _ = at.entry.cas(at.word, Word::mmio(stamp.version()));
+        if at.level == level && at.word.is_hole() {
+            // The hole may be newer than the epoch, of an invalidation that changes no slots. Where the CAS fails somebody else
+            // knows better.
+            let _ = at.entry.cas(at.word, Word::mmio(epoch.version().max(at.word.version())));
         }
         Ok(())
     }

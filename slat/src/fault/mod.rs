@@ -7,10 +7,10 @@
 //! attempt ───────────────────────────── one section of the read side, no lock, no sleep
 //!  │  walk down                          leaf there? ─▶ `present`: spurious, or permission by one CAS
 //!  │                                      withdrawn? ─▶ `tracked`: given back by one CAS
-//!  │  stamp                              before anybody is asked
+//!  │  epoch
 //!  │  slot: vCPU hint, table hint, tree  none? ─▶ MMIO, remembered in the table (`mmio`)
-//!  │  confirm                            an invalidation covers it? ─▶ retry when it has ended
-//!  │  host.lookup                        it would have to sleep? ─▶ `ask`: stamp, slot, confirm, resolve, walk
+//!  │  stamp: before anybody is asked     an invalidation covers it? ─▶ again when it has ended
+//!  │  host.lookup                        it would have to sleep? ─▶ `ask`: epoch, slot, stamp, resolve, walk
 //!  ▼
 //! install: link what is missing; hole not newer than the stamp? CAS hole → leaf
 //! ```
@@ -28,16 +28,17 @@ mod present;
 mod quick;
 mod tracked;
 
-use crate::addr::{Gfn, Gpa, Hva, Level, PAGE_SIZE, Pfn, Span};
+use crate::addr::{Gfn, Gpa, Hva, Level, Pfn};
 use crate::dirty::ring::Ring;
 use crate::host::{Host, HostError, HostPage};
-use crate::notify::active::{Stamp, Unconfirmed};
+use crate::notify::active::{Epoch, Page, Stamp, Unconfirmed};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Patience;
 use crate::sync::readside::Seat;
 use crate::sync::tally::Count;
+use crate::table::entry::Version;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
@@ -106,7 +107,7 @@ impl From<NoMemory> for FaultError {
     }
 }
 
-/// Looks at W while an invalidation covers a fault's frame, before the fault is attempted again.
+/// Looks at who is active while an invalidation covers a fault's frame, before the fault is attempted again.
 const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 /// How one attempt ended.
@@ -115,7 +116,7 @@ pub(crate) enum Outcome {
     Done(Done),
     /// Something moved: again.
     Retry,
-    /// An invalidation began or ended, somewhere, before anybody was asked: nothing is lost, look again.
+    /// A wide invalidation began or ended before anybody was asked: nothing is lost, look again.
     Moved,
     /// An invalidation covers the frame: again when it has ended.
     Covered,
@@ -161,7 +162,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 // Not every fault needs a table: an error is one where a page is missed.
                 let _ = self.vm.top_up(idle, &mut self.cache, self.vm.pages_at_hand());
             }
-            let before = self.vm.active.stamp();
+            let before = self.memo.listed(&self.vm.active, fault.gpa.gfn());
             let outcome = match self.attempt(idle, fault, (by, seat))? {
                 Outcome::Ask => self.ask(idle, fault, (by, seat))?,
                 outcome => outcome,
@@ -179,12 +180,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                     if !core::mem::replace(&mut waiting, true) {
                         self.tally().add(Count::Retry);
                     }
-                    // Its end moves W, a line that nobody writes meanwhile and hundreds may look at: the whole attempt is
-                    // made again when that happens; or now and then, for the one that was ending as W was read.
+                    // Its end changes what is listed, a word that nobody else writes meanwhile and hundreds may look at: the whole
+                    // attempt is made again when that happens; or now and then, for the one that was ending as it was read.
                     self.rest_while(|| {
                         for _ in 0..LOOKS {
                             patience.wait();
-                            if self.vm.active.stamp() != before {
+                            if self.memo.listed(&self.vm.active, fault.gpa.gfn()) != before {
                                 break;
                             }
                         }
@@ -215,27 +216,28 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if at.word.is_tracked() {
             return Ok(self.tracked(&walk, at, fault, by)?);
         }
-        let stamp = vm.active.stamp();
+        let epoch = vm.active.epoch();
         if at.word.is_mmio() {
             let Some(now) = self.not_mmio(at) else { return Ok(self.mmio()) };
             at = now;
         }
         let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, Some(at)) else {
             // Without a page for a table it is looked up again next time.
-            let _ = self.remember_mmio(&walk, at, gfn, stamp);
+            let _ = self.remember_mmio(&walk, at, gfn, epoch);
             return Ok(self.mmio());
         };
         if fault.access == Access::Write && slot.readonly {
             return Ok(self.mmio());
         }
         let hva = slot.hva_of(gfn);
-        if let Err(unconfirmed) = vm.confirm(stamp, gfn, hva) {
-            return Ok(unconfirmed.into());
-        }
+        let stamp = match self.stamp(epoch, gfn, hva, at.word.version()) {
+            Ok(stamp) => stamp,
+            Err(unconfirmed) => return Ok(unconfirmed.into()),
+        };
         match vm.host.lookup(hva, fault.access) {
             Some(page) if page.writable || fault.access != Access::Write => {
-                let writable = page.writable && !slot.readonly;
-                Ok(install(&walk, self.spare(by), at, (fault, &slot, HostPage { writable, ..page }), stamp)?)
+                let page = self.page_for(fault, &slot, page);
+                Ok(install(&walk, self.spare(by), at, (fault, &slot, page), stamp)?)
             }
             _ => Ok(Outcome::Ask),
         }
@@ -257,20 +259,24 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ) -> Result<Outcome, FaultError> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
-        let stamp = vm.active.stamp();
+        let epoch = vm.active.epoch();
         let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, None) else {
             return Ok(self.mmio());
         };
         let hva = slot.hva_of(gfn);
-        if let Err(unconfirmed) = vm.confirm(stamp, gfn, hva) {
-            return Ok(unconfirmed.into());
-        }
+        // A newer hole has been seen: the attempt before has raised the number of the region to it.
+        let stamp = match self.stamp(epoch, gfn, hva, Version::default()) {
+            Ok(stamp) => stamp,
+            Err(unconfirmed) => return Ok(unconfirmed.into()),
+        };
         let page = vm.host.resolve(idle, hva, fault.access)?;
         if fault.access == Access::Write && !page.writable {
             return Err(HostError::Fault.into());
         }
-        let page = HostPage { writable: page.writable && !slot.readonly, ..page };
-        let stamp = if seeded!(StampLate) { vm.active.stamp() } else { stamp };
+        let page = self.page_for(fault, &slot, page);
+        let late =
+            seeded!(StampLate).then(|| self.stamp(vm.active.epoch(), gfn, hva, Version::default()).ok());
+        let stamp = late.flatten().unwrap_or(stamp);
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
         if self.memo.slot(vm, self.space, seat, gfn, Some(at)) != Some(slot) {
@@ -307,52 +313,36 @@ impl<F: Format, H: Host> Vm<F, H> {
     fn pages_at_hand(&self) -> usize {
         usize::from(F::LEVELS) + if self.pool.has_budget() { 0 } else { 4 }
     }
+}
 
-    /// The second half of a stamp, for one page.
-    #[inline(always)]
-    pub(crate) fn confirm(&self, stamp: Stamp, gfn: Gfn, hva: Hva) -> Result<(), Unconfirmed> {
-        self.active.confirm(stamp, Span::sized(gfn, 1), Span::sized(hva, PAGE_SIZE))
+impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
+    /// A stamp for the page of `gfn`, and for as large a one as the host had for the last fault.
+    fn stamp(&self, epoch: Epoch, gfn: Gfn, hva: Hva, seen: Version) -> Result<Stamp, Unconfirmed> {
+        self.vm.active.stamp(epoch, Page::small(gfn, hva), self.memo.reach, seen)
     }
 
-    /// The largest page that may map `gfn`: the host's, cut to what policy, format and slot allow.
+    /// The host's page, cut to what policy, format and slot allow.
     #[inline(always)]
-    fn page_size(
-        &self,
-        fault: Fault,
-        slot: &Slot,
-        page: &HostPage,
-        stamp: Stamp,
-    ) -> Result<Level, Unconfirmed> {
+    fn page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
+        let page = HostPage { writable: page.writable && !slot.readonly, ..page };
         // A large page that does not execute is no answer to a fetch.
-        let small = self.policy.nx_huge_pages && fault.access == Access::Fetch;
+        let small = self.vm.policy.nx_huge_pages && fault.access == Access::Fetch;
         if page.level == Level::K4 || small {
-            Ok(Level::K4)
+            self.memo.reach = Level::M2;
+            HostPage { level: Level::K4, ..page }
         } else {
-            self.large_page_size(fault, slot, page, stamp)
+            self.large_page_for(fault, slot, page)
         }
     }
 
     #[cold]
-    fn large_page_size(
-        &self,
-        fault: Fault,
-        slot: &Slot,
-        page: &HostPage,
-        stamp: Stamp,
-    ) -> Result<Level, Unconfirmed> {
+    fn large_page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
         let mut level = page.level;
-        while level > Level::K4 {
-            if let Some((gfns, hvas)) = self.large_page(slot, fault.gpa.gfn(), level) {
-                // Rule 11: no invalidation may be active over any part of it. Where one is, a smaller page does.
-                match self.active.confirm(stamp, gfns, hvas) {
-                    Ok(()) => break,
-                    Err(Unconfirmed::Moved) => return Err(Unconfirmed::Moved),
-                    Err(Unconfirmed::Covered) => {}
-                }
-            }
+        while level > Level::K4 && self.vm.large_page(slot, fault.gpa.gfn(), level).is_none() {
             level = level.below();
         }
-        Ok(level)
+        self.memo.reach = level.max(Level::M2);
+        HostPage { level, ..page }
     }
 }
 
@@ -366,10 +356,12 @@ fn install<'w, F: Format, H: Host>(
     stamp: Stamp,
 ) -> Result<Outcome, NoMemory> {
     let gfn = fault.gpa.gfn();
-    let Ok(level) = walk.vm.page_size(fault, slot, &page, stamp) else {
-        // What the host said may be old news: this one counts.
+    if page.level > stamp.reach {
+        // The first of this vCPU's pages that is larger than a region: the next stamp is for such a one.
         return Ok(Outcome::Retry);
-    };
+    }
+    // Rule 11: no invalidation was active over any part of it. Where one was, a smaller page does.
+    let level = if seeded!(LargeUnlooked) { page.level } else { page.level.min(stamp.free) };
     if at.level > level {
         at = walk.link_down(cache, gfn, at, level)?;
     }

@@ -11,16 +11,17 @@
 //! The upgrade **freezes first**. Between reading a leaf and writing it back with W, the page may be zapped,
 //! given away and mapped again: the same word, another right to it. No CAS sees that. A frozen entry is this
 //! vCPU's alone: whoever invalidates it afterwards replaces it and the thaw fails; whoever did before is seen by
-//! the stamp that is taken *after* the freeze.
+//! the look at the active ones that is taken *after* the freeze.
 
 use super::{Done, Fault, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::host::{Host, HostPage};
+use crate::notify::active::Page;
 use crate::slots::Slot;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
-use crate::table::entry::Word;
+use crate::table::entry::{Version, Word};
 use crate::table::format::{Access, Format};
 use crate::table::freeze::Freeze;
 use crate::table::pool::NoMemory;
@@ -120,7 +121,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// The slot, where stores may come through it, and no invalidation is active over any part of what the entry maps.
     fn slot_alone(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, gfn: Gfn) -> Result<Slot, Outcome> {
         let vm = walk.vm;
-        let stamp = vm.active.stamp();
+        let epoch = vm.active.epoch();
         let slot = self.memo.slot(vm, walk.space, walk.seat, gfn, None).ok_or(Outcome::Retry)?;
         if slot.readonly {
             return Err(self.mmio());
@@ -130,9 +131,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if !slot.gfns.covers(&gfns) && !seeded!(LeafUncompared) {
             return Err(Outcome::Retry);
         }
-        let hvas = Span::sized(slot.hva_of(gfns.start), at.level.bytes());
         if !seeded!(UpgradeUnstamped) {
-            vm.active.confirm(stamp, gfns, hvas)?;
+            let page = Page { gfn: gfns.start, hva: slot.hva_of(gfns.start), level: at.level };
+            let _ = vm.active.stamp(epoch, page, at.level, Version::default())?;
         }
         Ok(slot)
     }

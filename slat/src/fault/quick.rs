@@ -1,12 +1,12 @@
 //! The common case of a fault, with nothing in it that the common case does not need.
 //!
-//! A leaf table is there, its entry is a hole, no invalidation is in flight, the slot is the last one, writable and
-//! without a log, and the host answers without sleeping with a small page that may be written. Then a fault is: enter; one load of
-//! W; the entry (remembered, or four loads down); the host; one CAS; leave. Whatever else is the case, nothing
-//! has been changed and the full pipeline takes over.
+//! A leaf table is there, its entry is a hole, no invalidation of the page is in flight, the slot is the last one, writable and
+//! without a log, and the host answers without sleeping with a small page that may be written. Then a fault is: enter; two loads,
+//! of the region's number and the epoch; the entry (remembered, or four loads down); the host; one CAS; leave. Whatever else
+//! is the case, nothing has been changed and the full pipeline takes over.
 //!
-//! One look at W stands for both of the full pipeline's: [`super::memo`] says why, for the frames that it has confirmed,
-//! with invalidations active elsewhere, too. An invalidation that begins after the look has a number above the stamp.
+//! [`super::memo`] says why the two loads are enough for the frames that it has confirmed, with invalidations active beside
+//! them, too.
 
 use super::Fault;
 use crate::addr::Level;
@@ -20,11 +20,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[inline(always)]
     pub(super) fn quick(&mut self, fault: Fault) -> bool {
         let Some(section) = self.light_section() else { return self.quick_otherwise(fault) };
-        if self.quick_inside(fault) {
-            section.end_mapped();
-            return true;
-        }
-        let mapped = self.quick_if_stale(fault);
+        let mapped = self.quick_inside(fault);
         if mapped {
             section.end_mapped();
         }
@@ -37,22 +33,12 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     fn quick_otherwise(&mut self, fault: Fault) -> bool {
         let seat = self.awake();
         let gate = self.vm.lock.enter::<Shared>(&self.vm.reads, seat);
-        let mapped = self.quick_inside(fault) || self.quick_if_stale(fault);
+        let mapped = self.quick_inside(fault);
         drop(gate);
         if mapped {
             seat.mapped_under_lock();
         }
         mapped
-    }
-
-    /// The same with a stale memo, which is confirmed anew first.
-    #[cold]
-    #[inline(never)]
-    fn quick_if_stale(&mut self, fault: Fault) -> bool {
-        let (active, gfn) = (&self.vm.active, fault.gpa.gfn());
-        self.memo.is_stale(active, gfn)
-            && self.memo.confirm_again(active, &self.space.memslots, gfn)
-            && self.quick_inside(fault)
     }
 
     #[inline(always)]

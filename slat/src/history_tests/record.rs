@@ -13,7 +13,7 @@
 use super::look::{Look, Seen, look};
 use super::stale::{Flushes, Stale};
 use super::world::{World, hva};
-use crate::notify::active::Unconfirmed;
+use crate::notify::active::{Page, Unconfirmed};
 use crate::table::entry::Version;
 use crate::table::history::watched;
 use crate::*;
@@ -95,8 +95,9 @@ impl<F: Format> Watcher<'_, F> {
             self.newest[index] = version;
             if !matches!(old, Seen::Nothing(_)) {
                 let vm = &self.world.vm;
-                let covered = vm.confirm(vm.active.stamp(), gfn, hva(gfn));
-                if covered != Err(Unconfirmed::Covered) {
+                let page = Page::small(gfn, hva(gfn));
+                let stamp = vm.active.stamp(vm.active.epoch(), page, Level::M2, Version::default());
+                if stamp.err() != Some(Unconfirmed::Covered) {
                     self.blame(&format!("{gfn:?} was taken away where nobody waits"));
                 }
             }

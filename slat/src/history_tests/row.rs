@@ -156,7 +156,7 @@ impl<F: Format> Row<F> {
         so: impl FnOnce(&mut dyn FnMut()),
     ) -> Result<(), String> {
         let world = self.world(idle);
-        let number = world.vm.active.stamp().version();
+        let number = world.vm.active.newest();
         let operation = |world: &World<F>, idle: &mut Idle| so(&mut || self.operate(world, idle));
         let record = record(&world, idle, &self.some_probes(stride()), (self.between, looks), operation);
         let record = record.map_err(|wrong| format!("{} {}: {wrong}", F::NAME, self.name))?;

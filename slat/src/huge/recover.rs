@@ -3,7 +3,7 @@
 //! ```text
 //! begin an invalidation of the frames         faults there wait; nobody's memory of a table is true any more
 //!   link → frozen                             whoever comes now turns back; who stands in the table may go on
-//!   stamp; slot; nobody else active over it?  no invalidation works inside the table, and none will: it would
+//!   epoch; slot; nobody else active over it?  no invalidation works inside the table, and none will: it would
 //!                                             meet the frozen entry, and replace it
 //!   the host's answer, without sleeping       as large, congruent: or thaw to the link again
 //!   frozen → large leaf                       fails where an invalidation came by: then nothing is mapped
@@ -128,10 +128,9 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
             continue;
         }
         let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { continue };
-        let stamp = vm.active.stamp();
-        let leaf = vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| {
-            change.confirm_alone(stamp, gfns, hvas)
-        });
+        let epoch = vm.active.epoch();
+        let leaf =
+            vm.large_leaf(walk, step.gfns.start, at.level, |gfns, hvas| change.is_alone(epoch, gfns, hvas));
         let thawed = leaf.map_or(at.word, |leaf| F::leaf(&leaf, at.level));
         let ours = frozen.thaw(thawed);
         if ours && leaf.is_none() {

@@ -1,38 +1,51 @@
-//! The active set: the word W, the invalidations in flight, and the stamps of faults.
+//! The active set: the numbers of invalidations, the invalidations in flight, and the stamps of faults.
 //!
 //! This is the heart of the engine: how a fault and an invalidation that race are told apart without a lock.
 //! A hole carries the number of the last invalidation that covered it. A fault takes a **stamp** before it asks
 //! the host, and installs by CAS from the very hole it saw, provided that the hole is not newer than the stamp.
 //!
 //! ```text
-//! W = K (newest invalidation, 52 bits) | n (active ones, 12 bits)
+//! N = K (newest number, 52 bits) | n (active ones, 12 bits)      moved and read by invalidations only
+//! line of each region, and the epoch: the newest number announced there, and who is active there   ([`lines`])
 //!
-//! fault                                   invalidation
-//! S := stamp: x := W                      begin: slot := {k = K+1, ranges, unflushed}; CAS W → (k, n+1)
-//! memslot of the gfn                      every hole of the range := hole(k); leaves edited by the plan
-//! confirm: nobody active covers it,       flush; slot := flushed
-//!          and W still = x                the host changes its entry
-//! the host's answer                       end: n := n−1, then clear the slot
-//! hole ≤ hole(S)?  CAS hole → leaf
+//! fault                                    invalidation, narrow: of few regions of host addresses
+//! e := epoch                               begin: place := {ranges, unflushed}; k from N
+//! memslot of the gfn                              on each of its lines: list the place; number := k
+//! V := number of the page's region         every hole of the range := hole(k); leaves edited by the plan
+//! nobody listed there, or on the epoch,    flush; place := flushed
+//!   covers it; epoch still = e             the host changes its entry
+//! the host's answer                        end: unlist; n := n−1; clear the place
+//! hole ≤ hole(V)?  CAS hole → leaf
 //! ```
-//! * An invalidation that begins after the stamp has a number above S: where it has passed, the hole is too new
-//!   and the install is refused; where it has not, it will meet the leaf and take it away.
-//! * One that began before and has ended changed the host first: the fault was told the new page.
-//! * One that is active and covers the frame: the fault waits.
-//! * The second look at W makes the scan a consistent cut: without it an older invalidation that unhooks a
-//!   table hides a newer one that worked inside it. The same look also confirms the memslot of the frame: a
-//!   slot set is published inside an invalidation of the frames that it changes. Of other frames an unchanged W
-//!   says nothing while an invalidation is active.
+//! A **wide** one is announced on the epoch alone. It takes its number after that, and moves the epoch again to end. What
+//! is written elsewhere, a fault does not read; and nothing that it reads does it read again, but for the epoch.
 //!
-//! Ended means `n` first, slot second: the other order lets a fault see an empty slot and an old W.
+//! # Why one look is enough
+//! * One that covers the page and has a number up to V was announced before V was read. It is listed, or it has ended:
+//!   then the host had changed, and the slots were published, before the fault asks.
+//! * One that begins later has a number above V, which its line takes no other of. Where it has passed, the hole is too new
+//!   and the install is refused; where it has not, it will meet the leaf and take it away. If it is wide it takes its number
+//!   after the fault has seen the epoch stand.
+//! * Nobody hides the holes of a newer one. An older one that unhooks a table puts its own hole above them: so it looks
+//!   at N afterwards, and where one has begun since takes a new number and goes over its range again ([`Ticket::is_followed`]).
+//! * The slots: they are published inside a wide one, which moves the epoch when it begins and when it ends.
+//!
+//! A hole may have a number that its region has not heard of: of a wide invalidation, or of one of other pages under the same
+//! entry of a higher level. The fault raises the number of its region to it, which is always allowed.
 
-use crate::addr::{Gfn, Hva, Position, Span};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence};
-use crate::table::{Version, Word};
+use crate::addr::{Gfn, Hva, Level, Position, Span};
+use crate::sync::prim::{Acquire, AtomicU64, Padded, Patience, Release, SeqCst, fence};
+use crate::table::Version;
 use core::cell::Cell;
+use lines::{Line, Lines};
 use places::{Claim, Places, Slot};
 
+mod lines;
 mod places;
+mod stamp;
+
+pub(crate) use lines::RegionLine;
+pub(crate) use stamp::{Epoch, Page, Stamp, Unconfirmed};
 
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
@@ -45,49 +58,10 @@ const UNFLUSHED: u64 = 2;
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Active {
-    /// W, on a line of its own: read by every fault, written rarely.
-    word: Padded<AtomicU64>,
+    /// N.
+    numbers: Padded<AtomicU64>,
+    lines: Lines,
     places: Places,
-}
-
-/// What a fault saw before it asked anybody: spent by its install.
-///
-/// It proves nothing by itself. It bounds what an install may fill: holes of invalidations up to this one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub(crate) struct Stamp {
-    w: u64,
-}
-
-impl Stamp {
-    /// Equal to no stamp that is taken: W never counts so far.
-    pub(crate) const NEVER: Self = Self { w: u64::MAX };
-
-    /// Whether no invalidation was active.
-    #[inline(always)]
-    pub(crate) const fn is_quiet(self) -> bool {
-        self.w & COUNT == 0
-    }
-
-    /// The newest invalidation that the fault has seen begin.
-    pub(crate) const fn version(self) -> Version {
-        Version(self.w >> COUNT_BITS)
-    }
-
-    /// The newest hole that the fault may fill.
-    #[inline(always)]
-    pub(crate) const fn newest(self) -> Word {
-        Word::hole(Version(self.w >> COUNT_BITS))
-    }
-}
-
-/// A fault may not go on yet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unconfirmed {
-    /// An active invalidation covers the frame: wait for it.
-    Covered,
-    /// Something began or ended meanwhile: take a new stamp.
-    Moved,
 }
 
 /// An invalidation that has begun. Dropping it ends it.
@@ -95,6 +69,10 @@ pub(crate) enum Unconfirmed {
 pub(crate) struct Ticket<'a> {
     active: &'a Active,
     claim: Claim<'a>,
+    /// The first of the regions on whose lines it is announced, and the one after the last.
+    regions: (u64, u64),
+    /// Whether it is announced on the epoch.
+    wide: Cell<bool>,
     /// What is published of guest frames.
     gfns: Cell<Span<Gfn>>,
     version: Cell<Version>,
@@ -106,40 +84,34 @@ impl Active {
     }
 
     fn with_places(places: usize) -> Self {
-        Self { word: Padded::default(), places: Places::new(places) }
+        Self { numbers: Padded::default(), lines: Lines::new(), places: Places::new(places) }
     }
 
-    /// Rule 2, first half: before the memslot is looked up and the host is asked.
+    /// The newest invalidation that has begun at a region's line.
     #[inline(always)]
-    pub(crate) fn stamp(&self) -> Stamp {
-        // ORDER(stamp): Acquire pairs with the Release of `Ticket::drop`: whoever sees an invalidation ended
-        // sees what its host had changed by then.
-        // ORDER(begin): and whoever sees one begun sees its slot.
-        Stamp { w: self.word.0.load(unless_seeded!(StampRelaxed, Acquire)) }
+    pub(crate) fn newest_of(&self, line: RegionLine) -> Version {
+        self.lines.at(line).newest()
     }
 
-    /// Rule 2, second half: after the memslot is known, before the host is asked.
-    #[inline(always)]
-    pub(crate) fn confirm(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> Result<(), Unconfirmed> {
-        if seeded!(StampUnconfirmed) {
-            return Ok(());
+    /// Whether an active invalidation covers any of these, which are in one region, the one of `line`.
+    #[inline]
+    pub(crate) fn covered(&self, line: RegionLine, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+        let listed = [self.lines.at(line), &self.lines.epoch].map(Line::listed);
+        if listed == [0; 2] || seeded!(StampUnconfirmed) {
+            return false;
         }
-        if !stamp.is_quiet() && self.covered(gfns, hvas, None) {
-            return Err(Unconfirmed::Covered);
-        }
-        // ORDER(stamp): Acquire loads before this one stay before it (the memslot's root, the slots of the
-        // scan): whoever published them had moved W first, by a read-modify-write that this load then sees.
-        if self.word.0.load(Acquire) == stamp.w { Ok(()) } else { Err(Unconfirmed::Moved) }
+        listed.into_iter().any(|listed| self.places.listed(listed).any(|slot| is_over(slot, gfns, hvas)))
     }
 
-    #[cold]
-    fn covered(&self, gfns: Span<Gfn>, hvas: Span<Hva>, but: Option<&Slot>) -> bool {
-        self.places.used().filter(|slot| !is(slot, but)).any(|slot| {
-            // ORDER(active): Acquire pairs with the Release in `begin`: an active slot's ranges are whole. Ranges
-            // torn by the slot's next user do no harm: W has moved since, and the fault will see it.
-            slot.state.load(unless_seeded!(StateRelaxed, Acquire)) & ACTIVE != 0
-                && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
-        })
+    /// The newest number.
+    #[cfg(test)]
+    pub(crate) fn newest(&self) -> Version {
+        Version(self.numbers.0.load(Acquire) >> COUNT_BITS)
+    }
+
+    /// What faults that wait for an invalidation over `hva` look at: it changes when that one ends.
+    pub(crate) fn listed_over(&self, hva: Option<Hva>) -> [u64; 2] {
+        [hva.map_or(0, |hva| self.lines.at(RegionLine::of(hva)).listed()), self.lines.epoch.listed()]
     }
 
     /// Whether the invalidation that wrote holes of `version` has not flushed yet: then whoever relies on such a hole
@@ -160,7 +132,7 @@ impl Active {
         }
         // Nobody else: the common case, one load.
         // ORDER(adopt): Acquire pairs with the Release in `drop`: whoever has ended has paid.
-        if self.word.0.load(unless_seeded!(OthersRelaxed, Acquire)) & COUNT <= u64::from(mine.is_some()) {
+        if self.numbers.0.load(unless_seeded!(OthersRelaxed, Acquire)) & COUNT <= u64::from(mine.is_some()) {
             return false;
         }
         self.places.used().any(|slot| {
@@ -189,16 +161,48 @@ impl Active {
         let claim = self.places.claim()?;
         set(&claim.slot.gfns, gfns);
         set(&claim.slot.hvas, hvas);
-        let ticket = Ticket { active: self, claim, gfns: Cell::new(gfns), version: Cell::default() };
+        // ORDER(active): Release: the ranges before the state. It has no number yet, and no hole of it is anywhere.
+        claim.slot.state.store(UNFLUSHED | ACTIVE, Release);
+        let regions = if gfns.is_empty() { Lines::narrow(hvas) } else { None };
+        let ticket = Ticket {
+            active: self,
+            claim,
+            regions: regions.unwrap_or_default(),
+            wide: Cell::new(regions.is_none()),
+            gfns: Cell::new(gfns),
+            version: Cell::default(),
+        };
         ticket.take_number(1);
+        ticket.announce();
         ticket.claim.begun();
         Some(ticket)
+    }
+
+    /// The next number, which nobody else gets, and `more` active ones.
+    fn number(&self, more: u64) -> Version {
+        // ORDER(active): Release: the place before its number: whoever looks at N sees it.
+        // ORDER(adopt): Acquire: of those before; see `is_followed`.
+        // ORDER(epoch): SeqCst; see `Active::epoch`.
+        let before = self.numbers.0.fetch_add((1 << COUNT_BITS) + more, SeqCst);
+        let version = Version((before >> COUNT_BITS) + 1);
+        debug_assert!(version.0 >> Version::BITS == 0, "142 years at a million a second");
+        version
     }
 }
 
 /// Whether `slot` is the one that the caller has.
 fn is(slot: &Slot, mine: Option<&Slot>) -> bool {
     mine.is_some_and(|mine| core::ptr::eq(slot, mine))
+}
+
+fn is_active(slot: &Slot) -> bool {
+    // ORDER(active): Acquire pairs with the Release in `try_begin`: an active slot's ranges are whole. Ranges torn by the
+    // slot's next user do no harm: the one before has ended.
+    slot.state.load(unless_seeded!(StateRelaxed, Acquire)) & ACTIVE != 0
+}
+
+fn is_over(slot: &Slot, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+    is_active(slot) && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
 }
 
 /// One that was widened has had several numbers. Whoever else had one between owes nothing by this answer, only
@@ -231,59 +235,97 @@ impl Ticket<'_> {
         self.version.get()
     }
 
-    /// Publishes the ranges in the slot under the next number, and counts `more` active ones.
+    /// Takes the next number, and counts `more` active ones.
     fn take_number(&self, more: u64) {
-        loop {
-            let w = self.active.word.0.load(Relaxed);
-            let version = Version((w >> COUNT_BITS) + 1);
-            debug_assert!(version.0 >> Version::BITS == 0, "142 years at a million a second");
-            if more > 0 {
-                // ORDER(active): Release, as in `set`.
-                self.claim.slot.first.store(version.0, Release);
+        let version = self.active.number(more);
+        let slot = self.claim.slot;
+        if more > 0 {
+            // ORDER(active): Release, as in `set`.
+            slot.first.store(version.0, Release);
+        }
+        // ORDER(adopt): Release, and before the edits, which are Release too: whoever meets one of them sees this.
+        slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
+        self.version.set(version);
+    }
+
+    /// Announces it on its lines, which may cost more numbers.
+    fn announce(&self) {
+        let lines = || self.lines();
+        if !seeded!(AnnouncedUnlisted) {
+            lines().for_each(|line| line.list(&self.claim));
+        }
+        for line in lines() {
+            while !line.announce(self.version()) {
+                self.take_number(0);
             }
-            // ORDER(active): Release: the ranges before the state, the state before W; pairs with `covered`.
-            self.claim.slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
-            let next = version.0 << COUNT_BITS | (w & COUNT) + more;
-            if injected!(Cas) {
-                continue;
-            }
-            // ORDER(begin): AcqRel: the slot before W moves; the slot set published before my number is the one
-            // that I shall walk.
-            if self
-                .active
-                .word
-                .0
-                .compare_exchange(w, next, unless_seeded!(BeginRelaxed, AcqRel), Relaxed)
-                .is_ok()
-            {
-                // ORDER(upgrade): W moved before any entry is looked at; pairs with the fence after a freeze
-                // (rule 10): either the freezer sees this number, or this walk sees the frozen entry.
-                if !seeded!(BeginUnfenced) {
-                    fence(SeqCst);
-                }
-                self.version.set(version);
-                return;
-            }
+        }
+        if seeded!(AnnouncedUnlisted) {
+            lines().for_each(|line| line.list(&self.claim));
+        }
+        if self.wide.get() && !seeded!(NumberedFirst) {
+            self.take_number(0);
+        }
+        // ORDER(upgrade): announced before any entry is looked at; pairs with the fence after a freeze (rule 10): either the
+        // freezer sees this one, or this one's walk sees the frozen entry.
+        if !seeded!(BeginUnfenced) {
+            fence(SeqCst);
         }
     }
 
-    /// [`Active::confirm`] for the invalidator itself: whether nobody else is active over any of it, and W still stands.
-    pub(crate) fn confirm_alone(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+    fn lines(&self) -> impl Iterator<Item = &Line> {
+        let lines = &self.active.lines;
+        let regions = (self.regions.0..self.regions.1).map(|region| lines.at(RegionLine::of_region(region)));
+        self.wide.get().then_some(&lines.epoch.0).into_iter().chain(regions)
+    }
+
+    /// After an unhooking: whether another invalidation has begun since this one took its number. A newer hole may then be
+    /// below the one that it has put above the table. Every fault that could fill that one waits for this one to end:
+    /// so this one [takes a new number](Self::renumber) and goes over its range once more, in which it unhooks nothing.
+    pub(crate) fn is_followed(&self) -> bool {
+        // ORDER(unhook): the hole above the table before the look at N; pairs with the fence in `announce`: either this one
+        // sees the other's number, or the other's walk sees the hole.
+        fence(SeqCst);
+        // ORDER(adopt): Acquire; nothing else depends on it.
+        let newest = self.active.numbers.0.load(Acquire) >> COUNT_BITS;
+        newest != self.version().0 && !seeded!(UnhookHides)
+    }
+
+    pub(crate) fn renumber(&self) {
+        self.take_number(0);
+    }
+
+    /// Whether an active invalidation other than this one is over any of these, or a slot may have changed since `epoch`
+    /// was read: one look at all places.
+    pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         if seeded!(RecoveredBeside) {
             return true;
         }
-        // ORDER(stamp): as in `confirm`.
-        !self.active.covered(gfns, hvas, Some(self.claim.slot)) && self.active.word.0.load(Acquire) == stamp.w
+        // ORDER(active): Acquire: whoever sees a number sees its place. After a freeze and its fence: one that is not seen
+        // here will see the frozen entry.
+        let _ = self.active.numbers.0.load(Acquire);
+        let mut others = self.active.places.used().filter(|slot| !is(slot, Some(self.claim.slot)));
+        !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == epoch
     }
 
     /// Rule 11: nothing is zapped outside of what is published. A leaf that reaches out of the range is published
     /// first, under a new number: as if this invalidation ended and a wider one began in the same instant.
     pub(crate) fn widen(&self, gfns: Span<Gfn>) {
-        if !self.gfns.get().covers(&gfns) {
-            self.gfns.set(self.gfns.get().hull(&gfns));
-            set(&self.claim.slot.gfns, self.gfns.get());
-            self.take_number(0);
+        if self.gfns.get().covers(&gfns) {
+            return;
         }
+        self.gfns.set(self.gfns.get().hull(&gfns));
+        set(&self.claim.slot.gfns, self.gfns.get());
+        if gfns.len() > Level::M2.pages() && !self.wide.replace(true) {
+            // Frames of more regions than those on whose lines it is.
+            let epoch = &self.active.lines.epoch;
+            epoch.list(&self.claim);
+            while !epoch.announce(self.version()) {
+                self.take_number(0);
+            }
+        }
+        self.take_number(0);
+        // ORDER(upgrade): as in `announce`.
+        fence(SeqCst);
     }
 
     /// [`Active::unflushed`], by another than this one.
@@ -316,99 +358,21 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        // ORDER(stamp): Release: what the host changed, and the slot set published, before the end. The count
-        // goes first: a fault that still sees this slot then sees W moved, and takes a new stamp.
-        self.active.word.0.fetch_sub(1, unless_seeded!(EndRelaxed, Release));
+        if self.wide.get() && !seeded!(EpochKept) {
+            // It moves: a fault that looked a slot up before it was published sees that, if it does not see the place.
+            // ORDER(epoch): what was published before the move; pairs with the walk of one that is announced to a region
+            // after a fault there has found the new slot.
+            fence(SeqCst);
+            while !self.active.lines.epoch.announce(self.active.number(0)) {}
+        }
+        self.lines().for_each(|line| line.unlist(&self.claim));
+        // ORDER(adopt): Release: paid before the count.
+        self.active.numbers.0.fetch_sub(1, Release);
         self.claim.end();
     }
 }
 
 #[cfg(all(test, loom))]
 mod loom_tests;
-
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    const NOWHERE: Span<Hva> = Span::new(Hva(0), Hva(0));
-
-    fn gfns(start: u64, end: u64) -> Span<Gfn> {
-        Span::new(Gfn(start), Gfn(end))
-    }
-
-    #[test]
-    fn a_stamp_is_confirmed_only_over_a_quiet_range() {
-        let active = Active::new();
-        let stamp = active.stamp();
-        assert_eq!(active.confirm(stamp, gfns(5, 6), NOWHERE), Ok(()));
-        let ticket = active.begin(gfns(0, 10), NOWHERE);
-        assert_eq!(active.confirm(stamp, gfns(5, 6), NOWHERE), Err(Unconfirmed::Moved), "one began");
-        let stamp = active.stamp();
-        assert_eq!(active.confirm(stamp, gfns(5, 6), NOWHERE), Err(Unconfirmed::Covered));
-        assert_eq!(active.confirm(stamp, gfns(10, 11), NOWHERE), Ok(()), "others are not disturbed");
-        drop(ticket);
-        assert_eq!(active.confirm(stamp, gfns(10, 11), NOWHERE), Err(Unconfirmed::Moved), "one ended");
-        assert_eq!(active.confirm(active.stamp(), gfns(5, 6), NOWHERE), Ok(()));
-    }
-
-    #[test]
-    fn a_stamp_fills_holes_up_to_its_own_age() {
-        let active = Active::new();
-        let before = active.stamp();
-        let version = active.begin(gfns(0, 1), NOWHERE).version();
-        assert!(Word::hole(version) > before.newest(), "bumped after the stamp: too new");
-        assert!(Word::hole(version) <= active.stamp().newest(), "a later stamp may fill it");
-    }
-
-    #[test]
-    fn debts_of_others_are_adopted_until_they_are_paid() {
-        let active = Active::new();
-        let a = active.begin(gfns(0, 10), NOWHERE);
-        let b = active.begin(gfns(20, 30), Span::new(Hva(0x1000), Hva(0x2000)));
-        assert!(b.unflushed(a.version()) && !b.unflushed(b.version()));
-        assert!(b.unflushed_over(gfns(5, 6)), "a covers it");
-        assert!(!b.unflushed_over(gfns(15, 16)), "a does not");
-        assert!(a.unflushed_over(gfns(15, 16)), "b invalidates host addresses: may be anywhere");
-        a.flushed();
-        assert!(!b.unflushed(a.version()));
-        let [inside, beside] = [0x1000, 0x2000].map(|start| Span::sized(Hva(start), 0x1000));
-        assert!(a.unflushed_behind(inside) && !a.unflushed_behind(beside) && !b.unflushed_behind(inside));
-        b.flushed();
-        assert!(!a.unflushed_behind(inside));
-    }
-
-    #[test]
-    fn the_set_grows_where_there_is_memory() {
-        let active = Active::with_places(2);
-        let two = [0, 1].map(|at| active.begin(gfns(at, at + 1), NOWHERE));
-        assert!(active.try_begin(gfns(2, 3), NOWHERE).is_none(), "that would allocate");
-        #[cfg(feature = "std")]
-        crate::inject::every(crate::inject::Point::Alloc, 1, || assert!(!active.places.grow()));
-        let stamp = active.stamp();
-        let more: std::vec::Vec<_> = (2..50).map(|at| active.begin(gfns(at, at + 1), NOWHERE)).collect();
-        assert_eq!(active.confirm(stamp, gfns(60, 61), NOWHERE), Err(Unconfirmed::Moved));
-        assert_eq!(active.confirm(active.stamp(), gfns(49, 50), NOWHERE), Err(Unconfirmed::Covered));
-        assert!(two[0].unflushed(more[47].version()) && !more[47].unflushed(more[47].version()));
-        drop(more);
-        assert_eq!(active.places.used().count(), 2, "the others are looked at only while one is taken");
-        assert_eq!(active.confirm(active.stamp(), gfns(49, 50), NOWHERE), Ok(()));
-    }
-
-    #[test]
-    fn widening_is_a_new_number_over_a_larger_range() {
-        let active = Active::new();
-        let a = active.begin(gfns(5, 6), NOWHERE);
-        let b = active.begin(gfns(900, 901), NOWHERE);
-        let (first, stamp) = (a.version(), active.stamp());
-        assert_eq!(active.confirm(stamp, gfns(0, 1), NOWHERE), Ok(()), "published to the page");
-        a.widen(gfns(5, 6));
-        assert_eq!(a.version(), first, "nothing new");
-        a.widen(gfns(0, 512));
-        assert!(a.version() > b.version());
-        assert_eq!(active.confirm(stamp, gfns(700, 701), NOWHERE), Err(Unconfirmed::Moved), "W says so");
-        assert_eq!(active.confirm(active.stamp(), gfns(0, 1), NOWHERE), Err(Unconfirmed::Covered));
-        assert!(b.unflushed(first) && b.unflushed(a.version()), "holes of either number are its debts");
-        drop((a, b));
-        assert_eq!(active.confirm(active.stamp(), gfns(0, 1000), NOWHERE), Ok(()));
-    }
-}
+mod tests;

@@ -39,6 +39,15 @@ pub(super) struct Known<'a> {
     pub(super) now: Option<&'a PageBehind>,
     /// No leaf is left in any table of the range.
     pub(super) emptied: bool,
+    /// Tables of the range have been unhooked: those that are there now have been linked since, and stay.
+    pub(super) unhooked: bool,
+}
+
+impl Known<'_> {
+    /// The host's page of `gfn`, where it was told.
+    fn of(&self, gfn: Gfn) -> Option<HostPage> {
+        self.now.and_then(|page| page.of(gfn))
+    }
 }
 
 /// What is invalidated: guest frames directly, or whatever memslots map a host range.
@@ -84,17 +93,51 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         seat: Option<&Seat>,
         owed: &mut Owed,
     ) {
+        self.edit_knowing(Known::default(), idle, parts, seat, owed);
+        if owed.unlinks() {
+            self.after_unhooking(idle, parts, seat, owed);
+        }
+    }
+
+    /// Once more over the range, under a new number, where another invalidation has begun since:
+    /// [`Ticket::is_followed`].
+    pub(super) fn after_unhooking(
+        &self,
+        idle: &mut Idle,
+        parts: Option<&[Span<Gfn>]>,
+        seat: Option<&Seat>,
+        owed: &mut Owed,
+    ) {
+        if self.ticket.is_followed() {
+            self.ticket.renumber();
+            self.edit_knowing(Known { unhooked: true, ..Known::default() }, idle, parts, seat, owed);
+        }
+    }
+
+    fn edit_knowing(
+        &self,
+        known: Known<'_>,
+        idle: &mut Idle,
+        parts: Option<&[Span<Gfn>]>,
+        seat: Option<&Seat>,
+        owed: &mut Owed,
+    ) {
         for space in &self.vm.spaces {
             if matches!(self.range, Range::Gfns(only, _) if only != space.id) {
                 continue;
             }
             let mut walk = self.walk::<Exclusive>(space, idle, seat);
-            self.edit_in(&mut walk, parts, owed);
+            self.edit_in(&mut walk, known, parts, owed);
         }
     }
 
-    fn edit_in<M: Edits>(&self, walk: &mut Walk<'_, F, H, M>, parts: Option<&[Span<Gfn>]>, owed: &mut Owed) {
-        let mut known = Known::default();
+    fn edit_in<M: Edits>(
+        &self,
+        walk: &mut Walk<'_, F, H, M>,
+        mut known: Known<'_>,
+        parts: Option<&[Span<Gfn>]>,
+        owed: &mut Owed,
+    ) {
         loop {
             match (parts, self.range) {
                 (Some(parts), _) => parts.iter().for_each(|&gfns| self.edit_frames(walk, gfns, known, owed)),
@@ -103,7 +146,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     along(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known, owed));
                 }
             }
-            if known.emptied || !self.why.frees_tables() || !walk.keeps_tables() {
+            if known.emptied || known.unhooked || !self.why.frees_tables() || !walk.keeps_tables() {
                 return;
             }
             // Once more, for the tables that were passed through.
@@ -133,8 +176,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
             let whole = gfns.covers(&covers) || seeded!(WholeByStart) && gfns.contains(covers.start);
-            let now = known.now.and_then(|page| page.of(covers.start));
-            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), now, owed) {
+            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), known, owed) {
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;
                 }
@@ -206,7 +248,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         &self,
         (word, level): (Word, Level),
         (covers, whole): (Span<Gfn>, bool),
-        now: Option<HostPage>,
+        known: Known<'_>,
         owed: &mut Owed,
     ) -> Option<Word> {
         let kind = word.kind::<F>(level);
@@ -219,26 +261,28 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
         let hole = self.hole();
         match kind {
-            Kind::Table(_) => (whole && self.why.frees_tables()).then_some(hole),
+            Kind::Table(_) => (whole && self.why.frees_tables() && !known.unhooked).then_some(hole),
             // A tracked leaf was in TLBs before, and the pass that withdrew it need not have flushed: it owes what a present
             // one does.
-            Kind::Leaf | Kind::Tracked => match plan(self.why, &F::decode(word), level, now) {
-                Edit::Zap => Some(hole),
-                Edit::DropWrite => Some(F::write_withdrawn(word)),
-                Edit::Replace(pfn) => {
-                    let old = F::decode(word);
-                    let perms = old.perms.without(Perms::WRITE);
-                    let new = Leaf { pfn, perms, host_writable: false, dirty: false, ..old };
-                    Some(if word.is_tracked() { Word::tracked(&new) } else { F::leaf(&new, level) })
-                }
-                Edit::Nothing => {
-                    // Rule 7: left alone, but another's flush over it may still be due.
-                    if self.ticket.unflushed_over(covers) {
-                        owed.owe(covers);
+            Kind::Leaf | Kind::Tracked => {
+                match plan(self.why, &F::decode(word), level, known.of(covers.start)) {
+                    Edit::Zap => Some(hole),
+                    Edit::DropWrite => Some(F::write_withdrawn(word)),
+                    Edit::Replace(pfn) => {
+                        let old = F::decode(word);
+                        let perms = old.perms.without(Perms::WRITE);
+                        let new = Leaf { pfn, perms, host_writable: false, dirty: false, ..old };
+                        Some(if word.is_tracked() { Word::tracked(&new) } else { F::leaf(&new, level) })
                     }
-                    None
+                    Edit::Nothing => {
+                        // Rule 7: left alone, but another's flush over it may still be due.
+                        if self.ticket.unflushed_over(covers) {
+                            owed.owe(covers);
+                        }
+                        None
+                    }
                 }
-            },
+            }
             Kind::Hole(version) | Kind::Mmio(version) => {
                 // Rule 7: who emptied this has not flushed yet: stale copies may exist on its account.
                 if self.ticket.unflushed(version) {

@@ -25,7 +25,7 @@
 //! No invalidation stops the world, waits for a fault, or makes a fault elsewhere retry
 //! ([`super::active`] has the argument).
 
-use super::active::{Stamp, Ticket};
+use super::active::{Epoch, Ticket};
 use super::along::{PageBehind, along};
 use super::edit::{Begun, Known, Range};
 use super::why::Why;
@@ -107,7 +107,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                 let mut walk = begun.walk::<Exclusive>(space, idle, seat);
                 along(&mut walk, published.clamp(&hvas), |steps, part| {
                     let now = to.and_then(|page| PageBehind::part(part, hvas, page));
-                    begun.edit_along(steps, part.gfns, Known { now: now.as_ref(), emptied: false }, owed)
+                    begun.edit_along(steps, part.gfns, Known { now: now.as_ref(), ..Known::default() }, owed)
                 });
             }
         }
@@ -155,6 +155,11 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         self.begun.ticket.version()
     }
 
+    /// After its owner has unhooked tables, all of which it covers: [`Ticket::is_followed`].
+    pub(super) fn unhooked(&mut self, idle: &mut Idle) {
+        self.begun.after_unhooking(idle, None, None, &mut self.owed);
+    }
+
     /// What it leaves behind where nothing is mapped any more.
     pub(super) fn hole(&self) -> Word {
         self.begun.hole()
@@ -170,9 +175,9 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         self.open_debt()
     }
 
-    /// As [`confirm`](crate::notify::active::Active::confirm): nobody else is active over any of it, and W still stands.
-    pub(crate) fn confirm_alone(&self, stamp: Stamp, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
-        self.begun.ticket.confirm_alone(stamp, gfns, hvas)
+    /// Whether nobody else is active over any of it, and the slots are those of `epoch`: after a freeze.
+    pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
+        self.begun.ticket.is_alone(epoch, gfns, hvas)
     }
 
     fn open_debt(&mut self) -> FlushDebt<'_> {

@@ -14,7 +14,8 @@ use core::ptr::null_mut;
 
 /// Blocks of more places, each with twice as many as the one before.
 const BLOCKS: usize = 6;
-const _: () = assert!(SLOTS << (BLOCKS + 1) <= COUNT as usize + 1, "W counts them all");
+const _: () = assert!(SLOTS << (BLOCKS + 1) <= COUNT as usize + 1, "N counts them all");
+const _: () = assert!(SLOTS < 48, "a mark each, below the count of the others");
 
 /// One invalidation in flight.
 #[derive(Debug, Default)]
@@ -51,8 +52,14 @@ struct Beyond {
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     pub(super) slot: &'a Slot,
-    /// Where it is counted: it is beyond the first ones.
-    beyond: Option<&'a AtomicU64>,
+    /// Which of the first places it is; and of the others, where they are counted.
+    which: Which<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Which<'a> {
+    First(u32),
+    Beyond(&'a AtomicU64),
 }
 
 impl Places {
@@ -66,17 +73,30 @@ impl Places {
         }
     }
 
-    /// Every place that an invalidation counted by W can have. Relaxed is enough: one that begins counts its place before it
-    /// moves W by a Release, and the caller has read W by an Acquire, or reads it again afterwards.
+    /// Every place that an invalidation counted by N can have. Relaxed is enough: one that begins counts its place before it
+    /// moves N by a Release, and the caller has read N by an Acquire.
     pub(super) fn used(&self) -> impl Iterator<Item = &Slot> {
         let first = self.slots.iter().take(self.used.load(Relaxed) as usize);
         first.chain(self.used_beyond()).map(|slot| &slot.0)
     }
 
+    /// The places that a line lists: see [`Claim::mark`].
+    pub(super) fn listed(&self, listed: u64) -> impl Iterator<Item = &Slot> {
+        let mut marks = listed % Claim::BEYOND;
+        let first = core::iter::from_fn(move || {
+            let index = marks.trailing_zeros();
+            marks &= marks.wrapping_sub(1);
+            self.slots.get(index as usize)
+        });
+        // All of them: which ones, it does not say.
+        let beyond = self.blocks(if listed >= Claim::BEYOND { BLOCKS } else { 0 });
+        first.chain(beyond).map(|slot| &slot.0)
+    }
+
     /// The same of those beyond the first ones.
     fn used_beyond(&self) -> impl Iterator<Item = &Padded<Slot>> {
         // ORDER(places): Acquire pairs with the Release in `Claim::end`: where none is left, all that were there have
-        // moved W, and have paid. One that the caller has found in W is counted: it did that before it moved W.
+        // paid. One that the caller has found in N is counted: it did that before it moved N.
         let any = self.beyond.taken.load(unless_seeded!(BeyondRelaxed, Acquire)) > 0;
         self.blocks(if any { BLOCKS } else { 0 })
     }
@@ -119,7 +139,7 @@ impl Places {
         true
     }
 
-    /// A place that is free, if there is one. Hands it to `begin`, which moves W.
+    /// A place that is free, if there is one. Hands it to `begin`, which moves N.
     pub(super) fn claim(&self) -> Option<Claim<'_>> {
         // ORDER(active): Acquire takes over from the last user's Release.
         let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
@@ -127,9 +147,9 @@ impl Places {
             if self.used.load(Relaxed) <= before as u64 {
                 self.used.fetch_max(before as u64 + 1, Relaxed);
             }
-            return Some(Claim { slot: &slot.0, beyond: None });
+            return Some(Claim { slot: &slot.0, which: Which::First(before as u32) });
         }
-        // Counted before the caller moves W, which is by a Release; see `used_beyond`.
+        // Counted before the caller moves N, which is by a Release; see `used_beyond`.
         let beyond = &self.beyond.taken;
         if !seeded!(BeyondLate) {
             beyond.fetch_add(1, Relaxed);
@@ -138,23 +158,36 @@ impl Places {
         if found.is_none() && !seeded!(BeyondLate) {
             beyond.fetch_sub(1, Relaxed);
         }
-        found.map(|slot| Claim { slot: &slot.0, beyond: Some(beyond) })
+        found.map(|slot| Claim { slot: &slot.0, which: Which::Beyond(beyond) })
     }
 }
 
 impl Claim<'_> {
-    /// Its invalidation has moved W.
+    /// What a line lists of a place beyond the first ones: one more of them.
+    pub(super) const BEYOND: u64 = 1 << 48;
+
+    /// What a line lists of this place: a bit of its own, or [`BEYOND`](Self::BEYOND).
+    pub(super) fn mark(&self) -> u64 {
+        match self.which {
+            Which::First(index) => 1 << index,
+            Which::Beyond(_) => Self::BEYOND,
+        }
+    }
+
+    /// Its invalidation has begun.
     pub(super) fn begun(&self) {
-        if let Some(beyond) = self.beyond.filter(|_| seeded!(BeyondLate)) {
+        if let Which::Beyond(beyond) = self.which
+            && seeded!(BeyondLate)
+        {
             beyond.fetch_add(1, Relaxed);
         }
     }
 
-    /// Its invalidation has moved W again to end: the place is free.
+    /// Its invalidation is listed nowhere, and counted off: the place is free.
     pub(super) fn end(&self) {
         // ORDER(active): Release; pairs with `covered`.
         self.slot.state.store(0, unless_seeded!(ClearRelaxed, Release));
-        if let Some(beyond) = self.beyond {
+        if let Which::Beyond(beyond) = self.which {
             // ORDER(places): Release; pairs with `used_beyond`.
             beyond.fetch_sub(1, unless_seeded!(BeyondEndRelaxed, Release));
         }

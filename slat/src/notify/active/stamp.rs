@@ -1,0 +1,144 @@
+//! What a fault reads of the active set: the epoch, then a stamp.
+
+use super::lines::Line;
+use super::places::Slot;
+use super::{Active, COUNT_BITS, is_active, span};
+use crate::addr::{Gfn, Hva, Level, Span};
+use crate::sync::prim::Acquire;
+#[cfg(loom)]
+use crate::sync::prim::{SeqCst, fence};
+use crate::table::{Version, Word};
+
+/// The newest wide invalidation that had begun or ended at a moment before the memslot was looked up.
+///
+/// While it stands, no slot changes, and no table above those of a region goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Epoch(Version);
+
+impl Epoch {
+    /// Equal to no epoch that is read: numbers do not come so far.
+    pub(crate) const NEVER: Self = Self(Version(u64::MAX));
+
+    pub(crate) const fn version(self) -> Version {
+        self.0
+    }
+}
+
+/// What a fault may fill, as of before it asks the host: spent by its install.
+///
+/// It proves nothing by itself. It bounds what an install may fill: holes of invalidations up to this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) struct Stamp {
+    newest: Version,
+    /// How large a page no active invalidation covers a part of, around the frame; and up to where that was looked for.
+    pub(crate) free: Level,
+    pub(crate) reach: Level,
+}
+
+impl Stamp {
+    /// The newest hole that the fault may fill.
+    #[inline(always)]
+    pub(crate) const fn newest(self) -> Word {
+        Word::hole(self.newest)
+    }
+}
+
+/// A fault may not go on yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unconfirmed {
+    /// An active invalidation covers the frame: wait for it.
+    Covered,
+    /// A wide invalidation began or ended meanwhile: look the slot up again.
+    Moved,
+}
+
+/// What a fault is about to map, or to edit: the page of this size around a frame, and the host addresses behind it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    pub(crate) gfn: Gfn,
+    pub(crate) hva: Hva,
+    pub(crate) level: Level,
+}
+
+impl Page {
+    pub(crate) const fn small(gfn: Gfn, hva: Hva) -> Self {
+        Self { gfn, hva, level: Level::K4 }
+    }
+
+    fn around(self, level: Level) -> (Span<Gfn>, Span<Hva>) {
+        let hva = Hva(self.hva.0 & !(level.bytes() - 1));
+        (Span::sized(self.gfn.base(level), level.pages()), Span::sized(hva, level.bytes()))
+    }
+}
+
+impl Active {
+    /// Before the memslot is looked up.
+    #[inline(always)]
+    pub(crate) fn epoch(&self) -> Epoch {
+        // ORDER(epoch): SeqCst. A fault reads a region's number V, or a slot, and then an epoch in which a wide invalidation
+        // (or a narrow one, by its region's number) is not announced yet. That one then takes a number above V, and finds
+        // that slot: announcements, numbers and these loads are of one order.
+        // loom has SeqCst fences, and takes SeqCst loads for Acquire ones.
+        #[cfg(loom)]
+        fence(SeqCst);
+        Epoch(self.lines.epoch.newest())
+    }
+
+    /// After the memslot is known, before the host is asked: a stamp for `page`, and for larger ones up to `reach`. `epoch`
+    /// was read before the slot; `seen` is the version of the hole that is to be filled, if it is known.
+    #[inline]
+    pub(crate) fn stamp(
+        &self,
+        epoch: Epoch,
+        page: Page,
+        reach: Level,
+        seen: Version,
+    ) -> Result<Stamp, Unconfirmed> {
+        if seeded!(StampUnconfirmed) {
+            return Ok(Stamp { newest: self.lines.of(page.hva).newest_since(seen), free: reach, reach });
+        }
+        let reach = reach.max(page.level);
+        let (newest, free) = if reach <= Level::M2 {
+            let line = self.lines.of(page.hva);
+            let newest = line.newest_since(seen);
+            let free =
+                self.free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
+            (newest, free)
+        } else {
+            // ORDER(begin): Acquire: whoever sees a number sees its place.
+            let newest = Version(self.numbers.0.load(Acquire) >> COUNT_BITS);
+            (newest, self.free_of(self.places.used(), page, reach))
+        };
+        let free = free.ok_or(Unconfirmed::Covered)?;
+        // ORDER(epoch): loads before this one stay before it (the memslot, the number, the places).
+        if self.epoch() == epoch { Ok(Stamp { newest, free, reach }) } else { Err(Unconfirmed::Moved) }
+    }
+
+    /// Where no memslot was found: whether none of `gfns` is about to get one, since `epoch` was read.
+    pub(crate) fn nowhere(&self, epoch: Epoch, gfns: Span<Gfn>) -> bool {
+        let covers = |slot: &Slot| is_active(slot) && span::<Gfn>(&slot.gfns).overlaps(&gfns);
+        !self.listed_on(&self.lines.epoch).any(covers) && self.epoch() == epoch
+    }
+
+    /// Over how large a page around `page`, up to `reach`, none of `slots` is active; `None` where one is over the page itself.
+    #[inline]
+    fn free_of<'s>(&self, slots: impl Iterator<Item = &'s Slot>, page: Page, reach: Level) -> Option<Level> {
+        let mut free = reach;
+        for slot in slots.filter(|slot| is_active(slot)) {
+            let (gfns, hvas) = (span::<Gfn>(&slot.gfns), span::<Hva>(&slot.hvas));
+            let covers = |(g, h): (Span<Gfn>, Span<Hva>)| gfns.overlaps(&g) || hvas.overlaps(&h);
+            while covers(page.around(free)) {
+                if free == page.level {
+                    return None;
+                }
+                free = free.below();
+            }
+        }
+        Some(free)
+    }
+
+    fn listed_on(&self, line: &Line) -> impl Iterator<Item = &Slot> {
+        self.places.listed(line.listed())
+    }
+}
