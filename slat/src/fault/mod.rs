@@ -38,7 +38,7 @@ use crate::sync::mode::Shared;
 use crate::sync::prim::Patience;
 use crate::sync::readside::Seat;
 use crate::sync::tally::Count;
-use crate::table::entry::Version;
+use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
@@ -230,7 +230,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(self.mmio());
         }
         let hva = slot.hva_of(gfn);
-        let stamp = match self.stamp(epoch, gfn, hva, at.word.version()) {
+        let stamp = match self.stamp(epoch, gfn, hva, at.word) {
             Ok(stamp) => stamp,
             Err(unconfirmed) => return Ok(unconfirmed.into()),
         };
@@ -265,7 +265,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         };
         let hva = slot.hva_of(gfn);
         // A newer hole has been seen: the attempt before has raised the number of the region to it.
-        let stamp = match self.stamp(epoch, gfn, hva, Version::default()) {
+        let stamp = match self.stamp(epoch, gfn, hva, Word::OLDEST) {
             Ok(stamp) => stamp,
             Err(unconfirmed) => return Ok(unconfirmed.into()),
         };
@@ -274,8 +274,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Err(HostError::Fault.into());
         }
         let page = self.page_for(fault, &slot, page);
-        let late =
-            seeded!(StampLate).then(|| self.stamp(vm.active.epoch(), gfn, hva, Version::default()).ok());
+        let late = seeded!(StampLate).then(|| self.stamp(vm.active.epoch(), gfn, hva, Word::OLDEST).ok());
         let stamp = late.flatten().unwrap_or(stamp);
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let at = walk.descend(gfn);
@@ -317,7 +316,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
 impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// A stamp for the page of `gfn`, and for as large a one as the host had for the last fault.
-    fn stamp(&self, epoch: Epoch, gfn: Gfn, hva: Hva, seen: Version) -> Result<Stamp, Unconfirmed> {
+    fn stamp(&self, epoch: Epoch, gfn: Gfn, hva: Hva, seen: Word) -> Result<Stamp, Unconfirmed> {
         self.vm.active.stamp(epoch, Page::small(gfn, hva), self.memo.reach, seen)
     }
 

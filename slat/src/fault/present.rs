@@ -21,7 +21,7 @@ use crate::notify::active::Page;
 use crate::slots::Slot;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
-use crate::table::entry::{Version, Word};
+use crate::table::entry::Word;
 use crate::table::format::{Access, Format};
 use crate::table::freeze::Freeze;
 use crate::table::pool::NoMemory;
@@ -133,7 +133,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
         if !seeded!(UpgradeUnstamped) {
             let page = Page { gfn: gfns.start, hva: slot.hva_of(gfns.start), level: at.level };
-            let _ = vm.active.stamp(epoch, page, at.level, Version::default())?;
+            let _ = vm.active.stamp(epoch, page, at.level, Word::OLDEST)?;
         }
         Ok(slot)
     }

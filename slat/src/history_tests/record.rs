@@ -14,7 +14,7 @@ use super::look::{Look, Seen, look};
 use super::stale::{Flushes, Stale};
 use super::world::{World, hva};
 use crate::notify::active::{Page, Unconfirmed};
-use crate::table::entry::Version;
+use crate::table::entry::Word;
 use crate::table::history::watched;
 use crate::*;
 use std::format;
@@ -96,7 +96,7 @@ impl<F: Format> Watcher<'_, F> {
             if !matches!(old, Seen::Nothing(_)) {
                 let vm = &self.world.vm;
                 let page = Page::small(gfn, hva(gfn));
-                let stamp = vm.active.stamp(vm.active.epoch(), page, Level::M2, Version::default());
+                let stamp = vm.active.stamp(vm.active.epoch(), page, Level::M2, Word::OLDEST);
                 if stamp.err() != Some(Unconfirmed::Covered) {
                     self.blame(&format!("{gfn:?} was taken away where nobody waits"));
                 }

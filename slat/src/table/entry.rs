@@ -110,6 +110,9 @@ const fn gather(word: u64) -> u64 {
 }
 
 impl Word {
+    /// The oldest hole, which every fault may fill.
+    pub(crate) const OLDEST: Self = Self::hole(Version(0));
+
     /// A hole last covered by invalidation `version`.
     #[inline(always)]
     pub const fn hole(version: Version) -> Self {

@@ -86,15 +86,16 @@ impl Active {
     }
 
     /// After the memslot is known, before the host is asked: a stamp for `page`, and for larger ones up to `reach`. `epoch`
-    /// was read before the slot; `seen` is the version of the hole that is to be filled, if it is known.
+    /// was read before the slot; `seen` is the word that is to be filled, if it is known and a hole.
     #[inline]
     pub(crate) fn stamp(
         &self,
         epoch: Epoch,
         page: Page,
         reach: Level,
-        seen: Version,
+        seen: Word,
     ) -> Result<Stamp, Unconfirmed> {
+        let seen = if seen.is_hole() { seen.version() } else { Version::default() };
         if seeded!(StampUnconfirmed) {
             return Ok(Stamp { newest: self.lines.of(page.hva).newest_since(seen), free: reach, reach });
         }
@@ -102,6 +103,8 @@ impl Active {
         let (newest, free) = if reach <= Level::M2 {
             let line = self.lines.of(page.hva);
             let newest = line.newest_since(seen);
+            // ORDER(active): Acquire: of its own number, which the hole has carried.
+            debug_assert!(newest.0 <= self.numbers.0.load(Acquire) >> COUNT_BITS, "no number from elsewhere");
             let free =
                 self.free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
             (newest, free)

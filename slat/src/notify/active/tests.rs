@@ -19,7 +19,7 @@ fn page(gfn: u64) -> Page {
 
 impl Active {
     fn stamp_for(&self, epoch: Epoch, gfn: u64) -> Result<Stamp, Unconfirmed> {
-        self.stamp(epoch, page(gfn), Level::M2, Version::default())
+        self.stamp(epoch, page(gfn), Level::M2, Word::OLDEST)
     }
 
     fn stamp_now(&self, gfn: u64) -> Result<Stamp, Unconfirmed> {
@@ -88,7 +88,7 @@ fn a_stamp_fills_holes_up_to_its_own_age_and_up_to_those_that_the_fault_has_seen
     let version = ticket.version();
     drop(ticket);
     assert!(Word::hole(version) > before.newest(), "numbered after the stamp: too new");
-    let seen = active.stamp(active.epoch(), page(0), Level::M2, version).expect("it has ended");
+    let seen = active.stamp(active.epoch(), page(0), Level::M2, Word::hole(version)).expect("it has ended");
     assert!(Word::hole(version) <= seen.newest());
     assert_eq!(active.stamp_now(1), Ok(seen), "the region has heard of it now");
     let next = active.begin(gfns(0, 0), hvas(page(0).hva.0, 4096));
@@ -109,7 +109,7 @@ fn a_number_that_is_not_above_those_announced_is_not_taken() {
 fn for_pages_larger_than_a_region_all_places_are_looked_at() {
     let active = Active::new();
     let far = active.begin(gfns(0, 0), hvas(page(100_000).hva.0, 4096));
-    let large = |gfn| active.stamp(active.epoch(), page(gfn), Level::G1, Version::default());
+    let large = |gfn| active.stamp(active.epoch(), page(gfn), Level::G1, Word::OLDEST);
     assert_eq!(large(5).map(|stamp| stamp.free), Ok(Level::M2), "part of the same 1 GiB");
     assert_eq!(large(100_001).map(|stamp| stamp.free), Ok(Level::K4));
     assert_eq!(large(100_000), Err(Unconfirmed::Covered));
