@@ -83,6 +83,11 @@ bugs! {
     BeyondRelaxed "beyond-relaxed" Loom "whether invalidations are active beyond the first places is read by a relaxed load",
     BeyondLate "beyond-late" Loom "an invalidation beyond the first places is counted there after it has begun",
     BeyondEndRelaxed "beyond-end-relaxed" Loom "an invalidation beyond the first places is counted off there by a relaxed decrement",
+    UnhookHides "unhook-hides" Loom "an invalidation that unhooks a table does not look whether a newer one has worked inside",
+    AnnouncedOlder "announced-older" Loom "an invalidation keeps a number that is not above those announced in its region",
+    AnnouncedUnlisted "announced-unlisted" Loom "an invalidation is announced before it is listed",
+    NumberedFirst "numbered-first" Loom "a wide invalidation takes its number before it is announced",
+    EpochKept "epoch-kept" Loom "a wide invalidation ends and leaves the epoch as it is",
     BeginUnfenced "begin-unfenced" Loom "no fence between the announcement of an invalidation and its look at the entries",
     FreezeUnfenced "freeze-unfenced" Loom "no fence between a frozen entry and the stamp for what it is thawed to",
     PaidRelaxed "paid-relaxed" Loom "a flush is said to be paid by a relaxed store",
@@ -126,11 +131,6 @@ bugs! {
 
     // --- shuttle: steps of the whole engine ---
     StampUnconfirmed "stamp-unconfirmed" Shuttle "a fault does not look at who is active before it asks the host",
-    UnhookHides "unhook-hides" Shuttle "an invalidation that unhooks a table does not look whether a newer one has worked inside",
-    AnnouncedOlder "announced-older" Shuttle "an invalidation keeps a number that is not above those announced in its region",
-    AnnouncedUnlisted "announced-unlisted" Shuttle "an invalidation is announced before it is listed",
-    NumberedFirst "numbered-first" Shuttle "a wide invalidation takes its number before it is announced",
-    EpochKept "epoch-kept" Shuttle "a wide invalidation ends and leaves the epoch as it is",
     LargeUnlooked "large-unlooked" Shuttle "a fault maps a large page of which it has looked at one small page",
     StampLate "stamp-late" Shuttle "a fault takes its stamp when the host has answered",
     LostLinkBelieved "lost-link-believed" Shuttle "a fault that loses the race to link a table goes on in its own",

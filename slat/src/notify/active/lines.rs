@@ -81,6 +81,9 @@ impl Line {
     /// The newest invalidation that was announced here: a fault may fill holes up to this one.
     #[inline(always)]
     pub(super) fn newest(&self) -> Version {
+        // loom has SeqCst fences, and takes SeqCst loads for Acquire ones.
+        #[cfg(loom)]
+        crate::sync::prim::fence(SeqCst);
         // ORDER(begin): Acquire, at least: whoever sees a number here sees the place of its invalidation, listed.
         // ORDER(epoch): SeqCst; see `Active::epoch`.
         Version(self.newest.load(unless_seeded!(StampRelaxed, SeqCst)))

@@ -1,12 +1,13 @@
-//! Stamps against invalidations, on one entry: the shipped orderings of W, the active set and the entries.
+//! Stamps against invalidations, on one entry: the shipped orderings of N, the lines, the active set and the entries.
 //!
 //! The host is one word without any ordering of its own: what a fault installs is right only if the protocol carries
 //! the host's change to it. A leaf is `frame << 12 | 7`; without bit 1 it is read-only.
 
 use super::*;
-use crate::loom_tests::{explore, explore_within, finds, finds_seeded};
+use crate::loom_tests::{explore_within, finds, finds_seeded};
 use crate::seeded::Bug;
-use crate::sync::prim::AtomicU64;
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Relaxed};
+use crate::table::Word;
 use crate::table::entry::{Entry, Kind};
 use crate::table::formats::Ept4;
 use crate::table::freeze::Freeze;
@@ -14,8 +15,15 @@ use crate::{Format, Level};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
-const GFNS: Span<Gfn> = Span::new(Gfn(0), Gfn(1));
 const NOWHERE: Span<Hva> = Span::new(Hva(0), Hva(0));
+/// Frame 0, and its page.
+const PAGE: Page = Page::small(Gfn(0), Hva(0x1000));
+/// What an invalidation covers: that page by its frame, which is wide; or by its host address, which is narrow.
+type Ranges = (Span<Gfn>, Span<Hva>);
+const WIDE: Ranges = (Span::new(Gfn(0), Gfn(1)), NOWHERE);
+const NARROW: Ranges = (Span::new(Gfn(0), Gfn(0)), Span::new(Hva(0x1000), Hva(0x2000)));
+/// Another page of the same region.
+const BESIDE: Ranges = (Span::new(Gfn(0), Gfn(0)), Span::new(Hva(0x8000), Hva(0x9000)));
 const WRITE: u64 = 2;
 
 /// What a thread leaves out.
@@ -23,10 +31,8 @@ const WRITE: u64 = 2;
 enum Mistake {
     None,
     HostFirst,
-    NoSecondLook,
     NoAdoption,
 }
-use Mistake::NoSecondLook;
 
 struct Shared {
     active: Active,
@@ -71,13 +77,9 @@ impl Shared {
     /// A fault's stamp, confirmed, and the host's answer.
     fn ask(&self, mistake: Mistake) -> Option<(Stamp, u64)> {
         let early = (mistake == Mistake::HostFirst).then(|| self.frame.load(Relaxed));
-        let stamp = self.active.stamp();
-        let confirmed = match mistake {
-            NoSecondLook => stamp.is_quiet() || !self.active.covered(GFNS, NOWHERE, None),
-            _ => self.active.confirm(stamp, GFNS, NOWHERE).is_ok(),
-        };
+        let stamp = self.active.stamp(self.active.epoch(), PAGE, Level::M2, Word::OLDEST);
         let frame = early.unwrap_or_else(|| self.frame.load(Relaxed));
-        confirmed.then_some((stamp, frame))
+        Some((stamp.ok()?, frame))
     }
 
     fn install(entry: &Entry, (stamp, frame): (Stamp, u64)) {
@@ -104,8 +106,24 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Every entry of the page: the one above the table, and the table's.
+    fn edit(&self, ticket: &Ticket<'_>) {
+        let mut upper = self.upper.load();
+        while upper.is_hole() && upper < Word::hole(ticket.version()) {
+            match self.upper.cas(upper, Word::hole(ticket.version())) {
+                Ok(()) => return,
+                Err(found) => upper = found,
+            }
+        }
+        if !upper.is_hole() {
+            Self::zap(ticket, &self.tables[Ept4::pfn(upper).0 as usize], true);
+        }
+    }
+}
+
 /// A fault fills a hole beside an invalidation of it.
-fn fill(faults: u32, mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
+fn fill((gfns, hvas): Ranges, faults: u32, mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new(hole(0), hole(0)));
         let theirs = shared.clone();
@@ -116,7 +134,7 @@ fn fill(faults: u32, mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
                 }
             }
         });
-        let ticket = shared.active.begin(GFNS, NOWHERE);
+        let ticket = shared.active.begin(gfns, hvas);
         Shared::zap(&ticket, &shared.tables[0], true);
         ticket.flushed();
         shared.frame.store(2, Relaxed);
@@ -129,25 +147,101 @@ fn fill(faults: u32, mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn a_fault_never_installs_what_the_host_has_taken_back() {
-    explore(fill(1, Mistake::None));
-    explore_within(3, fill(2, Mistake::None));
-}
-
-#[test]
-fn mistake_a_stamp_that_is_not_confirmed() {
-    finds_seeded(Bug::StampUnconfirmed, "taken back", fill(1, Mistake::None));
-}
-
-#[test]
-fn mistakes_about_w() {
-    for bug in [Bug::StampRelaxed, Bug::BeginRelaxed, Bug::EndRelaxed, Bug::StateRelaxed, Bug::ClearRelaxed] {
-        finds_seeded(bug, "taken back", fill(1, Mistake::None));
+    for ranges in [WIDE, NARROW] {
+        explore_within(4, fill(ranges, 1, Mistake::None));
+        explore_within(3, fill(ranges, 2, Mistake::None));
     }
 }
 
 #[test]
+fn mistake_a_stamp_without_a_look_at_who_is_active() {
+    finds_seeded(Bug::StampUnconfirmed, "taken back", fill(NARROW, 1, Mistake::None));
+}
+
+#[test]
+fn mistakes_about_lines() {
+    let narrow = [Bug::StampRelaxed, Bug::ListRelaxed, Bug::BeginRelaxed, Bug::EndRelaxed, Bug::StateRelaxed];
+    for bug in narrow.into_iter().chain([Bug::ClearRelaxed, Bug::AnnouncedUnlisted]) {
+        finds_seeded(bug, "taken back", fill(NARROW, 1, Mistake::None));
+    }
+}
+
+/// A fault beside an invalidation of its page, after it has ended one of another page itself: whose number may be newer.
+fn overtaken((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let shared = Arc::new(Shared::new(hole(0), hole(0)));
+        let theirs = shared.clone();
+        let fault = loom::thread::spawn(move || {
+            drop(theirs.active.begin(BESIDE.0, BESIDE.1));
+            if let Some(asked) = theirs.ask(Mistake::None) {
+                Shared::install(&theirs.tables[0], asked);
+            }
+        });
+        let ticket = shared.active.begin(gfns, hvas);
+        Shared::zap(&ticket, &shared.tables[0], true);
+        ticket.flushed();
+        shared.frame.store(2, Relaxed);
+        drop(ticket);
+        fault.join().expect("the fault ends");
+        let word = shared.tables[0].load();
+        assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+    }
+}
+
+#[test]
+fn an_invalidation_that_is_overtaken_has_a_newer_number_all_the_same() {
+    explore_within(3, overtaken(WIDE));
+    explore_within(3, overtaken(NARROW));
+}
+
+#[test]
+fn mistakes_about_numbers_that_are_overtaken() {
+    finds_seeded(Bug::NumberedFirst, "taken back", overtaken(WIDE));
+    finds_seeded(Bug::AnnouncedOlder, "taken back", overtaken(NARROW));
+}
+
+/// A fault finds a slot that is being published, beside an invalidation by host address, which walks what slots there are.
+fn published() {
+    let shared = Arc::new((Shared::new(hole(0), hole(0)), AtomicU64::new(0)));
+    let theirs = shared.clone();
+    let commit = loom::thread::spawn(move || {
+        let (shared, slots) = &*theirs;
+        let ticket = shared.active.begin(WIDE.0, WIDE.1);
+        slots.store(1, Release);
+        drop(ticket);
+    });
+    let theirs = shared.clone();
+    let fault = loom::thread::spawn(move || {
+        let (shared, slots) = &*theirs;
+        let epoch = shared.active.epoch();
+        if slots.load(Acquire) == 1
+            && let Ok(stamp) = shared.active.stamp(epoch, PAGE, Level::M2, Word::OLDEST)
+        {
+            Shared::install(&shared.tables[0], (stamp, shared.frame.load(Relaxed)));
+        }
+    });
+    let (shared, slots) = &*shared;
+    let ticket = shared.active.begin(NARROW.0, NARROW.1);
+    if slots.load(Acquire) == 1 {
+        Shared::zap(&ticket, &shared.tables[0], true);
+    }
+    ticket.flushed();
+    shared.frame.store(2, Relaxed);
+    drop(ticket);
+    commit.join().expect("it ends");
+    fault.join().expect("the fault ends");
+    let word = shared.tables[0].load();
+    assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+}
+
+#[test]
+fn an_invalidation_finds_every_slot_that_a_fault_has_found() {
+    explore_within(3, published);
+}
+
+#[test]
 fn mistake_the_host_is_asked_before_the_stamp() {
-    assert!(finds("taken back", fill(1, Mistake::HostFirst)));
+    assert!(finds("taken back", fill(NARROW, 1, Mistake::HostFirst)));
 }
 
 /// A fault beside an invalidation whose place in the set goes to the next one, over other frames; `another` thread's.
@@ -155,8 +249,8 @@ fn hands_its_slot_on(another: bool) {
     let shared = Arc::new(Shared::new(hole(0), hole(0)));
     // SAFETY: it ends before the set goes.
     let active: &'static Active = unsafe { &*(&raw const shared.active) };
-    let ticket = active.begin(GFNS, NOWHERE);
-    let next = || drop(active.begin(Span::new(Gfn(8), Gfn(9)), NOWHERE));
+    let ticket = active.begin(NARROW.0, NARROW.1);
+    let next = || drop(active.begin(BESIDE.0, BESIDE.1));
     let theirs = shared.clone();
     let fault = loom::thread::spawn(move || {
         if let Some(asked) = theirs.ask(Mistake::None) {
@@ -194,14 +288,14 @@ fn mistakes_about_a_slot_that_is_handed_on() {
 fn fill_beyond() {
     let active = Active::with_places(1);
     let shared = Arc::new(Shared { active, ..Shared::new(hole(0), hole(0)) });
-    let elsewhere = shared.active.begin(Span::new(Gfn(8), Gfn(9)), NOWHERE);
+    let elsewhere = shared.active.begin(BESIDE.0, BESIDE.1);
     let theirs = shared.clone();
     let fault = loom::thread::spawn(move || {
         if let Some(asked) = theirs.ask(Mistake::None) {
             Shared::install(&theirs.tables[0], asked);
         }
     });
-    let ticket = shared.active.begin(GFNS, NOWHERE);
+    let ticket = shared.active.begin(NARROW.0, NARROW.1);
     Shared::zap(&ticket, &shared.tables[0], true);
     ticket.flushed();
     shared.frame.store(2, Relaxed);
@@ -235,7 +329,7 @@ fn fill_at_once() {
             }
         })
     });
-    let ticket = shared.active.begin(GFNS, NOWHERE);
+    let ticket = shared.active.begin(NARROW.0, NARROW.1);
     Shared::zap(&ticket, &shared.tables[0], true);
     ticket.flushed();
     shared.frame.store(2, Relaxed);
@@ -250,21 +344,25 @@ fn nor_do_two_faults_on_one_page() {
     explore_within(3, fill_at_once);
 }
 
-/// One invalidation unhooks a table while a newer one works inside it: the cut.
-fn unhook(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
+/// One invalidation unhooks a table while a newer one works inside it, and would hide its hole.
+fn unhook(older: Ranges, newer: Ranges) -> impl Fn() + Send + Sync + 'static {
     move || {
         let shared = Arc::new(Shared::new(link(0), hole(0)));
         // SAFETY: the thread that gets it is joined before the set goes.
         let active: &'static Active = unsafe { &*(&raw const shared.active) };
-        let older = active.begin(GFNS, NOWHERE);
+        let older = active.begin(older.0, older.1);
         let theirs = shared.clone();
         let unhooker = loom::thread::spawn(move || {
             let _ = theirs.upper.cas(link(0), Word::hole(older.version()));
+            if older.is_followed() {
+                older.renumber();
+                theirs.edit(&older);
+            }
             drop(older);
         });
         let theirs = shared.clone();
         let fault = loom::thread::spawn(move || {
-            let Some(asked) = theirs.ask(mistake) else { return };
+            let Some(asked) = theirs.ask(Mistake::None) else { return };
             let mut upper = theirs.upper.load();
             if upper.is_hole() {
                 theirs.tables[1].fill(upper);
@@ -274,15 +372,8 @@ fn unhook(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
                 Shared::install(&theirs.tables[Ept4::pfn(upper).0 as usize], asked);
             }
         });
-        let newer = shared.active.begin(GFNS, NOWHERE);
-        let mut upper = shared.upper.load();
-        while upper.is_hole() && upper < Word::hole(newer.version()) {
-            upper =
-                shared.upper.cas(upper, Word::hole(newer.version())).map_or_else(|found| found, |()| link(9));
-        }
-        if upper != link(9) && !upper.is_hole() {
-            Shared::zap(&newer, &shared.tables[Ept4::pfn(upper).0 as usize], true);
-        }
+        let newer = shared.active.begin(newer.0, newer.1);
+        shared.edit(&newer);
         newer.flushed();
         shared.frame.store(2, Relaxed);
         drop(newer);
@@ -298,28 +389,28 @@ fn unhook(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn an_older_invalidation_that_unhooks_hides_no_newer_one() {
-    explore_within(3, unhook(Mistake::None));
+    explore_within(2, unhook(NARROW, NARROW));
+    explore_within(2, unhook(WIDE, NARROW));
 }
 
 #[test]
-fn mistake_no_second_look_at_w() {
-    assert!(finds("taken back", unhook(NoSecondLook)));
+fn mistake_who_has_unhooked_looks_at_nobody() {
+    finds_seeded(Bug::UnhookHides, "taken back", unhook(NARROW, NARROW));
 }
 
 /// An upgrade beside an invalidation that withdraws write permission: both store, then load.
-fn upgrade() -> impl Fn() + Send + Sync + 'static {
-    || {
+fn upgrade((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
+    move || {
         let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
         let theirs = shared.clone();
         let upgrader = loom::thread::spawn(move || {
             let (entry, frozen) = (&theirs.tables[0], Word::frozen(1));
             let Some(frozen) = Freeze::new(entry, leaf(1, 0), frozen) else { return };
-            let stamp = theirs.active.stamp();
-            let allowed =
-                theirs.active.confirm(stamp, GFNS, NOWHERE).is_ok() && theirs.writable.load(Relaxed) == 1;
+            let stamp = theirs.active.stamp(theirs.active.epoch(), PAGE, Level::K4, Word::OLDEST);
+            let allowed = stamp.is_ok() && theirs.writable.load(Relaxed) == 1;
             let _ = frozen.thaw(leaf(1, if allowed { WRITE } else { 0 }));
         });
-        let ticket = shared.active.begin(GFNS, NOWHERE);
+        let ticket = shared.active.begin(gfns, hvas);
         let entry = &shared.tables[0];
         let mut word = entry.load();
         while word != leaf(1, 0) {
@@ -339,13 +430,14 @@ fn upgrade() -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn an_upgrade_gives_no_permission_that_is_being_withdrawn() {
-    explore(upgrade());
+    explore_within(4, upgrade(NARROW));
+    explore_within(4, upgrade(WIDE));
 }
 
 #[test]
 fn mistakes_about_the_fences_of_an_upgrade() {
     for bug in [Bug::FreezeUnfenced, Bug::BeginUnfenced] {
-        finds_seeded(bug, "withdrawn", upgrade());
+        finds_seeded(bug, "withdrawn", upgrade(NARROW));
     }
 }
 
@@ -356,7 +448,7 @@ fn adopt(mistake: Mistake, hands_on: bool) -> impl Fn() + Send + Sync + 'static 
         let shared = Arc::new((Shared::new(hole(0), leaf(1, WRITE)), UnsafeCell::new(0)));
         shared.0.cached.store(1, Relaxed);
         let invalidate = move |(shared, host): &(Shared, UnsafeCell<u64>), change: bool| {
-            let ticket = shared.active.begin(GFNS, NOWHERE);
+            let ticket = shared.active.begin(NARROW.0, NARROW.1);
             if Shared::zap(&ticket, &shared.tables[0], mistake != Mistake::NoAdoption) {
                 // The shootdown: its answers are full fences.
                 fence(SeqCst);
@@ -374,7 +466,7 @@ fn adopt(mistake: Mistake, hands_on: bool) -> impl Fn() + Send + Sync + 'static 
         let other = loom::thread::spawn(move || invalidate(&theirs, false));
         invalidate(&shared, true);
         if hands_on {
-            drop(shared.0.active.begin(Span::new(Gfn(8), Gfn(9)), NOWHERE));
+            drop(shared.0.active.begin(BESIDE.0, BESIDE.1));
         }
         other.join().expect("it ends");
     }

@@ -5,8 +5,6 @@ use super::places::Slot;
 use super::{Active, COUNT_BITS, is_active, span};
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::sync::prim::Acquire;
-#[cfg(loom)]
-use crate::sync::prim::{SeqCst, fence};
 use crate::table::{Version, Word};
 
 /// The newest wide invalidation that had begun or ended at a moment before the memslot was looked up.
@@ -79,9 +77,6 @@ impl Active {
         // ORDER(epoch): SeqCst. A fault reads a region's number V, or a slot, and then an epoch in which a wide invalidation
         // (or a narrow one, by its region's number) is not announced yet. That one then takes a number above V, and finds
         // that slot: announcements, numbers and these loads are of one order.
-        // loom has SeqCst fences, and takes SeqCst loads for Acquire ones.
-        #[cfg(loom)]
-        fence(SeqCst);
         Epoch(self.lines.epoch.newest())
     }
 

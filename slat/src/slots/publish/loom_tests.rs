@@ -1,10 +1,12 @@
-//! A fault looks a slot up between its stamp and its second look at W, beside a transaction.
+//! A fault looks a slot up between the epoch and its stamp, beside a transaction.
 
 use super::super::rules::Limits;
 use super::*;
 use crate::loom_tests::{RACE, explore, finds, finds_seeded};
-use crate::notify::active::Active;
+use crate::notify::active::{Active, Page};
 use crate::seeded::Bug;
+use crate::table::entry::{Entry, Word};
+use crate::{Hva, Level};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -13,12 +15,10 @@ enum Mistake {
     None,
     /// The transaction ends before it publishes.
     EndsFirst,
-    /// The fault does not look at W again.
-    NoSecondLook,
 }
 
-/// A confirmed stamp and the version of the slots that was found under it are of one moment; what a version is made of
-/// was written before it could be found.
+/// A hole that the transaction has left is filled with a page of the slots that it publishes, and with no page of the slots
+/// before; what a version is made of was written before it could be found.
 fn looks_up(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
     move || {
         let gfns = Span::new(Gfn(0), Gfn(1));
@@ -27,25 +27,29 @@ fn looks_up(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
             Active::new(),
             SlotSets::new(Limits::default(), crate::DirtyLog::bitmap()),
             [UnsafeCell::new(0), UnsafeCell::new(0)],
+            Entry::new(Word::OLDEST),
         ));
         let theirs = shared.clone();
         let fault = loom::thread::spawn(move || {
-            let (active, sets, made_of) = &*theirs;
-            let stamp = active.stamp();
+            let (active, sets, made_of, entry) = &*theirs;
+            let word = entry.load();
+            let epoch = active.epoch();
             let number = sets.number();
             made_of[number as usize].with(|value| {
                 // SAFETY: loom checks that it was written before.
                 unsafe { *value }
             });
-            let confirmed = active.confirm(stamp, gfns, nowhere).is_ok();
-            if confirmed || mistake == Mistake::NoSecondLook && stamp.is_quiet() {
-                // The first invalidation published version 1.
-                let newest = stamp.newest() >= crate::table::Word::hole(crate::table::Version(1));
-                assert_eq!(newest, number == 1, "the slots are of another moment than the stamp");
+            let page = Page::small(gfns.start, Hva(0x1000));
+            if active
+                .stamp(epoch, page, Level::M2, word)
+                .is_ok_and(|stamp| Word::OLDEST < word && word <= stamp.newest())
+            {
+                assert_eq!(number, 1, "the slots are of another moment than the stamp");
             }
         });
-        let (active, sets, made_of) = &*shared;
+        let (active, sets, made_of, entry) = &*shared;
         let change = active.begin(gfns, nowhere);
+        assert_eq!(entry.cas(Word::OLDEST, Word::hole(change.version())), Ok(()));
         if mistake == Mistake::EndsFirst {
             let under = change.version();
             drop(change);
@@ -86,6 +90,6 @@ fn mistake_ending_before_publishing() {
 }
 
 #[test]
-fn mistake_no_second_look_at_w() {
-    assert!(finds("of another moment", looks_up(Mistake::NoSecondLook)));
+fn mistake_an_end_that_leaves_the_epoch() {
+    finds_seeded(Bug::EpochKept, "of another moment", looks_up(Mistake::None));
 }

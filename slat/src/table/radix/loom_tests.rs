@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::loom_tests::{RACE, explore, finds, finds_seeded};
-use crate::notify::active::Active;
+use crate::notify::active::{Active, Page};
 use crate::seeded::Bug;
 use crate::sync::barrier::Barrier;
 use crate::sync::prim::Relaxed;
@@ -131,10 +131,8 @@ impl Shared {
     fn fault(&self) {
         let Some(seat) = self.reads.claim(0) else { return };
         let _section = self.reads.enter(&seat);
-        let stamp = self.active.stamp();
-        if self.active.confirm(stamp, GFNS, NOWHERE).is_err() {
-            return;
-        }
+        let page = Page::small(GFNS.start, Hva(0x1000));
+        let Ok(stamp) = self.active.stamp(self.active.epoch(), page, Level::M2, Word::OLDEST) else { return };
         let frame = self.frame.load(Relaxed);
         let mut upper = self.upper.load();
         if upper.is_hole() {
