@@ -36,6 +36,7 @@ use crate::slots::publish::SlotSets;
 use crate::slots::{Slot, SlotId};
 use crate::space::Space;
 use crate::sync::readside::Seat;
+use crate::sync::tally::{Again, Attempts};
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
 use crate::table::memory::Node;
@@ -203,7 +204,13 @@ impl Memo {
     /// pipeline has to look the slot up, or an active invalidation covers the frame.
     #[cold]
     #[inline(never)]
-    pub(super) fn confirm_again(&mut self, active: &Active, memslots: &SlotSets, gfn: Gfn) -> bool {
+    pub(super) fn confirm_again(
+        &mut self,
+        active: &Active,
+        memslots: &SlotSets,
+        gfn: Gfn,
+        attempts: &Attempts,
+    ) -> bool {
         // An invalidation that begins or ends costs a round.
         const ROUNDS: u32 = 4;
         if !self.plain.contains(gfn) {
@@ -220,7 +227,7 @@ impl Memo {
                     return true;
                 }
                 Err(Unconfirmed::Covered) => return false,
-                Err(Unconfirmed::Moved) => {}
+                Err(Unconfirmed::Moved) => attempts.add(Again::Moved),
             }
         }
         false

@@ -37,7 +37,7 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Patience;
 use crate::sync::readside::Seat;
-use crate::sync::tally::Count;
+use crate::sync::tally::{Again, Count};
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
@@ -117,6 +117,8 @@ pub(crate) enum Outcome {
     Retry,
     /// An invalidation began or ended, somewhere, before anybody was asked: nothing is lost, look again.
     Moved,
+    /// The same after the host was asked for a large page: what it said may be old news.
+    MovedSince,
     /// An invalidation covers the frame: again when it has ended.
     Covered,
     /// The host has to be asked in a way that may sleep.
@@ -155,7 +157,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(Done::RingFull);
         }
         let mut patience = Patience::default();
-        let mut waiting = false;
+        let (mut waits, mut asked) = (Stamp::NEVER, false);
+        let attempts = self.attempts();
         loop {
             if self.cache.len() < usize::from(F::LEVELS) {
                 // Not every fault needs a table: an error is one where a page is missed.
@@ -163,21 +166,25 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             }
             let before = self.vm.active.stamp();
             let outcome = match self.attempt(idle, fault, (by, seat))? {
-                Outcome::Ask => self.ask(idle, fault, (by, seat))?,
+                Outcome::Ask => self.ask(idle, fault, (by, seat), &mut asked)?,
                 outcome => outcome,
             };
             match outcome {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Replace => self.vm.take_away(idle, self.space.id, fault.gpa.gfn()),
                 Outcome::Retry | Outcome::Ask => {
-                    self.tally().add(Count::Retry);
+                    attempts.add(Again::Lost);
                     patience.wait();
                 }
-                Outcome::Moved => {}
-                // Rule 13. However often it looks, it waits once.
+                Outcome::Moved => attempts.add(Again::Moved),
+                Outcome::MovedSince => {
+                    attempts.add(Again::Moved);
+                    patience.wait();
+                }
+                // Rule 13. However often it looks under one W, it waits once.
                 Outcome::Covered => {
-                    if !core::mem::replace(&mut waiting, true) {
-                        self.tally().add(Count::Retry);
+                    if core::mem::replace(&mut waits, before) != before {
+                        attempts.add(Again::Covered);
                     }
                     // Its end moves W, a line that nobody writes meanwhile and hundreds may look at: the whole attempt is
                     // made again when that happens; or now and then, for the one that was ending as W was read.
@@ -254,6 +261,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         idle: &mut Idle,
         fault: Fault,
         (by, seat): (By, &'vm Seat),
+        asked: &mut bool,
     ) -> Result<Outcome, FaultError> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
@@ -264,6 +272,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let hva = slot.hva_of(gfn);
         if let Err(unconfirmed) = vm.confirm(stamp, gfn, hva) {
             return Ok(unconfirmed.into());
+        }
+        if core::mem::replace(asked, true) {
+            self.attempts().add(Again::Asked);
         }
         let page = vm.host.resolve(idle, hva, fault.access)?;
         if fault.access == Access::Write && !page.writable {
@@ -367,8 +378,7 @@ fn install<'w, F: Format, H: Host>(
 ) -> Result<Outcome, NoMemory> {
     let gfn = fault.gpa.gfn();
     let Ok(level) = walk.vm.page_size(fault, slot, &page, stamp) else {
-        // What the host said may be old news: this one counts.
-        return Ok(Outcome::Retry);
+        return Ok(Outcome::MovedSince);
     };
     if at.level > level {
         at = walk.link_down(cache, gfn, at, level)?;
