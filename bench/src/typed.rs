@@ -79,6 +79,7 @@ const TAKES: &[(&str, &str, &str, &str)] = &[
     ("bench zap", "1 min", "300 MiB", BENCH),
     ("sim access-tracking-perf", "15 s", "60 MiB", SIM),
     ("sim demand-paging", "10 s", "40 MiB", SIM),
+    ("sim invalidate", "2 min", "100 MiB", SIM),
     ("sim ksm-perf", "30 s", "30 MiB", SIM),
     ("sim memslot-perf", "15 s", "40 MiB", SIM),
     ("sim numa-balancing", "5 s", "30 MiB", SIM),

@@ -126,7 +126,7 @@ pub use fault::{Done, Fault, FaultError};
 pub use host::{Host, HostError, HostPage, VcpuId};
 pub use notify::{Again, Event, Invalidation, Pages, SecondaryMmu, Why, Young};
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
-pub use stats::{Flushes, Stats, TablePages};
+pub use stats::{Flushes, Retries, Stats, TablePages};
 pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
 pub use table::{Access, Format, Leaf, Mapping, Perms, TableMemory, Walk};

@@ -5,7 +5,7 @@ use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::sync::prim::Relaxed;
-use crate::sync::tally::Count;
+use crate::sync::tally::{Again, Count};
 use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
 use crate::table::retire::count_tables;
@@ -28,8 +28,13 @@ pub struct Stats {
     pub splits: [u64; 2],
     /// See [`splits`](Self::splits).
     pub recovered: [u64; 2],
-    /// Attempts made again because something moved.
+    /// Attempts at a fault that were made again: the sum of [`retries_by`](Self::retries_by).
     pub retries: u64,
+    /// The same by cause.
+    pub retries_by: Retries,
+    /// Calls of [`Host::resolve`](crate::Host::resolve) after the first one of the same fault: what the host had answered
+    /// could not be mapped.
+    pub asked_again: u64,
     /// Times that the lock of a baseline policy was not free; none under [`MmuLock::None`](crate::MmuLock::None).
     pub lock_waits: u64,
     /// Nanoseconds that threads waited for it, all together; without `std` there is no clock.
@@ -49,6 +54,26 @@ pub struct Stats {
     pub tables_reclaimed: u64,
     /// Subtrees unhooked and flushed that wait for a grace period, or to be taken apart.
     pub tables_waiting: u64,
+}
+
+/// Attempts at a fault that were made again, by cause. See [`Stats::retries`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Retries {
+    /// An invalidation began or ended, anywhere in the guest, between the two looks of the attempt.
+    pub moved: u64,
+    /// An active invalidation covered the frame. A fault that waits counts once until an invalidation begins or ends,
+    /// however often it looks meanwhile.
+    pub covered: u64,
+    /// Another thread changed the page-table entry or the memslot first, or an invalidation that began after the attempt
+    /// had reached the entry.
+    pub lost: u64,
+}
+
+impl Retries {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.moved + self.covered + self.lost
+    }
 }
 
 /// See [`Stats::flushes`].
@@ -110,6 +135,9 @@ impl<F: Format, H: Host> Vm<F, H> {
             installed[2] + recovered[1],
         ];
         let flushes_by = self.tlb.by_cause.read();
+        let again = |why| self.tlb.again(why);
+        let retries_by =
+            Retries { moved: again(Again::Moved), covered: again(Again::Covered), lost: again(Again::Lost) };
         let went = [removed[0], removed[1] + splits[0], removed[2] + splits[1]];
         Stats {
             mapped_faults: installed.iter().sum(),
@@ -118,7 +146,9 @@ impl<F: Format, H: Host> Vm<F, H> {
             permission_faults: total(Count::Permission),
             spurious_faults: total(Count::Spurious),
             mmio_faults: total(Count::Mmio),
-            retries: total(Count::Retry),
+            retries: retries_by.total(),
+            retries_by,
+            asked_again: again(Again::Asked),
             lock_waits,
             lock_wait_ns,
             leaves: core::array::from_fn(|size| {

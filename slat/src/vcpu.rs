@@ -9,7 +9,7 @@ use crate::space::Space;
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::readside::{Borrowed, ReadSide, Seat, Section};
-use crate::sync::tally::Tally;
+use crate::sync::tally::{Attempts, Tally};
 use crate::table::format::Format;
 use crate::table::pool::Cache;
 use crate::table::radix::RootWord;
@@ -126,6 +126,11 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// What it has counted.
     pub(crate) fn tally(&self) -> &Tally {
         &self.seat.tally
+    }
+
+    /// What it counts of attempts that are made again.
+    pub(crate) fn attempts(&self) -> &'vm Attempts {
+        &self.vm.tlb.vcpu(self.id).attempts
     }
 
     #[cold]

@@ -12,6 +12,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `args` | what users type |
+//! | `beside` | the same of invalidators, and the cases that it makes |
 //! | `work` | what guests and hosts do around the engine, as flags |
 //! | `costs` | which price list: assumed, of a file, or measured now |
 //! | `simulate` | the runs, and what came of them |
@@ -22,6 +23,7 @@
 //! | `validate` | simulated against real threads |
 
 mod args;
+mod beside;
 mod costs;
 mod outcome;
 mod seeds;
@@ -33,10 +35,13 @@ mod validate;
 mod work;
 
 pub use args::Asked;
+pub use beside::Beside;
 pub use outcome::SimReport;
 pub use validate::Validate;
 
 use crate::typed::Unused;
+use beside::Case;
+use serde_json::Map;
 use slat_cli::error::Error;
 use slat_machine::NoStack;
 use slat_sim::benches::{Bench, by_name};
@@ -64,6 +69,10 @@ pub enum Simulation {
     /// Many vCPUs touch new memory at once, with each MMU lock (seed 003)
     #[command(after_help = "Example:\n  slat sim demand-paging -v 1,112,416 --costs server")]
     DemandPaging(Asked),
+    /// vCPUs fault beside threads that invalidate elsewhere or in the same place, with each MMU lock (seed 003)
+    #[command(mut_arg("vcpus", |arg| arg.default_value("8,112")),
+              after_help = "Example:\n  slat sim invalidate -v 112 --invalidators 16 --pause-ns 10000 --quick --no-sweep")]
+    Invalidate(Box<Beside>),
     /// Pages are merged while guests use them, with reasons heeded and ignored (seed 004)
     #[command(after_help = "Example:\n  slat sim ksm-perf -v 1,16,112")]
     KsmPerf(Asked),
@@ -94,6 +103,7 @@ impl Simulation {
         let (name, asked) = match self {
             Self::AccessTracking(asked) => ("access-tracking-perf", asked),
             Self::DemandPaging(asked) => ("demand-paging", asked),
+            Self::Invalidate(beside) => ("invalidate", &beside.asked),
             Self::KsmPerf(asked) => ("ksm-perf", asked),
             Self::MemslotPerf(asked) => ("memslot-perf", asked),
             Self::NumaBalancing(asked) => ("numa-balancing", asked),
@@ -103,6 +113,14 @@ impl Simulation {
         Ok((bench, asked))
     }
 
+    /// What is run with each number of vCPUs under each policy, and what all of it has in common that other benches have not.
+    fn cases(&self) -> Result<(Vec<Case>, Map<String, serde_json::Value>), Error> {
+        match self {
+            Self::Invalidate(beside) => Ok((beside.cases()?, beside.told())),
+            _ => Ok((vec![Case { name: String::new(), work: self.bench()?.1.work() }], Map::new())),
+        }
+    }
+
     /// Flags that have no effect beside the others.
     pub fn unused(&self) -> Unused {
         self.bench().map_or_else(|_| Unused::new(), |(bench, asked)| asked.unused(bench.name()))
@@ -110,8 +128,9 @@ impl Simulation {
 
     /// Simulates.
     pub fn report(&self) -> Result<SimReport, Error> {
-        let (bench, asked) = self.bench()?;
-        catch_unwind(AssertUnwindSafe(|| simulate::simulate(bench, asked))).unwrap_or_else(|panic| {
+        let ((bench, asked), (cases, params)) = (self.bench()?, self.cases()?);
+        let simulate = || simulate::simulate(bench, asked, &cases, params);
+        catch_unwind(AssertUnwindSafe(simulate)).unwrap_or_else(|panic| {
             let NoStack(error) = *panic.downcast().unwrap_or_else(|panic| resume_unwind(panic));
             Err(Error::Machine(format!("no stack for a simulated CPU: {error}")))
         })
@@ -144,15 +163,21 @@ mod tests {
         let policies = by_name(name).unwrap().policies();
         let policy = policies[if name == "access-tracking-perf" { policies.len() - 1 } else { 0 }].name();
         let command = Simulation::augment_subcommands(clap::Command::new("sim"));
-        let words = ["sim", name, "--quick", "--no-sweep", "-v", "1", "--policy", policy];
+        let mut words = vec!["sim", name, "--quick", "--no-sweep", "-v", "1", "--policy", policy];
+        if name == "invalidate" {
+            words.extend(["--invalidators", "1", "--pause-ns", "1000"]);
+        }
         let matches = command.try_get_matches_from(words).unwrap();
         let mut simulation = Simulation::from_arg_matches(&matches).unwrap();
-        let (Simulation::AccessTracking(asked)
-        | Simulation::DemandPaging(asked)
-        | Simulation::KsmPerf(asked)
-        | Simulation::MemslotPerf(asked)
-        | Simulation::NumaBalancing(asked)
-        | Simulation::Zap(asked)) = &mut simulation;
+        let asked = match &mut simulation {
+            Simulation::Invalidate(beside) => &mut beside.asked,
+            Simulation::AccessTracking(asked)
+            | Simulation::DemandPaging(asked)
+            | Simulation::KsmPerf(asked)
+            | Simulation::MemslotPerf(asked)
+            | Simulation::NumaBalancing(asked)
+            | Simulation::Zap(asked) => asked,
+        };
         change(asked.work_mut());
         let report = simulation.report().unwrap();
         let rows = serde_json::to_string(&report.rows).unwrap();

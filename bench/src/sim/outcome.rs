@@ -27,7 +27,7 @@ pub struct SimReport {
     pub costs: BTreeMap<&'static str, f64>,
     /// Where each cost comes from: "measured" or "assumed".
     pub costs_from: BTreeMap<&'static str, &'static str>,
-    /// One for each number of vCPUs and each policy; rows of one number stand together.
+    /// One for each number of vCPUs, each case and each policy; rows of one number and one case stand together.
     pub rows: Vec<Row>,
     /// The largest number of vCPUs again, with uncertain costs changed. Empty where it was not asked for.
     pub sweep: Vec<Swept>,
@@ -41,7 +41,13 @@ pub struct SimReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub vcpus: u32,
+    /// Empty where the bench has only one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub case: String,
     pub policy: &'static str,
+    /// The run was ended at its bound: the first two figures are more than that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
     /// The first is the one that policies are ranked by: less is better.
     pub figures: Vec<Figure>,
     /// Faults, moves, …: what a time per operation divides by.

@@ -1,59 +1,68 @@
-//! The runs of one report: every number of vCPUs under every policy, the sweep, and the seed's own figures.
+//! The runs of one report: every number of vCPUs in every case under every policy, the sweep, and the seed's own figures.
 
 use super::args::Asked;
+use super::beside::Case;
 use super::outcome::{Against, Check, Figure, Line, Row, SimReport};
 use super::seeds::{self, Trial};
 use super::work::told;
 use super::{costs, sweep};
 use crate::bench::params;
 use indicatif::ProgressBar;
+use serde_json::{Map, Value};
 use slat_cli::bar::bar;
 use slat_cli::error::Error;
 use slat_machine::costs::Costs;
-use slat_sim::benches::{self, Bench, Point, Policy, Setting, Work};
+use slat_sim::benches::{self, Bench, Point, Policy, Setting};
 
 /// Everything that the runs of a report have in common.
 struct Runs<'r> {
     bench: &'static dyn Bench,
     asked: &'r Asked,
     policies: Vec<Policy>,
-    work: Work,
     bar: ProgressBar,
     checks: Vec<Check>,
-    /// What the seed is held against: of the runs at the costs as they are.
-    points: Vec<Point>,
 }
 
 /// See the module's header.
-pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, Error> {
+pub fn simulate(
+    bench: &'static dyn Bench,
+    asked: &Asked,
+    cases: &[Case],
+    more: Map<String, Value>,
+) -> Result<SimReport, Error> {
     let sheet = costs::named(&asked.costs)?;
     let policies = asked.policies(bench)?;
     let vcpus = asked.vcpus();
     let swept = if asked.no_sweep { 0 } else { sweep::RUNS };
-    let total = (vcpus.len() + swept) * policies.len();
+    let total = (vcpus.len() * cases.len() + swept) * policies.len();
     let bar = bar(Some(total as u64), "{msg} [{bar:30}] {pos}/{len} {eta}");
     let mut params = params! { "costs": asked.costs, "quick": asked.quick, "seed": asked.seed };
     params.extend(told(&asked.work()));
-    let mut runs =
-        Runs { bench, asked, policies, work: asked.work(), bar, checks: Vec::new(), points: Vec::new() };
+    params.extend(more);
+    let mut runs = Runs { bench, asked, policies, bar, checks: Vec::new() };
 
+    // What the seed is held against: of the runs at the costs as they are.
+    let (mut points, mut rows) = (Vec::new(), Vec::new());
     for &vcpus in &vcpus {
-        let points = runs.points(vcpus, &sheet.costs)?;
-        runs.points.extend(points);
+        for case in cases {
+            let of_case = runs.points(vcpus, case, &sheet.costs)?;
+            rows.extend(of_case.iter().map(|point| row(point, case)));
+            points.extend(of_case);
+        }
     }
-    let rows: Vec<Row> = runs.points.iter().map(row).collect();
-    let sweep = match vcpus.last().filter(|_| !asked.no_sweep) {
-        Some(&most) => {
-            let base: Vec<_> = rows.iter().filter(|row| row.vcpus == most).cloned().collect();
+    let sweep = match vcpus.last().zip(cases.last()).filter(|_| !asked.no_sweep) {
+        Some((&most, case)) => {
+            let of_it = |row: &&Row| (row.vcpus, &row.case) == (most, &case.name);
+            let base: Vec<_> = rows.iter().filter(of_it).cloned().collect();
             sweep::sweep(&sheet.costs, &base, |costs| {
-                Ok(runs.points(most, costs)?.iter().map(row).collect())
+                Ok(runs.points(most, case, costs)?.iter().map(|point| row(point, case)).collect())
             })?
         }
         None => Vec::new(),
     };
     runs.bar.set_message(format!("{}: against seed {}", bench.name(), bench.seed()));
     let trial = Trial { bench, costs: &sheet.costs, seed: asked.seed };
-    let mut against_seed: Vec<_> = bench.against_seed(&runs.points).into_iter().map(Against::from).collect();
+    let mut against_seed: Vec<_> = bench.against_seed(&points).into_iter().map(Against::from).collect();
     against_seed.extend(seeds::against(&trial, &vcpus).map_err(Error::Machine)?);
     runs.bar.finish_and_clear();
     Ok(SimReport {
@@ -71,9 +80,10 @@ pub fn simulate(bench: &'static dyn Bench, asked: &Asked) -> Result<SimReport, E
 }
 
 impl Runs<'_> {
-    /// Every policy with so many vCPUs.
-    fn points(&mut self, vcpus: u32, costs: &Costs) -> Result<Vec<Point>, Error> {
-        self.bar.set_message(format!("{}: {vcpus} vCPUs", self.bench.name()));
+    /// Every policy with so many vCPUs, in one case.
+    fn points(&mut self, vcpus: u32, case: &Case, costs: &Costs) -> Result<Vec<Point>, Error> {
+        let comma = if case.name.is_empty() { "" } else { ", " };
+        self.bar.set_message(format!("{}: {vcpus} vCPUs{comma}{}", self.bench.name(), case.name));
         let mut points = Vec::with_capacity(self.policies.len());
         for policy in self.policies.clone() {
             let setting = Setting {
@@ -82,7 +92,7 @@ impl Runs<'_> {
                 policy,
                 quick: self.asked.quick,
                 seed: self.asked.seed,
-                work: self.work.clone(),
+                work: case.work.clone(),
             };
             let point = self.bench.run(&setting).map_err(Error::Machine)?;
             self.check(vcpus, policy, &point.checks);
@@ -108,7 +118,7 @@ impl Runs<'_> {
 }
 
 /// A bench's point as a row of the report.
-fn row(point: &Point) -> Row {
+fn row(point: &Point, case: &Case) -> Row {
     let figure = |&benches::Figure { name, value, unit }: &benches::Figure| Figure { name, value, unit };
     let line = |line: &slat_sim::world::LineTold| Line {
         name: line.name.clone(),
@@ -118,6 +128,8 @@ fn row(point: &Point) -> Row {
     };
     Row {
         vcpus: point.vcpus,
+        case: case.name.clone(),
+        unfinished: point.unfinished,
         policy: point.policy.name(),
         figures: point.figures.iter().map(figure).collect(),
         operations: point.operations,

@@ -42,10 +42,11 @@ impl SimReport {
     ) -> fmt::Result {
         let policies = self.policies();
         let mut lines = vec![columns("vCPUs", policies.iter().map(ToString::to_string))];
-        for rows in self.rows.chunk_by(|a, b| a.vcpus == b.vcpus) {
+        for rows in self.rows.chunk_by(|a, b| (a.vcpus, &a.case) == (b.vcpus, &b.case)) {
             let of = |policy: &&str| rows.iter().find(|row| row.policy == *policy).and_then(&cell);
             let cells = policies.iter().map(|policy| of(policy).unwrap_or_else(|| "-".into()));
-            lines.push(columns(&rows[0].vcpus.to_string(), cells));
+            let comma = if rows[0].case.is_empty() { "" } else { ", " };
+            lines.push(columns(&format!("{}{comma}{}", rows[0].vcpus, rows[0].case), cells));
         }
         writeln!(f, "\n{title}")?;
         grid(f, &lines)
@@ -57,7 +58,10 @@ impl SimReport {
         for of in names {
             let title = format!("{}, {}", of.name, of.unit);
             self.table(f, &title, |row| {
-                row.figures.iter().find(|figure| figure.name == of.name).map(|figure| number(figure.value))
+                let (at, figure) =
+                    row.figures.iter().enumerate().find(|(_, figure)| figure.name == of.name)?;
+                let more = if row.unfinished && at < 2 { "more than " } else { "" };
+                Some(format!("{more}{}", number(figure.value)))
             })?;
         }
         Ok(())
@@ -75,9 +79,10 @@ impl SimReport {
     }
 
     fn lines(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(most) = self.rows.iter().map(|row| row.vcpus).max() else { return Ok(()) };
+        let Some(last) = self.rows.last() else { return Ok(()) };
+        let (most, case) = (last.vcpus, &last.case);
         let mut lines = vec![];
-        for row in self.rows.iter().filter(|row| row.vcpus == most) {
+        for row in self.rows.iter().filter(|row| (row.vcpus, &row.case) == (most, case)) {
             for line in row.lines.iter().take(LINES) {
                 let share =
                     100.0 * line.waited_ns as f64 / (row.wall_ns * u64::from(row.vcpus)).max(1) as f64;
@@ -93,7 +98,11 @@ impl SimReport {
         if lines.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nhottest cache lines with {most} vCPUs: share of time waited, transfers, what, where")?;
+        let comma = if case.is_empty() { "" } else { ", " };
+        writeln!(
+            f,
+            "\nhottest cache lines with {most} vCPUs{comma}{case}: share of time waited, transfers, what, where"
+        )?;
         grid(f, &lines)
     }
 

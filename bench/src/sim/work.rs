@@ -7,7 +7,7 @@ use slat_cli::flags::Switch;
 use slat_sim::benches::Work;
 
 /// A time that something takes: up to a second, in nanoseconds.
-fn time(text: &str) -> Result<u64, String> {
+pub fn time(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(ns) if ns <= 1_000_000_000 => Ok(ns),
         _ => Err("a time in nanoseconds is a whole number up to 1000000000".into()),
@@ -61,6 +61,7 @@ impl WorkFlags {
             "ksm-perf" | "memslot-perf" => {
                 &["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"]
             }
+            "invalidate" => &["host_ns", "handlers", "handler_ns", "zeroing", "mm_lines"],
             "numa-balancing" => &["zeroing", "host_first"],
             _ => &[],
         };
@@ -86,6 +87,7 @@ impl WorkFlags {
             under_lock_ns: self.under_lock_ns.unwrap_or(work.under_lock_ns),
             mm_lines: self.mm_lines.unwrap_or(work.mm_lines),
             rest_ns: self.rest_ns.unwrap_or(work.rest_ns),
+            ..work.clone()
         }
     }
 }

@@ -13,6 +13,18 @@ pub struct Faults {
     pub spurious: u64,
     pub mmio: u64,
     pub retry: u64,
+    pub retry_by: RetryBy,
+    /// See [`Stats::asked_again`].
+    pub asked_again: u64,
+}
+
+/// See [`slat::Retries`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RetryBy {
+    pub moved: u64,
+    pub covered: u64,
+    pub lost: u64,
 }
 
 /// Look-ups of all vCPUs.
@@ -50,7 +62,15 @@ impl From<&Stats> for Faults {
             spurious: stats.spurious_faults,
             mmio: stats.mmio_faults,
             retry: stats.retries,
+            retry_by: stats.retries_by.into(),
+            asked_again: stats.asked_again,
         }
+    }
+}
+
+impl From<slat::Retries> for RetryBy {
+    fn from(slat::Retries { moved, covered, lost }: slat::Retries) -> Self {
+        Self { moved, covered, lost }
     }
 }
 

@@ -182,6 +182,12 @@ impl Report {
             "faults    {}: {} mapped, {} permission, {} spurious, {} mmio; {} retries",
             faults.total, faults.map, faults.permission, faults.spurious, faults.mmio, faults.retry
         )?;
+        let by = faults.retry_by;
+        writeln!(
+            out,
+            "          retries: {} moved, {} covered, {} lost; host asked again: {}",
+            by.moved, by.covered, by.lost, faults.asked_again
+        )?;
         writeln!(
             out,
             "          p50 {} ns, p99 {} ns, p99.9 {} ns",

@@ -184,6 +184,7 @@ pub mod tests {
                 spurious: halves * 30,
                 mmio: 0,
                 retry: halves * 125,
+                ..Faults::default()
             },
             flushes: flushes(halves * 590),
             flushes_by: vec![

@@ -9,7 +9,7 @@
 //! data is behind any of it.
 
 use crate::benches::Work;
-use crate::world::{AtomicU64, Ordering::Relaxed, compute, hand_over, kick, zero_page};
+use crate::world::{AtomicU64, Ordering::Relaxed, compute, hand_over, kick, rest, zero_page};
 use slat::table::TableMemory;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Span, VcpuId};
 
@@ -67,6 +67,7 @@ impl PageWord {
 /// See the module's header.
 #[derive(Debug)]
 pub struct SimHost {
+    /// One word for each page of [`Work::host_page`].
     pages: Box<[Line]>,
     /// What every fault of the primary MMU writes to.
     mm: Box<[Line]>,
@@ -76,11 +77,11 @@ pub struct SimHost {
 }
 
 impl SimHost {
-    /// So many pages from [`BASE`] on, none of them present.
+    /// So many pages of 4 KiB from [`BASE`] on, none of them present.
     pub fn new(pages: u64, work: &Work) -> Self {
         let lines = |lines: u64| (0..lines).map(|_| Line::default()).collect();
         Self {
-            pages: lines(pages.div_ceil(8)),
+            pages: lines(pages.div_ceil(8 * work.host_page.pages())),
             mm: lines(work.mm_lines.into()),
             work: work.clone(),
             hints: 0.into(),
@@ -90,20 +91,27 @@ impl SimHost {
     /// The same with every page present, at its first frame.
     pub fn filled(pages: u64, work: &Work) -> Self {
         let host = Self::new(pages, work);
-        for page in 0..pages {
+        for page in (0..pages).step_by(work.host_page.pages() as usize) {
             host.set(hva_of(Gfn(page)), Some(first_page(Gfn(page))));
         }
         host
     }
 
     fn word(&self, hva: Hva) -> Option<&AtomicU64> {
-        let page = (hva.0.checked_sub(BASE.0)? / PAGE_SIZE) as usize;
+        let page = (hva.0.checked_sub(BASE.0)? / self.work.host_page.bytes()) as usize;
         Some(&self.pages.get(page / 8)?.0[page % 8])
+    }
+
+    /// The page that `word` has, as the one that maps `hva`.
+    fn page_of(&self, word: PageWord, hva: Hva) -> Option<HostPage> {
+        let level = self.work.host_page;
+        let inside = gfn_of(hva).0 % level.pages();
+        word.page().map(|page| HostPage { pfn: page.pfn + inside, level, ..page })
     }
 
     /// What is at `hva`, as one load finds it.
     pub fn page(&self, hva: Hva) -> Option<HostPage> {
-        PageWord(self.word(hva)?.load(Relaxed)).page()
+        self.page_of(PageWord(self.word(hva)?.load(Relaxed)), hva)
     }
 
     /// Puts another page there, or none: one store. Whoever changes what a VM maps has to invalidate first.
@@ -179,6 +187,9 @@ unsafe impl TableMemory for SimHost {}
 
 impl Host for SimHost {
     fn lookup(&self, hva: Hva, _access: Access) -> Option<HostPage> {
+        if self.work.host_sleeps_ns > 0 {
+            return None;
+        }
         let at = self.word(hva)?;
         let word = PageWord(at.load(Relaxed));
         // Once for each page, however often the engine asks.
@@ -188,11 +199,14 @@ impl Host for SimHost {
                 at.store(PageWord::ASKED.0, Relaxed);
             }
         }
-        word.page()
+        self.page_of(word, hva)
     }
 
     fn resolve(&self, _idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         let at = self.word(hva).ok_or(HostError::Fault)?;
+        if self.work.host_sleeps_ns > 0 {
+            rest(self.work.host_sleeps_ns);
+        }
         if PageWord(at.load(Relaxed)).page().is_none() {
             if self.work.handlers {
                 hand_over(|| {
@@ -203,7 +217,7 @@ impl Host for SimHost {
                 self.bring_in(hva);
             }
         }
-        let now = PageWord(at.load(Relaxed)).page();
+        let now = self.page_of(PageWord(at.load(Relaxed)), hva);
         now.filter(|page| page.writable || access != Access::Write).ok_or(HostError::Fault)
     }
 

@@ -101,6 +101,8 @@ pub struct Cpu {
     pub waiting: Cell<Ps>,
     /// Had nothing to do.
     pub asleep: Cell<Ps>,
+    /// Lines that it got from other CPUs.
+    pub transfers: Cell<u64>,
     /// Its coroutine's way out; set when that begins.
     yielder: Cell<*const Yielder<(), Paused>>,
 }
@@ -199,6 +201,7 @@ impl Machine {
             enters: Cell::new(0),
             waiting: Cell::new(0),
             asleep: Cell::new(0),
+            transfers: Cell::new(0),
             yielder: Cell::new(core::ptr::null()),
         };
         let cpus: Box<[Cpu]> = vcpus.map(cpu).collect();

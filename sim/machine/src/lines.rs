@@ -337,6 +337,7 @@ impl Machine {
         if there > self.clock() {
             lines.note(at, site, 1, waited);
             self.cpu().waiting.set(self.cpu().waiting.get() + waited);
+            self.cpu().transfers.set(self.cpu().transfers.get() + 1);
             self.set_clock(there);
         }
     }

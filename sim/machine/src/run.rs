@@ -67,6 +67,8 @@ pub struct JobTold {
     pub waiting_ns: u64,
     /// Of those, asleep.
     pub asleep_ns: u64,
+    /// Cache lines that came to its CPU from others.
+    pub transfers: u64,
 }
 
 /// Cache lines that were used at one place of the program.
@@ -158,6 +160,7 @@ fn told(machine: &Machine, names: &[&'static str], ended: &[Ps]) -> Told {
         ns: ns(ended),
         waiting_ns: ns(cpu.waiting.get()),
         asleep_ns: ns(cpu.asleep.get()),
+        transfers: cpu.transfers.get(),
     });
     let jobs: Vec<JobTold> = jobs.collect();
     let first = jobs.first().map_or("", |job| job.name);

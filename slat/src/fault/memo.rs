@@ -30,12 +30,13 @@
 //! inside 1 GiB, like the paging-structure caches of hardware.
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Span};
-use crate::host::Host;
+use crate::host::{Host, VcpuId};
 use crate::notify::active::{Active, Epoch, RegionLine};
 use crate::slots::publish::SlotSets;
 use crate::slots::{Slot, SlotId};
 use crate::space::Space;
 use crate::sync::readside::Seat;
+use crate::sync::tally::Again;
 use crate::table::Version;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
@@ -110,7 +111,7 @@ impl Memo {
         &mut self,
         vm: &Vm<F, H>,
         space: &Space<F>,
-        gfn: Gfn,
+        (id, gfn): (VcpuId, Gfn),
     ) -> Option<Fillable<'s>> {
         let near = &self.near;
         let confirmed = gfn.0.wrapping_sub(near.first.0) < near.len
@@ -118,7 +119,7 @@ impl Memo {
                 || seeded!(TableRemembered));
         if !confirmed {
             // SAFETY: the caller's word.
-            unsafe { self.confirm::<F, H>(vm, space, gfn) }?;
+            unsafe { self.confirm::<F, H>(vm, space, (id, gfn)) }?;
         }
         // SAFETY: the table is linked, now or since both words were loaded, and stays allocated for the section.
         let entry = unsafe { &self.near.table.entries()[F::index(gfn, Level::K4)] };
@@ -137,7 +138,7 @@ impl Memo {
         &mut self,
         vm: &Vm<F, H>,
         space: &Space<F>,
-        gfn: Gfn,
+        (id, gfn): (VcpuId, Gfn),
     ) -> Option<()> {
         // A wide invalidation that begins or ends costs a round.
         const ROUNDS: u32 = 4;
@@ -152,6 +153,9 @@ impl Memo {
             let frames = self.free_around(&vm.active, line, gfn)?;
             if vm.active.epoch() == self.epoch {
                 break (number, frames);
+            }
+            if rounds > 0 {
+                vm.tlb.vcpu(id).attempts.add(Again::Moved);
             }
             rounds += 1;
             if rounds > ROUNDS || !self.renew(&vm.active, &space.memslots) {

@@ -37,7 +37,7 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Patience;
 use crate::sync::readside::Seat;
-use crate::sync::tally::Count;
+use crate::sync::tally::{Again, Count};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::{Cache, NoMemory};
@@ -156,7 +156,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(Done::RingFull);
         }
         let mut patience = Patience::default();
-        let mut waiting = false;
+        let (mut waits, mut asked) = (None, false);
+        let attempts = self.attempts();
         loop {
             if self.cache.len() < usize::from(F::LEVELS) {
                 // Not every fault needs a table: an error is one where a page is missed.
@@ -164,21 +165,21 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             }
             let before = self.memo.listed(&self.vm.active, fault.gpa.gfn());
             let outcome = match self.attempt(idle, fault, (by, seat))? {
-                Outcome::Ask => self.ask(idle, fault, (by, seat))?,
+                Outcome::Ask => self.ask(idle, fault, (by, seat), &mut asked)?,
                 outcome => outcome,
             };
             match outcome {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Replace => self.vm.take_away(idle, self.space.id, fault.gpa.gfn()),
                 Outcome::Retry | Outcome::Ask => {
-                    self.tally().add(Count::Retry);
+                    attempts.add(Again::Lost);
                     patience.wait();
                 }
-                Outcome::Moved => {}
-                // Rule 13. However often it looks, it waits once.
+                Outcome::Moved => attempts.add(Again::Moved),
+                // Rule 13. However often it looks, while the same ones are active it waits once.
                 Outcome::Covered => {
-                    if !core::mem::replace(&mut waiting, true) {
-                        self.tally().add(Count::Retry);
+                    if waits.replace(before) != Some(before) {
+                        attempts.add(Again::Covered);
                     }
                     // Its end changes what is listed, a word that nobody else writes meanwhile and hundreds may look at: the whole
                     // attempt is made again when that happens; or now and then, for the one that was ending as it was read.
@@ -256,6 +257,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         idle: &mut Idle,
         fault: Fault,
         (by, seat): (By, &'vm Seat),
+        asked: &mut bool,
     ) -> Result<Outcome, FaultError> {
         let gfn = fault.gpa.gfn();
         let vm = self.vm;
@@ -269,6 +271,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Ok(stamp) => stamp,
             Err(unconfirmed) => return Ok(unconfirmed.into()),
         };
+        if core::mem::replace(asked, true) {
+            self.attempts().add(Again::Asked);
+        }
         let page = vm.host.resolve(idle, hva, fault.access)?;
         if fault.access == Access::Write && !page.writable {
             return Err(HostError::Fault.into());

@@ -44,8 +44,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[inline(always)]
     fn quick_inside(&mut self, fault: Fault) -> bool {
         let vm = self.vm;
+        let who = (self.id, fault.gpa.gfn());
         // SAFETY: inside a section, or under the lock under which all unhooking is done.
-        let Some(hole) = (unsafe { self.memo.hole(vm, self.space, fault.gpa.gfn()) }) else { return false };
+        let Some(hole) = (unsafe { self.memo.hole(vm, self.space, who) }) else { return false };
         let Some(page) = vm.host.lookup(hole.hva, fault.access) else { return false };
         if page.level != Level::K4 || !page.writable {
             return false;

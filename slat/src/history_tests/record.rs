@@ -14,7 +14,7 @@ use super::look::{Look, Seen, look};
 use super::stale::{Flushes, Stale};
 use super::world::{World, hva};
 use crate::notify::active::{Page, Unconfirmed};
-use crate::table::entry::Word;
+use crate::table::entry::{Version, Word};
 use crate::table::history::watched;
 use crate::*;
 use std::format;

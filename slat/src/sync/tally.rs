@@ -1,4 +1,5 @@
-//! Counters without a shared line: one set per seat, written by its holder only, summed on reading.
+//! Counters without a shared line: one set per seat, written by its holder only, summed on reading. [`Attempts`] is a
+//! second set, per vCPU: what only a fault counts, and only when it does not succeed at once.
 
 use super::prim::{AtomicU64, Relaxed, quiet};
 
@@ -26,11 +27,48 @@ pub(crate) enum Count {
     Spurious,
     /// Faults on no memslot, or writes to a read-only one.
     Mmio,
-    /// Attempts that had to be made again.
-    Retry,
 }
 
-const COUNTS: usize = Count::Retry as usize + 1;
+const COUNTS: usize = Count::Mmio as usize + 1;
+
+/// Why an attempt at a fault is made again, and what that costs the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum Again {
+    /// An invalidation began or ended somewhere between the stamp and the second look.
+    Moved,
+    /// An active invalidation covers the frame.
+    Covered,
+    /// Another thread changed the entry or the memslot first, or the hole is newer than the stamp.
+    Lost,
+    /// The host is asked once more for the page of the same fault, in a way that may sleep.
+    Asked,
+}
+
+const AGAINS: usize = Again::Asked as usize + 1;
+
+/// One vCPU's counters of [`Again`], on a cache line of their own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Attempts([AtomicU64; AGAINS]);
+
+impl Attempts {
+    /// Adds one. Only the thread that runs the vCPU calls this.
+    pub(crate) fn add(&self, why: Again) {
+        add(&self.0[why as usize], 1);
+    }
+
+    pub(crate) fn get(&self, why: Again) -> u64 {
+        quiet(&self.0[why as usize]).load(Relaxed)
+    }
+}
+
+/// A counter that one thread writes: load and store need not be one operation.
+#[inline(always)]
+fn add(cell: &AtomicU64, many: u64) {
+    let cell = quiet(cell);
+    cell.store(cell.load(Relaxed).wrapping_add(many), Relaxed);
+}
 
 impl Count {
     pub(crate) fn installed(level: crate::Level) -> Self {
@@ -55,7 +93,7 @@ impl Count {
 pub(crate) struct Tally([AtomicU64; COUNTS]);
 
 impl Tally {
-    /// Adds one. Only the seat's holder calls this, so load and store need not be one operation.
+    /// Adds one. Only the seat's holder calls this.
     #[inline(always)]
     pub(crate) fn add(&self, what: Count) {
         self.add_many(what, 1);
@@ -64,8 +102,7 @@ impl Tally {
     /// The same for many at once.
     #[inline(always)]
     pub(crate) fn add_many(&self, what: Count, many: u64) {
-        let cell = quiet(&self.0[what as usize]);
-        cell.store(cell.load(Relaxed).wrapping_add(many), Relaxed);
+        add(&self.0[what as usize], many);
     }
 
     pub(crate) fn get(&self, what: Count) -> u64 {

@@ -22,6 +22,7 @@ use crate::sync::prim::{
     AcqRel, Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
     fence_after_rmw,
 };
+use crate::sync::tally::{Again, Attempts};
 use crate::tlb::ByCause;
 use alloc::boxed::Box;
 
@@ -78,13 +79,14 @@ struct Ranged {
     end: AtomicU64,
 }
 
-/// What the flusher needs to know of one vCPU.
+/// What the flusher needs to know of one vCPU; and, on the other one of its two lines, what that vCPU counts.
 #[derive(Debug, Default)]
 pub(crate) struct VcpuTlb {
     in_guest: AtomicBool,
     kicked: AtomicBool,
     /// The last generation carried out.
     seen: AtomicU64,
+    pub(crate) attempts: Attempts,
 }
 
 /// The flush side of one VM.
@@ -111,6 +113,11 @@ impl Tlb {
 
     pub(crate) fn vcpu(&self, id: VcpuId) -> &VcpuTlb {
         &self.vcpus[id.0 as usize]
+    }
+
+    /// The sum of one counter over all vCPUs.
+    pub(crate) fn again(&self, why: Again) -> u64 {
+        self.vcpus.iter().fold(0, |sum, vcpu| sum.wrapping_add(vcpu.attempts.get(why)))
     }
 
     /// Returns once no vCPU holds a translation of `gfns`, nor a link to a page of `pages`, from before the

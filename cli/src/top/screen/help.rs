@@ -6,7 +6,7 @@ use super::look::Ink;
 /// Name and meaning.
 const TEXT: [(&str, &str); 18] = [
     ("faults", "TLB misses that found no usable leaf, by what they found"),
-    ("retries", "attempts made again: somebody changed the page meanwhile"),
+    ("retries", "attempts made again: an invalidation, or another vCPU, came between"),
     ("flushes", "shootdowns paid, by why the host or the engine took pages away"),
     ("memory", "what the tables map, in which leaves; the tables' own bytes"),
     ("dirty", "pages told by the dirty log; without one, pages with a D bit"),

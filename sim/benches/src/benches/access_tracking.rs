@@ -99,6 +99,7 @@ impl Bench for AccessTracking {
         let mut checks = parts.checks(&vm, &guests)?;
         checks.push(was_young(&vm, all, passes.young, faults)?);
         Ok(Point {
+            unfinished: false,
             vcpus: setting.vcpus,
             policy: setting.policy,
             figures,

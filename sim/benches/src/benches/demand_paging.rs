@@ -41,6 +41,7 @@ impl Bench for DemandPaging {
         let jobs = guests.iter_mut().zip(parts.each()).map(|(guest, part)| guest.job(gfns(part), || ()));
         let told = run(setting.costs, jobs.collect());
         Ok(Point {
+            unfinished: false,
             vcpus: setting.vcpus,
             policy: setting.policy,
             figures: vec![

@@ -14,14 +14,16 @@ use super::machine::Machine;
 use crate::host::{SimHost, hva_of};
 use crate::world::{Job, compute, guest, now};
 use slat::table::formats::Ept4;
-use slat::{Access, Done, Fault, FaultError, Gfn, Host as _, Idle, Level, Vcpu, VcpuId};
+use slat::{Access, Done, Fault, FaultError, Gfn, Host as _, Idle, Vcpu, VcpuId};
 
 /// A vCPU with its guest. On cache lines of its own: it writes to itself with every fault, and they lie side by side.
 #[repr(align(128))]
 pub struct Guest<'vm> {
     vcpu: Vcpu<'vm, Ept4, SimHost>,
     work: &'vm Work,
-    /// Pages that its faults have mapped.
+    /// Faults that it has made.
+    pub made: u64,
+    /// Of those, the ones that mapped a page, no larger than the host's are.
     pub mapped: u64,
     /// When each began and ended, where that is asked for.
     pub faults: Option<Vec<(u64, u64)>>,
@@ -34,7 +36,7 @@ impl<'vm> Guest<'vm> {
     /// vCPU `number`, of which there is no other.
     pub fn new(vm: &'vm Machine, number: u32, work: &'vm Work) -> Result<Self, String> {
         let vcpu = vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
-        Ok(Self { vcpu, work, mapped: 0, faults: None, pending: None, tables: Tables::default() })
+        Ok(Self { vcpu, work, made: 0, mapped: 0, faults: None, pending: None, tables: Tables::default() })
     }
 
     /// From now on, when each fault begins and ends is kept.
@@ -48,7 +50,7 @@ impl<'vm> Guest<'vm> {
         pages: impl Iterator<Item = Gfn> + Send + 'g,
         then: impl FnOnce() + Send + 'g,
     ) -> Job<'g> {
-        self.mapped = 0;
+        (self.made, self.mapped) = (0, 0);
         Job::vcpu(self.vcpu.id().0, move || {
             let idle = &mut Idle::take().expect("each CPU has one vCPU");
             for gfn in pages {
@@ -68,6 +70,7 @@ impl<'vm> Guest<'vm> {
     }
 
     fn fault(&mut self, idle: &mut Idle, gfn: Gfn) -> Result<Done, FaultError> {
+        self.made += 1;
         let began = self.faults.as_ref().map(|_| now());
         compute(self.work.exit_ns);
         if self.work.host_first {
@@ -75,7 +78,7 @@ impl<'vm> Guest<'vm> {
             let _ = self.vcpu.vm().host().resolve(idle, hva_of(gfn), Access::Write);
         }
         let done = self.vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })?;
-        self.mapped += u64::from(done == Done::Mapped(Level::K4));
+        self.mapped += u64::from(matches!(done, Done::Mapped(level) if level <= self.work.host_page));
         self.pending = Some(gfn);
         if let (Some(faults), Some(began)) = (&mut self.faults, began) {
             faults.push((began, now()));

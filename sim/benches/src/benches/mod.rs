@@ -1,4 +1,4 @@
-//! What is simulated: six benches, each an answer to a seed, and all of them one shape.
+//! What is simulated: seven benches, each an answer to a seed, and all of them one shape.
 //!
 //! ```text
 //! Setting ──▶ build a VM ──▶ world::run(jobs) ──▶ look at what was left ──▶ Point
@@ -12,6 +12,7 @@
 //! | [`guest`] | a vCPU whose guest touches each page once |
 //! | `program`, `crew`, `way` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
 //! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (seed 000) |
+//! | [`invalidate`] | vCPUs fault beside threads that invalidate (seed 003) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
 //! | [`memslot`] | a memslot moves while vCPUs fault and use it (seed 001) |
 //! | [`numa`] | a host looks where pages are used, while vCPUs use them (seed 002) |
@@ -23,6 +24,7 @@ mod crew;
 pub mod demand_paging;
 pub mod guest;
 mod hardware;
+pub mod invalidate;
 pub mod ksm;
 pub mod machine;
 pub mod memslot;
@@ -35,6 +37,7 @@ pub mod zap;
 
 use crate::world::{Costs, Told};
 pub use against::Against;
+pub use slat::Level;
 use slat::MmuLock;
 
 /// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
@@ -103,6 +106,29 @@ pub struct Work {
     /// Nanoseconds that an ager rests between two passes: the 5 ms of `slat bench access-tracking-perf`, as much shorter as the
     /// memory here is smaller.
     pub rest_ns: u64,
+    /// The size of every page of the host: 4 KiB, 2 MiB, 1 GiB.
+    pub host_page: Level,
+    /// Nanoseconds that the host sleeps each time that it is asked for a page, however often. 0: it answers at once.
+    pub host_sleeps_ns: u64,
+    /// Threads that invalidate beside the vCPUs.
+    pub invalidators: u32,
+    /// Nanoseconds that each computes between two invalidations.
+    pub pause_ns: u64,
+    /// What they invalidate.
+    pub over: Over,
+    /// Pages of 4 KiB in a row that one invalidation covers: 1 to 512.
+    pub range: u64,
+}
+
+/// Where an invalidator works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Over {
+    /// In 2 MiB of its own, in another GiB than any vCPU.
+    Elsewhere,
+    /// In 2 MiB of its own, in the GiB of the last vCPUs.
+    Near,
+    /// In the 2 MiB that its vCPU faults in at that moment. Invalidator i follows vCPU i modulo their number.
+    Same,
 }
 
 impl Default for Work {
@@ -118,6 +144,12 @@ impl Default for Work {
             under_lock_ns: 0,
             mm_lines: 0,
             rest_ns: 150_000,
+            host_page: Level::K4,
+            host_sleeps_ns: 0,
+            invalidators: 1,
+            pause_ns: 10_000,
+            over: Over::Elsewhere,
+            range: 1,
         }
     }
 }
@@ -222,6 +254,8 @@ pub struct Point {
     pub told: Told,
     /// Whether the engine did what it was asked.
     pub checks: Vec<Check>,
+    /// The run was ended at its bound in virtual time: the first two figures are lower bounds.
+    pub unfinished: bool,
 }
 
 /// A number that was measured.
@@ -278,13 +312,14 @@ pub trait Bench: Sync {
 }
 
 /// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 6] = [
+pub static ALL: [&dyn Bench; 7] = [
     &access_tracking::AccessTracking,
     &memslot::MemslotPerf,
     &numa::NumaBalancing,
     &demand_paging::DemandPaging,
     &ksm::KsmPerf,
     &zap::Zap,
+    &invalidate::Invalidate,
 ];
 
 /// The bench of that name.

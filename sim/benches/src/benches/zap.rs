@@ -86,6 +86,7 @@ impl Bench for Zap {
         let beside = Took::of(faults().filter(|&&(left, done)| left < ended && done >= began));
         let ns = |name, ns| Figure { name, value: ns, unit: "ns" };
         Ok(Point {
+            unfinished: false,
             vcpus: setting.vcpus,
             policy: setting.policy,
             figures: vec![

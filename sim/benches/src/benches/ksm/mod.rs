@@ -73,6 +73,7 @@ impl Bench for KsmPerf {
             figure("kicks per page", per_page(running.told.kicks), "kicks"),
         ];
         Ok(Point {
+            unfinished: false,
             vcpus: setting.vcpus,
             policy: setting.policy,
             figures,

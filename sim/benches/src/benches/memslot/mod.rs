@@ -70,6 +70,7 @@ impl Bench for MemslotPerf {
             figure("exits for want of memory per move", per_move(most.seen.absent), "exits"),
         ];
         Ok(Point {
+            unfinished: false,
             vcpus: setting.vcpus,
             policy: setting.policy,
             figures,

@@ -50,6 +50,7 @@ impl Ground {
         let flushes = self.vm.stats().flushes.paid;
         let figure = |name, value, unit| Figure { name, value, unit };
         Ok(Point {
+            unfinished: false,
             vcpus: setting.vcpus,
             policy: setting.policy,
             figures: vec![

@@ -1,0 +1,120 @@
+//! What users of `slat sim invalidate` type besides: who invalidates, and the cases that this makes.
+
+use super::args::Asked;
+use super::work::time;
+use crate::bench::params;
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+use slat::PAGE_SIZE;
+use slat_cli::error::Error;
+use slat_cli::size::size;
+use slat_sim::benches::{Level, Over, Work};
+
+/// The flags of all simulations, and those of invalidators.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Beside {
+    #[command(flatten)]
+    pub asked: Asked,
+    /// Threads that invalidate, each on a CPU of its own; 0: the vCPUs are alone
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1,16,64",
+          value_parser = clap::value_parser!(u32).range(0..=256))]
+    invalidators: Vec<u32>,
+    /// Each computes for so long between two invalidations
+    #[arg(long, value_name = "NS,…", value_delimiter = ',', default_value = "100000,10000,1000", value_parser = time)]
+    pause_ns: Vec<u64>,
+    /// Where they invalidate
+    #[arg(long, value_enum, default_value = "elsewhere")]
+    over: Where,
+    /// What one invalidation covers: a power of two, from 4K to 2M
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
+    range: u64,
+    /// The size of the host's pages
+    #[arg(short, long, value_enum, default_value = "4k")]
+    pages: Pages,
+    /// The host sleeps for so long whenever it is asked for a page
+    #[arg(long, value_name = "NS", default_value = "0", value_parser = time)]
+    host_sleeps_ns: u64,
+}
+
+/// See [`Over`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Where {
+    /// Each in 2 MiB of its own, in another GiB than any vCPU
+    Elsewhere,
+    /// Each in 2 MiB of its own, in the GiB of the last vCPUs
+    Near,
+    /// In the 2 MiB that a vCPU faults in at that moment
+    Same,
+}
+
+/// A size of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Pages {
+    #[value(name = "4k")]
+    K4,
+    #[value(name = "2m")]
+    M2,
+    #[value(name = "1g")]
+    G1,
+}
+
+/// A run of each policy with each number of vCPUs.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What it is called, beside the number of vCPUs. Empty: there is only one case.
+    pub name: String,
+    pub work: Work,
+}
+
+impl Beside {
+    /// Every number of invalidators with every pause, in the order in which they were typed; one case without invalidators.
+    pub fn cases(&self) -> Result<Vec<Case>, Error> {
+        if !self.range.is_power_of_two() || !(PAGE_SIZE..=Level::M2.bytes()).contains(&self.range) {
+            return Err(Error::Usage(format!("--range: {} is no power of two from 4K to 2M", self.range)));
+        }
+        let mut cases = Vec::new();
+        for &invalidators in &self.invalidators {
+            let pauses = if invalidators == 0 { &self.pause_ns[..1] } else { &self.pause_ns };
+            cases.extend(pauses.iter().map(|&pause_ns| Case {
+                name: match invalidators {
+                    0 => "alone".into(),
+                    many => format!("{many} every {} us", pause_ns as f64 / 1e3),
+                },
+                work: self.work(invalidators, pause_ns),
+            }));
+        }
+        Ok(cases)
+    }
+
+    fn work(&self, invalidators: u32, pause_ns: u64) -> Work {
+        Work {
+            invalidators,
+            pause_ns,
+            over: match self.over {
+                Where::Elsewhere => Over::Elsewhere,
+                Where::Near => Over::Near,
+                Where::Same => Over::Same,
+            },
+            range: self.range / PAGE_SIZE,
+            host_page: match self.pages {
+                Pages::K4 => Level::K4,
+                Pages::M2 => Level::M2,
+                Pages::G1 => Level::G1,
+            },
+            host_sleeps_ns: self.host_sleeps_ns,
+            ..self.asked.work()
+        }
+    }
+
+    /// What all of its cases have in common, for reports.
+    pub fn told(&self) -> Map<String, Value> {
+        let name =
+            |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+        params! {
+            "over": name(self.over.to_possible_value()),
+            "range": self.range,
+            "pages": name(self.pages.to_possible_value()),
+            "host_sleeps_ns": self.host_sleeps_ns,
+        }
+    }
+}
