@@ -50,6 +50,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         gfn: Gfn,
         epoch: Epoch,
     ) -> Result<(), NoMemory> {
+        let published = self.space.memslots.published_under();
         let slots = self.space.memslots.read(&walk.vm.reads, walk.seat).version;
         let entry = |level: Level| Span::sized(gfn.base(level), level.pages());
         let mut level = at.level;
@@ -64,9 +65,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             at = walk.link_down(&mut self.cache, gfn, at, level)?;
         }
         if at.level == level && at.word.is_hole() {
-            // The hole may be newer than the epoch, of an invalidation that changes no slots. Where the CAS fails somebody else
+            // The hole may be newer than the slots, of an invalidation that changes none. Where the CAS fails somebody else
             // knows better.
-            let _ = at.entry.cas(at.word, Word::mmio(epoch.version().max(at.word.version())));
+            let _ = at.entry.cas(at.word, Word::mmio(published.max(at.word.version())));
         }
         Ok(())
     }

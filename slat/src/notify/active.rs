@@ -6,35 +6,35 @@
 //!
 //! ```text
 //! N = K (newest number, 52 bits) | n (active ones, 12 bits)      moved and read by invalidations only
-//! line of each region, and the epoch: the newest number announced there, and who is active there   ([`lines`])
+//! a line for each region: a number, and who is active there; and the epoch, for all regions   ([`lines`])
 //!
 //! fault                                    invalidation, narrow: of few regions of host addresses
-//! e := epoch                               begin: place := {ranges, unflushed}; k from N
-//! memslot of the gfn                              on each of its lines: list the place; number := k
-//! V := number of the page's region         every hole of the range := hole(k); leaves edited by the plan
-//! nobody listed there, or on the epoch,    flush; place := flushed
-//!   covers it; epoch still = e             the host changes its entry
-//! the host's answer                        end: unlist; n := n−1; clear the place
-//! hole ≤ hole(V)?  CAS hole → leaf
+//! the hole; e := epoch                     begin: place := {ranges, unflushed}; listed on each of its lines
+//! memslot of the gfn                              k := next number of N
+//! V := the newer of hole and region               number of each of its regions := the newer of that and k
+//! nobody listed there, or on the epoch,    every hole of the range := hole(k); leaves edited by the plan
+//!   covers the page; epoch still = e       flush; place := flushed
+//! the host's answer                        the host changes its entry
+//! hole ≤ hole(V)?  CAS hole → leaf         end: unlisted; n := n−1; the place is free
 //! ```
-//! A **wide** one is announced on the epoch alone. It takes its number after that, and moves the epoch again to end. What
-//! is written elsewhere, a fault does not read; and nothing that it reads does it read again, but for the epoch.
+//! A **wide** one is listed on the epoch alone, which it moves when it begins and when it ends. What is written elsewhere a
+//! fault does not read; and nothing that it reads does it read again, but for the epoch.
 //!
 //! # Why one look is enough
-//! * One that covers the page and has a number up to V was announced before V was read. It is listed, or it has ended:
-//!   then the host had changed, and the slots were published, before the fault asks.
-//! * One that begins later has a number above V, which its line takes no other of. Where it has passed, the hole is too new
-//!   and the install is refused; where it has not, it will meet the leaf and take it away. If it is wide it takes its number
-//!   after the fault has seen the epoch stand.
+//! * **Listed, then numbered.** Whoever sees a number, in a hole, in N, or announced to a region, sees every invalidation
+//!   listed that has this number or an older one. So one that covers the page and has a number up to V is found listed,
+//!   or it has ended: then the host had changed before the fault asks.
+//! * One that the fault does not find has a number above V. Where it has passed, the hole is too new and the install is refused;
+//!   where it has not, it will meet the leaf and take it away.
 //! * Nobody hides the holes of a newer one. An older one that unhooks a table puts its own hole above them: so it looks
-//!   at N afterwards, and where one has begun since takes a new number and goes over its range again ([`Ticket::is_followed`]).
-//! * The slots: they are published inside a wide one, which moves the epoch when it begins and when it ends.
-//!
-//! A hole may have a number that its region has not heard of: of a wide invalidation, or of one of other pages under the same
-//! entry of a higher level. The fault raises the number of its region to it, which is always allowed.
+//!   at N afterwards, and where one has begun since takes a new number and goes over its range again
+//!   ([`Ticket::is_followed`]).
+//! * The slots are published inside a wide one. One that covers the page and has published since the fault looked is found
+//!   listed, or it has moved the epoch. A narrow one walks the slots of its own time: if a fault has found a slot that it has
+//!   not, then it was numbered before the transaction ended, and so that fault finds it listed.
 
 use crate::addr::{Gfn, Hva, Level, Position, Span};
-use crate::sync::prim::{Acquire, AtomicU64, Padded, Patience, Release, SeqCst, fence};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded, Patience, Release, SeqCst, fence};
 use crate::table::Version;
 use core::cell::Cell;
 use lines::{Line, Lines};
@@ -87,10 +87,10 @@ impl Active {
         Self { numbers: Padded::default(), lines: Lines::new(), places: Places::new(places) }
     }
 
-    /// The newest invalidation that has begun at a region's line.
+    /// The newest invalidation that a region has heard of.
     #[inline(always)]
     pub(crate) fn newest_of(&self, line: RegionLine) -> Version {
-        self.lines.at(line).newest()
+        Version(self.lines.at(line).word())
     }
 
     /// Whether an active invalidation covers any of these, which are in one region, the one of `line`.
@@ -172,7 +172,6 @@ impl Active {
             gfns: Cell::new(gfns),
             version: Cell::default(),
         };
-        ticket.take_number(1);
         ticket.announce();
         ticket.claim.begun();
         Some(ticket)
@@ -180,10 +179,9 @@ impl Active {
 
     /// The next number, which nobody else gets, and `more` active ones.
     fn number(&self, more: u64) -> Version {
-        // ORDER(active): Release: the place before its number: whoever looks at N sees it.
-        // ORDER(adopt): Acquire: of those before; see `is_followed`.
-        // ORDER(epoch): SeqCst; see `Active::epoch`.
-        let before = self.numbers.0.fetch_add((1 << COUNT_BITS) + more, SeqCst);
+        // ORDER(begin): AcqRel: the list before the number, for whoever sees this number or a later one.
+        let before =
+            self.numbers.0.fetch_add((1 << COUNT_BITS) + more, unless_seeded!(NumberedRelaxed, AcqRel));
         let version = Version((before >> COUNT_BITS) + 1);
         debug_assert!(version.0 >> Version::BITS == 0, "142 years at a million a second");
         version
@@ -248,34 +246,34 @@ impl Ticket<'_> {
         self.version.set(version);
     }
 
-    /// Announces it on its lines, which may cost more numbers.
+    /// Lists it, numbers it, and tells its regions, or all.
     fn announce(&self) {
-        let lines = || self.lines();
-        if !seeded!(AnnouncedUnlisted) {
-            lines().for_each(|line| line.list(&self.claim));
+        let list = || self.lines().for_each(|line| line.list(&self.claim));
+        if !seeded!(NumberedFirst) {
+            list();
         }
-        for line in lines() {
-            while !line.announce(self.version()) {
-                self.take_number(0);
-            }
+        self.take_number(1);
+        if seeded!(NumberedFirst) {
+            list();
         }
-        if seeded!(AnnouncedUnlisted) {
-            lines().for_each(|line| line.list(&self.claim));
+        if self.wide.get() {
+            self.active.lines.epoch.move_on();
         }
-        if self.wide.get() && !seeded!(NumberedFirst) {
-            self.take_number(0);
-        }
-        // ORDER(upgrade): announced before any entry is looked at; pairs with the fence after a freeze (rule 10): either the
+        self.regions().for_each(|line| line.announce(self.version()));
+        // ORDER(upgrade): listed before any entry is looked at; pairs with the fence after a freeze (rule 10): either the
         // freezer sees this one, or this one's walk sees the frozen entry.
         if !seeded!(BeginUnfenced) {
             fence(SeqCst);
         }
     }
 
-    fn lines(&self) -> impl Iterator<Item = &Line> {
+    fn regions(&self) -> impl Iterator<Item = &Line> {
         let lines = &self.active.lines;
-        let regions = (self.regions.0..self.regions.1).map(|region| lines.at(RegionLine::of_region(region)));
-        self.wide.get().then_some(&lines.epoch.0).into_iter().chain(regions)
+        (self.regions.0..self.regions.1).map(|region| lines.at(RegionLine::of_region(region)))
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.wide.get().then_some(&self.active.lines.epoch.0).into_iter().chain(self.regions())
     }
 
     /// After an unhooking: whether another invalidation has begun since this one took its number. A newer hole may then be
@@ -317,13 +315,13 @@ impl Ticket<'_> {
         set(&self.claim.slot.gfns, self.gfns.get());
         if gfns.len() > Level::M2.pages() && !self.wide.replace(true) {
             // Frames of more regions than those on whose lines it is.
-            let epoch = &self.active.lines.epoch;
-            epoch.list(&self.claim);
-            while !epoch.announce(self.version()) {
-                self.take_number(0);
-            }
+            self.active.lines.epoch.list(&self.claim);
+            self.take_number(0);
+            self.active.lines.epoch.move_on();
+        } else {
+            self.take_number(0);
+            self.regions().for_each(|line| line.announce(self.version()));
         }
-        self.take_number(0);
         // ORDER(upgrade): as in `announce`.
         fence(SeqCst);
     }
@@ -359,11 +357,12 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if self.wide.get() && !seeded!(EpochKept) {
-            // It moves: a fault that looked a slot up before it was published sees that, if it does not see the place.
-            // ORDER(epoch): what was published before the move; pairs with the walk of one that is announced to a region
-            // after a fault there has found the new slot.
-            fence(SeqCst);
-            while !self.active.lines.epoch.announce(self.active.number(0)) {}
+            // A number that nobody gets: whoever is numbered later sees what this one has published; whoever was before is
+            // found listed by whoever sees the epoch move.
+            if !seeded!(EndUnnumbered) {
+                let _ = self.active.number(0);
+            }
+            self.active.lines.epoch.move_on();
         }
         self.lines().for_each(|line| line.unlist(&self.claim));
         // ORDER(adopt): Release: paid before the count.

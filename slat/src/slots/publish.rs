@@ -275,12 +275,17 @@ impl SlotSets {
         None
     }
 
-    /// Whether nothing has been published since invalidation `version`: what was said of the slots by one who had that
-    /// stamp is still true. Asked after a stamp was taken.
+    /// Whether nothing has been published since invalidation `version`: what was said of the slots as of that number is still
+    /// true. Asked after the epoch was read.
     #[inline]
     pub(crate) fn unchanged_since(&self, version: Invalidated) -> bool {
-        // ORDER(stamp): Acquire, below the stamp: a fault that begins after a transaction sees its number.
-        version >= Invalidated(self.changed.load(Acquire))
+        version >= self.published_under()
+    }
+
+    /// The invalidation under which the slots were published, or are about to be.
+    pub(crate) fn published_under(&self) -> Invalidated {
+        // ORDER(stamp): Acquire, below the epoch: a fault that begins after a transaction sees its number.
+        Invalidated(self.changed.load(Acquire))
     }
 
     /// Publishes `set` under the next number, inside invalidation `under`; `in_progress` until [`Writer::wait`].

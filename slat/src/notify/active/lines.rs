@@ -7,7 +7,7 @@
 
 use super::places::Claim;
 use crate::addr::{Hva, Level, Span};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded, Relaxed, SeqCst};
+use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded};
 use crate::table::Version;
 use alloc::boxed::Box;
 
@@ -16,11 +16,12 @@ const LINES: usize = if cfg!(loom) { 2 } else { 256 };
 /// An invalidation of more regions than this is wide.
 const NARROW: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
-/// What is announced of a region, or to all.
+/// What invalidations say of themselves to faults on a region, or to all.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    /// The newest invalidation that was announced here. It only rises, with each one that begins.
-    newest: AtomicU64,
+    /// Of a region: a number that no invalidation announced there is above; it rises with each that begins and is the newest.
+    /// Of the epoch: how many have begun and ended.
+    word: AtomicU64,
     /// Where those that are active have their places; see [`Claim::mark`].
     listed: AtomicU64,
 }
@@ -78,29 +79,22 @@ impl RegionLine {
 }
 
 impl Line {
-    /// The newest invalidation that was announced here: a fault may fill holes up to this one.
     #[inline(always)]
-    pub(super) fn newest(&self) -> Version {
-        // loom has SeqCst fences, and takes SeqCst loads for Acquire ones.
-        #[cfg(loom)]
-        crate::sync::prim::fence(SeqCst);
-        // ORDER(begin): Acquire, at least: whoever sees a number here sees the place of its invalidation, listed.
-        // ORDER(epoch): SeqCst; see `Active::epoch`.
-        Version(self.newest.load(unless_seeded!(StampRelaxed, SeqCst)))
+    pub(super) fn word(&self) -> u64 {
+        // ORDER(begin): Acquire pairs with the Release in `announce` and `move_on`: whoever sees a number here sees all that
+        // were numbered before it listed; whoever sees the epoch move sees what was published by then.
+        self.word.load(unless_seeded!(StampRelaxed, Acquire))
     }
 
-    /// The same, raised to `seen` first, which a hole had. It is always allowed to raise it: an invalidation that is not
-    /// announced yet takes a number above it.
+    /// The number of a region, which may be told of an invalidation that it has not heard of: by a hole.
     #[inline]
     pub(super) fn newest_since(&self, seen: Version) -> Version {
-        loop {
-            let newest = self.newest();
-            if newest >= seen {
-                return newest;
-            }
-            // ORDER(begin): AcqRel: of those announced before, too.
-            let _ = self.newest.compare_exchange(newest.0, seen.0, AcqRel, Relaxed);
+        let newest = self.word();
+        if newest < seen.0 {
+            // For others, who then need not look at it again.
+            self.announce(seen);
         }
+        Version(newest.max(seen.0))
     }
 
     /// What is active here, as [`Claim::mark`] has it.
@@ -110,7 +104,7 @@ impl Line {
         self.listed.load(unless_seeded!(ListRelaxed, Acquire))
     }
 
-    /// Lists an invalidation that is about to be announced.
+    /// Lists an invalidation that is about to take its number.
     pub(super) fn list(&self, claim: &Claim<'_>) {
         // ORDER(active): AcqRel: the place before its mark; and marks of others stay in order.
         if claim.mark() == Claim::BEYOND {
@@ -120,19 +114,16 @@ impl Line {
         }
     }
 
-    /// Announces number `mine`, unless one as new was announced here already: then it needs another.
-    pub(super) fn announce(&self, mine: Version) -> bool {
-        let newest = self.newest.load(Relaxed);
-        if newest >= mine.0 && !seeded!(AnnouncedOlder) {
-            return false;
-        }
-        if injected!(Cas) {
-            return false;
-        }
-        // ORDER(begin): AcqRel, at least: the list before the number.
-        // ORDER(epoch): SeqCst; see `Active::epoch`.
-        let order = unless_seeded!(BeginRelaxed, SeqCst);
-        self.newest.compare_exchange(newest, mine.0.max(newest), order, Relaxed).is_ok()
+    /// Announces number `mine` to the region.
+    pub(super) fn announce(&self, mine: Version) {
+        // ORDER(begin): AcqRel: the lists, of this one and of those numbered before, before the number.
+        self.word.fetch_max(mine.0, unless_seeded!(BeginRelaxed, AcqRel));
+    }
+
+    /// The epoch moves: a wide invalidation begins, or is about to end.
+    pub(super) fn move_on(&self) {
+        // ORDER(begin): AcqRel: as in `announce`; and what was published before the end.
+        self.word.fetch_add(1, unless_seeded!(BeginRelaxed, AcqRel));
     }
 
     /// Its invalidation is over.

@@ -161,7 +161,7 @@ fn mistake_a_stamp_without_a_look_at_who_is_active() {
 #[test]
 fn mistakes_about_lines() {
     let narrow = [Bug::StampRelaxed, Bug::ListRelaxed, Bug::BeginRelaxed, Bug::EndRelaxed, Bug::StateRelaxed];
-    for bug in narrow.into_iter().chain([Bug::ClearRelaxed, Bug::AnnouncedUnlisted]) {
+    for bug in narrow.into_iter().chain([Bug::ClearRelaxed, Bug::NumberedFirst]) {
         finds_seeded(bug, "taken back", fill(NARROW, 1, Mistake::None));
     }
 }
@@ -189,15 +189,16 @@ fn overtaken((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
 }
 
 #[test]
-fn an_invalidation_that_is_overtaken_has_a_newer_number_all_the_same() {
+fn an_invalidation_that_is_overtaken_is_found_listed() {
     explore_within(3, overtaken(WIDE));
     explore_within(3, overtaken(NARROW));
 }
 
 #[test]
 fn mistakes_about_numbers_that_are_overtaken() {
-    finds_seeded(Bug::NumberedFirst, "taken back", overtaken(WIDE));
-    finds_seeded(Bug::AnnouncedOlder, "taken back", overtaken(NARROW));
+    for bug in [Bug::NumberedFirst, Bug::NumberedRelaxed] {
+        finds_seeded(bug, "taken back", overtaken(NARROW));
+    }
 }
 
 /// A fault finds a slot that is being published, beside an invalidation by host address, which walks what slots there are.
@@ -237,6 +238,11 @@ fn published() {
 #[test]
 fn an_invalidation_finds_every_slot_that_a_fault_has_found() {
     explore_within(3, published);
+}
+
+#[test]
+fn mistake_the_end_of_a_transaction_takes_no_number() {
+    finds_seeded(Bug::EndUnnumbered, "taken back", published);
 }
 
 #[test]

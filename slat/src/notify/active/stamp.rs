@@ -7,19 +7,15 @@ use crate::addr::{Gfn, Hva, Level, Span};
 use crate::sync::prim::Acquire;
 use crate::table::{Version, Word};
 
-/// The newest wide invalidation that had begun or ended at a moment before the memslot was looked up.
+/// How many wide invalidations had begun and ended at a moment before the memslot was looked up.
 ///
 /// While it stands, no slot changes, and no table above those of a region goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Epoch(Version);
+pub(crate) struct Epoch(u64);
 
 impl Epoch {
-    /// Equal to no epoch that is read: numbers do not come so far.
-    pub(crate) const NEVER: Self = Self(Version(u64::MAX));
-
-    pub(crate) const fn version(self) -> Version {
-        self.0
-    }
+    /// Equal to no epoch that is read: it never counts so far.
+    pub(crate) const NEVER: Self = Self(u64::MAX);
 }
 
 /// What a fault may fill, as of before it asks the host: spent by its install.
@@ -74,10 +70,7 @@ impl Active {
     /// Before the memslot is looked up.
     #[inline(always)]
     pub(crate) fn epoch(&self) -> Epoch {
-        // ORDER(epoch): SeqCst. A fault reads a region's number V, or a slot, and then an epoch in which a wide invalidation
-        // (or a narrow one, by its region's number) is not announced yet. That one then takes a number above V, and finds
-        // that slot: announcements, numbers and these loads are of one order.
-        Epoch(self.lines.epoch.newest())
+        Epoch(self.lines.epoch.word())
     }
 
     /// After the memslot is known, before the host is asked: a stamp for `page`, and for larger ones up to `reach`. `epoch`
@@ -109,7 +102,7 @@ impl Active {
             (newest, self.free_of(self.places.used(), page, reach))
         };
         let free = free.ok_or(Unconfirmed::Covered)?;
-        // ORDER(epoch): loads before this one stay before it (the memslot, the number, the places).
+        // ORDER(begin): Acquire loads before this one stay before it (the memslot, the number, the lists, the places).
         if self.epoch() == epoch { Ok(Stamp { newest, free, reach }) } else { Err(Unconfirmed::Moved) }
     }
 

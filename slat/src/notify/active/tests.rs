@@ -96,16 +96,6 @@ fn a_stamp_fills_holes_up_to_its_own_age_and_up_to_those_that_the_fault_has_seen
 }
 
 #[test]
-fn a_number_that_is_not_above_those_announced_is_not_taken() {
-    let active = Active::new();
-    let here = hvas(page(0).hva.0, 4096);
-    // As if another had taken a later number, and been announced, since this one took its own.
-    let ahead = Version(active.newest().0 + 3);
-    active.lines.of(here.start).newest_since(ahead);
-    assert!(active.begin(gfns(0, 0), here).version() > ahead);
-}
-
-#[test]
 fn for_pages_larger_than_a_region_all_places_are_looked_at() {
     let active = Active::new();
     let far = active.begin(gfns(0, 0), hvas(page(100_000).hva.0, 4096));
