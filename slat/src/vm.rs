@@ -260,9 +260,12 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// The host is about to change `hvas`: begins an [`Invalidation`], which see. Faults on the range wait from
     /// here until it is dropped.
     ///
-    /// A thread may begin any number of them inside each other. Up to 4,064 are in flight at once in a VM; the next one waits for
-    /// one to end. Where more than 32 are, this allocates (8 KiB at first), and waits where there is no memory. While more than
-    /// 32 are, faults and edits beside them look at up to as many places as there were at most.
+    /// A thread may begin any number of them inside each other. Up to 4,032 are in flight at once in a VM; the next one waits for
+    /// one to end. Where more than 64 are, this allocates (16 KiB at first), and waits where there is no memory. While more than
+    /// 64 are, faults beside one of the others, and edits, look at up to as many places as there were at most.
+    ///
+    /// A fault elsewhere is not disturbed: one of at most 16 pieces of 2 MiB (aligned, of host addresses) costs faults in other
+    /// pieces nothing. A wider one costs each fault that it meets one more attempt when it begins, and when it ends.
     pub fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Invalidation<'_, F, H> {
         Invalidation::begin(self, Range::Hvas(hvas), why)
     }

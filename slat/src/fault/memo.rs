@@ -217,7 +217,7 @@ impl Memo {
     }
 
     /// What a fault on `gfn` that has to wait looks at meanwhile.
-    pub(super) fn listed(&self, active: &Active, gfn: Gfn) -> [u64; 2] {
+    pub(super) fn listed(&self, active: &Active, gfn: Gfn) -> [(u64, u64); 2] {
         active.listed_over(self.slot.gfns.contains(gfn).then(|| self.slot.hva_of(gfn)))
     }
 

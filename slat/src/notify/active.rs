@@ -50,7 +50,7 @@ pub(crate) use stamp::{Epoch, Page, Stamp, Unconfirmed};
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// Invalidations for which there are places from the start; [`places`] has the rest.
-const SLOTS: usize = if cfg!(loom) { 3 } else { 32 };
+const SLOTS: usize = if cfg!(loom) { 3 } else { 64 };
 
 const ACTIVE: u64 = 1;
 const UNFLUSHED: u64 = 2;
@@ -58,10 +58,18 @@ const UNFLUSHED: u64 = 2;
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Active {
-    /// N.
-    numbers: Padded<AtomicU64>,
+    numbers: Padded<Numbers>,
     lines: Lines,
     places: Places,
+}
+
+/// What each invalidation writes when it begins and when it ends, and no fault reads: one line for both.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// N.
+    word: AtomicU64,
+    /// Which of the first places are taken.
+    taken: AtomicU64,
 }
 
 /// An invalidation that has begun. Dropping it ends it.
@@ -97,7 +105,7 @@ impl Active {
     #[inline]
     pub(crate) fn covered(&self, line: RegionLine, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         let listed = [self.lines.at(line), &self.lines.epoch].map(Line::listed);
-        if listed == [0; 2] || seeded!(StampUnconfirmed) {
+        if listed == [(0, 0); 2] || seeded!(StampUnconfirmed) {
             return false;
         }
         listed.into_iter().any(|listed| self.places.listed(listed).any(|slot| is_over(slot, gfns, hvas)))
@@ -106,41 +114,33 @@ impl Active {
     /// The newest number.
     #[cfg(test)]
     pub(crate) fn newest(&self) -> Version {
-        Version(self.numbers.0.load(Acquire) >> COUNT_BITS)
+        Version(self.numbers.word.load(Acquire) >> COUNT_BITS)
     }
 
     /// What faults that wait for an invalidation over `hva` look at: it changes when that one ends.
-    pub(crate) fn listed_over(&self, hva: Option<Hva>) -> [u64; 2] {
-        [hva.map_or(0, |hva| self.lines.at(RegionLine::of(hva)).listed()), self.lines.epoch.listed()]
+    pub(crate) fn listed_over(&self, hva: Option<Hva>) -> [(u64, u64); 2] {
+        [hva.map_or((0, 0), |hva| self.lines.of(hva).listed()), self.lines.epoch.listed()]
     }
 
     /// Whether the invalidation that wrote holes of `version` has not flushed yet: then whoever relies on such a hole
     /// owes its flush too (rule 7).
     pub(crate) fn unflushed(&self, version: Version) -> bool {
-        self.others_unflushed(None, wrote(version))
+        self.any_unflushed(None, wrote(version))
     }
 
     /// Whether an active invalidation over `gfns` has not flushed yet: then a leaf that is left alone may
     /// be stale in a TLB on its account (rule 7). An invalidation of host addresses may cover any frame.
     pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>) -> bool {
-        self.others_unflushed(None, covers(gfns))
+        self.any_unflushed(None, covers(gfns))
     }
 
-    fn others_unflushed(&self, mine: Option<&Slot>, matches: impl Fn(u64, &Slot) -> bool) -> bool {
-        if seeded!(NotAdopted) {
-            return false;
-        }
+    /// The same among all but the one that asks.
+    fn any_unflushed(&self, mine: Option<&Slot>, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         // Nobody else: the common case, one load.
         // ORDER(adopt): Acquire pairs with the Release in `drop`: whoever has ended has paid.
-        if self.numbers.0.load(unless_seeded!(OthersRelaxed, Acquire)) & COUNT <= u64::from(mine.is_some()) {
-            return false;
-        }
-        self.places.used().any(|slot| {
-            // ORDER(adopt): Acquire pairs with the Release in `flushed`: a debt seen as paid is paid.
-            let state = slot.state.load(Acquire);
-            let unpaid = state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED;
-            unpaid && !is(slot, mine) && matches(state >> 2, slot)
-        })
+        let active = self.numbers.word.load(unless_seeded!(OthersRelaxed, Acquire)) & COUNT;
+        active > u64::from(mine.is_some())
+            && self.places.used().any(|slot| !is(slot, mine) && is_unflushed(slot, &matches))
     }
 
     /// Rule 1: publishes the ranges, then the number. Where no place is free the set grows; [`places`] says when that is
@@ -158,7 +158,7 @@ impl Active {
 
     /// The same, unless it would have to wait, or to allocate.
     pub(crate) fn try_begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
-        let claim = self.places.claim()?;
+        let claim = self.places.claim(&self.numbers.taken)?;
         set(&claim.slot.gfns, gfns);
         set(&claim.slot.hvas, hvas);
         // ORDER(active): Release: the ranges before the state. It has no number yet, and no hole of it is anywhere.
@@ -181,7 +181,7 @@ impl Active {
     fn number(&self, more: u64) -> Version {
         // ORDER(begin): AcqRel: the list before the number, for whoever sees this number or a later one.
         let before =
-            self.numbers.0.fetch_add((1 << COUNT_BITS) + more, unless_seeded!(NumberedRelaxed, AcqRel));
+            self.numbers.word.fetch_add((1 << COUNT_BITS) + more, unless_seeded!(NumberedRelaxed, AcqRel));
         let version = Version((before >> COUNT_BITS) + 1);
         debug_assert!(version.0 >> Version::BITS == 0, "142 years at a million a second");
         version
@@ -197,6 +197,12 @@ fn is_active(slot: &Slot) -> bool {
     // ORDER(active): Acquire pairs with the Release in `try_begin`: an active slot's ranges are whole. Ranges torn by the
     // slot's next user do no harm: the one before has ended.
     slot.state.load(unless_seeded!(StateRelaxed, Acquire)) & ACTIVE != 0
+}
+
+fn is_unflushed(slot: &Slot, matches: impl Fn(u64, &Slot) -> bool) -> bool {
+    // ORDER(adopt): Acquire pairs with the Release in `flushed`: a debt seen as paid is paid.
+    let state = slot.state.load(Acquire);
+    state & (ACTIVE | UNFLUSHED) == ACTIVE | UNFLUSHED && matches(state >> 2, slot) && !seeded!(NotAdopted)
 }
 
 fn is_over(slot: &Slot, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
@@ -284,7 +290,7 @@ impl Ticket<'_> {
         // sees the other's number, or the other's walk sees the hole.
         fence(SeqCst);
         // ORDER(adopt): Acquire; nothing else depends on it.
-        let newest = self.active.numbers.0.load(Acquire) >> COUNT_BITS;
+        let newest = self.active.numbers.word.load(Acquire) >> COUNT_BITS;
         newest != self.version().0 && !seeded!(UnhookHides)
     }
 
@@ -300,7 +306,7 @@ impl Ticket<'_> {
         }
         // ORDER(active): Acquire: whoever sees a number sees its place. After a freeze and its fence: one that is not seen
         // here will see the frozen entry.
-        let _ = self.active.numbers.0.load(Acquire);
+        let _ = self.active.numbers.word.load(Acquire);
         let mut others = self.active.places.used().filter(|slot| !is(slot, Some(self.claim.slot)));
         !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == epoch
     }
@@ -328,17 +334,30 @@ impl Ticket<'_> {
 
     /// [`Active::unflushed`], by another than this one.
     pub(crate) fn unflushed(&self, version: Version) -> bool {
-        self.active.others_unflushed(Some(self.claim.slot), wrote(version))
+        self.another_unflushed(wrote(version))
     }
 
     /// [`Active::unflushed_over`], by another than this one.
     pub(crate) fn unflushed_over(&self, gfns: Span<Gfn>) -> bool {
-        self.active.others_unflushed(Some(self.claim.slot), covers(gfns))
+        self.another_unflushed(covers(gfns))
     }
 
     /// Whether another active invalidation of any of these host addresses has not flushed yet.
     pub(crate) fn unflushed_behind(&self, hvas: Span<Hva>) -> bool {
-        self.active.others_unflushed(Some(self.claim.slot), |_, slot| span::<Hva>(&slot.hvas).overlaps(&hvas))
+        self.another_unflushed(|_, slot| span::<Hva>(&slot.hvas).overlaps(&hvas))
+    }
+
+    /// Whoever has taken away, or would, what this one covers is listed on the epoch, or on a line of this one's.
+    fn another_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
+        let (active, mine) = (self.active, self.claim.slot);
+        if self.wide.get() {
+            return active.any_unflushed(Some(mine), matches);
+        }
+        let mut lines = self.regions().chain([&active.lines.epoch.0]);
+        lines.any(|line| {
+            let mut others = active.places.listed(line.listed_but(&self.claim));
+            others.any(|slot| !is(slot, Some(mine)) && is_unflushed(slot, &matches))
+        })
     }
 
     /// It goes on to edit: what it has paid was for what it had edited before.
@@ -366,7 +385,7 @@ impl Drop for Ticket<'_> {
         }
         self.lines().for_each(|line| line.unlist(&self.claim));
         // ORDER(adopt): Release: paid before the count.
-        self.active.numbers.0.fetch_sub(1, Release);
+        self.active.numbers.word.fetch_sub(1, Release);
         self.claim.end();
     }
 }

@@ -22,8 +22,10 @@ pub(super) struct Line {
     /// Of a region: a number that no invalidation announced there is above; it rises with each that begins and is the newest.
     /// Of the epoch: how many have begun and ended.
     word: AtomicU64,
-    /// Where those that are active have their places; see [`Claim::mark`].
+    /// Which of the first places belong to those that are active.
     listed: AtomicU64,
+    /// How many of those that are active have other places.
+    beyond: AtomicU64,
 }
 
 /// See the module's header.
@@ -97,21 +99,27 @@ impl Line {
         Version(newest.max(seen.0))
     }
 
-    /// What is active here, as [`Claim::mark`] has it.
+    /// Who is active here: as [`Places::listed`](super::places::Places::listed) understands it.
     #[inline(always)]
-    pub(super) fn listed(&self) -> u64 {
+    pub(super) fn listed(&self) -> (u64, u64) {
         // ORDER(active): Acquire pairs with the Release in `unlist`: whoever has ended has changed its host.
-        self.listed.load(unless_seeded!(ListRelaxed, Acquire))
+        let order = unless_seeded!(ListRelaxed, Acquire);
+        (self.listed.load(order), self.beyond.load(order))
+    }
+
+    /// The same but for one of the first places.
+    pub(super) fn listed_but(&self, claim: &Claim<'_>) -> (u64, u64) {
+        let (first, beyond) = self.listed();
+        (first & !claim.bit().unwrap_or_default(), beyond)
     }
 
     /// Lists an invalidation that is about to take its number.
     pub(super) fn list(&self, claim: &Claim<'_>) {
-        // ORDER(active): AcqRel: the place before its mark; and marks of others stay in order.
-        if claim.mark() == Claim::BEYOND {
-            self.listed.fetch_add(Claim::BEYOND, AcqRel);
-        } else {
-            self.listed.fetch_or(claim.mark(), AcqRel);
-        }
+        // ORDER(active): AcqRel: the place before its bit; and bits of others stay in order.
+        match claim.bit() {
+            Some(bit) => self.listed.fetch_or(bit, AcqRel),
+            None => self.beyond.fetch_add(1, AcqRel),
+        };
     }
 
     /// Announces number `mine` to the region.
@@ -129,12 +137,11 @@ impl Line {
     /// Its invalidation is over.
     pub(super) fn unlist(&self, claim: &Claim<'_>) {
         // ORDER(active): Release: what the host changed, and the slots published, before the end; pairs with `listed`.
-        // AcqRel, since the marks of others stay in order.
+        // AcqRel, since the bits of others stay in order.
         let order = unless_seeded!(EndRelaxed, AcqRel);
-        if claim.mark() == Claim::BEYOND {
-            self.listed.fetch_sub(Claim::BEYOND, order);
-        } else {
-            self.listed.fetch_and(!claim.mark(), order);
-        }
+        match claim.bit() {
+            Some(bit) => self.listed.fetch_and(!bit, order),
+            None => self.beyond.fetch_sub(1, order),
+        };
     }
 }

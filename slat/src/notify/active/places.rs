@@ -1,9 +1,9 @@
 //! Where invalidations publish themselves: places, which faults and edits scan.
 //!
-//! The set begins with 32 places. Where all are taken it grows by blocks of 64, 128, … 2,048 places, which stay until the VM
-//! is dropped: 8 KiB to 256 KiB each. While a place of such a block is taken, a fault or an edit that scans the set scans the
+//! The set begins with 64 places. Where all are taken it grows by blocks of 128, 256, … 2,048 places, which stay until the VM
+//! is dropped: 16 KiB to 256 KiB each. While a place of such a block is taken, a fault or an edit that scans the set scans the
 //! blocks too; else it does not. So a thread may begin any number of invalidations inside each other, and no transaction
-//! inside an invalidation waits for another one to end, up to 4,064 in the VM at once. Beyond that number, or where there is no
+//! inside an invalidation waits for another one to end, up to 4,032 in the VM at once. Beyond that number, or where there is no
 //! memory for a block, the next invalidation waits for one to end.
 
 use super::{COUNT, SLOTS};
@@ -13,14 +13,14 @@ use alloc::vec::Vec;
 use core::ptr::null_mut;
 
 /// Blocks of more places, each with twice as many as the one before.
-const BLOCKS: usize = 6;
+const BLOCKS: usize = 5;
 const _: () = assert!(SLOTS << (BLOCKS + 1) <= COUNT as usize + 1, "N counts them all");
-const _: () = assert!(SLOTS < 48, "a mark each, below the count of the others");
+const _: () = assert!(SLOTS <= 64, "a bit each");
 
 /// One invalidation in flight.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    /// Claimed by a thread, before and after it is active.
+    /// Claimed by a thread, before and after it is active: one beyond the first ones.
     taken: AtomicBool,
     /// `k << 2 | unflushed << 1 | active`. 54 bits.
     pub(super) state: AtomicU64,
@@ -52,13 +52,14 @@ struct Beyond {
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     pub(super) slot: &'a Slot,
-    /// Which of the first places it is; and of the others, where they are counted.
-    which: Which<'a>,
+    place: Place<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Which<'a> {
-    First(u32),
+enum Place<'a> {
+    /// One of the first: its bit, and where it is taken.
+    First(u64, &'a AtomicU64),
+    /// Another one, and where they are counted.
     Beyond(&'a AtomicU64),
 }
 
@@ -80,17 +81,14 @@ impl Places {
         first.chain(self.used_beyond()).map(|slot| &slot.0)
     }
 
-    /// The places that a line lists: see [`Claim::mark`].
-    pub(super) fn listed(&self, listed: u64) -> impl Iterator<Item = &Slot> {
-        let mut marks = listed % Claim::BEYOND;
+    /// The first places whose bits these are; and all of the others, if there are any: which ones, nothing says.
+    pub(super) fn listed(&self, (mut first, beyond): (u64, u64)) -> impl Iterator<Item = &Slot> {
         let first = core::iter::from_fn(move || {
-            let index = marks.trailing_zeros();
-            marks &= marks.wrapping_sub(1);
+            let index = first.trailing_zeros();
+            first &= first.wrapping_sub(1);
             self.slots.get(index as usize)
         });
-        // All of them: which ones, it does not say.
-        let beyond = self.blocks(if listed >= Claim::BEYOND { BLOCKS } else { 0 });
-        first.chain(beyond).map(|slot| &slot.0)
+        first.chain(self.blocks(if beyond > 0 { BLOCKS } else { 0 })).map(|slot| &slot.0)
     }
 
     /// The same of those beyond the first ones.
@@ -139,16 +137,22 @@ impl Places {
         true
     }
 
-    /// A place that is free, if there is one. Hands it to `begin`, which moves N.
-    pub(super) fn claim(&self) -> Option<Claim<'_>> {
-        // ORDER(active): Acquire takes over from the last user's Release.
-        let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
-        if let Some((before, slot)) = self.slots.iter().enumerate().find(|(_, slot)| take(slot)) {
-            if self.used.load(Relaxed) <= before as u64 {
-                self.used.fetch_max(before as u64 + 1, Relaxed);
+    /// A place that is free, if there is one. Hands it to `begin`, which moves N. `taken` has a bit for each of the first
+    /// places.
+    pub(super) fn claim<'a>(&'a self, taken: &'a AtomicU64) -> Option<Claim<'a>> {
+        loop {
+            let free = taken.load(Relaxed).trailing_ones() as usize;
+            let Some(slot) = self.slots.get(free) else { break };
+            // ORDER(active): Acquire takes over from the last user's Release.
+            if taken.fetch_or(1 << free, Acquire) & 1 << free == 0 {
+                if self.used.load(Relaxed) <= free as u64 {
+                    self.used.fetch_max(free as u64 + 1, Relaxed);
+                }
+                return Some(Claim { slot: &slot.0, place: Place::First(1 << free, taken) });
             }
-            return Some(Claim { slot: &slot.0, which: Which::First(before as u32) });
         }
+        // ORDER(active): as above.
+        let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
         // Counted before the caller moves N, which is by a Release; see `used_beyond`.
         let beyond = &self.beyond.taken;
         if !seeded!(BeyondLate) {
@@ -158,25 +162,22 @@ impl Places {
         if found.is_none() && !seeded!(BeyondLate) {
             beyond.fetch_sub(1, Relaxed);
         }
-        found.map(|slot| Claim { slot: &slot.0, which: Which::Beyond(beyond) })
+        found.map(|slot| Claim { slot: &slot.0, place: Place::Beyond(beyond) })
     }
 }
 
 impl Claim<'_> {
-    /// What a line lists of a place beyond the first ones: one more of them.
-    pub(super) const BEYOND: u64 = 1 << 48;
-
-    /// What a line lists of this place: a bit of its own, or [`BEYOND`](Self::BEYOND).
-    pub(super) fn mark(&self) -> u64 {
-        match self.which {
-            Which::First(index) => 1 << index,
-            Which::Beyond(_) => Self::BEYOND,
+    /// Its bit, if it is one of the first places.
+    pub(super) fn bit(&self) -> Option<u64> {
+        match self.place {
+            Place::First(bit, _) => Some(bit),
+            Place::Beyond(_) => None,
         }
     }
 
     /// Its invalidation has begun.
     pub(super) fn begun(&self) {
-        if let Which::Beyond(beyond) = self.which
+        if let Place::Beyond(beyond) = self.place
             && seeded!(BeyondLate)
         {
             beyond.fetch_add(1, Relaxed);
@@ -187,11 +188,17 @@ impl Claim<'_> {
     pub(super) fn end(&self) {
         // ORDER(active): Release; pairs with `covered`.
         self.slot.state.store(0, unless_seeded!(ClearRelaxed, Release));
-        if let Which::Beyond(beyond) = self.which {
-            // ORDER(places): Release; pairs with `used_beyond`.
-            beyond.fetch_sub(1, unless_seeded!(BeyondEndRelaxed, Release));
+        let order = unless_seeded!(TakenRelaxed, Release);
+        match self.place {
+            Place::First(bit, taken) => {
+                taken.fetch_and(!bit, order);
+            }
+            Place::Beyond(beyond) => {
+                // ORDER(places): Release; pairs with `used_beyond`.
+                beyond.fetch_sub(1, unless_seeded!(BeyondEndRelaxed, Release));
+                self.slot.taken.store(false, order);
+            }
         }
-        self.slot.taken.store(false, unless_seeded!(TakenRelaxed, Release));
     }
 }
 

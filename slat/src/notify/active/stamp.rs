@@ -92,13 +92,16 @@ impl Active {
             let line = self.lines.of(page.hva);
             let newest = line.newest_since(seen);
             // ORDER(active): Acquire: of its own number, which the hole has carried.
-            debug_assert!(newest.0 <= self.numbers.0.load(Acquire) >> COUNT_BITS, "no number from elsewhere");
+            debug_assert!(
+                newest.0 <= self.numbers.word.load(Acquire) >> COUNT_BITS,
+                "no number from elsewhere"
+            );
             let free =
                 self.free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
             (newest, free)
         } else {
             // ORDER(begin): Acquire: whoever sees a number sees its place.
-            let newest = Version(self.numbers.0.load(Acquire) >> COUNT_BITS);
+            let newest = Version(self.numbers.word.load(Acquire) >> COUNT_BITS);
             (newest, self.free_of(self.places.used(), page, reach))
         };
         let free = free.ok_or(Unconfirmed::Covered)?;

@@ -213,11 +213,11 @@ fn four_thousand_and_sixty_four_invalidations_wait_for_none_and_the_next_one_doe
     assert!(ends(|| {
         vm!(Npt4, |hva| Some(page(hva)), _idle, vm, _vcpu);
         let begin = |i: u64| vm.invalidate(Span::sized(Hva(i << 21), 4096), Why::Unmap);
-        let mut all: Vec<_> = (0..4064).map(begin).collect();
+        let mut all: Vec<_> = (0..4032).map(begin).collect();
         let begun = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                let last = begin(4064);
+                let last = begin(4032);
                 begun.store(true, SeqCst);
                 drop(last);
             });
@@ -278,7 +278,7 @@ fn an_event_that_may_not_block_waits_for_no_seat() {
 #[test]
 fn an_event_that_may_not_block_says_so_where_it_would_have_to_allocate_a_place() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, _vcpu);
-    let all: Vec<_> = (0..32).map(|i| vm.invalidate(Span::sized(Hva(i << 21), 4096), Why::Unmap)).collect();
+    let all: Vec<_> = (0..64).map(|i| vm.invalidate(Span::sized(Hva(i << 21), 4096), Why::Unmap)).collect();
     let event = Event { may_block: false, ..Event::new(hva5(), Why::Reclaim) };
     assert_eq!(vm.around(&mut idle, event, &mut |_, _| panic!("nothing is changed")), Err(Again));
     drop(all);
