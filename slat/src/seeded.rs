@@ -83,7 +83,7 @@ bugs! {
     BeyondRelaxed "beyond-relaxed" Loom "whether invalidations are active beyond the first places is read by a relaxed load",
     BeyondLate "beyond-late" Loom "an invalidation beyond the first places is counted there after it has begun",
     BeyondEndRelaxed "beyond-end-relaxed" Loom "an invalidation beyond the first places is counted off there by a relaxed decrement",
-    UnhookHides "unhook-hides" Loom "an invalidation that unhooks a table does not look whether a newer one has worked inside",
+    NewerHidden "newer-hidden" Loom "an invalidation that has taken something away does not look whether a newer one had passed it by",
     EpochKept "epoch-kept" Loom "a wide invalidation ends and leaves the epoch as it is",
     NumberedFirst "numbered-first" Loom "an invalidation takes its number before it is listed",
     NumberedRelaxed "numbered-relaxed" Loom "an invalidation takes its number by a relaxed increment",

@@ -26,9 +26,9 @@
 //!   or it has ended: then the host had changed before the fault asks.
 //! * One that the fault does not find has a number above V. Where it has passed, the hole is too new and the install is refused;
 //!   where it has not, it will meet the leaf and take it away.
-//! * Nobody hides the holes of a newer one. An older one that unhooks a table puts its own hole above them: so it looks
-//!   at N afterwards, and where one has begun since takes a new number and goes over its range again
-//!   ([`Ticket::is_followed`]).
+//! * No hole is older than what has covered it. A newer one may have worked below a link that an older one unhooks then, or
+//!   have passed by a leaf that an older one takes away then: so the older one looks afterwards whether one has been announced
+//!   since, and goes over its range again under a new number ([`Ticket::is_followed`]).
 //! * The slots are published inside a wide one. One that covers the page and has published since the fault looked is found
 //!   listed, or it has moved the epoch. A narrow one walks the slots of its own time: if a fault has found a slot that it has
 //!   not, then it was numbered before the transaction ended, and so that fault finds it listed.
@@ -282,18 +282,23 @@ impl Ticket<'_> {
         self.wide.get().then_some(&self.active.lines.epoch.0).into_iter().chain(self.regions())
     }
 
-    /// After an unhooking: whether another invalidation has begun since this one took its number. A newer hole may then be
-    /// below the one that it has put above the table. Every fault that could fill that one waits for this one to end:
-    /// so this one [takes a new number](Self::renumber) and goes over its range once more, in which it unhooks nothing.
+    /// After an edit that takes something away, before its flush: whether a newer invalidation has been announced to one of its
+    /// regions since it was numbered. That one may have passed by what this one has taken away since, and has left no number
+    /// there; or it has left one below a link that is gone. A fault that could fill the older hole waits for this
+    /// invalidation: which [takes a new number](Self::renumber), and goes over its range once more.
+    ///
+    /// A wide one moves the epoch to end: such a fault sees that, and starts over.
     pub(crate) fn is_followed(&self) -> bool {
-        // ORDER(unhook): the hole above the table before the look at N; pairs with the fence in `announce`: either this one
-        // sees the other's number, or the other's walk sees the hole.
+        if self.wide.get() || seeded!(NewerHidden) {
+            return false;
+        }
+        // ORDER(follow): the edits before the look; pairs with the fence in `announce`: either this one sees the newer number, or
+        // the newer one's walk sees the edits.
         fence(SeqCst);
-        // ORDER(adopt): Acquire; nothing else depends on it.
-        let newest = self.active.numbers.word.load(Acquire) >> COUNT_BITS;
-        newest != self.version().0 && !seeded!(UnhookHides)
+        self.regions().any(|line| line.word() > self.version().0)
     }
 
+    /// It goes on under a new number.
     pub(crate) fn renumber(&self) {
         self.take_number(0);
     }

@@ -39,8 +39,8 @@ pub(super) struct Known<'a> {
     pub(super) now: Option<&'a PageBehind>,
     /// No leaf is left in any table of the range.
     pub(super) emptied: bool,
-    /// Tables of the range have been unhooked: those that are there now have been linked since, and stay.
-    pub(super) unhooked: bool,
+    /// It is the second time: tables that are there now have been linked since, and stay.
+    pub(super) again: bool,
 }
 
 impl Known<'_> {
@@ -94,24 +94,18 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         owed: &mut Owed,
     ) {
         self.edit_knowing(Known::default(), idle, parts, seat, owed);
-        if owed.unlinks() {
-            self.after_unhooking(idle, parts, seat, owed);
+        if self.is_followed(owed) {
+            self.edit_knowing(Known { again: true, ..Known::default() }, idle, parts, seat, owed);
         }
     }
 
-    /// Once more over the range, under a new number, where another invalidation has begun since:
-    /// [`Ticket::is_followed`].
-    pub(super) fn after_unhooking(
-        &self,
-        idle: &mut Idle,
-        parts: Option<&[Span<Gfn>]>,
-        seat: Option<&Seat>,
-        owed: &mut Owed,
-    ) {
-        if self.ticket.is_followed() {
+    /// After an edit: whether it is to be made once more, under a new number ([`Ticket::is_followed`]).
+    pub(super) fn is_followed(&self, owed: &Owed) -> bool {
+        let followed = !owed.is_nothing() && self.ticket.is_followed();
+        if followed {
             self.ticket.renumber();
-            self.edit_knowing(Known { unhooked: true, ..Known::default() }, idle, parts, seat, owed);
         }
+        followed
     }
 
     fn edit_knowing(
@@ -146,7 +140,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     along(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known, owed));
                 }
             }
-            if known.emptied || known.unhooked || !self.why.frees_tables() || !walk.keeps_tables() {
+            if known.emptied || known.again || !self.why.frees_tables() || !walk.keeps_tables() {
                 return;
             }
             // Once more, for the tables that were passed through.
@@ -261,7 +255,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
         let hole = self.hole();
         match kind {
-            Kind::Table(_) => (whole && self.why.frees_tables() && !known.unhooked).then_some(hole),
+            Kind::Table(_) => (whole && self.why.frees_tables() && !known.again).then_some(hole),
             // A tracked leaf was in TLBs before, and the pass that withdrew it need not have flushed: it owes what a present
             // one does.
             Kind::Leaf | Kind::Tracked => {

@@ -101,15 +101,24 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     ) {
         let Self { begun, owed } = self;
         let Range::Hvas(published) = begun.range else { return };
-        if begun.why.page_by_page() {
-            begun.ticket.owes_again();
+        if !begun.why.page_by_page() {
+            return;
+        }
+        begun.ticket.owes_again();
+        let mut again = false;
+        loop {
             for space in &begun.vm.spaces {
                 let mut walk = begun.walk::<Exclusive>(space, idle, seat);
                 along(&mut walk, published.clamp(&hvas), |steps, part| {
                     let now = to.and_then(|page| PageBehind::part(part, hvas, page));
-                    begun.edit_along(steps, part.gfns, Known { now: now.as_ref(), ..Known::default() }, owed)
+                    let known = Known { now: now.as_ref(), again, ..Known::default() };
+                    begun.edit_along(steps, part.gfns, known, owed)
                 });
             }
+            if again || !begun.is_followed(owed) {
+                return;
+            }
+            again = true;
         }
     }
 
@@ -153,11 +162,6 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Its number.
     pub(crate) fn version(&self) -> Version {
         self.begun.ticket.version()
-    }
-
-    /// After its owner has unhooked tables, all of which it covers: [`Ticket::is_followed`].
-    pub(super) fn unhooked(&mut self, idle: &mut Idle) {
-        self.begun.after_unhooking(idle, None, None, &mut self.owed);
     }
 
     /// What it leaves behind where nothing is mapped any more.

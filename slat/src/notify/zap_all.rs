@@ -65,7 +65,6 @@ impl<F: Format, H: Host> Vm<F, H> {
             drop(walk);
             change.owed().owe(everything);
             change.owed().unlink(old, Level(F::LEVELS));
-            change.unhooked(idle);
             change.debt(idle).settle();
         }
         self.collect(idle);

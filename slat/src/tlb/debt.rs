@@ -66,11 +66,6 @@ impl Owed {
         self.edits == 0 && self.unlinked.is_empty()
     }
 
-    /// Whether tables wait in it.
-    pub(crate) fn unlinks(&self) -> bool {
-        !self.unlinked.is_empty()
-    }
-
     pub(crate) fn gfns(&self) -> Span<Gfn> {
         self.gfns
     }

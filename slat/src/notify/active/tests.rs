@@ -110,14 +110,18 @@ fn for_pages_larger_than_a_region_all_places_are_looked_at() {
 }
 
 #[test]
-fn whoever_has_unhooked_a_table_sees_who_has_begun_since() {
+fn an_invalidation_sees_who_is_announced_to_its_regions_after_it() {
     let active = Active::new();
-    let older = active.begin(gfns(0, 512), NOWHERE);
+    let at = |gfn| active.begin(gfns(0, 0), hvas(page(gfn).hva.0, 4096));
+    let older = at(5);
     assert!(!older.is_followed());
-    let newer = active.begin(gfns(0, 0), hvas(page(5).hva.0, 4096));
+    let newer = at(6);
     assert!(older.is_followed() && !newer.is_followed());
     older.renumber();
     assert!(older.version() > newer.version() && !older.is_followed());
+    let wide = active.begin(gfns(0, 512), NOWHERE);
+    drop(at(7));
+    assert!(!wide.is_followed(), "it moves the epoch instead");
 }
 
 #[test]
