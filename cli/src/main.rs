@@ -12,14 +12,17 @@ use slat_cli::error::{Error, exit_code};
 use slat_cli::memory::OrEnd;
 use slat_cli::{FormatName, Run, bar, interrupt};
 use std::env::args_os;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 #[global_allocator]
 static MEMORY: OrEnd = OrEnd;
 
 fn main() -> ExitCode {
-    // Their flags are slat-bench's, also those that have a meaning here.
-    if args_os().nth(1).is_some_and(|word| PASSED.iter().any(|passed| word == *passed)) {
+    // Their flags are slat-bench's, also those that have a meaning here; and so is their help, whichever way it is asked for.
+    let before = |word: &OsString| ["-q", "--quiet", "help"].iter().any(|known| word == *known);
+    let mut words = args_os().skip(1).skip_while(before);
+    if words.next().is_some_and(|word| PASSED.iter().any(|passed| word == *passed)) {
         return exit_code(measure::run());
     }
     let Slat { quiet, command } = Slat::parse();

@@ -3,9 +3,8 @@
 //! ```text
 //! the tests of slat, slat-mm and slat-vcpu, built with counters  ─▶  profiles  ─▶  counts, line by line
 //! ```
-//! The build is the address sanitizer's, and the run too ([`sanitize`]): what that reports is a failure here.
-//!
-//! Not cargo-llvm-cov: it would be the compiler's wrapper, which is ours (`xtask/compilers`).
+//! The build is the address sanitizer's, and the run too ([`sanitize`]): what that reports is a failure here. Not cargo-llvm-cov:
+//! it would be the compiler's wrapper, which is ours (`xtask/compilers`).
 //!
 //! Below [`LEAST`] percent it fails. Each line that no test runs is listed, with the reason that `xtask/coverage.txt`
 //! gives for it. A line without one is not a failure, since races decide whether some lines are run; a
@@ -47,8 +46,7 @@ pub fn run() -> Outcome {
                 continue;
             }
             missed += 1;
-            let why =
-                reasons.iter().find(|reason| reason.covers(&source, line - 1)).map(|reason| &reason.why);
+            let why = reasons.iter().find(|it| it.covers(&source, line - 1)).map(|reason| &reason.why);
             unexplained += usize::from(why.is_none());
             println!("{}:{line}: {}", path.display(), source.lines[line - 1].trim());
             println!("    {}", why.map_or("(no reason given)", String::as_str));
@@ -174,14 +172,12 @@ mod tests {
         let source = Source::new("a.rs", CODE);
         let text = "# why\n\na.rs: fn one — never\n*: d( — elsewhere\nb.rs: fn two — no\na.rs: fn gone — x\n";
         let (reasons, never) = (reasons(text).unwrap(), Some("never"));
-        let why =
-            |index| reasons.iter().find(|reason| reason.covers(&source, index)).map(|reason| &*reason.why);
+        let why = |index| reasons.iter().find(|it| it.covers(&source, index)).map(|it| &*it.why);
         let why: Vec<_> = (0..source.lines.len()).map(why).collect();
         assert_eq!(why[..7], [None, never, never, never, never, never, never]);
         assert_eq!(why[7..], [None, None, Some("elsewhere"), None, None]);
         let sources = [source];
-        let idle: Vec<_> =
-            reasons.iter().filter(|reason| reason.is_idle(&sources)).map(Reason::place).collect();
+        let idle: Vec<_> = reasons.iter().filter(|it| it.is_idle(&sources)).map(Reason::place).collect();
         assert_eq!(idle, ["b.rs: fn two", "a.rs: fn gone"], "a reason for nothing is told");
         assert!(super::reasons("a.rs: fn gone").is_err());
     }

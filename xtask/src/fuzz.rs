@@ -59,7 +59,8 @@ pub fn run(args: &Args) -> Outcome {
         return targets.iter().try_for_each(|target| fuzzer.keep(target));
     }
     if args.seeded {
-        on_every_processor(&seeded()?, |bug| fuzzer.find_seeded(bug))?;
+        let list = fs::read_to_string("slat/src/seeded.rs")?;
+        on_every_processor(&names(&list).collect::<Vec<_>>(), |bug| fuzzer.find_seeded(bug))?;
     }
     on_every_processor(&targets, |target| fuzzer.look(target, args))
 }
@@ -176,12 +177,7 @@ fn executions(said: &str) -> u64 {
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The mistakes that are a fuzzer's to find, as the engine lists them.
-fn seeded() -> io::Result<Vec<String>> {
-    Ok(names(&fs::read_to_string("slat/src/seeded.rs")?).map(String::from).collect())
-}
-
-/// `Name "name" Fuzz "what"`: the names.
+/// The mistakes that are a fuzzer's to find, as the engine lists them: `Name "name" Fuzz "what"`.
 fn names(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter_map(|line| {
         let mut parts = line.split('"');

@@ -55,6 +55,19 @@ fn benches_are_listed_and_a_reader_may_stop_early() {
 }
 
 #[test]
+fn help_is_the_same_whichever_way_it_is_asked_for() {
+    let said = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_slat-bench")).args(args).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(said(&["help", "bench", "zap"]).contains("Time: "));
+    for words in [&["bench"][..], &["bench", "zap"], &["sim", "zap"], &["calibrate"], &["report"]] {
+        assert_eq!(said(&[&["help"], words].concat()), said(&[words, &["--help"]].concat()), "{words:?}");
+    }
+}
+
+#[test]
 fn completions_and_manual_pages_tell_of_all_that_slat_does() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rough-man");
     std::fs::create_dir_all(&folder).unwrap();

@@ -116,9 +116,9 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = DirtyLogName::Off)]
     pub dirty_log: DirtyLogName,
 
-    /// Seed of everything random
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    /// Seed of what --churn draws: which pages move [default: 1]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
 
     /// A garbled line of a trace is an error, not a count
     #[arg(long)]
@@ -137,6 +137,16 @@ impl Run {
     /// Guest memory at most, in bytes.
     pub fn memory(&self) -> u64 {
         self.memory.unwrap_or(if self.format == FormatName::Pae { 4 << 30 } else { 8 << 30 })
+    }
+
+    /// Seed of everything random: of the churn.
+    pub fn seed(&self) -> Result<u64, Error> {
+        match self.seed {
+            Some(seed) if self.churn == 0 => Err(Error::Usage(format!(
+                "--seed {seed}: nothing is random with --churn 0; give --churn a number of pages a second"
+            ))),
+            seed => Ok(seed.unwrap_or(1)),
+        }
     }
 
     /// Where cold pages go; `None` where they stay.

@@ -28,9 +28,10 @@ pub fn start<'scope, F: Format>(
     scope: &'scope Scope<'scope, '_>,
     machine: &'scope Machine<F>,
     run: &Run,
+    seed: u64,
 ) -> Churn<'scope> {
     let stop = Arc::new(AtomicBool::new(false));
-    let (rate, seed, unit) = (run.churn, run.seed, run.pages.largest().bytes());
+    let (rate, unit) = (run.churn, run.pages.largest().bytes());
     // A vCPU that is told nothing would go on writing to what a snapshot shares: pages move, no more.
     let snapshots = !run.sabotage_flushes;
     let stopped = stop.clone();

@@ -48,6 +48,7 @@ impl Run {
     /// Runs it and prints the report, with tables of format `F`. Exit status 3 says that the guest found memory that nobody
     /// wrote, or that its dirty log has lost a write.
     pub fn run_in<F: Format>(&self) -> Result<ExitCode, Error> {
+        let seed = self.seed()?;
         let sources = feed::open(&self.trace, self.strict, self.iterations)?;
         let vcpus = self.vcpus.unwrap_or(sources.len() as u32);
         let regions = self.regions(sources.len().max(vcpus as usize))?;
@@ -67,7 +68,7 @@ impl Run {
                 socket.as_ref().map(|socket| socket.serve(scope, &lru_gen, &sampler)).transpose()?;
             let view = self.top.then(|| top::beside(scope, &sampler));
             let reclaimer = reclaimer::start(scope, &machine, self);
-            let churn = churn::start(scope, &machine, self);
+            let churn = churn::start(scope, &machine, self, seed);
             let harvester = dirty_log::start(scope, &machine, &live, self);
             let outcome = vcpus::run_all(&machine, jobs, &regions, (&bar, &live), stop);
             churn.stop();

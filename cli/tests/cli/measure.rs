@@ -59,11 +59,13 @@ fn arguments_and_exit_status_pass_through_untouched() {
         for args in
             [&[][..], &["--help"], &["-h"], &["--version"], &["help"], &["--", "-x", "--", "a b", "", "*"]]
         {
-            let all = [&[subcommand], args].concat();
-            let output = folder.slat(&all);
-            let expected = all.join("\n") + "\n";
-            assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
-            assert_eq!((output.status.code(), output.stderr.len()), (Some(7), 0), "{all:?}");
+            for before in [&[][..], &["help"], &["-q", "help"]] {
+                let all = [before, &[subcommand], args].concat();
+                let output = folder.slat(&all);
+                let expected = all.join("\n") + "\n";
+                assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+                assert_eq!((output.status.code(), output.stderr.len()), (Some(7), 0), "{all:?}");
+            }
         }
     }
     let word = std::ffi::OsStr::from_bytes(b"\xff");

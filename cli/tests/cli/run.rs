@@ -137,6 +137,7 @@ fn bad_input_is_one_clear_line() {
     refused(&["-t", good, "--memory", "16M"], b"", "more than --memory 16M");
     refused(&["-t", good, "-i", "0"], b"", "0 is not in");
     refused(&["-t", good, "--churn", "1000001"], b"", "1000001");
+    refused(&["-t", good, "--seed", "5", "--churn", "0"], b"", "--seed 5: nothing is random with --churn 0");
     refused(&["-t", good, "--mmu-lock", "hope"], b"", "hope");
     refused(&[good], b"", "unexpected argument");
 }

@@ -2,7 +2,7 @@
 //! leaves behind is no obstacle; what fails says so.
 
 use crate::common::{
-    BOUND, File, SocketPath, command, end, fed, limited, refused, report, slat, start, text,
+    BOUND, File, SocketPath, command, end, fed, limited, refused, report, slat, slat_with, start, text,
 };
 use rustix::process::Resource;
 use serde_json::Value;
@@ -243,6 +243,22 @@ fn a_full_swap_file_is_a_clear_error_and_no_hang() {
     assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{err}");
     assert!(err.contains("out of memory: --limit") && err.contains("swap does not take enough"), "{err}");
     assert!(!Path::new(swap.path()).exists(), "what was made for the run goes with it");
+}
+
+/// A page in each 2 MiB needs a table of its own. Swap takes every page; the tables alone reach the limit.
+#[test]
+fn swap_that_refused_nothing_is_not_blamed_for_a_limit_that_tables_reach() {
+    let swap = SocketPath::new("tables.swap");
+    let store = |page: u64| format!(" S {:x},8\n", 0x0400_0000 + (page << 21));
+    let sparse = |pages| (0..pages).map(store).collect::<String>();
+    let args = ["-t", "-", "--limit", "16M", "--churn", "0", "--swap", swap.path()];
+    let output = slat_with(&[&["--json"], &args[..]].concat(), sparse(1900).as_bytes());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["swapped_out"].as_u64().unwrap() > 1000, "{report}");
+    let output = slat_with(&args, sparse(2500).as_bytes());
+    let err = text(&output.stderr);
+    assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{err}");
+    assert!(err.contains("out of memory") && !err.contains("swap"), "{err}");
 }
 
 #[test]

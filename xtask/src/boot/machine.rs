@@ -66,14 +66,14 @@ impl Ground {
             [&self.kernel, &self.initrd].map(|file| fs::metadata(file).map(|file| file.len()));
         let behind = (KERNEL + kernel?).next_multiple_of(4096);
         let line = format!("kernel={KERNEL:x} initrd={behind:x}+{:x} {}", initrd?, guest.words.join(" "));
-        let command = if self.pc.is_bochs {
+        let pc = if self.pc.is_bochs {
             self.bochs(guest, &line, behind)?
         } else {
             self.qemu(guest, &line, behind)
         };
         let (started, before) = (Instant::now(), work()?);
         let mut shell = None;
-        let (serial, status) = run(command, |line| {
+        let (serial, status) = run(pc, |line| {
             if line.starts_with(SHELL) {
                 shell.get_or_insert_with(|| started.elapsed());
             }

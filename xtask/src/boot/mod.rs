@@ -125,9 +125,8 @@ fn side_by_side(what: &str, plain: &Run, under: &Run) -> Result<String> {
     writeln!(text, "{:<24}{:>10}{:>12}{:>8}", "", "plain", "under slat", "ratio")?;
     let shells = [plain, under].map(|run| run.shell.unwrap_or_default());
     let (ends, works) = ([plain.end, under.end], [plain.work, under.work]);
-    for (what, [plain, under]) in
-        [("to the shell", shells), ("to power-off", ends), ("processor time", works)]
-    {
+    let rows = [("to the shell", shells), ("to power-off", ends), ("processor time", works)];
+    for (what, [plain, under]) in rows {
         let ratio = under.as_secs_f64() / plain.as_secs_f64();
         writeln!(text, "{what:<24}{plain:>10.2?}{under:>12.2?}{ratio:>7.2}x")?;
     }
@@ -188,10 +187,8 @@ fn has_interpreter(elf: &[u8]) -> Result<bool> {
 /// The guest's whole file system: busybox and a script.
 fn archive(busybox: &[u8]) -> std::io::Result<Vec<u8>> {
     let init: &[u8] = include_bytes!("init.sh");
-    let entries =
-        [("bin", 0o040_755, &[][..]), ("bin/busybox", 0o100_755, busybox), ("init", 0o100_755, init)];
-    let files =
-        entries.map(|(name, mode, data)| (cpio::NewcBuilder::new(name).mode(mode), Cursor::new(data)));
+    let all = [("bin", 0o040_755, &[][..]), ("bin/busybox", 0o100_755, busybox), ("init", 0o100_755, init)];
+    let files = all.map(|(name, mode, data)| (cpio::NewcBuilder::new(name).mode(mode), Cursor::new(data)));
     cpio::write_cpio(files.into_iter(), Vec::new())
 }
 
@@ -227,9 +224,8 @@ mod tests {
     use clap::{Args as _, FromArgMatches as _};
 
     fn parsed(line: &str) -> Result<Args, clap::Error> {
-        Args::from_arg_matches(
-            &Args::augment_args(clap::Command::new("boot")).try_get_matches_from(line.split(' '))?,
-        )
+        let command = Args::augment_args(clap::Command::new("boot"));
+        Args::from_arg_matches(&command.try_get_matches_from(line.split(' '))?)
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Rules for one file, and one for all of the engine.
+//! Rules for one file, one for all of the engine, and the count of all `unsafe`.
 
 use super::{Finding, Source};
-use crate::verify::kept::cells;
+use crate::verify::kept::{cells, table};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A file is one idea: more than 450 lines are two, and a page-table format is told in 130. Integration tests may be
@@ -63,12 +64,10 @@ pub fn tags(sources: &[Source]) -> Vec<Finding> {
     };
     // | `tag` | `room` | `test` |; the head has no marks around it.
     let lines = table.lines.iter().enumerate().filter(|(_, line)| line.starts_with("//! | `"));
-    let rows: Vec<(usize, [&str; 3])> =
-        lines.filter_map(|(at, line)| Some((at, cells(&line[4..])?))).collect();
+    let rows: Vec<_> = lines.filter_map(|(at, line)| Some((at, cells::<3>(&line[4..])?))).collect();
     let uses: Vec<(&Source, usize, &str)> = sources.iter().flat_map(uses).collect();
     let unknown = uses.iter().filter(|(_, _, tag)| !rows.iter().any(|(_, row)| row[0] == *tag));
-    let unknown =
-        unknown.map(|(source, at, tag)| source.finding(*at, format!("ORDER({tag}) is not in {TABLE}")));
+    let unknown = unknown.map(|(file, at, tag)| file.finding(*at, format!("ORDER({tag}) is not in {TABLE}")));
     let mut findings: Vec<Finding> = unknown.collect();
     for (at, [tag, room, test]) in rows {
         let sides = uses.iter().filter(|(_, _, used)| *used == tag).count();
@@ -95,6 +94,35 @@ fn uses(source: &Source) -> Vec<(&Source, usize, &str)> {
     let lines = source.lines[..source.shipped()].iter().enumerate();
     let tags = lines.flat_map(|(at, line)| line.split("ORDER(").skip(1).map(move |rest| (at, rest)));
     tags.filter_map(|(at, rest)| Some((source, at, rest.split_once(')')?.0))).collect()
+}
+
+pub const INVENTORY: &str = "VERIFICATION.md";
+
+/// How much `unsafe` each folder's code has, as cargo-geiger counts it, is a table of [`INVENTORY`]: a finding where `text` does
+/// not have it as it is now. `extern` may stand behind the word; a block of foreign functions is a block.
+pub fn inventory(sources: &[Source], text: &str) -> Option<Finding> {
+    let mut rows = BTreeMap::<String, [usize; 5]>::new();
+    for source in sources {
+        let folder = source.path.iter().next()?.display();
+        for (at, code) in source.code.iter().enumerate() {
+            for what in code.split("unsafe ").skip(1) {
+                let what = what.trim_start_matches("extern").trim_start();
+                let kind = ["{", "impl", "fn ", "trait "].iter().position(|begin| what.starts_with(begin));
+                let Some(kind) = kind else { continue };
+                let counts = rows.entry(format!("`{folder}/`")).or_default();
+                counts[if at < source.own() { kind } else { 4 }] += 1;
+            }
+        }
+    }
+    let head = ["folder", "blocks", "impls", "functions", "traits", "any of these, in tests"];
+    let rows = rows.into_iter().map(|(folder, counts)| {
+        let [a, b, c, d, e] = counts.map(|count| count.to_string());
+        [folder, a, b, c, d, e]
+    });
+    let (now, file) = (table(head, rows), Source::new(INVENTORY, text));
+    let at = file.lines.iter().position(|line| line.starts_with("| folder")).unwrap_or(0);
+    let is_there = text.contains(&format!("\n{now}\n"));
+    (!is_there).then(|| file.finding(at, format!("the table of `unsafe` is now\n{now}")))
 }
 
 /// Identifiers and numbers.
@@ -168,5 +196,23 @@ mod tests {
         let one = "// ORDER(a): b.\n#[cfg(test)]\nmod tests {\n    // ORDER(a): c.\n}";
         assert_eq!(found(ROW, one, test), ["ORDER(a) stands on one side only"]);
         assert!(found(&format!("{ROW}//! `a` is one-sided: nobody answers.\n"), one, test).is_empty());
+    }
+
+    #[test]
+    fn unsafe_is_counted_by_folder_and_kind_and_in_tests_apart() {
+        let kinds =
+            "unsafe trait A {}\nunsafe impl A for B {}\nconst unsafe fn c() {}\ntype D = unsafe fn();\n";
+        let blocks = "// unsafe { e() }\nlet f = (unsafe { g(\"unsafe { h }\") }, unsafe { i() });\n";
+        let own = format!("{kinds}{blocks}#[cfg(test)]\nmod tests {{\n    unsafe {{ j() }}\n}}");
+        let foreign = "unsafe extern \"C\" {}\npub unsafe extern \"C\" fn o() {}\n#[unsafe(naked)]";
+        let tests = "unsafe fn k() {\n    unsafe { l() }\n}";
+        let texts = [("a/b.rs", &*own), ("a/tests/b.rs", tests), ("m/n.rs", foreign), ("p.rs", "unsafe_p")];
+        let sources = texts.map(|(path, text)| Source::new(path, text));
+        let now = inventory(&sources, "").expect("there is no table").what;
+        let right = format!("# Text\n\n{}\n", now.split_once('\n').unwrap().1);
+        let rows: Vec<_> = right.lines().skip(4).map(|row| row.replace(' ', "")).collect();
+        assert_eq!(rows, ["|`a/`|2|1|1|1|3|", "|`m/`|1|0|1|0|0|", ""]);
+        assert_eq!(inventory(&sources, &right), None);
+        assert_eq!(inventory(&sources[..2], &right).unwrap().line, 3, "a folder has less than the text says");
     }
 }

@@ -152,9 +152,9 @@ fn host_page(page: &str, width: u32, scheme: &str) -> String {
 /// What the checks wrote into the page, as JSON; nothing where they did not come to their end.
 fn read(dom: &str) -> Option<Seen> {
     let (_, rest) = dom.split_once("<pre id=\"seen\">")?;
-    let (text, _) = rest.split_once("</pre>")?;
+    let (dom, _) = rest.split_once("</pre>")?;
     let text =
-        text.replace("&lt;", "<").replace("&gt;", ">").replace("&nbsp;", "\u{a0}").replace("&amp;", "&");
+        dom.replace("&lt;", "<").replace("&gt;", ">").replace("&nbsp;", "\u{a0}").replace("&amp;", "&");
     serde_json::from_str(&text).ok()
 }
 

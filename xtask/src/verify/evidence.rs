@@ -29,8 +29,8 @@ pub struct Evidence {
     pub mistakes: Vec<(Key, String)>,
     /// How many executions it took to find a mistake.
     found: BTreeMap<Key, u64>,
-    /// By what was explored, and the tool.
-    explored: BTreeMap<Key, u64>,
+    /// By tool, and what it explored.
+    explored: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl Evidence {
@@ -56,7 +56,8 @@ impl Evidence {
             }
             ("EXECUTIONS", [tool, what @ .., count]) if !what.is_empty() => {
                 let count: u64 = count.parse().ok()?;
-                *self.explored.entry(key(&what.join(" "), tool)).or_default() += count;
+                let explored = self.explored.entry((*tool).to_owned()).or_default();
+                *explored.entry(what.join(" ")).or_default() += count;
                 Some((*tool).to_owned())
             }
             _ => None,
@@ -75,11 +76,9 @@ impl Evidence {
             return vec!["no mistakes are listed".to_owned()];
         }
         let missed = self.due(tools).filter(|(.., found)| !found);
-        let missed =
-            missed.map(|((name, tool), what, _)| format!("{name}: {tool} has not found it ({what})"));
+        let missed = missed.map(|((name, tool), what, _)| format!("{name}: not found by {tool} ({what})"));
         let unlisted = self.found.keys().filter(|found| !self.mistakes.iter().any(|(key, _)| key == *found));
-        let unlisted =
-            unlisted.map(|(name, tool)| format!("{name}: found by {tool}, and listed nowhere as its"));
+        let unlisted = unlisted.map(|(name, tool)| format!("{name}: found by {tool}, and not listed as its"));
         missed.chain(unlisted).collect()
     }
 
@@ -95,14 +94,8 @@ impl Evidence {
 
     /// A table of what was explored without a fault, by tool.
     pub fn executions(&self) -> String {
-        let mut tools: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for ((_, tool), count) in &self.explored {
-            let (scenarios, executions) = tools.entry(tool).or_default();
-            *scenarios += 1;
-            *executions += count;
-        }
-        let rows = tools.iter().map(|(tool, (scenarios, executions))| {
-            [(*tool).to_owned(), scenarios.to_string(), executions.to_string()]
+        let rows = self.explored.iter().map(|(tool, explored)| {
+            [tool.clone(), explored.len().to_string(), explored.values().sum::<u64>().to_string()]
         });
         table(["tool", "scenarios", "executions without a fault"], rows)
     }
@@ -133,10 +126,8 @@ impl Evidence {
         let rows = tables.lines().filter(|line| line.starts_with("| `")).filter_map(cells);
         let told: BTreeSet<Key> = rows.map(|[name, _, tool]| key(name, tool)).collect();
         let listed: BTreeSet<Key> = self.mistakes.iter().map(|(key, _)| key.clone()).collect();
-        let missing =
-            listed.difference(&told).map(|(name, tool)| format!("{FILE}: no {name}, found by {tool}"));
-        let unknown =
-            told.difference(&listed).map(|(name, tool)| format!("{FILE}: {name} is none of {tool}'s"));
+        let missing = listed.difference(&told).map(|(name, tool)| format!("{FILE}: no {name} of {tool}'s"));
+        let unknown = told.difference(&listed).map(|(name, tool)| format!("{FILE}: {name} is not {tool}'s"));
         missing.chain(unknown).collect()
     }
 }

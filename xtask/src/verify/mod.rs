@@ -80,10 +80,8 @@ impl<'a> Request<'a> {
 pub fn run(tier: Tier, args: &Args) -> Outcome {
     let request = Request::of(tier, args)?;
     let (mut evidence, mut failures, mut times) = (Evidence::default(), Vec::new(), String::new());
-    let mut kept = Kept::read();
-    let folder = Path::new("target/verify");
+    let (mut kept, mut logs, folder) = (Kept::read(), 0, Path::new("target/verify"));
     fs::create_dir_all(folder)?;
-    let mut logs = 0;
     for step in STEPS {
         let lines = request.lines(step);
         if lines.is_empty() {

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 /// When a line is run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// `cargo xtask check`: while one works.
     Quick,
     /// `cargo xtask verify`, which `.ci/run` runs: before a change lands.
-    #[default]
     Push,
     /// `cargo xtask nightly`: what takes hours, and every mistake.
     Nightly,
@@ -71,6 +70,14 @@ const PUSH: &[Tier] = &[Tier::Push];
 const PUSH_NIGHTLY: &[Tier] = &[Tier::Push, Tier::Nightly];
 const NIGHTLY: &[Tier] = &[Tier::Nightly];
 
+const HALF: &str =
+    "cargo test --workspace --exclude slat-virtual --exclude slat-seeded --locked --lib --bins";
+const LOOM: &str = "cargo test -p slat --release --locked --lib loom_tests -- --nocapture";
+const WORLDS: &str = "cargo xtask seeded test -p slat-vcpu --locked --test dirty -- --nocapture seeded::";
+const LOAD: &str =
+    "cargo xtask seeded test -p slat-mm --locked --test load --test mm -- --nocapture seeded::";
+const REPORT: &str = "cargo run --profile bench -p slat-bench --locked -- report -o target/report";
+const VALIDATE: &str = "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5 --bench demand-paging --bench access-tracking-perf --bench numa-balancing";
 const SHUTTLE: &str = "cargo test -p slat --release --locked --lib shuttle_tests -- --nocapture";
 const BOOT: &[(&str, &str)] = &[("SLAT_REQUIRE_EMULATORS", "1")];
 
@@ -88,12 +95,7 @@ pub const STEPS: &[Step] = &[
         name: "suite",
         about: "the README's second command: every test, among them those that look at each write and fail each allocation",
         lines: &[
-            Line::new(
-                QUICK,
-                120,
-                600,
-                "cargo test --workspace --exclude slat-virtual --exclude slat-seeded --locked --lib --bins",
-            ),
+            Line::new(QUICK, 120, 600, HALF),
             Line::new(PUSH, 400, 1200, "cargo test --workspace --locked")
                 .with(&[("RUST_TEST_NOCAPTURE", "1")])
                 .hears(&["History", "Inject", "Unit"]),
@@ -105,18 +107,13 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "loom",
         about: "every execution of a tiny scenario for each named ordering",
-        lines: &[Line::new(
-            ALL,
-            130,
-            300,
-            "cargo test -p slat --release --locked --lib loom_tests -- --nocapture",
-        )
-        .with(&[
-            ("RUSTFLAGS", "--cfg loom"),
-            ("CARGO_TARGET_DIR", "target/loom"),
-            ("LOOM_MAX_PREEMPTIONS", "3"),
-        ])
-        .hears(&["Loom"])],
+        lines: &[Line::new(ALL, 130, 300, LOOM)
+            .with(&[
+                ("RUSTFLAGS", "--cfg loom"),
+                ("CARGO_TARGET_DIR", "target/loom"),
+                ("LOOM_MAX_PREEMPTIONS", "3"),
+            ])
+            .hears(&["Loom"])],
     },
     Step {
         name: "shuttle",
@@ -154,13 +151,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "worlds",
         about: "guests that store while a log is taken, with mistakes in the engine",
-        lines: &[Line::new(
-            PUSH_NIGHTLY,
-            60,
-            300,
-            "cargo xtask seeded test -p slat-vcpu --locked --test dirty -- --nocapture seeded::",
-        )
-        .hears(&["Worlds"])],
+        lines: &[Line::new(PUSH_NIGHTLY, 60, 300, WORLDS).hears(&["Worlds"])],
     },
     Step {
         name: "explore",
@@ -173,13 +164,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "load",
         about: "guests, a device and pins on slat-mm, with mistakes in the engine and in slat-mm",
-        lines: &[Line::new(
-            PUSH_NIGHTLY,
-            90,
-            400,
-            "cargo xtask seeded test -p slat-mm --locked --test load --test mm -- --nocapture seeded::",
-        )
-        .hears(&["Host", "Load"])],
+        lines: &[Line::new(PUSH_NIGHTLY, 90, 400, LOAD).hears(&["Host", "Load"])],
     },
     Step {
         name: "gate",
@@ -230,23 +215,13 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "validate",
         about: "simulated time against this machine's threads, for the benches that agree",
-        lines: &[Line::new(
-            NIGHTLY,
-            300,
-            600,
-            "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5 --bench demand-paging --bench access-tracking-perf --bench numa-balancing",
-        )],
+        lines: &[Line::new(NIGHTLY, 300, 600, VALIDATE)],
     },
     Step {
         name: "report",
         about: "the full report, every check of every bench, and its page in a browser",
         lines: &[
-            Line::new(
-                NIGHTLY,
-                1200,
-                1500,
-                "cargo run --profile bench -p slat-bench --locked -- report -o target/report",
-            ),
+            Line::new(NIGHTLY, 1200, 1500, REPORT),
             Line::new(NIGHTLY, 30, 120, "cargo xtask page target/report")
                 .with(&[("SLAT_REQUIRE_CHROMIUM", "1")]),
         ],

@@ -54,9 +54,8 @@ enum Machine {
 
 pub fn run(args: &Args) -> Outcome {
     let mut rows: Vec<Row> = serde_json::from_str(ROWS)?;
-    rows.retain(|row| {
-        args.only.as_ref().is_none_or(|only| *only == row.only) && (args.nightly || !row.nightly)
-    });
+    rows.retain(|row| args.nightly || !row.nightly);
+    rows.retain(|row| args.only.as_ref().is_none_or(|only| *only == row.only));
     let folder = std::path::absolute("target/walkers")?;
     fs::create_dir_all(&folder)?;
     let mut environment = Vec::new();
