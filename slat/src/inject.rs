@@ -15,7 +15,7 @@ use core::cell::Cell;
 pub enum Point {
     /// Memory is asked for, by one who can do without.
     Alloc,
-    /// A word that others write too is compared and exchanged: an entry that is not frozen, or W. A lost race is made
+    /// A word that others write too is compared and exchanged: an entry that is not frozen. A lost race is made
     /// again, or given up, whatever was found.
     Cas,
 }

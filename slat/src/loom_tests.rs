@@ -16,17 +16,18 @@
 //! | `rest` | `sync/readside` | `who_is_seen_at_rest_will_see_what_was_replaced` |
 //! | `seat` | `sync/readside` | `a_seat_has_one_holder_at_a_time` |
 //! | `rmw` | `sync/readside` | `who_has_answered_will_see_what_was_replaced` |
-//! | `stamp` | `notify/active` | `a_fault_never_installs_what_the_host_has_taken_back` |
-//! | `begin` | `notify/active` | `nor_do_two_faults_on_one_page` |
+//! | `begin` | `notify/active` | `a_fault_never_installs_what_the_host_has_taken_back` |
+//! | `follow` | `notify/edit` | `an_older_invalidation_that_unhooks_hides_no_newer_one` |
 //! | `active` | `notify/active` | `an_invalidation_that_has_ended_is_not_taken_for_the_next` |
-//! | `adopt` | `notify/active` | `debts_are_adopted_until_they_are_paid` |
-//! | `places` | `notify/active` | `an_invalidation_beyond_the_first_places_is_seen` |
-//! | `upgrade` | `notify/active` | `an_upgrade_gives_no_permission_that_is_being_withdrawn` |
+//! | `adopt` | `notify/edit` | `debts_are_adopted_until_they_are_paid` |
+//! | `places` | `notify/active` | `a_fault_that_looks_at_all_places_sees_those_beyond_the_first` |
+//! | `upgrade` | `notify/edit` | `an_upgrade_gives_no_permission_that_is_being_withdrawn` |
 //! | `link` | `table/radix` | `who_finds_a_link_finds_a_filled_table` |
 //! | `flush` | `tlb/shootdown` | `a_page_is_reused_only_when_no_vcpu_can_reach_it` |
 //! | `flush-answer` | `tlb/shootdown` | `a_page_is_reused_only_when_no_vcpu_can_reach_it` |
 //! | `flush-range` | `tlb/shootdown` | `a_range_is_never_taken_for_another` |
 //! | `kick` | `tlb/shootdown` | `a_kick_brings_its_flush` |
+//! | `stamp` | `slots/publish` | `a_confirmed_stamp_and_its_slots_are_of_one_moment` |
 //! | `publish` | `slots/publish` | `a_confirmed_stamp_and_its_slots_are_of_one_moment` |
 //! | `hint` | `slots/remembered` | `what_is_remembered_is_of_one_version` |
 //! | `bitmap` | `dirty` | `a_permission_is_marked_or_taken` |
@@ -39,9 +40,8 @@
 //! `rmw` is one-sided: it is a fence, and its callers say who pairs.
 //!
 //! Not shown, because another ordering does the same, and it says what is meant:
-//! * `stamp`: the Acquire of the second look, after that of the first and of all that lies between; and
-//!   `unchanged_since`, whose number W carries to every fault that begins later.
-//! * `active`: the Release of a slot's state, before W moves by a Release; `adopt`: the same in `owes_again`, before edits.
+//! * `stamp`: the number under which slots were published, which the epoch carries to every fault that begins later.
+//! * `active`: the Release of a slot's state, before the list by a Release; `adopt`: the same in `owes_again`, before edits.
 //! * `kick`: the Release, after a fence. `seat`: the Acquire, before one.
 //! * `ad-bits` has nothing to weaken: what is shown is that the flush is what counts.
 //!

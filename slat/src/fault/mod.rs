@@ -319,7 +319,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 }
 
-impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
+impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// A stamp for the page of `gfn`, and for as large a one as the host had for the last fault.
     fn stamp(&self, epoch: Epoch, gfn: Gfn, hva: Hva, seen: Word) -> Result<Stamp, Unconfirmed> {
         self.vm.active.stamp(epoch, Page::small(gfn, hva), self.memo.reach, seen)

@@ -114,6 +114,7 @@ impl Active {
     /// The newest number.
     #[cfg(test)]
     pub(crate) fn newest(&self) -> Version {
+        // ORDER(begin): Acquire; tests alone look at it.
         Version(self.numbers.word.load(Acquire) >> COUNT_BITS)
     }
 
@@ -221,7 +222,7 @@ fn covers(gfns: Span<Gfn>) -> impl Fn(u64, &Slot) -> bool {
 }
 
 fn span<T: Position>(cells: &[AtomicU64; 2]) -> Span<T> {
-    // ORDER(active): Acquire: whoever reads a range of the slot's next user sees in W that the one before has ended.
+    // ORDER(active): Acquire: whoever reads a range of the slot's next user sees that the one before has ended.
     let [start, end] = cells.each_ref().map(|cell| cell.load(unless_seeded!(RangesRelaxed, Acquire)));
     Span::new(T::from_raw(start), T::from_raw(end))
 }
@@ -268,6 +269,7 @@ impl Ticket<'_> {
         self.regions().for_each(|line| line.announce(self.version()));
         // ORDER(upgrade): listed before any entry is looked at; pairs with the fence after a freeze (rule 10): either the
         // freezer sees this one, or this one's walk sees the frozen entry.
+        // ORDER(follow): announced before any entry is looked at; pairs with the fence in `is_followed`.
         if !seeded!(BeginUnfenced) {
             fence(SeqCst);
         }
@@ -396,6 +398,6 @@ impl Drop for Ticket<'_> {
 }
 
 #[cfg(all(test, loom))]
-mod loom_tests;
+pub(super) mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

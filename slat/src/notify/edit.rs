@@ -322,3 +322,6 @@ fn book<F: Format, H: Host, M: Edits>(
         Kind::Hole(_) | Kind::Mmio(_) => {}
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -158,7 +158,7 @@ impl SlotSets {
     /// The number of the published version.
     #[inline(always)]
     pub(crate) fn number(&self) -> u64 {
-        // ORDER(publish): Acquire: a fault's second look at W stays below this load.
+        // ORDER(publish): Acquire: a fault's second look at the epoch stays below this load.
         self.word.0.load(unless_seeded!(NumberRelaxed, Acquire)) >> 1
     }
 
@@ -173,7 +173,7 @@ impl SlotSets {
     pub(crate) fn read<'g>(&'g self, reads: &ReadSide, seat: &'g Seat) -> Reading<'g> {
         let section = reads.enter(seat);
         // ORDER(publish): Acquire pairs with the Release in `publish`: the cell and the nodes are written before
-        // they are seen. It also keeps a fault's second look at W below this load.
+        // they are seen. It also keeps a fault's second look at the epoch below this load.
         let number = self.word.0.load(Acquire) >> 1;
         // SAFETY: written before it was published, and not again until a grace period after it was replaced:
         // this section began before. The same holds for its nodes.

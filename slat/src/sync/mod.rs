@@ -4,7 +4,7 @@
 //! THE LOCK ORDER (outermost first)
 //!
 //! host's own locks (slat-mm: VMAs, then the page lock of a 2 MiB region)   may be held when notify is called
-//! └── notify: the active set (one word W and its slots)                    lock-free: notify/active.rs
+//! └── notify: the active set (numbers, lines, places)                      lock-free: notify/active.rs
 //!     └── walk: a section of the read side                                 per thread, nothing shared
 //!         │   (MmuLock::ReadWrite or ::Exclusive: that lock before it)     only the baseline policies
 //!         └── table pool                                                   leaf lock, never held across a call out

@@ -19,7 +19,7 @@ impl<'w> Freeze<'w> {
     /// it is thawed to: it sees an invalidation, or that one sees the frozen entry and replaces it.
     pub(crate) fn new(entry: &'w Entry, was: Word, frozen: Word) -> Option<Self> {
         entry.cas(was, frozen).ok()?;
-        // ORDER(upgrade): the frozen entry before the load of W; pairs with the fence in `Active::begin`.
+        // ORDER(upgrade): the frozen entry before the look at who is active; pairs with the fence in `Ticket::announce`.
         if !seeded!(FreezeUnfenced) {
             fence(SeqCst);
         }

@@ -13,7 +13,7 @@
 //! (seed 003 fills them with special entries, KVM freezes each): whoever still stands in it may go on, and nothing that
 //! is done there can be believed by anyone who matters. A leaf installed there reaches no TLB that outlives the
 //! shootdown, and the host changes nothing before it; a number written into a hole there is not missed in the live
-//! table, since a fault whose stamp lies below it waited for the invalidation that unhooked ([`crate::notify::active`]).
+//! table, which gets a newer one before the invalidation ends that unhooked ([`crate::notify::active`]).
 //! So the dead are counted and taken apart by plain loads when they are nobody's but ours: many times
 //! faster than an exchange for each entry, and at leisure, a page at a time. (`model/` checks all of this.)
 

@@ -96,13 +96,12 @@ impl Active {
                 newest.0 <= self.numbers.word.load(Acquire) >> COUNT_BITS,
                 "no number from elsewhere"
             );
-            let free =
-                self.free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
+            let free = free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
             (newest, free)
         } else {
             // ORDER(begin): Acquire: whoever sees a number sees its place.
             let newest = Version(self.numbers.word.load(Acquire) >> COUNT_BITS);
-            (newest, self.free_of(self.places.used(), page, reach))
+            (newest, free_of(self.places.used(), page, reach))
         };
         let free = free.ok_or(Unconfirmed::Covered)?;
         // ORDER(begin): Acquire loads before this one stay before it (the memslot, the number, the lists, the places).
@@ -115,24 +114,24 @@ impl Active {
         !self.listed_on(&self.lines.epoch).any(covers) && self.epoch() == epoch
     }
 
-    /// Over how large a page around `page`, up to `reach`, none of `slots` is active; `None` where one is over the page itself.
-    #[inline]
-    fn free_of<'s>(&self, slots: impl Iterator<Item = &'s Slot>, page: Page, reach: Level) -> Option<Level> {
-        let mut free = reach;
-        for slot in slots.filter(|slot| is_active(slot)) {
-            let (gfns, hvas) = (span::<Gfn>(&slot.gfns), span::<Hva>(&slot.hvas));
-            let covers = |(g, h): (Span<Gfn>, Span<Hva>)| gfns.overlaps(&g) || hvas.overlaps(&h);
-            while covers(page.around(free)) {
-                if free == page.level {
-                    return None;
-                }
-                free = free.below();
-            }
-        }
-        Some(free)
-    }
-
     fn listed_on(&self, line: &Line) -> impl Iterator<Item = &Slot> {
         self.places.listed(line.listed())
     }
+}
+
+/// Over how large a page around `page`, up to `reach`, none of `slots` is active; `None` where one is over the page itself.
+#[inline]
+fn free_of<'s>(slots: impl Iterator<Item = &'s Slot>, page: Page, reach: Level) -> Option<Level> {
+    let mut free = reach;
+    for slot in slots.filter(|slot| is_active(slot)) {
+        let (gfns, hvas) = (span::<Gfn>(&slot.gfns), span::<Hva>(&slot.hvas));
+        let covers = |(g, h): (Span<Gfn>, Span<Hva>)| gfns.overlaps(&g) || hvas.overlaps(&h);
+        while covers(page.around(free)) {
+            if free == page.level {
+                return None;
+            }
+            free = free.below();
+        }
+    }
+    Some(free)
 }

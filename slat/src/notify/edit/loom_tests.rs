@@ -1,0 +1,209 @@
+//! Invalidations beside each other and beside an upgrade: what one has taken away, or passed by, and who owes its flush.
+
+use crate::loom_tests::{explore_within, finds, finds_seeded};
+use crate::notify::active::Active;
+use crate::notify::active::loom_tests::*;
+use crate::seeded::Bug;
+use crate::sync::prim::Relaxed;
+use crate::sync::prim::{AcqRel, SeqCst, fence};
+use crate::table::Word;
+use crate::table::formats::Ept4;
+use crate::table::freeze::Freeze;
+use crate::{Format, Level};
+use loom::cell::UnsafeCell;
+use std::sync::Arc;
+
+/// One invalidation unhooks a table while a newer one works inside it, and would hide its hole.
+fn unhook(older: Ranges, newer: Ranges) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let shared = Arc::new(Shared::new(link(0), hole(0)));
+        // SAFETY: the thread that gets it is joined before the set goes.
+        let active: &'static Active = unsafe { &*(&raw const shared.active) };
+        let older = active.begin(older.0, older.1);
+        let theirs = shared.clone();
+        let unhooker = loom::thread::spawn(move || {
+            let _ = theirs.upper.cas(link(0), Word::hole(older.version()));
+            if older.is_followed() {
+                older.renumber();
+                theirs.edit(&older);
+            }
+            drop(older);
+        });
+        let theirs = shared.clone();
+        let fault = loom::thread::spawn(move || {
+            let Some(asked) = theirs.ask(Mistake::None) else { return };
+            let mut upper = theirs.upper.load();
+            if upper.is_hole() {
+                theirs.tables[1].fill(upper);
+                upper = theirs.upper.cas(upper, link(1)).map_or_else(|found| found, |()| link(1));
+            }
+            if !upper.is_hole() {
+                Shared::install(&theirs.tables[Ept4::pfn(upper).0 as usize], asked);
+            }
+        });
+        let newer = shared.active.begin(newer.0, newer.1);
+        shared.edit(&newer);
+        newer.flushed();
+        shared.frame.store(2, Relaxed);
+        drop(newer);
+        unhooker.join().expect("it ends");
+        fault.join().expect("the fault ends");
+        let upper = shared.upper.load();
+        if !upper.is_hole() {
+            let word = shared.tables[Ept4::pfn(upper).0 as usize].load();
+            assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+        }
+    }
+}
+
+#[test]
+fn an_older_invalidation_that_unhooks_hides_no_newer_one() {
+    explore_within(2, unhook(NARROW, NARROW));
+    explore_within(2, unhook(WIDE, NARROW));
+}
+
+#[test]
+fn mistake_to_take_a_table_away_and_look_at_nobody() {
+    finds_seeded(Bug::NewerHidden, "taken back", unhook(NARROW, NARROW));
+}
+
+/// An older invalidation takes a read-only leaf away that a newer one, of write permission, has passed by; then a fault of a
+/// store asks the host.
+fn pass_by() {
+    let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
+    // SAFETY: the threads that get it are joined before the set goes.
+    let active: &'static Active = unsafe { &*(&raw const shared.active) };
+    let older = active.begin(NARROW.0, NARROW.1);
+    let theirs = shared.clone();
+    let zap = loom::thread::spawn(move || {
+        Shared::zap(&older, &theirs.tables[0], true);
+        if older.is_followed() {
+            older.renumber();
+            Shared::zap(&older, &theirs.tables[0], true);
+        }
+        older.flushed();
+        drop(older);
+    });
+    let theirs = shared.clone();
+    let fault = loom::thread::spawn(move || {
+        if let Some(stamp) = theirs.stamp(Level::M2)
+            && theirs.writable.load(Relaxed) == 1
+        {
+            Shared::install(&theirs.tables[0], (stamp, 1));
+        }
+    });
+    let newer = active.begin(NARROW.0, NARROW.1);
+    if shared.tables[0].load() != leaf(1, 0) {
+        Shared::zap(&newer, &shared.tables[0], true);
+    }
+    newer.flushed();
+    shared.writable.store(0, Relaxed);
+    drop(newer);
+    zap.join().expect("it ends");
+    fault.join().expect("the fault ends");
+    assert_ne!(shared.tables[0].load(), leaf(1, WRITE), "a permission that the host has withdrawn");
+}
+
+#[test]
+fn an_invalidation_that_takes_away_what_a_newer_one_has_passed_by_leaves_a_newer_hole() {
+    explore_within(2, pass_by);
+}
+
+#[test]
+fn mistake_to_take_a_leaf_away_and_look_at_nobody() {
+    finds_seeded(Bug::NewerHidden, "withdrawn", pass_by);
+}
+
+/// An upgrade beside an invalidation that withdraws write permission: both store, then load.
+fn upgrade((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let shared = Arc::new(Shared::new(hole(0), leaf(1, 0)));
+        let theirs = shared.clone();
+        let upgrader = loom::thread::spawn(move || {
+            let (entry, frozen) = (&theirs.tables[0], Word::frozen(1));
+            let Some(frozen) = Freeze::new(entry, leaf(1, 0), frozen) else { return };
+            let stamp = theirs.active.stamp(theirs.active.epoch(), PAGE, Level::K4, Word::OLDEST);
+            let allowed = stamp.is_ok() && theirs.writable.load(Relaxed) == 1;
+            let _ = frozen.thaw(leaf(1, if allowed { WRITE } else { 0 }));
+        });
+        let ticket = shared.active.begin(gfns, hvas);
+        let entry = &shared.tables[0];
+        let mut word = entry.load();
+        while word != leaf(1, 0) {
+            let new = if is_leaf(word) { leaf(1, 0) } else { Word::hole(ticket.version()) };
+            match entry.cas(word, new) {
+                Ok(()) => break,
+                Err(found) => word = found,
+            }
+        }
+        ticket.flushed();
+        shared.writable.store(0, Relaxed);
+        drop(ticket);
+        upgrader.join().expect("it ends");
+        assert_ne!(shared.tables[0].load(), leaf(1, WRITE), "a permission that the host has withdrawn");
+    }
+}
+
+#[test]
+fn an_upgrade_gives_no_permission_that_is_being_withdrawn() {
+    explore_within(4, upgrade(NARROW));
+    explore_within(4, upgrade(WIDE));
+}
+
+#[test]
+fn mistakes_about_the_fences_of_an_upgrade() {
+    for bug in [Bug::FreezeUnfenced, Bug::BeginUnfenced] {
+        finds_seeded(bug, "withdrawn", upgrade(NARROW));
+    }
+}
+
+/// Two invalidations of a page that a vCPU caches: whoever finds the other's hole must not go on before its flush.
+/// The first one's place in the set may go to another at once, over other frames.
+fn adopt((gfns, hvas): Ranges, mistake: Mistake, hands_on: bool) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let shared = Arc::new((Shared::new(hole(0), leaf(1, WRITE)), UnsafeCell::new(0)));
+        shared.0.cached.store(1, Relaxed);
+        let invalidate = move |(shared, host): &(Shared, UnsafeCell<u64>), change: bool| {
+            let ticket = shared.active.begin(gfns, hvas);
+            if Shared::zap(&ticket, &shared.tables[0], mistake != Mistake::NoAdoption) {
+                // The shootdown: its answers are full fences.
+                fence(SeqCst);
+                shared.cached.swap(0, AcqRel);
+            }
+            ticket.flushed();
+            assert_eq!(shared.cached.load(Relaxed), 0, "the host changes what a vCPU still caches");
+            if change {
+                // SAFETY: one of the two does it.
+                host.with_mut(|host| unsafe { *host += 1 });
+            }
+            drop(ticket);
+        };
+        let theirs = shared.clone();
+        let other = loom::thread::spawn(move || invalidate(&theirs, false));
+        invalidate(&shared, true);
+        if hands_on {
+            drop(shared.0.active.begin(BESIDE.0, BESIDE.1));
+        }
+        other.join().expect("it ends");
+    }
+}
+
+#[test]
+fn debts_are_adopted_until_they_are_paid() {
+    for ranges in [WIDE, NARROW] {
+        explore_within(3, adopt(ranges, Mistake::None, false));
+        explore_within(2, adopt(ranges, Mistake::None, true));
+    }
+}
+
+#[test]
+fn mistakes_about_who_has_paid() {
+    finds_seeded(Bug::PaidRelaxed, "still caches", adopt(NARROW, Mistake::None, false));
+    finds_seeded(Bug::OthersRelaxed, "still caches", adopt(WIDE, Mistake::None, false));
+    finds_seeded(Bug::FirstRelaxed, "still caches", adopt(NARROW, Mistake::None, true));
+}
+
+#[test]
+fn mistake_no_adoption() {
+    assert!(finds("still caches", adopt(NARROW, Mistake::NoAdoption, false)));
+}
