@@ -34,7 +34,9 @@
 //!   not, then it was numbered before the transaction ended, and so that fault finds it listed.
 
 use crate::addr::{Gfn, Hva, Level, Position, Span};
-use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded, Patience, Release, SeqCst, fence};
+use crate::sync::prim::{
+    AcqRel, Acquire, AtomicU64, Padded, Patience, Release, SeqCst, fence, fence_after_rmw,
+};
 use crate::table::Version;
 use core::cell::Cell;
 use lines::{Line, Lines};
@@ -271,10 +273,11 @@ impl Ticket<'_> {
         // freezer sees this one, or this one's walk sees the frozen entry.
         // ORDER(follow): announced before any entry is looked at; pairs with the fence in `is_followed`.
         if !seeded!(BeginUnfenced) {
-            fence(SeqCst);
+            fence_after_rmw();
         }
     }
 
+    #[inline]
     fn regions(&self) -> impl Iterator<Item = &Line> {
         let lines = &self.active.lines;
         (self.regions.0..self.regions.1).map(|region| lines.at(RegionLine::of_region(region)))
@@ -340,6 +343,7 @@ impl Ticket<'_> {
     }
 
     /// [`Active::unflushed`], by another than this one.
+    #[inline]
     pub(crate) fn unflushed(&self, version: Version) -> bool {
         self.another_unflushed(wrote(version))
     }
@@ -355,16 +359,18 @@ impl Ticket<'_> {
     }
 
     /// Whoever has taken away, or would, what this one covers is listed on the epoch, or on a line of this one's.
+    #[inline]
     fn another_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         let (active, mine) = (self.active, self.claim.slot);
         if self.wide.get() {
             return active.any_unflushed(Some(mine), matches);
         }
-        let mut lines = self.regions().chain([&active.lines.epoch.0]);
-        lines.any(|line| {
-            let mut others = active.places.listed(line.listed_but(&self.claim));
-            others.any(|slot| !is(slot, Some(mine)) && is_unflushed(slot, &matches))
-        })
+        let hides = |line: &Line| {
+            let others = line.listed_but(&self.claim);
+            let unflushed = |slot: &Slot| !is(slot, Some(mine)) && is_unflushed(slot, &matches);
+            others != (0, 0) && active.places.listed(others).any(unflushed)
+        };
+        self.regions().any(&hides) || hides(&active.lines.epoch)
     }
 
     /// It goes on to edit: what it has paid was for what it had edited before.
