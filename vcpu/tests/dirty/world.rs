@@ -24,7 +24,7 @@ pub const VCPUS: u64 = 2;
 const TURNS: u64 = 12;
 const MANY_TURNS: u64 = 60;
 /// Where no mistake is to be found, and it is not night.
-const SOME_TURNS: u64 = 15;
+const SOME_TURNS: u64 = 10;
 /// Pages that are used then: more than a word of the log, and more than a vCPU stores to at once.
 const FEW_PAGES: u64 = 80;
 pub const LIVES: u64 = 2;

@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     fn sample(contexts: bool, device: bool) -> Sample {
-        let traces = Trace::all(40_000, 200_000).unwrap();
+        let traces = Trace::all(10_000, 50_000).unwrap();
         let arena = Job::arena(&traces, 2, 2).unwrap();
         let job = Job { traces, vcpus: 2, nodes: 2, passes: 2, scan_bytes: 256 << 20, contexts, arena };
         let sample = job.sample(&Entrant { policy: Some((Policy::Range, 0)), device }).unwrap();
