@@ -85,12 +85,20 @@ impl Scenario {
                 | Pc::Await(_),
                 _,
             ) => return self.shoot_down(s, i, op),
-            (Pc::BeginSlot | Pc::BeginNumber | Pc::WidenSlot | Pc::WidenNumber, _) => self.number(s, i, op),
-            (Pc::EndCount | Pc::EndSlot, _) => self.end(s, i, op),
+            (
+                Pc::BeginSlot
+                | Pc::Announce
+                | Pc::ListLate
+                | Pc::BeginNumber
+                | Pc::WidenSlot
+                | Pc::NextNumber,
+                _,
+            ) => self.begin(s, i, op),
+            (Pc::EndEpoch | Pc::EndSlot, _) => self.end(s, i, op),
             (_, Op::Harvest | Op::BeginLog) => return self.harvest(s, i, op),
             (Pc::Start, _) => {
                 s.threads[i].pc = Pc::BeginSlot;
-                self.number(s, i, op);
+                self.begin(s, i, op);
             }
             (_, Op::Recover { .. }) => self.recover(s, i, op),
             (_, Op::ZapAll) => return self.zap_all(s, i, op),
@@ -296,6 +304,7 @@ impl Model for Scenario {
             s.world.hardware();
         }
         self.audit(&mut s);
+        s.renumber();
         (s != *before).then_some(s)
     }
 

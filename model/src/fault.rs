@@ -1,11 +1,12 @@
 //! A guest access: `fault::attempt`, `fault::ask`, `fault::install`, `fault::present`, and MMIO entries.
 
+use crate::active::Look;
 use crate::bug::Bug;
 use crate::harvest::{LOGGED, Track};
 use crate::scenario::Scenario;
 use crate::slots::Version;
 use crate::thread::{Page, Pc, State, Thread};
-use crate::world::{Bad, Leaf, NONE, Span, W, Word, World, frame};
+use crate::world::{Bad, EPOCH, Leaf, NONE, Word, World, frame};
 
 /// The access, as the fault sees it.
 #[derive(Clone, Copy)]
@@ -19,23 +20,30 @@ pub(crate) struct Access {
 impl Scenario {
     /// One step of an access. `None`: it cannot go on yet.
     pub(crate) fn access(&self, s: &mut State, i: usize, access: Access) -> Option<()> {
-        let Access { gfn, write, sleeps, .. } = access;
+        let Access { gfn, write, sleeps, large } = access;
         let thread = s.threads[i];
         match thread.pc {
             Pc::Start if sleeps => {
                 s.threads[i].asking = true;
-                self.first(s, i);
+                Self::first(s, i);
             }
             Pc::Start => {
                 s.enter(i, gfn);
-                s.threads[i].pc = if thread.memo.is_some() { Pc::QuickUnmoved } else { Pc::Descend };
+                s.threads[i].pc = if thread.memo.is_some() { Pc::QuickRegion } else { Pc::Descend };
             }
             Pc::Descend => self.descend(s, i, access),
             Pc::MmioStillValid => self.mmio(s, i, gfn),
             Pc::Stamp => {
-                s.threads[i].stamp = s.world.w;
-                let late = self.bug == Some(Bug::StampAfterResolve) && thread.asking;
-                s.threads[i].pc = if late { Pc::ConfirmCovered } else { Pc::FindSlot };
+                s.threads[i].epoch = s.world.lines[EPOCH].newest;
+                s.threads[i].large = large;
+                s.threads[i].pc = Pc::FindSlot;
+                if self.bug != Some(Bug::EpochReadAfterSlot) {
+                    return self.access(s, i, access);
+                }
+            }
+            Pc::StampLate => {
+                s.threads[i].epoch = s.world.lines[EPOCH].newest;
+                s.threads[i].pc = self.first_of_look(&thread);
             }
             Pc::FindSlot => match Self::read_version(s, i) {
                 Some(version) => {
@@ -53,19 +61,22 @@ impl Scenario {
                 }
                 self.slot(s, i, gfn, version);
             }
-            Pc::ConfirmCovered | Pc::ConfirmUnmoved => self.confirm(s, i, gfn),
+            Pc::StampRegion
+            | Pc::ScanRegion
+            | Pc::LookRegion
+            | Pc::ScanEpoch
+            | Pc::LookEpoch
+            | Pc::EpochUnmoved => self.confirm(s, i, gfn),
             Pc::Lookup if thread.thawed.is_some() || self.upgrades_first(&thread) => {
                 self.decide(s, i, access);
             }
             Pc::Resolve if write && s.world.locked != NONE => return None,
             Pc::Lookup | Pc::Resolve => self.host_answers(s, i, access),
-            Pc::LargeCovered | Pc::LargeUnmoved => self.confirm_large(s, i, gfn),
             Pc::LinkDown => self.link_down(s, i)?,
-            Pc::Install => self.install(s, i, write),
+            Pc::Install => self.install(s, i, access),
             Pc::InstallMmio => {
-                let fresh = thread.word.version().is_some_and(|version| version <= thread.stamp.newest);
-                if fresh && thread.level == 0 {
-                    s.cas(i, thread.word, Word::Mmio(thread.stamp.newest));
+                if let (Some(version), 0) = (thread.word.version(), thread.level) {
+                    s.cas(i, thread.word, Word::Mmio(version.max(thread.epoch)));
                 }
                 s.done(i);
             }
@@ -90,7 +101,11 @@ impl Scenario {
         } else if none && self.bug == Some(Bug::MmioUnconfirmed) {
             thread.pc = Pc::InstallMmio;
         } else {
-            thread.pc = if late { Pc::Resolve } else { Pc::ConfirmCovered };
+            thread.pc = match self.bug {
+                _ if late => Pc::Resolve,
+                Some(Bug::EpochReadAfterSlot) => Pc::StampLate,
+                _ => self.first_of_look(&*thread),
+            };
         }
     }
 
@@ -107,62 +122,47 @@ impl Scenario {
         }
     }
 
-    /// `Active::confirm`, in its two halves.
-    fn confirm(&self, s: &mut State, i: usize, gfn: u8) {
-        let thread = s.threads[i];
-        if thread.pc == Pc::ConfirmCovered {
-            // What is frozen may be a large leaf: no part of it may be invalidated.
-            let large = thread.thawed.is_some() && thread.level == 1;
-            let gfns = if large { World::extent(1, gfn) } else { Span::new(gfn, gfn + 1) };
-            let hvas = match thread.hva {
-                NONE => Span::default(),
-                hva if large => World::extent(1, hva),
-                hva => Span::new(hva, hva + 1),
-            };
-            let looks = self.bug != Some(Bug::ActiveUnchecked) && thread.stamp.count > 0;
-            if looks && s.covered(i, gfns, hvas) {
-                Self::retry(s, i);
-            } else {
-                s.threads[i].pc = Pc::ConfirmUnmoved;
-            }
-        } else if s.world.w != thread.stamp && self.bug != Some(Bug::NoSecondLookAtW) {
-            Self::retry(s, i);
-        } else {
-            s.threads[i].pc = if thread.hva == NONE {
-                Pc::InstallMmio
-            } else if thread.asking && self.bug == Some(Bug::StampAfterResolve) {
-                s.enter(i, gfn);
-                Pc::Descend
-            } else if thread.asking {
-                Pc::Resolve
-            } else {
-                Pc::Lookup
-            };
+    /// With the slot known, what comes next. What is frozen needs no stamp; where there is no slot, there is no region.
+    pub(crate) fn first_of_look(&self, thread: &Thread) -> Pc {
+        match thread.hva {
+            NONE => Pc::ScanEpoch,
+            _ if thread.thawed.is_some() || self.bug == Some(Bug::RegionReadAfterScan) => Pc::ScanRegion,
+            _ => Pc::StampRegion,
         }
     }
 
-    /// The same over all that a large leaf would map. Where that cannot be had, a small one does.
-    fn confirm_large(&self, s: &mut State, i: usize, gfn: u8) {
+    /// `Active::confirm`.
+    fn confirm(&self, s: &mut State, i: usize, gfn: u8) {
+        let look = self.look(s, i, gfn);
         let thread = s.threads[i];
-        if thread.pc == Pc::LargeUnmoved {
-            if s.world.w == thread.stamp {
-                s.threads[i].pc = self.place(s, i);
-            } else {
-                Self::retry(s, i);
+        if thread.quick {
+            self.confirmed_again(s, i, gfn, &look);
+            return;
+        }
+        match look {
+            Look::Unfinished => {}
+            Look::Covered | Look::Moved => Self::retry(s, i),
+            Look::Confirmed => {
+                s.threads[i].pc = if thread.hva == NONE {
+                    Pc::InstallMmio
+                } else if thread.asking && self.bug == Some(Bug::StampAfterResolve) {
+                    s.enter(i, gfn);
+                    Pc::Descend
+                } else if thread.asking {
+                    Pc::Resolve
+                } else {
+                    Pc::Lookup
+                };
+                // What was looked at has been, and is forgotten.
+                (s.threads[i].region, s.threads[i].epoch) =
+                    (0, if thread.hva == NONE { thread.epoch } else { 0 });
             }
-        } else if thread.stamp.count > 0 && s.covered(i, World::extent(1, gfn), World::extent(1, thread.hva))
-        {
-            s.threads[i].page = small(thread, gfn);
-            s.threads[i].pc = self.place(s, i);
-        } else {
-            s.threads[i].pc = Pc::LargeUnmoved;
         }
     }
 
     /// The first step outside of a section.
-    pub(crate) fn first(&self, s: &mut State, i: usize) {
-        let late = self.bug == Some(Bug::StampAfterResolve);
-        s.threads[i].pc = if late { Pc::FindSlot } else { Pc::Stamp };
+    pub(crate) fn first(s: &mut State, i: usize) {
+        s.threads[i].pc = Pc::Stamp;
     }
 
     /// `Outcome::Retry` and `Outcome::Covered`; what is frozen is thawed first.
@@ -175,7 +175,7 @@ impl Scenario {
     }
 
     /// One level down, or the entry is found.
-    fn descend(&self, s: &mut State, i: usize, Access { write, large, .. }: Access) {
+    fn descend(&self, s: &mut State, i: usize, Access { write, .. }: Access) {
         let Thread { level, gfn, asking, .. } = s.threads[i];
         let word = s.world.load(s.threads[i].node(), level, gfn);
         if let Word::Table(child) = word {
@@ -201,14 +201,7 @@ impl Scenario {
                 s.threads[i].pc = Pc::KeepDirty;
             }
             Word::Leaf(_) => s.threads[i].pc = Pc::Freeze,
-            _ if asking => {
-                let confirm = large && s.threads[i].page.is_some_and(|page| page.large);
-                s.threads[i].pc = if confirm && self.bug != Some(Bug::LargeUnconfirmed) {
-                    Pc::LargeCovered
-                } else {
-                    self.place(s, i)
-                };
-            }
+            _ if asking => s.threads[i].pc = self.place(s, i),
             Word::Mmio(_) => s.threads[i].pc = Pc::MmioStillValid,
             _ => s.threads[i].pc = Pc::Stamp,
         }
@@ -223,24 +216,24 @@ impl Scenario {
                 // It would have to sleep.
                 s.again(i);
                 s.threads[i].asking = true;
-                self.first(s, i);
+                Self::first(s, i);
                 return;
             }
             // A page of a pair is half of a huge one, which the host makes writable as a whole.
             let other = if pair(&s.world, gfn, hva) { at ^ 1 } else { at };
             (s.world.writable[at], s.world.writable[other]) = (true, true);
         }
-        let large = large && pair(&s.world, gfn, hva) && !s.threads[i].logged;
+        // Where a part of the region is invalidated, a small page does.
+        let free = !s.threads[i].part || self.bug == Some(Bug::LargeUnconfirmed);
+        let large = large && pair(&s.world, gfn, hva) && !s.threads[i].logged && free;
         let pfn = frame(s.world.frames[at], hva);
         let pfn = if large { pfn & !1 } else { pfn };
         s.threads[i].page = Some(Page { pfn, write: s.world.writable[at], large });
         s.threads[i].pc = if asking && self.bug == Some(Bug::StampAfterResolve) {
-            Pc::Stamp
+            self.first_of_look(&s.threads[i])
         } else if asking {
             s.enter(i, gfn);
             Pc::Descend
-        } else if large && self.bug != Some(Bug::LargeUnconfirmed) {
-            Pc::LargeCovered
         } else {
             self.place(s, i)
         };
@@ -275,10 +268,10 @@ impl Scenario {
         Some(())
     }
 
-    fn install(&self, s: &mut State, i: usize, write: bool) {
-        let Thread { level, gfn, word, stamp: W { newest, .. }, page, .. } = s.threads[i];
+    fn install(&self, s: &mut State, i: usize, Access { write, sleeps, .. }: Access) {
+        let Thread { level, gfn, word, stamp, page, .. } = s.threads[i];
         let page = page.expect("the host answered");
-        let fresh = word.version().is_some_and(|version| version <= newest);
+        let fresh = word.version().is_some_and(|version| version <= stamp);
         let fresh = fresh || self.bug == Some(Bug::VersionUnchecked) && word.version().is_some();
         let within = if page.large && level == 0 { gfn & 1 } else { 0 };
         // Where writes are logged, the first store to a page faults, whatever was mapped before it.
@@ -290,13 +283,10 @@ impl Scenario {
             if allows && s.threads[i].logged && !armed { self.fixed(s, i) } else { s.done(i) }
         } else {
             s.again(i);
+            // A fault that does not sleep meets the hole before its stamp.
+            s.threads[i].met = if sleeps && !fresh { word.version().unwrap_or(0) } else { 0 };
         }
     }
-}
-
-/// The same page, if only this page of the large one is to be mapped.
-fn small(thread: Thread, gfn: u8) -> Option<Page> {
-    thread.page.map(|page| Page { pfn: page.pfn + (gfn & 1), large: false, ..page })
 }
 
 /// Whether host page `hva`, which backs `gfn`, is half of a pair that a large leaf could map.

@@ -6,11 +6,12 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | [`world`] | what is shared: entries, tables, W and the active set, the host |
+//! | [`world`] | what is shared: entries, tables, the active set and its words, the host |
 //! | [`hardware`] | what vCPUs walk and cache |
 //! | [`op`] | what a thread can be told to do |
-//! | [`thread`], `pc` | an operation in progress; beginning, settling, ending; where it stands |
-//! | `fault` | an access: walk, stamp, confirm, ask, link, install; MMIO |
+//! | [`thread`], `pc` | an operation in progress; settling; where it stands |
+//! | `active` | an invalidation begins, widens and ends; a fault looks at the active set |
+//! | `fault` | an access: walk, look, ask, link, install; MMIO |
 //! | [`copy`] | a host that copies a page which another change withdraws |
 //! | [`memo`] | what a vCPU remembers of its last fault, and a fault that it shortens |
 //! | `present` | one that finds a leaf: a permission, a split, an upgrade |
@@ -26,6 +27,7 @@
 //! A dead table is never overwritten: whoever stands in it does harmless work there. That this is so is one of the
 //! results.
 
+mod active;
 pub mod bug;
 pub mod check;
 pub mod copy;

@@ -1,15 +1,17 @@
 //! What a vCPU remembers of its last fault: `fault::memo`, and the faults that it shortens: `fault::quick`.
 //!
 //! In scenarios that [remember](Scenario::remembers). A memo is the slot that was found last, and what was confirmed of it
-//! since: a stamp, the frames for which it was confirmed, and the leaf table of those. While W stands, a fault in those
-//! frames looks at nothing else. With another slot the whole memo is replaced.
+//! since: the epoch, the word of the region, the frames for which they were confirmed, and their leaf table. While the
+//! region's word stands, then the epoch, a fault in those frames looks at nothing else. While the epoch stands, the table
+//! above the leaf table stands too. With another slot the whole memo is replaced.
 
+use crate::active::{Look, region};
 use crate::bug::Bug;
 use crate::fault::Access;
 use crate::scenario::Scenario;
 use crate::slots::Version;
 use crate::thread::{Page, Pc, State};
-use crate::world::{Leaf, NONE, Span, W, Word, World, frame};
+use crate::world::{EPOCH, Leaf, NONE, Span, Word, World, frame};
 
 /// `Memo`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,10 +27,15 @@ pub struct Memo {
 /// `Confirmed`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Confirmed {
-    stamp: W,
+    epoch: u8,
+    /// The word of the region, and the newest hole that may be filled.
+    region: u8,
+    stamp: u8,
     frames: Span,
     /// The leaf table, or [`NONE`] yet.
     table: u8,
+    /// The table above it, or [`NONE`]: where that is not the root.
+    parent: u8,
 }
 
 impl Memo {
@@ -41,6 +48,27 @@ impl Memo {
             published,
             confirmed: None,
         }
+    }
+
+    /// The numbers in it.
+    pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut u8> {
+        let Self { published, confirmed, .. } = self;
+        let confirmed = confirmed.iter_mut();
+        let confirmed = confirmed.flat_map(|Confirmed { epoch, region, stamp, .. }| [epoch, region, stamp]);
+        confirmed.chain([published])
+    }
+
+    /// The host page of `gfn`.
+    fn page(&self, gfn: u8) -> u8 {
+        self.hva + (gfn - self.slot.start)
+    }
+
+    /// The slot's part of the leaf table of `gfn`, as far as it lies in one region.
+    fn part(&self, gfn: u8) -> Span {
+        let around = |&other: &u8| self.slot.has(other) && region(self.page(other)) == region(self.page(gfn));
+        let frames = World::extent(1, gfn);
+        let frames = (frames.start..frames.end).filter(around);
+        frames.fold(Span::default(), |part, gfn| part.hull(Span::new(gfn, gfn + 1)))
     }
 }
 
@@ -70,18 +98,19 @@ impl Scenario {
         let thread = s.threads[i];
         let memo = thread.memo.expect("a fault without a memo is not quick");
         let next = match thread.pc {
-            Pc::QuickUnmoved => match memo.confirmed {
-                Some(Confirmed { stamp, frames, table })
-                    if frames.has(gfn) && (stamp == s.world.w || self.bug == Some(Bug::TableRemembered)) =>
-                {
-                    s.threads[i].level = World::top(&s.world);
-                    if table == NONE { Pc::QuickWalk } else { Pc::QuickLoad }
+            Pc::QuickRegion | Pc::QuickEpoch => match memo.confirmed {
+                Some(confirmed) if confirmed.frames.has(gfn) && self.stands(s, i, gfn, confirmed) => {
+                    match thread.pc {
+                        Pc::QuickRegion => Pc::QuickEpoch,
+                        _ => Self::quick_walk(s, i, confirmed),
+                    }
                 }
                 _ if memo.slot.has(gfn) => Pc::AgainStamp,
                 _ => return Self::in_full(s, i, gfn),
             },
             Pc::AgainStamp => {
-                s.threads[i].stamp = s.world.w;
+                s.threads[i].epoch = s.world.lines[EPOCH].newest;
+                (s.threads[i].quick, s.threads[i].large, s.threads[i].part) = (true, true, false);
                 Pc::AgainPublished
             }
             Pc::AgainPublished
@@ -89,34 +118,10 @@ impl Scenario {
             {
                 return Self::in_full(s, i, gfn);
             }
-            Pc::AgainPublished if thread.stamp.count == 0 => {
-                s.threads[i].span = memo.slot;
-                Pc::AgainUnmoved
+            Pc::AgainPublished => {
+                s.threads[i].hva = memo.page(gfn);
+                self.first_of_look(&s.threads[i])
             }
-            Pc::AgainPublished => Pc::AgainCovered,
-            Pc::AgainCovered => {
-                // The slot's part of the table, else the frame alone.
-                let region = World::extent(1, gfn);
-                let part = Span::new(memo.slot.start.max(region.start), memo.slot.end.min(region.end));
-                let alone = Span::new(gfn, gfn + 1);
-                let free = |gfns: &Span| {
-                    let first = memo.hva + (gfns.start - memo.slot.start);
-                    !s.covered(i, *gfns, Span::new(first, first + (gfns.end - gfns.start)))
-                };
-                let Some(frames) = [part, alone].into_iter().find(free) else {
-                    return Self::in_full(s, i, gfn);
-                };
-                let whole = self.bug == Some(Bug::FrameConfirmedAsTable);
-                s.threads[i].span = if whole { part } else { frames };
-                Pc::AgainUnmoved
-            }
-            Pc::AgainUnmoved if s.world.w == thread.stamp => {
-                let confirmed = Confirmed { stamp: thread.stamp, frames: thread.span, table: NONE };
-                s.threads[i].memo = Some(Memo { confirmed: Some(confirmed), ..memo });
-                (s.threads[i].stamp, s.threads[i].span) = (W::default(), Span::default());
-                Pc::QuickUnmoved
-            }
-            Pc::AgainUnmoved => Pc::AgainStamp,
             Pc::QuickWalk => {
                 let level = thread.level;
                 let node = if level == s.world.top() { s.world.root } else { thread.path[level as usize] };
@@ -128,7 +133,9 @@ impl Scenario {
                 if level > 1 {
                     Pc::QuickWalk
                 } else {
-                    let confirmed = memo.confirmed.map(|confirmed| Confirmed { table: child, ..confirmed });
+                    let parent = if level == s.world.top() { NONE } else { node };
+                    let confirmed =
+                        memo.confirmed.map(|confirmed| Confirmed { table: child, parent, ..confirmed });
                     s.threads[i].memo = Some(Memo { confirmed, ..memo });
                     Pc::QuickLoad
                 }
@@ -137,14 +144,14 @@ impl Scenario {
                 let Confirmed { stamp, table, .. } = memo.confirmed.expect("it was looked at");
                 (s.threads[i].level, s.threads[i].path[0]) = (0, table);
                 let word = s.world.load(table, 0, gfn);
-                if !matches!(word, Word::Hole(version) if version <= stamp.newest) {
+                if !matches!(word, Word::Hole(version) if version <= stamp) {
                     return Self::in_full(s, i, gfn);
                 }
                 s.threads[i].word = word;
                 Pc::QuickLookup
             }
             Pc::QuickLookup => {
-                let hva = memo.hva + (gfn - memo.slot.start);
+                let hva = memo.page(gfn);
                 if !s.world.writable[hva as usize] {
                     return Self::in_full(s, i, gfn);
                 }
@@ -164,6 +171,59 @@ impl Scenario {
             pc => unreachable!("{pc:?} on the quick path"),
         };
         s.threads[i].pc = next;
+    }
+
+    /// Whether the word that is looked at is as it was.
+    fn stands(&self, s: &State, i: usize, gfn: u8, confirmed: Confirmed) -> bool {
+        let memo = s.threads[i].memo.expect("a fault without a memo is not quick");
+        if s.threads[i].pc == Pc::QuickEpoch {
+            return s.world.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::TableRemembered);
+        }
+        let word = s.world.lines[region(memo.page(gfn))].newest;
+        word == confirmed.region || self.bug == Some(Bug::RegionForgotten)
+    }
+
+    /// To the leaf table: at the one that is remembered, below the parent, or from the root.
+    fn quick_walk(s: &mut State, i: usize, Confirmed { table, parent, .. }: Confirmed) -> Pc {
+        s.threads[i].level = s.world.top();
+        if table != NONE {
+            return Pc::QuickLoad;
+        }
+        if parent != NONE {
+            (s.threads[i].level, s.threads[i].path[1]) = (1, parent);
+        }
+        Pc::QuickWalk
+    }
+
+    /// [`Scenario::look`] for a memo.
+    pub(crate) fn confirmed_again(&self, s: &mut State, i: usize, gfn: u8, look: &Look) {
+        let thread = s.threads[i];
+        let memo = thread.memo.expect("a fault without a memo is not quick");
+        match look {
+            Look::Unfinished => {}
+            Look::Covered => Self::in_full(s, i, gfn),
+            Look::Moved => {
+                s.threads[i].hva = NONE;
+                s.threads[i].pc = Pc::AgainStamp;
+            }
+            Look::Confirmed => {
+                let alone = thread.part && self.bug != Some(Bug::FrameConfirmedAsTable);
+                let frames = if alone { Span::new(gfn, gfn + 1) } else { memo.part(gfn) };
+                let stood = memo.confirmed.filter(|old| old.epoch == thread.epoch);
+                let confirmed = Confirmed {
+                    epoch: thread.epoch,
+                    region: thread.region,
+                    stamp: thread.stamp,
+                    frames,
+                    table: NONE,
+                    parent: stood.map_or(NONE, |old| old.parent),
+                };
+                s.again(i);
+                s.enter(i, gfn);
+                s.threads[i].memo = Some(Memo { confirmed: Some(confirmed), ..memo });
+                s.threads[i].pc = Self::quick_walk(s, i, confirmed);
+            }
+        }
     }
 
     /// Nothing was done: the full pipeline takes over.

@@ -98,7 +98,7 @@ impl Scenario {
         s.again(i);
         if won && thread.asking {
             s.threads[i].asking = true;
-            self.first(s, i);
+            Self::first(s, i);
         }
     }
 
@@ -125,7 +125,7 @@ impl Scenario {
         if s.threads[i].pc == Pc::Freeze && s.threads[i].asking {
             s.again(i);
             s.threads[i].asking = true;
-            self.first(s, i);
+            Self::first(s, i);
         }
     }
 }

@@ -2,17 +2,18 @@
 //! table), `zap_all` (a new root); and what ages a leaf.
 //!
 //! ```text
-//! recover   begin over the region; CAS link → frozen; stamp; confirm that nobody else is active over it; ask the host
-//!           without sleeping; CAS frozen → large leaf, or back; flush; end; the dead table goes to its grace
+//! recover   begin over the region; CAS link → frozen; the epoch; the slot; no other place covers it; the epoch once more;
+//!           ask the host without sleeping; CAS frozen → large leaf, or back; flush; end; the dead table goes to its grace
 //! split     CAS leaf → link to a table of its small leaves: no stamp, no ticket, no flush
 //! zap_all   begin over everything; a new root of hole(k); flush; end; the dead tree goes to its grace
 //! ```
 
+use crate::active::Look;
 use crate::bug::Bug;
 use crate::fault::pair;
 use crate::scenario::Scenario;
 use crate::thread::{Op, Pc, State, Thread};
-use crate::world::{Leaf, NONE, PAGES, Span, Word, World, frame};
+use crate::world::{EPOCH, Leaf, NONE, PAGES, Span, Word, World, frame};
 
 impl Scenario {
     /// One step of a recovery.
@@ -42,20 +43,15 @@ impl Scenario {
                 }
             }
             Pc::Stamp => {
-                s.threads[i].stamp = s.world.w;
-                s.threads[i].pc = Pc::FindSlot;
-            }
-            Pc::FindSlot => {
+                s.threads[i].epoch = s.world.lines[EPOCH].newest;
                 s.threads[i].hva = s.world.memslots[thread.gfn as usize];
-                s.threads[i].pc = if s.threads[i].hva == NONE { Pc::Thaw } else { Pc::ConfirmCovered };
+                s.threads[i].pc = if s.threads[i].hva == NONE { Pc::Thaw } else { Pc::ScanAll };
             }
-            Pc::ConfirmCovered => {
-                let covered = s.covered(i, World::extent(1, thread.gfn), World::extent(1, thread.hva));
-                s.threads[i].pc = if covered { Pc::Thaw } else { Pc::ConfirmUnmoved };
-            }
-            Pc::ConfirmUnmoved => {
-                s.threads[i].pc = if s.world.w == thread.stamp { Pc::Lookup } else { Pc::Thaw };
-            }
+            Pc::ScanAll => match self.look(s, i, thread.gfn) {
+                Look::Unfinished => {}
+                Look::Covered | Look::Moved => s.threads[i].pc = Pc::Thaw,
+                Look::Confirmed => s.threads[i].pc = Pc::Lookup,
+            },
             Pc::Lookup => {
                 s.threads[i].thawed = Some(self.large_leaf(&s.world, thread));
                 s.threads[i].pc = if first { Pc::Freeze } else { Pc::Thaw };
@@ -63,7 +59,7 @@ impl Scenario {
             Pc::Thaw => self.thaw(s, i, op),
             Pc::Flushed => {
                 s.world.slots[i].unflushed = false;
-                s.threads[i].pc = Pc::EndCount;
+                s.threads[i].pc = self.first_of_end(s, i);
             }
             _ => unreachable!("{:?} in a recovery", thread.pc),
         }
@@ -160,7 +156,7 @@ impl Scenario {
         match s.threads[i].pc {
             Pc::Flushed => {
                 s.world.slots[i].unflushed = false;
-                s.threads[i].pc = Pc::EndCount;
+                s.threads[i].pc = self.first_of_end(s, i);
                 return Some(());
             }
             Pc::Flip => {}
@@ -169,7 +165,7 @@ impl Scenario {
         }
         let number = match self.bug {
             Some(Bug::FlipFillsZero) => 0,
-            Some(Bug::FlipWithoutTicket) => s.world.w.newest,
+            Some(Bug::FlipWithoutTicket) => s.world.numbers.newest,
             _ => s.threads[i].number,
         };
         let root = s.world.new_node(s.world.top(), [Word::Hole(number); 2])?;

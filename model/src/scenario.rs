@@ -5,7 +5,7 @@ use crate::hardware::Caches;
 use crate::harvest::{LOGGED, Log, Track};
 use crate::shootdown::Tlb;
 use crate::slots::Sets;
-use crate::thread::{Op, Pc};
+use crate::thread::{Op, Pc, Range};
 use crate::world::{Leaf, Word, World};
 
 /// See the module's header.
@@ -94,6 +94,18 @@ impl Scenario {
             self.world.log.log_writes(LOGGED);
         }
         self.settled()
+    }
+
+    /// The same with invalidations by host address in place of those by frame: narrow ones.
+    pub fn by_host(mut self) -> Self {
+        for op in self.programs.iter_mut().flatten() {
+            if let Op::Invalidate { range, .. } = op
+                && let Range::Gfns(pages) = *range
+            {
+                *range = Range::Hvas(pages);
+            }
+        }
+        self.called("by host address: ")
     }
 
     /// The same from where thread `i` is about to do `pc`.

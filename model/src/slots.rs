@@ -119,10 +119,10 @@ impl Scenario {
                         s.threads[i].withdrawn = true;
                         Pc::Walk
                     }
-                    Some(Bug::LogBeforeGrace) if op == Op::BeginLog => Pc::EndCount,
-                    Some(Bug::SlotsEndBeforeGrace) => Pc::EndCount,
+                    Some(Bug::LogBeforeGrace) if op == Op::BeginLog => self.first_of_end(s, i),
+                    Some(Bug::SlotsEndBeforeGrace) => self.first_of_end(s, i),
                     _ if s.threads[i].takes => Pc::Synchronize,
-                    _ => Pc::EndCount,
+                    _ => self.first_of_end(s, i),
                 };
             }
             Pc::Synchronize => {
@@ -134,7 +134,7 @@ impl Scenario {
                 if matches!(self.bug, Some(Bug::SlotsEndBeforeGrace | Bug::SlotsUnannounced)) {
                     s.done(i);
                 } else {
-                    s.threads[i].pc = Pc::EndCount;
+                    s.threads[i].pc = self.first_of_end(s, i);
                 }
             }
             _ => unreachable!("{:?} in a transaction", s.threads[i].pc),
@@ -145,7 +145,7 @@ impl Scenario {
     /// The invalidation begins.
     fn room_made(&self, s: &mut State, i: usize, op: Op) -> Pc {
         if self.bug == Some(Bug::SlotsUnannounced) && matches!(op, Op::Commit { .. }) {
-            s.threads[i].number = s.world.w.newest;
+            s.threads[i].number = s.world.numbers.newest;
             return Pc::Walk;
         }
         Pc::BeginSlot

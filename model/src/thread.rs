@@ -1,13 +1,12 @@
-//! A thread: the operation that it is in, where it stands, and what all operations share: beginning, settling,
-//! ending, sections and grace periods.
+//! A thread: the operation that it is in, where it stands, and what all operations share: settling, sections
+//! and grace periods.
 
 use crate::bug::Bug;
-use crate::harvest::{LOGGED, Track};
 use crate::memo::Memo;
 pub use crate::op::{Op, Range, Why};
 pub use crate::pc::Pc;
 use crate::scenario::Scenario;
-use crate::world::{NONE, PAGES, Slot, Span, THREADS, W, Word, World};
+use crate::world::{NONE, PAGES, Span, THREADS, Word, World};
 
 /// What the host said.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -31,11 +30,22 @@ pub struct Thread {
     pub(crate) gfn: u8,
     pub(crate) path: [u8; 3],
     pub(crate) word: Word,
-    pub(crate) stamp: W,
+    /// What a fault read of the epoch and of its region; the newest hole that it may fill.
+    pub(crate) epoch: u8,
+    pub(crate) region: u8,
+    pub(crate) stamp: u8,
+    /// The hole that was newer than its last stamp.
+    pub(crate) met: u8,
+    /// The places that it has yet to look at; whether it may map the whole region; whether a part of that is invalidated.
+    pub(crate) places: u8,
+    pub(crate) large: bool,
+    pub(crate) part: bool,
     pub(crate) hva: u8,
     pub(crate) page: Option<Page>,
     /// The number of its invalidation.
     pub(crate) number: u8,
+    /// The lines on which it has yet to be announced.
+    pub(crate) lines: u8,
     /// What it walks.
     pub(crate) span: Span,
     /// The page that it tells of.
@@ -67,6 +77,8 @@ pub struct Thread {
     pub(crate) late: u8,
     /// What it remembers from one access to the next, if it does.
     pub(crate) memo: Option<Memo>,
+    /// It looks for what its memo is about.
+    pub(crate) quick: bool,
 }
 
 impl Thread {
@@ -80,10 +92,17 @@ impl Thread {
             gfn: 0,
             path: [NONE; 3],
             word: Word::Hole(0),
-            stamp: W::default(),
+            epoch: 0,
+            region: 0,
+            stamp: 0,
+            met: 0,
+            places: 0,
+            large: false,
+            part: false,
             hva: NONE,
             page: None,
             number: 0,
+            lines: 0,
             span: Span::default(),
             telling: NONE,
             replaced: [0; PAGES as usize],
@@ -103,6 +122,7 @@ impl Thread {
             arms: 0,
             late: 0,
             memo: None,
+            quick: false,
         }
     }
 
@@ -179,101 +199,16 @@ impl State {
         }
         won
     }
-
-    /// Whether anybody but `i` has an active invalidation over these.
-    pub(crate) fn covered(&self, i: usize, gfns: Span, hvas: Span) -> bool {
-        let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &self.world.slots[j]);
-        others.any(|slot| slot.active && (slot.gfns.overlaps(gfns) || slot.hvas.overlaps(hvas)))
-    }
-
-    /// `Ticket::unflushed`.
-    pub(crate) fn unflushed(&self, i: usize, version: u8) -> bool {
-        let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &self.world.slots[j]);
-        others.any(|slot| slot.active && slot.unflushed && (slot.first..=slot.last).contains(&version))
-    }
-
-    /// `Ticket::unflushed_behind`.
-    pub(crate) fn unflushed_behind(&self, i: usize, hvas: Span) -> bool {
-        let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &self.world.slots[j]);
-        others.any(|slot| slot.active && slot.unflushed && slot.hvas.overlaps(hvas))
-    }
-
-    /// `Ticket::unflushed_over`.
-    pub(crate) fn unflushed_over(&self, i: usize, gfns: Span) -> bool {
-        let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &self.world.slots[j]);
-        others
-            .any(|slot| slot.active && slot.unflushed && (!slot.hvas.is_empty() || slot.gfns.overlaps(gfns)))
-    }
 }
 
 /// The parts of an invalidation that every kind has: its number, its flush, its end.
 impl Scenario {
-    /// What operation `op` publishes.
-    fn published(&self, op: Op) -> (Span, Span) {
-        match op {
-            Op::Invalidate { why: Why::ChangePte, .. } if self.bug == Some(Bug::ToldUnannounced) => {
-                (Span::default(), Span::default())
-            }
-            Op::Invalidate { range: Range::Gfns(gfns), .. } | Op::Commit { gfns, .. } => {
-                (gfns, Span::default())
-            }
-            Op::Invalidate { range: Range::Hvas(hvas), .. } => (Span::default(), hvas),
-            Op::Recover { gfn } => (World::extent(1, gfn), Span::default()),
-            Op::BeginLog => (LOGGED, Span::default()),
-            _ => (Span::new(0, PAGES), Span::default()),
-        }
-    }
-
-    /// `Active::begin`, `Ticket::widen`: the slot, then the number.
-    pub(crate) fn number(&self, s: &mut State, i: usize, op: Op) {
-        let pc = s.threads[i].pc;
-        let next = s.world.w.newest + 1;
-        let begins = matches!(pc, Pc::BeginSlot | Pc::BeginNumber);
-        let late = begins && self.bug == Some(Bug::NumberBeforeSlot);
-        let bare = !begins && self.bug == Some(Bug::WidenWithoutNumber);
-        let slot = &mut s.world.slots[i];
-        if matches!(pc, Pc::BeginSlot | Pc::WidenSlot) ^ late {
-            if begins {
-                // Under the number that it hopes for.
-                let (gfns, hvas) = self.published(op);
-                let number = if late { s.threads[i].number } else { next };
-                *slot = Slot { active: true, unflushed: true, first: number, last: number, gfns, hvas };
-            } else {
-                slot.gfns = slot.gfns.hull(World::extent(s.threads[i].level, s.threads[i].gfn));
-                slot.last = if bare { slot.last } else { next };
-            }
-        } else if !late && !bare && slot.last != next {
-            // Somebody else took it.
-            s.threads[i].pc = if begins { Pc::BeginSlot } else { Pc::WidenSlot };
-            return;
-        } else if !bare {
-            s.world.w.newest = next;
-            s.world.w.count += u8::from(begins);
-            s.threads[i].number = next;
-        }
-        s.threads[i].pc = match (pc, op) {
-            (Pc::BeginSlot, _) => Pc::BeginNumber,
-            (Pc::WidenSlot, _) => Pc::WidenNumber,
-            (Pc::WidenNumber, _) => Pc::EditEntry,
-            (_, Op::Recover { gfn }) => {
-                s.enter(i, gfn);
-                Pc::Descend
-            }
-            (_, Op::ZapAll) if s.world.log.track != Track::DirtyBits => Pc::Flip,
-            (_, Op::ZapAll) if self.bug == Some(Bug::FlipTakesDirty) => Pc::Flip,
-            (_, Op::BeginLog) => Pc::Publish,
-            (_, Op::Commit { .. }) if self.bug == Some(Bug::PublishedBeforeZap) => Pc::Publish,
-            (_, Op::Invalidate { why: Why::ChangePte, .. }) => Pc::Tell,
-            _ => Pc::Walk,
-        };
-    }
-
     /// The walk is over: what is owed is paid next.
     pub(crate) fn settle(&self, s: &mut State, i: usize, op: Op) {
         s.leave(i);
         let thread = &mut s.threads[i];
         (thread.level, thread.gfn, thread.word, thread.span) = (0, 0, Word::Hole(0), Span::default());
-        (thread.stamp, thread.hva, thread.page, thread.thawed) = (W::default(), NONE, None, None);
+        (thread.epoch, thread.hva, thread.page, thread.thawed) = (0, NONE, None, None);
         if thread.pc != Pc::Tell && matches!(op, Op::Invalidate { why: Why::ChangePte, .. }) {
             thread.pc = Pc::Told;
             return;
@@ -305,7 +240,7 @@ impl Scenario {
         let invalidates = matches!(op, Op::Invalidate { .. });
         s.threads[i].pc = match self.bug {
             Some(Bug::HostBeforeFlush) if invalidates => Pc::HostChanges,
-            Some(Bug::EndBeforeFlush) if invalidates => Pc::EndCount,
+            Some(Bug::EndBeforeFlush) if invalidates => self.first_of_end(s, i),
             _ => self.first_of_flush(&s.world),
         };
         if s.threads[i].pc == self.first_of_flush(&s.world) && s.threads[i].owed.is_empty() {
@@ -340,7 +275,7 @@ impl Scenario {
             && matches!(self.bug, Some(Bug::HostBeforeFlush | Bug::EndBeforeFlush));
         match self.bug {
             Some(Bug::EndBeforeFlush) if late => s.threads[i].pc = Pc::HostChanges,
-            Some(Bug::HostBeforeFlush) if late => s.threads[i].pc = Pc::EndCount,
+            Some(Bug::HostBeforeFlush) if late => s.threads[i].pc = self.first_of_end(s, i),
             Some(Bug::FlipWithoutTicket) if op == Op::ZapAll => s.done(i),
             _ => s.threads[i].pc = Pc::Flushed,
         }
@@ -372,36 +307,13 @@ impl Scenario {
             }
         }
         s.threads[i].pc = match self.bug {
-            Some(Bug::HostBeforeFlush) if s.threads[i].owed.is_empty() => Pc::EndCount,
+            Some(Bug::HostBeforeFlush) if s.threads[i].owed.is_empty() => self.first_of_end(s, i),
             Some(Bug::HostBeforeFlush) => self.first_of_flush(&s.world),
             Some(Bug::EndBeforeFlush) => {
                 s.done(i);
                 return;
             }
-            _ => Pc::EndCount,
+            _ => self.first_of_end(s, i),
         };
-    }
-
-    /// `Ticket::drop`: the count, then the slot.
-    pub(crate) fn end(&self, s: &mut State, i: usize, op: Op) {
-        let first = s.threads[i].pc == Pc::EndCount;
-        let counts = first ^ (self.bug == Some(Bug::SlotClearedFirst));
-        if counts {
-            s.world.w.count -= 1;
-        } else {
-            s.world.slots[i] = Slot::default();
-        }
-        if first {
-            s.threads[i].pc = Pc::EndSlot;
-        } else if self.bug == Some(Bug::EndBeforeFlush) && matches!(op, Op::Invalidate { .. }) {
-            let flush = self.first_of_flush(&s.world);
-            s.threads[i].pc = if s.threads[i].owed.is_empty() { Pc::HostChanges } else { flush };
-        } else if self.bug == Some(Bug::SlotsEndBeforeGrace) && matches!(op, Op::Commit { .. }) {
-            s.threads[i].pc = Pc::Synchronize;
-        } else if op == Op::BeginLog {
-            self.arm_all(s, i);
-        } else {
-            s.done(i);
-        }
     }
 }

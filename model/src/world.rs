@@ -1,4 +1,4 @@
-//! What the threads share: entries, tables, the active set and the host.
+//! What the threads share: entries, tables, the active set with its words, and the host.
 //!
 //! Two pages make a **region** (the 2 MiB of the real thing), so a table has two entries. There are four pages; in
 //! a world of two levels the root links the regions, in one of three levels a table of links stands between.
@@ -89,6 +89,13 @@ pub enum Word {
 }
 
 impl Word {
+    pub(crate) fn number(&mut self) -> Option<&mut u8> {
+        match self {
+            Self::Hole(version) | Self::Mmio(version) => Some(version),
+            _ => None,
+        }
+    }
+
     /// The version of an absent word that may be filled.
     pub(crate) fn version(self) -> Option<u8> {
         match self {
@@ -121,16 +128,30 @@ pub struct Slot {
     pub(crate) last: u8,
     pub(crate) gfns: Span,
     pub(crate) hvas: Span,
+    /// The lines on which it is listed, or will be: a bit for each region, [`EPOCH`] for the epoch.
+    pub(crate) lines: u8,
 }
 
-/// The word W.
+/// The word N. Only invalidations read it and write it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct W {
-    /// The newest invalidation.
+pub struct Numbers {
+    /// The newest number.
     pub newest: u8,
-    /// How many are active.
+    /// How many invalidations are active.
     pub count: u8,
 }
+
+/// The line of a region, or the epoch's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Line {
+    /// The word: the newest number announced here.
+    pub newest: u8,
+    /// The places of the active set that are listed here, a bit each.
+    pub listed: u8,
+}
+
+/// The line on which wide invalidations are announced. Lines 0 and 1 are those of the regions.
+pub(crate) const EPOCH: usize = 2;
 
 /// Dead tables on their way back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -183,7 +204,9 @@ pub enum Bad {
 pub struct World {
     /// Whether a table of links stands between root and leaf tables.
     pub deep: bool,
-    pub(crate) w: W,
+    pub(crate) numbers: Numbers,
+    /// The lines of the two regions of host pages, and the epoch.
+    pub(crate) lines: [Line; 3],
     pub(crate) slots: [Slot; THREADS],
     pub(crate) nodes: [Node; NODES],
     pub(crate) root: u8,
@@ -229,7 +252,8 @@ impl World {
         nodes[0] = Node { free: false, level: levels - 1, ..FREE };
         Self {
             deep: levels == 3,
-            w: W::default(),
+            numbers: Numbers::default(),
+            lines: [Line::default(); 3],
             slots: [Slot::default(); THREADS],
             nodes,
             root: 0,

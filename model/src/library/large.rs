@@ -46,19 +46,20 @@ pub(super) fn three_edits() -> Vec<Scenario> {
     all
 }
 
+/// Invalidations by host address, as a host's notifiers make them.
 pub(super) fn four_threads() -> Vec<Scenario> {
     let four: [(&str, [&[Op]; 4]); 3] = [
         (
             "unmap | clear 0..1 | clear 0..2 | slow load",
-            [&[gfns(Unmap, 0, 2)], &[gfns(Clear, 0, 1)], &[gfns(Clear, 0, 2)], &[slow(0)]],
+            [&[hvas(Unmap, 0, 2)], &[hvas(Clear, 0, 1)], &[hvas(Clear, 0, 2)], &[slow(0)]],
         ),
         (
             "recover | clear 0..1 | zap all | slow load",
-            [&[RECOVER], &[gfns(Clear, 0, 1)], &[FLIP], &[slow(0)]],
+            [&[RECOVER], &[hvas(Clear, 0, 1)], &[FLIP], &[slow(0)]],
         ),
         (
             "recover | clear 0..1 | unmap | slow load",
-            [&[RECOVER], &[gfns(Clear, 0, 1)], &[gfns(Unmap, 0, 2)], &[slow(0)]],
+            [&[RECOVER], &[hvas(Clear, 0, 1)], &[hvas(Unmap, 0, 2)], &[slow(0)]],
         ),
     ];
     let scenario = |(name, programs): (&str, [&[Op]; 4])| {

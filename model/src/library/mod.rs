@@ -4,6 +4,7 @@ mod kicks;
 mod large;
 mod logs;
 mod memo;
+mod regions;
 mod shapes;
 mod slots;
 
@@ -71,6 +72,9 @@ pub fn families() -> Vec<Family> {
     vec![
         family("dirty", shapes::dirty()),
         family("shapes", shapes::shapes()),
+        family("regions", regions::regions()),
+        family("regions and more", regions::more_regions()),
+        family("dirty, by host address", by_host(shapes::dirty())),
         family("slots", slots::slots()),
         family("versions", slots::versions()),
         family("told", slots::told()),
@@ -89,6 +93,7 @@ pub fn large_families() -> Vec<Family> {
     let family = |name, scenarios| Family { name, scenarios };
     vec![
         family("two vCPUs", large::two_vcpus(&families())),
+        family("shapes, by host address", by_host(shapes::shapes())),
         family("three edits", large::three_edits()),
         family("four threads", large::four_threads()),
         family("more", large::more()),
@@ -103,9 +108,9 @@ pub fn stuck() -> Vec<Scenario> {
 /// Two edits beside a fault.
 fn two() -> Vec<Scenario> {
     let edits = [
-        ("clear 0..1", gfns(Clear, 0, 1)),
+        ("clear 0..1", hvas(Clear, 0, 1)),
         ("clear 0..2", gfns(Clear, 0, 2)),
-        ("unmap 0..2", gfns(Unmap, 0, 2)),
+        ("unmap 0..2", hvas(Unmap, 0, 2)),
         ("protect 0..2", hvas(Protect, 0, 2)),
     ];
     let mut all = Vec::new();
@@ -120,10 +125,17 @@ fn two() -> Vec<Scenario> {
     all
 }
 
+/// Those in which something is invalidated by frame once more, by host address.
+fn by_host(scenarios: Vec<Scenario>) -> Vec<Scenario> {
+    let by_frame = |op: &Op| matches!(op, Op::Invalidate { range: Range::Gfns(_), .. });
+    let has = |scenario: &Scenario| scenario.programs.iter().flatten().any(by_frame);
+    scenarios.into_iter().filter(has).map(Scenario::by_host).collect()
+}
+
 /// Makes `bug` in the scenario that must find it: that scenario's name, and what came of it.
 pub fn find(bug: Bug) -> (&'static str, Verdict) {
     let name = bug.scenario();
-    let mut all = families().into_iter().flat_map(|family| family.scenarios);
+    let mut all = families().into_iter().chain(large_families()).flat_map(|family| family.scenarios);
     let scenario = all.find(|scenario| scenario.name == name);
     (name, scenario.unwrap_or_else(|| panic!("no scenario is called {name}")).with(bug).check())
 }

@@ -1,0 +1,399 @@
+//! The active set and its words: how an invalidation begins, widens and ends, and what a fault looks at: `notify::active`.
+//!
+//! ```text
+//! narrow, by host address           wide, by guest frame
+//! place; number K from N            place; a number from N; epoch: listed, then the word
+//! each region: listed, then K       K from N
+//! walk, flush, host changes         walk, flush, host changes
+//! unlisted, place cleared           the epoch's word changes; unlisted, place cleared
+//!
+//! a fault: e := epoch; the slot; V := the region's word, not below the hole that it has met; the places listed in the
+//! region; the places listed on the epoch; the epoch's word is e still
+//! ```
+//! A word takes a number only if that is greater than what it has; else the invalidation takes another number.
+//!
+//! The looks at the words a second time make each scan a consistent cut. Without them an invalidation that has ended since
+//! its place was seen listed hides a newer one that is not seen: it may have replaced by its own hole a table in which the
+//! newer one worked, or a leaf that the newer one left. Where a region lists no place, there is nothing that could hide.
+//!
+//! # Steps that are one here and several in the engine
+//! * *A place is written and its number taken*: until the place is listed, faults do not see it; a recovery, which looks at
+//!   all places, sees it earlier and gives up more often.
+//! * *A line lists the place, then takes the number*: a fault in between sees the place and an old number, and waits more
+//!   often. The mistake [`RaisedBeforeListed`](Bug::RaisedBeforeListed) has two steps.
+//! * *A wide one is announced*: its first number serves to change the epoch's word and for nothing else.
+//! * *The end unlists the place, counts down and clears it*: the host has changed. Until the last of these a fault waits more
+//!   often.
+//! * *A fresh number moves the epoch when a wide one ends*: the same.
+//! * *A fault reads the epoch and the slot; it looks at the last place, and at the epoch again*: if the epoch stands at the
+//!   second look, it has stood since the first, and is the same at each moment between.
+//! * *A recovery looks at all places*: each invalidation that begins after the freeze meets the frozen entry.
+
+use crate::bug::Bug;
+use crate::harvest::{LOGGED, Track};
+use crate::memo::Memo;
+use crate::scenario::Scenario;
+use crate::thread::{Op, Pc, Range, State, Thread, Why};
+use crate::world::{EPOCH, NONE, PAGES, Slot, Span, THREADS, Word, World, bits};
+
+const WIDE: u8 = 1 << EPOCH;
+
+/// What a look at the active set comes to.
+pub(crate) enum Look {
+    /// It goes on.
+    Unfinished,
+    /// An invalidation covers the page.
+    Covered,
+    /// A wide invalidation has begun or ended.
+    Moved,
+    /// The slot stands, and the stamp is good.
+    Confirmed,
+}
+
+/// The region of host page `hva`.
+pub(crate) fn region(hva: u8) -> usize {
+    (hva / 2).into()
+}
+
+/// Other invalidations.
+impl State {
+    fn others(&self, i: usize) -> impl Iterator<Item = &Slot> {
+        (0..THREADS).filter(move |&j| j != i).map(|j| &self.world.slots[j])
+    }
+
+    /// The others that have not flushed. N says whether there are any.
+    fn unpaid(&self, i: usize) -> impl Iterator<Item = &Slot> {
+        let others = self.world.numbers.count > u8::from(self.world.slots[i].active);
+        self.others(i).filter(move |slot| others && slot.active && slot.unflushed)
+    }
+
+    /// `Ticket::unflushed`.
+    pub(crate) fn unflushed(&self, i: usize, version: u8) -> bool {
+        self.unpaid(i).any(|slot| (slot.first..=slot.last).contains(&version))
+    }
+
+    /// `Ticket::unflushed_behind`.
+    pub(crate) fn unflushed_behind(&self, i: usize, hvas: Span) -> bool {
+        self.unpaid(i).any(|slot| slot.hvas.overlaps(hvas))
+    }
+
+    /// `Ticket::unflushed_over`.
+    pub(crate) fn unflushed_over(&self, i: usize, gfns: Span) -> bool {
+        self.unpaid(i).any(|slot| !slot.hvas.is_empty() || slot.gfns.overlaps(gfns))
+    }
+
+    /// Makes the numbers small that are in use, in their order: only that matters, so many states are one.
+    pub(crate) fn renumber(&mut self) {
+        let mut used = 1_u128;
+        self.each_number(&mut |number| used |= 1 << *number);
+        self.each_number(&mut |number| *number = (used & ((1 << *number) - 1)).count_ones() as u8);
+    }
+
+    fn each_number(&mut self, f: &mut impl FnMut(&mut u8)) {
+        let World { numbers, lines, slots, nodes, published, .. } = &mut self.world;
+        f(&mut numbers.newest);
+        f(published);
+        for line in lines {
+            f(&mut line.newest);
+        }
+        for slot in slots {
+            f(&mut slot.first);
+            f(&mut slot.last);
+        }
+        let words = nodes.iter_mut().flat_map(|node| &mut node.entries);
+        words.filter_map(Word::number).for_each(&mut *f);
+        for thread in &mut self.threads {
+            let Thread { word, thawed, epoch, region, stamp, met, number, memo, .. } = thread;
+            [epoch, region, stamp, met, number].into_iter().for_each(&mut *f);
+            [Some(word), thawed.as_mut()].into_iter().flatten().filter_map(Word::number).for_each(&mut *f);
+            memo.iter_mut().flat_map(Memo::numbers).for_each(&mut *f);
+        }
+    }
+
+    fn next_number(&mut self) -> u8 {
+        self.world.numbers.newest += 1;
+        self.world.numbers.newest
+    }
+}
+
+/// An invalidation begins and ends.
+impl Scenario {
+    /// What operation `op` publishes.
+    fn published(&self, op: Op) -> (Span, Span) {
+        match op {
+            Op::Invalidate { why: Why::ChangePte, .. } if self.bug == Some(Bug::ToldUnannounced) => {
+                (Span::default(), Span::default())
+            }
+            Op::Invalidate { range: Range::Gfns(gfns), .. } | Op::Commit { gfns, .. } => {
+                (gfns, Span::default())
+            }
+            Op::Invalidate { range: Range::Hvas(hvas), .. } => (Span::default(), hvas),
+            Op::Recover { gfn } => (World::extent(1, gfn), Span::default()),
+            Op::BeginLog => (LOGGED, Span::default()),
+            _ => (Span::new(0, PAGES), Span::default()),
+        }
+    }
+
+    /// The lines on which it is announced. No narrow invalidation covers what a table of links covers.
+    fn lines(deep: bool, gfns: Span, hvas: Span) -> u8 {
+        let regions = bits(3).filter(|&region| World::extent(1, region * 2).overlaps(hvas));
+        match regions.fold(0, |set, region| set | 1 << region) {
+            3 if deep => WIDE,
+            0 if !gfns.is_empty() => WIDE,
+            lines => lines,
+        }
+    }
+
+    /// `Active::begin`, `Ticket::widen`.
+    pub(crate) fn begin(&self, s: &mut State, i: usize, op: Op) {
+        match s.threads[i].pc {
+            Pc::BeginSlot => {
+                let (gfns, hvas) = self.published(op);
+                let lines = Self::lines(s.world.deep, gfns, hvas);
+                let number = s.next_number();
+                s.world.numbers.count += 1;
+                let active = self.bug != Some(Bug::ListedBeforePlace);
+                s.world.slots[i] =
+                    Slot { active, unflushed: true, first: number, last: number, gfns, hvas, lines };
+                (s.threads[i].number, s.threads[i].lines) = (number, lines);
+                s.threads[i].pc = Pc::Announce;
+                let apart = matches!(
+                    self.bug,
+                    Some(Bug::VersionBeforeAnnounced | Bug::RaisedBeforeListed | Bug::ListedBeforePlace)
+                );
+                if lines == 0 {
+                    self.begun(s, i, op);
+                } else if lines == WIDE && !apart {
+                    self.announce(s, i, op);
+                }
+            }
+            Pc::Announce => self.announce(s, i, op),
+            Pc::ListLate => {
+                for line in bits(s.world.slots[i].lines) {
+                    s.world.lines[line as usize].listed |= 1 << i;
+                }
+                s.world.slots[i].active = true;
+                self.announced(s, i, op);
+            }
+            Pc::BeginNumber => {
+                let number = s.next_number();
+                (s.world.slots[i].last, s.threads[i].number) = (number, number);
+                self.begun(s, i, op);
+            }
+            Pc::WidenSlot => {
+                let gfns = World::extent(s.threads[i].level, s.threads[i].gfn);
+                s.world.slots[i].gfns = s.world.slots[i].gfns.hull(gfns);
+                s.threads[i].pc =
+                    if self.bug == Some(Bug::WidenWithoutNumber) { Pc::EditEntry } else { Pc::NextNumber };
+            }
+            Pc::NextNumber => {
+                let number = s.next_number();
+                (s.world.slots[i].last, s.threads[i].number) = (number, number);
+                s.threads[i].lines = s.world.slots[i].lines & !WIDE;
+                s.threads[i].pc = Pc::Announce;
+                if s.threads[i].lines == 0 {
+                    self.begun(s, i, op);
+                }
+            }
+            pc => unreachable!("{pc:?} in a beginning"),
+        }
+    }
+
+    /// On the next line: the place, then the number, which must be greater than what is there.
+    fn announce(&self, s: &mut State, i: usize, op: Op) {
+        let number = s.threads[i].number;
+        let at = s.threads[i].lines.trailing_zeros() as usize;
+        let line = &mut s.world.lines[at];
+        if self.bug != Some(Bug::RaisedBeforeListed) {
+            line.listed |= 1 << i;
+        }
+        let by_max = self.bug == Some(Bug::RegionByMax) && at != EPOCH;
+        if line.newest < number || by_max {
+            line.newest = number.max(line.newest);
+        } else {
+            s.threads[i].pc = Pc::NextNumber;
+            return;
+        }
+        s.threads[i].lines &= !(1 << at);
+        if self.bug == Some(Bug::SecondLineForgotten) {
+            s.threads[i].lines = 0;
+        }
+        if s.threads[i].lines == 0 {
+            match self.bug {
+                Some(Bug::RaisedBeforeListed | Bug::ListedBeforePlace) => s.threads[i].pc = Pc::ListLate,
+                _ => self.announced(s, i, op),
+            }
+        }
+    }
+
+    /// On all lines.
+    fn announced(&self, s: &mut State, i: usize, op: Op) {
+        let begins = s.world.slots[i].first == s.world.slots[i].last;
+        let wide = s.world.slots[i].lines == WIDE && self.bug != Some(Bug::VersionBeforeAnnounced);
+        if begins && wide {
+            s.threads[i].pc = Pc::BeginNumber;
+        } else {
+            self.begun(s, i, op);
+        }
+    }
+
+    /// Under its number from now on: it begins its walk, or goes on.
+    fn begun(&self, s: &mut State, i: usize, op: Op) {
+        s.threads[i].pc = match op {
+            _ if !s.threads[i].span.is_empty() => Pc::EditEntry,
+            Op::Recover { gfn } => {
+                s.enter(i, gfn);
+                Pc::Descend
+            }
+            Op::ZapAll if s.world.log.track != Track::DirtyBits => Pc::Flip,
+            Op::ZapAll if self.bug == Some(Bug::FlipTakesDirty) => Pc::Flip,
+            Op::BeginLog => Pc::Publish,
+            Op::Commit { .. } if self.bug == Some(Bug::PublishedBeforeZap) => Pc::Publish,
+            Op::Invalidate { why: Why::ChangePte, .. } => Pc::Tell,
+            _ => Pc::Walk,
+        };
+    }
+
+    /// The first step of the end.
+    pub(crate) fn first_of_end(&self, s: &State, i: usize) -> Pc {
+        let stands = matches!(self.bug, Some(Bug::EpochStandsAtEnd | Bug::UnlistedFirst));
+        if s.world.slots[i].lines == WIDE && !stands { Pc::EndEpoch } else { Pc::EndSlot }
+    }
+
+    /// `Ticket::drop`.
+    pub(crate) fn end(&self, s: &mut State, i: usize, op: Op) {
+        match s.threads[i].pc {
+            Pc::EndEpoch => {
+                s.world.lines[EPOCH].newest = s.next_number();
+                if !s.world.slots[i].active {
+                    self.ended(s, i, op);
+                    return;
+                }
+                s.threads[i].pc = Pc::EndSlot;
+            }
+            Pc::EndSlot => {
+                let wide = s.world.slots[i].lines == WIDE;
+                for line in &mut s.world.lines {
+                    line.listed &= !(1 << i);
+                }
+                s.world.numbers.count -= 1;
+                s.world.slots[i] = Slot::default();
+                if wide && self.bug == Some(Bug::UnlistedFirst) {
+                    s.threads[i].pc = Pc::EndEpoch;
+                } else {
+                    self.ended(s, i, op);
+                }
+            }
+            pc => unreachable!("{pc:?} in an end"),
+        }
+    }
+
+    fn ended(&self, s: &mut State, i: usize, op: Op) {
+        if self.bug == Some(Bug::EndBeforeFlush) && matches!(op, Op::Invalidate { .. }) {
+            let flush = self.first_of_flush(&s.world);
+            s.threads[i].pc = if s.threads[i].owed.is_empty() { Pc::HostChanges } else { flush };
+        } else if self.bug == Some(Bug::SlotsEndBeforeGrace) && matches!(op, Op::Commit { .. }) {
+            s.threads[i].pc = Pc::Synchronize;
+        } else if op == Op::BeginLog {
+            self.arm_all(s, i);
+        } else {
+            s.done(i);
+        }
+    }
+}
+
+/// A fault looks.
+impl Scenario {
+    /// One step of a look, from the region's word on.
+    pub(crate) fn look(&self, s: &mut State, i: usize, gfn: u8) -> Look {
+        let thread = s.threads[i];
+        let late = self.bug == Some(Bug::RegionReadAfterScan);
+        s.threads[i].pc = match thread.pc {
+            Pc::StampRegion => {
+                // A hole may be newer than the region's word: an invalidation wrote it that was announced elsewhere. One load
+                // and one CAS in the engine, and the CAS is from what was loaded.
+                let word = &mut s.world.lines[region(thread.hva)].newest;
+                let met = thread.word.version().unwrap_or(0).max(thread.met);
+                s.threads[i].stamp = met.max(*word);
+                if self.bug != Some(Bug::RegionNotRaised) {
+                    *word = met.max(*word);
+                }
+                s.threads[i].region = *word;
+                s.threads[i].met = 0;
+                if late { Pc::EpochUnmoved } else { Pc::ScanRegion }
+            }
+            Pc::ScanRegion => {
+                s.threads[i].part = false;
+                s.threads[i].places = s.world.lines[region(thread.hva)].listed;
+                let none = self.bug == Some(Bug::RegionUnscanned);
+                if s.threads[i].places == 0 || none { Pc::ScanEpoch } else { Pc::LookRegion }
+            }
+            Pc::ScanEpoch => {
+                s.threads[i].places = s.world.lines[EPOCH].listed;
+                if s.threads[i].places == 0 || self.bug == Some(Bug::EpochUnscanned) {
+                    if late && thread.hva != NONE {
+                        s.threads[i].pc = Pc::StampRegion;
+                        return Look::Unfinished;
+                    }
+                    return self.unmoved(s, i);
+                }
+                Pc::LookEpoch
+            }
+            Pc::ScanAll => {
+                let (gfns, hvas) = Self::looked_at(s, i, gfn, true);
+                let covers = |slot: &Slot| slot.gfns.overlaps(gfns) || slot.hvas.overlaps(hvas);
+                if s.others(i).any(|slot| slot.active && covers(slot)) {
+                    return Look::Covered;
+                }
+                return self.unmoved(s, i);
+            }
+            Pc::LookRegion | Pc::LookEpoch => {
+                let place = s.threads[i].places.trailing_zeros();
+                s.threads[i].places &= !(1 << place);
+                let slot = s.world.slots[place as usize];
+                let [page, around] = [false, true].map(|around| {
+                    let (gfns, hvas) = Self::looked_at(s, i, gfn, around);
+                    slot.active && (slot.gfns.overlaps(gfns) || slot.hvas.overlaps(hvas))
+                });
+                if page && self.bug != Some(Bug::ActiveUnchecked) {
+                    s.threads[i].places = 0;
+                    return Look::Covered;
+                }
+                s.threads[i].part |= around && thread.large;
+                if s.threads[i].places != 0 {
+                    return Look::Unfinished;
+                }
+                let stands = thread.pc != Pc::LookRegion
+                    || thread.thawed.is_some()
+                    || s.world.lines[region(thread.hva)].newest == thread.region
+                    || late;
+                match thread.pc {
+                    Pc::LookRegion if !stands && self.bug != Some(Bug::RegionLookedAtOnce) => {
+                        return Look::Moved;
+                    }
+                    Pc::LookRegion => Pc::ScanEpoch,
+                    _ if late && thread.hva != NONE => Pc::StampRegion,
+                    _ => return self.unmoved(s, i),
+                }
+            }
+            Pc::EpochUnmoved => return self.unmoved(s, i),
+            pc => unreachable!("{pc:?} in a look"),
+        };
+        Look::Unfinished
+    }
+
+    /// The second look at the epoch.
+    fn unmoved(&self, s: &State, i: usize) -> Look {
+        let stands = s.world.lines[EPOCH].newest == s.threads[i].epoch;
+        if stands || self.bug == Some(Bug::EpochLookedAtOnce) { Look::Confirmed } else { Look::Moved }
+    }
+
+    /// The frames and the host pages that thread `i` asks about; or those of the region around.
+    fn looked_at(s: &State, i: usize, gfn: u8, around: bool) -> (Span, Span) {
+        let thread = &s.threads[i];
+        // What is frozen may be a large leaf: no part of it may be invalidated.
+        let whole = around || thread.thawed.is_some() && thread.level == 1;
+        let of = |page| if whole { World::extent(1, page) } else { Span::new(page, page + 1) };
+        (of(gfn), if thread.hva == NONE { Span::default() } else { of(thread.hva) })
+    }
+}
