@@ -1,27 +1,26 @@
 //! The active set and its words: how an invalidation begins, widens and ends, and what a fault looks at: `notify::active`.
 //!
 //! ```text
-//! narrow, by host address           wide, by guest frame
-//! place; number K from N            place; a number from N; epoch: listed, then the word
-//! each region: listed, then K       K from N
-//! walk, flush, host changes         walk, flush, host changes
-//! unlisted, place cleared           the epoch's word changes; unlisted, place cleared
+//! narrow, by host address               wide, by guest frame
+//! place                                 place
+//! listed in each region                 listed on the epoch
+//! number K from N                       number K from N; the epoch's word changes
+//! each region's word: not below K       walk, flush, host changes
+//! walk                                  the epoch's word changes
+//! took something, and a region's        unlisted, place cleared
+//!   word is above K? a new number,
+//!   and the walk once more
+//! flush, host changes
+//! unlisted, place cleared
 //!
 //! a fault: e := epoch; the slot; V := the region's word, not below the hole that it has met; the places listed in the
 //! region; the places listed on the epoch; the epoch's word is e still
 //! ```
-//! A word takes a number only if that is greater than what it has; else the invalidation takes another number.
-//!
-//! The looks at the words a second time make each scan a consistent cut. Without them an invalidation that has ended since
-//! its place was seen listed hides a newer one that is not seen: it may have replaced by its own hole a table in which the
-//! newer one worked, or a leaf that the newer one left. Where a region lists no place, there is nothing that could hide.
+//! An invalidation is listed before it is numbered: whoever knows a number finds all listed that have an older one.
 //!
 //! # Steps that are one here and several in the engine
-//! * *A place is written and its number taken*: until the place is listed, faults do not see it; a recovery, which looks at
-//!   all places, sees it earlier and gives up more often.
-//! * *A line lists the place, then takes the number*: a fault in between sees the place and an old number, and waits more
-//!   often. The mistake [`RaisedBeforeListed`](Bug::RaisedBeforeListed) has two steps.
-//! * *A wide one is announced*: its first number serves to change the epoch's word and for nothing else.
+//! * *The last line lists the place, and it takes its number*: a fault in between sees the place, and waits more often.
+//! * *A wide one takes its number, and the epoch's word changes*: it does nothing in between.
 //! * *The end unlists the place, counts down and clears it*: the host has changed. Until the last of these a fault waits more
 //!   often.
 //! * *A fresh number moves the epoch when a wide one ends*: the same.
@@ -144,27 +143,31 @@ impl Scenario {
         }
     }
 
-    /// `Active::begin`, `Ticket::widen`.
+    /// `Active::begin`, `Ticket::widen`, `Ticket::renumber`.
     pub(crate) fn begin(&self, s: &mut State, i: usize, op: Op) {
         match s.threads[i].pc {
             Pc::BeginSlot => {
                 let (gfns, hvas) = self.published(op);
                 let lines = Self::lines(s.world.deep, gfns, hvas);
-                let number = s.next_number();
-                s.world.numbers.count += 1;
                 let active = self.bug != Some(Bug::ListedBeforePlace);
-                s.world.slots[i] =
-                    Slot { active, unflushed: true, first: number, last: number, gfns, hvas, lines };
-                (s.threads[i].number, s.threads[i].lines) = (number, lines);
-                s.threads[i].pc = Pc::Announce;
-                let apart = matches!(
-                    self.bug,
-                    Some(Bug::VersionBeforeAnnounced | Bug::RaisedBeforeListed | Bug::ListedBeforePlace)
-                );
-                if lines == 0 {
-                    self.begun(s, i, op);
-                } else if lines == WIDE && !apart {
-                    self.announce(s, i, op);
+                // Of no version yet.
+                s.world.slots[i] = Slot { active, unflushed: true, first: 1, last: 0, gfns, hvas, lines };
+                s.threads[i].lines = lines;
+                if lines == 0 || self.bug == Some(Bug::NumberedBeforeListed) {
+                    self.take_number(s, i, op);
+                } else {
+                    s.threads[i].pc = Pc::List;
+                }
+            }
+            Pc::List => {
+                let at = s.threads[i].lines.trailing_zeros();
+                s.world.lines[at as usize].listed |= 1 << i;
+                s.threads[i].lines &= !(1 << at);
+                if self.bug == Some(Bug::SecondLineForgotten) {
+                    s.threads[i].lines = 0;
+                }
+                if s.threads[i].lines == 0 {
+                    self.take_number(s, i, op);
                 }
             }
             Pc::Announce => self.announce(s, i, op),
@@ -173,11 +176,6 @@ impl Scenario {
                     s.world.lines[line as usize].listed |= 1 << i;
                 }
                 s.world.slots[i].active = true;
-                self.announced(s, i, op);
-            }
-            Pc::BeginNumber => {
-                let number = s.next_number();
-                (s.world.slots[i].last, s.threads[i].number) = (number, number);
                 self.begun(s, i, op);
             }
             Pc::WidenSlot => {
@@ -199,42 +197,58 @@ impl Scenario {
         }
     }
 
-    /// On the next line: the place, then the number, which must be greater than what is there.
-    fn announce(&self, s: &mut State, i: usize, op: Op) {
-        let number = s.threads[i].number;
-        let at = s.threads[i].lines.trailing_zeros() as usize;
-        let line = &mut s.world.lines[at];
-        if self.bug != Some(Bug::RaisedBeforeListed) {
-            line.listed |= 1 << i;
+    /// The first number; and a wide one moves the epoch.
+    fn take_number(&self, s: &mut State, i: usize, op: Op) {
+        let number = s.next_number();
+        s.world.numbers.count += 1;
+        (s.world.slots[i].first, s.world.slots[i].last) = (number, number);
+        s.threads[i].number = number;
+        s.threads[i].lines = s.world.slots[i].lines & !WIDE;
+        if s.world.slots[i].lines == WIDE {
+            s.world.lines[EPOCH].newest = number;
         }
-        let by_max = self.bug == Some(Bug::RegionByMax) && at != EPOCH;
-        if line.newest < number || by_max {
-            line.newest = number.max(line.newest);
-        } else {
-            s.threads[i].pc = Pc::NextNumber;
-            return;
-        }
-        s.threads[i].lines &= !(1 << at);
-        if self.bug == Some(Bug::SecondLineForgotten) {
-            s.threads[i].lines = 0;
-        }
+        s.threads[i].pc = Pc::Announce;
         if s.threads[i].lines == 0 {
-            match self.bug {
-                Some(Bug::RaisedBeforeListed | Bug::ListedBeforePlace) => s.threads[i].pc = Pc::ListLate,
-                _ => self.announced(s, i, op),
-            }
+            self.announced(s, i, op);
         }
     }
 
-    /// On all lines.
-    fn announced(&self, s: &mut State, i: usize, op: Op) {
-        let begins = s.world.slots[i].first == s.world.slots[i].last;
-        let wide = s.world.slots[i].lines == WIDE && self.bug != Some(Bug::VersionBeforeAnnounced);
-        if begins && wide {
-            s.threads[i].pc = Pc::BeginNumber;
-        } else {
-            self.begun(s, i, op);
+    /// To the next region.
+    fn announce(&self, s: &mut State, i: usize, op: Op) {
+        let number = s.threads[i].number;
+        let at = s.threads[i].lines.trailing_zeros();
+        let line = &mut s.world.lines[at as usize];
+        line.newest = number.max(line.newest);
+        s.threads[i].lines &= !(1 << at);
+        if s.threads[i].lines == 0 {
+            self.announced(s, i, op);
         }
+    }
+
+    /// To all regions.
+    fn announced(&self, s: &mut State, i: usize, op: Op) {
+        match self.bug {
+            Some(Bug::NumberedBeforeListed | Bug::ListedBeforePlace) if s.threads[i].span.is_empty() => {
+                s.threads[i].pc = Pc::ListLate;
+            }
+            _ => self.begun(s, i, op),
+        }
+    }
+
+    /// `Begun::is_followed`, when a walk is over: whether it is made once more, under a new number.
+    pub(crate) fn follows(&self, s: &mut State, i: usize) -> bool {
+        let lines = s.world.slots[i].lines & !WIDE;
+        let took = !s.threads[i].owed.is_empty() || s.threads[i].unlinked != 0;
+        let newer = |line: u8| s.world.lines[line as usize].newest > s.threads[i].number;
+        if s.threads[i].again || !took || !bits(lines).any(newer) || self.bug == Some(Bug::NewerHidden) {
+            return false;
+        }
+        if self.bug != Some(Bug::FollowedUnnumbered) {
+            let number = s.next_number();
+            (s.world.slots[i].last, s.threads[i].number) = (number, number);
+        }
+        s.threads[i].again = true;
+        true
     }
 
     /// Under its number from now on: it begins its walk, or goes on.
@@ -310,14 +324,11 @@ impl Scenario {
         let late = self.bug == Some(Bug::RegionReadAfterScan);
         s.threads[i].pc = match thread.pc {
             Pc::StampRegion => {
-                // A hole may be newer than the region's word: an invalidation wrote it that was announced elsewhere. One load
-                // and one CAS in the engine, and the CAS is from what was loaded.
+                // A hole may be newer than the region's word: an invalidation wrote it that was announced elsewhere.
                 let word = &mut s.world.lines[region(thread.hva)].newest;
                 let met = thread.word.version().unwrap_or(0).max(thread.met);
                 s.threads[i].stamp = met.max(*word);
-                if self.bug != Some(Bug::RegionNotRaised) {
-                    *word = met.max(*word);
-                }
+                *word = met.max(*word);
                 s.threads[i].region = *word;
                 s.threads[i].met = 0;
                 if late { Pc::EpochUnmoved } else { Pc::ScanRegion }
@@ -363,14 +374,7 @@ impl Scenario {
                 if s.threads[i].places != 0 {
                     return Look::Unfinished;
                 }
-                let stands = thread.pc != Pc::LookRegion
-                    || thread.thawed.is_some()
-                    || s.world.lines[region(thread.hva)].newest == thread.region
-                    || late;
                 match thread.pc {
-                    Pc::LookRegion if !stands && self.bug != Some(Bug::RegionLookedAtOnce) => {
-                        return Look::Moved;
-                    }
                     Pc::LookRegion => Pc::ScanEpoch,
                     _ if late && thread.hva != NONE => Pc::StampRegion,
                     _ => return self.unmoved(s, i),

@@ -41,6 +41,7 @@ impl Scenario {
                     s.world.locked = NONE;
                 }
                 s.threads[i].telling += 1;
+                s.threads[i].again = false;
                 s.threads[i].pc = Pc::Tell;
             }
             Pc::EditEntry => self.edit_entry(s, i, op),
@@ -179,7 +180,7 @@ impl Scenario {
             return;
         }
         match word {
-            Word::Table(child) if whole && why.unhooks() && unhooks => {
+            Word::Table(child) if whole && why.unhooks() && unhooks && !s.threads[i].again => {
                 s.cas(i, word, hole);
                 s.threads[i].unlinked |= 1 << child;
                 if self.bug != Some(Bug::UnhookWithoutFlush) {

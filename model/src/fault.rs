@@ -76,7 +76,7 @@ impl Scenario {
             Pc::Install => self.install(s, i, access),
             Pc::InstallMmio => {
                 if let (Some(version), 0) = (thread.word.version(), thread.level) {
-                    s.cas(i, thread.word, Word::Mmio(version.max(thread.epoch)));
+                    s.cas(i, thread.word, Word::Mmio(version.max(thread.stamp)));
                 }
                 s.done(i);
             }
@@ -92,6 +92,9 @@ impl Scenario {
     fn slot(&self, s: &mut State, i: usize, gfn: u8, version: Version) {
         let thread = &mut s.threads[i];
         thread.hva = version[gfn as usize];
+        if thread.hva == NONE {
+            thread.stamp = s.world.published;
+        }
         thread.logged = s.world.log.logs && LOGGED.has(gfn);
         let (none, late) = (thread.hva == NONE, self.bug == Some(Bug::StampAfterResolve) && thread.asking);
         if none && thread.thawed.is_some() {

@@ -8,9 +8,9 @@ pub enum Pc {
     Start,
     // notify::active
     BeginSlot,
+    List,
     Announce,
     ListLate,
-    BeginNumber,
     WidenSlot,
     NextNumber,
     Stamp,

@@ -6,6 +6,7 @@ use crate::memo::Memo;
 pub use crate::op::{Op, Range, Why};
 pub use crate::pc::Pc;
 use crate::scenario::Scenario;
+use crate::slots::over_hvas;
 use crate::world::{NONE, PAGES, Span, THREADS, Word, World};
 
 /// What the host said.
@@ -44,8 +45,10 @@ pub struct Thread {
     pub(crate) page: Option<Page>,
     /// The number of its invalidation.
     pub(crate) number: u8,
-    /// The lines on which it has yet to be announced.
+    /// The lines on which it has yet to be listed, or announced.
     pub(crate) lines: u8,
+    /// It goes over its range once more.
+    pub(crate) again: bool,
     /// What it walks.
     pub(crate) span: Span,
     /// The page that it tells of.
@@ -103,6 +106,7 @@ impl Thread {
             page: None,
             number: 0,
             lines: 0,
+            again: false,
             span: Span::default(),
             telling: NONE,
             replaced: [0; PAGES as usize],
@@ -209,7 +213,19 @@ impl Scenario {
         let thread = &mut s.threads[i];
         (thread.level, thread.gfn, thread.word, thread.span) = (0, 0, Word::Hole(0), Span::default());
         (thread.epoch, thread.hva, thread.page, thread.thawed) = (0, NONE, None, None);
-        if thread.pc != Pc::Tell && matches!(op, Op::Invalidate { why: Why::ChangePte, .. }) {
+        let told = thread.pc != Pc::Tell && matches!(op, Op::Invalidate { why: Why::ChangePte, .. });
+        let pages = if told { Span::new(thread.telling, thread.telling + 1) } else { Span::default() };
+        if matches!(op, Op::Invalidate { .. }) && thread.pc != Pc::Tell && self.follows(s, i) {
+            s.threads[i].pc = Pc::Walk;
+            let frames = over_hvas(s.world.memslots, pages);
+            if !frames.is_empty() {
+                s.enter(i, frames.start);
+                (s.threads[i].span, s.threads[i].pc) = (frames, Pc::EditEntry);
+            }
+            return;
+        }
+        let thread = &mut s.threads[i];
+        if told {
             thread.pc = Pc::Told;
             return;
         }
@@ -218,7 +234,7 @@ impl Scenario {
             return;
         }
         let unhooks = matches!(op, Op::Invalidate { why, .. } if why.unhooks());
-        if unhooks && !thread.emptied && s.world.keeps_tables() {
+        if unhooks && !thread.emptied && !thread.again && s.world.keeps_tables() {
             // Once more, for the tables that were passed through.
             (thread.emptied, thread.pc) = (true, Pc::Walk);
             return;

@@ -3,6 +3,7 @@
 use super::{ChangePte, Clear, Protect, Unmap, commit, gfns, hvas, large, read, slow, write};
 use crate::scenario::Scenario;
 use crate::thread::Op;
+use crate::world::Word;
 
 /// Three invalidators and faults, or two and a fault that sleeps.
 pub(super) fn regions() -> Vec<Scenario> {
@@ -79,6 +80,9 @@ pub(super) fn more_regions() -> Vec<Scenario> {
             &[&[hvas(Clear, 1, 2)], &[gfns(Clear, 0, 1)], &[slow(0)]],
         )
         .empty(),
+        Scenario::new("slot 1 grows to 1..3 | faults on MMIO", &[&[commit(1, 3, 0)], &[read(2), read(2)]])
+            .table(1, [Word::Hole(0); 2])
+            .no_slot(2..3),
         Scenario::new(
             "slot made | wide clear of others | faults on MMIO",
             &[&[commit(0, 1, 0)], &[gfns(Clear, 3, 4)], &[read(0), read(0)]],
