@@ -158,7 +158,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         let mut patience = Patience::default();
         let (mut waits, mut asked) = (Stamp::NEVER, false);
-        let attempts = self.attempts();
         loop {
             if self.cache.len() < usize::from(F::LEVELS) {
                 // Not every fault needs a table: an error is one where a page is missed.
@@ -173,18 +172,18 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Replace => self.vm.take_away(idle, self.space.id, fault.gpa.gfn()),
                 Outcome::Retry | Outcome::Ask => {
-                    attempts.add(Again::Lost);
+                    self.attempts().add(Again::Lost);
                     patience.wait();
                 }
-                Outcome::Moved => attempts.add(Again::Moved),
+                Outcome::Moved => self.attempts().add(Again::Moved),
                 Outcome::MovedSince => {
-                    attempts.add(Again::Moved);
+                    self.attempts().add(Again::Moved);
                     patience.wait();
                 }
                 // Rule 13. However often it looks under one W, it waits once.
                 Outcome::Covered => {
                     if core::mem::replace(&mut waits, before) != before {
-                        attempts.add(Again::Covered);
+                        self.attempts().add(Again::Covered);
                     }
                     // Its end moves W, a line that nobody writes meanwhile and hundreds may look at: the whole attempt is
                     // made again when that happens; or now and then, for the one that was ending as W was read.

@@ -49,10 +49,12 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[cold]
     #[inline(never)]
     fn quick_if_stale(&mut self, fault: Fault) -> bool {
-        let (active, gfn, attempts) = (&self.vm.active, fault.gpa.gfn(), self.attempts());
-        self.memo.is_stale(active, gfn)
-            && self.memo.confirm_again(active, &self.space.memslots, gfn, attempts)
-            && self.quick_inside(fault)
+        let (active, gfn) = (&self.vm.active, fault.gpa.gfn());
+        if !self.memo.is_stale(active, gfn) {
+            return false;
+        }
+        let attempts = self.attempts();
+        self.memo.confirm_again(active, &self.space.memslots, gfn, attempts) && self.quick_inside(fault)
     }
 
     #[inline(always)]
