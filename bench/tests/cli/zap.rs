@@ -51,9 +51,26 @@ fn faults_beside_invalidations_have_their_rows_and_their_checks_hold() {
     assert_eq!(report["bench"], "invalidate");
     for lock in ["slat --mmu-lock read-write", "slat --mmu-lock exclusive"] {
         for beside in ["elsewhere, mapped", "elsewhere, holes", "same 2M"] {
-            assert_eq!(compared(&report, lock, &[("beside", beside)]), 4, "{lock}, {beside}");
+            assert_eq!(compared(&report, lock, &[("beside", beside)]), 7, "{lock}, {beside}");
         }
         assert_eq!(compared(&report, lock, &[("beside", "nobody")]), 1);
+    }
+}
+
+#[test]
+fn several_of_both_with_ranges_and_a_host_that_sleeps_have_the_same_rows() {
+    for pages in ["4k", "2m", "1g"] {
+        let flags = ["invalidate", "-b", "2G", "-p", pages, "--runs", "1", "--json"];
+        let more = ["-v", "2", "--invalidators", "3", "--range", "32K", "--host-sleeps-ns", "100"];
+        let report = report(&[&flags[..], &more].concat());
+        assert_eq!((&report["params"]["vcpus"], &report["params"]["invalidators"]), (&2.into(), &3.into()));
+        for beside in ["elsewhere, mapped", "elsewhere, holes", "same 2M"] {
+            assert_eq!(
+                compared(&report, "slat --mmu-lock exclusive", &[("beside", beside)]),
+                7,
+                "{pages}, {beside}"
+            );
+        }
     }
 }
 
@@ -62,7 +79,8 @@ fn bad_input_is_one_line_and_exit_status_2() {
     for (args, says) in [
         (["zap", "--sizes", "1G,4K"], "--sizes: 4096 is not a multiple of 2M from 2M to 512G"),
         (["zap", "--sizes", "1T"], "--sizes: 1099511627776 is not a multiple of 2M from 2M to 512G"),
-        (["invalidate", "-b", "3M"], "--bytes: 3145728 is not a multiple of 2M from 2M to 512G"),
+        (["invalidate", "-b", "3M"], "--bytes: 3145728 is not a multiple of 2M from 2M to 64T"),
+        (["invalidate", "--range", "12K"], "--range: 12288 is no power of two from 4K to 2M"),
     ] {
         let output = bench(&args);
         assert_eq!(output.status.code(), Some(2));

@@ -157,7 +157,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         let mut patience = Patience::default();
         let (mut waits, mut asked) = (None, false);
-        let attempts = self.attempts();
         loop {
             if self.cache.len() < usize::from(F::LEVELS) {
                 // Not every fault needs a table: an error is one where a page is missed.
@@ -172,14 +171,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Replace => self.vm.take_away(idle, self.space.id, fault.gpa.gfn()),
                 Outcome::Retry | Outcome::Ask => {
-                    attempts.add(Again::Lost);
+                    self.attempts().add(Again::Lost);
                     patience.wait();
                 }
-                Outcome::Moved => attempts.add(Again::Moved),
+                Outcome::Moved => self.attempts().add(Again::Moved),
                 // Rule 13. However often it looks, while the same ones are active it waits once.
                 Outcome::Covered => {
                     if waits.replace(before) != Some(before) {
-                        attempts.add(Again::Covered);
+                        self.attempts().add(Again::Covered);
                     }
                     // Its end changes what is listed, a word that nobody else writes meanwhile and hundreds may look at: the whole
                     // attempt is made again when that happens; or now and then, for the one that was ending as it was read.

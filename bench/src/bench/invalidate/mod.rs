@@ -1,21 +1,23 @@
-//! `slat bench invalidate`: faults beside another thread that invalidates, page by page, back to back.
+//! `slat bench invalidate`: faults beside threads that invalidate, by pages or by ranges, back to back or with pauses.
 //!
 //! The hardest neighbour of a fault: each invalidation begins, edits one entry, flushes and ends, some million times a
 //! second. Under a lock each of them stops the vCPU; with one sequence for the VM each would make its faults start
 //! again. Here they meet at the entry only, so elsewhere they should not meet at all, and inside the same 2 MiB hardly.
 //!
 //! Rows compare slat with itself under the baseline locks (lap.rs is the lap): what a fault costs, how much more than
-//! alone, how many attempts were made again for nothing, and what an invalidation costs.
+//! alone, how many attempts were made again and why, how often the host was asked again, and what an invalidation costs.
 
+mod beside;
 mod lap;
 
 use super::harness::{Series, interleave};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
-use lap::{Beside, Entrant, MOST, Sample};
-use slat::{Level, MmuLock};
+use clap::ValueEnum;
+use lap::{Beside, Entrant, MOST, Sample, Setting};
+use slat::{Level, MmuLock, PAGE_SIZE};
 use slat_cli::error::Error;
-use slat_cli::size::size;
+use slat_cli::size::{self, size};
 
 /// What invalidations cost the faults beside them.
 #[derive(Debug, clap::Args)]
@@ -24,13 +26,57 @@ pub struct Invalidate {
     /// Counted rounds; every figure is the median of as many laps
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Guest memory that the vCPU faults in, page by page: multiples of 2M
-    #[arg(short, long, value_name = "SIZE", default_value = "1G", value_parser = size)]
-    bytes: u64,
+    /// Guest memory that each vCPU faults in, page by page: multiples of 2M and of the host's pages
+    /// [default: 1G; with --pages 2m 64G, with 1g 4T]
+    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    bytes: Option<u64>,
+    /// Threads that fault
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    vcpus: u32,
+    /// Threads that invalidate
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    invalidators: u32,
+    /// Each computes for so long between two invalidations
+    #[arg(long, value_name = "NS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pause_ns: u64,
+    /// What one invalidation covers: a power of two, from 4K to 2M
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
+    range: u64,
+    /// The size of the host's pages behind the vCPUs' memory
+    #[arg(short, long, value_enum, default_value = "4k")]
+    pages: Pages,
+    /// The host takes so long whenever it is asked for a page, and says nothing without being asked
+    #[arg(long, value_name = "NS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    host_sleeps_ns: u64,
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
 }
+
+/// A size of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Pages {
+    #[value(name = "4k")]
+    K4,
+    #[value(name = "2m")]
+    M2,
+    #[value(name = "1g")]
+    G1,
+}
+
+impl Pages {
+    fn level(self) -> Level {
+        [Level::K4, Level::M2, Level::G1][self as usize]
+    }
+
+    /// What a vCPU faults in by default.
+    fn bytes(self) -> u64 {
+        [1 << 30, 64 << 30, 4 << 40][self as usize]
+    }
+}
+
+/// Whether attempts of slat's that were made again because something moved elsewhere fail a check.
+const MOVES_ARE_CHECKED: bool = false;
 
 const LOCKS: [MmuLock; 3] = [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive];
 
@@ -45,17 +91,13 @@ fn name(lock: MmuLock) -> &'static str {
 impl Invalidate {
     /// Runs every case under every policy.
     pub fn report(&self) -> Result<Report, Error> {
-        if self.bytes == 0 || !self.bytes.is_multiple_of(Level::M2.bytes()) || self.bytes > MOST {
-            let bytes = self.bytes;
-            return Err(Error::Usage(format!("--bytes: {bytes} is not a multiple of 2M from 2M to 512G")));
-        }
-        // Ctrl-C: the rounds go on to their end, since one case alone says nothing.
+        let setting = &self.setting()?;
+        // Ctrl-C: the rounds go on, with laps that end at once, since one case alone says nothing.
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
         // All cases in one interleaved run: a slow-down compares two of them.
         let entrants: Vec<Entrant> =
             Beside::ALL.iter().flat_map(|&beside| LOCKS.map(|lock| Entrant { beside, lock })).collect();
-        let pages = self.bytes / slat::PAGE_SIZE;
-        let laps = interleave(self.runs as usize, &entrants, |entrant| entrant.lap(pages));
+        let laps = interleave(self.runs as usize, &entrants, |entrant| entrant.lap(setting));
         let laps: Result<Vec<Vec<Sample>>, Error> =
             laps.into_iter().map(|laps| laps.into_iter().collect()).collect();
         let laps = Laps { entrants, laps: laps? };
@@ -65,8 +107,42 @@ impl Invalidate {
         for (&entrant, laps) in laps.entrants.iter().zip(&laps.laps) {
             checks.extend(self::checks(entrant, laps));
         }
-        let params = params! { "runs": self.runs, "bytes": self.bytes };
+        let params = params! {
+            "runs": self.runs,
+            "bytes_per_vcpu": setting.pages * PAGE_SIZE,
+            "vcpus": self.vcpus,
+            "invalidators": self.invalidators,
+            "pause_ns": self.pause_ns,
+            "range": self.range,
+            "pages": size::text(setting.level.bytes()),
+            "host_sleeps_ns": self.host_sleeps_ns,
+        };
         Ok(Report { bench: "invalidate", machine: Machine::detect(), params, rows, checks })
+    }
+
+    fn setting(&self) -> Result<Setting, Error> {
+        let level = self.pages.level();
+        let bytes = self.bytes.unwrap_or(self.pages.bytes());
+        let unit = level.bytes().max(Level::M2.bytes());
+        let most = MOST / u64::from(self.vcpus) / unit * unit;
+        if bytes == 0 || !bytes.is_multiple_of(unit) || bytes > most {
+            let [unit, most] = [unit, most].map(size::text);
+            return Err(Error::Usage(format!(
+                "--bytes: {bytes} is not a multiple of {unit} from {unit} to {most}"
+            )));
+        }
+        if !self.range.is_power_of_two() || !(PAGE_SIZE..=Level::M2.bytes()).contains(&self.range) {
+            return Err(Error::Usage(format!("--range: {} is no power of two from 4K to 2M", self.range)));
+        }
+        Ok(Setting {
+            pages: bytes / PAGE_SIZE,
+            vcpus: self.vcpus,
+            invalidators: self.invalidators,
+            pause_ns: self.pause_ns,
+            range: self.range / PAGE_SIZE,
+            level,
+            host_sleeps_ns: self.host_sleeps_ns,
+        })
     }
 }
 
@@ -87,9 +163,15 @@ impl Laps {
         if beside != Beside::Nobody {
             // Against the lap alone of the same round and policy.
             rows.extend(self.compare(beside, "times alone", |lap, alone| Some(lap.fault / alone.fault)));
-            rows.extend(self.compare(beside, "retries/1000 faults", |lap, _| {
-                Some(lap.retries as f64 * 1000.0 / lap.mapped[1] as f64)
-            }));
+            let per_1000 = |count: u64, lap: &Sample| Some(count as f64 * 1000.0 / lap.faults as f64);
+            rows.extend(self.compare(beside, "moved/1000 faults", |lap, _| per_1000(lap.retries.moved, lap)));
+            rows.extend(
+                self.compare(beside, "covered/1000 faults", |lap, _| per_1000(lap.retries.covered, lap)),
+            );
+            rows.extend(self.compare(beside, "lost/1000 faults", |lap, _| per_1000(lap.retries.lost, lap)));
+            rows.extend(
+                self.compare(beside, "asked again/1000 faults", |lap, _| per_1000(lap.asked_again, lap)),
+            );
             rows.extend(self.compare(beside, "ns/invalidation", |lap, _| lap.invalidation));
         }
         rows
@@ -100,7 +182,7 @@ impl Laps {
         &self,
         beside: Beside,
         unit: &'static str,
-        figure: fn(&Sample, &Sample) -> Option<f64>,
+        figure: impl Fn(&Sample, &Sample) -> Option<f64>,
     ) -> Vec<Row> {
         let series = |lock| {
             let laps = self.of(beside, lock).iter().zip(self.of(Beside::Nobody, lock));
@@ -134,7 +216,10 @@ fn checks(entrant: Entrant, laps: &[Sample]) -> Vec<Check> {
         checks.push(check("each page was taken that was there", good, of));
     }
     if lock == MmuLock::None && matches!(beside, Beside::Mapped | Beside::Holes) {
-        let (again, faults) = (sum(|lap| lap.retries), sum(|lap| lap.mapped[1]));
+        let again = |lap: &Sample| {
+            lap.retries.covered + lap.retries.lost + if MOVES_ARE_CHECKED { lap.retries.moved } else { 0 }
+        };
+        let (again, faults) = (laps.iter().map(again).sum::<u64>(), sum(|lap| lap.faults));
         checks.push(Check {
             name: "slat: invalidations elsewhere make no fault start again, or not one in a thousand".into(),
             ok: again * 1000 <= faults,

@@ -32,7 +32,7 @@ pub const BOUND: u64 = 50;
 /// than vCPUs, and with more.
 const BARS: [f64; 2] = [1.2, 1.5];
 /// Whether a run of slat that misses its bar fails a check.
-const BARS_ARE_CHECKED: bool = false;
+const BARS_ARE_CHECKED: bool = true;
 
 impl Bench for Invalidate {
     fn name(&self) -> &'static str {
