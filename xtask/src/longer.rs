@@ -16,16 +16,9 @@ const SOAKS: [[&str; 3]; 3] = [
     ["slat-vcpu", "dirty", "the_shadow_is_what_was_written"],
 ];
 
-/// The benches of `slat sim`, with flags for the one that would take too long.
-const SIMULATED: [&str; 7] = [
-    "access-tracking-perf",
-    "demand-paging",
-    "invalidate --quick --invalidators 1,16 --pause-ns 10000",
-    "ksm-perf",
-    "memslot-perf",
-    "numa-balancing",
-    "zap",
-];
+/// The benches of `slat sim`.
+const SIMULATED: [&str; 6] =
+    ["access-tracking-perf", "demand-paging", "ksm-perf", "memslot-perf", "numa-balancing", "zap"];
 
 #[derive(clap::Args)]
 pub struct Soak {
