@@ -75,9 +75,6 @@ impl Pages {
     }
 }
 
-/// Whether attempts of slat's that were made again because something moved elsewhere fail a check.
-const MOVES_ARE_CHECKED: bool = false;
-
 const LOCKS: [MmuLock; 3] = [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive];
 
 fn name(lock: MmuLock) -> &'static str {
@@ -216,9 +213,7 @@ fn checks(entrant: Entrant, laps: &[Sample]) -> Vec<Check> {
         checks.push(check("each page was taken that was there", good, of));
     }
     if lock == MmuLock::None && matches!(beside, Beside::Mapped | Beside::Holes) {
-        let again = |lap: &Sample| {
-            lap.retries.covered + lap.retries.lost + if MOVES_ARE_CHECKED { lap.retries.moved } else { 0 }
-        };
+        let again = |lap: &Sample| lap.retries.moved + lap.retries.covered + lap.retries.lost;
         let (again, faults) = (laps.iter().map(again).sum::<u64>(), sum(|lap| lap.faults));
         checks.push(Check {
             name: "slat: invalidations elsewhere make no fault start again, or not one in a thousand".into(),
