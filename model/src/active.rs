@@ -16,7 +16,7 @@
 //! a fault: e := epoch; the slot; V := the region's word, not below the hole that it has met; the places listed in the
 //! region; the places listed on the epoch; the epoch's word is e still
 //! ```
-//! An invalidation is listed before it is numbered: whoever knows a number finds all listed that have an older one.
+//! An invalidation is listed before it is numbered: a thread that knows a number finds all listed that have an older one.
 //!
 //! # Steps that are one here and several in the engine
 //! * *The last line lists the place, and it takes its number*: a fault in between sees the place, and waits more often.

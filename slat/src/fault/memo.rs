@@ -12,16 +12,15 @@
 //!
 //! # Why two words answer for the confirmed frames
 //! Frames P of slot s are confirmed in this order: load the number V of the region; find no active invalidation listed there,
-//! or on the epoch, that overlaps P; load the epoch, which is still the memo's. A fault in P loads the number of the region,
-//! then the epoch. While both stand, no invalidation of P has begun since. Hence:
+//! or on the epoch, that overlaps P; load the epoch, which is still the memo's. A fault in P loads the number of the region
+//! and the epoch. While both stand, no invalidation of P has begun since. Hence:
 //!
 //! * *slot*: a transaction moves the epoch when it begins and when it ends, and publishes between. One that was active when
 //!   P was confirmed overlaps no frame of P: what it publishes leaves s as it is in P.
 //! * *tables*: invalidation k unhooks a table only if k covers all frames of the table, and is announced on the lines of all
-//!   their regions, or on the epoch. Whoever covers the frames of a table of a higher level is wide. The vCPU loads both words
+//!   their regions, or on the epoch. One that covers the frames of a table of a higher level is wide. The vCPU loads both words
 //!   inside a section, and k waits for that section before it frees the table.
-//! * *holes*: the newest hole that a fault may fill is V. An invalidation of P that begins later has a greater number. The
-//!   number is loaded before the epoch: an epoch loaded before might miss a wide one to whose number V has been raised since.
+//! * *holes*: the newest hole that a fault may fill is V. An invalidation of P that begins later has a greater number.
 //!
 //! That an invalidation ends changes nothing. One that is active over a part of the table leaves the frame alone to be
 //! confirmed, or nothing.

@@ -57,7 +57,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         while level > Level::K4 && slots.range(entry(level)).next().is_some() {
             level = level.down();
         }
-        // No slot, in the version that was published when the epoch was read, and nobody changes that now.
+        // No slot, in the version that was published when the epoch was read, and no transaction changes that now.
         if !walk.vm.active.nowhere(epoch, entry(level)) || slots.find(gfn).is_some() {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             at = walk.link_down(&mut self.cache, gfn, at, level)?;
         }
         if at.level == level && at.word.is_hole() {
-            // The hole may be newer than the slots, of an invalidation that changes none. Where the CAS fails somebody else
+            // The hole may be newer than the slots, of an invalidation that changes none. Where the CAS fails another thread
             // knows better.
             let _ = at.entry.cas(at.word, Word::mmio(published.max(at.word.version())));
         }

@@ -180,7 +180,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                     if waits.replace(before) != Some(before) {
                         self.attempts().add(Again::Covered);
                     }
-                    // Its end changes what is listed, a word that nobody else writes meanwhile and hundreds may look at: the whole
+                    // Its end changes what is listed, a word that few write meanwhile and hundreds may look at: the whole
                     // attempt is made again when that happens; or now and then, for the one that was ending as it was read.
                     self.rest_while(|| {
                         for _ in 0..LOOKS {

@@ -3,7 +3,7 @@
 //! ```text
 //! begin an invalidation of the frames         faults there wait; nobody's memory of a table is true any more
 //!   link → frozen                             whoever comes now turns back; who stands in the table may go on
-//!   epoch; slot; nobody else active over it?  no invalidation works inside the table, and none will: it would
+//!   epoch; slot; no other active over it?     no invalidation works inside the table, and none will: it would
 //!                                             meet the frozen entry, and replace it
 //!   the host's answer, without sleeping       as large, congruent: or thaw to the link again
 //!   frozen → large leaf                       fails where an invalidation came by: then nothing is mapped

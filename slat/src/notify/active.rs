@@ -12,7 +12,7 @@
 //! the hole; e := epoch                     begin: place := {ranges, unflushed}; listed on each of its lines
 //! memslot of the gfn                              k := next number of N
 //! V := the newer of hole and region               number of each of its regions := the newer of that and k
-//! nobody listed there, or on the epoch,    every hole of the range := hole(k); leaves edited by the plan
+//! none listed there, or on the epoch,      every hole of the range := hole(k); leaves edited by the plan
 //!   covers the page; epoch still = e       flush; place := flushed
 //! the host's answer                        the host changes its entry
 //! hole ≤ hole(V)?  CAS hole → leaf         end: unlisted; n := n−1; the place is free
@@ -21,8 +21,8 @@
 //! fault does not read; and nothing that it reads does it read again, but for the epoch.
 //!
 //! # Why one look is enough
-//! * **Listed, then numbered.** Whoever sees a number, in a hole, in N, or announced to a region, sees every invalidation
-//!   listed that has this number or an older one. So one that covers the page and has a number up to V is found listed,
+//! * **Listed, then numbered.** A thread that sees a number, in a hole, in N, or announced to a region, sees every
+//!   invalidation listed that has this number or an older one. So one that covers the page and has a number up to V is found listed,
 //!   or it has ended: then the host had changed before the fault asks.
 //! * One that the fault does not find has a number above V. Where it has passed, the hole is too new and the install is refused;
 //!   where it has not, it will meet the leaf and take it away.
@@ -180,9 +180,9 @@ impl Active {
         Some(ticket)
     }
 
-    /// The next number, which nobody else gets, and `more` active ones.
+    /// The next number, which no other invalidation gets, and `more` active ones.
     fn number(&self, more: u64) -> Version {
-        // ORDER(begin): AcqRel: the list before the number, for whoever sees this number or a later one.
+        // ORDER(begin): AcqRel: the list before the number, for each thread that sees this number or a later one.
         let before =
             self.numbers.word.fetch_add((1 << COUNT_BITS) + more, unless_seeded!(NumberedRelaxed, AcqRel));
         let version = Version((before >> COUNT_BITS) + 1);
@@ -224,7 +224,7 @@ fn covers(gfns: Span<Gfn>) -> impl Fn(u64, &Slot) -> bool {
 }
 
 fn span<T: Position>(cells: &[AtomicU64; 2]) -> Span<T> {
-    // ORDER(active): Acquire: whoever reads a range of the slot's next user sees that the one before has ended.
+    // ORDER(active): Acquire: a thread that reads a range of the slot's next user sees that the one before has ended.
     let [start, end] = cells.each_ref().map(|cell| cell.load(unless_seeded!(RangesRelaxed, Acquire)));
     Span::new(T::from_raw(start), T::from_raw(end))
 }
@@ -250,7 +250,7 @@ impl Ticket<'_> {
             // ORDER(active): Release, as in `set`.
             slot.first.store(version.0, Release);
         }
-        // ORDER(adopt): Release, and before the edits, which are Release too: whoever meets one of them sees this.
+        // ORDER(adopt): Release, and before the edits, which are Release too: an invalidation that meets one of them sees this.
         slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
         self.version.set(version);
     }
@@ -314,7 +314,7 @@ impl Ticket<'_> {
         if seeded!(RecoveredBeside) {
             return true;
         }
-        // ORDER(active): Acquire: whoever sees a number sees its place. After a freeze and its fence: one that is not seen
+        // ORDER(active): Acquire: with a number its place is seen. After a freeze and its fence: one that is not seen
         // here will see the frozen entry.
         let _ = self.active.numbers.word.load(Acquire);
         let mut others = self.active.places.used().filter(|slot| !is(slot, Some(self.claim.slot)));
@@ -358,7 +358,7 @@ impl Ticket<'_> {
         self.another_unflushed(|_, slot| span::<Hva>(&slot.hvas).overlaps(&hvas))
     }
 
-    /// Whoever has taken away, or would, what this one covers is listed on the epoch, or on a line of this one's.
+    /// One that has taken away what this one covers, or would, is listed on the epoch, or on a line of this one's.
     #[inline]
     fn another_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         let (active, mine) = (self.active, self.claim.slot);
@@ -389,8 +389,8 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if self.wide.get() && !seeded!(EpochKept) {
-            // A number that nobody gets: whoever is numbered later sees what this one has published; whoever was before is
-            // found listed by whoever sees the epoch move.
+            // A number for no invalidation: one that is numbered later sees what this one has published; one that was numbered
+            // before is found listed by each fault that sees the epoch move.
             if !seeded!(EndUnnumbered) {
                 let _ = self.active.number(0);
             }

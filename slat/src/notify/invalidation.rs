@@ -179,7 +179,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         self.open_debt()
     }
 
-    /// Whether nobody else is active over any of it, and the slots are those of `epoch`: after a freeze.
+    /// Whether no other invalidation is active over any of it, and the slots are those of `epoch`: after a freeze.
     pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         self.begun.ticket.is_alone(epoch, gfns, hvas)
     }

@@ -83,8 +83,8 @@ impl RegionLine {
 impl Line {
     #[inline(always)]
     pub(super) fn word(&self) -> u64 {
-        // ORDER(begin): Acquire pairs with the Release in `announce` and `move_on`: whoever sees a number here sees all that
-        // were numbered before it listed; whoever sees the epoch move sees what was published by then.
+        // ORDER(begin): Acquire pairs with the Release in `announce` and `move_on`: with a number here all that were
+        // numbered before it are seen listed; with a move of the epoch, what was published by then.
         self.word.load(unless_seeded!(StampRelaxed, Acquire))
     }
 
@@ -102,7 +102,7 @@ impl Line {
     /// Who is active here: as [`Places::listed`](super::places::Places::listed) understands it.
     #[inline(always)]
     pub(super) fn listed(&self) -> (u64, u64) {
-        // ORDER(active): Acquire pairs with the Release in `unlist`: whoever has ended has changed its host.
+        // ORDER(active): Acquire pairs with the Release in `unlist`: the host of one that has ended has changed.
         let order = unless_seeded!(ListRelaxed, Acquire);
         (self.listed.load(order), self.beyond.load(order))
     }

@@ -99,7 +99,7 @@ impl Active {
             let free = free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
             (newest, free)
         } else {
-            // ORDER(begin): Acquire: whoever sees a number sees its place.
+            // ORDER(begin): Acquire: with a number its place is seen.
             let newest = Version(self.numbers.word.load(Acquire) >> COUNT_BITS);
             (newest, free_of(self.places.used(), page, reach))
         };

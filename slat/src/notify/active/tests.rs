@@ -83,7 +83,7 @@ fn an_invalidation_of_a_few_regions_is_told_to_each_and_one_of_many_is_wide() {
 #[test]
 fn a_stamp_fills_holes_up_to_its_own_age_and_up_to_those_that_the_fault_has_seen() {
     let active = Active::new();
-    let before = active.stamp_now(0).expect("nobody is active");
+    let before = active.stamp_now(0).expect("none is active");
     let ticket = active.begin(gfns(0, 1), NOWHERE);
     let version = ticket.version();
     drop(ticket);
