@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::notify::active::Epoch;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
-use crate::table::entry::Word;
+use crate::table::entry::{Version, Word};
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
 use crate::table::radix::At;
@@ -50,7 +50,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         gfn: Gfn,
         epoch: Epoch,
     ) -> Result<(), NoMemory> {
-        let published = self.space.memslots.published_under();
+        // The hole may be newer than the slots, of an invalidation that changes none. It was read before the epoch.
+        let seen = if at.word.is_hole() { at.word.version() } else { Version::default() };
+        let newest = seen.max(self.space.memslots.published_under());
         let slots = self.space.memslots.read(&walk.vm.reads, walk.seat).version;
         let entry = |level: Level| Span::sized(gfn.base(level), level.pages());
         let mut level = at.level;
@@ -64,10 +66,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if at.level > level {
             at = walk.link_down(&mut self.cache, gfn, at, level)?;
         }
-        if at.level == level && at.word.is_hole() {
-            // The hole may be newer than the slots, of an invalidation that changes none. Where the CAS fails another thread
-            // knows better.
-            let _ = at.entry.cas(at.word, Word::mmio(published.max(at.word.version())));
+        // A hole that is newer than all that was looked at may be of a transaction that has begun since.
+        if at.level == level && at.word.is_hole() && at.word <= Word::hole(newest) {
+            // Where that fails another thread knows better.
+            let _ = at.entry.cas(at.word, Word::mmio(newest));
         }
         Ok(())
     }

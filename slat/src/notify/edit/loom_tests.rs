@@ -146,8 +146,8 @@ fn upgrade((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn an_upgrade_gives_no_permission_that_is_being_withdrawn() {
-    explore_within(4, upgrade(NARROW));
-    explore_within(4, upgrade(WIDE));
+    explore_within(3, upgrade(NARROW));
+    explore_within(3, upgrade(WIDE));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn adopt((gfns, hvas): Ranges, mistake: Mistake, hands_on: bool) -> impl Fn() + 
 #[test]
 fn debts_are_adopted_until_they_are_paid() {
     for ranges in [WIDE, NARROW] {
-        explore_within(3, adopt(ranges, Mistake::None, false));
+        explore_within(2, adopt(ranges, Mistake::None, false));
         explore_within(2, adopt(ranges, Mistake::None, true));
     }
 }
