@@ -9,7 +9,7 @@ fn bench(args: &[&str]) -> Output {
 
 /// A small migration that has rounds: a slow connection, and a guest that stands still for a moment only.
 const SMALL: [[&str; 2]; 5] =
-    [["-b", "2M"], ["--bandwidth", "64M"], ["--downtime", "10"], ["--max-rounds", "6"], ["--runs", "1"]];
+    [["-b", "4M"], ["--bandwidth", "64M"], ["--downtime", "20"], ["--max-rounds", "6"], ["--runs", "1"]];
 
 /// Its report, with other settings where `args` say so.
 fn report(args: &[&str], status: i32) -> Value {
@@ -52,7 +52,7 @@ fn every_byte_comes_however_writes_are_noticed() {
         &["--ring", "4K", "--log-at-start"],
         &["--pages", "thp"],
         &["--pages", "thp", "--track", "dirty-bits"],
-        &["-v", "3", "--working-set", "2M"],
+        &["-v", "3", "--working-set", "4M"],
     ] {
         let report = report(how, 0);
         whole(&report);
@@ -79,7 +79,7 @@ fn nothing_is_lost_where_each_round_fails_first() {
 
 #[test]
 fn one_round_fails_where_one_is_asked_to() {
-    let report = report(&["--fail-at-round", "2", "--max-rounds", "2", "--working-set", "2M"], 0);
+    let report = report(&["--fail-at-round", "2", "--max-rounds", "2", "--working-set", "4M"], 0);
     whole(&report);
     assert_eq!(
         rounds(&report),
@@ -101,7 +101,7 @@ fn found_out(args: &[&str]) {
 fn negative_control_a_failed_round_that_is_committed_is_found_out() {
     // The guest runs for a moment between the round that fails and the next one, which is all that there is.
     let args =
-        ["-b", "4M", "--bandwidth", "256M", "--fail-at-round", "1", "--max-rounds", "1", "--sabotage-commit"];
+        ["-b", "16M", "--bandwidth", "1G", "--fail-at-round", "1", "--max-rounds", "1", "--sabotage-commit"];
     found_out(&args);
 }
 
@@ -110,7 +110,7 @@ fn negative_control_a_failed_round_that_is_committed_is_found_out() {
 #[test]
 fn negative_control_a_harvest_without_its_flush_is_found_out() {
     for how in ["writes", "dirty-bits"] {
-        found_out(&["-b", "4M", "--downtime", "1", "--track", how, "--sabotage-rearm"]);
+        found_out(&["--downtime", "1", "--track", how, "--sabotage-rearm"]);
     }
 }
 
