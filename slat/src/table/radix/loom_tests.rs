@@ -1,7 +1,7 @@
 //! Tables that are linked beside a walk, and tables that go while somebody stands in them.
 
 use super::*;
-use crate::loom_tests::{RACE, explore, finds, finds_seeded};
+use crate::loom_tests::{RACE, explore, explore_within, finds, finds_seeded};
 use crate::notify::active::{Active, Page};
 use crate::seeded::Bug;
 use crate::sync::barrier::Barrier;
@@ -181,7 +181,7 @@ fn retires(grace: bool) -> impl Fn() + Send + Sync + 'static {
 
 #[test]
 fn a_table_stays_while_a_fault_stands_in_it() {
-    explore(retires(true));
+    explore_within(2, retires(true));
 }
 
 #[test]
