@@ -32,7 +32,7 @@ pub struct Stats {
     pub retries: u64,
     /// The same by cause.
     pub retries_by: Retries,
-    /// Calls of [`Host::resolve`](crate::Host::resolve) after the first one of the same fault: what the host had answered
+    /// Calls of [`Host::resolve`] after the first one of the same fault: what the host had answered
     /// could not be mapped.
     pub asked_again: u64,
     /// Times that the lock of a baseline policy was not free; none under [`MmuLock::None`](crate::MmuLock::None).
