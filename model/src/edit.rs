@@ -45,6 +45,7 @@ impl Scenario {
                 s.threads[i].pc = Pc::Tell;
             }
             Pc::EditEntry => self.edit_entry(s, i, op),
+            Pc::SplitPart => return self.split_part(s, i),
             Pc::EditCas => {
                 let Thread { level, gfn, word, .. } = s.threads[i];
                 let now = s.world.load(s.threads[i].node(), level, gfn);
@@ -192,6 +193,19 @@ impl Scenario {
                 return;
             }
             Word::Table(child) => return down(s, i, child),
+            Word::Leaf(leaf)
+                if !whole && self.splits && why.withdraws() && !leaf.write && !leaf.host_write =>
+            {
+                let part = Span::new(gfn, span.end.min(covers.end));
+                if s.unflushed_over(i, part) {
+                    s.threads[i].owe(part);
+                }
+            }
+            Word::Leaf(_) if !whole && self.splits => {
+                s.threads[i].word = word;
+                s.threads[i].pc = Pc::SplitPart;
+                return;
+            }
             Word::Leaf(_) | Word::Frozen(_) if !whole && !s.world.slots[i].gfns.covers(covers) => {
                 s.threads[i].pc = Pc::WidenSlot;
                 return;
@@ -245,6 +259,29 @@ impl Scenario {
             }
         }
         self.next(s, i, op);
+    }
+
+    /// A large leaf of which a part changes becomes a table; the walk goes on in there. `None`: no memory for the table.
+    fn split_part(&self, s: &mut State, i: usize) -> Option<()> {
+        let Thread { word, gfn, .. } = s.threads[i];
+        let Word::Leaf(leaf) = word else { unreachable!() };
+        let part = usize::from(gfn & 1);
+        let mut halves = [0, 1].map(|half| Leaf { pfn: leaf.pfn + half, ..leaf });
+        if self.bug == Some(Bug::NeighbourCleaned) {
+            halves[1 - part].dirty = false;
+        }
+        let mut words = halves.map(Word::Leaf);
+        if self.bug == Some(Bug::NeighbourLeftOut) {
+            words[1 - part] = Word::Hole(0);
+        }
+        let table = s.world.new_node(0, words)?;
+        if s.cas(i, word, Word::Table(table)) || self.bug == Some(Bug::LostSplitBelieved) {
+            down(s, i, table);
+        } else {
+            s.world.free_node(table);
+        }
+        s.threads[i].pc = Pc::EditEntry;
+        Some(())
     }
 
     /// On to the next entry, through every table whose last entry has been visited.

@@ -153,6 +153,9 @@ bugs! {
 
     // --- history: what is wrong for one instant, or owes too little ---
     SplitLinksFirst "split-links-first" History "a split links the table before it has filled it",
+    SplitForgetsDirty "split-forgets-dirty" Unit "a split for a part that changes takes all small leaves for clean",
+    LostSplitBelieved "lost-split-believed" History "an invalidation goes on as if it had split a leaf that another thread had changed",
+    ReserveLeaked "reserve-leaked" Unit "table pages that an invalidation had at hand are not given back",
     SplitByStore "split-by-store" History "a split writes the link by a store: D, set meanwhile, is lost",
     RecoverUnfrozen "recover-unfrozen" History "a recovery asks the host without freezing the link first",
     RecoverFlushesNothing "recover-flushes-nothing" History "a recovery does not flush what the small pages were",

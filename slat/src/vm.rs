@@ -14,6 +14,7 @@ use crate::sync::barrier::Barrier;
 use crate::sync::gate::{Lock, MmuLock};
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Lockless, Shared};
+use crate::sync::prim::{AtomicBool, Relaxed};
 use crate::sync::readside::{Borrowed, ReadSide};
 use crate::table::format::{Format, assert_format};
 use crate::table::limit::Clock;
@@ -55,6 +56,8 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) spaces: Box<[Space<F>]>,
     pub(crate) pool: Pool,
     pub(crate) grace: Grace,
+    /// A page larger than 4 KiB has been mapped once.
+    large_pages: AtomicBool,
     pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
     /// One for each vCPU, or none at all.
@@ -185,6 +188,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
             active: Active::new(),
             grace: Grace::new(),
+            large_pages: AtomicBool::new(false),
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
             rings: Box::default(),
@@ -312,6 +316,18 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// The address space `id`, if the VM was built with so many.
     pub(crate) fn space(&self, id: SpaceId) -> Option<&Space<F>> {
         self.spaces.get(usize::from(id.0))
+    }
+
+    /// Whether there may be a leaf larger than 4 KiB. A thread that is told too late zaps such a leaf where it could split it.
+    pub(crate) fn maps_large_pages(&self) -> bool {
+        self.large_pages.load(Relaxed)
+    }
+
+    /// A leaf larger than 4 KiB is about to be mapped.
+    pub(crate) fn will_map_a_large_page(&self) {
+        if !self.maps_large_pages() {
+            self.large_pages.store(true, Relaxed);
+        }
     }
 
     /// Whether writes are found in the tables: faults then have nothing to log.

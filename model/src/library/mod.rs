@@ -55,6 +55,7 @@ fn worlds() -> Vec<World> {
         ("small leaves", |s| s.small(true, true)),
         ("read-only leaves", |s| s.small(false, false)),
         ("a large leaf", |s| s.large(true)),
+        ("a large leaf, no page at hand", |s| s.large(true).pageless()),
     ]
 }
 

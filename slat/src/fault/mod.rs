@@ -344,6 +344,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         while level > Level::K4 && self.vm.large_page(slot, fault.gpa.gfn(), level).is_none() {
             level = level.below();
         }
+        if level > Level::K4 {
+            self.vm.will_map_a_large_page();
+        }
         self.memo.reach = level.max(Level::M2);
         HostPage { level, ..page }
     }

@@ -5,7 +5,8 @@
 
 use super::active::Ticket;
 use super::along::{PageBehind, along};
-use super::plan::{Edit, plan, zaps};
+use super::plan::{Edit, plan, plan_part, zaps};
+use super::reserve::Reserve;
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::{Host, HostPage};
@@ -18,6 +19,7 @@ use crate::sync::tally::Count;
 use crate::table::entry::{Entry, Kind, Word};
 use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
+use crate::table::radix::At;
 use crate::table::steps::Steps;
 use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
@@ -30,6 +32,7 @@ pub(super) struct Begun<'vm, F: Format, H: Host> {
     pub(super) ticket: Ticket<'vm>,
     pub(super) range: Range,
     pub(super) why: Why,
+    pub(super) reserve: Reserve,
 }
 
 /// What is known of the pages in a range that is edited.
@@ -41,12 +44,27 @@ pub(super) struct Known<'a> {
     pub(super) emptied: bool,
     /// It is the second time: tables that are there now have been linked since, and stay.
     pub(super) again: bool,
+    /// A leaf that is to be split stays where no table page is at hand: it will be asked for, and the edit made once more.
+    pub(super) defers: bool,
+}
+
+/// What an edit makes of an entry.
+enum Change {
+    Nothing,
+    To(Word),
+    /// A table of smaller leaves.
+    Split,
 }
 
 impl Known<'_> {
     /// The host's page of `gfn`, where it was told.
     fn of(&self, gfn: Gfn) -> Option<HostPage> {
         self.now.and_then(|page| page.of(gfn))
+    }
+
+    /// That of the first of `gfns`, where one page is behind all of them.
+    fn of_all(&self, gfns: Span<Gfn>) -> Option<HostPage> {
+        self.of(Gfn(gfns.end.0 - 1)).and(self.of(gfns.start))
     }
 }
 
@@ -85,7 +103,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    /// Edits these ranges, or all that was published.
+    /// Edits these ranges, or all that was published. May ask for table pages in between, unless it is on a given seat: then
+    /// it may not wait.
     pub(super) fn edit(
         &self,
         idle: &mut Idle,
@@ -93,9 +112,14 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         seat: Option<&Seat>,
         owed: &mut Owed,
     ) {
-        self.edit_knowing(Known::default(), idle, parts, seat, owed);
+        self.edit_knowing(Known { defers: seat.is_none(), ..Known::default() }, idle, parts, seat, owed);
+        let again = Known { again: true, ..Known::default() };
+        if self.reserve.was_short() && seat.is_none() {
+            self.fill_reserve(idle);
+            self.edit_knowing(again, idle, parts, seat, owed);
+        }
         if self.is_followed(owed) {
-            self.edit_knowing(Known { again: true, ..Known::default() }, idle, parts, seat, owed);
+            self.edit_knowing(again, idle, parts, seat, owed);
         }
     }
 
@@ -169,8 +193,27 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         while let Some((walk, step)) = steps.next() {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
-            let whole = gfns.covers(&covers) || seeded!(WholeByStart) && gfns.contains(covers.start);
-            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), known, owed) {
+            let part = gfns.clamp(&covers);
+            loop {
+                let new = match self.edit_entry((word, at.level), (covers, part), known, owed) {
+                    Change::Nothing => break,
+                    Change::To(new) => new,
+                    Change::Split => match self.reserve.take() {
+                        Some(page) => match walk.split_for_part(page, At { word, ..at }) {
+                            Ok(link) => {
+                                word = link;
+                                break;
+                            }
+                            Err((page, found)) => {
+                                self.reserve.with(|pages| pages.put_back(page));
+                                word = found;
+                                continue;
+                            }
+                        },
+                        None if known.defers => break,
+                        None => self.zap_beyond(covers),
+                    },
+                };
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;
                 }
@@ -237,43 +280,53 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         done
     }
 
-    /// Rule 6, for one entry as it was read: what to make it, if anything.
+    /// What a leaf becomes that goes beyond the range: a hole, under a number that covers all of it.
+    fn zap_beyond(&self, covers: Span<Gfn>) -> Word {
+        if !seeded!(LargeNotWidened) {
+            self.ticket.widen(covers);
+        }
+        self.hole()
+    }
+
+    /// Rule 6, for one entry as it was read: what to make it, if anything. Of what it `covers`, `part` is in the range.
     fn edit_entry(
         &self,
         (word, level): (Word, Level),
-        (covers, whole): (Span<Gfn>, bool),
+        (covers, part): (Span<Gfn>, Span<Gfn>),
         known: Known<'_>,
         owed: &mut Owed,
-    ) -> Option<Word> {
-        let kind = word.kind::<F>(level);
-        if !whole && matches!(kind, Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) {
-            // A large leaf that reaches out of the range goes whole, under a number that covers all of it.
-            if !seeded!(LargeNotWidened) {
-                self.ticket.widen(covers);
-            }
-            return Some(self.hole());
-        }
+    ) -> Change {
+        let whole = part == covers || seeded!(WholeByStart) && part.contains(covers.start);
         let hole = self.hole();
-        match kind {
-            Kind::Table(_) => (whole && self.why.frees_tables() && !known.again).then_some(hole),
+        match word.kind::<F>(level) {
+            Kind::Table(_) if whole && self.why.frees_tables() && !known.again => Change::To(hole),
+            Kind::Table(_) => Change::Nothing,
             // A tracked leaf was in TLBs before, and the pass that withdrew it need not have flushed: it owes what a present
             // one does.
             Kind::Leaf | Kind::Tracked => {
-                match plan(self.why, &F::decode(word), level, known.of(covers.start)) {
-                    Edit::Zap => Some(hole),
-                    Edit::DropWrite => Some(F::write_withdrawn(word)),
+                let old = F::decode(word);
+                let edit = if whole {
+                    plan(self.why, &old, level, known.of(covers.start))
+                } else {
+                    let ahead = part.start.0 - covers.start.0;
+                    plan_part(self.why, &Leaf { pfn: old.pfn + ahead, ..old }, known.of_all(part))
+                };
+                match edit {
+                    Edit::Zap => Change::To(hole),
+                    Edit::Split => Change::Split,
+                    Edit::DropWrite => Change::To(F::write_withdrawn(word)),
                     Edit::Replace(pfn) => {
-                        let old = F::decode(word);
                         let perms = old.perms.without(Perms::WRITE);
                         let new = Leaf { pfn, perms, host_writable: false, dirty: false, ..old };
-                        Some(if word.is_tracked() { Word::tracked(&new) } else { F::leaf(&new, level) })
+                        let tracked = word.is_tracked();
+                        Change::To(if tracked { Word::tracked(&new) } else { F::leaf(&new, level) })
                     }
                     Edit::Nothing => {
                         // Rule 7: left alone, but another's flush over it may still be due.
-                        if self.ticket.unflushed_over(covers) {
-                            owed.owe(covers);
+                        if self.ticket.unflushed_over(part) {
+                            owed.owe(part);
                         }
-                        None
+                        Change::Nothing
                     }
                 }
             }
@@ -283,9 +336,10 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     owed.owe(covers);
                 }
                 let numbered = seeded!(UpperHoleUnnumbered) && level > Level::K4;
-                (version < self.ticket.version() && !numbered).then_some(hole)
+                if version < self.ticket.version() && !numbered { Change::To(hole) } else { Change::Nothing }
             }
-            Kind::Frozen(_) => Some(hole),
+            Kind::Frozen(_) if whole => Change::To(hole),
+            Kind::Frozen(_) => Change::To(self.zap_beyond(covers)),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! | [`SecondaryMmu`] | who is told, and what: [`Event`], [`Pages`], [`Young`] |
 //! | [`Invalidation`] | begin, edit, flush, (the host changes), end: a guard |
 //! | `edit` | what an invalidation does to each entry, and what that owes |
+//! | `reserve` | table pages at hand, to split large leaves of which a part changes |
 //! | `vm`, `along` | a VM as a secondary MMU; what memslots map of a host range |
 //! | `zap_all` | everything at once: the root is replaced |
 //! | `active` | how faults and invalidations that race are told apart; the protocol |
@@ -18,6 +19,7 @@ mod along;
 pub(crate) mod edit;
 pub(crate) mod invalidation;
 pub mod plan;
+mod reserve;
 mod secondary;
 mod vm;
 mod why;

@@ -90,6 +90,9 @@ impl<F: Format, H: Host> Pages for Told<'_, F, H> {
 
     fn flush(&mut self, idle: &mut Idle) {
         let may_block = self.kept.is_none();
+        if may_block {
+            self.invalidation.begun.fill_reserve(idle);
+        }
         let debt = self.invalidation.debt(idle);
         let debt = if may_block { debt } else { debt.without_grace() };
         debt.settle();

@@ -117,6 +117,22 @@ impl Pool {
         Ok(())
     }
 
+    /// The same from what is free, as far as that goes.
+    pub(crate) fn top_up_free(&self, cache: &mut Cache, want: usize) {
+        let left = usize::try_from(self.budget().saturating_sub(self.in_use())).unwrap_or(usize::MAX);
+        let missing = want.saturating_sub(cache.list.len()).min(left);
+        if missing == 0 {
+            return;
+        }
+        let (mut free, before) = (self.free.lock(), cache.list.len());
+        while cache.list.len() - before < missing
+            && let Some(node) = free.list.pop()
+        {
+            cache.list.push(node);
+        }
+        self.out.fetch_add((cache.list.len() - before) as u64, Relaxed);
+    }
+
     /// Pages that may be in use.
     pub(crate) fn budget(&self) -> u64 {
         self.budget.load(Relaxed)
