@@ -41,7 +41,8 @@ pub(super) fn shapes() -> Vec<Scenario> {
         )
         .large(true),
         Scenario::new("split | clear 0..1 | slow fault", &[&[split], &[gfns(Clear, 0, 1)], &[slow(0)]])
-            .large(true),
+            .large(true)
+            .pageless(),
         Scenario::new(
             "split | clear 0..2 | unmap 0..2",
             &[&[split], &[gfns(Clear, 0, 2)], &[gfns(Unmap, 0, 2)]],

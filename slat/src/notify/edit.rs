@@ -39,14 +39,17 @@ pub(super) struct Begun<'vm, F: Format, H: Host> {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Known<'a> {
     /// The host's page, where it was told.
-    pub(super) now: Option<&'a PageBehind>,
+    now: Option<&'a PageBehind>,
     /// No leaf is left in any table of the range.
-    pub(super) emptied: bool,
+    emptied: bool,
     /// It is the second time: tables that are there now have been linked since, and stay.
-    pub(super) again: bool,
+    again: bool,
     /// A leaf that is to be split stays where no table page is at hand: it will be asked for, and the edit made once more.
-    pub(super) defers: bool,
+    defers: bool,
 }
+
+/// Finds table pages for an invalidation; says whether it has any.
+pub(super) type Refill<T> = fn(&T, &mut Idle) -> bool;
 
 /// What an edit makes of an entry.
 enum Change {
@@ -57,6 +60,11 @@ enum Change {
 }
 
 impl Known<'_> {
+    /// The same with the page that the host told, if it told one.
+    pub(super) fn with<'p>(&self, now: Option<&'p PageBehind>) -> Known<'p> {
+        Known { now, ..*self }
+    }
+
     /// The host's page of `gfn`, where it was told.
     fn of(&self, gfn: Gfn) -> Option<HostPage> {
         self.now.and_then(|page| page.of(gfn))
@@ -112,24 +120,32 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         seat: Option<&Seat>,
         owed: &mut Owed,
     ) {
-        self.edit_knowing(Known { defers: seat.is_none(), ..Known::default() }, idle, parts, seat, owed);
-        let again = Known { again: true, ..Known::default() };
-        if self.reserve.was_short() && seat.is_none() {
-            self.fill_reserve(idle);
-            self.edit_knowing(again, idle, parts, seat, owed);
-        }
-        if self.is_followed(owed) {
-            self.edit_knowing(again, idle, parts, seat, owed);
-        }
+        let refill = seat.is_none().then_some(Self::fill_reserve as Refill<Self>);
+        self.edit_by(refill, idle, owed, |known, idle, owed| {
+            self.edit_knowing(known, idle, parts, seat, owed)
+        });
     }
 
-    /// After an edit: whether it is to be made once more, under a new number ([`Ticket::is_followed`]).
-    pub(super) fn is_followed(&self, owed: &Owed) -> bool {
-        let followed = !owed.is_nothing() && self.ticket.is_followed();
-        if followed {
-            self.ticket.renumber();
+    /// An edit made by `pass`: once; again for large leaves that it left for want of a table page, as long as `refill` finds
+    /// some; and once more under a new number, where a newer invalidation may have passed by what was taken away since
+    /// ([`Ticket::is_followed`]).
+    pub(super) fn edit_by(
+        &self,
+        refill: Option<Refill<Self>>,
+        idle: &mut Idle,
+        owed: &mut Owed,
+        mut pass: impl FnMut(Known<'_>, &mut Idle, &mut Owed),
+    ) {
+        let mut known = Known { defers: refill.is_some(), ..Known::default() };
+        loop {
+            pass(known, idle, owed);
+            let Some(refill) = refill.filter(|_| known.defers && self.reserve.was_short()) else { break };
+            known = Known { again: true, defers: refill(self, idle), ..Known::default() };
         }
-        followed
+        if !owed.is_nothing() && self.ticket.is_followed() {
+            self.ticket.renumber();
+            pass(Known { again: true, ..Known::default() }, idle, owed);
+        }
     }
 
     fn edit_knowing(

@@ -27,7 +27,7 @@
 
 use super::active::{Epoch, Ticket};
 use super::along::{PageBehind, along};
-use super::edit::{Begun, Known, Range};
+use super::edit::{Begun, Range, Refill};
 use super::reserve::Reserve;
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Span};
@@ -110,24 +110,16 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             return;
         }
         begun.ticket.owes_again();
-        if seat.is_none() {
-            begun.refill_reserve();
-        }
-        let mut again = false;
-        loop {
+        let refill = seat.is_none().then_some(Begun::refill_reserve as Refill<_>);
+        begun.edit_by(refill, idle, owed, |known, idle, owed| {
             for space in &begun.vm.spaces {
                 let mut walk = begun.walk::<Exclusive>(space, idle, seat);
                 along(&mut walk, published.clamp(&hvas), |steps, part| {
                     let now = to.and_then(|page| PageBehind::part(part, hvas, page));
-                    let known = Known { now: now.as_ref(), again, ..Known::default() };
-                    begun.edit_along(steps, part.gfns, known, owed)
+                    begun.edit_along(steps, part.gfns, known.with(now.as_ref()), owed)
                 });
             }
-            if again || !begun.is_followed(owed) {
-                return;
-            }
-            again = true;
-        }
+        });
     }
 
     /// [`apply`](Self::apply) on this seat, or on any.

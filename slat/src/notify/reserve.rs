@@ -10,7 +10,8 @@
 //!
 //! A VM that never mapped a large page asks for none.
 
-use super::edit::Begun;
+use super::edit::{Begun, Range};
+use crate::addr::Level;
 use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
@@ -18,8 +19,10 @@ use crate::table::memory::Node;
 use crate::table::pool::Cache;
 use core::cell::{Cell, RefCell};
 
-/// One contiguous range cuts two leaves of 1 GiB at most, and then one of 2 MiB in each.
-const WANTED: usize = 4;
+/// Where an edit begins: one contiguous range cuts two leaves of 1 GiB at most, and then one of 2 MiB in each.
+const WANTED: u64 = 4;
+/// The most for an invalidation that is told page by page: each page may lie in another large leaf.
+const MOST: u64 = 64;
 
 /// See the module's header. In cells: a walk borrows the invalidation that it edits for.
 #[derive(Debug, Default)]
@@ -49,21 +52,32 @@ impl Reserve {
 }
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
-    /// Fills the reserve, where there are large leaves to split. May ask the host for memory, hence sleep. Where there is
-    /// none, or no more may be used, the reserve stays as it is.
-    pub(super) fn fill_reserve(&self, _idle: &mut Idle) {
+    /// Fills the reserve, where there are large leaves to split, and says whether it has pages. May ask the host for memory,
+    /// hence sleep. Where there is none, or no more may be used, the reserve stays as it is.
+    pub(super) fn fill_reserve(&self, _idle: &mut Idle) -> bool {
         let vm = self.vm;
-        if vm.maps_large_pages() {
-            let reuse = || vm.grace.reuse::<F, H>(&vm.reads, &vm.host, &vm.pool);
-            self.reserve.with(|pages| _ = vm.pool.top_up(&vm.host, pages, WANTED, reuse));
-        }
+        let reuse = || vm.grace.reuse::<F, H>(&vm.reads, &vm.host, &vm.pool);
+        vm.maps_large_pages()
+            && self.reserve.with(|pages| {
+                _ = vm.pool.top_up(&vm.host, pages, self.wanted(), reuse);
+                pages.len() > 0
+            })
     }
 
     /// The same with pages that are free already. Asks for none.
-    pub(super) fn refill_reserve(&self) {
-        if self.vm.maps_large_pages() {
-            self.reserve.with(|pages| self.vm.pool.top_up_free(pages, WANTED));
-        }
+    pub(super) fn refill_reserve(&self, _idle: &mut Idle) -> bool {
+        self.reserve.with(|pages| {
+            self.vm.pool.top_up_free(pages, self.wanted());
+            pages.len() > 0
+        })
+    }
+
+    fn wanted(&self) -> usize {
+        let pieces = match self.range {
+            Range::Hvas(hvas) if self.why.page_by_page() => hvas.len() >> Level::M2.shift(),
+            _ => 0,
+        };
+        pieces.clamp(WANTED, MOST) as usize
     }
 
     /// Gives the pages back that were not used.
