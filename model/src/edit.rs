@@ -193,18 +193,13 @@ impl Scenario {
                 return;
             }
             Word::Table(child) => return down(s, i, child),
-            Word::Leaf(leaf)
-                if !whole && self.splits && why.withdraws() && !leaf.write && !leaf.host_write =>
-            {
-                let part = Span::new(gfn, span.end.min(covers.end));
-                if s.unflushed_over(i, part) {
-                    s.threads[i].owe(part);
+            Word::Leaf(leaf) if !whole && self.splits => {
+                if !why.withdraws() || leaf.write || leaf.host_write {
+                    s.threads[i].word = word;
+                    s.threads[i].pc = Pc::SplitPart;
+                    return;
                 }
-            }
-            Word::Leaf(_) if !whole && self.splits => {
-                s.threads[i].word = word;
-                s.threads[i].pc = Pc::SplitPart;
-                return;
+                s.adopt(i, Span::new(gfn, span.end.min(covers.end)));
             }
             Word::Leaf(_) | Word::Frozen(_) if !whole && !s.world.slots[i].gfns.covers(covers) => {
                 s.threads[i].pc = Pc::WidenSlot;
@@ -214,8 +209,8 @@ impl Scenario {
                 if leaf.write || leaf.host_write {
                     s.cas(i, word, Word::Leaf(Leaf { write: false, host_write: false, ..leaf }));
                     s.threads[i].owe(covers);
-                } else if s.unflushed_over(i, covers) && self.bug != Some(Bug::NoAdoptionAtLeaves) {
-                    s.threads[i].owe(covers);
+                } else if self.bug != Some(Bug::NoAdoptionAtLeaves) {
+                    s.adopt(i, covers);
                 }
             }
             Word::Leaf(leaf) if whole && why == Why::ChangePte && !leaf.write && !leaf.host_write => {
@@ -243,22 +238,26 @@ impl Scenario {
                     s.threads[i].owe(covers);
                 }
             }
-            Word::Hole(version) | Word::Mmio(version) => {
-                if s.unflushed(i, version) && self.bug != Some(Bug::NoAdoption) {
-                    s.threads[i].owe(covers);
-                }
-                let skip = match self.bug {
-                    Some(Bug::HoleNotNumbered) => level == 0,
-                    Some(Bug::ToldHoleNotNumbered) => why == Why::ChangePte,
-                    Some(Bug::UpperHoleNotNumbered) => level > 0,
-                    _ => false,
-                };
-                if version < number && !skip {
-                    s.cas(i, word, hole);
-                }
-            }
+            Word::Hole(version) | Word::Mmio(version) => self.edit_hole(s, i, why, version),
         }
         self.next(s, i, op);
+    }
+
+    fn edit_hole(&self, s: &mut State, i: usize, why: Why, version: u8) {
+        let Thread { level, gfn, number, .. } = s.threads[i];
+        if s.unflushed(i, version) && self.bug != Some(Bug::NoAdoption) {
+            s.threads[i].owe(World::extent(level, gfn));
+        }
+        let skip = match self.bug {
+            Some(Bug::HoleNotNumbered) => level == 0,
+            Some(Bug::ToldHoleNotNumbered) => why == Why::ChangePte,
+            Some(Bug::UpperHoleNotNumbered) => level > 0,
+            _ => false,
+        };
+        if version < number && !skip {
+            let word = s.world.load(s.threads[i].node(), level, gfn);
+            s.cas(i, word, Word::Hole(number));
+        }
     }
 
     /// A large leaf of which a part changes becomes a table; the walk goes on in there. `None`: no memory for the table.

@@ -324,6 +324,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// A leaf larger than 4 KiB is about to be mapped.
+    #[inline(never)]
     pub(crate) fn will_map_a_large_page(&self) {
         if !self.maps_large_pages() {
             self.large_pages.store(true, Relaxed);

@@ -73,6 +73,7 @@ pub fn families() -> Vec<Family> {
     vec![
         family("dirty", shapes::dirty()),
         family("shapes", shapes::shapes()),
+        family("parts", shapes::parts()),
         family("regions", regions::regions()),
         family("regions and more", regions::more_regions()),
         family("dirty, by host address", by_host(shapes::dirty())),

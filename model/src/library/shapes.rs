@@ -20,26 +20,6 @@ pub(super) fn shapes() -> Vec<Scenario> {
             &[&[large(0, true)], &[gfns(Clear, 0, 1), gfns(Clear, 1, 2)]],
         ),
         Scenario::new("large fault | clear 0..2 twice", &[&[large(1, true)], &[gfns(Clear, 0, 2); 2]]),
-        Scenario::new(
-            "large fault | clear 0..1, clear 1..2, no page at hand",
-            &[&[large(0, true)], &[gfns(Clear, 0, 1), gfns(Clear, 1, 2)]],
-        )
-        .pageless(),
-        Scenario::new(
-            "clear 0..1 of a large leaf | clear 1..2 | slow fault",
-            &[&[gfns(Clear, 0, 1)], &[gfns(Clear, 1, 2)], &[slow(1)]],
-        )
-        .large(true),
-        Scenario::new(
-            "protect 0..1 of a large leaf | clear 0..2 | write",
-            &[&[gfns(Protect, 0, 1)], &[gfns(Clear, 0, 2)], &[write(0)]],
-        )
-        .large(true),
-        Scenario::new(
-            "unmap 0..1 of a large leaf | recover | slow fault",
-            &[&[gfns(Unmap, 0, 1)], &[recover], &[slow(0)]],
-        )
-        .large(true),
         Scenario::new("split | clear 0..1 | slow fault", &[&[split], &[gfns(Clear, 0, 1)], &[slow(0)]])
             .large(true)
             .pageless(),
@@ -107,6 +87,33 @@ pub(super) fn shapes() -> Vec<Scenario> {
             &[&[write(0)], &[gfns(Protect, 0, 1)], &[gfns(Clear, 1, 2)]],
         )
         .large(false),
+    ]
+}
+
+/// Large leaves of which a part changes.
+pub(super) fn parts() -> Vec<Scenario> {
+    let recover = Op::Recover { gfn: 0 };
+    vec![
+        Scenario::new(
+            "large fault | clear 0..1, clear 1..2, no page at hand",
+            &[&[large(0, true)], &[gfns(Clear, 0, 1), gfns(Clear, 1, 2)]],
+        )
+        .pageless(),
+        Scenario::new(
+            "clear 0..1 of a large leaf | clear 1..2 | slow fault",
+            &[&[gfns(Clear, 0, 1)], &[gfns(Clear, 1, 2)], &[slow(1)]],
+        )
+        .large(true),
+        Scenario::new(
+            "protect 0..1 of a large leaf | clear 0..2 | write",
+            &[&[gfns(Protect, 0, 1)], &[gfns(Clear, 0, 2)], &[write(0)]],
+        )
+        .large(true),
+        Scenario::new(
+            "unmap 0..1 of a large leaf | recover | slow fault",
+            &[&[gfns(Unmap, 0, 1)], &[recover], &[slow(0)]],
+        )
+        .large(true),
     ]
 }
 

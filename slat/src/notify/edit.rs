@@ -42,14 +42,21 @@ pub(super) struct Known<'a> {
     now: Option<&'a PageBehind>,
     /// No leaf is left in any table of the range.
     emptied: bool,
-    /// It is the second time: tables that are there now have been linked since, and stay.
-    again: bool,
+    pass: Pass,
     /// A leaf that is to be split stays where no table page is at hand: it will be asked for, and the edit made once more.
     defers: bool,
 }
 
-/// Finds table pages for an invalidation; says whether it has any.
-pub(super) type Refill<T> = fn(&T, &mut Idle) -> bool;
+/// Which time an invalidation goes over its range.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Pass {
+    #[default]
+    First,
+    /// Tables that are there now have been linked since the first, and stay.
+    Again,
+    /// The same, under a new number.
+    Renumbered,
+}
 
 /// What an edit makes of an entry.
 enum Change {
@@ -60,6 +67,11 @@ enum Change {
 }
 
 impl Known<'_> {
+    /// Before anything is edited.
+    pub(super) fn first(defers: bool) -> Self {
+        Self { defers, ..Self::default() }
+    }
+
     /// The same with the page that the host told, if it told one.
     pub(super) fn with<'p>(&self, now: Option<&'p PageBehind>) -> Known<'p> {
         Known { now, ..*self }
@@ -120,32 +132,32 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         seat: Option<&Seat>,
         owed: &mut Owed,
     ) {
-        let refill = seat.is_none().then_some(Self::fill_reserve as Refill<Self>);
-        self.edit_by(refill, idle, owed, |known, idle, owed| {
-            self.edit_knowing(known, idle, parts, seat, owed)
-        });
+        let mut known = Known::first(seat.is_none());
+        loop {
+            self.edit_knowing(known, idle, parts, seat, owed);
+            let Some(next) = self.once_more(known, owed, || self.fill_reserve(idle)) else { return };
+            known = next;
+        }
     }
 
-    /// An edit made by `pass`: once; again for large leaves that it left for want of a table page, as long as `refill` finds
-    /// some; and once more under a new number, where a newer invalidation may have passed by what was taken away since
-    /// ([`Ticket::is_followed`]).
-    pub(super) fn edit_by(
+    /// After an edit: whether it is to be made once more. For large leaves that it left for want of a table page, as long as
+    /// `refill` finds some; and then under a new number, where a newer invalidation may have passed by what was taken away
+    /// since ([`Ticket::is_followed`]).
+    #[inline(always)]
+    pub(super) fn once_more(
         &self,
-        refill: Option<Refill<Self>>,
-        idle: &mut Idle,
-        owed: &mut Owed,
-        mut pass: impl FnMut(Known<'_>, &mut Idle, &mut Owed),
-    ) {
-        let mut known = Known { defers: refill.is_some(), ..Known::default() };
-        loop {
-            pass(known, idle, owed);
-            let Some(refill) = refill.filter(|_| known.defers && self.reserve.was_short()) else { break };
-            known = Known { again: true, defers: refill(self, idle), ..Known::default() };
+        known: Known<'_>,
+        owed: &Owed,
+        refill: impl FnOnce() -> bool,
+    ) -> Option<Known<'static>> {
+        if known.defers && self.reserve.was_short() {
+            return Some(Known { pass: Pass::Again, defers: refill(), ..Known::default() });
         }
-        if !owed.is_nothing() && self.ticket.is_followed() {
-            self.ticket.renumber();
-            pass(Known { again: true, ..Known::default() }, idle, owed);
+        if known.pass == Pass::Renumbered || owed.is_nothing() || !self.ticket.is_followed() {
+            return None;
         }
+        self.ticket.renumber();
+        Some(Known { pass: Pass::Renumbered, ..Known::default() })
     }
 
     fn edit_knowing(
@@ -180,7 +192,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     along(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known, owed));
                 }
             }
-            if known.emptied || known.again || !self.why.frees_tables() || !walk.keeps_tables() {
+            if known.emptied || known.pass != Pass::First || !self.why.frees_tables() || !walk.keeps_tables()
+            {
                 return;
             }
             // Once more, for the tables that were passed through.
@@ -315,7 +328,9 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         let whole = part == covers || seeded!(WholeByStart) && part.contains(covers.start);
         let hole = self.hole();
         match word.kind::<F>(level) {
-            Kind::Table(_) if whole && self.why.frees_tables() && !known.again => Change::To(hole),
+            Kind::Table(_) if whole && self.why.frees_tables() && known.pass == Pass::First => {
+                Change::To(hole)
+            }
             Kind::Table(_) => Change::Nothing,
             // A tracked leaf was in TLBs before, and the pass that withdrew it need not have flushed: it owes what a present
             // one does.

@@ -27,7 +27,7 @@
 
 use super::active::{Epoch, Ticket};
 use super::along::{PageBehind, along};
-use super::edit::{Begun, Range, Refill};
+use super::edit::{Begun, Known, Range};
 use super::reserve::Reserve;
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Span};
@@ -110,8 +110,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             return;
         }
         begun.ticket.owes_again();
-        let refill = seat.is_none().then_some(Begun::refill_reserve as Refill<_>);
-        begun.edit_by(refill, idle, owed, |known, idle, owed| {
+        let mut known = Known::first(seat.is_none());
+        loop {
             for space in &begun.vm.spaces {
                 let mut walk = begun.walk::<Exclusive>(space, idle, seat);
                 along(&mut walk, published.clamp(&hvas), |steps, part| {
@@ -119,7 +119,9 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
                     begun.edit_along(steps, part.gfns, known.with(now.as_ref()), owed)
                 });
             }
-        });
+            let Some(next) = begun.once_more(known, owed, || begun.refill_reserve()) else { return };
+            known = next;
+        }
     }
 
     /// [`apply`](Self::apply) on this seat, or on any.

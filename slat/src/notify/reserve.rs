@@ -28,6 +28,8 @@ const MOST: u64 = 64;
 #[derive(Debug, Default)]
 pub(super) struct Reserve {
     pages: RefCell<Cache>,
+    /// It has had pages.
+    used: Cell<bool>,
     /// A walk met a leaf to split, and had no page.
     short: Cell<bool>,
 }
@@ -35,6 +37,7 @@ pub(super) struct Reserve {
 impl Reserve {
     /// Does something with the pages.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Cache) -> T) -> T {
+        self.used.set(true);
         act(&mut self.pages.borrow_mut())
     }
 
@@ -46,6 +49,7 @@ impl Reserve {
     }
 
     /// Whether there was no page when one was wanted, since this was asked last.
+    #[inline]
     pub(super) fn was_short(&self) -> bool {
         self.short.replace(false)
     }
@@ -54,6 +58,7 @@ impl Reserve {
 impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Fills the reserve, where there are large leaves to split, and says whether it has pages. May ask the host for memory,
     /// hence sleep. Where there is none, or no more may be used, the reserve stays as it is.
+    #[cold]
     pub(super) fn fill_reserve(&self, _idle: &mut Idle) -> bool {
         let vm = self.vm;
         let reuse = || vm.grace.reuse::<F, H>(&vm.reads, &vm.host, &vm.pool);
@@ -65,7 +70,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     }
 
     /// The same with pages that are free already. Asks for none.
-    pub(super) fn refill_reserve(&self, _idle: &mut Idle) -> bool {
+    #[cold]
+    pub(super) fn refill_reserve(&self) -> bool {
         self.reserve.with(|pages| {
             self.vm.pool.top_up_free(pages, self.wanted());
             pages.len() > 0
@@ -81,7 +87,15 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     }
 
     /// Gives the pages back that were not used.
+    #[inline]
     pub(super) fn drain_reserve(&self) {
+        if self.reserve.used.get() {
+            self.give_back();
+        }
+    }
+
+    #[cold]
+    fn give_back(&self) {
         let unused = self.reserve.with(Cache::drain);
         if unused.len() > 0 && !seeded!(ReserveLeaked) {
             self.vm.pool.give_back(unused);
