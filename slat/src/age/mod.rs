@@ -36,6 +36,12 @@
 //! ```
 //! For measurements of "before", [`Builder::lockless_aging`](crate::vm::Builder::lockless_aging) puts the MMU lock of a
 //! baseline policy back around each call.
+//!
+//! **Why a compare-and-swap, and not KVM's atomic *and*?** An absent entry has a version in A's place, and an *and* that comes late
+//! would change a number that the protocol counts on.
+//!
+//! **Only links of leaf tables are cleared.** A pass rests, and what a higher link would say after the rest is out of date. Where
+//! one page is asked about, no link is believed.
 
 mod accessed;
 mod leaves;
