@@ -68,7 +68,7 @@ fn unknown(page: &str) -> Vec<String> {
         }
         let mut file = String::new();
         for name in names(rule, "Code") {
-            if name.ends_with(".rs") {
+            if Path::new(name).extension().is_some() {
                 file = fs::read_to_string(root().join("slat/src").join(name)).unwrap_or_default();
                 check(!file.is_empty(), name);
                 continue;

@@ -1,6 +1,9 @@
 //! The figures of the documents, from `bench-results/`: `cargo run -p slat-bench --bin figures` writes `BENCHMARKS.md`, and the
 //! table of six in `README.md`. Its tests hold both against the results, byte by byte.
 
+#[path = "../series.rs"]
+mod series;
+
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -198,7 +201,7 @@ fn section(
         write!(text, "\n{head}\n\n| | baseline | slat | ratio | answers |\n|---|---|---|---|---|\n")?;
         for row in group {
             let ratio = row["ratio"].as_f64().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
-            let answers = row["seed"].as_str().map_or("", source);
+            let answers = row["seed"].as_str().map_or("", series::name);
             let claim = row["seed_ratio"].as_f64().map_or_else(String::new, |ratio| format!(" ({ratio:.2})"));
             writeln!(
                 text,
@@ -214,20 +217,6 @@ fn section(
 
 fn rows(result: &Value) -> impl Iterator<Item = &Value> {
     result["rows"].as_array().into_iter().flatten()
-}
-
-/// What a patch series is called here: as in `book/src/sources.md`.
-fn source(id: &str) -> &'static str {
-    match id {
-        "000" => "MGLRU aging",
-        "001" => "scalable memslots",
-        "002" => "NUMA protection",
-        "003" => "TDP MMU",
-        "004" => "change_pte",
-        // What is known of it from elsewhere.
-        "KVM" => "KVM",
-        _ => panic!("a series that is not in book/src/sources.md: {id}"),
-    }
 }
 
 /// Text without quotes; series by what they are called.

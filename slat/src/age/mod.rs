@@ -1,4 +1,4 @@
-//! Which pages a guest has accessed, asked without a lock (seed 000).
+//! Which pages a guest has accessed, asked without a lock (the MGLRU aging series).
 //!
 //! ```text
 //! root ─▶ link, Accessed: clear it, go down ─▶ leaf table: 64 entries at a time ─▶ bits ─▶ the caller
@@ -25,7 +25,7 @@
 //! another matter: an aging pass never clears it, and no link is asked about it. ([`crate::dirty`] goes along leaves in the
 //! same way for its own bit.)
 //!
-//! **Lockless, or a hook under a lock; never both.** Seed 000 checks at run time that no range walk has both. Here there
+//! **Lockless, or a hook under a lock; never both.** The MGLRU aging series checks at run time that no range walk has both. Here there
 //! is nothing to check: a lockless walk has no method that could need a lock, and a walk with a lock has none that ages.
 //!
 //! ```compile_fail,E0599

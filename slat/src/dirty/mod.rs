@@ -1,4 +1,4 @@
-//! Dirty logging: which pages of a memslot have been written (seed 003). Exact: a page that is missed is lost.
+//! Dirty logging: which pages of a memslot have been written (the TDP MMU series). Exact: a page that is missed is lost.
 //!
 //! A slot that logs is mapped page by page. A store to a page is noticed in one of two ways ([`Track`]), both *armed* by a
 //! harvest: write protection, where the store faults and the fault marks the page; or the D bits that walkers set, where

@@ -1,4 +1,4 @@
-//! Memslots: which guest frames exist, and where in the host's address space they live (seed 001).
+//! Memslots: which guest frames exist, and where in the host's address space they live (the scalable memslots series).
 //!
 //! ```text
 //! gfn ──by_gfn──▶ slot ──▶ hva          faults; slots never overlap here

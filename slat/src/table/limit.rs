@@ -1,4 +1,4 @@
-//! A budget for table memory: reaching it takes the coldest tables back instead of failing (seed 003's work item; KVM's
+//! A budget for table memory: reaching it takes the coldest tables back instead of failing (the TDP MMU series' work item; KVM's
 //! direct MMU ignores its limit).
 //!
 //! The walker of the hardware sets Accessed in every link that it follows, so a clear bit in a link says that nothing
