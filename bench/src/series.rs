@@ -10,7 +10,7 @@ pub fn name(number: &str) -> &'static str {
         "001" => "scalable memslots",
         "002" => "NUMA protection",
         "003" => "TDP MMU",
-        "004" => "change_pte",
+        "004" => "change-pte",
         "KVM" => "KVM",
         _ => panic!("a series that is not in book/src/sources.md: {number}"),
     }
