@@ -137,9 +137,12 @@ fn with_figures(readme: &str) -> String {
 
 /// The table of the README.
 fn figures() -> String {
-    let mut text = String::from("| what | unit | baseline | slat | command |\n|---|---|---|---|---|\n");
+    let machine = machine(&read(FIGURES[0].file));
+    let mut text =
+        format!("{machine}\n\n| what | unit | baseline | slat | command |\n|---|---|---|---|---|\n");
     for figure in &FIGURES {
         let result = read(figure.file);
+        assert_eq!(machine, self::machine(&result), "{}: another machine", figure.file);
         let has = |row: &Value| {
             let is = |(key, value): &(&str, &str)| plain(&row["params"][key]) == *value;
             row["name"] == figure.row && figure.params.iter().all(is)
@@ -185,13 +188,11 @@ fn section(
     (file, question, command): (&str, &str, &str),
     result: &Value,
 ) -> std::fmt::Result {
-    let machine = &result["machine"];
-    let [cpu, cores, arch, os] = ["cpu", "cores", "arch", "os"].map(|key| plain(&machine[key]));
     let checks: Vec<bool> =
         result["checks"].as_array().into_iter().flatten().map(|c| c["ok"] == true).collect();
     let hold = checks.iter().filter(|ok| **ok).count();
     write!(text, "\n## {file}\n\n{question}\n\n```console\n$ slat bench {command}\n```\n\n")?;
-    writeln!(text, "{cpu}, {cores} cores, {arch}, {os}; {}.", settings(&result["params"]))?;
+    writeln!(text, "{}; {}.", machine(result), settings(&result["params"]))?;
     writeln!(text, "{hold} of {} checks hold.", checks.len())?;
     let rows: Vec<&Value> = rows(result).collect();
     for group in rows.chunk_by(|a, b| a["params"] == b["params"] && a["unit"] == b["unit"]) {
@@ -213,6 +214,12 @@ fn section(
         }
     }
     Ok(())
+}
+
+/// Where it was measured.
+fn machine(result: &Value) -> String {
+    let [cpu, cores, arch, os] = ["cpu", "cores", "arch", "os"].map(|key| plain(&result["machine"][key]));
+    format!("{cpu}, {cores} cores, {arch}, {os}")
 }
 
 fn rows(result: &Value) -> impl Iterator<Item = &Value> {
