@@ -105,13 +105,13 @@ impl<F: Format, H: Host> Builder<F, H> {
     }
 
     /// Whether the VM heeds the reasons that its host gives; it does unless said otherwise. Else each is an unmap of the
-    /// whole range when it begins, as KVM takes it: before seeds 002 and 004.
+    /// whole range when it begins, as KVM takes it: before the NUMA protection and change-pte series.
     pub fn contexts(mut self, on: bool) -> Self {
         self.policy.contexts = on;
         self
     }
 
-    /// Whether aging passes take no lock under a baseline policy either, as seed 000 has it; they do not unless said
+    /// Whether aging passes take no lock under a baseline policy either, as the MGLRU aging series has it; they do not unless said
     /// otherwise. Without it each takes the MMU lock alone, as before. Under [`MmuLock::None`] there is none to take.
     pub fn lockless_aging(mut self, on: bool) -> Self {
         self.policy.lockless_aging = on;

@@ -1,4 +1,4 @@
-//! What an invalidation does to the entries of its range: rules 6, 7, 9 and 11 of [`super::active`].
+//! What an invalidation does to the entries of its range: rules 6, 7, 9, 11 and 14 of [`crate::notify`].
 //!
 //! Each entry is edited by the plan ([`super::plan`]), by a compare-and-swap from the word that was read. What an edit
 //! changed is booked: the flush that it owes, the tables that it unhooked, the leaves that are gone.

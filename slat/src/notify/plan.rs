@@ -17,7 +17,7 @@
 //! | change-pte | page by page | larger than 4 KiB | any | zap |
 //! | any | | larger, and reaches out of what changes | | nothing where its part would stay as it is; else **split** |
 //!
-//! The rows in which a change of one page leaves no hole are seed 004's three safe transitions: from read-only to
+//! The rows in which a change of one page leaves no hole are the change-pte series' three safe transitions: from read-only to
 //! writable whichever page, from writable to read-only on the same page, from read-only to read-only on another page
 //! (which then has the same contents: that is the host's promise). A replaced leaf is read-only whatever the host
 //! offers: who still has the old page in a TLB must not miss a store to the new one. The first store asks the host, after

@@ -19,6 +19,9 @@
 //!
 //! A transaction waits for vCPUs and readers, so it takes `&mut Idle`; its mutex is never taken inside notify or
 //! a walk.
+//!
+//! **Why the grace period comes before the end**: an invalidation that looked up the old slots could otherwise zap frames that are
+//! other pages by now, under an old number.
 
 use super::hint::Hint;
 use super::publish::Reading;

@@ -21,6 +21,10 @@
 //! hardly notices. And whoever is awake is **asked** for a moment of rest: the next section on its seat begins with that
 //! fence. A vCPU that faults and faults answers at once, for two transfers of its seat's line. Where all are seen at
 //! rest, or have answered, the grace period is over; the barrier is for those who are awake and enter nothing.
+//!
+//! **Instead of** a reader-writer lock, whose line every fault would write: here a fault writes its own seat only, and the rare
+//! writer pays for the barrier. A process-wide barrier for each grace period would interrupt every CPU, so a seat says by itself
+//! whether its holder is at rest.
 
 use super::barrier::Barrier;
 use super::prim::{

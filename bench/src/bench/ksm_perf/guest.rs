@@ -1,7 +1,7 @@
 //! What a guest does: it fills its memory, then reads all over it, and writes some of it again, while pages are merged.
 //!
 //! Each read is checked. A fault that found **no translation** while a change of the page's entry was going on is
-//! counted: it is what seed 004 is about. Found none means that even a read fails; a write to a read-only page is no
+//! counted: it is what the change-pte series is about. Found none means that even a read fails; a write to a read-only page is no
 //! such fault, it is wanted.
 
 use super::stages::{Size, Stage};

@@ -7,7 +7,7 @@
 //! watch.rs    a VM as its address space sees it: time in MMU code, pages that are changing
 //! rows.rs     the report
 //! ```
-//! Seed 004: a merge tells KVM twice, of a write protection and of a new frame behind the entry, and KVM unmaps the page
+//! The change-pte series: a merge tells KVM twice, of a write protection and of a new frame behind the entry, and KVM unmaps the page
 //! each time. A VM that heeds the reasons keeps it mapped, read-only: no guest faults for want of a translation. The
 //! entrants are the same engine with [`contexts`](slat::vm::Builder::contexts) on and off, under the same KSM.
 //!

@@ -28,7 +28,7 @@ const FIGURES: [Figure; 11] = [
     }),
 ];
 
-/// What seed 004 reports: kernel time before and after, in seconds.
+/// What the change-pte series reports: kernel time before and after, in seconds.
 const SEED: (f64, f64) = (215.929_657, 200.902_710);
 /// MMU time must be less by this, from so many runs on.
 const LESS: f64 = 0.08;

@@ -11,7 +11,7 @@ pub struct Samples<'s> {
     pub samples: &'s [Vec<Sample>],
 }
 
-/// A figure: its name, its unit, how a sample says it, and what seed 002 reports: before over after.
+/// A figure: its name, its unit, how a sample says it, and what the NUMA protection series reports: before over after.
 type Figure = (&'static str, &'static str, fn(&Sample) -> f64, Option<f64>);
 
 const FIGURES: [Figure; 6] = [
@@ -51,7 +51,7 @@ impl Samples<'_> {
         self.entrants.iter().position(found).map(|at| self.samples[at].as_slice())
     }
 
-    /// Every figure of every other entrant against slat's. Seed 002 reports means, best and worst; so do these rows.
+    /// Every figure of every other entrant against slat's. The NUMA protection series reports means, best and worst; so do these rows.
     pub fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for with in [false, true] {
