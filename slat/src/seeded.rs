@@ -144,6 +144,7 @@ bugs! {
     RootKept "root-kept" Shuttle "a vCPU that answers a flush keeps the root that it has",
     RecoveredBeside "recovered-beside" Shuttle "a recovery does not look whether somebody invalidates part of the large page",
     SlotChangedStampKept "slot-changed-stamp-kept" Shuttle "a vCPU that looks up another slot keeps the stamp that it confirmed for the one before",
+    MmioUnlooked "mmio-unlooked" Shuttle "a hole that is newer than all that was looked at becomes a word for no memslot",
     SlotRemembered "slot-remembered" Shuttle "a vCPU believes the slot that it remembers, whatever has been published since",
     MarkedTooEarly "marked-too-early" Shuttle "a fault marks a page dirty, and then makes it writable",
     MarksBeforeTables "marks-before-tables" Shuttle "a harvest by D bits takes the marks, and then looks at the tables",
