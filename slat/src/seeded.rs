@@ -114,6 +114,8 @@ bugs! {
     RestUnfenced "rest-unfenced" Loom "no fence between the unlinking and the look at who is at rest",
     RestRelaxed "rest-relaxed" Loom "rest begins by a relaxed exchange",
     AnswerRelaxed "answer-relaxed" Loom "who is asked for a moment of rest answers by a relaxed exchange",
+    SeatsRelaxed "seats-relaxed" Loom "more seats are linked by a relaxed exchange",
+    SeatsUnlooked "seats-unlooked" Loom "a grace period looks at the first seats only",
     SeatRelaxed "seat-relaxed" Loom "a seat is given back by a relaxed store",
     MarkRelaxed "mark-relaxed" Loom "a page is marked dirty by a relaxed exchange",
     TakeRelaxed "take-relaxed" Loom "dirty marks are taken by a relaxed exchange",
@@ -198,6 +200,8 @@ bugs! {
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
     KicksCutShort "kicks-cut-short" Unit "vCPUs after one whose kick panics are not kicked, and none is waited for",
+    SeatsFixed "seats-fixed" Unit "a thread waits for a seat where all are taken, and makes no more",
+    PlaceNotKept "place-not-kept" Unit "an event that may not block takes another place of the active set when a page is told",
     SeatNotKept "seat-not-kept" Unit "an event that may not block gives its seat back before its pages are told",
     MarkedAtOnce "marked-at-once" Unit "all pages of a range are marked dirty in one section",
     GivenBackAtOnce "given-back-at-once" Unit "all pages of a harvest are given back in one section",

@@ -59,7 +59,8 @@ impl<F: Format> Meddler<'_, F> {
         let page = some_page(random);
         let some = |random: &mut Random, most| page..(page + 1 + random.below(most)).min(PAGES);
         let whole = region * REGION..(region + 1 + random.below(2)).min(REGIONS) * REGION;
-        let (pages, change, why) = match random.below(16) {
+        let (pages, change, why) = match random.below(20) {
+            16.. => return self.change_at_once(),
             0..4 => (page..page + 1, Change::Move, Why::Migrate),
             4 => (whole, Change::Move, Why::Remap),
             5..7 => (some(random, 64), Change::Protect, Why::Protect),
@@ -78,6 +79,29 @@ impl<F: Format> Meddler<'_, F> {
         self.share.about_to("change the host");
         host.change(&mut self.idle, &self.world.vm, pages, (change, why));
         count(&self.world.counts.host_changes);
+    }
+
+    /// A page, its neighbours, two regions, and all that there is, which is wide.
+    fn change_at_once(&mut self) {
+        let random = &mut self.random;
+        let page = some_page(random);
+        let first = (page / REGION).min(REGIONS - 2) * REGION;
+        let all = random.pick(&[
+            (Change::Drop, Why::Unmap),
+            (Change::Protect, Why::Protect),
+            (Change::Move, Why::Remap),
+        ]);
+        let mut changes = vec![
+            (page..page + 1, Change::Move, Why::Migrate),
+            (page..(page + 8).min(PAGES), Change::Protect, Why::Protect),
+            (first..first + 2 * REGION, Change::Drop, Why::Clear),
+            (0..PAGES, all.0, all.1),
+        ];
+        let from = random.below(4) as usize;
+        changes.rotate_left(from);
+        self.share.about_to("change the host in several places at once");
+        self.world.vm.host().change_at_once(&mut self.idle, &self.world.vm, &changes);
+        count(&self.world.counts.wide_changes);
     }
 
     fn reshape(&mut self) {
