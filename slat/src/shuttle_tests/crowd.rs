@@ -95,27 +95,16 @@ fn permissions_that_come_and_go_at_once() {
 }
 
 #[test]
-fn scratch() {
-    let worlds: [(&str, fn()); 3] =
-        [("crowding", crowding), ("exchanging", exchanging), ("upgrading", upgrading)];
-    for bug in [
-        Bug::StampLate,
-        Bug::StampUnconfirmed,
-        Bug::NumberedFirst,
-        Bug::EndUnnumbered,
-        Bug::NewerHidden,
-        Bug::EpochKept,
-        Bug::FlushedTooEarly,
-        Bug::NotAdopted,
-        Bug::UpgradeUnstamped,
-        Bug::FrozenUnflushed,
-        Bug::SlotRemembered,
-        Bug::LeakedUnpaid,
-        Bug::LinkForgetsNumber,
-    ] {
-        for (name, world) in worlds {
-            let found = std::panic::catch_unwind(|| finds(bug, &[STALE, GONE].concat(), world));
-            std::println!("SCRATCH {} {name} {}", bug.name(), found.is_ok());
-        }
-    }
+fn mistake_to_take_the_stamp_late_beside_many() {
+    finds(Bug::StampLate, STALE, upgrading);
+}
+
+#[test]
+fn mistake_not_to_confirm_the_stamp_beside_many() {
+    finds(Bug::StampUnconfirmed, STALE, exchanging);
+}
+
+#[test]
+fn mistake_not_to_adopt_beside_many() {
+    finds(Bug::NotAdopted, &[STALE, GONE].concat(), crowding);
 }

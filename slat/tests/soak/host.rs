@@ -2,13 +2,14 @@
 //!
 //! A frame number is used once: whoever shows an old one uses what was taken back. Of a region `huge` is looked at
 //! first; while it says something, the words of the small pages mean nothing. Changes to a region are made by one
-//! thread at a time; what is taken from guests is told first, and changed when the debt is settled. Of a third of the regions
+//! thread at a time; what is taken from guests is told first, and changed when the debt is settled. Of a sixth of the regions
 //! no answer comes without sleep, and others may come between the look and the answer. Two changes need
 //! not be told, since they take nothing: small pages that happen to lie as a huge one does become one, or a huge page
 //! becomes small ones, in place.
 
 use crate::arena::Arena;
 use crate::random::Random;
+use crate::world::Mistake;
 use slat::table::memory::TableMemory;
 use slat::*;
 use std::ops::Range;
@@ -57,8 +58,7 @@ pub struct Primary {
     arena: Arena,
     small: AtomicU64,
     huge: AtomicU64,
-    /// The mistake of one that changes first and tells afterwards.
-    rash: bool,
+    mistake: Mistake,
 }
 
 /// What becomes of a range of pages.
@@ -84,7 +84,7 @@ pub fn page_of(hva: Hva) -> u64 {
 
 /// Whether an answer for this page comes late.
 fn sleeps(page: u64) -> bool {
-    page / REGION % 3 == 2
+    page / REGION % 6 == 5
 }
 
 /// Mostly one of a few pages in each region, so that guests and meddlers meet; at times any.
@@ -96,7 +96,7 @@ pub fn some_page(random: &mut Random) -> u64 {
 }
 
 impl Primary {
-    pub fn new(rash: bool) -> Self {
+    pub fn new(mistake: Mistake) -> Self {
         let region = || Region {
             lock: Mutex::new(()),
             huge: Word::default(),
@@ -107,7 +107,7 @@ impl Primary {
             arena: Arena::new(),
             small: AtomicU64::new(SMALL),
             huge: AtomicU64::new(HUGE),
-            rash,
+            mistake,
         }
     }
 
@@ -144,16 +144,17 @@ impl Primary {
             vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), *why)
         };
         let mut told: Vec<_> = changes.iter().map(tell).collect();
-        for (invalidation, (pages, change, _)) in told.iter_mut().zip(changes) {
-            if !self.rash {
-                invalidation.apply(idle).settle();
-            }
+        for invalidation in &mut told {
+            invalidation.apply(idle).settle();
             std::thread::yield_now();
+        }
+        if self.mistake == Mistake::EndsFirst {
+            told.clear();
+            std::thread::yield_now();
+        }
+        for (pages, change, _) in changes {
             let _held = self.hold(pages);
             self.edit(pages, *change);
-            if self.rash {
-                invalidation.apply(idle).settle();
-            }
         }
     }
 
@@ -166,13 +167,13 @@ impl Primary {
         (change, why): (Change, Why),
     ) {
         let _held = self.hold(&pages);
-        if self.rash {
+        if self.mistake == Mistake::RashHost {
             self.edit(&pages, change);
             std::thread::yield_now();
         }
         let mut invalidation = vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), why);
         invalidation.apply(idle).settle();
-        if !self.rash {
+        if self.mistake != Mistake::RashHost {
             // Time for what the open invalidation must keep off.
             std::thread::yield_now();
             self.edit(&pages, change);
@@ -286,7 +287,7 @@ impl Host for Primary {
         }
         let answer = self.now(hva).ok_or(HostError::Fault);
         drop(held);
-        (0..if sleeps(page_of(hva)) { 4 } else { 0 }).for_each(|_| std::thread::yield_now());
+        (0..if sleeps(page_of(hva)) { 2 } else { 0 }).for_each(|_| std::thread::yield_now());
         answer
     }
 }

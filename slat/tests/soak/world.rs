@@ -21,6 +21,8 @@ pub enum Mistake {
     NoFlush,
     /// The host changes its page, and tells afterwards.
     RashHost,
+    /// Where the host changes several places at once, it ends its invalidations, and changes then.
+    EndsFirst,
 }
 
 /// How a VM is built, and its guests and meddlers choose.
@@ -79,7 +81,7 @@ pub fn count(counter: &AtomicU64) {
 
 impl<F: Format> World<F> {
     pub fn new(setting: Setting, amount: Amount, idle: &mut Idle) -> Self {
-        let host = Primary::new(setting.mistake == Mistake::RashHost);
+        let host = Primary::new(setting.mistake);
         let builder = Vm::<F, _>::builder(host)
             .vcpus(VCPUS as u32)
             .address_spaces(2)
