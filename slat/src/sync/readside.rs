@@ -131,7 +131,7 @@ impl ReadSide {
 
     /// Pages of 4 KiB mapped by sections that said so when they ended.
     pub(crate) fn total_mapped(&self) -> u64 {
-        self.seats.iter().map(|seat| seat.mapped()).sum()
+        self.seats.iter().map(Seat::mapped).sum()
     }
 
     /// Sections that did anything but map a page of 4 KiB.
