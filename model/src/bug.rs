@@ -95,6 +95,7 @@ bugs! {
     FlipFillsZero "zap all | clear 0..1 | slow fault" "the new root is filled with holes of version 0",
     MmioForever "slot deleted, made again | faults" "an MMIO entry is believed whatever was published since",
     MmioUnconfirmed "slot 1 grows to 1..3 | faults on MMIO" "an MMIO entry is installed without a look at the active set",
+    MmioUnlooked "slot 0..1 grows to 0..2 | faults on MMIO, in no table" "a hole that is newer than all that was looked at becomes an MMIO entry",
     SlotsEndBeforeGrace "slot to other pages | clear of the old | clear of the new, fault | slow fault" "slots: the end comes before readers of the old slots are gone",
     RestKeepsSlots "slot to other pages, clear of the new, fault | clear of the old that rests | slow fault" "a walk that rested goes on with the slots of before",
     ToldUnannounced "change 0 | clear 1..2 by host address | slow fault on 0" "pages are told to have changed in a range that was not announced",

@@ -4,10 +4,10 @@ use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::dirty::DirtyLog;
 use crate::dirty::ring::Ring;
 use crate::host::{Host, Kicks, VcpuId};
-use crate::notify::Why;
 use crate::notify::active::Active;
 use crate::notify::edit::Range;
 use crate::notify::invalidation::Invalidation;
+use crate::notify::{Again, Why};
 use crate::slots::{Limits, Memslots, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
@@ -28,7 +28,7 @@ use crate::vcpu::Vcpu;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 
-/// Seats for threads that are no vCPU: how many of them can be inside the engine at once before one waits.
+/// Seats for threads that are no vCPU: how many of them can be inside the engine at once before there are made more.
 const OTHER_SEATS: usize = if cfg!(shuttle) { 4 } else { 64 };
 
 /// What a VM is built with, and keeps.
@@ -274,6 +274,27 @@ impl<F: Format, H: Host> Vm<F, H> {
         Invalidation::begin(self, Range::Hvas(hvas), why)
     }
 
+    /// The same, or [`Again`] where it would have to wait for another one to end, or for memory.
+    ///
+    /// ```
+    /// # use slat::{*, table::formats::Npt4};
+    /// # struct Nothing;
+    /// # unsafe impl slat::table::TableMemory for Nothing {}
+    /// # impl Host for Nothing {
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
+    /// let page = Span::sized(Hva(0x7000_0000), 4096);
+    /// match vm.try_invalidate(page, Why::Unmap) {
+    ///     Ok(mut change) => drop(change.apply(&mut idle)),
+    ///     Err(Again) => { /* 4,032 are in flight: let some of them end first */ }
+    /// }
+    /// ```
+    pub fn try_invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Invalidation<'_, F, H>, Again> {
+        Invalidation::begin_now(self, Range::Hvas(hvas), why).ok_or(Again)
+    }
+
     /// The same by guest frames of address space 0, whatever they are backed by.
     pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
         Invalidation::begin(self, Range::Gfns(SpaceId(0), gfns), why)
@@ -337,7 +358,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.policy.dirty.by_bits::<F>()
     }
 
-    /// A seat for a thread that is no vCPU. Waits while all are taken.
+    /// A seat for a thread that is no vCPU. Where all are taken there will be more; it waits where there is no memory for them.
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
         self.reads.borrow(self.policy.vcpus as usize + 1)
     }

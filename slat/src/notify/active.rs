@@ -152,10 +152,19 @@ impl Active {
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
         loop {
-            match self.try_begin(gfns, hvas) {
+            match self.begin_now(gfns, hvas) {
                 Some(ticket) => return ticket,
-                None if self.places.grow() => {}
                 None => patience.wait(),
+            }
+        }
+    }
+
+    /// The same, unless it would have to wait.
+    pub(crate) fn begin_now(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
+        loop {
+            let ticket = self.try_begin(gfns, hvas);
+            if ticket.is_some() || !self.places.grow() {
+                return ticket;
             }
         }
     }

@@ -59,6 +59,12 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     /// The same, or nothing where it would have to wait for another to end, or for memory.
+    pub(crate) fn begin_now(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Option<Self> {
+        let (gfns, hvas) = range.published();
+        Some(Self::begun(vm, vm.active.begin_now(gfns, hvas)?, range, why))
+    }
+
+    /// The same, or nothing where it would have to ask for memory, too.
     pub(super) fn try_begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Option<Self> {
         let (gfns, hvas) = range.published();
         Some(Self::begun(vm, vm.active.try_begin(gfns, hvas)?, range, why))
@@ -122,6 +128,12 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             let Some(next) = begun.once_more(known, owed, || begun.refill_reserve()) else { return };
             known = next;
         }
+    }
+
+    /// One more of the same range, beside it: what an event that may not block must not need.
+    pub(super) fn another(&self) -> Self {
+        let Begun { vm, range, why, .. } = self.begun;
+        Self::begin(vm, range, why)
     }
 
     /// [`apply`](Self::apply) on this seat, or on any.
