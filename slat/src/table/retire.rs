@@ -322,6 +322,7 @@ impl Grace {
         }
         pool.give_back(free);
         pool.give_back_roots(roots);
+        pool.trim(memory);
         let mut all = self.dead.lock();
         all.tops.append(&mut children);
         all.busy -= 1;
