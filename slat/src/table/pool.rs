@@ -409,3 +409,6 @@ impl Cache {
         self.list.len()
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
