@@ -38,8 +38,8 @@ use alloc::alloc::{Layout, alloc, dealloc};
 use core::cell::Cell;
 use core::ptr::NonNull;
 
-/// Pages in a chunk. (Under shuttle few, so that chunks come and go.)
-pub const CHUNK_PAGES: usize = if cfg!(shuttle) { 4 } else { 64 };
+/// Pages in a chunk. Under shuttle each table page has a chunk of its own, which goes back where the page is free.
+pub const CHUNK_PAGES: usize = if cfg!(shuttle) { 2 } else { 64 };
 /// Bytes in a chunk, and its alignment.
 pub const CHUNK_BYTES: usize = CHUNK_PAGES << PAGE_SHIFT;
 /// Entries in a table page.

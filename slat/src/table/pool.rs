@@ -84,7 +84,7 @@ const WHOLE: usize = CHUNK_PAGES - 1;
 /// Chunks that go back under one hold of the lock.
 const BATCH: usize = 32;
 /// Whole chunks that are kept, at least.
-const KEPT: usize = 4;
+const KEPT: usize = if cfg!(shuttle) { 1 } else { 4 };
 /// And one for so many in use.
 const KEPT_SHARE: usize = 8;
 
