@@ -34,23 +34,27 @@ fn index(page: NonNull<u8>, below: u32) -> usize {
 }
 
 /// The note of `page`, if it is a single page.
-#[inline]
+#[inline(always)]
 pub(super) fn find(page: NonNull<u8>) -> Option<NonNull<Note>> {
-    let mut slot = &ROOT[index(page, BELOW)];
+    // ORDER(single): Acquire, as in `find_in`.
+    NonNull::new(ROOT[index(page, BELOW)].load(Acquire)).and_then(|node| find_in(node, page))
+}
+
+#[cold]
+fn find_in(mut node: NonNull<()>, page: NonNull<u8>) -> Option<NonNull<Note>> {
     for below in (0..BELOW).rev() {
-        // ORDER(single): Acquire pairs with the Release in `slot`: the node is zeroed.
-        let node = NonNull::new(slot.load(Acquire))?.cast::<Node>();
         // SAFETY: nodes stay.
-        slot = unsafe { &node.as_ref()[index(page, below)] };
+        let slot = unsafe { &node.cast::<Node>().as_ref()[index(page, below)] };
+        // ORDER(single): Acquire pairs with the Release in `link`: the node is zeroed; and with that in `insert`: the note is
+        // written. A thread that has a page got it from its lender or by a link, and that was later.
+        node = NonNull::new(slot.load(Acquire))?;
     }
-    // ORDER(single): Acquire pairs with the Release in `insert`: the note is written. Whoever holds a page got it from its
-    // lender, or from a link, and that was later.
-    NonNull::new(slot.load(Acquire)).map(NonNull::cast)
+    Some(node.cast())
 }
 
 /// From now on `page` has this note.
 pub(super) fn insert(page: NonNull<u8>, note: NonNull<Note>) -> Result<(), NoMemory> {
-    // ORDER(single): see `find`.
+    // ORDER(single): see `find_in`.
     slot(page)?.store(note.as_ptr().cast(), Release);
     Ok(())
 }
@@ -66,7 +70,7 @@ pub(super) fn remove(page: NonNull<u8>) {
 fn slot(page: NonNull<u8>) -> Result<&'static AtomicPtr<()>, NoMemory> {
     let mut slot = &ROOT[index(page, BELOW)];
     for below in (0..BELOW).rev() {
-        // ORDER(single): see `find`.
+        // ORDER(single): see `find_in`.
         let node = match NonNull::new(slot.load(Acquire)) {
             Some(node) => node,
             None => link(slot)?,
