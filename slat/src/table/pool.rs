@@ -319,6 +319,7 @@ impl Pool {
     }
 
     /// Gives whole chunks back to the host, if there are too many of them. May sleep.
+    #[cold]
     pub(crate) fn trim<M: TableMemory>(&self, memory: &M) {
         let surplus = self.free.lock().surplus();
         self.give_chunks_back(memory, surplus.min(BATCH));

@@ -74,8 +74,14 @@ impl NodeList {
         core::iter::successors(self.head, |node| unsafe { node.note() }.next.get())
     }
 
+    #[inline]
     pub(crate) fn append(&mut self, other: &mut Self) {
-        let Some(last) = other.tail else { return };
+        if let Some(last) = other.tail {
+            self.append_up_to(last, other);
+        }
+    }
+
+    fn append_up_to(&mut self, last: Node, other: &mut Self) {
         // SAFETY: owned by `other`, which is emptied here.
         unsafe { last.note() }.next.set(self.head);
         self.tail = self.tail.or(other.tail);
@@ -96,6 +102,7 @@ pub(crate) struct Flushed(NodeList);
 
 impl Unlinked {
     /// Adds the subtree below and with `top`, a table of `level`.
+    #[cold]
     pub(crate) fn add(&mut self, top: Node, level: Level) {
         // SAFETY: unhooked by the caller, whose it is now.
         unsafe { top.note() }.level.set(level.0);
@@ -169,6 +176,7 @@ impl Grace {
     }
 
     /// Waits for a grace period, and takes a few pages apart. The caller holds `Idle`.
+    #[cold]
     pub(crate) fn collect_some<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) {
         self.wait(reads);
         self.take_some_apart::<F, M>(memory, pool);
