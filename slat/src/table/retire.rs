@@ -74,13 +74,14 @@ impl NodeList {
         core::iter::successors(self.head, |node| unsafe { node.note() }.next.get())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn append(&mut self, other: &mut Self) {
         if let Some(last) = other.tail {
             self.append_up_to(last, other);
         }
     }
 
+    #[cold]
     fn append_up_to(&mut self, last: Node, other: &mut Self) {
         // SAFETY: owned by `other`, which is emptied here.
         unsafe { last.note() }.next.set(self.head);
@@ -166,6 +167,7 @@ impl Grace {
     }
 
     /// Queues subtrees; true where so many wait that they are worth a grace period.
+    #[inline]
     pub(crate) fn defer(&self, mut tops: Flushed) -> bool {
         let mut queue = self.flushed.lock();
         queue.append(&mut tops.0);
