@@ -123,6 +123,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.seat.wake(self.light);
     }
 
+    /// Gives the table pages that it has at hand back to the VM: for a vCPU that will not run for long, before
+    /// [`Vm::shrink`]. The next fault that needs a table gets others.
+    pub fn give_tables_back(&mut self) {
+        self.vm.pool.give_back(self.cache.drain());
+    }
+
     /// What it has counted.
     pub(crate) fn tally(&self) -> &Tally {
         &self.seat.tally

@@ -334,6 +334,45 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.grace.collect::<F, H>(&self.reads, &self.host, &self.pool);
     }
 
+    /// Gives table memory back to the host: [collects](Self::collect), and then gives back every chunk whose pages are all
+    /// free. Returns how many bytes. Waits for a grace period; may sleep in [`TableMemory::free_chunk`](crate::TableMemory).
+    ///
+    /// Without this call the VM keeps some free chunks, and gives the rest back when tables are taken apart. No page is moved:
+    /// a chunk with one table in it stays. So do the pages that a vCPU has at hand, up to four more than the format has levels:
+    /// they go back when the [`Vcpu`](crate::Vcpu) is dropped, or by [`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back).
+    ///
+    /// ```
+    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # struct Identity;
+    /// # unsafe impl TableMemory for Identity {}
+    /// # impl Host for Identity {
+    /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+    /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    /// #     }
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+    /// let guest = Span::new(Gfn(0), Gfn(200 * 512)); // 400 MiB
+    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), guest.start, guest.len(), Hva(1 << 40))))?;
+    /// vm.vcpu(VcpuId(0)).unwrap().prefault(&mut idle, guest)?;
+    /// let large = vm.stats().lent_bytes;
+    /// // The guest gives all but its first 2 MiB back.
+    /// vm.invalidate_gfns(Span::new(Gfn(512), guest.end), Why::Unmap).apply(&mut idle).settle();
+    /// assert_eq!(vm.shrink(&mut idle), large - vm.stats().lent_bytes);
+    /// assert_eq!(vm.stats().lent_bytes, 64 * PAGE_SIZE); // one chunk
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shrink(&self, idle: &mut Idle) -> u64 {
+        if seeded!(ShrinkUnwaited)
+            && let Some(taken) = self.grace.take_flushed()
+        {
+            self.grace.bury(taken);
+        }
+        self.collect(idle);
+        self.pool.shrink(&self.host)
+    }
+
     /// The address space `id`, if the VM was built with so many.
     pub(crate) fn space(&self, id: SpaceId) -> Option<&Space<F>> {
         self.spaces.get(usize::from(id.0))

@@ -237,7 +237,7 @@ impl Memo {
             return Some(self.slot);
         }
         // SAFETY: `at` comes from an open walk, whose section keeps the table page and its note.
-        let hint = at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note().hint });
+        let hint = at.filter(|at| at.level == Level::K4).map(|at| unsafe { &at.node.note_in::<H>().hint });
         if let Some(slot) = hint.and_then(|hint| hint.get(gfn, generation)) {
             self.remember::<F, H>(vm, slot, generation);
             return Some(slot);

@@ -358,8 +358,8 @@ unsafe impl TableMemory for Handle {
         self.0.memory.lend()
     }
 
-    unsafe fn free_chunk(&self, _: NonNull<u8>) {
-        self.0.memory.take_back();
+    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+        self.0.memory.take_back(chunk);
     }
 
     fn pfn(&self, page: NonNull<u8>) -> Pfn {

@@ -4,19 +4,19 @@
 //! strayed. A frame number that is no table page leads to a trap: a page of such words.
 
 use crate::addr::Pfn;
-use crate::table::memory::{CHUNK_BYTES, CHUNK_PAGES, write_notes};
+use crate::table::memory::{CHUNK_BYTES, CHUNK_PAGES};
 use crate::table::{Entry, Version, Word};
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::Cell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread_local;
 
 /// In every entry of a page that is in no table: the newest hole that there can be, which nobody fills.
 pub(crate) const GIVEN_BACK: Word = Word::hole(Version((1 << Version::BITS) - 1));
 
 /// Chunks for one VM; and one more, for the trap.
-const CHUNKS: usize = 4;
+const CHUNKS: usize = 64;
 /// Frames of the host are below, at first, or far above.
 const FIRST: u64 = 0x1_0000;
 
@@ -40,7 +40,8 @@ pub(crate) fn looked(word: Word) {
 /// See the module's header.
 pub(super) struct Memory {
     base: NonNull<u8>,
-    lent: AtomicUsize,
+    /// The chunks that are lent now, as bits.
+    lent: AtomicU64,
 }
 
 // SAFETY: all threads of an execution are one to the machine.
@@ -51,10 +52,7 @@ unsafe impl Sync for Memory {}
 impl Memory {
     pub(super) fn new() -> Self {
         STRAYED.set(false);
-        let memory = Self { base: BASE.with(|base| *base), lent: AtomicUsize::new(0) };
-        // SAFETY: a chunk that is never lent.
-        unsafe { write_notes(memory.base.add(CHUNKS * CHUNK_BYTES)) };
-        memory
+        Self { base: BASE.with(|base| *base), lent: AtomicU64::new(0) }
     }
 
     /// Whether anybody came to a page that was no table any more.
@@ -63,22 +61,25 @@ impl Memory {
     }
 
     /// Chunks that have not come back.
-    pub(super) fn lent(&self) -> usize {
-        self.lent.load(Relaxed)
+    pub(super) fn lent(&self) -> u32 {
+        self.lent.load(Relaxed).count_ones()
     }
 
     pub(super) fn lend(&self) -> Option<NonNull<u8>> {
-        let chunk = self.lent.load(Relaxed);
+        let lent = self.lent.load(Relaxed);
+        let chunk = lent.trailing_ones() as usize;
         if chunk == CHUNKS {
             return None;
         }
-        self.lent.store(chunk + 1, Relaxed);
+        self.lent.store(lent | 1 << chunk, Relaxed);
         // SAFETY: inside.
         Some(unsafe { self.base.add(chunk * CHUNK_BYTES) })
     }
 
-    pub(super) fn take_back(&self) {
-        self.lent.fetch_sub(1, Relaxed);
+    pub(super) fn take_back(&self, chunk: NonNull<u8>) {
+        let index = (chunk.as_ptr().addr() - self.base.as_ptr().addr()) / CHUNK_BYTES;
+        assert!(self.lent.load(Relaxed) >> index & 1 == 1, "lent, and once");
+        self.lent.fetch_xor(1 << index, Relaxed);
     }
 
     pub(super) fn frame(&self, page: NonNull<u8>) -> Pfn {
@@ -88,12 +89,13 @@ impl Memory {
     /// The page of a frame: the trap, where it is none of ours.
     pub(super) fn page(&self, frame: Pfn) -> NonNull<u8> {
         let index = frame.0.wrapping_sub(FIRST) as usize;
-        if index < self.lent() * CHUNK_PAGES {
+        let is_lent = |chunk: usize| chunk < CHUNKS && self.lent.load(Relaxed) >> chunk & 1 == 1;
+        if is_lent(index / CHUNK_PAGES) {
             // SAFETY: inside.
             return unsafe { self.base.add(index * 4096) };
         }
         STRAYED.set(true);
-        // SAFETY: inside: the first page of the last chunk behind its notes.
+        // SAFETY: inside: the second page of a chunk that is never lent.
         let trap = unsafe { self.base.add(CHUNKS * CHUNK_BYTES + 4096) };
         for index in 0..512 {
             // SAFETY: a page of words, all of which are atomics.

@@ -62,6 +62,36 @@ fn reclaiming() {
     world.end();
 }
 
+/// A whole region goes with its table, whose memory goes back to the host at once: nobody may come there any more.
+fn shrinking() {
+    let world = World::<Pae>::new(3, Primary::new(false), thrifty);
+    at_once(&[
+        &|| world.guest(0, &[(SECOND, Write), (0, Read), (SECOND + 1, Read), (SECOND, Write)]),
+        &|| world.guest(1, &[(SECOND, Read), (0, Write), (SECOND, Write)]),
+        &|| world.guest(2, &[(0, Read), (SECOND, Read), (1, Write)]),
+        &|| {
+            world.change(SECOND..2 * REGION, (Change::Drop, Why::Unmap));
+            idle(|idle| world.vm.shrink(idle));
+        },
+        &|| {
+            world.change(SECOND..2 * REGION, (Change::Move, Why::Remap));
+            idle(|idle| world.vm.shrink(idle));
+        },
+        &|| world.age(2),
+    ]);
+    world.end();
+}
+
+#[test]
+fn memory_that_goes_back() {
+    explore(shrinking);
+}
+
+#[test]
+fn mistake_to_shrink_before_the_grace_period_is_over() {
+    finds(Bug::ShrinkUnwaited, GONE, shrinking);
+}
+
 #[test]
 fn regions_that_go() {
     explore(unmapping);

@@ -1,15 +1,36 @@
 //! Where table pages live, and what the engine remembers beside each.
 //!
 //! The host lends memory in naturally aligned **chunks** of 64 pages. The first page of a chunk holds one
-//! 64-byte note for each of the others, so the way from a table page to its note is arithmetic on the pointer:
+//! 64-byte note for each of the others. Pointer arithmetic leads from a table page to its note:
 //! no search, no second allocation, 1.6% of the tables (0.003% of what they map).
 //!
 //! ```text
 //! chunk (256 KiB, aligned)   [ note 0 | note 1 … note 63 ] [ page 1 ] [ page 2 ] … [ page 63 ]
 //!                              └ chunk's own   └────────────── belongs to ────────────┘
 //! ```
+//!
+//! A host without blocks of 256 KiB lends [single pages](TableMemory::SINGLE_PAGES). The engine groups them: one page
+//! holds the notes of up to 63 others, wherever those are. A radix tree leads from a page to its note ([`super::single`]).
+//! Which of the two a memory is, is a constant: for chunks the fault path compiles to the arithmetic above.
+//!
+//! # When a chunk goes back
+//! A chunk goes back to the host when all its pages are free ([`super::pool`]). No thread reaches it then:
+//!
+//! * *Hardware walkers.* A page of a table that was linked is free only after the shootdown of the unhooking. Each vCPU
+//!   that was in the guest has dropped its paging-structure caches by then.
+//! * *Walks.* A walk follows links only inside a section of the read side, and uses no table after the section. A page
+//!   that was linked is free only after a grace period that began after the unhooking. So each section that found the page has
+//!   ended. This covers the notes too: a walk reads the hint in a note of a table that it has reached in its section.
+//! * *vCPUs that remember tables* (`fault/memo.rs`) compare two words inside a section before they use one. Both words are
+//!   unchanged only if the table was linked when the section began, or later.
+//! * *Lists and caches.* They own their pages, and a page that one of them owns is not free. The pool writes notes under
+//!   its lock.
+//!
+//! The root's frame ([`Vm::root`](crate::Vm::root)) is a number. A host that walks tables itself does so from a vCPU in the
+//! guest, or stops before it answers flushes.
 
 use super::entry::{Entry, Word};
+use super::single;
 use crate::addr::{INDEX_BITS, PAGE_SHIFT, PAGE_SIZE, Pfn};
 use crate::slots::Hint;
 use crate::sync::prim::read_whole;
@@ -17,8 +38,8 @@ use alloc::alloc::{Layout, alloc, dealloc};
 use core::cell::Cell;
 use core::ptr::NonNull;
 
-/// Pages in a chunk.
-pub const CHUNK_PAGES: usize = 64;
+/// Pages in a chunk. Under shuttle each table page has a chunk of its own, which goes back where the page is free.
+pub const CHUNK_PAGES: usize = if cfg!(shuttle) { 2 } else { 64 };
 /// Bytes in a chunk, and its alignment.
 pub const CHUNK_BYTES: usize = CHUNK_PAGES << PAGE_SHIFT;
 /// Entries in a table page.
@@ -27,26 +48,96 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 /// The memory that tables are made of, and its two names: a pointer for the engine, a frame for the hardware.
 ///
 /// Every method has a default: chunks from the global allocator, with a frame number that *is* the address.
-/// That is right wherever the walker of the tables is software in this process; a hypervisor overrides all four.
+/// That is right wherever the walker of the tables is software in this process. A hypervisor overrides `pfn`, `at`, and the
+/// two functions that lend: `alloc_chunk` and `free_chunk`, or `alloc_pages` and `free_pages`.
+///
+/// A chunk or page may go back at any time between its allocation and the end of the VM: in [`Vm::shrink`](crate::Vm::shrink)
+/// and [`Vm::collect`](crate::Vm::collect), where a flush debt is settled, and where memslots are committed. The calling thread
+/// is in no walk and holds no lock of the engine that another thread needs for a fault; it holds what the host's own code held when
+/// it called the engine.
 ///
 /// # Safety
 /// `alloc_chunk` must return memory of [`CHUNK_BYTES`], aligned to as much, that nobody else uses until
-/// `free_chunk`; `at` and `pfn` must be each other's inverse for every page of such chunks, and stay so. The frame must fit
-/// the address bits of the format that links it ([`Format::ADDRESS`](super::Format::ADDRESS)).
+/// `free_chunk`; likewise `alloc_pages`, of as many pages as it was asked for. `at` and `pfn` must be each other's inverse for
+/// every page of such memory, and stay so. The frame must fit the address bits of the format that links it
+/// ([`Format::ADDRESS`](super::Format::ADDRESS)).
 pub unsafe trait TableMemory: Send + Sync {
+    /// Whether the host lends pages one at a time, wherever they are, instead of chunks. Then the engine calls
+    /// [`alloc_pages`](Self::alloc_pages) and [`free_pages`](Self::free_pages), and neither function for chunks.
+    ///
+    /// ```
+    /// use slat::{table::formats::Npt4, *};
+    /// use std::{ptr::NonNull, sync::Mutex};
+    ///
+    /// /// A kernel's list of free 4 KiB frames, all of which it has mapped at their own addresses.
+    /// struct Frames(Mutex<Vec<usize>>);
+    ///
+    /// unsafe impl TableMemory for Frames {
+    ///     const SINGLE_PAGES: bool = true;
+    ///
+    ///     fn alloc_pages(&self, pages: usize) -> Option<NonNull<u8>> {
+    ///         assert_eq!(pages, 1, "roots of NPT have one page");
+    ///         let frame = self.0.lock().unwrap().pop()?;
+    ///         NonNull::new(std::ptr::with_exposed_provenance_mut(frame))
+    ///     }
+    ///
+    ///     unsafe fn free_pages(&self, first: NonNull<u8>, _pages: usize) {
+    ///         self.0.lock().unwrap().push(first.as_ptr().expose_provenance());
+    ///     }
+    /// }
+    /// # impl Host for Frames {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+    /// #     }
+    /// # }
+    /// # #[repr(align(4096))]
+    /// # #[derive(Clone)]
+    /// # struct Frame([u8; 4096]);
+    /// # let mut ram = vec![Frame([0; 4096]); 100];
+    /// # let free = || ram.iter_mut().map(|frame| (frame as *mut Frame).expose_provenance()).collect();
+    /// # let frames = Frames(Mutex::new({ let mut free = free; free() }));
+    ///
+    /// let mut idle = Idle::take().unwrap();
+    /// let vm = Vm::<Npt4, _>::builder(frames).build()?;
+    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5123), access: Access::Write })?;
+    /// assert_eq!(vm.stats().lent_bytes, 64 * PAGE_SIZE); // 63 pages for tables, and one for their notes
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    const SINGLE_PAGES: bool = false;
+
     /// A chunk with any contents, or `None` where there is no more. May sleep.
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         // SAFETY: the layout has a size that is not zero.
         NonNull::new(unsafe { alloc(chunk_layout()) })
     }
 
-    /// Takes a chunk back.
+    /// Takes a chunk back. May sleep.
     ///
     /// # Safety
     /// `chunk` came from [`alloc_chunk`](Self::alloc_chunk) of the same memory, once, and nothing uses it any more.
     unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
         // SAFETY: allocated above with this layout, says the caller.
         unsafe { dealloc(chunk.as_ptr(), chunk_layout()) }
+    }
+
+    /// As many pages with any contents, contiguous and aligned to their size; or `None` where there are no more. May sleep.
+    /// `pages` is 1, or [`Format::ROOT_PAGES`](super::Format::ROOT_PAGES) for a root. Called only for
+    /// [single pages](Self::SINGLE_PAGES).
+    fn alloc_pages(&self, pages: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the layout has a size that is not zero.
+        NonNull::new(unsafe { alloc(pages_layout(pages)) })
+    }
+
+    /// Takes pages back. May sleep.
+    ///
+    /// # Safety
+    /// `first` came from [`alloc_pages`](Self::alloc_pages) of the same memory, for as many pages, once, and nothing uses them
+    /// any more.
+    unsafe fn free_pages(&self, first: NonNull<u8>, pages: usize) {
+        // SAFETY: allocated above with this layout, says the caller.
+        unsafe { dealloc(first.as_ptr(), pages_layout(pages)) }
     }
 
     /// The frame number under which the hardware knows the page at `page`.
@@ -72,16 +163,24 @@ pub struct Heap;
 unsafe impl TableMemory for Heap {}
 
 const fn chunk_layout() -> Layout {
-    match Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES) {
+    pages_layout(CHUNK_PAGES)
+}
+
+/// As many pages, aligned to their size.
+const fn pages_layout(pages: usize) -> Layout {
+    let bytes = pages << PAGE_SHIFT;
+    match Layout::from_size_align(bytes, bytes) {
         Ok(layout) => layout,
         Err(_) => panic!("a power of two"),
     }
 }
 
 /// What the engine remembers beside a table page.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Note {
+    /// The page.
+    pub(crate) page: Node,
     /// The next page in the list that owns this one, while it is in no table.
     pub(crate) next: Cell<Option<Node>>,
     /// The level of a dead table, while it waits to be taken apart.
@@ -109,7 +208,7 @@ unsafe impl Sync for Node {}
 
 const _: () = {
     assert!(size_of::<TablePage>() == PAGE_SIZE as usize);
-    assert!(size_of::<Note>() == 64 && CHUNK_PAGES * size_of::<Note>() == PAGE_SIZE as usize);
+    assert!(size_of::<Note>() == 64 && CHUNK_PAGES * size_of::<Note>() <= PAGE_SIZE as usize);
     assert!(size_of::<Option<Node>>() == 8);
 };
 
@@ -123,11 +222,14 @@ impl Node {
         Self(memory.at(pfn).cast())
     }
 
-    /// Page `index` (not 0) of a chunk.
-    pub(crate) fn in_chunk(chunk: NonNull<u8>, index: usize) -> Self {
-        debug_assert!((1..CHUNK_PAGES).contains(&index));
-        // SAFETY: inside the chunk.
-        Self(unsafe { chunk.add(index << PAGE_SHIFT) }.cast())
+    /// The page at `page`.
+    pub(crate) const fn new(page: NonNull<u8>) -> Self {
+        Self(page.cast())
+    }
+
+    /// Where it is.
+    pub(crate) fn page(self) -> NonNull<u8> {
+        self.0.cast()
     }
 
     /// The page `pages` after it: of a root that has more than one.
@@ -167,12 +269,30 @@ impl Node {
         words
     }
 
-    /// Its note.
+    /// Its note, where the page is of `M`.
     ///
     /// # Safety
     /// As [`entries`](Self::entries).
     #[inline(always)]
+    pub(crate) unsafe fn note_in<'a, M: TableMemory>(self) -> &'a Note {
+        // SAFETY: the caller's word; pages of chunks are registered nowhere.
+        unsafe { if M::SINGLE_PAGES { self.note() } else { self.note_in_chunk() } }
+    }
+
+    /// Its note, whatever memory it is of: in a process without single pages, one load and one comparison more.
+    ///
+    /// # Safety
+    /// As [`entries`](Self::entries).
+    #[inline]
     pub(crate) unsafe fn note<'a>(self) -> &'a Note {
+        // SAFETY: the caller's word.
+        unsafe { single::find(self.0.cast()).map_or_else(|| self.note_in_chunk(), |note| note.as_ref()) }
+    }
+
+    /// # Safety
+    /// As [`entries`](Self::entries); the page is of a chunk.
+    #[inline(always)]
+    unsafe fn note_in_chunk<'a>(self) -> &'a Note {
         let page = self.0.cast::<u8>();
         let offset = page.as_ptr().addr() & (CHUNK_BYTES - 1);
         // SAFETY: both lie in one chunk, whose first page holds initialised notes.
@@ -195,16 +315,5 @@ impl Node {
         // SAFETY: the caller owns the page.
         let entries = unsafe { self.entries() };
         entries.iter().for_each(Entry::give_back);
-    }
-}
-
-/// Makes the notes of a fresh chunk.
-///
-/// # Safety
-/// `chunk` is a chunk that only the caller uses.
-pub(crate) unsafe fn write_notes(chunk: NonNull<u8>) {
-    for index in 0..CHUNK_PAGES {
-        // SAFETY: inside the chunk's first page, which nobody else uses.
-        unsafe { chunk.cast::<Note>().add(index).write(Note::default()) };
     }
 }

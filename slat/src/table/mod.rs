@@ -11,9 +11,11 @@
 //! | `radix`, `cursor` | the way down, and the way along a range |
 //! | `steps` | an open walk along a range, which rests now and then |
 //! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
+//! | `chunk`, `single` | pages that are lent together, or one at a time |
 //! | `limit` | a budget for them: the coldest go first |
 //! | [`Map`], [`Place`] | a table on its own, for a primary MMU, and an entry of it |
 
+mod chunk;
 pub(crate) mod cursor;
 pub mod entry;
 pub mod format;
@@ -27,6 +29,7 @@ pub mod memory;
 pub(crate) mod pool;
 pub(crate) mod radix;
 pub(crate) mod retire;
+mod single;
 pub(crate) mod steps;
 pub mod walk;
 

@@ -2,15 +2,29 @@
 //!
 //! A fault must not allocate inside its section, so each vCPU keeps a page for every level it might have to
 //! link, topped up before it enters. Pages come back through a grace period ([`super::retire`]), never
-//! directly. Chunks go back to the host when the pool is dropped.
+//! directly.
+//!
+//! # Which page is next, and which chunks go back
+//! Each chunk knows its free pages as bits of one word. The pool lists its chunks by the number of free pages:
+//!
+//! ```text
+//! lists   0: none free   1: one free …   62: 62 free   whole: nothing else than free pages
+//!                        ▲ a page is taken from the first list that has a chunk: from the fullest chunk
+//! ```
+//! In a chunk the lowest page goes first, so tables of neighbours are neighbours. No page is ever moved. Chunks that are nearly
+//! empty get no pages as long as a fuller one has any, so they become whole as their tables die.
+//!
+//! Whole chunks go back to the host by [`Vm::shrink`](crate::Vm::shrink), all of them; and by themselves where pages come
+//! back after a grace period. The pool keeps K whole chunks then: four, or an eighth of those in use if that is more. It gives chunks
+//! back where it has more than 2 K, until it has K: so a VM that grows and shrinks again and again by up to K chunks makes the host
+//! lend none and take none back.
 
+use super::chunk::{Chunk, bits};
 use super::entry::Word;
-use super::memory::{CHUNK_PAGES, Node, TableMemory, write_notes};
+use super::memory::{CHUNK_PAGES, Node, TableMemory};
 use super::retire::NodeList;
 use crate::addr::PAGE_SIZE;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
-use alloc::vec::Vec;
-use core::ptr::NonNull;
 
 /// No memory for table pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,19 +65,159 @@ impl From<Short> for NoMemory {
     }
 }
 
-#[derive(Debug, Default)]
+/// Chunks, by their free pages.
+#[derive(Debug)]
 struct Free {
-    list: NodeList,
-    /// Roots of more than one page, by their first.
-    roots: NodeList,
-    chunks: Vec<Chunk>,
+    /// By number; and those that are whole.
+    lists: [Option<Chunk>; WHOLE + 1],
+    /// The lists that have a chunk, as bits; but for the first.
+    with_pages: u64,
+    chunks: usize,
+    whole: usize,
+    /// Pages lent, those of notes included.
+    lent: u64,
+    pages: u64,
 }
 
-#[derive(Debug)]
-struct Chunk(NonNull<u8>);
+/// The list of chunks that have nothing but free pages.
+const WHOLE: usize = CHUNK_PAGES - 1;
+/// Chunks that go back under one hold of the lock.
+const BATCH: usize = 32;
+/// Whole chunks that are kept, at least.
+const KEPT: usize = if cfg!(shuttle) { 1 } else { 4 };
+/// And one for so many in use.
+const KEPT_SHARE: usize = 8;
 
-// SAFETY: a chunk is memory that the pool owns.
-unsafe impl Send for Chunk {}
+impl Default for Free {
+    fn default() -> Self {
+        Self { lists: [None; WHOLE + 1], with_pages: 0, chunks: 0, whole: 0, lent: 0, pages: 0 }
+    }
+}
+
+impl Free {
+    /// The list of a chunk as it is now.
+    fn list_of(chunk: Chunk) -> usize {
+        // SAFETY: a chunk of the pool, which is locked.
+        let head = unsafe { chunk.head() };
+        if head.is_whole() { WHOLE } else { head.free.get().count_ones() as usize }
+    }
+
+    fn enlist(&mut self, chunk: Chunk) {
+        let list = Self::list_of(chunk);
+        let first = self.lists[list].replace(chunk);
+        // SAFETY: chunks of the pool, which is locked.
+        unsafe {
+            chunk.head().next.set(first);
+            chunk.head().previous.set(None);
+            if let Some(first) = first {
+                first.head().previous.set(Some(chunk));
+            }
+        }
+        self.with_pages |= 1 << list & !1;
+        self.whole += usize::from(list == WHOLE);
+    }
+
+    fn delist(&mut self, chunk: Chunk) {
+        let list = Self::list_of(chunk);
+        // SAFETY: chunks of the pool, which is locked.
+        unsafe {
+            let (previous, next) = (chunk.head().previous.get(), chunk.head().next.get());
+            if let Some(next) = next {
+                next.head().previous.set(previous);
+            }
+            match previous {
+                Some(previous) => previous.head().next.set(next),
+                None => self.lists[list] = next,
+            }
+        }
+        if self.lists[list].is_none() {
+            self.with_pages &= !(1 << list);
+        }
+        self.whole -= usize::from(list == WHOLE);
+    }
+
+    /// A chunk more.
+    fn add(&mut self, chunk: Chunk) {
+        // SAFETY: the caller's alone.
+        let head = unsafe { chunk.head() };
+        self.chunks += 1;
+        self.lent += head.pages();
+        self.pages += u64::from(head.free.get().count_ones());
+        self.enlist(chunk);
+    }
+
+    /// A chunk of this list leaves.
+    fn remove_first(&mut self, list: usize) -> Option<Chunk> {
+        let chunk = self.lists[list]?;
+        self.delist(chunk);
+        // SAFETY: no list has it now.
+        let head = unsafe { chunk.head() };
+        self.chunks -= 1;
+        self.lent -= head.pages();
+        self.pages -= u64::from(head.free.get().count_ones());
+        Some(chunk)
+    }
+
+    /// These pages of the chunk are free from now on, or not any more.
+    fn change(&mut self, chunk: Chunk, pages: u64, are_free: bool) {
+        self.delist(chunk);
+        // SAFETY: a chunk of the pool, which is locked.
+        let free = unsafe { &chunk.head().free };
+        debug_assert!(free.get() & pages == if are_free { 0 } else { pages }, "a page is out once");
+        free.set(free.get() ^ pages);
+        let count = u64::from(pages.count_ones());
+        self.pages = if are_free { self.pages + count } else { self.pages - count };
+        self.enlist(chunk);
+    }
+
+    /// Up to `many` pages, from the fullest chunks. The last of them comes out of the list first.
+    fn take(&mut self, many: usize) -> NodeList {
+        let mut taken = NodeList::default();
+        while taken.len() < many && self.with_pages != 0 {
+            let Some(chunk) = self.lists[self.with_pages.trailing_zeros() as usize] else { break };
+            // SAFETY: a chunk of the pool, which is locked.
+            let free = unsafe { chunk.head() }.free.get();
+            let pages = bits(free).take(many - taken.len()).fold(0, |pages, number| pages | 1 << number);
+            self.change(chunk, pages, false);
+            for number in bits(pages) {
+                // SAFETY: free until now.
+                taken.push(unsafe { chunk.node(number) });
+            }
+        }
+        taken
+    }
+
+    /// Pages that can be a root together, of the fullest of the chunks that come first in their lists.
+    fn take_root(&mut self) -> Option<Node> {
+        let chunks = bits(self.with_pages).filter_map(|list| self.lists[list as usize]);
+        let has_root = |chunk: &Chunk| {
+            // SAFETY: a chunk of the pool, which is locked.
+            let head = unsafe { chunk.head() };
+            head.root != 0 && head.free.get() & head.root == head.root
+        };
+        let chunk = { chunks }.find(has_root)?;
+        // SAFETY: as above.
+        let root = unsafe { chunk.head() }.root;
+        self.change(chunk, root, false);
+        // SAFETY: free until now.
+        Some(unsafe { chunk.node(root.trailing_zeros()) })
+    }
+
+    /// Takes back blocks of as many pages.
+    fn put(&mut self, mut blocks: NodeList, pages: usize) {
+        while let Some(node) = blocks.pop() {
+            // SAFETY: the list owned it.
+            let (chunk, number) = unsafe { Chunk::of(node) };
+            self.change(chunk, u64::MAX >> (64 - pages) << number, true);
+        }
+    }
+
+    /// Whole chunks that the pool need not keep.
+    fn surplus(&self) -> usize {
+        let kept = KEPT.max((self.chunks - self.whole) / KEPT_SHARE);
+        if self.whole > 2 * kept { self.whole - kept } else { 0 }
+    }
+}
 
 /// The pages that one thread keeps at hand: one for each level that a fault may have to link.
 #[derive(Debug, Default)]
@@ -96,17 +250,9 @@ impl Pool {
                 return Err(Short::Host);
             }
             let missing = (want - cache.list.len()).min(usize::try_from(left).unwrap_or(usize::MAX));
-            let mut taken = NodeList::default();
-            {
-                let mut free = self.free.lock();
-                while taken.len() < missing
-                    && let Some(node) = free.list.pop()
-                {
-                    taken.push(node);
-                }
-            }
+            let mut taken = self.free.lock().take(missing);
             if taken.len() == 0 && !reuse() {
-                self.grow(memory)?;
+                self.grow(memory, false)?;
             }
             self.out.fetch_add(taken.len() as u64, Relaxed);
             // Turned around once more: they leave the cache as they came from the chunk.
@@ -148,23 +294,10 @@ impl Pool {
         self.budget.store(bytes / PAGE_SIZE, Relaxed);
     }
 
-    /// A chunk more. All its pages are free; those of one root stay together, if none is free.
-    fn grow<M: TableMemory>(&self, memory: &M) -> Result<(), Short> {
-        let chunk = memory.alloc_chunk().ok_or(Short::Host)?;
-        // SAFETY: fresh from the host, nobody else's.
-        unsafe { write_notes(chunk) };
-        let mut free = self.free.lock();
-        let mut root = 0..0;
-        if self.root_pages > 1 && free.roots.len() == 0 {
-            // The chunk is aligned to more.
-            root = self.root_pages..2 * self.root_pages;
-            free.roots.push(Node::in_chunk(chunk, root.start));
-        }
-        // Highest first, so that pages are handed out in address order: tables of neighbours become neighbours.
-        for index in (1..CHUNK_PAGES).rev().filter(|index| !root.contains(index)) {
-            free.list.push(Node::in_chunk(chunk, index));
-        }
-        free.chunks.push(Chunk(chunk));
+    /// A chunk more, with pages for a root if the caller `wants_root`. May sleep.
+    fn grow<M: TableMemory>(&self, memory: &M, wants_root: bool) -> Result<(), Short> {
+        let chunk = Chunk::lend(memory, self.root_pages, wants_root).ok_or(Short::Host)?;
+        self.free.lock().add(chunk);
         Ok(())
     }
 
@@ -175,12 +308,12 @@ impl Pool {
         }
         loop {
             let mut free = self.free.lock();
-            if let Some(root) = free.roots.pop() {
-                free.list.append(&mut cache.list);
+            if let Some(root) = free.take_root() {
+                free.put(cache.drain(), 1);
                 return Ok(root);
             }
             drop(free);
-            self.grow(memory)?;
+            self.grow(memory, true)?;
         }
     }
 
@@ -190,15 +323,47 @@ impl Pool {
     }
 
     /// Takes back pages that nobody can reach any more.
-    pub(crate) fn give_back(&self, mut list: NodeList) {
+    pub(crate) fn give_back(&self, list: NodeList) {
         self.out.fetch_sub(list.len() as u64, Relaxed);
-        self.free.lock().list.append(&mut list);
+        self.free.lock().put(list, 1);
     }
 
     /// Takes back roots of more than one page.
-    pub(crate) fn give_back_roots(&self, mut roots: NodeList) {
+    pub(crate) fn give_back_roots(&self, roots: NodeList) {
         self.out.fetch_sub((roots.len() * self.root_pages) as u64, Relaxed);
-        self.free.lock().roots.append(&mut roots);
+        self.free.lock().put(roots, self.root_pages);
+    }
+
+    /// Gives whole chunks back to the host, if there are too many of them. May sleep.
+    #[cold]
+    pub(crate) fn trim<M: TableMemory>(&self, memory: &M) {
+        let surplus = self.free.lock().surplus();
+        self.give_chunks_back(memory, surplus.min(BATCH));
+    }
+
+    /// Gives all whole chunks back to the host. Returns how many bytes. May sleep.
+    pub(crate) fn shrink<M: TableMemory>(&self, memory: &M) -> u64 {
+        core::iter::repeat_with(|| self.give_chunks_back(memory, BATCH))
+            .take_while(|&pages| pages > 0)
+            .sum::<u64>()
+            * PAGE_SIZE
+    }
+
+    /// Gives up to `many` whole chunks back. Returns how many pages.
+    fn give_chunks_back<M: TableMemory>(&self, memory: &M, many: usize) -> u64 {
+        let mut back = [None; BATCH];
+        let mut pages = 0;
+        if many > 0 {
+            let mut free = self.free.lock();
+            let before = free.lent;
+            back[..many].fill_with(|| free.remove_first(WHOLE));
+            pages = before - free.lent;
+        }
+        for chunk in back.into_iter().flatten() {
+            // SAFETY: lent by this host once; it is in no list, and no page of it is out.
+            unsafe { chunk.give_back(memory) };
+        }
+        pages
     }
 
     /// Pages in use, in any way.
@@ -208,18 +373,18 @@ impl Pool {
 
     /// Pages that the host lent, notes included.
     pub(crate) fn lent(&self) -> u64 {
-        (self.free.lock().chunks.len() * CHUNK_PAGES) as u64
+        self.free.lock().lent
     }
 
     /// Pages that are free.
     pub(crate) fn free(&self) -> u64 {
-        let free = self.free.lock();
-        (free.list.len() + free.roots.len() * self.root_pages) as u64
+        self.free.lock().pages
     }
 
     /// Pages that were made of what the host lent.
     pub(crate) fn allocated(&self) -> u64 {
-        (self.free.lock().chunks.len() * (CHUNK_PAGES - 1)) as u64
+        let free = self.free.lock();
+        free.lent - free.chunks as u64
     }
 
     /// Gives every chunk back to the host.
@@ -227,10 +392,12 @@ impl Pool {
     /// # Safety
     /// No page of this pool is reachable by anyone.
     pub(crate) unsafe fn release<M: TableMemory>(&mut self, memory: &M) {
-        // The list points into the chunks, and goes with them.
-        for chunk in core::mem::take(&mut *self.free.lock()).chunks {
-            // SAFETY: lent by this host once; unreachable, says the caller.
-            unsafe { memory.free_chunk(chunk.0) };
+        let free = self.free.get_mut();
+        for list in 0..=WHOLE {
+            while let Some(chunk) = free.remove_first(list) {
+                // SAFETY: lent by this host once; unreachable, says the caller.
+                unsafe { chunk.give_back(memory) };
+            }
         }
     }
 }
@@ -259,3 +426,6 @@ impl Cache {
         self.list.len()
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -74,8 +74,15 @@ impl NodeList {
         core::iter::successors(self.head, |node| unsafe { node.note() }.next.get())
     }
 
+    #[inline(always)]
     pub(crate) fn append(&mut self, other: &mut Self) {
-        let Some(last) = other.tail else { return };
+        if let Some(last) = other.tail {
+            self.append_up_to(last, other);
+        }
+    }
+
+    #[cold]
+    fn append_up_to(&mut self, last: Node, other: &mut Self) {
         // SAFETY: owned by `other`, which is emptied here.
         unsafe { last.note() }.next.set(self.head);
         self.tail = self.tail.or(other.tail);
@@ -96,6 +103,7 @@ pub(crate) struct Flushed(NodeList);
 
 impl Unlinked {
     /// Adds the subtree below and with `top`, a table of `level`.
+    #[cold]
     pub(crate) fn add(&mut self, top: Node, level: Level) {
         // SAFETY: unhooked by the caller, whose it is now.
         unsafe { top.note() }.level.set(level.0);
@@ -159,6 +167,7 @@ impl Grace {
     }
 
     /// Queues subtrees; true where so many wait that they are worth a grace period.
+    #[inline]
     pub(crate) fn defer(&self, mut tops: Flushed) -> bool {
         let mut queue = self.flushed.lock();
         queue.append(&mut tops.0);
@@ -169,6 +178,7 @@ impl Grace {
     }
 
     /// Waits for a grace period, and takes a few pages apart. The caller holds `Idle`.
+    #[cold]
     pub(crate) fn collect_some<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) {
         self.wait(reads);
         self.take_some_apart::<F, M>(memory, pool);
@@ -322,6 +332,7 @@ impl Grace {
         }
         pool.give_back(free);
         pool.give_back_roots(roots);
+        pool.trim(memory);
         let mut all = self.dead.lock();
         all.tops.append(&mut children);
         all.busy -= 1;

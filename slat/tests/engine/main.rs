@@ -8,7 +8,7 @@
 //! | [`debts`] | flushes that are owed |
 //! | [`dirty`], [`ring`], [`dirty_log`] | dirty logs by bitmap and by ring; their rules, compared with a model and with KVM |
 //! | [`slots`] | the rules of memslots, compared with an oracle and with KVM |
-//! | [`limit`], [`scale`] | a budget for tables; what large and empty VMs cost |
+//! | [`limit`], [`scale`], [`shrink`] | a budget for tables; what large and empty VMs cost; table memory that goes back |
 //! | [`sound`] | what safe code is promised |
 //! | [`inject`] | readers that stay, vCPUs that do not answer, hosts that refuse and panic |
 //! | [`words`] | the words of errors and values |
@@ -28,6 +28,7 @@ mod mmio;
 mod reasons;
 mod ring;
 mod scale;
+mod shrink;
 mod slots;
 mod sound;
 mod spaces;

@@ -89,6 +89,17 @@ fn map(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: Gfn) {
     assert!(matches!(done, Done::Mapped(Level::K4) | Done::Spurious), "{done:?}");
 }
 
+/// Everything that it allocates, and itself.
+#[test]
+fn an_empty_vm_costs_less_than_300_kib() {
+    drop(empty(1)); // What a process pays once.
+    let (vm, allocated) = held(|| empty(1));
+    let cost = allocated + size_of_val(&vm) as u64;
+    let tables = vm.stats().lent_bytes;
+    println!("an empty VM of one vCPU: {cost} bytes, {tables} of them lent for tables");
+    assert!(cost < 300 << 10, "{cost} bytes");
+}
+
 #[test]
 fn an_empty_vm_of_416_vcpus_and_12_tib_costs_less_than_a_mebibyte_and_256_bytes_a_vcpu() {
     let mut idle = Idle::take().unwrap();

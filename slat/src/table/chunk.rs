@@ -1,0 +1,199 @@
+//! A chunk in the pool's hands: which of its pages are free, and how it is lent and given back.
+//!
+//! ```text
+//! notes page   [ head | note 1 | note 2 … note 63 ]
+//!                free    page     page      page        of a chunk: right behind; single pages: anywhere
+//! ```
+//! Both kinds of memory look the same from here on. A group of single pages may have fewer of them, where the host ran out.
+
+use super::memory::{CHUNK_PAGES, Node, Note, TableMemory};
+use super::single;
+use crate::addr::{PAGE_SHIFT, PAGE_SIZE};
+use crate::slots::Hint;
+use core::cell::Cell;
+use core::ptr::NonNull;
+
+/// A chunk, by its first note. Who may use the head: the holder of the pool's lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Chunk(NonNull<Note>);
+
+// SAFETY: a pointer to memory that the pool owns.
+unsafe impl Send for Chunk {}
+
+/// The chunk's own note.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Head {
+    /// Pages that are in nobody's hands, by number.
+    pub(super) free: Cell<u64>,
+    /// Pages that there are: not number 0, which holds the notes.
+    all: u64,
+    /// Those of `all` that can be a root together; none where roots have one page.
+    pub(super) root: u64,
+    /// Its neighbours in the list of the pool.
+    pub(super) next: Cell<Option<Chunk>>,
+    pub(super) previous: Cell<Option<Chunk>>,
+}
+
+const _: () = assert!(size_of::<Head>() == size_of::<Note>());
+
+impl Head {
+    /// Whether no page is in anybody's hands.
+    pub(super) fn is_whole(&self) -> bool {
+        let out = self.all & !self.free.get();
+        out == 0 || seeded!(ChunkNotWhole) && out.is_power_of_two()
+    }
+
+    /// Pages that it has, that of the notes included.
+    pub(super) fn pages(&self) -> u64 {
+        1 + u64::from(self.all.count_ones())
+    }
+}
+
+impl Chunk {
+    /// The chunk of a page, and the page's number in it.
+    ///
+    /// # Safety
+    /// The caller owns the page.
+    pub(super) unsafe fn of(node: Node) -> (Self, u32) {
+        // SAFETY: owned by the caller.
+        let note = NonNull::from(unsafe { node.note() });
+        let offset = note.as_ptr().addr() & (PAGE_SIZE as usize - 1);
+        let number = offset / size_of::<Note>();
+        // SAFETY: the notes of a chunk fill one page.
+        (Self(unsafe { note.sub(number) }), number as u32)
+    }
+
+    /// Its own note.
+    ///
+    /// # Safety
+    /// The chunk has not been given back, and the caller has the pool's lock or is alone with the chunk.
+    pub(super) unsafe fn head<'a>(self) -> &'a Head {
+        // SAFETY: written by `lend`.
+        unsafe { self.0.cast().as_ref() }
+    }
+
+    /// Its page of this number.
+    ///
+    /// # Safety
+    /// As [`head`](Self::head), and there is such a page.
+    pub(super) unsafe fn node(self, number: u32) -> Node {
+        // SAFETY: written by `lend`.
+        unsafe { self.0.add(number as usize).as_ref() }.page
+    }
+
+    /// A chunk of `memory`, all of whose pages are free. Where roots have more than one page, its last pages can be a root;
+    /// of single pages only if the caller `wants_root`.
+    pub(super) fn lend<M: TableMemory>(memory: &M, root_pages: usize, wants_root: bool) -> Option<Self> {
+        let root_at = CHUNK_PAGES - root_pages;
+        let root = if root_pages > 1 { block(root_at, root_pages) } else { 0 };
+        if M::SINGLE_PAGES {
+            return Self::group(memory, if wants_root { root } else { 0 });
+        }
+        let chunk = memory.alloc_chunk()?;
+        for number in 1..CHUNK_PAGES {
+            // SAFETY: fresh from the host, nobody else's.
+            unsafe { write_note(chunk, number, chunk.add(number << PAGE_SHIFT)) };
+        }
+        // SAFETY: as above.
+        Some(unsafe { Self::with_head(chunk, block(1, CHUNK_PAGES - 1), root) })
+    }
+
+    /// A group of single pages, as many as there are; with those of `root`, or none.
+    fn group<M: TableMemory>(memory: &M, root: u64) -> Option<Self> {
+        let notes = memory.alloc_pages(1)?;
+        let add = |number, pages| {
+            let first = memory.alloc_pages(pages)?;
+            let added = (0..pages).all(|page| {
+                // SAFETY: inside the block; and inside the page of the notes, which nobody else uses.
+                let (page, number) = (unsafe { first.add(page << PAGE_SHIFT) }, number + page);
+                // SAFETY: as above.
+                single::insert(page, unsafe { write_note(notes, number, page) }).is_ok()
+            });
+            if added {
+                return Some(block(number, pages));
+            }
+            // SAFETY: lent above, and in nobody's hands.
+            unsafe { free_block(memory, first, pages) };
+            None
+        };
+        // The root first: without it the others are of no use.
+        let rest = CHUNK_PAGES - root.count_ones() as usize;
+        let begun = if root == 0 { Some(0) } else { add(rest, root.count_ones() as usize) };
+        let all = begun.map_or(0, |begun| {
+            (1..rest).map_while(|number| add(number, 1)).fold(begun, |all, page| all | page)
+        });
+        if all == 0 {
+            // SAFETY: lent above.
+            unsafe { memory.free_pages(notes, 1) };
+            return None;
+        }
+        // SAFETY: fresh from the host, nobody else's.
+        Some(unsafe { Self::with_head(notes, all, root) })
+    }
+
+    /// # Safety
+    /// `notes` begins with notes, which nobody else uses.
+    unsafe fn with_head(notes: NonNull<u8>, all: u64, root: u64) -> Self {
+        let head = Head { free: Cell::new(all), all, root, next: Cell::new(None), previous: Cell::new(None) };
+        // SAFETY: the caller's word.
+        unsafe { notes.cast().write(head) };
+        Self(notes.cast())
+    }
+
+    /// Gives it back to the host.
+    ///
+    /// # Safety
+    /// It was lent by `memory`, once, and no page of it is reachable by any thread.
+    pub(super) unsafe fn give_back<M: TableMemory>(self, memory: &M) {
+        if !M::SINGLE_PAGES {
+            // SAFETY: the caller's word.
+            return unsafe { memory.free_chunk(self.0.cast()) };
+        }
+        // SAFETY: the caller is alone with it.
+        let Head { all, root, .. } = *unsafe { self.head() };
+        let singles = bits(all & !root).map(|number| (number, 1));
+        let root = Some((root.trailing_zeros(), root.count_ones() as usize)).filter(|_| root != 0);
+        for (number, pages) in root.into_iter().chain(singles) {
+            // SAFETY: lent as so many, says the head; the caller's word.
+            unsafe { free_block(memory, self.node(number).page(), pages) };
+        }
+        // SAFETY: lent alone; the caller's word.
+        unsafe { memory.free_pages(self.0.cast(), 1) };
+    }
+}
+
+/// The bits of `pages` pages from page `number` on.
+const fn block(number: usize, pages: usize) -> u64 {
+    u64::MAX >> (64 - pages) << number
+}
+
+/// # Safety
+/// These pages were lent by `memory` with each other, and no thread reaches them.
+unsafe fn free_block<M: TableMemory>(memory: &M, first: NonNull<u8>, pages: usize) {
+    for page in 0..pages {
+        // SAFETY: inside the block.
+        single::remove(unsafe { first.add(page << PAGE_SHIFT) });
+    }
+    // SAFETY: the caller's word.
+    unsafe { memory.free_pages(first, pages) };
+}
+
+/// The numbers of the bits that are set, in order.
+pub(super) fn bits(word: u64) -> impl Iterator<Item = u32> {
+    let rest = |&word: &u64| Some(word & (word - 1)).filter(|&word| word != 0);
+    core::iter::successors(Some(word).filter(|&word| word != 0), rest).map(u64::trailing_zeros)
+}
+
+/// # Safety
+/// `notes` is a page that only the caller uses, and has a place of this number.
+unsafe fn write_note(notes: NonNull<u8>, number: usize, page: NonNull<u8>) -> NonNull<Note> {
+    let page = Node::new(page);
+    let note = Note { page, next: Cell::new(None), level: Cell::new(0), hint: Hint::default() };
+    // SAFETY: inside the page.
+    unsafe {
+        let place = notes.cast::<Note>().add(number);
+        place.write(note);
+        place
+    }
+}
