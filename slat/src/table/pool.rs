@@ -270,13 +270,11 @@ impl Pool {
         if missing == 0 {
             return;
         }
-        let (mut free, before) = (self.free.lock(), cache.list.len());
-        while cache.list.len() - before < missing
-            && let Some(node) = free.list.pop()
-        {
+        let mut taken = self.free.lock().take(missing);
+        self.out.fetch_add(taken.len() as u64, Relaxed);
+        while let Some(node) = taken.pop() {
             cache.list.push(node);
         }
-        self.out.fetch_add((cache.list.len() - before) as u64, Relaxed);
     }
 
     /// Pages that may be in use.
