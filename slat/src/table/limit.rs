@@ -200,10 +200,10 @@ impl<F: Format, H: Host> Vm<F, H> {
             links += 1;
             let is_wanted = match wanted {
                 Wanted::Cold => Self::is_cold(at),
-                // SAFETY: a link of this table, read in the section of the walk.
                 Wanted::Sparse(most) => {
-                    at.level <= Level::G1
-                        && self.pool.free_beside(unsafe { Node::follow(&self.host, F::pfn(at.word)) }) > most
+                    // SAFETY: a link of this table, read in the section of the walk.
+                    let table = unsafe { Node::follow(&self.host, F::pfn(at.word)) };
+                    at.level <= Level::G1 && self.pool.free_beside(table) > most
                 }
             };
             if is_wanted {

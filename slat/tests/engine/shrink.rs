@@ -83,7 +83,9 @@ fn a_guest_that_was_touched_at_random_is_compacted() {
     let mut tables: Vec<u64> = (0..GIBS * 512).collect();
     Random::new(5).0.shuffle(&mut tables);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    tables.iter().for_each(|table| touch(&mut vcpu, &mut idle, table * TABLE));
+    for table in tables {
+        touch(&mut vcpu, &mut idle, table * TABLE);
+    }
     drop(vcpu);
     let large = vm.stats().lent_bytes;
     shrink_to_one_gib(&vm, &mut idle, GIBS);

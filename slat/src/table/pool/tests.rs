@@ -171,7 +171,7 @@ impl<const SINGLE: bool> World<SINGLE> {
         (0..pages).for_each(|page| node.beside(page).fill(Word(node.page().as_ptr().addr() as u64)));
     }
 
-    fn dies(&self, node: Node, pages: usize) -> Result<(), &'static str> {
+    fn dies(node: Node, pages: usize) -> Result<(), &'static str> {
         let word = Word(node.page().as_ptr().addr() as u64);
         let entries = (0..pages).map(|page| {
             // SAFETY: out, and ours.
@@ -202,7 +202,7 @@ impl<const SINGLE: bool> World<SINGLE> {
                 let mut list = NodeList::default();
                 for _ in 0..many.min(self.linked.len()) {
                     let node = self.linked.swap_remove(first % self.linked.len());
-                    self.dies(node, 1)?;
+                    Self::dies(node, 1)?;
                     list.push(node);
                 }
                 self.pool.give_back(list);
@@ -223,7 +223,7 @@ impl<const SINGLE: bool> World<SINGLE> {
             }
             Step::RootDies => {
                 if let Some(root) = self.roots.pop() {
-                    self.dies(root, self.root_pages)?;
+                    Self::dies(root, self.root_pages)?;
                     let mut list = NodeList::default();
                     list.push(root);
                     if self.root_pages == 1 {
