@@ -1,6 +1,6 @@
 //! `Vm` and its builder: the only wiring. Policies are snapshotted here, for the life of the VM.
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
+use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::dirty::DirtyLog;
 use crate::dirty::ring::Ring;
 use crate::host::{Host, Kicks, VcpuId};
@@ -335,10 +335,10 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// Gives table memory back to the host: [collects](Self::collect), and then gives back every chunk whose pages are all
-    /// free. Returns how many bytes. Waits for a grace period; may sleep in [`TableMemory::free_chunk`](crate::TableMemory).
+    /// free. Returns by how many bytes the VM holds less than before. Waits for a grace period; may sleep in [`TableMemory::free_chunk`](crate::TableMemory).
     ///
     /// Without this call the VM keeps some free chunks, and gives the rest back when tables are taken apart. No page is moved:
-    /// a chunk with one table in it stays. So do the pages that a vCPU has at hand, up to four more than the format has levels:
+    /// a chunk with one table in it stays ([`compact`](Self::compact) takes such tables back). So do the pages that a vCPU has at hand, up to four more than the format has levels:
     /// they go back when the [`Vcpu`](crate::Vcpu) is dropped, or by [`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back).
     ///
     /// ```
@@ -369,8 +369,10 @@ impl<F: Format, H: Host> Vm<F, H> {
         {
             self.grace.bury(taken);
         }
+        let before = self.pool.lent();
         self.collect(idle);
-        self.pool.shrink(&self.host)
+        self.pool.shrink(&self.host);
+        before.saturating_sub(self.pool.lent()) * PAGE_SIZE
     }
 
     /// The address space `id`, if the VM was built with so many.

@@ -13,12 +13,19 @@
 //! Links without an Accessed bit look cold, so only leaf tables go by them: the clock becomes first in, first out. A list in order
 //! of use would be written by every fault; a clock needs none.
 //!
+//! # Compaction
+//! [`Vm::compact`] takes tables back for another reason: they lie in chunks where few others are. It keeps as many of the
+//! fullest chunks as the tables need, and unhooks the leaf tables and the tables above them that lie elsewhere. No table
+//! is moved: what they mapped faults back in, into the chunks that were kept, since a page comes from the fullest chunk.
+//!
 //! The budget counts pages in use: in the tables, unhooked, or at hand in the caches of vCPUs. Memory that the
 //! *host* refuses is another matter: [`NoMemory`], and the VM goes on.
 
 use super::entry::Word;
 use super::format::Format;
+use super::memory::Node;
 use super::pool::{Cache, NoMemory, Short};
+use super::radix::At;
 use super::walk::Walk;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
@@ -45,10 +52,19 @@ pub(crate) struct Clock {
     pub(crate) reclaimed: AtomicU64,
 }
 
-/// Cold subtrees, neighbours of each other.
-struct Cold {
+/// Subtrees to be taken back, neighbours of each other.
+struct Found {
     gfns: [Span<Gfn>; STRETCH],
     len: usize,
+}
+
+/// Which subtrees are looked for.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// Those whose links lack the Accessed bit, which is cleared elsewhere.
+    Cold,
+    /// Those whose top is in a chunk with more free pages than this.
+    Sparse(u32),
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
@@ -89,18 +105,15 @@ impl<F: Format, H: Host> Vm<F, H> {
         while rounds > 0 {
             let (space, from) = *hand;
             let space = &self.spaces[space];
-            let (cold, next) = self.find_cold(idle, space, from);
+            let (cold, next) = self.find(idle, space, from, Wanted::Cold);
             *hand = match next {
                 Some(next) => (hand.0, next),
                 None => ((hand.0 + 1) % self.spaces.len(), Gfn(0)),
             };
             rounds -= usize::from(next.is_none());
-            let cold = &cold.gfns[..cold.len];
-            if let Some(hull) = cold.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
-                let mut change = Invalidation::begin(self, Range::Gfns(space.id, hull), Why::Unmap);
-                change.apply_to(idle, cold).settle();
-                drop(change);
-                self.clock.reclaimed.fetch_add(cold.len() as u64, Relaxed);
+            if cold.len > 0 {
+                self.take_back(idle, space, &cold);
+                self.clock.reclaimed.fetch_add(cold.len as u64, Relaxed);
                 self.collect(idle);
                 if self.pool.in_use() < before {
                     return true;
@@ -110,10 +123,70 @@ impl<F: Format, H: Host> Vm<F, H> {
         false
     }
 
-    /// Goes over links from `from` on, and clears their Accessed bits. Returns those that were cold, and where to go on
-    /// unless that was the end.
-    fn find_cold(&self, idle: &mut Idle, space: &Space<F>, from: Gfn) -> (Cold, Option<Gfn>) {
-        let mut cold = Cold { gfns: [Span::new(Gfn(0), Gfn(0)); STRETCH], len: 0 };
+    /// [Shrinks](Self::shrink) table memory to little more than its tables need: where it lies in more chunks than that, takes
+    /// tables back that keep a chunk with few others. What they mapped faults back in. Returns by how many bytes the VM holds less
+    /// than before. Waits for vCPUs to answer flushes, one for each 16 tables, and for grace periods; may sleep in
+    /// [`TableMemory::free_chunk`](crate::TableMemory::free_chunk).
+    ///
+    /// It leaves alone: roots, tables that map 512 GiB or more, and what vCPUs have at hand
+    /// ([`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back)).
+    ///
+    /// ```
+    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # struct Identity;
+    /// # unsafe impl TableMemory for Identity {}
+    /// # impl Host for Identity {
+    /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+    /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    /// #     }
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 2000 * 512, Hva(1 << 41))))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// # for table in 0..2000 {
+    /// #     vcpu.fault(&mut idle, Fault { gpa: Gfn(table * 512).gpa(), access: Access::Write })?;
+    /// # }
+    /// # vcpu.give_tables_back();
+    /// // 2,000 tables, of which the guest keeps each 50th.
+    /// for table in (0..2000).filter(|table| table % 50 != 0) {
+    ///     vm.invalidate_gfns(Span::sized(Gfn(table * 512), 512), Why::Unmap).apply(&mut idle).settle();
+    /// }
+    /// vm.shrink(&mut idle);
+    /// assert!(vm.stats().lent_bytes > 30 * 64 * PAGE_SIZE); // one table or two in each chunk
+    /// vm.compact(&mut idle);
+    /// assert!(vm.stats().lent_bytes <= 2 * 64 * PAGE_SIZE);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn compact(&self, idle: &mut Idle) -> u64 {
+        let bytes = self.shrink(idle);
+        let Some(most) = self.pool.most_free_to_keep() else { return bytes };
+        for space in &self.spaces {
+            let mut from = Some(Gfn(0));
+            while let Some(start) = from {
+                let (sparse, next) = self.find(idle, space, start, Wanted::Sparse(most));
+                if sparse.len > 0 {
+                    self.take_back(idle, space, &sparse);
+                }
+                from = next;
+            }
+        }
+        bytes + self.shrink(idle)
+    }
+
+    /// Unhooks these subtrees, by one invalidation and one flush.
+    fn take_back(&self, idle: &mut Idle, space: &Space<F>, found: &Found) {
+        let gfns = &found.gfns[..found.len];
+        if let Some(hull) = gfns.iter().copied().reduce(|hull, gfns| hull.hull(&gfns)) {
+            let mut change = Invalidation::begin(self, Range::Gfns(space.id, hull), Why::Unmap);
+            change.apply_to(idle, gfns).settle();
+        }
+    }
+
+    /// Goes over links from `from` on. Returns the subtrees that are wanted, and where to go on unless that was the end.
+    fn find(&self, idle: &mut Idle, space: &Space<F>, from: Gfn, wanted: Wanted) -> (Found, Option<Gfn>) {
+        let mut found = Found { gfns: [Span::new(Gfn(0), Gfn(0)); STRETCH], len: 0 };
         let mut walk = Walk::<F, H, Shared>::on_any_seat(self, space, idle);
         let mut steps = walk.steps(Span::new(from, Gfn(1 << F::FRAME_BITS)), Level::M2);
         let (mut links, mut end) = (0, from);
@@ -122,24 +195,39 @@ impl<F: Format, H: Host> Vm<F, H> {
             if !F::is_table(at.word, at.level) || gfns.start < end {
                 continue;
             }
-            if links == LINKS || cold.len == STRETCH {
-                return (cold, Some(gfns.start));
+            if links == LINKS || found.len == STRETCH {
+                return (found, Some(gfns.start));
             }
             links += 1;
-            let accessed = F::touch_link(at.level);
-            if accessed == 0 && at.level > Level::M2 {
-                continue;
-            }
-            if at.word.0 & accessed == 0 {
-                cold.gfns[cold.len] = gfns;
-                cold.len += 1;
+            let is_wanted = match wanted {
+                Wanted::Cold => Self::is_cold(at),
+                Wanted::Sparse(most) => {
+                    // SAFETY: a link of this table, read in the section of the walk.
+                    let table = unsafe { Node::follow(&self.host, F::pfn(at.word)) };
+                    at.level <= Level::G1 && self.pool.free_beside(table) > most
+                }
+            };
+            if is_wanted {
+                found.gfns[found.len] = gfns;
+                found.len += 1;
                 // Nothing below it needs a look.
                 end = gfns.end;
-            } else {
-                // Where that fails it was used, or is gone.
-                let _ = at.entry.cas(at.word, Word(at.word.0 & !accessed));
             }
         }
-        (cold, None)
+        (found, None)
+    }
+
+    /// Whether nothing has been used below a link since the last look; clears its Accessed bit.
+    fn is_cold(at: At<'_>) -> bool {
+        let accessed = F::touch_link(at.level);
+        if accessed == 0 && at.level > Level::M2 {
+            return false;
+        }
+        let is_cold = at.word.0 & accessed == 0;
+        if !is_cold {
+            // Where that fails it was used, or is gone.
+            let _ = at.entry.cas(at.word, Word(at.word.0 & !accessed));
+        }
+        is_cold
     }
 }

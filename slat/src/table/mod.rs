@@ -11,7 +11,7 @@
 //! | `radix`, `cursor` | the way down, and the way along a range |
 //! | `steps` | an open walk along a range, which rests now and then |
 //! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
-//! | `chunk`, `single` | pages that are lent together, or one at a time |
+//! | `free`, `chunk`, `single` | pages that are free; lent together, or one at a time |
 //! | `limit` | a budget for them: the coldest go first |
 //! | [`Map`], [`Place`] | a table on its own, for a primary MMU, and an entry of it |
 
@@ -20,6 +20,7 @@ pub(crate) mod cursor;
 pub mod entry;
 pub mod format;
 pub mod formats;
+mod free;
 pub(crate) mod freeze;
 #[cfg(test)]
 pub(crate) mod history;

@@ -2,29 +2,18 @@
 //!
 //! A fault must not allocate inside its section, so each vCPU keeps a page for every level it might have to
 //! link, topped up before it enters. Pages come back through a grace period ([`super::retire`]), never
-//! directly.
-//!
-//! # Which page is next, and which chunks go back
-//! Each chunk knows its free pages as bits of one word. The pool lists its chunks by the number of free pages:
-//!
-//! ```text
-//! lists   0: none free   1: one free …   62: 62 free   whole: nothing else than free pages
-//!                        ▲ a page is taken from the first list that has a chunk: from the fullest chunk
-//! ```
-//! In a chunk the lowest page goes first, so tables of neighbours are neighbours. No page is ever moved. Chunks that are nearly
-//! empty get no pages as long as a fuller one has any, so they become whole as their tables die.
-//!
-//! Whole chunks go back to the host by [`Vm::shrink`](crate::Vm::shrink), all of them; and by themselves where pages come
-//! back after a grace period. The pool keeps K whole chunks then: four, or an eighth of those in use if that is more. It gives chunks
-//! back where it has more than 2 K, until it has K: so a VM that grows and shrinks again and again by up to K chunks makes the host
-//! lend none and take none back.
+//! directly. [`super::free`] says which page is next, and which chunks go back to the host.
 
-use super::chunk::{Chunk, bits};
+use super::chunk::Chunk;
 use super::entry::Word;
-use super::memory::{CHUNK_PAGES, Node, TableMemory};
+use super::free::{Free, WHOLE};
+use super::memory::{Node, TableMemory};
 use super::retire::NodeList;
 use crate::addr::PAGE_SIZE;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
+
+/// Chunks that go back under one hold of the lock.
+const BATCH: usize = 32;
 
 /// No memory for table pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,160 +51,6 @@ pub(crate) enum Short {
 impl From<Short> for NoMemory {
     fn from(_: Short) -> Self {
         Self
-    }
-}
-
-/// Chunks, by their free pages.
-#[derive(Debug)]
-struct Free {
-    /// By number; and those that are whole.
-    lists: [Option<Chunk>; WHOLE + 1],
-    /// The lists that have a chunk, as bits; but for the first.
-    with_pages: u64,
-    chunks: usize,
-    whole: usize,
-    /// Pages lent, those of notes included.
-    lent: u64,
-    pages: u64,
-}
-
-/// The list of chunks that have nothing but free pages.
-const WHOLE: usize = CHUNK_PAGES - 1;
-/// Chunks that go back under one hold of the lock.
-const BATCH: usize = 32;
-/// Whole chunks that are kept, at least.
-const KEPT: usize = if cfg!(shuttle) { 1 } else { 4 };
-/// And one for so many in use.
-const KEPT_SHARE: usize = 8;
-
-impl Default for Free {
-    fn default() -> Self {
-        Self { lists: [None; WHOLE + 1], with_pages: 0, chunks: 0, whole: 0, lent: 0, pages: 0 }
-    }
-}
-
-impl Free {
-    /// The list of a chunk as it is now.
-    fn list_of(chunk: Chunk) -> usize {
-        // SAFETY: a chunk of the pool, which is locked.
-        let head = unsafe { chunk.head() };
-        if head.is_whole() { WHOLE } else { head.free.get().count_ones() as usize }
-    }
-
-    fn enlist(&mut self, chunk: Chunk) {
-        let list = Self::list_of(chunk);
-        let first = self.lists[list].replace(chunk);
-        // SAFETY: chunks of the pool, which is locked.
-        unsafe {
-            chunk.head().next.set(first);
-            chunk.head().previous.set(None);
-            if let Some(first) = first {
-                first.head().previous.set(Some(chunk));
-            }
-        }
-        self.with_pages |= 1 << list & !1;
-        self.whole += usize::from(list == WHOLE);
-    }
-
-    fn delist(&mut self, chunk: Chunk) {
-        let list = Self::list_of(chunk);
-        // SAFETY: chunks of the pool, which is locked.
-        unsafe {
-            let (previous, next) = (chunk.head().previous.get(), chunk.head().next.get());
-            if let Some(next) = next {
-                next.head().previous.set(previous);
-            }
-            match previous {
-                Some(previous) => previous.head().next.set(next),
-                None => self.lists[list] = next,
-            }
-        }
-        if self.lists[list].is_none() {
-            self.with_pages &= !(1 << list);
-        }
-        self.whole -= usize::from(list == WHOLE);
-    }
-
-    /// A chunk more.
-    fn add(&mut self, chunk: Chunk) {
-        // SAFETY: the caller's alone.
-        let head = unsafe { chunk.head() };
-        self.chunks += 1;
-        self.lent += head.pages();
-        self.pages += u64::from(head.free.get().count_ones());
-        self.enlist(chunk);
-    }
-
-    /// A chunk of this list leaves.
-    fn remove_first(&mut self, list: usize) -> Option<Chunk> {
-        let chunk = self.lists[list]?;
-        self.delist(chunk);
-        // SAFETY: no list has it now.
-        let head = unsafe { chunk.head() };
-        self.chunks -= 1;
-        self.lent -= head.pages();
-        self.pages -= u64::from(head.free.get().count_ones());
-        Some(chunk)
-    }
-
-    /// These pages of the chunk are free from now on, or not any more.
-    fn change(&mut self, chunk: Chunk, pages: u64, are_free: bool) {
-        self.delist(chunk);
-        // SAFETY: a chunk of the pool, which is locked.
-        let free = unsafe { &chunk.head().free };
-        debug_assert!(free.get() & pages == if are_free { 0 } else { pages }, "a page is out once");
-        free.set(free.get() ^ pages);
-        let count = u64::from(pages.count_ones());
-        self.pages = if are_free { self.pages + count } else { self.pages - count };
-        self.enlist(chunk);
-    }
-
-    /// Up to `many` pages, from the fullest chunks. The last of them comes out of the list first.
-    fn take(&mut self, many: usize) -> NodeList {
-        let mut taken = NodeList::default();
-        while taken.len() < many && self.with_pages != 0 {
-            let Some(chunk) = self.lists[self.with_pages.trailing_zeros() as usize] else { break };
-            // SAFETY: a chunk of the pool, which is locked.
-            let free = unsafe { chunk.head() }.free.get();
-            let pages = bits(free).take(many - taken.len()).fold(0, |pages, number| pages | 1 << number);
-            self.change(chunk, pages, false);
-            for number in bits(pages) {
-                // SAFETY: free until now.
-                taken.push(unsafe { chunk.node(number) });
-            }
-        }
-        taken
-    }
-
-    /// Pages that can be a root together, of the fullest of the chunks that come first in their lists.
-    fn take_root(&mut self) -> Option<Node> {
-        let chunks = bits(self.with_pages).filter_map(|list| self.lists[list as usize]);
-        let has_root = |chunk: &Chunk| {
-            // SAFETY: a chunk of the pool, which is locked.
-            let head = unsafe { chunk.head() };
-            head.root != 0 && head.free.get() & head.root == head.root
-        };
-        let chunk = { chunks }.find(has_root)?;
-        // SAFETY: as above.
-        let root = unsafe { chunk.head() }.root;
-        self.change(chunk, root, false);
-        // SAFETY: free until now.
-        Some(unsafe { chunk.node(root.trailing_zeros()) })
-    }
-
-    /// Takes back blocks of as many pages.
-    fn put(&mut self, mut blocks: NodeList, pages: usize) {
-        while let Some(node) = blocks.pop() {
-            // SAFETY: the list owned it.
-            let (chunk, number) = unsafe { Chunk::of(node) };
-            self.change(chunk, u64::MAX >> (64 - pages) << number, true);
-        }
-    }
-
-    /// Whole chunks that the pool need not keep.
-    fn surplus(&self) -> usize {
-        let kept = KEPT.max((self.chunks - self.whole) / KEPT_SHARE);
-        if self.whole > 2 * kept { self.whole - kept } else { 0 }
     }
 }
 
@@ -382,7 +217,22 @@ impl Pool {
     /// Pages that were made of what the host lent.
     pub(crate) fn allocated(&self) -> u64 {
         let free = self.free.lock();
-        free.lent - free.chunks as u64
+        free.lent - free.chunks() as u64
+    }
+
+    /// The free pages of the chunk of `node`, a page of this pool that stays allocated during the call.
+    pub(crate) fn free_beside(&self, node: Node) -> u32 {
+        // SAFETY: allocated, says the caller; the page of the notes is as long.
+        let (chunk, _) = unsafe { Chunk::of(node) };
+        let _free = self.free.lock();
+        // SAFETY: locked.
+        unsafe { chunk.head() }.free.get().count_ones()
+    }
+
+    /// Where the pages that are out lie in more chunks than they need: how many free pages a chunk may have that is one of the
+    /// fullest, of which no more are needed. `None` where one in ten is too many at most.
+    pub(crate) fn most_free_to_keep(&self) -> Option<u32> {
+        self.free.lock().most_free_to_keep()
     }
 
     /// Gives every chunk back to the host.

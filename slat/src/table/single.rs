@@ -36,7 +36,7 @@ fn index(page: NonNull<u8>, below: u32) -> usize {
 /// The note of `page`, if it is a single page.
 #[inline(always)]
 pub(super) fn find(page: NonNull<u8>) -> Option<NonNull<Note>> {
-    // ORDER(single): Acquire, as in `find_in`.
+    // ORDER(link): Acquire, as in `find_in`.
     NonNull::new(ROOT[index(page, BELOW)].load(Acquire)).and_then(|node| find_in(node, page))
 }
 
@@ -45,7 +45,7 @@ fn find_in(mut node: NonNull<()>, page: NonNull<u8>) -> Option<NonNull<Note>> {
     for below in (0..BELOW).rev() {
         // SAFETY: nodes stay.
         let slot = unsafe { &node.cast::<Node>().as_ref()[index(page, below)] };
-        // ORDER(single): Acquire pairs with the Release in `link`: the node is zeroed; and with that in `insert`: the note is
+        // ORDER(link): as in tables. Acquire pairs with the Release in `link`: the node is zeroed; and with that in `insert`: the note is
         // written. A thread that has a page got it from its lender or by a link, and that was later.
         node = NonNull::new(slot.load(Acquire))?;
     }
@@ -54,7 +54,7 @@ fn find_in(mut node: NonNull<()>, page: NonNull<u8>) -> Option<NonNull<Note>> {
 
 /// From now on `page` has this note.
 pub(super) fn insert(page: NonNull<u8>, note: NonNull<Note>) -> Result<(), NoMemory> {
-    // ORDER(single): see `find_in`.
+    // ORDER(link): see `find_in`.
     slot(page)?.store(note.as_ptr().cast(), Release);
     Ok(())
 }
@@ -70,7 +70,7 @@ pub(super) fn remove(page: NonNull<u8>) {
 fn slot(page: NonNull<u8>) -> Result<&'static AtomicPtr<()>, NoMemory> {
     let mut slot = &ROOT[index(page, BELOW)];
     for below in (0..BELOW).rev() {
-        // ORDER(single): see `find_in`.
+        // ORDER(link): see `find_in`.
         let node = match NonNull::new(slot.load(Acquire)) {
             Some(node) => node,
             None => link(slot)?,
@@ -89,7 +89,7 @@ fn link(slot: &AtomicPtr<()>) -> Result<NonNull<()>, NoMemory> {
     let layout = Layout::new::<Node>();
     // SAFETY: not of size zero. Null pointers are all zeroes.
     let fresh = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(NoMemory)?.cast::<()>();
-    // ORDER(single): Release publishes the zeroes; Acquire for the other's.
+    // ORDER(link): as in tables. Release publishes the zeroes; Acquire for the other's.
     match slot.compare_exchange(null_mut(), fresh.as_ptr(), Release, Acquire) {
         Ok(_) => Ok(fresh),
         Err(other) => {

@@ -1,0 +1,192 @@
+//! The free pages of a pool: which one is next, and which chunks go back to the host.
+//!
+//! Each chunk knows its free pages as bits of one word. The pool lists its chunks by the number of free pages:
+//!
+//! ```text
+//! lists   0: none free   1: one free   …   62: 62 free   whole: all pages are free
+//!                        ▲ a page is taken from the first list that has a chunk, hence from the fullest chunk
+//! ```
+//! In a chunk the lowest page goes first, so tables of neighbours are neighbours. No page is ever moved. A chunk that is nearly
+//! empty gives no pages out while a fuller one has any, so it becomes whole as its tables die.
+//!
+//! Whole chunks go back to the host by [`Vm::shrink`](crate::Vm::shrink), all of them; and by themselves, where pages come
+//! back after a grace period and the pool has more than 2 K whole chunks. Then it gives chunks back until it has K: four, or an
+//! eighth of the chunks in use if that is more. So a VM that grows and shrinks again by up to K chunks makes the host neither
+//! lend nor take back.
+
+use super::chunk::{Chunk, bits};
+use super::memory::{CHUNK_PAGES, Node};
+use super::retire::NodeList;
+
+/// Chunks, by their free pages.
+#[derive(Debug)]
+pub(super) struct Free {
+    /// The first of each list: by number; and of those that are whole.
+    lists: [Option<Chunk>; WHOLE + 1],
+    lens: [usize; WHOLE + 1],
+    /// The lists that have a chunk, as bits; but for the first.
+    with_pages: u64,
+    /// Pages lent, those of notes included.
+    pub(super) lent: u64,
+    /// Pages that are free.
+    pub(super) pages: u64,
+}
+
+/// The list of chunks that have nothing but free pages.
+pub(super) const WHOLE: usize = CHUNK_PAGES - 1;
+/// Whole chunks that are kept, at least.
+pub(super) const KEPT: usize = if cfg!(shuttle) { 1 } else { 4 };
+/// And one for so many in use.
+const KEPT_SHARE: usize = 8;
+
+impl Default for Free {
+    fn default() -> Self {
+        Self { lists: [None; WHOLE + 1], lens: [0; WHOLE + 1], with_pages: 0, lent: 0, pages: 0 }
+    }
+}
+
+impl Free {
+    /// The list of a chunk as it is now.
+    fn list_of(chunk: Chunk) -> usize {
+        // SAFETY: a chunk of the pool, which is locked.
+        let head = unsafe { chunk.head() };
+        if head.is_whole() { WHOLE } else { head.free.get().count_ones() as usize }
+    }
+
+    fn enlist(&mut self, chunk: Chunk) {
+        let list = Self::list_of(chunk);
+        let first = self.lists[list].replace(chunk);
+        // SAFETY: chunks of the pool, which is locked.
+        unsafe {
+            chunk.head().next.set(first);
+            chunk.head().previous.set(None);
+            if let Some(first) = first {
+                first.head().previous.set(Some(chunk));
+            }
+        }
+        self.with_pages |= 1 << list & !1;
+        self.lens[list] += 1;
+    }
+
+    fn delist(&mut self, chunk: Chunk) {
+        let list = Self::list_of(chunk);
+        // SAFETY: chunks of the pool, which is locked.
+        unsafe {
+            let (previous, next) = (chunk.head().previous.get(), chunk.head().next.get());
+            if let Some(next) = next {
+                next.head().previous.set(previous);
+            }
+            match previous {
+                Some(previous) => previous.head().next.set(next),
+                None => self.lists[list] = next,
+            }
+        }
+        if self.lists[list].is_none() {
+            self.with_pages &= !(1 << list);
+        }
+        self.lens[list] -= 1;
+    }
+
+    /// A chunk more.
+    pub(super) fn add(&mut self, chunk: Chunk) {
+        // SAFETY: the caller's alone.
+        let head = unsafe { chunk.head() };
+        self.lent += head.pages();
+        self.pages += u64::from(head.free.get().count_ones());
+        self.enlist(chunk);
+    }
+
+    /// A chunk of this list leaves.
+    pub(super) fn remove_first(&mut self, list: usize) -> Option<Chunk> {
+        let chunk = self.lists[list]?;
+        self.delist(chunk);
+        // SAFETY: no list has it now.
+        let head = unsafe { chunk.head() };
+        self.lent -= head.pages();
+        self.pages -= u64::from(head.free.get().count_ones());
+        Some(chunk)
+    }
+
+    /// These pages of the chunk are free from now on, or not any more.
+    fn change(&mut self, chunk: Chunk, pages: u64, are_free: bool) {
+        self.delist(chunk);
+        // SAFETY: a chunk of the pool, which is locked.
+        let free = unsafe { &chunk.head().free };
+        debug_assert!(free.get() & pages == if are_free { 0 } else { pages }, "a page is out once");
+        free.set(free.get() ^ pages);
+        let count = u64::from(pages.count_ones());
+        self.pages = if are_free { self.pages + count } else { self.pages - count };
+        self.enlist(chunk);
+    }
+
+    /// Up to `many` pages, from the fullest chunks. The last of them comes out of the list first.
+    pub(super) fn take(&mut self, many: usize) -> NodeList {
+        let mut taken = NodeList::default();
+        while taken.len() < many && self.with_pages != 0 {
+            let Some(chunk) = self.lists[self.with_pages.trailing_zeros() as usize] else { break };
+            // SAFETY: a chunk of the pool, which is locked.
+            let free = unsafe { chunk.head() }.free.get();
+            let pages = bits(free).take(many - taken.len()).fold(0, |pages, number| pages | 1 << number);
+            self.change(chunk, pages, false);
+            for number in bits(pages) {
+                // SAFETY: free until now.
+                taken.push(unsafe { chunk.node(number) });
+            }
+        }
+        taken
+    }
+
+    /// Pages that can be a root together, of the fullest of the chunks that come first in their lists.
+    pub(super) fn take_root(&mut self) -> Option<Node> {
+        let chunks = bits(self.with_pages).filter_map(|list| self.lists[list as usize]);
+        let has_root = |chunk: &Chunk| {
+            // SAFETY: a chunk of the pool, which is locked.
+            let head = unsafe { chunk.head() };
+            head.root != 0 && head.free.get() & head.root == head.root
+        };
+        let chunk = { chunks }.find(has_root)?;
+        // SAFETY: as above.
+        let root = unsafe { chunk.head() }.root;
+        self.change(chunk, root, false);
+        // SAFETY: free until now.
+        Some(unsafe { chunk.node(root.trailing_zeros()) })
+    }
+
+    /// Takes back blocks of as many pages.
+    pub(super) fn put(&mut self, mut blocks: NodeList, pages: usize) {
+        while let Some(node) = blocks.pop() {
+            // SAFETY: the list owned it.
+            let (chunk, number) = unsafe { Chunk::of(node) };
+            self.change(chunk, u64::MAX >> (64 - pages) << number, true);
+        }
+    }
+
+    /// Chunks that have a page out.
+    fn in_use(&self) -> usize {
+        self.lens[..WHOLE].iter().sum()
+    }
+
+    /// Whole chunks that the pool need not keep.
+    pub(super) fn surplus(&self) -> usize {
+        let (whole, kept) = (self.lens[WHOLE], KEPT.max(self.in_use() / KEPT_SHARE));
+        if whole > 2 * kept { whole - kept } else { 0 }
+    }
+
+    /// All that are lent.
+    pub(super) fn chunks(&self) -> usize {
+        self.lens.iter().sum()
+    }
+
+    /// See [`Pool::most_free_to_keep`](super::pool::Pool::most_free_to_keep).
+    pub(super) fn most_free_to_keep(&self) -> Option<u32> {
+        let out = self.lent - self.chunks() as u64 - self.pages;
+        let needed = (out as usize).div_ceil(CHUNK_PAGES - 1);
+        let mut kept = 0;
+        let lists = self.lens[..WHOLE].iter().take_while(|&&len| {
+            kept += len;
+            kept <= needed
+        });
+        let most = lists.count().saturating_sub(1) as u32;
+        (self.in_use() > needed + needed / 10).then_some(most)
+    }
+}
