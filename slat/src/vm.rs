@@ -29,7 +29,7 @@ use alloc::boxed::Box;
 use core::marker::PhantomData;
 
 /// Seats for threads that are no vCPU: how many of them can be inside the engine at once before there are made more.
-const OTHER_SEATS: usize = if cfg!(shuttle) { 4 } else { 64 };
+const OTHER_SEATS: usize = if cfg!(shuttle) { 4 } else { 32 };
 
 /// What a VM is built with, and keeps.
 #[derive(Clone, Copy, Debug)]
@@ -338,8 +338,9 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// free. Returns by how many bytes the VM holds less than before. Waits for a grace period; may sleep in [`TableMemory::free_chunk`](crate::TableMemory).
     ///
     /// Without this call the VM keeps some free chunks, and gives the rest back when tables are taken apart. No page is moved:
-    /// a chunk with one table in it stays ([`compact`](Self::compact) takes such tables back). So do the pages that a vCPU has at hand, up to four more than the format has levels:
-    /// they go back when the [`Vcpu`](crate::Vcpu) is dropped, or by [`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back).
+    /// a chunk with one table in it stays ([`compact`](Self::compact) takes such tables back). So do the pages that a vCPU has
+    /// at hand, up to four more than the format has levels: they go back when the [`Vcpu`] is dropped, or by
+    /// [`Vcpu::give_tables_back`].
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
