@@ -43,7 +43,7 @@ pub struct KsmPerf {
     #[arg(short, long, value_name = "SIZE", default_value = "8M", value_parser = size)]
     bytes: u64,
     /// Pages that the host backs the guests with before it merges
-    #[arg(long, value_name = "SIZE", default_value = "4k")]
+    #[arg(long, default_value = "4k")]
     pages: Pages,
     /// Counted rounds; from 10 on the time is a check too
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]

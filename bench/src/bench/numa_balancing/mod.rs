@@ -52,7 +52,7 @@ pub struct NumaBalancing {
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     scan: u64,
     /// Pages that the host backs the guest with
-    #[arg(long, value_name = "SIZE", default_value = "4k")]
+    #[arg(long, default_value = "4k")]
     pages: Pages,
     /// Counted rounds; every figure is the mean of as many samples
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
