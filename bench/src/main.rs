@@ -3,6 +3,7 @@
 mod bench;
 mod calibrate;
 mod report;
+mod series;
 mod sim;
 mod typed;
 

@@ -49,7 +49,7 @@ pub enum Command {
     /// Measure what operations cost on this machine, for `slat sim --costs` (by slat-bench)
     #[command(disable_help_flag = true)]
     Calibrate(Passed),
-    /// Run benches and simulations, and write a page that shows them beside the seeds' own tables (by slat-bench)
+    /// Run benches and simulations, and write a page that shows them beside the patch series' own tables (by slat-bench)
     #[command(disable_help_flag = true)]
     Report(Passed),
 }

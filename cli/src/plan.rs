@@ -76,8 +76,9 @@ fn lines(rows: &[Row], size: &str) -> Vec<Line> {
 impl Plan {
     /// Prints.
     pub fn run(&self) -> Result<ExitCode, Error> {
-        let rows = rows();
-        let lines: Vec<_> = rows
+        // What happens to a leaf of which a part changes follows from what would happen to that part.
+        let rows: Vec<_> = rows().into_iter().filter(|row| !row.part).collect();
+        let mut lines: Vec<_> = rows
             .chunk_by(|a, b| a.why == b.why)
             .flat_map(|rows| {
                 let sizes: Vec<_> = rows.chunk_by(|a, b| a.level == b.level).collect();
@@ -89,6 +90,14 @@ impl Plan {
                 sizes.iter().flat_map(|rows| lines(rows, size(rows[0].level))).collect::<Vec<_>>()
             })
             .collect();
+        lines.push(Line {
+            why: "any",
+            when: "",
+            leaf: "part of a larger".into(),
+            host: "",
+            edit: "split, then the part as above",
+            tables: "stay",
+        });
         let mut out = io::stdout().lock();
         self.print(&lines, &mut out).map_err(Error::Report)?;
         Ok(ExitCode::SUCCESS)

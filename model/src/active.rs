@@ -81,6 +81,13 @@ impl State {
         self.unpaid(i).any(|slot| !slot.hvas.is_empty() || slot.gfns.overlaps(gfns))
     }
 
+    /// Rule 7 of a leaf that is left alone: another's flush over `gfns` may still be due.
+    pub(crate) fn adopt(&mut self, i: usize, gfns: Span) {
+        if self.unflushed_over(i, gfns) {
+            self.threads[i].owe(gfns);
+        }
+    }
+
     /// Makes the numbers small that are in use, in their order: only that matters, so many states are one.
     pub(crate) fn renumber(&mut self) {
         let mut used = 1_u128;

@@ -45,6 +45,7 @@ impl Scenario {
                 s.threads[i].pc = Pc::Tell;
             }
             Pc::EditEntry => self.edit_entry(s, i, op),
+            Pc::SplitPart => return self.split_part(s, i),
             Pc::EditCas => {
                 let Thread { level, gfn, word, .. } = s.threads[i];
                 let now = s.world.load(s.threads[i].node(), level, gfn);
@@ -192,6 +193,14 @@ impl Scenario {
                 return;
             }
             Word::Table(child) => return down(s, i, child),
+            Word::Leaf(leaf) if !whole && self.splits => {
+                if !why.withdraws() || leaf.write || leaf.host_write {
+                    s.threads[i].word = word;
+                    s.threads[i].pc = Pc::SplitPart;
+                    return;
+                }
+                s.adopt(i, Span::new(gfn, span.end.min(covers.end)));
+            }
             Word::Leaf(_) | Word::Frozen(_) if !whole && !s.world.slots[i].gfns.covers(covers) => {
                 s.threads[i].pc = Pc::WidenSlot;
                 return;
@@ -200,8 +209,8 @@ impl Scenario {
                 if leaf.write || leaf.host_write {
                     s.cas(i, word, Word::Leaf(Leaf { write: false, host_write: false, ..leaf }));
                     s.threads[i].owe(covers);
-                } else if s.unflushed_over(i, covers) && self.bug != Some(Bug::NoAdoptionAtLeaves) {
-                    s.threads[i].owe(covers);
+                } else if self.bug != Some(Bug::NoAdoptionAtLeaves) {
+                    s.adopt(i, covers);
                 }
             }
             Word::Leaf(leaf) if whole && why == Why::ChangePte && !leaf.write && !leaf.host_write => {
@@ -229,22 +238,49 @@ impl Scenario {
                     s.threads[i].owe(covers);
                 }
             }
-            Word::Hole(version) | Word::Mmio(version) => {
-                if s.unflushed(i, version) && self.bug != Some(Bug::NoAdoption) {
-                    s.threads[i].owe(covers);
-                }
-                let skip = match self.bug {
-                    Some(Bug::HoleNotNumbered) => level == 0,
-                    Some(Bug::ToldHoleNotNumbered) => why == Why::ChangePte,
-                    Some(Bug::UpperHoleNotNumbered) => level > 0,
-                    _ => false,
-                };
-                if version < number && !skip {
-                    s.cas(i, word, hole);
-                }
-            }
+            Word::Hole(version) | Word::Mmio(version) => self.edit_hole(s, i, why, version),
         }
         self.next(s, i, op);
+    }
+
+    fn edit_hole(&self, s: &mut State, i: usize, why: Why, version: u8) {
+        let Thread { level, gfn, number, .. } = s.threads[i];
+        if s.unflushed(i, version) && self.bug != Some(Bug::NoAdoption) {
+            s.threads[i].owe(World::extent(level, gfn));
+        }
+        let skip = match self.bug {
+            Some(Bug::HoleNotNumbered) => level == 0,
+            Some(Bug::ToldHoleNotNumbered) => why == Why::ChangePte,
+            Some(Bug::UpperHoleNotNumbered) => level > 0,
+            _ => false,
+        };
+        if version < number && !skip {
+            let word = s.world.load(s.threads[i].node(), level, gfn);
+            s.cas(i, word, Word::Hole(number));
+        }
+    }
+
+    /// A large leaf of which a part changes becomes a table; the walk goes on in there. `None`: no memory for the table.
+    fn split_part(&self, s: &mut State, i: usize) -> Option<()> {
+        let Thread { word, gfn, .. } = s.threads[i];
+        let Word::Leaf(leaf) = word else { unreachable!() };
+        let part = usize::from(gfn & 1);
+        let mut halves = [0, 1].map(|half| Leaf { pfn: leaf.pfn + half, ..leaf });
+        if self.bug == Some(Bug::NeighbourCleaned) {
+            halves[1 - part].dirty = false;
+        }
+        let mut words = halves.map(Word::Leaf);
+        if self.bug == Some(Bug::NeighbourLeftOut) {
+            words[1 - part] = Word::Hole(0);
+        }
+        let table = s.world.new_node(0, words)?;
+        if s.cas(i, word, Word::Table(table)) || self.bug == Some(Bug::LostSplitBelieved) {
+            down(s, i, table);
+        } else {
+            s.world.free_node(table);
+        }
+        s.threads[i].pc = Pc::EditEntry;
+        Some(())
     }
 
     /// On to the next entry, through every table whose last entry has been visited.

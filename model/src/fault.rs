@@ -75,7 +75,11 @@ impl Scenario {
             Pc::LinkDown => self.link_down(s, i)?,
             Pc::Install => self.install(s, i, access),
             Pc::InstallMmio => {
-                if let (Some(version), 0) = (thread.word.version(), thread.level) {
+                let unlooked = self.bug == Some(Bug::MmioUnlooked);
+                if let Some(version) = thread.word.version()
+                    && thread.level == u8::from(thread.large)
+                    && (version <= thread.stamp || unlooked)
+                {
                     s.cas(i, thread.word, Word::Mmio(version.max(thread.stamp)));
                 }
                 s.done(i);
@@ -93,7 +97,10 @@ impl Scenario {
         let thread = &mut s.threads[i];
         thread.hva = version[gfn as usize];
         if thread.hva == NONE {
-            thread.stamp = s.world.published;
+            // The hole was read before the epoch. A word for the whole region, if no slot has any of it.
+            thread.stamp = s.world.published.max(thread.word.version().unwrap_or(0));
+            let region = World::extent(1, gfn);
+            thread.large = (region.start..region.end).all(|gfn| version[gfn as usize] == NONE);
         }
         thread.logged = s.world.log.logs && LOGGED.has(gfn);
         let (none, late) = (thread.hva == NONE, self.bug == Some(Bug::StampAfterResolve) && thread.asking);
@@ -145,9 +152,11 @@ impl Scenario {
         match look {
             Look::Unfinished => {}
             Look::Covered | Look::Moved => Self::retry(s, i),
+            // Where a part of the region is about to get a slot, nothing is remembered.
+            Look::Confirmed if thread.hva == NONE && s.threads[i].part => s.done(i),
             Look::Confirmed => {
                 s.threads[i].pc = if thread.hva == NONE {
-                    Pc::InstallMmio
+                    self.place(s, i)
                 } else if thread.asking && self.bug == Some(Bug::StampAfterResolve) {
                     s.enter(i, gfn);
                     Pc::Descend
@@ -242,11 +251,16 @@ impl Scenario {
         };
     }
 
-    /// What remains to be done before the leaf can be installed.
+    /// What remains to be done before the leaf, or the word for no slot, can be installed.
     #[allow(clippy::unused_self, reason = "a step like the others")]
     fn place(&self, s: &State, i: usize) -> Pc {
-        let wanted = u8::from(s.threads[i].page.is_some_and(|page| page.large));
-        if s.threads[i].level > wanted { Pc::LinkDown } else { Pc::Install }
+        let Thread { level, hva, page, large, .. } = s.threads[i];
+        let wanted = if hva == NONE { large } else { page.is_some_and(|page| page.large) };
+        match hva {
+            _ if level > u8::from(wanted) => Pc::LinkDown,
+            NONE => Pc::InstallMmio,
+            _ => Pc::Install,
+        }
     }
 
     fn link_down(&self, s: &mut State, i: usize) -> Option<()> {

@@ -34,6 +34,7 @@ pub enum Pc {
     KeepDirty,
     EditKept,
     EditCas,
+    SplitPart,
     CursorNext,
     Rest,
     // tlb, host

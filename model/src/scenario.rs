@@ -21,6 +21,8 @@ pub struct Scenario {
     pub remembers: u8,
     /// Guests store, and Dirty is watched.
     pub stores: bool,
+    /// Invalidations have table pages at hand: a large leaf of which a part changes is split.
+    pub splits: bool,
     /// Threads that have got so far already, one after the other.
     pub ahead: Vec<(usize, Pc)>,
     /// The mistake that it is checked with.
@@ -37,6 +39,7 @@ impl Scenario {
             programs,
             remembers: 0,
             stores: false,
+            splits: true,
             ahead: Vec::new(),
             bug: None,
         }
@@ -59,6 +62,12 @@ impl Scenario {
     /// The same with guests that store.
     pub fn stores(mut self) -> Self {
         self.stores = true;
+        self
+    }
+
+    /// The same without table pages at hand: a large leaf of which a part changes is zapped.
+    pub fn pageless(mut self) -> Self {
+        self.splits = false;
         self
     }
 

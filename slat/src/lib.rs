@@ -41,18 +41,20 @@
 //!
 //! | room | what happens there |
 //! |---|---|
-//! | [`slots`] | gfn → hva, as snapshots (seed 001) |
-//! | [`fault`] | the pipeline of a fault (seed 003) |
-//! | [`table`] | formats, entries, walks, and how a table page dies (seed 003) |
-//! | [`huge`] | the same memory in larger and smaller pages (seed 003) |
+//! | [`slots`] | gfn → hva, as snapshots (the scalable memslots series) |
+//! | [`fault`] | the pipeline of a fault (the TDP MMU series) |
+//! | [`table`] | formats, entries, walks, and how a table page dies (the TDP MMU series) |
+//! | [`huge`] | the same memory in larger and smaller pages (the TDP MMU series) |
 //! | [`tlb`] | the flush that an edit owes, and who pays |
-//! | [`age`] | which pages have been accessed (seed 000) |
-//! | [`dirty`] | which pages have been written (seed 003) |
-//! | [`notify`] | the primary MMU says why a range changes (seeds 002, 004) |
+//! | [`age`] | which pages have been accessed (the MGLRU aging series) |
+//! | [`dirty`] | which pages have been written (the TDP MMU series) |
+//! | [`notify`] | the primary MMU says why a range changes (the NUMA protection and change-pte series) |
 //! | [`sync`] | the lock order; who may do what, when |
 //! | [`vm`] | the wiring |
 //! | [`stats`] | what a VM has done and holds |
 //! | [`host`] | what is asked of the world |
+//!
+//! Terms are in `book/src/glossary.md`, the patch series that are cited in `book/src/sources.md`.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
 

@@ -15,6 +15,7 @@
 //! | `asymmetric` | `sync/gate` | `an_exclusive_walk_waits_for_lockless_ones` |
 //! | `rest` | `sync/readside` | `who_is_seen_at_rest_will_see_what_was_replaced` |
 //! | `seat` | `sync/readside` | `a_seat_has_one_holder_at_a_time` |
+//! | `seats` | `sync/readside` | `a_section_on_a_seat_that_was_added_is_outlasted` |
 //! | `rmw` | `sync/readside` | `who_has_answered_will_see_what_was_replaced` |
 //! | `begin` | `notify/active` | `a_fault_never_installs_what_the_host_has_taken_back` |
 //! | `follow` | `notify/edit` | `an_older_invalidation_that_unhooks_hides_no_newer_one` |

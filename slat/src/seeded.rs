@@ -114,6 +114,8 @@ bugs! {
     RestUnfenced "rest-unfenced" Loom "no fence between the unlinking and the look at who is at rest",
     RestRelaxed "rest-relaxed" Loom "rest begins by a relaxed exchange",
     AnswerRelaxed "answer-relaxed" Loom "who is asked for a moment of rest answers by a relaxed exchange",
+    SeatsRelaxed "seats-relaxed" Loom "more seats are linked by a relaxed exchange",
+    SeatsUnlooked "seats-unlooked" Loom "a grace period looks at the first seats only",
     SeatRelaxed "seat-relaxed" Loom "a seat is given back by a relaxed store",
     MarkRelaxed "mark-relaxed" Loom "a page is marked dirty by a relaxed exchange",
     TakeRelaxed "take-relaxed" Loom "dirty marks are taken by a relaxed exchange",
@@ -145,6 +147,7 @@ bugs! {
     RootKept "root-kept" Shuttle "a vCPU that answers a flush keeps the root that it has",
     RecoveredBeside "recovered-beside" Shuttle "a recovery does not look whether somebody invalidates part of the large page",
     SlotChangedStampKept "slot-changed-stamp-kept" Shuttle "a vCPU that looks up another slot keeps the stamp that it confirmed for the one before",
+    MmioUnlooked "mmio-unlooked" Shuttle "a hole that is newer than all that was looked at becomes a word for no memslot",
     SlotRemembered "slot-remembered" Shuttle "a vCPU believes the slot that it remembers, whatever has been published since",
     MarkedTooEarly "marked-too-early" Shuttle "a fault marks a page dirty, and then makes it writable",
     MarksBeforeTables "marks-before-tables" Shuttle "a harvest by D bits takes the marks, and then looks at the tables",
@@ -154,6 +157,9 @@ bugs! {
 
     // --- history: what is wrong for one instant, or owes too little ---
     SplitLinksFirst "split-links-first" History "a split links the table before it has filled it",
+    SplitForgetsDirty "split-forgets-dirty" Unit "a split for a part that changes takes all small leaves for clean",
+    LostSplitBelieved "lost-split-believed" History "an invalidation goes on as if it had split a leaf that another thread had changed",
+    ReserveLeaked "reserve-leaked" Unit "table pages that an invalidation had at hand are not given back",
     SplitByStore "split-by-store" History "a split writes the link by a store: D, set meanwhile, is lost",
     RecoverUnfrozen "recover-unfrozen" History "a recovery asks the host without freezing the link first",
     RecoverFlushesNothing "recover-flushes-nothing" History "a recovery does not flush what the small pages were",
@@ -198,6 +204,8 @@ bugs! {
     // --- unit tests ---
     CellReusedEarly "cell-reused-early" Unit "the seventeenth version of the slots overwrites the first under its readers",
     KicksCutShort "kicks-cut-short" Unit "vCPUs after one whose kick panics are not kicked, and none is waited for",
+    SeatsFixed "seats-fixed" Unit "a thread waits for a seat where all are taken, and makes no more",
+    PlaceNotKept "place-not-kept" Unit "an event that may not block takes another place of the active set when a page is told",
     SeatNotKept "seat-not-kept" Unit "an event that may not block gives its seat back before its pages are told",
     MarkedAtOnce "marked-at-once" Unit "all pages of a range are marked dirty in one section",
     GivenBackAtOnce "given-back-at-once" Unit "all pages of a harvest are given back in one section",

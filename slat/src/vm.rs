@@ -4,16 +4,17 @@ use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::dirty::DirtyLog;
 use crate::dirty::ring::Ring;
 use crate::host::{Host, Kicks, VcpuId};
-use crate::notify::Why;
 use crate::notify::active::Active;
 use crate::notify::edit::Range;
 use crate::notify::invalidation::Invalidation;
+use crate::notify::{Again, Why};
 use crate::slots::{Limits, Memslots, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
 use crate::sync::gate::{Lock, MmuLock};
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Lockless, Shared};
+use crate::sync::prim::{AtomicBool, Relaxed};
 use crate::sync::readside::{Borrowed, ReadSide};
 use crate::table::format::{Format, assert_format};
 use crate::table::limit::Clock;
@@ -27,8 +28,8 @@ use crate::vcpu::Vcpu;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 
-/// Seats for threads that are no vCPU: how many of them can be inside the engine at once before one waits.
-const OTHER_SEATS: usize = if cfg!(shuttle) { 4 } else { 64 };
+/// Seats for threads that are no vCPU: how many of them can be inside the engine at once before there are made more.
+const OTHER_SEATS: usize = if cfg!(shuttle) { 4 } else { 32 };
 
 /// What a VM is built with, and keeps.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +56,8 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) spaces: Box<[Space<F>]>,
     pub(crate) pool: Pool,
     pub(crate) grace: Grace,
+    /// A page larger than 4 KiB has been mapped once.
+    large_pages: AtomicBool,
     pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
     /// One for each vCPU, or none at all.
@@ -102,13 +105,13 @@ impl<F: Format, H: Host> Builder<F, H> {
     }
 
     /// Whether the VM heeds the reasons that its host gives; it does unless said otherwise. Else each is an unmap of the
-    /// whole range when it begins, as KVM takes it: before seeds 002 and 004.
+    /// whole range when it begins, as KVM takes it: before the NUMA protection and change-pte series.
     pub fn contexts(mut self, on: bool) -> Self {
         self.policy.contexts = on;
         self
     }
 
-    /// Whether aging passes take no lock under a baseline policy either, as seed 000 has it; they do not unless said
+    /// Whether aging passes take no lock under a baseline policy either, as the MGLRU aging series has it; they do not unless said
     /// otherwise. Without it each takes the MMU lock alone, as before. Under [`MmuLock::None`] there is none to take.
     pub fn lockless_aging(mut self, on: bool) -> Self {
         self.policy.lockless_aging = on;
@@ -185,6 +188,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
             active: Active::new(),
             grace: Grace::new(),
+            large_pages: AtomicBool::new(false),
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
             rings: Box::default(),
@@ -270,6 +274,27 @@ impl<F: Format, H: Host> Vm<F, H> {
         Invalidation::begin(self, Range::Hvas(hvas), why)
     }
 
+    /// The same, or [`Again`] where it would have to wait for another one to end, or for memory.
+    ///
+    /// ```
+    /// # use slat::{*, table::formats::Npt4};
+    /// # struct Nothing;
+    /// # unsafe impl slat::table::TableMemory for Nothing {}
+    /// # impl Host for Nothing {
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
+    /// let page = Span::sized(Hva(0x7000_0000), 4096);
+    /// match vm.try_invalidate(page, Why::Unmap) {
+    ///     Ok(mut change) => drop(change.apply(&mut idle)),
+    ///     Err(Again) => { /* 4,032 are in flight: let some of them end first */ }
+    /// }
+    /// ```
+    pub fn try_invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Invalidation<'_, F, H>, Again> {
+        Invalidation::begin_now(self, Range::Hvas(hvas), why).ok_or(Again)
+    }
+
     /// The same by guest frames of address space 0, whatever they are backed by.
     pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
         Invalidation::begin(self, Range::Gfns(SpaceId(0), gfns), why)
@@ -313,8 +338,9 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// free. Returns by how many bytes the VM holds less than before. Waits for a grace period; may sleep in [`TableMemory::free_chunk`](crate::TableMemory).
     ///
     /// Without this call the VM keeps some free chunks, and gives the rest back when tables are taken apart. No page is moved:
-    /// a chunk with one table in it stays ([`compact`](Self::compact) takes such tables back). So do the pages that a vCPU has at hand, up to four more than the format has levels:
-    /// they go back when the [`Vcpu`] is dropped, or by [`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back).
+    /// a chunk with one table in it stays ([`compact`](Self::compact) takes such tables back). So do the pages that a vCPU has
+    /// at hand, up to four more than the format has levels: they go back when the [`Vcpu`] is dropped, or by
+    /// [`Vcpu::give_tables_back`].
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -355,13 +381,26 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.spaces.get(usize::from(id.0))
     }
 
+    /// Whether there may be a leaf larger than 4 KiB. A thread that is told too late zaps such a leaf where it could split it.
+    pub(crate) fn maps_large_pages(&self) -> bool {
+        self.large_pages.load(Relaxed)
+    }
+
+    /// A leaf larger than 4 KiB is about to be mapped.
+    #[inline(never)]
+    pub(crate) fn will_map_a_large_page(&self) {
+        if !self.maps_large_pages() {
+            self.large_pages.store(true, Relaxed);
+        }
+    }
+
     /// Whether writes are found in the tables: faults then have nothing to log.
     #[inline(always)]
     pub(crate) fn logs_by_bits(&self) -> bool {
         self.policy.dirty.by_bits::<F>()
     }
 
-    /// A seat for a thread that is no vCPU. Waits while all are taken.
+    /// A seat for a thread that is no vCPU. Where all are taken there will be more; it waits where there is no memory for them.
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
         self.reads.borrow(self.policy.vcpus as usize + 1)
     }

@@ -48,29 +48,29 @@ use std::process::ExitCode;
 /// The benches, by name.
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
-    /// Who has used which pages; what aging costs vCPUs that fault meanwhile, with the MMU lock and without (seed 000)
+    /// Who has used which pages; what aging costs vCPUs that fault meanwhile, with the MMU lock and without (the MGLRU aging series)
     #[command(name = "access-tracking-perf")]
     AccessTracking(AccessTracking),
-    /// What a pass over Accessed bits costs, idle and in use: against how fast this machine reads (seed 000)
+    /// What a pass over Accessed bits costs, idle and in use: against how fast this machine reads (the MGLRU aging series)
     AgingPass(AgingPass),
-    /// Many vCPUs touch new memory at once: before seed 003, as it describes, and slat
+    /// Many vCPUs touch new memory at once: before the TDP MMU series, as it describes, and slat
     DemandPaging(DemandPaging),
-    /// What it costs to know which pages a guest writes: enable, get, clear, disable; before against slat's ways (seed 003)
+    /// What it costs to know which pages a guest writes: enable, get, clear, disable; before against slat's ways (the TDP MMU series)
     #[command(name = "dirty-log-perf")]
     DirtyLogPerf(DirtyLogPerf),
     /// What one 4K fault costs: the bare walk and CAS, slat's MMU lock policies, and other crates' mappers
     FaultFloor(FaultFloor),
     /// What a thread that invalidates pages back to back costs the faults beside it, under each MMU lock policy
     Invalidate(Invalidate),
-    /// What same-page merging costs running guests and their host, with and without the reasons that it gives (seed 004)
+    /// What same-page merging costs running guests and their host, with and without the reasons that it gives (the change-pte series)
     KsmPerf(KsmPerf),
-    /// What memslots cost guest and host, from 10 to a million of them: the design before seed 001, and slat's
+    /// What memslots cost guest and host, from 10 to a million of them: the design before the scalable memslots series, and slat's
     MemslotPerf(MemslotPerf),
-    /// A running guest moves to another machine over TCP, and every byte is compared; connections may break (seed 003)
+    /// A running guest moves to another machine over TCP, and every byte is compared; connections may break (the TDP MMU series)
     Migrate(Migrate),
-    /// What a guest pays for a host that balances its memory between nodes: before seed 002, as it describes, and slat
+    /// What a guest pays for a host that balances its memory between nodes: before the NUMA protection series, as it describes, and slat
     NumaBalancing(NumaBalancing),
-    /// Which pages go when memory is short: before seed 000, with aging that asks the guest, exact LRU, the optimum
+    /// Which pages go when memory is short: before the MGLRU aging series, with aging that asks the guest, exact LRU, the optimum
     Reclaim(Reclaim),
     /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
     Zap(Zap),

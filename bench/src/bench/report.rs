@@ -5,6 +5,7 @@
 
 use super::harness::Series;
 use super::machine::Machine;
+use crate::series;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::fmt;
@@ -135,7 +136,7 @@ impl fmt::Display for Report {
         let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
         for group in self.rows.chunk_by(|a, b| a.params == b.params && a.unit == b.unit) {
             writeln!(f, "\n{}, {}", Settings(&group[0].params), group[0].unit)?;
-            writeln!(f, "  {:width$} {:>23} {:>23} {:>8}  seed", "", "baseline", "slat", "ratio")?;
+            writeln!(f, "  {:width$} {:>23} {:>23} {:>8}  series", "", "baseline", "slat", "ratio")?;
             for row in group {
                 let baseline = row.baseline.zip(row.baseline_range);
                 let baseline =
@@ -144,8 +145,8 @@ impl fmt::Display for Report {
                 let ratio = row.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"));
                 write!(f, "  {:width$} {baseline:>23} {slat:>23} {ratio:>8}", row.name)?;
                 match (row.seed, row.seed_ratio) {
-                    (Some(seed), Some(ratio)) => writeln!(f, "  {seed} ({ratio:.2}x)")?,
-                    (Some(seed), None) => writeln!(f, "  {seed}")?,
+                    (Some(seed), Some(ratio)) => writeln!(f, "  {} ({ratio:.2}x)", series::name(seed))?,
+                    (Some(seed), None) => writeln!(f, "  {}", series::name(seed))?,
                     (None, _) => writeln!(f)?,
                 }
             }
@@ -214,10 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_ratio_spread_and_seed() {
+    fn the_table_shows_ratio_spread_and_series() {
         let text = report(true).to_string();
         assert!(text.contains("order random, vcpus 2, ns/fault"), "{text}");
-        assert!(text.contains("25.0 (20.0..30.0)") && text.contains("2.50x  003"), "{text}");
+        assert!(text.contains("25.0 (20.0..30.0)") && text.contains("2.50x  TDP MMU"), "{text}");
         assert!(text.ends_with("checks: 1 of 1 hold\n"), "{text}");
     }
 

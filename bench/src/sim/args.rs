@@ -5,7 +5,7 @@ use crate::typed::Unused;
 use slat_cli::error::Error;
 use slat_sim::benches::{Bench, Policy, Work};
 
-/// As far as the seeds go: 112 vCPUs in 000, 416 in 003.
+/// As far as the series go: 112 vCPUs in MGLRU aging, 416 in TDP MMU.
 const VCPUS: &str = "1,2,4,8,16,32,64,112,208,416";
 
 /// The flags of all simulations.

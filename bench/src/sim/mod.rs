@@ -60,29 +60,29 @@ pub enum Sim {
 /// What can be simulated, by name.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Simulation {
-    /// vCPUs fault memory in while somebody ages it, locked and lockless (seed 000)
+    /// vCPUs fault memory in while somebody ages it, locked and lockless (the MGLRU aging series)
     #[command(
         name = "access-tracking-perf",
         after_help = "Example:\n  slat sim access-tracking-perf -v 1,112"
     )]
     AccessTracking(Asked),
-    /// Many vCPUs touch new memory at once, with each MMU lock (seed 003)
+    /// Many vCPUs touch new memory at once, with each MMU lock (the TDP MMU series)
     #[command(after_help = "Example:\n  slat sim demand-paging -v 1,112,416 --costs server")]
     DemandPaging(Asked),
-    /// vCPUs fault beside threads that invalidate elsewhere or in the same place, with each MMU lock (seed 003)
+    /// vCPUs fault beside threads that invalidate elsewhere or in the same place, with each MMU lock (the TDP MMU series)
     #[command(mut_arg("vcpus", |arg| arg.default_value("8,112")),
               after_help = "Example:\n  slat sim invalidate -v 112 --invalidators 16 --pause-ns 10000 --quick --no-sweep")]
     Invalidate(Box<Beside>),
-    /// Pages are merged while guests use them, with reasons heeded and ignored (seed 004)
+    /// Pages are merged while guests use them, with reasons heeded and ignored (the change-pte series)
     #[command(after_help = "Example:\n  slat sim ksm-perf -v 1,16,112")]
     KsmPerf(Asked),
-    /// A memslot moves while vCPUs fault and use it (seed 001)
+    /// A memslot moves while vCPUs fault and use it (the scalable memslots series)
     #[command(after_help = "Example:\n  slat sim memslot-perf -v 1,16,416")]
     MemslotPerf(Asked),
-    /// A host balances its nodes while vCPUs use their memory, by range and page by page (seed 002)
+    /// A host balances its nodes while vCPUs use their memory, by range and page by page (the NUMA protection series)
     #[command(after_help = "Example:\n  slat sim numa-balancing -v 1,16,112")]
     NumaBalancing(Asked),
-    /// Memory is zapped, leaf by leaf or table by table, while vCPUs fault elsewhere (seed 003)
+    /// Memory is zapped, leaf by leaf or table by table, while vCPUs fault elsewhere (the TDP MMU series)
     #[command(after_help = "Example:\n  slat sim zap -v 1,16,112")]
     Zap(Asked),
 }

@@ -7,6 +7,7 @@ use super::seeds::{self, Trial};
 use super::work::told;
 use super::{costs, sweep};
 use crate::bench::params;
+use crate::series;
 use indicatif::ProgressBar;
 use serde_json::{Map, Value};
 use slat_cli::bar::bar;
@@ -60,7 +61,7 @@ pub fn simulate(
         }
         None => Vec::new(),
     };
-    runs.bar.set_message(format!("{}: against seed {}", bench.name(), bench.seed()));
+    runs.bar.set_message(format!("{}: against the {} series", bench.name(), series::name(bench.seed())));
     let trial = Trial { bench, costs: &sheet.costs, seed: asked.seed };
     let mut against_seed: Vec<_> = bench.against_seed(&points).into_iter().map(Against::from).collect();
     against_seed.extend(seeds::against(&trial, &vcpus).map_err(Error::Machine)?);

@@ -1,6 +1,7 @@
 //! A [`SimReport`] for people: tables, numbers of vCPUs down, policies across.
 
 use super::outcome::{Row, SimReport, Swept};
+use crate::series;
 use slat_machine::costs::Costs;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -124,8 +125,8 @@ impl SimReport {
         if self.against_seed.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nagainst seed {}", self.seed)?;
-        let mut lines = vec![columns("", ["seed", "simulated", "", ""].map(str::to_owned))];
+        writeln!(f, "\nagainst the {} series", series::name(self.seed))?;
+        let mut lines = vec![columns("", ["series", "simulated", "", ""].map(str::to_owned))];
         lines.extend(self.against_seed.iter().map(|row| {
             let verdict = match (row.fitted, row.reproduced) {
                 (true, true) => "fitted",

@@ -27,7 +27,7 @@ pub struct WorkFlags {
     /// The host's own fault, besides zeroing the page and outside of every lock of the MMU
     #[arg(long, value_name = "NS", value_parser = time)]
     pub host_ns: Option<u64>,
-    /// A handler thread for each vCPU serves its faults (seed 003)
+    /// A handler thread for each vCPU serves its faults (the TDP MMU series)
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "on")]
     pub handlers: Option<Switch>,
     /// A handler's own work for a fault

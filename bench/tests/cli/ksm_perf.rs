@@ -30,8 +30,25 @@ fn the_rows_are_there_and_the_counts_are_the_tests() {
     // Four stages of 4 × 256 pages, all but one merged, and 32 of each VM's once more in each.
     assert!(figure(all, "pages merged")["slat"].as_f64().unwrap() >= f64::from(4 * 4 * (256 + 32) - 1));
     let checks = report["checks"].as_array().unwrap();
-    assert_eq!(checks.len(), 13, "times are checked from ten runs on");
+    assert_eq!(checks.len(), 14, "times are checked from ten runs on");
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");
+}
+
+/// Small pages inside of large ones are merged: their neighbours stay mapped.
+#[test]
+fn small_pages_of_large_ones_are_merged_and_their_neighbours_stay() {
+    let output = bench(&["-b", "2M", "--pages", "2m", "--runs", "1", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let missing =
+        rows.iter().find(|row| row["params"]["figure"] == "faults for want of a translation").unwrap();
+    assert_eq!(missing["slat"], 0.0);
+    assert!(missing["baseline"].as_f64().unwrap() > 0.0);
+    let output = bench(&["-b", "1M", "--pages", "2m"]);
+    assert_eq!(output.status.code(), Some(2));
+    let says = "slat: --bytes: 1M is not a multiple of 2M, and --pages is 2m\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), says);
 }
 
 #[test]

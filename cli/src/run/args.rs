@@ -57,7 +57,7 @@ pub struct Run {
     #[arg(short, long, value_enum, default_value_t = FormatName::Ept4)]
     pub format: FormatName,
 
-    /// What guards the tables: nothing shared, a reader-writer lock (seed 003), or one mutex (before)
+    /// What guards the tables: nothing shared, a reader-writer lock (the TDP MMU series), or one mutex (before)
     #[arg(long, value_enum, default_value_t = LockName::None)]
     pub mmu_lock: LockName,
 
@@ -96,7 +96,7 @@ pub struct Run {
     #[arg(long, value_name = "SECS", value_parser = seconds, requires = "swap")]
     pub reclaim_idle: Option<Duration>,
 
-    /// Whether the LRU asks the guest's tables when it ages (seed 000), or only before it evicts a page (before)
+    /// Whether the LRU asks the guest's tables when it ages (the MGLRU aging series), or only before it evicts a page (before)
     /// [default: on]
     #[arg(long, value_enum)]
     pub walk_secondary: Option<Switch>,

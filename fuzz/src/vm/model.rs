@@ -223,23 +223,32 @@ impl Space {
         let zaps = !matches!(why, Why::Protect | Why::WriteProtect | Why::SoftDirty | Why::ChangePte);
         let frees = matches!(why, Why::Unmap | Why::Remap | Why::Exit | Why::Slot);
         for &part in parts {
+            self.split_cut(part, |leaf| zaps || stays(leaf, why, now) != Some(leaf));
             if zaps {
                 self.tables.zap(part, frees);
                 continue;
             }
             for first in self.tables.over(part) {
                 let leaf = self.tables.leaves.remove(&first).unwrap();
-                let stays = if !part.covers(&leaf.span(first)) {
-                    None
-                } else if why != Why::ChangePte {
-                    Some(Leaf { write: false, host_write: false, ..leaf })
-                } else {
-                    replaced(leaf, now)
-                };
-                if let Some(leaf) = stays {
+                // Of a large leaf that reaches out of the part, the part stays as it is.
+                let left = if part.covers(&leaf.span(first)) { stays(leaf, why, now) } else { Some(leaf) };
+                if let Some(leaf) = left {
                     self.tables.leaves.insert(first, leaf);
                 }
             }
+        }
+    }
+
+    /// Splits large leaves that reach out of `part` until none does of which the part `changes`.
+    fn split_cut(&mut self, part: Span<Gfn>, changes: impl Fn(Leaf) -> bool) {
+        let cut = |tables: &Tables, first: u64| {
+            let leaf = tables.leaves[&first];
+            let inside = first.max(part.start.0);
+            let small = Leaf { level: Level::K4, pfn: leaf.pfn + (inside - first), ..leaf };
+            !part.covers(&leaf.span(first)) && changes(small)
+        };
+        while let Some(first) = self.tables.over(part).into_iter().find(|&first| cut(&self.tables, first)) {
+            self.tables.split(first);
         }
     }
 
@@ -354,6 +363,14 @@ impl Space {
             self.arm(slot.gfns.start.0 + page);
         }
         cleaned.len() as u64
+    }
+}
+
+/// What becomes of a leaf all of which changes, for a reason that does not take everything.
+fn stays(leaf: Leaf, why: Why, now: Option<HostPage>) -> Option<Leaf> {
+    match why {
+        Why::ChangePte => replaced(leaf, now),
+        _ => Some(Leaf { write: false, host_write: false, ..leaf }),
     }
 }
 

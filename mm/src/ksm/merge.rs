@@ -6,7 +6,7 @@
 //! replace   around(ChangePte)     { the same frame still? entry := stable frame, read-only; told }
 //!           our reference and the entry's go: the old frame is free
 //! ```
-//! Guests read on all the while: where the reason is heeded, no translation is ever missing (seed 004).
+//! Guests read on all the while: where the reason is heeded, no translation is ever missing (the change-pte series).
 //!
 //! **Why comparing once is enough.** With a reference of our own the entry is not the sole owner of its frame, so
 //! whoever writes gets a copy in another frame, and this one, which cannot be freed either, keeps its contents.

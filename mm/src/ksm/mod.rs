@@ -22,6 +22,9 @@
 //! takes it.
 //!
 //! [`Why::WriteProtect`]: slat::Why::WriteProtect
+//!
+//! **Up to 64 pages of a region are merged together**, with gaps where all listeners take changes page by page: two notifications
+//! and two flushes for all of them.
 
 mod advise;
 mod contents;

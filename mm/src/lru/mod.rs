@@ -1,4 +1,4 @@
-//! The multi-gen LRU: which pages are cold, and making room by them (after seed 000).
+//! The multi-gen LRU: which pages are cold, and making room by them (after the MGLRU aging series).
 //!
 //! ```text
 //!    a fault                     in use at the next pass, or when it was about to go

@@ -5,7 +5,7 @@
 //! | 0x0001 | the LRU itself; always on, as it was built |
 //! | 0x0002 | aging looks at the pages' own Accessed bits, a table at a time |
 //! | 0x0004 | the kernel's Accessed bits of tables; never on here: whole tables are passed over without being asked |
-//! | 0x0008 | aging asks secondary MMUs too (seed 000) |
+//! | 0x0008 | aging asks secondary MMUs too (the MGLRU aging series) |
 //!
 //! Bits that this machine does not have are ignored, as in the kernel; the mask shows what is on.
 

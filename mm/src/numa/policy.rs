@@ -7,7 +7,7 @@
 //! | [`Page`](Policy::Page) | the same 2 MiB, and inside each page that changes ([`Why::Numa`]) | those pages | one for each page |
 //! | [`PageBatched`](Policy::PageBatched) | from the first page that will change to the last, in one stretch of up to [`Settings::stretch`], and inside each run of neighbours that do; nobody where none will | those pages | one for each stretch |
 //!
-//! The first is Linux, the second is seed 002. Range flushes once for each 2 MiB here: KVM's walk may have to let
+//! The first is Linux, the second is the NUMA protection series. Range flushes once for each 2 MiB here: KVM's walk may have to let
 //! go of its lock and flush page by page, which this engine's does not.
 //!
 //! What was told is zapped at once, and flushed before the notification ends: when the scan is over nobody uses the
@@ -25,7 +25,7 @@ use slat::{Gfn, Hva, Idle, Level, Span, Why};
 pub enum Policy {
     /// Before: whole ranges are unmapped, whatever changes in them.
     Range,
-    /// As seed 002 describes: page by page.
+    /// As the NUMA protection series describes: page by page.
     Page,
     /// Page by page, and one flush for many.
     #[default]

@@ -25,6 +25,10 @@
 //!
 //! Contents in a file are of no use to anybody afterwards: the file is emptied when it is taken into use, which one
 //! [`Swap`] does at a time, and when that is dropped.
+//!
+//! **Whether swap is full is asked by trying one batch**, not by a flag that a freed copy clears: a disk, or the arena, gets room
+//! back without telling. **An address space pays for its copies' shares of the pool's frames**, so that one that swaps much does not
+//! take the limit of the others; half-empty groups are charged to no space.
 
 mod back;
 mod books;

@@ -55,6 +55,7 @@ fn worlds() -> Vec<World> {
         ("small leaves", |s| s.small(true, true)),
         ("read-only leaves", |s| s.small(false, false)),
         ("a large leaf", |s| s.large(true)),
+        ("a large leaf, no page at hand", |s| s.large(true).pageless()),
     ]
 }
 
@@ -72,6 +73,7 @@ pub fn families() -> Vec<Family> {
     vec![
         family("dirty", shapes::dirty()),
         family("shapes", shapes::shapes()),
+        family("parts", shapes::parts()),
         family("regions", regions::regions()),
         family("regions and more", regions::more_regions()),
         family("dirty, by host address", by_host(shapes::dirty())),

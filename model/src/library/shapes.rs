@@ -21,7 +21,8 @@ pub(super) fn shapes() -> Vec<Scenario> {
         ),
         Scenario::new("large fault | clear 0..2 twice", &[&[large(1, true)], &[gfns(Clear, 0, 2); 2]]),
         Scenario::new("split | clear 0..1 | slow fault", &[&[split], &[gfns(Clear, 0, 1)], &[slow(0)]])
-            .large(true),
+            .large(true)
+            .pageless(),
         Scenario::new(
             "split | clear 0..2 | unmap 0..2",
             &[&[split], &[gfns(Clear, 0, 2)], &[gfns(Unmap, 0, 2)]],
@@ -89,6 +90,33 @@ pub(super) fn shapes() -> Vec<Scenario> {
     ]
 }
 
+/// Large leaves of which a part changes.
+pub(super) fn parts() -> Vec<Scenario> {
+    let recover = Op::Recover { gfn: 0 };
+    vec![
+        Scenario::new(
+            "large fault | clear 0..1, clear 1..2, no page at hand",
+            &[&[large(0, true)], &[gfns(Clear, 0, 1), gfns(Clear, 1, 2)]],
+        )
+        .pageless(),
+        Scenario::new(
+            "clear 0..1 of a large leaf | clear 1..2 | slow fault",
+            &[&[gfns(Clear, 0, 1)], &[gfns(Clear, 1, 2)], &[slow(1)]],
+        )
+        .large(true),
+        Scenario::new(
+            "protect 0..1 of a large leaf | clear 0..2 | write",
+            &[&[gfns(Protect, 0, 1)], &[gfns(Clear, 0, 2)], &[write(0)]],
+        )
+        .large(true),
+        Scenario::new(
+            "unmap 0..1 of a large leaf | recover | slow fault",
+            &[&[gfns(Unmap, 0, 1)], &[recover], &[slow(0)]],
+        )
+        .large(true),
+    ]
+}
+
 /// Guests store, Dirty is watched.
 pub(super) fn dirty() -> Vec<Scenario> {
     let recover = Op::Recover { gfn: 0 };
@@ -99,6 +127,19 @@ pub(super) fn dirty() -> Vec<Scenario> {
         Scenario::new("dirty: split | clear 0..1", &[&[Op::Split { gfn: 0 }], &[gfns(Clear, 0, 1)]])
             .large(true)
             .stores(),
+        Scenario::new(
+            "dirty: clear 0..1 of a large leaf | store to 1",
+            &[&[gfns(Clear, 0, 1), gfns(Clear, 1, 2)], &[write(1)]],
+        )
+        .large(true)
+        .stores(),
+        Scenario::new(
+            "dirty: clear 0..1 of a large leaf | upgrade, no page at hand",
+            &[&[gfns(Clear, 0, 1)], &[write(1)]],
+        )
+        .large(true)
+        .pageless()
+        .stores(),
         Scenario::new("dirty: recover | clear 0..2", &[&[recover], &[gfns(Clear, 0, 2)]])
             .small(true, true)
             .stores(),

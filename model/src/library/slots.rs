@@ -32,6 +32,26 @@ pub(super) fn slots() -> Vec<Scenario> {
         .empty()
         .no_slot(0..1),
         Scenario::new(
+            "slot 0..1 grows to 0..2 | faults on MMIO, in no table",
+            &[&[commit(0, 2, 0)], &[read(1), read(1)]],
+        )
+        .no_slot(1..2),
+        Scenario::new(
+            "slot made | faults on MMIO, in no table | clear",
+            &[&[commit(0, 1, 0)], &[read(0), read(0)], &[gfns(Clear, 0, 2)]],
+        )
+        .no_slot(0..1),
+        Scenario::new(
+            "slot made | fault on MMIO, in no table | fault on its neighbour",
+            &[&[commit(0, 1, 0)], &[read(0), read(0)], &[read(1)]],
+        )
+        .no_slot(0..1),
+        Scenario::new(
+            "slot made in a region without any | faults on MMIO",
+            &[&[commit(1, 2, 0)], &[read(0), read(1)], &[read(1)]],
+        )
+        .no_slot(0..2),
+        Scenario::new(
             "slot made, deleted | faults on MMIO",
             &[&[commit(0, 1, 0), commit(0, 1, NONE)], &[read(0), read(0), read(0)]],
         )

@@ -72,7 +72,7 @@ fn work_around_the_engine_costs_what_it_says() {
     }
 }
 
-/// Seed 003's claim. What is seen here is what its threads could not be without 416 processors.
+/// The TDP MMU series' claim. What is seen here is what its threads could not be without 416 processors.
 #[test]
 fn at_416_vcpus_one_lock_is_all_that_there_is_and_without_it_nobody_waits() {
     let [exclusive, none] =
@@ -84,7 +84,7 @@ fn at_416_vcpus_one_lock_is_all_that_there_is_and_without_it_nobody_waits() {
     assert!(figure(&none) <= 1.1 * figure(&alone), "{} and {}", figure(&none), figure(&alone));
 }
 
-/// Seed 000's.
+/// The MGLRU aging series'.
 #[test]
 fn at_112_vcpus_a_pass_without_the_lock_is_shorter_and_costs_the_guest_nothing() {
     let at_112 = |policy| run(&AccessTracking, policy, 112, 1);
@@ -101,7 +101,7 @@ fn named(point: &Point, name: &str) -> f64 {
     point.figures.iter().find(|figure| figure.name == name).unwrap().value
 }
 
-/// Seed 001, and who pays for it that a slot moves.
+/// The scalable memslots series, and who pays for it that a slot moves.
 #[test]
 fn at_416_vcpus_guests_hardly_notice_that_a_memslot_moves_unless_they_share_a_lock() {
     let access = |policy, vcpus| named(&run(&MemslotPerf, policy, vcpus, 1), "ns per access");
@@ -112,7 +112,7 @@ fn at_416_vcpus_guests_hardly_notice_that_a_memslot_moves_unless_they_share_a_lo
     }
 }
 
-/// Seed 002's worry: a flush for each page. One for many costs less than what Linux does.
+/// The NUMA protection series' worry: a flush for each page. One for many costs less than what Linux does.
 #[test]
 fn at_416_vcpus_one_flush_for_many_pages_is_the_cheapest_way_to_balance() {
     let costs = |policy| figure(&run(&NumaBalancing, policy, 416, 1));
@@ -122,7 +122,7 @@ fn at_416_vcpus_one_flush_for_many_pages_is_the_cheapest_way_to_balance() {
     assert!(range < page && batched <= range, "{batched}, {range} and {page}");
 }
 
-/// Seed 004: what it says is so where guests mostly rest, where many run, and where many pages go together; it is not where one
+/// The change-pte series: what it says is so where guests mostly rest, where many run, and where many pages go together; it is not where one
 /// guest always runs.
 #[test]
 fn reasons_that_are_heeded_page_by_page_pay_unless_each_flush_waits_for_a_guest() {

@@ -1,6 +1,6 @@
 //! What each thing costs on the machine that is not there: one number each, in nanoseconds unless it says otherwise.
 //!
-//! [`Costs::SERVER`] is assumed: a machine of the kind that seed 003 speaks of, eight sockets of 52 CPUs. Its figures are
+//! [`Costs::SERVER`] is assumed: a machine of the kind that the TDP MMU series speaks of, eight sockets of 52 CPUs. Its figures are
 //! round ones from what vendors and others publish of such processors, and none has been measured by us; two of them decide
 //! most of what is simulated, [`near`](Costs::near) with [`far`](Costs::far), and [`kick`](Costs::kick) with what belongs to
 //! it: sweep those before believing a ratio.

@@ -1,4 +1,4 @@
-//! Which pages a guest has accessed, asked without a lock (seed 000).
+//! Which pages a guest has accessed, asked without a lock (the MGLRU aging series).
 //!
 //! ```text
 //! root ─▶ link, Accessed: clear it, go down ─▶ leaf table: 64 entries at a time ─▶ bits ─▶ the caller
@@ -25,7 +25,7 @@
 //! another matter: an aging pass never clears it, and no link is asked about it. ([`crate::dirty`] goes along leaves in the
 //! same way for its own bit.)
 //!
-//! **Lockless, or a hook under a lock; never both.** Seed 000 checks at run time that no range walk has both. Here there
+//! **Lockless, or a hook under a lock; never both.** The MGLRU aging series checks at run time that no range walk has both. Here there
 //! is nothing to check: a lockless walk has no method that could need a lock, and a walk with a lock has none that ages.
 //!
 //! ```compile_fail,E0599
@@ -36,6 +36,12 @@
 //! ```
 //! For measurements of "before", [`Builder::lockless_aging`](crate::vm::Builder::lockless_aging) puts the MMU lock of a
 //! baseline policy back around each call.
+//!
+//! **Why a compare-and-swap, and not KVM's atomic *and*?** An absent entry has a version in A's place, and an *and* that comes late
+//! would change a number that the protocol counts on.
+//!
+//! **Only links of leaf tables are cleared.** A pass rests, and what a higher link would say after the rest is out of date. Where
+//! one page is asked about, no link is believed.
 
 mod accessed;
 mod leaves;

@@ -155,7 +155,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// By this VM's policy: lockless, or under the lock as before seed 000.
+    /// By this VM's policy: lockless, or under the lock as before the MGLRU aging series.
     fn pass_over(
         &self,
         space: &Space<F>,

@@ -40,7 +40,7 @@ const ROOM: usize = 4096;
 impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// Takes what slot `id` has logged: those pages are clean from now on, and the next store to each is logged again.
     /// What a vCPU stored before is in memory when this returns, so the pages can be copied. Waits for vCPUs to answer
-    /// one flush, and by D bits for walks under way, unless nothing was dirty. Seed 003; KVM's `GET_DIRTY_LOG` without manual
+    /// one flush, and by D bits for walks under way, unless nothing was dirty. The TDP MMU series; KVM's `GET_DIRTY_LOG` without manual
     /// protection.
     ///
     /// ```

@@ -1,4 +1,5 @@
-//! What a vCPU remembers of its last fault: the memslot, the leaf table, and the table above it.
+//! What a vCPU remembers of its last fault: the memslot, the leaf table, and the table above it (rule 15 of
+//! [`crate::notify`]).
 //!
 //! [`Memo`] is two values, each replaced as a whole:
 //!

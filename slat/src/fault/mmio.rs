@@ -66,6 +66,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if at.level > level {
             at = walk.link_down(&mut self.cache, gfn, at, level)?;
         }
+        let newest = if seeded!(MmioUnlooked) { newest.max(at.word.version()) } else { newest };
         // A hole that is newer than all that was looked at may be of a transaction that has begun since.
         if at.level == level && at.word.is_hole() && at.word <= Word::hole(newest) {
             // Where that fails another thread knows better.

@@ -249,7 +249,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         (&mut self.cache, by == By::Guest, self.ring)
     }
 
-    /// The same with the host asked outside of any section, where it may sleep.
+    /// The same with the host asked outside of any section, where it may sleep (rule 3).
     #[cold]
     fn ask(
         &mut self,
@@ -344,12 +344,15 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         while level > Level::K4 && self.vm.large_page(slot, fault.gpa.gfn(), level).is_none() {
             level = level.below();
         }
+        if level > Level::K4 {
+            self.vm.will_map_a_large_page();
+        }
         self.memo.reach = level.max(Level::M2);
         HostPage { level, ..page }
     }
 }
 
-/// Spends the stamp: hole → leaf, by CAS from the very word that was read.
+/// Rule 5. Spends the stamp: hole → leaf, by CAS from the very word that was read.
 #[inline(always)]
 fn install<'w, F: Format, H: Host>(
     walk: &'w Walk<'_, F, H, Shared>,

@@ -174,12 +174,12 @@ fn gigabytes<F: Format>() -> Vec<Row<F>> {
         .between(Between::Waiting)
         .may_give_up()
         .owes(Owes::FlushAndTables(GIB)),
-        Row::new("unmap a page of 1G", |world: &World<F>, idle| {
+        Row::new("unmap a page in one of 1G", |world: &World<F>, idle| {
             let some = Span::new(GIB.start + 700, GIB.start + 701);
             world.invalidate(idle, some, Why::Unmap);
         })
         .after(large)
-        .renumbers(GIB)
-        .owes(Owes::Flush(GIB)),
+        .renumbers(Span::new(GIB.start + 700, GIB.start + 701))
+        .owes(Owes::Flush(Span::new(GIB.start + 700, GIB.start + 701))),
     ]
 }

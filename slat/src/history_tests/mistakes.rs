@@ -6,8 +6,8 @@ use crate::table::formats::{Ept4NoAd, Npt4};
 use crate::{Format, Idle};
 use std::string::String;
 
-/// Found by other tests of history: in `hardware`, and in those of [`crate::huge`].
-const ELSEWHERE: [Bug; 2] = [Bug::SplitByStore, Bug::RecoverUnfrozen];
+/// Found by other tests of history: in `hardware`, in `lost`, and in those of [`crate::huge`].
+const ELSEWHERE: [Bug; 3] = [Bug::SplitByStore, Bug::LostSplitBelieved, Bug::RecoverUnfrozen];
 
 /// Goes along the table to the first row that goes wrong.
 fn first_wrong<F: Format>(looks: &mut u64) -> Option<String> {

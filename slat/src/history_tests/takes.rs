@@ -53,12 +53,11 @@ fn reasons<F: Format>(why: Why) -> Vec<Row<F>> {
             Owes::FlushAndTables(gfns) => Owes::Flush(gfns),
             other => other,
         }),
-        // Both large pages go whole, whatever the reason.
-        row("a part of large pages", PART).after(World::populate_large).owes(if why.page_by_page() {
-            Owes::Nothing
-        } else {
-            Owes::Flush(ALL)
-        }),
+        // Both are split first.
+        row("a part of large pages", PART)
+            .after(World::populate_large)
+            .owes(flush(why, PART))
+            .in_every_page(),
     ]
 }
 
@@ -99,12 +98,39 @@ fn one_by_one<F: Format>() -> Vec<Row<F>> {
             .after(World::populate)
             .renumbers(ONE)
             .owes(Owes::Flush(ONE)),
-        change("change-pte of a page of 2M", Why::ChangePte, Some(page(other, true)))
+        change("change-pte of a page in one of 2M", Why::ChangePte, Some(page(other, true)))
             .after(World::populate_large)
-            .renumbers(Span::new(Gfn(0), Gfn(512)))
-            .owes(Owes::Flush(Span::new(Gfn(0), Gfn(512)))),
+            .renumbers(ONE)
+            .owes(Owes::Flush(ONE))
+            .in_every_page(),
+        change(
+            "change-pte to a share, of a page in one of 2M that is read-only",
+            Why::ChangePte,
+            Some(page(other, false)),
+        )
+        .after(|world, idle| {
+            world.host_lets_write(false);
+            world.host_maps(Level::M2);
+            world.fault(idle, Gfn(65), Access::Read);
+        })
+        .owes(Owes::Flush(ONE))
+        .in_every_page(),
+        change("change-pte to the same page, in one of 2M", Why::ChangePte, Some(page(same, true)))
+            .after(World::populate_large),
+        change("numa, told of a page in one of 2M", Why::Numa, None)
+            .after(World::populate_large)
+            .renumbers(ONE)
+            .owes(Owes::Flush(ONE)),
         change("numa, told", Why::Numa, None).after(World::populate).renumbers(ONE).owes(Owes::Flush(ONE)),
         change("reclaim, told where nothing is mapped", Why::Reclaim, None).renumbers(ONE),
+        // Nor may it ask for a table page: the large leaf goes whole.
+        Row::new("reclaim a page in one of 2M, in an event that may not block", |world: &World<F>, idle| {
+            let event = Event { may_block: false, ..Event::new(hvas(ONE), Why::Reclaim) };
+            world.vm.around(idle, event, &mut |idle, told| told.changed(idle, hvas(ONE), None)).unwrap();
+        })
+        .after(World::populate_large)
+        .renumbers(Span::new(Gfn(0), Gfn(512)))
+        .owes(Owes::Flush(Span::new(Gfn(0), Gfn(512)))),
         Row::new("several pages told, one flush", |world: &World<F>, idle| {
             world.change(idle, Why::Reclaim, &[(Gfn(575), None), (Gfn(64), None), (Gfn(300), None)]);
         })

@@ -95,6 +95,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ) -> Option<Leaf> {
         let slot = walk.space.memslots.read(&self.reads, walk.seat).version.find(gfn)?;
         let (gfns, hvas) = self.large_page(&slot, gfn, level)?;
+        self.will_map_a_large_page();
         if !confirmed(gfns, hvas) {
             return None;
         }

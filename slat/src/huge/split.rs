@@ -93,7 +93,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             while let Kind::Leaf | Kind::Tracked = at.word.kind::<F>(at.level) {
                 let Some(node) = cache.take() else { return Some(first) };
                 match replace::<F, H>(walk.vm, node, at, F::decode(at.word)) {
-                    Ok(()) => {
+                    Ok(_) => {
                         *split += 1;
                         walk.seat.tally.add(Count::split(at.level));
                         break;
@@ -106,6 +106,21 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             }
         }
         None
+    }
+
+    /// Makes the leaf `at` a table of smaller leaves, since a part of it changes; returns the link. Where another thread, or
+    /// the hardware, changed the leaf first, the page comes back with what is there.
+    pub(crate) fn split_for_part(&self, page: Node, at: At<'_>) -> Result<Word, (Node, Word)> {
+        let large = F::decode(at.word);
+        let large = Leaf { dirty: large.dirty && !seeded!(SplitForgetsDirty), ..large };
+        match replace::<F, H>(self.vm, page, at, large) {
+            Ok(link) => {
+                self.seat.tally.add(Count::split(at.level));
+                Ok(link)
+            }
+            Err(found) if seeded!(LostSplitBelieved) => Ok(found),
+            Err(found) => Err((page, found)),
+        }
     }
 
     /// Splits the leaf `at`, and goes down to `gfn`'s entry in the new table; comes back with what is there where
@@ -124,9 +139,9 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             (large.perms, large.dirty) = (large.perms.with(Perms::WRITE), false);
         }
         match replace::<F, H>(self.vm, node, at, large) {
-            Ok(()) => {
+            Ok(link) => {
                 self.seat.tally.add(Count::split(at.level));
-                Ok(self.step_down(gfn, At { word: F::link(node.pfn(&self.vm.host), at.level), ..at }))
+                Ok(self.step_down(gfn, At { word: link, ..at }))
             }
             Err(found) => {
                 cache.put_back(node);
@@ -137,8 +152,8 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     }
 }
 
-/// Fills `node` with what the leaf `large` says, and puts it in its place, which is `at`.
-fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Leaf) -> Result<(), Word> {
+/// Fills `node` with what the leaf `large` says, and puts it in its place, which is `at`: returns the link.
+fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Leaf) -> Result<Word, Word> {
     let level = at.level.down();
     // Small pages execute where large ones were not let: that is why they are small.
     let execute = if level == Level::K4 && vm.policy.nx_huge_pages { Perms::EXECUTE } else { Perms::NONE };
@@ -155,7 +170,10 @@ fn replace<F: Format, H: Host>(vm: &Vm<F, H>, node: Node, at: At<'_>, large: Lea
     if seeded!(SplitByStore) {
         at.entry.store(link);
     }
-    if linked || seeded!(SplitByStore) { Ok(()) } else { at.entry.cas(at.word, link) }
+    if !linked && !seeded!(SplitByStore) {
+        at.entry.cas(at.word, link)?;
+    }
+    Ok(link)
 }
 
 /// Writes the small leaves, of `level`, of a large one that stands in its entry as `word`.

@@ -3,6 +3,7 @@
 //! This is the heart of the engine: how a fault and an invalidation that race are told apart without a lock.
 //! A hole carries the number of the last invalidation that covered it. A fault takes a **stamp** before it asks
 //! the host, and installs by CAS from the very hole it saw, provided that the hole is not newer than the stamp.
+//! [`crate::notify`] states the rules of the protocol, numbered, each with the hazard that it prevents.
 //!
 //! ```text
 //! N = K (newest number, 52 bits) | n (active ones, 12 bits)      moved and read by invalidations only
@@ -151,10 +152,19 @@ impl Active {
     pub(crate) fn begin(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Ticket<'_> {
         let mut patience = Patience::default();
         loop {
-            match self.try_begin(gfns, hvas) {
+            match self.begin_now(gfns, hvas) {
                 Some(ticket) => return ticket,
-                None if self.places.grow() => {}
                 None => patience.wait(),
+            }
+        }
+    }
+
+    /// The same, unless it would have to wait.
+    pub(crate) fn begin_now(&self, gfns: Span<Gfn>, hvas: Span<Hva>) -> Option<Ticket<'_>> {
+        loop {
+            let ticket = self.try_begin(gfns, hvas);
+            if ticket.is_some() || !self.places.grow() {
+                return ticket;
             }
         }
     }
@@ -180,7 +190,7 @@ impl Active {
         Some(ticket)
     }
 
-    /// The next number, which no other invalidation gets, and `more` active ones.
+    /// Part of rule 1: the next number, which no other invalidation gets, and `more` active ones.
     fn number(&self, more: u64) -> Version {
         // ORDER(begin): AcqRel: the list before the number, for each thread that sees this number or a later one.
         let before =
@@ -255,7 +265,7 @@ impl Ticket<'_> {
         self.version.set(version);
     }
 
-    /// Lists it, numbers it, and tells its regions, or all.
+    /// Rule 1: lists it, numbers it, and tells its regions, or all.
     fn announce(&self) {
         let list = || self.lines().for_each(|line| line.list(&self.claim));
         if !seeded!(NumberedFirst) {
@@ -287,7 +297,7 @@ impl Ticket<'_> {
         self.wide.get().then_some(&self.active.lines.epoch.0).into_iter().chain(self.regions())
     }
 
-    /// After an edit that takes something away, before its flush: whether a newer invalidation has been announced to one of its
+    /// Rule 14. After an edit that takes something away, before its flush: whether a newer invalidation has been announced to one of its
     /// regions since it was numbered. That one may have passed by what this one has taken away since, and has left no number
     /// there; or it has left one below a link that is gone. A fault that could fill the older hole waits for this
     /// invalidation: which [takes a new number](Self::renumber), and goes over its range once more.
@@ -386,6 +396,7 @@ impl Ticket<'_> {
     }
 }
 
+/// The end, in the order of rule 8.
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if self.wide.get() && !seeded!(EpochKept) {

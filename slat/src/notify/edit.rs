@@ -1,11 +1,12 @@
-//! What an invalidation does to the entries of its range: rules 6, 7, 9 and 11 of [`super::active`].
+//! What an invalidation does to the entries of its range: rules 6, 7, 9, 11 and 14 of [`crate::notify`].
 //!
 //! Each entry is edited by the plan ([`super::plan`]), by a compare-and-swap from the word that was read. What an edit
 //! changed is booked: the flush that it owes, the tables that it unhooked, the leaves that are gone.
 
 use super::active::Ticket;
 use super::along::{PageBehind, along};
-use super::plan::{Edit, plan, zaps};
+use super::plan::{Edit, plan, plan_part, zaps};
+use super::reserve::Reserve;
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::{Host, HostPage};
@@ -18,6 +19,7 @@ use crate::sync::tally::Count;
 use crate::table::entry::{Entry, Kind, Word};
 use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
+use crate::table::radix::At;
 use crate::table::steps::Steps;
 use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
@@ -30,23 +32,59 @@ pub(super) struct Begun<'vm, F: Format, H: Host> {
     pub(super) ticket: Ticket<'vm>,
     pub(super) range: Range,
     pub(super) why: Why,
+    pub(super) reserve: Reserve,
 }
 
 /// What is known of the pages in a range that is edited.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Known<'a> {
     /// The host's page, where it was told.
-    pub(super) now: Option<&'a PageBehind>,
+    now: Option<&'a PageBehind>,
     /// No leaf is left in any table of the range.
-    pub(super) emptied: bool,
-    /// It is the second time: tables that are there now have been linked since, and stay.
-    pub(super) again: bool,
+    emptied: bool,
+    pass: Pass,
+    /// A leaf that is to be split stays where no table page is at hand: it will be asked for, and the edit made once more.
+    defers: bool,
+}
+
+/// Which time an invalidation goes over its range.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Pass {
+    #[default]
+    First,
+    /// Tables that are there now have been linked since the first, and stay.
+    Again,
+    /// The same, under a new number.
+    Renumbered,
+}
+
+/// What an edit makes of an entry.
+enum Change {
+    Nothing,
+    To(Word),
+    /// A table of smaller leaves.
+    Split,
 }
 
 impl Known<'_> {
+    /// Before anything is edited.
+    pub(super) fn first(defers: bool) -> Self {
+        Self { defers, ..Self::default() }
+    }
+
+    /// The same with the page that the host told, if it told one.
+    pub(super) fn with<'p>(&self, now: Option<&'p PageBehind>) -> Known<'p> {
+        Known { now, ..*self }
+    }
+
     /// The host's page of `gfn`, where it was told.
     fn of(&self, gfn: Gfn) -> Option<HostPage> {
         self.now.and_then(|page| page.of(gfn))
+    }
+
+    /// That of the first of `gfns`, where one page is behind all of them.
+    fn of_all(&self, gfns: Span<Gfn>) -> Option<HostPage> {
+        self.of(Gfn(gfns.end.0 - 1)).and(self.of(gfns.start))
     }
 }
 
@@ -85,7 +123,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    /// Edits these ranges, or all that was published.
+    /// Edits these ranges, or all that was published. May ask for table pages in between, unless it is on a given seat: then
+    /// it may not wait.
     pub(super) fn edit(
         &self,
         idle: &mut Idle,
@@ -93,19 +132,32 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         seat: Option<&Seat>,
         owed: &mut Owed,
     ) {
-        self.edit_knowing(Known::default(), idle, parts, seat, owed);
-        if self.is_followed(owed) {
-            self.edit_knowing(Known { again: true, ..Known::default() }, idle, parts, seat, owed);
+        let mut known = Known::first(seat.is_none());
+        loop {
+            self.edit_knowing(known, idle, parts, seat, owed);
+            let Some(next) = self.once_more(known, owed, || self.fill_reserve(idle)) else { return };
+            known = next;
         }
     }
 
-    /// After an edit: whether it is to be made once more, under a new number ([`Ticket::is_followed`]).
-    pub(super) fn is_followed(&self, owed: &Owed) -> bool {
-        let followed = !owed.is_nothing() && self.ticket.is_followed();
-        if followed {
-            self.ticket.renumber();
+    /// After an edit: whether it is to be made once more. For large leaves that it left for want of a table page, as long as
+    /// `refill` finds some; and then under a new number, where a newer invalidation may have passed by what was taken away
+    /// since ([`Ticket::is_followed`]).
+    #[inline(always)]
+    pub(super) fn once_more(
+        &self,
+        known: Known<'_>,
+        owed: &Owed,
+        refill: impl FnOnce() -> bool,
+    ) -> Option<Known<'static>> {
+        if known.defers && self.reserve.was_short() {
+            return Some(Known { pass: Pass::Again, defers: refill(), ..Known::default() });
         }
-        followed
+        if known.pass == Pass::Renumbered || owed.is_nothing() || !self.ticket.is_followed() {
+            return None;
+        }
+        self.ticket.renumber();
+        Some(Known { pass: Pass::Renumbered, ..Known::default() })
     }
 
     fn edit_knowing(
@@ -140,7 +192,8 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     along(walk, hvas, |steps, part| self.edit_along(steps, part.gfns, known, owed));
                 }
             }
-            if known.emptied || known.again || !self.why.frees_tables() || !walk.keeps_tables() {
+            if known.emptied || known.pass != Pass::First || !self.why.frees_tables() || !walk.keeps_tables()
+            {
                 return;
             }
             // Once more, for the tables that were passed through.
@@ -169,8 +222,27 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         while let Some((walk, step)) = steps.next() {
             let (at, covers) = (step.at, step.gfns);
             let mut word = at.word;
-            let whole = gfns.covers(&covers) || seeded!(WholeByStart) && gfns.contains(covers.start);
-            while let Some(new) = self.edit_entry((word, at.level), (covers, whole), known, owed) {
+            let part = gfns.clamp(&covers);
+            loop {
+                let new = match self.edit_entry((word, at.level), (covers, part), known, owed) {
+                    Change::Nothing => break,
+                    Change::To(new) => new,
+                    Change::Split => match self.reserve.take() {
+                        Some(page) => match walk.split_for_part(page, At { word, ..at }) {
+                            Ok(link) => {
+                                word = link;
+                                break;
+                            }
+                            Err((page, found)) => {
+                                self.reserve.with(|pages| pages.put_back(page));
+                                word = found;
+                                continue;
+                            }
+                        },
+                        None if known.defers => break,
+                        None => self.zap_beyond(covers),
+                    },
+                };
                 if F::is_table(word, at.level) && !known.emptied && walk.keeps_tables() {
                     break;
                 }
@@ -237,43 +309,55 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         done
     }
 
-    /// Rule 6, for one entry as it was read: what to make it, if anything.
+    /// What a leaf becomes that goes beyond the range: a hole, under a number that covers all of it.
+    fn zap_beyond(&self, covers: Span<Gfn>) -> Word {
+        if !seeded!(LargeNotWidened) {
+            self.ticket.widen(covers);
+        }
+        self.hole()
+    }
+
+    /// Rule 6, for one entry as it was read: what to make it, if anything. Of what it `covers`, `part` is in the range.
     fn edit_entry(
         &self,
         (word, level): (Word, Level),
-        (covers, whole): (Span<Gfn>, bool),
+        (covers, part): (Span<Gfn>, Span<Gfn>),
         known: Known<'_>,
         owed: &mut Owed,
-    ) -> Option<Word> {
-        let kind = word.kind::<F>(level);
-        if !whole && matches!(kind, Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) {
-            // A large leaf that reaches out of the range goes whole, under a number that covers all of it.
-            if !seeded!(LargeNotWidened) {
-                self.ticket.widen(covers);
-            }
-            return Some(self.hole());
-        }
+    ) -> Change {
+        let whole = part == covers || seeded!(WholeByStart) && part.contains(covers.start);
         let hole = self.hole();
-        match kind {
-            Kind::Table(_) => (whole && self.why.frees_tables() && !known.again).then_some(hole),
+        match word.kind::<F>(level) {
+            Kind::Table(_) if whole && self.why.frees_tables() && known.pass == Pass::First => {
+                Change::To(hole)
+            }
+            Kind::Table(_) => Change::Nothing,
             // A tracked leaf was in TLBs before, and the pass that withdrew it need not have flushed: it owes what a present
             // one does.
             Kind::Leaf | Kind::Tracked => {
-                match plan(self.why, &F::decode(word), level, known.of(covers.start)) {
-                    Edit::Zap => Some(hole),
-                    Edit::DropWrite => Some(F::write_withdrawn(word)),
+                let old = F::decode(word);
+                let edit = if whole {
+                    plan(self.why, &old, level, known.of(covers.start))
+                } else {
+                    let ahead = part.start.0 - covers.start.0;
+                    plan_part(self.why, &Leaf { pfn: old.pfn + ahead, ..old }, known.of_all(part))
+                };
+                match edit {
+                    Edit::Zap => Change::To(hole),
+                    Edit::Split => Change::Split,
+                    Edit::DropWrite => Change::To(F::write_withdrawn(word)),
                     Edit::Replace(pfn) => {
-                        let old = F::decode(word);
                         let perms = old.perms.without(Perms::WRITE);
                         let new = Leaf { pfn, perms, host_writable: false, dirty: false, ..old };
-                        Some(if word.is_tracked() { Word::tracked(&new) } else { F::leaf(&new, level) })
+                        let tracked = word.is_tracked();
+                        Change::To(if tracked { Word::tracked(&new) } else { F::leaf(&new, level) })
                     }
                     Edit::Nothing => {
                         // Rule 7: left alone, but another's flush over it may still be due.
-                        if self.ticket.unflushed_over(covers) {
-                            owed.owe(covers);
+                        if self.ticket.unflushed_over(part) {
+                            owed.owe(part);
                         }
-                        None
+                        Change::Nothing
                     }
                 }
             }
@@ -283,9 +367,10 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     owed.owe(covers);
                 }
                 let numbered = seeded!(UpperHoleUnnumbered) && level > Level::K4;
-                (version < self.ticket.version() && !numbered).then_some(hole)
+                if version < self.ticket.version() && !numbered { Change::To(hole) } else { Change::Nothing }
             }
-            Kind::Frozen(_) => Some(hole),
+            Kind::Frozen(_) if whole => Change::To(hole),
+            Kind::Frozen(_) => Change::To(self.zap_beyond(covers)),
         }
     }
 }

@@ -28,6 +28,7 @@
 use super::active::{Epoch, Ticket};
 use super::along::{PageBehind, along};
 use super::edit::{Begun, Known, Range};
+use super::reserve::Reserve;
 use super::why::Why;
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::{Host, HostPage};
@@ -45,7 +46,7 @@ use crate::vm::Vm;
 #[derive(Debug)]
 #[must_use = "the range is protected only while this lives"]
 pub struct Invalidation<'vm, F: Format, H: Host> {
-    begun: Begun<'vm, F, H>,
+    pub(super) begun: Begun<'vm, F, H>,
     /// What its edits owe so far. Its debts are views of this record, so a debt that is leaked is not lost.
     owed: Owed,
 }
@@ -58,20 +59,30 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     /// The same, or nothing where it would have to wait for another to end, or for memory.
+    pub(crate) fn begin_now(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Option<Self> {
+        let (gfns, hvas) = range.published();
+        Some(Self::begun(vm, vm.active.begin_now(gfns, hvas)?, range, why))
+    }
+
+    /// The same, or nothing where it would have to ask for memory, too.
     pub(super) fn try_begin(vm: &'vm Vm<F, H>, range: Range, why: Why) -> Option<Self> {
         let (gfns, hvas) = range.published();
         Some(Self::begun(vm, vm.active.try_begin(gfns, hvas)?, range, why))
     }
 
     fn begun(vm: &'vm Vm<F, H>, ticket: Ticket<'vm>, range: Range, why: Why) -> Self {
-        let begun = Begun { vm, ticket, range, why: vm.heard(range, why) };
+        let begun = Begun { vm, ticket, range, why: vm.heard(range, why), reserve: Reserve::default() };
         Self { begun, owed: Owed::default() }
     }
 
     /// Edits every entry of the range by the plan and returns what that owes. Waits for no fault; settling waits
     /// for vCPUs in the guest. Whatever follows from the host's change must come after the settling.
     ///
-    /// Where the reason is decided [page by page](Why::page_by_page), nothing happens here.
+    /// A large page that reaches out of the range is split, and loses the part that is in it. That takes a table page, for
+    /// which this may sleep; where there is none, the whole page goes.
+    ///
+    /// Where the reason is decided [page by page](Why::page_by_page), nothing happens here, but that such table pages are
+    /// asked for.
     pub fn apply<'i>(&'i mut self, idle: &'i mut Idle) -> FlushDebt<'i> {
         self.apply_on(idle, None)
     }
@@ -105,27 +116,32 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             return;
         }
         begun.ticket.owes_again();
-        let mut again = false;
+        let mut known = Known::first(seat.is_none());
         loop {
             for space in &begun.vm.spaces {
                 let mut walk = begun.walk::<Exclusive>(space, idle, seat);
                 along(&mut walk, published.clamp(&hvas), |steps, part| {
                     let now = to.and_then(|page| PageBehind::part(part, hvas, page));
-                    let known = Known { now: now.as_ref(), again, ..Known::default() };
-                    begun.edit_along(steps, part.gfns, known, owed)
+                    begun.edit_along(steps, part.gfns, known.with(now.as_ref()), owed)
                 });
             }
-            if again || !begun.is_followed(owed) {
-                return;
-            }
-            again = true;
+            let Some(next) = begun.once_more(known, owed, || begun.refill_reserve()) else { return };
+            known = next;
         }
+    }
+
+    /// One more of the same range, beside it: what an event that may not block must not need.
+    pub(super) fn another(&self) -> Self {
+        let Begun { vm, range, why, .. } = self.begun;
+        Self::begin(vm, range, why)
     }
 
     /// [`apply`](Self::apply) on this seat, or on any.
     pub(super) fn apply_on<'i>(&'i mut self, idle: &'i mut Idle, seat: Option<&Seat>) -> FlushDebt<'i> {
         if !self.begun.why.page_by_page() {
             self.begun.edit(idle, None, seat, &mut self.owed);
+        } else if seat.is_none() {
+            self.begun.fill_reserve(idle);
         }
         self.debt(idle)
     }
@@ -194,6 +210,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 /// together here. A grace period is not waited for, since the thread may be in a walk.
 impl<F: Format, H: Host> Drop for Invalidation<'_, F, H> {
     fn drop(&mut self) {
+        self.begun.drain_reserve();
         if !self.owed.is_nothing() && !seeded!(LeakedUnpaid) {
             self.open_debt().without_grace().settle();
         }

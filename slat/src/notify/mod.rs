@@ -7,17 +7,22 @@
 //! | [`SecondaryMmu`] | who is told, and what: [`Event`], [`Pages`], [`Young`] |
 //! | [`Invalidation`] | begin, edit, flush, (the host changes), end: a guard |
 //! | `edit` | what an invalidation does to each entry, and what that owes |
+//! | `reserve` | table pages at hand, to split large leaves of which a part changes |
 //! | `vm`, `along` | a VM as a secondary MMU; what memslots map of a host range |
 //! | `zap_all` | everything at once: the root is replaced |
-//! | `active` | how faults and invalidations that race are told apart; the protocol |
+//! | `active` | the active set: numbers, places, lines, stamps |
 //!
 //! A primary MMU that serves several VMs (or devices) talks to each through [`SecondaryMmu`].
+//!
+//! Where the code says "rule 7", it means rule 7 of the protocol below.
+#![doc = include_str!("protocol.md")]
 
 pub(crate) mod active;
 mod along;
 pub(crate) mod edit;
 pub(crate) mod invalidation;
 pub mod plan;
+mod reserve;
 mod secondary;
 mod vm;
 mod why;

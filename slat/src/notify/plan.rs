@@ -15,14 +15,17 @@
 //! | change-pte | page by page | writable | another | zap |
 //! | change-pte | page by page | any | none | zap |
 //! | change-pte | page by page | larger than 4 KiB | any | zap |
+//! | any | | larger, and reaches out of what changes | | nothing where its part would stay as it is; else **split** |
 //!
-//! The rows in which a change of one page leaves no hole are seed 004's three safe transitions: from read-only to
+//! The rows in which a change of one page leaves no hole are the change-pte series' three safe transitions: from read-only to
 //! writable whichever page, from writable to read-only on the same page, from read-only to read-only on another page
 //! (which then has the same contents: that is the host's promise). A replaced leaf is read-only whatever the host
 //! offers: who still has the old page in a TLB must not miss a store to the new one. The first store asks the host, after
 //! the flush.
 //!
-//! A leaf that reaches out of the invalidated range is always zapped: what is left of it faults back in.
+//! A split leaf becomes a table of smaller leaves with the same translations. Those in the range then go by the rows
+//! above; the others stay mapped. Where the invalidation has no table page at hand (`reserve` says when), the whole leaf is
+//! zapped, and what is left of it faults back in.
 
 use super::why::Why;
 use crate::addr::{Level, Pfn};
@@ -39,6 +42,8 @@ pub enum Edit {
     DropWrite,
     /// It maps this frame instead, read-only, and was never a hole.
     Replace(Pfn),
+    /// It becomes a table of smaller leaves, of which those that change are edited.
+    Split,
     /// It becomes a hole.
     Zap,
 }
@@ -50,6 +55,7 @@ impl Edit {
             Self::Nothing => "nothing",
             Self::DropWrite => "drop write",
             Self::Replace(_) => "replace in place",
+            Self::Split => "split",
             Self::Zap => "zap",
         }
     }
@@ -76,6 +82,16 @@ pub fn plan(why: Why, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
     }
 }
 
+/// The same for a leaf larger than 4 KiB of which only a part changes. `part` is what a small leaf would say that maps the
+/// part; `now` holds for all of it.
+#[inline]
+pub fn plan_part(why: Why, part: &Leaf, now: Option<HostPage>) -> Edit {
+    match plan(why, part, Level::K4, now) {
+        Edit::Nothing => Edit::Nothing,
+        _ => Edit::Split,
+    }
+}
+
 /// Whether every leaf goes, whatever it says.
 #[inline]
 pub(super) const fn zaps(why: Why) -> bool {
@@ -99,6 +115,8 @@ pub struct Row {
     pub why: Why,
     /// The leaf's size: pages of 4 KiB and 2 MiB, where that makes a difference; else 4 KiB.
     pub level: Level,
+    /// Whether it reaches out of what changes.
+    pub part: bool,
     /// Whether the leaf is writable, or the host gave it so.
     pub writable: bool,
     /// What the host maps there now, if it was told: the same frame or another, and whether it may be written.
@@ -114,12 +132,12 @@ pub fn rows() -> Vec<Row> {
     for why in Why::ALL {
         let told = [None, Some((true, false)), Some((true, true)), Some((false, false)), Some((false, true))];
         let told = if why == Why::ChangePte { &told[..] } else { &told[..1] };
-        let levels = [Level::K4, Level::M2];
-        let levels = if why == Why::ChangePte { &levels[..] } else { &levels[..1] };
-        for (&level, writable, &now) in levels.iter().flat_map(|level| {
+        let leaves = [(Level::K4, false), (Level::M2, true), (Level::M2, false)];
+        let leaves = if why == Why::ChangePte { &leaves[..] } else { &leaves[..2] };
+        for (&(level, part), writable, &now) in leaves.iter().flat_map(|leaf| {
             [false, true]
                 .into_iter()
-                .flat_map(move |writable| told.iter().map(move |now| (level, writable, now)))
+                .flat_map(move |writable| told.iter().map(move |now| (leaf, writable, now)))
         }) {
             let perms = if writable { Perms::RWX } else { Perms::RX };
             let old = Leaf { pfn: frame, perms, host_writable: writable, accessed: true, dirty: false };
@@ -127,7 +145,9 @@ pub fn rows() -> Vec<Row> {
                 let pfn = if same { frame } else { frame + 1 };
                 HostPage { pfn, level: Level::K4, writable }
             };
-            rows.push(Row { why, level, writable, now, edit: plan(why, &old, level, now.map(page)) });
+            let told = now.map(page);
+            let edit = if part { plan_part(why, &old, told) } else { plan(why, &old, level, told) };
+            rows.push(Row { why, level, part, writable, now, edit });
         }
     }
     rows
@@ -172,6 +192,21 @@ mod tests {
             assert_eq!(edits(Why::ChangePte, Level::K4, now), expect, "{now:?}");
             assert_eq!(edits(Why::ChangePte, Level::M2, now), [Zap; 3], "{now:?}, large");
             assert_eq!(edits(Why::Numa, Level::K4, now), [Zap; 3]);
+        }
+    }
+
+    #[test]
+    fn a_leaf_of_which_a_part_changes_is_split_where_that_part_does_not_stay_as_it_is() {
+        let rows = rows();
+        for part in rows.iter().filter(|row| row.part) {
+            let small = Row { level: Level::K4, part: false, ..*part };
+            let same = |row: &&Row| Row { edit: part.edit, ..small } == Row { edit: part.edit, ..**row };
+            let small = rows.iter().find(same).expect("each small leaf has its row").edit;
+            assert_eq!(
+                part.edit,
+                if small == Edit::Nothing { Edit::Nothing } else { Edit::Split },
+                "{part:?}"
+            );
         }
     }
 

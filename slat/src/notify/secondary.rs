@@ -11,6 +11,17 @@
 //! ```
 //! Begin and end are one call, so they cannot be lost, doubled or crossed: with several listeners the primary MMU nests
 //! the calls, innermost its own change. Ranges may overlap, within a thread and between threads.
+//!
+//! # Why page by page is safe
+//! Hardware may use the old page until the flush. The frame is not freed before the invalidation has ended, which is after the
+//! flush; and a host that changes what a page *contains* flushes first. A page that is replaced has the contents of the one before
+//! and stays read-only: the first store faults, waits for the end, and asks the host. Breaking a copy-on-write share follows the
+//! same rule: the copy comes read-only, and is flushed under the page lock before it can be written.
+//!
+//! A page that is told is edited by the code that edits ranges, so its holes take the invalidation's number: an answer that a fault
+//! got before is refused there, and nowhere else in the announced range. Pages that map nothing any more may be told together,
+//! after their locks are free again, as NUMA balancing does: another change of one of them has a notification of its own, and the
+//! numbers of holes never fall (rule 16 of [`crate::notify`]).
 
 use super::why::Why;
 use crate::addr::{Hva, Span};

@@ -84,12 +84,18 @@ fn kept<'a>(seat: Option<&'a Borrowed<'_>>) -> Option<&'a Seat> {
 
 impl<F: Format, H: Host> Pages for Told<'_, F, H> {
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>) {
+        if self.kept.is_some() && seeded!(PlaceNotKept) {
+            self.invalidation = self.invalidation.another();
+        }
         let seat = kept(self.kept.as_ref());
         self.invalidation.changed_on(idle, hvas, to, seat);
     }
 
     fn flush(&mut self, idle: &mut Idle) {
         let may_block = self.kept.is_none();
+        if may_block {
+            self.invalidation.begun.fill_reserve(idle);
+        }
         let debt = self.invalidation.debt(idle);
         let debt = if may_block { debt } else { debt.without_grace() };
         debt.settle();
@@ -106,6 +112,8 @@ impl<F: Format, H: Host> Pages for Told<'_, F, H> {
 
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod tests {
+    use crate::inject;
+    use crate::notify::Again;
     use crate::seeded::{self, Bug};
     use crate::table::TableMemory;
     use crate::table::formats::Npt4;
@@ -126,43 +134,71 @@ mod tests {
         }
     }
 
-    /// Whether an event that may not block, which tells a page while all other seats are taken, is over by itself; after
-    /// so long they are free.
-    fn tells_without_a_free_seat(mistake: Option<Bug>, patience: Duration) -> bool {
+    /// What a thread might have to wait for.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum All {
+        Seats,
+        Places,
+    }
+
+    /// Whether an event that may not block, which tells a page, settles it and flushes while all other seats or places are taken,
+    /// is over by itself; after so long they are free.
+    fn tells_while_taken(all: All, mistake: Option<Bug>, patience: Duration) -> bool {
         let vm = Vm::<Npt4, _>::builder(Nowhere).build().unwrap();
-        let hvas = Span::new(Hva(0), Hva(4096));
+        let [hvas, elsewhere] = [0, 1 << 30].map(|start| Span::sized(Hva(start), 4096));
         let event = Event { may_block: false, ..Event::new(hvas, Why::Reclaim) };
-        let (taken, told) = (channel(), channel());
+        let (ready, go_on, told) = (channel(), channel(), channel());
         thread::scope(|scope| {
             let vm = &vm;
             scope.spawn(move || {
                 let tell = |idle: &mut Idle, pages: &mut dyn Pages| {
-                    let seats: Vec<_> = core::iter::from_fn(|| vm.try_borrow_seat()).collect();
-                    taken.0.send(seats).unwrap();
+                    ready.0.send(()).unwrap();
+                    go_on.1.recv().unwrap();
                     pages.changed(idle, hvas, None);
+                    pages.settle(idle, hvas);
+                    pages.flush(idle);
                     told.0.send(()).unwrap();
                 };
                 let work = || vm.around(&mut Idle::take().unwrap(), event, &mut { tell }).unwrap();
                 match mistake {
-                    Some(bug) => seeded::with(bug, work),
+                    // There is no memory for more of them.
+                    Some(bug) => inject::every(inject::Point::Alloc, 1, || seeded::with(bug, work)).0,
                     None => work(),
                 }
             });
-            let seats = taken.1.recv().unwrap();
+            ready.1.recv().unwrap();
+            let seats: Vec<_> =
+                core::iter::from_fn(|| (all == All::Seats).then(|| vm.try_borrow_seat())?).collect();
+            let others = if all == All::Places { 4031 } else { 0 };
+            let places: Vec<_> = (0..others).map(|_| vm.invalidate(elsewhere, Why::Clear)).collect();
+            let again = vm.around(&mut Idle::take().unwrap(), event, &mut |_, _| panic!("nothing changes"));
+            assert_eq!(again, Err(Again), "{all:?} are all taken");
+            go_on.0.send(()).unwrap();
             let alone = told.1.recv_timeout(patience).is_ok();
-            drop(seats);
+            drop((seats, places));
             alone
         })
     }
 
     #[test]
     fn an_event_that_may_not_block_keeps_its_seat() {
-        assert!(tells_without_a_free_seat(None, Duration::from_secs(60)));
+        assert!(tells_while_taken(All::Seats, None, Duration::from_secs(60)));
     }
 
     #[test]
     fn mistake_an_event_that_may_not_block_gives_its_seat_back() {
-        assert!(!tells_without_a_free_seat(Some(Bug::SeatNotKept), Duration::from_millis(200)));
+        assert!(!tells_while_taken(All::Seats, Some(Bug::SeatNotKept), Duration::from_millis(200)));
         seeded::found(Bug::SeatNotKept, 1);
+    }
+
+    #[test]
+    fn an_event_that_may_not_block_keeps_its_place() {
+        assert!(tells_while_taken(All::Places, None, Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn mistake_an_event_that_may_not_block_takes_another_place() {
+        assert!(!tells_while_taken(All::Places, Some(Bug::PlaceNotKept), Duration::from_millis(200)));
+        seeded::found(Bug::PlaceNotKept, 1);
     }
 }

@@ -1,5 +1,5 @@
 //! Why the primary MMU is about to change a range. The reason decides how little has to be done
-//! ([`super::plan`]); KVM is told the same reasons and ignores them (seeds 002 and 004).
+//! ([`super::plan`]); KVM is told the same reasons and ignores them (the NUMA protection and change-pte series).
 
 /// The reason for an invalidation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -22,10 +22,10 @@ pub enum Why {
     WriteProtect,
     /// As [`WriteProtect`](Self::WriteProtect), to learn which pages are written from now on (`clear_refs`).
     SoftDirty,
-    /// Some pages of the range may become inaccessible, to learn who uses them: NUMA balancing (seed 002).
+    /// Some pages of the range may become inaccessible, to learn who uses them: NUMA balancing (the NUMA protection series).
     Numa,
     /// Some pages of the range may be replaced by others with the same contents, or change permission: a merge, a break
-    /// of copy-on-write (seed 004).
+    /// of copy-on-write (the change-pte series).
     ChangePte,
     /// A memslot is deleted or moved: nothing may be mapped through it any more.
     Slot,

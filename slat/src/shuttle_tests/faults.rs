@@ -20,7 +20,7 @@ fn moving() {
     world.end();
 }
 
-/// The same under the reader-writer lock of seed 003.
+/// The same under the reader-writer lock of the TDP MMU series.
 fn moving_under_a_lock() {
     let world = World::<Pae>::new(3, Primary::new(false), |builder| builder.mmu_lock(MmuLock::ReadWrite));
     at_once(&[

@@ -1,4 +1,4 @@
-//! The primary MMU: two regions of 2 MiB, each one huge page or a few small ones, present or not, writable or not.
+//! The primary MMU: four regions of 2 MiB, of which most guests have two, each one huge page or a few small ones, present or not, writable or not.
 //!
 //! Its frames are used again at once, the last one first. What is taken from guests is told first, and changed when
 //! the debt is settled; a frame is free when the invalidation has ended. Each frame counts the stores to it.
@@ -7,7 +7,7 @@
 
 use super::memory::Memory;
 use crate::notify::{Event, SecondaryMmu};
-use crate::sync::prim::{AtomicU64, Mutex, Relaxed, quiet};
+use crate::sync::prim::{AtomicU64, Mutex, Relaxed, quiet, step};
 use crate::table::memory::TableMemory;
 use crate::*;
 use std::collections::BTreeMap;
@@ -20,7 +20,9 @@ use std::vec::Vec;
 pub(super) const PAGES: u64 = 4;
 /// Pages from one region to the next.
 pub(super) const REGION: u64 = Level::M2.pages();
-const REGIONS: u64 = 2;
+const REGIONS: u64 = 4;
+/// Steps of others between the look of a host that sleeps and its answer, at least.
+const SLEEP: u32 = 8;
 /// The first region's address.
 const RAM: Hva = Hva(0x40_0000_0000);
 
@@ -57,6 +59,8 @@ pub(super) struct Primary {
     frames: std::sync::Mutex<Frames>,
     /// A page that is being replaced by another with the same contents: both may be read.
     replaced: std::sync::Mutex<Option<(u64, [Pfn; 2])>>,
+    /// It sleeps before each answer.
+    sleeps: bool,
     pub(super) memory: Memory,
 }
 
@@ -85,9 +89,9 @@ fn hvas(pages: &Range<u64>) -> Span<Hva> {
     Span::new(hva(pages.start), hva(pages.end))
 }
 
-/// Every page that guests use.
+/// Every page of the first two regions that guests use.
 pub(super) fn pages() -> impl Iterator<Item = u64> {
-    (0..REGIONS).flat_map(|region| (0..PAGES).map(move |index| region * REGION + index))
+    (0..2).flat_map(|region| (0..PAGES).map(move |index| region * REGION + index))
 }
 
 impl Primary {
@@ -98,11 +102,19 @@ impl Primary {
             ..Region::default()
         };
         Arc::new(Self {
-            regions: [region(0), region(1)],
+            regions: core::array::from_fn(|number| region(number as u64)),
             frames: std::sync::Mutex::default(),
             replaced: std::sync::Mutex::default(),
+            sleeps: false,
             memory: Memory::new(),
         })
+    }
+
+    /// Nothing is present yet, and each answer comes late: others are about between the look and the answer.
+    pub(super) fn sleepy() -> Arc<Self> {
+        let mut primary = Self::new(false);
+        Arc::get_mut(&mut primary).expect("nobody else has it").sleeps = true;
+        primary
     }
 
     /// Whether a guest may use `pfn` for `page` at this instant.
@@ -138,6 +150,28 @@ impl Primary {
         let mut invalidation = vm.invalidate(hvas(&pages), why);
         invalidation.apply(idle).settle();
         let freed = self.edit(region, &pages, change);
+        drop(invalidation);
+        self.free(freed);
+    }
+
+    /// The same of pages in any number of regions, beside other changes of them: told first, and locked for the edit alone.
+    pub(super) fn change_beside<F: Format>(
+        &self,
+        idle: &mut Idle,
+        vm: &Vm<F, Handle>,
+        pages: Range<u64>,
+        (change, why): (Change, Why),
+    ) {
+        let mut invalidation = vm.invalidate(hvas(&pages), why);
+        invalidation.apply(idle).settle();
+        let mut freed = Vec::new();
+        for (region, first) in self.regions.iter().zip((0..).step_by(REGION as usize)) {
+            let here = pages.start.max(first)..pages.end.min(first + REGION);
+            if !here.is_empty() {
+                let _held = region.lock.lock();
+                freed.extend(self.edit(region, &here, change));
+            }
+        }
         drop(invalidation);
         self.free(freed);
     }
@@ -288,13 +322,14 @@ impl Frames {
 
 impl Host for Handle {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        self.0.find(page_of(hva), |word| word.load(Relaxed))
+        let asked = || self.0.find(page_of(hva), |word| word.load(Relaxed));
+        (!self.0.sleeps).then(asked)?
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         let (page, primary) = (page_of(hva), &self.0);
         let region = primary.region(page);
-        let _held = region.lock.lock();
+        let held = region.lock.lock();
         let wanted = if access == Access::Write { WRITABLE } else { 0 };
         let huge = region.huge.load(Relaxed);
         let small = region.small.get((page % REGION) as usize).ok_or(HostError::Fault)?;
@@ -306,7 +341,10 @@ impl Host for Handle {
             }
             word => small.store(word | wanted, Relaxed),
         }
-        primary.find(page, |word| word.load(Relaxed)).ok_or(HostError::Fault)
+        let answer = primary.find(page, |word| word.load(Relaxed)).ok_or(HostError::Fault);
+        drop(held);
+        (0..if primary.sleeps { SLEEP } else { 0 }).for_each(|_| step());
+        answer
     }
 }
 

@@ -10,6 +10,7 @@
 //! | [`tables`] | faults, lockless walks; whole regions that go, roots, tables taken back, and used again |
 //! | [`huge`] | faults; splits, recoveries, pages that move |
 //! | [`slots`] | faults, pages that move; transactions |
+//! | [`crowd`] | faults whose host sleeps; three invalidators and more over the same pages, narrow and wide, transactions |
 //! | [`dirty`] | stores; harvests by permissions, by D bits and by rings; aging; pages that move |
 //!
 //! Each goes with mistakes in the shipped code ([`crate::seeded`]) under which it must fail.
@@ -17,6 +18,7 @@
 //! with `SLAT_SHUTTLE_REPLAY` set to it and the test's name, it fails again. To other code it says nothing: what is kept of
 //! a mistake that was found here is a scenario narrow enough to find it soon, and the mistake, under a name.
 
+mod crowd;
 mod dirty;
 mod faults;
 mod guest;

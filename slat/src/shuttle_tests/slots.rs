@@ -2,7 +2,7 @@
 
 use super::host::{Change, Handle, Primary, REGION, hva};
 use super::run::{explore, finds};
-use super::world::{STALE, World, at_once, idle};
+use super::world::{EMULATED, STALE, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, Gfn, Host, Slot, SlotId, Why};
@@ -119,6 +119,28 @@ fn sharing() {
     world.end();
 }
 
+/// A memslot comes where a guest has found none, and has no table yet.
+fn appearing() {
+    let world = World::<Pae>::new(2, Primary::new(false), |builder| builder);
+    world.slots([(0, 0..REGION)].into(), |idle| {
+        let half = Slot::new(SlotId(0), Gfn(0), REGION, hva(0));
+        let divided = world.vm.slots().commit(idle, |tx| tx.delete(SlotId(0)).and(tx.create(half)));
+        divided.expect("room");
+    });
+    at_once(&[
+        &|| world.guest(0, &[(REGION, Read), (REGION, Write), (REGION, Read)]),
+        &|| world.guest(1, &[(0, Read), (REGION, Read), (REGION, Read)]),
+        &|| {
+            world.slots([(0, 0..REGION), (REGION, REGION..2 * REGION)].into(), |idle| {
+                let slot = Slot::new(SlotId(1), Gfn(REGION), REGION, hva(REGION));
+                world.vm.slots().commit(idle, |tx| tx.create(slot)).expect("room");
+            });
+        },
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
 #[test]
 fn memslots_that_go_and_come() {
     explore(deleting);
@@ -137,6 +159,16 @@ fn memslots_that_are_exchanged() {
 #[test]
 fn mistake_to_remember_a_slot() {
     finds(Bug::SlotRemembered, STALE, exchanging);
+}
+
+#[test]
+fn memslots_that_come_where_none_was() {
+    explore(appearing);
+}
+
+#[test]
+fn mistake_to_remember_no_memslot_under_a_number_that_was_not_looked_at() {
+    finds(Bug::MmioUnlooked, &[EMULATED], appearing);
 }
 
 #[test]

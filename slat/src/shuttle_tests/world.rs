@@ -137,6 +137,11 @@ impl<F: Format> World<F> {
         idle(|idle| self.host.change(idle, &self.vm, pages, change));
     }
 
+    /// The same beside other changes of them, in any number of regions.
+    pub(super) fn change_beside(&self, pages: Range<u64>, change: (Change, Why)) {
+        idle(|idle| self.host.change_beside(idle, &self.vm, pages, change));
+    }
+
     /// Pages are aged, without a lock, `times` times.
     pub(super) fn age(&self, times: u32) {
         let gfns = Span::new(Gfn(0), Gfn(2 * REGION));

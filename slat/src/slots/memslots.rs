@@ -19,6 +19,9 @@
 //!
 //! A transaction waits for vCPUs and readers, so it takes `&mut Idle`; its mutex is never taken inside notify or
 //! a walk.
+//!
+//! **Why the grace period comes before the end**: an invalidation that looked up the old slots could otherwise zap frames that are
+//! other pages by now, under an old number.
 
 use super::hint::Hint;
 use super::publish::Reading;
@@ -182,8 +185,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         self.commit(idle, |tx| tx.set(region))
     }
 
-    /// One version of the slots, held still. Transactions that take something away wait for it to be dropped; the
-    /// borrow of `idle` keeps this thread from starting one.
+    /// One version of the slots, held still. Transactions that take something away wait for it to be dropped, and so does one
+    /// of sixteen that only create; the borrow of `idle` keeps this thread from starting one.
     pub fn snapshot<'s>(&'s self, _idle: &'s mut Idle) -> Snapshot<'s> {
         let seat = self.vm.borrow_seat();
         let reading = self.space.memslots.read(&self.vm.reads, seat.seat());

@@ -1,4 +1,4 @@
-//! Memslots: which guest frames exist, and where in the host's address space they live (seed 001).
+//! Memslots: which guest frames exist, and where in the host's address space they live (the scalable memslots series).
 //!
 //! ```text
 //! gfn ──by_gfn──▶ slot ──▶ hva          faults; slots never overlap here
@@ -19,6 +19,16 @@
 //! | [`hint`], `hva_hints`, `remembered` | [`Hint`]: the slot found last, beside each leaf table and whoever asks again; the same for notify |
 //! | [`memslots`] | [`Memslots`]: a transaction on a running VM; snapshots |
 //! | `tree`, `pool` | the B+tree; memory for its nodes, which never fails half-way |
+//!
+//! # Decisions
+//! * **Trees** instead of a sorted array, of which each change copies every slot, or two sets of everything. Readers see one
+//!   version, and a change costs O(log n).
+//! * **Ids are a third tree**, not a hash table: only slot operations look ids up, and a million ids are four nodes deep.
+//! * **A version knows whether any two slots share host addresses.** Where none do, a host address is found as a guest frame is.
+//! * **Whether a large page fits** is computed from four numbers of the slot, not counted for each 2 MiB and 1 GiB as in KVM: there
+//!   is nothing to allocate, or to compute again after a move.
+//! * **Delete and move are one publication**, inside an invalidation of the frames. KVM publishes two sets: one with the slot marked
+//!   invalid, then another.
 
 pub mod hint;
 mod hva_hints;

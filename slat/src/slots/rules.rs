@@ -5,7 +5,7 @@
 //! `Limits::check` makes it a [`Slot`] that is sound by itself; the
 //! [`Transaction`](super::Transaction) compares that with the slots there are.
 //!
-//! | nth | rule | errno |
+//! | check | what must hold | errno |
 //! |---|---|---|
 //! | 1 | the id is below the VM's limit | `EINVAL` |
 //! | 2 | no unknown flags, in a deletion neither | `EINVAL` |
@@ -100,7 +100,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Rules 1 to 7: the slot that `region` describes, or nothing where it asks for a deletion.
+    /// Checks 1 to 7: the slot that `region` describes, or nothing where it asks for a deletion.
     pub(super) fn check(&self, region: &Region) -> Result<Option<Slot>, SlotError> {
         let Region { slot: id, flags, gpa, bytes, hva } = *region;
         let unknown = flags & !(Region::LOG_DIRTY | Region::READONLY);
@@ -135,7 +135,7 @@ impl Limits {
         hva.offset() == 0 && hva >= self.hvas.start && end.is_some_and(|end| end <= self.hvas.end.0)
     }
 
-    /// Rule 11.
+    /// Check 11.
     pub(super) fn check_reach(&self, slot: &Slot) -> Result<(), SlotError> {
         if slot.gfns.end.0 > self.frames { Err(slot.refused(Rule::Reach(Gfn(self.frames)))) } else { Ok(()) }
     }

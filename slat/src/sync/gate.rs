@@ -1,6 +1,6 @@
 //! How a walk enters: through the read side, and before it through the lock of a baseline policy.
 //!
-//! Seed 003 asks for a reader-writer lock where there was one mutex; its *point* is faults in parallel, which
+//! The TDP MMU series asks for a reader-writer lock where there was one mutex; its *point* is faults in parallel, which
 //! the read side gives without a shared line. All three stay as policies of a VM, chosen when it is built, so
 //! that "before", "as described" and "ours" are measured with the same code:
 //!
@@ -26,7 +26,7 @@ pub enum MmuLock {
     /// Nothing shared: per-thread seats, edits by CAS, stamps in the holes. The default.
     #[default]
     None,
-    /// One reader-writer lock, as seed 003 describes: faults read, invalidations write.
+    /// One reader-writer lock, as the TDP MMU series describes: faults read, invalidations write.
     ReadWrite,
     /// One mutex for everything: how it was before.
     Exclusive,

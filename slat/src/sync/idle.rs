@@ -12,6 +12,9 @@
 //! drop(walk);
 //! # }
 //! ```
+//!
+//! **Per thread, not per VM**: a host that breaks a copy-on-write share inside a fault notifies other VMs from the same thread. A
+//! VM lends a seat for that.
 
 use core::marker::PhantomData;
 

@@ -21,14 +21,20 @@
 //! hardly notices. And whoever is awake is **asked** for a moment of rest: the next section on its seat begins with that
 //! fence. A vCPU that faults and faults answers at once, for two transfers of its seat's line. Where all are seen at
 //! rest, or have answered, the grace period is over; the barrier is for those who are awake and enter nothing.
+//!
+//! **Instead of** a reader-writer lock, whose line every fault would write: here a fault writes its own seat only, and the rare
+//! writer pays for the barrier. A process-wide barrier for each grace period would interrupt every CPU, so a seat says by itself
+//! whether its holder is at rest.
 
 use super::barrier::Barrier;
 use super::prim::{
-    Acquire, AtomicU8, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, compiler_fence, fence,
-    fence_after_rmw, spin_loop,
+    Acquire, AtomicU8, AtomicU64, Patience, Relaxed, Release, SeqCst, compiler_fence, fence, fence_after_rmw,
+    spin_loop,
 };
 use super::tally::{Count, Tally};
-use alloc::boxed::Box;
+use seats::Seats;
+
+mod seats;
 
 /// Nobody holds the seat.
 const FREE: u8 = 0;
@@ -66,7 +72,7 @@ pub(crate) struct Seat {
 /// All seats of one VM, and the barrier that makes their light stores visible.
 #[derive(Debug)]
 pub(crate) struct ReadSide {
-    seats: Box<[Padded<Seat>]>,
+    seats: Seats,
     pub(crate) barrier: Barrier,
 }
 
@@ -85,12 +91,15 @@ pub(crate) struct Borrowed<'s>(&'s Seat);
 
 impl ReadSide {
     pub(crate) fn new(seats: usize, barrier: Barrier) -> Self {
-        Self { seats: (0..seats).map(|_| Padded::default()).collect(), barrier }
+        Self { seats: Seats::new(seats), barrier }
     }
 
     /// Seat `index`, unless it is taken.
     pub(crate) fn claim(&self, index: usize) -> Option<Borrowed<'_>> {
-        let seat = &self.seats.get(index)?.0;
+        Self::claim_seat(self.seats.get(index)?)
+    }
+
+    fn claim_seat(seat: &Seat) -> Option<Borrowed<'_>> {
         // ORDER(seat): Acquire takes over from the last holder's Release in `Borrowed::drop`, so its plain
         // word is continued, not begun again.
         let won = seat.state.load(Relaxed) == FREE
@@ -101,21 +110,22 @@ impl ReadSide {
         won.then(|| Borrowed(seat))
     }
 
-    /// Any free seat from `first` on. Waits while all are taken: there is one for each thread that can be in
-    /// the engine at once, or their number bounds how many can.
+    /// Any free seat from `first` on. Where all are taken there will be more. Where there is no memory for them it waits until
+    /// one is given back.
     pub(crate) fn borrow(&self, first: usize) -> Borrowed<'_> {
         let mut patience = Patience::default();
         loop {
-            if let Some(seat) = self.try_borrow(first) {
-                return seat;
+            match self.try_borrow(first) {
+                Some(seat) => return seat,
+                None if !seeded!(SeatsFixed) && self.seats.grow() => {}
+                None => patience.wait(),
             }
-            patience.wait();
         }
     }
 
     /// Any free seat from `first` on, if there is one.
     pub(crate) fn try_borrow(&self, first: usize) -> Option<Borrowed<'_>> {
-        (first..self.seats.len()).find_map(|index| self.claim(index))
+        self.seats.from(first).find_map(Self::claim_seat)
     }
 
     /// The sum of one counter over all seats.
@@ -125,7 +135,7 @@ impl ReadSide {
 
     /// Pages of 4 KiB mapped by sections that said so when they ended.
     pub(crate) fn total_mapped(&self) -> u64 {
-        self.seats.iter().map(|seat| seat.mapped()).sum()
+        self.seats.iter().map(Seat::mapped).sum()
     }
 
     /// Sections that did anything but map a page of 4 KiB.
@@ -193,7 +203,7 @@ impl ReadSide {
         let mut looks = 0;
         // All of a row are looked at before any is waited for: so those who wait do it at once, and a section that began
         // meanwhile is none of theirs.
-        self.seats.chunks(ROW).all(|row| {
+        self.seats.rows().all(|row| {
             let mut then = [0; ROW];
             row.iter().zip(&mut then).for_each(|(seat, then)| *then = word(seat));
             row.iter().zip(then).filter(|(_, then)| then & INSIDE != 0).all(|(seat, then)| {
@@ -222,7 +232,7 @@ impl ReadSide {
         // continue: the loads of earlier sections are over.
         let state = |seat: &Seat| seat.state.load(Acquire);
         // All are asked before any answer is waited for. Whoever is at rest now has answered.
-        for seat in &self.seats {
+        for seat in self.seats.iter() {
             let mut now = state(seat);
             while now & (AWAKE | ASKED) == AWAKE
                 && seat.state.compare_exchange(now, now | ASKED, Relaxed, Relaxed).is_err()

@@ -1,4 +1,4 @@
-//! A budget for table memory: reaching it takes the coldest tables back instead of failing (seed 003's work item; KVM's
+//! A budget for table memory: reaching it takes the coldest tables back instead of failing (the TDP MMU series' work item; KVM's
 //! direct MMU ignores its limit).
 //!
 //! The walker of the hardware sets Accessed in every link that it follows, so a clear bit in a link says that nothing
@@ -10,7 +10,8 @@
 //! ```
 //! A stretch of cold subtrees costs one invalidation and one flush; what they mapped faults back in. Processors keep
 //! links in paging-structure caches and set no bit from there: the clock is as approximate as aging is, and as harmless.
-//! Links without an Accessed bit look cold, so only leaf tables go by them: the clock becomes first in, first out.
+//! Links without an Accessed bit look cold, so only leaf tables go by them: the clock becomes first in, first out. A list in order
+//! of use would be written by every fault; a clock needs none.
 //!
 //! # Compaction
 //! [`Vm::compact`] takes tables back for another reason: they lie in chunks where few others are. It keeps as many of the

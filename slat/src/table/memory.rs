@@ -10,11 +10,11 @@
 //! ```
 //!
 //! A host without blocks of 256 KiB lends [single pages](TableMemory::SINGLE_PAGES). The engine groups them: one page
-//! holds the notes of up to 63 others, wherever those are. A radix tree leads from a page to its note ([`super::single`]).
+//! holds the notes of up to 63 others, wherever those are. A radix tree leads from a page to its note (`single`).
 //! Which of the two a memory is, is a constant: for chunks the fault path compiles to the arithmetic above.
 //!
 //! # When a chunk goes back
-//! A chunk goes back to the host when all its pages are free ([`super::pool`]). No thread reaches it then:
+//! A chunk goes back to the host when all its pages are free (`pool`). No thread reaches it then:
 //!
 //! * *Hardware walkers.* A page of a table that was linked is free only after the shootdown of the unhooking. Each vCPU
 //!   that was in the guest has dropped its paging-structure caches by then.

@@ -98,6 +98,20 @@ impl Pool {
         Ok(())
     }
 
+    /// The same from what is free, as far as that goes.
+    pub(crate) fn top_up_free(&self, cache: &mut Cache, want: usize) {
+        let left = usize::try_from(self.budget().saturating_sub(self.in_use())).unwrap_or(usize::MAX);
+        let missing = want.saturating_sub(cache.list.len()).min(left);
+        if missing == 0 {
+            return;
+        }
+        let mut taken = self.free.lock().take(missing);
+        self.out.fetch_add(taken.len() as u64, Relaxed);
+        while let Some(node) = taken.pop() {
+            cache.list.push(node);
+        }
+    }
+
     /// Pages that may be in use.
     pub(crate) fn budget(&self) -> u64 {
         self.budget.load(Relaxed)

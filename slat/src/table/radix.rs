@@ -139,7 +139,7 @@ impl<F: Format> Radix<F> {
     }
 
     /// Links tables below the hole `at` until `level` is reached. No stamp is asked: a new table is filled with
-    /// the very hole that it replaces, so every entry keeps its version (rule 4 of the protocol). Stops early
+    /// the very hole that it replaces, so every entry keeps its version (rule 4 of [`crate::notify`]). Stops early
     /// where another thread changed an entry first; the caller looks at what came back.
     ///
     /// # Safety

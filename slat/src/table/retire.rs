@@ -1,4 +1,4 @@
-//! How a table page dies: steps that are types, each consuming the one before (seed 003).
+//! How a table page dies: steps that are types, each consuming the one before (the TDP MMU series).
 //!
 //! ```text
 //!  linked ──unhook──▶ Unlinked ──shootdown──▶ Flushed ──grace period──▶ dead ──taken apart──▶ pool
@@ -10,9 +10,9 @@
 //! [`FlushDebt`](crate::tlb::FlushDebt), settling the debt yields a [`Flushed`], and only [`Grace`] takes one.
 //!
 //! A whole subtree dies by its top: unhooking 1 GiB is one CAS, whatever hangs there. Its entries are *not* overwritten
-//! (seed 003 fills them with special entries, KVM freezes each): whoever still stands in it may go on, and nothing that
-//! is done there can be believed by anyone who matters. A leaf installed there reaches no TLB that outlives the
-//! shootdown, and the host changes nothing before it; a number written into a hole there is not missed in the live
+//! (the TDP MMU series fills them with special entries, KVM freezes each). A walk that is already inside the dead table may
+//! continue. Its writes have no effect on the guest: a leaf installed there reaches no TLB that outlives the shootdown, and the
+//! host changes nothing before it; a number written into a hole there is not missed in the live
 //! table, which gets a newer one before the invalidation ends that unhooked ([`crate::notify::active`]).
 //! So the dead are counted and taken apart by plain loads when they are nobody's but ours: many times
 //! faster than an exchange for each entry, and at leisure, a page at a time. (`model/` checks all of this.)

@@ -1,4 +1,4 @@
-//! Aging (seed 000): which pages were accessed, told without a lock or a flush, over every format.
+//! Aging (the MGLRU aging series): which pages were accessed, told without a lock or a flush, over every format.
 
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
 use slat::table::{Entry, Word};

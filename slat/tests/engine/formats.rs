@@ -255,7 +255,7 @@ fn invalidations<F: Format>() {
                 let mut leaf = found.leaf;
                 match edit {
                     Edit::Zap => return None,
-                    Edit::Replace(_) => unreachable!("no page was told"),
+                    Edit::Replace(_) | Edit::Split => unreachable!("small leaves, and no page was told"),
                     Edit::Nothing => {}
                     Edit::DropWrite => {
                         leaf.perms = leaf.perms.without(Perms::WRITE);
@@ -295,12 +295,14 @@ fn large_pages<F: Format>() {
     assert_eq!((machine.vm.stats().leaves, machine.tables()), ([0, 2, 0], tables));
     assert_eq!(machine.touch(Gfn(1000), Access::Write), Done::Spurious, "present as a whole");
 
-    // A large leaf that reaches out of what is taken away goes whole, used or not.
+    // A large leaf that reaches out of what changes is split; where its part stays as it is, not even that.
     machine.prefault(1024, 1025);
     let mut change = machine.vm.invalidate_gfns(frames(1023, 1025), Why::Protect);
     change.apply(&mut machine.idle).settle();
     drop(change);
-    assert_eq!(machine.vm.stats().leaves, [0, 1, 0]);
+    assert_eq!(machine.vm.stats().leaves, [1024, 1, 0]);
+    let written: Vec<_> = machine.leaves().into_iter().filter(|found| !found.leaf.host_writable).collect();
+    assert_eq!(written.iter().map(|found| found.gfns.start).collect::<Vec<_>>(), [Gfn(1023), Gfn(1024)]);
 }
 
 fn the_end_of_all<F: Format>() {

@@ -1,4 +1,4 @@
-//! Reasons that are decided page by page (seeds 002 and 004), listeners that may not wait, and who is young: over every
+//! Reasons that are decided page by page (the NUMA protection and change-pte series), listeners that may not wait, and who is young: over every
 //! format.
 
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
@@ -112,7 +112,7 @@ fn pfn(page: u64) -> Pfn {
     Pfn((RAM.0 >> PAGE_SHIFT) + page)
 }
 
-/// The three transitions that seed 004 calls safe leave no hole; the others do.
+/// The three transitions that the change-pte series calls safe leave no hole; the others do.
 fn safe_transitions<F: Format>() {
     let name = F::NAME;
     let mut machine = Machine::<F>::new();

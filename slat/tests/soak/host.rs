@@ -1,13 +1,15 @@
-//! The primary MMU: sixteen regions of 2 MiB, each one huge page or 512 small ones, present or not, writable or not.
+//! The primary MMU: 24 regions of 2 MiB, more than a narrow invalidation has, each one huge page or 512 small ones, present or not, writable or not.
 //!
 //! A frame number is used once: whoever shows an old one uses what was taken back. Of a region `huge` is looked at
 //! first; while it says something, the words of the small pages mean nothing. Changes to a region are made by one
-//! thread at a time; what is taken from guests is told first, and changed when the debt is settled. Two changes need
+//! thread at a time; what is taken from guests is told first, and changed when the debt is settled. Of a sixth of the regions
+//! no answer comes without sleep, and others may come between the look and the answer. Two changes need
 //! not be told, since they take nothing: small pages that happen to lie as a huge one does become one, or a huge page
 //! becomes small ones, in place.
 
 use crate::arena::Arena;
 use crate::random::Random;
+use crate::world::Mistake;
 use slat::table::memory::TableMemory;
 use slat::*;
 use std::ops::Range;
@@ -17,7 +19,7 @@ use std::sync::{Mutex, MutexGuard};
 
 /// Pages in a region.
 pub const REGION: u64 = Level::M2.pages();
-pub const REGIONS: u64 = 16;
+pub const REGIONS: u64 = 24;
 pub const PAGES: u64 = REGIONS * REGION;
 /// The first region's address.
 pub const RAM: Hva = Hva(0x40_0000_0000);
@@ -56,8 +58,7 @@ pub struct Primary {
     arena: Arena,
     small: AtomicU64,
     huge: AtomicU64,
-    /// The mistake of one that changes first and tells afterwards.
-    rash: bool,
+    mistake: Mistake,
 }
 
 /// What becomes of a range of pages.
@@ -81,6 +82,11 @@ pub fn page_of(hva: Hva) -> u64 {
     (hva.0 - RAM.0) >> PAGE_SHIFT
 }
 
+/// Whether an answer for this page comes late.
+fn sleeps(page: u64) -> bool {
+    page / REGION % 6 == 5
+}
+
 /// Mostly one of a few pages in each region, so that guests and meddlers meet; at times any.
 pub fn some_page(random: &mut Random) -> u64 {
     match random.below(8) {
@@ -90,7 +96,7 @@ pub fn some_page(random: &mut Random) -> u64 {
 }
 
 impl Primary {
-    pub fn new(rash: bool) -> Self {
+    pub fn new(mistake: Mistake) -> Self {
         let region = || Region {
             lock: Mutex::new(()),
             huge: Word::default(),
@@ -101,7 +107,7 @@ impl Primary {
             arena: Arena::new(),
             small: AtomicU64::new(SMALL),
             huge: AtomicU64::new(HUGE),
-            rash,
+            mistake,
         }
     }
 
@@ -126,6 +132,32 @@ impl Primary {
         })
     }
 
+    /// Several changes at once, of pages that may be the same, beside those of other threads: all are told before one is made,
+    /// and locks are held while entries are edited.
+    pub fn change_at_once<F: Format>(
+        &self,
+        idle: &mut Idle,
+        vm: &Vm<F, Self>,
+        changes: &[(Range<u64>, Change, Why)],
+    ) {
+        let tell = |(pages, _, why): &(Range<u64>, Change, Why)| {
+            vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), *why)
+        };
+        let mut told: Vec<_> = changes.iter().map(tell).collect();
+        for invalidation in &mut told {
+            invalidation.apply(idle).settle();
+            std::thread::yield_now();
+        }
+        if self.mistake == Mistake::EndsFirst {
+            told.clear();
+            std::thread::yield_now();
+        }
+        for (pages, change, _) in changes {
+            let _held = self.hold(pages);
+            self.edit(pages, *change);
+        }
+    }
+
     /// Changes `pages` as a primary MMU does: tell, wait, change, end.
     pub fn change<F: Format>(
         &self,
@@ -135,13 +167,13 @@ impl Primary {
         (change, why): (Change, Why),
     ) {
         let _held = self.hold(&pages);
-        if self.rash {
+        if self.mistake == Mistake::RashHost {
             self.edit(&pages, change);
             std::thread::yield_now();
         }
         let mut invalidation = vm.invalidate(Span::new(hva(pages.start), hva(pages.end)), why);
         invalidation.apply(idle).settle();
-        if !self.rash {
+        if self.mistake != Mistake::RashHost {
             // Time for what the open invalidation must keep off.
             std::thread::yield_now();
             self.edit(&pages, change);
@@ -240,12 +272,12 @@ impl Region {
 
 impl Host for Primary {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        self.now(hva)
+        (!sleeps(page_of(hva))).then(|| self.now(hva))?
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         let (region, index) = self.locate(page_of(hva));
-        let _held = region.lock.lock().unwrap();
+        let held = region.lock.lock().unwrap();
         let wanted = if access == Access::Write { WRITABLE } else { 0 };
         let (huge, small) = (region.huge.get(), &region.small[index]);
         match small.get() {
@@ -253,7 +285,10 @@ impl Host for Primary {
             0 => small.set(self.fresh() | wanted),
             word => small.set(word | wanted),
         }
-        self.now(hva).ok_or(HostError::Fault)
+        let answer = self.now(hva).ok_or(HostError::Fault);
+        drop(held);
+        (0..if sleeps(page_of(hva)) { 2 } else { 0 }).for_each(|_| std::thread::yield_now());
+        answer
     }
 }
 

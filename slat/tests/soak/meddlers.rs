@@ -7,11 +7,15 @@ use crate::memslots;
 use crate::places::{frame_of, frames_of};
 use crate::random::Random;
 use crate::watch::Share;
-use crate::world::{World, count};
+use crate::world::{Mistake, World, count};
 use slat::*;
 
 /// Budgets for tables, in pages for each level: from never enough to hardly ever too little.
 const BUDGETS: [u64; 4] = [5, 9, 14, 20];
+/// One change of the host in so many is several at once.
+const AT_ONCE: u64 = 64;
+/// Regions of a change that is announced to all faults.
+const WIDE: u64 = 18;
 /// Steps that the vCPUs make, together, before a meddler's next one; at most.
 const PACE: u64 = 400;
 
@@ -59,6 +63,9 @@ impl<F: Format> Meddler<'_, F> {
         let page = some_page(random);
         let some = |random: &mut Random, most| page..(page + 1 + random.below(most)).min(PAGES);
         let whole = region * REGION..(region + 1 + random.below(2)).min(REGIONS) * REGION;
+        if random.one_in(if self.world.setting.mistake == Mistake::EndsFirst { 2 } else { AT_ONCE }) {
+            return self.change_at_once();
+        }
         let (pages, change, why) = match random.below(16) {
             0..4 => (page..page + 1, Change::Move, Why::Migrate),
             4 => (whole, Change::Move, Why::Remap),
@@ -78,6 +85,26 @@ impl<F: Format> Meddler<'_, F> {
         self.share.about_to("change the host");
         host.change(&mut self.idle, &self.world.vm, pages, (change, why));
         count(&self.world.counts.host_changes);
+    }
+
+    /// A page, its neighbours, two regions, and so many that it is wide.
+    fn change_at_once(&mut self) {
+        let random = &mut self.random;
+        let page = some_page(random);
+        let first = (page / REGION).min(REGIONS - 2) * REGION;
+        let wide = random.below(REGIONS - WIDE);
+        let (change, why) = random.pick(&[(Change::Drop, Why::Unmap), (Change::Protect, Why::Protect)]);
+        let mut changes = vec![
+            (page..page + 1, Change::Move, Why::Migrate),
+            (page..(page + 8).min(PAGES), Change::Protect, Why::Protect),
+            (first..first + 2 * REGION, Change::Drop, Why::Clear),
+            (wide * REGION..(wide + WIDE) * REGION, change, why),
+        ];
+        let from = random.below(4) as usize;
+        changes.rotate_left(from);
+        self.share.about_to("change the host in several places at once");
+        self.world.vm.host().change_at_once(&mut self.idle, &self.world.vm, &changes);
+        count(&self.world.counts.wide_changes);
     }
 
     fn reshape(&mut self) {

@@ -8,6 +8,7 @@ tally! {
     retries "retries"
     prefaults "prefaults"
     host_changes "host changes"
+    wide_changes "wide ones among several at once"
     zaps "zaps of all"
     splits "splits"
     recovered "recovered"

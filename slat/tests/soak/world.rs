@@ -21,6 +21,8 @@ pub enum Mistake {
     NoFlush,
     /// The host changes its page, and tells afterwards.
     RashHost,
+    /// Where the host changes several places at once, it ends its invalidations, and changes then.
+    EndsFirst,
 }
 
 /// How a VM is built, and its guests and meddlers choose.
@@ -64,6 +66,7 @@ pub struct Counts {
     pub stale: AtomicU64,
     pub wrong: AtomicU64,
     pub host_changes: AtomicU64,
+    pub wide_changes: AtomicU64,
     pub zaps: AtomicU64,
     pub slot_changes: AtomicU64,
     pub log_checks: AtomicU64,
@@ -78,7 +81,7 @@ pub fn count(counter: &AtomicU64) {
 
 impl<F: Format> World<F> {
     pub fn new(setting: Setting, amount: Amount, idle: &mut Idle) -> Self {
-        let host = Primary::new(setting.mistake == Mistake::RashHost);
+        let host = Primary::new(setting.mistake);
         let builder = Vm::<F, _>::builder(host)
             .vcpus(VCPUS as u32)
             .address_spaces(2)
@@ -139,6 +142,7 @@ impl<F: Format> World<F> {
             retries: stats.retries,
             prefaults: get(&counts.prefaults),
             host_changes: get(&counts.host_changes),
+            wide_changes: get(&counts.wide_changes),
             zaps: get(&counts.zaps),
             splits: stats.splits[0],
             recovered: stats.recovered[0],

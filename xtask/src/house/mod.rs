@@ -27,9 +27,10 @@ const RULES: &[Rule] = &[rules::length, rules::safety, rules::order, rules::prom
 
 /// The chore: lists every finding, and fails if there is one.
 pub fn run() -> Outcome {
-    let sources = read_all(Path::new("."))?;
+    let sources = read_all(Path::new("."), ".rs")?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
     findings.extend(rules::tags(&sources));
+    findings.extend(read_all(Path::new("."), ".md")?.iter().flat_map(rules::links));
     findings.extend(rules::inventory(&sources, &fs::read_to_string(rules::INVENTORY)?));
     findings.sort();
     for finding in &findings {
@@ -98,15 +99,15 @@ impl Source {
     }
 }
 
-/// Every `.rs` file below `folder`, except what is built. Not by git's list: a checkout may be another user's, or without `.git`.
-fn read_all(folder: &Path) -> Result<Vec<Source>> {
+/// Files below `folder` whose names end so, except what is built. Not by git's list: a checkout may have none, or another user's.
+fn read_all(folder: &Path, end: &str) -> Result<Vec<Source>> {
     let mut sources = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() && name != "target" && !name.starts_with('.') {
-            sources.extend(read_all(&path)?);
-        } else if name.ends_with(".rs") {
+            sources.extend(read_all(&path, end)?);
+        } else if name.ends_with(end) {
             sources.push(Source::new(path.strip_prefix(".").unwrap_or(&path), &fs::read_to_string(&path)?));
         }
     }

@@ -96,6 +96,17 @@ fn uses(source: &Source) -> Vec<(&Source, usize, &str)> {
     tags.filter_map(|(at, rest)| Some((source, at, rest.split_once(')')?.0))).collect()
 }
 
+/// A relative link of a Markdown file, or a file that it includes, is there. Headings are not followed.
+pub fn links(file: &Source) -> Vec<Finding> {
+    file.find(file.lines.len(), |at, _| {
+        let line = file.lines[at].replace("{{#include ", "](").replace("}}", ")");
+        let links = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let files = links.filter(|to| !to.contains("://") && !to.starts_with('#'));
+        let mut files = files.filter_map(|to| to.split(['#', ':']).next());
+        Some(format!("no {}", files.find(|to| !file.path.with_file_name(to).exists())?))
+    })
+}
+
 pub const INVENTORY: &str = "VERIFICATION.md";
 
 /// How much `unsafe` each folder's code has, as cargo-geiger counts it, is a table of [`INVENTORY`]: a finding where `text` does
@@ -196,6 +207,12 @@ mod tests {
         let one = "// ORDER(a): b.\n#[cfg(test)]\nmod tests {\n    // ORDER(a): c.\n}";
         assert_eq!(found(ROW, one, test), ["ORDER(a) stands on one side only"]);
         assert!(found(&format!("{ROW}//! `a` is one-sided: nobody answers.\n"), one, test).is_empty());
+    }
+
+    #[test]
+    fn a_link_leads_to_a_file() {
+        let text = "[a](main.rs#b) [c](#d) [e](f://g)\n[h](i.md)\n{{#include main.rs:j}}\n{{#include k.rs}}";
+        assert_eq!(links(&Source::new("src/a.md", text)).len(), 2);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct Args {
     /// Only this step; seeded-bugs is all that finds mistakes
     #[arg(long, value_name = "STEP")]
     only: Option<String>,
-    /// Write the tables of VERIFICATION.md; for nightly, whole or with --only seeded-bugs
+    /// Write verification/mistakes.md; for nightly, whole or with --only seeded-bugs
     #[arg(long)]
     docs: bool,
 }

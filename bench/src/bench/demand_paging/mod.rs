@@ -5,7 +5,7 @@
 //! guest.rs      what a vCPU does: a word to each page
 //! handlers.rs   threads that serve the faults (-u), through slat-mm's user faults
 //! ```
-//! After KVM's `demand_paging_test`, which was written for seed 003: with 416 vCPUs of 4 GiB each, and a handler for
+//! After KVM's `demand_paging_test`, which was written for the TDP MMU series: with 416 vCPUs of 4 GiB each, and a handler for
 //! each, they spent 98% of their time waiting for the MMU lock; with the series the test took 89% less time. The
 //! entrants are the same engine under three policies: one mutex (before), a reader-writer lock (as the seed
 //! describes), none (slat as it ships).

@@ -143,7 +143,7 @@ impl FaultFloor {
 }
 
 /// Who runs. The first is slat as it ships; all others are compared with it. The rows of the MMU lock policies
-/// answer seed 003, whose subject is what faults have to share: one mutex before it, a reader-writer lock after.
+/// answer the TDP MMU series, whose subject is what faults have to share: one mutex before it, a reader-writer lock after.
 fn entrants() -> Vec<Entrant> {
     let ours = |lock| move |course: &Course| Ours::new(course, lock);
     let mut entrants = vec![

@@ -1,7 +1,7 @@
 //! What a guest does: it fills its memory, then reads all over it, and writes some of it again, while pages are merged.
 //!
 //! Each read is checked. A fault that found **no translation** while a change of the page's entry was going on is
-//! counted: it is what seed 004 is about. Found none means that even a read fails; a write to a read-only page is no
+//! counted: it is what the change-pte series is about. Found none means that even a read fails; a write to a read-only page is no
 //! such fault, it is wanted.
 
 use super::stages::{Size, Stage};
@@ -19,6 +19,8 @@ pub struct Worker<'a> {
     pub vm: u32,
     pub stage: Stage,
     pub seen: Seen,
+    /// Its memory has been filled once.
+    pub filled: bool,
     random: fastrand::Rng,
 }
 
@@ -30,6 +32,8 @@ pub struct Seen {
     pub wrong: u64,
     /// Faults for want of a translation while the page's entry was being changed.
     pub in_window: u64,
+    /// All faults for want of a translation, since the memory was filled for the first time.
+    pub missing: u64,
 }
 
 impl Seen {
@@ -38,13 +42,14 @@ impl Seen {
         self.reads += other.reads;
         self.wrong += other.wrong;
         self.in_window += other.in_window;
+        self.missing += other.missing;
     }
 }
 
 impl<'a> Worker<'a> {
     pub fn new(watched: &'a Watched, size: Size, vm: u32) -> Self {
         let random = fastrand::Rng::with_seed(vm.into());
-        Self { watched, size, vm, stage: Stage(0), seen: Seen::default(), random }
+        Self { watched, size, vm, stage: Stage(0), seen: Seen::default(), filled: false, random }
     }
 
     /// Writes the stage's contents to `pages`, one after the other.
@@ -65,8 +70,10 @@ impl<'a> Worker<'a> {
 
     /// Looks what the fault was for, and passes it on.
     fn note(&mut self, core: &mut Core<'_, impl Format, impl Host>, fault: Fault) -> Fault {
-        if self.watched.is_changing(fault.gpa.gfn()) && core.load(fault.gpa, &mut [0]).is_err() {
-            self.seen.in_window += 1;
+        let changing = self.watched.is_changing(fault.gpa.gfn());
+        if (changing || self.filled) && core.load(fault.gpa, &mut [0]).is_err() {
+            self.seen.in_window += u64::from(changing);
+            self.seen.missing += u64::from(self.filled);
         }
         fault
     }

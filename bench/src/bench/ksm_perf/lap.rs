@@ -153,7 +153,7 @@ impl Machine {
         let ksm = Ksm::builder(arena).max_page_sharing(1 << 28).build()?;
         let (mut spaces, mut vms) = (Vec::new(), Vec::new());
         for _ in 0..size.vms {
-            let space = AddressSpace::builder(arena).build()?;
+            let space = AddressSpace::builder(arena).thp(size.huge).build()?;
             let memory = space.mmap(Place::Fixed(BASE), bytes, Prot::ReadWrite, Backing::Anonymous)?;
             space.madvise(&mut idle, memory, Advice::Mergeable)?;
             ksm.add(&space)?;
@@ -262,6 +262,7 @@ impl Machine {
         for runner in &mut mine {
             ok(runner.fill(&mut idle, Stage(0), self.size));
             runner.cpu.fault_ns.reset();
+            runner.worker.filled = true;
         }
         control.line.cross();
         for stage in Stage::ALL {

@@ -7,7 +7,7 @@
 //! watch.rs    a VM as its address space sees it: time in MMU code, pages that are changing
 //! rows.rs     the report
 //! ```
-//! Seed 004: a merge tells KVM twice, of a write protection and of a new frame behind the entry, and KVM unmaps the page
+//! The change-pte series: a merge tells KVM twice, of a write protection and of a new frame behind the entry, and KVM unmaps the page
 //! each time. A VM that heeds the reasons keeps it mapped, read-only: no guest faults for want of a translation. The
 //! entrants are the same engine with [`contexts`](slat::vm::Builder::contexts) on and off, under the same KSM.
 //!
@@ -24,6 +24,7 @@ mod watch;
 use super::harness::interleave;
 use super::machine::Machine;
 use super::report::{Report, params};
+use clap::ValueEnum;
 use lap::Sample;
 use slat::PAGE_SIZE;
 use slat_cli::bar::say;
@@ -41,12 +42,26 @@ pub struct KsmPerf {
     /// Guest memory of each: 64K to 1G
     #[arg(short, long, value_name = "SIZE", default_value = "8M", value_parser = size)]
     bytes: u64,
+    /// Pages that the host backs the guests with before it merges
+    #[arg(long, value_name = "SIZE", default_value = "4k")]
+    pages: Pages,
     /// Counted rounds; from 10 on the time is a check too
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
+}
+
+/// What the host maps at first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Pages {
+    /// 4 KiB
+    #[value(name = "4k")]
+    Small,
+    /// 2 MiB, of which small pages are merged
+    #[value(name = "2m")]
+    Huge,
 }
 
 /// Whether the VMs heed the reasons. The first is slat as it ships.
@@ -56,13 +71,20 @@ impl KsmPerf {
     /// Runs both entrants.
     pub fn report(&self) -> Result<Report, Error> {
         let possible = 64 << 10..=1 << 30;
+        let huge = self.pages == Pages::Huge;
+        if huge && !self.bytes.is_multiple_of(2 << 20) {
+            return Err(Error::Usage(format!(
+                "--bytes: {} is not a multiple of 2M, and --pages is 2m",
+                size::text(self.bytes)
+            )));
+        }
         if !possible.contains(&self.bytes) || !self.bytes.is_multiple_of(PAGE_SIZE) {
             return Err(Error::Usage(format!(
                 "--bytes: {} is not a multiple of 4K from 64K to 1G",
                 size::text(self.bytes)
             )));
         }
-        let size = Size { vms: self.vms, pages_per_vm: self.bytes / PAGE_SIZE };
+        let size = Size { vms: self.vms, pages_per_vm: self.bytes / PAGE_SIZE, huge };
         let machine = Machine::detect();
         let threads = machine.cores.saturating_sub(1).clamp(1, self.vms as usize);
         say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), self.runs));
@@ -74,7 +96,8 @@ impl KsmPerf {
             bench: "ksm-perf",
             machine,
             params: params! {
-                "vms": self.vms, "bytes_per_vm": self.bytes, "guest_threads": threads, "runs": self.runs,
+                "vms": self.vms, "bytes_per_vm": self.bytes, "pages": if huge { "2M" } else { "4K" },
+                "guest_threads": threads, "runs": self.runs,
             },
             rows: rows::rows(&samples[0], &samples[1]),
             checks: rows::checks(size, &samples[0], &samples[1]),

@@ -1,4 +1,4 @@
-//! `slat bench memslot-perf`: what memslots cost a running guest and its host, before seed 001 and with slat.
+//! `slat bench memslot-perf`: what memslots cost a running guest and its host, before the scalable memslots series and with slat.
 //!
 //! ```text
 //! scenario.rs   what host and guest do: map, unmap, unmap-2m, move-active, move-inactive, setup   guest.rs, layout.rs
@@ -180,7 +180,7 @@ impl MemslotPerf {
             params: params! {
                 "runs": self.runs,
                 "seconds_per_sample": self.seconds,
-                "baseline": "the sorted array before seed 001, unless named",
+                "baseline": "the sorted array before the scalable memslots series, unless named",
             },
             rows: findings.rows,
             checks: findings.checks,

@@ -1,4 +1,4 @@
-//! What seed 001 reports: microseconds before and after, by test and number of slots.
+//! What the scalable memslots series reports: microseconds before and after, by test and number of slots.
 
 use super::scenario::Test;
 

@@ -50,6 +50,8 @@ pub struct Job {
     pub scan_bytes: u64,
     /// Whether the VM listens to reasons; tests let it not.
     pub contexts: bool,
+    /// Whether the host backs the guest with pages of 2 MiB where it can.
+    pub thp: bool,
     pub arena: Arc<Arena>,
 }
 
@@ -95,7 +97,7 @@ impl Job {
     pub fn sample(&self, entrant: &Entrant) -> Result<Sample, Error> {
         Node(0).run_here();
         let idle = &mut idle()?;
-        let space = AddressSpace::builder(&self.arena).build()?;
+        let space = AddressSpace::builder(&self.arena).thp(self.thp).build()?;
         let layouts = (0..self.vcpus).map(|vcpu| self.trace(vcpu).regions.len() as u64);
         let regions: u64 = layouts.clone().sum();
         let builder = Guest::builder(HostView::new(&space)).vcpus(self.vcpus).max_slots(regions as u32);
@@ -255,7 +257,8 @@ mod tests {
     fn sample(contexts: bool, device: bool) -> Sample {
         let traces = Trace::all(10_000, 50_000).unwrap();
         let arena = Job::arena(&traces, 2, 2).unwrap();
-        let job = Job { traces, vcpus: 2, nodes: 2, passes: 2, scan_bytes: 256 << 20, contexts, arena };
+        let job =
+            Job { traces, vcpus: 2, nodes: 2, passes: 2, scan_bytes: 256 << 20, contexts, thp: false, arena };
         let sample = job.sample(&Entrant { policy: Some((Policy::Range, 0)), device }).unwrap();
         assert_eq!((sample.corrupt, sample.accesses[0]), (0, sample.accesses[1]));
         sample

@@ -4,7 +4,7 @@
 //! job.rs      one sample: two nodes, vCPUs on them, a balancer, perhaps a device
 //! rows.rs     the report, and the bars
 //! ```
-//! After seed 002, which counts the unmap calls and remote flushes of ten boots of a guest. Here the guest replays the
+//! After the NUMA protection series, which counts the unmap calls and remote flushes of ten boots of a guest. Here the guest replays the
 //! two bundled traces, a vCPU each in memory of its own, a number of times; half-way the vCPUs change nodes. The
 //! entrants are the policies of [`slat_mm::Policy`], with every 2 MiB flushed for itself and as slat ships, and nobody,
 //! for the guest's wall time. The workload is the same for all, nothing in it is tuned: dense and sparse memory, no
@@ -21,6 +21,7 @@ use super::harness::interleave;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::traces::Trace;
+use clap::ValueEnum;
 use job::{Entrant, Job, Sample};
 use rows::Samples;
 use slat_cli::bar::say;
@@ -50,12 +51,25 @@ pub struct NumaBalancing {
     /// Memory to look at in each scan: 16M, 1G
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     scan: u64,
+    /// Pages that the host backs the guest with
+    #[arg(long, value_name = "SIZE", default_value = "4k")]
+    pages: Pages,
     /// Counted rounds; every figure is the mean of as many samples
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
+}
+
+/// What the host maps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Pages {
+    /// 4 KiB
+    #[value(name = "4k")]
+    Small,
+    /// 2 MiB where it can
+    Thp,
 }
 
 /// As slat ships: one flush for each 16 MiB.
@@ -91,6 +105,7 @@ impl NumaBalancing {
                 "accesses": job.traces.iter().map(Trace::accesses).sum::<u64>(),
                 "accesses_between_scans": self.every,
                 "scan": size::text(self.scan),
+                "pages": if job.thp { "2M where the host can" } else { "4K" },
                 "runs": self.runs,
             },
             rows: samples.rows(),
@@ -112,6 +127,7 @@ impl NumaBalancing {
             passes: self.passes,
             scan_bytes: self.scan,
             contexts: true,
+            thp: self.pages == Pages::Thp,
             arena,
         })
     }

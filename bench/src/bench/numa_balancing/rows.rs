@@ -11,7 +11,7 @@ pub struct Samples<'s> {
     pub samples: &'s [Vec<Sample>],
 }
 
-/// A figure: its name, its unit, how a sample says it, and what seed 002 reports: before over after.
+/// A figure: its name, its unit, how a sample says it, and what the NUMA protection series reports: before over after.
 type Figure = (&'static str, &'static str, fn(&Sample) -> f64, Option<f64>);
 
 const FIGURES: [Figure; 6] = [
@@ -51,7 +51,7 @@ impl Samples<'_> {
         self.entrants.iter().position(found).map(|at| self.samples[at].as_slice())
     }
 
-    /// Every figure of every other entrant against slat's. Seed 002 reports means, best and worst; so do these rows.
+    /// Every figure of every other entrant against slat's. The NUMA protection series reports means, best and worst; so do these rows.
     pub fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for with in [false, true] {
@@ -116,8 +116,23 @@ impl Samples<'_> {
                 });
             }
         }
+        checks.extend(self.nothing_else_is_lost());
         checks.extend(self.bars());
         checks
+    }
+
+    /// Told page by page, a guest faults for the pages that were told or moved, and for no neighbour of theirs.
+    fn nothing_else_is_lost(&self) -> Option<Check> {
+        let faults: fn(&Sample) -> f64 = |sample| sample.faults as f64;
+        let slat = self.of(false, |policy| *policy == super::SLAT)?;
+        let first = mean(self.of(false, Option::is_none)?, faults);
+        let taken = mean(slat, |sample| (sample.unmaps + sample.balancing.migrated) as f64);
+        let found = mean(slat, faults) - first;
+        Some(Check {
+            name: "no page is lost to the guest but those that were told or moved".into(),
+            ok: found <= taken,
+            detail: format!("{found:.0} faults more than without balancing, {taken:.0} pages told or moved"),
+        })
     }
 
     fn bars(&self) -> Vec<Check> {

@@ -7,7 +7,7 @@
 //! accuracy.rs  how cold the pages were that went
 //! rows.rs      the report
 //! ```
-//! After seed 000: a host that ages by its own Accessed bits does not see what guests use, and learns it only when it is
+//! After the MGLRU aging series: a host that ages by its own Accessed bits does not see what guests use, and learns it only when it is
 //! about to evict a page (`walk-secondary off`, before); one whose aging asks the guests' tables does (`on`). Each guest
 //! runs with room for a part of its footprint, and it is counted which pages come back: a page that does was evicted
 //! too early.

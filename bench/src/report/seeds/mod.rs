@@ -16,6 +16,7 @@ use super::doc::{
 };
 use super::figure::{times, with};
 use super::scaling;
+use crate::series;
 
 /// What a seed's part of the page is made of.
 pub struct Answer {
@@ -77,11 +78,12 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
             vec![Block::Table(every_row(bench))],
         ));
     }
-    let title = format!("Seed {}: {}", parts.id, parts.title);
+    let name = series::name(parts.id);
+    let title = format!("The {name} series: {}", parts.title);
     let id = format!("seed-{}", parts.id);
     Answer {
-        card: Card { title: format!("{}: {}", parts.id, parts.title), to: id.clone(), lines: parts.card },
-        section: Section { id, title, short: parts.id.to_owned(), blocks },
+        card: Card { title: format!("{name}: {}", parts.title), to: id.clone(), lines: parts.card },
+        section: Section { id, title, short: name.to_owned(), blocks },
         verdicts,
     }
 }

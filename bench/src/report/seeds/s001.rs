@@ -1,4 +1,4 @@
-//! Seed 001: memslots in trees, of which a change copies what it changes.
+//! The scalable memslots series: memslots in trees, of which a change copies what it changes.
 
 use super::super::data::{Data, Row};
 use super::super::doc::{Block, Plot, Source, Table, cell, figures, marked, number, words};

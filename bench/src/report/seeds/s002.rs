@@ -1,4 +1,4 @@
-//! Seed 002: NUMA balancing unmaps the pages that it protects, not whole ranges.
+//! The NUMA protection series: NUMA balancing unmaps the pages that it protects, not whole ranges.
 
 use super::super::data::{Data, Row};
 use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words};

@@ -1,4 +1,4 @@
-//! Seed 003: faults in parallel, by a walk that meets others at the entry.
+//! The TDP MMU series: faults in parallel, by a walk that meets others at the entry.
 
 use super::super::data::{Data, Row};
 use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words};

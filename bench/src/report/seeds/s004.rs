@@ -1,4 +1,4 @@
-//! Seed 004: KSM changes what a page maps to without a moment in which it maps nothing.
+//! The change-pte series: KSM changes what a page maps to without a moment in which it maps nothing.
 
 use super::super::data::Data;
 use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words};

@@ -1,4 +1,4 @@
-//! Seed 003: 416 vCPUs touch new memory, user-fault handlers serve them. 98% of the time is spent waiting for the MMU lock;
+//! The TDP MMU series: 416 vCPUs touch new memory, user-fault handlers serve them. 98% of the time is spent waiting for the MMU lock;
 //! with faults side by side the whole takes 89% less, and what is left is `get_user_pages` and the calls of the handlers.
 //!
 //! **Fitted**: how long the old code works under its lock for a fault, by the 98%. One run tells what a fault takes besides

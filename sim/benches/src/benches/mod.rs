@@ -11,12 +11,12 @@
 //! | `hardware` | what a processor does on an access |
 //! | [`guest`] | a vCPU whose guest touches each page once |
 //! | `program`, `crew`, `way` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
-//! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (seed 000) |
-//! | [`invalidate`] | vCPUs fault beside threads that invalidate (seed 003) |
-//! | [`demand_paging`] | vCPUs touch new memory, all at once (seed 003) |
-//! | [`memslot`] | a memslot moves while vCPUs fault and use it (seed 001) |
-//! | [`numa`] | a host looks where pages are used, while vCPUs use them (seed 002) |
-//! | [`ksm`] | a host merges equal pages of running vCPUs (seed 004) |
+//! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (the MGLRU aging series) |
+//! | [`invalidate`] | vCPUs fault beside threads that invalidate (the TDP MMU series) |
+//! | [`demand_paging`] | vCPUs touch new memory, all at once (the TDP MMU series) |
+//! | [`memslot`] | a memslot moves while vCPUs fault and use it (the scalable memslots series) |
+//! | [`numa`] | a host looks where pages are used, while vCPUs use them (the NUMA protection series) |
+//! | [`ksm`] | a host merges equal pages of running vCPUs (the change-pte series) |
 
 pub mod access_tracking;
 mod against;
@@ -90,7 +90,7 @@ pub struct Work {
     /// the engine asks for it in the middle of the fault and looks again: under a baseline policy that takes the lock three
     /// times, and makes slat look better than its baselines deserve.
     pub host_first: bool,
-    /// Whether a handler thread for each vCPU serves its faults, as in seed 003, while the vCPU sleeps.
+    /// Whether a handler thread for each vCPU serves its faults, as in the TDP MMU series, while the vCPU sleeps.
     pub handlers: bool,
     /// Nanoseconds of a handler besides the host's fault: what it takes to read the message, and the calls. Of a
     /// user fault that took 9 µs without contention, wake-ups take the larger part.
@@ -157,17 +157,17 @@ impl Default for Work {
 /// What is compared: the columns of a table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Policy {
-    /// One mutex for the MMU: how it was before seed 003.
+    /// One mutex for the MMU: how it was before the TDP MMU series.
     Exclusive,
-    /// One reader-writer lock: as seed 003 describes.
+    /// One reader-writer lock: as the TDP MMU series describes.
     ReadWrite,
     /// No lock: slat as it ships.
     None,
     /// A reader-writer lock, and nobody ages.
     NoAging,
-    /// The same, and an ager that takes the lock for each page: before seed 000.
+    /// The same, and an ager that takes the lock for each page: before the MGLRU aging series.
     Locked,
-    /// The same, and an ager that takes no lock for each page: seed 000.
+    /// The same, and an ager that takes no lock for each page: the MGLRU aging series.
     Lockless,
     /// No lock, and nobody ages.
     SlatNoAging,
@@ -185,13 +185,13 @@ pub enum Policy {
     Range,
     /// 2 MiB are unmapped, and flushed page by page: Linux, where others want its lock.
     RangeYielding,
-    /// Page by page, each with its flush: seed 002.
+    /// Page by page, each with its flush: the NUMA protection series.
     Page,
     /// Page by page, with one flush: slat as it ships.
     PageBatched,
-    /// Every reason is one to unmap: before seed 004.
+    /// Every reason is one to unmap: before the change-pte series.
     Ignored,
-    /// Page by page, and each reason has the least that it asks for: seed 004.
+    /// Page by page, and each reason has the least that it asks for: the change-pte series.
     Heeded,
     /// The same for many pages at once: slat as it ships.
     HeededBatched,

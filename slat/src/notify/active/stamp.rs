@@ -73,7 +73,7 @@ impl Active {
         Epoch(self.lines.epoch.word())
     }
 
-    /// After the memslot is known, before the host is asked: a stamp for `page`, and for larger ones up to `reach`. `epoch`
+    /// Rule 2. After the memslot is known, before the host is asked: a stamp for `page`, and for larger ones up to `reach`. `epoch`
     /// was read before the slot; `seen` is the word that is to be filled, if it is known and a hole.
     #[inline]
     pub(crate) fn stamp(

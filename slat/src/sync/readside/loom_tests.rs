@@ -159,7 +159,7 @@ fn asked() -> impl Fn() + Send + Sync + 'static {
         let theirs = shared.clone();
         let reader = loom::thread::spawn(move || {
             let (side, shared) = &*theirs;
-            let seat = &side.seats[0].0;
+            let seat = side.seats.get(0).expect("there is one");
             for _ in 0..2 {
                 if seat.is_asked() {
                     seat.answer();
@@ -201,7 +201,14 @@ fn handed_on() -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), UnsafeCell::new(0)));
         let theirs = shared.clone();
         let hold = |(side, count): &(ReadSide, UnsafeCell<u64>)| {
-            let seat = side.borrow(0);
+            let mut patience = Patience::default();
+            // The only one that there is.
+            let seat = loop {
+                match side.try_borrow(0) {
+                    Some(seat) => break seat,
+                    None => patience.wait(),
+                }
+            };
             drop(side.enter(&seat));
             // SAFETY: held by one thread at a time, which loom checks.
             count.with_mut(|count| unsafe { *count += 1 });
@@ -209,7 +216,11 @@ fn handed_on() -> impl Fn() + Send + Sync + 'static {
         let other = loom::thread::spawn(move || hold(&theirs));
         hold(&shared);
         other.join().expect("it ends");
-        assert_eq!(shared.0.seats[0].word.load(Relaxed), 2 * OTHER, "no section is lost");
+        assert_eq!(
+            shared.0.seats.get(0).expect("there is one").word.load(Relaxed),
+            2 * OTHER,
+            "no section is lost"
+        );
     }
 }
 
@@ -221,4 +232,36 @@ fn a_seat_has_one_holder_at_a_time() {
 #[test]
 fn mistake_giving_a_seat_back_by_a_relaxed_store() {
     finds_seeded(Bug::SeatRelaxed, RACE, handed_on());
+}
+
+/// All seats are taken, so a reader makes one more, and enters there, beside a writer that replaces and reuses what it reads.
+fn added(wait: fn(&ReadSide)) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let shared = Arc::new((ReadSide::new(0, Barrier::symmetric()), Shared::default()));
+        let theirs = shared.clone();
+        let reader = loom::thread::spawn(move || {
+            let (side, shared) = &*theirs;
+            let seat = side.borrow(0);
+            let _section = side.enter(&seat);
+            shared.read();
+        });
+        let (side, shared) = &*shared;
+        shared.current.store(1, Relaxed);
+        wait(side);
+        shared.reuse();
+        reader.join().expect("the reader ends");
+    }
+}
+
+#[test]
+fn a_section_on_a_seat_that_was_added_is_outlasted() {
+    explore(added(ReadSide::synchronize));
+    explore(added(outlast));
+}
+
+#[test]
+fn mistakes_about_seats_that_were_added() {
+    for bug in [Bug::SeatsUnlooked, Bug::SeatsRelaxed] {
+        finds_seeded(bug, RACE, added(outlast));
+    }
 }

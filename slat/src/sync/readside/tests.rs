@@ -1,9 +1,12 @@
 //! Grace periods beside real threads; each with its negative control.
 
 use super::*;
+use crate::seeded::{self, Bug};
 use crate::sync::prim::AtomicBool;
 use alloc::vec::Vec;
+use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 #[test]
 fn nested_sections_are_one_section() {
@@ -24,14 +27,16 @@ fn nested_sections_are_one_section() {
 #[test]
 fn a_borrowed_seat_has_one_holder() {
     let side = ReadSide::new(3, Barrier::detect());
-    let holders: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
+    // More are made where two threads meet at one that a third gives back.
+    let holders: Vec<AtomicU64> = (0..256).map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..5_000 {
                     let borrowed = side.borrow(1);
-                    let index =
-                        (1..3).find(|&index| core::ptr::eq(&raw const side.seats[index].0, borrowed.0));
+                    let index = (1..holders.len()).find(|&index| {
+                        side.seats.get(index).is_some_and(|seat| core::ptr::eq(seat, borrowed.0))
+                    });
                     let holder = &holders[index.expect("never seat 0, which is a vCPU's")];
                     assert_eq!(holder.fetch_add(1, Relaxed), 0, "two threads on one seat");
                     drop(side.enter(&borrowed));
@@ -40,6 +45,34 @@ fn a_borrowed_seat_has_one_holder() {
             });
         }
     });
+}
+
+/// Whether a thread gets a seat while all that there are from the start are held; after so long they are given back.
+fn borrows_beyond_the_first(mistake: Option<Bug>, patience: Duration) -> bool {
+    let side = ReadSide::new(3, Barrier::symmetric());
+    let held: Vec<_> = (0..3).map(|_| side.borrow(0)).collect();
+    let (has, had) = channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let borrow = || side.borrow(1);
+            let _seat = mistake.map_or_else(borrow, |bug| seeded::with(bug, borrow));
+            has.send(()).unwrap();
+        });
+        let alone = had.recv_timeout(patience).is_ok();
+        drop(held);
+        alone
+    })
+}
+
+#[test]
+fn there_are_more_seats_where_all_are_held() {
+    assert!(borrows_beyond_the_first(None, Duration::from_secs(60)));
+}
+
+#[test]
+fn mistake_to_wait_for_a_seat() {
+    assert!(!borrows_beyond_the_first(Some(Bug::SeatsFixed), Duration::from_millis(200)));
+    seeded::found(Bug::SeatsFixed, 1);
 }
 
 /// A reader holds a cell across its unlinking; the writer poisons the cell, after a grace period or (the

@@ -24,6 +24,14 @@
 //!
 //! A guest's own paging mode does not matter, be it long mode, PAE, 32-bit or "nonpaging": what is mapped here are
 //! guest-physical addresses, the outcome of the guest's own translation.
+//!
+//! **Roots wider than a page.** RISC-V's root has 2048 entries, Arm's up to 8192. To the engine such a root is as many ordinary
+//! tables side by side: a walk picks one by the frame's highest bits. The pages are lent and given back as one; where a format has
+//! one page, the choice compiles to nothing.
+//!
+//! **A Dirty bit that is a permission.** Arm has no Dirty bit: hardware sets the write permission of an entry that has DBM. So the
+//! engine gives and takes DBM as the right to write, and the permission is the Dirty bit. A leaf that loses the right loses the
+//! permission with it, and keeps a mark in a bit of software's that it was dirty.
 
 mod arm64;
 mod ept;

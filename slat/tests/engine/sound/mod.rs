@@ -7,12 +7,14 @@
 //! | `maps.rs` | `Map` and `Format`: every table that a walk reaches belongs to the map |
 //! | `answers.rs` | what a host or a caller says is checked once, with one error, before anything changes |
 //! | `events.rs` | invalidations end, and owe what they must, however their owner ends them |
+//! | `limits.rs` | many of everything at once: it grows, or is refused |
 //! | `vcpus.rs` | a vCPU's guards may leak or unwind; its number and its CPU may change |
 
 mod common;
 
 mod answers;
 mod events;
+mod limits;
 mod maps;
 mod memo;
 mod vcpus;

@@ -1,4 +1,4 @@
-//! vCPUs fault in memory, in order, beside threads that invalidate single pages, or short ranges, over and over: seed 003.
+//! vCPUs fault in memory, in order, beside threads that invalidate single pages, or short ranges, over and over: the TDP MMU series.
 //!
 //! ```text
 //! frame 0                                          next GiB

@@ -1,4 +1,4 @@
-//! A host merges equal pages of running vCPUs: seed 004.
+//! A host merges equal pages of running vCPUs: the change-pte series.
 //!
 //! ```text
 //! vCPUs      read their way round their pages, each in an order of its own; some of these pages are merged

@@ -1,4 +1,4 @@
-//! A memslot moves while vCPUs fault and use it: seed 001.
+//! A memslot moves while vCPUs fault and use it: the scalable memslots series.
 //!
 //! ```text
 //! area     512 MiB, cut into 10, 509 or 32,764 memslots:  │ … │ beside │ last │ ← where the two move to, and back from →

@@ -1,4 +1,4 @@
-//! A host looks where pages are used, while vCPUs use them: seed 002.
+//! A host looks where pages are used, while vCPUs use them: the NUMA protection series.
 //!
 //! ```text
 //! memory    4 MiB in ranges of 2 MiB; guests use some of the pages, and have them mapped

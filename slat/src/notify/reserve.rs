@@ -1,0 +1,224 @@
+//! Table pages that an invalidation has at hand, to split large leaves of which a part changes.
+//!
+//! An invalidation must not ask for memory inside a walk, nor while its host holds the lock of a page. So it asks before:
+//!
+//! | invalidation | asks | where it has none |
+//! |---|---|---|
+//! | edits its range when it begins | after a walk that met such a leaf, then walks again | zaps the leaf |
+//! | is told page by page | when it begins and at each flush; in between it takes what is free | zaps the leaf |
+//! | may not block | never | zaps the leaf |
+//!
+//! A VM that never mapped a large page asks for none.
+
+use super::edit::{Begun, Range};
+use crate::addr::Level;
+use crate::host::Host;
+use crate::sync::idle::Idle;
+use crate::table::format::Format;
+use crate::table::memory::Node;
+use crate::table::pool::Cache;
+use core::cell::{Cell, RefCell};
+
+/// Where an edit begins: one contiguous range cuts two leaves of 1 GiB at most, and then one of 2 MiB in each.
+const WANTED: u64 = 4;
+/// The most for an invalidation that is told page by page: each page may lie in another large leaf.
+const MOST: u64 = 64;
+
+/// See the module's header. In cells: a walk borrows the invalidation that it edits for.
+#[derive(Debug, Default)]
+pub(super) struct Reserve {
+    pages: RefCell<Cache>,
+    /// It has had pages.
+    used: Cell<bool>,
+    /// A walk met a leaf to split, and had no page.
+    short: Cell<bool>,
+}
+
+impl Reserve {
+    /// Does something with the pages.
+    pub(super) fn with<T>(&self, act: impl FnOnce(&mut Cache) -> T) -> T {
+        self.used.set(true);
+        act(&mut self.pages.borrow_mut())
+    }
+
+    /// A page; or none, which is [remembered](Self::was_short).
+    pub(super) fn take(&self) -> Option<Node> {
+        let page = self.with(Cache::take);
+        self.short.set(page.is_none() || self.short.get());
+        page
+    }
+
+    /// Whether there was no page when one was wanted, since this was asked last.
+    #[inline]
+    pub(super) fn was_short(&self) -> bool {
+        self.short.replace(false)
+    }
+}
+
+impl<F: Format, H: Host> Begun<'_, F, H> {
+    /// Fills the reserve, where there are large leaves to split, and says whether it has pages. May ask the host for memory,
+    /// hence sleep. Where there is none, or no more may be used, the reserve stays as it is.
+    #[cold]
+    pub(super) fn fill_reserve(&self, _idle: &mut Idle) -> bool {
+        let vm = self.vm;
+        let reuse = || vm.grace.reuse::<F, H>(&vm.reads, &vm.host, &vm.pool);
+        vm.maps_large_pages()
+            && self.reserve.with(|pages| {
+                _ = vm.pool.top_up(&vm.host, pages, self.wanted(), reuse);
+                pages.len() > 0
+            })
+    }
+
+    /// The same with pages that are free already. Asks for none.
+    #[cold]
+    pub(super) fn refill_reserve(&self) -> bool {
+        self.reserve.with(|pages| {
+            self.vm.pool.top_up_free(pages, self.wanted());
+            pages.len() > 0
+        })
+    }
+
+    fn wanted(&self) -> usize {
+        let pieces = match self.range {
+            Range::Hvas(hvas) if self.why.page_by_page() => hvas.len() >> Level::M2.shift(),
+            _ => 0,
+        };
+        pieces.clamp(WANTED, MOST) as usize
+    }
+
+    /// Gives the pages back that were not used.
+    #[inline]
+    pub(super) fn drain_reserve(&self) {
+        if self.reserve.used.get() {
+            self.give_back();
+        }
+    }
+
+    #[cold]
+    fn give_back(&self) {
+        let unused = self.reserve.with(Cache::drain);
+        if unused.len() > 0 && !seeded!(ReserveLeaked) {
+            self.vm.pool.give_back(unused);
+        }
+    }
+}
+
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod tests {
+    use crate::notify::{Event, SecondaryMmu};
+    use crate::seeded::{self, Bug};
+    use crate::table::{TableMemory, formats::Npt4};
+    use crate::*;
+
+    const BASE: Hva = Hva(1 << 30);
+
+    /// Large pages, whose frames are their addresses.
+    struct Large;
+
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for Large {}
+
+    impl Host for Large {
+        fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+            Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::M2, writable: true })
+        }
+    }
+
+    /// A VM with two large pages mapped, and written.
+    fn vm(idle: &mut Idle) -> Vm<Npt4, Large> {
+        let vm = Vm::<Npt4, _>::builder(Large).build().unwrap();
+        vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 1024, BASE))).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        for gfn in [5, 600] {
+            let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
+            assert_eq!(vcpu.fault(idle, fault), Ok(Done::Mapped(Level::M2)));
+        }
+        drop(vcpu);
+        vm
+    }
+
+    /// The host addresses behind frames 511 and 512.
+    fn both_ends() -> Span<Hva> {
+        Span::sized(BASE + 511 * PAGE_SIZE, 2 * PAGE_SIZE)
+    }
+
+    fn clear(vm: &Vm<Npt4, Large>, idle: &mut Idle, hvas: Span<Hva>) -> u64 {
+        let mut change = vm.invalidate(hvas, Why::Clear);
+        change.apply(idle).pages()
+    }
+
+    #[test]
+    fn both_large_pages_that_a_range_cuts_are_split() {
+        let mut idle = Idle::take().unwrap();
+        let vm = vm(&mut idle);
+        assert_eq!(clear(&vm, &mut idle, both_ends()), 2);
+        assert_eq!((vm.stats().splits, vm.stats().leaves), ([2, 0], [1022, 0, 0]));
+        assert_eq!([511, 512].map(|gfn| vm.translate(&mut idle, Gfn(gfn))), [None; 2]);
+    }
+
+    #[test]
+    fn pages_told_one_after_the_other_take_a_table_page_each() {
+        let mut idle = Idle::take().unwrap();
+        let vm = vm(&mut idle);
+        let all = Span::sized(BASE, 4 << 20);
+        let mut tell = |page: u64| {
+            vm.around(&mut idle, Event::new(all, Why::Numa), &mut |idle, told| {
+                told.changed(idle, Span::sized(BASE + page * PAGE_SIZE, PAGE_SIZE), None);
+            })
+            .unwrap();
+            vm.stats().leaves
+        };
+        assert_eq!([7, 8, 1000].map(&mut tell), [[511, 1, 0], [510, 1, 0], [510 + 511, 0, 0]]);
+    }
+
+    #[test]
+    fn a_large_page_goes_whole_where_no_more_table_pages_may_be_used() {
+        let mut idle = Idle::take().unwrap();
+        let vm = vm(&mut idle);
+        vm.pool.set_budget(vm.pool.in_use() * PAGE_SIZE);
+        assert_eq!(clear(&vm, &mut idle, both_ends()), 1024);
+        assert_eq!((vm.stats().splits, vm.stats().leaves), ([0, 0], [0, 0, 0]));
+    }
+
+    /// Pages that are in use after so many invalidations more than before.
+    fn kept(many: u64) -> u64 {
+        let mut idle = Idle::take().unwrap();
+        let vm = vm(&mut idle);
+        let before = vm.pool.in_use();
+        for _ in 0..many {
+            // Told of nothing: it uses none of its pages.
+            vm.around(&mut idle, Event::new(both_ends(), Why::Reclaim), &mut |_, _| {}).unwrap();
+        }
+        vm.pool.in_use() - before
+    }
+
+    #[test]
+    fn pages_that_were_not_used_go_back() {
+        assert_eq!(kept(100), 0);
+    }
+
+    #[test]
+    fn mistake_they_are_kept() {
+        assert!(seeded::with(Bug::ReserveLeaked, || kept(100)) > 0);
+        seeded::found(Bug::ReserveLeaked, 1);
+    }
+
+    /// Whether a page that was written is dirty after its neighbour was taken away.
+    fn stays_dirty() -> bool {
+        let mut idle = Idle::take().unwrap();
+        let vm = vm(&mut idle);
+        clear(&vm, &mut idle, both_ends());
+        vm.translate(&mut idle, Gfn(5)).unwrap().leaf.dirty
+    }
+
+    #[test]
+    fn what_was_written_stays_dirty_beside_what_changes() {
+        assert!(stays_dirty());
+    }
+
+    #[test]
+    fn mistake_small_leaves_are_clean() {
+        assert!(!seeded::with(Bug::SplitForgetsDirty, stays_dirty));
+        seeded::found(Bug::SplitForgetsDirty, 1);
+    }
+}

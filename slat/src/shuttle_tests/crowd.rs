@@ -1,0 +1,110 @@
+//! Three invalidators and more at once, over the same pages and over several regions, narrow and wide, beside faults whose
+//! host sleeps.
+//!
+//! Here a narrow invalidation has two regions at most. Their changes hold no lock but for the moment of the edit.
+
+use super::host::{Change, Primary, REGION, hva};
+use super::run::{explore, finds};
+use super::world::{GONE, STALE, World, at_once, idle};
+use crate::seeded::Bug;
+use crate::table::formats::Pae;
+use crate::{Access::*, Gfn, Slot, SlotId, Span, Why};
+
+const SECOND: u64 = REGION;
+const THIRD: u64 = 2 * REGION;
+const ALL: u64 = 4 * REGION;
+
+/// A VM whose memslot has four regions of a host that sleeps.
+fn crowd(vcpus: u32) -> World<Pae> {
+    let world = World::<Pae>::new(vcpus, Primary::sleepy(), |builder| builder);
+    world.slots([(0, 0..ALL)].into(), |idle| {
+        let slot = Slot::new(SlotId(0), Gfn(0), ALL, hva(0));
+        let grown = world.vm.slots().commit(idle, |tx| tx.delete(SlotId(0)).and(tx.create(slot)));
+        grown.expect("room");
+    });
+    world
+}
+
+/// One page, two regions, and four, which are wide, move or go at once.
+fn crowding() {
+    let world = crowd(2);
+    at_once(&[
+        &|| world.guest(0, &[(0, Write), (SECOND, Read), (0, Read), (0, Write)]),
+        &|| world.guest(1, &[(0, Read), (THIRD, Write), (0, Read)]),
+        &|| world.change_beside(0..1, (Change::Move, Why::Migrate)),
+        &|| world.change_beside(0..2 * REGION, (Change::Move, Why::Migrate)),
+        &|| world.change_beside(0..ALL, (Change::Drop, Why::Unmap)),
+    ]);
+    world.end();
+}
+
+/// Memslots are exchanged beside changes of their pages, one of them wide, and of a range of frames.
+fn exchanging() {
+    let world = crowd(2);
+    let half = |id, gfn, page| Slot::new(SlotId(id), Gfn(gfn), 2 * REGION, hva(page));
+    at_once(&[
+        &|| world.guest(0, &[(0, Write), (THIRD, Read), (0, Read)]),
+        &|| world.guest(1, &[(THIRD, Write), (0, Read), (THIRD, Read)]),
+        &|| {
+            world.slots([(0, THIRD..ALL), (THIRD, 0..THIRD)].into(), |idle| {
+                let exchanged = world.vm.slots().commit(idle, |tx| {
+                    tx.delete(SlotId(0))?;
+                    tx.create(half(1, 0, THIRD))?;
+                    tx.create(half(2, THIRD, 0))
+                });
+                exchanged.expect("room");
+            });
+        },
+        &|| world.change_beside(0..1, (Change::Move, Why::Migrate)),
+        &|| world.change_beside(0..ALL, (Change::Move, Why::Migrate)),
+        &|| {
+            idle(|idle| {
+                world.vm.invalidate_gfns(Span::sized(Gfn(0), REGION), Why::Clear).apply(idle).settle()
+            });
+        },
+    ]);
+    world.end();
+}
+
+/// A page gets write permission, loses it, and moves, at once.
+fn upgrading() {
+    let world = crowd(2);
+    at_once(&[
+        &|| world.guest(0, &[(0, Read), (0, Write), (0, Read)]),
+        &|| world.guest(1, &[(0, Read), (0, Read), (0, Read)]),
+        &|| world.change_beside(0..1, (Change::Move, Why::Migrate)),
+        &|| world.change_beside(0..2, (Change::Protect, Why::Protect)),
+        &|| world.change_beside(0..1, (Change::Drop, Why::Clear)),
+    ]);
+    world.end();
+}
+
+#[test]
+fn pages_regions_and_all_that_change_at_once() {
+    explore(crowding);
+}
+
+#[test]
+fn memslots_frames_and_pages_that_change_at_once() {
+    explore(exchanging);
+}
+
+#[test]
+fn permissions_that_come_and_go_at_once() {
+    explore(upgrading);
+}
+
+#[test]
+fn mistake_to_take_the_stamp_late_beside_many() {
+    finds(Bug::StampLate, STALE, upgrading);
+}
+
+#[test]
+fn mistake_not_to_confirm_the_stamp_beside_many() {
+    finds(Bug::StampUnconfirmed, STALE, exchanging);
+}
+
+#[test]
+fn mistake_not_to_adopt_beside_many() {
+    finds(Bug::NotAdopted, &[STALE, GONE].concat(), crowding);
+}
