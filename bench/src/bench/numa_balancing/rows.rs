@@ -121,17 +121,17 @@ impl Samples<'_> {
         checks
     }
 
-    /// Told page by page, a guest faults for the pages that were told or moved, and for no neighbour of theirs.
+    /// Told page by page, a guest faults for pages that the host protected or moved, and for no neighbour of theirs.
     fn nothing_else_is_lost(&self) -> Option<Check> {
         let faults: fn(&Sample) -> f64 = |sample| sample.faults as f64;
         let slat = self.of(false, |policy| *policy == super::SLAT)?;
         let first = mean(self.of(false, Option::is_none)?, faults);
-        let taken = mean(slat, |sample| (sample.unmaps + sample.balancing.migrated) as f64);
+        let taken = mean(slat, |sample| (sample.balancing.hint_faults + sample.balancing.migrated) as f64);
         let found = mean(slat, faults) - first;
         Some(Check {
-            name: "no page is lost to the guest but those that were told or moved".into(),
+            name: "no page is lost to the guest but those that the host protected or moved".into(),
             ok: found <= taken,
-            detail: format!("{found:.0} faults more than without balancing, {taken:.0} pages told or moved"),
+            detail: format!("{found:.0} faults more than without balancing, {taken:.0} hint faults and pages moved"),
         })
     }
 
