@@ -131,7 +131,9 @@ impl Samples<'_> {
         Some(Check {
             name: "no page is lost to the guest but those that the host protected or moved".into(),
             ok: found <= taken,
-            detail: format!("{found:.0} faults more than without balancing, {taken:.0} hint faults and pages moved"),
+            detail: format!(
+                "{found:.0} faults more than without balancing, {taken:.0} hint faults and pages moved"
+            ),
         })
     }
 
