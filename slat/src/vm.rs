@@ -14,7 +14,7 @@ use crate::sync::barrier::Barrier;
 use crate::sync::gate::{Lock, MmuLock};
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Lockless, Shared};
-use crate::sync::prim::{AtomicBool, Relaxed};
+use crate::sync::prim::{AtomicBool, Padded, Relaxed};
 use crate::sync::readside::{Borrowed, ReadSide};
 use crate::table::format::{Format, assert_format};
 use crate::table::limit::Clock;
@@ -56,8 +56,8 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) spaces: Box<[Space<F>]>,
     pub(crate) pool: Pool,
     pub(crate) grace: Grace,
-    /// A page larger than 4 KiB has been mapped once.
-    large_pages: AtomicBool,
+    /// A page larger than 4 KiB has been mapped once. On a line of its own: faults read it, and what lies beside it is written.
+    large_pages: Padded<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
     /// One for each vCPU, or none at all.
@@ -188,7 +188,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
             active: Active::new(),
             grace: Grace::new(),
-            large_pages: AtomicBool::new(false),
+            large_pages: Padded(AtomicBool::new(false)),
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
             rings: Box::default(),

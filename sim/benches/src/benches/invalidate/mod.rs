@@ -88,7 +88,7 @@ impl Lap {
         let end = layout.end(invalidators);
         let vm = &with_one_slot(builder(SimHost::filled(end, &work), setting, setting.policy.lock()), end)?;
         for number in 0..invalidators {
-            empty(vm, layout.place(number))?;
+            empty(vm, layout.place(number), work.host_page)?;
         }
         let mut guests = guests(vm, layout, &work)?;
         let before = vm.stats();

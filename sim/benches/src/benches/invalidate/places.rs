@@ -71,13 +71,14 @@ pub fn guests<'vm>(vm: &'vm Machine, layout: &Layout, work: &'vm Work) -> Result
     (0..).zip(&layout.starts).map(guest).collect()
 }
 
-/// Makes `place` a leaf table without leaves, where the host's pages are small.
-pub fn empty(vm: &Machine, place: Span<Gfn>) -> Result<(), String> {
+/// Makes `place` a leaf table without leaves, where the host's pages are small; where they are large, empty.
+pub fn empty(vm: &Machine, place: Span<Gfn>, host_page: Level) -> Result<(), String> {
     let (mut idle, vcpu) = (idle()?, vm.vcpu(VcpuId(0)));
     let fault = Fault { gpa: place.start.gpa(), access: Access::Write };
     let done = vcpu.ok_or("vCPU 0 is in use")?.fault(&mut idle, fault);
     done.map_err(|error| error.to_string())?;
-    vm.invalidate(hvas_of(Span::sized(place.start, 1)), Why::Clear).apply(&mut idle).settle();
+    let page = Span::sized(place.start.base(host_page), host_page.pages());
+    vm.invalidate(hvas_of(page), Why::Clear).apply(&mut idle).settle();
     Ok(())
 }
 
