@@ -60,7 +60,7 @@ pub enum Sim {
 /// What can be simulated, by name.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Simulation {
-    /// vCPUs fault memory in while somebody ages it, locked and lockless (the MGLRU aging series)
+    /// vCPUs fault memory in while an aging thread passes over it, locked and lockless (the MGLRU aging series)
     #[command(
         name = "access-tracking-perf",
         after_help = "Example:\n  slat sim access-tracking-perf -v 1,112"

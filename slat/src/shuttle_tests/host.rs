@@ -113,7 +113,7 @@ impl Primary {
     /// Nothing is present yet, and each answer comes late: others are about between the look and the answer.
     pub(super) fn sleepy() -> Arc<Self> {
         let mut primary = Self::new(false);
-        Arc::get_mut(&mut primary).expect("nobody else has it").sleeps = true;
+        Arc::get_mut(&mut primary).expect("no thread has it yet").sleeps = true;
         primary
     }
 

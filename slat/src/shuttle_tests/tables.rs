@@ -15,8 +15,8 @@ fn thrifty<H: Host>(builder: Builder<Pae, H>) -> Builder<Pae, H> {
     builder.table_budget(1 << 30)
 }
 
-/// A whole region goes with its table, again and again, beside faults in it and in another.
-fn unmapping() {
+/// A whole region goes with its table, again and again, beside faults in it and in another; each time `after` is done.
+fn unmapping_and(after: impl Fn(&World<Pae>) + Sync) {
     let world = World::<Pae>::new(3, Primary::new(false), thrifty);
     at_once(&[
         &|| world.guest(0, &[(SECOND, Write), (0, Read), (SECOND + 1, Read), (SECOND, Write)]),
@@ -24,15 +24,26 @@ fn unmapping() {
         &|| world.guest(2, &[(0, Read), (SECOND, Read), (1, Write)]),
         &|| {
             world.change(SECOND..2 * REGION, (Change::Drop, Why::Unmap));
-            idle(|idle| world.vm.collect(idle));
+            after(&world);
         },
         &|| {
             world.change(SECOND..2 * REGION, (Change::Move, Why::Remap));
-            idle(|idle| world.vm.collect(idle));
+            after(&world);
         },
         &|| world.age(2),
     ]);
     world.end();
+}
+
+fn unmapping() {
+    unmapping_and(|world| idle(|idle| world.vm.collect(idle)));
+}
+
+/// Its memory goes back to the host at once: no walk may come there any more.
+fn shrinking() {
+    unmapping_and(|world| {
+        idle(|idle| world.vm.shrink(idle));
+    });
 }
 
 /// The root is replaced, beside faults, lockless walks, and pages that move.
@@ -58,26 +69,6 @@ fn reclaiming() {
         &|| world.guest(0, &[(0, Write), (SECOND, Read), (0, Read)]),
         &|| world.guest(1, &[(SECOND, Write), (0, Read)]),
         &|| world.change(0..1, (Change::Move, Why::Migrate)),
-    ]);
-    world.end();
-}
-
-/// A whole region goes with its table, whose memory goes back to the host at once: nobody may come there any more.
-fn shrinking() {
-    let world = World::<Pae>::new(3, Primary::new(false), thrifty);
-    at_once(&[
-        &|| world.guest(0, &[(SECOND, Write), (0, Read), (SECOND + 1, Read), (SECOND, Write)]),
-        &|| world.guest(1, &[(SECOND, Read), (0, Write), (SECOND, Write)]),
-        &|| world.guest(2, &[(0, Read), (SECOND, Read), (1, Write)]),
-        &|| {
-            world.change(SECOND..2 * REGION, (Change::Drop, Why::Unmap));
-            idle(|idle| world.vm.shrink(idle));
-        },
-        &|| {
-            world.change(SECOND..2 * REGION, (Change::Move, Why::Remap));
-            idle(|idle| world.vm.shrink(idle));
-        },
-        &|| world.age(2),
     ]);
     world.end();
 }

@@ -24,7 +24,7 @@ unsafe impl Send for Chunk {}
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Head {
-    /// Pages that are in nobody's hands, by number.
+    /// Free pages, by number.
     pub(super) free: Cell<u64>,
     /// Pages that there are: not number 0, which holds the notes.
     all: u64,
@@ -92,7 +92,7 @@ impl Chunk {
         }
         let chunk = memory.alloc_chunk()?;
         for number in 1..CHUNK_PAGES {
-            // SAFETY: fresh from the host, nobody else's.
+            // SAFETY: fresh from the host, which lends it to this chunk alone.
             unsafe { write_note(chunk, number, chunk.add(number << PAGE_SHIFT)) };
         }
         // SAFETY: as above.
@@ -105,7 +105,7 @@ impl Chunk {
         let add = |number, pages| {
             let first = memory.alloc_pages(pages)?;
             let added = (0..pages).all(|page| {
-                // SAFETY: inside the block; and inside the page of the notes, which nobody else uses.
+                // SAFETY: inside the block; and inside the page of the notes, which this chunk alone uses.
                 let (page, number) = (unsafe { first.add(page << PAGE_SHIFT) }, number + page);
                 // SAFETY: as above.
                 single::insert(page, unsafe { write_note(notes, number, page) }).is_ok()
@@ -113,7 +113,7 @@ impl Chunk {
             if added {
                 return Some(block(number, pages));
             }
-            // SAFETY: lent above, and in nobody's hands.
+            // SAFETY: lent above, and in no list yet.
             unsafe { free_block(memory, first, pages) };
             None
         };
@@ -128,12 +128,12 @@ impl Chunk {
             unsafe { memory.free_pages(notes, 1) };
             return None;
         }
-        // SAFETY: fresh from the host, nobody else's.
+        // SAFETY: fresh from the host, which lends it to this chunk alone.
         Some(unsafe { Self::with_head(notes, all, root) })
     }
 
     /// # Safety
-    /// `notes` begins with notes, which nobody else uses.
+    /// `notes` begins with notes, which the caller alone uses.
     unsafe fn with_head(notes: NonNull<u8>, all: u64, root: u64) -> Self {
         let head = Head { free: Cell::new(all), all, root, next: Cell::new(None), previous: Cell::new(None) };
         // SAFETY: the caller's word.

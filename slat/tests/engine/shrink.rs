@@ -179,7 +179,7 @@ impl<const SINGLE: bool> Lender<SINGLE> {
         let mut lent = self.0.lock().unwrap();
         let address = block.as_ptr().addr();
         assert_eq!(lent.blocks.remove(&address), Some(pages), "lent, once, as so many pages");
-        // SAFETY: lent above, and nobody's now. A walk that comes here finds leaves of frames that there are not.
+        // SAFETY: lent above, and given back by the engine. A walk that comes here finds leaves of frames that there are not.
         unsafe { block.write_bytes(0xa7, pages << PAGE_SHIFT) };
         if pages > 1 {
             // SAFETY: allocated above with this layout.

@@ -1,4 +1,4 @@
-//! `slat bench access-tracking-perf`: who has used which pages, and what asking costs those who use them (the MGLRU aging series).
+//! `slat bench access-tracking-perf`: which pages vCPUs have used, and what asking costs these vCPUs (the MGLRU aging series).
 //!
 //! ```text
 //! world.rs    guest memory on slat-mm, a VM, vCPUs that go over it

@@ -1,4 +1,4 @@
-//! The MGLRU aging series: vCPUs fault in a gigabyte each while somebody ages their memory, pass after pass.
+//! The MGLRU aging series: vCPUs fault in a gigabyte each while a thread ages their memory, pass after pass.
 //!
 //! **Fitted**, by the first column, times without aging: the host's work for a fault, by one vCPU's time; and how long a
 //! cache line travels on the seed's machine, by that of 112. Both make time grow in a straight line, near enough.

@@ -1,4 +1,4 @@
-//! vCPUs fault memory in while somebody asks, pass after pass, which pages are young: the MGLRU aging series.
+//! vCPUs fault memory in while a thread asks, pass after pass, which pages are young: the MGLRU aging series.
 //!
 //! | policy | the MMU's lock | the ager |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! Many vCPUs touch memory that nobody has touched, all at once: the TDP MMU series.
+//! Many vCPUs touch untouched memory, all at once: the TDP MMU series.
 //!
 //! Each has a part of its own, and goes over it page by page: computes, leaves the guest, faults; the host finds a page,
 //! zeroes it, and the engine maps it. So all that vCPUs share is what the engine and the primary MMU make them share.

@@ -11,7 +11,7 @@
 //! | `hardware` | what a processor does on an access |
 //! | [`guest`] | a vCPU whose guest touches each page once |
 //! | `program`, `crew`, `way` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
-//! | [`access_tracking`] | vCPUs fault memory in while somebody ages it (the MGLRU aging series) |
+//! | [`access_tracking`] | vCPUs fault memory in while a thread ages it (the MGLRU aging series) |
 //! | [`invalidate`] | vCPUs fault beside threads that invalidate (the TDP MMU series) |
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (the TDP MMU series) |
 //! | [`memslot`] | a memslot moves while vCPUs fault and use it (the scalable memslots series) |

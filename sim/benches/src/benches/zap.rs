@@ -6,7 +6,7 @@
 //! ```
 //! | policy | how |
 //! |---|---|
-//! | leaf by leaf, exclusive | an edit for each leaf, under the mutex, with rests for those who wait: before the TDP MMU series |
+//! | leaf by leaf, exclusive | an edit for each leaf, under the mutex, with rests for waiting faults: before the TDP MMU series |
 //! | leaf by leaf | the same beside faults |
 //! | unhook | whole tables, by one edit of the link to each |
 //! | new root | all tables of the VM, what vCPUs have faulted in included |

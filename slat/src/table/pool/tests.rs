@@ -165,7 +165,7 @@ impl<const SINGLE: bool> World<SINGLE> {
         }
     }
 
-    /// Words that say whose the page is: nobody else may write it.
+    /// Words that say whose the page is: no other owner may write it.
     fn stamp(&mut self, node: Node, pages: usize) {
         self.stamp += 1;
         (0..pages).for_each(|page| node.beside(page).fill(Word(node.page().as_ptr().addr() as u64)));

@@ -92,7 +92,7 @@ fn two_hundred_threads_that_hold_a_version_of_the_slots_look_at_the_next_one() {
                     let look = || {
                         all.wait();
                         assert_eq!(slots.len(), 1);
-                        // Nobody has given a seat back before all have looked.
+                        // No thread gives its seat back before all have looked.
                         all.wait();
                     };
                     if i % 2 == 0 {
