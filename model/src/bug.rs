@@ -112,6 +112,9 @@ bugs! {
     SlotChangedStampKept "memo: slot 1 deleted | clear of its page | faults on 0, 1, 1" "a vCPU that looks up another slot keeps the stamp that it confirmed for the one before",
     TableRemembered "memo: zap all | faults on 0, 1" "a vCPU goes on in the table that it remembers though the epoch has moved",
     RegionForgotten "memo: unmap 0..2 | clear 1..2 | faults on 0, 1" "the same, though the region's word has moved",
+    NumberForgotten "memo: unmap 0..2 | clear 1..2 | faults on 0, 1" "the same, though N has moved",
+    QuietBeside "memo: clear 2..3 | clear 0..1 | faults on 0, 2, 0" "a vCPU takes the VM for quiet beside an active invalidation",
+    QuietUndated "memo: zap all | faults on 0, 1" "a vCPU takes the VM for quiet though the epoch has moved since it has found its table",
     FrameConfirmedAsTable "memo: clear 1..2 | clear 0..1 | faults on 0, 1" "what was confirmed for one frame is believed for its table",
     SlotRemembered "memo: slot 0 to another page | faults on 0" "a vCPU confirms the slot that it remembers whatever was published since",
     // Kicks.

@@ -29,7 +29,7 @@ impl Scenario {
             }
             Pc::Start => {
                 s.enter(i, gfn);
-                s.threads[i].pc = if thread.memo.is_some() { Pc::QuickRegion } else { Pc::Descend };
+                s.threads[i].pc = if thread.memo.is_some() { Pc::QuickNumber } else { Pc::Descend };
             }
             Pc::Descend => self.descend(s, i, access),
             Pc::MmioStillValid => self.mmio(s, i, gfn),

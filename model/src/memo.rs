@@ -3,7 +3,8 @@
 //! In scenarios that [remember](Scenario::remembers). A memo is the slot that was found last, and what was confirmed of it
 //! since: the epoch, the word of the region, the frames for which they were confirmed, and their leaf table. While the
 //! region's word stands, then the epoch, a fault in those frames looks at nothing else. While the epoch stands, the table
-//! above the leaf table stands too. With another slot the whole memo is replaced.
+//! above the leaf table stands too. Where no invalidation is active after that, N answers for all frames of the slot while it
+//! stands: if the slot has whole leaf tables. With another slot the whole memo is replaced.
 
 use crate::active::{Look, region};
 use crate::bug::Bug;
@@ -22,9 +23,20 @@ pub struct Memo {
     /// The number under which the slots were published in which it was found.
     published: u8,
     confirmed: Option<Confirmed>,
+    quiet: Option<Quiet>,
 }
 
-/// `Confirmed`.
+/// `Quiet`: the number of N, with no invalidation active; the table above the leaf tables; and a leaf table found since, with its
+/// first frame.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Quiet {
+    number: u8,
+    parent: u8,
+    table: u8,
+    first: u8,
+}
+
+/// `Near`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Confirmed {
     epoch: u8,
@@ -47,20 +59,26 @@ impl Memo {
             hva: version[start as usize],
             published,
             confirmed: None,
+            quiet: None,
         }
     }
 
     /// The numbers in it.
     pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut u8> {
-        let Self { published, confirmed, .. } = self;
+        let Self { published, confirmed, quiet, .. } = self;
         let confirmed = confirmed.iter_mut();
         let confirmed = confirmed.flat_map(|Confirmed { epoch, region, stamp, .. }| [epoch, region, stamp]);
-        confirmed.chain([published])
+        confirmed.chain(quiet.iter_mut().map(|quiet| &mut quiet.number)).chain([published])
     }
 
     /// The host page of `gfn`.
     fn page(&self, gfn: u8) -> u8 {
         self.hva + (gfn - self.slot.start)
+    }
+
+    /// Whether its slot has all frames of their leaf tables.
+    fn has_tables(&self) -> bool {
+        self.slot.end - self.slot.start >= 2
     }
 
     /// The slot's part of the leaf table of `gfn`, as far as it lies in one region.
@@ -89,6 +107,7 @@ impl Scenario {
                 },
                 ..confirmed
             });
+            memo.quiet = old.quiet.filter(|_| memo.has_tables()).map(|quiet| Quiet { table: NONE, ..quiet });
         }
         s.threads[i].memo = Some(memo);
     }
@@ -98,6 +117,35 @@ impl Scenario {
         let thread = s.threads[i];
         let memo = thread.memo.expect("a fault without a memo is not quick");
         let next = match thread.pc {
+            Pc::QuickNumber => match memo.quiet {
+                Some(quiet)
+                    if memo.slot.has(gfn)
+                        && (quiet.number == s.world.numbers.newest
+                            || matches!(self.bug, Some(Bug::TableRemembered | Bug::NumberForgotten))) =>
+                {
+                    s.threads[i].stamp = quiet.number;
+                    s.threads[i].path[0] = quiet.table;
+                    if quiet.table != NONE && World::extent(1, gfn).start == quiet.first {
+                        Pc::QuickLoad
+                    } else {
+                        Pc::QuietWalk
+                    }
+                }
+                _ => {
+                    s.threads[i].memo = Some(Memo { quiet: None, ..memo });
+                    Pc::QuickRegion
+                }
+            },
+            Pc::QuietWalk => {
+                let quiet = memo.quiet.expect("it was looked at");
+                let Word::Table(table) = s.world.load(quiet.parent, 1, gfn) else {
+                    return Self::in_full(s, i, gfn);
+                };
+                s.threads[i].path[0] = table;
+                let quiet = Quiet { table, first: World::extent(1, gfn).start, ..quiet };
+                s.threads[i].memo = Some(Memo { quiet: Some(quiet), ..memo });
+                Pc::QuickLoad
+            }
             Pc::QuickRegion | Pc::QuickEpoch => match memo.confirmed {
                 Some(confirmed) if confirmed.frames.has(gfn) && self.stands(s, i, gfn, confirmed) => {
                     match thread.pc {
@@ -108,6 +156,20 @@ impl Scenario {
                 _ if memo.slot.has(gfn) => Pc::AgainStamp,
                 _ => return Self::in_full(s, i, gfn),
             },
+            Pc::ReadNumber => {
+                s.threads[i].number = s.world.numbers.newest;
+                let is_quiet = s.world.numbers.count == 0 || self.bug == Some(Bug::QuietBeside);
+                if is_quiet { Pc::ReadEpoch } else { Pc::QuickLoad }
+            }
+            Pc::ReadEpoch => {
+                let confirmed = memo.confirmed.expect("it was confirmed");
+                if s.world.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::QuietUndated) {
+                    let quiet =
+                        Quiet { number: thread.number, parent: thread.path[1], table: NONE, first: 0 };
+                    s.threads[i].memo = Some(Memo { quiet: Some(quiet), ..memo });
+                }
+                Pc::QuickLoad
+            }
             Pc::AgainStamp => {
                 s.threads[i].epoch = s.world.lines[EPOCH].newest;
                 (s.threads[i].quick, s.threads[i].large, s.threads[i].part) = (true, true, false);
@@ -137,14 +199,14 @@ impl Scenario {
                     let confirmed =
                         memo.confirmed.map(|confirmed| Confirmed { table: child, parent, ..confirmed });
                     s.threads[i].memo = Some(Memo { confirmed, ..memo });
-                    Pc::QuickLoad
+                    (s.threads[i].path[0], s.threads[i].path[1]) = (child, node);
+                    if memo.has_tables() && memo.quiet.is_none() { Pc::ReadNumber } else { Pc::QuickLoad }
                 }
             }
             Pc::QuickLoad => {
-                let Confirmed { stamp, table, .. } = memo.confirmed.expect("it was looked at");
-                (s.threads[i].level, s.threads[i].path[0]) = (0, table);
-                let word = s.world.load(table, 0, gfn);
-                if !matches!(word, Word::Hole(version) if version <= stamp) {
+                s.threads[i].level = 0;
+                let word = s.world.load(thread.path[0], 0, gfn);
+                if !matches!(word, Word::Hole(version) if version <= thread.stamp) {
                     return Self::in_full(s, i, gfn);
                 }
                 s.threads[i].word = word;
@@ -184,8 +246,8 @@ impl Scenario {
     }
 
     /// To the leaf table: at the one that is remembered, below the parent, or from the root.
-    fn quick_walk(s: &mut State, i: usize, Confirmed { table, parent, .. }: Confirmed) -> Pc {
-        s.threads[i].level = s.world.top();
+    fn quick_walk(s: &mut State, i: usize, Confirmed { stamp, table, parent, .. }: Confirmed) -> Pc {
+        (s.threads[i].level, s.threads[i].stamp, s.threads[i].path[0]) = (s.world.top(), stamp, table);
         if table != NONE {
             return Pc::QuickLoad;
         }

@@ -64,10 +64,14 @@ pub enum Pc {
     // notify::secondary
     Settle,
     // fault::memo, fault::quick
+    QuickNumber,
+    QuietWalk,
     QuickRegion,
     QuickEpoch,
     AgainStamp,
     AgainPublished,
+    ReadNumber,
+    ReadEpoch,
     QuickWalk,
     QuickLoad,
     QuickLookup,

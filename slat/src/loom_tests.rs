@@ -18,6 +18,7 @@
 //! | `seats` | `sync/readside` | `a_section_on_a_seat_that_was_added_is_outlasted` |
 //! | `rmw` | `sync/readside` | `who_has_answered_will_see_what_was_replaced` |
 //! | `begin` | `notify/active` | `a_fault_never_installs_what_the_host_has_taken_back` |
+//! | `quiet` | `notify/active` | `n_answers_while_it_stands` |
 //! | `follow` | `notify/edit` | `an_older_invalidation_that_unhooks_hides_no_newer_one` |
 //! | `active` | `notify/active` | `an_invalidation_that_has_ended_is_not_taken_for_the_next` |
 //! | `adopt` | `notify/edit` | `debts_are_adopted_until_they_are_paid` |

@@ -72,6 +72,7 @@ macro_rules! bugs {
 bugs! {
     // --- loom: orderings ---
     StampRelaxed "stamp-relaxed" Loom "the number of a region, or the epoch, is read by a relaxed load",
+    QuietRelaxed "quiet-relaxed" Loom "N, with no invalidation active, is read by a relaxed load",
     ListRelaxed "list-relaxed" Loom "who is active in a region is read by a relaxed load",
     EndRelaxed "end-relaxed" Loom "an invalidation that ends takes itself off the lists by a relaxed exchange",
     StateRelaxed "state-relaxed" Loom "whether an invalidation is active is read by a relaxed load",
@@ -144,6 +145,8 @@ bugs! {
     GraceSkipped "grace-skipped" Shuttle "flushed tables are used again without a grace period",
     ShrinkUnwaited "shrink-unwaited" Shuttle "a chunk goes back to the host while its pages still wait for a grace period",
     TableRemembered "table-remembered" Shuttle "a vCPU goes on in the table that it remembers, whatever has been unhooked since",
+    QuietBeside "quiet-beside" Shuttle "a vCPU takes the VM for quiet beside an active invalidation",
+    QuietUndated "quiet-undated" Shuttle "a vCPU takes the VM for quiet though the epoch has moved since it has found its table",
     RootKept "root-kept" Shuttle "a vCPU that answers a flush keeps the root that it has",
     RecoveredBeside "recovered-beside" Shuttle "a recovery does not look whether an invalidation covers part of the large page",
     SlotChangedStampKept "slot-changed-stamp-kept" Shuttle "a vCPU that looks up another slot keeps the stamp that it confirmed for the one before",

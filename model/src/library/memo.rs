@@ -39,6 +39,12 @@ pub(super) fn memo() -> Vec<Scenario> {
         .empty()
         .remembers(2),
         Scenario::new(
+            "memo: slot 0..2 to other pages | fault on 0 | faults on 0, 1",
+            &[&[moved], &[read(0)], &[read(0), read(1)]],
+        )
+        .empty()
+        .remembers(2),
+        Scenario::new(
             "memo: clear 1..2 | clear 0..1 | faults on 0, 1",
             &[&[hvas(Clear, 1, 2)], &[hvas(Clear, 0, 1)], &[read(0), read(1), read(0)]],
         )
@@ -53,6 +59,19 @@ pub(super) fn memo() -> Vec<Scenario> {
         Scenario::new("memo: zap all | faults on 0, 1", &[&[Op::ZapAll], &[read(0), read(1), read(0)]])
             .empty()
             .remembers(2),
+        // One slot has both tables: of two regions.
+        Scenario::new(
+            "memo: clear 2..3 | clear 0..1 | faults on 0, 2, 0",
+            &[&[hvas(Clear, 2, 3)], &[hvas(Clear, 0, 1)], &[read(0), read(2), read(0)]],
+        )
+        .empty()
+        .remembers(4),
+        Scenario::new(
+            "memo: unmap 2..4 | zap all | faults on 0, 2",
+            &[&[hvas(Unmap, 2, 4)], &[Op::ZapAll], &[read(0), read(2)]],
+        )
+        .small(true, true)
+        .remembers(4),
         Scenario::new(
             "memo: clear 0..1 | faults on 0, 1 | faults on 1, 0",
             &[&[hvas(Clear, 0, 1)], &[read(0), read(1)], &[read(1), read(0)]],

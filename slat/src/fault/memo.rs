@@ -1,17 +1,18 @@
 //! What a vCPU remembers of its last fault: the memslot, the leaf table, and the table above it (rule 15 of
 //! [`crate::notify`]).
 //!
-//! [`Memo`] is two values, each replaced as a whole:
+//! [`Memo`] is the **slot**, with the number of the version of the slots in which it was found, its *generation*; the **epoch**
+//! under which it was found there; a table of the upper levels, found since; and what was confirmed since, in two ways:
 //!
-//! * the **slot**, with the number of the version of the slots in which it was found, its *generation*;
-//! * the **epoch** under which it was found there, and a table of the upper levels, found since;
-//! * what was **confirmed** since, of frames that are of one region and have one leaf table: that table, and the number of
-//!   the region ([`crate::notify::active`]).
+//! * [`Near`]: frames that are of one region and have one leaf table, under the number of the region
+//!   ([`crate::notify::active`]). What is invalidated elsewhere does not concern them.
+//! * [`Quiet`]: all of the slot, under a value of N at which no invalidation was active in the VM. It is cheaper, and good
+//!   for any leaf table; and the next invalidation ends it, wherever that is.
 //!
 //! A vCPU that looks up another slot, or the same slot in another generation, confirms anew: the type has no way to change
 //! the slot and to keep the rest.
 //!
-//! # Why two words answer for the confirmed frames
+//! # Why two words answer for what is near
 //! Frames P of slot s are confirmed in this order: load the number V of the region; find no active invalidation listed there,
 //! or on the epoch, that overlaps P; load the epoch, which is still the memo's. A fault in P loads the number of the region
 //! and the epoch. While both stand, no invalidation of P has begun since. Hence:
@@ -26,18 +27,23 @@
 //! That an invalidation ends changes nothing. One that is active over a part of the table leaves the frame alone to be
 //! confirmed, or nothing.
 //!
+//! # Why N answers for the slot while it stands
+//! The vCPU loads N, which says that no invalidation is active, and then the epoch, which is still the memo's. While N stands
+//! none has begun: with that the same three points hold for each frame of the slot. To read N at each fault, while
+//! others write it, would cost what regions save. So a vCPU that has found it moved does not read it again before it has
+//! confirmed a few leaf tables by their regions.
+//!
 //! Faults come in neighbourhoods, so most of the walk is often skipped: all of it inside 2 MiB, the upper levels
 //! inside 1 GiB, like the paging-structure caches of hardware.
 
-use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Span};
+use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
 use crate::host::{Host, VcpuId};
-use crate::notify::active::{Active, Epoch, RegionLine};
+use crate::notify::active::{Active, Epoch, QuietNumber, RegionLine};
 use crate::slots::publish::SlotSets;
 use crate::slots::{Slot, SlotId};
 use crate::space::Space;
 use crate::sync::readside::Seat;
 use crate::sync::tally::Again;
-use crate::table::Version;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
 use crate::table::memory::Node;
@@ -53,6 +59,9 @@ pub(crate) struct Memo {
     /// else none.
     plain: Span<Gfn>,
     epoch: Epoch,
+    quiet: Quiet,
+    /// Leaf tables to be confirmed before N is read again.
+    pause: u32,
     /// A table above leaf tables, and the number of its first frame over 512 × 512. No table has [`NO_TABLE`].
     parent: Node,
     parent_tag: u64,
@@ -61,11 +70,25 @@ pub(crate) struct Memo {
     pub(super) reach: Level,
 }
 
-/// What was confirmed last.
+/// What was confirmed under N.
+#[derive(Clone, Copy, Debug)]
+struct Quiet {
+    number: QuietNumber,
+    /// The leaf tables that have only [plain](Memo::plain) frames of the slot: the first, and how many, by their tags. A tag is
+    /// the number of a table's first frame over 512.
+    first: u64,
+    len: u64,
+    /// One of them. No table has [`NO_TABLE`].
+    tag: u64,
+    table: Node,
+}
+
+/// What was confirmed last under the number of a region.
 #[derive(Debug)]
 struct Near {
     line: RegionLine,
-    number: Version,
+    /// The region's newest hole: the newest that may be filled.
+    newest: Word,
     /// The first of the frames, and how many. They are in one region, and have one leaf table.
     first: Gfn,
     len: u64,
@@ -73,6 +96,22 @@ struct Near {
 }
 
 const NO_TABLE: u64 = u64::MAX;
+
+/// Leaf tables that a vCPU confirms by their regions after it has found N moved. Beside a thread that invalidates back to back
+/// it reads N once for so many tables.
+const PAUSE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+
+/// How much of a frame's leaf table was confirmed under N.
+#[derive(Clone, Copy)]
+pub(super) enum Known {
+    /// The table.
+    Table,
+    /// That the slot has all of its frames: the table with this tag is found from the one above it.
+    Slot(u64),
+}
+
+/// The memo says nothing about the frame.
+pub(super) struct Unremembered;
 
 /// A hole that may be filled, and the host address of the page for it.
 pub(super) struct Fillable<'s> {
@@ -83,7 +122,18 @@ pub(super) struct Fillable<'s> {
 
 impl Near {
     const NOTHING: Self =
-        Self { line: RegionLine::NONE, number: Version(0), first: Gfn(0), len: 0, table: Node::dangling() };
+        Self { line: RegionLine::NONE, newest: Word::OLDEST, first: Gfn(0), len: 0, table: Node::dangling() };
+}
+
+impl Quiet {
+    const NOTHING: Self =
+        Self { number: QuietNumber::NEVER, first: 0, len: 0, tag: NO_TABLE, table: Node::dangling() };
+
+    fn new(number: QuietNumber, plain: Span<Gfn>) -> Self {
+        let pages = Level::M2.pages();
+        let (first, end) = (plain.start.0.div_ceil(pages), plain.end.0 / pages);
+        Self { number, first, len: end.saturating_sub(first), ..Self::NOTHING }
+    }
 }
 
 impl Memo {
@@ -94,6 +144,8 @@ impl Memo {
             generation: 0,
             plain: Span::new(Gfn(0), Gfn(0)),
             epoch: Epoch::NEVER,
+            quiet: Quiet::NOTHING,
+            pause: 0,
             parent: Node::dangling(),
             parent_tag: NO_TABLE,
             near: Near::NOTHING,
@@ -101,30 +153,110 @@ impl Memo {
         }
     }
 
-    /// The hole of `gfn`, if the memo serves for it. `None` says nothing about the frame.
+    /// Whether the quick path may map `gfn`, if anything is confirmed of it.
+    #[inline(always)]
+    pub(super) fn has(&self, gfn: Gfn) -> bool {
+        self.plain.contains(gfn)
+    }
+
+    /// What was confirmed of `gfn` under N.
+    #[inline(always)]
+    pub(super) fn known(&self, gfn: Gfn) -> Option<Known> {
+        let tag = gfn.0 >> Level::M2.shift();
+        if tag == self.quiet.tag {
+            Some(Known::Table)
+        } else {
+            (tag.wrapping_sub(self.quiet.first) < self.quiet.len).then_some(Known::Slot(tag))
+        }
+    }
+
+    /// The hole of `gfn`, whatever has to be confirmed for it. `None`: there is none that may be filled; or the full pipeline has to
+    /// look.
     ///
     /// # Safety
-    /// For all of `'s` the caller is in a section of the read side that has begun before this call, or holds
-    /// the lock under which all unhooking is done.
-    #[inline(always)]
+    /// For all of `'s` the caller is in a section of the read side that has begun before this call, or holds the lock under
+    /// which all unhooking is done.
     pub(super) unsafe fn hole<'s, F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
         space: &Space<F>,
         (id, gfn): (VcpuId, Gfn),
     ) -> Option<Fillable<'s>> {
-        let near = &self.near;
-        let confirmed = gfn.0.wrapping_sub(near.first.0) < near.len
-            && (vm.active.newest_of(near.line) == near.number && vm.active.epoch() == self.epoch
-                || seeded!(TableRemembered));
-        if !confirmed {
+        if let Some(known) = self.known(gfn) {
             // SAFETY: the caller's word.
-            unsafe { self.confirm::<F, H>(vm, space, (id, gfn)) }?;
+            if let Ok(hole) = unsafe { self.hole_in_quiet(vm, known, gfn) } {
+                return hole;
+            }
+            if !vm.active.is_at(self.quiet.number) {
+                (self.quiet, self.pause) = (Quiet::NOTHING, PAUSE);
+            }
+        }
+        // SAFETY: as above.
+        if let Ok(hole) = unsafe { self.hole_near::<F>(&vm.active, gfn) } {
+            return hole;
+        }
+        // SAFETY: as above.
+        unsafe { self.confirm(vm, space, (id, gfn)) }?;
+        // SAFETY: the table is linked, now or since both words were loaded, and stays allocated for the section.
+        unsafe { self.fillable::<F>(self.near.table, self.near.newest, gfn) }
+    }
+
+    /// The hole of `gfn`, which was confirmed under N, while N stands.
+    ///
+    /// # Safety
+    /// As [`hole`](Self::hole).
+    #[inline(always)]
+    pub(super) unsafe fn hole_in_quiet<'s, F: Format, H: Host>(
+        &mut self,
+        vm: &Vm<F, H>,
+        known: Known,
+        gfn: Gfn,
+    ) -> Result<Option<Fillable<'s>>, Unremembered> {
+        if !vm.active.is_at(self.quiet.number) && !seeded!(TableRemembered) {
+            return Err(Unremembered);
+        }
+        if let Known::Slot(tag) = known {
+            if tag >> INDEX_BITS != self.parent_tag {
+                return Err(Unremembered);
+            }
+            // SAFETY: the caller's word; the parent is linked, now or since N was loaded.
+            let table = unsafe { Radix::<F>::table(&vm.host, (self.parent, Level::M2), gfn, Level::K4) };
+            let Some(table) = table else { return Ok(None) };
+            (self.quiet.table, self.quiet.tag) = (table, tag);
+        }
+        // SAFETY: the table is linked, now or since N was loaded, and stays allocated for the section.
+        Ok(unsafe { self.fillable::<F>(self.quiet.table, self.quiet.number.newest, gfn) })
+    }
+
+    /// The hole of `gfn`, if it was confirmed last by its region, and the region's word and the epoch stand.
+    ///
+    /// # Safety
+    /// As [`hole`](Self::hole).
+    #[inline(always)]
+    pub(super) unsafe fn hole_near<'s, F: Format>(
+        &self,
+        active: &Active,
+        gfn: Gfn,
+    ) -> Result<Option<Fillable<'s>>, Unremembered> {
+        let near = &self.near;
+        let stands = gfn.0.wrapping_sub(near.first.0) < near.len
+            && (active.newest_of(near.line) == near.newest && active.epoch() == self.epoch
+                || seeded!(TableRemembered));
+        if !stands {
+            return Err(Unremembered);
         }
         // SAFETY: the table is linked, now or since both words were loaded, and stays allocated for the section.
-        let entry = unsafe { &self.near.table.entries()[F::index(gfn, Level::K4)] };
+        Ok(unsafe { self.fillable::<F>(near.table, near.newest, gfn) })
+    }
+
+    /// # Safety
+    /// `table` is allocated for all of `'s`.
+    #[inline(always)]
+    unsafe fn fillable<'s, F: Format>(&self, table: Node, newest: Word, gfn: Gfn) -> Option<Fillable<'s>> {
+        // SAFETY: the caller's word.
+        let entry = unsafe { &table.entries()[F::index(gfn, Level::K4)] };
         let word = entry.load();
-        let fillable = word.is_hole() && word <= Word::hole(self.near.number);
+        let fillable = word.is_hole() && word <= newest;
         fillable.then(|| Fillable { entry, word, hva: self.slot.hva_of(gfn) })
     }
 
@@ -132,7 +264,7 @@ impl Memo {
     /// look the slot up, or to link the table; or an active invalidation covers the frame.
     ///
     /// # Safety
-    /// As [`Memo::hole`].
+    /// As [`hole`](Self::hole).
     #[inline(never)]
     unsafe fn confirm<F: Format, H: Host>(
         &mut self,
@@ -142,17 +274,17 @@ impl Memo {
     ) -> Option<()> {
         // A wide invalidation that begins or ends costs a round.
         const ROUNDS: u32 = 4;
-        if !self.plain.contains(gfn) {
+        if !self.has(gfn) {
             return None;
         }
         let hva = self.slot.hva_of(gfn);
         let line = RegionLine::of(hva);
         let mut rounds = 0;
-        let (number, frames) = loop {
-            let number = vm.active.newest_of(line);
+        let (newest, frames) = loop {
+            let newest = vm.active.newest_of(line);
             let frames = self.free_around(&vm.active, line, gfn)?;
             if vm.active.epoch() == self.epoch {
-                break (number, frames);
+                break (newest, frames);
             }
             if rounds > 0 {
                 vm.tlb.vcpu(id).attempts.add(Again::Moved);
@@ -164,8 +296,24 @@ impl Memo {
         };
         // SAFETY: the caller's word; the words were loaded inside.
         let table = unsafe { self.find_table::<F, H>(vm, space, gfn) }?;
-        self.near = Near { line, number, first: frames.start, len: frames.len(), table };
+        self.near = Near { line, newest, first: frames.start, len: frames.len(), table };
+        self.look_for_quiet(&vm.active);
         Some(())
+    }
+
+    /// Reads N, now and then.
+    fn look_for_quiet(&mut self, active: &Active) {
+        if self.pause > 0 {
+            self.pause -= 1;
+            return;
+        }
+        self.pause = PAUSE;
+        // In this order: a transaction that has published before N was read, and has ended, has moved the epoch.
+        if let Some(number) = active.quiet_number()
+            && (active.epoch() == self.epoch || seeded!(QuietUndated))
+        {
+            self.quiet = Quiet::new(number, self.plain);
+        }
     }
 
     /// The frames around `gfn` of its slot, its region and its leaf table, or `gfn` alone, that no active invalidation
@@ -189,15 +337,14 @@ impl Memo {
         let epoch = active.epoch();
         let published = self.generation == memslots.number() || seeded!(SlotRemembered);
         self.epoch = if published { epoch } else { Epoch::NEVER };
-        (self.parent_tag, self.near) = (NO_TABLE, Near::NOTHING);
+        (self.parent_tag, self.near, self.quiet) = (NO_TABLE, Near::NOTHING, Quiet::NOTHING);
         published
     }
 
     /// The leaf table of `gfn`, from the table above it, which is found first where it is another one.
     ///
     /// # Safety
-    /// As [`Memo::hole`]; the epoch has not moved since the parent was found.
-    #[inline(always)]
+    /// As [`hole`](Self::hole); the epoch has not moved since the parent was found.
     unsafe fn find_table<F: Format, H: Host>(
         &mut self,
         vm: &Vm<F, H>,
@@ -260,8 +407,11 @@ impl Memo {
         if seeded!(SlotChangedStampKept) {
             // As if its frames were all of their table that the new slot has.
             let table = Span::sized(kept.near.first, kept.near.len).widen(Level::M2.pages()).clamp(&plain);
-            (self.epoch, self.near) =
-                (kept.epoch, Near { first: table.start, len: table.len(), ..kept.near });
+            (self.epoch, self.near, self.quiet) = (
+                kept.epoch,
+                Near { first: table.start, len: table.len(), ..kept.near },
+                Quiet::new(kept.quiet.number, plain),
+            );
         }
     }
 }

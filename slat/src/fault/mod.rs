@@ -371,7 +371,7 @@ fn install<'w, F: Format, H: Host>(
     if at.level > level {
         at = walk.link_down(cache, gfn, at, level)?;
     }
-    if !at.word.is_hole() || at.word > stamp.newest() {
+    if !at.word.is_hole() || at.word > stamp.newest {
         return Ok(Outcome::Retry);
     }
     // Where writes are logged, and not by D bits, the first store to a page faults, whatever was mapped before it.

@@ -38,7 +38,7 @@ use crate::addr::{Gfn, Hva, Level, Position, Span};
 use crate::sync::prim::{
     AcqRel, Acquire, AtomicU64, Padded, Patience, Release, SeqCst, fence, fence_after_rmw,
 };
-use crate::table::Version;
+use crate::table::{Version, Word};
 use core::cell::Cell;
 use lines::{Line, Lines};
 use places::{Claim, Places, Slot};
@@ -48,7 +48,7 @@ mod places;
 mod stamp;
 
 pub(crate) use lines::RegionLine;
-pub(crate) use stamp::{Epoch, Page, Stamp, Unconfirmed};
+pub(crate) use stamp::{Epoch, Page, QuietNumber, Stamp, Unconfirmed};
 
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
@@ -87,6 +87,7 @@ pub(crate) struct Ticket<'a> {
     /// What is published of guest frames.
     gfns: Cell<Span<Gfn>>,
     version: Cell<Version>,
+    hole: Cell<Word>,
 }
 
 impl Active {
@@ -98,20 +99,32 @@ impl Active {
         Self { numbers: Padded::default(), lines: Lines::new(), places: Places::new(places) }
     }
 
-    /// The newest invalidation that a region has heard of.
+    /// The hole of the newest invalidation that a region has heard of.
     #[inline(always)]
-    pub(crate) fn newest_of(&self, line: RegionLine) -> Version {
-        Version(self.lines.at(line).word())
+    pub(crate) fn newest_of(&self, line: RegionLine) -> Word {
+        self.lines.at(line).newest()
+    }
+
+    /// N, if no invalidation is active.
+    pub(crate) fn quiet_number(&self) -> Option<QuietNumber> {
+        // ORDER(quiet): Acquire: before the epoch is looked at; and as in `is_at`.
+        let word = self.numbers.word.load(unless_seeded!(QuietRelaxed, Acquire));
+        (word & COUNT == 0 || seeded!(QuietBeside)).then(|| QuietNumber::new(word))
+    }
+
+    /// Whether none has begun since.
+    #[inline(always)]
+    pub(crate) fn is_at(&self, number: QuietNumber) -> bool {
+        // ORDER(quiet): Acquire pairs with the Release in `drop`: the host of each that has ended has changed.
+        self.numbers.word.load(unless_seeded!(QuietRelaxed, Acquire)) == number.word
     }
 
     /// Whether an active invalidation covers any of these, which are in one region, the one of `line`.
     #[inline]
     pub(crate) fn covered(&self, line: RegionLine, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         let listed = [self.lines.at(line), &self.lines.epoch].map(Line::listed);
-        if listed == [(0, 0); 2] || seeded!(StampUnconfirmed) {
-            return false;
-        }
-        listed.into_iter().any(|listed| self.places.listed(listed).any(|slot| is_over(slot, gfns, hvas)))
+        let mut listed = listed.into_iter().flat_map(|listed| self.places.listed(listed));
+        listed.any(|slot| is_over(slot, gfns, hvas)) && !seeded!(StampUnconfirmed)
     }
 
     /// The newest number.
@@ -184,6 +197,7 @@ impl Active {
             wide: Cell::new(regions.is_none()),
             gfns: Cell::new(gfns),
             version: Cell::default(),
+            hole: Cell::new(Word::OLDEST),
         };
         ticket.announce();
         ticket.claim.begun();
@@ -252,6 +266,11 @@ impl Ticket<'_> {
         self.version.get()
     }
 
+    /// The hole of its number.
+    pub(crate) fn hole(&self) -> Word {
+        self.hole.get()
+    }
+
     /// Takes the next number, and counts `more` active ones.
     fn take_number(&self, more: u64) {
         let version = self.active.number(more);
@@ -263,6 +282,7 @@ impl Ticket<'_> {
         // ORDER(adopt): Release, and before the edits, which are Release too: an invalidation that meets one of them sees this.
         slot.state.store(version.0 << 2 | UNFLUSHED | ACTIVE, Release);
         self.version.set(version);
+        self.hole.set(Word::hole(version));
     }
 
     /// Rule 1: lists it, numbers it, and tells its regions, or all.
@@ -278,7 +298,7 @@ impl Ticket<'_> {
         if self.wide.get() {
             self.active.lines.epoch.move_on();
         }
-        self.regions().for_each(|line| line.announce(self.version()));
+        self.regions().for_each(|line| line.announce(self.hole()));
         // ORDER(upgrade): listed before any entry is looked at; pairs with the fence after a freeze (rule 10): either the
         // freezer sees this one, or this one's walk sees the frozen entry.
         // ORDER(follow): announced before any entry is looked at; pairs with the fence in `is_followed`.
@@ -310,7 +330,7 @@ impl Ticket<'_> {
         // ORDER(follow): the edits before the look; pairs with the fence in `announce`: either this one sees the newer number, or
         // the newer one's walk sees the edits.
         fence(SeqCst);
-        self.regions().any(|line| line.word() > self.version().0)
+        self.regions().any(|line| line.newest() > self.hole())
     }
 
     /// It goes on under a new number.
@@ -346,7 +366,7 @@ impl Ticket<'_> {
             self.active.lines.epoch.move_on();
         } else {
             self.take_number(0);
-            self.regions().for_each(|line| line.announce(self.version()));
+            self.regions().for_each(|line| line.announce(self.hole()));
         }
         // ORDER(upgrade): as in `announce`.
         fence(SeqCst);

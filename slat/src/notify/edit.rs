@@ -108,7 +108,7 @@ impl Range {
 
 impl<F: Format, H: Host> Begun<'_, F, H> {
     pub(super) fn hole(&self) -> Word {
-        Word::hole(self.ticket.version())
+        self.ticket.hole()
     }
 
     pub(super) fn walk<'g, M: Mode>(

@@ -60,6 +60,33 @@ fn zapping_all() {
     world.end();
 }
 
+/// Pages of one region move, beside faults in both: a quiet moment of the VM is over at each move.
+fn moving() {
+    let world = World::<Pae>::new(2, Primary::new(false), |builder| builder);
+    at_once(&[
+        &|| world.guest(0, &[(0, Write), (1, Write), (SECOND, Read), (SECOND + 1, Write), (2, Read)]),
+        &|| world.guest(1, &[(SECOND + 2, Write), (3, Write), (SECOND + 1, Read), (SECOND, Write)]),
+        &|| world.change(SECOND..SECOND + 2, (Change::Move, Why::Migrate)),
+        &|| world.change(SECOND..SECOND + 2, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
+/// The root is replaced, and its tables go, beside one guest.
+fn zapping_beside_one() {
+    let world = World::<Pae>::new(1, Primary::new(false), thrifty);
+    at_once(&[
+        &|| world.guest(0, &[(0, Write), (1, Write), (2, Write), (SECOND, Read), (3, Write)]),
+        &|| {
+            idle(|idle| {
+                world.vm.zap_all(idle).expect("there is memory");
+                world.vm.collect(idle);
+            });
+        },
+    ]);
+    world.end();
+}
+
 /// A budget that holds one region's tables, and guests that use two.
 fn reclaiming() {
     // The root, a table for 1 GiB and one for 2 MiB; and as many at the hands of each of two vCPUs.
@@ -91,6 +118,21 @@ fn regions_that_go() {
 #[test]
 fn roots_that_are_replaced() {
     explore(zapping_all);
+}
+
+#[test]
+fn quiet_moments() {
+    explore(moving);
+}
+
+#[test]
+fn mistake_to_take_the_vm_for_quiet() {
+    finds(Bug::QuietBeside, STALE, moving);
+}
+
+#[test]
+fn mistake_to_take_the_vm_for_quiet_with_an_old_table() {
+    finds(Bug::QuietUndated, GONE, zapping_beside_one);
 }
 
 #[test]

@@ -21,7 +21,7 @@
 //! * *Walks.* A walk follows links only inside a section of the read side, and uses no table after the section. A page
 //!   that was linked is free only after a grace period that began after the unhooking. So each section that found the page has
 //!   ended. This covers the notes too: a walk reads the hint in a note of a table that it has reached in its section.
-//! * *vCPUs that remember tables* (`fault/memo.rs`) compare two words inside a section before they use one. Both words are
+//! * *vCPUs that remember tables* (`fault/memo.rs`) compare two words, or N, inside a section before they use one. These are
 //!   unchanged only if the table was linked when the section began, or later.
 //! * *Lists and caches.* They own their pages, and a page that one of them owns is not free. The pool writes notes under
 //!   its lock.

@@ -12,7 +12,7 @@
 use super::places::Claim;
 use crate::addr::{Hva, Level, Span};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Padded};
-use crate::table::Version;
+use crate::table::Word;
 use alloc::boxed::Box;
 
 const REGION_SHIFT: u32 = Level::M2.bytes().ilog2();
@@ -25,8 +25,8 @@ const NARROW: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Line {
-    /// Of a region: a number that no invalidation announced there is above; it rises with each that begins and is the newest.
-    /// Of the epoch: how many have begun and ended.
+    /// Of a region: the hole of a number that no invalidation announced there is above; it rises with each that begins and is
+    /// the newest. A hole, since a fault compares it with holes. Of the epoch: how many have begun and ended.
     word: AtomicU64,
     /// Which of the first places belong to those that are active.
     listed: AtomicU64,
@@ -47,7 +47,7 @@ pub(crate) struct RegionLine(usize);
 
 impl Lines {
     pub(super) fn new() -> Self {
-        Self { epoch: Padded::default(), regions: Box::new(core::array::from_fn(|_| Line::default())) }
+        Self { epoch: Padded::default(), regions: Box::new(core::array::from_fn(|_| Line::region())) }
     }
 
     /// The line of the region of `hva`.
@@ -87,6 +87,17 @@ impl RegionLine {
 }
 
 impl Line {
+    /// Of a region that has heard of no invalidation.
+    fn region() -> Self {
+        Self { word: AtomicU64::new(Word::OLDEST.0), ..Self::default() }
+    }
+
+    /// The newest hole of a region.
+    #[inline(always)]
+    pub(super) fn newest(&self) -> Word {
+        Word(self.word())
+    }
+
     #[inline(always)]
     pub(super) fn word(&self) -> u64 {
         // ORDER(begin): Acquire pairs with the Release in `announce` and `move_on`: with a number here all that were
@@ -96,13 +107,13 @@ impl Line {
 
     /// The number of a region, which may be told of an invalidation that it has not heard of: by a hole.
     #[inline]
-    pub(super) fn newest_since(&self, seen: Version) -> Version {
-        let newest = self.word();
-        if newest < seen.0 {
+    pub(super) fn newest_since(&self, seen: Word) -> Word {
+        let newest = self.newest();
+        if newest < seen {
             // For others, who then need not look at it again.
             self.announce(seen);
         }
-        Version(newest.max(seen.0))
+        newest.max(seen)
     }
 
     /// Who is active here: as [`Places::listed`](super::places::Places::listed) understands it.
@@ -128,10 +139,10 @@ impl Line {
         };
     }
 
-    /// Announces number `mine` to the region.
-    pub(super) fn announce(&self, mine: Version) {
+    /// Announces the number of `hole` to the region.
+    pub(super) fn announce(&self, hole: Word) {
         // ORDER(begin): AcqRel: the lists, of this one and of those numbered before, before the number.
-        self.word.fetch_max(mine.0, unless_seeded!(BeginRelaxed, AcqRel));
+        self.word.fetch_max(hole.0, unless_seeded!(BeginRelaxed, AcqRel));
     }
 
     /// The epoch moves: a wide invalidation begins, or is about to end.

@@ -86,7 +86,7 @@ impl Shared {
 
     pub(in crate::notify) fn install(entry: &Entry, (stamp, frame): (Stamp, u64)) {
         let word = entry.load();
-        if word.is_hole() && word <= stamp.newest() {
+        if word.is_hole() && word <= stamp.newest {
             let _ = entry.cas(word, leaf(frame, WRITE));
         }
     }
@@ -165,6 +165,41 @@ fn mistakes_about_lines() {
     let narrow = [Bug::StampRelaxed, Bug::ListRelaxed, Bug::BeginRelaxed, Bug::EndRelaxed, Bug::StateRelaxed];
     for bug in narrow.into_iter().chain([Bug::ClearRelaxed]) {
         finds_seeded(bug, "taken back", fill(NARROW, 1, Mistake::None));
+    }
+}
+
+/// A fault that has found N quiet fills a hole beside an invalidation of it, or after that.
+fn fill_in_quiet() {
+    let shared = Arc::new(Shared::new(hole(0), hole(0)));
+    let theirs = shared.clone();
+    let fault = loom::thread::spawn(move || {
+        let Some(number) = theirs.active.quiet_number() else { return };
+        for _ in 0..2 {
+            let (stands, word) = (theirs.active.is_at(number), theirs.tables[0].load());
+            if stands && word.is_hole() && word <= number.newest {
+                let _ = theirs.tables[0].cas(word, leaf(theirs.frame.load(Relaxed), WRITE));
+            }
+        }
+    });
+    let ticket = shared.active.begin(NARROW.0, NARROW.1);
+    Shared::zap(&ticket, &shared.tables[0], true);
+    ticket.flushed();
+    shared.frame.store(2, Relaxed);
+    drop(ticket);
+    fault.join().expect("the fault ends");
+    let word = shared.tables[0].load();
+    assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+}
+
+#[test]
+fn n_answers_while_it_stands() {
+    explore_within(3, fill_in_quiet);
+}
+
+#[test]
+fn mistakes_about_n() {
+    for bug in [Bug::QuietBeside, Bug::QuietRelaxed] {
+        finds_seeded(bug, "taken back", fill_in_quiet);
     }
 }
 

@@ -18,24 +18,34 @@ impl Epoch {
     pub(crate) const NEVER: Self = Self(u64::MAX);
 }
 
+/// N, at a moment at which no invalidation was active.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QuietNumber {
+    pub(super) word: u64,
+    /// The newest hole that may be filled while it stands.
+    pub(crate) newest: Word,
+}
+
+impl QuietNumber {
+    /// N has no such value: each of so many would have a place.
+    pub(crate) const NEVER: Self = Self { word: u64::MAX, newest: Word::OLDEST };
+
+    pub(super) fn new(word: u64) -> Self {
+        Self { word, newest: Word::hole(Version(word >> COUNT_BITS)) }
+    }
+}
+
 /// What a fault may fill, as of before it asks the host: spent by its install.
 ///
 /// It proves nothing by itself. It bounds what an install may fill: holes of invalidations up to this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) struct Stamp {
-    newest: Version,
+    /// The newest hole that the fault may fill.
+    pub(crate) newest: Word,
     /// How large a page no active invalidation covers a part of, around the frame; and up to where that was looked for.
     pub(crate) free: Level,
     pub(crate) reach: Level,
-}
-
-impl Stamp {
-    /// The newest hole that the fault may fill.
-    #[inline(always)]
-    pub(crate) const fn newest(self) -> Word {
-        Word::hole(self.newest)
-    }
 }
 
 /// A fault may not go on yet.
@@ -83,7 +93,7 @@ impl Active {
         reach: Level,
         seen: Word,
     ) -> Result<Stamp, Unconfirmed> {
-        let seen = if seen.is_hole() { seen.version() } else { Version::default() };
+        let seen = if seen.is_hole() { seen } else { Word::OLDEST };
         if seeded!(StampUnconfirmed) {
             return Ok(Stamp { newest: self.lines.of(page.hva).newest_since(seen), free: reach, reach });
         }
@@ -93,14 +103,14 @@ impl Active {
             let newest = line.newest_since(seen);
             // ORDER(active): Acquire: of its own number, which the hole has carried.
             debug_assert!(
-                newest.0 <= self.numbers.word.load(Acquire) >> COUNT_BITS,
+                newest.version().0 <= self.numbers.word.load(Acquire) >> COUNT_BITS,
                 "no number from elsewhere"
             );
             let free = free_of(self.listed_on(line).chain(self.listed_on(&self.lines.epoch)), page, reach);
             (newest, free)
         } else {
             // ORDER(begin): Acquire: with a number its place is seen.
-            let newest = Version(self.numbers.word.load(Acquire) >> COUNT_BITS);
+            let newest = Word::hole(Version(self.numbers.word.load(Acquire) >> COUNT_BITS));
             (newest, free_of(self.places.used(), page, reach))
         };
         let free = free.ok_or(Unconfirmed::Covered)?;

@@ -42,7 +42,7 @@ fn looks_up(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
             let page = Page::small(gfns.start, Hva(0x1000));
             if active
                 .stamp(epoch, page, Level::M2, word)
-                .is_ok_and(|stamp| Word::OLDEST < word && word <= stamp.newest())
+                .is_ok_and(|stamp| Word::OLDEST < word && word <= stamp.newest)
             {
                 assert_eq!(number, 1, "the slots are of another moment than the stamp");
             }

@@ -144,7 +144,7 @@ impl Shared {
         // SAFETY: loom checks against its reuse.
         page.with(|page| unsafe { *page });
         let word = entry.load();
-        if word.is_hole() && word <= stamp.newest() {
+        if word.is_hole() && word <= stamp.newest {
             let _ = entry.cas(word, leaf(frame));
         }
     }
