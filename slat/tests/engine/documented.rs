@@ -84,3 +84,18 @@ fn a_picture_and_what_must_not_compile_are_no_examples() {
     }
     assert!(has_example("```compile_fail\nlet a;\n```\n```\nlet a = 1;\n```"));
 }
+
+/// `gate` is no example: `cargo xtask gate` counts its instructions.
+const EXAMPLES: [&str; 6] = ["aging", "custom_format", "custom_primary_mmu", "dirty_log", "embed", "gate"];
+
+#[test]
+fn each_task_of_an_embedder_has_an_example_under_80_lines() {
+    let mut found = Vec::new();
+    for (path, text) in sources(&crate_folder().join("examples")) {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        assert!(name == "gate" || text.lines().count() < 80, "{name}: {} lines", text.lines().count());
+        found.push(name);
+    }
+    found.sort();
+    assert_eq!(found, EXAMPLES);
+}
