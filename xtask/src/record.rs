@@ -1,7 +1,7 @@
 //! `record-traces`: makes the bundled traces anew, from two real programs and a real kernel.
 //!
 //! ```text
-//! input ──▶ program under valgrind's lackey ──pipe──▶ parser ──▶ reduce ──▶ text in memory ──▶ zstd ──▶ traces/
+//! input ──▶ program under valgrind's lackey ──pipe──▶ parser ──▶ reduce ──▶ text in memory ──▶ zstd ──▶ vcpu/traces/
 //! Linux in our hypervisor ──▶ its faults ────────────────────────────────────────┘
 //! ```
 //! [`Filter`] keeps a few accesses in a thousand. The raw trace, gigabytes of it, is never stored. What is written begins
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Outcome {
 
 /// Compresses a trace into its place and says what it is.
 fn save(name: &str, text: &str, started: Instant) -> Outcome {
-    let [plain, file] = [format!("{FOLDER}/{name}.lackey"), format!("traces/{name}.lackey.zst")];
+    let [plain, file] = [format!("{FOLDER}/{name}.lackey"), format!("vcpu/traces/{name}.lackey.zst")];
     fs::write(&plain, text)?;
     succeed(Command::new("zstd").args(["-19", "--quiet", "--force", &plain, "-o", &file]))?;
     for line in text.lines().take_while(|line| line.starts_with("==")) {
