@@ -54,7 +54,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Machine).vcpus(1).build()?;
     println!("EPTP points to frame {:#x}", vm.root().0); // REPLACE: into the VMCS
-
     // 2 MiB of RAM at guest address 0, a ROM of 64 KiB below 4 GiB: gfn, pages, and the host address behind them.
     let ram = Slot::new(SlotId(0), Gfn(0), 512, RAM);
     let rom = Slot::new(SlotId(1), Gfn(0xf_fff0), 16, RAM + 0x8000_0000).readonly();
