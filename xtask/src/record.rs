@@ -126,8 +126,7 @@ fn long_lines(path: &Path) -> io::Result<String> {
     Ok(format!("{lines} lines of about 2 KiB with random keys, {} MiB", bytes >> 20))
 }
 
-/// Runs a program, whose input lies in [`FOLDER`], and returns its reduced trace, headed by what it says of itself and what its
-/// input is.
+/// Runs a program, whose input lies in [`FOLDER`], and returns its reduced trace, headed by its version and its input.
 fn of_program(name: &str, path: &str, args: &str, version: &str, input: &str) -> Result<String> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=lackey", "--trace-mem=yes", path]).args(args.split(' '));
