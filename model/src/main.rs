@@ -1,5 +1,5 @@
 //! `slat-model [small|full|mistakes] [NAME]`: checks the scenarios of every run, those and the large ones, or the mistakes;
-//! or only what is called so. Without a word: the full set, then every mistake.
+//! or only what is called so. `push`: the small set, then every mistake. Without a word: the full set, then every mistake.
 //!
 //! It prints what was explored (`EXECUTIONS Model <family> <states>`), the mistakes that can be made (`BUG <name> Model
 //! <what>`) and those that were found (`SEEDED <name> Model <states>`).
@@ -77,9 +77,10 @@ fn main() -> ExitCode {
         Some("small") => check(library::families(), name),
         Some("full") => check(full(), name),
         Some("mistakes") => mistakes(name),
+        Some("push") => check(library::families(), None) & mistakes(None),
         None => check(full(), None) & mistakes(None),
         Some(other) => {
-            eprintln!("{other}: slat-model [small|full|mistakes] [NAME]");
+            eprintln!("{other}: slat-model [push], or slat-model small|full|mistakes [NAME]");
             false
         }
     };

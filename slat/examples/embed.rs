@@ -14,13 +14,11 @@ const RAM: Hva = Hva(0x1_0000_0000);
 // SAFETY: the defaults take table pages from the global allocator and keep the contract.
 // REPLACE on bare metal: all four functions, so that a table's frame number is what the hardware must be told.
 unsafe impl TableMemory for Machine {}
-
 impl Host for Machine {
     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let offset = hva.0.checked_sub(RAM.0).ok_or(HostError::Fault)?;
         Ok(HostPage { pfn: Pfn(0x9000 + offset / PAGE_SIZE), level: Level::K4, writable: true })
     }
-
     fn kick(&self, vcpu: VcpuId) {
         println!("  IPI to vCPU {}", vcpu.0); // REPLACE: make it leave the guest
     }
@@ -28,7 +26,6 @@ impl Host for Machine {
 
 /// REPLACE: INVEPT, on the processor that this thread is on. Called when a vCPU enters the guest, or answers a kick.
 struct Tlb(CpuId);
-
 impl Translations for Tlb {
     fn cpu(&self) -> CpuId {
         self.0 // a vCPU that comes from another processor makes this one forget everything
@@ -57,7 +54,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut idle = Idle::take().ok_or("one token per thread")?;
     let vm = Vm::<Ept4, _>::builder(Machine).vcpus(1).build()?;
     println!("EPTP points to frame {:#x}", vm.root().0); // REPLACE: into the VMCS
-
     // 2 MiB of RAM at guest address 0, a ROM of 64 KiB below 4 GiB: gfn, pages, and the host address behind them.
     let ram = Slot::new(SlotId(0), Gfn(0), 512, RAM);
     let rom = Slot::new(SlotId(1), Gfn(0xf_fff0), 16, RAM + 0x8000_0000).readonly();

@@ -13,6 +13,17 @@ use crate::table::memory::TableMemory;
 pub struct VcpuId(pub u32);
 
 /// What the host maps at an address.
+///
+/// ```
+/// use slat::{HostPage, Hva, Level, Pfn};
+/// /// The host maps 2 MiB at `HUGE` to frames 0x8_0000 and up.
+/// const HUGE: Hva = Hva(0x4000_0000);
+/// let page = |hva: Hva| {
+///     let offset = (hva.0 - HUGE.0) >> 12;
+///     HostPage { pfn: Pfn(0x8_0000 + offset), level: Level::M2, writable: true }
+/// };
+/// assert_eq!(page(HUGE + 0x3000).pfn, Pfn(0x8_0003), "the frame of these 4 KiB, not of the whole page");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostPage {
     /// The frame of the very 4 KiB that was asked for; one that the table's format can name.
@@ -60,6 +71,41 @@ impl core::error::Error for HostError {}
 ///
 /// **Dirty.** The engine does not report the Dirty bits of what it unmaps: a host takes a page that it has given as
 /// writable for written.
+///
+/// ```
+/// use slat::{table::formats::Npt4, *};
+/// use std::{collections::BTreeMap, sync::Mutex};
+///
+/// /// Frames by host page. A page is allocated when it is first touched.
+/// #[derive(Default)]
+/// struct Lazy(Mutex<BTreeMap<u64, Pfn>>);
+///
+/// unsafe impl TableMemory for Lazy {} // table pages from the global allocator
+///
+/// impl Host for Lazy {
+///     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+///         let mut frames = self.0.lock().unwrap();
+///         let next = Pfn(0x9000 + frames.len() as u64);
+///         let pfn = *frames.entry(hva.0 >> 12).or_insert(next);
+///         Ok(HostPage { pfn, level: Level::K4, writable: true })
+///     }
+/// }
+///
+/// let mut idle = Idle::take().unwrap();
+/// let vm = Vm::<Npt4, _>::builder(Lazy::default()).build()?;
+/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000))))?;
+/// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+/// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Read })?;
+///
+/// // To take the page away again: invalidate, settle, change the host's own table, end.
+/// let page = Hva(0x7000_5000);
+/// let mut change = vm.invalidate(Span::sized(page, 4096), Why::Unmap);
+/// change.apply(&mut idle).settle();
+/// let frame = vm.host().0.lock().unwrap().remove(&(page.0 >> 12));
+/// drop(change);
+/// assert_eq!(frame, Some(Pfn(0x9000)), "free for another use");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Host: TableMemory {
     /// What is mapped at `hva` for this access, if that can be said without sleeping. The engine asks inside a
     /// section of the read side: no lock that can be held while notify is called, no allocation. The default

@@ -22,6 +22,26 @@ use core::marker::PhantomData;
 ///
 /// [`fault`](Self::fault) deals with an access that the hardware could not complete; [`enter`](Self::enter)
 /// brackets the time in the guest.
+///
+/// ```
+/// # use slat::{*, table::formats::Npt4};
+/// # struct Identity;
+/// # unsafe impl TableMemory for Identity {}
+/// # impl Host for Identity {
+/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+/// #     }
+/// # }
+/// # let mut idle = Idle::take().unwrap();
+/// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+/// let store = Fault { gpa: Gpa(0x5123), access: Access::Write }; // as the hardware reports it
+/// assert_eq!(vcpu.fault(&mut idle, store)?, Done::Mapped(Level::K4)); // enter the guest again
+/// let beyond = Fault { gpa: Gpa(0x20_0000), access: Access::Read };
+/// assert_eq!(vcpu.fault(&mut idle, beyond)?, Done::Mmio); // no memslot: emulate a device
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) vm: &'vm Vm<F, H>,
     pub(crate) space: &'vm Space<F>,
@@ -176,6 +196,33 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 }
 
 /// A vCPU in guest mode. Dropping it leaves the guest.
+///
+/// ```
+/// # use slat::{*, table::formats::Npt4};
+/// # struct Identity;
+/// # unsafe impl TableMemory for Identity {}
+/// # impl Host for Identity {
+/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+/// #     }
+/// # }
+/// # let mut idle = Idle::take().unwrap();
+/// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// struct Tlb; // stands for the processor's
+/// impl Translations for Tlb {
+///     fn flush_all(&mut self) { /* INVEPT */ }
+///     fn flush(&mut self, _: Span<Gfn>) { /* INVEPT */ }
+/// }
+/// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+/// let mut guest = vcpu.enter(&mut idle, &mut Tlb);
+/// assert_eq!(guest.root(), vm.root()); // for CR3, EPTP, VTTBR, hgatp
+/// // … the guest runs; a software vCPU polls between accesses …
+/// if guest.kicked() {
+///     guest.answer(&mut Tlb);
+/// }
+/// drop(guest); // out of the guest: the vCPU may fault
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct InGuest<'a> {
     tlb: &'a Tlb,

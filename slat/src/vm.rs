@@ -44,7 +44,9 @@ pub(crate) struct Policy {
 
 /// A virtual machine's second level of address translation: gfn → frame, in page-table format `F`, on host `H`.
 ///
-/// See the crate's first example. Everything takes `&self`: share it by reference or in an `Arc`.
+/// Everything takes `&self`: share it by reference or in an `Arc`.
+///
+#[doc = include_str!("vm.md")]
 #[derive(Debug)]
 pub struct Vm<F: Format, H: Host> {
     pub(crate) host: H,
@@ -65,6 +67,14 @@ pub struct Vm<F: Format, H: Host> {
 }
 
 /// Builds a [`Vm`].
+///
+/// ```
+/// # use slat::{*, table::{NoMemory, formats::Npt4}};
+/// # fn build<H: Host>(host: H) -> Result<Vm<Npt4, H>, NoMemory> {
+/// let builder = Vm::<Npt4, _>::builder(host).vcpus(8).address_bits(40);
+/// builder.dirty_log(DirtyLog::bitmap()).table_budget(64 << 20).build()
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Builder<F, H> {
@@ -278,8 +288,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};
-    /// # struct Nothing;
-    /// # unsafe impl slat::table::TableMemory for Nothing {}
+    /// # struct Nothing; unsafe impl TableMemory for Nothing {}
     /// # impl Host for Nothing {
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }
@@ -343,9 +352,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// [`Vcpu::give_tables_back`].
     ///
     /// ```
-    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
-    /// # struct Identity;
-    /// # unsafe impl TableMemory for Identity {}
+    /// # use slat::{*, table::formats::Npt4};
+    /// # struct Identity; unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
     /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })

@@ -138,8 +138,7 @@ impl Reason {
     }
 }
 
-/// The name of the function that the line with this index belongs to: the nearest above that begins further left, or on
-/// the line itself.
+/// The name of the function that the line with this index belongs to: the nearest, there or above, that begins further left.
 fn function_around(source: &Source, index: usize) -> Option<&str> {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let own = indent(&source.lines[index]);

@@ -49,8 +49,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Builds it with these environment variables, and says where it is. [`Missing`] where the compiler cannot be had for
-    /// the machine.
+    /// Builds it with these environment variables, and says where it is. [`Missing`] without a compiler for the machine.
     pub fn build(&self, environment: &[(&str, String)]) -> Result<PathBuf> {
         let folder = answer("rustc", &format!("--print target-libdir --target {}", self.target));
         if !folder.is_ok_and(|folder| Path::new(&folder).is_dir()) {

@@ -54,8 +54,7 @@ pub struct Repeat {
     beside: u32,
 }
 
-/// The whole suite again and again, to show that no test of it fails now and then. The first failure ends it, with what the
-/// suite said.
+/// The whole suite again and again, to show that no test fails now and then. The first failure ends it, with what was said.
 pub fn repeat(args: &Repeat) -> Outcome {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! `record-traces`: makes the bundled traces anew, from two real programs and a real kernel.
 //!
 //! ```text
-//! input ──▶ program under valgrind's lackey ──pipe──▶ parser ──▶ reduce ──▶ text in memory ──▶ zstd ──▶ traces/
+//! input ──▶ program under valgrind's lackey ──pipe──▶ parser ──▶ reduce ──▶ text in memory ──▶ zstd ──▶ vcpu/traces/
 //! Linux in our hypervisor ──▶ its faults ────────────────────────────────────────┘
 //! ```
 //! [`Filter`] keeps a few accesses in a thousand. The raw trace, gigabytes of it, is never stored. What is written begins
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Outcome {
 
 /// Compresses a trace into its place and says what it is.
 fn save(name: &str, text: &str, started: Instant) -> Outcome {
-    let [plain, file] = [format!("{FOLDER}/{name}.lackey"), format!("traces/{name}.lackey.zst")];
+    let [plain, file] = [format!("{FOLDER}/{name}.lackey"), format!("vcpu/traces/{name}.lackey.zst")];
     fs::write(&plain, text)?;
     succeed(Command::new("zstd").args(["-19", "--quiet", "--force", &plain, "-o", &file]))?;
     for line in text.lines().take_while(|line| line.starts_with("==")) {
@@ -126,8 +126,7 @@ fn long_lines(path: &Path) -> io::Result<String> {
     Ok(format!("{lines} lines of about 2 KiB with random keys, {} MiB", bytes >> 20))
 }
 
-/// Runs a program, whose input lies in [`FOLDER`], and returns its reduced trace, headed by what it says of itself and what its
-/// input is.
+/// Runs a program, whose input lies in [`FOLDER`], and returns its reduced trace, headed by its version and its input.
 fn of_program(name: &str, path: &str, args: &str, version: &str, input: &str) -> Result<String> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=lackey", "--trace-mem=yes", path]).args(args.split(' '));

@@ -270,6 +270,9 @@ fn a_file_that_is_no_swap_is_kept() {
     refused(&["-t", path, "--swap", path, "--overwrite"], b"", "is the same file");
     refused(&["-t", "-", "--swap", path], b"", "--overwrite would lose");
     refused(&["-t", "-", "--swap", "/dev/full"], b"", "--swap /dev/full: is there, and no file");
+    let pipe = SocketPath::new("kept.pipe");
+    assert!(Command::new("mkfifo").arg(pipe.path()).status().unwrap().success());
+    refused(&["-t", "-", "--swap", pipe.path(), "--overwrite"], b"", "is there, and no file");
     refused(&["--overwrite"], b"", "--swap");
     refused(&["--overwrite", "--swap", "mem"], b"", "--swap names no file");
     assert!(kept());

@@ -16,6 +16,31 @@ use core::fmt;
 /// See the module's header; made by [`Memslots::harvest`](crate::slots::Memslots::harvest).
 ///
 /// Its pages may be copied from now on: whatever a vCPU stores that these copies miss is in the log again.
+///
+/// ```
+/// # use slat::{*, table::formats::Npt4};
+/// # struct Identity;
+/// # unsafe impl TableMemory for Identity {}
+/// # impl Host for Identity {
+/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+/// #     }
+/// # }
+/// # let mut idle = Idle::take().unwrap();
+/// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+/// vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(SlotId(0), true))?;
+/// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
+/// let harvest = vm.slots().harvest(&mut idle, SlotId(0))?;
+/// assert!(harvest.iter().map(|page| page.gfn).eq([Gfn(5)]));
+/// drop(harvest); // the pages were not sent: they are dirty again
+/// let harvest = vm.slots().harvest(&mut idle, SlotId(0))?;
+/// assert_eq!(harvest.pages(), 1);
+/// harvest.commit(); // they were sent
+/// assert!(vm.slots().harvest(&mut idle, SlotId(0))?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropped, its bits go back into the log; commit it when its pages are safe"]
 pub struct Harvest<'vm, F: Format, H: Host> {
     vm: &'vm Vm<F, H>,

@@ -43,6 +43,30 @@ use crate::vm::Vm;
 
 /// See the module's header. Dropping one that was never applied calls it off: the host then changes nothing. Dropping one
 /// whose debt was leaked pays that debt, and so waits for vCPUs in the guest: its thread must not be in the guest itself.
+///
+/// ```
+/// # use slat::{*, table::formats::Npt4};
+/// # struct Identity;
+/// # unsafe impl TableMemory for Identity {}
+/// # impl Host for Identity {
+/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+/// #     }
+/// # }
+/// # let mut idle = Idle::take().unwrap();
+/// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+/// vcpu.prefault(&mut idle, Span::sized(Gfn(0), 2))?;
+/// let first = Span::sized(Hva(1 << 30), 4096);
+/// let mut change = vm.invalidate(first, Why::Migrate); // faults on the page wait from here
+/// change.apply(&mut idle).settle(); // no vCPU uses the page any more
+/// // … here the host copies the page to another frame and changes its own table …
+/// drop(change); // faults go on, and ask the host anew
+/// assert_eq!(vm.translate(&mut idle, Gfn(0)), None);
+/// assert!(vm.translate(&mut idle, Gfn(1)).is_some(), "not in the range");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the range is protected only while this lives"]
 pub struct Invalidation<'vm, F: Format, H: Host> {

@@ -73,6 +73,47 @@ pub enum Young {
 }
 
 /// Whoever keeps copies of a primary MMU's translations: a [`Vm`](crate::Vm), a device, a test.
+///
+/// ```
+/// use slat::{notify::Pages, *};
+/// use std::{collections::BTreeSet, sync::Mutex};
+///
+/// /// The host pages that a device may access.
+/// #[derive(Default)]
+/// struct Iommu(Mutex<BTreeSet<u64>>);
+///
+/// impl SecondaryMmu for Iommu {
+///     fn around(
+///         &self,
+///         idle: &mut Idle,
+///         event: Event,
+///         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
+///     ) -> Result<(), Again> {
+///         // The device's own faults wait for this lock until the change is over.
+///         let mut mapped = self.0.lock().unwrap();
+///         mapped.retain(|&hva| !event.hvas.contains(Hva(hva)));
+///         change(idle, &mut Eager);
+///         Ok(())
+///     }
+/// }
+///
+/// /// All of the range has been unmapped and flushed already, so pages need not be told.
+/// struct Eager;
+/// impl Pages for Eager {
+///     fn changed(&mut self, _: &mut Idle, _: Span<Hva>, _: Option<HostPage>) {}
+///     fn flush(&mut self, _: &mut Idle) {}
+///     fn settle(&mut self, _: &mut Idle, _: Span<Hva>) {}
+/// }
+///
+/// // The primary MMU takes a page away:
+/// let iommu = Iommu(Mutex::new([0x1000, 0x2000].into()));
+/// let event = Event::new(Span::new(Hva(0x2000), Hva(0x3000)), Why::Unmap);
+/// let mut idle = Idle::take().unwrap();
+/// let mut unmapped = false;
+/// iommu.around(&mut idle, event, &mut |_, _| unmapped = true)?; // here it changes its own table
+/// assert!(unmapped && *iommu.0.lock().unwrap() == [0x1000].into());
+/// # Ok::<(), Again>(())
+/// ```
 pub trait SecondaryMmu: Send + Sync {
     /// Makes sure that nobody uses `event.hvas` through this MMU in a way that the reason forbids, calls `change` once,
     /// pays what is owed for the pages that it told, then lets faults go on. Until it returns, no fault on the range

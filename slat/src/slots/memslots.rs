@@ -43,6 +43,27 @@ use core::fmt;
 use core::marker::PhantomData;
 
 /// The memslots of one address space of a VM: see [`Vm::slots`] and [`Vm::slots_in`].
+///
+/// ```
+/// # use slat::{*, table::formats::Npt4};
+/// # struct Identity;
+/// # unsafe impl TableMemory for Identity {}
+/// # impl Host for Identity {
+/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+/// #     }
+/// # }
+/// # let mut idle = Idle::take().unwrap();
+/// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// let slots = vm.slots();
+/// slots.commit(&mut idle, |tx| tx.create(Slot::new(SlotId(7), Gfn(16), 16, Hva(0x7000_0000))))?;
+/// assert_eq!(slots.find(&mut idle, Gfn(31)).map(|slot| slot.id), Some(SlotId(7)));
+/// assert_eq!(slots.find(&mut idle, Gfn(32)), None);
+/// let before = slots.generation();
+/// slots.commit(&mut idle, |tx| tx.delete(SlotId(7)))?;
+/// assert!(slots.is_empty() && slots.generation() > before);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Memslots<'vm, F: Format, H: Host> {
     pub(crate) vm: &'vm Vm<F, H>,

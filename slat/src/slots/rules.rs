@@ -27,6 +27,19 @@ use core::fmt;
 pub const MAX_PAGES: u64 = (1 << 31) - 1;
 
 /// A request, field by field as in `KVM_SET_USER_MEMORY_REGION`. Anything may be wrong with it.
+///
+/// ```
+/// use slat::{Gpa, Hva, SlotError, SlotId, slots::{Change, Limits, Region, SlotMap}};
+/// let mut slots = SlotMap::new(Limits::default());
+/// let ram = Region { slot: SlotId(0), flags: 0, gpa: Gpa(0), bytes: 2 << 20, hva: Hva(0x7000_0000) };
+/// assert_eq!(slots.commit(|tx| tx.set(ram))?, Change::Created);
+/// let logged = Region { flags: Region::LOG_DIRTY, ..ram };
+/// assert!(matches!(slots.commit(|tx| tx.set(logged))?, Change::Flags(_)));
+/// let odd = Region { bytes: 4095, ..ram };
+/// assert_eq!(slots.commit(|tx| tx.set(odd)).unwrap_err().errno(), 22, "EINVAL");
+/// assert!(matches!(slots.commit(|tx| tx.set(Region::deletion(ram.slot)))?, Change::Deleted(_)));
+/// # Ok::<(), SlotError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
     /// Which slot.

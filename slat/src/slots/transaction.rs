@@ -15,6 +15,25 @@ use core::mem;
 
 /// See the module's header. Made by [`Memslots::commit`](super::Memslots::commit) and
 /// [`SlotMap::commit`](super::SlotMap::commit).
+///
+/// ```
+/// use slat::{Gfn, Hva, Slot, SlotError, SlotId, slots::{Limits, SlotMap}};
+/// let mut slots = SlotMap::new(Limits::default());
+/// let (low, high) = (SlotId(0), SlotId(1));
+/// slots.commit(|tx| {
+///     tx.create(Slot::new(low, Gfn(0), 512, Hva(0x7000_0000)))?;
+///     tx.move_to(low, Gfn(0x1000))?;
+///     tx.create(Slot::new(high, Gfn(0), 512, Hva(0x7020_0000)))?; // where `low` was
+///     assert_eq!(tx.len(), 2, "a transaction sees its own operations");
+///     Ok(())
+/// })?;
+/// let refused = slots.commit(|tx| {
+///     tx.delete(low)?;
+///     tx.set_log_dirty(SlotId(9), true) // there is no such slot
+/// });
+/// assert!(refused.is_err() && slots.get(low).is_some(), "all or nothing");
+/// # Ok::<(), SlotError>(())
+/// ```
 pub struct Transaction<'t> {
     edits: Edits<'t>,
     limits: Limits,

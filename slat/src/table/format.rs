@@ -113,8 +113,54 @@ pub struct Leaf {
 
 /// A page-table format of 64-bit entries, 512 to a table page.
 ///
-/// The trait is `unsafe`, not sealed: a hypervisor may have hardware that this crate does not know. Safe code cannot
-/// implement it:
+/// The trait is `unsafe`, not sealed: a hypervisor may have hardware that this crate does not know:
+///
+/// ```
+/// use slat::{Access, Format, Level, Leaf, Perms, Pfn, table::Word};
+///
+/// /// One bit for each permission, frames where x86 has them.
+/// #[derive(Clone, Copy, Default, Debug)]
+/// struct Mine;
+///
+/// // SAFETY: tests show for each leaf and link what `Format` demands.
+/// unsafe impl Format for Mine {
+///     const NAME: &'static str = "mine";
+///     const LEVELS: u8 = 4;
+///     const MAX_LEAF: Level = Level::G1;
+///     const TABLE_MASK: u64 = 0x81; // a link has bit 0 (present), and bit 7 (large) clear
+///     const TABLE_BITS: u64 = 0x01;
+///     const PRESENT: u64 = 0x01;
+///     const ADDRESS: u64 = 0xf_ffff_ffff_f000;
+///     const WRITE: u64 = 0x02;
+///     const HOST_WRITE: u64 = 1 << 53;
+///     const ACCESSED: u64 = 0x20;
+///     const DIRTY: u64 = 0x40;
+///
+///     fn link(pfn: Pfn, _: Level) -> Word {
+///         Word(pfn.address() | 0x01)
+///     }
+///     fn leaf(leaf: &Leaf, level: Level) -> Word {
+///         let bit = |on: bool, bit: u64| if on { bit } else { 0 };
+///         let large = bit(level > Level::K4, 0x80);
+///         let write = bit(leaf.perms.allows(Access::Write), Self::WRITE);
+///         let execute = bit(leaf.perms.allows(Access::Fetch), 0x04);
+///         let host = bit(leaf.host_writable, Self::HOST_WRITE);
+///         let used = bit(leaf.accessed, Self::ACCESSED) | bit(leaf.dirty, Self::DIRTY);
+///         Word(leaf.pfn.address() | 0x01 | large | write | execute | host | used)
+///     }
+///     fn read_leaf(word: Word) -> Leaf {
+///         let has = |bit| word.0 & bit != 0;
+///         let perms = Perms::of(true, has(Self::WRITE), has(0x04));
+///         let (accessed, dirty) = (has(Self::ACCESSED), has(Self::DIRTY));
+///         Leaf { pfn: Self::pfn(word), perms, host_writable: has(Self::HOST_WRITE), accessed, dirty }
+///     }
+/// }
+///
+/// let leaf = Leaf { pfn: Pfn(7), perms: Perms::RX, host_writable: true, accessed: false, dirty: false };
+/// assert_eq!(Mine::read_leaf(Mine::leaf(&leaf, Level::M2)), leaf);
+/// assert!(Mine::is_table(Mine::link(Pfn(7), Level::M2), Level::M2));
+/// ```
+/// Safe code cannot implement it:
 ///
 /// ```compile_fail,E0200
 /// # use slat::{Format, Leaf, Level, Pfn, table::Word};

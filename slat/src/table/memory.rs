@@ -56,6 +56,38 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 /// is in no walk and holds no lock of the engine that another thread needs for a fault; it holds what the host's own code held when
 /// it called the engine.
 ///
+/// ```
+/// # use slat::{*, table::{TableMemory, formats::Npt4, memory::CHUNK_BYTES}};
+/// use std::{alloc::{Layout, alloc, dealloc}, ptr::{NonNull, with_exposed_provenance_mut}};
+///
+/// /// A kernel that sees physical address p at p + `OFFSET`.
+/// struct DirectMap;
+/// # const OFFSET: usize = 1 << 40;
+/// # fn chunk() -> Layout { Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES).unwrap() }
+///
+/// // SAFETY: chunks come from an allocator; `pfn` and `at` are each other's inverse.
+/// unsafe impl TableMemory for DirectMap {
+///     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+///         NonNull::new(unsafe { alloc(chunk()) })
+///     }
+///     unsafe fn free_chunk(&self, first: NonNull<u8>) {
+///         unsafe { dealloc(first.as_ptr(), chunk()) }
+///     }
+///     fn pfn(&self, page: NonNull<u8>) -> Pfn {
+///         Pfn((page.as_ptr().expose_provenance() - OFFSET) as u64 >> PAGE_SHIFT)
+///     }
+///     fn at(&self, pfn: Pfn) -> NonNull<u8> {
+///         NonNull::new(with_exposed_provenance_mut(pfn.address() as usize + OFFSET)).unwrap()
+///     }
+/// }
+/// # impl Host for DirectMap {
+/// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+/// # }
+/// let vm = Vm::<Npt4, _>::builder(DirectMap).build()?;
+/// assert_eq!(vm.root().address() % PAGE_SIZE, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Safety
 /// `alloc_chunk` must return memory of [`CHUNK_BYTES`], aligned to as much, that nobody else uses until
 /// `free_chunk`; likewise `alloc_pages`, of as many pages as it was asked for. `at` and `pfn` must be each other's inverse for

@@ -33,6 +33,27 @@ pub struct CpuId(pub u64);
 /// What a processor caches, told what to forget: the TLB of a software vCPU, or a wrapper of INVEPT / INVLPGA / TLBI /
 /// HFENCE on the processor that this thread is on. Where a processor tells translations apart by a tag (ASID, VMID), the
 /// vCPUs under one tag are in one address space: a tag for each vCPU, or for each [`SpaceId`](crate::SpaceId) of the VM.
+///
+/// ```
+/// use slat::{Gfn, Hva, Span, Translations};
+/// use std::collections::BTreeMap;
+///
+/// /// What a software vCPU has cached: host addresses by guest frame.
+/// struct SoftTlb(BTreeMap<Gfn, Hva>);
+///
+/// impl Translations for SoftTlb {
+///     fn flush_all(&mut self) {
+///         self.0.clear();
+///     }
+///     fn flush(&mut self, gfns: Span<Gfn>) {
+///         self.0.retain(|&gfn, _| !gfns.contains(gfn));
+///     }
+/// }
+///
+/// let mut tlb = SoftTlb([(Gfn(1), Hva(0x1000)), (Gfn(2), Hva(0x2000))].into());
+/// tlb.flush(Span::new(Gfn(2), Gfn(9)));
+/// assert!(tlb.0.into_keys().eq([Gfn(1)]));
+/// ```
 pub trait Translations {
     /// The processor whose translations these are. A vCPU that enters the guest on another processor than the last time
     /// makes it forget everything first: translations from an earlier stay, before flushes that the vCPU carried out

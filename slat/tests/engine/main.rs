@@ -12,6 +12,7 @@
 //! | [`sound`] | what safe code is promised |
 //! | [`inject`] | readers that stay, vCPUs that do not answer, hosts that refuse and panic |
 //! | [`words`] | the words of errors and values |
+//! | [`documented`] | the examples: of each type that an embedder names, and those in `examples/`, which are run |
 
 mod common;
 
@@ -19,6 +20,7 @@ mod age;
 mod debts;
 mod dirty;
 mod dirty_log;
+mod documented;
 mod fault;
 mod formats;
 mod huge;

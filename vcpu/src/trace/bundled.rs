@@ -32,17 +32,17 @@ pub const fn bundled() -> &'static [Bundled] {
         Bundled {
             name: "cc1",
             about: "GNU C compiles a C file: much code, many small objects",
-            bytes: include_bytes!("../../../traces/cc1.lackey.zst"),
+            bytes: include_bytes!("../../traces/cc1.lackey.zst"),
         },
         Bundled {
             name: "sort",
             about: "GNU sort sorts 66 MiB of long lines: few pages of code, data without locality",
-            bytes: include_bytes!("../../../traces/sort.lackey.zst"),
+            bytes: include_bytes!("../../traces/sort.lackey.zst"),
         },
         Bundled {
             name: "boot",
             about: "Debian's Linux boots: its faults, by guest-physical address, all unmapped by each timer interrupt",
-            bytes: include_bytes!("../../../traces/boot.lackey.zst"),
+            bytes: include_bytes!("../../traces/boot.lackey.zst"),
         },
     ]
 }

@@ -137,8 +137,7 @@ fn disk_with(line: &str, kernel: Vec<u8>, initrd: &[u8], behind: usize) -> Vec<u
     disk
 }
 
-/// How long processors have worked for programs that we have run to their end: fields 16 and 17 of what Linux says of us,
-/// in hundredths of a second.
+/// Hundredths of a second that processors have worked for programs that ran to their end: fields 16 and 17 of Linux's `stat`.
 fn work() -> Result<Duration> {
     let line = fs::read_to_string("/proc/self/stat")?;
     // The second field is a name in parentheses, which may have blanks in it.

@@ -1,7 +1,6 @@
 //! `house`: the rules that a machine can check, by reading; nothing is changed.
 //!
-//! Each rule is a function from a source file, or all of them, to findings. Code is told from comments and text well enough
-//! for these rules.
+//! Each rule is a function from a source file, or all of them, to findings. Code is told from comments and text roughly.
 
 mod numbers;
 mod rules;
@@ -114,8 +113,7 @@ fn read_all(folder: &Path, end: &str) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-/// A line without its comment and without the inside of its string literals. Literals of several lines are not
-/// followed: such text is taken for code.
+/// A line without its comment and without the inside of its string literals. Literals of several lines are taken for code.
 fn code(line: &str) -> String {
     let (mut code, mut in_text) = (String::new(), false);
     let mut rest = line.chars().peekable();

@@ -5,8 +5,7 @@ use crate::verify::kept::{cells, table};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A file is one idea: more than 450 lines are two, and a page-table format is told in 130. Integration tests may be
-/// longer.
+/// A file is one idea: more than 450 lines are two, and a page-table format has 130. Integration tests may be longer.
 pub fn length(source: &Source) -> Vec<Finding> {
     let format = source.path.starts_with("slat/src/table/formats") && !source.path.ends_with("tests.rs");
     let most = if format { 130 } else { 450 };
@@ -56,8 +55,7 @@ pub fn promises(source: &Source) -> Vec<Finding> {
 const TABLE: &str = "slat/src/loom_tests.rs";
 
 /// Each `ORDER(tag)` of the engine has a row in the table of `slat/src/loom_tests.rs`: the room whose `loom_tests.rs` shows it,
-/// and the test. It stands on both sides, in two places at least, unless the table says that it `is one-sided`. None without a
-/// table.
+/// and the test. It stands on both sides, in two places at least, unless the table says that it `is one-sided`.
 pub fn tags(sources: &[Source]) -> Vec<Finding> {
     let Some(table) = sources.iter().find(|source| source.path == Path::new(TABLE)) else {
         return Vec::new();

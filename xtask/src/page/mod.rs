@@ -84,8 +84,7 @@ fn controls(browser: &Browser) -> Outcome {
     Ok(())
 }
 
-/// Makes a quick report, and says where it is. Checks of benches that do not hold are the benches' business: the page shows
-/// them.
+/// Makes a quick report, and says where it is. Checks of benches that do not hold are the benches' business.
 fn report() -> Result<PathBuf> {
     let folder = PathBuf::from("target/page/report");
     let mut cargo = bounded(900, env!("CARGO"));

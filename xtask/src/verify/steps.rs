@@ -78,6 +78,8 @@ const LOAD: &str =
     "cargo xtask seeded test -p slat-mm --locked --test load --test mm -- --nocapture seeded::";
 const REPORT: &str = "cargo run --profile bench -p slat-bench --locked -- report -o target/report";
 const VALIDATE: &str = "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5 --bench demand-paging --bench access-tracking-perf --bench numa-balancing";
+const PACKAGES: &str =
+    "cargo package --offline --locked --allow-dirty -p slat -p slat-mm -p slat-vcpu -p slat-cli";
 const SHUTTLE: &str = "cargo test -p slat --release --locked --lib shuttle_tests -- --nocapture";
 const BOOT: &[(&str, &str)] = &[("SLAT_REQUIRE_EMULATORS", "1")];
 
@@ -133,11 +135,12 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "model",
-        about: "the protocol, every state",
+        about: "the protocol, every state; the large scenarios at night",
         lines: &[
             // As the suite has built it: `-p slat-model` would build its dependencies again, with other features.
             Line::new(PUSH_NIGHTLY, 10, 180, "cargo test --workspace --locked --no-run --test protocol"),
-            Line::new(PUSH_NIGHTLY, 100, 400, "target/debug/slat-model").hears(&["Model"]),
+            Line::new(PUSH, 100, 400, "target/debug/slat-model push").hears(&["Model"]),
+            Line::new(NIGHTLY, 300, 900, "target/debug/slat-model").hears(&["Model"]),
         ],
     },
     Step {
@@ -216,6 +219,11 @@ pub const STEPS: &[Step] = &[
         name: "validate",
         about: "simulated time against this machine's threads, for the benches that agree",
         lines: &[Line::new(NIGHTLY, 300, 600, VALIDATE)],
+    },
+    Step {
+        name: "packages",
+        about: "what a registry would get of each package, built",
+        lines: &[Line::new(NIGHTLY, 150, 600, PACKAGES)],
     },
     Step {
         name: "report",

@@ -1,0 +1,71 @@
+//! Which pages does a guest use? A pass now and then, an age for each page, and the cold ones are reclaimed.
+//! To see it: `cargo run -p slat --example aging`.
+
+use slat::table::formats::Sv39x4NoAd;
+use slat::{
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot,
+    SlotId, Span, TableMemory, Vcpu, VcpuId, Vm, Why,
+};
+use std::error::Error;
+
+/// REPLACE: your memory. Here frame = address.
+struct Identity;
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Identity {}
+impl Host for Identity {
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    }
+}
+
+const RAM: Hva = Hva(1 << 30);
+const PAGES: u64 = 256;
+/// The guest goes on using every 16th page.
+const HOT: usize = 16;
+
+/// REPLACE: the guest runs. This format is of hardware without Accessed bits, so each first access after a pass is a fault,
+/// which says that the page is used; with others the walker sets the bit, and nothing faults.
+fn run(
+    vcpu: &mut Vcpu<Sv39x4NoAd, Identity>,
+    idle: &mut Idle,
+    pages: impl Iterator<Item = u64>,
+) -> Result<(), Box<dyn Error>> {
+    for page in pages {
+        vcpu.fault(idle, Fault { gpa: Gfn(page).gpa(), access: Access::Read })?;
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut idle = Idle::take().ok_or("one token per thread")?;
+    let vm = Vm::<Sv39x4NoAd, _>::builder(Identity).build()?;
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), PAGES, RAM)))?;
+    let mut vcpu = vm.vcpu(VcpuId(0)).ok_or("another thread runs vCPU 0")?;
+    run(&mut vcpu, &mut idle, 0..PAGES)?;
+
+    // The age of a page: passes since it was used.
+    let mut ages = vec![0u32; PAGES as usize];
+    for pass in 0..4 {
+        run(&mut vcpu, &mut idle, (0..PAGES).step_by(HOT))?;
+        ages.iter_mut().for_each(|age| *age += 1);
+        let mut young = 0;
+        // No lock, no flush: vCPUs go on faulting meanwhile. What is told here is asked anew by the next pass.
+        vm.lockless(&mut idle).age(Span::sized(Gfn(0), PAGES), |seen| {
+            seen.pages().for_each(|gfn| ages[gfn.0 as usize] = 0);
+            young += seen.count();
+        });
+        println!("pass {pass}: {young} pages were used");
+    }
+
+    // Reclaim the pages that were not used for three passes.
+    let cold = (0..PAGES).filter(|&page| ages[page as usize] >= 3);
+    for page in cold.clone() {
+        let mut change = vm.invalidate(Span::sized(RAM + page * PAGE_SIZE, PAGE_SIZE), Why::Clear);
+        change.apply(&mut idle).settle();
+        // REPLACE: write the page to swap, change your table, free the frame.
+    }
+    println!("{} of {PAGES} pages are reclaimed", cold.count());
+    let left = (0..PAGES).filter(|&page| vm.translate(&mut idle, Gfn(page)).is_some()).count();
+    assert_eq!(left, PAGES as usize / HOT, "the hot ones stay");
+    Ok(())
+}
