@@ -26,6 +26,7 @@
 //! | `gate` | how a walk enters: the read side, or the lock of a baseline policy |
 //! | `tally` | counters, one set per seat |
 //! | `prim` | atomics and locks, swappable for loom, shuttle and virtual time |
+//! | `orderings.md` | every named ordering: what pairs with what, its test, its mistakes |
 
 pub(crate) mod barrier;
 pub(crate) mod gate;
