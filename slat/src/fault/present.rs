@@ -26,8 +26,8 @@ use crate::table::format::{Access, Format};
 use crate::table::freeze::Freeze;
 use crate::table::pool::NoMemory;
 use crate::table::radix::At;
-use crate::table::walk::Walk;
 use crate::vcpu::Vcpu;
+use crate::walk::Walk;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// See the module's header.

@@ -20,7 +20,6 @@
 
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::{Host, HostPage};
-use crate::notify::Why;
 use crate::notify::edit::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::space::Space;
@@ -31,8 +30,9 @@ use crate::table::entry::{Kind, Word};
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::freeze::Freeze;
 use crate::table::memory::Node;
-use crate::table::walk::Walk;
 use crate::vm::Vm;
+use crate::walk::Walk;
+use crate::why::Why;
 
 /// What one invalidation covers at most: faults on it wait for one flush, and this many tables.
 const STRETCH: u64 = 64 * Level::M2.pages();

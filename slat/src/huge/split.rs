@@ -15,8 +15,8 @@ use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
-use crate::table::walk::Walk;
 use crate::vm::Vm;
+use crate::walk::Walk;
 
 /// Table pages taken along by a walk that splits: it leaves when they are used up.
 const PAGES: usize = 64;

@@ -7,7 +7,6 @@ use super::active::Ticket;
 use super::along::{PageBehind, along};
 use super::plan::{Edit, plan, plan_part, zaps};
 use super::reserve::Reserve;
-use super::why::Why;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::{Host, HostPage};
 use crate::slots::SpaceId;
@@ -20,10 +19,11 @@ use crate::table::entry::{Entry, Kind, Word};
 use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
 use crate::table::radix::At;
-use crate::table::steps::Steps;
-use crate::table::walk::Walk;
-use crate::tlb::debt::Owed;
+use crate::tlb::Cause;
+use crate::tlb::debt::{Owed, Pay};
 use crate::vm::Vm;
+use crate::walk::{Steps, Walk};
+use crate::why::Why;
 
 /// An invalidation from its begin to its end, without the record of what it owes.
 #[derive(Debug)]
@@ -103,6 +103,16 @@ impl Range {
             Self::Gfns(_, gfns) => (gfns, Span::new(Hva(0), Hva(0))),
             Self::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas),
         }
+    }
+}
+
+impl<F: Format, H: Host> Pay for Begun<'_, F, H> {
+    fn pay(&self, owed: Owed, cause: Cause, may_collect: bool) {
+        self.vm.pay(owed, cause, may_collect);
+    }
+
+    fn paid(&self) {
+        self.ticket.flushed();
     }
 }
 

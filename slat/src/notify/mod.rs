@@ -25,9 +25,8 @@ pub mod plan;
 mod reserve;
 mod secondary;
 mod vm;
-mod why;
 mod zap_all;
 
+pub use crate::why::Why;
 pub use invalidation::Invalidation;
 pub use secondary::{Again, Both, Event, Nobody, Pages, SecondaryMmu, Young};
-pub use why::Why;

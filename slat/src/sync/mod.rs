@@ -9,7 +9,7 @@
 //!         │   (MmuLock::ReadWrite or ::Exclusive: that lock before it)     only the baseline policies
 //!         └── table pool                                                   leaf lock, never held across a call out
 //! slots: the transaction mutex, one per address space                      NEVER taken inside notify or a walk
-//! ├── the clock's hand: reclaim of cold tables (table/limit.rs)            likewise; a fault takes it before its walk
+//! ├── the clock's hand: reclaim of cold tables (budget.rs)            likewise; a fault takes it before its walk
 //! └── publishes as an invalidation of the gfns it changes; waits for a grace period if it took something away
 //! a dirty ring's turn: whoever empties it (dirty/ring.rs)                  likewise; no vCPU waits for it
 //! └── a section of the read side

@@ -6,7 +6,7 @@
 //!
 //! To add one: copy the nearest file in `formats/`, change the bits, keep the assertions at its foot, add a
 //! line to `formats/mod.rs` and a row to its table of tests. A format can also live in another crate: [`Format`] is an
-//! `unsafe trait` with a documented obligation, and [`Vm::builder`](crate::Vm::builder) and [`Map::new`](super::Map::new)
+//! `unsafe trait` with a documented obligation, and [`Vm::builder`](crate::Vm::builder) and [`Map::new`](crate::map::Map::new)
 //! check its constants when they are compiled for it.
 
 use super::entry::Word;
@@ -140,7 +140,7 @@ pub struct Leaf {
 /// A format whose constants break an obligation is refused when a VM or a map is compiled for it:
 ///
 /// ```compile_fail,E0080
-/// # use slat::{*, table::{Heap, Map, formats::Ept}};
+/// # use slat::{*, map::Map, table::{Heap, formats::Ept}};
 /// let _ = Map::<Ept<1>, _>::new(Heap); // E0080: "the walker's stack holds five levels"
 /// ```
 /// ```compile_fail,E0080
@@ -314,7 +314,7 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
 }
 
 /// Proves at compile time what the constants of every format owe. [`Vm::builder`](crate::Vm::builder) and
-/// [`Map::new`](super::Map::new) evaluate it for their format; each format's file ends in a call too.
+/// [`Map::new`](crate::map::Map::new) evaluate it for their format; each format's file ends in a call too.
 pub(crate) const fn assert_format<F: Format>() {
     assert!(F::LEVELS >= 2 && F::LEVELS <= 5, "the walker's stack holds five levels");
     assert!(F::ROOT_LEVEL.0 == F::LEVELS, "the root's level follows from the number of levels");
