@@ -23,7 +23,7 @@
 
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
-use crate::notify::edit::Range;
+use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::space::Space;
 use crate::sync::idle::Idle;

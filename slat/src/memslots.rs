@@ -25,7 +25,7 @@
 
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::Host;
-use crate::notify::edit::Range;
+use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::slots::publish::Reading;
 use crate::slots::version::Version;

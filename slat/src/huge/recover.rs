@@ -20,13 +20,14 @@
 
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::{Host, HostPage};
-use crate::notify::edit::Range;
+use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
 use crate::sync::tally::Count;
-use crate::table::entry::{Kind, Word};
+use crate::table::entry::Word;
+use crate::table::format::Kind;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::freeze::Freeze;
 use crate::table::memory::Node;

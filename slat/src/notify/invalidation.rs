@@ -27,7 +27,8 @@
 
 use super::active::{Epoch, Ticket};
 use super::along::{PageBehind, along};
-use super::edit::{Begun, Known, Range};
+use super::begun::{Begun, Range};
+use super::edit::Known;
 use super::reserve::Reserve;
 use super::secondary::Again;
 use crate::addr::{Gfn, Hva, Span};
@@ -260,7 +261,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 /// together here. A grace period is not waited for, since the thread may be in a walk.
 impl<F: Format, H: Host> Drop for Invalidation<'_, F, H> {
     fn drop(&mut self) {
-        self.begun.drain_reserve();
+        self.begun.reserve.drain(self.begun.vm);
         if !self.owed.is_nothing() && !seeded!(LeakedUnpaid) {
             self.open_debt().without_grace().settle();
         }

@@ -1,6 +1,6 @@
 //! A VM as a secondary MMU.
 
-use super::edit::Range;
+use super::begun::Range;
 use super::invalidation::Invalidation;
 use super::secondary::{Again, Event, Pages, SecondaryMmu, Young};
 use crate::addr::{Gfn, Hva, Span};

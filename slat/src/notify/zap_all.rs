@@ -12,7 +12,7 @@
 //! leaf before this one ends; one that finds the new root finds holes of an invalidation that may not have
 //! flushed, and then flushes too; and a vCPU that answers any flush looks for a new root.
 
-use super::edit::Range;
+use super::begun::Range;
 use super::invalidation::Invalidation;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;

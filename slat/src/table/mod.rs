@@ -20,14 +20,15 @@ mod free;
 pub(crate) mod freeze;
 #[cfg(test)]
 pub(crate) mod history;
+mod leaf;
 pub mod memory;
 pub(crate) mod pool;
 pub(crate) mod radix;
 pub(crate) mod retire;
 mod single;
 
-pub use entry::{Entry, Kind, Version, Word};
-pub use format::{Access, Format, Leaf, Perms};
+pub use entry::{Entry, Version, Word};
+pub use format::{Access, Format, Kind, Leaf, Perms};
 pub use memory::{Heap, TableMemory};
 pub use pool::NoMemory;
 // For the fault's files, until they name it where it is.
