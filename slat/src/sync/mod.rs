@@ -23,12 +23,14 @@
 //! | [`mode`] | what a walk may do: `Lockless`, `Shared`, `Exclusive` |
 //! | `readside` | seats, sections, the grace period |
 //! | `barrier` | the asymmetric fence under both |
+//! | `blocks` | cells that never move and grow in number |
 //! | `gate` | how a walk enters: the read side, or the lock of a baseline policy |
 //! | `tally` | counters, one set per seat |
 //! | `prim` | atomics and locks, swappable for loom, shuttle and virtual time |
 //! | `orderings.md` | every named ordering: what pairs with what, its test, its mistakes |
 
 pub(crate) mod barrier;
+pub(crate) mod blocks;
 pub(crate) mod gate;
 pub mod idle;
 pub mod mode;
