@@ -2,12 +2,12 @@
 
 use super::super::rules::Limits;
 use super::*;
+use crate::Level;
 use crate::addr::{Gfn, Hva, Span};
 use crate::loom_tests::{RACE, explore, finds, finds_seeded};
 use crate::notify::active::{Active, Page};
 use crate::seeded::Bug;
 use crate::table::entry::{Entry, Word};
-use crate::Level;
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
