@@ -15,7 +15,7 @@
 //! install: link what is missing; hole not newer than the stamp? CAS hole → leaf
 //! ```
 //! Where the slot logs writes, only 4 KiB are mapped, without write permission unless this is a store; a permission
-//! that was given is logged ([`dirty`](crate::slots::Memslots::dirty)), after it was given. A
+//! that was given is logged ([`dirty`](crate::memslots::Memslots::dirty)), after it was given. A
 //! store is not begun while its vCPU's ring is full.
 //!
 //! Whatever moved meanwhile, a CAS or the comparison with the stamp fails, and the fault starts again with a
@@ -42,9 +42,9 @@ use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
-use crate::table::walk::Walk;
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
+use crate::walk::Walk;
 
 /// A guest access that the hardware could not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -31,5 +31,3 @@ pub use entry::{Entry, Version, Word};
 pub use format::{Access, Format, Kind, Leaf, Perms};
 pub use memory::{Heap, TableMemory};
 pub use pool::NoMemory;
-// For the fault's files, until they name it where it is.
-pub(crate) use crate::walk;
