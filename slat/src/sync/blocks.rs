@@ -31,9 +31,10 @@ impl<T: Default, const BLOCKS: usize> Blocks<T, BLOCKS> {
         &self.first
     }
 
-    /// The others, block by block, as many as there are.
-    pub(crate) fn beyond(&self) -> impl Iterator<Item = &[Padded<T>]> {
-        (0..BLOCKS).map_while(|block| {
+    /// The others, up to `most` blocks of them, as many as there are.
+    #[inline(always)]
+    pub(crate) fn beyond(&self, most: usize) -> impl Iterator<Item = &[Padded<T>]> {
+        (0..most).map_while(|block| {
             // SAFETY: null, or linked by `grow` with so many cells, and freed when the set is dropped.
             unsafe { self.block(block).as_ref() }
         })

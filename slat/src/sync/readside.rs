@@ -132,13 +132,13 @@ impl ReadSide {
     /// Any free seat from `first` on, if there is one.
     pub(crate) fn try_borrow(&self, first: usize) -> Option<Borrowed<'_>> {
         let first = self.seats.first().get(first..).unwrap_or_default();
-        first.iter().chain(self.seats.beyond().flatten()).find_map(|seat| Self::claim_seat(seat))
+        first.iter().chain(self.seats.beyond(BLOCKS).flatten()).find_map(|seat| Self::claim_seat(seat))
     }
 
     /// All seats, up to [`ROW`] at once. A writer that finds no block of more seats, after its fence, is seen by every section on a
     /// seat of it: the seat's holder has read the link to the block before the fence of `claim`.
     fn rows(&self) -> impl Iterator<Item = &[Padded<Seat>]> {
-        let beyond = self.seats.beyond().take(if seeded!(SeatsUnlooked) { 0 } else { BLOCKS });
+        let beyond = self.seats.beyond(if seeded!(SeatsUnlooked) { 0 } else { BLOCKS });
         self.seats.first().chunks(ROW).chain(beyond.flat_map(|block| block.chunks(ROW)))
     }
 

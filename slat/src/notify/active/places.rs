@@ -88,7 +88,7 @@ impl Places {
 
     /// Those beyond the first ones, if there are `any`.
     fn beyond(&self, any: bool) -> impl Iterator<Item = &Padded<Slot>> {
-        self.slots.beyond().take(if any { BLOCKS } else { 0 }).flatten()
+        self.slots.beyond(if any { BLOCKS } else { 0 }).flatten()
     }
 
     /// Makes more. False where all are made, or where there is no memory.
