@@ -103,14 +103,9 @@ impl<F: Format, H: Host> Vm<F, H> {
         let ask = |access| self.host.lookup(hvas.start, access);
         let HostPage { pfn, level: size, writable } = ask(Access::Write).or_else(|| ask(Access::Read))?;
         let fits = size >= level && pfn.0 & (level.pages() - 1) == 0;
-        let may_write = writable && !slot.readonly;
-        fits.then(|| Leaf {
-            pfn,
-            perms: self.perms(level, may_write),
-            host_writable: may_write,
-            accessed: true,
-            dirty: may_write,
-        })
+        let page = HostPage { pfn, level, writable: writable && !slot.readonly };
+        let access = if page.writable { Access::Write } else { Access::Read };
+        fits.then(|| self.leaf(page, access))
     }
 }
 
