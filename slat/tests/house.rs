@@ -33,7 +33,7 @@ const UP: [&str; 5] = [
 
 #[test]
 fn the_engines_modules_import_downwards_and_its_files_in_no_circle() {
-    let graph = Graph::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let graph = Graph::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     assert_eq!(graph.circles(), [""; 0]);
     let place = |file: &str| {
         let module = file.split('/').next().unwrap();
@@ -48,7 +48,7 @@ fn the_engines_modules_import_downwards_and_its_files_in_no_circle() {
 fn the_primary_mmus_files_import_in_no_circle() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mm/src");
     if sources.exists() {
-        assert_eq!(Graph::read(sources).circles(), [""; 0]);
+        assert_eq!(Graph::read(&sources).circles(), [""; 0]);
     }
 }
 
@@ -75,12 +75,12 @@ struct Graph {
 }
 
 impl Graph {
-    fn read(root: PathBuf) -> Self {
-        let (mut files, mut folders) = (BTreeMap::new(), vec![root.clone()]);
+    fn read(root: &Path) -> Self {
+        let (mut files, mut folders) = (BTreeMap::new(), vec![root.to_path_buf()]);
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
-                let name = path.strip_prefix(&root).unwrap().with_extension("");
+                let name = path.strip_prefix(root).unwrap().with_extension("");
                 let name = name.to_str().unwrap().replace('\\', "/");
                 let for_tests = name.ends_with("tests")
                     || ["seeded", "inject", "edges", "table/history"].contains(&&*name);
@@ -112,7 +112,8 @@ impl Graph {
             let mut path = path.to_owned();
             loop {
                 let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-                let module = ends.map(|end| &path[..end]).filter(|module| files.contains_key(*module)).last();
+                let module =
+                    ends.map(|end| &path[..end]).filter(|module| files.contains_key(*module)).next_back();
                 let module = module.unwrap_or_default();
                 let rest = path[module.len()..].trim_start_matches('/');
                 let (name, below) = rest.split_once('/').unwrap_or((rest, ""));
