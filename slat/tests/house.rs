@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Each mistake that loom must find has a row in the list of orderings, and each row names mistakes that there are.
 #[test]
@@ -113,7 +113,7 @@ impl Graph {
             loop {
                 let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
                 let module =
-                    ends.map(|end| &path[..end]).filter(|module| files.contains_key(*module)).next_back();
+                    ends.map(|end| &path[..end]).rfind(|module| files.contains_key(*module));
                 let module = module.unwrap_or_default();
                 let rest = path[module.len()..].trim_start_matches('/');
                 let (name, below) = rest.split_once('/').unwrap_or((rest, ""));
