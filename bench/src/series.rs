@@ -6,12 +6,12 @@
 /// Where there is no such series.
 pub fn name(number: &str) -> &'static str {
     match number {
-        "000" => "MGLRU aging",
-        "001" => "scalable memslots",
-        "002" => "NUMA protection",
-        "003" => "TDP MMU",
-        "004" => "change-pte",
-        "KVM" => "KVM",
+        "mglru-aging" => "MGLRU aging",
+        "scalable-memslots" => "scalable memslots",
+        "numa-protection" => "NUMA protection",
+        "tdp-mmu" => "TDP MMU",
+        "change-pte" => "change-pte",
+        "kvm" => "KVM",
         _ => panic!("a series that is not in book/src/sources.md: {number}"),
     }
 }

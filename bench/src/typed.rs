@@ -46,6 +46,7 @@ pub enum Command {
 pub enum Benches {
     #[command(flatten)]
     Bench(Bench),
+    Compare(bench::Compare),
     List(List),
 }
 
@@ -67,6 +68,7 @@ const TAKES: &[(&str, &str, &str, &str)] = &[
     ("bench access-tracking-perf", "10 s", "1.1 GiB", BENCH),
     ("bench aging-pass", "1 min", "160 MiB", BENCH),
     ("bench demand-paging", "5 s", "550 MiB", BENCH),
+    ("bench compare", "none", "10 MiB", PRINTS),
     ("bench dirty-log-perf", "2 min", "1.1 GiB", BENCH),
     ("bench fault-floor", "15 s", "30 MiB", BENCH),
     ("bench invalidate", "5 s; 20 s at most", "25 MiB", BENCH),
@@ -149,6 +151,7 @@ impl Benches {
     pub fn run(&self) -> Result<ExitCode, Error> {
         match self {
             Self::Bench(bench) => bench.run(),
+            Self::Compare(compare) => compare.run(),
             Self::List(list) => list.run(),
         }
     }

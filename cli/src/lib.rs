@@ -6,6 +6,7 @@
 pub mod bar;
 pub mod checksum;
 pub mod command;
+pub mod date;
 pub mod error;
 pub mod flags;
 mod generate;

@@ -10,7 +10,7 @@
 //! * A frame is **free** or has **references**: one for each entry that maps it, one from the file it belongs to.
 //!   A huge page is 512 frames with a reference each, so that splitting it, in one address space or in several,
 //!   changes no count. Who drops the last reference frees the frame.
-//! * [`Held`] and [`Released`] are references as values: dropping them gives them back.
+//! * [`Held`](crate::Held) and [`Released`](crate::held::Released) are references as values: dropping them gives them back.
 //! * Blocks belong to **nodes**, as many to each and neighbours together. Who needs a frame gets one of the node
 //!   that it runs on ([`Node::here`]), or where that has none, of the next ([`NodeFrames`]).
 //! * With **poison**, a freed frame is filled with one byte: a stale reader sees it. When the frame is used
@@ -18,7 +18,6 @@
 
 use crate::error::MmError;
 use crate::frames::{BLOCK, Unit};
-use crate::held::{Held, Released};
 use crate::mapping::Mapping;
 use crate::notes::Notes;
 use crate::numa::{Node, NodeFrames, real_nodes};
@@ -175,25 +174,6 @@ impl Arena {
         self.memory.memfd()
     }
 
-    /// A page of one level, 4 KiB or 2 MiB, with any contents and one reference to each of its frames; of this
-    /// thread's node if it has one.
-    pub fn page(&self, level: Level) -> Result<Held<'_>, MmError> {
-        let pfn = self.nearest(|node| node.take_page(level)).ok_or(MmError::OutOfFrames(level))?;
-        Ok(self.hold(pfn, level, false))
-    }
-
-    /// The same, filled with zeroes.
-    pub fn zeroed(&self, level: Level) -> Result<Held<'_>, MmError> {
-        let pfn = self.nearest(|node| node.take_page(level)).ok_or(MmError::OutOfFrames(level))?;
-        Ok(self.hold(pfn, level, true))
-    }
-
-    /// The same as [`page`](Self::page), of this node and no other.
-    pub fn page_on(&self, node: Node, level: Level) -> Result<Held<'_>, MmError> {
-        let pfn = self.node(node).take_page(level).ok_or(MmError::OutOfFrames(level))?;
-        Ok(self.hold(pfn, level, false))
-    }
-
     /// How many nodes it has.
     pub fn nodes(&self) -> u8 {
         self.nodes.len() as u8
@@ -260,26 +240,18 @@ impl Arena {
         &self.notes
     }
 
-    fn node(&self, node: Node) -> &NodeFrames {
+    pub(crate) fn node(&self, node: Node) -> &NodeFrames {
         &self.nodes[usize::from(node.0) % self.nodes.len()]
     }
 
     /// Takes from this thread's node, or from the next one that has it.
-    fn nearest(&self, take: impl Fn(&NodeFrames) -> Option<Pfn>) -> Option<Pfn> {
+    pub(crate) fn nearest(&self, take: impl Fn(&NodeFrames) -> Option<Pfn>) -> Option<Pfn> {
         let (here, nodes) = (usize::from(self.here().0), self.nodes.len());
         (here..here + nodes).find_map(|node| take(&self.nodes[node % nodes]))
     }
 
-    /// The first reference to each frame of a page that was free.
-    fn hold(&self, pfn: Pfn, level: Level, zero: bool) -> Held<'_> {
-        for frame in 0..level.pages() {
-            self.begin_use(pfn + frame, 0, zero);
-        }
-        Held::new(self, pfn, level)
-    }
-
     /// A frame that was free gets its first reference.
-    fn begin_use(&self, pfn: Pfn, kind: u32, zero: bool) {
+    pub(crate) fn begin_use(&self, pfn: Pfn, kind: u32, zero: bool) {
         let state = &self.states()[pfn.0 as usize];
         let used = state.load(Relaxed) & USED != 0;
         if used && let Some(byte) = self.poison {
@@ -353,11 +325,6 @@ impl Arena {
         );
         // SAFETY: both lie in the mapping and do not overlap.
         unsafe { self.frame(from).copy_to_nonoverlapping(self.frame(to), len) };
-    }
-
-    /// Gives back references that were taken out of entries, when dropped.
-    pub(crate) fn released(&self) -> Released<'_> {
-        Released::new(self)
     }
 }
 

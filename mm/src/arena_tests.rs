@@ -132,7 +132,7 @@ fn each_node_has_whole_blocks_and_every_frame_has_a_node() {
 #[test]
 fn memory_comes_from_the_threads_node_and_from_the_next_where_it_has_none() {
     let arena = Arena::builder().limit(3 * Level::M2.bytes()).nodes(3).poison(0xdd).build().unwrap();
-    let of = |page: &Held<'_>| arena.node_of(page.pfn()).0;
+    let of = |page: &crate::Held<'_>| arena.node_of(page.pfn()).0;
     for node in [1, 4] {
         Node(node).run_here();
         let (small, tables) = (arena.page(Level::K4).unwrap(), ArenaHandle::from(&arena));

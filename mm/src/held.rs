@@ -2,6 +2,8 @@
 //! back by itself.
 
 use crate::arena::Arena;
+use crate::error::MmError;
+use crate::numa::Node;
 use slat::{Level, Pfn, Span};
 use std::mem::ManuallyDrop;
 
@@ -67,5 +69,39 @@ impl Drop for Released<'_> {
         for &run in &self.runs {
             self.arena.put(run);
         }
+    }
+}
+
+impl Arena {
+    /// A page of one level, 4 KiB or 2 MiB, with any contents and one reference to each of its frames; of this
+    /// thread's node if it has one.
+    pub fn page(&self, level: Level) -> Result<Held<'_>, MmError> {
+        let pfn = self.nearest(|node| node.take_page(level)).ok_or(MmError::OutOfFrames(level))?;
+        Ok(self.hold(pfn, level, false))
+    }
+
+    /// The same, filled with zeroes.
+    pub fn zeroed(&self, level: Level) -> Result<Held<'_>, MmError> {
+        let pfn = self.nearest(|node| node.take_page(level)).ok_or(MmError::OutOfFrames(level))?;
+        Ok(self.hold(pfn, level, true))
+    }
+
+    /// The same as [`page`](Self::page), of this node and no other.
+    pub fn page_on(&self, node: Node, level: Level) -> Result<Held<'_>, MmError> {
+        let pfn = self.node(node).take_page(level).ok_or(MmError::OutOfFrames(level))?;
+        Ok(self.hold(pfn, level, false))
+    }
+
+    /// The first reference to each frame of a page that was free.
+    fn hold(&self, pfn: Pfn, level: Level, zero: bool) -> Held<'_> {
+        for frame in 0..level.pages() {
+            self.begin_use(pfn + frame, 0, zero);
+        }
+        Held::new(self, pfn, level)
+    }
+
+    /// Gives back references that were taken out of entries, when dropped.
+    pub(crate) fn released(&self) -> Released<'_> {
+        Released::new(self)
     }
 }

@@ -43,11 +43,11 @@
 //! | `pte` | what an entry of the table says |
 //! | `table` | its entries |
 //! | `space` | the address space; the order of its locks |
-//! | `listeners` | who is told of changes |
+//! | `listeners`, `notify` | who is told of changes, and how |
 //! | `fault` | bringing pages in; breaking shares |
 //! | `change`, `moving` | taking away; moving |
 //! | `reap` | taking away without waiting |
-//! | `soft_dirty` | which pages were written |
+//! | `soft_dirty`, `clean` | which pages were written |
 //! | `host` | the address space as a VM's host |
 //! | `user_fault` | faults that a user's thread serves |
 //! | `lru` | which pages are cold, and making room by them |
@@ -69,6 +69,7 @@ macro_rules! seeded {
 
 mod arena;
 mod change;
+mod clean;
 mod error;
 mod fault;
 mod file;
@@ -82,6 +83,7 @@ pub mod lru_gen;
 mod mapping;
 mod moving;
 mod notes;
+mod notify;
 mod numa;
 mod pin;
 mod pte;

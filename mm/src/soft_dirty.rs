@@ -11,63 +11,7 @@ use crate::error::MmError;
 use crate::pte::{Pte, hva_of, pages_of};
 use crate::space::AddressSpace;
 use crate::vma::aligned;
-use parking_lot::Mutex;
-use slat::{Gfn, Hva, Idle, Level, PAGE_SIZE, Span, Why};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-/// A bit for each page of a region of 2 MiB.
-type Bits = [u64; Level::M2.pages() as usize / 64];
-
-/// The clean pages of an address space. Those of a region change under its page lock.
-#[derive(Debug, Default)]
-pub(crate) struct Clean {
-    /// Whether there ever were any: until then this costs a load for each write permission given.
-    used: AtomicBool,
-    regions: Mutex<BTreeMap<Gfn, Bits>>,
-}
-
-impl Clean {
-    fn insert(&self, pages: Span<Gfn>) {
-        // Who gives write permission to one of these pages does it under the page lock that is held here.
-        self.used.store(true, Relaxed);
-        let mut regions = self.regions.lock();
-        for page in (pages.start.0..pages.end.0).map(Gfn) {
-            let (word, bit) = place(page);
-            regions.entry(page.base(Level::M2)).or_default()[word] |= bit;
-        }
-    }
-
-    /// They are written to from now on, or have gone.
-    #[inline]
-    pub(crate) fn remove(&self, pages: Span<Gfn>) {
-        if self.used.load(Relaxed) {
-            self.remove_used(pages);
-        }
-    }
-
-    #[cold]
-    fn remove_used(&self, pages: Span<Gfn>) {
-        let mut regions = self.regions.lock();
-        for (&region, bits) in regions.range_mut(pages.start.base(Level::M2)..pages.end) {
-            let part = Span::sized(region, Level::M2.pages()).clamp(&pages);
-            for page in (part.start.0..part.end.0).map(Gfn) {
-                let (word, bit) = place(page);
-                bits[word] &= !bit;
-            }
-        }
-    }
-
-    fn contains(&self, page: Gfn) -> bool {
-        let (word, bit) = place(page);
-        self.regions.lock().get(&page.base(Level::M2)).is_some_and(|bits| bits[word] & bit != 0)
-    }
-}
-
-fn place(page: Gfn) -> (usize, u64) {
-    let index = page.0 - page.base(Level::M2).0;
-    (index as usize / 64, 1 << (index % 64))
-}
+use slat::{Gfn, Hva, Idle, PAGE_SIZE, Span, Why};
 
 impl AddressSpace {
     /// From now on the pages of the range count as not written, until they are (`clear_refs`). Their next writes

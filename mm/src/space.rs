@@ -22,6 +22,7 @@
 //! space is dropped. Its answer may be old when it arrives; the engine's stamp finds that out.
 
 use crate::arena::Arena;
+use crate::clean::Clean;
 use crate::error::MmError;
 use crate::held::Released;
 use crate::listeners::Listeners;
@@ -29,7 +30,6 @@ use crate::lru::{Lru, LruSettings};
 use crate::numa::{self, NumaStats};
 use crate::pte::{Pte, page_of, pages_of};
 use crate::shards::Shards;
-use crate::soft_dirty::Clean;
 use crate::stats::{Counted, Counters, MmStats};
 use crate::swap::{Account, Kept, Swap};
 use crate::table::{Entry, Table};

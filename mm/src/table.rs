@@ -5,12 +5,13 @@
 
 use crate::arena::{Arena, ArenaHandle};
 use crate::vma::ADDRESSES;
-use slat::table::{self, Map, NoMemory, ReachError, formats::X64};
+use slat::map::{Map, Place, ReachError};
+use slat::table::{NoMemory, formats::X64};
 use slat::{AccessedPages, Format, Gfn, Level, PAGE_SHIFT, Span};
 use std::sync::Arc;
 
 /// One of its entries.
-pub(crate) type Entry<'a> = table::Place<'a, X64, ArenaHandle>;
+pub(crate) type Entry<'a> = Place<'a, X64, ArenaHandle>;
 
 /// See the module's header.
 #[derive(Debug)]

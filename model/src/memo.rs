@@ -117,35 +117,10 @@ impl Scenario {
         let thread = s.threads[i];
         let memo = thread.memo.expect("a fault without a memo is not quick");
         let next = match thread.pc {
-            Pc::QuickNumber => match memo.quiet {
-                Some(quiet)
-                    if memo.slot.has(gfn)
-                        && (quiet.number == s.world.numbers.newest
-                            || matches!(self.bug, Some(Bug::TableRemembered | Bug::NumberForgotten))) =>
-                {
-                    s.threads[i].stamp = quiet.number;
-                    s.threads[i].path[0] = quiet.table;
-                    if quiet.table != NONE && World::extent(1, gfn).start == quiet.first {
-                        Pc::QuickLoad
-                    } else {
-                        Pc::QuietWalk
-                    }
-                }
-                _ => {
-                    s.threads[i].memo = Some(Memo { quiet: None, ..memo });
-                    Pc::QuickRegion
-                }
+            Pc::QuickNumber | Pc::QuietWalk | Pc::ReadNumber | Pc::ReadEpoch => match self.quiet(s, i, gfn) {
+                Some(next) => next,
+                None => return Self::in_full(s, i, gfn),
             },
-            Pc::QuietWalk => {
-                let quiet = memo.quiet.expect("it was looked at");
-                let Word::Table(table) = s.world.load(quiet.parent, 1, gfn) else {
-                    return Self::in_full(s, i, gfn);
-                };
-                s.threads[i].path[0] = table;
-                let quiet = Quiet { table, first: World::extent(1, gfn).start, ..quiet };
-                s.threads[i].memo = Some(Memo { quiet: Some(quiet), ..memo });
-                Pc::QuickLoad
-            }
             Pc::QuickRegion | Pc::QuickEpoch => match memo.confirmed {
                 Some(confirmed) if confirmed.frames.has(gfn) && self.stands(s, i, gfn, confirmed) => {
                     match thread.pc {
@@ -156,20 +131,6 @@ impl Scenario {
                 _ if memo.slot.has(gfn) => Pc::AgainStamp,
                 _ => return Self::in_full(s, i, gfn),
             },
-            Pc::ReadNumber => {
-                s.threads[i].number = s.world.numbers.newest;
-                let is_quiet = s.world.numbers.count == 0 || self.bug == Some(Bug::QuietBeside);
-                if is_quiet { Pc::ReadEpoch } else { Pc::QuickLoad }
-            }
-            Pc::ReadEpoch => {
-                let confirmed = memo.confirmed.expect("it was confirmed");
-                if s.world.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::QuietUndated) {
-                    let quiet =
-                        Quiet { number: thread.number, parent: thread.path[1], table: NONE, first: 0 };
-                    s.threads[i].memo = Some(Memo { quiet: Some(quiet), ..memo });
-                }
-                Pc::QuickLoad
-            }
             Pc::AgainStamp => {
                 s.threads[i].epoch = s.world.lines[EPOCH].newest;
                 (s.threads[i].quick, s.threads[i].large, s.threads[i].part) = (true, true, false);
@@ -233,6 +194,56 @@ impl Scenario {
             pc => unreachable!("{pc:?} on the quick path"),
         };
         s.threads[i].pc = next;
+    }
+
+    /// What N answers for. `None`: the full pipeline takes over.
+    fn quiet(&self, s: &mut State, i: usize, gfn: u8) -> Option<Pc> {
+        let thread = s.threads[i];
+        let memo = thread.memo.expect("a fault without a memo is not quick");
+        Some(match thread.pc {
+            Pc::QuickNumber => match memo.quiet {
+                Some(quiet)
+                    if memo.slot.has(gfn)
+                        && (quiet.number == s.world.numbers.newest
+                            || matches!(self.bug, Some(Bug::TableRemembered | Bug::NumberForgotten))) =>
+                {
+                    s.threads[i].stamp = quiet.number;
+                    s.threads[i].path[0] = quiet.table;
+                    if quiet.table != NONE && World::extent(1, gfn).start == quiet.first {
+                        Pc::QuickLoad
+                    } else {
+                        Pc::QuietWalk
+                    }
+                }
+                _ => {
+                    s.threads[i].memo = Some(Memo { quiet: None, ..memo });
+                    Pc::QuickRegion
+                }
+            },
+            Pc::QuietWalk => {
+                let quiet = memo.quiet.expect("it was looked at");
+                let Word::Table(table) = s.world.load(quiet.parent, 1, gfn) else { return None };
+                s.threads[i].path[0] = table;
+                let quiet = Quiet { table, first: World::extent(1, gfn).start, ..quiet };
+                s.threads[i].memo = Some(Memo { quiet: Some(quiet), ..memo });
+                Pc::QuickLoad
+            }
+            Pc::ReadNumber => {
+                s.threads[i].number = s.world.numbers.newest;
+                let is_quiet = s.world.numbers.count == 0 || self.bug == Some(Bug::QuietBeside);
+                if is_quiet { Pc::ReadEpoch } else { Pc::QuickLoad }
+            }
+            Pc::ReadEpoch => {
+                let confirmed = memo.confirmed.expect("it was confirmed");
+                if s.world.lines[EPOCH].newest == confirmed.epoch || self.bug == Some(Bug::QuietUndated) {
+                    let quiet =
+                        Quiet { number: thread.number, parent: thread.path[1], table: NONE, first: 0 };
+                    s.threads[i].memo = Some(Memo { quiet: Some(quiet), ..memo });
+                }
+                Pc::QuickLoad
+            }
+            pc => unreachable!("{pc:?} beside N"),
+        })
     }
 
     /// Whether the word that is looked at is as it was.

@@ -47,7 +47,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut ages = vec![0u32; PAGES as usize];
     for pass in 0..4 {
         run(&mut vcpu, &mut idle, (0..PAGES).step_by(HOT))?;
-        ages.iter_mut().for_each(|age| *age += 1);
+        for age in &mut ages {
+            *age += 1;
+        }
         let mut young = 0;
         // No lock, no flush: vCPUs go on faulting meanwhile. What is told here is asked anew by the next pass.
         vm.lockless(&mut idle).age(Span::sized(Gfn(0), PAGES), |seen| {

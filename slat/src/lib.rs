@@ -43,13 +43,16 @@
 //! |---|---|
 //! | [`slots`] | gfn → hva, as snapshots (the scalable memslots series) |
 //! | [`fault`] | the pipeline of a fault (the TDP MMU series) |
-//! | [`table`] | formats, entries, walks, and how a table page dies (the TDP MMU series) |
+//! | [`table`] | formats, entries, and how a table page dies (the TDP MMU series) |
+//! | [`walk`] | an open walk over the tables of a VM, in one of three modes |
 //! | [`huge`] | the same memory in larger and smaller pages (the TDP MMU series) |
 //! | [`tlb`] | the flush that an edit owes, and who pays |
 //! | [`age`] | which pages have been accessed (the MGLRU aging series) |
 //! | [`dirty`] | which pages have been written (the TDP MMU series) |
 //! | [`notify`] | the primary MMU says why a range changes (the NUMA protection and change-pte series) |
 //! | [`sync`] | the lock order; who may do what, when |
+//! | [`map`] | a table on its own, for a primary MMU |
+//! | [`memslots`] | the memslots of a running VM |
 //! | [`vm`] | the wiring |
 //! | [`stats`] | what a VM has done and holds |
 //! | [`host`] | what is asked of the world |
@@ -91,6 +94,7 @@ macro_rules! injected {
 
 pub mod addr;
 pub mod age;
+mod budget;
 pub mod dirty;
 #[cfg(test)]
 mod edges;
@@ -106,6 +110,8 @@ pub mod inject;
 mod inject_tests;
 #[cfg(all(test, loom))]
 mod loom_tests;
+pub mod map;
+pub mod memslots;
 pub mod notify;
 #[cfg(all(feature = "std", any(test, seeded)))]
 #[doc(hidden)]
@@ -120,18 +126,22 @@ pub mod table;
 pub mod tlb;
 mod vcpu;
 pub mod vm;
+pub mod walk;
+mod why;
 
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
 pub use fault::{Done, Fault, FaultError};
 pub use host::{Host, HostError, HostPage, VcpuId};
-pub use notify::{Again, Event, Invalidation, Pages, SecondaryMmu, Why, Young};
+pub use notify::{Again, Event, Invalidation, Pages, SecondaryMmu, Young};
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
 pub use stats::{Flushes, Retries, Stats, TablePages};
 pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
-pub use table::{Access, Format, Leaf, Mapping, Perms, TableMemory, Walk};
+pub use table::{Access, Format, Leaf, Perms, TableMemory};
 pub use tlb::{Cause, CpuId, FlushDebt, Translations};
 pub use vcpu::{InGuest, Vcpu};
 pub use vm::{Builder, Vm};
+pub use walk::{Mapping, Walk};
+pub use why::Why;

@@ -4,7 +4,6 @@
 //! its own, over the same host memory. Invalidations by host address reach every space; flushes name guest frames
 //! and no space, so a vCPU forgets those frames whichever space it is in.
 
-use crate::dirty::DirtyLog;
 use crate::slots::SpaceId;
 use crate::slots::publish::SlotSets;
 use crate::slots::rules::Limits;
@@ -22,14 +21,14 @@ pub(crate) struct Space<F> {
 }
 
 impl<F: Format> Space<F> {
-    /// No memslots, one table page.
+    /// No memslots, one table page. A log that begins has all pages dirty, or none.
     pub(crate) fn new<M: TableMemory>(
         id: SpaceId,
         limits: Limits,
-        dirty: DirtyLog,
+        all_dirty: bool,
         memory: &M,
         pool: &Pool,
     ) -> Result<Self, NoMemory> {
-        Ok(Self { id, memslots: SlotSets::new(limits, dirty), radix: Radix::new(memory, pool)? })
+        Ok(Self { id, memslots: SlotSets::new(limits, all_dirty), radix: Radix::new(memory, pool)? })
     }
 }

@@ -9,9 +9,10 @@ use crate::sync::tally::{Again, Count};
 use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
 use crate::table::retire::count_tables;
-use crate::table::walk::Walk;
 use crate::tlb::Cause;
+pub use crate::tlb::Flushes;
 use crate::vm::Vm;
+use crate::walk::Walk;
 
 /// What a VM has done and holds. Sums over all threads, each read at a slightly different moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -73,27 +74,6 @@ impl Retries {
     /// All of them.
     pub fn total(&self) -> u64 {
         self.moved + self.covered + self.lost
-    }
-}
-
-/// See [`Stats::flushes`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Flushes {
-    /// Edits that took something away.
-    pub requested: u64,
-    /// Shootdowns made.
-    pub paid: u64,
-    /// Frames covered by those edits.
-    pub pages: u64,
-}
-
-impl Flushes {
-    fn with(self, other: Self) -> Self {
-        Self {
-            requested: self.requested + other.requested,
-            paid: self.paid + other.paid,
-            pages: self.pages + other.pages,
-        }
     }
 }
 

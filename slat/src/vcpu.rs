@@ -77,6 +77,15 @@ impl<F: Format, H: Host> core::fmt::Debug for Vcpu<'_, F, H> {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
+    /// vCPU number `id`, for the thread that will run it. `None` past the number that the VM was built for, and
+    /// while another thread has it.
+    pub fn vcpu(&self, id: VcpuId) -> Option<Vcpu<'_, F, H>> {
+        if id.0 >= self.policy.vcpus {
+            return None;
+        }
+        self.reads.claim(id.0 as usize).map(|seat| Vcpu::new(self, id, seat))
+    }
+
     /// Whether its vCPUs enter sections by one store: no lock is to be taken, and barriers are asymmetric.
     fn enters_lightly(&self) -> bool {
         self.lock.policy() == MmuLock::None && self.reads.barrier.is_asymmetric()

@@ -3,28 +3,21 @@
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::dirty::DirtyLog;
 use crate::dirty::ring::Ring;
-use crate::host::{Host, Kicks, VcpuId};
+use crate::host::{Host, Kicks};
 use crate::notify::active::Active;
-use crate::notify::edit::Range;
-use crate::notify::invalidation::Invalidation;
-use crate::notify::{Again, Why};
-use crate::slots::{Limits, Memslots, SpaceId};
+use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
 use crate::sync::gate::{Lock, MmuLock};
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Lockless, Shared};
-use crate::sync::prim::{AtomicBool, Padded, Relaxed};
+use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
 use crate::sync::readside::{Borrowed, ReadSide};
 use crate::table::format::{Format, assert_format};
-use crate::table::limit::Clock;
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
-use crate::table::walk::{Mapping, Walk};
+use crate::tlb::Cause;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
-use crate::tlb::{Cause, FlushDebt};
-use crate::vcpu::Vcpu;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 
@@ -64,6 +57,15 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) tlb: Tlb,
     /// One for each vCPU, or none at all.
     pub(crate) rings: Box<[Ring]>,
+}
+
+/// Where cold tables are looked for next ([`budget`](crate::budget)).
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    /// Address space and frame to go on at. Who holds it takes back; others wait, and then look again.
+    pub(crate) hand: Mutex<(usize, Gfn)>,
+    /// Subtrees taken back so far.
+    pub(crate) reclaimed: AtomicU64,
 }
 
 /// Builds a [`Vm`].
@@ -204,7 +206,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             rings: Box::default(),
         };
         // From here on an error drops what there is of the VM, and the host has its memory back.
-        let space = |id| Space::new(SpaceId(id), limits, policy.dirty, &vm.host, &vm.pool);
+        let space = |id| Space::new(SpaceId(id), limits, policy.dirty.initially_set, &vm.host, &vm.pool);
         vm.spaces = (0..spaces).map(space).collect::<Result<_, _>>()?;
         let rings = policy.dirty.ring.map(|size| (0..policy.vcpus).map(move |_| Ring::new(size)));
         vm.rings = rings.into_iter().flatten().collect::<Result<_, _>>()?;
@@ -241,25 +243,6 @@ impl<F: Format, H: Host> Vm<F, H> {
         &self.host
     }
 
-    /// Its memslots: those of address space 0, the one that every VM has.
-    pub fn slots(&self) -> Memslots<'_, F, H> {
-        Memslots { vm: self, space: &self.spaces[0] }
-    }
-
-    /// The memslots of another address space, if the VM was built with so many.
-    pub fn slots_in(&self, space: SpaceId) -> Option<Memslots<'_, F, H>> {
-        Some(Memslots { vm: self, space: self.space(space)? })
-    }
-
-    /// vCPU number `id`, for the thread that will run it. `None` past the number that the VM was built for, and
-    /// while another thread has it.
-    pub fn vcpu(&self, id: VcpuId) -> Option<Vcpu<'_, F, H>> {
-        if id.0 >= self.policy.vcpus {
-            return None;
-        }
-        self.reads.claim(id.0 as usize).map(|seat| Vcpu::new(self, id, seat))
-    }
-
     /// Where the tables of address space 0 begin at this moment. A vCPU loads [`InGuest::root`](crate::InGuest::root),
     /// which changes when it is told to.
     pub fn root(&self) -> Pfn {
@@ -269,72 +252,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// The same for another address space, if the VM was built with so many.
     pub fn root_in(&self, space: SpaceId) -> Option<Pfn> {
         Some(self.space(space)?.radix.root_word().pfn())
-    }
-
-    /// The host is about to change `hvas`: begins an [`Invalidation`], which see. Faults on the range wait from
-    /// here until it is dropped.
-    ///
-    /// A thread may begin any number of them inside each other. Up to 4,032 are in flight at once in a VM; the next one waits for
-    /// one to end. Where more than 64 are, this allocates (16 KiB at first), and waits where there is no memory. While more than
-    /// 64 are, faults beside one of the others, and edits, look at up to as many places as there were at most.
-    ///
-    /// A fault elsewhere is not disturbed: one of at most 16 pieces of 2 MiB (aligned, of host addresses) costs faults in other
-    /// pieces nothing. A wider one costs each fault that it meets one more attempt when it begins, and when it ends.
-    pub fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Invalidation<'_, F, H> {
-        Invalidation::begin(self, Range::Hvas(hvas), why)
-    }
-
-    /// The same, or [`Again`] where it would have to wait for another one to end, or for memory.
-    ///
-    /// ```
-    /// # use slat::{*, table::formats::Npt4};
-    /// # struct Nothing; unsafe impl TableMemory for Nothing {}
-    /// # impl Host for Nothing {
-    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
-    /// # }
-    /// # let mut idle = Idle::take().unwrap();
-    /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
-    /// let page = Span::sized(Hva(0x7000_0000), 4096);
-    /// match vm.try_invalidate(page, Why::Unmap) {
-    ///     Ok(mut change) => drop(change.apply(&mut idle)),
-    ///     Err(Again) => { /* 4,032 are in flight: let some of them end first */ }
-    /// }
-    /// ```
-    pub fn try_invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Invalidation<'_, F, H>, Again> {
-        Invalidation::begin_now(self, Range::Hvas(hvas), why).ok_or(Again)
-    }
-
-    /// The same by guest frames of address space 0, whatever they are backed by.
-    pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
-        Invalidation::begin(self, Range::Gfns(SpaceId(0), gfns), why)
-    }
-
-    /// Opens a walk of address space 0 that only looks, and takes no lock under any policy.
-    pub fn lockless<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Lockless> {
-        Walk::on_any_seat(self, &self.spaces[0], idle)
-    }
-
-    /// Opens a walk of address space 0 that edits beside others.
-    pub fn shared<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Shared> {
-        Walk::on_any_seat(self, &self.spaces[0], idle)
-    }
-
-    /// What address space 0 maps at `gfn` at this moment.
-    pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
-        self.lockless(idle).translate(gfn)
-    }
-
-    /// The same in another address space.
-    pub fn translate_in(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Mapping> {
-        Walk::<_, _, Lockless>::on_any_seat(self, self.space(space)?, idle).translate(gfn)
-    }
-
-    /// Takes write permission from a range so that the next store to each page faults
-    /// ([`Walk::write_protect`]), and pays the flush when the debt is settled.
-    pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
-        let mut owed = Owed::default();
-        self.shared(idle).write_protect_into(gfns, &mut owed);
-        FlushDebt::new(self, owed, Cause::WriteProtect)
     }
 
     /// Takes unhooked tables apart now, after a grace period: their leaves are counted off, their pages are free. Little
@@ -417,19 +334,11 @@ impl<F: Format, H: Host> Vm<F, H> {
     pub(crate) fn try_borrow_seat(&self) -> Option<Borrowed<'_>> {
         self.reads.try_borrow(self.policy.vcpus as usize)
     }
-
-    /// Zaps one page so that something else can be mapped: for a host that cannot say without sleeping that it
-    /// has made the page writable in place.
-    #[cold]
-    pub(crate) fn take_away(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) {
-        let mut change = Invalidation::begin(self, Range::Gfns(space, Span::sized(gfn, 1)), Why::Clear);
-        change.apply(idle).settle();
-    }
 }
 
 impl<F: Format, H: Host> Pay for Vm<F, H> {
     fn pay(&self, mut owed: Owed, cause: Cause, may_collect: bool) {
-        self.tlb.by_cause.paid(cause, &owed);
+        self.tlb.by_cause.paid(cause, owed.edits(), owed.pages());
         let unlinked = core::mem::take(&mut owed.unlinked);
         let kicks = Kicks::new(&self.host);
         let flushed = self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| kicks.kick(vcpu));

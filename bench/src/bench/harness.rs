@@ -30,16 +30,23 @@ pub fn interleave<E, S>(rounds: usize, entrants: &[E], mut sample: impl FnMut(&E
 /// The samples of one figure, one per round. Never empty.
 #[derive(Clone, Debug)]
 pub struct Series {
+    samples: Vec<f64>,
     sorted: Vec<f64>,
 }
 
 impl Series {
     /// # Panics
     /// Without samples.
-    pub fn new(mut samples: Vec<f64>) -> Self {
+    pub fn new(samples: Vec<f64>) -> Self {
         assert!(!samples.is_empty(), "a figure needs at least one round");
-        samples.sort_by(f64::total_cmp);
-        Self { sorted: samples }
+        let mut sorted = samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        Self { samples, sorted }
+    }
+
+    /// In the order of the rounds.
+    pub fn samples(&self) -> &[f64] {
+        &self.samples
     }
 
     /// The middle sample; the mean of the two middle ones when their number is even.
@@ -50,11 +57,6 @@ impl Series {
         } else {
             f64::midpoint(self.sorted[half - 1], self.sorted[half])
         }
-    }
-
-    /// The least and the greatest sample.
-    pub fn range(&self) -> [f64; 2] {
-        [self.sorted[0], self.sorted[self.sorted.len() - 1]]
     }
 }
 
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn a_figure_is_its_middle_sample() {
         let odd = Series::new(vec![3.0, 1.0, 100.0]);
-        assert_eq!(format!("{:?} in {:?}", odd.median(), odd.range()), "3.0 in [1.0, 100.0]");
+        assert_eq!(format!("{:?} of {:?}", odd.median(), odd.samples()), "3.0 of [3.0, 1.0, 100.0]");
         assert_eq!(Series::new(vec![4.0, 2.0]).median().to_string(), "3");
     }
 

@@ -1,12 +1,11 @@
 //! The machine a figure was taken on: its name for the report, and the pinning of threads to its CPUs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 pub use slat_threads::world::pin;
-use std::fs;
-use std::thread;
+use std::{fmt, fs, thread};
 
 /// What a reader has to know about the machine before comparing figures.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// The CPU's own name for itself, where the system tells it.
     pub cpu: Option<String>,
@@ -15,7 +14,14 @@ pub struct Machine {
     /// Name and release of the operating system.
     pub os: String,
     /// Instruction set.
-    pub arch: &'static str,
+    pub arch: String,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpu, cores, os, arch } = self;
+        write!(f, "{}, {cores} cores, {arch}, {os}", cpu.as_deref().unwrap_or("unknown CPU"))
+    }
 }
 
 impl Machine {
@@ -30,6 +36,6 @@ impl Machine {
             Err(_) => std::env::consts::OS.to_owned(),
         };
         let cores = thread::available_parallelism().map_or(1, Into::into);
-        Self { cpu, cores, os, arch: std::env::consts::ARCH }
+        Self { cpu, cores, os, arch: std::env::consts::ARCH.to_owned() }
     }
 }

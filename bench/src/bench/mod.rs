@@ -6,6 +6,7 @@
 mod access_tracking;
 mod aging_pass;
 mod arithmetic;
+mod compare;
 mod demand_paging;
 mod dirty_log_perf;
 mod fault_floor;
@@ -19,7 +20,7 @@ mod migrate;
 mod numa_balancing;
 mod onlooker;
 mod reclaim;
-mod report;
+pub mod report;
 mod tables;
 pub mod traces;
 mod zap;
@@ -28,6 +29,7 @@ pub(crate) use report::params;
 
 pub use access_tracking::AccessTracking;
 pub use aging_pass::AgingPass;
+pub use compare::Compare;
 pub use demand_paging::DemandPaging;
 pub use dirty_log_perf::DirtyLogPerf;
 pub use fault_floor::FaultFloor;

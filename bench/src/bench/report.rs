@@ -6,17 +6,29 @@
 use super::harness::Series;
 use super::machine::Machine;
 use crate::series;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use slat_cli::date;
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+/// The number of what the reports of `slat bench` and `slat sim` are as JSON: another one where a key goes, or means something else.
+pub const SCHEMA: u32 = 1;
+
 /// The outcome of one bench.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
+    pub schema: u32,
+    /// Whose time it is: "real".
+    pub clock: Cow<'static, str>,
     /// Its name on the command line.
-    pub bench: &'static str,
+    pub bench: Cow<'static, str>,
+    /// What was measured: a version, with its commit where that is known.
+    pub slat: Cow<'static, str>,
+    /// The day, in UTC.
+    pub date: String,
     /// Where it ran.
     pub machine: Machine,
     /// With what settings.
@@ -28,7 +40,7 @@ pub struct Report {
 }
 
 /// One comparison.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What the baseline is; or what was done, where the baseline is the same in all rows.
     pub name: String,
@@ -39,17 +51,16 @@ pub struct Row {
     /// Median of slat.
     pub slat: f64,
     /// Unit of both.
-    pub unit: &'static str,
+    pub unit: Cow<'static, str>,
     /// `baseline / slat`: above 1, slat is the faster.
     pub ratio: Option<f64>,
     /// The patch series whose claim this row answers.
-    pub seed: Option<&'static str>,
+    pub series: Option<Cow<'static, str>>,
     /// The ratio which that series reports, where it reports one for this very comparison.
-    pub seed_ratio: Option<f64>,
-    /// Least and greatest sample of the baseline.
-    pub baseline_range: Option<[f64; 2]>,
-    /// Least and greatest sample of slat.
-    pub slat_range: [f64; 2],
+    pub series_ratio: Option<f64>,
+    /// The figures of the rounds, in their order.
+    pub baseline_samples: Option<Vec<f64>>,
+    pub slat_samples: Vec<f64>,
 }
 
 impl Row {
@@ -65,7 +76,7 @@ impl Row {
             baseline: Some(baseline.median()),
             // None of none is no ratio.
             ratio: Some(baseline.median() / slat.median()).filter(|ratio| ratio.is_finite()),
-            baseline_range: Some(baseline.range()),
+            baseline_samples: Some(baseline.samples().to_vec()),
             ..Self::alone(name, params, unit, slat)
         }
     }
@@ -77,32 +88,32 @@ impl Row {
             params,
             baseline: None,
             slat: slat.median(),
-            unit,
+            unit: unit.into(),
             ratio: None,
-            seed: None,
-            seed_ratio: None,
-            baseline_range: None,
-            slat_range: slat.range(),
+            series: None,
+            series_ratio: None,
+            baseline_samples: None,
+            slat_samples: slat.samples().to_vec(),
         }
     }
 
     /// Names the series that this row answers.
     #[must_use]
-    pub fn answering(mut self, seed: Option<&'static str>) -> Self {
-        self.seed = seed;
+    pub fn answering(mut self, series: Option<&'static str>) -> Self {
+        self.series = series.map(Cow::Borrowed);
         self
     }
 
     /// The ratio that the series reports for this very comparison.
     #[must_use]
     pub fn claiming(mut self, ratio: Option<f64>) -> Self {
-        self.seed_ratio = ratio;
+        self.series_ratio = ratio;
         self
     }
 }
 
 /// A condition of the whole bench.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Check {
     /// What must hold.
     pub name: String,
@@ -113,6 +124,21 @@ pub struct Check {
 }
 
 impl Report {
+    /// One of this bench, without rows yet.
+    pub fn of(bench: &'static str, machine: Machine) -> Self {
+        Self {
+            schema: SCHEMA,
+            clock: "real".into(),
+            bench: bench.into(),
+            slat: slat_cli::VERSION.into(),
+            date: date::today(),
+            machine,
+            params: Map::new(),
+            rows: Vec::new(),
+            checks: Vec::new(),
+        }
+    }
+
     /// Prints to stdout, as JSON or as a table, and returns the exit status: 1 if any check is false.
     pub fn finish(&self, json: bool) -> io::Result<ExitCode> {
         let mut out = io::stdout().lock();
@@ -128,9 +154,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Machine { cpu, cores, os, arch } = &self.machine;
-        let cpu = cpu.as_deref().unwrap_or("unknown CPU");
-        writeln!(f, "slat bench {}: {cpu}, {cores} cores, {arch}, {os}", self.bench)?;
+        writeln!(f, "slat bench {}: {}", self.bench, self.machine)?;
         writeln!(f, "{}; median (min..max); ratio = baseline / slat", Settings(&self.params))?;
 
         let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
@@ -138,13 +162,13 @@ impl fmt::Display for Report {
             writeln!(f, "\n{}, {}", Settings(&group[0].params), group[0].unit)?;
             writeln!(f, "  {:width$} {:>23} {:>23} {:>8}  series", "", "baseline", "slat", "ratio")?;
             for row in group {
-                let baseline = row.baseline.zip(row.baseline_range);
+                let baseline = row.baseline.zip(row.baseline_samples.as_deref());
                 let baseline =
-                    baseline.map_or_else(|| "-".into(), |(all, range)| Figure(all, range).to_string());
-                let slat = Figure(row.slat, row.slat_range).to_string();
+                    baseline.map_or_else(|| "-".into(), |(all, samples)| Figure(all, samples).to_string());
+                let slat = Figure(row.slat, &row.slat_samples).to_string();
                 let ratio = row.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"));
                 write!(f, "  {:width$} {baseline:>23} {slat:>23} {ratio:>8}", row.name)?;
-                match (row.seed, row.seed_ratio) {
+                match (row.series.as_deref(), row.series_ratio) {
                     (Some(seed), Some(ratio)) => writeln!(f, "  {} ({ratio:.2}x)", series::name(seed))?,
                     (Some(seed), None) => writeln!(f, "  {}", series::name(seed))?,
                     (None, _) => writeln!(f)?,
@@ -161,19 +185,25 @@ impl fmt::Display for Report {
     }
 }
 
-/// A median with its range, to three digits or so.
-struct Figure(f64, [f64; 2]);
+/// The least and the greatest.
+pub fn range(samples: &[f64]) -> [f64; 2] {
+    samples.iter().fold([f64::INFINITY, f64::NEG_INFINITY], |[min, max], &one| [min.min(one), max.max(one)])
+}
 
-impl fmt::Display for Figure {
+/// A median with its range, to three digits or so.
+struct Figure<'a>(f64, &'a [f64]);
+
+impl fmt::Display for Figure<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(median, [min, max]) = *self;
+        let Self(median, samples) = *self;
+        let [min, max] = range(samples);
         let decimals = usize::from(median < 100.0);
         write!(f, "{median:.decimals$} ({min:.decimals$}..{max:.decimals$})")
     }
 }
 
 /// Parameters as words: `order random, vcpus 2`.
-struct Settings<'a>(&'a Map<String, Value>);
+pub struct Settings<'a>(pub &'a Map<String, Value>);
 
 impl fmt::Display for Settings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -203,14 +233,13 @@ mod tests {
     fn report(ok: bool) -> Report {
         let (before, after) = (Series::new(vec![30.0, 20.0, 25.0]), Series::new(vec![10.0]));
         Report {
-            bench: "example",
-            machine: Machine { cpu: None, cores: 2, os: "os".into(), arch: "arch" },
             params: params! { "runs": 3 },
             rows: vec![
                 Row::compare("lock", params! { "vcpus": 2, "order": "random" }, "ns/fault", &before, &after)
-                    .answering(Some("003")),
+                    .answering(Some("tdp-mmu")),
             ],
             checks: vec![Check { name: "sums agree".into(), ok, detail: "3 of 4".into() }],
+            ..Report::of("example", Machine { cpu: None, cores: 2, os: "os".into(), arch: "arch".into() })
         }
     }
 
@@ -226,10 +255,16 @@ mod tests {
     fn json_has_every_promised_key() {
         let value = serde_json::to_value(report(true)).unwrap();
         let keys = |value: &Value, keys: &[&str]| keys.iter().all(|key| value.get(key).is_some());
-        assert!(keys(&value, &["bench", "machine", "params", "rows", "checks"]));
+        assert!(keys(
+            &value,
+            &["schema", "clock", "bench", "slat", "date", "machine", "params", "rows", "checks"]
+        ));
         let row = &value["rows"][0];
-        assert!(keys(row, &["name", "params", "baseline", "slat", "unit", "ratio", "seed", "seed_ratio"]));
-        assert!(row["seed_ratio"].is_null(), "a ratio that the seed does not give is null, not missing");
+        assert!(keys(
+            row,
+            &["name", "params", "baseline", "slat", "unit", "ratio", "series", "series_ratio"]
+        ));
+        assert!(row["series_ratio"].is_null(), "a ratio that the seed does not give is null, not missing");
         assert!(keys(&value["checks"][0], &["name", "ok", "detail"]));
     }
 

@@ -150,8 +150,8 @@ fn figures() -> String {
         let row = rows(&result).find(|row| has(row));
         let row = row.unwrap_or_else(|| panic!("{}: no row {}", figure.file, figure.row));
         let command = KEPT.iter().find(|kept| kept.file == figure.file).expect("listed").command;
-        let baseline = measured(&row["baseline"], &row["baseline_range"]);
-        let slat = measured(&row["slat"], &row["slat_range"]);
+        let baseline = measured(&row["baseline"], &row["baseline_samples"]);
+        let slat = measured(&row["slat"], &row["slat_samples"]);
         let unit = plain(&row["unit"]).replace("/fault", "").replace("/iteration", "").replace("us", "µs");
         writeln!(
             text,
@@ -202,14 +202,15 @@ fn section(
         write!(text, "\n{head}\n\n| | baseline | slat | ratio | answers |\n|---|---|---|---|---|\n")?;
         for row in group {
             let ratio = row["ratio"].as_f64().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
-            let answers = row["seed"].as_str().map_or("", series::name);
-            let claim = row["seed_ratio"].as_f64().map_or_else(String::new, |ratio| format!(" ({ratio:.2})"));
+            let answers = row["series"].as_str().map_or("", series::name);
+            let claim =
+                row["series_ratio"].as_f64().map_or_else(String::new, |ratio| format!(" ({ratio:.2})"));
             writeln!(
                 text,
                 "| {} | {} | {} | {ratio} | {answers}{claim} |",
                 plain(&row["name"]),
-                measured(&row["baseline"], &row["baseline_range"]),
-                measured(&row["slat"], &row["slat_range"]),
+                measured(&row["baseline"], &row["baseline_samples"]),
+                measured(&row["slat"], &row["slat_samples"]),
             )?;
         }
     }
@@ -241,9 +242,10 @@ fn settings(params: &Value) -> String {
 }
 
 /// A median, with the least and the greatest sample where they differ.
-fn measured(median: &Value, range: &Value) -> String {
+fn measured(median: &Value, samples: &Value) -> String {
     let Some(median) = median.as_f64() else { return "–".to_owned() };
-    let range = [0, 1].map(|end| range[end].as_f64().map(number));
+    let samples = || samples.as_array().into_iter().flatten().filter_map(Value::as_f64);
+    let range = [samples().reduce(f64::min), samples().reduce(f64::max)].map(|end| end.map(number));
     match range {
         [Some(least), Some(most)] if least != most => format!("{} ({least}–{most})", number(median)),
         _ => number(median),

@@ -4,6 +4,8 @@
 //! keys that are promised for them ([`Bench`], [`Sim`]). So a page can be drawn anew, elsewhere and later (`--from`).
 
 use super::replay::Replay;
+pub use crate::bench::machine::Machine;
+pub use crate::bench::report::{Check, Report as Bench, Row};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -41,56 +43,19 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// Where it was measured.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Machine {
-    pub cpu: Option<String>,
-    pub cores: usize,
-    pub os: String,
-    pub arch: String,
-}
-
-/// What `slat bench` prints.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Bench {
-    pub bench: String,
-    pub params: Map<String, Value>,
-    pub rows: Vec<Row>,
-    pub checks: Vec<Check>,
-}
-
-/// A comparison, or slat alone.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Row {
-    pub name: String,
-    pub params: Map<String, Value>,
-    pub baseline: Option<f64>,
-    pub slat: f64,
-    pub unit: String,
-    pub ratio: Option<f64>,
-    pub seed: Option<String>,
-    pub seed_ratio: Option<f64>,
-}
-
-/// What must hold for the figures to mean anything.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Check {
-    pub name: String,
-    pub ok: bool,
-    pub detail: String,
-}
-
 /// What `slat sim` prints.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Sim {
+    pub schema: u32,
+    pub clock: String,
     pub sim: String,
-    pub seed: String,
+    pub series: String,
     pub params: Map<String, Value>,
     pub costs: BTreeMap<String, f64>,
     pub costs_from: BTreeMap<String, String>,
     pub rows: Vec<SimRow>,
     pub sweep: Vec<Swept>,
-    pub against_seed: Vec<Against>,
+    pub against_series: Vec<Against>,
     pub checks: Vec<Check>,
 }
 

@@ -87,7 +87,7 @@ impl Report {
 
     /// Every step, until all are done or Ctrl-C is pressed.
     fn measure(&self) -> Data {
-        let Machine { cpu, cores, os, arch } = Machine::detect();
+        let machine = Machine::detect();
         let steps = steps::all(self.quick);
         let progress = Progress::new(!bar::is_quiet(), steps.len());
         let began = Instant::now();
@@ -107,8 +107,8 @@ impl Report {
         }
         progress.finish();
         Data {
-            slat: env!("CARGO_PKG_VERSION").to_owned(),
-            machine: data::Machine { cpu, cores, os, arch: arch.to_owned() },
+            slat: slat_cli::VERSION.to_owned(),
+            machine,
             quick: self.quick,
             interrupted: parts.len() < steps.len(),
             seconds: began.elapsed().as_secs_f64(),

@@ -117,7 +117,7 @@ impl Step {
         match self {
             Watched(trace, most) => Replay::run(trace, most, interrupt::asked).map(Outcome::Replay),
             Command(command) => match parse(command)? {
-                Asked::Bench(bench) => read(&bench.report()?).map(Outcome::Bench),
+                Asked::Bench(bench) => bench.report().map(Outcome::Bench),
                 Asked::Sim(sim) => read(&sim.report()?).map(Outcome::Sim),
             },
         }
@@ -196,7 +196,7 @@ mod tests {
     /// By this one's name, so that the test builds no other.
     fn invalidate(command: &str) -> Outcome {
         let Ok(Asked::Bench(Bench::Invalidate(bench))) = parse(command) else { panic!("{command}") };
-        outcome(move || read(&bench.report()?).map(Outcome::Bench))
+        outcome(move || bench.report().map(Outcome::Bench))
     }
 
     #[test]

@@ -15,12 +15,13 @@ use std::collections::BTreeMap;
 /// The outcome of one simulated bench.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimReport {
+    pub schema: u32,
+    /// Whose time it is: "virtual".
+    pub clock: &'static str,
     /// Its name on the command line.
     pub sim: &'static str,
-    /// True, in every report.
-    pub simulated: bool,
     /// The patch series whose table it answers.
-    pub seed: &'static str,
+    pub series: &'static str,
     /// With what settings.
     pub params: Map<String, Value>,
     /// What each operation was taken to cost, by the name of its field in a cost file.
@@ -32,7 +33,7 @@ pub struct SimReport {
     /// The largest number of vCPUs again, with uncertain costs changed. Empty where it was not asked for.
     pub sweep: Vec<Swept>,
     /// The seed's figures beside these. Empty where the vCPUs they need were not asked for.
-    pub against_seed: Vec<Against>,
+    pub against_series: Vec<Against>,
     /// What must hold for the rows to mean anything.
     pub checks: Vec<Check>,
 }

@@ -7,6 +7,7 @@ use super::seeds::{self, Trial};
 use super::work::told;
 use super::{costs, sweep};
 use crate::bench::params;
+use crate::bench::report::SCHEMA;
 use crate::series;
 use indicatif::ProgressBar;
 use serde_json::{Map, Value};
@@ -61,21 +62,22 @@ pub fn simulate(
         }
         None => Vec::new(),
     };
-    runs.bar.set_message(format!("{}: against the {} series", bench.name(), series::name(bench.seed())));
+    runs.bar.set_message(format!("{}: against the {} series", bench.name(), series::name(bench.series())));
     let trial = Trial { bench, costs: &sheet.costs, seed: asked.seed };
-    let mut against_seed: Vec<_> = bench.against_seed(&points).into_iter().map(Against::from).collect();
-    against_seed.extend(seeds::against(&trial, &vcpus).map_err(Error::Machine)?);
+    let mut against_series: Vec<_> = bench.against_series(&points).into_iter().map(Against::from).collect();
+    against_series.extend(seeds::against(&trial, &vcpus).map_err(Error::Machine)?);
     runs.bar.finish_and_clear();
     Ok(SimReport {
+        schema: SCHEMA,
+        clock: "virtual",
         sim: bench.name(),
-        simulated: true,
-        seed: bench.seed(),
+        series: bench.series(),
         params,
         costs: sheet.entries().map(|(name, value, _)| (name, value)).collect(),
         costs_from: sheet.entries().map(|(name, _, origin)| (name, origin.name())).collect(),
         rows,
         sweep,
-        against_seed,
+        against_series,
         checks: runs.checks,
     })
 }

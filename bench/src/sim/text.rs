@@ -11,7 +11,7 @@ const LINES: usize = 3;
 
 impl fmt::Display for SimReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "slat sim {}: simulated, not measured (seed {})", self.sim, self.seed)?;
+        writeln!(f, "slat sim {}: simulated, not measured ({})", self.sim, series::name(self.series))?;
         let settings = self.params.iter().map(|(name, value)| match value.as_str() {
             Some(text) => format!("{name} {text}"),
             None => format!("{name} {value}"),
@@ -122,12 +122,12 @@ impl SimReport {
     }
 
     fn against(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.against_seed.is_empty() {
+        if self.against_series.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nagainst the {} series", series::name(self.seed))?;
+        writeln!(f, "\nagainst the {} series", series::name(self.series))?;
         let mut lines = vec![columns("", ["series", "simulated", "", ""].map(str::to_owned))];
-        lines.extend(self.against_seed.iter().map(|row| {
+        lines.extend(self.against_series.iter().map(|row| {
             let verdict = match (row.fitted, row.reproduced) {
                 (true, true) => "fitted",
                 (true, false) => "NOT FITTED",

@@ -27,10 +27,10 @@ fn every_mode_has_its_rows_and_every_check_holds() {
         assert_eq!((&report["bench"], &report["params"]["vcpus"]), (&"demand-paging".into(), &3.into()));
         let rows = report["rows"].as_array().unwrap();
         for unit in ["ms", "k faults/s", "% of fault time", "ns"] {
-            let of = rows.iter().filter(|row| row["unit"] == unit && row["seed"] == "003");
+            let of = rows.iter().filter(|row| row["unit"] == unit && row["series"] == "tdp-mmu");
             assert_eq!(of.count(), if unit == "ns" { 12 } else { 2 }, "{mode:?}: {unit}");
         }
-        assert!(rows.iter().all(|row| row["baseline"].is_f64() && row["seed_ratio"].is_null()));
+        assert!(rows.iter().all(|row| row["baseline"].is_f64() && row["series_ratio"].is_null()));
         let checks = report["checks"].as_array().unwrap();
         assert_eq!(checks.len(), 16);
         assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");

@@ -1,6 +1,7 @@
 //! `slat bench`, `sim`, `calibrate` and `report` as their users meet them.
 
 mod common;
+mod compare;
 mod demand_paging;
 mod dirty_log_perf;
 mod ksm_perf;

@@ -14,7 +14,10 @@ fn the_rows_are_there_and_their_counts_agree() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["bench"], &report["params"]["runs"]), (&"reclaim".into(), &1.into()));
     let rows = report["rows"].as_array().unwrap();
-    assert!(rows.iter().all(|row| row["seed"] == "000" && row["baseline"].is_f64() && row["slat"].is_f64()));
+    assert!(
+        rows.iter()
+            .all(|row| row["series"] == "mglru-aging" && row["baseline"].is_f64() && row["slat"].is_f64())
+    );
     for guest in ["cc1", "sort", "boot", "phases"] {
         for limit in ["30%", "60%"] {
             let figure = |name: &str, figure: &str| {

@@ -42,7 +42,7 @@ fn two_runs_are_the_same_to_the_byte() {
 fn a_report_carries_what_its_figures_hang_on() {
     let run = ["sim", "demand-paging", "-v", "16,1,16", "--quick"];
     let report = report(&[&run[..], &["--json"]].concat());
-    assert_eq!((&report["simulated"], &report["sim"]), (&true.into(), &"demand-paging".into()));
+    assert_eq!((&report["clock"], &report["sim"]), (&"virtual".into(), &"demand-paging".into()));
     let rows = report["rows"].as_array().unwrap();
     let shape = |row: &Value| (row["vcpus"].as_u64().unwrap(), row["policy"].as_str().unwrap().to_owned());
     let policies = ["exclusive", "read-write", "none"];
@@ -59,7 +59,7 @@ fn a_report_carries_what_its_figures_hang_on() {
     let costs = report["costs_from"].as_object().unwrap();
     assert!(costs.len() >= 19 && costs.values().all(|from| from == "assumed"));
     assert!(report["checks"].as_array().unwrap().iter().all(|check| check["ok"] == true));
-    assert_eq!(report["against_seed"], Value::Array(vec![]), "the seed speaks of 416 vCPUs");
+    assert_eq!(report["against_series"], Value::Array(vec![]), "the seed speaks of 416 vCPUs");
 
     let said = printed(&run);
     assert!(said.lines().next().unwrap().contains("simulated"), "{said}");

@@ -3,7 +3,7 @@
 use super::TWO;
 use super::step::{End, What};
 use super::world::World;
-use slat::slots::Memslots;
+use slat::memslots::Memslots;
 use slat::{DirtyError, Format, Gfn, Idle, SecondaryMmu, SlotError, SpaceId, Span, VcpuId, Vm};
 use std::mem::forget;
 

@@ -6,7 +6,7 @@ use super::model::{Outcome, Rules, Space};
 use super::step::{LOGGED, Step, To};
 use super::tables::Leaf;
 use super::tlb::{Cached, Tlb};
-use slat::slots::Memslots;
+use slat::memslots::Memslots;
 use slat::table::{Entry, Kind, TableMemory};
 use slat::{Access, Done, Fault, Format, Gfn, Hva, Idle, Slot, SlotId, SpaceId, Span, Vcpu, VcpuId, Vm, Why};
 use std::collections::{BTreeMap, BTreeSet};

@@ -48,7 +48,7 @@ use crate::error::MmError;
 use crate::space::AddressSpace;
 use parking_lot::Mutex;
 use scan::Scan;
-use settings::Settings;
+use settings::{Settings, within};
 use slat::Idle;
 use std::sync::Arc;
 
@@ -59,6 +59,16 @@ pub struct Ksm {
     arena: Arc<Arena>,
     settings: Settings,
     scan: Mutex<Scan>,
+}
+
+impl KsmBuilder {
+    /// KSM on this arena, with no address space to scan yet.
+    pub fn build(self) -> Result<Arc<Ksm>, MmError> {
+        let Settings { pages_to_scan, max_page_sharing, .. } = self.settings;
+        within("pages_to_scan", pages_to_scan, 1..=u64::MAX)?;
+        within("max_page_sharing", max_page_sharing.into(), 2..=1 << 28)?;
+        Ok(Arc::new(Ksm::new(self)?))
+    }
 }
 
 impl Ksm {

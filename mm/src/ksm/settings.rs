@@ -1,6 +1,5 @@
 //! How KSM is set up. Names, defaults and meanings are the kernel's.
 
-use super::Ksm;
 use super::merge::Sabotage;
 use crate::arena::Arena;
 use crate::error::MmError;
@@ -8,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Builds a [`Ksm`].
+/// Builds a [`Ksm`](super::Ksm).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct KsmBuilder {
@@ -68,17 +67,9 @@ impl KsmBuilder {
         self.settings.sabotage = what;
         self
     }
-
-    /// KSM on this arena, with no address space to scan yet.
-    pub fn build(self) -> Result<Arc<Ksm>, MmError> {
-        let Settings { pages_to_scan, max_page_sharing, .. } = self.settings;
-        within("pages_to_scan", pages_to_scan, 1..=u64::MAX)?;
-        within("max_page_sharing", max_page_sharing.into(), 2..=1 << 28)?;
-        Ok(Arc::new(Ksm::new(self)?))
-    }
 }
 
-fn within(name: &'static str, value: u64, allowed: RangeInclusive<u64>) -> Result<(), MmError> {
+pub(super) fn within(name: &'static str, value: u64, allowed: RangeInclusive<u64>) -> Result<(), MmError> {
     let (least, most) = allowed.clone().into_inner();
     if allowed.contains(&value) { Ok(()) } else { Err(MmError::BadSetting { name, value, least, most }) }
 }

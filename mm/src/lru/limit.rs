@@ -9,60 +9,30 @@
 //! **Generations begin ahead of need**: one for each quarter of the limit that has come in. Otherwise the first who needs
 //! room would find all pages equally young, whatever was done with them since they came.
 
-use super::Lru;
 use super::stats::Counted;
+use super::{Lru, LruError};
 use crate::error::MmError;
+use crate::numa::Node;
 use crate::space::AddressSpace;
 use slat::table::memory::CHUNK_PAGES;
 use slat::{Idle, Level, PAGE_SIZE};
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 /// Pages that are reclaimed at once by who needs one.
 const CLUSTER: u64 = 32;
 
-/// A generation begins when this part of the limit has come in since the last.
-const AHEAD: u64 = 4;
-
-/// What counts.
-#[derive(Debug)]
-pub(super) struct Charge {
-    limit: u64,
-    // ORDER(charge): Relaxed, all: numbers, and nothing else is known from them.
-    resident: AtomicI64,
-    lent: AtomicI64,
-    /// Pages that have come since the last generation began.
-    came: AtomicI64,
-}
-
-impl Charge {
-    pub(super) fn new(limit: Option<u64>) -> Self {
-        let [resident, lent, came] = [const { AtomicI64::new(0) }; 3];
-        Self { limit: limit.unwrap_or(u64::MAX), resident, lent, came }
-    }
-
-    /// Pages that came, or went.
-    pub(super) fn add_resident(&self, pages: i64) {
-        self.resident.fetch_add(pages, Relaxed);
-        self.came.fetch_add(pages.max(0), Relaxed);
-    }
-
-    /// A generation has begun.
-    pub(super) fn begin(&self) {
-        self.came.store(0, Relaxed);
-    }
-
-    /// Whether another should begin ahead of need; true for one of those who ask.
-    fn is_time(&self) -> bool {
-        let enough = |came: i64| self.limit < u64::MAX && came as u64 * PAGE_SIZE > self.limit / AHEAD;
-        enough(self.came.load(Relaxed)) && enough(self.came.swap(0, Relaxed))
-    }
-
-    fn pages(&self) -> u64 {
-        (self.resident.load(Relaxed) + self.lent.load(Relaxed)).max(0) as u64
-    }
-}
-
 impl AddressSpace {
+    /// Its LRU, if it has one.
+    #[inline]
+    pub fn lru(&self) -> Option<&Lru> {
+        self.lru.as_deref()
+    }
+
+    /// For a command about a node.
+    pub(super) fn lru_of(&self, node: Node) -> Result<&Lru, LruError> {
+        let lru = self.lru().ok_or(LruError::Off)?;
+        if node.0 < self.arena.nodes() { Ok(lru) } else { Err(LruError::NoSuchNode) }
+    }
+
     /// Bytes that count towards the [limit](crate::AddressSpaceBuilder::limit): pages, page tables of this address
     /// space and of its VMs, and what its own copies take of the swap's memory: each its share of the frames that it lies in.
     /// Without an LRU pages and tables of VMs are not counted.
@@ -91,7 +61,7 @@ impl AddressSpace {
     /// A table page chunk was lent to a VM, or came back.
     pub(crate) fn lru_lend(&self, chunks: i64) {
         if let Some(lru) = self.lru() {
-            lru.charge.lent.fetch_add(chunks * CHUNK_PAGES as i64, Relaxed);
+            lru.charge.add_lent(chunks * CHUNK_PAGES as i64);
         }
     }
 

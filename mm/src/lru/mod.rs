@@ -15,7 +15,7 @@
 //! | `track` | what the address space says: pages come, go, move |
 //! | `aging`, `bloom` | a pass over Accessed bits; what it passes over |
 //! | `evict`, `tiers` | the coldest go; which are spared though they are old |
-//! | `limit` | what counts towards the limit; a fault that makes room |
+//! | `limit`, `charge` | what counts towards the limit; a fault that makes room |
 //!
 //! **Who is asked.** What a guest uses it uses through a secondary MMU; this address space's own table hears of it once, at
 //! the fault. So a pass asks every secondary MMU that can answer about many pages at once
@@ -32,6 +32,7 @@
 
 mod aging;
 mod bloom;
+mod charge;
 mod error;
 mod evict;
 mod generations;
@@ -49,10 +50,9 @@ pub(crate) use generations::Kind;
 
 use crate::numa::Node;
 use crate::pte::{hva_of, page_of};
-use crate::space::AddressSpace;
 use bloom::Filters;
+use charge::Charge;
 use generations::Generations;
-use limit::Charge;
 use parking_lot::{Mutex, RwLock};
 use region::Regions;
 use slat::{Gfn, Hva, Level, Span};
@@ -107,7 +107,7 @@ pub struct Generation {
 
 type OnEvict = Box<dyn Fn(Hva) + Send + Sync>;
 
-/// The LRU of an [`AddressSpace`] that was [built with one](crate::AddressSpaceBuilder::lru).
+/// The LRU of an [`AddressSpace`](crate::AddressSpace) that was [built with one](crate::AddressSpaceBuilder::lru).
 pub struct Lru {
     settings: RwLock<LruSettings>,
     generations: Generations,
@@ -207,19 +207,5 @@ impl Lru {
     #[doc(hidden)]
     pub fn on_evict(&self, seen: Box<dyn Fn(Hva) + Send + Sync>) {
         *self.on_evict.write() = Some(seen);
-    }
-}
-
-impl AddressSpace {
-    /// Its LRU, if it has one.
-    #[inline]
-    pub fn lru(&self) -> Option<&Lru> {
-        self.lru.as_deref()
-    }
-
-    /// For a command about a node.
-    fn lru_of(&self, node: Node) -> Result<&Lru, LruError> {
-        let lru = self.lru().ok_or(LruError::Off)?;
-        if node.0 < self.arena.nodes() { Ok(lru) } else { Err(LruError::NoSuchNode) }
     }
 }

@@ -15,6 +15,7 @@
 
 use super::generations::Kind;
 use super::young::YoungPages;
+pub(super) use super::young::{PAGES, index};
 use crate::numa::Node;
 use parking_lot::RwLock;
 use slat::{Gfn, Level, Span};
@@ -22,9 +23,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-
-/// Pages of a region.
-pub(super) const PAGES: usize = Level::M2.pages() as usize;
 
 /// What is remembered of a page that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -202,11 +200,6 @@ fn first_page(number: u64) -> Gfn {
 /// All pages of the region around `page`.
 pub(super) fn region_of(page: Gfn) -> Span<Gfn> {
     Span::sized(page.base(Level::M2), Level::M2.pages())
-}
-
-/// Where in its region a page is.
-pub(super) fn index(page: Gfn) -> usize {
-    (page.0 - page.base(Level::M2).0) as usize
 }
 
 #[cfg(test)]

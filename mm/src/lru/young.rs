@@ -1,8 +1,15 @@
 //! Which pages of a region were accessed: a bit each, gathered from several tables.
 
-use super::region::{PAGES, index};
 use crate::pte::page_of;
-use slat::{AccessedPages, Gfn, Hva, Span};
+use slat::{AccessedPages, Gfn, Hva, Level, Span};
+
+/// Pages of a region.
+pub(super) const PAGES: usize = Level::M2.pages() as usize;
+
+/// Where in its region a page is.
+pub(super) fn index(page: Gfn) -> usize {
+    (page.0 - page.base(Level::M2).0) as usize
+}
 
 /// See the module's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

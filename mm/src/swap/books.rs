@@ -1,12 +1,38 @@
 //! The books of swap: which copies there are, how often each is referred to, and where it lies.
 
 use super::entry::SwapEntry;
+use super::error::SwapError;
 use super::pool::{Pool, Slot};
-use super::{SwapError, SwapStats};
 use crate::arena::Arena;
 use slat::PAGE_SIZE;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What swap holds, and what it has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SwapStats {
+    /// Pages that were stored.
+    pub stored: u64,
+    /// Of these, pages of zeroes.
+    pub zero: u64,
+    /// Pages that were read back; some of them more than once.
+    pub loaded: u64,
+    /// Pages that were refused: no room.
+    pub refused: u64,
+    /// Pages that the device failed to store.
+    pub store_errors: u64,
+    /// Pages that could not be read back, or not as they were.
+    pub load_errors: u64,
+    /// References to copies that there are now: by entries that are swapped out, by files, and those that are
+    /// [kept](super::SwapBuilder::keep_copies).
+    pub references: u64,
+    /// Bytes of compressed pages in memory now.
+    pub compressed_bytes: u64,
+    /// Bytes of the frames that they lie in.
+    pub memory_bytes: u64,
+    /// Bytes of blocks in use on the device now.
+    pub file_bytes: u64,
+}
 
 /// Bytes of pools' frames that an address space's copies take: what it pays for.
 #[derive(Debug, Default)]

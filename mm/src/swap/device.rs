@@ -2,7 +2,6 @@
 //!
 //! A device may do a part of what it was asked to, or be interrupted: it is asked again for the rest.
 
-use super::Bytes;
 use crate::error::MmError;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -14,6 +13,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+pub(super) const PAGE: usize = PAGE_SIZE as usize;
+/// What a page holds.
+pub(super) type Bytes = [u8; PAGE];
 
 /// Something that keeps blocks. Each is written before it is read, by one thread at a time; different blocks at once.
 /// Give it to a [swap](super::SwapBuilder::device) in an [`Arc`] to keep a hand on it.

@@ -1,8 +1,5 @@
 //! References to copies: numbers in entries of page tables, and values elsewhere.
 
-use super::Swap;
-use std::mem::ManuallyDrop;
-
 /// The number of a copy. An entry that says one has a reference to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct SwapEntry(pub(crate) u32);
@@ -28,40 +25,5 @@ impl Shadow {
 
     pub(crate) const fn bits(self) -> u32 {
         self.0
-    }
-}
-
-/// A reference to a copy. Dropping it gives it back.
-#[derive(Debug)]
-#[must_use]
-pub(crate) struct HeldCopy<'a> {
-    swap: &'a Swap,
-    entry: SwapEntry,
-}
-
-impl<'a> HeldCopy<'a> {
-    /// The caller hands over a reference that it has.
-    pub(super) fn new(swap: &'a Swap, entry: SwapEntry) -> Self {
-        Self { swap, entry }
-    }
-
-    pub(crate) fn entry(&self) -> SwapEntry {
-        self.entry
-    }
-
-    /// Where it lies.
-    pub(crate) fn swap(&self) -> &'a Swap {
-        self.swap
-    }
-
-    /// The reference lives on in an entry of a page table, which gives it back some day.
-    pub(crate) fn keep(self) -> SwapEntry {
-        ManuallyDrop::new(self).entry
-    }
-}
-
-impl Drop for HeldCopy<'_> {
-    fn drop(&mut self) {
-        self.swap.put(self.entry);
     }
 }

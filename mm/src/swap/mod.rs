@@ -34,6 +34,7 @@ mod back;
 mod books;
 mod device;
 mod entry;
+mod error;
 pub(crate) mod files;
 mod kept;
 mod out;
@@ -42,25 +43,25 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use books::SwapStats;
 pub use device::SwapDevice;
 pub use settings::{Sabotage, SwapBuilder};
 
 pub(crate) use books::Account;
-pub(crate) use entry::{HeldCopy, Shadow, SwapEntry};
+pub(crate) use entry::{Shadow, SwapEntry};
+pub(crate) use error::SwapError;
 pub(crate) use kept::Kept;
 pub(crate) use out::{Leaving, SwappedOut};
 
 use crate::arena::Arena;
 use books::{Books, Place};
-use device::Failed;
+use device::{Bytes, PAGE};
 use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 use parking_lot::Mutex;
 use rapidhash::v3::rapidhash_v3;
 use slat::{PAGE_SIZE, Pfn};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
-
-const PAGE: usize = PAGE_SIZE as usize;
-type Bytes = [u8; PAGE];
 
 /// See the module's header. Give it to an [address space](crate::AddressSpaceBuilder::swap), or to several.
 #[derive(Debug)]
@@ -74,49 +75,6 @@ pub struct Swap {
     sabotage: Sabotage,
     /// A leaf lock; held for no reading or writing of the device.
     books: Mutex<Books>,
-}
-
-/// What swap holds, and what it has done so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SwapStats {
-    /// Pages that were stored.
-    pub stored: u64,
-    /// Of these, pages of zeroes.
-    pub zero: u64,
-    /// Pages that were read back; some of them more than once.
-    pub loaded: u64,
-    /// Pages that were refused: no room.
-    pub refused: u64,
-    /// Pages that the device failed to store.
-    pub store_errors: u64,
-    /// Pages that could not be read back, or not as they were.
-    pub load_errors: u64,
-    /// References to copies that there are now: by entries that are swapped out, by files, and those that are
-    /// [kept](SwapBuilder::keep_copies).
-    pub references: u64,
-    /// Bytes of compressed pages in memory now.
-    pub compressed_bytes: u64,
-    /// Bytes of the frames that they lie in.
-    pub memory_bytes: u64,
-    /// Bytes of blocks in use on the device now.
-    pub file_bytes: u64,
-}
-
-/// Why a page was not stored, or not read back. Nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SwapError {
-    /// No room is left.
-    Full,
-    /// There is room in the pool, but the arena has no frame for it at the moment.
-    NoFrame,
-    /// It does not compress, and there is nowhere else to put it.
-    Incompressible,
-    /// The device failed.
-    Io { errno: i32 },
-    /// What came back is not what was stored.
-    Corrupt,
-    /// There is no swap.
-    NoSwap,
 }
 
 impl Swap {
@@ -279,17 +237,42 @@ impl Drop for Swap {
     }
 }
 
-impl From<Failed> for SwapError {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::NoSpace => Self::Full,
-            Failed::Os(errno) => Self::Io { errno },
-            Failed::Ended => Self::Corrupt,
-        }
-    }
-}
-
 fn is_zero(bytes: &Bytes) -> bool {
     // In pieces that a processor compares in a few steps: most pages end the search at once.
     bytes.chunks_exact(64).all(|piece| piece == [0; 64])
+}
+
+/// A reference to a copy. Dropping it gives it back.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct HeldCopy<'a> {
+    swap: &'a Swap,
+    entry: SwapEntry,
+}
+
+impl<'a> HeldCopy<'a> {
+    /// The caller hands over a reference that it has.
+    fn new(swap: &'a Swap, entry: SwapEntry) -> Self {
+        Self { swap, entry }
+    }
+
+    pub(crate) fn entry(&self) -> SwapEntry {
+        self.entry
+    }
+
+    /// Where it lies.
+    pub(crate) fn swap(&self) -> &'a Swap {
+        self.swap
+    }
+
+    /// The reference lives on in an entry of a page table, which gives it back some day.
+    pub(crate) fn keep(self) -> SwapEntry {
+        ManuallyDrop::new(self).entry
+    }
+}
+
+impl Drop for HeldCopy<'_> {
+    fn drop(&mut self) {
+        self.swap.put(self.entry);
+    }
 }

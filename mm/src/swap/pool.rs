@@ -9,7 +9,7 @@
 //! group need not be neighbours. New contents go into the first group that has room, so that the last ones empty; one that
 //! is empty is given back at once. Nothing is moved to make that happen sooner.
 
-use super::SwapError;
+use super::error::SwapError;
 use crate::arena::Arena;
 use slat::{Level, PAGE_SIZE, Pfn, Span};
 use std::collections::BTreeSet;

@@ -42,7 +42,8 @@ mod queue;
 mod resolve;
 
 pub(crate) use queue::Asleep;
-pub use queue::{FaultKind, NoFault, UserFault};
+pub(crate) use queue::Served;
+pub use queue::{FaultKind, NoFault, Serve, UserFault};
 pub use resolve::Stopped;
 
 use crate::error::MmError;
@@ -84,24 +85,6 @@ use std::time::Duration;
 pub struct UserFaults {
     space: Arc<AddressSpace>,
     queue: Arc<Queue>,
-}
-
-/// Which faults of a range are to be served.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Serve {
-    /// [`FaultKind::Missing`].
-    Missing,
-    /// [`FaultKind::Minor`].
-    Minor,
-    /// All of them.
-    Both,
-}
-
-/// A mapping's registration.
-#[derive(Clone, Debug)]
-pub(crate) struct Served {
-    queue: Arc<Queue>,
-    what: Serve,
 }
 
 impl UserFaults {
@@ -217,16 +200,6 @@ impl Vma {
     pub(crate) fn end_service(&mut self) {
         if let Some(served) = self.served.take() {
             served.queue.wake(pages_of(self.span));
-        }
-    }
-}
-
-impl Serve {
-    fn covers(self, kind: FaultKind) -> bool {
-        match self {
-            Self::Missing => kind == FaultKind::Missing,
-            Self::Minor => kind == FaultKind::Minor,
-            Self::Both => true,
         }
     }
 }

@@ -145,3 +145,31 @@ impl Asleep {
         }
     }
 }
+
+/// Which faults of a range are to be served.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Serve {
+    /// [`FaultKind::Missing`].
+    Missing,
+    /// [`FaultKind::Minor`].
+    Minor,
+    /// All of them.
+    Both,
+}
+
+/// A mapping's registration.
+#[derive(Clone, Debug)]
+pub(crate) struct Served {
+    pub(super) queue: Arc<Queue>,
+    pub(super) what: Serve,
+}
+
+impl Serve {
+    pub(super) fn covers(self, kind: FaultKind) -> bool {
+        match self {
+            Self::Missing => kind == FaultKind::Missing,
+            Self::Minor => kind == FaultKind::Minor,
+            Self::Both => true,
+        }
+    }
+}

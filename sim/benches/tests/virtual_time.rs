@@ -130,7 +130,7 @@ fn reasons_that_are_heeded_page_by_page_pay_unless_each_flush_waits_for_a_guest(
         .into_iter()
         .flat_map(|vcpus| KsmPerf.policies().iter().map(move |&policy| run(&KsmPerf, policy, vcpus, 1)))
         .collect();
-    let rows = KsmPerf.against_seed(&points);
+    let rows = KsmPerf.against_series(&points);
     let reproduced: Vec<_> = rows.iter().map(|row| row.reproduced).collect();
     assert_eq!(reproduced, [true, false, true, true, true, true, true, true], "{rows:?}");
 }

@@ -11,7 +11,7 @@
 //! | `scan` | 64 entries of a table → the young ones: AVX2, or plain loads |
 //! | `leaves` | leaf tables one by one or side by side, and the next ones on their way |
 //! | `pass` | along a table: what to pass over, what to clear and tell, when to rest |
-//! | `walk` | a pass over a VM: over guest frames, or over what memslots map of host memory |
+//! | [`walk`](crate::walk) | a pass over a VM: over guest frames, or over what memslots map of host memory |
 //!
 //! **Aging takes nothing away.** Where hardware keeps Accessed bits they are cleared in place; where it does not, a young
 //! leaf is withdrawn as a [tracked](crate::table::Word::tracked) word and the next access gives it back. Either is one CAS,
@@ -47,7 +47,6 @@ mod accessed;
 mod leaves;
 pub(crate) mod pass;
 pub(crate) mod scan;
-mod walk;
 
 pub use accessed::AccessedPages;
 #[doc(hidden)]

@@ -48,6 +48,11 @@ impl How {
     pub(crate) fn every_leaf(found: Found) -> Self {
         Self { found, by_links: false, scan: Scan::detect() }
     }
+
+    /// The same by this scan.
+    pub(crate) fn by(self, scan: Scan) -> Self {
+        Self { scan, ..self }
+    }
 }
 
 /// See the module's header. `seen` says whether to go on.

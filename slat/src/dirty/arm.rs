@@ -12,21 +12,22 @@
 //! **A large leaf of a slot that logs** is either armed, or all of its pages are marked already: so its D bit says nothing.
 
 use super::Splitting;
-use super::bitmap::WORD;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
 use crate::slots::Slot;
+use crate::slots::bitmap::WORD;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::prim::spin_loop;
-use crate::table::entry::{Entry, Kind, Word};
+use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
+use crate::table::format::Kind;
 use crate::table::memory::ENTRIES;
-use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
+use crate::walk::Walk;
 
 /// What the leaf is when it is armed; nothing where it is already, or is no leaf.
 #[inline(always)]

@@ -42,7 +42,7 @@ pub enum DirtyError {
         /// The words that are needed.
         needed: u64,
     },
-    /// A VM with rings: ask [`harvest_all`](crate::slots::Memslots::harvest_all), which empties them (`ENXIO`).
+    /// A VM with rings: ask [`harvest_all`](crate::memslots::Memslots::harvest_all), which empties them (`ENXIO`).
     RingOnly,
     /// A VM without rings (`ENXIO`).
     NoRing,

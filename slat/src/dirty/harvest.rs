@@ -4,16 +4,16 @@
 //! had been taken must be dirty again, or the pages are lost to the next attempt. So a harvest is a value that is
 //! committed by whoever has all of its pages, and that gives its bits back otherwise: by itself, when it is dropped.
 
-use super::bitmap::{CHUNK, WORD};
 use crate::addr::{Gfn, Hva, PAGE_SHIFT};
 use crate::host::Host;
+use crate::slots::bitmap::{CHUNK, WORD};
 use crate::slots::{Slot, SlotId, SpaceId};
 use crate::table::format::Format;
 use crate::vm::Vm;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// See the module's header; made by [`Memslots::harvest`](crate::slots::Memslots::harvest).
+/// See the module's header; made by [`Memslots::harvest`](crate::memslots::Memslots::harvest).
 ///
 /// Its pages may be copied from now on: whatever a vCPU stores that these copies miss is in the log again.
 ///

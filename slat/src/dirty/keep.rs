@@ -18,7 +18,7 @@ use crate::sync::mode::Mode;
 use crate::sync::prim::{SeqCst, fence};
 use crate::table::entry::Word;
 use crate::table::format::Format;
-use crate::table::walk::Walk;
+use crate::walk::Walk;
 
 /// The D bits of tables have been read, and the marks are looked at next.
 pub(super) fn tables_before_marks() {

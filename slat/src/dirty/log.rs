@@ -17,20 +17,21 @@
 //! Any number of harvests may run at once: each bit goes to one of them.
 
 use super::DirtyError;
-use super::bitmap::{CHUNK, CHUNK_PAGES, WORD};
 use super::harvest::{Harvest, Taken, Told};
 use super::take::{LogId, current, tables};
 use crate::addr::{Gfn, Hva, Span};
 use crate::age::pass::Found;
 use crate::host::Host;
-use crate::slots::{Memslots, Slot, SlotId};
+use crate::memslots::Memslots;
+use crate::slots::bitmap::{CHUNK, CHUNK_PAGES, WORD};
+use crate::slots::{Slot, SlotId};
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::table::format::Format;
-use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
+use crate::walk::Walk;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -259,7 +260,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
 impl<F: Format, H: Host> Vm<F, H> {
     /// A device, or the VMM, has written these host addresses by itself: the pages are dirty in every slot that logs and
     /// maps them, in every address space. After the write, and section by section, as
-    /// [`Memslots::mark_dirty`](crate::slots::Memslots::mark_dirty).
+    /// [`Memslots::mark_dirty`](crate::memslots::Memslots::mark_dirty).
     pub fn mark_dirty(&self, _idle: &mut Idle, hvas: Span<Hva>) {
         let seat = self.borrow_seat();
         for space in &self.spaces {

@@ -1,14 +1,15 @@
 //! Marks, permissions and leaves that go, beside a harvest. What a harvest does to tables is reduced to one entry.
 
 use super::arm::arm_entry;
-use super::bitmap::Bitmap;
 use super::keep::tables_before_marks;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::VcpuId;
 use crate::loom_tests::{RACE, explore, explore_within, finds, finds_seeded};
 use crate::seeded::Bug;
+use crate::slots::bitmap::Bitmap;
 use crate::sync::prim::{AtomicU64, Relaxed};
-use crate::table::entry::{Entry, Kind, Word};
+use crate::table::entry::{Entry, Word};
+use crate::table::format::Kind;
 use crate::table::formats::Ept4;
 use crate::table::retire::Unlinked;
 use crate::table::{Format, Version};

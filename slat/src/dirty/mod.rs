@@ -13,9 +13,8 @@
 //! | `harvest` | [`Harvest`]: what was taken, until it is committed or given back |
 //! | `arm` | making the next store noticed again |
 //! | `keep` | D bits of leaves that go |
-//! | `bitmap` | a bit a page, in chunks |
-//! | `ring` | what one vCPU has written, in order; a full one stops it |
-//! | `pushed` | one page of a ring; merging many into words |
+//! | `mark` | marking pages of slots that log; their bitmaps are in [`slots`](crate::slots) |
+//! | `ring` | what one vCPU has written, in order; a full one stops it; many pages merged into words |
 //! | `rings` | what is asked of the rings of a running VM, and where a store goes |
 //! | `error` | [`DirtyError`]: why a log cannot be asked |
 //!
@@ -50,14 +49,13 @@
 //!   their part is first harvested.
 
 mod arm;
-pub(crate) mod bitmap;
 mod error;
 mod harvest;
 mod keep;
 mod log;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod pushed;
+mod mark;
 pub(crate) mod ring;
 mod rings;
 mod settings;

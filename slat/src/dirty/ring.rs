@@ -16,8 +16,9 @@
 //!
 //! What became of the slot meanwhile is found out when the entry is taken ([`Pushed`]).
 
-use super::pushed::Pushed;
 use super::{DirtyError, RingSize};
+use crate::slots::bitmap::{Bitmap, WORD};
+use crate::slots::{SlotId, SpaceId};
 use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, RawMutex, Relaxed, Release};
 use crate::table::pool::NoMemory;
 use alloc::boxed::Box;
@@ -167,93 +168,89 @@ impl Drop for Taking<'_> {
     }
 }
 
+/// One page that a vCPU has written, or may write from now on, in 16 bytes.
+///
+/// ```text
+/// 127 .. 120   119 .. 88   87 .. 48             47 .. 0
+/// space        slot        serial of its log    page
+/// ```
+/// The number orders them slot by slot, and by pages in each; a shift says whether two are of one log, or of one word.
+/// It names the log, not only the slot: what was left over from a slot which is gone, or whose log was switched off since,
+/// says nothing about the slot that has its id now. It names no frame, so a slot may move meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Pushed(u128);
+
+/// Bits of a page's number: no slot has as many pages.
+const PAGE: u32 = 48;
+/// Bits of a serial.
+const SERIAL: u32 = 40;
+
+impl Pushed {
+    /// Page `page` of the slot that `log` belongs to.
+    pub(crate) fn new(space: SpaceId, slot: SlotId, log: &Bitmap, page: u64) -> Self {
+        debug_assert!(page >> PAGE == 0);
+        let name = u128::from(space.0) << 72 | u128::from(slot.0) << SERIAL | u128::from(serial(log));
+        Self(name << PAGE | u128::from(page))
+    }
+
+    /// As two words, the upper first.
+    fn to_words(self) -> [u64; 2] {
+        [(self.0 >> 64) as u64, self.0 as u64]
+    }
+
+    /// From such.
+    fn from_words([upper, lower]: [u64; 2]) -> Self {
+        Self(u128::from(upper) << 64 | u128::from(lower))
+    }
+
+    /// The address space of its slot.
+    pub(crate) fn space(self) -> SpaceId {
+        SpaceId((self.0 >> 120) as u8)
+    }
+
+    pub(crate) fn slot(self) -> SlotId {
+        SlotId((self.0 >> (PAGE + SERIAL)) as u32)
+    }
+
+    /// Counted from the slot's first.
+    pub(crate) fn page(self) -> u64 {
+        self.0 as u64 & ((1 << PAGE) - 1)
+    }
+
+    /// Whether both are of the same log.
+    pub(crate) fn shares_log(&self, other: &Self) -> bool {
+        (self.0 ^ other.0) >> PAGE == 0
+    }
+
+    /// Whether both are of the same 64 pages of it.
+    fn shares_word(&self, other: &Self) -> bool {
+        self.0 / u128::from(WORD) == other.0 / u128::from(WORD)
+    }
+
+    /// Whether it is of `log`, which its slot has now. 2^40 logs are one a millisecond for thirty years; and should one be
+    /// taken for another, it is told of a page too many.
+    pub(crate) fn is_of(self, log: &Bitmap) -> bool {
+        (self.0 >> PAGE) as u64 & ((1 << SERIAL) - 1) == serial(log) && self.page() < log.pages()
+    }
+}
+
+/// As much of a log's serial as there is room for.
+fn serial(log: &Bitmap) -> u64 {
+    log.serial() & ((1 << SERIAL) - 1)
+}
+
+/// Merges sorted pages of one log into words: the number of each that has any, and its bits.
+///
+/// Sorted, not in the order of the stores as KVM has it: a page that was pushed twice is one bit wherever it stood, what
+/// is told comes in the order in which bitmaps tell it, and neighbours are armed together.
+pub(crate) fn merge(pages: &[Pushed]) -> impl Iterator<Item = (u64, u64)> {
+    pages.chunk_by(Pushed::shares_word).map(|pages| {
+        (pages[0].page() / WORD, pages.iter().fold(0, |bits, pushed| bits | 1 << (pushed.page() % WORD)))
+    })
+}
+
 #[cfg(all(test, loom))]
 mod loom_tests;
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::sync::prim::AtomicBool;
-    use alloc::vec;
-
-    fn page(page: u64) -> Pushed {
-        Pushed::from_words([0, page])
-    }
-
-    fn pages(ring: &Ring) -> Vec<u64> {
-        ring.take().map(Pushed::page).collect()
-    }
-
-    #[test]
-    fn pages_come_out_in_order_and_once_however_often_it_goes_round() {
-        let ring = Ring::with(8, 6).unwrap();
-        let mut next = 0;
-        for lap in 1..40 {
-            let many = lap % 7;
-            for at in next..next + many {
-                assert!(!ring.is_full());
-                assert!(ring.push(page(at)));
-            }
-            assert_eq!(ring.is_full(), many == 6);
-            assert_eq!(pages(&ring), (next..next + many).collect::<Vec<_>>());
-            next += many;
-        }
-        assert_eq!(pages(&ring), []);
-    }
-
-    #[test]
-    fn soft_full_it_still_takes_pages_and_full_it_refuses_them() {
-        let ring = Ring::new(RingSize::new(4096).unwrap()).unwrap();
-        for at in 0..256 {
-            assert_eq!(ring.is_full(), at >= 256 - 64, "{at}");
-            assert!(ring.push(page(at)));
-        }
-        assert!(!ring.push(page(256)), "nothing is overwritten");
-        assert_eq!(pages(&ring), (0..256).collect::<Vec<_>>());
-        assert!(!ring.is_full());
-        assert!(ring.push(page(256)));
-    }
-
-    #[test]
-    fn what_a_collector_leaves_is_still_there() {
-        let ring = Ring::with(8, 6).unwrap();
-        (0..6).for_each(|at| assert!(ring.push(page(at))));
-        assert_eq!(ring.take().len(), 6, "looked at, and not taken");
-        assert!(ring.is_full());
-        assert_eq!(ring.take().next(), Some(page(0)));
-        assert!(!ring.is_full());
-        assert_eq!(pages(&ring), [1, 2, 3, 4, 5]);
-    }
-
-    #[test]
-    fn nothing_is_lost_between_a_vcpu_and_collectors_that_take_turns() {
-        const PAGES: u64 = if cfg!(miri) { 500 } else { 200_000 };
-        let (ring, over) = (Ring::with(128, 64).unwrap(), AtomicBool::new(false));
-        let collect = |over: &dyn Fn() -> bool| {
-            let mut taken = vec![];
-            while !over() {
-                taken.extend(pages(&ring));
-                std::thread::yield_now();
-            }
-            taken
-        };
-        let mut taken = std::thread::scope(|scope| {
-            let vcpu = scope.spawn(|| {
-                for at in 0..PAGES {
-                    while ring.is_full() {
-                        std::thread::yield_now();
-                    }
-                    assert!(ring.push(page(at)));
-                }
-            });
-            let other = scope.spawn(|| collect(&|| over.load(Relaxed)));
-            let mut taken = collect(&|| vcpu.is_finished());
-            over.store(true, Relaxed);
-            taken.extend(other.join().unwrap());
-            taken
-        });
-        taken.extend(pages(&ring));
-        taken.sort_unstable();
-        assert!(taken.into_iter().eq(0..PAGES));
-    }
-}
+mod tests;

@@ -8,21 +8,20 @@
 //! waits in the bitmap, not in a ring that may be full again.
 
 use super::DirtyError;
-use super::bitmap::WORD;
 use super::harvest::{Harvest, Taken, Told};
-use super::pushed::{Pushed, merge};
-use super::ring::Ring;
+use super::ring::{Pushed, Ring, merge};
 use super::take::{LogId, current};
 use crate::addr::{Gfn, Span};
 use crate::host::{Host, VcpuId};
+use crate::slots::bitmap::WORD;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::readside::{ReadSide, Seat};
 use crate::table::format::Format;
-use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
 use crate::vm::Vm;
+use crate::walk::Walk;
 
 /// Words armed in one section: some ten microseconds, where they lie apart.
 const STRETCH: usize = 256;
@@ -33,7 +32,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// this returns, so the pages can be copied. Waits for vCPUs to answer one flush, unless nothing was written.
     ///
     /// Marks of devices are in no ring, nor is what was given back: both wait for
-    /// [`harvest_all`](crate::slots::Memslots::harvest_all). KVM's `RESET_DIRTY_RINGS`, of one vCPU.
+    /// [`harvest_all`](crate::memslots::Memslots::harvest_all). KVM's `RESET_DIRTY_RINGS`, of one vCPU.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};

@@ -77,7 +77,7 @@ impl DirtyLog {
 
     /// The same, but a fresh log says of every page that it is dirty. Switching it on then touches no table, whatever the
     /// slot's size: each part is tracked from its first harvest on. A migration copies everything once anyway. With
-    /// rings, it is [`harvest_all`](crate::slots::Memslots::harvest_all) that brings those pages.
+    /// rings, it is [`harvest_all`](crate::memslots::Memslots::harvest_all) that brings those pages.
     #[must_use]
     pub const fn initially_set(self) -> Self {
         Self { initially_set: true, ..self }

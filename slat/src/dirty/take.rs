@@ -1,6 +1,5 @@
 //! Taking from one log, chunk by chunk: what is dirty is clean afterwards, and armed.
 
-use super::bitmap::{Bitmap, CHUNK, WORD};
 use super::harvest::Told;
 use super::keep::tables_before_marks;
 use super::{DirtyError, Splitting};
@@ -9,12 +8,14 @@ use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Written;
 use crate::host::Host;
-use crate::slots::{Memslots, Slot, SlotId};
+use crate::memslots::Memslots;
+use crate::slots::bitmap::{Bitmap, CHUNK, WORD};
+use crate::slots::{Slot, SlotId};
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Mode, Shared};
 use crate::table::format::Format;
-use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
+use crate::walk::Walk;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -93,7 +94,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             let _ = self.vm.split_in(idle, self.space, gfns, Level::K4);
         }
         let walk = Walk::<F, H, Shared>::on_any_seat(self.vm, self.space, idle);
-        current(&walk, log).map_or(Ok(()), |(_, bitmap)| bitmap.divide(chunk))
+        let divided = current(&walk, log).map_or(Some(()), |(_, bitmap)| bitmap.divide(chunk));
+        divided.ok_or(DirtyError::NoMemory)
     }
 
     /// Cleans the pages `asked` of a chunk that is not whole, owes the flush, and returns how many were dirty.
@@ -311,8 +313,8 @@ fn owe(owed: &mut Owed, slot: &Slot, first: u64, dirty: &Words) -> u64 {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::bitmap::CHUNK_PAGES;
     use super::*;
+    use crate::slots::bitmap::CHUNK_PAGES;
 
     #[test]
     fn bits_are_added_wherever_the_table_begins_in_the_chunk() {

@@ -18,8 +18,8 @@ use crate::table::entry::{Version, Word};
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
 use crate::table::radix::At;
-use crate::table::walk::Walk;
 use crate::vcpu::Vcpu;
+use crate::walk::Walk;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Counts and reports an access to no memory.

@@ -15,12 +15,13 @@
 //! install: link what is missing; hole not newer than the stamp? CAS hole → leaf
 //! ```
 //! Where the slot logs writes, only 4 KiB are mapped, without write permission unless this is a store; a permission
-//! that was given is logged ([`dirty`](crate::slots::Memslots::dirty)), after it was given. A
+//! that was given is logged ([`dirty`](crate::memslots::Memslots::dirty)), after it was given. A
 //! store is not begun while its vCPU's ring is full.
 //!
 //! Whatever moved meanwhile, a CAS or the comparison with the stamp fails, and the fault starts again with a
 //! new stamp: precise, per entry ([`crate::notify`] has the other side).
 
+mod leaf;
 pub(crate) mod memo;
 mod mmio;
 mod prefault;
@@ -28,7 +29,7 @@ mod present;
 mod quick;
 mod tracked;
 
-use crate::addr::{Gfn, Gpa, Hva, Level, Pfn};
+use crate::addr::{Gfn, Gpa, Hva, Level};
 use crate::dirty::ring::Ring;
 use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::{Epoch, Page, Stamp, Unconfirmed};
@@ -39,12 +40,12 @@ use crate::sync::prim::Patience;
 use crate::sync::readside::Seat;
 use crate::sync::tally::{Again, Count};
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format, Leaf};
+use crate::table::format::{Access, Format, Perms};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
-use crate::table::walk::Walk;
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
+use crate::walk::Walk;
 
 /// A guest access that the hardware could not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -323,33 +324,6 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     fn stamp(&self, epoch: Epoch, gfn: Gfn, hva: Hva, seen: Word) -> Result<Stamp, Unconfirmed> {
         self.vm.active.stamp(epoch, Page::small(gfn, hva), self.memo.reach, seen)
     }
-
-    /// The host's page, cut to what policy, format and slot allow.
-    #[inline(always)]
-    fn page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
-        let page = HostPage { writable: page.writable && !slot.readonly, ..page };
-        // A large page that does not execute is no answer to a fetch.
-        let small = self.vm.policy.nx_huge_pages && fault.access == Access::Fetch;
-        if page.level == Level::K4 || small {
-            self.memo.reach = Level::M2;
-            HostPage { level: Level::K4, ..page }
-        } else {
-            self.large_page_for(fault, slot, page)
-        }
-    }
-
-    #[cold]
-    fn large_page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
-        let mut level = page.level;
-        while level > Level::K4 && self.vm.large_page(slot, fault.gpa.gfn(), level).is_none() {
-            level = level.below();
-        }
-        if level > Level::K4 {
-            self.vm.will_map_a_large_page();
-        }
-        self.memo.reach = level.max(Level::M2);
-        HostPage { level, ..page }
-    }
 }
 
 /// Rule 5. Spends the stamp: hole → leaf, by CAS from the very word that was read.
@@ -377,13 +351,11 @@ fn install<'w, F: Format, H: Host>(
     // Where writes are logged, and not by D bits, the first store to a page faults, whatever was mapped before it.
     let by_bits = walk.vm.logs_by_bits();
     let writable = page.writable && (!slot.log_dirty || by_bits || fault.access == Access::Write);
-    let leaf = Leaf {
-        pfn: Pfn(page.pfn.0 & !(at.level.pages() - 1)),
-        perms: walk.vm.perms(at.level, writable),
-        host_writable: page.writable,
-        accessed: young,
-        dirty: fault.access == Access::Write,
-    };
+    let mut leaf = walk.vm.leaf(HostPage { level: at.level, ..page }, fault.access);
+    leaf.accessed = young;
+    if !writable {
+        leaf.perms = leaf.perms.without(Perms::WRITE);
+    }
     let logs = writable && slot.log_dirty && !by_bits;
     if logs && seeded!(MarkedTooEarly) {
         walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);

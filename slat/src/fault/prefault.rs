@@ -9,8 +9,8 @@ use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::table::format::{Access, Format};
-use crate::table::walk::Walk;
 use crate::vcpu::Vcpu;
+use crate::walk::Walk;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Maps `gfns` from the first frame on, in the space that the vCPU is in, as far as there are memslots and the host

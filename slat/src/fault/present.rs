@@ -26,8 +26,8 @@ use crate::table::format::{Access, Format};
 use crate::table::freeze::Freeze;
 use crate::table::pool::NoMemory;
 use crate::table::radix::At;
-use crate::table::walk::Walk;
 use crate::vcpu::Vcpu;
+use crate::walk::Walk;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// See the module's header.
@@ -149,10 +149,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let mine = F::pfn(at.word) + (gfn.0 - gfn.base(at.level).0);
         match vm.host.lookup(slot.hva_of(gfn), Access::Write) {
             Some(HostPage { pfn, level, writable: true }) if pfn == mine && level >= at.level => {
-                let mut leaf = F::read_leaf(at.word);
-                leaf.perms = vm.perms(at.level, true);
-                (leaf.host_writable, leaf.accessed, leaf.dirty) = (true, true, true);
-                (F::leaf(&leaf, at.level), Outcome::Done(Done::Fixed))
+                let page = HostPage { pfn, level: at.level, writable: true };
+                (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed))
             }
             _ => (at.word, Outcome::Ask),
         }

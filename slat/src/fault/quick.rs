@@ -13,7 +13,7 @@ use crate::addr::Level;
 use crate::host::Host;
 use crate::sync::mode::Shared;
 use crate::sync::readside::Section;
-use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::format::Format;
 use crate::vcpu::Vcpu;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
@@ -95,13 +95,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if page.level != Level::K4 || !page.writable {
             return false;
         }
-        let leaf = Leaf {
-            pfn: page.pfn,
-            perms: Perms::RWX,
-            host_writable: true,
-            accessed: true,
-            dirty: fault.access == Access::Write,
-        };
+        let leaf = self.vm.leaf(page, fault.access);
         hole.entry.cas(hole.word, F::leaf(&leaf, Level::K4)).is_ok()
     }
 }

@@ -20,8 +20,8 @@ use crate::sync::tally::Count;
 use crate::table::format::{Access, Format};
 use crate::table::pool::NoMemory;
 use crate::table::radix::At;
-use crate::table::walk::Walk;
 use crate::vcpu::Vcpu;
+use crate::walk::Walk;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// See the module's header.
@@ -68,8 +68,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::notify::Why;
     use crate::table::formats::Ept4NoAd;
+    use crate::why::Why;
     use crate::*;
 
     struct Identity;

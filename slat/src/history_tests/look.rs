@@ -1,7 +1,8 @@
 //! A look-up as the hardware makes it: every link on the way, and what it ends at.
 
 use super::world::World;
-use crate::table::entry::{Kind, Version};
+use crate::table::entry::Version;
+use crate::table::format::Kind;
 use crate::table::memory::Node;
 use crate::{Format, Gfn, Level, Perms, Pfn, Span};
 

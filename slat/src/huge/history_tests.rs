@@ -2,18 +2,19 @@
 //! a host that changes a page at any moment is obeyed. Each test has its twin with the mistake made.
 
 use super::recover::recover_along;
-use crate::notify::Why;
-use crate::notify::edit::Range;
+use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::seeded::Bug;
 use crate::sync::mode::Shared;
 use crate::sync::prim::{AtomicBool, AtomicPtr, AtomicU64, Relaxed};
-use crate::table::entry::{Kind, Word};
+use crate::table::entry::Word;
+use crate::table::format::Kind;
 use crate::table::format::{Access, Format};
 use crate::table::formats::{Ept4, Npt4};
 use crate::table::history::watched;
 use crate::table::memory::TableMemory;
-use crate::table::walk::Walk;
+use crate::walk::Walk;
+use crate::why::Why;
 use crate::*;
 use core::cell::Cell;
 

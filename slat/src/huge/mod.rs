@@ -18,29 +18,3 @@
 mod history_tests;
 mod recover;
 mod split;
-
-use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Span};
-use crate::host::Host;
-use crate::slots::Slot;
-use crate::table::format::{Format, Perms};
-use crate::vm::Vm;
-
-impl<F: Format, H: Host> Vm<F, H> {
-    /// What a large page of `level` around `gfn` would map, where slot, format and policy allow it: its guest frames
-    /// and the host addresses behind them.
-    pub(crate) fn large_page(&self, slot: &Slot, gfn: Gfn, level: Level) -> Option<(Span<Gfn>, Span<Hva>)> {
-        let gfns = Span::sized(gfn.base(level), level.pages());
-        let congruent =
-            seeded!(Incongruent) || (slot.hva.0 >> PAGE_SHIFT ^ slot.gfns.start.0) & (level.pages() - 1) == 0;
-        let allowed = level <= self.policy.max_page.min(F::MAX_LEAF) && !slot.log_dirty;
-        (allowed && congruent && slot.gfns.covers(&gfns))
-            .then(|| (gfns, Span::sized(slot.hva_of(gfns.start), level.bytes())))
-    }
-
-    /// What a leaf of `level` allows, where stores are as `writable` says.
-    #[inline(always)]
-    pub(crate) fn perms(&self, level: Level, writable: bool) -> Perms {
-        let perms = if writable { Perms::RWX } else { Perms::RX };
-        if level > Level::K4 && self.policy.nx_huge_pages { perms.without(Perms::EXECUTE) } else { perms }
-    }
-}

@@ -20,19 +20,20 @@
 
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::{Host, HostPage};
-use crate::notify::Why;
-use crate::notify::edit::Range;
+use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Exclusive, Mode, Shared};
 use crate::sync::tally::Count;
-use crate::table::entry::{Kind, Word};
+use crate::table::entry::Word;
+use crate::table::format::Kind;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::freeze::Freeze;
 use crate::table::memory::Node;
-use crate::table::walk::Walk;
 use crate::vm::Vm;
+use crate::walk::Walk;
+use crate::why::Why;
 
 /// What one invalidation covers at most: faults on it wait for one flush, and this many tables.
 const STRETCH: u64 = 64 * Level::M2.pages();
@@ -102,14 +103,9 @@ impl<F: Format, H: Host> Vm<F, H> {
         let ask = |access| self.host.lookup(hvas.start, access);
         let HostPage { pfn, level: size, writable } = ask(Access::Write).or_else(|| ask(Access::Read))?;
         let fits = size >= level && pfn.0 & (level.pages() - 1) == 0;
-        let may_write = writable && !slot.readonly;
-        fits.then(|| Leaf {
-            pfn,
-            perms: self.perms(level, may_write),
-            host_writable: may_write,
-            accessed: true,
-            dirty: may_write,
-        })
+        let page = HostPage { pfn, level, writable: writable && !slot.readonly };
+        let access = if page.writable { Access::Write } else { Access::Read };
+        fits.then(|| self.leaf(page, access))
     }
 }
 

@@ -10,13 +10,14 @@ use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Edits, Shared};
 use crate::sync::tally::Count;
-use crate::table::entry::{Entry, Kind, Word};
+use crate::table::entry::{Entry, Word};
+use crate::table::format::Kind;
 use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
-use crate::table::walk::Walk;
 use crate::vm::Vm;
+use crate::walk::Walk;
 
 /// Table pages taken along by a walk that splits: it leaves when they are used up.
 const PAGES: usize = 64;

@@ -41,7 +41,7 @@ use crate::sync::prim::{
 use crate::table::{Version, Word};
 use core::cell::Cell;
 use lines::{Line, Lines};
-use places::{Claim, Places, Slot};
+use places::{Claim, MOST, Places, SLOTS, Slot};
 
 mod lines;
 mod places;
@@ -52,8 +52,7 @@ pub(crate) use stamp::{Epoch, Page, QuietNumber, Stamp, Unconfirmed};
 
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
-/// Invalidations for which there are places from the start; [`places`] has the rest.
-const SLOTS: usize = if cfg!(loom) { 3 } else { 64 };
+const _: () = assert!(MOST <= COUNT as usize + 1, "N counts them all");
 
 const ACTIVE: u64 = 1;
 const UNFLUSHED: u64 = 2;

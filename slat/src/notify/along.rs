@@ -2,11 +2,10 @@
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Span};
 use crate::host::{Host, HostPage};
-use crate::slots::publish::{Behind, Part};
+use crate::slots::behind::{Behind, Part};
 use crate::sync::mode::Mode;
 use crate::table::format::Format;
-use crate::table::steps::Steps;
-use crate::table::walk::Walk;
+use crate::walk::{Steps, Walk};
 
 /// Calls `visit` with steps along each range of frames that is backed by a part of `hvas`; it returns where it ended, and
 /// goes on from there where the walk had to rest.

@@ -3,37 +3,22 @@
 //! Each entry is edited by the plan ([`super::plan`]), by a compare-and-swap from the word that was read. What an edit
 //! changed is booked: the flush that it owes, the tables that it unhooked, the leaves that are gone.
 
-use super::active::Ticket;
 use super::along::{PageBehind, along};
+use super::begun::{Begun, Range};
 use super::plan::{Edit, plan, plan_part, zaps};
-use super::reserve::Reserve;
-use super::why::Why;
-use crate::addr::{Gfn, Hva, Level, Span};
+use crate::addr::{Gfn, Level, Span};
 use crate::host::{Host, HostPage};
-use crate::slots::SpaceId;
-use crate::space::Space;
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Exclusive, Mode};
+use crate::sync::mode::{Edits, Exclusive};
 use crate::sync::readside::Seat;
 use crate::sync::tally::Count;
-use crate::table::entry::{Entry, Kind, Word};
+use crate::table::entry::{Entry, Word};
+use crate::table::format::Kind;
 use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
 use crate::table::radix::At;
-use crate::table::steps::Steps;
-use crate::table::walk::Walk;
 use crate::tlb::debt::Owed;
-use crate::vm::Vm;
-
-/// An invalidation from its begin to its end, without the record of what it owes.
-#[derive(Debug)]
-pub(super) struct Begun<'vm, F: Format, H: Host> {
-    pub(super) vm: &'vm Vm<F, H>,
-    pub(super) ticket: Ticket<'vm>,
-    pub(super) range: Range,
-    pub(super) why: Why,
-    pub(super) reserve: Reserve,
-}
+use crate::walk::{Steps, Walk};
 
 /// What is known of the pages in a range that is edited.
 #[derive(Clone, Copy, Default)]
@@ -88,41 +73,7 @@ impl Known<'_> {
     }
 }
 
-/// What is invalidated: guest frames directly, or whatever memslots map a host range.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Range {
-    /// Of one address space.
-    Gfns(SpaceId, Span<Gfn>),
-    /// In every address space.
-    Hvas(Span<Hva>),
-}
-
-impl Range {
-    pub(super) fn published(self) -> (Span<Gfn>, Span<Hva>) {
-        match self {
-            Self::Gfns(_, gfns) => (gfns, Span::new(Hva(0), Hva(0))),
-            Self::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas),
-        }
-    }
-}
-
 impl<F: Format, H: Host> Begun<'_, F, H> {
-    pub(super) fn hole(&self) -> Word {
-        self.ticket.hole()
-    }
-
-    pub(super) fn walk<'g, M: Mode>(
-        &'g self,
-        space: &'g Space<F>,
-        idle: &'g mut Idle,
-        seat: Option<&'g Seat>,
-    ) -> Walk<'g, F, H, M> {
-        match seat {
-            Some(seat) => Walk::on_seat(self.vm, space, idle, seat),
-            None => Walk::on_any_seat(self.vm, space, idle),
-        }
-    }
-
     /// Edits these ranges, or all that was published. May ask for table pages in between, unless it is on a given seat: then
     /// it may not wait.
     pub(super) fn edit(

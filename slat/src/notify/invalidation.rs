@@ -27,19 +27,22 @@
 
 use super::active::{Epoch, Ticket};
 use super::along::{PageBehind, along};
-use super::edit::{Begun, Known, Range};
+use super::begun::{Begun, Range};
+use super::edit::Known;
 use super::reserve::Reserve;
-use super::why::Why;
+use super::secondary::Again;
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::{Host, HostPage};
+use crate::slots::SpaceId;
 use crate::sync::idle::Idle;
 use crate::sync::mode::{Exclusive, Shared};
 use crate::sync::readside::Seat;
 use crate::table::entry::{Version, Word};
 use crate::table::format::Format;
-use crate::tlb::FlushDebt;
 use crate::tlb::debt::Owed;
+use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
+use crate::why::Why;
 
 /// See the module's header. Dropping one that was never applied calls it off: the host then changes nothing. Dropping one
 /// whose debt was leaked pays that debt, and so waits for vCPUs in the guest: its thread must not be in the guest itself.
@@ -73,6 +76,55 @@ pub struct Invalidation<'vm, F: Format, H: Host> {
     pub(super) begun: Begun<'vm, F, H>,
     /// What its edits owe so far. Its debts are views of this record, so a debt that is leaked is not lost.
     owed: Owed,
+}
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// The host is about to change `hvas`: begins an [`Invalidation`], which see. Faults on the range wait from
+    /// here until it is dropped.
+    ///
+    /// A thread may begin any number of them inside each other. Up to 4,032 are in flight at once in a VM; the next one waits for
+    /// one to end. Where more than 64 are, this allocates (16 KiB at first), and waits where there is no memory. While more than
+    /// 64 are, faults beside one of the others, and edits, look at up to as many places as there were at most.
+    ///
+    /// A fault elsewhere is not disturbed: one of at most 16 pieces of 2 MiB (aligned, of host addresses) costs faults in other
+    /// pieces nothing. A wider one costs each fault that it meets one more attempt when it begins, and when it ends.
+    pub fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Invalidation<'_, F, H> {
+        Invalidation::begin(self, Range::Hvas(hvas), why)
+    }
+
+    /// The same, or [`Again`] where it would have to wait for another one to end, or for memory.
+    ///
+    /// ```
+    /// # use slat::{*, table::formats::Npt4};
+    /// # struct Nothing;
+    /// # unsafe impl slat::table::TableMemory for Nothing {}
+    /// # impl Host for Nothing {
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
+    /// let page = Span::sized(Hva(0x7000_0000), 4096);
+    /// match vm.try_invalidate(page, Why::Unmap) {
+    ///     Ok(mut change) => drop(change.apply(&mut idle)),
+    ///     Err(Again) => { /* 4,032 are in flight: let some of them end first */ }
+    /// }
+    /// ```
+    pub fn try_invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Invalidation<'_, F, H>, Again> {
+        Invalidation::begin_now(self, Range::Hvas(hvas), why).ok_or(Again)
+    }
+
+    /// The same by guest frames of address space 0, whatever they are backed by.
+    pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
+        Invalidation::begin(self, Range::Gfns(SpaceId(0), gfns), why)
+    }
+
+    /// Zaps one page so that something else can be mapped: for a host that cannot say without sleeping that it
+    /// has made the page writable in place.
+    #[cold]
+    pub(crate) fn take_away(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) {
+        let mut change = Invalidation::begin(self, Range::Gfns(space, Span::sized(gfn, 1)), Why::Clear);
+        change.apply(idle).settle();
+    }
 }
 
 impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
@@ -225,8 +277,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     }
 
     fn open_debt(&mut self) -> FlushDebt<'_> {
-        let Begun { vm, why, ref ticket, .. } = self.begun;
-        FlushDebt::of(vm, &mut self.owed, why, ticket)
+        FlushDebt::of(&self.begun, &mut self.owed, Cause::Change(self.begun.why))
     }
 }
 
@@ -234,7 +285,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
 /// together here. A grace period is not waited for, since the thread may be in a walk.
 impl<F: Format, H: Host> Drop for Invalidation<'_, F, H> {
     fn drop(&mut self) {
-        self.begun.drain_reserve();
+        self.begun.reserve.drain(self.begun.vm);
         if !self.owed.is_nothing() && !seeded!(LeakedUnpaid) {
             self.open_debt().without_grace().settle();
         }

@@ -6,6 +6,7 @@
 //! | [`plan`] | reason × leaf → the least drastic edit |
 //! | [`SecondaryMmu`] | who is told, and what: [`Event`], [`Pages`], [`Young`] |
 //! | [`Invalidation`] | begin, edit, flush, (the host changes), end: a guard |
+//! | `begun` | an invalidation from its begin to its end |
 //! | `edit` | what an invalidation does to each entry, and what that owes |
 //! | `reserve` | table pages at hand, to split large leaves of which a part changes |
 //! | `vm`, `along` | a VM as a secondary MMU; what memslots map of a host range |
@@ -19,15 +20,15 @@
 
 pub(crate) mod active;
 mod along;
-pub(crate) mod edit;
+pub(crate) mod begun;
+mod edit;
 pub(crate) mod invalidation;
 pub mod plan;
 mod reserve;
 mod secondary;
 mod vm;
-mod why;
 mod zap_all;
 
+pub use crate::why::Why;
 pub use invalidation::Invalidation;
 pub use secondary::{Again, Both, Event, Nobody, Pages, SecondaryMmu, Young};
-pub use why::Why;

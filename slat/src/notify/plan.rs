@@ -27,10 +27,10 @@
 //! above; the others stay mapped. Where the invalidation has no table page at hand (`reserve` says when), the whole leaf is
 //! zapped, and what is left of it faults back in.
 
-use super::why::Why;
 use crate::addr::{Level, Pfn};
 use crate::host::HostPage;
 use crate::table::format::{Access, Leaf, Perms};
+use crate::why::Why;
 use alloc::vec::Vec;
 
 /// What happens to one leaf.

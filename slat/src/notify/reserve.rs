@@ -10,19 +10,12 @@
 //!
 //! A VM that never mapped a large page asks for none.
 
-use super::edit::{Begun, Range};
-use crate::addr::Level;
 use crate::host::Host;
-use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::pool::Cache;
+use crate::vm::Vm;
 use core::cell::{Cell, RefCell};
-
-/// Where an edit begins: one contiguous range cuts two leaves of 1 GiB at most, and then one of 2 MiB in each.
-const WANTED: u64 = 4;
-/// The most for an invalidation that is told page by page: each page may lie in another large leaf.
-const MOST: u64 = 64;
 
 /// See the module's header. In cells: a walk borrows the invalidation that it edits for.
 #[derive(Debug, Default)]
@@ -53,52 +46,39 @@ impl Reserve {
     pub(super) fn was_short(&self) -> bool {
         self.short.replace(false)
     }
-}
 
-impl<F: Format, H: Host> Begun<'_, F, H> {
-    /// Fills the reserve, where there are large leaves to split, and says whether it has pages. May ask the host for memory,
-    /// hence sleep. Where there is none, or no more may be used, the reserve stays as it is.
-    #[cold]
-    pub(super) fn fill_reserve(&self, _idle: &mut Idle) -> bool {
-        let vm = self.vm;
+    /// Fills it up to `wanted` pages, where there are large leaves to split, and says whether it has pages. May ask the host for
+    /// memory, hence sleep. Where there is none, or no more may be used, it stays as it is.
+    pub(super) fn fill<F: Format, H: Host>(&self, vm: &Vm<F, H>, wanted: usize) -> bool {
         let reuse = || vm.grace.reuse::<F, H>(&vm.reads, &vm.host, &vm.pool);
         vm.maps_large_pages()
-            && self.reserve.with(|pages| {
-                _ = vm.pool.top_up(&vm.host, pages, self.wanted(), reuse);
+            && self.with(|pages| {
+                _ = vm.pool.top_up(&vm.host, pages, wanted, reuse);
                 pages.len() > 0
             })
     }
 
     /// The same with pages that are free already. Asks for none.
-    #[cold]
-    pub(super) fn refill_reserve(&self) -> bool {
-        self.reserve.with(|pages| {
-            self.vm.pool.top_up_free(pages, self.wanted());
+    pub(super) fn refill<F: Format, H: Host>(&self, vm: &Vm<F, H>, wanted: usize) -> bool {
+        self.with(|pages| {
+            vm.pool.top_up_free(pages, wanted);
             pages.len() > 0
         })
     }
 
-    fn wanted(&self) -> usize {
-        let pieces = match self.range {
-            Range::Hvas(hvas) if self.why.page_by_page() => hvas.len() >> Level::M2.shift(),
-            _ => 0,
-        };
-        pieces.clamp(WANTED, MOST) as usize
-    }
-
     /// Gives the pages back that were not used.
     #[inline]
-    pub(super) fn drain_reserve(&self) {
-        if self.reserve.used.get() {
-            self.give_back();
+    pub(super) fn drain<F: Format, H: Host>(&self, vm: &Vm<F, H>) {
+        if self.used.get() {
+            self.give_back(vm);
         }
     }
 
     #[cold]
-    fn give_back(&self) {
-        let unused = self.reserve.with(Cache::drain);
+    fn give_back<F: Format, H: Host>(&self, vm: &Vm<F, H>) {
+        let unused = self.with(Cache::drain);
         if unused.len() > 0 && !seeded!(ReserveLeaked) {
-            self.vm.pool.give_back(unused);
+            vm.pool.give_back(unused);
         }
     }
 }

@@ -23,11 +23,11 @@
 //! after their locks are free again, as NUMA balancing does: another change of one of them has a notification of its own, and the
 //! numbers of holes never fall (rule 16 of [`crate::notify`]).
 
-use super::why::Why;
 use crate::addr::{Hva, Span};
 use crate::age::AccessedPages;
 use crate::host::HostPage;
 use crate::sync::idle::Idle;
+use crate::why::Why;
 
 /// A change that a primary MMU is about to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

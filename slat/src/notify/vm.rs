@@ -1,23 +1,46 @@
 //! A VM as a secondary MMU.
 
-use super::edit::Range;
+use super::begun::Range;
 use super::invalidation::Invalidation;
 use super::secondary::{Again, Event, Pages, SecondaryMmu, Young};
-use super::why::Why;
-use crate::addr::{Hva, Span};
+use crate::addr::{Gfn, Hva, Span};
 use crate::age::AccessedPages;
-use crate::host::{Host, HostPage};
+use crate::age::pass::{Found, How};
+use crate::host::{Host, HostPage, Kicks};
+use crate::slots::behind::Behind;
+use crate::space::Space;
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
+use crate::sync::mode::{Exclusive, Lockless};
 use crate::sync::readside::{Borrowed, Seat};
 use crate::table::format::Format;
+use crate::tlb::debt::Owed;
+use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
+use crate::walk::Walk;
+use crate::why::Why;
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// The reason as this VM takes it: where it was built to ignore reasons, each is an unmap.
     pub(super) fn heard(&self, range: Range, why: Why) -> Why {
         let ignored = !self.policy.contexts && matches!(range, Range::Hvas(_));
         if ignored { Why::Unmap } else { why }
+    }
+
+    /// By this VM's policy: lockless, or under the lock as before the MGLRU aging series.
+    fn pass_over(
+        &self,
+        space: &Space<F>,
+        idle: &mut Idle,
+        hvas: Span<Hva>,
+        how: How,
+        seen: impl FnMut(&AccessedPages<Hva>, &AccessedPages<Gfn>) -> bool,
+    ) {
+        if self.policy.lockless_aging || self.lock.policy() == MmuLock::None {
+            Walk::<F, H, Lockless>::on_any_seat(self, space, idle).pass_behind(hvas, how, seen);
+        } else {
+            Walk::<F, H, Exclusive>::on_any_seat(self, space, idle).pass_behind(hvas, how, seen);
+        }
     }
 }
 
@@ -54,7 +77,24 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
     }
 
     fn young(&self, idle: &mut Idle, hvas: Span<Hva>, young: Young) -> bool {
-        self.young_behind(idle, hvas, young)
+        let mut any = false;
+        for space in &self.spaces {
+            let mut owed = Owed::default();
+            let found = if young == Young::Test { Found::Kept } else { Found::Cleared };
+            // A page that a fault has brought is young, even before a walker has come through its links.
+            self.pass_over(space, idle, hvas, How::every_leaf(found), |_, gfns| {
+                any = true;
+                if young == Young::ClearAndFlush {
+                    gfns.pages().for_each(|gfn| owed.owe(Span::sized(gfn, 1)));
+                }
+                young != Young::Test
+            });
+            FlushDebt::new(self, owed, Cause::Aging).settle();
+            if any && young == Young::Test {
+                break;
+            }
+        }
+        any
     }
 
     fn ages(&self) -> bool {
@@ -62,11 +102,29 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
     }
 
     fn age(&self, idle: &mut Idle, hvas: Span<Hva>, seen: &mut dyn FnMut(&AccessedPages<Hva>)) {
-        self.age_behind(idle, hvas, seen);
+        for space in &self.spaces {
+            self.pass_over(space, idle, hvas, How::by_links(), |hvas, _| {
+                seen(hvas);
+                true
+            });
+        }
     }
 
     fn forget(&self, idle: &mut Idle, hvas: Span<Hva>) {
-        self.forget_behind(idle, hvas);
+        let mut gfns = Span::new(Gfn(0), Gfn(0));
+        for space in &self.spaces {
+            let walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);
+            let mut left = Behind::new(hvas);
+            while let Some(part) = space.memslots.behind(&self.reads, walk.seat, &left) {
+                gfns = gfns.hull(&part.gfns);
+                left = left.after(&part, part.gfns.end);
+            }
+        }
+        if !gfns.is_empty() {
+            let kicks = Kicks::new(&self.host);
+            self.tlb.ask(gfns, |vcpu| kicks.kick(vcpu));
+            kicks.end();
+        }
     }
 }
 

@@ -12,8 +12,7 @@
 //! leaf before this one ends; one that finds the new root finds holes of an invalidation that may not have
 //! flushed, and then flushes too; and a vCPU that answers any flush looks for a new root.
 
-use super::Why;
-use super::edit::Range;
+use super::begun::Range;
 use super::invalidation::Invalidation;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
@@ -22,8 +21,9 @@ use crate::sync::mode::Exclusive;
 use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory};
-use crate::table::walk::Walk;
 use crate::vm::Vm;
+use crate::walk::Walk;
+use crate::why::Why;
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// Unmaps every guest frame of every address space. vCPUs load a new root ([`InGuest::root`](crate::InGuest::root));

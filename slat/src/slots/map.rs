@@ -120,7 +120,7 @@ impl SlotMap {
     }
 
     #[inline]
-    pub(super) fn begin(&mut self) -> Transaction<'_> {
+    pub(crate) fn begin(&mut self) -> Transaction<'_> {
         let Each { by_gfn, by_hva, by_id, logs } = &mut self.trees;
         let edits =
             Each { by_gfn: by_gfn.edit(), by_hva: by_hva.edit(), by_id: by_id.edit(), logs: logs.edit() };
@@ -128,7 +128,7 @@ impl SlotMap {
     }
 
     /// What the last transaction meant has been done, but for the frames whose logs have ended.
-    pub(super) fn done(&mut self, Effects { mut zap, unlogged, .. }: Effects) -> Vec<Span<Gfn>> {
+    pub(crate) fn done(&mut self, Effects { mut zap, unlogged, .. }: Effects) -> Vec<Span<Gfn>> {
         zap.clear();
         zap.shrink_to(64);
         self.spare = zap;
@@ -207,7 +207,7 @@ impl SlotMap {
 mod tests {
     use super::super::version::Place;
     use super::*;
-    use crate::slots::hva_hints::HvaHints;
+    use crate::slots::hint::HvaHints;
 
     #[test]
     fn ranges_begin_with_the_slot_that_reaches_in() {
@@ -254,7 +254,9 @@ mod tests {
                 let range = Span::sized(Hva(random(52 << 8) << 12 | random(2)), 1 + (random(40) << 9));
                 let (mut found, mut by_hint) = (Vec::new(), Vec::new());
                 map.over_hvas(range, |gfns| found.push(gfns));
-                if let Some(gfns) = hints.alone_over((map.version(), number_of(round)), range) {
+                if let Some(gfns) =
+                    hints.alone_over(number_of(round), range, || map.version().alone_over(range))
+                {
                     by_hint.push(gfns);
                 } else {
                     let slots = map.version().search_hvas(range, Place::FIRST);

@@ -13,11 +13,13 @@
 //! |---|---|
 //! | [`rules`] | what may be asked for, and why it may be refused: KVM's rules, in KVM's order |
 //! | [`map`] | [`SlotMap`]: the slots of one address space, by themselves |
-//! | `version`, `packed` | one version of them, to be asked; a slot in two words |
+//! | `version` | one version of them, to be asked |
 //! | [`transaction`] | [`Transaction`]: operations on the next version, in the making |
 //! | `publish` | versions as readers see them; when the nodes of old ones may be reused |
-//! | [`hint`], `hva_hints`, `remembered` | [`Hint`]: the slot found last, beside each leaf table and whoever asks again; the same for notify |
-//! | [`memslots`] | [`Memslots`]: a transaction on a running VM; snapshots |
+//! | [`hint`] | [`Hint`]: the slot found last, beside each leaf table and where devices ask again; the same for notify; a slot in two words |
+//! | `behind` | what is behind a range of host addresses, slot by slot |
+//! | `bitmap` | the dirty log of a slot |
+//! | [`memslots`](crate::memslots) | [`Memslots`](crate::memslots::Memslots): a transaction on a running VM; snapshots |
 //! | `tree`, `pool` | the B+tree; memory for its nodes, which never fails half-way |
 //!
 //! # Decisions
@@ -30,14 +32,12 @@
 //! * **Delete and move are one publication**, inside an invalidation of the frames. KVM publishes two sets: one with the slot marked
 //!   invalid, then another.
 
+pub(crate) mod behind;
+pub(crate) mod bitmap;
 pub mod hint;
-mod hva_hints;
 pub mod map;
-pub mod memslots;
-mod packed;
 mod pool;
 pub(crate) mod publish;
-mod remembered;
 #[cfg(test)]
 mod rollback_tests;
 pub mod rules;
@@ -45,11 +45,10 @@ pub mod transaction;
 mod tree;
 #[cfg(test)]
 mod tree_tests;
-mod version;
+pub(crate) mod version;
 
 pub use hint::Hint;
 pub use map::SlotMap;
-pub use memslots::{Generation, Memslots, Snapshot};
 pub use rules::{Change, Limits, Region, Rule, SlotError};
 pub use transaction::Transaction;
 
@@ -82,7 +81,7 @@ pub struct Slot {
     pub hva: Hva,
     /// Whether guest writes are refused (they surface as MMIO).
     pub readonly: bool,
-    /// Whether guest writes are logged, page by page ([`Memslots::dirty`]).
+    /// Whether guest writes are logged, page by page ([`Memslots::dirty`](crate::memslots::Memslots::dirty)).
     pub log_dirty: bool,
 }
 

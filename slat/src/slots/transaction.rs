@@ -50,17 +50,17 @@ pub struct Transaction<'t> {
 
 /// What a transaction means for page tables.
 #[derive(Debug)]
-pub(super) struct Effects {
+pub(crate) struct Effects {
     /// Hull of the frames for which something is different; empty where nothing is.
-    pub(super) changed: Span<Gfn>,
+    pub(crate) changed: Span<Gfn>,
     /// Frames that had a slot and have another, or none.
-    pub(super) zap: Vec<Span<Gfn>>,
+    pub(crate) zap: Vec<Span<Gfn>>,
     /// Frames whose writes are logged from now on.
-    pub(super) log: Vec<Span<Gfn>>,
+    pub(crate) log: Vec<Span<Gfn>>,
     /// Frames whose writes are no longer logged, and that stay where they are.
-    pub(super) unlogged: Vec<Span<Gfn>>,
+    pub(crate) unlogged: Vec<Span<Gfn>>,
     /// Whether something was taken from readers, so that they must be waited for.
-    pub(super) takes: bool,
+    pub(crate) takes: bool,
 }
 
 impl Effects {
@@ -286,13 +286,13 @@ impl<'t> Transaction<'t> {
     }
 
     /// What the operations mean for page tables.
-    pub(super) fn effects(&self) -> &Effects {
+    pub(crate) fn effects(&self) -> &Effects {
         &self.effects
     }
 
     /// The next version, which becomes the map's current one, and what it no longer holds.
     #[inline]
-    pub(super) fn finish(mut self) -> (Set, Leftovers, Effects) {
+    pub(crate) fn finish(mut self) -> (Set, Leftovers, Effects) {
         // Published, or ended among the leftovers: no longer this transaction's to free.
         mem::take(&mut self.fresh.0);
         let (set, leftovers) = self.edits.publish(self.facts, self.ended);

@@ -1,12 +1,12 @@
 //! One version of the slots: its roots, to be published; the same held still, to be asked; and the next one, in the
 //! making.
 
-use super::packed::Packed;
+use super::hint::{Interval, Packed};
 use super::pool::NoMemory;
 use super::tree::{Edit, Retired, Root, Tree, View};
 use super::{Slot, SlotId};
-use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
-use crate::dirty::bitmap::Bitmap;
+use crate::addr::{Gfn, Hva, Span};
+use crate::slots::bitmap::Bitmap;
 use alloc::alloc::{Layout, alloc, dealloc};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
@@ -119,31 +119,6 @@ impl Place {
     /// The one after.
     pub(super) fn next(self) -> Self {
         Self(self.0 + 1)
-    }
-}
-
-/// A slot as the hva index has it.
-#[derive(Clone, Copy)]
-pub(super) struct Interval {
-    pub(super) hvas: Span<Hva>,
-    /// Its first frame.
-    pub(super) gfn: Gfn,
-}
-
-impl Interval {
-    #[inline]
-    fn of((key, gfn, end): (u128, u64, u64)) -> Self {
-        Self { hvas: Span::new(Hva((key >> 32) as u64), Hva(end)), gfn: Gfn(gfn) }
-    }
-
-    /// Its frames behind `hvas`, some of which lie in it.
-    #[inline]
-    pub(super) fn part(&self, hvas: Span<Hva>) -> Span<Gfn> {
-        let frame = |bytes: u64| self.gfn + (bytes >> PAGE_SHIFT);
-        let (from, to) = (hvas.start.max(self.hvas.start).0, hvas.end.min(self.hvas.end).0);
-        let start = self.hvas.start.0;
-        let up = if seeded!(PartRoundedDown) { 0 } else { PAGE_SIZE - 1 };
-        Span::new(frame(from - start), frame(to - start + up))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `Idle`: a value that proves that this thread holds no MMU lock and is inside no walk.
 //!
 //! There is one per thread, and it cannot leave it. Whatever may sleep (asking the host for a page, waiting
-//! for a shootdown or a grace period) takes `&mut Idle`; a [`Walk`](crate::table::Walk) borrows the same value
+//! for a shootdown or a grace period) takes `&mut Idle`; a [`Walk`](crate::walk::Walk) borrows the same value
 //! for as long as it lives. So sleeping inside a walk does not compile:
 //!
 //! ```compile_fail,E0499

@@ -9,7 +9,7 @@
 //!         │   (MmuLock::ReadWrite or ::Exclusive: that lock before it)     only the baseline policies
 //!         └── table pool                                                   leaf lock, never held across a call out
 //! slots: the transaction mutex, one per address space                      NEVER taken inside notify or a walk
-//! ├── the clock's hand: reclaim of cold tables (table/limit.rs)            likewise; a fault takes it before its walk
+//! ├── the clock's hand: reclaim of cold tables (budget.rs)            likewise; a fault takes it before its walk
 //! └── publishes as an invalidation of the gfns it changes; waits for a grace period if it took something away
 //! a dirty ring's turn: whoever empties it (dirty/ring.rs)                  likewise; no vCPU waits for it
 //! └── a section of the read side
@@ -23,11 +23,14 @@
 //! | [`mode`] | what a walk may do: `Lockless`, `Shared`, `Exclusive` |
 //! | `readside` | seats, sections, the grace period |
 //! | `barrier` | the asymmetric fence under both |
+//! | `blocks` | cells that never move and grow in number |
 //! | `gate` | how a walk enters: the read side, or the lock of a baseline policy |
 //! | `tally` | counters, one set per seat |
 //! | `prim` | atomics and locks, swappable for loom, shuttle and virtual time |
+//! | `orderings.md` | every named ordering: what pairs with what, its test, its mistakes |
 
 pub(crate) mod barrier;
+pub(crate) mod blocks;
 pub(crate) mod gate;
 pub mod idle;
 pub mod mode;

@@ -22,19 +22,21 @@
 //! fence. A vCPU that faults and faults answers at once, for two transfers of its seat's line. Where all are seen at
 //! rest, or have answered, the grace period is over; the barrier is for those who are awake and enter nothing.
 //!
+//! **Seats grow in number.** A thread that holds a seat, by a snapshot of the memslots or a walk, may ask for another one. Where
+//! every seat were held by such a thread, each would wait for another one, for ever. So where all are taken there will be more:
+//! 64, then 128 and so on, which stay until the VM is dropped. Grace periods look at all of them.
+//!
 //! **Instead of** a reader-writer lock, whose line every fault would write: here a fault writes its own seat only, and the rare
 //! writer pays for the barrier. A process-wide barrier for each grace period would interrupt every CPU, so a seat says by itself
 //! whether its holder is at rest.
 
 use super::barrier::Barrier;
+use super::blocks::Blocks;
 use super::prim::{
-    Acquire, AtomicU8, AtomicU64, Patience, Relaxed, Release, SeqCst, compiler_fence, fence, fence_after_rmw,
-    spin_loop,
+    Acquire, AtomicU8, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, compiler_fence, fence,
+    fence_after_rmw, spin_loop,
 };
 use super::tally::{Count, Tally};
-use seats::Seats;
-
-mod seats;
 
 /// Nobody holds the seat.
 const FREE: u8 = 0;
@@ -53,6 +55,10 @@ const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 
 /// Seats looked at before any of them is waited for.
 const ROW: usize = 64;
+/// Blocks of more seats: four million in all.
+const BLOCKS: usize = if cfg!(loom) { 1 } else { 16 };
+/// Seats in the first of them.
+const MORE: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 
 const INSIDE: u64 = 1;
 const MAPPED: u64 = 1 << 1;
@@ -72,7 +78,7 @@ pub(crate) struct Seat {
 /// All seats of one VM, and the barrier that makes their light stores visible.
 #[derive(Debug)]
 pub(crate) struct ReadSide {
-    seats: Seats,
+    seats: Blocks<Seat, BLOCKS>,
     pub(crate) barrier: Barrier,
 }
 
@@ -91,12 +97,12 @@ pub(crate) struct Borrowed<'s>(&'s Seat);
 
 impl ReadSide {
     pub(crate) fn new(seats: usize, barrier: Barrier) -> Self {
-        Self { seats: Seats::new(seats), barrier }
+        Self { seats: Blocks::new(seats, MORE), barrier }
     }
 
     /// Seat `index`, unless it is taken.
     pub(crate) fn claim(&self, index: usize) -> Option<Borrowed<'_>> {
-        Self::claim_seat(self.seats.get(index)?)
+        Self::claim_seat(self.seats.first().get(index)?)
     }
 
     fn claim_seat(seat: &Seat) -> Option<Borrowed<'_>> {
@@ -125,23 +131,36 @@ impl ReadSide {
 
     /// Any free seat from `first` on, if there is one.
     pub(crate) fn try_borrow(&self, first: usize) -> Option<Borrowed<'_>> {
-        self.seats.from(first).find_map(Self::claim_seat)
+        let first = self.seats.first().get(first..).unwrap_or_default();
+        first.iter().chain(self.seats.beyond(BLOCKS).flatten()).find_map(|seat| Self::claim_seat(seat))
+    }
+
+    /// All seats, up to [`ROW`] at once. A writer that finds no block of more seats, after its fence, is seen by every section on a
+    /// seat of it: the seat's holder has read the link to the block before the fence of `claim`.
+    fn rows(&self) -> impl Iterator<Item = &[Padded<Seat>]> {
+        let beyond = self.seats.beyond(if seeded!(SeatsUnlooked) { 0 } else { BLOCKS });
+        self.seats.first().chunks(ROW).chain(beyond.flat_map(|block| block.chunks(ROW)))
+    }
+
+    /// All seats.
+    fn all(&self) -> impl Iterator<Item = &Seat> {
+        self.rows().flatten().map(|seat| &seat.0)
     }
 
     /// The sum of one counter over all seats.
     pub(crate) fn total(&self, what: Count) -> u64 {
-        self.seats.iter().fold(0, |sum, seat| sum.wrapping_add(seat.tally.get(what)))
+        self.all().fold(0, |sum, seat| sum.wrapping_add(seat.tally.get(what)))
     }
 
     /// Pages of 4 KiB mapped by sections that said so when they ended.
     pub(crate) fn total_mapped(&self) -> u64 {
-        self.seats.iter().map(Seat::mapped).sum()
+        self.all().map(Seat::mapped).sum()
     }
 
     /// Sections that did anything but map a page of 4 KiB.
     #[cfg(test)]
     pub(crate) fn total_sections(&self) -> u64 {
-        self.seats.iter().map(|seat| seat.word.load(Relaxed) / OTHER).sum()
+        self.all().map(|seat| seat.word.load(Relaxed) / OTHER).sum()
     }
 
     /// Begins a read section on `seat`, which this thread must hold.
@@ -203,7 +222,7 @@ impl ReadSide {
         let mut looks = 0;
         // All of a row are looked at before any is waited for: so those who wait do it at once, and a section that began
         // meanwhile is none of theirs.
-        self.seats.rows().all(|row| {
+        self.rows().all(|row| {
             let mut then = [0; ROW];
             row.iter().zip(&mut then).for_each(|(seat, then)| *then = word(seat));
             row.iter().zip(then).filter(|(_, then)| then & INSIDE != 0).all(|(seat, then)| {
@@ -232,7 +251,7 @@ impl ReadSide {
         // continue: the loads of earlier sections are over.
         let state = |seat: &Seat| seat.state.load(Acquire);
         // All are asked before any answer is waited for. Whoever is at rest now has answered.
-        for seat in self.seats.iter() {
+        for seat in self.all() {
             let mut now = state(seat);
             while now & (AWAKE | ASKED) == AWAKE
                 && seat.state.compare_exchange(now, now | ASKED, Relaxed, Relaxed).is_err()
@@ -241,7 +260,7 @@ impl ReadSide {
             }
         }
         let mut looks = 0;
-        self.seats.iter().all(|seat| {
+        self.all().all(|seat| {
             // Not asked any more: it was at rest since it was seen to be asked, by whomever.
             while state(seat) & (AWAKE | ASKED) == AWAKE | ASKED {
                 looks += 1;

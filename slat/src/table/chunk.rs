@@ -9,7 +9,6 @@
 use super::memory::{CHUNK_PAGES, Node, Note, TableMemory};
 use super::single;
 use crate::addr::{PAGE_SHIFT, PAGE_SIZE};
-use crate::slots::Hint;
 use core::cell::Cell;
 use core::ptr::NonNull;
 
@@ -108,7 +107,7 @@ impl Chunk {
                 // SAFETY: inside the block; and inside the page of the notes, which this chunk alone uses.
                 let (page, number) = (unsafe { first.add(page << PAGE_SHIFT) }, number + page);
                 // SAFETY: as above.
-                single::insert(page, unsafe { write_note(notes, number, page) }).is_ok()
+                single::insert(page, unsafe { write_note(notes, number, page) }.cast()).is_some()
             });
             if added {
                 return Some(block(number, pages));
@@ -188,8 +187,7 @@ pub(super) fn bits(word: u64) -> impl Iterator<Item = u32> {
 /// # Safety
 /// `notes` is a page that only the caller uses, and has a place of this number.
 unsafe fn write_note(notes: NonNull<u8>, number: usize, page: NonNull<u8>) -> NonNull<Note> {
-    let page = Node::new(page);
-    let note = Note { page, next: Cell::new(None), level: Cell::new(0), hint: Hint::default() };
+    let note = Note::new(Node::new(page));
     // SAFETY: inside the page.
     unsafe {
         let place = notes.cast::<Note>().add(number);

@@ -165,9 +165,10 @@ impl<F: Format> Cursor<F> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::map::Map;
+    use crate::table::Version;
     use crate::table::formats::Npt4;
     use crate::table::memory::Heap;
-    use crate::table::{Map, Version};
     use alloc::vec::Vec;
 
     /// A table for the first GiB, with a leaf table under its first and third 2 MiB.

@@ -23,8 +23,8 @@
 //! address that maps it: the guest's own memory, which it could read a moment ago and may read again without
 //! asking. When the frame is taken from the guest the word becomes a hole, as a present leaf does.
 
-use super::format::{Format, Leaf, Perms};
-use crate::addr::{Level, PAGE_SHIFT, Pfn};
+use super::leaf::{Leaf, Perms};
+use crate::addr::{PAGE_SHIFT, Pfn};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, filled, scanned};
 
 /// The number of an invalidation; zero is before the first. 52 bits: 142 years at a million a second.
@@ -49,32 +49,15 @@ impl Version {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Word(pub u64);
 
-/// What a word is, at the level where it was found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// A link to the table in this frame.
-    Table(Pfn),
-    /// A mapped page: decode it with [`Format::read_leaf`].
-    Leaf,
-    /// Nothing mapped; the last invalidation that covered it.
-    Hole(Version),
-    /// The same, and no memslot was there as of this number.
-    Mmio(Version),
-    /// A leaf withdrawn from the hardware: decode it with [`Word::tracked_leaf`].
-    Tracked,
-    /// Owned for a moment by the freezer with this mark.
-    Frozen(u64),
-}
-
 /// Set in the mark of a frozen link, beside the frame of its table.
 const LINKED: u64 = 1 << (Version::BITS - 1);
 
 const FIXED: u64 = NO_VE | 0b1_1111 << 41;
-const TAG: u64 = 0b11 << 3;
-const TAG_HOLE: u64 = 0;
+pub(super) const TAG: u64 = 0b11 << 3;
+pub(super) const TAG_HOLE: u64 = 0;
 const TAG_FROZEN: u64 = 0b01 << 3;
-const TAG_MMIO: u64 = 0b10 << 3;
-const TAG_TRACKED: u64 = 0b11 << 3;
+pub(super) const TAG_MMIO: u64 = 0b10 << 3;
+pub(super) const TAG_TRACKED: u64 = 0b11 << 3;
 
 /// Where a tracked word keeps its leaf.
 mod kept {
@@ -90,7 +73,7 @@ const NO_VE: u64 = 1 << 63;
 /// Mode-based execution: clear in every absent word.
 const USER_EXECUTE: u64 = 1 << 10;
 
-/// Bits that are clear in every absent word: what a format's [`Format::PRESENT`] must lie within.
+/// Bits that are clear in every absent word: what a format's [`Format::PRESENT`](super::Format::PRESENT) must lie within.
 pub(crate) const ALWAYS_CLEAR: u64 = 0b111;
 
 const _: () = {
@@ -105,7 +88,7 @@ const fn spread(number: u64) -> u64 {
     (number >> 35) << 46 | (number >> 5 & 0x3fff_ffff) << 11 | (number & 0x1f) << 5
 }
 
-const fn gather(word: u64) -> u64 {
+pub(super) const fn gather(word: u64) -> u64 {
     (word >> 46 & 0x1_ffff) << 35 | (word >> 11 & 0x3fff_ffff) << 5 | (word >> 5 & 0x1f)
 }
 
@@ -192,21 +175,6 @@ impl Word {
     #[inline(always)]
     pub(crate) const fn version(self) -> Version {
         Version(gather(self.0))
-    }
-
-    /// What the word is, found at `level` of a table of format `F`.
-    #[inline]
-    pub fn kind<F: Format>(self, level: Level) -> Kind {
-        if F::is_present(self) {
-            if F::is_table(self, level) { Kind::Table(F::pfn(self)) } else { Kind::Leaf }
-        } else {
-            match self.0 & TAG {
-                TAG_HOLE => Kind::Hole(self.version()),
-                TAG_MMIO => Kind::Mmio(self.version()),
-                TAG_TRACKED => Kind::Tracked,
-                _ => Kind::Frozen(gather(self.0)),
-            }
-        }
     }
 }
 
@@ -305,7 +273,7 @@ impl Entry {
     /// Sets `bits` if the entry still holds `seen`, as a hardware walker does.
     ///
     /// # Safety
-    /// The format's walker sets `bits` in `seen`: they are [`Format::touch`] for a leaf, [`Format::touch_link`] for a link,
+    /// The format's walker sets `bits` in `seen`: they are [`Format::touch`](super::Format::touch) for a leaf, [`Format::touch_link`](super::Format::touch_link) for a link,
     /// or some of those.
     #[inline]
     pub unsafe fn touch_raw(&self, seen: Word, bits: u64) -> bool {
@@ -335,7 +303,9 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::Level;
     use crate::edges::near_edges;
+    use crate::table::format::{Format, Kind};
     use crate::table::formats::{
         Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv57x4,
     };

@@ -6,109 +6,46 @@
 //!
 //! To add one: copy the nearest file in `formats/`, change the bits, keep the assertions at its foot, add a
 //! line to `formats/mod.rs` and a row to its table of tests. A format can also live in another crate: [`Format`] is an
-//! `unsafe trait` with a documented obligation, and [`Vm::builder`](crate::Vm::builder) and [`Map::new`](super::Map::new)
+//! `unsafe trait` with a documented obligation, and [`Vm::builder`](crate::Vm::builder) and [`Map::new`](crate::map::Map::new)
 //! check its constants when they are compiled for it.
 
-use super::entry::Word;
+use super::entry::{ALWAYS_CLEAR, TAG, TAG_HOLE, TAG_MMIO, TAG_TRACKED, Version, Word, gather};
+pub use super::leaf::{Access, Leaf, Perms};
 use crate::addr::{Gfn, INDEX_BITS, Level, Pfn};
 use core::fmt::Debug;
 
-/// What an access wants, or what an entry allows.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Access {
-    /// A data load.
-    Read,
-    /// A data store.
-    Write,
-    /// An instruction fetch.
-    Fetch,
-}
-
-/// A set of allowed kinds of access.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Perms(u8);
-
-impl Perms {
-    /// Nothing.
-    pub const NONE: Self = Self(0);
-    /// Loads.
-    pub const READ: Self = Self(1);
-    /// Stores.
-    pub const WRITE: Self = Self(2);
-    /// Fetches.
-    pub const EXECUTE: Self = Self(4);
-    /// Loads and fetches.
-    pub const RX: Self = Self(5);
-    /// Everything.
-    pub const RWX: Self = Self(7);
-
-    /// What each of the three says.
-    #[inline(always)]
-    pub const fn of(read: bool, write: bool, execute: bool) -> Self {
-        Self(read as u8 | (write as u8) << 1 | (execute as u8) << 2)
-    }
-
-    /// Whether `access` is allowed.
-    #[inline]
-    pub const fn allows(self, access: Access) -> bool {
-        let need = match access {
-            Access::Read => Self::READ,
-            Access::Write => Self::WRITE,
-            Access::Fetch => Self::EXECUTE,
-        };
-        self.0 & need.0 != 0
-    }
-
-    /// Both sets together.
-    #[inline]
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// This set less `other`.
-    #[inline]
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// The set as a number below eight, for a word that keeps it.
-    #[inline]
-    pub(crate) const fn bits(self) -> u8 {
-        self.0
-    }
-
-    /// The set from [`bits`](Self::bits), in the lowest three of `bits`.
-    #[inline]
-    pub(crate) const fn from_bits(bits: u8) -> Self {
-        Self(bits & Self::RWX.0)
-    }
-}
-
-impl Debug for Perms {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        for (access, letter) in [(Access::Read, "r"), (Access::Write, "w"), (Access::Fetch, "x")] {
-            f.write_str(if self.allows(access) { letter } else { "-" })?;
-        }
-        Ok(())
-    }
-}
-
-/// A leaf, decoded: what one entry maps, and how.
+/// What a word is, at the level where it was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leaf {
-    /// First frame of the page.
-    pub pfn: Pfn,
-    /// What the hardware lets through.
-    pub perms: Perms,
-    /// Whether the *host* allowed writes when this leaf was made. With `perms` less: someone tracks writes
-    /// (dirty logging), and the fault that asks gets the permission back by one CAS.
-    pub host_writable: bool,
-    /// The Accessed bit.
-    pub accessed: bool,
-    /// The Dirty bit.
-    pub dirty: bool,
+pub enum Kind {
+    /// A link to the table in this frame.
+    Table(Pfn),
+    /// A mapped page: decode it with [`Format::read_leaf`].
+    Leaf,
+    /// Nothing mapped; the last invalidation that covered it.
+    Hole(Version),
+    /// The same, and no memslot was there as of this number.
+    Mmio(Version),
+    /// A leaf withdrawn from the hardware: decode it with [`Word::tracked_leaf`].
+    Tracked,
+    /// Owned for a moment by the freezer with this mark.
+    Frozen(u64),
+}
+
+impl Word {
+    /// What the word is, found at `level` of a table of format `F`.
+    #[inline]
+    pub fn kind<F: Format>(self, level: Level) -> Kind {
+        if F::is_present(self) {
+            if F::is_table(self, level) { Kind::Table(F::pfn(self)) } else { Kind::Leaf }
+        } else {
+            match self.0 & TAG {
+                TAG_HOLE => Kind::Hole(self.version()),
+                TAG_MMIO => Kind::Mmio(self.version()),
+                TAG_TRACKED => Kind::Tracked,
+                _ => Kind::Frozen(gather(self.0)),
+            }
+        }
+    }
 }
 
 /// A page-table format of 64-bit entries, 512 to a table page.
@@ -186,7 +123,7 @@ pub struct Leaf {
 /// A format whose constants break an obligation is refused when a VM or a map is compiled for it:
 ///
 /// ```compile_fail,E0080
-/// # use slat::{*, table::{Heap, Map, formats::Ept}};
+/// # use slat::{*, map::Map, table::{Heap, formats::Ept}};
 /// let _ = Map::<Ept<1>, _>::new(Heap); // E0080: "the walker's stack holds five levels"
 /// ```
 /// ```compile_fail,E0080
@@ -360,7 +297,7 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
 }
 
 /// Proves at compile time what the constants of every format owe. [`Vm::builder`](crate::Vm::builder) and
-/// [`Map::new`](super::Map::new) evaluate it for their format; each format's file ends in a call too.
+/// [`Map::new`](crate::map::Map::new) evaluate it for their format; each format's file ends in a call too.
 pub(crate) const fn assert_format<F: Format>() {
     assert!(F::LEVELS >= 2 && F::LEVELS <= 5, "the walker's stack holds five levels");
     assert!(F::ROOT_LEVEL.0 == F::LEVELS, "the root's level follows from the number of levels");
@@ -381,5 +318,5 @@ pub(crate) const fn assert_format<F: Format>() {
     assert!(
         F::ADDRESS & (F::PRESENT | F::TABLE_MASK | F::WRITE | F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0
     );
-    assert!(F::PRESENT & !super::entry::ALWAYS_CLEAR == 0, "an absent word must be absent to the hardware");
+    assert!(F::PRESENT & !ALWAYS_CLEAR == 0, "an absent word must be absent to the hardware");
 }

@@ -15,8 +15,7 @@
 //! lend nor take back.
 
 use super::chunk::{Chunk, bits};
-use super::memory::{CHUNK_PAGES, Node};
-use super::retire::NodeList;
+use super::memory::{CHUNK_PAGES, Node, NodeList};
 
 /// Chunks, by their free pages.
 #[derive(Debug)]

@@ -7,8 +7,7 @@
 use super::chunk::Chunk;
 use super::entry::Word;
 use super::free::{Free, WHOLE};
-use super::memory::{Node, TableMemory};
-use super::retire::NodeList;
+use super::memory::{Node, NodeList, TableMemory};
 use crate::addr::PAGE_SIZE;
 use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
 

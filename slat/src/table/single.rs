@@ -8,8 +8,6 @@
 //! threads need no grace period to look. So the tree has 4 KiB for each range of 2 MiB from which a host ever lent a page, and
 //! as much again for each 512 of them. A process without single pages has the root alone.
 
-use super::memory::Note;
-use super::pool::NoMemory;
 use crate::addr::{INDEX_BITS, PAGE_SHIFT};
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::ptr::{NonNull, null_mut};
@@ -35,13 +33,13 @@ fn index(page: NonNull<u8>, below: u32) -> usize {
 
 /// The note of `page`, if it is a single page.
 #[inline(always)]
-pub(super) fn find(page: NonNull<u8>) -> Option<NonNull<Note>> {
+pub(super) fn find(page: NonNull<u8>) -> Option<NonNull<()>> {
     // ORDER(link): Acquire, as in `find_in`.
     NonNull::new(ROOT[index(page, BELOW)].load(Acquire)).and_then(|node| find_in(node, page))
 }
 
 #[cold]
-fn find_in(mut node: NonNull<()>, page: NonNull<u8>) -> Option<NonNull<Note>> {
+fn find_in(mut node: NonNull<()>, page: NonNull<u8>) -> Option<NonNull<()>> {
     for below in (0..BELOW).rev() {
         // SAFETY: nodes stay.
         let slot = unsafe { &node.cast::<Node>().as_ref()[index(page, below)] };
@@ -49,25 +47,25 @@ fn find_in(mut node: NonNull<()>, page: NonNull<u8>) -> Option<NonNull<Note>> {
         // written. A thread that has a page got it from its lender or by a link, and that was later.
         node = NonNull::new(slot.load(Acquire))?;
     }
-    Some(node.cast())
+    Some(node)
 }
 
-/// From now on `page` has this note.
-pub(super) fn insert(page: NonNull<u8>, note: NonNull<Note>) -> Result<(), NoMemory> {
+/// From now on `page` has this note. `None` where there is no memory for the nodes on the way.
+pub(super) fn insert(page: NonNull<u8>, note: NonNull<()>) -> Option<()> {
     // ORDER(link): see `find_in`.
-    slot(page)?.store(note.as_ptr().cast(), Release);
-    Ok(())
+    slot(page)?.store(note.as_ptr(), Release);
+    Some(())
 }
 
 /// From now on it has none.
 pub(super) fn remove(page: NonNull<u8>) {
-    if let Ok(slot) = slot(page) {
+    if let Some(slot) = slot(page) {
         slot.store(null_mut(), Relaxed);
     }
 }
 
 /// The leaf's slot for `page`; the nodes on the way are made.
-fn slot(page: NonNull<u8>) -> Result<&'static AtomicPtr<()>, NoMemory> {
+fn slot(page: NonNull<u8>) -> Option<&'static AtomicPtr<()>> {
     let mut slot = &ROOT[index(page, BELOW)];
     for below in (0..BELOW).rev() {
         // ORDER(link): see `find_in`.
@@ -78,24 +76,24 @@ fn slot(page: NonNull<u8>) -> Result<&'static AtomicPtr<()>, NoMemory> {
         // SAFETY: nodes stay.
         slot = unsafe { &node.cast::<Node>().as_ref()[index(page, below)] };
     }
-    Ok(slot)
+    Some(slot)
 }
 
 /// Links a fresh node, unless another thread does.
-fn link(slot: &AtomicPtr<()>) -> Result<NonNull<()>, NoMemory> {
+fn link(slot: &AtomicPtr<()>) -> Option<NonNull<()>> {
     if injected!(Alloc) {
-        return Err(NoMemory);
+        return None;
     }
     let layout = Layout::new::<Node>();
     // SAFETY: not of size zero. Null pointers are all zeroes.
-    let fresh = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(NoMemory)?.cast::<()>();
+    let fresh = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast::<()>();
     // ORDER(link): as in tables. Release publishes the zeroes; Acquire for the other's.
     match slot.compare_exchange(null_mut(), fresh.as_ptr(), Release, Acquire) {
-        Ok(_) => Ok(fresh),
+        Ok(_) => Some(fresh),
         Err(other) => {
             // SAFETY: allocated above, linked nowhere.
             unsafe { dealloc(fresh.as_ptr().cast(), layout) };
-            NonNull::new(other).ok_or(NoMemory)
+            NonNull::new(other)
         }
     }
 }

@@ -3,10 +3,8 @@
 //! A flush interrupts vCPUs, so counters that all who pay share cost nothing beside it. They have cache lines of their own:
 //! what a vCPU reads when it enters the guest lies next door.
 
-use crate::notify::Why;
-use crate::stats::Flushes;
 use crate::sync::prim::{AtomicU64, Padded, Relaxed};
-use crate::tlb::debt::Owed;
+use crate::why::Why;
 
 /// What took translations away.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -61,6 +59,27 @@ impl Cause {
     }
 }
 
+/// What one cause owed, or all: see [`Stats::flushes`](crate::Stats::flushes).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Flushes {
+    /// Edits that took something away.
+    pub requested: u64,
+    /// Shootdowns made.
+    pub paid: u64,
+    /// Frames covered by those edits.
+    pub pages: u64,
+}
+
+impl Flushes {
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            requested: self.requested + other.requested,
+            paid: self.paid + other.paid,
+            pages: self.pages + other.pages,
+        }
+    }
+}
+
 /// The counters of one cause.
 #[derive(Debug, Default)]
 struct Counted {
@@ -74,12 +93,12 @@ struct Counted {
 pub(crate) struct ByCause(Padded<[Counted; Cause::COUNT]>);
 
 impl ByCause {
-    /// One shootdown, for all of `owed`.
-    pub(crate) fn paid(&self, cause: Cause, owed: &Owed) {
+    /// One shootdown, for as many edits, of as many pages.
+    pub(crate) fn paid(&self, cause: Cause, edits: u64, pages: u64) {
         let counted = &self.0[cause.index()];
-        counted.requested.fetch_add(owed.edits(), Relaxed);
+        counted.requested.fetch_add(edits, Relaxed);
         counted.paid.fetch_add(1, Relaxed);
-        counted.pages.fetch_add(owed.pages(), Relaxed);
+        counted.pages.fetch_add(pages, Relaxed);
     }
 
     /// All of them, in the order of [`Cause::ALL`].

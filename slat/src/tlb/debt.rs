@@ -18,12 +18,10 @@
 //! }
 //! ```
 
+use super::cause::Cause;
 use crate::addr::{Gfn, Level, Span};
-use crate::notify::Why;
-use crate::notify::active::Ticket;
 use crate::table::memory::Node;
 use crate::table::retire::Unlinked;
-use crate::tlb::Cause;
 use core::marker::PhantomData;
 
 /// What one walk owes, collected edit by edit.
@@ -84,6 +82,9 @@ pub(crate) trait Pay {
     /// One shootdown for all of `owed`; its tables go to the grace queue, which is collected where this thread
     /// `may_collect`. Waits for answers.
     fn pay(&self, owed: Owed, cause: Cause, may_collect: bool);
+
+    /// Nothing is owed any more.
+    fn paid(&self) {}
 }
 
 /// A flush that is owed. See the module's header. Settling waits for vCPUs to answer: the thread must be idle,
@@ -103,15 +104,15 @@ pub struct FlushDebt<'g> {
 enum Record<'g> {
     /// In the debt alone: that of a walk.
     Here(Owed),
-    /// In the invalidation of this ticket, which outlives a debt that is leaked.
-    Kept(&'g mut Owed, &'g Ticket<'g>),
+    /// In the payer, an invalidation, which outlives a debt that is leaked.
+    Kept(&'g mut Owed),
 }
 
 impl Record<'_> {
     fn owed(&self) -> &Owed {
         match self {
             Self::Here(owed) => owed,
-            Self::Kept(owed, _) => owed,
+            Self::Kept(owed) => owed,
         }
     }
 }
@@ -128,9 +129,8 @@ impl<'g> FlushDebt<'g> {
     }
 
     /// What an invalidation owes, as it keeps record of it.
-    pub(crate) fn of(payer: &'g dyn Pay, owed: &'g mut Owed, why: Why, ticket: &'g Ticket<'g>) -> Self {
-        let (cause, owed) = (Cause::Change(why), Record::Kept(owed, ticket));
-        Self { payer, owed, cause, may_collect: true, _idle: PhantomData }
+    pub(crate) fn of(payer: &'g dyn Pay, owed: &'g mut Owed, cause: Cause) -> Self {
+        Self { payer, owed: Record::Kept(owed), cause, may_collect: true, _idle: PhantomData }
     }
 
     /// The same, to be paid without a wait for a grace period.
@@ -155,18 +155,16 @@ impl<'g> FlushDebt<'g> {
 
 impl Drop for FlushDebt<'_> {
     fn drop(&mut self) {
-        let (owed, ticket) = match &mut self.owed {
-            Record::Here(owed) => (owed, None),
-            Record::Kept(owed, ticket) => (&mut **owed, Some(*ticket)),
+        let owed = match &mut self.owed {
+            Record::Here(owed) => owed,
+            Record::Kept(owed) => &mut **owed,
         };
-        if let Some(ticket) = ticket.filter(|_| seeded!(FlushedTooEarly)) {
-            ticket.flushed();
+        if seeded!(FlushedTooEarly) {
+            self.payer.paid();
         }
         if !owed.is_nothing() {
             self.payer.pay(core::mem::take(owed), self.cause, self.may_collect);
         }
-        if let Some(ticket) = ticket {
-            ticket.flushed();
-        }
+        self.payer.paid();
     }
 }

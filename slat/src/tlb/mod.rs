@@ -10,6 +10,6 @@ pub mod debt;
 pub(crate) mod shootdown;
 
 pub(crate) use cause::ByCause;
-pub use cause::Cause;
+pub use cause::{Cause, Flushes};
 pub use debt::FlushDebt;
 pub use shootdown::{CpuId, Translations};

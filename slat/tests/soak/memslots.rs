@@ -131,4 +131,4 @@ impl<F: Format> Changing<'_, '_, F> {
     }
 }
 
-type Memslots<'vm, F> = slots::Memslots<'vm, F, crate::host::Primary>;
+type Memslots<'vm, F> = slat::memslots::Memslots<'vm, F, crate::host::Primary>;

@@ -4,7 +4,7 @@
 //! | option | on an interrupt | and now and then |
 //! |---|---|---|
 //! | `zap` | [`Vm::zap_all`]: everything is unmapped, the root is another one | |
-//! | `log-dirty` | [`harvest`](slat::slots::Memslots::harvest_all): what has been stored to since, armed again | the log ends, so large pages are recovered; it begins anew, so they are split |
+//! | `log-dirty` | [`harvest`](slat::memslots::Memslots::harvest_all): what has been stored to since, armed again | the log ends, so large pages are recovered; it begins anew, so they are split |
 //! | `age` | [`age`](slat::Walk::age): what has been accessed since | |
 
 use crate::Error;

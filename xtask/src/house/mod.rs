@@ -28,8 +28,9 @@ const RULES: &[Rule] = &[rules::length, rules::safety, rules::order, rules::prom
 pub fn run() -> Outcome {
     let sources = read_all(Path::new("."), ".rs")?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| sources.iter().flat_map(rule)).collect();
-    findings.extend(rules::tags(&sources));
-    findings.extend(read_all(Path::new("."), ".md")?.iter().flat_map(rules::links));
+    let texts = read_all(Path::new("."), ".md")?;
+    findings.extend(rules::tags(&sources, &texts));
+    findings.extend(texts.iter().flat_map(rules::links));
     findings.extend(rules::inventory(&sources, &fs::read_to_string(rules::INVENTORY)?));
     findings.sort();
     for finding in &findings {

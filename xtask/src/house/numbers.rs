@@ -13,7 +13,7 @@ const FILES: [&str; 4] =
 
 /// Parameters, fields and functions that may be, or give, a bare number, and what it counts.
 const NUMBERS: [(&str, &str); 7] = [
-    ("pages frames bytes table_bytes shrink compact", "how many"),
+    ("pages frames bytes table_bytes shrink compact requested paid", "how many"),
     ("prefault split recover", "pages that were mapped, split, or recovered"),
     ("dirty_bits clear_dirty", "pages that are, or were, dirty"),
     ("page first", "a page of a slot, counted from its first"),

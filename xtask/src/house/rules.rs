@@ -52,17 +52,17 @@ pub fn promises(source: &Source) -> Vec<Finding> {
     })
 }
 
-const TABLE: &str = "slat/src/loom_tests.rs";
+const TABLE: &str = "slat/src/sync/orderings.md";
 
-/// Each `ORDER(tag)` of the engine has a row in the table of `slat/src/loom_tests.rs`: the room whose `loom_tests.rs` shows it,
-/// and the test. It stands on both sides, in two places at least, unless the table says that it `is one-sided`.
-pub fn tags(sources: &[Source]) -> Vec<Finding> {
-    let Some(table) = sources.iter().find(|source| source.path == Path::new(TABLE)) else {
+/// Each `ORDER(tag)` of the engine has a row in [`TABLE`], one of `texts`: the room whose `loom_tests.rs` shows it, and the test.
+/// It stands on both sides, in two places at least, unless the table says that it `is one-sided`.
+pub fn tags(sources: &[Source], texts: &[Source]) -> Vec<Finding> {
+    let Some(table) = texts.iter().find(|source| source.path == Path::new(TABLE)) else {
         return Vec::new();
     };
-    // | `tag` | `room` | `test` |; the head has no marks around it.
-    let lines = table.lines.iter().enumerate().filter(|(_, line)| line.starts_with("//! | `"));
-    let rows: Vec<_> = lines.filter_map(|(at, line)| Some((at, cells::<3>(&line[4..])?))).collect();
+    // | `tag` | `room` | `test` | and so on; the head has no marks around it.
+    let lines = table.lines.iter().enumerate().filter(|(_, line)| line.starts_with("| `"));
+    let rows: Vec<_> = lines.filter_map(|(at, line)| Some((at, cells::<3>(line)?))).collect();
     let uses: Vec<(&Source, usize, &str)> = sources.iter().flat_map(uses).collect();
     let unknown = uses.iter().filter(|(_, _, tag)| !rows.iter().any(|(_, row)| row[0] == *tag));
     let unknown = unknown.map(|(file, at, tag)| file.finding(*at, format!("ORDER({tag}) is not in {TABLE}")));
@@ -179,8 +179,7 @@ mod tests {
         }
     }
 
-    const ROW: &str =
-        "//! | tag | tests in | first of all |\n//! |---|---|---|\n//! | `a` | `room` | `it_holds` |\n";
+    const ROW: &str = "| tag | room | test |\n|---|---|---|\n| `a` | `room` | `it_holds` |\n";
     const BOTH: &str = "// ORDER(a): before.\nx;\n// ORDER(a): after.\n";
 
     fn found(table: &str, code: &str, tests: &str) -> Vec<String> {
@@ -189,7 +188,7 @@ mod tests {
             Source::new("slat/src/room.rs", code),
             Source::new("slat/src/room/loom_tests.rs", tests),
         ];
-        tags(&sources).into_iter().map(|finding| finding.what).collect()
+        tags(&sources[1..], &sources[..1]).into_iter().map(|finding| finding.what).collect()
     }
 
     #[test]
@@ -198,13 +197,13 @@ mod tests {
         assert!(found(ROW, BOTH, test).is_empty());
         assert_eq!(found(ROW, BOTH, "fn it_holds_not() {"), ["no it_holds in slat/src/room/loom_tests.rs"]);
         assert_eq!(found(ROW, "", test), ["no ORDER(a) in the engine"]);
-        assert_eq!(found("", BOTH, ""), ["ORDER(a) is not in slat/src/loom_tests.rs"; 2]);
+        assert_eq!(found("", BOTH, ""), ["ORDER(a) is not in slat/src/sync/orderings.md"; 2]);
         let elsewhere = ROW.replace("`room`", "`other`");
         assert_eq!(found(&elsewhere, BOTH, test), ["no slat/src/other/loom_tests.rs"]);
         // Tests are no side.
         let one = "// ORDER(a): b.\n#[cfg(test)]\nmod tests {\n    // ORDER(a): c.\n}";
         assert_eq!(found(ROW, one, test), ["ORDER(a) stands on one side only"]);
-        assert!(found(&format!("{ROW}//! `a` is one-sided: nobody answers.\n"), one, test).is_empty());
+        assert!(found(&format!("{ROW}`a` is one-sided: nobody answers.\n"), one, test).is_empty());
     }
 
     #[test]

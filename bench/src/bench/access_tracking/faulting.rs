@@ -92,7 +92,8 @@ impl AccessTracking {
         let page = |all: &[Sample]| Series::new(all.iter().map(|sample| sample.passes.ns_a_page()).collect());
         let of = |figure: &str| params! { "vcpus": vcpus, "figure": figure };
         let seed = SEED.iter().find(|row| row.0 == vcpus).map(|row| row.1 / row.2);
-        let claimed = |row: Row| if self.lru { row.answering(Some("000")).claiming(seed) } else { row };
+        let claimed =
+            |row: Row| if self.lru { row.answering(Some("mglru-aging")).claiming(seed) } else { row };
         let mut rows = Vec::new();
         for (figure, unit, series) in [
             ("average pass", "ms", &pass as &dyn Fn(&[Sample]) -> Series),

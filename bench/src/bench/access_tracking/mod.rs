@@ -75,8 +75,6 @@ impl AccessTracking {
         }
         let (rows, checks) = if self.performance { self.faulting()? } else { self.stages()? };
         let report = Report {
-            bench: "access-tracking-perf",
-            machine: Machine::detect(),
             params: params! {
                 "bytes_per_vcpu": self.bytes,
                 "pause_ms": self.pause,
@@ -85,6 +83,7 @@ impl AccessTracking {
             },
             rows,
             checks,
+            ..Report::of("access-tracking-perf", Machine::detect())
         };
         Ok(report)
     }

@@ -91,7 +91,7 @@ impl AgingPass {
             }
         }
         let params = params! { "runs": self.runs };
-        Ok(Report { bench: "aging-pass", machine, params, rows, checks })
+        Ok(Report { params, rows, checks, ..Report::of("aging-pass", machine) })
     }
 }
 

@@ -36,7 +36,7 @@ pub fn rows(ground: &Ground, entrants: &[Entrant], samples: &[Vec<Sample>]) -> V
     ];
     for (name, who) in looks {
         rows.extend(of(who).map(|slat| {
-            Row::compare(name, params.clone(), "ps a leaf", &read, &slat).answering(Some("000"))
+            Row::compare(name, params.clone(), "ps a leaf", &read, &slat).answering(Some("mglru-aging"))
         }));
     }
     let Some(rmw) = of(Entrant::LockedRmw) else { return rows };

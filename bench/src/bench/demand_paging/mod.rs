@@ -96,8 +96,6 @@ impl DemandPaging {
             Uffd::Minor => "by handlers, minor",
         };
         let report = Report {
-            bench: "demand-paging",
-            machine: Machine::detect(),
             params: params! {
                 "vcpus": job.vcpus,
                 "bytes_per_vcpu": self.bytes,
@@ -112,6 +110,7 @@ impl DemandPaging {
             },
             rows: self.rows(&job, &samples),
             checks: ENTRANTS.iter().zip(&samples).flat_map(|((_, who), all)| checks(who, all)).collect(),
+            ..Report::of("demand-paging", Machine::detect())
         };
         Ok(report)
     }
@@ -182,7 +181,7 @@ impl DemandPaging {
                     && self.uffd == Uffd::Missing
                     && !(self.overlap || self.single)
                     && job.vcpus == SEED.0;
-                let row = row.answering(Some("003")).claiming(comparable.then_some(SEED.1));
+                let row = row.answering(Some("tdp-mmu")).claiming(comparable.then_some(SEED.1));
                 rows.push(Row { ratio, ..row });
             }
         }

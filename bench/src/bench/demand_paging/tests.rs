@@ -68,8 +68,8 @@ fn only_the_seeds_own_comparison_carries_its_figure() {
         let job = bench.job().unwrap();
         let samples: Vec<Vec<Sample>> = (0..3).map(|_| vec![small_sample()]).collect();
         let rows = bench.rows(&job, &samples);
-        assert!(rows.iter().all(|row| row.seed == Some("003")));
-        rows.iter().filter(|row| row.seed_ratio.is_some()).map(|row| row.name.clone()).collect::<Vec<_>>()
+        assert!(rows.iter().all(|row| row.series.as_deref() == Some("tdp-mmu")));
+        rows.iter().filter(|row| row.series_ratio.is_some()).map(|row| row.name.clone()).collect::<Vec<_>>()
     };
     let seed = DemandPaging { vcpus: Some(416), bytes: PAGE_SIZE, ..bench(Uffd::Missing) };
     assert_eq!(claims(&seed), ["one mutex: before"]);

@@ -74,7 +74,7 @@ pub fn measure(
             Row::compare(&format!("{by}: {what}"), params.clone(), "us", &before, &after)
         };
         rows.push(
-            row("enabled gradually", |sample| sample.enable).answering(Some("KVM")).claiming(Some(46.0)),
+            row("enabled gradually", |sample| sample.enable).answering(Some("kvm")).claiming(Some(46.0)),
         );
         rows.push(row("enabled gradually, and all of it cleared", |sample| sample.enable + sample.clear));
         rows.push(row("the longest clear of 64M", |sample| sample.longest));

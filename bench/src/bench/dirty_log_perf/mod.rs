@@ -224,7 +224,7 @@ impl DirtyLogPerf {
             "runs": self.runs,
         };
         let Findings { rows, checks } = findings;
-        Ok(Report { bench: "dirty-log-perf", machine, params, rows, checks })
+        Ok(Report { params, rows, checks, ..Report::of("dirty-log-perf", machine) })
     }
 
     /// What cannot be measured.

@@ -59,7 +59,9 @@ pub fn rows(job: &Job, entrants: &[Entrant], samples: &[Vec<Sample>]) -> Vec<Row
         };
         for (name, figure) in FIGURES {
             if let (Some(before), Some(slat)) = (series(&samples[0], figure), series(slat, figure)) {
-                rows.push(Row::compare(name, params.clone(), "us", &before, &slat).answering(Some("003")));
+                rows.push(
+                    Row::compare(name, params.clone(), "us", &before, &slat).answering(Some("tdp-mmu")),
+                );
             }
         }
         for (name, figure) in ALONE {

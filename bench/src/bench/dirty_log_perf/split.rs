@@ -91,7 +91,7 @@ pub fn measure(
                 let (before, after) = (of(way, track, step, exit), of(Way::Eager, track, step, exit));
                 let row = Row::compare(name, params.clone(), "us", &us(before, figure), &us(after, figure));
                 let claim = claim.filter(|_| name == FIGURES[0].2);
-                rows.push(row.answering(claim.map(|_| "KVM")).claiming(claim));
+                rows.push(row.answering(claim.map(|_| "kvm")).claiming(claim));
             }
         }
     }

@@ -131,12 +131,11 @@ impl FaultFloor {
         let checks =
             entrants.iter().zip(&tallies).flat_map(|(who, tally)| checks(&who.name, tally)).collect();
         let report = Report {
-            bench: "fault-floor",
-            machine: Machine::detect(),
             params: params! { "runs": self.runs, "bytes_per_vcpu": self.bytes },
             // The steady state first.
             rows: present.into_iter().chain(cold).collect(),
             checks,
+            ..Report::of("fault-floor", Machine::detect())
         };
         Ok(report)
     }
@@ -149,8 +148,8 @@ fn entrants() -> Vec<Entrant> {
     let mut entrants = vec![
         Entrant::new("slat", ours(MmuLock::None)),
         Entrant::new("floor: walk + CAS", |_| Floor::new()),
-        Entrant::new("slat --mmu-lock exclusive", ours(MmuLock::Exclusive)).answering("003"),
-        Entrant::new("slat --mmu-lock read-write", ours(MmuLock::ReadWrite)).answering("003"),
+        Entrant::new("slat --mmu-lock exclusive", ours(MmuLock::Exclusive)).answering("tdp-mmu"),
+        Entrant::new("slat --mmu-lock read-write", ours(MmuLock::ReadWrite)).answering("tdp-mmu"),
     ];
     entrants.extend(peers::entrants());
     entrants

@@ -114,7 +114,7 @@ impl Invalidate {
             "pages": size::text(setting.level.bytes()),
             "host_sleeps_ns": self.host_sleeps_ns,
         };
-        Ok(Report { bench: "invalidate", machine: Machine::detect(), params, rows, checks })
+        Ok(Report { params, rows, checks, ..Report::of("invalidate", Machine::detect()) })
     }
 
     fn setting(&self) -> Result<Setting, Error> {
@@ -188,7 +188,10 @@ impl Laps {
         let params = params! { "beside": beside.name() };
         let Some(slat) = series(MmuLock::None) else { return Vec::new() };
         let others = LOCKS[1..].iter().filter_map(|&lock| {
-            Some(Row::compare(name(lock), params.clone(), unit, &series(lock)?, &slat).answering(Some("003")))
+            Some(
+                Row::compare(name(lock), params.clone(), unit, &series(lock)?, &slat)
+                    .answering(Some("tdp-mmu")),
+            )
         });
         others.collect()
     }

@@ -93,14 +93,13 @@ impl KsmPerf {
         let samples: Vec<Vec<Sample>> =
             samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
         let report = Report {
-            bench: "ksm-perf",
-            machine,
             params: params! {
                 "vms": self.vms, "bytes_per_vm": self.bytes, "pages": if huge { "2M" } else { "4K" },
                 "guest_threads": threads, "runs": self.runs,
             },
             rows: rows::rows(&samples[0], &samples[1]),
             checks: rows::checks(size, &samples[0], &samples[1]),
+            ..Report::of("ksm-perf", machine)
         };
         Ok(report)
     }

@@ -38,7 +38,7 @@ const ENOUGH_RUNS: usize = 10;
 pub fn rows(on: &[Sample], off: &[Sample]) -> Vec<Row> {
     let row = |name: &str, (figure, unit): (&str, &'static str), on: Vec<f64>, off: Vec<f64>| {
         let params = params! { "figure": figure };
-        Row::compare(name, params, unit, &Series::new(off), &Series::new(on)).answering(Some("004"))
+        Row::compare(name, params, unit, &Series::new(off), &Series::new(on)).answering(Some("change-pte"))
     };
     let all = |of: fn(&Sample) -> f64| [on, off].map(|samples| samples.iter().map(of).collect::<Vec<f64>>());
     let mut rows = Vec::new();

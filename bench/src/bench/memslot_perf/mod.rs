@@ -175,8 +175,6 @@ impl MemslotPerf {
             self.beside_kvm(stop, &mut findings)?;
         }
         let report = Report {
-            bench: "memslot-perf",
-            machine: Machine::detect(),
             params: params! {
                 "runs": self.runs,
                 "seconds_per_sample": self.seconds,
@@ -184,6 +182,7 @@ impl MemslotPerf {
             },
             rows: findings.rows,
             checks: findings.checks,
+            ..Report::of("memslot-perf", Machine::detect())
         };
         Ok(report)
     }
@@ -223,7 +222,7 @@ impl MemslotPerf {
             [slat, baseline] => Row::compare(test.name(), params, "us/iteration", baseline, slat),
             _ => Row::alone(test.name(), params, "us/iteration", &series[0]),
         };
-        findings.rows.push(row.answering(Some("001")).claiming(seed::ratio(test, slots)));
+        findings.rows.push(row.answering(Some("scalable-memslots")).claiming(seed::ratio(test, slots)));
         if test == scenario::Test::Setup && slots > IDS {
             self.with_guest(scenario::Test::SetupAtOnce, slots, findings)?;
         }

@@ -151,8 +151,6 @@ impl Migrate {
             write!(std::io::stdout().lock(), "{}", rows::Table(pre_copy))?;
         }
         let report = Report {
-            bench: "migrate",
-            machine,
             params: params! {
                 "vcpus": self.vcpus,
                 "bytes_per_vcpu": self.bytes,
@@ -173,6 +171,7 @@ impl Migrate {
             },
             rows,
             checks: rows::checks([pre_copy, halt_first]),
+            ..Report::of("migrate", machine)
         };
         Ok(report)
     }

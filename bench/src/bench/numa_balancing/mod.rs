@@ -95,8 +95,6 @@ impl NumaBalancing {
             samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
         let samples = Samples { entrants: &entrants, samples: &samples };
         let report = Report {
-            bench: "numa-balancing",
-            machine: Machine::detect(),
             params: params! {
                 "vcpus": self.vcpus,
                 "nodes": self.nodes,
@@ -110,6 +108,7 @@ impl NumaBalancing {
             },
             rows: samples.rows(),
             checks: samples.checks(),
+            ..Report::of("numa-balancing", Machine::detect())
         };
         Ok(report)
     }

@@ -72,7 +72,7 @@ impl Samples<'_> {
                     let answers = matches!(entrant.policy, Some((Policy::Range, _))) && !with;
                     rows.push(
                         Row { baseline: Some(before), slat: after, ratio, ..row }
-                            .answering(Some("002"))
+                            .answering(Some("numa-protection"))
                             .claiming(seed.filter(|_| answers)),
                     );
                 }

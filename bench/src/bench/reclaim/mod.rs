@@ -76,11 +76,10 @@ impl Reclaim {
             format!("{}: {} accesses, {} pages", trace.name, trace.accesses(), stream.distinct)
         });
         let report = Report {
-            bench: "reclaim",
-            machine,
             params: params! { "guests": guests.collect::<Vec<_>>().join("; "), "runs": self.runs },
             rows,
             checks,
+            ..Report::of("reclaim", machine)
         };
         Ok(report)
     }

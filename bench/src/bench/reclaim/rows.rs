@@ -96,7 +96,7 @@ impl Case<'_> {
                 "limit": format!("{}%", self.limit),
                 "figure": figure,
             };
-            Row::compare(name, params, unit, &baseline, &on).answering(Some("000"))
+            Row::compare(name, params, unit, &baseline, &on).answering(Some("mglru-aging"))
         };
         let bound = |count: u64| Series::new(vec![count as f64]);
         let all = |samples: &[Sample]| series(samples, |sample| sample.refaults as f64);

@@ -82,7 +82,7 @@ impl Zap {
             checks.extend(samples.checks());
         }
         let params = params! { "runs": self.runs, "vcpus_beside": vcpus };
-        Ok(Report { bench: "zap", machine, params, rows, checks })
+        Ok(Report { params, rows, checks, ..Report::of("zap", machine) })
     }
 
     fn grounds(&self, vcpus: u16) -> Vec<Ground> {

@@ -4,7 +4,7 @@ use super::super::arithmetic::Arithmetic;
 use super::super::onlooker::Busy;
 use super::ground::{Machine, spare};
 use slat::Idle;
-use slat::slots::Memslots;
+use slat::memslots::Memslots;
 use slat::table::formats::Npt4;
 
 /// Makes a memslot and deletes it: that takes the baseline's lock, and ends in a grace period, so it waits for whoever

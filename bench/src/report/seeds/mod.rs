@@ -90,7 +90,7 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
 
 /// What a simulation says of a seed's figures.
 fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
-    sim.against_seed.iter().map(|one| Verdict {
+    sim.against_series.iter().map(|one| Verdict {
         claim: one.what.clone(),
         seed: with(one.seed, &one.unit),
         ours: with(one.simulated, &one.unit),
@@ -174,7 +174,7 @@ fn every_row(bench: &Bench) -> Table {
                 cell(row.baseline.map_or("–".into(), |value| with(value, &row.unit))),
                 marked(with(row.slat, &row.unit), Mark::Strong),
                 cell(row.ratio.map_or("–".into(), times)),
-                cell(row.seed_ratio.map_or("–".into(), times)),
+                cell(row.series_ratio.map_or("–".into(), times)),
             ]
         })
         .collect();

@@ -29,7 +29,7 @@ pub fn answer(data: &Data) -> Answer {
     let passes: Vec<&Row> =
         data.rows(BENCH).filter(|row| row.is(PASS, &[("figure", "average pass")])).collect();
     if let Some(last) = passes.last()
-        && let (Some(ratio), Some(seed)) = (last.ratio, last.seed_ratio)
+        && let (Some(ratio), Some(seed)) = (last.ratio, last.series_ratio)
     {
         verdicts.push(Verdict {
             claim: format!(
@@ -81,7 +81,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "000",
+            id: "mglru-aging",
             title: "aging that asks the guests, and takes no lock",
             about: "A host that ages by its own Accessed bits does not see what guests use. The series lets the multi-gen LRU ask KVM \
                     while it ages, without the MMU lock, so that vCPUs that fault meanwhile are not held up. Here: the same, and slat's \

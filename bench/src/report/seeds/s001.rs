@@ -117,7 +117,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "001",
+            id: "scalable-memslots",
             title: "memslots that scale",
             about: "Memslots map guest frames to host addresses. Kept in one sorted array, every change copies all of them, and a host \
                     address is looked for one by one. The series keeps them in two trees. Here: a copy-on-write tree whose root is \

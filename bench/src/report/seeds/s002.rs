@@ -62,7 +62,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "002",
+            id: "numa-protection",
             title: "NUMA balancing without needless flushes",
             about: "To learn which node uses a page, the host makes it inaccessible for a while. KVM unmapped the whole range that was \
                     looked at; the series unmaps the pages that are protected indeed. The seed counts ten boots of a guest; here two \

@@ -51,7 +51,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "003",
+            id: "tdp-mmu",
             title: "faults in parallel, for hundreds of vCPUs",
             about: "KVM's MMU had one lock. The series walks tables while others change them, by compare-and-swap at the entry, under a \
                     reader-writer lock; it is what lets VMs of 416 vCPUs and 12 TiB migrate. Here: the same engine with one mutex \

@@ -62,7 +62,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "004",
+            id: "change-pte",
             title: "a page is replaced, never missing",
             about: "A merge tells KVM of a change of a page, and KVM unmapped it; a guest that touches the page meanwhile faults. The \
                     series keeps it mapped where that is safe: read-only to another frame with the same contents, and the like. \

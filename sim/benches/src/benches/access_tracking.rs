@@ -45,8 +45,8 @@ impl Bench for AccessTracking {
         "vCPUs fault memory in while somebody ages it"
     }
 
-    fn seed(&self) -> &'static str {
-        "000"
+    fn series(&self) -> &'static str {
+        "mglru-aging"
     }
 
     fn policies(&self) -> &'static [Policy] {

@@ -22,8 +22,8 @@ impl Bench for DemandPaging {
         "many vCPUs touch new memory at once"
     }
 
-    fn seed(&self) -> &'static str {
-        "003"
+    fn series(&self) -> &'static str {
+        "tdp-mmu"
     }
 
     fn policies(&self) -> &'static [Policy] {

@@ -298,14 +298,14 @@ pub trait Bench: Sync {
     fn name(&self) -> &'static str;
     /// What it does, in a line.
     fn about(&self) -> &'static str;
-    /// The seed that it answers: "003".
-    fn seed(&self) -> &'static str;
+    /// The seed that it answers: "tdp-mmu".
+    fn series(&self) -> &'static str;
     /// What it compares. The last is slat as it ships.
     fn policies(&self) -> &'static [Policy];
     /// Runs it once.
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String>;
     /// The seed's own figures beside those of `points`, as far as these have what it takes.
-    fn against_seed(&self, points: &[Point]) -> Vec<Against> {
+    fn against_series(&self, points: &[Point]) -> Vec<Against> {
         let _ = points;
         Vec::new()
     }

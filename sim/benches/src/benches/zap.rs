@@ -41,8 +41,8 @@ impl Bench for Zap {
         "a large range is zapped while vCPUs fault in memory elsewhere"
     }
 
-    fn seed(&self) -> &'static str {
-        "003"
+    fn series(&self) -> &'static str {
+        "tdp-mmu"
     }
 
     fn policies(&self) -> &'static [Policy] {

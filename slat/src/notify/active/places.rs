@@ -6,15 +6,15 @@
 //! inside an invalidation waits for another one to end, up to 4,032 in the VM at once. Beyond that number, or where there is no
 //! memory for a block, the next invalidation waits for one to end.
 
-use super::{COUNT, SLOTS};
-use crate::sync::prim::{Acquire, AtomicBool, AtomicPtr, AtomicU64, Padded, Relaxed, Release};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::ptr::null_mut;
+use crate::sync::blocks::Blocks;
+use crate::sync::prim::{Acquire, AtomicBool, AtomicU64, Padded, Relaxed, Release};
 
+/// Places that there are from the start.
+pub(super) const SLOTS: usize = if cfg!(loom) { 3 } else { 64 };
 /// Blocks of more places, each with twice as many as the one before.
 const BLOCKS: usize = 5;
-const _: () = assert!(SLOTS << (BLOCKS + 1) <= COUNT as usize + 1, "N counts them all");
+/// Fewer than this at once.
+pub(super) const MOST: usize = SLOTS << (BLOCKS + 1);
 const _: () = assert!(SLOTS <= 64, "a bit each");
 
 /// One invalidation in flight.
@@ -33,19 +33,11 @@ pub(super) struct Slot {
 /// See the module's header.
 #[derive(Debug)]
 pub(super) struct Places {
-    slots: Box<[Padded<Slot>]>,
+    slots: Blocks<Slot, BLOCKS>,
     /// How many of them were ever used: scans pass over the others. Written as often as that grows.
     used: Padded<AtomicU64>,
-    beyond: Padded<Beyond>,
-}
-
-/// The places beyond the first ones.
-#[derive(Debug)]
-struct Beyond {
-    /// How many of them are taken, or about to be.
-    taken: AtomicU64,
-    /// Null, or as many places as [`Places::len_of`] says, linked once and for all.
-    blocks: [AtomicPtr<Padded<Slot>>; BLOCKS],
+    /// How many of those beyond the first ones are taken, or about to be.
+    beyond: Padded<AtomicU64>,
 }
 
 /// A place that its holder has to itself. Given back by [`Claim::end`].
@@ -66,18 +58,13 @@ enum Place<'a> {
 impl Places {
     /// So many, until it grows.
     pub(super) fn new(places: usize) -> Self {
-        let blocks = core::array::from_fn(|_| AtomicPtr::new(null_mut()));
-        Self {
-            slots: (0..places).map(|_| Padded::default()).collect(),
-            used: Padded::default(),
-            beyond: Padded(Beyond { taken: AtomicU64::new(0), blocks }),
-        }
+        Self { slots: Blocks::new(places, 2 * places), used: Padded::default(), beyond: Padded::default() }
     }
 
     /// Every place that an invalidation counted by N can have. Relaxed is enough: one that begins counts its place before it
     /// moves N by a Release, and the caller has read N by an Acquire.
     pub(super) fn used(&self) -> impl Iterator<Item = &Slot> {
-        let first = self.slots.iter().take(self.used.load(Relaxed) as usize);
+        let first = self.slots.first().iter().take(self.used.load(Relaxed) as usize);
         first.chain(self.used_beyond()).map(|slot| &slot.0)
     }
 
@@ -86,55 +73,27 @@ impl Places {
         let first = core::iter::from_fn(move || {
             let index = first.trailing_zeros();
             first &= first.wrapping_sub(1);
-            self.slots.get(index as usize)
+            self.slots.first().get(index as usize)
         });
-        first.chain(self.blocks(if beyond > 0 { BLOCKS } else { 0 })).map(|slot| &slot.0)
+        first.chain(self.beyond(beyond > 0)).map(|slot| &slot.0)
     }
 
     /// The same of those beyond the first ones.
     fn used_beyond(&self) -> impl Iterator<Item = &Padded<Slot>> {
         // ORDER(places): Acquire pairs with the Release in `Claim::end`: where none is left, all that were there have
         // paid. One that the caller has found in N is counted: it did that before it moved N.
-        let any = self.beyond.taken.load(unless_seeded!(BeyondRelaxed, Acquire)) > 0;
-        self.blocks(if any { BLOCKS } else { 0 })
+        let any = self.beyond.load(unless_seeded!(BeyondRelaxed, Acquire)) > 0;
+        self.beyond(any)
     }
 
-    fn blocks(&self, most: usize) -> impl Iterator<Item = &Padded<Slot>> {
-        (0..most).flat_map(|block| {
-            // SAFETY: null, or linked by `grow` with so many places, and freed when the set is dropped.
-            unsafe { self.block(block).as_ref() }.unwrap_or_default()
-        })
+    /// Those beyond the first ones, if there are `any`.
+    fn beyond(&self, any: bool) -> impl Iterator<Item = &Padded<Slot>> {
+        self.slots.beyond(if any { BLOCKS } else { 0 }).flatten()
     }
 
-    /// How many places a block has.
-    fn len_of(&self, block: usize) -> usize {
-        self.slots.len() << (block + 1)
-    }
-
-    /// Null where it has not been made.
-    fn block(&self, block: usize) -> *mut [Padded<Slot>] {
-        // ORDER(places): Acquire pairs with the Release in `grow`: the places are made.
-        let first = self.beyond.blocks[block].load(Acquire);
-        core::ptr::slice_from_raw_parts_mut(first, self.len_of(block))
-    }
-
-    /// Makes the next block. False where all are made, or where there is no memory.
-    #[cold]
+    /// Makes more. False where all are made, or where there is no memory.
     pub(super) fn grow(&self) -> bool {
-        let Some(block) = (0..BLOCKS).find(|&block| self.block(block).is_null()) else { return false };
-        let (len, mut fresh) = (self.len_of(block), Vec::new());
-        if injected!(Alloc) || fresh.try_reserve_exact(len).is_err() {
-            return false;
-        }
-        fresh.resize_with(len, Padded::<Slot>::default);
-        let fresh = Box::into_raw(fresh.into_boxed_slice());
-        // ORDER(places): Release: the places before the link.
-        let place = &self.beyond.blocks[block];
-        if place.compare_exchange(null_mut(), fresh.cast(), Release, Relaxed).is_err() {
-            // SAFETY: from `into_raw` just now, and linked nowhere: another thread was faster.
-            drop(unsafe { Box::from_raw(fresh) });
-        }
-        true
+        self.slots.grow()
     }
 
     /// A place that is free, if there is one. Hands it to `begin`, which moves N. `taken` has a bit for each of the first
@@ -142,7 +101,7 @@ impl Places {
     pub(super) fn claim<'a>(&'a self, taken: &'a AtomicU64) -> Option<Claim<'a>> {
         loop {
             let free = taken.load(Relaxed).trailing_ones() as usize;
-            let Some(slot) = self.slots.get(free) else { break };
+            let Some(slot) = self.slots.first().get(free) else { break };
             // ORDER(active): Acquire takes over from the last user's Release.
             if taken.fetch_or(1 << free, Acquire) & 1 << free == 0 {
                 if self.used.load(Relaxed) <= free as u64 {
@@ -154,11 +113,11 @@ impl Places {
         // ORDER(active): as above.
         let take = |slot: &Slot| !slot.taken.load(Relaxed) && !slot.taken.swap(true, Acquire);
         // Counted before the caller moves N, which is by a Release; see `used_beyond`.
-        let beyond = &self.beyond.taken;
+        let beyond = &self.beyond.0;
         if !seeded!(BeyondLate) {
             beyond.fetch_add(1, Relaxed);
         }
-        let found = self.blocks(BLOCKS).find(|slot| take(slot));
+        let found = self.beyond(true).find(|slot| take(slot));
         if found.is_none() && !seeded!(BeyondLate) {
             beyond.fetch_sub(1, Relaxed);
         }
@@ -198,15 +157,6 @@ impl Claim<'_> {
                 beyond.fetch_sub(1, unless_seeded!(BeyondEndRelaxed, Release));
                 self.slot.taken.store(false, order);
             }
-        }
-    }
-}
-
-impl Drop for Places {
-    fn drop(&mut self) {
-        for block in (0..BLOCKS).map(|block| self.block(block)).filter(|block| !block.is_null()) {
-            // SAFETY: from `into_raw` in `grow`, with this length; no claim borrows the set any more.
-            drop(unsafe { Box::from_raw(block) });
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use super::super::rules::Limits;
 use super::*;
+use crate::Level;
+use crate::addr::{Gfn, Hva, Span};
 use crate::loom_tests::{RACE, explore, finds, finds_seeded};
 use crate::notify::active::{Active, Page};
 use crate::seeded::Bug;
 use crate::table::entry::{Entry, Word};
-use crate::{Hva, Level};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ fn looks_up(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
         let nowhere = Span::new(Hva(0), Hva(0));
         let shared = Arc::new((
             Active::new(),
-            SlotSets::new(Limits::default(), crate::DirtyLog::bitmap()),
+            SlotSets::new(Limits::default(), false),
             [UnsafeCell::new(0), UnsafeCell::new(0)],
             Entry::new(Word::OLDEST),
         ));

@@ -1,6 +1,6 @@
-//! A reader that stays in its version, beside more new ones than there are cells; marks that are made part by part.
+//! A reader that stays in its version, beside more new ones than there are cells.
 
-use super::{CELLS, CHUNK, WORD};
+use super::CELLS;
 use crate::seeded::{self, Bug};
 use crate::table::{TableMemory, formats::Npt4};
 use crate::*;
@@ -53,96 +53,4 @@ fn a_version_outlives_every_newer_one_while_it_is_read() {
 fn mistake_the_cells_go_round_without_a_wait() {
     assert!(is_overwritten(Some(Bug::CellReusedEarly)));
     seeded::found(Bug::CellReusedEarly, 1);
-}
-
-/// Pages that one section marks at most.
-const PART: u64 = CHUNK as u64 * WORD;
-const HVA: Hva = Hva(1 << 40);
-
-/// A VM whose slots 0, at frame 7, and 2 log 3 parts and a few pages; slot 1 between them does not. Slot 3 logs and shares
-/// host addresses with the end of slot 0.
-fn logging(idle: &mut Idle) -> Vm<Npt4, Nowhere> {
-    let vm = Vm::<Npt4, _>::builder(Nowhere).build().unwrap();
-    let slot = |id, gfn, pages, hva| Slot::new(SlotId(id), Gfn(gfn), pages, hva);
-    let (long, end) = (3 * PART + 5, 7 + 3 * PART + 5);
-    vm.slots()
-        .commit(idle, |tx| {
-            tx.create(slot(0, 7, long, HVA).log_dirty())?;
-            tx.create(slot(1, end, 100, HVA + (long << PAGE_SHIFT)))?;
-            tx.create(slot(2, end + 100, long, HVA + ((long + 100) << PAGE_SHIFT)).log_dirty())?;
-            tx.create(slot(3, 1 << 30, 200, HVA + ((long - 90) << PAGE_SHIFT)).log_dirty())
-        })
-        .unwrap();
-    vm
-}
-
-fn frames(gfns: Span<Gfn>) -> impl Iterator<Item = Gfn> {
-    (gfns.start.0..gfns.end.0).map(Gfn)
-}
-
-/// What is dirty, and clean again.
-fn harvested(vm: &Vm<Npt4, Nowhere>, idle: &mut Idle) -> Vec<Gfn> {
-    let harvest = vm.slots().harvest_all(idle).unwrap();
-    let mut pages: Vec<_> = harvest.iter().map(|page| page.gfn).collect();
-    harvest.commit();
-    pages.sort_unstable();
-    pages
-}
-
-#[test]
-fn pages_are_marked_to_the_last_though_they_are_marked_part_by_part() {
-    let mut idle = Idle::take().unwrap();
-    let vm = logging(&mut idle);
-    let slots: Vec<_> = vm.slots().snapshot(&mut idle).iter().filter(|slot| slot.log_dirty).collect();
-    let edges = [0, 7, 8, 70, PART - 1, PART + 7, 2 * PART + 3, 3 * PART + 11, 3 * PART + 12, 3 * PART + 113];
-    let edges = edges.into_iter().chain([4 * PART, 6 * PART + 117, 7 * PART, 1 << 30, (1 << 30) + 200]);
-    let edges: Vec<u64> = edges.collect();
-    let spans = edges.iter().flat_map(|&start| edges.iter().map(move |&end| (start, end)));
-    for (start, end) in spans.filter(|(start, end)| start <= end) {
-        let marked = Span::new(Gfn(start), Gfn(end));
-        vm.slots().mark_dirty(&mut idle, marked);
-        let expected = slots.iter().flat_map(|slot| frames(slot.gfns.clamp(&marked)));
-        assert!(harvested(&vm, &mut idle).into_iter().eq(expected), "{marked:?}");
-
-        let marked = Span::new(HVA + (start << PAGE_SHIFT), HVA + (end << PAGE_SHIFT));
-        vm.mark_dirty(&mut idle, marked);
-        let behind = |slot: &Slot, gfn: Gfn| marked.contains(slot.hva_of(gfn));
-        let expected = slots.iter().flat_map(|slot| frames(slot.gfns).filter(move |&gfn| behind(slot, gfn)));
-        assert!(harvested(&vm, &mut idle).into_iter().eq(expected), "{marked:?}");
-    }
-}
-
-/// How many sections it takes to mark 6 parts: by frames, by host addresses, and as a harvest that is given back.
-fn sections(mistake: Option<Bug>) -> [u64; 3] {
-    let mut idle = Idle::take().unwrap();
-    let vm = logging(&mut idle);
-    let count = |work: &mut dyn FnMut()| {
-        let before = vm.reads.total_sections();
-        match mistake {
-            Some(bug) => seeded::with(bug, work),
-            None => work(),
-        }
-        vm.reads.total_sections() - before
-    };
-    let by_gfn = count(&mut || vm.slots().mark_dirty(&mut idle, Span::new(Gfn(0), Gfn(8 * PART))));
-    let hvas = Span::sized(HVA, (8 * PART) << PAGE_SHIFT);
-    let by_hva = count(&mut || vm.mark_dirty(&mut idle, hvas));
-    let mut harvest = Some(vm.slots().harvest_all(&mut idle).unwrap());
-    let given_back = count(&mut || drop(harvest.take()));
-    [by_gfn, by_hva, given_back]
-}
-
-#[test]
-fn no_section_marks_more_than_a_part() {
-    assert!(sections(None).into_iter().all(|sections| sections >= 6), "{:?}", sections(None));
-}
-
-#[test]
-fn mistakes_all_is_marked_in_one_section() {
-    let [by_gfn, by_hva, _] = sections(Some(Bug::MarkedAtOnce));
-    assert_eq!([by_gfn, by_hva], [1, 1]);
-    seeded::found(Bug::MarkedAtOnce, 1);
-    // One for each of the three slots.
-    assert_eq!(sections(Some(Bug::GivenBackAtOnce))[2], 3);
-    seeded::found(Bug::GivenBackAtOnce, 1);
 }

@@ -159,7 +159,7 @@ fn asked() -> impl Fn() + Send + Sync + 'static {
         let theirs = shared.clone();
         let reader = loom::thread::spawn(move || {
             let (side, shared) = &*theirs;
-            let seat = side.seats.get(0).expect("there is one");
+            let seat = side.seats.first().first().expect("there is one");
             for _ in 0..2 {
                 if seat.is_asked() {
                     seat.answer();
@@ -217,7 +217,7 @@ fn handed_on() -> impl Fn() + Send + Sync + 'static {
         hold(&shared);
         other.join().expect("it ends");
         assert_eq!(
-            shared.0.seats.get(0).expect("there is one").word.load(Relaxed),
+            shared.0.seats.first().first().expect("there is one").word.load(Relaxed),
             2 * OTHER,
             "no section is lost"
         );

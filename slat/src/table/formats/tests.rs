@@ -3,7 +3,8 @@
 use super::*;
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
 use crate::edges::near_edges;
-use crate::table::entry::{Kind, Word};
+use crate::table::entry::Word;
+use crate::table::format::Kind;
 use crate::table::format::{Access, Format, Leaf, Perms};
 use alloc::format;
 use alloc::string::String;

@@ -10,7 +10,7 @@ use super::Leaving;
 use super::oracle::PAGE;
 use super::subject::{ARENA, Nothing};
 use crate::common::random::Random;
-use slat::slots::{Generation, Snapshot};
+use slat::memslots::{Generation, Snapshot};
 use slat::table::formats::Npt4;
 use slat::*;
 use std::ops::Range;

@@ -1,7 +1,8 @@
 //! `Map` and `Format`: every table that a walk reaches belongs to the map.
 
 use super::common::{page, vm};
-use slat::table::{Heap, Map, Place, ReachError, Version, Word, formats::*};
+use slat::map::{Map, Place, ReachError};
+use slat::table::{Heap, Version, Word, formats::*};
 use slat::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;

@@ -169,10 +169,12 @@ fn compare<const N: usize>(
         let series = |who: usize| Series::new(samples[who].iter().map(|sample| sample.ns[nth]).collect());
         let slat = series(0);
         if entrants.len() == 1 {
-            findings.rows.push(Row::alone("alone", params.clone(), "ns", &slat).answering(Some("001")));
+            findings
+                .rows
+                .push(Row::alone("alone", params.clone(), "ns", &slat).answering(Some("scalable-memslots")));
         }
         for (who, entrant) in entrants.iter().enumerate().skip(1) {
-            let seed = (entrant.name == Copied::NAME).then_some("001");
+            let seed = (entrant.name == Copied::NAME).then_some("scalable-memslots");
             findings
                 .rows
                 .push(Row::compare(entrant.name, params.clone(), "ns", &series(who), &slat).answering(seed));

@@ -41,8 +41,8 @@ impl Bench for Invalidate {
         "vCPUs fault beside threads that invalidate"
     }
 
-    fn seed(&self) -> &'static str {
-        "003"
+    fn series(&self) -> &'static str {
+        "tdp-mmu"
     }
 
     fn policies(&self) -> &'static [Policy] {

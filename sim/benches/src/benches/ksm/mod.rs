@@ -48,8 +48,8 @@ impl Bench for KsmPerf {
         "a host merges equal pages of running vCPUs"
     }
 
-    fn seed(&self) -> &'static str {
-        "004"
+    fn series(&self) -> &'static str {
+        "change-pte"
     }
 
     fn policies(&self) -> &'static [Policy] {
@@ -86,7 +86,7 @@ impl Bench for KsmPerf {
         })
     }
 
-    fn against_seed(&self, points: &[Point]) -> Vec<Against> {
+    fn against_series(&self, points: &[Point]) -> Vec<Against> {
         seed::against(points)
     }
 }

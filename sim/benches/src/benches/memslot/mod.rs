@@ -46,8 +46,8 @@ impl Bench for MemslotPerf {
         "a memslot moves while vCPUs fault and use it"
     }
 
-    fn seed(&self) -> &'static str {
-        "001"
+    fn series(&self) -> &'static str {
+        "scalable-memslots"
     }
 
     fn policies(&self) -> &'static [Policy] {
@@ -83,7 +83,7 @@ impl Bench for MemslotPerf {
         })
     }
 
-    fn against_seed(&self, points: &[Point]) -> Vec<Against> {
+    fn against_series(&self, points: &[Point]) -> Vec<Against> {
         seed::against(points)
     }
 }

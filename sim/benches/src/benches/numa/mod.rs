@@ -54,8 +54,8 @@ impl Bench for NumaBalancing {
         "a host looks where pages are used, while vCPUs use them"
     }
 
-    fn seed(&self) -> &'static str {
-        "002"
+    fn series(&self) -> &'static str {
+        "numa-protection"
     }
 
     fn policies(&self) -> &'static [Policy] {
@@ -66,7 +66,7 @@ impl Bench for NumaBalancing {
         Ground::new(setting, false)?.run(setting)
     }
 
-    fn against_seed(&self, points: &[Point]) -> Vec<Against> {
+    fn against_series(&self, points: &[Point]) -> Vec<Against> {
         seed::against(points)
     }
 }

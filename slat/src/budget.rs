@@ -21,36 +21,27 @@
 //! The budget counts pages in use: in the tables, unhooked, or at hand in the caches of vCPUs. Memory that the
 //! *host* refuses is another matter: [`NoMemory`], and the VM goes on.
 
-use super::entry::Word;
-use super::format::Format;
-use super::memory::Node;
-use super::pool::{Cache, NoMemory, Short};
-use super::radix::At;
-use super::walk::Walk;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
-use crate::notify::Why;
-use crate::notify::edit::Range;
+use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
-use crate::sync::prim::{AtomicU64, Mutex, Relaxed};
+use crate::sync::prim::Relaxed;
+use crate::table::entry::Word;
+use crate::table::format::Format;
+use crate::table::memory::Node;
+use crate::table::pool::{Cache, NoMemory, Short};
+use crate::table::radix::At;
 use crate::vm::Vm;
+use crate::walk::Walk;
+use crate::why::Why;
 
 /// Cold subtrees taken back by one invalidation.
 const STRETCH: usize = 16;
 /// Links looked at in one go: faults beside them wait for the flush.
 const LINKS: usize = 512;
-
-/// The clock of a VM.
-#[derive(Debug, Default)]
-pub(crate) struct Clock {
-    /// Address space and frame to go on at. Who holds it takes back; others wait, and then look again.
-    hand: Mutex<(usize, Gfn)>,
-    /// Subtrees taken back so far.
-    pub(crate) reclaimed: AtomicU64,
-}
 
 /// Subtrees to be taken back, neighbours of each other.
 struct Found {

@@ -20,22 +20,36 @@
 //! debt.settle();
 //! # }
 //! ```
+//!
+//! # Steps
+//! A walk is a section of the read side (or a lock, under a baseline policy), and nobody's hold may grow with the VM:
+//! grace periods wait for sections, vCPUs for locks. So after a fixed number of entries the next step **rests**: it
+//! leaves, enters again in the same mode, and goes on from the root at the goal frame. KVM's iterator asks its caller
+//! not to use anything that it held before a yield. Here that does not compile: a step borrows the walk, and the
+//! next one can only be taken when the last one is gone.
+//!
+//! What a walk owes stays owed over a rest. KVM must flush before it lets go of its lock, because others take what
+//! the tables say for what the TLBs say; here they do not: a hole carries the number of its invalidation, and
+//! whoever meets one that has not been flushed owes the flush too (rule 7 of [`crate::notify`]).
 
-use super::cursor::Cursor;
-use super::entry::{Kind, Word};
-use super::format::{Format, Leaf};
-use super::memory::Node;
-use super::pool::{Cache, NoMemory};
-use super::radix::{At, Radix};
-use super::steps::{STRETCH, Steps};
+mod pass;
+
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
+use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::gate::Gate;
 use crate::sync::idle::Idle;
-use crate::sync::mode::{Edits, Mode};
+use crate::sync::mode::{Edits, Lockless, Mode, Shared};
 use crate::sync::prim::spin_loop;
 use crate::sync::readside::{Borrowed, Seat};
+use crate::table::cursor::{Cursor, Step};
+use crate::table::entry::{Entry, Word};
+use crate::table::format::Kind;
+use crate::table::format::{Format, Leaf};
+use crate::table::memory::{ENTRIES, Node};
+use crate::table::pool::{Cache, NoMemory};
+use crate::table::radix::{At, Radix};
 use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
@@ -47,7 +61,7 @@ pub struct Walk<'g, F: Format, H: Host, M: Mode> {
     pub(crate) space: &'g Space<F>,
     pub(crate) seat: &'g Seat,
     /// Entries visited since it was opened, or rested.
-    pub(super) taken: u64,
+    taken: u64,
     /// Left before the seat is given back: fields drop in order.
     gate: Gate<'g>,
     _borrowed: Option<Borrowed<'g>>,
@@ -69,6 +83,36 @@ pub struct Mapping {
     pub level: Level,
     /// Its contents.
     pub leaf: Leaf,
+}
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// Opens a walk of address space 0 that only looks, and takes no lock under any policy.
+    pub fn lockless<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Lockless> {
+        Walk::on_any_seat(self, &self.spaces[0], idle)
+    }
+
+    /// Opens a walk of address space 0 that edits beside others.
+    pub fn shared<'g>(&'g self, idle: &'g mut Idle) -> Walk<'g, F, H, Shared> {
+        Walk::on_any_seat(self, &self.spaces[0], idle)
+    }
+
+    /// What address space 0 maps at `gfn` at this moment.
+    pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
+        self.lockless(idle).translate(gfn)
+    }
+
+    /// The same in another address space.
+    pub fn translate_in(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Mapping> {
+        Walk::<_, _, Lockless>::on_any_seat(self, self.space(space)?, idle).translate(gfn)
+    }
+
+    /// Takes write permission from a range so that the next store to each page faults
+    /// ([`Walk::write_protect`]), and pays the flush when the debt is settled.
+    pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
+        let mut owed = Owed::default();
+        self.shared(idle).write_protect_into(gfns, &mut owed);
+        FlushDebt::new(self, owed, Cause::WriteProtect)
+    }
 }
 
 impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
@@ -227,5 +271,68 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             }
             steps.saw(word);
         }
+    }
+}
+
+/// Entries between two rests: some ten microseconds of work.
+const STRETCH: u64 = 8 * ENTRIES as u64;
+
+/// An open walk that goes along a range, entry by entry, and rests now and then.
+#[derive(Debug)]
+pub(crate) struct Steps<'s, 'g, F: Format, H: Host, M: Mode> {
+    walk: &'s mut Walk<'g, F, H, M>,
+    cursor: Cursor<F>,
+    /// Whether it may rest by itself; else it stops where it should.
+    rests: bool,
+}
+
+impl<'s, 'g, F: Format, H: Host, M: Mode> Steps<'s, 'g, F, H, M> {
+    fn new(walk: &'s mut Walk<'g, F, H, M>, cursor: Cursor<F>, rests: bool) -> Self {
+        Self { walk, cursor, rests }
+    }
+
+    /// The first frame that has not been visited yet; the end of the range where all have been.
+    pub(crate) fn goal(&self) -> Gfn {
+        self.cursor.goal()
+    }
+
+    /// The next entry, and the walk that it belongs to; or `None` past the end of the range.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<(&Walk<'g, F, H, M>, Step<'_>)> {
+        if self.walk.is_rest_due() {
+            if !self.rests {
+                return None;
+            }
+            self.rest();
+        }
+        self.walk.taken += 1;
+        // SAFETY: the walk is one section from its opening or last rest, where the cursor began, to the next; a step
+        // that borrows `self` ends before that.
+        let step = unsafe { self.cursor.next(&self.walk.vm.host) };
+        step.map(|step| (&*self.walk, step))
+    }
+
+    /// The entries after the one visited last, in the same table and in the range, and the frame of the first; none
+    /// above the level of pages.
+    pub(crate) fn ahead(&self) -> (&Walk<'g, F, H, M>, (&[Entry], Gfn)) {
+        // SAFETY: as in `next`.
+        (self.walk, unsafe { self.cursor.ahead() })
+    }
+
+    /// What the visitor found in the entry visited last, if it looked again: see [`Cursor::saw`].
+    pub(crate) fn saw(&mut self, word: Word) {
+        self.cursor.saw(word);
+    }
+
+    /// Leaves out the next `entries` of those [`ahead`](Self::ahead): they have been visited.
+    pub(crate) fn advance(&mut self, entries: u64) {
+        self.walk.taken += entries;
+        self.cursor.advance(entries);
+    }
+
+    #[cold]
+    fn rest(&mut self) {
+        self.walk.rest();
+        self.cursor.restart(self.walk.root());
     }
 }

@@ -1,5 +1,5 @@
 //! Why the primary MMU is about to change a range. The reason decides how little has to be done
-//! ([`super::plan`]); KVM is told the same reasons and ignores them (the NUMA protection and change-pte series).
+//! ([`crate::notify::plan`]); KVM is told the same reasons and ignores them (the NUMA protection and change-pte series).
 
 /// The reason for an invalidation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,7 +32,7 @@ pub enum Why {
 }
 
 impl Why {
-    /// Every reason, in the order of the table in [`super::plan`].
+    /// Every reason, in the order of the table in [`crate::notify::plan`].
     pub const ALL: [Self; 12] = [
         Self::Unmap,
         Self::Remap,
@@ -55,7 +55,7 @@ impl Why {
     }
 
     /// Whether nothing happens when the invalidation begins: the range says only where something may change, and each
-    /// page that does is told by [`Pages::changed`](super::Pages::changed).
+    /// page that does is told by [`Pages::changed`](crate::notify::Pages::changed).
     pub const fn page_by_page(self) -> bool {
         matches!(self, Self::Reclaim | Self::Numa | Self::ChangePte)
     }

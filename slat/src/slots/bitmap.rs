@@ -10,7 +10,6 @@
 //!
 //! Bits are taken word by word, each by one swap: every mark goes to exactly one of those who take at once.
 
-use super::DirtyError;
 use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release, SeqCst, fence};
 #[cfg(not(loom))]
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
@@ -128,9 +127,9 @@ impl Bitmap {
         matches!(Dirty::at(&self.directory[chunk]), Dirty::Nothing)
     }
 
-    /// Gives a chunk that is dirty as a whole bits of its own, all of them set.
-    pub(crate) fn divide(&self, chunk: usize) -> Result<(), DirtyError> {
-        let fresh = new_chunk().ok_or(DirtyError::NoMemory)?;
+    /// Gives a chunk that is dirty as a whole bits of its own, all of them set. `None` where there is no memory for them.
+    pub(crate) fn divide(&self, chunk: usize) -> Option<()> {
+        let fresh = new_chunk()?;
         // SAFETY: fresh, and linked nowhere.
         let words = unsafe { &fresh.as_ref().0 };
         for word in self.words_of(chunk) {
@@ -143,7 +142,7 @@ impl Bitmap {
         if !seeded!(DivideUnfenced) {
             fence(SeqCst);
         }
-        Ok(())
+        Some(())
     }
 
     /// All the pages of a word.

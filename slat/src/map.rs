@@ -8,7 +8,8 @@
 //! the map links tables, of its own memory.
 //!
 //! ```
-//! use slat::table::{Map, formats::X64, memory::Heap, Word, Version};
+//! use slat::map::Map;
+//! use slat::table::{formats::X64, memory::Heap, Word, Version};
 //! use slat::{Gfn, Level};
 //!
 //! let map = Map::<X64, _>::new(Heap)?;
@@ -19,16 +20,16 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 
-use super::cursor::Cursor;
-use super::entry::{Entry, Word};
-use super::format::{Format, assert_format};
-use super::memory::{ENTRIES, TableMemory};
-use super::pool::{Cache, NoMemory, Pool};
-use super::radix::{At, Radix};
 use crate::addr::{Gfn, Level, Span};
 use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Accessed;
+use crate::table::cursor::Cursor;
+use crate::table::entry::{Entry, Word};
+use crate::table::format::{Format, assert_format};
+use crate::table::memory::{ENTRIES, TableMemory};
+use crate::table::pool::{Cache, NoMemory, Pool};
+use crate::table::radix::{At, Radix};
 
 /// A table whose pages live as long as it. See the module's header.
 #[derive(Debug)]
@@ -244,7 +245,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     }
 
     #[cfg(test)]
-    pub(super) fn radix(&self) -> &Radix<F> {
+    pub(crate) fn radix(&self) -> &Radix<F> {
         &self.radix
     }
 

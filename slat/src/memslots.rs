@@ -23,22 +23,19 @@
 //! **Why the grace period comes before the end**: an invalidation that looked up the old slots could otherwise zap frames that are
 //! other pages by now, under an old number.
 
-use super::hint::Hint;
-use super::publish::Reading;
-use super::rules::{Change, Region, SlotError};
-use super::transaction::Transaction;
-use super::version::Version;
-use super::{Slot, SlotId};
 use crate::addr::{Gfn, Hva, Span};
 use crate::host::Host;
-use crate::notify::Why;
-use crate::notify::edit::Range;
+use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
+use crate::slots::publish::Reading;
+use crate::slots::version::Version;
+use crate::slots::{Change, Hint, Region, Slot, SlotError, SlotId, SpaceId, Transaction};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::readside::Borrowed;
 use crate::table::format::Format;
 use crate::vm::Vm;
+use crate::why::Why;
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -68,6 +65,18 @@ use core::marker::PhantomData;
 pub struct Memslots<'vm, F: Format, H: Host> {
     pub(crate) vm: &'vm Vm<F, H>,
     pub(crate) space: &'vm Space<F>,
+}
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// Its memslots: those of address space 0, the one that every VM has.
+    pub fn slots(&self) -> Memslots<'_, F, H> {
+        Memslots { vm: self, space: &self.spaces[0] }
+    }
+
+    /// The memslots of another address space, if the VM was built with so many.
+    pub fn slots_in(&self, space: SpaceId) -> Option<Memslots<'_, F, H>> {
+        Some(Memslots { vm: self, space: self.space(space)? })
+    }
 }
 
 /// The number of a published version: what is remembered of a look-up is true while it stands.

@@ -1,0 +1,99 @@
+//! An invalidation from its begin to its end: its range, its reason, its number, and the table pages that it has at hand.
+
+use super::active::Ticket;
+use super::reserve::Reserve;
+use crate::addr::{Gfn, Hva, Level, Span};
+use crate::host::Host;
+use crate::slots::SpaceId;
+use crate::space::Space;
+use crate::sync::idle::Idle;
+use crate::sync::mode::Mode;
+use crate::sync::readside::Seat;
+use crate::table::entry::Word;
+use crate::table::format::Format;
+use crate::tlb::Cause;
+use crate::tlb::debt::{Owed, Pay};
+use crate::vm::Vm;
+use crate::walk::Walk;
+use crate::why::Why;
+
+/// Where an edit begins: one contiguous range cuts two leaves of 1 GiB at most, and then one of 2 MiB in each.
+const WANTED: u64 = 4;
+/// The most for an invalidation that is told page by page: each page may lie in another large leaf.
+const MOST: u64 = 64;
+
+/// An invalidation from its begin to its end, without the record of what it owes.
+#[derive(Debug)]
+pub(super) struct Begun<'vm, F: Format, H: Host> {
+    pub(super) vm: &'vm Vm<F, H>,
+    pub(super) ticket: Ticket<'vm>,
+    pub(super) range: Range,
+    pub(super) why: Why,
+    pub(super) reserve: Reserve,
+}
+
+/// What is invalidated: guest frames directly, or whatever memslots map a host range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Range {
+    /// Of one address space.
+    Gfns(SpaceId, Span<Gfn>),
+    /// In every address space.
+    Hvas(Span<Hva>),
+}
+
+impl Range {
+    pub(super) fn published(self) -> (Span<Gfn>, Span<Hva>) {
+        match self {
+            Self::Gfns(_, gfns) => (gfns, Span::new(Hva(0), Hva(0))),
+            Self::Hvas(hvas) => (Span::new(Gfn(0), Gfn(0)), hvas),
+        }
+    }
+}
+
+impl<F: Format, H: Host> Pay for Begun<'_, F, H> {
+    fn pay(&self, owed: Owed, cause: Cause, may_collect: bool) {
+        self.vm.pay(owed, cause, may_collect);
+    }
+
+    fn paid(&self) {
+        self.ticket.flushed();
+    }
+}
+
+impl<F: Format, H: Host> Begun<'_, F, H> {
+    pub(super) fn hole(&self) -> Word {
+        self.ticket.hole()
+    }
+
+    pub(super) fn walk<'g, M: Mode>(
+        &'g self,
+        space: &'g Space<F>,
+        idle: &'g mut Idle,
+        seat: Option<&'g Seat>,
+    ) -> Walk<'g, F, H, M> {
+        match seat {
+            Some(seat) => Walk::on_seat(self.vm, space, idle, seat),
+            None => Walk::on_any_seat(self.vm, space, idle),
+        }
+    }
+
+    /// See [`Reserve::fill`].
+    #[cold]
+    pub(super) fn fill_reserve(&self, _idle: &mut Idle) -> bool {
+        self.reserve.fill(self.vm, self.wanted())
+    }
+
+    /// See [`Reserve::refill`].
+    #[cold]
+    pub(super) fn refill_reserve(&self) -> bool {
+        self.reserve.refill(self.vm, self.wanted())
+    }
+
+    fn wanted(&self) -> usize {
+        let pieces = match self.range {
+            Range::Hvas(hvas) if self.why.page_by_page() => hvas.len() >> Level::M2.shift(),
+            _ => 0,
+        };
+        pieces.clamp(WANTED, MOST) as usize
+    }
+}

@@ -1,0 +1,79 @@
+//! Cells that never move and grow in number: those that a set begins with, and blocks of more where all are taken.
+//!
+//! Each block has twice as many cells as the one before. It is linked once, and stays until the set is dropped: a thread that
+//! has found a cell may keep it.
+
+use super::prim::{Acquire, AtomicPtr, Padded, Relaxed, Release};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ptr::null_mut;
+
+/// See the module's header. It grows by `BLOCKS` blocks at most.
+#[derive(Debug)]
+pub(crate) struct Blocks<T, const BLOCKS: usize> {
+    first: Box<[Padded<T>]>,
+    /// Cells in the first block.
+    len: usize,
+    /// Null, or a block of cells, linked once and for all. After a null one all are null.
+    blocks: Box<[AtomicPtr<Padded<T>>; BLOCKS]>,
+}
+
+impl<T: Default, const BLOCKS: usize> Blocks<T, BLOCKS> {
+    /// `first` cells, until it grows; then `len` more, twice as many, and so on.
+    pub(crate) fn new(first: usize, len: usize) -> Self {
+        let blocks = Box::new(core::array::from_fn(|_| AtomicPtr::new(null_mut())));
+        Self { first: (0..first).map(|_| Padded::default()).collect(), len, blocks }
+    }
+
+    /// Those that it began with.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> &[Padded<T>] {
+        &self.first
+    }
+
+    /// The others, up to `most` blocks of them, as many as there are.
+    #[inline(always)]
+    pub(crate) fn beyond(&self, most: usize) -> impl Iterator<Item = &[Padded<T>]> {
+        (0..most).map_while(|block| {
+            // SAFETY: null, or linked by `grow` with so many cells, and freed when the set is dropped.
+            unsafe { self.block(block).as_ref() }
+        })
+    }
+
+    /// Makes the next block. False where all are made, or where there is no memory.
+    #[cold]
+    pub(crate) fn grow(&self) -> bool {
+        let Some(block) = (0..BLOCKS).find(|&block| self.block(block).is_null()) else { return false };
+        let (len, mut fresh) = (self.len << block, Vec::new());
+        if injected!(Alloc) || fresh.try_reserve_exact(len).is_err() {
+            return false;
+        }
+        fresh.resize_with(len, Padded::<T>::default);
+        let fresh = Box::into_raw(fresh.into_boxed_slice());
+        // ORDER(blocks): Release: the cells before the link.
+        let order = unless_seeded!(SeatsRelaxed, Release);
+        if self.blocks[block].compare_exchange(null_mut(), fresh.cast(), order, Relaxed).is_err() {
+            // SAFETY: from `into_raw` just now, and linked nowhere: another thread was faster.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+        true
+    }
+}
+
+impl<T, const BLOCKS: usize> Blocks<T, BLOCKS> {
+    /// Null where it has not been made.
+    fn block(&self, block: usize) -> *mut [Padded<T>] {
+        // ORDER(blocks): Acquire pairs with the Release in `grow`: the cells are made.
+        let first = self.blocks[block].load(Acquire);
+        core::ptr::slice_from_raw_parts_mut(first, self.len << block)
+    }
+}
+
+impl<T, const BLOCKS: usize> Drop for Blocks<T, BLOCKS> {
+    fn drop(&mut self) {
+        for block in (0..BLOCKS).map(|block| self.block(block)).filter(|block| !block.is_null()) {
+            // SAFETY: from `into_raw` in `grow`, with this length; nothing borrows a cell any more.
+            drop(unsafe { Box::from_raw(block) });
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What the sources say of themselves holds: rules that are checked by reading.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each mistake that loom must find has a row in the list of orderings, and each row names mistakes that there are.
+#[test]
+fn each_ordering_names_the_mistakes_that_weaken_it() {
+    let read = |path| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let (list, seeded): (String, String) = (read("src/sync/orderings.md"), read("src/seeded.rs"));
+    let rows = list.lines().filter(|line| line.starts_with("| `"));
+    let named = rows.flat_map(|row| row.split('|').nth(6).unwrap().split(',')).map(str::trim);
+    let declared = seeded.lines().filter(|line| line.contains(" Loom \""));
+    let mistakes: BTreeSet<&str> = declared.map(|line| line.split('"').nth(1).unwrap()).collect();
+    assert_eq!(named.filter(|name| *name != "none").collect::<BTreeSet<_>>(), mistakes);
+}
+
+/// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
+const ORDER: [&str; 20] = [
+    "addr", "why", "sync", "slots", "table", "host", "space", "age", "map", "tlb", "vm", "walk", "notify",
+    "memslots", "huge", "dirty", "vcpu", "fault", "budget", "stats",
+];
+
+/// Imports that run back up. To be fewer, never more.
+const UP: [&str; 5] = [
+    "slots/publish imports table/entry",
+    "vcpu imports fault/memo",
+    "vm imports dirty/ring",
+    "vm imports dirty/settings",
+    "vm imports notify/active",
+];
+
+#[test]
+fn the_engines_modules_import_downwards_and_its_files_in_no_circle() {
+    let graph = Graph::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    assert_eq!(graph.circles(), [""; 0]);
+    let place = |file: &str| {
+        let module = file.split('/').next().unwrap();
+        ORDER.iter().position(|name| *name == module).unwrap_or_else(|| panic!("{module} is in no order"))
+    };
+    let up = graph.imports.iter().filter(|(from, to)| place(from) < place(to));
+    let up: Vec<String> = up.map(|(from, to)| format!("{from} imports {to}")).collect();
+    assert_eq!(up, UP);
+}
+
+#[test]
+fn the_primary_mmus_files_import_in_no_circle() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mm/src");
+    if sources.exists() {
+        assert_eq!(Graph::read(sources).circles(), [""; 0]);
+    }
+}
+
+#[test]
+fn circles_are_found() {
+    let text = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+    let files = [
+        text("a", "use crate::b::{self, C};\nmod d;"),
+        text("a/d", "use super::E; // use crate::f::G;"),
+        text("b", "pub use f::{G as C, H};\nmod f;"),
+        text("b/f", "fn f() { crate::a::E::new() }\n#[cfg(test)]\nmod tests {\n    use crate::i::J;\n}"),
+        text("i", "use crate::{b::H, a};"),
+    ];
+    let graph = Graph::of(&files.into_iter().collect());
+    assert_eq!(graph.circles(), ["a b/f"]);
+    assert!(
+        graph.imports.contains(&("i".into(), "b/f".into())) && graph.imports.iter().all(|(_, to)| to != "i")
+    );
+}
+
+/// Which file imports which: by `use`, or by a path in its code. A name that a file hands on counts for the file that has it.
+struct Graph {
+    imports: BTreeSet<(String, String)>,
+}
+
+impl Graph {
+    fn read(root: PathBuf) -> Self {
+        let (mut files, mut folders) = (BTreeMap::new(), vec![root.clone()]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.strip_prefix(&root).unwrap().with_extension("");
+                let name = name.to_str().unwrap().replace('\\', "/");
+                let for_tests = name.ends_with("tests")
+                    || ["seeded", "inject", "edges", "table/history"].contains(&&*name);
+                if path.is_dir() && !for_tests {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|end| end == "rs") && !for_tests {
+                    let module = name.strip_suffix("/mod").unwrap_or(&name);
+                    let module = if module == "lib" { "" } else { module };
+                    files.insert(module.to_owned(), fs::read_to_string(&path).unwrap());
+                }
+            }
+        }
+        Self::of(&files)
+    }
+
+    /// Of these files, by module. The crate's root has no name; it hands names on, and imports nothing.
+    fn of(files: &BTreeMap<String, String>) -> Self {
+        let (mut uses, mut handed_on) = (Vec::new(), BTreeMap::new());
+        for (file, text) in files {
+            for (path, name) in paths(text) {
+                let Some(path) = absolute(files, file, &path) else { continue };
+                match name {
+                    Some(name) => _ = handed_on.insert(join(file, &name), path),
+                    None => uses.push((file, path)),
+                }
+            }
+        }
+        let home = |path: &str| {
+            let mut path = path.to_owned();
+            loop {
+                let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+                let module = ends.map(|end| &path[..end]).filter(|module| files.contains_key(*module)).last();
+                let module = module.unwrap_or_default();
+                let rest = path[module.len()..].trim_start_matches('/');
+                let (name, below) = rest.split_once('/').unwrap_or((rest, ""));
+                match handed_on.get(&join(module, name)) {
+                    Some(to) if !name.is_empty() => path = join(to, below),
+                    _ => return module.to_owned(),
+                }
+            }
+        };
+        let imports = uses.into_iter().map(|(from, path)| (from.clone(), home(&path)));
+        Self {
+            imports: imports.filter(|(from, to)| from != to && !from.is_empty() && !to.is_empty()).collect(),
+        }
+    }
+
+    /// The files of each circle.
+    fn circles(&self) -> Vec<String> {
+        let reached = |from: &str| {
+            let (mut seen, mut left) = (BTreeSet::new(), vec![from.to_owned()]);
+            while let Some(file) = left.pop() {
+                let next = self.imports.iter().filter(|(from, _)| *from == file).map(|(_, to)| to.clone());
+                left.extend(next.filter(|to| seen.insert(to.clone())));
+            }
+            seen
+        };
+        let all: BTreeMap<&str, _> = self.imports.iter().map(|(from, _)| (&**from, reached(from))).collect();
+        let of = |(file, reaches): (&&str, &BTreeSet<String>)| {
+            let back = reaches.iter().filter(|to| all.get(&***to).is_some_and(|seen| seen.contains(*file)));
+            back.map(String::as_str).collect::<Vec<_>>().join(" ")
+        };
+        let circles: BTreeSet<String> = all.iter().map(of).filter(|circle| !circle.is_empty()).collect();
+        circles.into_iter().collect()
+    }
+}
+
+/// The paths that a file's code names, tests excepted. Those that it hands on come with the name that they get.
+fn paths(text: &str) -> Vec<(String, Option<String>)> {
+    let (mut code, mut lines) = (String::new(), text.lines().peekable());
+    while let Some(line) = lines.next() {
+        let line = line.split("//").next().unwrap_or_default();
+        if line.trim().starts_with("#[cfg(") && line.contains("test") && !line.contains("not(test") {
+            // An item of tests: the one at the file's end, or a line.
+            if lines.next().is_some_and(|next| next.starts_with("mod ") && next.ends_with('{')) {
+                break;
+            }
+        } else {
+            code += line;
+            code.push('\n');
+        }
+    }
+    let mut found = Vec::new();
+    for statement in code.split(';') {
+        let begins = |begin: &str| {
+            statement.match_indices(begin).map(|(at, _)| at).find(|&at| {
+                statement[..at].trim_start_matches(char::is_whitespace).is_empty()
+                    || statement[..at].ends_with(['\n', ' '])
+            })
+        };
+        let own = begins("use ");
+        let (body, import) = statement.split_at(own.unwrap_or(statement.len()));
+        let hands_on = body.trim_end().lines().last().is_some_and(|line| line.trim().starts_with("pub"));
+        for path in expand(import.trim_start_matches("use ").trim()) {
+            let (path, name) =
+                path.split_once(" as ").unwrap_or((&path, path.rsplit("::").next().unwrap_or(&path)));
+            found.push((path.to_owned(), hands_on.then(|| name.to_owned())));
+        }
+        for root in ["crate::", "super::"] {
+            for (at, _) in body.match_indices(root) {
+                let inside =
+                    body[..at].ends_with([':', '_', '$']) || body[..at].ends_with(char::is_alphanumeric);
+                let end = |char: char| !char.is_alphanumeric() && char != '_' && char != ':';
+                let path = body[at..].split(end).next().unwrap_or_default();
+                if !inside {
+                    found.push((path.trim_end_matches(':').to_owned(), None));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// `a::{b, c::{d, e}}` as three paths.
+fn expand(import: &str) -> Vec<String> {
+    let Some((before, inner)) = import.split_once('{') else {
+        return if import.is_empty() { Vec::new() } else { vec![import.trim().to_owned()] };
+    };
+    let inner = inner.trim_end().strip_suffix('}').unwrap_or(inner);
+    let (mut paths, mut depth, mut begin) = (Vec::new(), 0, 0);
+    for (at, char) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match char {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                paths.extend(
+                    expand(inner[begin..at].trim()).into_iter().map(|path| format!("{before}{path}")),
+                );
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    paths
+}
+
+/// A path as it is from the crate's root on; none that leads into another crate.
+fn absolute(files: &BTreeMap<String, String>, file: &str, path: &str) -> Option<String> {
+    let path = path.replace("::", "/");
+    let mut path = path.strip_suffix("/self").unwrap_or(&path);
+    let mut base = file;
+    if let Some(rest) = path.strip_prefix("crate/") {
+        return Some(rest.to_owned());
+    }
+    if !path.starts_with("super/") && !path.starts_with("self/") {
+        let child = join(file, path.split('/').next()?);
+        return files.contains_key(&child).then(|| join(file, path));
+    }
+    path = path.strip_prefix("self/").unwrap_or(path);
+    while let Some(rest) = path.strip_prefix("super/") {
+        (base, path) = (base.rsplit_once('/').map_or("", |(parent, _)| parent), rest);
+    }
+    Some(join(base, path))
+}
+
+fn join(module: &str, name: &str) -> String {
+    if module.is_empty() || name.is_empty() { format!("{module}{name}") } else { format!("{module}/{name}") }
+}
