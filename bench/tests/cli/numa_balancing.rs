@@ -13,7 +13,7 @@ fn bench(args: &[&str]) -> Output {
 
 #[test]
 fn every_policy_has_its_rows_and_the_bars_hold() {
-    let output = bench(&["--passes", "2", "-a", "4000", "-e", "2000", "--runs", "1", "--json"]);
+    let output = bench(&["--passes", "2", "-a", "8000", "-e", "2000", "--runs", "1", "--json"]);
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stderr}{stdout}");
     let report: Value = serde_json::from_str(&stdout).unwrap();
