@@ -109,7 +109,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "loom",
         about: "every execution of a tiny scenario for each named ordering",
-        lines: &[Line::new(ALL, 130, 300, LOOM)
+        lines: &[Line::new(ALL, 100, 300, LOOM)
             .with(&[
                 ("RUSTFLAGS", "--cfg loom"),
                 ("CARGO_TARGET_DIR", "target/loom"),
