@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{println, thread};
 
-/// Preemptions in which a mistake is looked for.
+/// Preemptions in which a mistake is looked for, at most.
 const ENOUGH: usize = 3;
 
 /// Runs `test` in every execution.
@@ -58,13 +58,17 @@ pub(crate) fn finds_seeded(bug: Bug, what: &str, test: impl Fn() + Send + Sync +
     }
 }
 
-/// After how many executions it fails.
+/// After how many executions it fails. With few preemptions first: most mistakes need no more, and there are few executions.
 fn finds_after(what: &str, test: impl Fn() + Send + Sync + 'static) -> Option<u64> {
-    let executions = Arc::new(AtomicU64::new(0));
-    let panic = catch_unwind(AssertUnwindSafe(|| counted(Some(ENOUGH), test, &executions))).err()?;
-    let said = panic.downcast_ref::<String>().map(String::as_str);
-    let said = said.or(panic.downcast_ref::<&str>().copied())?;
-    said.contains(what).then(|| executions.load(Relaxed))
+    let (executions, test) = (Arc::new(AtomicU64::new(0)), Arc::new(test));
+    (1..=ENOUGH).find_map(|preemptions| {
+        let test = test.clone();
+        let explored = || counted(Some(preemptions), move || test(), &executions);
+        let panic = catch_unwind(AssertUnwindSafe(explored)).err()?;
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or(panic.downcast_ref::<&str>().copied())?;
+        said.contains(what).then(|| executions.load(Relaxed))
+    })
 }
 
 /// What loom says of two accesses that nothing keeps apart.

@@ -12,4 +12,6 @@ mod reclaim;
 mod report;
 mod rough;
 mod sim;
+#[path = "../../../slat/tests/engine/common/thorough.rs"]
+mod thorough;
 mod zap;

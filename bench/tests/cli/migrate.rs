@@ -1,5 +1,6 @@
 //! `slat bench migrate` as its users meet it: every byte comes, whatever breaks, and a lost bit is found out.
 
+use crate::thorough::thorough;
 use serde_json::Value;
 use std::process::{Command, Output};
 
@@ -44,16 +45,17 @@ fn whole(report: &Value) {
 
 #[test]
 fn every_byte_comes_however_writes_are_noticed() {
-    for how in [
+    let all = [
         &[] as &[_],
+        &["--ring", "4K", "--log-at-start"],
+        &["--pages", "thp", "--track", "dirty-bits"],
+        &["-v", "3", "--working-set", "4M"],
         &["--track", "dirty-bits"],
         &["--log-at-start"],
         &["--ring", "4K"],
-        &["--ring", "4K", "--log-at-start"],
         &["--pages", "thp"],
-        &["--pages", "thp", "--track", "dirty-bits"],
-        &["-v", "3", "--working-set", "4M"],
-    ] {
+    ];
+    for how in &all[..thorough(all.len(), 4)] {
         let report = report(how, 0);
         whole(&report);
         assert_eq!(count(&report, "rounds failed"), 0, "{how:?}");
@@ -66,8 +68,9 @@ fn every_byte_comes_however_writes_are_noticed() {
 
 #[test]
 fn nothing_is_lost_where_each_round_fails_first() {
-    for how in [&[] as &[_], &["--track", "dirty-bits"], &["--ring", "4K"], &["--log-at-start"]] {
-        let report = report(&[&["--fail-each-round"], how].concat(), 0);
+    let all = [&["--track", "dirty-bits"] as &[_], &["--ring", "4K"], &[], &["--log-at-start"]];
+    for how in &all[..thorough(all.len(), 2)] {
+        let report = report(&[&["--fail-each-round"], *how].concat(), 0);
         whole(&report);
         let rounds = rounds(&report);
         assert!(rounds.len() >= 4, "{how:?}: {rounds:?}");

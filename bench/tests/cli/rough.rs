@@ -9,15 +9,24 @@ use std::time::{Duration, Instant};
 
 /// Of address space, in bytes: less than these benches map.
 const LITTLE: u64 = 300 << 20;
+/// The same of those that map less.
+const LEAST: u64 = 60 << 20;
 
 #[test]
 fn without_memory_a_bench_says_so_and_ends() {
-    let limit = Rlimit { current: Some(LITTLE), maximum: Some(LITTLE) };
-    for args in [
-        &["bench", "migrate", "-b", "16M", "--runs", "1", "-q"][..],
-        &["bench", "demand-paging", "-v", "64", "-b", "16M", "--runs", "1"],
-        &["sim", "zap", "-v", "416", "--no-sweep", "-q"],
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rough-memory");
+    std::fs::create_dir_all(&folder).unwrap();
+    let [costs, page] = ["costs", "page"].map(|name| folder.join(name).to_str().unwrap().to_owned());
+    for (args, most) in [
+        (&["bench", "migrate", "-b", "16M", "--runs", "1", "-q"][..], LITTLE),
+        (&["bench", "demand-paging", "-v", "64", "-b", "16M", "--runs", "1"], LITTLE),
+        (&["sim", "zap", "-v", "416", "--no-sweep", "-q"], LITTLE),
+        (&["bench", "zap", "--sizes", "1G", "--runs", "1"], LEAST),
+        (&["bench", "memslot-perf", "-s", "10", "--seconds", "0"], LEAST),
+        (&["calibrate", "-o", &costs], LEAST),
+        (&["report", "--quick", "-q", "-o", &page], LEAST),
     ] {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", "--foreground", "120", env!("CARGO_BIN_EXE_slat-bench")]).args(args);
         // SAFETY: between fork and exec it makes one system call.
@@ -27,6 +36,8 @@ fn without_memory_a_bench_says_so_and_ends() {
         assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{args:?}: {err}");
         assert!(err.starts_with("slat: "), "{args:?}: {err}");
     }
+    assert!(!std::path::Path::new(&costs).exists(), "half a file");
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

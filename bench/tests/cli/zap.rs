@@ -59,8 +59,8 @@ fn faults_beside_invalidations_have_their_rows_and_their_checks_hold() {
 
 #[test]
 fn several_of_both_with_ranges_and_a_host_that_sleeps_have_the_same_rows() {
-    for pages in ["4k", "2m", "1g"] {
-        let flags = ["invalidate", "-b", "2G", "-p", pages, "--runs", "1", "--json"];
+    for (bytes, pages) in [("16M", "4k"), ("2G", "2m"), ("2G", "1g")] {
+        let flags = ["invalidate", "-b", bytes, "-p", pages, "--runs", "1", "--json"];
         let more = ["-v", "2", "--invalidators", "3", "--range", "32K", "--host-sleeps-ns", "100"];
         let report = report(&[&flags[..], &more].concat());
         assert_eq!((&report["params"]["vcpus"], &report["params"]["invalidators"]), (&2.into(), &3.into()));

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{env, println, string::String, thread};
 
 /// Executions of a scenario, unless `SLAT_SHUTTLE_EXECUTIONS` says otherwise: half at random, half by priorities.
-const EXECUTIONS: usize = 2000;
+const EXECUTIONS: usize = 1500;
 /// Where a mistake is to be found, by each scheduler.
 const AT_MOST: usize = 50_000;
 const SEED: u64 = 0x51a7;

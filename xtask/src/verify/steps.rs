@@ -109,7 +109,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "loom",
         about: "every execution of a tiny scenario for each named ordering",
-        lines: &[Line::new(ALL, 130, 300, LOOM)
+        lines: &[Line::new(ALL, 100, 300, LOOM)
             .with(&[
                 ("RUSTFLAGS", "--cfg loom"),
                 ("CARGO_TARGET_DIR", "target/loom"),
@@ -119,7 +119,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "shuttle",
-        about: "whole VMs with up to six vCPUs: 2,000 schedules of each scenario, 50,000 at night; each mistake until it is found",
+        about: "whole VMs with up to six vCPUs: 1,500 schedules of each scenario, 50,000 at night; each mistake until it is found",
         lines: &[
             Line::new(PUSH, 80, 400, SHUTTLE)
                 .with(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")])
@@ -145,9 +145,9 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "fuzz",
-        about: "mistakes in ranges and counts, found by bounded runs from the corpora; each target, 10,000 inputs, a minute at night",
+        about: "mistakes in ranges and counts, found by bounded runs from the corpora; each target, 5,000 inputs, a minute at night",
         lines: &[
-            Line::new(PUSH_NIGHTLY, 180, 480, "cargo xtask fuzz --seeded --runs 10000").hears(&["Fuzz"]),
+            Line::new(PUSH_NIGHTLY, 180, 480, "cargo xtask fuzz --seeded --runs 5000").hears(&["Fuzz"]),
             Line::new(NIGHTLY, 360, 600, "cargo xtask fuzz --seconds 60").hears(&["Fuzz"]),
         ],
     },

@@ -149,7 +149,7 @@ impl World {
 
 #[test]
 fn a_move_is_never_mmio_and_a_deletion_always() {
-    const CHANGES: u64 = 600;
+    const CHANGES: u64 = 300;
     for lock in [MmuLock::None, MmuLock::ReadWrite, MmuLock::Exclusive] {
         let mut idle = Idle::take().unwrap();
         let world = World::new(lock, &mut idle);
