@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Each mistake that loom must find has a row in the list of orderings, and each row names mistakes that there are.
 #[test]
@@ -33,7 +33,7 @@ const UP: [&str; 5] = [
 
 #[test]
 fn the_engines_modules_import_downwards_and_its_files_in_no_circle() {
-    let graph = Graph::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let graph = Graph::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     assert_eq!(graph.circles(), [""; 0]);
     let place = |file: &str| {
         let module = file.split('/').next().unwrap();
@@ -48,7 +48,7 @@ fn the_engines_modules_import_downwards_and_its_files_in_no_circle() {
 fn the_primary_mmus_files_import_in_no_circle() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mm/src");
     if sources.exists() {
-        assert_eq!(Graph::read(sources).circles(), [""; 0]);
+        assert_eq!(Graph::read(&sources).circles(), [""; 0]);
     }
 }
 
@@ -75,12 +75,12 @@ struct Graph {
 }
 
 impl Graph {
-    fn read(root: PathBuf) -> Self {
-        let (mut files, mut folders) = (BTreeMap::new(), vec![root.clone()]);
+    fn read(root: &Path) -> Self {
+        let (mut files, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
-                let name = path.strip_prefix(&root).unwrap().with_extension("");
+                let name = path.strip_prefix(root).unwrap().with_extension("");
                 let name = name.to_str().unwrap().replace('\\', "/");
                 let for_tests = name.ends_with("tests")
                     || ["seeded", "inject", "edges", "table/history"].contains(&&*name);
@@ -111,8 +111,8 @@ impl Graph {
         let home = |path: &str| {
             let mut path = path.to_owned();
             loop {
-                let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-                let module = ends.map(|end| &path[..end]).filter(|module| files.contains_key(*module)).last();
+                let ends = [path.len()].into_iter().chain(path.rmatch_indices('/').map(|(at, _)| at));
+                let module = ends.map(|end| &path[..end]).find(|module| files.contains_key(*module));
                 let module = module.unwrap_or_default();
                 let rest = path[module.len()..].trim_start_matches('/');
                 let (name, below) = rest.split_once('/').unwrap_or((rest, ""));
