@@ -265,8 +265,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///
     /// Without this call the VM keeps some free chunks, and gives the rest back when tables are taken apart. No page is moved:
     /// a chunk with one table in it stays ([`compact`](Self::compact) takes such tables back). So do the pages that a vCPU has
-    /// at hand, up to four more than the format has levels: they go back when the [`Vcpu`] is dropped, or by
-    /// [`Vcpu::give_tables_back`].
+    /// at hand, up to four more than the format has levels: they go back when the [`Vcpu`](crate::Vcpu) is dropped, or by
+    /// [`Vcpu::give_tables_back`](crate::Vcpu::give_tables_back).
     ///
     /// ```
     /// # use slat::{*, table::formats::Npt4};

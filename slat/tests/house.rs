@@ -76,7 +76,7 @@ struct Graph {
 
 impl Graph {
     fn read(root: &Path) -> Self {
-        let (mut files, mut folders) = (BTreeMap::new(), vec![root.to_path_buf()]);
+        let (mut files, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
@@ -111,9 +111,8 @@ impl Graph {
         let home = |path: &str| {
             let mut path = path.to_owned();
             loop {
-                let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-                let module =
-                    ends.map(|end| &path[..end]).rfind(|module| files.contains_key(*module));
+                let ends = [path.len()].into_iter().chain(path.rmatch_indices('/').map(|(at, _)| at));
+                let module = ends.map(|end| &path[..end]).find(|module| files.contains_key(*module));
                 let module = module.unwrap_or_default();
                 let rest = path[module.len()..].trim_start_matches('/');
                 let (name, below) = rest.split_once('/').unwrap_or((rest, ""));

@@ -22,11 +22,11 @@
 //! ```
 //! It names the version of the slots that it was copied from: any later one, or another VM's, makes it stale at once.
 //!
-//! [`HvaHints`] are the same for notify: the slot behind a host range without a search. A primary MMU takes pages away in streams,
+//! `HvaHints` are the same for notify: the slot behind a host range without a search. A primary MMU takes pages away in streams,
 //! and asks for the same slot again and again. For each of sixteen stretches of host memory (64 MiB each, by address) the slot
 //! found last is kept, while no two slots share host addresses: then the answer to any range inside it is frames of this slot alone.
 //!
-//! A hint is three words ([`Remembered`]), and a slot takes two beside its first frame ([`Packed`]).
+//! A hint is three words (`Remembered`), and a slot takes two beside its first frame (`Packed`).
 
 use super::{Slot, SlotId};
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};

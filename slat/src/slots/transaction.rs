@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::mem;
 
-/// See the module's header. Made by [`Memslots::commit`](super::Memslots::commit) and
+/// See the module's header. Made by [`Memslots::commit`](crate::memslots::Memslots::commit) and
 /// [`SlotMap::commit`](super::SlotMap::commit).
 ///
 /// ```
