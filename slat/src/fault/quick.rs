@@ -62,7 +62,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     /// The same where the memo has to confirm something; behind the lock of a baseline policy; or with a fence, where barriers are
-    /// symmetric or somebody asks.
+    /// symmetric or a writer asks for a moment of rest.
     #[cold]
     #[inline(never)]
     fn quick_otherwise(&mut self, fault: Fault) -> bool {

@@ -10,6 +10,10 @@
 //! | [`MmuLock::ReadWrite`] | the lock, reading | the lock, writing |
 //! | [`MmuLock::None`] | its seat | its seat: they meet at the entry, by CAS |
 //!
+//! The two locks exist to be measured, and are here, not in a wrapper around `fault` and `apply` in the benches, for two reasons.
+//! A walk lets the lock go now and then, in its middle, for others that wait: a wrapper would hold it for the whole walk, and
+//! the baseline would look worse than it is. And a fault holds no lock while the host is asked: a wrapper would hold it.
+//!
 //! Whatever the lock, a walk is a section of the read side: the memslots that it looks at are kept by that alone, as in KVM,
 //! whose faults are in an SRCU section besides. Without it a version of the slots could go under a walk that had only a lock.
 //!
