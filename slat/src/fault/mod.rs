@@ -29,7 +29,7 @@ mod present;
 mod quick;
 mod tracked;
 
-use crate::addr::{Gfn, Gpa, Hva, Level};
+use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::{Epoch, Page, Stamp, Unconfirmed};
@@ -123,8 +123,8 @@ pub(crate) enum Outcome {
     Covered,
     /// The host has to be asked in a way that may sleep.
     Ask,
-    /// What is mapped must go before what the host offers can come.
-    Replace,
+    /// The leaf of this size that is mapped must go before what the host offers can come.
+    Replace(Level),
 }
 
 /// What an access is made by.
@@ -170,7 +170,10 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             };
             match outcome {
                 Outcome::Done(done) => return Ok(done),
-                Outcome::Replace => self.vm.take_away(idle, self.space.id, fault.gpa.gfn()),
+                Outcome::Replace(level) => {
+                    let gfns = Span::sized(fault.gpa.gfn().base(level), level.pages());
+                    self.vm.take_away(idle, self.space.id, gfns);
+                }
                 Outcome::Retry | Outcome::Ask => {
                     self.attempts().add(Again::Lost);
                     patience.wait();
@@ -296,7 +299,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(if answers || F::read_leaf(at.word).perms.allows(fault.access) {
                 Outcome::Retry
             } else {
-                Outcome::Replace
+                Outcome::Replace(at.level)
             });
         }
         Ok(install(&walk, self.spare(by), at, (fault, &slot, page), stamp)?)

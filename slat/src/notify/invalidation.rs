@@ -118,11 +118,11 @@ impl<F: Format, H: Host> Vm<F, H> {
         Invalidation::begin(self, Range::Gfns(SpaceId(0), gfns), why)
     }
 
-    /// Zaps one page so that something else can be mapped: for a host that cannot say without sleeping that it
+    /// Zaps one leaf so that something else can be mapped: for a host that cannot say without sleeping that it
     /// has made the page writable in place.
     #[cold]
-    pub(crate) fn take_away(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) {
-        let mut change = Invalidation::begin(self, Range::Gfns(space, Span::sized(gfn, 1)), Why::Clear);
+    pub(crate) fn take_away(&self, idle: &mut Idle, space: SpaceId, gfns: Span<Gfn>) {
+        let mut change = Invalidation::begin(self, Range::Gfns(space, gfns), Why::Clear);
         change.apply(idle).settle();
     }
 }
