@@ -137,8 +137,16 @@ impl Space {
                 Some(now) if now.pfn == mine && now.level >= leaf.level => {
                     (known.write, known.host_write) = (true, true);
                 }
-                _ if ground.in_the_end(page, access).is_none() => return Some(Outcome::Fails),
-                _ => self.tables.zap(Span::sized(Gfn(gfn), 1), false),
+                _ => {
+                    let Some(now) = ground.in_the_end(page, access) else { return Some(Outcome::Fails) };
+                    let mut level = now.level.min(leaf.level);
+                    while !self.may_be(&slot, gfn, level) {
+                        level = level.down();
+                    }
+                    let part = Span::sized(Gfn(gfn).base(level), level.pages());
+                    self.split_cut(part, |_| true);
+                    self.tables.zap(part, false);
+                }
             }
         }
         None

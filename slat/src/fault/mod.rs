@@ -123,7 +123,7 @@ pub(crate) enum Outcome {
     Covered,
     /// The host has to be asked in a way that may sleep.
     Ask,
-    /// The leaf of this size that is mapped must go before what the host offers can come.
+    /// What is mapped must go before a page of this size, which the host offers, can come.
     Replace(Level),
 }
 
@@ -299,7 +299,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             return Ok(if answers || F::read_leaf(at.word).perms.allows(fault.access) {
                 Outcome::Retry
             } else {
-                Outcome::Replace(at.level)
+                // No more than the host offers: the rest of a larger leaf stays.
+                Outcome::Replace(page.level.min(at.level))
             });
         }
         Ok(install(&walk, self.spare(by), at, (fault, &slot, page), stamp)?)
