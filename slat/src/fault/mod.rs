@@ -123,8 +123,8 @@ pub(crate) enum Outcome {
     Covered,
     /// The host has to be asked in a way that may sleep.
     Ask,
-    /// What is mapped must go before a page of this size, which the host offers, can come.
-    Replace(Level),
+    /// What was mapped has gone, so that what the host offers can come: again.
+    Replaced,
 }
 
 /// What an access is made by.
@@ -170,10 +170,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             };
             match outcome {
                 Outcome::Done(done) => return Ok(done),
-                Outcome::Replace(level) => {
-                    let gfns = Span::sized(fault.gpa.gfn().base(level), level.pages());
-                    self.vm.take_away(idle, self.space.id, gfns);
-                }
+                Outcome::Replaced => {}
                 Outcome::Retry | Outcome::Ask => {
                     self.attempts().add(Again::Lost);
                     patience.wait();
@@ -296,12 +293,14 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             let mapped = F::pfn(at.word) + (gfn.0 - gfn.base(at.level).0);
             let upgrades = |page: HostPage| page.level >= at.level && page.pfn == mapped;
             let answers = vm.host.lookup(hva, fault.access).is_some_and(upgrades);
-            return Ok(if answers || F::read_leaf(at.word).perms.allows(fault.access) {
-                Outcome::Retry
-            } else {
-                // No more than the host offers: the rest of a larger leaf stays.
-                Outcome::Replace(page.level.min(at.level))
-            });
+            if answers || F::read_leaf(at.word).perms.allows(fault.access) {
+                return Ok(Outcome::Retry);
+            }
+            // No more than the host offers: the rest of a larger leaf stays.
+            let level = page.level.min(at.level);
+            drop(walk);
+            vm.take_away(idle, self.space.id, Span::sized(gfn.base(level), level.pages()));
+            return Ok(Outcome::Replaced);
         }
         Ok(install(&walk, self.spare(by), at, (fault, &slot, page), stamp)?)
     }
