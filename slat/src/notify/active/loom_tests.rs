@@ -110,6 +110,12 @@ impl Shared {
 }
 
 impl Shared {
+    /// When the host has gone over to frame 2, the page maps that, or nothing.
+    fn assert_nothing_taken_back(&self) {
+        let word = self.tables[0].load();
+        assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+    }
+
     /// Every entry of the page: the one above the table, and the table's.
     pub(in crate::notify) fn edit(&self, ticket: &Ticket<'_>) {
         let mut upper = self.upper.load();
@@ -143,8 +149,7 @@ fn fill((gfns, hvas): Ranges, faults: u32, mistake: Mistake) -> impl Fn() + Send
         shared.frame.store(2, Relaxed);
         drop(ticket);
         fault.join().expect("the fault ends");
-        let word = shared.tables[0].load();
-        assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+        shared.assert_nothing_taken_back();
     }
 }
 
@@ -188,8 +193,7 @@ fn fill_in_quiet() {
     shared.frame.store(2, Relaxed);
     drop(ticket);
     fault.join().expect("the fault ends");
-    let word = shared.tables[0].load();
-    assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+    shared.assert_nothing_taken_back();
 }
 
 #[test]
@@ -221,8 +225,7 @@ fn overtaken((gfns, hvas): Ranges) -> impl Fn() + Send + Sync + 'static {
         shared.frame.store(2, Relaxed);
         drop(ticket);
         fault.join().expect("the fault ends");
-        let word = shared.tables[0].load();
-        assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+        shared.assert_nothing_taken_back();
     }
 }
 
@@ -267,8 +270,7 @@ fn published() {
     drop(ticket);
     commit.join().expect("it ends");
     fault.join().expect("the fault ends");
-    let word = shared.tables[0].load();
-    assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+    shared.assert_nothing_taken_back();
 }
 
 #[test]
@@ -309,8 +311,7 @@ fn hands_its_slot_on(another: bool) {
         None => next(),
     }
     fault.join().expect("the fault ends");
-    let word = shared.tables[0].load();
-    assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+    shared.assert_nothing_taken_back();
 }
 
 #[test]
@@ -345,8 +346,7 @@ fn fill_far(grows: bool) -> impl Fn() + Send + Sync + 'static {
         drop(ticket);
         fault.join().expect("the fault ends");
         drop(elsewhere);
-        let word = shared.tables[0].load();
-        assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+        shared.assert_nothing_taken_back();
     }
 }
 
@@ -381,8 +381,7 @@ fn fill_at_once() {
     shared.frame.store(2, Relaxed);
     drop(ticket);
     faults.into_iter().for_each(|fault| fault.join().expect("the fault ends"));
-    let word = shared.tables[0].load();
-    assert!(!is_leaf(word) || word == leaf(2, WRITE), "a frame that the host has taken back");
+    shared.assert_nothing_taken_back();
 }
 
 #[test]
