@@ -34,13 +34,9 @@ fn a_borrowed_seat_has_one_holder() {
             scope.spawn(|| {
                 for _ in 0..5_000 {
                     let borrowed = side.borrow(1);
-                    let index = (1..holders.len()).find(|&index| {
-                        side.seats
-                            .first()
-                            .get(index)
-                            .is_some_and(|seat| core::ptr::eq(&raw const seat.0, borrowed.0))
-                    });
-                    let holder = &holders[index.expect("never seat 0, which is a vCPU's")];
+                    let index = side.all().position(|seat| core::ptr::eq(seat, borrowed.0)).unwrap();
+                    assert_ne!(index, 0, "seat 0 is a vCPU's");
+                    let holder = &holders[index];
                     assert_eq!(holder.fetch_add(1, Relaxed), 0, "two threads on one seat");
                     drop(side.enter(&borrowed));
                     holder.fetch_sub(1, Relaxed);
