@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Of address space, in bytes: less than these benches map.
 const LITTLE: u64 = 300 << 20;
 /// The same of those that map less.
-const LEAST: u64 = 60 << 20;
+const LEAST: u64 = 48 << 20;
 
 #[test]
 fn without_memory_a_bench_says_so_and_ends() {

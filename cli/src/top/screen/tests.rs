@@ -103,8 +103,8 @@ fn no_size_and_nothing_that_is_said_panics() {
     let ages = Ages { by: AgesBy::Nobody, ..Ages::default() };
     let plain = Look { depth: Depth::None, ascii: true };
     let (empty, full) = (History::default(), history());
-    for width in (1..=200).filter(|width| *width < 30 || width % 7 == 0) {
-        for height in (1..=60).filter(|height| *height < 20 || height % 7 == 0) {
+    for width in (1..=200).filter(|width| *width < 30 || width % 13 == 0) {
+        for height in (1..=60).filter(|height| *height < 20 || height % 13 == 0) {
             let state =
                 State { shown: [Shown::Used, Shown::Written, Shown::Large][width as usize % 3], ..state() };
             draw(&full, &state, LOOK, (width, height));
@@ -115,8 +115,8 @@ fn no_size_and_nothing_that_is_said_panics() {
     }
     for next in hostile().into_iter().chain([Sample { ages, ..sample(3) }]) {
         wild.add(next);
-        for width in (1..=200).step_by(13).chain([1000]) {
-            for height in (1..=60).step_by(3).chain([300]) {
+        for width in (1..=200).step_by(29).chain([1000]) {
+            for height in (1..=60).step_by(7).chain([300]) {
                 let help = (width + height) % 5 == 0;
                 draw(&wild, &State { help, paused: help, ..state() }, plain, (width, height));
             }
