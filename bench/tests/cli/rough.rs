@@ -1,6 +1,7 @@
 //! Rough handling: a bench whose machine has too little of something says so, and ends.
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Uid, setrlimit};
+use rustix::thread::set_thread_res_uid;
 use serde_json::Value;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -27,17 +28,77 @@ fn without_memory_a_bench_says_so_and_ends() {
         (&["report", "--quick", "-q", "-o", &page], LEAST),
     ] {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", "--foreground", "120", env!("CARGO_BIN_EXE_slat-bench")]).args(args);
-        // SAFETY: between fork and exec it makes one system call.
-        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::As, limit)?)) };
-        let output = command.output().unwrap();
-        let err = String::from_utf8_lossy(&output.stderr);
-        assert_eq!((output.status.code(), err.lines().count()), (Some(2), 1), "{args:?}: {err}");
-        assert!(err.starts_with("slat: "), "{args:?}: {err}");
+        refuses(args, move || Ok(setrlimit(Resource::As, limit)?));
     }
     assert!(!std::path::Path::new(&costs).exists(), "half a file");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn without_threads_a_bench_says_so_and_ends() {
+    let is_root = rustix::process::getuid().is_root();
+    // The threads of root are not counted. A user who has processes already can start no thread.
+    let user = Uid::from_raw(65_533);
+    for (most, args) in [
+        (1, &["bench", "fault-floor", "-b", "4M", "--runs", "1"][..]),
+        (2, &["bench", "migrate", "-b", "16M", "--runs", "1", "-q"]),
+        (2, &["bench", "memslot-perf", "-s", "10", "--seconds", "0"]),
+        (3, &["bench", "invalidate", "-b", "8M", "--runs", "1"]),
+        (5, &["bench", "demand-paging", "-v", "64", "-b", "16M", "--runs", "1"]),
+        (
+            5,
+            &[
+                "bench",
+                "numa-balancing",
+                "--passes",
+                "2",
+                "-a",
+                "8000",
+                "-e",
+                "2000",
+                "--runs",
+                "1",
+                "-v",
+                "8",
+            ],
+        ),
+    ] {
+        let most = if is_root { most } else { 1 };
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        refuses(args, move || {
+            if is_root {
+                set_thread_res_uid(user, user, user)?;
+            }
+            Ok(setrlimit(Resource::Nproc, limit)?)
+        });
+    }
+}
+
+/// Under this limit it ends within two minutes, with one line and exit status 2.
+fn refuses(args: &[&str], limit: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slat-bench"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // SAFETY: between fork and exec it makes two system calls at most.
+    let mut child = match unsafe { command.pre_exec(limit) }.spawn() {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return println!("skipped: another user may not run {}", env!("CARGO_BIN_EXE_slat-bench"));
+        }
+        child => child.unwrap(),
+    };
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if began.elapsed() > Duration::from_secs(120) {
+            child.kill().unwrap();
+            panic!("{args:?} does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let err = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    assert_eq!((status.code(), err.lines().count()), (Some(2), 1), "{args:?}: {err}");
+    assert!(err.starts_with("slat: "), "{args:?}: {err}");
 }
 
 #[test]
