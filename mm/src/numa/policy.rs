@@ -69,10 +69,10 @@ impl AddressSpace {
         settings: &Settings,
     ) -> Result<(), MmError> {
         let survey = self.survey(pages)?;
-        let (why, pages) = match settings.policy {
-            Policy::Range if survey.present => (Why::Clear, pages),
-            Policy::Page if survey.present => (Why::Numa, pages),
-            Policy::PageBatched if let Some(wanted) = survey.wanted => (Why::Numa, wanted),
+        let (why, pages) = match (settings.policy, survey.wanted) {
+            (Policy::Range, _) if survey.present => (Why::Clear, pages),
+            (Policy::Page, _) if survey.present => (Why::Numa, pages),
+            (Policy::PageBatched, Some(wanted)) => (Why::Numa, wanted),
             _ => return Ok(()),
         };
         self.numa.add(Counted::Notified, 1);
