@@ -51,7 +51,7 @@
 //! | [`dirty`] | which pages have been written (the TDP MMU series) |
 //! | [`notify`] | the primary MMU says why a range changes (the NUMA protection and change-pte series) |
 //! | [`sync`] | the lock order; who may do what, when |
-//! | [`map`] | a table on its own, for a primary MMU |
+//! | [`map`] | a table on its own: pages are mapped one by one |
 //! | [`memslots`] | the memslots of a running VM |
 //! | [`vm`] | the wiring |
 //! | [`stats`] | what a VM has done and holds |
