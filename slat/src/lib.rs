@@ -92,7 +92,6 @@ macro_rules! injected {
     }};
 }
 
-pub mod addr;
 pub mod age;
 mod budget;
 pub mod dirty;
@@ -128,6 +127,8 @@ mod vcpu;
 pub mod vm;
 pub mod walk;
 mod why;
+
+pub use slat_slots::addr;
 
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use age::AccessedPages;

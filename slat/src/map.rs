@@ -189,7 +189,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
             if at.level <= level || !at.word.is_hole() {
                 return Ok(self.place(at.entry, at.level));
             }
-            let missing = usize::from(at.level.0 - level.0);
+            let missing = usize::from(at.level.number() - level.number());
             let mut spare = Spare::new(self);
             if spare.top_up(missing).is_ok() {
                 // SAFETY: nothing is ever unlinked from a map.
