@@ -51,7 +51,7 @@
 //! | [`dirty`] | which pages have been written (the TDP MMU series) |
 //! | [`notify`] | the primary MMU says why a range changes (the NUMA protection and change-pte series) |
 //! | [`sync`] | the lock order; who may do what, when |
-//! | [`map`] | a table on its own, for a primary MMU |
+//! | [`map`] | a table on its own: pages are mapped one by one |
 //! | [`memslots`] | the memslots of a running VM |
 //! | [`vm`] | the wiring |
 //! | [`stats`] | what a VM has done and holds |
@@ -92,7 +92,6 @@ macro_rules! injected {
     }};
 }
 
-pub mod addr;
 pub mod age;
 mod budget;
 pub mod dirty;
@@ -128,6 +127,8 @@ mod vcpu;
 pub mod vm;
 pub mod walk;
 mod why;
+
+pub use slat_slots::addr;
 
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use age::AccessedPages;

@@ -1,8 +1,12 @@
-//! A table on its own: what a primary MMU is made of.
+//! A table on its own: pages are mapped one by one, without memslots, a host, or faults.
 //!
 //! The same radix table as the engine's, with the simplest rule of life: tables are linked when needed and stay
 //! until the map is dropped. So a [`Place`] lives as long as the map, and readers need no section. Which thread may
-//! *write* an entry at a time is the owner's business (in `slat-mm`: its page lock).
+//! *write* an entry at a time is the owner's business.
+//!
+//! The map stays in the engine because it is for embedders: a hypervisor that manages frames itself maps GFN to PFN with it, in
+//! any format of this crate, and `slat-mm` maps pages of an address space to its frames. Outside it would need the engine's
+//! table pool, radix walk, range cursor and aging pass as public interfaces, each with safety rules that only the engine can keep.
 //!
 //! Safe code cannot make a map follow a link that the map did not make: a place takes words that link nothing, and only
 //! the map links tables, of its own memory.
@@ -185,7 +189,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
             if at.level <= level || !at.word.is_hole() {
                 return Ok(self.place(at.entry, at.level));
             }
-            let missing = usize::from(at.level.0 - level.0);
+            let missing = usize::from(at.level.number() - level.number());
             let mut spare = Spare::new(self);
             if spare.top_up(missing).is_ok() {
                 // SAFETY: nothing is ever unlinked from a map.
@@ -247,11 +251,6 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     #[cfg(test)]
     pub(crate) fn radix(&self) -> &Radix<F> {
         &self.radix
-    }
-
-    /// The memory that its tables are made of.
-    pub fn memory(&self) -> &M {
-        &self.memory
     }
 
     /// Bytes of table pages in use.

@@ -23,15 +23,15 @@
 //! **Why the grace period comes before the end**: an invalidation that looked up the old slots could otherwise zap frames that are
 //! other pages by now, under an old number.
 
-use crate::addr::{Gfn, Hva, Span};
+use crate::addr::{Gfn, Gpa, Hva, Span};
 use crate::host::Host;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::slots::publish::Reading;
-use crate::slots::version::Version;
-use crate::slots::{Change, Hint, Region, Slot, SlotError, SlotId, SpaceId, Transaction};
+use crate::slots::{Change, Hint, Region, Rule, Slot, SlotError, SlotId, SpaceId, Transaction, Version};
 use crate::space::Space;
 use crate::sync::idle::Idle;
+use crate::sync::prim::copied;
 use crate::sync::readside::Borrowed;
 use crate::table::format::Format;
 use crate::vm::Vm;
@@ -152,6 +152,11 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         writer.make_room(sets, &vm.reads);
         let mut tx = writer.map.begin();
         let result = operations(&mut tx)?;
+        // What the operations have asked for stands in `slat-slots`, which knows no failures that are made on purpose.
+        if injected!(Alloc) {
+            return Err(SlotError { id: SlotId(0), gpas: Span::new(Gpa(0), Gpa(0)), rule: Rule::NoMemory });
+        }
+        copied(tx.copied_bytes());
         if tx.effects().changed.is_empty() {
             return Ok(result);
         }

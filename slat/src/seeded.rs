@@ -6,6 +6,9 @@
 //! the test is worth nothing. `cargo xtask nightly --only seeded-bugs` runs them all and prints what found each, and
 //! after how many executions.
 //!
+//! Mistakes in `slat-slots` are in this list, too. Its own tests make them, and a process that is built with `--cfg seeded`; [`with`]
+//! does not.
+//!
 //! One mistake at a time: [`with`] makes it on this thread (loom and shuttle run all their threads on one), and the
 //! variable `SLAT_SEEDED`, under `--cfg seeded`, in the whole process.
 
@@ -220,6 +223,7 @@ bugs! {
     ChunkNotWhole "chunk-not-whole" Unit "a chunk goes back to the host with one page of it in use",
     SpareLost "spare-lost" Unit "table pages that a map could not use are not given back",
     ToldFirstFrame "told-first-frame" Unit "every small leaf of a large page that is told gets its first frame",
+    SnapshotUnasked "snapshot-unasked" Unit "nodes of an old version of the slots are used again though a snapshot of it is held",
     LeafUncompared "leaf-uncompared" Unit "an upgrade takes a leaf that reaches out of the slot for the slot's",
 
     // --- sanitizers: memory ---

@@ -4,9 +4,8 @@
 //! its own, over the same host memory. Invalidations by host address reach every space; flushes name guest frames
 //! and no space, so a vCPU forgets those frames whichever space it is in.
 
-use crate::slots::SpaceId;
 use crate::slots::publish::SlotSets;
-use crate::slots::rules::Limits;
+use crate::slots::{Limits, SpaceId};
 use crate::table::format::Format;
 use crate::table::memory::TableMemory;
 use crate::table::pool::{NoMemory, Pool};

@@ -132,7 +132,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             lock_waits,
             lock_wait_ns,
             leaves: core::array::from_fn(|size| {
-                let died = self.grace.leaves(Level(size as u8 + 1));
+                let died = self.grace.leaves([Level::K4, Level::M2, Level::G1][size]);
                 came[size].saturating_sub(went[size] + died)
             }),
             flushes: flushes_by.iter().fold(Flushes::default(), |all, &one| all.with(one)),
@@ -148,7 +148,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     pub fn table_pages(&self, idle: &mut Idle) -> TablePages {
         let reachable = self.spaces.iter().map(|space| {
             let walk = Walk::<F, H, Lockless>::on_any_seat(self, space, idle);
-            count_tables::<F, H>(&self.host, walk.root(), Level(F::LEVELS))
+            count_tables::<F, H>(&self.host, walk.root(), F::ROOT_LEVEL)
         });
         TablePages {
             reachable: reachable.sum(),

@@ -17,7 +17,7 @@ const SOAK_SECONDS: &str = "20";
 /// The address sanitizer's compiler.
 pub const ADDRESS: &str = "address";
 /// What is run under the address sanitizer, built and run by cargo.
-pub const TESTS: &str = "-p slat -p slat-mm -p slat-vcpu --tests";
+pub const TESTS: &str = "-p slat -p slat-slots -p slat-mm -p slat-vcpu --tests";
 /// Where those tests leave their counts.
 pub const PROFILES: &str = "target/coverage/profiles";
 /// The test that is left out there: it limits the size of files, the profile's too. The plain suite has it.

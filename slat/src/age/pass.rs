@@ -85,12 +85,12 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
         if gfns.is_empty() {
             return gfns.end;
         }
-        let above = Level(F::LEVELS).up();
+        let above = F::ROOT_LEVEL.up();
         let mut at = gfns.start;
         while at < gfns.end && !self.is_over() {
             let page = Span::sized(at.base(above), above.pages()).clamp(&gfns);
             // SAFETY: the caller's word.
-            at = unsafe { self.table(root.beside(F::root_page(at)), Level(F::LEVELS), page) };
+            at = unsafe { self.table(root.beside(F::root_page(at)), F::ROOT_LEVEL, page) };
             if at < page.end {
                 break;
             }

@@ -1,10 +1,10 @@
 //! Marking: pages of slots that log are dirty from here on.
 
 use crate::addr::{Gfn, Hva, Span};
+use crate::slots::Version;
 use crate::slots::behind::Behind;
 use crate::slots::bitmap::{CHUNK, WORD};
 use crate::slots::publish::SlotSets;
-use crate::slots::version::Version;
 use crate::sync::readside::{ReadSide, Seat};
 
 impl SlotSets {

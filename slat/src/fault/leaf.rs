@@ -28,7 +28,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     fn large_page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
         let mut level = page.level;
         while level > Level::K4 && self.vm.large_page(slot, fault.gpa.gfn(), level).is_none() {
-            level = level.below();
+            level = level.down();
         }
         if level > Level::K4 {
             self.vm.will_map_a_large_page();

@@ -356,7 +356,7 @@ impl Memo {
             // SAFETY: the caller's word.
             let root = unsafe { space.radix.top(&vm.host, gfn) };
             // SAFETY: as above.
-            self.parent = unsafe { Radix::<F>::table(&vm.host, (root, Level(F::LEVELS)), gfn, Level::M2) }?;
+            self.parent = unsafe { Radix::<F>::table(&vm.host, (root, F::ROOT_LEVEL), gfn, Level::M2) }?;
             self.parent_tag = parent_tag;
         }
         // SAFETY: the caller's word; the parent is linked, now or since the epoch was loaded.

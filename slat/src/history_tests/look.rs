@@ -62,10 +62,10 @@ pub(super) struct Look {
 /// Looks `gfn` up.
 pub(super) fn look<F: Format>(world: &World<F>, gfn: Gfn) -> Look {
     let vm = &world.vm;
-    let (mut table, mut level) = (F::top(vm.spaces[0].radix.root_word().pfn(), gfn), Level(F::LEVELS));
+    let (mut table, mut level) = (F::top(vm.spaces[0].radix.root_word().pfn(), gfn), F::ROOT_LEVEL);
     let mut tables = [None; 6];
     loop {
-        tables[usize::from(level.0)] = Some(table);
+        tables[usize::from(level.number())] = Some(table);
         // SAFETY: a link of this table; tables are given back by `collect`, which overwrites nothing.
         let entries = unsafe { Node::follow(&vm.host, table).entries() };
         let word = entries[F::index(gfn, level)].load();

@@ -31,7 +31,8 @@ impl Stale {
         let page = old.seen.translation().filter(|_| old.seen != new.seen).map(What::Page);
         let links = (1..F::LEVELS).filter_map(move |level| {
             let table = old.tables[usize::from(level)]?;
-            (new.tables[usize::from(level)] != Some(table)).then_some(What::Link(Level(level), table))
+            (new.tables[usize::from(level)] != Some(table))
+                .then_some(What::Link(Level::new(level).unwrap(), table))
         });
         page.into_iter().chain(links).map(move |what| Self { gfn, what, flushed })
     }
@@ -41,7 +42,7 @@ impl Stale {
         match (&self.what, now.seen) {
             (What::Page(page), Seen::Maps(now) | Seen::Withdrawn(now)) => page.is_still(now),
             (What::Page(_), _) => false,
-            (What::Link(level, table), _) => now.tables[usize::from(level.0)] == Some(*table),
+            (What::Link(level, table), _) => now.tables[usize::from(level.number())] == Some(*table),
         }
     }
 

@@ -201,7 +201,7 @@ fn slots<F: Format>() -> Vec<Row<F>> {
 
 fn tables<F: Format>() -> Vec<Row<F>> {
     // Accessed bits of links are what reclaim goes by; where there are none in a root, leaf tables go.
-    let root = Level(F::LEVELS);
+    let root = F::ROOT_LEVEL;
     let cold = if F::touch_link(root) == 0 { ALL } else { Span::sized(Gfn(0), root.pages()) };
     vec![
         Row::new("zap all", |world: &World<F>, idle| world.vm.zap_all(idle).unwrap())

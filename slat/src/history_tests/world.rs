@@ -39,7 +39,7 @@ impl Backing {
     fn page(&self, hva: Hva) -> HostPage {
         let usual = HostPage {
             pfn: Pfn(FRAMES + ((hva.0 - HVA.0) >> PAGE_SHIFT)),
-            level: Level(self.level.load(Relaxed) as u8),
+            level: Level::new(self.level.load(Relaxed) as u8).unwrap(),
             writable: self.writable.load(Relaxed),
         };
         self.elsewhere.lock().unwrap().get(&hva).copied().unwrap_or(usual)
@@ -85,7 +85,7 @@ impl<F: Format> World<F> {
 
     /// The host's pages are of this size from now on.
     pub(super) fn host_maps(&self, level: Level) {
-        self.vm.host.level.store(level.0.into(), Relaxed);
+        self.vm.host.level.store(level.number().into(), Relaxed);
     }
 
     /// The host lets the guest write, or not.

@@ -14,7 +14,7 @@
 
 use super::begun::Range;
 use super::invalidation::Invalidation;
-use crate::addr::{Gfn, Level, Span};
+use crate::addr::{Gfn, Span};
 use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Exclusive;
@@ -64,7 +64,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             let old = space.radix.replace_root(&self.host, fresh);
             drop(walk);
             change.owed().owe(everything);
-            change.owed().unlink(old, Level(F::LEVELS));
+            change.owed().unlink(old, F::ROOT_LEVEL);
             change.debt(idle).settle();
         }
         self.collect(idle);

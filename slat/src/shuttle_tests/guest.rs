@@ -49,7 +49,7 @@ impl Caches {
     /// The lowest table known for `gfn`.
     fn link(&self, gfn: Gfn) -> Option<(Level, Pfn)> {
         let links = self.links.iter().filter(|(served, ..)| served.contains(gfn));
-        links.map(|&(_, level, table)| (level, table)).min_by_key(|(level, _)| level.0)
+        links.map(|&(_, level, table)| (level, table)).min_by_key(|(level, _)| level.number())
     }
 }
 
@@ -109,7 +109,7 @@ fn walk<F: Format>(
     (gfn, access): (Gfn, Access),
 ) -> Option<Translation> {
     'again: loop {
-        let (mut level, mut table) = caches.link(gfn).unwrap_or((Level(F::LEVELS), root));
+        let (mut level, mut table) = caches.link(gfn).unwrap_or((F::ROOT_LEVEL, root));
         loop {
             let page = world.host.memory.page(table).cast::<Entry>();
             // SAFETY: a page of words, all of which are atomics.

@@ -207,7 +207,7 @@ impl<F: Format> World<F> {
         vm.collect(&mut idle);
         let mut leaves = [0; 3];
         vm.lockless(&mut idle).for_each(Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)), |found| {
-            leaves[usize::from(found.level.0) - 1] += 1;
+            leaves[usize::from(found.level.number()) - 1] += 1;
             let leaf = found.leaf;
             let access = if leaf.perms.allows(Access::Write) { Access::Write } else { Access::Read };
             // Of a large page those that the host's table says.

@@ -1,9 +1,10 @@
 //! What is behind a range of host addresses: the frames of one slot after the other.
 
+use super::hint::part;
 use super::publish::{Reading, SlotSets};
-use super::version::Place;
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, Span};
 use crate::sync::readside::{ReadSide, Seat};
+use slat_slots::Place;
 
 /// What is left of a host range whose frames are edited, slot by slot.
 #[derive(Debug)]
@@ -77,6 +78,6 @@ impl SlotSets {
         // The rest of the slot that the walk had come into.
         let from = if place == left.from { left.inside } else { hvas.start };
         let hvas = Span::new(from.max(slot.hvas.start), hvas.end);
-        Some(Part { gfns: slot.part(hvas), alone: false, place, hva: hvas.start })
+        Some(Part { gfns: part(&slot, hvas), alone: false, place, hva: hvas.start })
     }
 }

@@ -17,6 +17,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
+use slat_slots::{Log, Slot};
 
 /// Pages of one word.
 pub(crate) const WORD: u64 = 64;
@@ -32,10 +33,16 @@ struct Chunk([AtomicU64; CHUNK]);
 const ALL: *mut Chunk = core::ptr::without_provenance_mut(1);
 
 /// See the module's header.
-pub(crate) struct Bitmap {
+pub struct Bitmap {
     directory: Box<[AtomicPtr<Chunk>]>,
     pages: u64,
     serial: u64,
+}
+
+impl Log for Bitmap {
+    fn begin(slot: &Slot, serial: u64, set: bool) -> Option<Self> {
+        Self::new(slot.gfns.len(), serial, set)
+    }
 }
 
 impl Bitmap {
@@ -263,6 +270,13 @@ impl Drop for Bitmap {
     fn drop(&mut self) {
         for place in &self.directory {
             if let Dirty::Bits(_) = Dirty::at(place) {
+                if seeded!(LogLeaked) {
+                    continue;
+                }
+                if seeded!(LogFreedTwice) {
+                    // SAFETY: none; that is the mistake.
+                    unsafe { free_chunk(place.load(Relaxed)) };
+                }
                 // SAFETY: from `new_chunk`; nobody marks any more (`&mut self`).
                 unsafe { free_chunk(place.load(Relaxed)) };
             }

@@ -26,11 +26,11 @@
 //! and asks for the same slot again and again. For each of sixteen stretches of host memory (64 MiB each, by address) the slot
 //! found last is kept, while no two slots share host addresses: then the answer to any range inside it is frames of this slot alone.
 //!
-//! A hint is three words (`Remembered`), and a slot takes two beside its first frame (`Packed`).
+//! A hint is three words (`Remembered`), and a slot takes two beside its first frame ([`Packed`]).
 
-use super::{Slot, SlotId};
-use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
+use crate::addr::{Gfn, Hva, PAGE_SIZE, Span};
 use crate::sync::prim::{Acquire, AtomicU64, Relaxed, Release, fence};
+use slat_slots::{Interval, Packed, Slot};
 
 /// The memslot found last by guest frame. See the module's header. Any number of threads may share one.
 #[derive(Debug, Default)]
@@ -82,13 +82,13 @@ impl HvaHints {
     ) -> Option<Span<Gfn>> {
         let hint = &self.0[(hvas.start.0 >> STRETCH) as usize % HINTS];
         if let Some(slot) = hint.get(number).filter(|slot| slot.hvas.covers(&hvas) && !hvas.is_empty()) {
-            return Some(slot.part(hvas));
+            return Some(part(&slot, hvas));
         }
         let slot = search()?;
         if slot.hvas.len() > hvas.len() {
             hint.put(&slot, number);
         }
-        Some(slot.part(hvas))
+        Some(part(&slot, hvas))
     }
 }
 
@@ -105,29 +105,18 @@ impl HvaHint {
     }
 }
 
-/// A slot as the hva index has it.
-#[derive(Clone, Copy)]
-pub(super) struct Interval {
-    pub(super) hvas: Span<Hva>,
-    /// Its first frame.
-    pub(super) gfn: Gfn,
-}
-
-impl Interval {
-    #[inline]
-    pub(super) fn of((key, gfn, end): (u128, u64, u64)) -> Self {
-        Self { hvas: Span::new(Hva((key >> 32) as u64), Hva(end)), gfn: Gfn(gfn) }
+/// The frames of `slot` behind `hvas`, some of which lie in it.
+#[inline(always)]
+pub(super) fn part(slot: &Interval, hvas: Span<Hva>) -> Span<Gfn> {
+    if seeded!(PartRoundedDown) {
+        let pages = Span::new(hvas.start, Hva(hvas.end.min(slot.hvas.end).0 & !(PAGE_SIZE - 1)));
+        return if pages.end <= pages.start.max(slot.hvas.start) {
+            Span::new(slot.gfn, slot.gfn)
+        } else {
+            slot.part(pages)
+        };
     }
-
-    /// Its frames behind `hvas`, some of which lie in it.
-    #[inline]
-    pub(super) fn part(&self, hvas: Span<Hva>) -> Span<Gfn> {
-        let frame = |bytes: u64| self.gfn + (bytes >> PAGE_SHIFT);
-        let (from, to) = (hvas.start.max(self.hvas.start).0, hvas.end.min(self.hvas.end).0);
-        let start = self.hvas.start.0;
-        let up = if seeded!(PartRoundedDown) { 0 } else { PAGE_SIZE - 1 };
-        Span::new(frame(from - start), frame(to - start + up))
-    }
+    slot.part(hvas)
 }
 
 /// What was found in one version of the slots, in three words that any number of threads read and write. They are guarded by a
@@ -187,71 +176,62 @@ impl Remembered {
     }
 }
 
-/// A slot in two words: what the gfn index keeps beside its key, the first frame. Look-ups pay for size.
-///
-/// ```text
-/// place   host address (page-aligned)        | low 12 bits of the number of pages
-/// name    id (32 bits) | the rest of it (30 bits) | log dirty | read-only
-/// ```
-#[derive(Clone, Copy)]
-pub(crate) struct Packed {
-    place: u64,
-    name: u64,
-}
-
-const LOW: u64 = PAGE_SIZE - 1;
-const LOG_DIRTY: u64 = 2;
-const READONLY: u64 = 1;
-
-impl Packed {
-    pub(crate) fn new(slot: &Slot) -> Self {
-        let pages = slot.gfns.len();
-        let flags = u64::from(slot.log_dirty) * LOG_DIRTY | u64::from(slot.readonly) * READONLY;
-        Self {
-            place: slot.hva.0 | pages & LOW,
-            name: u64::from(slot.id.0) << 32 | pages >> PAGE_SHIFT << 2 | flags,
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn slot(self, gfn: Gfn) -> Slot {
-        let pages = (self.name & 0xffff_fffc) << (PAGE_SHIFT - 2) | self.place & LOW;
-        Slot {
-            id: SlotId((self.name >> 32) as u32),
-            gfns: Span::new(gfn, gfn + pages),
-            hva: Hva(self.place & !LOW),
-            readonly: self.name & READONLY != 0,
-            log_dirty: self.name & LOG_DIRTY != 0,
-        }
-    }
-
-    /// Both words, for a copy that is kept beside a table.
-    pub(crate) fn words(self) -> [u64; 2] {
-        [self.place, self.name]
-    }
-
-    #[inline(always)]
-    pub(crate) fn from_words([place, name]: [u64; 2]) -> Self {
-        Self { place, name }
-    }
-}
-
 #[cfg(all(test, loom))]
 mod loom_tests;
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::slots::rules::MAX_PAGES;
+    use crate::slots::{SlotId, SlotMap};
+    use alloc::vec::Vec;
+    use slat_slots::Place;
 
-    #[test]
-    fn a_slot_survives_packing() {
-        let far = Hva(!LOW);
-        for (pages, hva, id) in [(1, Hva(0), 0), (MAX_PAGES, far, u32::MAX), (0x1fff, Hva(0x7000), 77)] {
-            let slot = Slot::new(SlotId(id), Gfn(0x12345), pages, hva);
-            for slot in [slot, slot.readonly(), slot.log_dirty(), slot.readonly().log_dirty()] {
-                assert_eq!(Packed::new(&slot).slot(slot.gfns.start), slot);
+    /// Slots come and go, some sharing host addresses for a while. Returns how often hints, which are told that a round's version
+    /// has this number, said something else than the slots.
+    fn wrong_hints(number_of: impl Fn(u64) -> u64) -> usize {
+        let (mut map, hints, mut wrong) = (SlotMap::default(), HvaHints::default(), 0);
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut random = |below: u64| random.u64(..below);
+        for round in 0..600 {
+            // For a hundred rounds each slot has a place of its own; for the next hundred any place is taken. Between
+            // them there are none.
+            if round % 100 == 0 {
+                let ids: Vec<_> = map.range(Span::new(Gfn(0), Gfn(u64::MAX))).map(|slot| slot.id).collect();
+                map.commit(|tx| ids.into_iter().try_for_each(|id| tx.delete(id).map(drop))).unwrap();
+            }
+            let id = random(20);
+            let place = if round / 100 % 2 == 0 { 2 * id } else { random(48) };
+            let slot = Slot::new(SlotId(id as u32), Gfn(id << 12), 512, Hva(place << 20));
+            map.commit(|tx| match tx.get(slot.id) {
+                Some(_) => tx.delete(slot.id).map(drop),
+                None => tx.create(slot),
+            })
+            .unwrap();
+            for _ in 0..30 {
+                let range = Span::sized(Hva(random(52 << 8) << 12 | random(2)), 1 + (random(40) << 9));
+                let (mut found, mut by_hint) = (Vec::new(), Vec::new());
+                map.over_hvas(range, |gfns| found.push(gfns));
+                if let Some(gfns) =
+                    hints.alone_over(number_of(round), range, || map.version().alone_over(range))
+                {
+                    by_hint.push(gfns);
+                } else {
+                    let slots = map.version().search_hvas(range, Place::FIRST);
+                    by_hint.extend(slots.map(|(_, slot)| part(&slot, range)));
+                }
+                wrong += usize::from(found != by_hint);
             }
         }
+        wrong
+    }
+
+    #[test]
+    fn hints_by_host_range_answer_as_the_slots_do() {
+        assert_eq!(wrong_hints(|round| round + 1), 0);
+    }
+
+    #[test]
+    fn negative_control_hints_that_outlive_their_version_are_wrong() {
+        assert!(wrong_hints(|_| 1) > 0);
     }
 }

@@ -15,16 +15,19 @@
 //! the cells run out: one wait for sixteen creations. A cell is written again only after a grace period since
 //! it was replaced.
 
+use super::bitmap::Bitmap;
 use super::hint::HvaHints;
-use super::map::SlotMap;
-use super::rules::Limits;
-use super::version::{Leftovers, Set, Version};
+use super::{Limits, SlotMap, Version};
 use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, Relaxed, Release};
 use crate::sync::readside::{ReadSide, Seat, Section};
 use crate::table::Version as Invalidated;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::fmt;
+
+/// A version, to be published.
+type Set = slat_slots::VersionRoot<Bitmap>;
+type Leftovers = slat_slots::Leftovers<Bitmap>;
 
 /// Versions that can exist at once.
 const CELLS: u64 = 16;
@@ -87,7 +90,7 @@ pub(crate) struct Reading<'g> {
 impl SlotSets {
     pub(crate) fn new(limits: Limits, all_dirty: bool) -> Self {
         let map = SlotMap::with_logs(limits, all_dirty);
-        let set = (map.set(), Name::next());
+        let set = (map.root(), Name::next());
         Self {
             word: Padded::default(),
             cells: core::array::from_fn(|_| UnsafeCell::new(set)),

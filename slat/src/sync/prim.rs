@@ -52,10 +52,10 @@ pub(crate) use {quiet as scanned, quiet as filled};
 #[inline(always)]
 pub(crate) fn read_whole<T>(_: &T) {}
 
-/// What is about to be copied by plain loads and stores. Costs nothing but those.
+/// So many bytes have been copied by plain loads and stores. Costs nothing but those.
 #[cfg(not(virtual_time))]
 #[inline(always)]
-pub(crate) fn copied<T>(_: &T) {}
+pub(crate) fn copied(_bytes: usize) {}
 
 /// ThreadSanitizer knows no fences. An exchange on one place for all orders at least as much: what it then calls a race
 /// is one; a race that only a weaker fence would show is loom's to find.

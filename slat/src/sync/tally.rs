@@ -72,7 +72,7 @@ fn add(cell: &AtomicU64, many: u64) {
 
 impl Count {
     pub(crate) fn installed(level: crate::Level) -> Self {
-        [Self::Installed4K, Self::Installed2M, Self::Installed1G][usize::from(level.0) - 1]
+        [Self::Installed4K, Self::Installed2M, Self::Installed1G][usize::from(level.number()) - 1]
     }
 
     pub(crate) fn split(level: crate::Level) -> Self {
@@ -84,7 +84,7 @@ impl Count {
     }
 
     pub(crate) fn removed(level: crate::Level) -> Self {
-        [Self::Removed4K, Self::Removed2M, Self::Removed1G][usize::from(level.0) - 1]
+        [Self::Removed4K, Self::Removed2M, Self::Removed1G][usize::from(level.number()) - 1]
     }
 }
 

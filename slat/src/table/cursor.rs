@@ -11,7 +11,7 @@
 use super::entry::{Entry, Word};
 use super::format::Format;
 use super::memory::{ENTRIES, Node, TableMemory};
-use super::radix::At;
+use super::radix::{At, below};
 use crate::addr::{Gfn, Level, Span};
 use core::marker::PhantomData;
 
@@ -42,7 +42,7 @@ pub(crate) struct Step<'w> {
 impl<F: Format> Cursor<F> {
     /// From `root` over `span`, cut to what the format can map, down to entries of level `lowest`.
     pub(crate) fn new(root: Node, span: Span<Gfn>, lowest: Level) -> Self {
-        let top = Level(F::LEVELS);
+        let top = F::ROOT_LEVEL;
         let span = span.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         // A span that is inverted, or lies beyond the format, has no entry: not even the one around its start.
         let (span, next) = if span.is_empty() {
@@ -105,7 +105,7 @@ impl<F: Format> Cursor<F> {
         let end = if seeded!(RowPastEnd) { u64::MAX } else { self.span.end.0 };
         let len = end.saturating_sub(self.next.0).min((ENTRIES - from) as u64);
         // SAFETY: on the path of this walk.
-        let entries = unsafe { &self.path[Level::K4.0 as usize].entries()[from..from + len as usize] };
+        let entries = unsafe { &self.path[Level::K4.number() as usize].entries()[from..from + len as usize] };
         (entries, self.next)
     }
 
@@ -132,10 +132,10 @@ impl<F: Format> Cursor<F> {
 
     /// The page with `gfn`'s entry of the table where the cursor stands.
     fn table(&self, gfn: Gfn) -> Node {
-        if F::ROOT_PAGES > 1 && self.level.0 == F::LEVELS {
+        if F::ROOT_PAGES > 1 && self.level.number() == F::LEVELS {
             return self.path[0].beside(F::root_page(gfn));
         }
-        self.path[self.level.0 as usize]
+        self.path[self.level.number() as usize]
     }
 
     /// The entry that `gfn` has in the table where the cursor stands.
@@ -149,14 +149,15 @@ impl<F: Format> Cursor<F> {
     fn enter<M: TableMemory>(&mut self, memory: &M, link: Word, first: Gfn) {
         // SAFETY: a link of this table, read in the section that `next` asks for.
         let node = unsafe { Node::follow(memory, F::pfn(link)) };
-        self.level = self.level.below();
-        self.path[self.level.0 as usize] = node;
+        self.level = below(self.level);
+        self.path[self.level.number() as usize] = node;
         self.next = first.max(self.span.start.base(self.level));
     }
 
     /// Up through every table whose last entry has been visited.
     fn rise(&mut self) {
-        while self.level.0 < F::LEVELS && self.next.0 & (self.level.pages() * ENTRIES as u64 - 1) == 0 {
+        while self.level.number() < F::LEVELS && self.next.0 & (self.level.pages() * ENTRIES as u64 - 1) == 0
+        {
             self.level = self.level.up();
         }
     }
@@ -189,7 +190,7 @@ mod tests {
         let mut seen = Vec::new();
         // SAFETY: as above.
         while let Some(step) = unsafe { cursor.next(&Heap) } {
-            seen.push((step.at.level.0, step.gfns.start.0));
+            seen.push((step.at.level.number(), step.gfns.start.0));
             meddle(&mut cursor, &step, root);
         }
         seen

@@ -317,7 +317,7 @@ mod tests {
     }
 
     fn is_absent<F: Format>(word: Word) -> bool {
-        !F::is_present(word) && (1..=F::LEVELS).all(|level| !F::is_table(word, Level(level)))
+        !F::is_present(word) && (1..=F::LEVELS).all(|level| !F::is_table(word, Level::new(level).unwrap()))
     }
 
     /// A walker of any format finds nothing in the word, and no #VE or mode-based execution either.

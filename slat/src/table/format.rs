@@ -159,7 +159,7 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
     /// Levels from the root to the 4 KiB leaves.
     const LEVELS: u8;
     /// The level of the root's entries. Not to be overridden.
-    const ROOT_LEVEL: Level = Level(Self::LEVELS);
+    const ROOT_LEVEL: Level = Level::new(Self::LEVELS).expect("a table has at most six levels");
     /// The largest page that an entry may map.
     const MAX_LEAF: Level;
     /// An entry above the lowest level links a table where `word & TABLE_MASK == TABLE_BITS`.
@@ -280,7 +280,7 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
     /// Which of the root's pages serves `gfn`, a frame that the format can map.
     #[inline(always)]
     fn root_page(gfn: Gfn) -> usize {
-        if Self::ROOT_PAGES == 1 { 0 } else { (gfn.0 >> Level(Self::LEVELS).up().shift()) as usize }
+        if Self::ROOT_PAGES == 1 { 0 } else { (gfn.0 >> Self::ROOT_LEVEL.up().shift()) as usize }
     }
 
     /// The frame of the root's page that serves `gfn`, where `root` is the root's first.
@@ -300,9 +300,12 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
 /// [`Map::new`](crate::map::Map::new) evaluate it for their format; each format's file ends in a call too.
 pub(crate) const fn assert_format<F: Format>() {
     assert!(F::LEVELS >= 2 && F::LEVELS <= 5, "the walker's stack holds five levels");
-    assert!(F::ROOT_LEVEL.0 == F::LEVELS, "the root's level follows from the number of levels");
-    assert!(F::MAX_LEAF.0 < F::LEVELS && F::MAX_LEAF.0 <= Level::G1.0, "the root maps nothing itself");
-    let below_root = Level(F::LEVELS).shift();
+    assert!(F::ROOT_LEVEL.number() == F::LEVELS, "the root's level follows from the number of levels");
+    assert!(
+        F::MAX_LEAF.number() < F::LEVELS && F::MAX_LEAF.number() <= Level::G1.number(),
+        "the root maps nothing itself"
+    );
+    let below_root = F::ROOT_LEVEL.shift();
     assert!(F::ROOT_PAGES.is_power_of_two() && F::ROOT_PAGES <= 16, "no architecture has more");
     assert!(
         below_root < F::FRAME_BITS && F::FRAME_BITS <= below_root + INDEX_BITS + F::ROOT_PAGES.ilog2(),

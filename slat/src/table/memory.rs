@@ -31,7 +31,7 @@
 
 use super::entry::{Entry, Word};
 use super::single;
-use crate::addr::{INDEX_BITS, PAGE_SHIFT, PAGE_SIZE, Pfn};
+use crate::addr::{INDEX_BITS, Level, PAGE_SHIFT, PAGE_SIZE, Pfn};
 use crate::slots::Hint;
 use crate::sync::prim::read_whole;
 use alloc::alloc::{Layout, alloc, dealloc};
@@ -216,14 +216,14 @@ pub(crate) struct Note {
     /// The next page in the list that owns this one, while it is in no table.
     pub(crate) next: Cell<Option<Node>>,
     /// The level of a dead table, while it waits to be taken apart.
-    pub(crate) level: Cell<u8>,
+    pub(crate) level: Cell<Level>,
     /// The slot that the frames of a leaf table belong to.
     pub(crate) hint: Hint,
 }
 
 impl Note {
     pub(super) fn new(page: Node) -> Self {
-        Self { page, next: Cell::new(None), level: Cell::new(0), hint: Hint::default() }
+        Self { page, next: Cell::new(None), level: Cell::new(Level::K4), hint: Hint::default() }
     }
 }
 

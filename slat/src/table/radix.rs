@@ -98,7 +98,7 @@ impl<F: Format> Radix<F> {
     pub(crate) unsafe fn descend<'w, M: TableMemory>(&self, memory: &M, gfn: Gfn) -> At<'w> {
         // SAFETY: the caller's word.
         let mut node = unsafe { self.top(memory, gfn) };
-        let mut level = Level(F::LEVELS);
+        let mut level = F::ROOT_LEVEL;
         loop {
             // SAFETY: linked when it was read, see above.
             let entry = unsafe { &node.entries()[F::index(gfn, level)] };
@@ -108,7 +108,7 @@ impl<F: Format> Radix<F> {
             }
             // SAFETY: a link of this table, read in the section.
             node = unsafe { Node::follow(memory, F::pfn(word)) };
-            level = level.below();
+            level = below(level);
         }
     }
 
@@ -133,7 +133,7 @@ impl<F: Format> Radix<F> {
             }
             // SAFETY: a link of this table, read in the section.
             node = unsafe { Node::follow(memory, F::pfn(word)) };
-            at = at.below();
+            at = below(at);
         }
         Some(node)
     }
@@ -168,7 +168,7 @@ impl<F: Format> Radix<F> {
                     }
                 }
                 _ => {
-                    let level = at.level.below();
+                    let level = below(at.level);
                     // SAFETY: just linked; the caller's section began before it can be unlinked.
                     let entry = unsafe { &node.entries()[F::index(gfn, level)] };
                     at = At { node, entry, word: entry.load(), level };
@@ -185,11 +185,18 @@ impl<F: Format> Radix<F> {
     pub(crate) unsafe fn step_down<'w, M: TableMemory>(memory: &M, gfn: Gfn, at: At<'w>) -> At<'w> {
         // SAFETY: a link of this table, read in the section.
         let node = unsafe { Node::follow(memory, F::pfn(at.word)) };
-        let level = at.level.below();
+        let level = below(at.level);
         // SAFETY: as above.
         let entry = unsafe { &node.entries()[F::index(gfn, level)] };
         At { node, entry, word: entry.load(), level }
     }
+}
+
+/// The level of the table that a link at `level` leads to.
+#[inline(always)]
+pub(super) const fn below(level: Level) -> Level {
+    // SAFETY: no format takes a word at level 1 for a link (`Format::is_table`).
+    unsafe { level.down_unchecked() }
 }
 
 #[cfg(all(test, loom))]

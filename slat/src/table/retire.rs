@@ -39,7 +39,7 @@ impl Unlinked {
     #[cold]
     pub(crate) fn add(&mut self, top: Node, level: Level) {
         // SAFETY: unhooked by the caller, whose it is now.
-        unsafe { top.note() }.level.set(level.0);
+        unsafe { top.note() }.level.set(level);
         self.0.push(top);
     }
 
@@ -193,7 +193,7 @@ impl Grace {
 
     /// Leaves of `level` that died with their tables.
     pub(crate) fn leaves(&self, level: Level) -> u64 {
-        self.leaves[usize::from(level.0) - 1].load(Relaxed)
+        self.leaves[usize::from(level.number()) - 1].load(Relaxed)
     }
 
     fn wait(&self, reads: &ReadSide) {
@@ -249,12 +249,12 @@ impl Grace {
         };
         while let Some(node) = dead.pop() {
             // SAFETY: the grace period is over: the page is ours alone.
-            let level = Level(unsafe { node.note() }.level.get());
+            let level = unsafe { node.note() }.level.get();
             let pages = pages_of::<F>(level);
             for page in (0..pages).map(|page| node.beside(page)) {
                 let leaves = scan::<F, M>(memory, page, level, &mut children);
                 if leaves > 0 {
-                    self.leaves[usize::from(level.0) - 1].fetch_add(leaves, Relaxed);
+                    self.leaves[usize::from(level.number()) - 1].fetch_add(leaves, Relaxed);
                 }
                 #[cfg(all(test, shuttle))]
                 page.fill(crate::shuttle_tests::GIVEN_BACK);
@@ -278,7 +278,7 @@ impl Grace {
         let mut pages = 0;
         for top in flushed.iter().chain(dead.tops.iter()) {
             // SAFETY: owned by the queues, which are locked.
-            let level = Level(unsafe { top.note() }.level.get());
+            let level = unsafe { top.note() }.level.get();
             pages += count_tables::<F, M>(memory, top, level);
         }
         pages
@@ -287,7 +287,7 @@ impl Grace {
 
 /// Pages of a table of `level`.
 const fn pages_of<F: Format>(level: Level) -> usize {
-    if level.0 == F::LEVELS { F::ROOT_PAGES } else { 1 }
+    if level.number() == F::LEVELS { F::ROOT_PAGES } else { 1 }
 }
 
 /// The leaves in a page of a dead table of `level`; tables that it links are added to `children`.
@@ -305,7 +305,7 @@ fn scan<F: Format, M: TableMemory>(memory: &M, node: Node, level: Level, childre
             // SAFETY: linked from a page that is ours alone.
             let child = unsafe { Node::follow(memory, F::pfn(Word(word))) };
             // SAFETY: as above.
-            unsafe { child.note() }.level.set(level.down().0);
+            unsafe { child.note() }.level.set(level.down());
             children.push(child);
             leaves -= 1;
         }

@@ -84,7 +84,8 @@ impl Source {
 
     /// Lines of the engine that are shipped: none of another file.
     pub fn shipped(&self) -> usize {
-        if self.path.starts_with("slat/src") { self.own() } else { 0 }
+        let ships = self.path.starts_with("slat/src") || self.path.starts_with("slots/src");
+        if ships { self.own() } else { 0 }
     }
 
     /// What `wrong` says of each of the first so many lines of code, with its index.

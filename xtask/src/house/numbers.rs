@@ -9,7 +9,7 @@ use super::{Finding, Source};
 
 /// Where numbers become types; where all are counters; and hooks for tests, which nobody else sees.
 const FILES: [&str; 4] =
-    ["slat/src/addr.rs", "slat/src/stats.rs", "slat/src/seeded.rs", "slat/src/inject.rs"];
+    ["slots/src/addr.rs", "slat/src/stats.rs", "slat/src/seeded.rs", "slat/src/inject.rs"];
 
 /// Parameters, fields and functions that may be, or give, a bare number, and what it counts.
 const NUMBERS: [(&str, &str); 7] = [
@@ -17,8 +17,8 @@ const NUMBERS: [(&str, &str); 7] = [
     ("prefault split recover", "pages that were mapped, split, or recovered"),
     ("dirty_bits clear_dirty", "pages that are, or were, dirty"),
     ("page first", "a page of a slot, counted from its first"),
-    ("number get", "a generation's or a version's, for who writes it down"),
-    ("bits into touch touch_link", "64 pages, or bits of an entry; as many as there are words"),
+    ("number get serial", "a generation's, a version's or a log's, for who writes it down"),
+    ("bits into touch touch_link words", "64 pages, bits of an entry, or a packed slot"),
     ("mark", "what freezes an entry: any number that no other one uses"),
 ];
 

@@ -140,7 +140,8 @@ fn free_of<'s>(slots: impl Iterator<Item = &'s Slot>, page: Page, reach: Level) 
             if free == page.level {
                 return None;
             }
-            free = free.below();
+            // SAFETY: above the page's own level, and that is 1 at least.
+            free = unsafe { free.down_unchecked() };
         }
     }
     Some(free)

@@ -1,6 +1,6 @@
 //! A fault looks a slot up between the epoch and its stamp, beside a transaction.
 
-use super::super::rules::Limits;
+use super::super::Limits;
 use super::*;
 use crate::Level;
 use crate::addr::{Gfn, Hva, Span};
@@ -68,7 +68,7 @@ fn publish(sets: &SlotSets, under: crate::table::Version, made_of: &UnsafeCell<u
         // SAFETY: nobody has found it yet, which loom checks.
         unsafe { *value = 1 }
     });
-    let set = sets.writer.lock().map.set();
+    let set = sets.writer.lock().map.root();
     // SAFETY: one writer, and cells enough.
     unsafe { sets.publish(set, under, false) };
 }

@@ -54,7 +54,7 @@ unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
         _ => "arm64-other",
     };
     const LEVELS: u8 = if IPA <= 43 { 3 } else { 4 };
-    const MAX_LEAF: Level = Level(Self::LEVELS - 1);
+    const MAX_LEAF: Level = Self::ROOT_LEVEL.down();
     const ROOT_PAGES: usize = if Self::LEVELS == 3 { 1 << IPA.saturating_sub(39) } else { 1 };
     const FRAME_BITS: u32 = IPA as u32 - PAGE_SHIFT;
     const TABLE_MASK: u64 = VALID | TABLE;

@@ -24,7 +24,7 @@ use crate::table::format::{Format, Leaf, assert_format};
 const HOST_WRITE: u64 = 1 << 9;
 
 /// The level of the PDPTEs.
-const ROOT: Level = Level(3);
+const ROOT: Level = Level::G1;
 
 /// PAE paging as a nested table: 32 bits of guest-physical address, 52 of physical.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Pae;
 // SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
 unsafe impl Format for Pae {
     const NAME: &'static str = "pae";
-    const LEVELS: u8 = ROOT.0;
+    const LEVELS: u8 = ROOT.number();
     const MAX_LEAF: Level = Level::M2;
     const TABLE_MASK: u64 = PRESENT | LARGE;
     const TABLE_BITS: u64 = PRESENT;

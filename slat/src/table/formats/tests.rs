@@ -67,7 +67,7 @@ fn present_survives<F: Format>(leaf: Leaf, level: Level) {
 
 fn links_survive<F: Format>(pfn: Pfn) {
     for level in 2..=F::LEVELS {
-        let level = Level(level);
+        let level = Level::new(level).unwrap();
         let link = F::link(pfn, level);
         assert_eq!(link.kind::<F>(level), Kind::Table(pfn));
         assert_eq!(Word(link.0 | F::touch_link(level)).kind::<F>(level), Kind::Table(pfn));
@@ -102,7 +102,7 @@ fn allowed<F: Format>(level: Level, is_link: bool) -> u64 {
             let of_leaf = bits(5, 6) | 1 << 63 | bits(52, 58) | if level > Level::K4 { 1 << 7 } else { 0 };
             bits(0, 2) | bits(frame, 51) | if is_link { 1 << 5 } else { of_leaf }
         }
-        "pae" if level == Level(3) => 1 | bits(PAGE_SHIFT, 51),
+        "pae" if level == Level::G1 => 1 | bits(PAGE_SHIFT, 51),
         "pae" => {
             let of_leaf = bits(5, 6) | 1 << 63 | bits(9, 11) | if level > Level::K4 { 1 << 7 } else { 0 };
             bits(0, 2) | bits(frame, 51) | if is_link { 1 << 5 } else { of_leaf }
@@ -130,7 +130,7 @@ fn nothing_reserved_is_set<F: Format>(leaf: Leaf, level: Level) {
 }
 
 fn nothing_reserved_is_set_in_links<F: Format>(pfn: Pfn) {
-    for level in (2..=F::LEVELS).map(Level) {
+    for level in (2..=F::LEVELS).filter_map(Level::new) {
         let link = F::link(pfn, level).0 | F::touch_link(level);
         assert_eq!(link & !allowed::<F>(level, true), 0, "{} {link:#x}", F::NAME);
     }
@@ -143,7 +143,7 @@ proptest! {
         let perms = Perms::READ
             .with(if on(0) { Perms::WRITE } else { Perms::NONE })
             .with(if on(1) { Perms::EXECUTE } else { Perms::NONE });
-        let level = Level(level);
+        let level = Level::new(level).unwrap();
         let pfn = Pfn(pfn & !(level.pages() - 1));
         let leaf = Leaf { pfn, perms, host_writable: on(2), accessed: on(3), dirty: on(4) };
         for_all!(leaves_survive(leaf, level));
@@ -154,7 +154,7 @@ proptest! {
 
     #[test]
     fn a_pdpte_sets_nothing_that_is_reserved(pfn in near_edges(0..1 << 40)) {
-        let root = Level(Pae::LEVELS);
+        let root = Pae::ROOT_LEVEL;
         let link = Pae::link(Pfn(pfn), root).0 | Pae::touch_link(root);
         prop_assert_eq!(link, pfn << 12 | 1, "P and the address");
         let below = Pae::link(Pfn(pfn), Level::M2).0 | Pae::touch_link(Level::M2);
@@ -192,7 +192,7 @@ fn row<F: Format>(table: &mut String) {
         F::FRAME_BITS + PAGE_SHIFT,
         F::LEVELS,
         F::ROOT_PAGES,
-        sizes[usize::from(F::MAX_LEAF.0) - 1],
+        sizes[usize::from(F::MAX_LEAF.number()) - 1],
         named(F::WRITE),
         named(F::ACCESSED),
         named(F::DIRTY),

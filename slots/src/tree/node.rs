@@ -1,6 +1,6 @@
 //! One node: a sorted table of [`FANOUT`] entries in columns, and the search that every look-up is made of.
 
-use crate::slots::pool::Block;
+use crate::pool::Block;
 use core::ops::{Deref, Range};
 use core::ptr::NonNull;
 
@@ -35,7 +35,7 @@ impl<T: Copy + Ord> End for T {}
 /// A pointer to a node.
 ///
 /// Held by the node above or by the tree, edit or [`Root`](super::Root) that it begins. All but a `Root` keep
-/// what they point to from being reused, so whoever can reach a link may follow it; hence `Root::read` is unsafe.
+/// what they point to from being reused, so code that can reach a link may follow it; hence `Root::read` is unsafe.
 #[derive(Clone, Copy)]
 pub(crate) struct Link<K: Key, V: Copy, E: End>(pub(super) NonNull<Block<Node<K, V, E>>>);
 
@@ -71,7 +71,7 @@ pub(crate) struct Node<K: Key, V: Copy, E: End> {
 }
 
 // SAFETY: a node is written only by the edit that made it, before it is published. What it shares with
-// whoever has a link is plain data.
+// the holders of links is plain data.
 unsafe impl<K: Key + Send + Sync, V: Copy + Send + Sync, E: End + Send + Sync> Send for Link<K, V, E> {}
 // SAFETY: as above.
 unsafe impl<K: Key + Send + Sync, V: Copy + Send + Sync, E: End + Send + Sync> Sync for Link<K, V, E> {}
@@ -81,7 +81,7 @@ impl<K: Key, V: Copy, E: End> Deref for Link<K, V, E> {
 
     #[inline(always)]
     fn deref(&self) -> &Self::Target {
-        // SAFETY: whoever can reach a link may follow it.
+        // SAFETY: code that can reach a link may follow it.
         unsafe { &(*self.0.as_ptr()).body }
     }
 }

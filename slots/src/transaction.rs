@@ -1,24 +1,26 @@
-//! `Transaction`: slot operations on the next version, in the making. Nobody sees it before it is committed.
+//! `Transaction`: slot operations on the next version, in the making. No reader sees it before it is committed.
 //!
 //! Each operation succeeds as a whole or changes nothing; a transaction that is dropped undoes itself without
 //! allocating. Besides the next version it collects what that means for page tables: the frames that lose their
 //! slot are to be zapped, those whose writes are logged from now on are to lose write permission.
 
-use super::pool::NoMemory;
-use super::rules::{Change, Limits, MAX_PAGES, Region, Rule, SlotError};
-use super::version::{Edits, Facts, Leftovers, Log, Set};
-use super::{Slot, SlotId};
 use crate::addr::{Gfn, Span};
+use crate::log::{Kept, Log};
+use crate::pool::NoMemory;
+use crate::rules::{Change, Limits, MAX_PAGES, Region, Rule, SlotError};
+use crate::seeded::refused;
+use crate::slot::{Slot, SlotId};
+use crate::version::{Edits, Facts, Leftovers, VersionRoot};
 use alloc::vec::Vec;
 use core::fmt;
 use core::mem;
 
-/// See the module's header. Made by [`Memslots::commit`](crate::memslots::Memslots::commit) and
-/// [`SlotMap::commit`](super::SlotMap::commit).
+/// See the module's header. Made by [`SharedSlots::commit`](crate::SharedSlots::commit) and
+/// [`SlotMap::commit`](crate::SlotMap::commit).
 ///
 /// ```
-/// use slat::{Gfn, Hva, Slot, SlotError, SlotId, slots::{Limits, SlotMap}};
-/// let mut slots = SlotMap::new(Limits::default());
+/// use slat_slots::{Gfn, Hva, Limits, Slot, SlotError, SlotId, SlotMap};
+/// let mut slots = SlotMap::<()>::new(Limits::default());
 /// let (low, high) = (SlotId(0), SlotId(1));
 /// slots.commit(|tx| {
 ///     tx.create(Slot::new(low, Gfn(0), 512, Hva(0x7000_0000)))?;
@@ -34,33 +36,33 @@ use core::mem;
 /// assert!(refused.is_err() && slots.get(low).is_some(), "all or nothing");
 /// # Ok::<(), SlotError>(())
 /// ```
-pub struct Transaction<'t> {
-    edits: Edits<'t>,
+pub struct Transaction<'t, L = ()> {
+    edits: Edits<'t, L>,
     limits: Limits,
-    /// A fresh dirty log says that every page is dirty.
+    /// In a fresh log every page counts as written.
     logs_set: bool,
     /// As they will be.
     facts: Facts,
     /// The map's own, to be brought up to date.
     current: &'t mut Facts,
     effects: Effects,
-    fresh: Fresh,
-    ended: Vec<Log>,
+    fresh: Fresh<L>,
+    ended: Vec<Kept<L>>,
 }
 
-/// What a transaction means for page tables.
+/// What a transaction means for page tables that were filled by way of the slots.
 #[derive(Debug)]
-pub(crate) struct Effects {
+pub struct Effects {
     /// Hull of the frames for which something is different; empty where nothing is.
-    pub(crate) changed: Span<Gfn>,
+    pub changed: Span<Gfn>,
     /// Frames that had a slot and have another, or none.
-    pub(crate) zap: Vec<Span<Gfn>>,
+    pub zap: Vec<Span<Gfn>>,
     /// Frames whose writes are logged from now on.
-    pub(crate) log: Vec<Span<Gfn>>,
+    pub log: Vec<Span<Gfn>>,
     /// Frames whose writes are no longer logged, and that stay where they are.
-    pub(crate) unlogged: Vec<Span<Gfn>>,
+    pub unlogged: Vec<Span<Gfn>>,
     /// Whether something was taken from readers, so that they must be waited for.
-    pub(crate) takes: bool,
+    pub takes: bool,
 }
 
 impl Effects {
@@ -74,11 +76,10 @@ impl Effects {
     }
 }
 
-/// Dirty logs that no version holds yet: they go with a transaction that comes to nothing.
-#[derive(Default)]
-struct Fresh(Vec<Log>);
+/// Logs that no version holds yet: they go with a transaction that comes to nothing.
+struct Fresh<L>(Vec<Kept<L>>);
 
-impl Drop for Fresh {
+impl<L> Drop for Fresh<L> {
     fn drop(&mut self) {
         for log in self.0.drain(..) {
             // SAFETY: made by this transaction, which was never published.
@@ -87,16 +88,16 @@ impl Drop for Fresh {
     }
 }
 
-impl fmt::Debug for Transaction<'_> {
+impl<L> fmt::Debug for Transaction<'_, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transaction").field("effects", &self.effects).finish_non_exhaustive()
     }
 }
 
-impl<'t> Transaction<'t> {
+impl<'t, L: Log> Transaction<'t, L> {
     /// `zap` is an empty list, for its memory.
-    pub(super) fn new(
-        edits: Edits<'t>,
+    pub(crate) fn new(
+        edits: Edits<'t, L>,
         (limits, logs_set): (Limits, bool),
         current: &'t mut Facts,
         zap: Vec<Span<Gfn>>,
@@ -104,10 +105,10 @@ impl<'t> Transaction<'t> {
         let nowhere = Span::new(Gfn(0), Gfn(0));
         let effects = Effects { changed: nowhere, zap, log: Vec::new(), unlogged: Vec::new(), takes: false };
         let facts = *current;
-        Self { edits, limits, logs_set, facts, current, effects, fresh: Fresh::default(), ended: Vec::new() }
+        Self { edits, limits, logs_set, facts, current, effects, fresh: Fresh(Vec::new()), ended: Vec::new() }
     }
 
-    /// Does what `region` asks for, by the rules of [`super::rules`]: creates, deletes, moves, changes flags, or
+    /// Does what `region` asks for, by the rules of [`crate::rules`]: creates, deletes, moves, changes flags, or
     /// nothing.
     pub fn set(&mut self, region: Region) -> Result<Change, SlotError> {
         let Some(slot) = self.limits.check(&region)? else {
@@ -240,7 +241,7 @@ impl<'t> Transaction<'t> {
     fn check_place(&self, slot: &Slot) -> Result<(), SlotError> {
         let version = self.edits.version();
         let mut last =
-            version.last_below(if seeded!(OverlapBelow) { slot.gfns.start + 1 } else { slot.gfns.end });
+            version.last_below(if seeded!("overlap-below") { slot.gfns.start + 1 } else { slot.gfns.end });
         if let Some(own) = last.filter(|last| last.id == slot.id) {
             last = version.last_below(own.gfns.start);
         }
@@ -265,16 +266,16 @@ impl<'t> Transaction<'t> {
     fn step(
         &mut self,
         slot: &Slot,
-        edit: impl FnOnce(&mut Edits<'t>) -> Result<(), NoMemory>,
+        edit: impl FnOnce(&mut Edits<'t, L>) -> Result<(), NoMemory>,
     ) -> Result<(), SlotError> {
         self.effects.changed = self.effects.changed.hull(&slot.gfns);
         edit(&mut self.edits).map_err(|_| slot.refused(Rule::NoMemory))
     }
 
-    fn new_log(&mut self, slot: &Slot) -> Result<Log, SlotError> {
+    fn new_log(&mut self, slot: &Slot) -> Result<Kept<L>, SlotError> {
         self.facts.logs += 1;
-        let log = Log::new(slot.gfns.len(), self.facts.logs, self.logs_set);
-        let log = log.ok_or(slot.refused(Rule::NoMemory))?;
+        let log = L::begin(slot, self.facts.logs, self.logs_set).ok_or(NoMemory).and_then(Kept::new);
+        let log = log.map_err(|_| slot.refused(Rule::NoMemory))?;
         self.fresh.0.push(log);
         Ok(log)
     }
@@ -286,13 +287,19 @@ impl<'t> Transaction<'t> {
     }
 
     /// What the operations mean for page tables.
-    pub(crate) fn effects(&self) -> &Effects {
+    pub fn effects(&self) -> &Effects {
         &self.effects
     }
 
-    /// The next version, which becomes the map's current one, and what it no longer holds.
+    /// Bytes of the nodes that the operations have copied: what a model of costs counts.
+    pub fn copied_bytes(&self) -> usize {
+        self.edits.copied_bytes()
+    }
+
+    /// Makes the next version the map's current one, for an embedder that publishes it ([`SlotMap::begin`](crate::SlotMap::begin)).
+    /// Cannot fail. Returns the version, what it no longer holds, and what the operations mean for page tables.
     #[inline]
-    pub(crate) fn finish(mut self) -> (Set, Leftovers, Effects) {
+    pub fn finish(mut self) -> (VersionRoot<L>, Leftovers<L>, Effects) {
         // Published, or ended among the leftovers: no longer this transaction's to free.
         mem::take(&mut self.fresh.0);
         let (set, leftovers) = self.edits.publish(self.facts, self.ended);
@@ -303,5 +310,5 @@ impl<'t> Transaction<'t> {
 
 /// Makes the next push succeed.
 fn room<T>(list: &mut Vec<T>) -> Result<(), NoMemory> {
-    if injected!(Alloc) || list.try_reserve(1).is_err() { Err(NoMemory) } else { Ok(()) }
+    if refused() || list.try_reserve(1).is_err() { Err(NoMemory) } else { Ok(()) }
 }

@@ -1,8 +1,8 @@
 //! The tree beside `BTreeMap`: random transactions, old versions that stay readable, and every block accounted
 //! for after each of them.
 
-use super::pool::NoMemory;
-use super::tree::{Edit, Retired, Root, Tree, View};
+use crate::pool::NoMemory;
+use crate::tree::{Edit, Retired, Root, Tree, View};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ fn commit(tree: &mut Tree<u64, u64>, edit: impl FnOnce(&mut Edit<'_, u64, u64>))
     let mut next = tree.edit();
     edit(&mut next);
     let (_, retired) = next.publish();
-    // SAFETY: nobody reads this tree.
+    // SAFETY: no reader of this tree is left.
     unsafe { tree.reclaim(retired) };
 }
 
@@ -157,7 +157,7 @@ proptest! {
             }
             if *outcome == Outcome::PublishAndReclaim {
                 for old in past.drain(..) {
-                    // SAFETY: nobody reads the past any more.
+                    // SAFETY: no reader of the past is left.
                     unsafe { tree.reclaim(old.retired) };
                 }
             }
@@ -229,7 +229,7 @@ fn an_edit_copies_each_node_once_and_an_abort_gives_all_back() {
     assert_eq!(retired.len, nodes, "nine rounds retire every node once");
     assert!(tree.accounts_for(nodes));
     assert!(tree.allocated() <= before + nodes + 10, "the second edit used what the first gave back");
-    // SAFETY: nobody reads this tree.
+    // SAFETY: no reader of this tree is left.
     unsafe { tree.reclaim(retired) };
 
     let edit = tree.edit();
@@ -254,7 +254,7 @@ fn memory_runs_out_before_anything_is_changed() {
                 break;
             }
             let (_, retired) = edit.publish();
-            // SAFETY: nobody reads this tree.
+            // SAFETY: no reader of this tree is left.
             unsafe { tree.reclaim(retired) };
             stored += BATCH;
         }
@@ -324,7 +324,7 @@ fn negative_control_a_lost_node_is_missed() {
     let (_, retired) = edit.publish();
     assert_eq!(retired.len, 1);
     assert!(!tree.accounts_for(0), "forgetting what was retired does not go unnoticed");
-    // SAFETY: nobody reads this tree.
+    // SAFETY: no reader of this tree is left.
     unsafe { tree.reclaim(retired) };
     assert!(tree.accounts_for(0));
 }

@@ -1,12 +1,12 @@
 //! `SlotMap`: the slots of one address space, found by guest frame, by host address and by id.
 //!
-//! Its versions are what a VM publishes (`publish`). By itself it is an ordinary map with one owner:
+//! By itself it is an ordinary map with one owner. [`SharedSlots`](crate::SharedSlots) adds snapshots. An embedder that has a read
+//! side of its own (RCU, epochs) publishes versions by [`SlotMap::begin`], and gives their nodes back by [`SlotMap::reclaim`].
 //!
 //! ```
-//! use slat::slots::{Limits, SlotMap};
-//! use slat::{Gfn, Hva, Slot, SlotId, Span};
+//! use slat_slots::{Gfn, Hva, Limits, Slot, SlotId, SlotMap, Span};
 //!
-//! let mut slots = SlotMap::new(Limits::default());
+//! let mut slots = SlotMap::<()>::new(Limits::default());
 //! slots.commit(|tx| {
 //!     tx.create(Slot::new(SlotId(7), Gfn(0x100), 16, Hva(0x7000_0000)))?;
 //!     tx.create(Slot::new(SlotId(8), Gfn(0x900), 16, Hva(0x7000_8000))) // shares eight host pages with 7
@@ -16,53 +16,54 @@
 //! let mut behind = Vec::new();
 //! slots.over_hvas(Span::new(Hva(0x7000_9000), Hva(0x7000_9001)), |gfns| behind.push(gfns.start));
 //! assert_eq!(behind, [Gfn(0x109), Gfn(0x901)]);
-//! # Ok::<(), slat::SlotError>(())
+//! # Ok::<(), slat_slots::SlotError>(())
 //! ```
 
-use super::rules::{Limits, SlotError};
-use super::transaction::{Effects, Transaction};
-use super::tree::Tree;
-use super::version::{Each, Facts, Leftovers, Set, Trees, Version};
-use super::{Slot, SlotId};
 use crate::addr::{Gfn, Hva, Span};
+use crate::log::Log;
+use crate::rules::{Limits, SlotError};
+use crate::slot::{Slot, SlotId};
+use crate::transaction::{Effects, Transaction};
+use crate::tree::Tree;
+use crate::version::{Each, Facts, Leftovers, Trees, Version, VersionRoot};
 use alloc::vec::Vec;
 use core::fmt;
 use core::mem;
 
 /// See the module's header.
-pub struct SlotMap {
-    trees: Trees,
+pub struct SlotMap<L = ()> {
+    trees: Trees<L>,
     limits: Limits,
     facts: Facts,
-    /// A fresh dirty log says that every page is dirty.
+    /// In a fresh log every page counts as written.
     logs_set: bool,
     /// Memory for the list of each transaction.
     spare: Vec<Span<Gfn>>,
 }
 
-impl fmt::Debug for SlotMap {
+impl<L> fmt::Debug for SlotMap<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SlotMap")
-            .field("len", &self.len())
+            .field("len", &self.facts.len)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
     }
 }
 
-impl Default for SlotMap {
+impl<L: Log> Default for SlotMap<L> {
     fn default() -> Self {
         Self::new(Limits::default())
     }
 }
 
-impl SlotMap {
+impl<L: Log> SlotMap<L> {
     /// No slots. Costs no memory, whatever the limits.
     pub fn new(limits: Limits) -> Self {
         Self::with_logs(limits, false)
     }
 
-    /// The same; `logs_set` says whether every page of a fresh dirty log is dirty.
-    pub(super) fn with_logs(limits: Limits, logs_set: bool) -> Self {
+    /// The same; with `logs_set`, every page of a fresh [`Log`] counts as written.
+    pub fn with_logs(limits: Limits, logs_set: bool) -> Self {
         let trees = Each { by_gfn: Tree::new(), by_hva: Tree::new(), by_id: Tree::new(), logs: Tree::new() };
         Self { trees, limits, facts: Facts { len: 0, disjoint: true, logs: 0 }, logs_set, spare: Vec::new() }
     }
@@ -70,12 +71,12 @@ impl SlotMap {
     /// Runs `operations` and keeps what they made. An error, theirs or ours, changes nothing.
     pub fn commit<R>(
         &mut self,
-        operations: impl FnOnce(&mut Transaction<'_>) -> Result<R, SlotError>,
+        operations: impl FnOnce(&mut Transaction<'_, L>) -> Result<R, SlotError>,
     ) -> Result<R, SlotError> {
         let mut tx = self.begin();
         let result = operations(&mut tx)?;
         let (_, leftovers, effects) = tx.finish();
-        // SAFETY: from this map; with `&mut self` there is no reader.
+        // SAFETY: from this map; with `&mut self` there is no reader, and `VersionRoot::read` allows no other.
         unsafe { self.reclaim(leftovers) };
         let _ = self.done(effects);
         Ok(result)
@@ -119,16 +120,36 @@ impl SlotMap {
         by_gfn.bytes() + by_hva.bytes() + by_id.bytes() + logs.bytes()
     }
 
+    /// Begins the next version, which [`Transaction::finish`] makes the current one. Dropping the transaction undoes it.
+    ///
+    /// For an embedder whose readers go on in older versions: it publishes the [`VersionRoot`], and calls
+    /// [`reclaim`](Self::reclaim) with the [`Leftovers`] when no reader of an older one is left.
+    ///
+    /// ```
+    /// use slat_slots::{Gfn, Hva, Slot, SlotId, SlotMap};
+    /// let mut slots = SlotMap::<()>::default();
+    /// let mut tx = slots.begin();
+    /// tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000)))?;
+    /// let (version, leftovers, effects) = tx.finish();
+    /// // … publish `version`, and wait for the readers of the one before …
+    /// // SAFETY: left over by this map; there is no reader.
+    /// unsafe { slots.reclaim(leftovers) };
+    /// assert_eq!(slots.done(effects), [], "no log has ended");
+    /// // SAFETY: nothing is reclaimed while it is read.
+    /// assert_eq!(unsafe { version.read() }.find(Gfn(5)).unwrap().id, SlotId(0));
+    /// # Ok::<(), slat_slots::SlotError>(())
+    /// ```
     #[inline]
-    pub(crate) fn begin(&mut self) -> Transaction<'_> {
+    pub fn begin(&mut self) -> Transaction<'_, L> {
         let Each { by_gfn, by_hva, by_id, logs } = &mut self.trees;
         let edits =
             Each { by_gfn: by_gfn.edit(), by_hva: by_hva.edit(), by_id: by_id.edit(), logs: logs.edit() };
         Transaction::new(edits, (self.limits, self.logs_set), &mut self.facts, mem::take(&mut self.spare))
     }
 
-    /// What the last transaction meant has been done, but for the frames whose logs have ended.
-    pub(crate) fn done(&mut self, Effects { mut zap, unlogged, .. }: Effects) -> Vec<Span<Gfn>> {
+    /// What the last transaction meant has been done, but for the frames whose logs have ended: those are returned. The lists'
+    /// memory serves the next transaction.
+    pub fn done(&mut self, Effects { mut zap, unlogged, .. }: Effects) -> Vec<Span<Gfn>> {
         zap.clear();
         zap.shrink_to(64);
         self.spare = zap;
@@ -136,24 +157,26 @@ impl SlotMap {
     }
 
     /// The current version, for publication.
-    pub(crate) fn set(&self) -> Set {
+    pub fn root(&self) -> VersionRoot<L> {
         let Each { by_gfn, by_hva, by_id, logs } = &self.trees;
         let roots =
             Each { by_gfn: by_gfn.root(), by_hva: by_hva.root(), by_id: by_id.root(), logs: logs.root() };
-        Set { roots, facts: self.facts }
+        VersionRoot { roots, facts: self.facts }
     }
 
     /// The current version, for its owner.
-    pub(super) fn version(&self) -> Version<'_> {
+    pub fn version(&self) -> Version<'_, L> {
         // SAFETY: reclaiming takes `&mut self`, which the borrow excludes.
-        unsafe { self.set().read() }
+        unsafe { self.root().read() }
     }
+}
 
-    /// Takes nodes back for later operations, and frees dirty logs.
+impl<L> SlotMap<L> {
+    /// Takes nodes back for later operations, and drops logs that have ended.
     ///
     /// # Safety
-    /// They come from this map, and nobody reads a version from before they were left over.
-    pub(crate) unsafe fn reclaim(&mut self, Leftovers { nodes, logs }: Leftovers) {
+    /// They come from this map, and no reader is left of a version from before they were left over.
+    pub unsafe fn reclaim(&mut self, Leftovers { nodes, logs }: Leftovers<L>) {
         // SAFETY: the caller's word.
         unsafe {
             self.trees.by_gfn.reclaim(nodes.by_gfn);
@@ -162,30 +185,24 @@ impl SlotMap {
             self.trees.logs.reclaim(nodes.logs);
         }
         for log in logs {
-            if seeded!(LogLeaked) {
-                continue;
-            }
-            if seeded!(LogFreedTwice) {
-                // SAFETY: none; that is the mistake.
-                unsafe { log.free() };
-            }
             // SAFETY: the caller's word; a log ends once.
             unsafe { log.free() };
         }
     }
 }
 
-impl Drop for SlotMap {
+impl<L> Drop for SlotMap<L> {
     fn drop(&mut self) {
+        let logs = self.trees.logs.root();
         // SAFETY: with `&mut self` there is no reader, and the map dies.
-        unsafe { self.set().read().logs().for_each(|log| log.free()) };
+        unsafe { logs.read().range(0..).for_each(|(_, log)| log.free()) };
     }
 }
 
 #[cfg(test)]
-impl SlotMap {
+impl<L: Log> SlotMap<L> {
     /// Checks every promise of the indexes, and that no node is lost.
-    pub(super) fn audit(&self) {
+    pub(crate) fn audit(&self) {
         let Each { by_gfn, by_hva, by_id, logs } = &self.trees;
         assert!(
             by_gfn.accounts_for(0) && by_hva.accounts_for(0) && by_id.accounts_for(0) && logs.accounts_for(0)
@@ -194,7 +211,7 @@ impl SlotMap {
     }
 
     /// Lets the allocator fail once each index has so many more nodes than it needs.
-    pub(super) fn limit_blocks(&mut self, more: usize) {
+    pub(crate) fn limit_blocks(&mut self, more: usize) {
         let Each { by_gfn, by_hva, by_id, logs } = &mut self.trees;
         by_gfn.limit_more(more);
         by_hva.limit_more(more);
@@ -205,33 +222,31 @@ impl SlotMap {
 
 #[cfg(test)]
 mod tests {
-    use super::super::version::Place;
     use super::*;
-    use crate::slots::hint::HvaHints;
 
     #[test]
     fn ranges_begin_with_the_slot_that_reaches_in() {
-        let mut map = SlotMap::default();
+        let mut map = SlotMap::<()>::default();
         let slot = |id: u32| Slot::new(SlotId(id), Gfn(u64::from(id) * 10), 8, Hva(0x1000));
         map.commit(|tx| (0..100).try_for_each(|id| tx.create(slot(id)))).unwrap();
         let ids =
             |from, to| map.range(Span::new(Gfn(from), Gfn(to))).map(|slot| slot.id.0).collect::<Vec<_>>();
         assert_eq!(ids(17, 31), [1, 2, 3]);
-        assert_eq!(ids(18, 30), [2], "frames 18 and 19 are nobody's");
+        assert_eq!(ids(18, 30), [2], "frames 18 and 19 belong to no slot");
         assert_eq!(ids(0, 1), [0]);
         assert_eq!(ids(5000, 6000), [0; 0]);
         assert_eq!(ids(50, 50), [0; 0]);
         assert_eq!(ids(0, u64::MAX).len(), 100);
     }
 
-    /// Slots come and go, some sharing host addresses for a while; every range answers as a scan does. Returns how
-    /// often hints, which are told that a round's version has this number, said something else.
-    fn wrong_hints(number_of: impl Fn(u64) -> u64) -> usize {
-        let (mut map, hints, mut wrong) = (SlotMap::default(), HvaHints::default(), 0);
+    /// Slots come and go, some sharing host addresses for a while; every range answers as a scan does.
+    #[test]
+    fn host_ranges_are_found_with_and_without_aliases() {
+        let mut map = SlotMap::<()>::default();
         let mut random = fastrand::Rng::with_seed(1);
         let mut random = |below: u64| random.u64(..below);
         let mut disjoint = [0, 0];
-        for round in 0..600 {
+        for round in 0..if cfg!(miri) { 20 } else { 600 } {
             // For a hundred rounds each slot has a place of its own; for the next hundred any place is taken. Between
             // them there are none.
             if round % 100 == 0 {
@@ -252,17 +267,8 @@ mod tests {
             disjoint[usize::from(map.facts.disjoint)] += 1;
             for _ in 0..30 {
                 let range = Span::sized(Hva(random(52 << 8) << 12 | random(2)), 1 + (random(40) << 9));
-                let (mut found, mut by_hint) = (Vec::new(), Vec::new());
+                let mut found = Vec::new();
                 map.over_hvas(range, |gfns| found.push(gfns));
-                if let Some(gfns) =
-                    hints.alone_over(number_of(round), range, || map.version().alone_over(range))
-                {
-                    by_hint.push(gfns);
-                } else {
-                    let slots = map.version().search_hvas(range, Place::FIRST);
-                    by_hint.extend(slots.map(|(_, slot)| slot.part(range)));
-                }
-                wrong += usize::from(found != by_hint);
                 let frames = |slot: &Slot| {
                     let part = slot.hvas().clamp(&range);
                     let (from, to) = (part.start.0 - slot.hva.0, part.end.0 - slot.hva.0);
@@ -275,17 +281,9 @@ mod tests {
                 assert_eq!(found, scan, "round {round}, {range:?}");
             }
         }
-        assert!(disjoint.iter().all(|&rounds| rounds > 50), "both ways were tried: {disjoint:?}");
-        wrong
-    }
-
-    #[test]
-    fn host_ranges_are_found_with_and_without_aliases() {
-        assert_eq!(wrong_hints(|round| round + 1), 0);
-    }
-
-    #[test]
-    fn negative_control_hints_that_outlive_their_version_are_wrong() {
-        assert!(wrong_hints(|_| 1) > 0);
+        assert!(
+            cfg!(miri) || disjoint.iter().all(|&rounds| rounds > 50),
+            "both ways were tried: {disjoint:?}"
+        );
     }
 }

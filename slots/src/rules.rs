@@ -3,7 +3,7 @@
 //! They are those of KVM's `KVM_SET_USER_MEMORY_REGION`, checked in the same order, so that a VMM finds its habits
 //! kept and every refusal has one errno. A [`Region`] is the request as a VMM makes it, perhaps nonsense;
 //! `Limits::check` makes it a [`Slot`] that is sound by itself; the
-//! [`Transaction`](super::Transaction) compares that with the slots there are.
+//! [`Transaction`](crate::Transaction) compares that with the slots there are.
 //!
 //! | check | what must hold | errno |
 //! |---|---|---|
@@ -19,8 +19,8 @@
 //!
 //! A slot may move over its own old range; slots may touch.
 
-use super::{Slot, SlotId};
 use crate::addr::{Gfn, Gpa, Hva, PAGE_SHIFT, PAGE_SIZE, Position, Span};
+use crate::slot::{Slot, SlotId};
 use core::fmt;
 
 /// The most pages of one slot.
@@ -29,8 +29,8 @@ pub const MAX_PAGES: u64 = (1 << 31) - 1;
 /// A request, field by field as in `KVM_SET_USER_MEMORY_REGION`. Anything may be wrong with it.
 ///
 /// ```
-/// use slat::{Gpa, Hva, SlotError, SlotId, slots::{Change, Limits, Region, SlotMap}};
-/// let mut slots = SlotMap::new(Limits::default());
+/// use slat_slots::{Change, Gpa, Hva, Limits, Region, SlotError, SlotId, SlotMap};
+/// let mut slots = SlotMap::<()>::new(Limits::default());
 /// let ram = Region { slot: SlotId(0), flags: 0, gpa: Gpa(0), bytes: 2 << 20, hva: Hva(0x7000_0000) };
 /// assert_eq!(slots.commit(|tx| tx.set(ram))?, Change::Created);
 /// let logged = Region { flags: Region::LOG_DIRTY, ..ram };
@@ -114,7 +114,7 @@ impl Default for Limits {
 
 impl Limits {
     /// Checks 1 to 7: the slot that `region` describes, or nothing where it asks for a deletion.
-    pub(super) fn check(&self, region: &Region) -> Result<Option<Slot>, SlotError> {
+    pub(crate) fn check(&self, region: &Region) -> Result<Option<Slot>, SlotError> {
         let Region { slot: id, flags, gpa, bytes, hva } = *region;
         let unknown = flags & !(Region::LOG_DIRTY | Region::READONLY);
         let rule = if id.0 >= self.ids {
@@ -143,13 +143,13 @@ impl Limits {
     }
 
     /// Whether a slot of this size may lie at `hva`.
-    pub(super) fn allows(&self, hva: Hva, bytes: u64) -> bool {
+    pub(crate) fn allows(&self, hva: Hva, bytes: u64) -> bool {
         let end = hva.0.checked_add(bytes);
         hva.offset() == 0 && hva >= self.hvas.start && end.is_some_and(|end| end <= self.hvas.end.0)
     }
 
     /// Check 11.
-    pub(super) fn check_reach(&self, slot: &Slot) -> Result<(), SlotError> {
+    pub(crate) fn check_reach(&self, slot: &Slot) -> Result<(), SlotError> {
         if slot.gfns.end.0 > self.frames { Err(slot.refused(Rule::Reach(Gfn(self.frames)))) } else { Ok(()) }
     }
 }
@@ -203,7 +203,7 @@ pub enum Rule {
 }
 
 impl SlotError {
-    /// The same answer as a Linux error number, for those who must give one to their own callers.
+    /// The same answer as a Linux error number, for callers that return one.
     pub const fn errno(&self) -> i32 {
         const ENOMEM: i32 = 12;
         const EEXIST: i32 = 17;
@@ -215,18 +215,18 @@ impl SlotError {
         }
     }
 
-    pub(super) fn missing(id: SlotId) -> Self {
+    pub(crate) fn missing(id: SlotId) -> Self {
         Self { id, gpas: Span::new(Gpa(0), Gpa(0)), rule: Rule::Missing }
     }
 }
 
 impl Slot {
-    pub(super) fn refused(&self, rule: Rule) -> SlotError {
+    pub(crate) fn refused(&self, rule: Rule) -> SlotError {
         SlotError { id: self.id, gpas: self.gpas(), rule }
     }
 
     /// Its guest addresses, in bytes; cut where they cannot be told in 64 bits.
-    pub(crate) fn gpas(&self) -> Span<Gpa> {
+    pub fn gpas(&self) -> Span<Gpa> {
         let address = |gfn: Gfn| Gpa(u64::try_from(u128::from(gfn.0) << PAGE_SHIFT).unwrap_or(u64::MAX));
         Span::new(address(self.gfns.start), address(self.gfns.end))
     }
@@ -264,7 +264,7 @@ impl fmt::Display for SlotError {
 
 impl core::error::Error for SlotError {}
 
-/// A range of addresses, as people write it.
+/// A range of addresses, as error messages show it.
 struct Range<T>(Span<T>);
 
 impl<T: Position + fmt::Display> fmt::Display for Range<T> {

@@ -135,15 +135,15 @@ impl Pfn {
 /// There are six levels and no other value: a host cannot say that a page has level 0.
 ///
 /// ```
-/// # use slat::Level;
+/// # use slat_slots::Level;
 /// assert_eq!([1, 2, 3].map(Level::new), [Some(Level::K4), Some(Level::M2), Some(Level::G1)]);
 /// assert_eq!([0, 7].map(Level::new), [None; 2]);
 /// ```
 /// ```compile_fail,E0603
-/// let _ = slat::Level(0); // its field is private
+/// let _ = slat_slots::Level(0); // its field is private
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Level(pub(crate) u8);
+pub struct Level(u8);
 
 impl Level {
     /// 4 KiB.
@@ -195,9 +195,12 @@ impl Level {
         Self(self.0 - 1)
     }
 
-    /// The same for walks, which have found a link at this level: it is above 1.
+    /// The level below, unchecked: for table walks that have found a link at this level.
+    ///
+    /// # Safety
+    /// The level is above 1.
     #[inline(always)]
-    pub(crate) const fn below(self) -> Self {
+    pub const unsafe fn down_unchecked(self) -> Self {
         debug_assert!(self.0 > Self::K4.0);
         Self(self.0 - 1)
     }

@@ -26,8 +26,7 @@ mod audit;
 mod node;
 mod view;
 
-use super::pool::{Chain, NoMemory, Pool};
-use crate::sync::prim::copied;
+use crate::pool::{Chain, NoMemory, Pool};
 use core::mem;
 use node::{Below, End, Entry, FANOUT, Key, Link, Node};
 pub(crate) use view::{Root, View};
@@ -35,7 +34,7 @@ pub(crate) use view::{Root, View};
 /// Entries that a node other than the root has at least.
 const MIN: usize = FANOUT / 4;
 
-/// Nodes that are in no current version, but perhaps still before a reader's eyes.
+/// Nodes that are in no current version, but that a reader of an older version may still use.
 pub(crate) type Retired<K, V, E = ()> = Chain<Node<K, V, E>>;
 
 /// The current version and the memory of all: the writer's side.
@@ -53,6 +52,8 @@ pub(crate) struct Edit<'t, K: Key, V: Copy, E: End = ()> {
     root: Option<Link<K, V, E>>,
     len: usize,
     retired: Retired<K, V, E>,
+    /// Nodes made, each a copy of another or of one on the stack.
+    made: usize,
 }
 
 /// What an insertion did to the node below.
@@ -83,13 +84,13 @@ impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
     /// Begins the next version.
     pub(crate) fn edit(&mut self) -> Edit<'_, K, V, E> {
         self.edits += 1;
-        Edit { root: self.root, len: self.len, retired: Chain::default(), tree: self }
+        Edit { root: self.root, len: self.len, retired: Chain::default(), made: 0, tree: self }
     }
 
     /// Takes retired nodes back, for later edits.
     ///
     /// # Safety
-    /// They come from this tree, and nobody reads a version from before they were retired: a grace period has
+    /// They come from this tree, and no reader is left of a version from before they were retired: a grace period has
     /// passed since its successor was published.
     pub(crate) unsafe fn reclaim(&mut self, retired: Retired<K, V, E>) {
         // SAFETY: the caller's word.
@@ -106,7 +107,7 @@ impl<K: Key, V: Copy, E: End> Tree<K, V, E> {
                 self.free_since(*link.child(at), stamp);
             }
         }
-        // SAFETY: from this pool, on no chain; the callers know that nobody reads it.
+        // SAFETY: from this pool, on no chain; the callers know that it has no reader.
         unsafe { self.pool.free.push(link.0) };
     }
 }
@@ -123,6 +124,11 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
     /// The version in the making.
     pub(crate) fn view(&self) -> View<'_, K, V, E> {
         View { root: self.root.as_deref() }
+    }
+
+    /// Bytes of the nodes that were made so far.
+    pub(crate) fn made_bytes(&self) -> usize {
+        self.made * size_of::<Node<K, V, E>>()
     }
 
     /// Makes the next `edits` insertions or removals succeed. Each of them does it for itself.
@@ -177,7 +183,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
 
     /// Makes this version the current one. Cannot fail.
     ///
-    /// Readers may see what is retired until the new root has replaced the old one before their eyes and a
+    /// Readers may use what is retired until the new root has replaced the old one for them and a
     /// grace period has passed; then it goes to [`Tree::reclaim`].
     pub(crate) fn publish(mut self) -> (Root<K, V, E>, Retired<K, V, E>) {
         self.tree.root = self.root.take();
@@ -282,9 +288,9 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
 
     /// A new node of this edit's own, like `node`.
     fn make(&mut self, node: &Node<K, V, E>) -> Link<K, V, E> {
-        copied(node);
+        self.made += 1;
         let block = self.tree.pool.take(node);
-        // SAFETY: nobody else knows it yet.
+        // SAFETY: fresh from the pool: no other reference exists.
         unsafe { (*block.as_ptr()).body.stamp = self.tree.edits };
         Link(block)
     }
@@ -295,7 +301,7 @@ impl<K: Key, V: Copy, E: End> Edit<'_, K, V, E> {
             let copy = self.make(link);
             self.discard(mem::replace(link, copy));
         }
-        // SAFETY: made by this edit, so no version that anyone reads contains it. The callers hold one such
+        // SAFETY: made by this edit, so no version that is read contains it. The callers hold one such
         // reference for each level, and siblings are different nodes.
         unsafe { &mut (*link.0.as_ptr()).body }
     }

@@ -1,10 +1,12 @@
 //! Memory runs out at every point of a transaction: it is refused as a whole, nothing changes, nothing is lost.
 
-use super::map::SlotMap;
-use super::rules::{Limits, Rule, SlotError};
-use super::transaction::Transaction;
-use super::{Slot, SlotId};
-use crate::addr::{Gfn, Hva};
+use crate::addr::{Gfn, Hva, Span};
+use crate::log::Log;
+use crate::map::SlotMap;
+use crate::rules::{Limits, Rule, SlotError};
+use crate::seeded;
+use crate::slot::{Slot, SlotId};
+use crate::transaction::Transaction;
 use std::vec::Vec;
 
 const SLOTS: u32 = 3000;
@@ -15,7 +17,7 @@ fn slot(id: u32) -> Slot {
 }
 
 fn content(map: &SlotMap) -> Vec<Slot> {
-    let slots: Vec<_> = map.range(crate::Span::new(Gfn(0), Gfn(u64::MAX))).collect();
+    let slots: Vec<_> = map.range(Span::new(Gfn(0), Gfn(u64::MAX))).collect();
     assert_eq!(slots.len(), map.len());
     for slot in &slots {
         assert_eq!((map.get(slot.id), map.find(slot.gfns.start)), (Some(*slot), Some(*slot)));
@@ -43,7 +45,7 @@ fn everything(tx: &mut Transaction<'_>) -> Result<(), SlotError> {
 
 #[test]
 fn a_transaction_without_memory_leaves_no_trace() {
-    let mut map = SlotMap::new(Limits::default());
+    let mut map = SlotMap::<()>::new(Limits::default());
     map.commit(|tx| (0..SLOTS).try_for_each(|id| tx.create(slot(id)))).unwrap();
     let before = content(&map);
     let (mut refusals, mut blocks) = (0, 0);
@@ -67,10 +69,10 @@ fn a_transaction_without_memory_leaves_no_trace() {
     assert_eq!(after.iter().filter(|slot| slot.log_dirty).count(), 200 + (1..SLOTS).step_by(37).count() / 2);
 }
 
-/// Whoever goes on after an error finds each operation done or not done, never half.
+/// A user who goes on after an error finds each operation done or not done, never half.
 #[test]
 fn an_operation_without_memory_does_nothing() {
-    let mut map = SlotMap::new(Limits::default());
+    let mut map = SlotMap::<()>::new(Limits::default());
     map.commit(|tx| (0..SLOTS).try_for_each(|id| tx.create(slot(id)))).unwrap();
     let mut refused = 0;
     for round in 0..120_u32 {
@@ -95,4 +97,48 @@ fn an_operation_without_memory_does_nothing() {
     }
     content(&map);
     assert!(refused > 1000, "memory ran out often: {refused}");
+}
+
+/// A log of some size, so that its memory can be refused.
+struct Marks([u64; 4]);
+
+impl Log for Marks {
+    fn begin(slot: &Slot, _: u64, _: bool) -> Option<Self> {
+        Some(Self([slot.gfns.start.0; 4]))
+    }
+}
+
+/// Of nodes, lists and logs: each place where memory is asked for refuses in turn.
+#[test]
+fn memory_is_refused_at_every_place() {
+    let few = |tx: &mut Transaction<'_, Marks>| {
+        tx.delete(SlotId(1))?;
+        tx.move_to(SlotId(2), Gfn(1 << 20))?;
+        tx.set_log_dirty(SlotId(3), true)?;
+        tx.set_log_dirty(SlotId(4), false)?;
+        tx.create(slot(1000).log_dirty())
+    };
+    let (mut places, mut done) = (0, false);
+    while !done {
+        let mut map = SlotMap::<Marks>::default();
+        map.commit(|tx| {
+            (0..200).try_for_each(|id| tx.create(if id % 4 == 0 { slot(id).log_dirty() } else { slot(id) }))
+        })
+        .unwrap();
+        // What is at hand is not asked for.
+        map.limit_blocks(usize::MAX / 2);
+        let all = Span::new(Gfn(0), Gfn(u64::MAX));
+        let before: Vec<_> = map.range(all).collect();
+        let (result, refused) = seeded::nth(places, || map.commit(few));
+        assert_eq!(result.is_err_and(|error| error.rule == Rule::NoMemory), refused, "place {places}");
+        assert_eq!(map.range(all).eq(before.iter().copied()), refused, "place {places}");
+        for slot in map.range(all) {
+            let log = map.version().log(slot.id);
+            assert_eq!((log.is_some(), log.is_none_or(|log| log.0.len() == 4)), (slot.log_dirty, true));
+        }
+        map.audit();
+        done = !refused;
+        places += 1;
+    }
+    assert!(places > 20, "memory is asked for {places} times");
 }

@@ -1,4 +1,4 @@
-//! Memory for the nodes of a [`Tree`](super::tree::Tree): a free list in front of the allocator.
+//! Memory for the nodes of a [`Tree`](crate::tree::Tree): a free list in front of the allocator.
 //!
 //! An edit copies the few nodes on its path and retires as many, so the nodes that it takes are nearly always
 //! those that an earlier edit retired. In the order of a block's life:
@@ -8,22 +8,14 @@
 //! 3. A [`Chain`] collects retired blocks, threaded through the blocks themselves: it never allocates.
 //! 4. [`Pool::reclaim`] takes a chain back after its grace period, whole, in one step.
 
+use crate::seeded::refused;
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
-use core::fmt;
 use core::ptr::NonNull;
 
-/// No memory for the nodes of a slot set.
+/// No memory for nodes, lists or logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoMemory;
-
-impl fmt::Display for NoMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no memory for the nodes of a slot set")
-    }
-}
-
-impl core::error::Error for NoMemory {}
+pub(crate) struct NoMemory;
 
 /// A cache-aligned `T` and the link that threads it onto a [`Chain`].
 ///
@@ -31,16 +23,16 @@ impl core::error::Error for NoMemory {}
 /// makes a reference to the whole block.
 #[repr(C, align(64))]
 pub(crate) struct Block<T> {
-    pub(super) body: T,
+    pub(crate) body: T,
     next: Option<NonNull<Self>>,
 }
 
-/// Blocks that belong to whoever holds the chain.
+/// Blocks that the holder of the chain owns.
 #[must_use = "the blocks of a dropped chain are lost: reclaim it after a grace period"]
 pub(crate) struct Chain<T> {
     head: Option<NonNull<Block<T>>>,
     tail: Option<NonNull<Block<T>>>,
-    pub(super) len: usize,
+    pub(crate) len: usize,
 }
 
 // SAFETY: holding a chain is holding its blocks, so it may go where a `T` may go. `&Chain` gives access to none.
@@ -59,7 +51,7 @@ impl<T> Chain<T> {
     ///
     /// # Safety
     /// The block comes from a pool and is on no chain.
-    pub(super) unsafe fn push(&mut self, block: NonNull<Block<T>>) {
+    pub(crate) unsafe fn push(&mut self, block: NonNull<Block<T>>) {
         // SAFETY: allocated, says the caller; only the holder of its chain touches a block's link.
         unsafe { (*block.as_ptr()).next = self.head };
         self.head = Some(block);
@@ -90,12 +82,12 @@ impl<T> Chain<T> {
 
 /// The blocks of one tree that are not in use.
 pub(crate) struct Pool<T> {
-    pub(super) free: Chain<T>,
+    pub(crate) free: Chain<T>,
     /// Blocks lent by the allocator: in the tree, retired or free.
-    pub(super) allocated: usize,
+    pub(crate) allocated: usize,
     /// Tests let the allocator fail by lowering this.
     #[cfg(test)]
-    pub(super) limit: usize,
+    pub(crate) limit: usize,
 }
 
 impl<T> Default for Pool<T> {
@@ -114,18 +106,18 @@ impl<T> Pool<T> {
     const SPARE: usize = 64;
 
     /// Bytes lent by the allocator: in the tree, retired or free.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.allocated * size_of::<Block<T>>()
     }
 
     /// Makes the next `count` calls of [`take`](Self::take) succeed.
-    pub(super) fn reserve(&mut self, count: usize) -> Result<(), NoMemory> {
+    pub(crate) fn reserve(&mut self, count: usize) -> Result<(), NoMemory> {
         while self.free.len < count {
             #[cfg(test)]
             if self.allocated >= self.limit {
                 return Err(NoMemory);
             }
-            if injected!(Alloc) {
+            if refused() {
                 return Err(NoMemory);
             }
             // SAFETY: a block is not of size zero, it holds a link.
@@ -138,7 +130,7 @@ impl<T> Pool<T> {
     }
 
     /// A reserved block, filled with a copy of `body`.
-    pub(super) fn take(&mut self, body: &T) -> NonNull<Block<T>>
+    pub(crate) fn take(&mut self, body: &T) -> NonNull<Block<T>>
     where
         T: Copy,
     {
@@ -151,8 +143,8 @@ impl<T> Pool<T> {
     /// Takes blocks back, and returns those that the size of the tree no longer justifies to the allocator.
     ///
     /// # Safety
-    /// The blocks come from this pool, and nobody reads them any more.
-    pub(super) unsafe fn reclaim(&mut self, retired: Chain<T>) {
+    /// The blocks come from this pool, and no reader of them is left.
+    pub(crate) unsafe fn reclaim(&mut self, retired: Chain<T>) {
         self.free.append(retired);
         while self.free.len > self.allocated / 2 + Self::SPARE {
             self.shrink();
@@ -161,7 +153,7 @@ impl<T> Pool<T> {
 
     /// Gives every free block back.
     #[cfg(test)]
-    pub(super) fn trim(&mut self) {
+    pub(crate) fn trim(&mut self) {
         while self.free.len > 0 {
             self.shrink();
         }
@@ -171,7 +163,7 @@ impl<T> Pool<T> {
     fn shrink(&mut self) {
         if let Some(block) = self.free.pop() {
             self.allocated -= 1;
-            // SAFETY: allocated by `reserve` with this layout; free, so nobody reads it.
+            // SAFETY: allocated by `reserve` with this layout; free, so it has no reader.
             unsafe { dealloc(block.as_ptr().cast(), Layout::new::<Block<T>>()) };
         }
     }

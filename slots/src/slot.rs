@@ -1,0 +1,137 @@
+//! A memslot: a range of guest frames, and the host address behind it.
+
+use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
+use core::fmt;
+
+/// A memslot's name in its address space, chosen by the user; sparse.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SlotId(pub u32);
+
+impl fmt::Display for SlotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A memslot: a range of guest frames, and the host address behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Slot {
+    /// Its name.
+    pub id: SlotId,
+    /// The guest frames.
+    pub gfns: Span<Gfn>,
+    /// The host address of the first of them; a multiple of 4 KiB.
+    pub hva: Hva,
+    /// Whether guest writes are refused (they surface as MMIO).
+    pub readonly: bool,
+    /// Whether guest writes are logged, page by page.
+    pub log_dirty: bool,
+}
+
+impl Slot {
+    /// A writable slot of `pages` frames from `gfn`, backed from `hva` on.
+    pub fn new(id: SlotId, gfn: Gfn, pages: u64, hva: Hva) -> Self {
+        Self { id, gfns: Span::sized(gfn, pages), hva, readonly: false, log_dirty: false }
+    }
+
+    /// The same slot, read-only.
+    #[must_use]
+    pub fn readonly(self) -> Self {
+        Self { readonly: true, ..self }
+    }
+
+    /// The same slot, logging writes.
+    #[must_use]
+    pub fn log_dirty(self) -> Self {
+        Self { log_dirty: true, ..self }
+    }
+
+    /// The host address of `gfn`, which lies in the slot.
+    #[inline(always)]
+    pub fn hva_of(&self, gfn: Gfn) -> Hva {
+        Hva(self.hva.0 + ((gfn.0 - self.gfns.start.0) << PAGE_SHIFT))
+    }
+
+    /// The host addresses of the whole slot.
+    #[inline]
+    pub fn hvas(&self) -> Span<Hva> {
+        Span::sized(self.hva, self.gfns.len() << PAGE_SHIFT)
+    }
+
+    /// The same slot from another frame on.
+    pub(crate) fn at(self, gfn: Gfn) -> Self {
+        Self { gfns: Span::sized(gfn, self.gfns.len()), ..self }
+    }
+}
+
+/// A slot in two words: what the gfn index keeps beside its key, the first frame. Look-ups pay for size. For caches of slots that are
+/// kept in atomic words.
+///
+/// ```text
+/// place   host address (page-aligned)        | low 12 bits of the number of pages
+/// name    id (32 bits) | the rest of it (30 bits) | log dirty | read-only
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packed {
+    place: u64,
+    name: u64,
+}
+
+const LOW: u64 = PAGE_SIZE - 1;
+const LOG_DIRTY: u64 = 2;
+const READONLY: u64 = 1;
+
+impl Packed {
+    /// `slot`, which keeps the rules of [`Limits`](crate::Limits), without its first frame.
+    pub fn new(slot: &Slot) -> Self {
+        let pages = slot.gfns.len();
+        let flags = u64::from(slot.log_dirty) * LOG_DIRTY | u64::from(slot.readonly) * READONLY;
+        Self {
+            place: slot.hva.0 | pages & LOW,
+            name: u64::from(slot.id.0) << 32 | pages >> PAGE_SHIFT << 2 | flags,
+        }
+    }
+
+    /// The slot, whose first frame is `gfn`.
+    #[inline(always)]
+    pub fn slot(self, gfn: Gfn) -> Slot {
+        let pages = (self.name & 0xffff_fffc) << (PAGE_SHIFT - 2) | self.place & LOW;
+        Slot {
+            id: SlotId((self.name >> 32) as u32),
+            gfns: Span::new(gfn, gfn + pages),
+            hva: Hva(self.place & !LOW),
+            readonly: self.name & READONLY != 0,
+            log_dirty: self.name & LOG_DIRTY != 0,
+        }
+    }
+
+    /// Both words.
+    #[inline(always)]
+    pub fn words(self) -> [u64; 2] {
+        [self.place, self.name]
+    }
+
+    /// What [`words`](Self::words) took apart.
+    #[inline(always)]
+    pub fn from_words(words: [u64; 2]) -> Self {
+        let [place, name] = words;
+        Self { place, name }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::MAX_PAGES;
+
+    #[test]
+    fn a_slot_survives_packing() {
+        let far = Hva(!LOW);
+        for (pages, hva, id) in [(1, Hva(0), 0), (MAX_PAGES, far, u32::MAX), (0x1fff, Hva(0x7000), 77)] {
+            let slot = Slot::new(SlotId(id), Gfn(0x12345), pages, hva);
+            for slot in [slot, slot.readonly(), slot.log_dirty(), slot.readonly().log_dirty()] {
+                assert_eq!(Packed::new(&slot).slot(slot.gfns.start), slot);
+            }
+        }
+    }
+}
