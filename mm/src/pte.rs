@@ -16,7 +16,7 @@
 use crate::swap::{Shadow, SwapEntry};
 use slat::table::formats::X64;
 use slat::table::{Kind, Version, Word};
-use slat::{Format, Gfn, HostPage, Hva, Leaf, Level, PAGE_SHIFT, Perms, Pfn, Span};
+use slat::{Format, Gfn, HostPage, Hva, Leaf, Level, MemoryType, PAGE_SHIFT, Perms, Pfn, Span};
 
 /// One entry, decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,9 +112,12 @@ impl Pte {
     #[inline]
     pub(crate) fn host_page(self, page: Gfn, level: Level) -> Option<HostPage> {
         match self {
-            Self::Mapped { pfn, writable } => {
-                Some(HostPage { pfn: pfn + (page.0 - page.base(level).0), level, writable })
-            }
+            Self::Mapped { pfn, writable } => Some(HostPage {
+                pfn: pfn + (page.0 - page.base(level).0),
+                level,
+                writable,
+                ..HostPage::PLAIN
+            }),
             Self::Empty | Self::Parked(_) | Self::Protnone { .. } | Self::Swapped { .. } => None,
         }
     }
@@ -122,7 +125,14 @@ impl Pte {
 
 fn leaf(pfn: Pfn, writable: bool) -> Leaf {
     let perms = if writable { Perms::RWX } else { Perms::RX };
-    Leaf { pfn, perms, host_writable: writable, accessed: true, dirty: writable }
+    Leaf {
+        pfn,
+        perms,
+        memory: MemoryType::WriteBack,
+        host_writable: writable,
+        accessed: true,
+        dirty: writable,
+    }
 }
 
 /// The number of the page at `hva`, as a table counts them. The engine's name for a table's input is gfn, also

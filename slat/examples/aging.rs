@@ -3,8 +3,8 @@
 
 use slat::table::formats::Sv39x4NoAd;
 use slat::{
-    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot,
-    SlotId, Span, TableMemory, Vcpu, VcpuId, Vm, Why,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot, SlotId, Span,
+    TableMemory, Vcpu, VcpuId, Vm, Why,
 };
 use std::error::Error;
 
@@ -14,7 +14,7 @@ struct Identity;
 unsafe impl TableMemory for Identity {}
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
     }
 }
 

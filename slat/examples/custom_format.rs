@@ -3,8 +3,8 @@
 
 use slat::table::Word;
 use slat::{
-    Access, Done, Fault, Format, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Leaf, Level, Perms, Pfn,
-    Slot, SlotId, TableMemory, VcpuId, Vm,
+    Access, Done, Fault, Format, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Leaf, Level, MemoryType,
+    Perms, Pfn, Slot, SlotId, TableMemory, VcpuId, Vm,
 };
 
 /// REPLACE: your processor's bits. Here a leaf has bit 63; a link has not; the frame's number begins at bit 8.
@@ -47,8 +47,9 @@ unsafe impl Format for Mine {
     fn read_leaf(word: Word) -> Leaf {
         let has = |bit| word.0 & bit != 0;
         let perms = Perms::of(true, has(Self::WRITE), has(EXECUTE));
+        let (pfn, memory, host_writable) = (Self::pfn(word), MemoryType::WriteBack, has(Self::HOST_WRITE));
         let (accessed, dirty) = (has(Self::ACCESSED), has(Self::DIRTY));
-        Leaf { pfn: Self::pfn(word), perms, host_writable: has(Self::HOST_WRITE), accessed, dirty }
+        Leaf { pfn, perms, memory, host_writable, accessed, dirty }
     }
 
     fn pfn(word: Word) -> Pfn {
@@ -62,7 +63,7 @@ struct Identity;
 unsafe impl TableMemory for Identity {}
 impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-        Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, writable: true })
+        Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })
     }
 }
 

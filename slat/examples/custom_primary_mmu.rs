@@ -3,7 +3,7 @@
 
 use slat::table::formats::Npt4;
 use slat::{
-    Access, Again, Event, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn,
+    Access, Again, Event, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn,
     SecondaryMmu, Slot, SlotId, Span, TableMemory, VcpuId, Vm, Why,
 };
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ impl Host for Process {
         let mut frames = self.0.lock().unwrap();
         let fresh = Pfn(0x9000 + frames.len() as u64);
         let pfn = *frames.entry(Hva(hva.0 & !(PAGE_SIZE - 1))).or_insert(fresh);
-        Ok(HostPage { pfn, level: Level::K4, writable: true })
+        Ok(HostPage { pfn, ..HostPage::PLAIN })
     }
 }
 

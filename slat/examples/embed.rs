@@ -3,8 +3,8 @@
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, CpuId, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Slot,
-    SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why,
+    Access, CpuId, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId,
+    Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why,
 };
 
 /// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever.
@@ -17,7 +17,7 @@ unsafe impl TableMemory for Machine {}
 impl Host for Machine {
     fn resolve(&self, _may_sleep: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let offset = hva.0.checked_sub(RAM.0).ok_or(HostError::Fault)?;
-        Ok(HostPage { pfn: Pfn(0x9000 + offset / PAGE_SIZE), level: Level::K4, writable: true })
+        Ok(HostPage { pfn: Pfn(0x9000 + offset / PAGE_SIZE), ..HostPage::PLAIN })
     }
     fn kick(&self, vcpu: VcpuId) {
         println!("  IPI to vCPU {}", vcpu.0); // REPLACE: make it leave the guest

@@ -4,8 +4,8 @@
 use slat::slots::Hint;
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn,
-    SecondaryMmu, Slot, SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why, Young,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, SecondaryMmu, Slot,
+    SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why, Young,
 };
 use std::hint::black_box;
 
@@ -21,7 +21,7 @@ unsafe impl TableMemory for Identity {}
 
 impl Host for Identity {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {

@@ -128,7 +128,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-    /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
     /// #     }
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }

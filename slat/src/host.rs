@@ -7,6 +7,7 @@ use crate::addr::{Hva, Level, Pfn};
 use crate::sync::idle::Idle;
 use crate::table::format::Access;
 use crate::table::memory::TableMemory;
+use slat_slots::MemoryType;
 
 /// A vCPU's number in its VM, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -20,7 +21,7 @@ pub struct VcpuId(pub u32);
 /// const HUGE: Hva = Hva(0x4000_0000);
 /// let page = |hva: Hva| {
 ///     let offset = (hva.0 - HUGE.0) >> 12;
-///     HostPage { pfn: Pfn(0x8_0000 + offset), level: Level::M2, writable: true }
+///     HostPage { pfn: Pfn(0x8_0000 + offset), level: Level::M2, ..HostPage::PLAIN }
 /// };
 /// assert_eq!(page(HUGE + 0x3000).pfn, Pfn(0x8_0003), "the frame of these 4 KiB, not of the whole page");
 /// ```
@@ -33,6 +34,27 @@ pub struct HostPage {
     pub level: Level,
     /// Whether the guest may write to it now.
     pub writable: bool,
+    /// Whether the guest may execute it. The memslot may forbid it, too.
+    pub execute: bool,
+    /// How it is cached, unless the memslot says something narrower.
+    pub memory: MemoryType,
+}
+
+impl HostPage {
+    /// Frame 0: 4 KiB of ordinary memory, which the guest may write and execute. A host says what is different:
+    /// `HostPage { pfn, ..HostPage::PLAIN }`.
+    pub const PLAIN: Self =
+        Self { pfn: Pfn(0), level: Level::K4, writable: true, execute: true, memory: MemoryType::WriteBack };
+
+    /// Whether a leaf of the page would allow the access.
+    #[inline(always)]
+    pub(crate) fn allows(&self, access: Access) -> bool {
+        match access {
+            Access::Read => true,
+            Access::Write => self.writable,
+            Access::Fetch => self.execute,
+        }
+    }
 }
 
 /// Why the host has no page to give.
@@ -63,11 +85,14 @@ impl core::error::Error for HostError {}
 
 /// The primary MMU under a VM, and the machine around it.
 ///
-/// **The contract.** Before the host takes a page away from an address, moves it, or withdraws write
+/// **The contract.** Before the host takes a page away from an address, moves it, or withdraws a
 /// permission, it calls [`Vm::invalidate`](crate::Vm::invalidate) for the range, settles the debt, changes its
 /// own entry, and only then ends the invalidation; it frees the frame after that. What
 /// [`lookup`](Self::lookup) and [`resolve`](Self::resolve) return must be what its entry says *now*. Under
 /// that contract no vCPU ever uses a page that the host has taken back.
+///
+/// A page whose memory type changes, or that is not to be executed any more, is told as one that moves: by
+/// [`Why::Migrate`](crate::Why::Migrate), or page by page.
 ///
 /// **Dirty.** The engine does not report the Dirty bits of what it unmaps: a host takes a page that it has given as
 /// writable for written.
@@ -87,7 +112,7 @@ impl core::error::Error for HostError {}
 ///         let mut frames = self.0.lock().unwrap();
 ///         let next = Pfn(0x9000 + frames.len() as u64);
 ///         let pfn = *frames.entry(hva.0 >> 12).or_insert(next);
-///         Ok(HostPage { pfn, level: Level::K4, writable: true })
+///         Ok(HostPage { pfn, ..HostPage::PLAIN })
 ///     }
 /// }
 ///

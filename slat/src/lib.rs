@@ -13,7 +13,7 @@
 //! unsafe impl TableMemory for Identity {} // table pages from the global allocator
 //! impl Host for Identity {
 //!     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-//!         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+//!         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
 //!     }
 //! }
 //!
@@ -128,7 +128,7 @@ pub mod vm;
 pub mod walk;
 mod why;
 
-pub use slat_slots::addr;
+pub use slat_slots::{MemoryType, addr};
 
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use age::AccessedPages;

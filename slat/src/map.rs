@@ -271,7 +271,7 @@ mod tests {
     use super::*;
     use crate::addr::Pfn;
     use crate::seeded::{self, Bug};
-    use crate::table::format::{Leaf, Perms};
+    use crate::table::format::{Leaf, MemoryType, Perms};
     use crate::table::formats::X64;
     use crate::table::memory::Heap;
     use alloc::boxed::Box;
@@ -281,8 +281,14 @@ mod tests {
     use std::sync::Mutex;
 
     fn leaf(pfn: u64, level: Level) -> crate::table::Word {
-        let leaf =
-            Leaf { pfn: Pfn(pfn), perms: Perms::RWX, host_writable: true, accessed: false, dirty: false };
+        let leaf = Leaf {
+            pfn: Pfn(pfn),
+            perms: Perms::RWX,
+            memory: MemoryType::WriteBack,
+            host_writable: true,
+            accessed: false,
+            dirty: false,
+        };
         X64::leaf(&leaf, level)
     }
 

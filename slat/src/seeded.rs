@@ -164,6 +164,8 @@ bugs! {
     // --- history: what is wrong for one instant, or owes too little ---
     SplitLinksFirst "split-links-first" History "a split links the table before it has filled it",
     SplitForgetsDirty "split-forgets-dirty" Unit "a split for a part that changes takes all small leaves for clean",
+    SlotTakenForPlain "slot-taken-for-plain" Unit "the short way of a fault maps pages of a device's memslot as ordinary memory",
+    TypeUpgraded "type-upgraded" Unit "a page that becomes writable gets another memory type in place, without a flush",
     LostSplitBelieved "lost-split-believed" History "an invalidation goes on as if it had split a leaf that another thread had changed",
     ReserveLeaked "reserve-leaked" Unit "table pages that an invalidation had at hand are not given back",
     SplitByStore "split-by-store" History "a split writes the link by a store: D, set meanwhile, is lost",

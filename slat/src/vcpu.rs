@@ -29,7 +29,7 @@ use core::marker::PhantomData;
 /// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
 /// #     }
 /// # }
 /// # let mut idle = Idle::take().unwrap();
@@ -212,7 +212,7 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 /// # unsafe impl TableMemory for Identity {}
 /// # impl Host for Identity {
 /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
 /// #     }
 /// # }
 /// # let mut idle = Idle::take().unwrap();

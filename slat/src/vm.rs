@@ -230,7 +230,11 @@ impl<F: Format, H: Host> Vm<F, H> {
                 lockless_aging: true,
                 dirty: DirtyLog::bitmap(),
             },
-            limits: Limits { frames: 1 << F::FRAME_BITS, ..Limits::default() },
+            limits: Limits {
+                frames: 1 << F::FRAME_BITS,
+                write_back_only: F::MEMORY.is_none(),
+                ..Limits::default()
+            },
             spaces: 1,
             lock: MmuLock::None,
             table_budget: u64::MAX,
@@ -273,7 +277,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # struct Identity; unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-    /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+    /// #         Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
     /// #     }
     /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
     /// # }

@@ -92,6 +92,7 @@ macro_rules! seeded {
 pub mod addr;
 mod log;
 pub mod map;
+mod memory_type;
 mod pool;
 #[cfg(test)]
 mod rollback_tests;
@@ -108,6 +109,7 @@ mod version;
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use log::Log;
 pub use map::SlotMap;
+pub use memory_type::MemoryType;
 pub use rules::{Change, Limits, Region, Rule, SlotError};
 pub use shared::{SharedSlots, Snapshot};
 pub use slot::{Packed, Slot, SlotId};

@@ -20,6 +20,7 @@
 //! A slot may move over its own old range; slots may touch.
 
 use crate::addr::{Gfn, Gpa, Hva, PAGE_SHIFT, PAGE_SIZE, Position, Span};
+use crate::memory_type::MemoryType;
 use crate::slot::{Slot, SlotId};
 use core::fmt;
 
@@ -103,12 +104,14 @@ pub struct Limits {
     pub frames: u64,
     /// Where host addresses of a slot may lie.
     pub hvas: Span<Hva>,
+    /// Whether a slot can be of ordinary memory only, since the table's format knows no other type.
+    pub write_back_only: bool,
 }
 
 impl Default for Limits {
     /// KVM's on x86: 32,764 ids, 52 bits of guest address. Any host address.
     fn default() -> Self {
-        Self { ids: 32_764, frames: 1 << 40, hvas: Span::new(Hva(0), Hva(u64::MAX)) }
+        Self { ids: 32_764, frames: 1 << 40, hvas: Span::new(Hva(0), Hva(u64::MAX)), write_back_only: false }
     }
 }
 
@@ -192,12 +195,14 @@ pub enum Rule {
     Missing,
     /// What is created by that name does not.
     Exists,
-    /// Size, host address and read-only flag never change. This is what the slot is.
+    /// Size, host address, read-only flag, execute permission and memory type never change. This is what the slot is.
     Fixed(Slot),
     /// No frame belongs to two slots. This is the other.
     Overlaps(Slot),
     /// It lies below the first frame that guest addresses do not reach.
     Reach(Gfn),
+    /// The format of the VM's tables knows this memory type.
+    MemoryType(MemoryType),
     /// The host has memory for the set's own nodes and for dirty logs.
     NoMemory,
 }
@@ -253,10 +258,13 @@ impl fmt::Display for SlotError {
             Rule::Fixed(old) => {
                 write!(f, "it is {} at host address {}", Range(old.gpas()), old.hva)?;
                 f.write_str(if old.readonly { ", read-only" } else { "" })?;
-                f.write_str("; size, host address and read-only flag cannot change")
+                f.write_str("; size, host address, permissions and memory type cannot change")
             }
             Rule::Overlaps(other) => write!(f, "it overlaps memslot {} at {}", other.id, Range(other.gpas())),
             Rule::Reach(end) => write!(f, "guest addresses end at {}", Gpa(end.0 << PAGE_SHIFT)),
+            Rule::MemoryType(memory) => {
+                write!(f, "this VM's page-table format has no memory type {memory:?}")
+            }
             Rule::NoMemory => f.write_str("out of memory for memslots"),
         }
     }

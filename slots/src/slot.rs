@@ -1,6 +1,7 @@
 //! A memslot: a range of guest frames, and the host address behind it.
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
+use crate::memory_type::MemoryType;
 use core::fmt;
 
 /// A memslot's name in its address space, chosen by the user; sparse.
@@ -26,12 +27,24 @@ pub struct Slot {
     pub readonly: bool,
     /// Whether guest writes are logged, page by page.
     pub log_dirty: bool,
+    /// Whether the guest may execute what is there. A fetch where it may not surfaces as MMIO.
+    pub execute: bool,
+    /// How its pages are cached, unless the host says something narrower of a page.
+    pub memory: MemoryType,
 }
 
 impl Slot {
-    /// A writable slot of `pages` frames from `gfn`, backed from `hva` on.
+    /// A slot of ordinary memory, writable and executable, of `pages` frames from `gfn`, backed from `hva` on.
     pub fn new(id: SlotId, gfn: Gfn, pages: u64, hva: Hva) -> Self {
-        Self { id, gfns: Span::sized(gfn, pages), hva, readonly: false, log_dirty: false }
+        Self {
+            id,
+            gfns: Span::sized(gfn, pages),
+            hva,
+            readonly: false,
+            log_dirty: false,
+            execute: true,
+            memory: MemoryType::WriteBack,
+        }
     }
 
     /// The same slot, read-only.
@@ -44,6 +57,27 @@ impl Slot {
     #[must_use]
     pub fn log_dirty(self) -> Self {
         Self { log_dirty: true, ..self }
+    }
+
+    /// The same slot, which the guest cannot execute.
+    #[must_use]
+    pub fn no_execute(self) -> Self {
+        Self { execute: false, ..self }
+    }
+
+    /// The same slot, cached in this way.
+    ///
+    /// The registers of a device that the guest drives itself, at guest address 3 GiB:
+    ///
+    /// ```
+    /// use slat_slots::{Gfn, Hva, MemoryType, Slot, SlotId};
+    /// let registers = Slot::new(SlotId(3), Gfn(0xc_0000), 4, Hva(0x7f00_0000_0000));
+    /// let registers = registers.memory(MemoryType::Device).no_execute();
+    /// assert_eq!((registers.memory, registers.execute), (MemoryType::Device, false));
+    /// ```
+    #[must_use]
+    pub fn memory(self, memory: MemoryType) -> Self {
+        Self { memory, ..self }
     }
 
     /// The host address of `gfn`, which lies in the slot.
@@ -68,8 +102,8 @@ impl Slot {
 /// kept in atomic words.
 ///
 /// ```text
-/// place   host address (page-aligned)        | low 12 bits of the number of pages
-/// name    id (32 bits) | the rest of it (30 bits) | log dirty | read-only
+/// place   host address (page-aligned)  | memory type (2 bits) | no execute | log dirty | read-only
+/// name    id (32 bits)                 | number of pages (31 bits)
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packed {
@@ -77,31 +111,36 @@ pub struct Packed {
     name: u64,
 }
 
-const LOW: u64 = PAGE_SIZE - 1;
-const LOG_DIRTY: u64 = 2;
 const READONLY: u64 = 1;
+const LOG_DIRTY: u64 = 2;
+const NO_EXECUTE: u64 = 4;
+/// The lowest bit of the memory type.
+const MEMORY: u32 = 3;
 
 impl Packed {
     /// `slot`, which keeps the rules of [`Limits`](crate::Limits), without its first frame.
     pub fn new(slot: &Slot) -> Self {
-        let pages = slot.gfns.len();
-        let flags = u64::from(slot.log_dirty) * LOG_DIRTY | u64::from(slot.readonly) * READONLY;
+        let flags = u64::from(slot.readonly) * READONLY
+            | u64::from(slot.log_dirty) * LOG_DIRTY
+            | u64::from(!slot.execute) * NO_EXECUTE;
         Self {
-            place: slot.hva.0 | pages & LOW,
-            name: u64::from(slot.id.0) << 32 | pages >> PAGE_SHIFT << 2 | flags,
+            place: slot.hva.0 | flags | slot.memory.bits() << MEMORY,
+            name: u64::from(slot.id.0) << 32 | slot.gfns.len(),
         }
     }
 
     /// The slot, whose first frame is `gfn`.
     #[inline(always)]
     pub fn slot(self, gfn: Gfn) -> Slot {
-        let pages = (self.name & 0xffff_fffc) << (PAGE_SHIFT - 2) | self.place & LOW;
+        let has = |flag| self.place & flag != 0;
         Slot {
             id: SlotId((self.name >> 32) as u32),
-            gfns: Span::new(gfn, gfn + pages),
-            hva: Hva(self.place & !LOW),
-            readonly: self.name & READONLY != 0,
-            log_dirty: self.name & LOG_DIRTY != 0,
+            gfns: Span::new(gfn, gfn + u64::from(self.name as u32)),
+            hva: Hva(self.place & !(PAGE_SIZE - 1)),
+            readonly: has(READONLY),
+            log_dirty: has(LOG_DIRTY),
+            execute: !has(NO_EXECUTE),
+            memory: MemoryType::from_bits(self.place >> MEMORY),
         }
     }
 
@@ -126,10 +165,12 @@ mod tests {
 
     #[test]
     fn a_slot_survives_packing() {
-        let far = Hva(!LOW);
+        let far = Hva(!(PAGE_SIZE - 1));
         for (pages, hva, id) in [(1, Hva(0), 0), (MAX_PAGES, far, u32::MAX), (0x1fff, Hva(0x7000), 77)] {
             let slot = Slot::new(SlotId(id), Gfn(0x12345), pages, hva);
-            for slot in [slot, slot.readonly(), slot.log_dirty(), slot.readonly().log_dirty()] {
+            let typed = MemoryType::ALL.map(|memory| slot.memory(memory).no_execute());
+            let flagged = [slot, slot.readonly(), slot.log_dirty(), slot.readonly().log_dirty()];
+            for slot in flagged.into_iter().chain(typed) {
                 assert_eq!(Packed::new(&slot).slot(slot.gfns.start), slot);
             }
         }

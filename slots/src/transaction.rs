@@ -6,6 +6,7 @@
 
 use crate::addr::{Gfn, Span};
 use crate::log::{Kept, Log};
+use crate::memory_type::MemoryType;
 use crate::pool::NoMemory;
 use crate::rules::{Change, Limits, MAX_PAGES, Region, Rule, SlotError};
 use crate::seeded::refused;
@@ -116,7 +117,8 @@ impl<'t, L: Log> Transaction<'t, L> {
         };
         match self.get(slot.id) {
             None => self.put_in(slot).map(|()| Change::Created),
-            Some(old) => self.change(old, slot),
+            // A request in KVM's terms says nothing of these.
+            Some(old) => self.change(old, Slot { execute: old.execute, memory: old.memory, ..slot }),
         }
     }
 
@@ -130,6 +132,8 @@ impl<'t, L: Log> Transaction<'t, L> {
             Rule::TooLong
         } else if !self.limits.allows(slot.hva, slot.gpas().len()) {
             Rule::HostAddress(slot.hva)
+        } else if self.limits.write_back_only && slot.memory != MemoryType::WriteBack {
+            Rule::MemoryType(slot.memory)
         } else if self.edits.has(slot.id) {
             Rule::Exists
         } else {
@@ -206,7 +210,8 @@ impl<'t, L: Log> Transaction<'t, L> {
 
     /// Moves, changes flags, both, or nothing.
     fn change(&mut self, old: Slot, new: Slot) -> Result<Change, SlotError> {
-        if (old.hva, old.gfns.len(), old.readonly) != (new.hva, new.gfns.len(), new.readonly) {
+        let fixed = |slot: Slot| (slot.hva, slot.gfns.len(), slot.readonly, slot.execute, slot.memory);
+        if fixed(old) != fixed(new) {
             return Err(new.refused(Rule::Fixed(old)));
         }
         if old == new {

@@ -4,7 +4,7 @@
 //! Table memory comes from the benches' common pool ([`tables`]), which is in huge pages and brought in before.
 
 use super::tables;
-use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, TableMemory};
+use slat::{Access, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, TableMemory};
 use std::ptr::NonNull;
 
 /// See the module's header.
@@ -26,7 +26,7 @@ unsafe impl TableMemory for Arithmetic {
 impl Host for Arithmetic {
     #[inline]
     fn lookup(&self, hva: Hva, _access: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
     }
 
     fn resolve(&self, _idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {

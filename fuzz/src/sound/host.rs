@@ -101,7 +101,7 @@ impl<F: Format> Crafty<F> {
                 host.fuse.burn();
                 let to = host.another(to_nothing);
                 host.ground.change(page, to);
-                let to = to.map(|Changed { pfn, writable }| HostPage { pfn, level: Level::K4, writable });
+                let to = to.map(|Changed { pfn, writable }| HostPage { pfn, writable, ..HostPage::PLAIN });
                 told.changed(idle, Span::sized(hva(page), PAGE_SIZE), to);
             }
         });

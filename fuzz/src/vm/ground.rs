@@ -55,7 +55,7 @@ impl Ground {
     pub fn page(&self, page: u64) -> Option<HostPage> {
         let changed = self.changed.lock().unwrap();
         if let Some(now) = changed.get(&page) {
-            return now.map(|Changed { pfn, writable }| HostPage { pfn, level: Level::K4, writable });
+            return now.map(|Changed { pfn, writable }| HostPage { pfn, writable, ..HostPage::PLAIN });
         }
         let mut level = self.largest;
         while level > Level::K4 {
@@ -65,7 +65,7 @@ impl Ground {
             }
             level = level.down();
         }
-        Some(HostPage { pfn: Pfn(FRAMES + page), level, writable: true })
+        Some(HostPage { pfn: Pfn(FRAMES + page), level, ..HostPage::PLAIN })
     }
 
     /// The answer that needs no sleep.

@@ -11,7 +11,7 @@
 use crate::benches::Work;
 use crate::world::{AtomicU64, Ordering::Relaxed, compute, hand_over, kick, rest, zero_page};
 use slat::table::TableMemory;
-use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pfn, Span, VcpuId};
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Span, VcpuId};
 
 /// Where guest memory lies in the host's address space.
 pub const BASE: Hva = Hva(1 << 40);
@@ -40,7 +40,7 @@ impl PageWord {
 
     fn page(self) -> Option<HostPage> {
         let page =
-            HostPage { pfn: Pfn(self.0 >> 3), level: Level::K4, writable: self.0 & Self::WRITABLE != 0 };
+            HostPage { pfn: Pfn(self.0 >> 3), writable: self.0 & Self::WRITABLE != 0, ..HostPage::PLAIN };
         (self.0 & Self::PRESENT != 0).then_some(page)
     }
 
@@ -179,7 +179,7 @@ pub fn gfn_of(hva: Hva) -> Gfn {
 
 /// What the host has behind a frame at first.
 pub fn first_page(gfn: Gfn) -> HostPage {
-    HostPage { pfn: Pfn(FIRST_FRAME + gfn.0), level: Level::K4, writable: true }
+    HostPage { pfn: Pfn(FIRST_FRAME + gfn.0), ..HostPage::PLAIN }
 }
 
 // SAFETY: the defaults keep the trait's contract.

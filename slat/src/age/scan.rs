@@ -179,7 +179,7 @@ pub(super) fn fetch_ahead(entry: *const Entry) {
 mod tests {
     use super::*;
     use crate::addr::{Level, Pfn};
-    use crate::table::format::{Leaf, Perms};
+    use crate::table::format::{Leaf, MemoryType, Perms};
     use crate::table::formats::{Arm64L48, Ept4, Ept4NoAd, Npt4, Pae, Sv48x4};
     use crate::table::{Version, memory::ENTRIES, memory::TablePage};
     use alloc::boxed::Box;
@@ -194,6 +194,7 @@ mod tests {
         let leaf = |accessed| Leaf {
             pfn: Pfn(number & 0xff_ffff),
             perms,
+            memory: MemoryType::WriteBack,
             host_writable: true,
             accessed,
             dirty: number.is_multiple_of(5),

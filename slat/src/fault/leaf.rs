@@ -13,9 +13,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// The host's page, cut to what policy, format and slot allow. The next stamp is for as large a page.
     #[inline(always)]
     pub(super) fn page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
-        let page = HostPage { writable: page.writable && !slot.readonly, ..page };
-        // A large page that does not execute is no answer to a fetch.
-        let small = self.vm.policy.nx_huge_pages && fault.access == Access::Fetch;
+        let page = page.through(slot);
+        // A large page that does not execute is no answer to a fetch; and it tells of small ones that they do.
+        let small = self.vm.policy.nx_huge_pages && (fault.access == Access::Fetch || !page.execute);
         if page.level == Level::K4 || small {
             self.memo.reach = Level::M2;
             HostPage { level: Level::K4, ..page }
@@ -38,6 +38,29 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 }
 
+/// Whether the guest may make this access through `slot`.
+#[inline(always)]
+pub(super) fn allows(slot: &Slot, access: Access) -> bool {
+    match access {
+        Access::Read => true,
+        Access::Write => !slot.readonly,
+        Access::Fetch => slot.execute,
+    }
+}
+
+impl HostPage {
+    /// The page, as the guest may use it through `slot`.
+    #[inline(always)]
+    pub(crate) fn through(self, slot: &Slot) -> Self {
+        Self {
+            writable: self.writable && !slot.readonly,
+            execute: self.execute && slot.execute,
+            memory: self.memory.max(slot.memory),
+            ..self
+        }
+    }
+}
+
 impl<F: Format, H: Host> Vm<F, H> {
     /// What a large page of `level` around `gfn` would map, where slot, format and policy allow it: its guest frames
     /// and the host addresses behind them.
@@ -53,14 +76,91 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// The leaf for `page`, which has been cut to what is allowed, after `access` to it. Its frame is any of the page's.
     #[inline(always)]
     pub(crate) fn leaf(&self, page: HostPage, access: Access) -> Leaf {
-        let perms = if page.writable { Perms::RWX } else { Perms::RX };
         let withheld = page.level > Level::K4 && self.policy.nx_huge_pages;
         Leaf {
             pfn: Pfn(page.pfn.0 & !(page.level.pages() - 1)),
-            perms: if withheld { perms.without(Perms::EXECUTE) } else { perms },
+            perms: Perms::of(true, page.writable, page.execute && !withheld),
+            memory: page.memory,
             host_writable: page.writable,
             accessed: true,
             dirty: access == Access::Write,
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::seeded::{self, Bug};
+    use crate::sync::prim::{AtomicBool, Relaxed};
+    use crate::table::formats::Ept4;
+    use crate::*;
+
+    /// Ordinary memory that may not be written, unless it is said that it may, or that it is a device's, which may.
+    #[derive(Default)]
+    struct Changing {
+        writable: AtomicBool,
+        device: AtomicBool,
+    }
+
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for Changing {}
+
+    impl Host for Changing {
+        fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+            let device = self.device.load(Relaxed);
+            let writable = device || self.writable.load(Relaxed);
+            let memory = if device { MemoryType::Device } else { MemoryType::WriteBack };
+            Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), writable, memory, ..HostPage::PLAIN })
+        }
+
+        fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+            self.lookup(hva, access).ok_or(HostError::Fault)
+        }
+    }
+
+    const STORE: Access = Access::Write;
+
+    fn vm(memory: MemoryType) -> (Idle, Vm<Ept4, Changing>) {
+        let (mut idle, vm) =
+            (Idle::take().unwrap(), Vm::<Ept4, _>::builder(Changing::default()).build().unwrap());
+        let slot = Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)).memory(memory);
+        vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+        (idle, vm)
+    }
+
+    /// The types of two pages of one table that a vCPU maps, in a slot of combined stores.
+    fn mapped() -> [MemoryType; 2] {
+        let (mut idle, vm) = vm(MemoryType::WriteCombining);
+        vm.host().writable.store(true, Relaxed);
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        [Gfn(1), Gfn(2)].map(|gfn| {
+            vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: STORE }).unwrap();
+            vm.translate(&mut idle, gfn).unwrap().leaf.memory
+        })
+    }
+
+    /// Whether a page that becomes writable, and a device's, goes before it comes.
+    fn goes_first() -> bool {
+        let (mut idle, vm) = vm(MemoryType::WriteBack);
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
+        vm.host().device.store(true, Relaxed);
+        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: STORE }).unwrap();
+        assert_eq!(vm.translate(&mut idle, Gfn(0)).unwrap().leaf.memory, MemoryType::Device);
+        vm.stats().permission_faults == 0
+    }
+
+    #[test]
+    fn a_change_of_type_needs_a_flush() {
+        assert!(goes_first());
+        assert!(!seeded::with(Bug::TypeUpgraded, goes_first));
+        seeded::found(Bug::TypeUpgraded, 1);
+    }
+
+    #[test]
+    fn the_short_way_is_for_ordinary_memory() {
+        assert_eq!(mapped(), [MemoryType::WriteCombining; 2]);
+        assert_ne!(seeded::with(Bug::SlotTakenForPlain, mapped), [MemoryType::WriteCombining; 2]);
+        seeded::found(Bug::SlotTakenForPlain, 1);
     }
 }

@@ -49,6 +49,7 @@ use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::radix::{At, Radix};
 use crate::vm::Vm;
+use slat_slots::MemoryType;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -400,7 +401,9 @@ impl Memo {
 
     /// The only place where the slot changes: with it goes what was confirmed of the last one.
     fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
-        let is_plain = !slot.readonly && (!slot.log_dirty || vm.logs_by_bits());
+        // Nothing but the host decides what the guest may do there, and how that is cached.
+        let is_ordinary = slot.execute && slot.memory == MemoryType::WriteBack || seeded!(SlotTakenForPlain);
+        let is_plain = is_ordinary && !slot.readonly && (!slot.log_dirty || vm.logs_by_bits());
         let plain = if is_plain { slot.gfns } else { Span::sized(slot.gfns.start, 0) };
         let kept =
             core::mem::replace(self, Self { slot, generation, plain, reach: self.reach, ..Self::new() });

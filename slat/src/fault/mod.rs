@@ -46,6 +46,7 @@ use crate::table::radix::At;
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 use crate::walk::Walk;
+use slat_slots::MemoryType;
 
 /// A guest access that the hardware could not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +70,7 @@ pub enum Done {
     Fixed,
     /// Another vCPU had dealt with it already.
     Spurious,
-    /// No memslot is there, or the guest wrote to a read-only one: emulate the access.
+    /// No memslot is there, or it is read-only and this is a store, or it does not execute and this is a fetch: emulate the access.
     Mmio,
     /// A store, while this vCPU's [dirty ring](crate::DirtyLog::ring) is full: nothing was done. Again when anybody has
     /// harvested it; it is the only vCPU that has to wait.
@@ -227,7 +228,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             let _ = self.remember_mmio(&walk, at, gfn, epoch);
             return Ok(self.mmio());
         };
-        if fault.access == Access::Write && slot.readonly {
+        if !leaf::allows(&slot, fault.access) {
             return Ok(self.mmio());
         }
         let hva = slot.hva_of(gfn);
@@ -236,7 +237,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(unconfirmed) => return Ok(unconfirmed.into()),
         };
         match vm.host.lookup(hva, fault.access) {
-            Some(page) if page.writable || fault.access != Access::Write => {
+            Some(page) if serves::<F>(&page, fault.access) => {
                 let page = self.page_for(fault, &slot, page);
                 Ok(install(&walk, self.spare(by), at, (fault, &slot, page), stamp)?)
             }
@@ -275,7 +276,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             self.attempts().add(Again::Asked);
         }
         let page = vm.host.resolve(idle, hva, fault.access)?;
-        if fault.access == Access::Write && !page.writable {
+        if !serves::<F>(&page, fault.access) {
             return Err(HostError::Fault.into());
         }
         let page = self.page_for(fault, &slot, page);
@@ -290,9 +291,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if F::is_present(at.word) {
             // Mapped meanwhile, or made writable in place: a host that says so of all that is mapped there, without
             // sleeping, gets an upgrade. One that has another page there now, and told nobody, gets that.
-            let mapped = F::pfn(at.word) + (gfn.0 - gfn.base(at.level).0);
-            let upgrades = |page: HostPage| page.level >= at.level && page.pfn == mapped;
-            let answers = vm.host.lookup(hva, fault.access).is_some_and(upgrades);
+            let upgrades = |page| self.upgraded(&slot, at, gfn, page).is_some();
+            let answers =
+                fault.access == Access::Write && vm.host.lookup(hva, fault.access).is_some_and(upgrades);
             if answers || F::read_leaf(at.word).perms.allows(fault.access) {
                 return Ok(Outcome::Retry);
             }
@@ -304,6 +305,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         Ok(install(&walk, self.spare(by), at, (fault, &slot, page), stamp)?)
     }
+}
+
+/// Whether the host's page does for the access, in a table of this format.
+#[inline(always)]
+fn serves<F: Format>(page: &HostPage, access: Access) -> bool {
+    page.allows(access) && (F::MEMORY.is_some() || page.memory == MemoryType::WriteBack)
 }
 
 impl From<Unconfirmed> for Outcome {

@@ -6,6 +6,7 @@
 //! | the host allowed writes, W is clear | write | tracked write: give W back by one CAS, no stamp, no host; logged where the slot logs |
 //! | large, and the slot logs | write | split down to small ones first; by D bits those are all writable where the host allowed it |
 //! | large, and large pages do not execute | fetch | split down to small ones, which do |
+//! | the slot does not execute | fetch | MMIO |
 //! | the host had it read-only | write | ask the host; the same page, writable now: upgrade in place (rule 10) |
 //!
 //! The upgrade **freezes first**. Between reading a leaf and writing it back with W, the page may be zapped,
@@ -13,6 +14,7 @@
 //! vCPU's alone: whoever invalidates it afterwards replaces it and the thaw fails; whoever did before is seen by
 //! the look at the active ones that is taken *after* the freeze.
 
+use super::leaf::allows;
 use super::{Done, Fault, Outcome};
 use crate::addr::{Gfn, Level, Span};
 use crate::dirty::ring::Ring;
@@ -22,7 +24,7 @@ use crate::slots::Slot;
 use crate::sync::mode::Shared;
 use crate::sync::tally::Count;
 use crate::table::entry::Word;
-use crate::table::format::{Access, Format};
+use crate::table::format::{Access, Format, Perms};
 use crate::table::freeze::Freeze;
 use crate::table::pool::NoMemory;
 use crate::table::radix::At;
@@ -50,8 +52,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return Ok(Outcome::Done(Done::Fixed));
         }
         if fault.access != Access::Write {
-            // Every leaf of ours allows loads and fetches; only the host can say why this one does not.
-            return Ok(Outcome::Ask);
+            // Every leaf of ours allows loads. Where the slot allows a fetch, the host did not when the page was mapped.
+            let slot = self.memo.slot(walk.vm, walk.space, walk.seat, fault.gpa.gfn(), None);
+            let refused = slot.is_some_and(|slot| !allows(&slot, fault.access));
+            return Ok(if refused { self.mmio() } else { Outcome::Ask });
         }
         if at.level > Level::K4 && self.logs(walk, fault.gpa.gfn()) {
             let writable = walk.vm.logs_by_bits() && F::host_writable(at.word);
@@ -145,15 +149,27 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             Ok(slot) => slot,
             Err(outcome) => return (at.word, outcome),
         };
-        // The frame of this very 4 KiB, inside a leaf that may be larger.
-        let mine = F::pfn(at.word) + (gfn.0 - gfn.base(at.level).0);
-        match vm.host.lookup(slot.hva_of(gfn), Access::Write) {
-            Some(HostPage { pfn, level, writable: true }) if pfn == mine && level >= at.level => {
-                let page = HostPage { pfn, level: at.level, writable: true };
-                (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed))
-            }
-            _ => (at.word, Outcome::Ask),
+        let upgraded = |page| self.upgraded(&slot, at, gfn, page);
+        match vm.host.lookup(slot.hva_of(gfn), Access::Write).and_then(upgraded) {
+            Some(page) => (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed)),
+            None => (at.word, Outcome::Ask),
         }
+    }
+
+    /// What the leaf `at` may be in place where the host offers `page` for a store: the same frame, to be used as it was but for the
+    /// store. Whatever else changes needs a flush.
+    pub(super) fn upgraded(&self, slot: &Slot, at: At<'_>, gfn: Gfn, page: HostPage) -> Option<HostPage> {
+        let old = F::decode(at.word);
+        // The frame of this very 4 KiB, inside a leaf that may be larger.
+        let mine = old.pfn + (gfn.0 - gfn.base(at.level).0);
+        let page = page.through(slot);
+        let whole = HostPage { level: at.level, ..page };
+        let same = page.pfn == mine
+            && page.level >= at.level
+            && (page.memory == old.memory || seeded!(TypeUpgraded));
+        let new = self.vm.leaf(whole, Access::Write);
+        (same && page.writable && new.perms.without(Perms::WRITE) == old.perms.without(Perms::WRITE))
+            .then_some(whole)
     }
 }
 

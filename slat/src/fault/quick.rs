@@ -10,7 +10,7 @@
 use super::Fault;
 use super::memo::{Fillable, Known, Unremembered};
 use crate::addr::Level;
-use crate::host::Host;
+use crate::host::{Host, HostPage};
 use crate::sync::mode::Shared;
 use crate::sync::readside::Section;
 use crate::table::format::Format;
@@ -92,7 +92,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     #[inline(always)]
     fn fills(&self, hole: &Fillable<'_>, fault: Fault) -> bool {
         let Some(page) = self.vm.host.lookup(hole.hva, fault.access) else { return false };
-        if page.level != Level::K4 || !page.writable {
+        if page != (HostPage { pfn: page.pfn, ..HostPage::PLAIN }) {
             return false;
         }
         let leaf = self.vm.leaf(page, fault.access);

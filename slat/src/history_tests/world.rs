@@ -41,6 +41,7 @@ impl Backing {
             pfn: Pfn(FRAMES + ((hva.0 - HVA.0) >> PAGE_SHIFT)),
             level: Level::new(self.level.load(Relaxed) as u8).unwrap(),
             writable: self.writable.load(Relaxed),
+            ..HostPage::PLAIN
         };
         self.elsewhere.lock().unwrap().get(&hva).copied().unwrap_or(usual)
     }
@@ -176,7 +177,7 @@ impl<F: Format> World<F> {
 
 /// A small page of the host's.
 pub(super) fn page(pfn: Pfn, writable: bool) -> HostPage {
-    HostPage { pfn, level: Level::K4, writable }
+    HostPage { pfn, writable, ..HostPage::PLAIN }
 }
 
 /// The frame that the host usually has for `gfn`.

@@ -37,7 +37,8 @@ impl OneMoves {
         let gfn = (hva.0 - HVA.0) >> PAGE_SHIFT;
         let moved = self.moved.load(Relaxed);
         let pfn = if moved && gfn == MOVED.0 { 0x10_0000 } else { 0x1000 + gfn };
-        HostPage { pfn: Pfn(pfn), level: if moved { Level::K4 } else { Level::M2 }, writable: true }
+        let level = if moved { Level::K4 } else { Level::M2 };
+        HostPage { pfn: Pfn(pfn), level, ..HostPage::PLAIN }
     }
 }
 

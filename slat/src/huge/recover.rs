@@ -34,6 +34,7 @@ use crate::table::memory::Node;
 use crate::vm::Vm;
 use crate::walk::Walk;
 use crate::why::Why;
+use slat_slots::MemoryType;
 
 /// What one invalidation covers at most: faults on it wait for one flush, and this many tables.
 const STRETCH: u64 = 64 * Level::M2.pages();
@@ -101,9 +102,12 @@ impl<F: Format, H: Host> Vm<F, H> {
             return None;
         }
         let ask = |access| self.host.lookup(hvas.start, access);
-        let HostPage { pfn, level: size, writable } = ask(Access::Write).or_else(|| ask(Access::Read))?;
-        let fits = size >= level && pfn.0 & (level.pages() - 1) == 0;
-        let page = HostPage { pfn, level, writable: writable && !slot.readonly };
+        let found = ask(Access::Write).or_else(|| ask(Access::Read))?;
+        let page = HostPage { level, ..found.through(&slot) };
+        let fits = found.level >= level
+            && page.pfn.0 & (level.pages() - 1) == 0
+            && (page.execute || !self.policy.nx_huge_pages)
+            && (F::MEMORY.is_some() || page.memory == MemoryType::WriteBack);
         let access = if page.writable { Access::Write } else { Access::Read };
         fits.then(|| self.leaf(page, access))
     }

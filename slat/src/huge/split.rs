@@ -34,10 +34,10 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # unsafe impl TableMemory for Huge {}
     /// # impl Host for Huge {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, writable: true })
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })
     /// #     }
     /// #     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-    /// #         Some(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, writable: true })
+    /// #         Some(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })
     /// #     }
     /// # }
     /// # let mut idle = Idle::take().unwrap();

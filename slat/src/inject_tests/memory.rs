@@ -41,7 +41,7 @@ unsafe impl TableMemory for Lender {
 impl Host for &Lender {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let level = if hva < HVA + 512 * PAGE_SIZE { Level::M2 } else { Level::K4 };
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, writable: true })
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, ..HostPage::PLAIN })
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {

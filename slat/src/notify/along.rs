@@ -71,7 +71,7 @@ mod tests {
 
     impl Host for Linear {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-            Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: false })
+            Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), writable: false, ..HostPage::PLAIN })
         }
     }
 
@@ -84,7 +84,7 @@ mod tests {
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut idle, Fault { gpa: Gfn(3).gpa(), access: Access::Read }).unwrap();
         vm.around(&mut idle, Event::new(hvas, Why::ChangePte), &mut |idle, told| {
-            let to = HostPage { pfn: Pfn(512), level: Level::M2, writable: false };
+            let to = HostPage { pfn: Pfn(512), level: Level::M2, writable: false, ..HostPage::PLAIN };
             told.changed(idle, hvas, Some(to));
         })
         .unwrap();

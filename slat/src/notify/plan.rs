@@ -15,6 +15,7 @@
 //! | change-pte | page by page | writable | another | zap |
 //! | change-pte | page by page | any | none | zap |
 //! | change-pte | page by page | larger than 4 KiB | any | zap |
+//! | change-pte | page by page | any | of another memory type, or no longer to be executed | zap |
 //! | any | | larger, and reaches out of what changes | | nothing where its part would stay as it is; else **split** |
 //!
 //! The rows in which a change of one page leaves no hole are the change-pte series' three safe transitions: from read-only to
@@ -32,6 +33,7 @@ use crate::host::HostPage;
 use crate::table::format::{Access, Leaf, Perms};
 use crate::why::Why;
 use alloc::vec::Vec;
+use slat_slots::MemoryType;
 
 /// What happens to one leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -66,11 +68,14 @@ impl Edit {
 #[inline]
 pub fn plan(why: Why, old: &Leaf, level: Level, now: Option<HostPage>) -> Edit {
     let writable = old.host_writable || old.perms.allows(Access::Write);
+    let executes = old.perms.allows(Access::Fetch);
     match (why, now) {
         _ if zaps(why) => Edit::Zap,
         (Why::Protect | Why::WriteProtect | Why::SoftDirty, _) if writable => Edit::DropWrite,
         (Why::ChangePte, None) => Edit::Zap,
         (Why::ChangePte, _) if level > Level::K4 => Edit::Zap,
+        // The memslot, too, may be why the leaf says something narrower than the page. Such slots are for devices, and rarely changed.
+        (Why::ChangePte, Some(page)) if page.memory != old.memory || executes && !page.execute => Edit::Zap,
         (Why::ChangePte, Some(page)) => match (writable, page.pfn == old.pfn) {
             (false, true) => Edit::Nothing,
             (false, false) => Edit::Replace(page.pfn),
@@ -140,10 +145,17 @@ pub fn rows() -> Vec<Row> {
                 .flat_map(move |writable| told.iter().map(move |now| (leaf, writable, now)))
         }) {
             let perms = if writable { Perms::RWX } else { Perms::RX };
-            let old = Leaf { pfn: frame, perms, host_writable: writable, accessed: true, dirty: false };
+            let old = Leaf {
+                pfn: frame,
+                perms,
+                memory: MemoryType::WriteBack,
+                host_writable: writable,
+                accessed: true,
+                dirty: false,
+            };
             let page = |(same, writable)| {
                 let pfn = if same { frame } else { frame + 1 };
-                HostPage { pfn, level: Level::K4, writable }
+                HostPage { pfn, writable, ..HostPage::PLAIN }
             };
             let told = now.map(page);
             let edit = if part { plan_part(why, &old, told) } else { plan(why, &old, level, told) };
@@ -159,7 +171,14 @@ mod tests {
 
     fn edits(why: Why, level: Level, now: Option<HostPage>) -> [Edit; 3] {
         [(Perms::RX, false), (Perms::RX, true), (Perms::RWX, true)].map(|(perms, host_writable)| {
-            let old = Leaf { pfn: Pfn(1), perms, host_writable, accessed: true, dirty: false };
+            let old = Leaf {
+                pfn: Pfn(1),
+                perms,
+                memory: MemoryType::WriteBack,
+                host_writable,
+                accessed: true,
+                dirty: false,
+            };
             plan(why, &old, level, now)
         })
     }
@@ -181,7 +200,7 @@ mod tests {
     #[test]
     fn every_row_that_is_decided_page_by_page() {
         use Edit::{DropWrite, Nothing, Replace, Zap};
-        let page = |pfn, writable| Some(HostPage { pfn: Pfn(pfn), level: Level::K4, writable });
+        let page = |pfn, writable| Some(HostPage { pfn: Pfn(pfn), writable, ..HostPage::PLAIN });
         for (now, expect) in [
             (page(1, false), [Nothing, DropWrite, DropWrite]),
             (page(1, true), [Nothing; 3]),

@@ -100,7 +100,7 @@ mod tests {
 
     impl Host for Large {
         fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-            Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::M2, writable: true })
+            Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::M2, ..HostPage::PLAIN })
         }
     }
 

@@ -36,7 +36,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # unsafe impl TableMemory for Identity {}
     /// # impl Host for Identity {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
     /// #     }
     /// # }
     /// # let mut idle = Idle::take().unwrap();

@@ -195,7 +195,7 @@ impl Primary {
             *self.replaced.lock().expect("nobody panics") =
                 Some((page, [old, new].map(|word| Pfn(word >> 2))));
             entry.store(new, Relaxed);
-            let page = HostPage { pfn: Pfn(new >> 2), level: Level::K4, writable: false };
+            let page = HostPage { pfn: Pfn(new >> 2), writable: false, ..HostPage::PLAIN };
             pages.changed(idle, hvas, Some(page));
             pages.flush(idle);
             *self.replaced.lock().expect("nobody panics") = None;
@@ -276,6 +276,7 @@ impl Primary {
             pfn: Pfn(word >> 2),
             level,
             writable: word & WRITABLE != 0,
+            ..HostPage::PLAIN
         })
     }
 

@@ -11,8 +11,8 @@
 //! 63 | 62 ........ 46 | 45 ... 41 | 40 ........ 11 | 10 | 9 .. 5 | 4 3 | 2 1 0
 //! 1  | version 51..35 | 1 1 1 1 1 | version 34..5  | 0  |  4..0  | tag | 0 0 0    hole, frozen (mark), mmio
 //!
-//! 63 | 62 61 |  60   |     59        | 58 57 56 | 55 ............... 12 | 11 .. 5 | 4 3 | 2 1 0
-//! 1  |  0 0  | dirty | host_writable |  x  w  r | frame                 |    0    | 1 1 | 0 0 0    tracked
+//! 63 |   62 61     |  60   |     59        | 58 57 56 | 55 ............... 12 | 11 .. 5 | 4 3 | 2 1 0
+//! 1  | memory type | dirty | host_writable |  x  w  r | frame                 |    0    | 1 1 | 0 0 0    tracked
 //! ```
 //! The fixed bits serve every 64-bit format: 2..0 clear is not-present to EPT (and bit 0 to all others); 10 clear
 //! keeps mode-based execution off; 63 set suppresses #VE; 45..41 set point above 62 TiB, where no processor
@@ -23,7 +23,7 @@
 //! address that maps it: the guest's own memory, which it could read a moment ago and may read again without
 //! asking. When the frame is taken from the guest the word becomes a hole, as a present leaf does.
 
-use super::leaf::{Leaf, Perms};
+use super::leaf::{Leaf, MemoryType, Perms};
 use crate::addr::{PAGE_SHIFT, Pfn};
 use crate::sync::prim::{AcqRel, Acquire, AtomicU64, Ordering, Relaxed, Release, filled, scanned};
 
@@ -65,7 +65,8 @@ mod kept {
     pub(super) const PERMS: u32 = 56;
     pub(super) const HOST_WRITE: u64 = 1 << 59;
     pub(super) const DIRTY: u64 = 1 << 60;
-    pub(super) const ALL: u64 = FRAME | 0b111 << PERMS | HOST_WRITE | DIRTY;
+    pub(super) const MEMORY: u32 = 61;
+    pub(super) const ALL: u64 = FRAME | 0b111 << PERMS | HOST_WRITE | DIRTY | 0b11 << MEMORY;
 }
 
 /// Set in every absent word: suppresses #VE.
@@ -80,7 +81,7 @@ const _: () = {
     let versions = spread(u64::MAX >> (64 - Version::BITS));
     assert!(versions.count_ones() == Version::BITS && gather(versions) == u64::MAX >> (64 - Version::BITS));
     assert!(versions & (FIXED | USER_EXECUTE | TAG | ALWAYS_CLEAR) == 0);
-    assert!(kept::ALL.count_ones() == 44 + 3 + 2, "no two of its fields meet");
+    assert!(kept::ALL.count_ones() == 44 + 3 + 2 + 2, "no two of its fields meet");
     assert!(kept::ALL & (NO_VE | USER_EXECUTE | TAG | ALWAYS_CLEAR) == 0);
 };
 
@@ -132,7 +133,16 @@ impl Word {
         let host_write = if leaf.host_writable { kept::HOST_WRITE } else { 0 };
         let dirty = if leaf.dirty { kept::DIRTY } else { 0 };
         let perms = (leaf.perms.bits() as u64) << kept::PERMS;
-        Self(NO_VE | TAG_TRACKED | leaf.pfn.0 << PAGE_SHIFT & kept::FRAME | perms | host_write | dirty)
+        let memory = leaf.memory.bits() << kept::MEMORY;
+        Self(
+            NO_VE
+                | TAG_TRACKED
+                | leaf.pfn.0 << PAGE_SHIFT & kept::FRAME
+                | perms
+                | memory
+                | host_write
+                | dirty,
+        )
     }
 
     /// Whether the word is a plain hole: neither present nor any of the other absent ones.
@@ -165,6 +175,7 @@ impl Word {
         Leaf {
             pfn: Pfn((self.0 & kept::FRAME) >> PAGE_SHIFT),
             perms: Perms::from_bits((self.0 >> kept::PERMS) as u8),
+            memory: MemoryType::from_bits(self.0 >> kept::MEMORY),
             host_writable: self.0 & kept::HOST_WRITE != 0,
             accessed: false,
             dirty: self.0 & kept::DIRTY != 0,
@@ -336,10 +347,11 @@ mod tests {
     }
 
     fn leaf() -> impl Strategy<Value = Leaf> {
-        (near_edges(0..1 << 44), 0u8..8, any::<bool>(), any::<bool>()).prop_map(
-            |(pfn, perms, host_writable, dirty)| Leaf {
+        (near_edges(0..1 << 44), 0u8..32, any::<bool>(), any::<bool>()).prop_map(
+            |(pfn, bits, host_writable, dirty)| Leaf {
                 pfn: Pfn(pfn),
-                perms: Perms::from_bits(perms),
+                perms: Perms::from_bits(bits),
+                memory: MemoryType::from_bits(u64::from(bits >> 3)),
                 host_writable,
                 accessed: false,
                 dirty,
@@ -401,6 +413,7 @@ mod tests {
         let leaf = Leaf {
             pfn: Pfn(0b11 << 3),
             perms: Perms::RX,
+            memory: MemoryType::WriteBack,
             host_writable: false,
             accessed: true,
             dirty: false,

@@ -10,7 +10,7 @@
 //! check its constants when they are compiled for it.
 
 use super::entry::{ALWAYS_CLEAR, TAG, TAG_HOLE, TAG_MMIO, TAG_TRACKED, Version, Word, gather};
-pub use super::leaf::{Access, Leaf, Perms};
+pub use super::leaf::{Access, Leaf, MemoryType, Perms};
 use crate::addr::{Gfn, INDEX_BITS, Level, Pfn};
 use core::fmt::Debug;
 
@@ -53,7 +53,7 @@ impl Word {
 /// The trait is `unsafe`, not sealed: a hypervisor may have hardware that this crate does not know:
 ///
 /// ```
-/// use slat::{Access, Format, Level, Leaf, Perms, Pfn, table::Word};
+/// use slat::{Access, Format, Level, Leaf, MemoryType, Perms, Pfn, table::Word};
 ///
 /// /// One bit for each permission, frames where x86 has them.
 /// #[derive(Clone, Copy, Default, Debug)]
@@ -89,11 +89,13 @@ impl Word {
 ///         let has = |bit| word.0 & bit != 0;
 ///         let perms = Perms::of(true, has(Self::WRITE), has(0x04));
 ///         let (accessed, dirty) = (has(Self::ACCESSED), has(Self::DIRTY));
-///         Leaf { pfn: Self::pfn(word), perms, host_writable: has(Self::HOST_WRITE), accessed, dirty }
+///         let memory = MemoryType::WriteBack;
+///         Leaf { pfn: Self::pfn(word), perms, memory, host_writable: has(Self::HOST_WRITE), accessed, dirty }
 ///     }
 /// }
 ///
-/// let leaf = Leaf { pfn: Pfn(7), perms: Perms::RX, host_writable: true, accessed: false, dirty: false };
+/// let memory = MemoryType::WriteBack;
+/// let leaf = Leaf { pfn: Pfn(7), perms: Perms::RX, memory, host_writable: true, accessed: false, dirty: false };
 /// assert_eq!(Mine::read_leaf(Mine::leaf(&leaf, Level::M2)), leaf);
 /// assert!(Mine::is_table(Mine::link(Pfn(7), Level::M2), Level::M2));
 /// ```
@@ -183,6 +185,9 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
     /// may be written; one that nobody has accessed is a [tracked word](Word::tracked), which the next access gives
     /// back by a fault.
     const HARDWARE_AD: bool = true;
+    /// How a leaf says each [`MemoryType`], in the order of [`MemoryType::ALL`]; `None` where it knows write-back only: then memslots
+    /// and host pages of other types are refused.
+    const MEMORY: Option<[u64; 4]> = None;
 
     /// A link, standing in an entry of `level`, to the table in frame `pfn`. Links allow everything; leaves decide.
     fn link(pfn: Pfn, level: Level) -> Word;
@@ -195,6 +200,21 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
     const ROOT_PAGES: usize = 1;
     /// Guest frames that a table of this format can map: `1 << FRAME_BITS`.
     const FRAME_BITS: u32 = Self::LEVELS as u32 * INDEX_BITS + Self::ROOT_PAGES.ilog2();
+
+    /// The bits of a leaf of this type.
+    #[inline(always)]
+    fn memory_bits(memory: MemoryType) -> u64 {
+        Self::MEMORY.map_or(0, |types| types[memory as usize])
+    }
+
+    /// The type of a present leaf.
+    #[inline(always)]
+    fn memory_type(word: Word) -> MemoryType {
+        let Some(types) = Self::MEMORY else { return MemoryType::WriteBack };
+        let said = word.0 & memory_mask(types);
+        let is_said = |memory: &MemoryType| types[*memory as usize] == said;
+        MemoryType::ALL.into_iter().find(is_said).unwrap_or_default()
+    }
 
     /// Whether the hardware lets stores through this present leaf.
     #[inline(always)]
@@ -296,6 +316,11 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
     }
 }
 
+/// The bits that tell a leaf's type.
+const fn memory_mask([a, b, c, d]: [u64; 4]) -> u64 {
+    a | b | c | d
+}
+
 /// Proves at compile time what the constants of every format owe. [`Vm::builder`](crate::Vm::builder) and
 /// [`Map::new`](crate::map::Map::new) evaluate it for their format; each format's file ends in a call too.
 pub(crate) const fn assert_format<F: Format>() {
@@ -318,6 +343,12 @@ pub(crate) const fn assert_format<F: Format>() {
     assert!(dirty == 0 || F::PRESENT < dirty, "and whether it is dirty");
     assert!(F::TABLE_BITS & !F::TABLE_MASK == 0 && F::TABLE_BITS & F::PRESENT != 0);
     assert!(F::TABLE_MASK & (F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0, "no such bit makes a leaf a link");
+    if let Some([a, b, c, d]) = F::MEMORY {
+        assert!(a != b && a != c && a != d && b != c && b != d && c != d, "a leaf tells its memory type");
+        let others =
+            F::PRESENT | F::TABLE_MASK | F::WRITE | F::HOST_WRITE | F::ACCESSED | F::DIRTY | F::ADDRESS;
+        assert!(memory_mask([a, b, c, d]) & others == 0, "by bits of their own");
+    }
     assert!(
         F::ADDRESS & (F::PRESENT | F::TABLE_MASK | F::WRITE | F::HOST_WRITE | F::ACCESSED | F::DIRTY) == 0
     );

@@ -2,6 +2,7 @@
 
 use crate::addr::Pfn;
 use core::fmt::Debug;
+pub use slat_slots::MemoryType;
 
 /// What an access wants, or what an entry allows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -92,6 +93,8 @@ pub struct Leaf {
     pub pfn: Pfn,
     /// What the hardware lets through.
     pub perms: Perms,
+    /// How it is cached.
+    pub memory: MemoryType,
     /// Whether the *host* allowed writes when this leaf was made. With `perms` less: someone tracks writes
     /// (dirty logging), and the fault that asks gets the permission back by one CAS.
     pub host_writable: bool,

@@ -119,7 +119,7 @@ pub unsafe trait TableMemory: Send + Sync {
     /// }
     /// # impl Host for Frames {
     /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true })
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
     /// #     }
     /// # }
     /// # #[repr(align(4096))]

@@ -18,7 +18,7 @@ impl Host for Stays {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         self.0.wait();
         self.0.wait();
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable: true })
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
     }
 
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

@@ -20,7 +20,7 @@ impl Host for Identity {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
         let huge = (HUGE..PAGES).contains(&((hva.0 - RAM.0) >> PAGE_SHIFT));
         let level = if huge { Level::M2 } else { Level::K4 };
-        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, writable: true })
+        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, ..HostPage::PLAIN })
     }
 }
 

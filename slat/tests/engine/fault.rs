@@ -25,6 +25,7 @@ impl Linear {
             pfn: Pfn((hva.0 >> 12) + self.shift.load(SeqCst)),
             level: if self.large.load(SeqCst) { Level::G1 } else { Level::K4 },
             writable: !self.readonly.load(SeqCst),
+            ..HostPage::PLAIN
         }
     }
 }

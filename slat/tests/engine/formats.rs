@@ -24,7 +24,7 @@ impl Host for Counting {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         self.asked.fetch_add(1, Relaxed);
         let writable = !self.readonly.load(Relaxed);
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: self.level, writable })
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: self.level, writable, ..HostPage::PLAIN })
     }
 
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

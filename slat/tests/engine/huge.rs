@@ -36,7 +36,11 @@ unsafe impl TableMemory for Sized {
 
 impl Host for Sized {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::new(self.level.load(Relaxed))?, writable: true })
+        Some(HostPage {
+            pfn: Pfn(hva.0 >> 12),
+            level: Level::new(self.level.load(Relaxed))?,
+            ..HostPage::PLAIN
+        })
     }
 
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

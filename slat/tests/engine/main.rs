@@ -3,7 +3,7 @@
 //!
 //! | file | what is tested |
 //! |---|---|
-//! | [`fault`], [`formats`], [`huge`], [`mmio`], [`spaces`] | faults, in each format; large pages; MMIO; address spaces |
+//! | [`fault`], [`formats`], [`huge`], [`memory_types`], [`mmio`], [`spaces`] | faults, in each format; large pages; memory types and execution; MMIO; address spaces |
 //! | [`age`], [`reasons`], [`withdrawn`] | which pages were accessed; decisions page by page; leaves withdrawn to learn of an access |
 //! | [`debts`] | flushes that are owed |
 //! | [`dirty`], [`ring`], [`dirty_log`] | dirty logs by bitmap and by ring; their rules, compared with a model and with KVM |
@@ -26,6 +26,7 @@ mod formats;
 mod huge;
 mod inject;
 mod limit;
+mod memory_types;
 mod mmio;
 mod reasons;
 mod ring;

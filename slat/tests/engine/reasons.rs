@@ -49,7 +49,7 @@ impl Host for Told {
 }
 
 fn page(pfn: u64, writable: bool) -> HostPage {
-    HostPage { pfn: Pfn(pfn), level: Level::K4, writable }
+    HostPage { pfn: Pfn(pfn), writable, ..HostPage::PLAIN }
 }
 
 fn at(page: u64) -> Span<Hva> {

@@ -226,7 +226,7 @@ unsafe impl<const SINGLE: bool> TableMemory for Lender<SINGLE> {
 
 impl<const SINGLE: bool> Host for Lender<SINGLE> {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn((hva.0 - RAM.0) >> PAGE_SHIFT), level: Level::K4, writable: true })
+        Some(HostPage { pfn: Pfn((hva.0 - RAM.0) >> PAGE_SHIFT), ..HostPage::PLAIN })
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {

@@ -29,7 +29,7 @@ fn a_refused_memslot_says_which_rule_it_broke() {
         (
             Rule::Fixed(old),
             22,
-            "it is 0x10000..0x20000 at host address 0x7000, read-only; size, host address and read-only flag cannot change",
+            "it is 0x10000..0x20000 at host address 0x7000, read-only; size, host address, permissions and memory type cannot change",
         ),
         (Rule::Overlaps(old), 17, "it overlaps memslot 3 at 0x10000..0x20000"),
         (Rule::Reach(Gfn(0x100)), 22, "guest addresses end at 0x100000"),

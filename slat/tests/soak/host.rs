@@ -122,13 +122,18 @@ impl Primary {
         let huge = region.huge.get();
         if huge & PRESENT != 0 {
             let pfn = Pfn((huge >> 2) + index as u64);
-            return Some(HostPage { pfn, level: Level::M2, writable: huge & WRITABLE != 0 });
+            return Some(HostPage {
+                pfn,
+                level: Level::M2,
+                writable: huge & WRITABLE != 0,
+                ..HostPage::PLAIN
+            });
         }
         let word = region.small[index].get();
         (word & PRESENT != 0).then_some(HostPage {
             pfn: Pfn(word >> 2),
-            level: Level::K4,
             writable: word & WRITABLE != 0,
+            ..HostPage::PLAIN
         })
     }
 

@@ -8,7 +8,7 @@ use crate::machine::{El1, PATTERN, RAM};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::table::formats::Arm64L39;
 use slat::table::{Format, Leaf, Word};
-use slat::{Access, Gpa, Level, PAGE_SHIFT, Perms, Pfn};
+use slat::{Access, Gpa, Level, MemoryType, PAGE_SHIFT, Perms, Pfn};
 use slat_judge::{Answer, Machine, Verdict};
 
 /// A page of table.
@@ -37,7 +37,14 @@ static LEAVES: Table = Table::new();
 /// `CONTROL …`.
 pub fn second_answer_can_differ(machine: &mut El1) -> Verdict {
     let leaf = |pfn, level| {
-        let leaf = Leaf { pfn, perms: Perms::RWX, host_writable: true, accessed: true, dirty: true };
+        let leaf = Leaf {
+            pfn,
+            perms: Perms::RWX,
+            memory: MemoryType::WriteBack,
+            host_writable: true,
+            accessed: true,
+            dirty: true,
+        };
         Arm64L39::leaf(&leaf, level)
     };
     // The guest's own page, by way of all RAM.

@@ -6,9 +6,9 @@
 
 use crate::console;
 use crate::guest::{self, Exit};
-use crate::stage2::{self, MemoryType, Stage2, Translation};
+use crate::stage2::{self, Stage2, Translation};
 use core::fmt;
-use slat::{Access, Gfn, Gpa, Pfn, Span};
+use slat::{Access, Gfn, Gpa, MemoryType, Pfn, Span};
 use slat_judge::{Answer, FaultWhy, Fixed, Machine, Ram};
 
 /// RAM: 1 GiB at 1 GiB (`-m 1G`). Its first 64 MiB are the program and its heap (`link.ld`).
@@ -57,8 +57,8 @@ impl El1 {
         }
         let Some(second) = stage2::translate(gpa, access) else { return };
         let agree = match (answer, second) {
-            (Answer::Through { value }, Translation::Memory(pfn, memory)) => {
-                memory == MemoryType::RAM && RAM.contains(pfn) && word(pfn, gpa.offset()) == value
+            (Answer::Through { value }, Translation::Memory(pfn, _)) => {
+                RAM.contains(pfn) && word(pfn, gpa.offset()) == value
             }
             (Answer::Fault { why, level, .. }, Translation::Fault(second_why, second_level)) => {
                 (why, level) == (second_why, second_level)
@@ -119,9 +119,13 @@ unsafe impl Machine for El1 {
     fn memory_type(&mut self, root: Pfn, gpa: Gpa) -> Option<u64> {
         stage2::load(root);
         match stage2::translate(gpa, Access::Read)? {
-            Translation::Memory(_, memory) => Some(memory.number()),
+            Translation::Memory(_, told) => Some(told),
             Translation::Fault(..) => None,
         }
+    }
+
+    fn told_of(memory: MemoryType) -> Option<u64> {
+        Some(stage2::told_of(memory))
     }
 
     fn flush(&mut self) {

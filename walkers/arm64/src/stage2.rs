@@ -9,7 +9,7 @@ use aarch64_cpu::registers::{
 };
 use core::arch::asm;
 use slat::table::Format;
-use slat::{Access, Gpa, Level, PAGE_SHIFT, Pfn};
+use slat::{Access, Gpa, Level, MemoryType, PAGE_SHIFT, Pfn};
 use slat_judge::FaultWhy;
 
 /// The number under which the guest's translations are cached.
@@ -107,28 +107,23 @@ pub fn flush() {
     isb(barrier::SY);
 }
 
-/// What the guest's memory is to the processor: the two stages' attributes together, as MAIR encodes them, and shareability.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemoryType {
-    attributes: u8,
-    shareability: u8,
-}
-
-impl MemoryType {
-    /// Write-back, allocating, inner shareable: ordinary RAM.
-    pub const RAM: Self = Self { attributes: 0xff, shareability: 0b11 };
-
-    /// Both as one number.
-    pub fn number(self) -> u64 {
-        u64::from(self.attributes) << 2 | u64::from(self.shareability)
-    }
+/// What `AT` tells of memory that stage 2 maps as this type, where the guest's own attributes take nothing away: both stages together
+/// as MAIR encodes them, in bits 9..2, and shareability.
+pub fn told_of(memory: MemoryType) -> u64 {
+    let (attributes, shareability) = match memory {
+        MemoryType::WriteBack => (0xff, 0b11),
+        MemoryType::WriteCombining => (0x44, 0b10),
+        MemoryType::Uncached => (0x0c, 0b10),
+        MemoryType::Device => (0x04, 0b10),
+    };
+    attributes << 2 | shareability
 }
 
 /// What the processor says when asked to translate, without an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Translation {
-    /// To this frame, of this type.
-    Memory(Pfn, MemoryType),
+    /// To this frame, of a type as [`told_of`] has it.
+    Memory(Pfn, u64),
     /// Not at all.
     Fault(FaultWhy, Option<Level>),
 }
@@ -150,7 +145,6 @@ pub fn translate(gpa: Gpa, access: Access) -> Option<Translation> {
         Translation::Fault(why, level)
     } else {
         let told = PAR_EL1.get();
-        let memory = MemoryType { attributes: (told >> 56) as u8, shareability: (told >> 7 & 0b11) as u8 };
-        Translation::Memory(Pfn(PAR_EL1.read(PAR_EL1::PA)), memory)
+        Translation::Memory(Pfn(PAR_EL1.read(PAR_EL1::PA)), told >> 56 << 2 | told >> 7 & 0b11)
     })
 }

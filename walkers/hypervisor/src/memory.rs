@@ -38,7 +38,7 @@ unsafe impl TableMemory for Machine {}
 impl Host for Machine {
     /// Nothing here ever sleeps, so faults are served from here alone.
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: self.page, writable: true })
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: self.page, ..HostPage::PLAIN })
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {

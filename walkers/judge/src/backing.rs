@@ -53,11 +53,16 @@ impl Backing {
     pub(crate) fn page(&self, hva: Hva) -> Option<HostPage> {
         if hva >= FIXED {
             let pfn = Pfn((hva.0 - FIXED.0) >> PAGE_SHIFT);
-            return Some(HostPage { pfn, level: Level::K4, writable: true });
+            return Some(HostPage { pfn, ..HostPage::PLAIN });
         }
         if Span::sized(GIB, Level::G1.bytes()).contains(hva) {
             let pfn = self.ram.gib + ((hva.0 - GIB.0) >> PAGE_SHIFT);
-            return Some(HostPage { pfn, level: Level::G1, writable: self.gib_writable.load(Relaxed) });
+            return Some(HostPage {
+                pfn,
+                level: Level::G1,
+                writable: self.gib_writable.load(Relaxed),
+                ..HostPage::PLAIN
+            });
         }
         let page = hva.0.checked_sub(SMALL.0)? >> PAGE_SHIFT;
         let word = self.pages.get(page as usize)?.load(Relaxed);
@@ -66,6 +71,7 @@ impl Backing {
             pfn: Pfn(word >> FRAME),
             level: if huge { Level::M2 } else { Level::K4 },
             writable: word & WRITABLE != 0,
+            ..HostPage::PLAIN
         })
     }
 

@@ -191,7 +191,7 @@ impl<F: Format> World<'_, F> {
         for page in first..first + pages {
             let to = (why == Why::ChangePte).then(|| (self.any_frame(Level::K4), self.random.once_in(2)));
             self.vm.host().set(page, to);
-            let now = to.map(|(pfn, writable)| HostPage { pfn, level: Level::K4, writable });
+            let now = to.map(|(pfn, writable)| HostPage { pfn, writable, ..HostPage::PLAIN });
             change.changed(idle, hvas(page, 1), now).settle();
         }
     }

@@ -23,8 +23,8 @@ use crate::world::{Behind, SPACES, World};
 use alloc::vec::Vec;
 use slat::table::Word;
 use slat::{
-    Access, DirtyLog, Format, Gfn, Gpa, Idle, Level, PAGE_SHIFT, Pfn, Span, Splitting, Track, Translations,
-    VcpuId, Vm,
+    Access, DirtyLog, Format, Gfn, Gpa, Idle, Level, MemoryType, PAGE_SHIFT, Pfn, Span, Splitting, Track,
+    Translations, VcpuId, Vm,
 };
 
 /// VMs in a run.
@@ -207,6 +207,12 @@ fn look_up<F: Format, M: Machine>(
                 ));
                 return (false, Difference { gpa, access, expected, answer: expected, bits: None });
             }
+            let memory = (leaf_memory::<F>(&path), behind.map(|behind| behind.memory));
+            if memory.0 != memory.1 {
+                report.differ(format_args!(
+                    "the engine: of the types at {gpa} the first is mapped: {memory:?}"
+                ));
+            }
             true
         }
         Answer::Fault { .. } => false,
@@ -237,6 +243,13 @@ fn look_up<F: Format, M: Machine>(
             format_args!("{access:?} at {gpa}: expected {expected:x?}, the walker: {answer:x?}; {path:x?}"),
         );
     }
+    if right && through && access == Access::Read {
+        let told = report.machine.memory_type(root, gpa);
+        let expected = leaf_memory::<F>(&path).and_then(M::told_of);
+        if told != expected {
+            report.differ(format_args!("the type at {gpa}: expected {expected:x?}, the walker: {told:x?}"));
+        }
+    }
     // Accessed and Dirty: where they must be, and nowhere else.
     for ((before, after), step) in
         path.iter().zip(expect::words_after::<F>(&path, access, through)).zip(way())
@@ -251,6 +264,11 @@ fn look_up<F: Format, M: Machine>(
         }
     }
     (right && through, difference)
+}
+
+/// The memory type that the leaf at the end of `path` says.
+fn leaf_memory<F: Format>(path: &[Step]) -> Option<MemoryType> {
+    path.last().map(|step| F::read_leaf(step.word).memory)
 }
 
 /// An entry that was frozen for a round, as a fault, a split or a recovery would have it for a moment.

@@ -4,7 +4,7 @@
 //! it makes the access and says what happened.
 
 use core::fmt;
-use slat::{Access, Gfn, Gpa, Level, Perms, Pfn, Span};
+use slat::{Access, Gfn, Gpa, Level, MemoryType, Perms, Pfn, Span};
 
 /// Where in each page of [`Ram::pattern`] the code for fetches may stand: its last 256 bytes.
 pub const CODE_OFFSET: u64 = 0xf00;
@@ -106,6 +106,12 @@ pub unsafe trait Machine {
     /// it tells nothing.
     fn memory_type(&mut self, root: Pfn, gpa: Gpa) -> Option<u64> {
         let _ = (root, gpa);
+        None
+    }
+
+    /// What [`memory_type`](Self::memory_type) has to tell of memory that a leaf of this type maps. `None` where it tells nothing.
+    fn told_of(memory: MemoryType) -> Option<u64> {
+        let _ = memory;
         None
     }
 

@@ -13,8 +13,8 @@ use crate::tables::{self, Excused};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Gpa, HostError, Hva, Idle, Level, PAGE_SHIFT, Pfn, Slot,
-    SlotId, SpaceId, Span, Vcpu, Vm,
+    Access, Done, Fault, FaultError, Format, Gfn, Gpa, HostError, Hva, Idle, Level, MemoryType, PAGE_SHIFT,
+    Pfn, Slot, SlotId, SpaceId, Span, Vcpu, Vm,
 };
 
 /// Address spaces of each VM.
@@ -51,6 +51,7 @@ pub(crate) struct Known {
 pub(crate) struct Behind {
     pub(crate) pfn: Pfn,
     pub(crate) writable: bool,
+    pub(crate) memory: MemoryType,
 }
 
 impl<'vm, F: Format> World<'vm, F> {
@@ -114,9 +115,15 @@ impl<'vm, F: Format> World<'vm, F> {
         };
         let Some(gfn) = self.place(space, pages, align) else { return };
         let (readonly, log_dirty) = (self.random.once_in(6), self.random.once_in(4));
+        let memory =
+            if self.random.once_in(3) { self.random.pick(&MemoryType::ALL) } else { MemoryType::WriteBack };
+        // What a processor does that executes a device's registers is not said.
+        let execute = memory < MemoryType::Uncached && !self.random.once_in(6);
         self.create(idle, report, (space, false), |id| Slot {
             readonly,
             log_dirty,
+            execute,
+            memory,
             ..Slot::new(id, gfn, pages, hva)
         });
     }
@@ -162,7 +169,8 @@ impl<'vm, F: Format> World<'vm, F> {
     pub(crate) fn behind(&self, gfn: Gfn) -> Option<Behind> {
         let slot = self.slot(gfn)?;
         let page = self.vm.host().page(slot.hva_of(gfn))?;
-        Some(Behind { pfn: page.pfn, writable: page.writable && !slot.readonly })
+        let (writable, memory) = (page.writable && !slot.readonly, page.memory.max(slot.memory));
+        Some(Behind { pfn: page.pfn, writable, memory })
     }
 
     /// Whether the guest may be sent there, whatever the walker does: of the GiB and of the guest's own frames nothing
@@ -181,11 +189,14 @@ impl<'vm, F: Format> World<'vm, F> {
         let gfn = gpa.gfn();
         let (slot, behind) = (self.slot(gfn), self.behind(gfn));
         let store = access == Access::Write;
+        let refuses = |slot: Slot| store && slot.readonly || access == Access::Fetch && !slot.execute;
         let done = self.vcpu.fault(idle, Fault { gpa, access });
         let (right, again) = match done {
-            Ok(Done::Mmio) => (slot.is_none_or(|slot| store && slot.readonly), false),
+            Ok(Done::Mmio) => (slot.is_none_or(refuses), false),
             Ok(Done::RingFull) => (false, false),
-            Ok(_) => (behind.is_some_and(|behind| behind.writable || !store), true),
+            Ok(_) => {
+                (behind.is_some_and(|behind| behind.writable || !store) && !slot.is_some_and(refuses), true)
+            }
             Err(FaultError::Host(HostError::Fault)) => {
                 (slot.is_some() && behind.is_none_or(|behind| store && !behind.writable), false)
             }

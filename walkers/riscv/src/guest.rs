@@ -32,14 +32,19 @@ pub fn set_accessed_dirty(on: bool) {
     }
 }
 
-/// Makes all memory accessible, switches the guest's own stage off, and has accesses made as by its supervisor.
+/// PBMTE: leaves say memory types.
+const PBMTE: u64 = 1 << 62;
+
+/// Makes all memory accessible, switches the guest's own stage off, and has accesses made as by its supervisor, and leaves say memory
+/// types.
 pub fn prepare() {
-    // SAFETY: registers of this hart, which nobody else uses: PMP 0 over everything; vsatp; hstatus.SPVP.
+    // SAFETY: registers of this hart, which nobody else uses: PMP 0 over everything; vsatp; hstatus.SPVP; menvcfg and henvcfg.
     unsafe {
         asm!("csrw pmpcfg0, {}", in(reg) 0x1f);
         asm!("csrw pmpaddr0, {}", in(reg) u64::MAX);
         asm!("csrw 0x280, zero");
         asm!("csrs 0x600, {}", in(reg) 1_u64 << 8);
+        asm!("csrs 0x30a, {0}", "csrs 0x60a, {0}", in(reg) PBMTE);
     }
 }
 

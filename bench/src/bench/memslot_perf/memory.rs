@@ -4,7 +4,7 @@
 //! it lies in the other one. So a host look-up is arithmetic and one byte, and a guest that goes on using a page
 //! that it has lost is found out: it misses in the page what it wrote there two losses ago.
 
-use slat::{HostPage, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+use slat::{HostPage, Hva, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use slat_vcpu::Window;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -66,7 +66,7 @@ impl Memory {
     pub fn page(&self, hva: Hva) -> Option<HostPage> {
         let page = hva.0.wrapping_sub(self.hvas.start.0) >> PAGE_SHIFT;
         let which = self.which.get(page as usize)?.load(Relaxed);
-        Some(HostPage { pfn: Pfn(2 * page + u64::from(which)), level: Level::K4, writable: true })
+        Some(HostPage { pfn: Pfn(2 * page + u64::from(which)), ..HostPage::PLAIN })
     }
 
     /// Takes the pages of `hvas` away: each comes back as its other frame. One thread at a time, inside an

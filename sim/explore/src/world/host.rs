@@ -311,6 +311,7 @@ impl Primary {
             pfn: Pfn(word >> 2),
             level,
             writable: word & WRITABLE != 0,
+            ..HostPage::PLAIN
         })
     }
 }

@@ -14,7 +14,7 @@ unsafe impl TableMemory for Huge {}
 
 impl Host for Huge {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::M2, writable: false })
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::M2, writable: false, ..HostPage::PLAIN })
     }
 
     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {

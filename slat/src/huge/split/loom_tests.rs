@@ -6,6 +6,7 @@ use crate::loom_tests::{explore, finds, finds_seeded};
 use crate::seeded::Bug;
 use crate::table::Access;
 use crate::table::formats::Ept4;
+use slat_slots::MemoryType;
 use std::sync::Arc;
 
 const LOST: &str = "a permission that was given is gone";
@@ -43,8 +44,14 @@ impl Shared {
 
 fn splits(stale: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
-        let large =
-            Leaf { pfn: Pfn(512), perms: Perms::RX, host_writable: true, accessed: true, dirty: false };
+        let large = Leaf {
+            pfn: Pfn(512),
+            perms: Perms::RX,
+            memory: MemoryType::WriteBack,
+            host_writable: true,
+            accessed: true,
+            dirty: false,
+        };
         let upper = Entry::new(Ept4::leaf(&large, Level::M2));
         let shared = Arc::new(Shared { upper, lower: Entry::new(Word::hole(Default::default())) });
         let theirs = shared.clone();

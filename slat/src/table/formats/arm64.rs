@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! leaf   58..57  56      55        54..53  51   50..48  47....12  10  9..8   7..6   5..2   1  0
-//!        -       D kept  host-     XN      DBM  -       frame     AF  share  W R    type   *  V
+//!        -       D kept  host-     XN      DBM  -       frame     AF  share  W R    memory *  V
 //!                        writable
 //! link                                                  frame                              1  V
 //! ```
-//! `*` is set in a leaf of 4 KiB, clear in a larger one. Memory is write-back. Links allow everything and have no Accessed bit.
+//! `*` is set in a leaf of 4 KiB, clear in a larger one. Memory is Normal write-back, Normal non-cacheable (write-combining),
+//! Device-GRE (uncached) or Device-nGnRE (device); the guest's own attributes may only narrow that. Links allow everything and have no Accessed bit.
 //! With up to 39 bits of address there are three levels from one page of root, up to 43 from 2 to 16 ("concatenated"), else four.
 //!
 //! **`AD`**: `VTCR_EL2.HA` and `HD` are set: hardware sets AF, and for a store where DBM is set, W, which so is the Dirty bit:
@@ -21,7 +22,9 @@ use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
 
 const VALID: u64 = 1 << 0;
 const TABLE: u64 = 1 << 1;
-const NORMAL: u64 = 0b1111 << 2 | 0b11 << 8;
+const SHARED: u64 = 0b11 << 8;
+/// Normal write-back, Normal non-cacheable, Device-GRE, Device-nGnRE.
+const MEMORY: [u64; 4] = [0b1111 << 2, 0b0101 << 2, 0b0011 << 2, 0b0001 << 2];
 const READ: u64 = 1 << 6;
 const STORE: u64 = 1 << 7;
 const ACCESSED: u64 = 1 << 10;
@@ -66,6 +69,7 @@ unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
     const ACCESSED: u64 = when(AD, ACCESSED);
     const DIRTY: u64 = when(AD, STORE | DIRTY_KEPT);
     const HARDWARE_AD: bool = AD;
+    const MEMORY: Option<[u64; 4]> = Some(MEMORY);
 
     #[inline(always)]
     fn link(pfn: Pfn, _level: Level) -> Word {
@@ -81,7 +85,8 @@ unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
         Word(
             leaf.pfn.0 << PAGE_SHIFT & ADDRESS
                 | VALID
-                | NORMAL
+                | SHARED
+                | Self::memory_bits(leaf.memory)
                 | when(level == Level::K4, TABLE)
                 | when(leaf.perms.allows(Access::Read), READ)
                 | when(store, Self::WRITE)
@@ -98,6 +103,7 @@ unsafe impl<const IPA: u8, const AD: bool> Format for Arm64<IPA, AD> {
         Leaf {
             pfn: Self::pfn(word),
             perms: Perms::of(has(READ), has(Self::WRITE), !has(NO_EXECUTE)),
+            memory: Self::memory_type(word),
             host_writable: has(HOST_WRITE),
             accessed: has(ACCESSED),
             dirty: has(if AD { Self::DIRTY } else { STORE }),

@@ -6,7 +6,12 @@
 //!        suppress  host-     frame     D  A  PS  IPAT type  X W R
 //!        #VE       writable
 //! ```
-//! Memory type is write-back in every leaf; IPAT stays clear, so the guest's own PAT applies on top.
+//! | memory type | type | IPAT | effective, with the guest's own PAT |
+//! |---|---|---|---|
+//! | write-back | 6 | 0 | the guest's |
+//! | write-combining | 1 | 0 | write-combining; uncached where the guest says so |
+//! | uncached | 0 | 0 | uncached; write-combining where the guest says so |
+//! | device | 0 | 1 | uncached |
 //!
 //! Processors before Haswell have no A and D, and bit 6 of the EPT pointer leaves them unused elsewhere: then the two
 //! bits are ignored, nobody sets them, and what has not been accessed is not present ([`Format::HARDWARE_AD`]).
@@ -19,7 +24,9 @@ use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
 const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;
 const EXECUTE: u64 = 1 << 2;
-const WRITE_BACK: u64 = 6 << 3;
+const IGNORE_PAT: u64 = 1 << 6;
+/// Write-back, write-combining, uncached, and the last whatever the guest says.
+const MEMORY: [u64; 4] = [6 << 3, 1 << 3, 0, IGNORE_PAT];
 const ACCESSED: u64 = 1 << 8;
 const DIRTY: u64 = 1 << 9;
 
@@ -53,6 +60,7 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for Ept<LEVELS, AD> {
     const ACCESSED: u64 = when(AD, ACCESSED);
     const DIRTY: u64 = when(AD, DIRTY);
     const HARDWARE_AD: bool = AD;
+    const MEMORY: Option<[u64; 4]> = Some(MEMORY);
 
     #[inline(always)]
     fn link(pfn: Pfn, _level: Level) -> Word {
@@ -66,7 +74,7 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for Ept<LEVELS, AD> {
         }
         Word(
             address(leaf.pfn)
-                | WRITE_BACK
+                | Self::memory_bits(leaf.memory)
                 | when(leaf.perms.allows(Access::Read), READ)
                 | when(leaf.perms.allows(Access::Write), WRITE)
                 | when(leaf.perms.allows(Access::Fetch), EXECUTE)
@@ -83,6 +91,7 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for Ept<LEVELS, AD> {
         Leaf {
             pfn: Self::pfn(word),
             perms: Perms::of(has(READ), has(WRITE), has(EXECUTE)),
+            memory: Self::memory_type(word),
             host_writable: has(HOST_WRITE),
             accessed: !AD || has(ACCESSED),
             dirty: has(if AD { DIRTY } else { WRITE }),

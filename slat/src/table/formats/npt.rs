@@ -1,14 +1,14 @@
 //! AMD NPT: ordinary long-mode paging, walked for the guest (AMD APM volume 2, "Nested Paging").
 //!
 //! ```text
-//! leaf   63  53        51....12  7   6  5  2  1  0
-//!        NX  host-     frame     PS  D  A  U  W  P
+//! leaf   63  53        51....12  7   6  5  4    3    2  1  0
+//!        NX  host-     frame     PS  D  A  PCD  PWT  U  W  P
 //!            writable
 //! ```
 //! A nested walk is a user access, so U is set at every level. The same bits are the host's own long-mode
 //! paging for user pages: [`X64`] is what the primary MMU of `slat-mm` is made of.
 
-use super::paging::{self, ACCESSED, DIRTY, PRESENT, USER, WRITE};
+use super::paging::{self, ACCESSED, DIRTY, MEMORY, PRESENT, USER, WRITE};
 use super::x86::{ADDRESS, HOST_WRITE, LARGE, address};
 use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
@@ -38,6 +38,7 @@ unsafe impl<const LEVELS: u8> Format for Npt<LEVELS> {
     const HOST_WRITE: u64 = HOST_WRITE;
     const ACCESSED: u64 = ACCESSED;
     const DIRTY: u64 = DIRTY;
+    const MEMORY: Option<[u64; 4]> = Some(MEMORY);
 
     #[inline(always)]
     fn link(pfn: Pfn, _level: Level) -> Word {
@@ -46,12 +47,12 @@ unsafe impl<const LEVELS: u8> Format for Npt<LEVELS> {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
-        paging::leaf(leaf, level, HOST_WRITE)
+        paging::leaf::<Self>(leaf, level)
     }
 
     #[inline]
     fn read_leaf(word: Word) -> Leaf {
-        paging::read_leaf(word, HOST_WRITE)
+        paging::read_leaf::<Self>(word)
     }
 }
 

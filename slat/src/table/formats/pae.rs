@@ -1,10 +1,10 @@
 //! PAE paging of a 32-bit host, three levels, walked for the guest (AMD APM volume 2, "Nested Paging", "PAE Paging").
 //!
 //! ```text
-//! leaf      63        51....12  9         7   6  5  2  1  0
-//!           NX        frame     host-     PS  D  A  U  W  P
+//! leaf      63        51....12  9         7   6  5  4    3    2  1  0
+//!           NX        frame     host-     PS  D  A  PCD  PWT  U  W  P
 //!                               writable
-//! PDPTE               frame     all else reserved         P
+//! PDPTE               frame     all else reserved                   P
 //! ```
 //! A nested walk is made in the *host's* own paging mode: a hypervisor on a 32-bit host has this format, and its
 //! guests have 32 bits of guest-physical address. The root is four entries (PDPTEs) at the beginning of a page whose
@@ -15,7 +15,7 @@
 //! Processors may hold the four PDPTEs in registers from the load of the root on. Where yours does, load the root again
 //! on the way back from each fault: one that was a hole may be a link now.
 
-use super::paging::{self, ACCESSED, DIRTY, PRESENT, USER, WRITE};
+use super::paging::{self, ACCESSED, DIRTY, MEMORY, PRESENT, USER, WRITE};
 use super::x86::{ADDRESS, LARGE, address, when};
 use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
@@ -43,6 +43,7 @@ unsafe impl Format for Pae {
     const HOST_WRITE: u64 = HOST_WRITE;
     const ACCESSED: u64 = ACCESSED;
     const DIRTY: u64 = DIRTY;
+    const MEMORY: Option<[u64; 4]> = Some(MEMORY);
     /// Four PDPTEs, not 512.
     const FRAME_BITS: u32 = ROOT.shift() + 2;
 
@@ -53,12 +54,12 @@ unsafe impl Format for Pae {
 
     #[inline(always)]
     fn leaf(leaf: &Leaf, level: Level) -> Word {
-        paging::leaf(leaf, level, HOST_WRITE)
+        paging::leaf::<Self>(leaf, level)
     }
 
     #[inline]
     fn read_leaf(word: Word) -> Leaf {
-        paging::read_leaf(word, HOST_WRITE)
+        paging::read_leaf::<Self>(word)
     }
 
     #[inline(always)]

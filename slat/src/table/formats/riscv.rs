@@ -1,11 +1,14 @@
 //! RISC-V G-stage paging, `Sv39x4`, `Sv48x4` and `Sv57x4` (RISC-V privileged manual, "Hypervisor extension").
 //!
 //! ```text
-//! leaf   63....54  53....10  9  8         7  6  5  4  3  2  1  0
-//!        -         frame     -  host-     D  A  -  U  X  W  R  V
-//!                               writable
-//! link             frame                     all else clear    V
+//! leaf   63  62..61  60..54  53....10  9       8         7  6  5  4  3  2  1  0
+//!        -   PBMT    -       frame     device  host-     D  A  -  U  X  W  R  V
+//!                                              writable
+//! link                       frame                          all else clear    V
 //! ```
+//! PBMT is that of `Svpbmt`, enabled in `menvcfg`: what the machine says of the address (write-back), NC (write-combining), IO
+//! (uncached and device, which bit 9 tells apart). Processors without it let only write-back be.
+//!
 //! An entry with V links a table where none of R, W and X is set. Every guest access is a user's to this stage. Two bits of
 //! address more than the host's own modes have are in the root: four pages side by side.
 //!
@@ -26,6 +29,8 @@ const USER: u64 = 1 << 4;
 const ACCESSED: u64 = 1 << 6;
 const DIRTY: u64 = 1 << 7;
 const HOST_WRITE: u64 = 1 << 8;
+/// What the machine says of the address, NC, IO, and the same by a bit that is software's.
+const MEMORY: [u64; 4] = [0, 1 << 61, 2 << 61, 2 << 61 | 1 << 9];
 /// The lowest bit of the frame's number.
 const FRAME: u32 = 10;
 const ADDRESS: u64 = (1 << 44) - 1 << FRAME;
@@ -65,6 +70,7 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
     const ACCESSED: u64 = when(AD, ACCESSED);
     const DIRTY: u64 = when(AD, DIRTY);
     const HARDWARE_AD: bool = AD;
+    const MEMORY: Option<[u64; 4]> = Some(MEMORY);
 
     #[inline(always)]
     fn link(pfn: Pfn, _level: Level) -> Word {
@@ -81,6 +87,7 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
             leaf.pfn.0 << FRAME & ADDRESS
                 | VALID
                 | USER
+                | Self::memory_bits(leaf.memory)
                 | when(leaf.perms.allows(Access::Read), READ)
                 | when(write, WRITE)
                 | when(leaf.perms.allows(Access::Fetch), EXECUTE)
@@ -96,6 +103,7 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for RiscV<LEVELS, AD> {
         Leaf {
             pfn: Self::pfn(word),
             perms: Perms::of(has(READ), has(WRITE), has(EXECUTE)),
+            memory: Self::memory_type(word),
             host_writable: has(HOST_WRITE),
             accessed: has(ACCESSED),
             dirty: has(if AD { DIRTY } else { WRITE }),

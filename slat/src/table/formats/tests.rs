@@ -5,7 +5,7 @@ use crate::addr::{Level, PAGE_SHIFT, Pfn};
 use crate::edges::near_edges;
 use crate::table::entry::Word;
 use crate::table::format::Kind;
-use crate::table::format::{Access, Format, Leaf, Perms};
+use crate::table::format::{Access, Format, Leaf, MemoryType, Perms};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -94,17 +94,17 @@ fn allowed<F: Format>(level: Level, is_link: bool) -> u64 {
     let frame = if is_link { PAGE_SHIFT } else { level.shift() + PAGE_SHIFT };
     match F::NAME {
         "ept4" | "ept5" | "ept4-noad" => {
-            let of_leaf = bits(3, 5) | 1 << 7 | bits(52, 56);
+            let of_leaf = bits(3, 7) | bits(52, 56);
             let dirty = if F::HARDWARE_AD { bits(8, 9) } else { 0 };
             bits(0, 2) | bits(frame, 51) | if is_link { dirty & 1 << 8 } else { of_leaf | dirty }
         }
         "npt4" | "npt5" => {
-            let of_leaf = bits(5, 6) | 1 << 63 | bits(52, 58) | if level > Level::K4 { 1 << 7 } else { 0 };
+            let of_leaf = bits(3, 6) | 1 << 63 | bits(52, 58) | if level > Level::K4 { 1 << 7 } else { 0 };
             bits(0, 2) | bits(frame, 51) | if is_link { 1 << 5 } else { of_leaf }
         }
         "pae" if level == Level::G1 => 1 | bits(PAGE_SHIFT, 51),
         "pae" => {
-            let of_leaf = bits(5, 6) | 1 << 63 | bits(9, 11) | if level > Level::K4 { 1 << 7 } else { 0 };
+            let of_leaf = bits(3, 6) | 1 << 63 | bits(9, 11) | if level > Level::K4 { 1 << 7 } else { 0 };
             bits(0, 2) | bits(frame, 51) | if is_link { 1 << 5 } else { of_leaf }
         }
         name if name.starts_with("arm64") => {
@@ -112,7 +112,7 @@ fn allowed<F: Format>(level: Level, is_link: bool) -> u64 {
             let of_leaf = bits(2, 10) | 1 << 54 | bits(55, 58) | dirty;
             bits(0, 1) | bits(frame, 47) | if is_link { 0 } else { of_leaf }
         }
-        _ => 1 | bits(frame - 2, 53) | if is_link { 0 } else { bits(1, 4) | bits(6, 9) },
+        _ => 1 | bits(frame - 2, 53) | if is_link { 0 } else { bits(1, 4) | bits(6, 9) | bits(61, 62) },
     }
 }
 
@@ -138,14 +138,15 @@ fn nothing_reserved_is_set_in_links<F: Format>(pfn: Pfn) {
 
 proptest! {
     #[test]
-    fn every_format_keeps_what_it_is_given(pfn in near_edges(0..1 << 36), level in 1u8..=3, bits in 0u8..32) {
+    fn every_format_keeps_what_it_is_given(pfn in near_edges(0..1 << 36), level in 1u8..=3, bits in 0u8..128) {
         let on = |bit: u8| bits >> bit & 1 == 1;
         let perms = Perms::READ
             .with(if on(0) { Perms::WRITE } else { Perms::NONE })
             .with(if on(1) { Perms::EXECUTE } else { Perms::NONE });
         let level = Level::new(level).unwrap();
         let pfn = Pfn(pfn & !(level.pages() - 1));
-        let leaf = Leaf { pfn, perms, host_writable: on(2), accessed: on(3), dirty: on(4) };
+        let memory = MemoryType::from_bits(u64::from(bits >> 5));
+        let leaf = Leaf { pfn, perms, memory, host_writable: on(2), accessed: on(3), dirty: on(4) };
         for_all!(leaves_survive(leaf, level));
         for_all!(nothing_reserved_is_set(leaf, level));
         for_all!(links_survive(pfn));
@@ -166,7 +167,7 @@ proptest! {
         let leaf = Leaf {
             pfn: Pfn(pfn),
             perms: Perms::from_bits(bits).with(Perms::READ),
-            host_writable: true,
+            memory: MemoryType::WriteBack, host_writable: true,
             accessed: true,
             dirty: true,
         };
@@ -214,7 +215,14 @@ fn the_table_of_formats_is_what_they_say() {
 /// A leaf at 1 GiB that everybody may use and has used, in a page of 4 KiB and in one of 2 MiB; the same read-only; a link.
 fn words<F: Format>() -> [u64; 4] {
     let pfn = Pfn(1 << 18);
-    let used = Leaf { pfn, perms: Perms::RWX, host_writable: true, accessed: true, dirty: true };
+    let used = Leaf {
+        pfn,
+        perms: Perms::RWX,
+        memory: MemoryType::WriteBack,
+        host_writable: true,
+        accessed: true,
+        dirty: true,
+    };
     let read = Leaf { perms: Perms::READ, host_writable: false, dirty: false, ..used };
     let link = F::link(Pfn(0x1234), Level::M2);
     [F::leaf(&used, Level::K4), F::leaf(&used, Level::M2), F::leaf(&read, Level::K4), link].map(|word| word.0)
@@ -237,4 +245,27 @@ fn words_are_those_of_the_manuals() {
     let riscv = [0x1000_01df, 0x1000_01df, 0x1000_0053, 0x0048_d001];
     assert_eq!([words::<Sv39x4>(), words::<Sv48x4>(), words::<Sv57x4>()], [riscv; 3]);
     assert_eq!(words::<Sv39x4NoAd>(), riscv);
+}
+
+/// The bits by which a leaf of each type but write-back differs from one that is write-back.
+fn types<F: Format>() -> [u64; 3] {
+    let leaf = |memory| {
+        let (pfn, perms) = (Pfn(1 << 18), Perms::RWX);
+        F::leaf(&Leaf { pfn, perms, memory, host_writable: true, accessed: true, dirty: true }, Level::K4).0
+    };
+    [MemoryType::WriteCombining, MemoryType::Uncached, MemoryType::Device]
+        .map(|memory| leaf(memory) ^ leaf(MemoryType::WriteBack))
+}
+
+#[test]
+fn memory_types_are_those_of_the_manuals() {
+    // From type 6 to 1 and 0, in bits 5..3; ignore PAT.
+    let ept = [0b111 << 3, 6 << 3, 1 << 6 | 6 << 3];
+    assert_eq!([types::<Ept4>(), types::<Ept5>(), types::<Ept4NoAd>()], [ept; 3]);
+    // PWT, PCD.
+    assert_eq!([types::<Npt4>(), types::<Npt5>(), types::<Pae>()], [[1 << 3, 1 << 4, 3 << 3]; 3]);
+    // From 1111 to 0101, 0011 and 0001, in bits 5..2.
+    let arm64 = [0b1010 << 2, 0b1100 << 2, 0b1110 << 2];
+    assert_eq!([types::<Arm64L48>(), types::<Arm64NoAd>()], [arm64; 2]);
+    assert_eq!([types::<Sv39x4>(), types::<Sv39x4NoAd>()], [[1 << 61, 2 << 61, 2 << 61 | 1 << 9]; 2]);
 }

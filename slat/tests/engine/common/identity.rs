@@ -16,7 +16,7 @@ unsafe impl TableMemory for Identity {}
 impl Host for Identity {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         let level = if self.large.load(SeqCst) { Level::M2 } else { Level::K4 };
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, writable: true })
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, ..HostPage::PLAIN })
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {

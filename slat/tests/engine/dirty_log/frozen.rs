@@ -38,7 +38,7 @@ impl Host for Interrupted {
             done.recv().unwrap();
         }
         let writable = !self.read_only.load(SeqCst);
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::K4, writable })
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), writable, ..HostPage::PLAIN })
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {

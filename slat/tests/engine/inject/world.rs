@@ -62,7 +62,7 @@ impl Staged {
         let moved = self.moved.lock().unwrap().get(&gfn).copied();
         let level = if self.large.load(SeqCst) && moved.is_none() { Level::M2 } else { Level::K4 };
         let pfn = moved.unwrap_or(Pfn(0x10_0000 + gfn.0));
-        HostPage { pfn, level, writable: !self.read_only.load(SeqCst) }
+        HostPage { pfn, level, writable: !self.read_only.load(SeqCst), ..HostPage::PLAIN }
     }
 
     /// The next one who asks for `gfn` finds this.

@@ -26,6 +26,8 @@ const GUEST: Slot = Slot {
     hva: Hva(ARENA + (1 << 30)),
     readonly: false,
     log_dirty: false,
+    execute: true,
+    memory: MemoryType::WriteBack,
 };
 
 fn rover(by: u64) -> Slot {
@@ -40,7 +42,7 @@ unsafe impl TableMemory for Linear {}
 
 impl Linear {
     fn page(hva: Hva) -> HostPage {
-        HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true }
+        HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN }
     }
 }
 

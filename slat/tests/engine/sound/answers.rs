@@ -73,7 +73,7 @@ fn told(hvas: Span<Hva>, to: HostPage) -> [Option<u64>; 8] {
 
 #[test]
 fn each_small_leaf_of_a_large_page_that_is_told_maps_its_own_frame() {
-    let page = |pfn, level| HostPage { pfn: Pfn(pfn), level, writable: false };
+    let page = |pfn, level| HostPage { pfn: Pfn(pfn), level, writable: false, ..HostPage::PLAIN };
     let frames = |from: u64| std::array::from_fn(|gfn| Some(from + gfn as u64));
     let all = Span::sized(Hva(0x4000_0000), 2 << 20);
     assert_eq!(told(all, page(0x8_0000, Level::M2)), frames(0x8_0000));
@@ -91,7 +91,7 @@ fn what_lies_beyond_the_page_that_is_told_is_zapped() {
     let mut expect: [_; 8] = std::array::from_fn(|gfn| Some(0x4_0000 + gfn as u64));
     (3..6).for_each(|gfn| expect[gfn] = None);
     expect[2] = Some(0x8_0000);
-    assert_eq!(told(some, HostPage { pfn: Pfn(0x8_0000), level: Level::K4, writable: false }), expect);
+    assert_eq!(told(some, HostPage { pfn: Pfn(0x8_0000), writable: false, ..HostPage::PLAIN }), expect);
 }
 
 /// Every call that takes a span of frames, with one that is empty.

@@ -1,7 +1,7 @@
 //! A VM of one slot over a host that is a function, for tests of promises.
 
 use slat::{
-    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Slot, SlotId, Span, TableMemory,
+    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, Pfn, Slot, SlotId, Span, TableMemory,
     Translations, VcpuId,
 };
 use std::sync::mpsc;
@@ -27,7 +27,7 @@ impl<A: Fn(Hva) -> Option<HostPage> + Send + Sync> Host for By<A> {
 
 /// The small writable page whose frame number is its address over 4096.
 pub fn page(hva: Hva) -> HostPage {
-    HostPage { pfn: Pfn(hva.0 >> 12), level: Level::K4, writable: true }
+    HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN }
 }
 
 pub fn ram(id: u32, gfn: u64, pages: u64, hva: u64) -> Slot {

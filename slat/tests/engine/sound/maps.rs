@@ -1,6 +1,7 @@
 //! `Map` and `Format`: every table that a walk reaches belongs to the map.
 
 use super::common::{page, vm};
+use crate::common::own::Own;
 use slat::map::{Map, Place, ReachError};
 use slat::table::{Heap, Version, Word, formats::*};
 use slat::*;
@@ -9,7 +10,17 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 fn leaf_of<F: Format>(pfn: u64, perms: Perms, level: Level) -> Word {
-    F::leaf(&Leaf { pfn: Pfn(pfn), perms, host_writable: true, accessed: true, dirty: false }, level)
+    F::leaf(
+        &Leaf {
+            pfn: Pfn(pfn),
+            perms,
+            memory: MemoryType::WriteBack,
+            host_writable: true,
+            accessed: true,
+            dirty: false,
+        },
+        level,
+    )
 }
 
 fn leaf(pfn: u64, level: Level) -> Word {
@@ -113,37 +124,6 @@ fn a_page_beyond_the_format_has_no_entry() {
     edges::<Sv39x4>();
     edges::<Sv57x4>();
     edges::<Sv39x4NoAd>();
-}
-
-/// What a hypervisor's author adds: here, the nested format of AMD under another name.
-#[derive(Clone, Copy, Default, Debug)]
-struct Own;
-
-// SAFETY: every word is made and read as `Npt4` does it.
-unsafe impl Format for Own {
-    const NAME: &'static str = "own";
-    const LEVELS: u8 = Npt4::LEVELS;
-    const MAX_LEAF: Level = Npt4::MAX_LEAF;
-    const TABLE_MASK: u64 = Npt4::TABLE_MASK;
-    const TABLE_BITS: u64 = Npt4::TABLE_BITS;
-    const PRESENT: u64 = Npt4::PRESENT;
-    const ADDRESS: u64 = Npt4::ADDRESS;
-    const WRITE: u64 = Npt4::WRITE;
-    const HOST_WRITE: u64 = Npt4::HOST_WRITE;
-    const ACCESSED: u64 = Npt4::ACCESSED;
-    const DIRTY: u64 = Npt4::DIRTY;
-
-    fn link(pfn: Pfn, level: Level) -> Word {
-        Npt4::link(pfn, level)
-    }
-
-    fn leaf(leaf: &Leaf, level: Level) -> Word {
-        Npt4::leaf(leaf, level)
-    }
-
-    fn read_leaf(word: Word) -> Leaf {
-        Npt4::read_leaf(word)
-    }
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl Moving {
             let page = (hva.0 - MOVING.0) >> PAGE_SHIFT;
             self.frame(page, self.side[page as usize].load(Acquire))
         };
-        HostPage { pfn, level: Level::K4, writable: true }
+        HostPage { pfn, ..HostPage::PLAIN }
     }
 
     /// The first two words of a frame: the page's number, and how often the guest has been there.

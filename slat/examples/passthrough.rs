@@ -1,0 +1,59 @@
+//! A device that the guest drives itself: its registers and its frame buffer, each with the memory type that it needs.
+//! To see it: `cargo run -p slat --example passthrough`.
+
+use slat::table::formats::Ept4;
+use slat::{
+    Access, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, MemoryType, PAGE_SHIFT, Pfn, Slot,
+    SlotId, TableMemory, VcpuId, Vm,
+};
+
+const RAM: Hva = Hva(0x7000_0000);
+/// Where the hypervisor has mapped the device's BARs. REPLACE: by what your own page tables say.
+const REGISTERS: Hva = Hva(0x8000_0000);
+const FRAME_BUFFER: Hva = Hva(0x9000_0000);
+/// Where the machine has them.
+const DEVICE: Pfn = Pfn(0xf_e000);
+
+/// Frame = address, but for the device.
+struct Machine;
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Machine {}
+
+impl Host for Machine {
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        let pfn = match hva.0.checked_sub(REGISTERS.0) {
+            Some(offset) => DEVICE + (offset >> PAGE_SHIFT),
+            None => Pfn(hva.0 >> PAGE_SHIFT),
+        };
+        Ok(HostPage { pfn, ..HostPage::PLAIN })
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut idle = Idle::take().expect("the first on this thread");
+    let vm = Vm::<Ept4, _>::builder(Machine).build()?;
+    vm.slots().commit(&mut idle, |tx| {
+        tx.create(Slot::new(SlotId(0), Gfn(0), 0x800, RAM))?;
+        // Each access as the guest makes it, and no code.
+        let registers = Slot::new(SlotId(1), Gfn(0xc_0000), 4, REGISTERS);
+        tx.create(registers.memory(MemoryType::Device).no_execute())?;
+        // Stores may be combined.
+        let frame_buffer = Slot::new(SlotId(2), Gfn(0xc_1000), 0x400, FRAME_BUFFER);
+        tx.create(frame_buffer.memory(MemoryType::WriteCombining).no_execute())
+    })?;
+
+    let mut vcpu = vm.vcpu(VcpuId(0)).expect("the first of its number");
+    for (what, gpa) in
+        [("memory", Gpa(0x1000)), ("registers", Gpa(0xc000_0000)), ("frame buffer", Gpa(0xc100_0000))]
+    {
+        vcpu.fault(&mut idle, Fault { gpa, access: Access::Write })?;
+        let leaf = vm.translate(&mut idle, gpa.gfn()).expect("just mapped").leaf;
+        println!("{what}: {:?}, {:?}, {:?}", leaf.pfn, leaf.perms, leaf.memory);
+    }
+    // The guest jumps to the device: for the hypervisor to say what becomes of that.
+    let jump = vcpu.fault(&mut idle, Fault { gpa: Gpa(0xc000_0000), access: Access::Fetch })?;
+    assert_eq!(jump, Done::Mmio);
+    println!("a fetch from the registers: {jump:?}");
+    Ok(())
+}
