@@ -33,6 +33,8 @@ pub enum Tool {
     Worlds,
     /// Guests, devices, pins, swap and merging on `slat-mm`: `mm/tests/load`.
     Load,
+    /// Guests on processors that they share: `vcpu/tests/vcpu`.
+    Shared,
     /// A test of `slat-mm`'s own: `mm/tests/mm`.
     Host,
     /// A unit test beside the code.
@@ -197,6 +199,9 @@ bugs! {
     RegainUnmarked "regain-unmarked" Worlds "the write permission is given back, and the page is not marked",
     RingUnarmed "ring-unarmed" Worlds "the pages of a ring are told, and not armed again",
     GivenBackLost "given-back-lost" Worlds "a harvest that is dropped does not give its bits back",
+
+    // --- shared: what guests read on processors that they share ---
+    ProcessorBelieved "processor-believed" Shared "a vCPU that comes back to a processor believes what it left there",
 
     // --- slat-mm's own tests ---
     FullBelieved "full-believed" Host "swap space that was full once is not asked for room again",

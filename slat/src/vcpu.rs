@@ -255,7 +255,8 @@ impl Root<'_> {
     /// been carried out: an operation that replaces a root flushes afterwards, and one that meets a hole of the fresh
     /// root before that flushes too. So each answer must look.
     fn reload(&mut self, cache: &mut impl Translations) {
-        let now = Loaded { root: self.space.pfn(), cpu: cache.cpu() };
+        let cpu = if seeded!(ProcessorBelieved) { self.loaded.cpu } else { cache.cpu() };
+        let now = Loaded { root: self.space.pfn(), cpu };
         if *self.loaded != now && !seeded!(CachesBelieved) {
             // Unknown until it is done: where it panics, the next entry or answer forgets all, wherever that is. Flushes have
             // been carried out here by now, and what was loaded before has not seen them.
