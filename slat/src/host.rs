@@ -123,6 +123,11 @@ pub trait Host: TableMemory {
     /// Makes vCPU `vcpu` leave the guest, or answer from inside it, soon: an IPI, a signal. Software vCPUs poll
     /// [`InGuest::kicked`](crate::InGuest::kicked) and need nothing more.
     ///
+    /// Whatever this thread stored before the call is visible on the vCPU's processor when the interrupt is taken there,
+    /// as an operating system's IPI has it. On bare metal that may take a fence before the interrupt is sent (x2APIC's
+    /// WRMSR, Arm's SGI registers). An interrupt that finds the vCPU on its way into the guest may be lost:
+    /// [`Ready::go`](crate::Ready::go) deals with that.
+    ///
     /// A panic here loses no flush: the other vCPUs are kicked, and all of them are waited for, this one included, before
     /// the panic goes on to the caller. Without the crate's feature `std` a panic that unwinds from here aborts.
     fn kick(&self, vcpu: VcpuId) {

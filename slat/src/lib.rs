@@ -142,7 +142,7 @@ pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
 pub use table::{Access, Format, Leaf, Perms, TableMemory};
 pub use tlb::{Cause, CpuId, FlushDebt, Translations};
-pub use vcpu::{InGuest, Vcpu};
+pub use vcpu::{Go, InGuest, Ready, Vcpu};
 pub use vm::{Builder, Vm};
 pub use walk::{Mapping, Walk};
 pub use why::Why;

@@ -1,7 +1,7 @@
 //! A vCPU in software: an OS thread with a TLB and a paging-structure cache that really hold stale translations.
 //!
 //! ```text
-//! enter the guest ─▶ kicked? answer ─▶ one step of the program ─┐
+//! enter ─▶ go? in ──▶ kicked? answer ─▶ one step of the program ─┐
 //!      ▲                   ▲                                    │ TLB, else walk
 //!      │                   └────────────── done ◀───────────────┤
 //!      │                                                        │ fault
@@ -18,7 +18,7 @@ use crate::walker::walk;
 use crate::window::Window;
 use hdrhistogram::Histogram;
 use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Pfn, SpaceId, Span,
+    Access, Done, Fault, FaultError, Format, Gfn, Go, Gpa, Host, Idle, PAGE_SIZE, Pfn, SpaceId, Span,
     Translations, Vcpu,
 };
 use std::hint::spin_loop;
@@ -102,6 +102,8 @@ enum Stayed {
     Fault(Fault),
     Stopped,
     StepsDone,
+    /// Before the first step.
+    Kicked,
 }
 
 /// Why the guest was left.
@@ -182,7 +184,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
             let exit = match self.stay_in(idle, &mut *caches, program, &mut left) {
                 Stayed::Fault(fault) => self.deal_with(idle, fault),
                 Stayed::Stopped => Some(Exit::Stopped),
-                Stayed::StepsDone => None,
+                Stayed::StepsDone | Stayed::Kicked => None,
             };
             if let Some(exit) = exit {
                 break exit;
@@ -220,6 +222,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
                 Stayed::Fault(fault) => fault,
                 Stayed::Stopped => return Some(Exit::Stopped),
                 Stayed::StepsDone => return None,
+                Stayed::Kicked => continue,
             };
             drop(stay);
             if let Some(exit) = self.deal_with(idle, fault) {
@@ -238,7 +241,8 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         left: &mut u64,
     ) -> Stayed {
         let vm = self.vcpu.vm();
-        let mut guest = self.vcpu.enter(idle, home);
+        // No interrupt comes here: a kick is a word, which the guest looks at.
+        let Go::In(mut guest, ()) = self.vcpu.enter(idle, home).go(|| ()) else { return Stayed::Kicked };
         while *left > 0 {
             *left -= 1;
             if guest.kicked() && self.late.as_mut().is_none_or(Late::answers) {

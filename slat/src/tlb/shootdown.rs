@@ -9,9 +9,12 @@
 //! write ring[g]; generation := g           enter: mode := Guest
 //! fence ───────────────────────────────── fence
 //! mode == Guest and seen < g ?             generation != seen ?  flush, seen := generation
-//!   kick, wait for seen ≥ g or mode Out    … guest runs; kicked ?  flush, seen := generation
+//!   kicked := true, interrupt it           hold interrupts; kicked ?  go back and enter again
+//!   wait for seen ≥ g or mode Out          … guest runs; interrupted ?  out; or polls kicked:  flush, seen := generation
 //! ```
-//! One of the two sees the other: a flusher that misses the mode is one whose generation the vCPU sees on entry.
+//! One of the two sees the other: a flusher that misses the mode is one whose generation the vCPU sees on entry. An
+//! interrupt that comes before interrupts are held is lost, since the handler has nothing to bring out of the guest. Its
+//! flusher has said `kicked` before, so the vCPU goes back. One that comes later waits, and brings the guest out.
 //! Both pay for a fence. The read side's asymmetric barrier would be wrong here: an entry into the guest costs a
 //! thousand times a fence, so it need not be spared, and a flush would cost a system call.
 
@@ -110,6 +113,21 @@ pub(crate) struct VcpuTlb {
     pub(crate) attempts: Attempts,
 }
 
+impl VcpuTlb {
+    /// Says that the vCPU is wanted, and then interrupts it: one that the interrupt does not bring out has not looked yet.
+    fn kick(&self, interrupt: impl Fn()) {
+        if seeded!(InterruptedFirst) {
+            interrupt();
+        }
+        // ORDER(kick): Release; the generation before it is visible to a vCPU that sees the kick.
+        // ORDER(kick-held): the store before the interrupt; whoever takes the interrupt sees it (`Host::kick`).
+        self.kicked.store(true, Release);
+        if !seeded!(InterruptedFirst) {
+            interrupt();
+        }
+    }
+}
+
 /// The flush side of one VM.
 #[derive(Debug)]
 pub(crate) struct Tlb {
@@ -160,9 +178,7 @@ impl Tlb {
         };
         for (index, vcpu) in self.vcpus.iter().enumerate() {
             if behind(vcpu) {
-                // ORDER(kick): Release; the generation above is visible to whoever sees the kick.
-                vcpu.kicked.store(true, Release);
-                kick(VcpuId(index as u32));
+                vcpu.kick(|| kick(VcpuId(index as u32)));
             }
         }
         if seeded!(FlushUnanswered) {
@@ -188,9 +204,7 @@ impl Tlb {
         fence(SeqCst);
         for (index, vcpu) in self.vcpus.iter().enumerate() {
             if vcpu.in_guest.load(Relaxed) {
-                // ORDER(kick): Release, as in `shoot_down`.
-                vcpu.kicked.store(true, Release);
-                kick(VcpuId(index as u32));
+                vcpu.kick(|| kick(VcpuId(index as u32)));
             }
         }
     }
@@ -217,18 +231,27 @@ impl Tlb {
 
     /// The vCPU enters the guest, having forgotten what was flushed while it was out.
     pub(crate) fn enter(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
-        loop {
-            vcpu.in_guest.swap(true, Relaxed);
-            // ORDER(flush): `in_guest` before the generation's load; pairs with the fence in `shoot_down`.
-            fence_after_rmw();
-            if seeded!(EnterUnflushed) {
-                return;
-            }
-            self.catch_up(vcpu, cache);
-            if self.generation.load(Acquire) == vcpu.seen.load(Relaxed) {
-                return;
-            }
+        vcpu.in_guest.swap(true, Relaxed);
+        // ORDER(flush): `in_guest` before the generation's load; pairs with the fence in `shoot_down`.
+        fence_after_rmw();
+        if seeded!(EnterUnflushed) {
+            return;
         }
+        // A kick that is left from an earlier stay goes, too: where no kick is seen there is none to clear.
+        while Self::kicked(vcpu) || self.generation.load(Acquire) != vcpu.seen.load(Relaxed) {
+            self.catch_up(vcpu, cache);
+        }
+    }
+
+    /// The last step into the guest: interrupts are held, and then no kick has come since [`enter`](Self::enter). `None`
+    /// where one has.
+    #[inline(always)]
+    pub(crate) fn go<K>(vcpu: &VcpuTlb, hold: impl FnOnce() -> K) -> Option<K> {
+        let early = seeded!(LookedBeforeHeld) && Self::kicked(vcpu);
+        let held = hold();
+        // ORDER(kick-held): held before the load. An interrupt that was taken before carries its kick here; a later one waits.
+        let kicked = if seeded!(LookedBeforeHeld) { early } else { Self::kicked(vcpu) };
+        (!kicked || seeded!(GoUnlooked)).then_some(held)
     }
 
     /// The vCPU leaves the guest.

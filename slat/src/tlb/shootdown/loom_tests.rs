@@ -128,6 +128,45 @@ fn mistake_clearing_a_kick_by_a_relaxed_exchange() {
     finds_seeded(Bug::KickRelaxed, "not carried out", kicks);
 }
 
+/// A vCPU on hardware, whose processor takes interrupts until they are held: one that is taken there brings out no guest.
+fn interrupts() {
+    let shared = Arc::new((Tlb::new(1, false), AtomicBool::new(false)));
+    let theirs = shared.clone();
+    let vcpu = loom::thread::spawn(move || {
+        let (tlb, pending) = &*theirs;
+        let (vcpu, mut cached) = (tlb.vcpu(VcpuId(0)), Cached(true));
+        loop {
+            tlb.enter(vcpu, &mut cached);
+            // The last one that is taken.
+            let taken = Tlb::go(vcpu, || pending.swap(false, AcqRel));
+            if taken == Some(true) {
+                assert_eq!(vcpu.seen.load(Relaxed), 1, "a kick is lost: its flush is not carried out");
+            }
+            // The guest runs until the next interrupt, or to an exit of its own.
+            Tlb::leave(vcpu);
+            if taken.is_some() {
+                return;
+            }
+        }
+    });
+    let (tlb, pending) = &*shared;
+    let interrupt = |_| pending.store(true, Release);
+    drop(tlb.shoot_down(Span::new(Gfn(7), Gfn(8)), Unlinked::default(), interrupt));
+    vcpu.join().expect("the vCPU ends");
+}
+
+#[test]
+fn no_kick_is_lost_before_the_hardware_enters() {
+    explore_within(3, interrupts);
+}
+
+#[test]
+fn mistakes_about_the_last_step_into_the_guest() {
+    for bug in [Bug::GoUnlooked, Bug::LookedBeforeHeld, Bug::InterruptedFirst] {
+        finds_seeded(bug, "a kick is lost", interrupts);
+    }
+}
+
 /// Two flushers whose numbers share a cell of the ring, as two that are a whole round apart do.
 fn share_a_cell(number: fn(&Tlb, Span<Gfn>) -> u64) -> impl Fn() + Send + Sync + 'static {
     move || {
