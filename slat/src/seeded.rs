@@ -111,6 +111,8 @@ bugs! {
     GoUnlooked "go-unlooked" Loom "the last step into the guest does not look for a kick",
     LookedBeforeHeld "looked-before-held" Loom "the last step into the guest looks for a kick, and then holds interrupts",
     InterruptedFirst "interrupted-first" Loom "a flusher interrupts a vCPU, and then says that it is kicked",
+    RootUncounted "root-uncounted" Loom "a root is replaced, and flushes beside it are broadcast",
+    RootCountRelaxed "root-count-relaxed" Loom "a root that all vCPUs have loaded is counted off by a relaxed decrement",
     RangeWriteUnfenced "range-write-unfenced" Loom "no fence between the mark that a flush's range is being written and the range",
     RangeReadUnfenced "range-read-unfenced" Loom "no fence between a flush's range and the second look at its number",
     RangeRelaxed "range-relaxed" Loom "a flush's range is published by a relaxed store",

@@ -8,6 +8,8 @@
 //! What a vCPU caches stays on the processor when the vCPU leaves, as on hardware. Other vCPUs of the VM use it there, and
 //! so does this vCPU when it comes back. Nothing here forgets on its own: a vCPU that comes back after it has been
 //! elsewhere relies on [`Vcpu::enter`](slat::Vcpu::enter), which forgets where [`Translations::cpu`] has changed.
+//!
+//! A step of a vCPU holds the caches that it uses, so a machine of such processors can [broadcast](Processor::forget) flushes.
 
 use crate::cpu::Caches;
 use slat::{CpuId, Gfn, SpaceId, Span, Translations};
@@ -49,6 +51,18 @@ impl Processor {
     /// Its number.
     pub fn id(&self) -> CpuId {
         self.id
+    }
+
+    /// Forgets `gfns` under every tag of VM number `vm`: this processor's part of a flush that hardware broadcasts. Waits for
+    /// the step that a vCPU is making here, and for nothing else. On return the accesses that it made by what is forgotten
+    /// are over.
+    ///
+    /// A host whose processors broadcast does this on each of them: [`Host::broadcast_flush`](slat::Host::broadcast_flush).
+    pub fn forget(&self, vm: u32, gfns: Span<Gfn>) {
+        let tags = lock(&self.tags);
+        for (_, caches) in tags.iter().filter(|(tag, _)| tag.vm == vm) {
+            lock(caches).flush(gfns);
+        }
     }
 
     /// A vCPU's stay, under `tag`. Waits while another vCPU stays here. Not for a thread that is in a section, or that

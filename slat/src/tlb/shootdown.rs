@@ -15,8 +15,12 @@
 //! One of the two sees the other: a flusher that misses the mode is one whose generation the vCPU sees on entry. An
 //! interrupt that comes before interrupts are held is lost, since the handler has nothing to bring out of the guest. Its
 //! flusher has said `kicked` before, so the vCPU goes back. One that comes later waits, and brings the guest out.
-//! Both pay for a fence. The read side's asymmetric barrier would be wrong here: an entry into the guest costs a
+//! Flusher and vCPU each pay for a fence. The read side's asymmetric barrier would be wrong here: an entry into the guest costs a
 //! thousand times a fence, so it need not be spared, and a flush would cost a system call.
+//!
+//! Where hardware broadcasts flushes, the host does it, and no vCPU is asked ([`Tlb::is_broadcast`]): nothing is numbered,
+//! since vCPUs that are out have forgotten too. A broadcast loads no root. So while one is being replaced, which
+//! `roots` counts, flushes kick: a thread that has met a hole of the new root finds the count.
 
 use super::super::table::retire::{Flushed, Unlinked};
 use crate::addr::{Gfn, Position, Span};
@@ -128,6 +132,20 @@ impl VcpuTlb {
     }
 }
 
+/// See [`Tlb::replaces_root`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Replacing<'t>(&'t AtomicU64);
+
+impl Drop for Replacing<'_> {
+    fn drop(&mut self) {
+        if !seeded!(RootUncounted) {
+            // ORDER(root-count): Release; the answers of all vCPUs before it.
+            self.0.fetch_sub(1, unless_seeded!(RootCountRelaxed, Release));
+        }
+    }
+}
+
 /// The flush side of one VM.
 #[derive(Debug)]
 pub(crate) struct Tlb {
@@ -135,6 +153,8 @@ pub(crate) struct Tlb {
     ring: Box<[Ranged]>,
     vcpus: Box<[Padded<VcpuTlb>]>,
     pub(crate) by_cause: ByCause,
+    /// Roots that are being replaced, and that not all vCPUs have loaded yet.
+    roots: AtomicU64,
     /// Negative control: pretend to flush.
     sabotaged: bool,
 }
@@ -146,6 +166,7 @@ impl Tlb {
             ring: (0..RING).map(|_| Ranged::default()).collect(),
             vcpus: (0..vcpus).map(|_| Padded::default()).collect(),
             by_cause: ByCause::default(),
+            roots: AtomicU64::new(0),
             sabotaged,
         }
     }
@@ -157,6 +178,21 @@ impl Tlb {
     /// The sum of one counter over all vCPUs.
     pub(crate) fn again(&self, why: Again) -> u64 {
         self.vcpus.iter().fold(0, |sum, vcpu| sum.wrapping_add(vcpu.attempts.get(why)))
+    }
+
+    /// A root is about to be replaced: until the guard is dropped, which is after its flush, no flush is broadcast.
+    pub(crate) fn replaces_root(&self) -> Replacing<'_> {
+        if !seeded!(RootUncounted) {
+            // ORDER(root-count): before the new root is published, which carries it to whoever finds that (`replace_root`).
+            self.roots.fetch_add(1, Relaxed);
+        }
+        Replacing(&self.roots)
+    }
+
+    /// Whether a flush has been carried out by `broadcast`, on every processor. If not, all of it is still to be done.
+    pub(crate) fn is_broadcast(&self, broadcast: impl FnOnce() -> bool) -> bool {
+        // ORDER(root-count): Acquire; where no root is counted any more, all vCPUs have answered its flush before.
+        !self.sabotaged && self.roots.load(Acquire) == 0 && broadcast()
     }
 
     /// Returns once no vCPU holds a translation of `gfns`, nor a link to a page of `pages`, from before the

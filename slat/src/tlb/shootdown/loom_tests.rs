@@ -167,6 +167,67 @@ fn mistakes_about_the_last_step_into_the_guest() {
     }
 }
 
+/// A root, and a page that only the old one, 0, leads to.
+struct Roots {
+    tlb: Tlb,
+    root: AtomicU64,
+    page: UnsafeCell<u64>,
+}
+
+/// A root is replaced beside another flusher, who takes away the page that only the old root leads to.
+fn broadcasts() {
+    let tlb = Tlb::new(1, false);
+    let shared = Arc::new(Roots { tlb, root: AtomicU64::new(0), page: UnsafeCell::new(0) });
+    let gfns = Span::new(Gfn(7), Gfn(8));
+    shared.tlb.enter(shared.tlb.vcpu(VcpuId(0)), &mut Cached(false));
+    let theirs = shared.clone();
+    let vcpu = loom::thread::spawn(move || {
+        let Roots { tlb, root, page } = &*theirs;
+        let (vcpu, mut loaded) = (tlb.vcpu(VcpuId(0)), 0);
+        if Tlb::kicked(vcpu) {
+            tlb.catch_up(vcpu, &mut Cached(false));
+            loaded = root.load(Acquire);
+        }
+        if loaded == 0 {
+            page.with(|page| {
+                // SAFETY: the reuse of the page is what loom checks against.
+                unsafe { *page }
+            });
+        }
+        Tlb::leave(vcpu);
+    });
+    let theirs = shared.clone();
+    let flip = loom::thread::spawn(move || {
+        let Roots { tlb, root, .. } = &*theirs;
+        let replaces = tlb.replaces_root();
+        root.store(1, Release);
+        drop(tlb.shoot_down(gfns, Unlinked::default(), |_| {}));
+        drop(replaces);
+    });
+    let Roots { tlb, root, page } = &*shared;
+    // Nothing is cached, so the broadcast itself has nothing to do. Where there is none, this flusher would kick.
+    if root.load(Acquire) == 1 && tlb.is_broadcast(|| true) {
+        page.with_mut(|page| {
+            // SAFETY: as above.
+            unsafe { *page = 1 }
+        });
+    }
+    flip.join().expect("the root is replaced");
+    vcpu.join().expect("the vCPU ends");
+}
+
+#[test]
+fn a_broadcast_leaves_no_vcpu_on_an_old_root() {
+    explore_within(2, broadcasts);
+}
+
+#[test]
+fn mistakes_about_broadcasts_beside_a_new_root() {
+    for bug in [Bug::RootUncounted, Bug::RootCountRelaxed] {
+        finds_seeded(bug, RACE, broadcasts);
+    }
+}
+
 /// Two flushers whose numbers share a cell of the ring, as two that are a whole round apart do.
 fn share_a_cell(number: fn(&Tlb, Span<Gfn>) -> u64) -> impl Fn() + Send + Sync + 'static {
     move || {
