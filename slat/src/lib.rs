@@ -133,7 +133,7 @@ pub use slat_slots::addr;
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
-pub use fault::{Done, Fault, FaultError};
+pub use fault::{Done, Fault, FaultError, Prefault};
 pub use host::{Host, HostError, HostPage, VcpuId};
 pub use notify::{Again, Event, Invalidation, Pages, SecondaryMmu, Young};
 pub use slots::{Slot, SlotError, SlotId, SpaceId};

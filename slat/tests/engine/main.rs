@@ -4,6 +4,7 @@
 //! | file | what is tested |
 //! |---|---|
 //! | [`fault`], [`formats`], [`huge`], [`mmio`], [`spaces`] | faults, in each format; large pages; MMIO; address spaces |
+//! | [`prefault`] | pages mapped ahead of the guest, as for an access |
 //! | [`age`], [`reasons`], [`withdrawn`] | which pages were accessed; decisions page by page; leaves withdrawn to learn of an access |
 //! | [`debts`] | flushes that are owed |
 //! | [`dirty`], [`ring`], [`dirty_log`] | dirty logs by bitmap and by ring; their rules, compared with a model and with KVM |
@@ -27,6 +28,7 @@ mod huge;
 mod inject;
 mod limit;
 mod mmio;
+mod prefault;
 mod reasons;
 mod ring;
 mod scale;
