@@ -41,15 +41,25 @@ pub enum VcpuPc {
     Go,
 }
 
+/// What becomes of an interrupt on a vCPU's processor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Interrupts {
+    /// The hypervisor takes it.
+    #[default]
+    Taken,
+    /// It waits: in the guest, and just before.
+    Held,
+    /// One has come, and waits.
+    Pending,
+}
+
 /// `VcpuTlb`, and where its vCPU stands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct VcpuTlb {
     pub(crate) pc: VcpuPc,
     pub(crate) in_guest: bool,
     kicked: bool,
-    /// Its processor holds interrupts, in the guest and just before; one has come.
-    held: bool,
-    pending: bool,
+    interrupts: Interrupts,
     /// The last generation carried out; the one that is being carried out.
     seen: u8,
     now: u8,
@@ -79,7 +89,7 @@ pub struct Tlb {
 impl Tlb {
     /// vCPUs are in the guest, and leave it `leaves` times each.
     pub(crate) fn entered(leaves: u8) -> Self {
-        let vcpu = VcpuTlb { in_guest: true, held: true, leaves, ..VcpuTlb::default() };
+        let vcpu = VcpuTlb { in_guest: true, interrupts: Interrupts::Held, leaves, ..VcpuTlb::default() };
         Self { kicks: true, vcpus: [vcpu; 2], ring_number: Some(0), ..Self::default() }
     }
 
@@ -103,12 +113,14 @@ impl VcpuTlb {
     /// A step of `VcpuTlb::kick`: the interrupt, or the word.
     fn kick(&mut self, interrupt: bool) {
         self.kicked |= !interrupt;
-        self.pending |= interrupt && self.held;
+        if interrupt && self.interrupts == Interrupts::Held {
+            self.interrupts = Interrupts::Pending;
+        }
     }
 
     /// `Tlb::leave`, and interrupts are not held any more.
     fn leave(&mut self) {
-        (self.in_guest, self.held, self.pending, self.pc) = (false, false, false, VcpuPc::Enter);
+        (self.in_guest, self.interrupts, self.pc) = (false, Interrupts::Taken, VcpuPc::Enter);
     }
 }
 
@@ -236,7 +248,7 @@ impl Scenario {
         // What follows the last step of an entry that only a look is left of.
         let last = if bug == Some(Bug::LookedBeforeHeld) { VcpuPc::Hold } else { VcpuPc::Guest };
         vcpu.pc = match vcpu.pc {
-            VcpuPc::Guest if interrupts && vcpu.pending => {
+            VcpuPc::Guest if interrupts && vcpu.interrupts == Interrupts::Pending => {
                 vcpu.leave();
                 VcpuPc::Enter
             }
@@ -297,7 +309,7 @@ impl Scenario {
                 }
             }
             VcpuPc::Hold => {
-                vcpu.held = true;
+                vcpu.interrupts = Interrupts::Held;
                 match bug {
                     Some(Bug::LookedBeforeHeld | Bug::GoUnlooked) => VcpuPc::Guest,
                     _ => VcpuPc::Go,

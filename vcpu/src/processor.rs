@@ -30,7 +30,7 @@ pub struct Tag {
 /// The caches under one tag. A step of a vCPU holds them.
 type Tagged = Arc<Mutex<Caches>>;
 
-/// One processor. At most one vCPU at a time [stays](Self::stay) on it.
+/// One processor, for [`Cpu::run_on`](crate::Cpu::run_on): one vCPU at a time.
 pub struct Processor {
     id: CpuId,
     taken: Mutex<()>,
