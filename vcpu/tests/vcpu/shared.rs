@@ -85,7 +85,9 @@ impl Host for Wires {
 
     fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
         let forget = |processors: &[Processor], gfns| {
-            processors.iter().for_each(|processor| processor.forget(self.vm, gfns));
+            for processor in processors {
+                processor.forget(self.vm, gfns);
+            }
         };
         match self.flushes {
             Flushes::Kicks => return false,
