@@ -76,12 +76,15 @@ impl Scenario {
                 Op::Commit { .. } | Op::BeginLog,
             ) => return self.commit(s, i, op),
             (
-                Pc::ShootDown(_)
+                Pc::LookForFlips
+                | Pc::Broadcast
+                | Pc::ShootDown(_)
                 | Pc::Number
                 | Pc::RingClaim
                 | Pc::RingWrite
                 | Pc::RingNumber
                 | Pc::Kick(_)
+                | Pc::Interrupt(_)
                 | Pc::Await(_),
                 _,
             ) => return self.shoot_down(s, i, op),

@@ -38,12 +38,15 @@ pub enum Pc {
     CursorNext,
     Rest,
     // tlb, host
+    LookForFlips,
+    Broadcast,
     ShootDown(u8),
     Number,
     RingClaim,
     RingWrite,
     RingNumber,
     Kick(u8),
+    Interrupt(u8),
     Await(u8),
     HostChanges,
     // fault

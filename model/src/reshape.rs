@@ -156,6 +156,7 @@ impl Scenario {
         match s.threads[i].pc {
             Pc::Flushed => {
                 s.world.slots[i].unflushed = false;
+                s.world.tlb.flips -= 1;
                 s.threads[i].pc = self.first_of_end(s, i);
                 return Some(());
             }
@@ -171,6 +172,7 @@ impl Scenario {
         let root = s.world.new_node(s.world.top(), [Word::Hole(number); 2])?;
         s.threads[i].unlinked |= 1 << s.world.root;
         s.world.root = root;
+        s.world.tlb.flips += 1;
         s.threads[i].owe(Span::new(0, PAGES));
         self.settle(s, i, op);
         Some(())

@@ -83,6 +83,18 @@ impl Scenario {
         self
     }
 
+    /// The same with kicks that are interrupts.
+    pub fn interrupts(mut self, leaves: u8) -> Self {
+        self.world.tlb = Tlb::interrupted(leaves);
+        self
+    }
+
+    /// The same on hardware that broadcasts flushes.
+    pub fn broadcasts(mut self) -> Self {
+        self.world.tlb.broadcasts = true;
+        self.called("broadcast: ")
+    }
+
     /// The same with look-ups of slots in two steps, by word and cell.
     pub fn cells(mut self) -> Self {
         self.world.sets = Sets::of(self.world.memslots);

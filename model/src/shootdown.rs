@@ -9,6 +9,13 @@
 //! Where this is not what a scenario is about, a flush is one step: every vCPU is in the guest, and answers at once. Where
 //! it is, a vCPU leaves as often as it is told and then stays in the guest for good: so a kick that is lost is a flusher
 //! that waits forever. What it has cached stays while it is out; it uses none of it then.
+//!
+//! A vCPU in software polls for kicks. One on hardware is interrupted: an interrupt brings the guest out, and is lost where
+//! the vCPU is out, unless its processor holds interrupts. So the last step of an entry (`Ready::go`) holds them, and then
+//! looks for a kick.
+//!
+//! Where hardware broadcasts, one step makes every TLB forget, that of a vCPU which is out as well; no vCPU is asked. It
+//! reloads no root, so while a root is being replaced flushes kick.
 
 use crate::bug::Bug;
 use crate::hardware::Caches;
@@ -30,6 +37,20 @@ pub enum VcpuPc {
     Seen,
     EnterAgain,
     ReloadRoot,
+    Hold,
+    Go,
+}
+
+/// What becomes of an interrupt on a vCPU's processor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Interrupts {
+    /// The hypervisor takes it.
+    #[default]
+    Taken,
+    /// It waits: in the guest, and just before.
+    Held,
+    /// One has come, and waits.
+    Pending,
 }
 
 /// `VcpuTlb`, and where its vCPU stands.
@@ -38,6 +59,7 @@ pub struct VcpuTlb {
     pub(crate) pc: VcpuPc,
     pub(crate) in_guest: bool,
     kicked: bool,
+    interrupts: Interrupts,
     /// The last generation carried out; the one that is being carried out.
     seen: u8,
     now: u8,
@@ -52,6 +74,11 @@ pub struct VcpuTlb {
 pub struct Tlb {
     /// Whether vCPUs enter and leave.
     pub(crate) kicks: bool,
+    /// Whether kicks are interrupts.
+    interrupts: bool,
+    /// Whether hardware broadcasts; how many roots are being replaced, that not all vCPUs have loaded yet.
+    pub(crate) broadcasts: bool,
+    pub(crate) flips: u8,
     pub(crate) generation: u8,
     /// The number of the range in the ring; none while it is being written.
     ring_number: Option<u8>,
@@ -62,8 +89,13 @@ pub struct Tlb {
 impl Tlb {
     /// vCPUs are in the guest, and leave it `leaves` times each.
     pub(crate) fn entered(leaves: u8) -> Self {
-        let vcpu = VcpuTlb { in_guest: true, leaves, ..VcpuTlb::default() };
+        let vcpu = VcpuTlb { in_guest: true, interrupts: Interrupts::Held, leaves, ..VcpuTlb::default() };
         Self { kicks: true, vcpus: [vcpu; 2], ring_number: Some(0), ..Self::default() }
+    }
+
+    /// The same on hardware.
+    pub(crate) fn interrupted(leaves: u8) -> Self {
+        Self { interrupts: true, ..Self::entered(leaves) }
     }
 
     /// Whether the vCPU uses what it has cached.
@@ -77,10 +109,33 @@ impl Tlb {
     }
 }
 
+impl VcpuTlb {
+    /// A step of `VcpuTlb::kick`: the interrupt, or the word.
+    fn kick(&mut self, interrupt: bool) {
+        self.kicked |= !interrupt;
+        if interrupt && self.interrupts == Interrupts::Held {
+            self.interrupts = Interrupts::Pending;
+        }
+    }
+
+    /// `Tlb::leave`, and interrupts are not held any more.
+    fn leave(&mut self) {
+        (self.in_guest, self.interrupts, self.pc) = (false, Interrupts::Taken, VcpuPc::Enter);
+    }
+}
+
 /// The flusher's part.
 impl Scenario {
     /// The first step of a flush.
     pub(crate) fn first_of_flush(&self, world: &World) -> Pc {
+        match self.bug {
+            _ if world.tlb.broadcasts => Pc::LookForFlips,
+            _ => self.first_of_kicks(world),
+        }
+    }
+
+    /// The same where hardware does not broadcast it.
+    fn first_of_kicks(&self, world: &World) -> Pc {
         match self.bug {
             _ if !world.tlb.kicks => Pc::ShootDown(0),
             Some(Bug::ModesBeforeNumber) => Pc::Kick(0),
@@ -95,6 +150,17 @@ impl Scenario {
         let early = self.bug == Some(Bug::ModesBeforeNumber);
         let tlb = &mut s.world.tlb;
         s.threads[i].pc = match s.threads[i].pc {
+            Pc::LookForFlips if tlb.flips == 0 || self.bug == Some(Bug::BroadcastBesideFlip) => Pc::Broadcast,
+            Pc::LookForFlips => self.first_of_kicks(&s.world),
+            Pc::Broadcast => {
+                for vcpu in 0..=last.into() {
+                    if s.world.tlb.runs(vcpu) || self.bug != Some(Bug::BroadcastToGuests) {
+                        s.world.forget(vcpu, owed, self.bug);
+                    }
+                }
+                self.flushed(s, i, op);
+                return Some(());
+            }
             Pc::ShootDown(vcpu) => {
                 s.world.flush(vcpu as usize, owed, op == Op::ZapAll, self.bug);
                 if vcpu == last {
@@ -126,14 +192,20 @@ impl Scenario {
                 let behind =
                     if early { tlb.vcpus[vcpu as usize].in_guest } else { tlb.behind(vcpu, generation) };
                 if behind {
-                    tlb.vcpus[vcpu as usize].kicked = true;
+                    tlb.vcpus[vcpu as usize].kick(tlb.interrupts && self.bug == Some(Bug::InterruptedFirst));
                     s.threads[i].kicked |= 1 << vcpu;
                 }
                 match vcpu == last {
+                    _ if behind && tlb.interrupts => Pc::Interrupt(vcpu),
                     false => Pc::Kick(vcpu + 1),
                     true if early => Pc::Number,
                     true => Pc::Await(0),
                 }
+            }
+            // Nobody numbers late here.
+            Pc::Interrupt(vcpu) => {
+                tlb.vcpus[vcpu as usize].kick(self.bug != Some(Bug::InterruptedFirst));
+                if vcpu == last { Pc::Await(0) } else { Pc::Kick(vcpu + 1) }
             }
             Pc::Await(vcpu) => {
                 let asked = !early || s.threads[i].kicked >> vcpu & 1 != 0;
@@ -158,7 +230,7 @@ impl Scenario {
     /// One step of a vCPU. `None`: it runs its guest.
     pub(crate) fn vcpu(&self, s: &mut State, index: usize) -> Option<()> {
         let generation = s.world.tlb.generation;
-        let bug = self.bug;
+        let (bug, interrupts) = (self.bug, s.world.tlb.interrupts);
         let mut vcpu = s.world.tlb.vcpus[index];
         let VcpuTlb { now, seen, entering, .. } = vcpu;
         // Where `catch_up` returns to.
@@ -173,7 +245,14 @@ impl Scenario {
             _ => VcpuPc::CatchUp,
         };
         let flushes = if now == seen { back } else { VcpuPc::Flush };
+        // What follows the last step of an entry that only a look is left of.
+        let last = if bug == Some(Bug::LookedBeforeHeld) { VcpuPc::Hold } else { VcpuPc::Guest };
         vcpu.pc = match vcpu.pc {
+            VcpuPc::Guest if interrupts && vcpu.interrupts == Interrupts::Pending => {
+                vcpu.leave();
+                VcpuPc::Enter
+            }
+            VcpuPc::Guest if interrupts => return None,
             VcpuPc::Guest if vcpu.kicked => {
                 vcpu.entering = false;
                 begins
@@ -222,8 +301,25 @@ impl Scenario {
                 if s.world.vcpus[index].root != s.world.root {
                     s.world.vcpus[index] = Caches { root: s.world.root, ..Caches::default() };
                 }
-                if bug == Some(Bug::RootBeforeCatchUp) { VcpuPc::CatchUp } else { VcpuPc::Guest }
+                match bug {
+                    Some(Bug::RootBeforeCatchUp) => VcpuPc::CatchUp,
+                    Some(Bug::LookedBeforeHeld) if interrupts => VcpuPc::Go,
+                    _ if interrupts => VcpuPc::Hold,
+                    _ => VcpuPc::Guest,
+                }
             }
+            VcpuPc::Hold => {
+                vcpu.interrupts = Interrupts::Held;
+                match bug {
+                    Some(Bug::LookedBeforeHeld | Bug::GoUnlooked) => VcpuPc::Guest,
+                    _ => VcpuPc::Go,
+                }
+            }
+            VcpuPc::Go if vcpu.kicked => {
+                vcpu.leave();
+                VcpuPc::Enter
+            }
+            VcpuPc::Go => last,
         };
         s.world.tlb.vcpus[index] = vcpu;
         Some(())
@@ -232,7 +328,7 @@ impl Scenario {
     /// `Tlb::leave`.
     pub(crate) fn vcpu_leaves(s: &mut State, index: usize) {
         let vcpu = &mut s.world.tlb.vcpus[index];
-        (vcpu.in_guest, vcpu.pc) = (false, VcpuPc::Enter);
+        vcpu.leave();
         vcpu.leaves -= 1;
     }
 }

@@ -1,10 +1,9 @@
 //! The smallest hypervisor: one vCPU, RAM, a ROM and an exit handler. Copy it; REPLACE says what a real one does.
-//! To see it: `cargo run -p slat --example embed`.
 
 use slat::table::formats::Ept4;
 use slat::{
-    Access, CpuId, Done, Fault, Gfn, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot, SlotId,
-    Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why,
+    Access, CpuId, Done, Fault, Gfn, Go, Gpa, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Slot,
+    SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why,
 };
 
 /// REPLACE: your memory. Here host address `RAM` + x is frame 0x9000 + x / 4096, for ever.
@@ -41,7 +40,8 @@ impl Translations for Tlb {
 /// REPLACE: the body of the loop around VMLAUNCH. Here the guest touches `gpa` at once, and that is a violation.
 fn run(vcpu: &mut Vcpu<Ept4, Machine>, idle: &mut Idle, gpa: u64, access: Access) {
     let mut tlb = Tlb(CpuId(0)); // REPLACE: pin the thread (until the guard is dropped), and ask which processor it is on
-    let guest = vcpu.enter(idle, &mut tlb); // what was flushed meanwhile is forgotten first
+    // Forgets what was flushed meanwhile. REPLACE `|| ()`: interrupts off, so a kick waits. One that was first: enter again.
+    let Go::In(guest, ()) = vcpu.enter(idle, &mut tlb).go(|| ()) else { return run(vcpu, idle, gpa, access) };
     drop(guest); // VMLAUNCH … EPT violation: out of the guest, with GUEST_PHYSICAL_ADDRESS and EXIT_QUALIFICATION
     match vcpu.fault(idle, Fault { gpa: Gpa(gpa), access }) {
         Ok(Done::Mmio) => println!("{gpa:#x} {access:?}: no memory to do that to: emulate a device"),

@@ -4,8 +4,8 @@
 use slat::slots::Hint;
 use slat::table::formats::Ept4;
 use slat::{
-    Access, Fault, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, SecondaryMmu, Slot,
-    SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why, Young,
+    Access, Fault, Gfn, Go, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, PAGE_SIZE, Pfn, SecondaryMmu,
+    Slot, SlotId, Span, TableMemory, Translations, Vcpu, VcpuId, Vm, Why, Young,
 };
 use std::hint::black_box;
 
@@ -96,7 +96,10 @@ const PATHS: &[(&str, Path)] = &[
     }),
     ("enter-and-leave", |idle, vm| {
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-        measured(|_| drop(black_box(vcpu.enter(idle, &mut Nothing))));
+        measured(|_| match vcpu.enter(idle, &mut Nothing).go(|| ()) {
+            Go::In(guest, ()) => drop(black_box(guest)),
+            Go::Back => unreachable!("nothing is flushed"),
+        });
     }),
 ];
 

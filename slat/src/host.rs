@@ -3,7 +3,7 @@
 //! A host turns a host-virtual address into a frame, kicks vCPUs out of the guest, and lends memory for tables.
 //! `slat-mm` is such a host; `examples/embed.rs` shows the smallest one.
 
-use crate::addr::{Hva, Level, Pfn};
+use crate::addr::{Gfn, Hva, Level, Pfn, Span};
 use crate::sync::idle::Idle;
 use crate::table::format::Access;
 use crate::table::memory::TableMemory;
@@ -148,10 +148,97 @@ pub trait Host: TableMemory {
     /// Makes vCPU `vcpu` leave the guest, or answer from inside it, soon: an IPI, a signal. Software vCPUs poll
     /// [`InGuest::kicked`](crate::InGuest::kicked) and need nothing more.
     ///
+    /// Whatever this thread stored before the call is visible on the vCPU's processor when the interrupt is taken there,
+    /// as an operating system's IPI has it. On bare metal that may take a fence before the interrupt is sent (x2APIC's
+    /// WRMSR, Arm's SGI registers). An interrupt that finds the vCPU on its way into the guest may be lost:
+    /// [`Ready::go`](crate::Ready::go) deals with that.
+    ///
     /// A panic here loses no flush: the other vCPUs are kicked, and all of them are waited for, this one included, before
     /// the panic goes on to the caller. Without the crate's feature `std` a panic that unwinds from here aborts.
     fn kick(&self, vcpu: VcpuId) {
         let _ = vcpu;
+    }
+
+    /// Makes every processor forget, by a broadcast of the hardware, what it holds of these frames, and says whether that is
+    /// done. Called by the thread that pays a flush, when its edits are in the tables, before any vCPU is kicked; within a
+    /// section never. The default says no. Arm has TLBI in the inner-shareable domain, AMD has INVLPGB, and RISC-V's
+    /// firmware has remote fences.
+    ///
+    /// **True**: the flush is complete. No processor holds a translation of these frames, at any page size, nor a link
+    /// above one, from before the call, under any tag that this VM's vCPUs have, in any address space; not even where the
+    /// vCPU has left. Accesses by what was forgotten are over, and the Accessed and Dirty bits that they set are in the
+    /// tables (Arm: DSB ISH; AMD: TLBSYNC). Walks that begin afterwards see the edits. Nothing is owed any more: no vCPU is
+    /// kicked, and none catches up when it enters.
+    ///
+    /// **False**: nothing is assumed. All of the flush is still owed, and vCPUs are kicked for it.
+    ///
+    /// It may wait for processors, but not for a vCPU's thread, and does not sleep: an event that may not block pays
+    /// flushes, too. It is not asked while [`Vm::zap_all`](crate::Vm::zap_all) replaces a root, which vCPUs must load. Where
+    /// it panics, vCPUs are kicked as if it had said no, and then the panic goes on.
+    ///
+    /// ```
+    /// use slat::{table::formats::Arm64L48, *};
+    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    ///
+    /// /// A machine whose processors hear broadcasts.
+    /// #[derive(Default)]
+    /// struct Machine {
+    ///     broadcasts: AtomicU64,
+    /// }
+    /// # unsafe impl TableMemory for Machine {}
+    /// impl Host for Machine {
+    ///     fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
+    ///         // DSB ISHST; TLBI IPAS2E1IS for each of `gfns`; DSB ISH; TLBI VMALLE1IS; DSB ISH
+    ///         self.broadcasts.fetch_add(1, Relaxed);
+    ///         true
+    ///     }
+    ///     fn kick(&self, vcpu: VcpuId) {
+    ///         unreachable!("{vcpu:?} runs on");
+    ///     }
+    ///     // …
+    /// #   fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #       Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+    /// #   }
+    /// }
+    /// # struct Tlb;
+    /// # impl Translations for Tlb {
+    /// #     fn flush_all(&mut self) {}
+    /// #     fn flush(&mut self, _: Span<Gfn>) { unreachable!() }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Arm64L48, _>::builder(Machine::default()).build()?;
+    /// # let slot = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(slot))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// # vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
+    /// # std::thread::scope(|scope| scope.spawn(|| {
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let guest = vcpu.enter(&mut idle, &mut Tlb);
+    /// # std::thread::scope(|scope| scope.spawn(|| {
+    /// # let mut idle = Idle::take().unwrap();
+    /// // A vCPU is in the guest, and stays there.
+    /// vm.invalidate(slot.hvas(), Why::Unmap).apply(&mut idle).settle();
+    /// assert_eq!(vm.host().broadcasts.load(Relaxed), 1);
+    /// # }).join().unwrap());
+    /// # drop(guest);
+    /// # drop(vcpu.enter(&mut idle, &mut Tlb));
+    /// # }).join().unwrap());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
+        let _ = gfns;
+        false
+    }
+}
+
+/// Dropped by unwinding alone, where a second panic aborts.
+#[cfg(not(feature = "std"))]
+struct Unwound;
+
+#[cfg(not(feature = "std"))]
+impl Drop for Unwound {
+    fn drop(&mut self) {
+        panic!("a host panicked while it flushed: the flush cannot be finished");
     }
 }
 
@@ -184,16 +271,28 @@ impl<'h, H: Host> Kicks<'h, H> {
 
     #[cfg(not(feature = "std"))]
     pub(crate) fn kick(&self, vcpu: VcpuId) {
-        /// Dropped by unwinding alone, where a second panic aborts.
-        struct Unwound;
-        impl Drop for Unwound {
-            fn drop(&mut self) {
-                panic!("a host panicked while it kicked a vCPU: the flush cannot be finished");
-            }
-        }
         let unwound = Unwound;
         self.host.kick(vcpu);
         core::mem::forget(unwound);
+    }
+
+    /// Whether the host has broadcast the flush. One that panics has not.
+    #[cfg(feature = "std")]
+    pub(crate) fn broadcast(&self, gfns: Span<Gfn>) -> bool {
+        let broadcast = core::panic::AssertUnwindSafe(|| self.host.broadcast_flush(gfns));
+        std::panic::catch_unwind(broadcast).unwrap_or_else(|panic| {
+            self.panic.set(Some(panic));
+            false
+        })
+    }
+
+    /// The same. A panic that unwinds from here has edited tables and flushed nothing, as one in `kick`.
+    #[cfg(not(feature = "std"))]
+    pub(crate) fn broadcast(&self, gfns: Span<Gfn>) -> bool {
+        let unwound = Unwound;
+        let done = self.host.broadcast_flush(gfns);
+        core::mem::forget(unwound);
+        done
     }
 
     /// The flush is over: the panic of a kick goes on, if there was one, unless this thread unwinds already.
@@ -231,6 +330,10 @@ mod tests {
             }
             self.0.fetch_add(1, Relaxed);
         }
+
+        fn broadcast_flush(&self, _: Span<Gfn>) -> bool {
+            resume_unwind(std::boxed::Box::new("on purpose"));
+        }
     }
 
     /// How many vCPUs were kicked after the one whose kick panics, and whether the panic went on, and after them all.
@@ -248,6 +351,16 @@ mod tests {
     #[test]
     fn a_kick_that_panics_keeps_no_other_vcpu_from_being_kicked() {
         assert_eq!(kicked(), (2, true, true));
+    }
+
+    #[test]
+    fn a_broadcast_that_panics_leaves_the_flush_to_kicks() {
+        let host = First::default();
+        let kicks = Kicks::new(&host);
+        assert!(!kicks.broadcast(Span::new(Gfn(0), Gfn(1))));
+        kicks.kick(VcpuId(1));
+        assert!(catch_unwind(AssertUnwindSafe(|| kicks.end())).is_err(), "the panic goes on");
+        assert_eq!(host.0.load(Relaxed), 1);
     }
 
     #[test]

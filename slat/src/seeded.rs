@@ -33,6 +33,8 @@ pub enum Tool {
     Worlds,
     /// Guests, devices, pins, swap and merging on `slat-mm`: `mm/tests/load`.
     Load,
+    /// Guests on processors that they share: `vcpu/tests/vcpu`.
+    Shared,
     /// A test of `slat-mm`'s own: `mm/tests/mm`.
     Host,
     /// A unit test beside the code.
@@ -106,6 +108,11 @@ bugs! {
     LeaveRelaxed "leave-relaxed" Loom "a vCPU leaves the guest by a relaxed store",
     AnswersRelaxed "answers-relaxed" Loom "answers to a flush are waited for by relaxed loads",
     KickRelaxed "kick-relaxed" Loom "a kick is cleared by a relaxed exchange",
+    GoUnlooked "go-unlooked" Loom "the last step into the guest does not look for a kick",
+    LookedBeforeHeld "looked-before-held" Loom "the last step into the guest looks for a kick, and then holds interrupts",
+    InterruptedFirst "interrupted-first" Loom "a flusher interrupts a vCPU, and then says that it is kicked",
+    RootUncounted "root-uncounted" Loom "a root is replaced, and flushes beside it are broadcast",
+    RootCountRelaxed "root-count-relaxed" Loom "a root that all vCPUs have loaded is counted off by a relaxed decrement",
     RangeWriteUnfenced "range-write-unfenced" Loom "no fence between the mark that a flush's range is being written and the range",
     RangeReadUnfenced "range-read-unfenced" Loom "no fence between a flush's range and the second look at its number",
     RangeRelaxed "range-relaxed" Loom "a flush's range is published by a relaxed store",
@@ -199,6 +206,9 @@ bugs! {
     RegainUnmarked "regain-unmarked" Worlds "the write permission is given back, and the page is not marked",
     RingUnarmed "ring-unarmed" Worlds "the pages of a ring are told, and not armed again",
     GivenBackLost "given-back-lost" Worlds "a harvest that is dropped does not give its bits back",
+
+    // --- shared: what guests read on processors that they share ---
+    ProcessorBelieved "processor-believed" Shared "a vCPU that comes back to a processor believes what it left there",
 
     // --- slat-mm's own tests ---
     FullBelieved "full-believed" Host "swap space that was full once is not asked for room again",

@@ -20,8 +20,8 @@ use core::marker::PhantomData;
 /// One vCPU of a VM, in the hands of the thread that runs it. See [`Vm::vcpu`]; dropping it gives the number
 /// back.
 ///
-/// [`fault`](Self::fault) deals with an access that the hardware could not complete; [`enter`](Self::enter)
-/// brackets the time in the guest.
+/// [`fault`](Self::fault) deals with an access that the hardware could not complete; [`enter`](Self::enter) begins the
+/// time in the guest, which ends when its guard is dropped.
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
@@ -174,17 +174,17 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.seat.wake(self.light);
     }
 
-    /// Enters the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. In the guest the thread
-    /// is not idle: it owes answers.
+    /// The first step into the guest: from here until the guard is dropped, flushes reach this vCPU by a kick. In the guest
+    /// the thread is not idle: it owes answers. The last step is [`Ready::go`], or [`Ready::poll`] for a software vCPU.
     ///
     /// `cache` stands for the TLB of the processor that this thread is on. The thread stays on that processor until the
-    /// guard is dropped. Before the guest runs, `cache` forgets what was flushed while the vCPU was out. It forgets
-    /// everything where the root is another one now (load [`InGuest::root`]); on another processor than at the last
+    /// guard is dropped. Before this returns, `cache` forgets what was flushed while the vCPU was out. It forgets
+    /// everything where the root is another one now (load [`Ready::root`]); on another processor than at the last
     /// entry ([`Translations::cpu`]); and on the first entry after [`Vm::vcpu`], since the last holder of the number
     /// may have left translations.
     ///
     /// A guard that is leaked leaves the vCPU in the guest until its next operation. Until then flushes wait for it.
-    pub fn enter<'a>(&'a mut self, _idle: &'a mut Idle, cache: &mut impl Translations) -> InGuest<'a> {
+    pub fn enter<'a>(&'a mut self, _idle: &'a mut Idle, cache: &mut impl Translations) -> Ready<'a> {
         let (vcpu, seat) = (self.vm.tlb.vcpu(self.id), self.seat.seat());
         seat.rest();
         let root = Root { space: self.space.radix.root_word(), loaded: &mut self.loaded };
@@ -193,7 +193,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, light, _idle: PhantomData };
         guest.tlb.enter(vcpu, cache);
         guest.root.reload(cache);
-        guest
+        Ready(guest)
     }
 }
 
@@ -201,6 +201,107 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
     fn drop(&mut self) {
         self.awake();
         self.vm.pool.give_back(self.cache.drain());
+    }
+}
+
+/// A vCPU that has forgotten what it had to, one step before the guest. Dropping it goes back.
+///
+/// A kick may arrive between [`Vcpu::enter`] and the instruction that enters the guest. Its interrupt is then taken by the
+/// hypervisor, brings no guest out, and is gone; the flusher waits for a guest that nobody interrupts again. So the last
+/// step, [`go`](Self::go), holds interrupts first, and then says whether to go in.
+///
+/// ```
+/// # use slat::{*, table::formats::Npt4};
+/// # use std::cell::Cell;
+/// # struct Identity;
+/// # unsafe impl TableMemory for Identity {}
+/// # impl Host for Identity {
+/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+/// #     }
+/// # }
+/// # struct Tlb;
+/// # impl Translations for Tlb {
+/// #     fn flush_all(&mut self) {}
+/// #     fn flush(&mut self, _: Span<Gfn>) {}
+/// # }
+/// # thread_local!(static ON: Cell<bool> = const { Cell::new(true) });
+/// /// Interrupts are off while it lives: one that arrives waits, and takes the guest out at once.
+/// struct Off;
+/// impl Off {
+///     fn new() -> Self {
+///         # ON.set(false);
+///         Off // CLI; MSR DAIFSet; CSRC sstatus
+///     }
+/// }
+/// impl Drop for Off {
+///     fn drop(&mut self) {
+///         # ON.set(true);
+///         /* STI: what waited is taken now */
+///     }
+/// }
+///
+/// # let mut idle = Idle::take().unwrap();
+/// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+/// # let hardware_enters = |_: Pfn| assert!(!ON.get());
+/// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+/// loop {
+///     let ready = vcpu.enter(&mut idle, &mut Tlb); // INVEPT, where it is needed; interrupts may be on
+///     let root = ready.root(); // into the control block
+///     match ready.go(Off::new) {
+///         Go::In(guest, off) => {
+///             hardware_enters(root); // VMLAUNCH, ERET … until an exit
+///             drop(guest); // out of the guest: nobody waits for this vCPU any more
+///             drop(off);
+///             break; // deal with the exit
+///         }
+///         Go::Back => {} // a kick was here first: enter again, and forget what it was about
+///     }
+/// }
+/// # assert!(ON.get());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping it leaves the guest again"]
+pub struct Ready<'a>(InGuest<'a>);
+
+/// What the last step into the guest says: see [`Ready::go`].
+#[derive(Debug)]
+#[must_use = "dropping it leaves the guest again"]
+pub enum Go<'a, K = ()> {
+    /// Into the guest. With it what holds interrupts: drop that after the exit.
+    In(InGuest<'a>, K),
+    /// A kick has come since [`Vcpu::enter`]: enter again. The vCPU is out, and interrupts are not held any more.
+    Back,
+}
+
+impl<'a> Ready<'a> {
+    /// Where the hardware is to walk from: for CR3, EPTP, VTTBR, hgatp.
+    #[inline(always)]
+    pub fn root(&self) -> Pfn {
+        self.0.root()
+    }
+
+    /// The last step before the hardware enters the guest. `hold` makes interrupts wait on this processor, until what it
+    /// returns is dropped. After that, and not before, this looks for a kick. An interrupt that came earlier has left its
+    /// kick to be seen here, so [`Go::Back`]. One that comes later waits, and brings the guest out as soon as it is in.
+    ///
+    /// Nothing sleeps. `hold` is a barrier to the compiler (an `asm!` without `nomem`). Where interrupts wait in any case,
+    /// as NMIs do while AMD's GIF is clear, `hold` is `|| ()`. A VMM that runs `KVM_RUN`-like calls blocks the signal of
+    /// its kicks in `hold`, and has the call unblock it.
+    #[inline(always)]
+    pub fn go<K>(self, hold: impl FnOnce() -> K) -> Go<'a, K> {
+        match Tlb::go(self.0.vcpu, hold) {
+            Some(held) => Go::In(self.0, held),
+            None => Go::Back,
+        }
+    }
+
+    /// The last step of a software vCPU, which asks [`InGuest::kicked`] before its first access and between accesses: it
+    /// finds a kick that has come already as it finds any other.
+    #[inline(always)]
+    pub fn poll(self) -> InGuest<'a> {
+        self.0
     }
 }
 
@@ -223,9 +324,9 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 ///     fn flush(&mut self, _: Span<Gfn>) { /* INVEPT */ }
 /// }
 /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-/// let mut guest = vcpu.enter(&mut idle, &mut Tlb);
-/// assert_eq!(guest.root(), vm.root()); // for CR3, EPTP, VTTBR, hgatp
-/// // … the guest runs; a software vCPU polls between accesses …
+/// let mut guest = vcpu.enter(&mut idle, &mut Tlb).poll();
+/// assert_eq!(guest.root(), vm.root());
+/// // … the guest runs, in software: it polls between accesses …
 /// if guest.kicked() {
 ///     guest.answer(&mut Tlb);
 /// }
@@ -255,7 +356,8 @@ impl Root<'_> {
     /// been carried out: an operation that replaces a root flushes afterwards, and one that meets a hole of the fresh
     /// root before that flushes too. So each answer must look.
     fn reload(&mut self, cache: &mut impl Translations) {
-        let now = Loaded { root: self.space.pfn(), cpu: cache.cpu() };
+        let cpu = if seeded!(ProcessorBelieved) { self.loaded.cpu } else { cache.cpu() };
+        let now = Loaded { root: self.space.pfn(), cpu };
         if *self.loaded != now && !seeded!(CachesBelieved) {
             // Unknown until it is done: where it panics, the next entry or answer forgets all, wherever that is. Flushes have
             // been carried out here by now, and what was loaded before has not seen them.
@@ -276,7 +378,7 @@ impl InGuest<'_> {
         self.root.loaded.root
     }
 
-    /// Whether somebody waits for this vCPU. A software vCPU asks between accesses; one load of its own line.
+    /// Whether a flush waits for this vCPU. A software vCPU asks between accesses; one load of its own line.
     #[inline(always)]
     pub fn kicked(&self) -> bool {
         Tlb::kicked(self.vcpu)

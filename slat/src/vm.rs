@@ -345,7 +345,11 @@ impl<F: Format, H: Host> Pay for Vm<F, H> {
         self.tlb.by_cause.paid(cause, owed.edits(), owed.pages());
         let unlinked = core::mem::take(&mut owed.unlinked);
         let kicks = Kicks::new(&self.host);
-        let flushed = self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| kicks.kick(vcpu));
+        let flushed = if self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns())) {
+            unlinked.flushed()
+        } else {
+            self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| kicks.kick(vcpu))
+        };
         let many = self.grace.defer(flushed);
         kicks.end();
         if many && may_collect {

@@ -1,7 +1,7 @@
 //! A vCPU in software: an OS thread with a TLB and a paging-structure cache that really hold stale translations.
 //!
 //! ```text
-//! enter the guest ─▶ kicked? answer ─▶ one step of the program ─┐
+//! enter ─▶ go? in ──▶ kicked? answer ─▶ one step of the program ─┐
 //!      ▲                   ▲                                    │ TLB, else walk
 //!      │                   └────────────── done ◀───────────────┤
 //!      │                                                        │ fault
@@ -11,13 +11,14 @@
 //! page away without waiting for the answer is found out: the guest reads and writes memory that is no longer
 //! its own ([`crate::oracle`]).
 
+use crate::processor::{Home, Processor, Tag};
 use crate::psc::Psc;
 use crate::tlb::Tlb;
 use crate::walker::walk;
 use crate::window::Window;
 use hdrhistogram::Histogram;
 use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Pfn, SpaceId, Span,
+    Access, Done, Fault, FaultError, Format, Gfn, Go, Gpa, Host, Idle, PAGE_SIZE, Pfn, SpaceId, Span,
     Translations, Vcpu,
 };
 use std::hint::spin_loop;
@@ -27,7 +28,10 @@ use std::time::{Duration, Instant};
 /// One software vCPU, for the thread that runs it.
 pub struct Cpu<'vm, F: Format, H: Host> {
     vcpu: Vcpu<'vm, F, H>,
-    caches: Caches,
+    /// Taken while it runs.
+    caches: Option<Box<Caches>>,
+    /// Its VM, to processors that it shares with others.
+    tag: u32,
     window: Window,
     timed: bool,
     exit: Duration,
@@ -93,6 +97,15 @@ pub enum Step {
     Stop,
 }
 
+/// How a stay in the guest ended.
+enum Stayed {
+    Fault(Fault),
+    Stopped,
+    StepsDone,
+    /// Before the first step.
+    Kicked,
+}
+
 /// Why the guest was left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
@@ -115,7 +128,8 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         let fault_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds are in order");
         Self {
             vcpu,
-            caches: Caches::default(),
+            caches: Some(Box::default()),
+            tag: 0,
             window,
             timed: true,
             exit: Duration::ZERO,
@@ -144,6 +158,13 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         Self { late: Some(Late { random: fastrand::Rng::with_seed(seed), most: steps, left: 0 }), ..self }
     }
 
+    /// The same as a vCPU of VM number `vm` to [processors](Processor) that it shares with vCPUs of other VMs; 0 unless said
+    /// otherwise.
+    #[must_use]
+    pub fn tagged(self, vm: u32) -> Self {
+        Self { tag: vm, ..self }
+    }
+
     fn spend_exit(&self) {
         if self.exit.is_zero() {
             return;
@@ -154,39 +175,106 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         }
     }
 
-    /// Runs `program` until it stops, touches no memory, has filled its dirty ring, or fails.
+    /// Runs `program` until it stops, touches no memory, has filled its dirty ring, or fails. On a processor of its own, whose
+    /// caches go where the vCPU goes.
     pub fn run(&mut self, idle: &mut Idle, program: &mut impl Program) -> Exit {
-        loop {
-            let fault = {
-                let vm = self.vcpu.vm();
-                let mut guest = self.vcpu.enter(idle, &mut self.caches);
-                loop {
-                    if guest.kicked() && self.late.as_mut().is_none_or(Late::answers) {
-                        guest.answer(&mut self.caches);
-                    }
-                    // From here to the end of the step, what the caches hold may be used.
-                    let mut core =
-                        Core { vm, caches: &mut self.caches, window: self.window, root: guest.root() };
-                    match program.step(&mut core) {
-                        Ok(Step::Next) => {}
-                        Ok(Step::Stop) => return Exit::Stopped,
-                        Err(fault) => break fault,
-                    }
-                }
+        let mut caches = self.caches.take().unwrap_or_default();
+        let exit = loop {
+            let mut left = u64::MAX;
+            let exit = match self.stay_in(idle, &mut *caches, program, &mut left) {
+                Stayed::Fault(fault) => self.deal_with(idle, fault),
+                Stayed::Stopped => Some(Exit::Stopped),
+                Stayed::StepsDone | Stayed::Kicked => None,
             };
-            self.spend_exit();
-            let began = self.timed.then(Instant::now);
-            match self.vcpu.fault(idle, fault) {
-                Ok(Done::Mmio) => return Exit::Mmio(fault),
-                Ok(Done::RingFull) => return Exit::RingFull,
-                Ok(_) => {
-                    if let Some(began) = began {
-                        self.fault_ns.saturating_record(began.elapsed().as_nanos() as u64);
-                    }
-                }
-                Err(error) => return Exit::Failed(fault, error),
+            if let Some(exit) = exit {
+                break exit;
+            }
+        };
+        self.caches = Some(caches);
+        exit
+    }
+
+    /// The same for `steps` steps at most, on a processor that it shares: `None` where it has made them all. Waits while
+    /// another vCPU is on that processor. It may be another processor each time.
+    ///
+    /// ```
+    /// # use slat::{*, table::formats::Npt4};
+    /// # use slat_vcpu::{Cpu, Exit, Processor, cpu::Program};
+    /// /// In turns of 100 steps on each of the processors.
+    /// fn in_turns(cpu: &mut Cpu<'_, Npt4, impl Host>, on: &[Processor], program: &mut impl Program) -> Exit {
+    ///     let mut idle = Idle::take().unwrap();
+    ///     let mut turns = on.iter().cycle();
+    ///     turns.find_map(|processor| cpu.run_on(&mut idle, processor, program, 100)).unwrap()
+    /// }
+    /// ```
+    pub fn run_on(
+        &mut self,
+        idle: &mut Idle,
+        processor: &Processor,
+        program: &mut impl Program,
+        steps: u64,
+    ) -> Option<Exit> {
+        let mut left = steps;
+        while left > 0 {
+            // Another vCPU may have the processor while this one's fault is dealt with.
+            let mut stay = processor.stay(Tag { vm: self.tag, space: self.vcpu.space() });
+            let fault = match self.stay_in(idle, &mut stay, program, &mut left) {
+                Stayed::Fault(fault) => fault,
+                Stayed::Stopped => return Some(Exit::Stopped),
+                Stayed::StepsDone => return None,
+                Stayed::Kicked => continue,
+            };
+            drop(stay);
+            if let Some(exit) = self.deal_with(idle, fault) {
+                return Some(exit);
             }
         }
+        None
+    }
+
+    /// One stay in the guest.
+    fn stay_in(
+        &mut self,
+        idle: &mut Idle,
+        home: &mut impl Home,
+        program: &mut impl Program,
+        left: &mut u64,
+    ) -> Stayed {
+        let vm = self.vcpu.vm();
+        // No interrupt comes here: a kick is a word, which the guest looks at.
+        let Go::In(mut guest, ()) = self.vcpu.enter(idle, home).go(|| ()) else { return Stayed::Kicked };
+        while *left > 0 {
+            *left -= 1;
+            if guest.kicked() && self.late.as_mut().is_none_or(Late::answers) {
+                guest.answer(home);
+            }
+            // From here to the end of the step, what the caches hold may be used.
+            let mut caches = home.caches();
+            let mut core = Core { vm, caches: &mut caches, window: self.window, root: guest.root() };
+            match program.step(&mut core) {
+                Ok(Step::Next) => {}
+                Ok(Step::Stop) => return Stayed::Stopped,
+                Err(fault) => return Stayed::Fault(fault),
+            }
+        }
+        Stayed::StepsDone
+    }
+
+    /// A fault, outside of the guest. `None`: the guest may go on.
+    fn deal_with(&mut self, idle: &mut Idle, fault: Fault) -> Option<Exit> {
+        self.spend_exit();
+        let began = self.timed.then(Instant::now);
+        match self.vcpu.fault(idle, fault) {
+            Ok(Done::Mmio) => return Some(Exit::Mmio(fault)),
+            Ok(Done::RingFull) => return Some(Exit::RingFull),
+            Ok(_) => {
+                if let Some(began) = began {
+                    self.fault_ns.saturating_record(began.elapsed().as_nanos() as u64);
+                }
+            }
+            Err(error) => return Some(Exit::Failed(fault, error)),
+        }
+        None
     }
 
     /// Goes over to another address space of the VM, as on entry to system management mode; false if it has none.
@@ -194,9 +282,9 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         self.vcpu.switch_to(space)
     }
 
-    /// Hits and misses of the TLB so far.
+    /// Hits and misses so far of its own TLB, that of [`run`](Self::run).
     pub fn tlb_counts(&self) -> (u64, u64) {
-        (self.caches.tlb.hits(), self.caches.tlb.misses())
+        self.caches.as_ref().map_or((0, 0), |caches| (caches.tlb.hits(), caches.tlb.misses()))
     }
 }
 

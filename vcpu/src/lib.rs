@@ -6,6 +6,7 @@
 //! | file | idea |
 //! |---|---|
 //! | [`cpu`] | a vCPU on an OS thread: guest mode, faults, answers |
+//! | [`processor`] | processors, shared by more vCPUs than there are processors |
 //! | [`tlb`], [`psc`] | what it caches: translations, links |
 //! | [`walker`] | what it does on a miss: the walk of the hardware, Accessed and Dirty included |
 //! | [`window`] | where it sees physical memory |
@@ -16,6 +17,7 @@
 pub mod cpu;
 pub mod guest;
 pub mod oracle;
+pub mod processor;
 pub mod psc;
 pub mod tlb;
 pub mod trace;
@@ -23,4 +25,5 @@ pub mod walker;
 pub mod window;
 
 pub use cpu::{Cpu, Exit};
+pub use processor::{Processor, Tag};
 pub use window::Window;

@@ -122,7 +122,7 @@ impl<'vm, F: Format, H: Host> Faulter<'vm, F, H> {
 
 impl<F: Format, H: Host> Busy for Faulter<'_, F, H> {
     fn prepare(&mut self) {
-        let mut guest = self.vcpu.enter(&mut self.idle, &mut Nothing);
+        let mut guest = self.vcpu.enter(&mut self.idle, &mut Nothing).poll();
         if guest.kicked() {
             guest.answer(&mut Nothing);
         }

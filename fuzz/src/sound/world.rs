@@ -250,7 +250,7 @@ impl<'vm, F: Format> World<'vm, F> {
         let number = if self.by_vcpu { id } else { usize::from(space.0) };
         let more = cached(ground.vm, &mut self.idle, space, gfn);
         let mut tlb = self.cpus[cpu].tlb(cpu, Tag { vm: at, number }, self.fuse);
-        let mut guest = vcpu.enter(&mut self.idle, &mut tlb);
+        let mut guest = vcpu.enter(&mut self.idle, &mut tlb).poll();
         assert!(!guest.kicked(), "nothing is flushed meanwhile");
         let found = tlb.cached.clone();
         tlb.cached.extend(more);

@@ -30,7 +30,7 @@ impl<F: Format> Machine<'_, F> {
             for leaf in found.leaves.values() {
                 leaves[usize::from(leaf.level.number()) - 1] += 1;
             }
-            self.vcpus[number].enter(&mut self.idle, &mut self.tlbs[number]);
+            drop(self.vcpus[number].enter(&mut self.idle, &mut self.tlbs[number]));
             self.tlbs[number].0.iter().for_each(|cached| self.check_cached(number, cached));
             self.compare_logs(number);
         }

@@ -122,7 +122,7 @@ impl<'v, F: Format> Machine<'v, F> {
         if gfn >> F::FRAME_BITS != 0 {
             return false;
         }
-        let guest = self.vcpus[space].enter(&mut self.idle, &mut self.tlbs[space]);
+        let guest = self.vcpus[space].enter(&mut self.idle, &mut self.tlbs[space]).poll();
         let (mut table, mut level) = (guest.root(), F::ROOT_LEVEL);
         loop {
             // SAFETY: a table page that is linked, nobody else is about, and an index inside it.

@@ -85,7 +85,7 @@ impl World {
         touch(&mut vcpu, idle);
         let old = self.writable().expect("just brought in");
         let mut tlb = Tlb { holds: true };
-        let mut guest = vcpu.enter(idle, &mut tlb);
+        let mut guest = vcpu.enter(idle, &mut tlb).poll();
         // What it forgets on entry it has not used yet.
         tlb.holds = true;
         let stored = thread::scope(|scope| {

@@ -86,6 +86,7 @@ pub fn families() -> Vec<Family> {
         family("by W", logs::by_writes()),
         family("by D", logs::by_bits()),
         family("kicks", kicks::kicks()),
+        family("broadcasts", kicks::broadcasts()),
         family("two", two()),
     ]
 }

@@ -29,6 +29,8 @@ mod present;
 mod quick;
 mod tracked;
 
+pub use prefault::Prefault;
+
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
 use crate::host::{Host, HostError, HostPage};
@@ -363,6 +365,7 @@ fn install<'w, F: Format, H: Host>(
     let writable = page.writable && (!slot.log_dirty || by_bits || fault.access == Access::Write);
     let mut leaf = walk.vm.leaf(HostPage { level: at.level, ..page }, fault.access);
     leaf.accessed = young;
+    leaf.dirty &= young;
     if !writable {
         leaf.perms = leaf.perms.without(Perms::WRITE);
     }

@@ -1,16 +1,42 @@
 //! Pre-fault: a range is mapped before the guest touches it.
 //!
-//! Each page goes through the pipeline of a fault, as a load, and is mapped old: nobody has used it yet. (In formats
-//! without Accessed bits that makes it a tracked leaf, which the first access gives back by one CAS.)
+//! Each page goes through the pipeline of a fault, as the access that [`Prefault`] names. It is mapped old, as nobody has used
+//! it yet, or young. (In formats without Accessed bits an old page is a tracked leaf, which the first access gives back by one
+//! CAS. A guest whose hypervisor takes no such faults wants young pages.)
 
 use super::{By, Done, Fault, FaultError};
 use crate::addr::{Gfn, Span};
 use crate::host::Host;
+use crate::slots::SlotId;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::table::format::{Access, Format};
 use crate::vcpu::Vcpu;
 use crate::walk::Walk;
+use core::ops::ControlFlow;
+
+/// Frames between two reports of [`Vcpu::populate`]: 128 MiB.
+const STRETCH_FRAMES: u64 = 1 << 15;
+
+/// How pages are mapped ahead of the guest: see [`Vcpu::prefault_as`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prefault {
+    /// The access that has to be possible afterwards. For a store the host breaks shares, and a page whose writes are logged
+    /// is told as dirty.
+    pub access: Access,
+    /// Whether the page counts as accessed: the guest's first access then needs nothing, in any format.
+    pub young: bool,
+}
+
+impl Prefault {
+    /// As a load that has not happened yet.
+    pub const OLD: Self = Self { access: Access::Read, young: false };
+
+    /// As if the guest had made this access.
+    pub const fn young(access: Access) -> Self {
+        Self { access, young: true }
+    }
+}
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Maps `gfns` from the first frame on, in the space that the vCPU is in, as far as there are memslots and the host
@@ -36,13 +62,46 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>) -> Result<u64, FaultError> {
+        self.prefault_as(idle, gfns, Prefault::OLD)
+    }
+
+    /// The same so that an access of this kind needs no fault afterwards, and young, if so wanted. A frame that is mapped
+    /// already gets the permission that it lacks. It ends before a frame for which the access is a device's (a store to a
+    /// read-only memslot), or for which the vCPU's dirty ring has no room. May sleep in the host. Nothing is owed.
+    ///
+    /// ```
+    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # struct Identity;
+    /// # unsafe impl TableMemory for Identity {}
+    /// # impl Host for Identity {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+    /// #     }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// let stored = Prefault::young(Access::Write);
+    /// assert_eq!(vcpu.prefault_as(&mut idle, Span::new(Gfn(0), Gfn(8)), stored)?, 8);
+    /// let leaf = vm.translate(&mut idle, Gfn(5)).unwrap().leaf;
+    /// assert!(leaf.perms.allows(Access::Write) && leaf.accessed && leaf.dirty);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prefault_as(
+        &mut self,
+        idle: &mut Idle,
+        gfns: Span<Gfn>,
+        how: Prefault,
+    ) -> Result<u64, FaultError> {
+        let by = if how.young { By::Guest } else { By::Prefault };
         // Whatever is asked: a vCPU that does anything is not in the guest.
         let seat = self.awake();
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
         let mut next = gfns.start;
         while next < gfns.end {
-            let load = Fault { gpa: next.gpa(), access: Access::Read };
-            let end = match self.fault_in_full(idle, load, By::Prefault) {
+            let access = Fault { gpa: next.gpa(), access: how.access };
+            let end = match self.fault_in_full(idle, access, by) {
                 Ok(Done::Mapped(level)) => next.base(level) + level.pages(),
                 Ok(Done::Fixed | Done::Spurious) => {
                     let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, seat);
@@ -53,6 +112,57 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 Ok(Done::Mmio | Done::RingFull) | Err(_) => break,
             };
             next = end.min(gfns.end);
+        }
+        Ok(next.0 - gfns.start.0)
+    }
+
+    /// Maps a whole memslot of the space that the vCPU is in, from its first frame on, and reports after each 128 MiB how
+    /// many frames are mapped, and of how many. `progress` may stop it. Returns how many are mapped: all of them, or those
+    /// before the stop, or before a frame that [`prefault_as`](Self::prefault_as) ends at; none where there is no such
+    /// memslot. vCPUs that each populate a slot, or [prefault](Self::prefault_as) a part of one, do so in parallel. May
+    /// sleep in the host; nothing is held between reports. An error means that a first frame after a report could not be
+    /// mapped; those that were reported are.
+    ///
+    /// ```
+    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # use std::ops::ControlFlow;
+    /// # struct Identity;
+    /// # unsafe impl TableMemory for Identity {}
+    /// # impl Host for Identity {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), level: Level::M2, ..HostPage::PLAIN })
+    /// #     }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+    /// # let ram = Slot::new(SlotId(0), Gfn(0), 1 << 16, Hva(0x4000_0000));
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(ram))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// let mut shown = Vec::new();
+    /// let mapped = vcpu.populate(&mut idle, ram.id, Prefault::young(Access::Write), |done, all| {
+    ///     shown.push(done * 100 / all);
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!((mapped, shown), (1 << 16, vec![50, 100])); // 256 MiB
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn populate(
+        &mut self,
+        idle: &mut Idle,
+        slot: SlotId,
+        how: Prefault,
+        mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<u64, FaultError> {
+        let found = self.vm.slots_in(self.space.id).and_then(|slots| slots.get(idle, slot));
+        let Some(gfns) = found.map(|slot| slot.gfns) else { return Ok(0) };
+        let mut next = gfns.start;
+        while next < gfns.end {
+            let stretch = Span::new(next, (next + STRETCH_FRAMES).min(gfns.end));
+            next = next + self.prefault_as(idle, stretch, how)?;
+            let goes_on = progress(next.0 - gfns.start.0, gfns.len());
+            if next < stretch.end || goes_on.is_break() {
+                break;
+            }
         }
         Ok(next.0 - gfns.start.0)
     }

@@ -33,12 +33,12 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         fault: Fault,
         by: By,
     ) -> Result<Outcome, NoMemory> {
-        if by == By::Prefault {
+        let leaf = at.word.tracked_leaf();
+        if by == By::Prefault && leaf.perms.allows(fault.access) {
             // It is there, and nobody accesses it.
             walk.seat.tally.add(Count::Spurious);
             return Ok(Outcome::Done(Done::Spurious));
         }
-        let leaf = at.word.tracked_leaf();
         let store = fault.access == Access::Write;
         // A large page is split before it may be written, where that is logged.
         let whole = at.level > Level::K4 && store && self.logs(walk, fault.gpa.gfn());

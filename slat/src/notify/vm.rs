@@ -122,7 +122,9 @@ impl<F: Format, H: Host> SecondaryMmu for Vm<F, H> {
         }
         if !gfns.is_empty() {
             let kicks = Kicks::new(&self.host);
-            self.tlb.ask(gfns, |vcpu| kicks.kick(vcpu));
+            if !self.tlb.is_broadcast(|| kicks.broadcast(gfns)) {
+                self.tlb.ask(gfns, |vcpu| kicks.kick(vcpu));
+            }
             kicks.end();
         }
     }

@@ -10,7 +10,8 @@
 //! The root is an entry above all others, and this is unhooking it ([`crate::table::retire`]): so invalidations by the
 //! host go on beside it. One that walks the old table does nothing that could be missed in the new one, which holds no
 //! leaf before this one ends; one that finds the new root finds holes of an invalidation that may not have
-//! flushed, and then flushes too; and a vCPU that answers any flush looks for a new root.
+//! flushed, and then flushes too; and a vCPU that answers any flush looks for a new root. A flush that is broadcast has no
+//! answers, so none is while a root is being replaced.
 
 use super::begun::Range;
 use super::invalidation::Invalidation;
@@ -54,6 +55,8 @@ impl<F: Format, H: Host> Vm<F, H> {
         let everything = Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS));
         for space in &self.spaces {
             let fresh = self.fresh_root(idle)?;
+            // Outlives the invalidation, whose end pays where nothing else has.
+            let _replaces = self.tlb.replaces_root();
             let mut change = Invalidation::begin(self, Range::Gfns(space.id, everything), Why::Unmap);
             if self.logs_by_bits() {
                 // What was written is to be marked first; where nothing logs, this takes a moment.

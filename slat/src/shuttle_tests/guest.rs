@@ -60,7 +60,7 @@ pub(super) fn run<F: Format>(world: &World<F>, id: u32, program: &[(u64, Access)
     let mut caches = Caches::default();
     let mut left = program;
     loop {
-        left = stay(world, &mut vcpu.enter(&mut idle, &mut caches), &mut caches, left);
+        left = stay(world, &mut vcpu.enter(&mut idle, &mut caches).poll(), &mut caches, left);
         let Some((&(gfn, access), rest)) = left.split_first() else { return };
         let gfn = Gfn(gfn);
         let layout = world.layout();

@@ -9,11 +9,18 @@
 //! write ring[g]; generation := g           enter: mode := Guest
 //! fence ───────────────────────────────── fence
 //! mode == Guest and seen < g ?             generation != seen ?  flush, seen := generation
-//!   kick, wait for seen ≥ g or mode Out    … guest runs; kicked ?  flush, seen := generation
+//!   kicked := true, interrupt it           hold interrupts; kicked ?  go back and enter again
+//!   wait for seen ≥ g or mode Out          … guest runs; interrupted ?  out; or polls kicked:  flush, seen := generation
 //! ```
-//! One of the two sees the other: a flusher that misses the mode is one whose generation the vCPU sees on entry.
-//! Both pay for a fence. The read side's asymmetric barrier would be wrong here: an entry into the guest costs a
+//! One of the two sees the other: a flusher that misses the mode is one whose generation the vCPU sees on entry. An
+//! interrupt that comes before interrupts are held is lost, since the handler has nothing to bring out of the guest. Its
+//! flusher has said `kicked` before, so the vCPU goes back. One that comes later waits, and brings the guest out.
+//! Flusher and vCPU each pay for a fence. The read side's asymmetric barrier would be wrong here: an entry into the guest costs a
 //! thousand times a fence, so it need not be spared, and a flush would cost a system call.
+//!
+//! Where hardware broadcasts flushes, the host does it, and no vCPU is asked ([`Tlb::is_broadcast`]): nothing is numbered,
+//! since vCPUs that are out have forgotten too. A broadcast loads no root. So while one is being replaced, which
+//! `roots` counts, flushes kick: a thread that has met a hole of the new root finds the count.
 
 use super::super::table::retire::{Flushed, Unlinked};
 use crate::addr::{Gfn, Position, Span};
@@ -110,6 +117,35 @@ pub(crate) struct VcpuTlb {
     pub(crate) attempts: Attempts,
 }
 
+impl VcpuTlb {
+    /// Says that the vCPU is wanted, and then interrupts it: one that the interrupt does not bring out has not looked yet.
+    fn kick(&self, interrupt: impl Fn()) {
+        if seeded!(InterruptedFirst) {
+            interrupt();
+        }
+        // ORDER(kick): Release; the generation before it is visible to a vCPU that sees the kick.
+        // ORDER(kick-held): the store before the interrupt; whoever takes the interrupt sees it (`Host::kick`).
+        self.kicked.store(true, Release);
+        if !seeded!(InterruptedFirst) {
+            interrupt();
+        }
+    }
+}
+
+/// See [`Tlb::replaces_root`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Replacing<'t>(&'t AtomicU64);
+
+impl Drop for Replacing<'_> {
+    fn drop(&mut self) {
+        if !seeded!(RootUncounted) {
+            // ORDER(root-count): Release; the answers of all vCPUs before it.
+            self.0.fetch_sub(1, unless_seeded!(RootCountRelaxed, Release));
+        }
+    }
+}
+
 /// The flush side of one VM.
 #[derive(Debug)]
 pub(crate) struct Tlb {
@@ -117,6 +153,8 @@ pub(crate) struct Tlb {
     ring: Box<[Ranged]>,
     vcpus: Box<[Padded<VcpuTlb>]>,
     pub(crate) by_cause: ByCause,
+    /// Roots that are being replaced, and that not all vCPUs have loaded yet.
+    roots: AtomicU64,
     /// Negative control: pretend to flush.
     sabotaged: bool,
 }
@@ -128,6 +166,7 @@ impl Tlb {
             ring: (0..RING).map(|_| Ranged::default()).collect(),
             vcpus: (0..vcpus).map(|_| Padded::default()).collect(),
             by_cause: ByCause::default(),
+            roots: AtomicU64::new(0),
             sabotaged,
         }
     }
@@ -139,6 +178,21 @@ impl Tlb {
     /// The sum of one counter over all vCPUs.
     pub(crate) fn again(&self, why: Again) -> u64 {
         self.vcpus.iter().fold(0, |sum, vcpu| sum.wrapping_add(vcpu.attempts.get(why)))
+    }
+
+    /// A root is about to be replaced: until the guard is dropped, which is after its flush, no flush is broadcast.
+    pub(crate) fn replaces_root(&self) -> Replacing<'_> {
+        if !seeded!(RootUncounted) {
+            // ORDER(root-count): before the new root is published, which carries it to whoever finds that (`replace_root`).
+            self.roots.fetch_add(1, Relaxed);
+        }
+        Replacing(&self.roots)
+    }
+
+    /// Whether a flush has been carried out by `broadcast`, on every processor. If not, all of it is still to be done.
+    pub(crate) fn is_broadcast(&self, broadcast: impl FnOnce() -> bool) -> bool {
+        // ORDER(root-count): Acquire; where no root is counted any more, all vCPUs have answered its flush before.
+        !self.sabotaged && self.roots.load(Acquire) == 0 && broadcast()
     }
 
     /// Returns once no vCPU holds a translation of `gfns`, nor a link to a page of `pages`, from before the
@@ -160,9 +214,7 @@ impl Tlb {
         };
         for (index, vcpu) in self.vcpus.iter().enumerate() {
             if behind(vcpu) {
-                // ORDER(kick): Release; the generation above is visible to whoever sees the kick.
-                vcpu.kicked.store(true, Release);
-                kick(VcpuId(index as u32));
+                vcpu.kick(|| kick(VcpuId(index as u32)));
             }
         }
         if seeded!(FlushUnanswered) {
@@ -188,9 +240,7 @@ impl Tlb {
         fence(SeqCst);
         for (index, vcpu) in self.vcpus.iter().enumerate() {
             if vcpu.in_guest.load(Relaxed) {
-                // ORDER(kick): Release, as in `shoot_down`.
-                vcpu.kicked.store(true, Release);
-                kick(VcpuId(index as u32));
+                vcpu.kick(|| kick(VcpuId(index as u32)));
             }
         }
     }
@@ -217,18 +267,27 @@ impl Tlb {
 
     /// The vCPU enters the guest, having forgotten what was flushed while it was out.
     pub(crate) fn enter(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
-        loop {
-            vcpu.in_guest.swap(true, Relaxed);
-            // ORDER(flush): `in_guest` before the generation's load; pairs with the fence in `shoot_down`.
-            fence_after_rmw();
-            if seeded!(EnterUnflushed) {
-                return;
-            }
-            self.catch_up(vcpu, cache);
-            if self.generation.load(Acquire) == vcpu.seen.load(Relaxed) {
-                return;
-            }
+        vcpu.in_guest.swap(true, Relaxed);
+        // ORDER(flush): `in_guest` before the generation's load; pairs with the fence in `shoot_down`.
+        fence_after_rmw();
+        if seeded!(EnterUnflushed) {
+            return;
         }
+        // A kick that is left from an earlier stay goes, too: where no kick is seen there is none to clear.
+        while Self::kicked(vcpu) || self.generation.load(Acquire) != vcpu.seen.load(Relaxed) {
+            self.catch_up(vcpu, cache);
+        }
+    }
+
+    /// The last step into the guest: interrupts are held, and then no kick has come since [`enter`](Self::enter). `None`
+    /// where one has.
+    #[inline(always)]
+    pub(crate) fn go<K>(vcpu: &VcpuTlb, hold: impl FnOnce() -> K) -> Option<K> {
+        let early = seeded!(LookedBeforeHeld) && Self::kicked(vcpu);
+        let held = hold();
+        // ORDER(kick-held): held before the load. An interrupt that was taken before carries its kick here; a later one waits.
+        let kicked = if seeded!(LookedBeforeHeld) { early } else { Self::kicked(vcpu) };
+        (!kicked || seeded!(GoUnlooked)).then_some(held)
     }
 
     /// The vCPU leaves the guest.

@@ -192,7 +192,7 @@ fn forgetting<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) {
     drop(vcpu.enter(idle, &mut told));
     assert_eq!(told.0, [Span::new(Gfn(1), Gfn(2))], "out of the guest: when it enters");
     std::thread::scope(|scope| {
-        let mut guest = vcpu.enter(idle, &mut told);
+        let mut guest = vcpu.enter(idle, &mut told).poll();
         let ask = || vm.forget(&mut Idle::take().unwrap(), page);
         scope.spawn(ask).join().unwrap();
         assert!(guest.kicked());

@@ -4,6 +4,7 @@
 //! | file | what is tested |
 //! |---|---|
 //! | [`fault`], [`formats`], [`huge`], [`memory_types`], [`mmio`], [`spaces`] | faults, in each format; large pages; memory types and execution; MMIO; address spaces |
+//! | [`prefault`] | pages mapped ahead of the guest, as for an access |
 //! | [`age`], [`reasons`], [`withdrawn`] | which pages were accessed; decisions page by page; leaves withdrawn to learn of an access |
 //! | [`debts`] | flushes that are owed |
 //! | [`dirty`], [`ring`], [`dirty_log`] | dirty logs by bitmap and by ring; their rules, compared with a model and with KVM |
@@ -28,6 +29,7 @@ mod inject;
 mod limit;
 mod memory_types;
 mod mmio;
+mod prefault;
 mod reasons;
 mod ring;
 mod scale;

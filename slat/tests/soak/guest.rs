@@ -101,7 +101,7 @@ fn stay<F: Format>(
 ) -> Option<Fault> {
     let space = vcpu.space();
     let host = world.vm.host();
-    let mut guest = vcpu.enter(idle, caches);
+    let mut guest = vcpu.enter(idle, caches).poll();
     let (mut uses, mut late) = (0, program.random.below(LATEST));
     let fault = loop {
         if guest.kicked() {

@@ -6,10 +6,14 @@
 //! | `walker` | what does the walker leave in the tables, and what does a vCPU on another thread see of changes? |
 //! | `spaces` | does a vCPU see another address space at once? |
 //! | `ring` | does a full dirty ring stop a vCPU, and is a store through its TLB told? |
+//! | `shared` | do vCPUs that move between processors read what they wrote, with TLBs tagged by VM? |
 //! | `numa` | does a page that is sampled and moved stay readable under a guest? |
 
 mod numa;
 mod ring;
+#[cfg(seeded)]
+mod seeded;
+mod shared;
 mod spaces;
 mod stale;
 mod walker;

@@ -8,7 +8,7 @@ use crate::options::{Options, Wanted};
 use crate::{apic, power, record, second};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use slat::{Done, Fault, Format, Gfn, Gpa, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
+use slat::{Done, Fault, Format, Gfn, Go, Gpa, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
 use slat_walker_x86::cpu;
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::println;
@@ -89,8 +89,10 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     pub fn run(mut self, idle: &mut Idle) -> Result<(), Error> {
         loop {
             // From here until the guard is dropped slat takes this vCPU to be using the tables.
-            let inside = self.vcpu.enter(idle, &mut Cached(&mut self.processor));
-            self.processor.set_root::<F>(inside.root());
+            let ready = self.vcpu.enter(idle, &mut Cached(&mut self.processor));
+            self.processor.set_root::<F>(ready.root());
+            // Kicks are NMIs, and wait whenever the guest is not in.
+            let Go::In(inside, ()) = ready.go(|| ()) else { continue };
             let exit = self.processor.run(&mut self.registers);
             drop(inside);
             match exit {

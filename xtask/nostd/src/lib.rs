@@ -85,7 +85,8 @@ fn once<F: Format>(idle: &mut Idle) -> Option<u64> {
     let slot = Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30));
     vm.slots().commit(idle, |tx| tx.create(slot)).ok()?;
     let mut vcpu = vm.vcpu(VcpuId(0))?;
-    drop(vcpu.enter(idle, &mut NoTlb));
+    let Go::In(guest, ()) = vcpu.enter(idle, &mut NoTlb).go(|| ()) else { return None };
+    drop(guest);
     vcpu.fault(idle, Fault { gpa: Gpa(0x5000), access: Access::Write }).ok()?;
     let frame = vm.translate(idle, Gfn(5))?.leaf.pfn.0;
     let mut change = vm.invalidate(slot.hvas(), Why::Unmap);

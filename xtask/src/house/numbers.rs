@@ -14,7 +14,7 @@ const FILES: [&str; 4] =
 /// Parameters, fields and functions that may be, or give, a bare number, and what it counts.
 const NUMBERS: [(&str, &str); 7] = [
     ("pages frames bytes table_bytes shrink compact requested paid", "how many"),
-    ("prefault split recover", "pages that were mapped, split, or recovered"),
+    ("prefault prefault_as populate progress split recover", "pages that were mapped, split, or recovered"),
     ("dirty_bits clear_dirty", "pages that are, or were, dirty"),
     ("page first", "a page of a slot, counted from its first"),
     ("number get serial", "a generation's, a version's or a log's, for who writes it down"),

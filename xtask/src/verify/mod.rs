@@ -186,9 +186,9 @@ mod tests {
             let tools = Request { tier, only: Some(SEEDED_BUGS) }.tools();
             tools.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
         };
-        let push = "Explore Fuzz History Host Inject Load Loom Model Shuttle Unit Worlds";
+        let push = "Explore Fuzz History Host Inject Load Loom Model Shared Shuttle Unit Worlds";
         assert_eq!(tools(Tier::Push), push);
-        assert_eq!(tools(Tier::Nightly), push.replace("Shuttle", "Sanitizer Shuttle"));
+        assert_eq!(tools(Tier::Nightly), push.replace("Shared", "Sanitizer Shared"));
         assert!(!Request { tier: Tier::Quick, only: None }.demands_mistakes());
     }
 

@@ -73,7 +73,8 @@ const NIGHTLY: &[Tier] = &[Tier::Nightly];
 const HALF: &str =
     "cargo test --workspace --exclude slat-virtual --exclude slat-seeded --locked --lib --bins";
 const LOOM: &str = "cargo test -p slat --release --locked --lib loom_tests -- --nocapture";
-const WORLDS: &str = "cargo xtask seeded test -p slat-vcpu --locked --test dirty -- --nocapture seeded::";
+const WORLDS: &str =
+    "cargo xtask seeded test -p slat-vcpu --locked --test dirty --test vcpu -- --nocapture seeded::";
 const LOAD: &str =
     "cargo xtask seeded test -p slat-mm --locked --test load --test mm -- --nocapture seeded::";
 const REPORT: &str = "cargo run --profile bench -p slat-bench --locked -- report -o target/report";
@@ -152,8 +153,8 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "worlds",
-        about: "guests that store while a log is taken, with mistakes in the engine",
-        lines: &[Line::new(PUSH_NIGHTLY, 60, 300, WORLDS).hears(&["Worlds"])],
+        about: "guests that store while a log is taken, or that share processors, with mistakes in the engine",
+        lines: &[Line::new(PUSH_NIGHTLY, 60, 300, WORLDS).hears(&["Shared", "Worlds"])],
     },
     Step {
         name: "explore",

@@ -90,7 +90,7 @@ impl<'vm> Guest<'vm> {
     /// whatever kicks take; or at once for a page that is missing again.
     fn inside(&mut self, idle: &mut Idle, ns: u64) -> Option<Gfn> {
         let host = self.vcpu.vm().host();
-        let mut inside = self.vcpu.enter(idle, &mut self.tables);
+        let mut inside = self.vcpu.enter(idle, &mut self.tables).poll();
         if let Some(gfn) = self.pending.take() {
             // SAFETY: in guest mode, and what `tables` remembers is forgotten with every flush that is answered.
             let found = unsafe { walk(host, inside.root(), &mut self.tables, (gfn, Access::Write)) };

@@ -152,7 +152,7 @@ impl<'vm> Cpu<'vm> {
         mut again: Option<Gfn>,
     ) -> Option<Gfn> {
         let host = self.vcpu.vm().host();
-        let mut inside = self.vcpu.enter(idle, &mut self.tlb);
+        let mut inside = self.vcpu.enter(idle, &mut self.tlb).poll();
         loop {
             let gfn = if let Some(gfn) = again.take() {
                 gfn

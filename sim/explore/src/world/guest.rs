@@ -49,7 +49,7 @@ impl<F: Format> Guest<'_, F> {
         }
         let (world, id) = (self.world, self.id);
         let tlb = &world.tlbs[id];
-        let mut inside = self.vcpu.enter(idle, &mut tlb::Handle(tlb));
+        let mut inside = self.vcpu.enter(idle, &mut tlb::Handle(tlb)).poll();
         world.story(|| "enters the guest".into());
         tlb.borrow_mut().root = Some(inside.root());
         world.look();

@@ -128,6 +128,106 @@ fn mistake_clearing_a_kick_by_a_relaxed_exchange() {
     finds_seeded(Bug::KickRelaxed, "not carried out", kicks);
 }
 
+/// A vCPU on hardware, whose processor takes interrupts until they are held: one that is taken there brings out no guest.
+fn interrupts() {
+    let shared = Arc::new((Tlb::new(1, false), AtomicBool::new(false)));
+    let theirs = shared.clone();
+    let vcpu = loom::thread::spawn(move || {
+        let (tlb, pending) = &*theirs;
+        let (vcpu, mut cached) = (tlb.vcpu(VcpuId(0)), Cached(true));
+        loop {
+            tlb.enter(vcpu, &mut cached);
+            // The last one that is taken.
+            let taken = Tlb::go(vcpu, || pending.swap(false, AcqRel));
+            if taken == Some(true) {
+                assert_eq!(vcpu.seen.load(Relaxed), 1, "a kick is lost: its flush is not carried out");
+            }
+            // The guest runs until the next interrupt, or to an exit of its own.
+            Tlb::leave(vcpu);
+            if taken.is_some() {
+                return;
+            }
+        }
+    });
+    let (tlb, pending) = &*shared;
+    let interrupt = |_| pending.store(true, Release);
+    drop(tlb.shoot_down(Span::new(Gfn(7), Gfn(8)), Unlinked::default(), interrupt));
+    vcpu.join().expect("the vCPU ends");
+}
+
+#[test]
+fn no_kick_is_lost_before_the_hardware_enters() {
+    explore_within(3, interrupts);
+}
+
+#[test]
+fn mistakes_about_the_last_step_into_the_guest() {
+    for bug in [Bug::GoUnlooked, Bug::LookedBeforeHeld, Bug::InterruptedFirst] {
+        finds_seeded(bug, "a kick is lost", interrupts);
+    }
+}
+
+/// A root, and a page that only the old one, 0, leads to.
+struct Roots {
+    tlb: Tlb,
+    root: AtomicU64,
+    page: UnsafeCell<u64>,
+}
+
+/// A root is replaced beside another flusher, who takes away the page that only the old root leads to.
+fn broadcasts() {
+    let tlb = Tlb::new(1, false);
+    let shared = Arc::new(Roots { tlb, root: AtomicU64::new(0), page: UnsafeCell::new(0) });
+    let gfns = Span::new(Gfn(7), Gfn(8));
+    shared.tlb.enter(shared.tlb.vcpu(VcpuId(0)), &mut Cached(false));
+    let theirs = shared.clone();
+    let vcpu = loom::thread::spawn(move || {
+        let Roots { tlb, root, page } = &*theirs;
+        let (vcpu, mut loaded) = (tlb.vcpu(VcpuId(0)), 0);
+        if Tlb::kicked(vcpu) {
+            tlb.catch_up(vcpu, &mut Cached(false));
+            loaded = root.load(Acquire);
+        }
+        if loaded == 0 {
+            page.with(|page| {
+                // SAFETY: the reuse of the page is what loom checks against.
+                unsafe { *page }
+            });
+        }
+        Tlb::leave(vcpu);
+    });
+    let theirs = shared.clone();
+    let flip = loom::thread::spawn(move || {
+        let Roots { tlb, root, .. } = &*theirs;
+        let replaces = tlb.replaces_root();
+        root.store(1, Release);
+        drop(tlb.shoot_down(gfns, Unlinked::default(), |_| {}));
+        drop(replaces);
+    });
+    let Roots { tlb, root, page } = &*shared;
+    // Nothing is cached, so the broadcast itself has nothing to do. Where there is none, this flusher would kick.
+    if root.load(Acquire) == 1 && tlb.is_broadcast(|| true) {
+        page.with_mut(|page| {
+            // SAFETY: as above.
+            unsafe { *page = 1 }
+        });
+    }
+    flip.join().expect("the root is replaced");
+    vcpu.join().expect("the vCPU ends");
+}
+
+#[test]
+fn a_broadcast_leaves_no_vcpu_on_an_old_root() {
+    explore_within(2, broadcasts);
+}
+
+#[test]
+fn mistakes_about_broadcasts_beside_a_new_root() {
+    for bug in [Bug::RootUncounted, Bug::RootCountRelaxed] {
+        finds_seeded(bug, RACE, broadcasts);
+    }
+}
+
 /// Two flushers whose numbers share a cell of the ring, as two that are a whole round apart do.
 fn share_a_cell(number: fn(&Tlb, Span<Gfn>) -> u64) -> impl Fn() + Send + Sync + 'static {
     move || {

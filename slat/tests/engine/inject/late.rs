@@ -114,7 +114,7 @@ fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
             scope.spawn(move || {
                 let mut idle = self::idle();
                 let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-                let mut guest = vcpu.enter(&mut idle, &mut NoTlb);
+                let mut guest = vcpu.enter(&mut idle, &mut NoTlb).poll();
                 inside.send(()).unwrap();
                 goes.recv().unwrap();
                 assert!(guest.kicked(), "somebody waits");

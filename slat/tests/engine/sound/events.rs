@@ -34,7 +34,7 @@ fn beside<R: Send>(
 fn a_forgotten_debt_is_flushed_when_its_invalidation_ends() {
     vm!(Npt4, |hva| Some(page(hva)), idle, vm, vcpu);
     let mut tlb = Tlb::default();
-    let mut guest = vcpu.enter(&mut idle, &mut tlb);
+    let mut guest = vcpu.enter(&mut idle, &mut tlb).poll();
     tlb.0.push(5);
     let paid = || vm.stats().flushes.paid;
     let before = paid();
@@ -133,7 +133,7 @@ fn flushed_beside_panicking_kicks(
             scope.spawn(move || {
                 let (mut idle, mut tlb) = (Idle::take().unwrap(), Tlb::default());
                 let mut vcpu = vm.vcpu(id).unwrap();
-                let mut guest = vcpu.enter(&mut idle, &mut tlb);
+                let mut guest = vcpu.enter(&mut idle, &mut tlb).poll();
                 tlb.0.push(5);
                 entered.wait();
                 while !over.load(SeqCst) {

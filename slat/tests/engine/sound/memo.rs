@@ -25,7 +25,7 @@ fn a_slot_that_is_gone_is_not_mapped_by_the_stamp_of_its_neighbour() {
             let (mut idle, mut tlb) = (Idle::take().unwrap(), Tlb::default());
             let mut vcpu = vm.vcpu(VcpuId(1)).unwrap();
             vcpu.fault(&mut idle, write(9)).unwrap();
-            let mut guest = vcpu.enter(&mut idle, &mut tlb);
+            let mut guest = vcpu.enter(&mut idle, &mut tlb).poll();
             in_guest.wait();
             while !guest.kicked() {
                 thread::yield_now();

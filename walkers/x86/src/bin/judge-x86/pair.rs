@@ -216,8 +216,10 @@ fn vcpu<P: Processor, F: Format>(shared: &Shared<'_, F>, processor: &mut P) {
         if stop {
             mail.kick.store(1, Relaxed);
         }
-        let guest = vcpu.enter(&mut idle, &mut Tlb(&mut *processor));
-        processor.set_root::<F>(guest.root());
+        let ready = vcpu.enter(&mut idle, &mut Tlb(&mut *processor));
+        processor.set_root::<F>(ready.root());
+        // The kick is a word that the guest polls.
+        let guest = ready.poll();
         let exit = processor.run(&mut registers);
         drop(guest);
         match exit {

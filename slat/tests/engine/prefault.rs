@@ -1,0 +1,131 @@
+//! Pages that are mapped ahead of the guest, as for an access: what that access finds, what is logged, what is reported.
+
+use slat::table::formats::{Arm64NoAd, Ept4, Ept4NoAd, Npt4, Sv39x4NoAd};
+use slat::table::memory::TableMemory;
+use slat::*;
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Frame = address, all writable, and a count of the questions.
+struct Counting(AtomicU64);
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Counting {}
+
+impl Host for Counting {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        self.0.fetch_add(1, Relaxed);
+        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::M2, ..HostPage::PLAIN })
+    }
+
+    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+        Err(HostError::Fault)
+    }
+}
+
+const RAM: SlotId = SlotId(0);
+/// 1 GiB and a page.
+const PAGES: u64 = (1 << 18) + 1;
+
+fn vm<F: Format>(idle: &mut Idle, pages: Level, change: fn(Slot) -> Slot) -> Vm<F, Counting> {
+    let vm = Vm::<F, _>::builder(Counting(AtomicU64::new(0))).max_page(pages).build().unwrap();
+    let ram = change(Slot::new(RAM, Gfn(0), PAGES, Hva(1 << 38)));
+    vm.slots().commit(idle, |tx| tx.create(ram)).unwrap();
+    vm
+}
+
+const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::Fetch];
+
+/// What accesses of each kind find that were made ready so; and whether the host was asked for them.
+fn found<F: Format>(young: bool) -> ([Done; 3], bool) {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm::<F>(&mut idle, Level::K4, |slot| slot);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let gfns = |access| Span::sized(Gfn(access as u64 * 8), 8);
+    for access in ACCESSES {
+        assert_eq!(vcpu.prefault_as(&mut idle, gfns(access), Prefault { access, young }), Ok(8));
+        let leaf = vm.translate(&mut idle, gfns(access).start + 3).unwrap().leaf;
+        assert!(leaf.perms.allows(access), "{}: {access:?}", F::NAME);
+        assert_eq!(leaf.accessed, young, "{}: {access:?}", F::NAME);
+        if F::HARDWARE_AD {
+            assert_eq!(leaf.dirty, young && access == Access::Write, "{}: {access:?}", F::NAME);
+        }
+    }
+    let asked = vm.host().0.load(Relaxed);
+    let found = ACCESSES
+        .map(|access| vcpu.fault(&mut idle, Fault { gpa: gfns(access).start.gpa(), access }).unwrap());
+    (found, vm.host().0.load(Relaxed) > asked)
+}
+
+#[test]
+fn an_access_to_a_page_that_was_mapped_young_for_it_needs_nothing() {
+    let young = [found::<Ept4>, found::<Npt4>, found::<Ept4NoAd>, found::<Arm64NoAd>, found::<Sv39x4NoAd>];
+    for found in young {
+        assert_eq!(found(true), ([Done::Spurious; 3], false));
+    }
+}
+
+#[test]
+fn an_access_to_an_old_page_gives_it_back_where_leaves_have_no_accessed_bit() {
+    assert_eq!(found::<Ept4>(false), ([Done::Spurious; 3], false));
+    assert_eq!(found::<Ept4NoAd>(false), ([Done::Fixed; 3], false));
+}
+
+#[test]
+fn a_page_that_is_mapped_as_for_a_store_is_logged() {
+    fn dirty<F: Format>(how: Prefault) -> Vec<u64> {
+        let mut idle = Idle::take().unwrap();
+        let vm = vm::<F>(&mut idle, Level::K4, Slot::log_dirty);
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        // One is there already, for loads.
+        assert_eq!(vcpu.prefault(&mut idle, Span::sized(Gfn(5), 1)), Ok(1));
+        assert_eq!(vcpu.prefault_as(&mut idle, Span::sized(Gfn(4), 3), how), Ok(3));
+        let writable = |gfn: u64| vm.lockless(&mut idle).translate(Gfn(gfn)).unwrap().leaf.perms;
+        assert_eq!([4, 5, 6].map(writable).map(|perms| perms.allows(how.access)), [true; 3]);
+        let mut dirty = Vec::new();
+        vm.slots().dirty(&mut idle, RAM, |gfn| dirty.push(gfn.0)).unwrap();
+        dirty
+    }
+    for young in [false, true] {
+        let [load, store] = [Access::Read, Access::Write].map(|access| Prefault { access, young });
+        assert_eq!(dirty::<Ept4>(store), [4, 5, 6]);
+        assert_eq!(dirty::<Ept4NoAd>(store), [4, 5, 6]);
+        assert_eq!(dirty::<Ept4>(load), []);
+        assert_eq!(dirty::<Ept4NoAd>(load), []);
+    }
+}
+
+#[test]
+fn a_prefault_ends_where_the_access_is_a_devices() {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm::<Npt4>(&mut idle, Level::K4, Slot::readonly);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let gfns = Span::sized(Gfn(PAGES - 2), 4);
+    assert_eq!(vcpu.prefault_as(&mut idle, gfns, Prefault::young(Access::Write)), Ok(0), "a ROM");
+    assert_eq!(vcpu.prefault_as(&mut idle, gfns, Prefault::young(Access::Read)), Ok(2), "no memslot beyond");
+}
+
+#[test]
+fn population_reports_each_stretch_and_stops_where_it_is_told() {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm::<Ept4>(&mut idle, Level::M2, |slot| slot);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let how = Prefault::young(Access::Write);
+    let mut reports = Vec::new();
+    let some = vcpu.populate(&mut idle, RAM, how, |done, all| {
+        reports.push((done, all));
+        if reports.len() == 3 { Break(()) } else { Continue(()) }
+    });
+    let stretch = 1 << 15;
+    assert_eq!(some, Ok(3 * stretch));
+    assert_eq!(reports, [1, 2, 3].map(|n| (n * stretch, PAGES)));
+    assert_eq!(vm.stats().mapped_bytes(), 3 * stretch * PAGE_SIZE);
+    reports.clear();
+    let all = vcpu.populate(&mut idle, RAM, how, |done, _| {
+        reports.push((done, PAGES));
+        Continue(())
+    });
+    assert_eq!((all, reports.len(), reports.last()), (Ok(PAGES), 9, Some(&(PAGES, PAGES))));
+    assert_eq!(vm.stats().mapped_bytes(), PAGES * PAGE_SIZE);
+    assert_eq!(vcpu.populate(&mut idle, SlotId(9), how, |_, _| panic!("no such slot")), Ok(0));
+}

@@ -1,0 +1,24 @@
+//! Mistakes made in the engine itself ([`slat::seeded`]): each has to be found by vCPUs that share processors. Under
+//! `--cfg seeded` only: `cargo xtask verify --only worlds`.
+
+use crate::shared;
+use slat::seeded::{Tool, WRONG, each_fails_in_a_process};
+
+const LOOKS: &str = "seeded::the_worlds_are_right_where_no_mistake_is_made";
+/// Worlds that are tried, one seed each; of those without a mistake.
+const TRIES: u64 = 100;
+const RIGHT: u64 = 3;
+
+#[test]
+fn the_worlds_are_right_where_no_mistake_is_made() {
+    let tries = if std::env::var("SLAT_SEEDED").is_ok() { TRIES } else { RIGHT };
+    if let Some(world) = (1..=tries).find(|&seed| !shared::is_right(seed)) {
+        panic!("{WRONG}{world}.");
+    }
+    println!("EXECUTIONS Shared processors {tries}");
+}
+
+#[test]
+fn every_mistake_is_found() {
+    each_fails_in_a_process(Tool::Shared, |_| LOOKS, true);
+}
