@@ -3,7 +3,6 @@
 mod bench;
 mod calibrate;
 mod report;
-mod series;
 mod sim;
 mod typed;
 

@@ -1,9 +1,6 @@
 //! The figures of the documents, from `bench-results/`: `cargo run -p slat-bench --bin figures` writes `BENCHMARKS.md`, and the
 //! table of six in `README.md`. Its tests hold both against the results, byte by byte.
 
-#[path = "../series.rs"]
-mod series;
-
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -202,7 +199,7 @@ fn section(
         write!(text, "\n{head}\n\n| | baseline | slat | ratio | answers |\n|---|---|---|---|---|\n")?;
         for row in group {
             let ratio = row["ratio"].as_f64().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
-            let answers = row["series"].as_str().map_or("", series::name);
+            let answers = row["series"].as_str().map_or("", slat_series::name);
             let claim =
                 row["series_ratio"].as_f64().map_or_else(String::new, |ratio| format!(" ({ratio:.2})"));
             writeln!(
@@ -227,10 +224,9 @@ fn rows(result: &Value) -> impl Iterator<Item = &Value> {
     result["rows"].as_array().into_iter().flatten()
 }
 
-/// Text without quotes; series by what they are called.
+/// Text without quotes.
 fn plain(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let text = text.replace("seed 001", "the scalable memslots series").replace(": the seed", ": the series");
     text.replace('|', "\\|").replace('<', "\\<")
 }
 

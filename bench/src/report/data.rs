@@ -109,11 +109,12 @@ pub struct SweptRow {
     pub value: f64,
 }
 
-/// A figure of a seed's beside the simulation's.
+/// A figure of a series' beside the simulation's.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Against {
     pub what: String,
-    pub seed: f64,
+    #[serde(rename = "seed")]
+    pub published: f64,
     pub simulated: f64,
     pub unit: String,
     /// A parameter was chosen so that it agrees.

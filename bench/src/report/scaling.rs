@@ -30,7 +30,7 @@ pub fn tables(command: &str, sim: &Sim) -> Vec<Block> {
     ]
 }
 
-/// How the line of a policy looks, the same in all plots: first slat as it ships, then how it was before, then as the seed
+/// How the line of a policy looks, the same in all plots: first slat as it ships, then how it was before, then as the series
 /// describes it.
 pub fn look(policy: &str) -> Look {
     Look::Nth(match policy {

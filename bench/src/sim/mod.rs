@@ -1,8 +1,8 @@
-//! `slat sim`: the seeds' tables past this machine, from 1 vCPU to hundreds of them, in virtual time.
+//! `slat sim`: the series' tables past this machine, from 1 vCPU to hundreds of them, in virtual time.
 //!
 //! ```text
 //! flags ──args──▶ bench × vCPUs × policies ──▶ rows ──┬─▶ sweep of the uncertain costs
-//!            └──▶ costs: a file, measured or assumed  └─▶ against the seed's own figures
+//!            └──▶ costs: a file, measured or assumed  └─▶ against the series' own figures
 //! ```
 //! The engine that runs is the one that ships, compiled a second time on simulated atomics and locks. Simulations are the
 //! same on every machine, to the byte; what they are worth is what their costs are worth, and how far the model goes. So a
@@ -17,16 +17,16 @@
 //! | `costs` | which price list: assumed, of a file, or measured now |
 //! | `simulate` | the runs, and what came of them |
 //! | `sweep` | whether the ranking hangs on uncertain costs |
-//! | `seeds` | the seeds' own figures: one column fits, the others are predicted |
+//! | `against` | the series' own figures: one column fits, the others are predicted |
 //! | `outcome` | what is handed back |
 //! | `text` | the same for people |
 //! | `validate` | simulated against real threads |
 
+mod against;
 mod args;
 mod beside;
 mod costs;
 mod outcome;
-mod seeds;
 pub mod sheet;
 mod simulate;
 mod sweep;

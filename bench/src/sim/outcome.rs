@@ -3,7 +3,7 @@
 //! A [`SimReport`] has two faces, as the report of `slat bench` has: [`super::text`] for people and one JSON object for
 //! programs. Both say that it is simulated, and both carry what every figure hangs on: what each operation was taken to
 //! cost, and whether somebody measured that ([`SimReport::costs_from`]); whether the ranking of the policies survives
-//! when the least certain of these costs are halved and doubled ([`Swept`]); and what becomes of the seed's own figures
+//! when the least certain of these costs are halved and doubled ([`Swept`]); and what becomes of the series' own figures
 //! ([`Against`]), those that are not reproduced included.
 //!
 //! Nothing in it depends on the machine that simulates, or on the time: two runs give the same bytes.
@@ -32,7 +32,7 @@ pub struct SimReport {
     pub rows: Vec<Row>,
     /// The largest number of vCPUs again, with uncertain costs changed. Empty where it was not asked for.
     pub sweep: Vec<Swept>,
-    /// The seed's figures beside these. Empty where the vCPUs they need were not asked for.
+    /// The series' figures beside these. Empty where the vCPUs they need were not asked for.
     pub against_series: Vec<Against>,
     /// What must hold for the rows to mean anything.
     pub checks: Vec<Check>,
@@ -115,12 +115,13 @@ pub struct SweptRow {
     pub value: f64,
 }
 
-/// A figure of the seed's beside what the simulation says.
+/// A figure of the series' beside what the simulation says.
 #[derive(Clone, Debug, Serialize)]
 pub struct Against {
     /// What it is a figure of.
     pub what: String,
-    pub seed: f64,
+    #[serde(rename = "seed")]
+    pub published: f64,
     pub simulated: f64,
     pub unit: &'static str,
     /// A parameter was chosen so that this one agrees. It proves nothing; those that are not fitted do.
@@ -132,8 +133,9 @@ pub struct Against {
 
 impl From<slat_sim::benches::Against> for Against {
     fn from(against: slat_sim::benches::Against) -> Self {
-        let slat_sim::benches::Against { what, seed, simulated, unit, fitted, reproduced, detail } = against;
-        Self { what, seed, simulated, unit, fitted, reproduced, detail }
+        let slat_sim::benches::Against { what, published, simulated, unit, fitted, reproduced, detail } =
+            against;
+        Self { what, published, simulated, unit, fitted, reproduced, detail }
     }
 }
 

@@ -1,14 +1,13 @@
-//! The runs of one report: every number of vCPUs in every case under every policy, the sweep, and the seed's own figures.
+//! The runs of one report: every number of vCPUs in every case under every policy, the sweep, and the series' own figures.
 
+use super::against::{self, Trial};
 use super::args::Asked;
 use super::beside::Case;
 use super::outcome::{Against, Check, Figure, Line, Row, SimReport};
-use super::seeds::{self, Trial};
 use super::work::told;
 use super::{costs, sweep};
 use crate::bench::params;
 use crate::bench::report::SCHEMA;
-use crate::series;
 use indicatif::ProgressBar;
 use serde_json::{Map, Value};
 use slat_cli::bar::bar;
@@ -43,7 +42,7 @@ pub fn simulate(
     params.extend(more);
     let mut runs = Runs { bench, asked, policies, bar, checks: Vec::new() };
 
-    // What the seed is held against: of the runs at the costs as they are.
+    // What the series is held against: of the runs at the costs as they are.
     let (mut points, mut rows) = (Vec::new(), Vec::new());
     for &vcpus in &vcpus {
         for case in cases {
@@ -62,10 +61,14 @@ pub fn simulate(
         }
         None => Vec::new(),
     };
-    runs.bar.set_message(format!("{}: against the {} series", bench.name(), series::name(bench.series())));
+    runs.bar.set_message(format!(
+        "{}: against the {} series",
+        bench.name(),
+        slat_series::name(bench.series())
+    ));
     let trial = Trial { bench, costs: &sheet.costs, seed: asked.seed };
     let mut against_series: Vec<_> = bench.against_series(&points).into_iter().map(Against::from).collect();
-    against_series.extend(seeds::against(&trial, &vcpus).map_err(Error::Machine)?);
+    against_series.extend(against::against(&trial, &vcpus).map_err(Error::Machine)?);
     runs.bar.finish_and_clear();
     Ok(SimReport {
         schema: SCHEMA,

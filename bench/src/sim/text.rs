@@ -1,7 +1,6 @@
 //! A [`SimReport`] for people: tables, numbers of vCPUs down, policies across.
 
 use super::outcome::{Row, SimReport, Swept};
-use crate::series;
 use slat_machine::costs::Costs;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +10,7 @@ const LINES: usize = 3;
 
 impl fmt::Display for SimReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "slat sim {}: simulated, not measured ({})", self.sim, series::name(self.series))?;
+        writeln!(f, "slat sim {}: simulated, not measured ({})", self.sim, slat_series::name(self.series))?;
         let settings = self.params.iter().map(|(name, value)| match value.as_str() {
             Some(text) => format!("{name} {text}"),
             None => format!("{name} {value}"),
@@ -125,7 +124,7 @@ impl SimReport {
         if self.against_series.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nagainst the {} series", series::name(self.series))?;
+        writeln!(f, "\nagainst the {} series", slat_series::name(self.series))?;
         let mut lines = vec![columns("", ["series", "simulated", "", ""].map(str::to_owned))];
         lines.extend(self.against_series.iter().map(|row| {
             let verdict = match (row.fitted, row.reproduced) {
@@ -136,7 +135,7 @@ impl SimReport {
             };
             vec![
                 row.what.clone(),
-                format!("{} {}", number(row.seed), row.unit),
+                format!("{} {}", number(row.published), row.unit),
                 number(row.simulated),
                 verdict.to_owned(),
                 row.detail.clone(),

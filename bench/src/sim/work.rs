@@ -1,4 +1,4 @@
-//! The world around the engine, as flags: what guests and hosts do besides, which the seeds' machines did differently.
+//! The world around the engine, as flags: what guests and hosts do besides, which the series' machines did differently.
 
 use crate::bench::params;
 use crate::typed::Unused;

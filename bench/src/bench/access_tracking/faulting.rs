@@ -11,6 +11,7 @@ use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_mm::Arena;
+use slat_series::PatchSeries;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,18 +27,6 @@ struct Sample {
     wall_ms: f64,
     passes: Passes,
 }
-
-/// What the seed reports of a pass, in microseconds: vCPUs, no opt, opt.
-const SEED: [(u32, f64, f64); 8] = [
-    (1, 8236.0, 7315.0),
-    (2, 17990.0, 13996.0),
-    (4, 56165.0, 29312.0),
-    (8, 227_419.0, 63_858.0),
-    (16, 1_247_143.0, 121_629.0),
-    (32, 4_347_290.0, 250_886.0),
-    (64, 9_815_592.0, 1_392_907.0),
-    (112, 13_473_817.0, 2_292_224.0),
-];
 
 impl AccessTracking {
     /// Every number of vCPUs, every entrant.
@@ -91,9 +80,10 @@ impl AccessTracking {
         let pass = |all: &[Sample]| Series::new(all.iter().map(|sample| sample.passes.ms()).collect());
         let page = |all: &[Sample]| Series::new(all.iter().map(|sample| sample.passes.ns_a_page()).collect());
         let of = |figure: &str| params! { "vcpus": vcpus, "figure": figure };
-        let seed = SEED.iter().find(|row| row.0 == vcpus).map(|row| row.1 / row.2);
-        let claimed =
-            |row: Row| if self.lru { row.answering(Some("mglru-aging")).claiming(seed) } else { row };
+        let published = slat_series::mglru_aging::with(vcpus).map(|row| row.pass[0] / row.pass[1]);
+        let claimed = |row: Row| {
+            if self.lru { row.answering(PatchSeries::MglruAging).claiming(published) } else { row }
+        };
         let mut rows = Vec::new();
         for (figure, unit, series) in [
             ("average pass", "ms", &pass as &dyn Fn(&[Sample]) -> Series),

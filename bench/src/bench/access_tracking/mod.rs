@@ -6,9 +6,9 @@
 //! faulting.rs -p: vCPUs bring new memory in while somebody ages it
 //! stages.rs   without -p: pages that were used, and pages that were not, must be told apart
 //! ```
-//! After KVM's `access_tracking_perf_test`, to which the seed added `-l` and `-p`. There an aging pass asks the secondary
+//! After KVM's `access_tracking_perf_test`, to which the series added `-l` and `-p`. There an aging pass asks the secondary
 //! MMU page by page: under the MMU lock, taken alone, before ("no opt"), and without it after ("opt"). Both are here, on
-//! this engine, on the reader-writer lock that the seed's kernel has; slat's own pass asks table by table and has no
+//! this engine, on the reader-writer lock that the series' kernel has; slat's own pass asks table by table and has no
 //! lock at all.
 
 mod ager;
@@ -41,7 +41,7 @@ pub struct AccessTracking {
     /// Guest memory for each vCPU: a multiple of 2M
     #[arg(short, long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     bytes: u64,
-    /// With --performance: milliseconds that the ager rests between two passes: about what the seed's took with one vCPU
+    /// With --performance: milliseconds that the ager rests between two passes: about what the series' took with one vCPU
     #[arg(long, value_name = "MS", default_value_t = 5)]
     pause: u64,
     /// Counted rounds; every figure is the median of as many samples
@@ -97,7 +97,7 @@ struct Guard {
 }
 
 impl Guard {
-    /// The kernel before the seed.
+    /// The kernel before the series.
     const NO_OPT: Self = Self { lock: MmuLock::ReadWrite, lockless_aging: false };
     /// The kernel with it.
     const OPT: Self = Self { lock: MmuLock::ReadWrite, lockless_aging: true };

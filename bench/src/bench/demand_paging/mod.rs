@@ -7,7 +7,7 @@
 //! ```
 //! After KVM's `demand_paging_test`, which was written for the TDP MMU series: with 416 vCPUs of 4 GiB each, and a handler for
 //! each, they spent 98% of their time waiting for the MMU lock; with the series the test took 89% less time. The
-//! entrants are the same engine under three policies: one mutex (before), a reader-writer lock (as the seed
+//! entrants are the same engine under three policies: one mutex (before), a reader-writer lock (as the series
 //! describes), none (slat as it ships).
 
 mod guest;
@@ -26,6 +26,7 @@ use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::size;
 use slat_mm::Serve;
+use slat_series::{PatchSeries, tdp_mmu};
 
 /// Many vCPUs touch new memory at once.
 #[derive(Debug, clap::Args)]
@@ -73,11 +74,8 @@ enum Uffd {
 const ENTRANTS: [(MmuLock, &str); 3] = [
     (MmuLock::None, "slat"),
     (MmuLock::Exclusive, "one mutex: before"),
-    (MmuLock::ReadWrite, "reader-writer lock: the seed"),
+    (MmuLock::ReadWrite, "reader-writer lock: the series"),
 ];
-
-/// What the seed reports: 89% less time, with so many vCPUs.
-const SEED: (u32, f64) = (416, 1.0 / 0.11);
 
 /// Of their fault time, vCPUs of slat's may wait for the MMU lock less than this, in percent.
 const LOCK_SHARE: f64 = 1.0;
@@ -180,8 +178,10 @@ impl DemandPaging {
                     && *policy == MmuLock::Exclusive
                     && self.uffd == Uffd::Missing
                     && !(self.overlap || self.single)
-                    && job.vcpus == SEED.0;
-                let row = row.answering(Some("tdp-mmu")).claiming(comparable.then_some(SEED.1));
+                    && job.vcpus == tdp_mmu::VCPUS;
+                let row = row
+                    .answering(PatchSeries::TdpMmu)
+                    .claiming(comparable.then_some(1.0 / (1.0 - tdp_mmu::SAVED)));
                 rows.push(Row { ratio, ..row });
             }
         }

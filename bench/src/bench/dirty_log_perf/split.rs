@@ -23,6 +23,7 @@ use slat::{DirtyLog, Idle, Level, MmuLock, PAGE_SIZE, Slot, Splitting, Track, Vc
 use slat_cli::error::Error;
 use slat_cli::size;
 use slat_cli::thread::{idle, joined};
+use slat_series::{PatchSeries, kvm};
 use std::hint::spin_loop;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -83,7 +84,7 @@ pub fn measure(
     let mut rows = Vec::new();
     for (&track, &exit) in tracks.iter().flat_map(|track| exits.iter().map(move |exit| (track, exit))) {
         for (baseline, way, claim) in [
-            ("zap and refault", Way::Refault, Some(2.94 / 0.14)),
+            ("zap and refault", Way::Refault, Some(kvm::FIRST_WRITES[0] / kvm::FIRST_WRITES[1])),
             ("split by the first store", Way::Lazy, None),
         ] {
             let params = params(track, exit, baseline);
@@ -91,7 +92,7 @@ pub fn measure(
                 let (before, after) = (of(way, track, step, exit), of(Way::Eager, track, step, exit));
                 let row = Row::compare(name, params.clone(), "us", &us(before, figure), &us(after, figure));
                 let claim = claim.filter(|_| name == FIGURES[0].2);
-                rows.push(row.answering(claim.map(|_| "kvm")).claiming(claim));
+                rows.push(row.answering(claim.map(|_| PatchSeries::Kvm)).claiming(claim));
             }
         }
     }

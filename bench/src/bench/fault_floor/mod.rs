@@ -32,6 +32,7 @@ use slat::addr::{Gfn, Level, PAGE_SIZE, Pfn, Span};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::size;
+use slat_series::PatchSeries;
 
 /// What one 4K fault costs.
 #[derive(Debug, clap::Args)]
@@ -148,8 +149,8 @@ fn entrants() -> Vec<Entrant> {
     let mut entrants = vec![
         Entrant::new("slat", ours(MmuLock::None)),
         Entrant::new("floor: walk + CAS", |_| Floor::new()),
-        Entrant::new("slat --mmu-lock exclusive", ours(MmuLock::Exclusive)).answering("tdp-mmu"),
-        Entrant::new("slat --mmu-lock read-write", ours(MmuLock::ReadWrite)).answering("tdp-mmu"),
+        Entrant::new("slat --mmu-lock exclusive", ours(MmuLock::Exclusive)).answering(PatchSeries::TdpMmu),
+        Entrant::new("slat --mmu-lock read-write", ours(MmuLock::ReadWrite)).answering(PatchSeries::TdpMmu),
     ];
     entrants.extend(peers::entrants());
     entrants
@@ -178,7 +179,7 @@ fn compare(entrants: &[Entrant], laps: &[Vec<Lap>], pass: Pass, params: &Map<Str
     let rest = entrants.iter().zip(laps).skip(1);
     rest.map(|(entrant, laps)| {
         let row = Row::compare(&entrant.name, params.clone(), "ns/fault", &figure(laps), &slat);
-        row.answering(entrant.seed)
+        row.answering(entrant.series)
     })
     .collect()
 }

@@ -18,6 +18,7 @@ use lap::{Beside, Entrant, MOST, Sample, Setting};
 use slat::{Level, MmuLock, PAGE_SIZE};
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
+use slat_series::PatchSeries;
 
 /// What invalidations cost the faults beside them.
 #[derive(Debug, clap::Args)]
@@ -190,7 +191,7 @@ impl Laps {
         let others = LOCKS[1..].iter().filter_map(|&lock| {
             Some(
                 Row::compare(name(lock), params.clone(), unit, &series(lock)?, &slat)
-                    .answering(Some("tdp-mmu")),
+                    .answering(PatchSeries::TdpMmu),
             )
         });
         others.collect()

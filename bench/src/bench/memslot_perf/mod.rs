@@ -21,7 +21,6 @@ mod memory;
 mod micro;
 mod ours;
 mod scenario;
-mod seed;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +37,7 @@ use scenario::{Sample, Scenario, Tally};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
+use slat_series::PatchSeries;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -222,7 +222,10 @@ impl MemslotPerf {
             [slat, baseline] => Row::compare(test.name(), params, "us/iteration", baseline, slat),
             _ => Row::alone(test.name(), params, "us/iteration", &series[0]),
         };
-        findings.rows.push(row.answering(Some("scalable-memslots")).claiming(seed::ratio(test, slots)));
+        findings.rows.push(
+            row.answering(PatchSeries::ScalableMemslots)
+                .claiming(slat_series::scalable_memslots::ratio(test.name(), slots)),
+        );
         if test == scenario::Test::Setup && slots > IDS {
             self.with_guest(scenario::Test::SetupAtOnce, slots, findings)?;
         }

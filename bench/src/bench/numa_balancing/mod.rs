@@ -10,7 +10,7 @@
 //! for the guest's wall time. The workload is the same for all, nothing in it is tuned: dense and sparse memory, no
 //! sharing.
 //!
-//! **What is not comparable**: most of the seed's flushes under its range policy came from walks that had to let go
+//! **What is not comparable**: most of the series' flushes under its range policy came from walks that had to let go
 //! of KVM's lock and flush page by page. This engine's walks keep their debt, so *range* pays one flush for each 2 MiB
 //! in which the guest had anything mapped, here the least that it can cost.
 

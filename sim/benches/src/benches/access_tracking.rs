@@ -3,14 +3,14 @@
 //! | policy | the MMU's lock | the ager |
 //! |---|---|---|
 //! | no aging | reader-writer | |
-//! | locked | reader-writer | page by page, each under the lock, alone: the seed's "no opt" |
+//! | locked | reader-writer | page by page, each under the lock, alone: the series' "no opt" |
 //! | lockless | reader-writer | page by page without it: "opt" |
 //! | slat, no aging | none | |
 //! | slat | none | by tables; then TLBs are asked to forget |
 //!
 //! Page by page: each page that the primary MMU has, by one call, as a kernel's passes do. An ager begins passes for as long
 //! as a vCPU runs, rests between them, and a pass that outlasts the vCPUs counts as a whole. Every vCPU faults in as much as
-//! any other, however many there are, as in the seed; so a pass has more to do with each.
+//! any other, however many there are, as in the series; so a pass has more to do with each.
 
 use super::machine::{Machine, Parts, builder, gfns, idle, with_one_slot};
 use super::{Bench, Check, Figure, Point, Policy, Setting};

@@ -2,7 +2,7 @@
 //!
 //! Each has a part of its own, and goes over it page by page: computes, leaves the guest, faults; the host finds a page,
 //! zeroes it, and the engine maps it. So all that vCPUs share is what the engine and the primary MMU make them share.
-//! With 416 vCPUs, says the seed, 98% of the time went to waiting for the MMU lock, and 89% of the time went away with it.
+//! With 416 vCPUs, says the series, 98% of the time went to waiting for the MMU lock, and 89% of the time went away with it.
 
 use super::machine::{Parts, builder, gfns, with_one_slot};
 use super::{Bench, Figure, Point, Policy, Setting};

@@ -7,7 +7,7 @@
 //! | file | idea |
 //! |---|---|
 //! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
-//! | `against` | the seed's figures beside ours |
+//! | `against` | the series' figures beside ours |
 //! | `hardware` | what a processor does on an access |
 //! | [`guest`] | a vCPU whose guest touches each page once |
 //! | `program`, `crew`, `way` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
@@ -298,20 +298,20 @@ pub trait Bench: Sync {
     fn name(&self) -> &'static str;
     /// What it does, in a line.
     fn about(&self) -> &'static str;
-    /// The seed that it answers: "tdp-mmu".
+    /// The series that it answers: "tdp-mmu".
     fn series(&self) -> &'static str;
     /// What it compares. The last is slat as it ships.
     fn policies(&self) -> &'static [Policy];
     /// Runs it once.
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String>;
-    /// The seed's own figures beside those of `points`, as far as these have what it takes.
+    /// The series' own figures beside those of `points`, as far as these have what it takes.
     fn against_series(&self, points: &[Point]) -> Vec<Against> {
         let _ = points;
         Vec::new()
     }
 }
 
-/// All of them, in the order of the seeds' age.
+/// All of them, in the order of the series' age.
 pub static ALL: [&dyn Bench; 7] = [
     &access_tracking::AccessTracking,
     &memslot::MemslotPerf,

@@ -8,7 +8,7 @@
 //! | policy | what the VM makes of the reasons | pages in one change |
 //! |---|---|---|
 //! | ignored | each is an unmap, and guests fault: before | one |
-//! | heeded | the page stays mapped: it loses write permission, then gets its new frame in place: the seed | one |
+//! | heeded | the page stays mapped: it loses write permission, then gets its new frame in place: the series | one |
 //! | heeded, batched | the same: slat's own scanner | 64 |
 //!
 //! Twice: with guests that always run, so that each flush waits for every vCPU, and, for one figure, with guests that run a fifth
@@ -19,13 +19,13 @@
 //! |---|---|
 //! | `round` | what a guest does |
 //! | `ground` | a machine, its scanner, what must be true afterwards |
-//! | `seed` | the seed's figure beside these |
+//! | `published` | the series' figure beside these |
 //!
 //! **What is not simulated**: guests that write, and so break what was merged.
 
 mod ground;
+mod published;
 mod round;
-mod seed;
 
 use super::{Against, Bench, Figure, Point, Policy, Setting};
 use ground::{Ground, Guests, Outcome};
@@ -34,7 +34,7 @@ use ground::{Ground, Guests, Outcome};
 #[derive(Clone, Copy, Debug)]
 pub struct KsmPerf;
 
-/// Figures that are set against the seed's.
+/// Figures that are set against the series'.
 const FAULTS: &str = "guest faults per page";
 const KERNEL: &str = "ns of kernel time per page";
 const KERNEL_RESTING: &str = "ns of kernel time per page, guests that mostly rest";
@@ -87,6 +87,6 @@ impl Bench for KsmPerf {
     }
 
     fn against_series(&self, points: &[Point]) -> Vec<Against> {
-        seed::against(points)
+        published::against(points)
     }
 }

@@ -13,15 +13,15 @@
 //! | `layout` | the area and its slots |
 //! | `roam` | what a guest does |
 //! | `ground` | a machine, its mover, what must be true afterwards |
-//! | `seed` | the seed's figures beside these |
+//! | `published` | the series' figures beside these |
 //!
 //! **What is not simulated**: how long it takes to search. Virtual time goes on where CPUs share something, and where nodes of
 //! the trees are copied; what is looked at on the way to them costs nothing. `slat bench memslot-perf` measures all of it.
 
 mod ground;
 mod layout;
+mod published;
 mod roam;
-mod seed;
 
 use super::{Against, Bench, Figure, Point, Policy, Setting};
 use ground::Ground;
@@ -30,10 +30,10 @@ use ground::Ground;
 #[derive(Clone, Copy, Debug)]
 pub struct MemslotPerf;
 
-/// Slots in use, as the seed has them. The figures are of the most of them, unless they say otherwise.
+/// Slots in use, as the series has them. The figures are of the most of them, unless they say otherwise.
 const SLOTS: [u32; 3] = [32_764, 509, 10];
 
-/// Figures that are set against the seed's.
+/// Figures that are set against the series'.
 const MOVE: &str = "ns per move";
 const MOVE_FEW: &str = "ns per move, 10 slots";
 
@@ -84,6 +84,6 @@ impl Bench for MemslotPerf {
     }
 
     fn against_series(&self, points: &[Point]) -> Vec<Against> {
-        seed::against(points)
+        published::against(points)
     }
 }
