@@ -93,9 +93,9 @@ impl Report {
         let began = Instant::now();
         let mut parts = Vec::new();
         for (nth, step) in steps.iter().enumerate() {
-            progress.step(nth, *step);
+            progress.step(nth, step);
             let began = Instant::now();
-            let outcome = step.run();
+            let outcome = step.clone().run();
             // What was interrupted before it had a figure is no part.
             if interrupt::asked() && matches!(outcome, data::Outcome::Failed(_)) {
                 break;
@@ -144,7 +144,7 @@ impl Progress {
         Self { bar, lines: wanted && !terminal, steps }
     }
 
-    fn step(&self, nth: usize, step: Step) {
+    fn step(&self, nth: usize, step: &Step) {
         let command = step.command();
         if let Some(bar) = &self.bar {
             bar.set_position(nth as u64);

@@ -64,7 +64,7 @@ pub fn simulate(
     runs.bar.set_message(format!(
         "{}: against the {} series",
         bench.name(),
-        slat_series::name(bench.series())
+        slat_series::name(bench.about().series.id())
     ));
     let trial = Trial { bench, costs: &sheet.costs, seed: asked.seed };
     let mut against_series: Vec<_> = bench.against_series(&points).into_iter().map(Against::from).collect();
@@ -74,7 +74,7 @@ pub fn simulate(
         schema: SCHEMA,
         clock: "virtual",
         sim: bench.name(),
-        series: bench.series(),
+        series: bench.about().series.id(),
         params,
         costs: sheet.entries().map(|(name, value, _)| (name, value)).collect(),
         costs_from: sheet.entries().map(|(name, _, origin)| (name, origin.name())).collect(),

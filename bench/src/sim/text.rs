@@ -49,7 +49,7 @@ impl SimReport {
             lines.push(columns(&format!("{}{comma}{}", rows[0].vcpus, rows[0].case), cells));
         }
         writeln!(f, "\n{title}")?;
-        grid(f, &lines)
+        write!(f, "{}", Grid(&lines))
     }
 
     fn figures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,7 +103,7 @@ impl SimReport {
             f,
             "\nhottest cache lines with {most} vCPUs{comma}{case}: share of time waited, transfers, what, where"
         )?;
-        grid(f, &lines)
+        write!(f, "{}", Grid(&lines))
     }
 
     fn swept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,7 +117,7 @@ impl SimReport {
             let cells = rows.iter().map(|row| number(row.value)).chain([verdict.into()]);
             columns(&format!("{cost} x {factor}"), cells)
         }));
-        grid(f, &lines)
+        write!(f, "{}", Grid(&lines))
     }
 
     fn against(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -141,7 +141,7 @@ impl SimReport {
                 row.detail.clone(),
             ]
         }));
-        grid(f, &lines)
+        write!(f, "{}", Grid(&lines))
     }
 
     fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -158,7 +158,7 @@ impl SimReport {
                 ]
             })
             .collect();
-        grid(f, &lines)
+        write!(f, "{}", Grid(&lines))
     }
 
     fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,20 +177,24 @@ fn columns(first: &str, rest: impl IntoIterator<Item = String>) -> Vec<String> {
 }
 
 /// Cells below each other: numbers to the right, words to the left.
-pub fn grid(f: &mut fmt::Formatter<'_>, lines: &[Vec<String>]) -> fmt::Result {
-    let column = |at: usize| lines.iter().filter_map(move |line| line.get(at));
-    let most = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let numeric = |at| column(at).any(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'));
-    let widths: Vec<_> = (0..most)
-        .map(|at| (column(at).map(|cell| cell.chars().count()).max().unwrap_or(0), numeric(at)))
-        .collect();
-    for line in lines {
-        let cells = line.iter().zip(&widths).map(|(cell, &(width, right))| {
-            if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        writeln!(f, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+pub struct Grid<'l>(pub &'l [Vec<String>]);
+
+impl fmt::Display for Grid<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let column = |at: usize| self.0.iter().filter_map(move |line| line.get(at));
+        let most = self.0.iter().map(Vec::len).max().unwrap_or(0);
+        let numeric = |at| column(at).any(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'));
+        let widths: Vec<_> = (0..most)
+            .map(|at| (column(at).map(|cell| cell.chars().count()).max().unwrap_or(0), numeric(at)))
+            .collect();
+        for line in self.0 {
+            let cells = line.iter().zip(&widths).map(|(cell, &(width, right))| {
+                if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            });
+            writeln!(f, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// To four digits or so.

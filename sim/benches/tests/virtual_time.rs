@@ -27,7 +27,7 @@ fn figure(point: &Point) -> f64 {
 
 #[test]
 fn two_runs_are_the_same_to_the_last_figure() {
-    for bench in ALL {
+    for &bench in ALL {
         for vcpus in 1..=8 {
             for &policy in bench.policies() {
                 let [first, second] = [1, 1].map(|seed| format!("{:?}", run(bench, policy, vcpus, seed)));

@@ -3,7 +3,7 @@
 use super::ager::{Passes, Way, age};
 use super::world::{Beside, World, arena};
 use super::{AccessTracking, Guard};
-use crate::bench::harness::{Series, interleave};
+use crate::bench::harness::{Series, rounds};
 use crate::bench::report::{Check, Row, params};
 use parking_lot::Mutex;
 use slat::{Access, PAGE_SIZE};
@@ -30,7 +30,7 @@ struct Sample {
 
 impl AccessTracking {
     /// Every number of vCPUs, every entrant.
-    pub(super) fn faulting(&self) -> Result<(Vec<Row>, Vec<Check>), Error> {
+    pub(super) fn faulting(&self, runs: u32) -> Result<(Vec<Row>, Vec<Check>), Error> {
         let ours = if self.lru { Way::Generations } else { Way::Tables };
         let page_by_page = |guard| Entrant { guard, way: Some(Way::PageByPage) };
         let entrants = [
@@ -43,13 +43,10 @@ impl AccessTracking {
         ];
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
         for &vcpus in &self.vcpus {
-            say(format_args!("{vcpus} vCPUs: {} rounds of {} entrants", self.runs, entrants.len()));
+            say(format_args!("{vcpus} vCPUs: {} rounds of {} entrants", runs, entrants.len()));
             let pages = self.bytes / PAGE_SIZE;
             let arena = arena(pages * u64::from(vcpus), vcpus)?;
-            let samples =
-                interleave(self.runs as usize, &entrants, |entrant| self.sample(&arena, *entrant, vcpus));
-            let samples: Vec<Vec<Sample>> =
-                samples.into_iter().map(|all| all.into_iter().collect()).collect::<Result<_, _>>()?;
+            let samples = rounds(runs as usize, &entrants, |entrant| self.sample(&arena, *entrant, vcpus))?;
             rows.extend(self.rows(vcpus, &samples));
             checks.extend(checks_of(vcpus, pages * u64::from(vcpus), &entrants, &samples));
         }

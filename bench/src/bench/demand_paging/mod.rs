@@ -16,9 +16,10 @@ mod job;
 #[cfg(test)]
 mod tests;
 
-use super::harness::{Series, interleave};
+use super::harness::{Series, rounds};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use super::{About, Asked, Bench};
 use clap::ValueEnum;
 use job::{Job, Sample, Tally};
 use slat::{MmuLock, PAGE_SIZE};
@@ -28,10 +29,9 @@ use slat_cli::size::size;
 use slat_mm::Serve;
 use slat_series::{PatchSeries, tdp_mmu};
 
-/// Many vCPUs touch new memory at once.
+/// Many vCPUs touch new memory at once: before the TDP MMU series, as it describes, and slat
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench demand-paging -v 8 -b 64M -u missing")]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct DemandPaging {
     /// vCPUs, a thread each [default: twice as many as there are CPUs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -51,12 +51,6 @@ pub struct DemandPaging {
     /// The host has every page before: a fault fills the second-level table and no more
     #[arg(long)]
     prefilled: bool,
-    /// Counted rounds; every figure is the median of as many samples
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Who serves faults.
@@ -80,14 +74,31 @@ const ENTRANTS: [(MmuLock, &str); 3] = [
 /// Of their fault time, vCPUs of slat's may wait for the MMU lock less than this, in percent.
 const LOCK_SHARE: f64 = 1.0;
 
-impl DemandPaging {
-    /// Runs every entrant.
-    pub fn report(&self) -> Result<Report, Error> {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["5 s", "550 MiB"],
+    question: "Four vCPUs touch new memory, and the host fills pages.",
+    kept: "",
+    variants: &[
+        (
+            "demand-paging-prefilled",
+            "Four vCPUs touch memory that the host has already.",
+            "--prefilled --runs 25",
+        ),
+        ("demand-paging-minor", "The same, served by handlers, minor faults.", "-u minor"),
+        ("demand-paging-missing", "The same, served by handlers, missing pages.", "-u missing"),
+    ],
+    ci: &["-v 4 -b 16M", "-v 4 -b 8M -u missing"],
+    quick: &["-v 4 -b 32M --runs 5", "-v 4 -b 16M -u missing --runs 3"],
+    full: &["-v 4", "-v 4 -u missing --runs 3", "-v 4 --prefilled"],
+    ..About::of("demand-paging", PatchSeries::TdpMmu)
+};
+
+impl Bench for DemandPaging {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         let job = self.job()?;
-        say(format_args!("{} vCPUs: {} rounds of {} entrants", job.vcpus, self.runs, ENTRANTS.len()));
-        let samples = interleave(self.runs as usize, &ENTRANTS, |&(policy, _)| job.sample(policy));
-        let samples: Vec<Vec<Sample>> =
-            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+        say(format_args!("{} vCPUs: {} rounds of {} entrants", job.vcpus, asked.runs, ENTRANTS.len()));
+        let samples = rounds(asked.runs as usize, &ENTRANTS, |&(policy, _)| job.sample(policy))?;
         let served = match self.uffd {
             Uffd::None => "by the host",
             Uffd::Missing => "by handlers, missing",
@@ -104,15 +115,17 @@ impl DemandPaging {
                     _ if self.single => 1,
                     _ => job.vcpus,
                 },
-                "runs": self.runs,
+                "runs": asked.runs,
             },
             rows: self.rows(&job, &samples),
             checks: ENTRANTS.iter().zip(&samples).flat_map(|((_, who), all)| checks(who, all)).collect(),
-            ..Report::of("demand-paging", Machine::detect())
+            ..Report::of(ABOUT.name, Machine::detect())
         };
         Ok(report)
     }
+}
 
+impl DemandPaging {
     /// What is asked for, if it is possible.
     fn job(&self) -> Result<Job, Error> {
         let vcpus = self.vcpus.unwrap_or_else(|| 2 * Machine::detect().cores as u32);

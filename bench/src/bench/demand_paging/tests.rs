@@ -11,8 +11,6 @@ fn bench(uffd: Uffd) -> DemandPaging {
         uffd,
         single: false,
         prefilled: false,
-        runs: 1,
-        json: true,
     }
 }
 
@@ -84,7 +82,7 @@ fn small_sample() -> Sample {
 
 #[test]
 fn impossible_requests_are_refused_by_flag() {
-    let refused = |bench: DemandPaging| match bench.report() {
+    let refused = |bench: DemandPaging| match bench.report(Asked::ONCE) {
         Err(Error::Usage(line)) => line,
         other => panic!("{other:?}"),
     };

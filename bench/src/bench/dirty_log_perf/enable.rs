@@ -7,7 +7,7 @@
 
 use super::ground::{Ground, on_first_cpu};
 use super::host::{memory, set_log};
-use crate::bench::harness::{Series, interleave};
+use crate::bench::harness::{Series, rounds};
 use crate::bench::report::{Check, Row, params};
 use slat::{DirtyLog, Idle, Level, Track};
 use slat_cli::error::Error;
@@ -51,8 +51,7 @@ pub fn measure(
             let log = if entrant.gradual { log.initially_set() } else { log };
             grounds.push((*entrant, Ground::new(log, idle, memory(sparse), memory(dense))?));
         }
-        let samples = interleave(runs, &grounds, |(entrant, ground)| entrant.lap(ground, idle));
-        samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<Vec<Vec<_>>, _>>()
+        rounds(runs, &grounds, |(entrant, ground)| entrant.lap(ground, idle))
     })?;
     let of = |track, gradual| {
         let at = entrants.iter().position(|&entrant| entrant == Entrant { gradual, track });

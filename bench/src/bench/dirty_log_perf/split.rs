@@ -12,7 +12,7 @@ use super::lap::parts;
 use super::team::with_team;
 use super::told::Told;
 use super::{exit_name, name_of, timed};
-use crate::bench::harness::{Line, Series, interleave};
+use crate::bench::harness::{Line, Series, rounds};
 use crate::bench::machine::pin;
 use crate::bench::onlooker::{CONTROL, Faulter, OVER, Phase, Seen, UNDER_WAY, watch};
 use crate::bench::report::{Check, Row, params};
@@ -68,9 +68,7 @@ pub fn measure(
     runs: usize,
 ) -> Result<(Vec<Row>, Vec<Check>), Error> {
     let entrants = entrants(tracks, exits);
-    let samples = interleave(runs, &entrants, |entrant| entrant.lap(bytes, vcpus));
-    let samples: Vec<Vec<Sample>> =
-        samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, Error>>()?;
+    let samples = rounds(runs, &entrants, |entrant| entrant.lap(bytes, vcpus))?;
     let of = |way, track, step, exit| {
         let at = entrants.iter().position(|who| *who == Entrant { way, track, step, exit });
         at.map(|at| samples[at].as_slice()).unwrap_or_default()

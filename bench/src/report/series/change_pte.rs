@@ -4,6 +4,7 @@ use super::super::data::Data;
 use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words};
 use super::super::figure::{percent, with};
 use super::{Answer, Parts, Verdict, assemble, find, line};
+use slat_series::PatchSeries;
 use slat_series::change_pte::{SYSTEM_TIME, TABLE};
 
 const BENCH: &str = "ksm-perf";
@@ -55,7 +56,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "change-pte",
+            series: PatchSeries::ChangePte,
             title: "a page is replaced, never missing",
             about: "A merge tells KVM of a change of a page, and KVM unmapped it; a guest that touches the page meanwhile faults. The \
                     series keeps it mapped where that is safe: read-only to another frame with the same contents, and the like. \
@@ -63,8 +64,6 @@ pub fn answer(data: &Data) -> Answer {
             card,
             verdicts,
             tables,
-            benches: &[BENCH],
-            sims: &[BENCH],
             plots: Vec::new(),
         },
     )

@@ -6,6 +6,7 @@ use super::super::figure::{ns, tick, times, with};
 use super::super::plot::{Axis, Line, Look, Scale, lines};
 use super::super::{replay_plots, scaling};
 use super::{Answer, Parts, Verdict, as_large, assemble, find, line};
+use slat_series::PatchSeries;
 use slat_series::mglru_aging::{Row as Published, TABLE};
 
 const BENCH: &str = "access-tracking-perf";
@@ -72,7 +73,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "mglru-aging",
+            series: PatchSeries::MglruAging,
             title: "aging that asks the guests, and takes no lock",
             about: "A host that ages by its own Accessed bits does not see what guests use. The series lets the multi-gen LRU ask KVM \
                     while it ages, without the MMU lock, so that vCPUs that fault meanwhile are not held up. Here: the same, and slat's \
@@ -80,8 +81,6 @@ pub fn answer(data: &Data) -> Answer {
             card,
             verdicts,
             tables,
-            benches: &[BENCH, "aging-pass", "reclaim"],
-            sims: &[BENCH],
             plots: [Some(shorter(data, sim)), data.replay().map(replay_plots::ages)]
                 .into_iter()
                 .flatten()

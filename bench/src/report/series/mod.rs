@@ -16,6 +16,8 @@ use super::doc::{
 };
 use super::figure::{times, with};
 use super::scaling;
+use crate::registry;
+use slat_series::PatchSeries;
 
 /// What a series' part of the page is made of.
 pub struct Answer {
@@ -49,7 +51,7 @@ pub fn answers(data: &Data) -> Vec<Answer> {
 
 /// What the answers differ in.
 struct Parts {
-    id: &'static str,
+    series: PatchSeries,
     title: &'static str,
     /// What the series is about, and what of it is here.
     about: &'static str,
@@ -57,15 +59,17 @@ struct Parts {
     verdicts: Vec<Verdict>,
     /// The series' table beside ours.
     tables: Vec<Block>,
-    /// Benches and simulations that answer it.
-    benches: &'static [&'static str],
-    sims: &'static [&'static str],
     plots: Vec<Plot>,
 }
 
 fn assemble(data: &Data, parts: Parts) -> Answer {
     let mut verdicts = parts.verdicts;
-    let sims: Vec<(&str, &Sim)> = parts.sims.iter().filter_map(|name| data.sim(name)).collect();
+    // Those that answer it.
+    let names: Vec<&str> = registry::all()
+        .iter()
+        .filter_map(|row| Some(row.about.name).filter(|_| row.about.series == parts.series))
+        .collect();
+    let sims: Vec<(&str, &Sim)> = names.iter().filter_map(|name| data.sim(name)).collect();
     verdicts.extend(sims.iter().flat_map(|(_, sim)| against(sim)));
     let mut blocks = vec![Block::Text(parts.about.to_owned())];
     let plots: Vec<Plot> = sims.iter().flat_map(|(_, sim)| scaling::plots(sim)).chain(parts.plots).collect();
@@ -79,15 +83,15 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
     for (command, sim) in &sims {
         blocks.extend(scaling::tables(command, sim));
     }
-    for (command, bench) in parts.benches.iter().flat_map(|name| data.benches(name)) {
+    for (command, bench) in names.iter().flat_map(|name| data.benches(name)) {
         blocks.push(Block::Fold(
             format!("Every row of `slat {command}`"),
             vec![Block::Table(every_row(bench))],
         ));
     }
-    let name = slat_series::name(parts.id);
+    let name = parts.series.name();
     let title = format!("The {name} series: {}", parts.title);
-    let id = format!("series-{}", parts.id);
+    let id = format!("series-{}", parts.series.id());
     Answer {
         card: Card { title: format!("{name}: {}", parts.title), to: id.clone(), lines: parts.card },
         section: Section { id, title, short: name.to_owned(), blocks },

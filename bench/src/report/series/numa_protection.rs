@@ -5,6 +5,7 @@ use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words
 use super::super::figure::{plain, times, with};
 use super::super::replay_plots;
 use super::{Answer, Parts, Verdict, as_large, assemble, line};
+use slat_series::PatchSeries;
 use slat_series::numa_protection::{AVERAGE, BEST, Boot, WORST};
 
 const BENCH: &str = "numa-balancing";
@@ -59,7 +60,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "numa-protection",
+            series: PatchSeries::NumaProtection,
             title: "NUMA balancing without needless flushes",
             about: "To learn which node uses a page, the host makes it inaccessible for a while. KVM unmapped the whole range that was \
                     looked at; the series unmaps the pages that are protected indeed. The series counts ten boots of a guest; here two \
@@ -67,8 +68,6 @@ pub fn answer(data: &Data) -> Answer {
             card,
             verdicts,
             tables,
-            benches: &[BENCH],
-            sims: &[BENCH],
             plots: data.replay().map(replay_plots::causes).into_iter().collect(),
         },
     )

@@ -5,6 +5,7 @@ use super::super::doc::{Block, Plot, Source, Table, cell, figures, marked, numbe
 use super::super::figure::{ns, tick, times, with};
 use super::super::plot::{Axis, Line, Look, Scale, lines};
 use super::{Answer, Parts, Verdict, as_large, assemble, find, line};
+use slat_series::PatchSeries;
 use slat_series::scalable_memslots::{self, Row as Published, TABLE};
 
 const BENCH: &str = "memslot-perf";
@@ -43,7 +44,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "scalable-memslots",
+            series: PatchSeries::ScalableMemslots,
             title: "memslots that scale",
             about: "Memslots map guest frames to host addresses. Kept in one sorted array, every change copies all of them, and a host \
                     address is looked for one by one. The series keeps them in two trees. Here: a copy-on-write tree whose root is \
@@ -51,8 +52,6 @@ pub fn answer(data: &Data) -> Answer {
             card,
             verdicts,
             tables: vec![Block::Table(table(data))],
-            benches: &[BENCH],
-            sims: &[BENCH],
             plots: vec![growth(data)],
         },
     )

@@ -5,6 +5,7 @@ use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words
 use super::super::figure::{percent, plain, times, with};
 use super::super::{latency, replay_plots};
 use super::{Answer, Parts, Verdict, assemble, line, or_dash};
+use slat_series::PatchSeries;
 use slat_series::tdp_mmu::{SAVED, VCPUS, WAITING};
 
 const BENCH: &str = "demand-paging";
@@ -48,7 +49,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "tdp-mmu",
+            series: PatchSeries::TdpMmu,
             title: "faults in parallel, for hundreds of vCPUs",
             about: "KVM's MMU had one lock. The series walks tables while others change them, by compare-and-swap at the entry, under a \
                     reader-writer lock; it is what lets VMs of 416 vCPUs and 12 TiB migrate. Here: the same engine with one mutex \
@@ -57,8 +58,6 @@ pub fn answer(data: &Data) -> Answer {
             card,
             verdicts,
             tables,
-            benches: &[BENCH, "fault-floor", "invalidate", "zap", "dirty-log-perf", "migrate"],
-            sims: &[BENCH, "zap"],
             plots,
         },
     )

@@ -34,8 +34,9 @@ mod published;
 mod round;
 mod scan;
 
-use super::{Against, Bench, Point, Policy, Setting};
+use super::{ALL_THERE, About, Against, Bench, NO_AGER, Point, Policy, Setting};
 use ground::Ground;
+use slat_series::PatchSeries;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -45,21 +46,21 @@ pub struct NumaBalancing;
 const FLUSHES: &str = "flushes per 2 MiB";
 const CALLS: &str = "unmap calls per 2 MiB";
 
+/// Its row of the registry.
+const ABOUT: About = About {
+    asks: "A host balances its nodes while vCPUs use their memory, by range and page by page (the NUMA protection series)",
+    takes: ["5 s", "30 MiB"],
+    unused: &[NO_AGER, (&["zeroing", "host_first"], ALL_THERE)],
+    ..About::of(
+        "numa-balancing",
+        PatchSeries::NumaProtection,
+        &[Policy::Range, Policy::RangeYielding, Policy::Page, Policy::PageBatched],
+    )
+};
+
 impl Bench for NumaBalancing {
-    fn name(&self) -> &'static str {
-        "numa-balancing"
-    }
-
-    fn about(&self) -> &'static str {
-        "a host looks where pages are used, while vCPUs use them"
-    }
-
-    fn series(&self) -> &'static str {
-        "numa-protection"
-    }
-
-    fn policies(&self) -> &'static [Policy] {
-        &[Policy::Range, Policy::RangeYielding, Policy::Page, Policy::PageBatched]
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
