@@ -123,6 +123,13 @@ pub struct Check {
     pub detail: String,
 }
 
+impl Check {
+    /// So many of so many: it holds where it is all of them.
+    pub fn all(name: impl Into<String>, [good, of]: [u64; 2]) -> Self {
+        Self { name: name.into(), ok: good == of, detail: format!("{good} of {of}") }
+    }
+}
+
 impl Report {
     /// One of this bench, without rows yet.
     pub fn of(bench: &'static str, machine: Machine) -> Self {

@@ -9,8 +9,6 @@ use crate::registry::{self, Chosen};
 use crate::sim::Simulation;
 use crate::typed::refuse;
 use clap::{CommandFactory, FromArgMatches};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::thread::start_free;
@@ -60,7 +58,7 @@ impl Step {
             Self::Watched(trace) => Replay::run(trace, usize::MAX, interrupt::asked).map(Outcome::Replay),
             Self::Command(command) => match parse(&command)? {
                 Asked::Bench(bench) => bench.0.report().map(Outcome::Bench),
-                Asked::Sim(sim) => read(&sim.0.report()?).map(Outcome::Sim),
+                Asked::Sim(sim) => sim.0.report().map(Outcome::Sim),
             },
         }
     }
@@ -113,12 +111,6 @@ fn parse(command: &str) -> Result<Asked, Error> {
     };
     refuse(&matches, unused)?;
     Ok(asked)
-}
-
-/// A report as the page reads it: by way of its JSON, which is what is promised to others.
-fn read<T: DeserializeOwned>(report: &impl Serialize) -> Result<T, Error> {
-    let read = serde_json::to_value(report).and_then(serde_json::from_value);
-    read.map_err(|error| Error::Machine(format!("a report is not what it promises to be: {error}")))
 }
 
 #[cfg(test)]

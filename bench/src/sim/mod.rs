@@ -26,7 +26,7 @@ mod against;
 mod args;
 mod beside;
 mod costs;
-mod outcome;
+pub mod outcome;
 pub mod sheet;
 mod simulate;
 mod sweep;

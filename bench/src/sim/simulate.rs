@@ -3,11 +3,11 @@
 use super::against::{self, Trial};
 use super::args::Asked;
 use super::beside::Case;
-use super::outcome::{Against, Check, Figure, Line, Row, SimReport};
+use super::outcome::{Against, Figure, Line, Row, SimReport};
 use super::work::told;
 use super::{costs, sweep};
 use crate::bench::params;
-use crate::bench::report::SCHEMA;
+use crate::bench::report::{Check, SCHEMA};
 use indicatif::ProgressBar;
 use serde_json::{Map, Value};
 use slat_cli::bar::bar;
@@ -72,12 +72,12 @@ pub fn simulate(
     runs.bar.finish_and_clear();
     Ok(SimReport {
         schema: SCHEMA,
-        clock: "virtual",
-        sim: bench.name(),
-        series: bench.about().series.id(),
+        clock: "virtual".into(),
+        sim: bench.name().into(),
+        series: bench.about().series.id().into(),
         params,
-        costs: sheet.entries().map(|(name, value, _)| (name, value)).collect(),
-        costs_from: sheet.entries().map(|(name, _, origin)| (name, origin.name())).collect(),
+        costs: sheet.entries().map(|(name, value, _)| (name.into(), value)).collect(),
+        costs_from: sheet.entries().map(|(name, _, origin)| (name.into(), origin.name().into())).collect(),
         rows,
         sweep,
         against_series,
@@ -125,7 +125,11 @@ impl Runs<'_> {
 
 /// A bench's point as a row of the report.
 fn row(point: &Point, case: &Case) -> Row {
-    let figure = |&benches::Figure { name, value, unit }: &benches::Figure| Figure { name, value, unit };
+    let figure = |&benches::Figure { name, value, unit }: &benches::Figure| Figure {
+        name: name.into(),
+        value,
+        unit: unit.into(),
+    };
     let line = |line: &slat_sim::world::LineTold| Line {
         name: line.name.clone(),
         site: line.site.clone(),
@@ -136,7 +140,7 @@ fn row(point: &Point, case: &Case) -> Row {
         vcpus: point.vcpus,
         case: case.name.clone(),
         unfinished: point.unfinished,
-        policy: point.policy.name(),
+        policy: point.policy.name().into(),
         figures: point.figures.iter().map(figure).collect(),
         operations: point.operations,
         waiting: point.waiting,

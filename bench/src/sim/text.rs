@@ -10,7 +10,7 @@ const LINES: usize = 3;
 
 impl fmt::Display for SimReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "slat sim {}: simulated, not measured ({})", self.sim, slat_series::name(self.series))?;
+        writeln!(f, "slat sim {}: simulated, not measured ({})", self.sim, slat_series::name(&self.series))?;
         let settings = self.params.iter().map(|(name, value)| match value.as_str() {
             Some(text) => format!("{name} {text}"),
             None => format!("{name} {value}"),
@@ -27,12 +27,6 @@ impl fmt::Display for SimReport {
 }
 
 impl SimReport {
-    /// Policies in the order of their rows.
-    fn policies(&self) -> Vec<&'static str> {
-        let mut seen = BTreeSet::new();
-        self.rows.iter().map(|row| row.policy).filter(|policy| seen.insert(*policy)).collect()
-    }
-
     /// One table: what `cell` says of each row.
     fn table(
         &self,
@@ -43,7 +37,7 @@ impl SimReport {
         let policies = self.policies();
         let mut lines = vec![columns("vCPUs", policies.iter().map(ToString::to_string))];
         for rows in self.rows.chunk_by(|a, b| (a.vcpus, &a.case) == (b.vcpus, &b.case)) {
-            let of = |policy: &&str| rows.iter().find(|row| row.policy == *policy).and_then(&cell);
+            let of = |policy: &&str| rows.iter().find(|row| row.policy == **policy).and_then(&cell);
             let cells = policies.iter().map(|policy| of(policy).unwrap_or_else(|| "-".into()));
             let comma = if rows[0].case.is_empty() { "" } else { ", " };
             lines.push(columns(&format!("{}{comma}{}", rows[0].vcpus, rows[0].case), cells));
@@ -54,7 +48,7 @@ impl SimReport {
 
     fn figures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut seen = BTreeSet::new();
-        let names = self.rows.iter().flat_map(|row| &row.figures).filter(|figure| seen.insert(figure.name));
+        let names = self.rows.iter().flat_map(|row| &row.figures).filter(|figure| seen.insert(&*figure.name));
         for of in names {
             let title = format!("{}, {}", of.name, of.unit);
             self.table(f, &title, |row| {
@@ -87,7 +81,7 @@ impl SimReport {
                 let share =
                     100.0 * line.waited_ns as f64 / (row.wall_ns * u64::from(row.vcpus)).max(1) as f64;
                 lines.push(vec![
-                    row.policy.to_owned(),
+                    row.policy.to_string(),
                     format!("{share:.2}%"),
                     line.transfers.to_string(),
                     line.name.clone(),
@@ -110,7 +104,7 @@ impl SimReport {
         let Some(first) = self.sweep.first() else { return Ok(()) };
         let of = first.rows.first().map_or(0, |row| row.vcpus);
         writeln!(f, "\nuncertain costs changed, {of} vCPUs")?;
-        let head = first.rows.iter().map(|row| row.policy.to_owned()).chain(["ranking".into()]);
+        let head = first.rows.iter().map(|row| row.policy.to_string()).chain(["ranking".into()]);
         let mut lines = vec![columns("cost", head)];
         lines.extend(self.sweep.iter().map(|Swept { cost, factor, rows, ranking_holds }| {
             let verdict = if *ranking_holds { "holds" } else { "CHANGES" };
@@ -124,7 +118,7 @@ impl SimReport {
         if self.against_series.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nagainst the {} series", slat_series::name(self.series))?;
+        writeln!(f, "\nagainst the {} series", slat_series::name(&self.series))?;
         let mut lines = vec![columns("", ["series", "simulated", "", ""].map(str::to_owned))];
         lines.extend(self.against_series.iter().map(|row| {
             let verdict = match (row.fitted, row.reproduced) {
@@ -153,7 +147,7 @@ impl SimReport {
                 vec![
                     cell(field.name),
                     format!("{} {}", number(self.costs[field.name]), field.unit),
-                    cell(self.costs_from[field.name]),
+                    cell(&self.costs_from[field.name]),
                     cell(field.about),
                 ]
             })

@@ -211,11 +211,7 @@ fn checks(who: &str, samples: &[Sample]) -> Vec<Check> {
     for sample in samples {
         tally.add(&sample.tally);
     }
-    let check = |what: &str, [good, of]: [u64; 2]| Check {
-        name: format!("{who}: {what}"),
-        ok: good == of,
-        detail: format!("{good} of {of}"),
-    };
+    let check = |what: &str, counts| Check::all(format!("{who}: {what}"), counts);
     let mut checks = vec![
         check("every vCPU touched all of its pages", tally.ended),
         check("every page was faulted in once", tally.mapped),

@@ -204,11 +204,7 @@ fn together(vcpus: u16, laps: &[Lap], alone: &[Lap], pass: Pass, params: &Map<St
 
 /// What one entrant must have done for its figures to count.
 fn checks(name: &str, tally: &Tally) -> [Check; 3] {
-    let check = |what: &str, good: u64, of: u64| Check {
-        name: format!("{name}: {what}"),
-        ok: good == of,
-        detail: format!("{good} of {of}"),
-    };
+    let check = |what: &str, good, of| Check::all(format!("{name}: {what}"), [good, of]);
     [
         check("every fault installed a page", tally.installed, tally.faults),
         check("sampled pages translate to their frames", tally.right, tally.sampled),

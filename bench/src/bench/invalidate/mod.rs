@@ -212,10 +212,8 @@ impl Laps {
 /// What must have happened for a case to count.
 fn checks(entrant: Entrant, setting: &Setting, laps: &[Sample]) -> Vec<Check> {
     let Entrant { beside, lock } = entrant;
-    let check = |what: &str, good: u64, of: u64| Check {
-        name: format!("{}, beside {}: {what}", name(lock), beside.name()),
-        ok: good == of,
-        detail: format!("{good} of {of}"),
+    let check = |what: &str, good, of| {
+        Check::all(format!("{}, beside {}: {what}", name(lock), beside.name()), [good, of])
     };
     let sum = |count: fn(&Sample) -> u64| laps.iter().map(count).sum();
     let mut checks = vec![

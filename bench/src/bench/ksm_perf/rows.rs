@@ -70,11 +70,7 @@ pub fn checks(size: Size, on: &[Sample], off: &[Sample]) -> Vec<Check> {
     for (who, samples) in [("context on", on), ("context off", off)] {
         let sum = |of: fn(&Sample) -> u64| samples.iter().map(of).sum::<u64>();
         let mut check = |what: &str, found: u64, expected: u64| {
-            checks.push(Check {
-                name: format!("{who}: {what}"),
-                ok: found == expected,
-                detail: format!("{found} of {expected}"),
-            });
+            checks.push(Check::all(format!("{who}: {what}"), [found, expected]));
         };
         let runs = samples.len() as u64;
         check(

@@ -62,7 +62,7 @@ impl Within {
 /// A figure that a parameter was chosen for: it has to agree.
 fn fitted(what: String, published: f64, simulated: f64, unit: &'static str, detail: String) -> Against {
     let reproduced = Within::Factor(1.02).holds(published, simulated);
-    Against { what, published, simulated, unit, fitted: true, reproduced, detail }
+    Against { what, published, simulated, unit: unit.into(), fitted: true, reproduced, detail }
 }
 
 /// A figure that nothing was chosen for.
@@ -79,7 +79,7 @@ fn predicted(
         Within::Factor(factor) => format!("within a factor of {factor}"),
     };
     let detail = if detail.is_empty() { bar } else { format!("{bar}; {detail}") };
-    Against { what, published, simulated, unit, fitted: false, reproduced, detail }
+    Against { what, published, simulated, unit: unit.into(), fitted: false, reproduced, detail }
 }
 
 #[cfg(test)]

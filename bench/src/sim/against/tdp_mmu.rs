@@ -96,7 +96,7 @@ pub fn against(trial: &Trial<'_>) -> Result<Vec<Against>, String> {
             what: "time saved with no lock: slat".to_owned(),
             published: SAVED,
             simulated: tried.saved_by_none,
-            unit: "share",
+            unit: "share".into(),
             fitted: false,
             reproduced: tried.saved_by_none >= SAVED,
             detail: "at least".to_owned(),
