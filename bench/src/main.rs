@@ -1,32 +1,10 @@
 //! `slat-bench`: what `slat bench`, `slat sim`, `slat calibrate` and `slat report` run.
 
-mod bench;
-mod calibrate;
-mod report;
-mod series;
-mod sim;
-mod typed;
-
-use slat_cli::error::exit_code;
 use slat_cli::memory::OrEnd;
-use slat_cli::{bar, interrupt};
-use std::process::ExitCode;
-use typed::{Command, SlatBench};
 
 #[global_allocator]
 static MEMORY: OrEnd = OrEnd;
 
-fn main() -> ExitCode {
-    exit_code(typed::parse().and_then(|SlatBench { quiet, command }| {
-        bar::quiet(quiet.quiet);
-        interrupt::hear()?;
-        match command {
-            Command::Bench(bench) => bench.run(),
-            Command::Sim(sim) => sim.run(),
-            Command::Calibrate(calibrate) => calibrate.run(),
-            Command::Report(report) => report.run(),
-            Command::Completions(completions) => completions.print(typed::whole()),
-            Command::Man(man) => man.write(typed::whole()),
-        }
-    }))
+fn main() -> std::process::ExitCode {
+    slat_bench::main()
 }

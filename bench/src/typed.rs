@@ -1,9 +1,10 @@
 //! What users type, as one tree: the program parses it, `slat bench list` prints a part of it, tests walk it.
 
-use crate::bench::{self, Bench};
+use crate::bench;
 use crate::calibrate::Calibrate;
+use crate::registry::{self, ByName, Chosen, Row};
 use crate::report::Report;
-use crate::sim::Sim;
+use crate::sim::{Grid, Sim};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
 use slat_cli::command::{PASSED, Quiet, Slat};
@@ -45,47 +46,40 @@ pub enum Command {
 #[derive(Subcommand)]
 pub enum Benches {
     #[command(flatten)]
-    Bench(Bench),
+    Bench(Chosen<bench::Typed>),
     Compare(bench::Compare),
     List(List),
 }
 
-/// List the benches: the name of each, its question, and what it takes
+/// List the benches: the name of each, what it takes, where it runs, and its question
 #[derive(Debug, clap::Args)]
 pub struct List {
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
+    /// Print the commands instead that CI or a report runs, one a line, without the `slat` in front
+    #[arg(long, value_name = "WHO", conflicts_with = "json")]
+    commands: Option<Who>,
 }
 
-const BENCH: &str = "0 every check holds; 1 one does not; 2 bad input, or the machine has too little of something; \
-                     130 interrupted: the rows are those of the rounds until then";
-const SIM: &str = "0 every check holds; 1 one does not; 2 bad input; 130 interrupted";
+/// Who runs benches.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Who {
+    Ci,
+    /// `slat report --quick`
+    Quick,
+    /// `slat report`
+    Report,
+    /// The simulations of `slat report`
+    Simulated,
+}
+
 const PRINTS: &str = "0 printed; 2 bad input";
 
-/// On two CPUs of a server of 2023, with all flags as they stand; peaks of resident memory.
+/// What takes no name of a bench. On two CPUs of a server of 2023, with all flags as they stand; peaks of resident memory.
 const TAKES: &[(&str, &str, &str, &str)] = &[
-    ("bench access-tracking-perf", "10 s", "1.1 GiB", BENCH),
-    ("bench aging-pass", "1 min", "160 MiB", BENCH),
-    ("bench demand-paging", "5 s", "550 MiB", BENCH),
     ("bench compare", "none", "10 MiB", PRINTS),
-    ("bench dirty-log-perf", "2 min", "1.1 GiB", BENCH),
-    ("bench fault-floor", "15 s", "30 MiB", BENCH),
-    ("bench invalidate", "5 s; 20 s at most", "25 MiB", BENCH),
-    ("bench ksm-perf", "5 s", "40 MiB", BENCH),
     ("bench list", "none", "10 MiB", PRINTS),
-    ("bench memslot-perf", "4 min", "400 MiB", BENCH),
-    ("bench migrate", "1 min", "2.1 GiB", BENCH),
-    ("bench numa-balancing", "3 min", "550 MiB", BENCH),
-    ("bench reclaim", "40 s", "420 MiB", BENCH),
-    ("bench zap", "1 min", "300 MiB", BENCH),
-    ("sim access-tracking-perf", "15 s", "60 MiB", SIM),
-    ("sim demand-paging", "10 s", "40 MiB", SIM),
-    ("sim invalidate", "2 min", "100 MiB", SIM),
-    ("sim ksm-perf", "30 s", "30 MiB", SIM),
-    ("sim memslot-perf", "15 s", "40 MiB", SIM),
-    ("sim numa-balancing", "5 s", "30 MiB", SIM),
-    ("sim zap", "10 s", "100 MiB", SIM),
     (
         "sim validate",
         "3 min",
@@ -125,8 +119,8 @@ pub fn parse() -> Result<SlatBench, Error> {
     let matches = command().get_matches();
     let typed = SlatBench::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match &typed.command {
-        Command::Bench(Benches::Bench(bench)) => refuse(&matches, bench.unused())?,
-        Command::Sim(Sim::Bench(simulation)) => refuse(&matches, simulation.unused())?,
+        Command::Bench(Benches::Bench(bench)) => refuse(&matches, bench.0.unused())?,
+        Command::Sim(Sim::Bench(simulation)) => refuse(&matches, simulation.0.unused())?,
         _ => {}
     }
     Ok(typed)
@@ -150,7 +144,7 @@ impl Benches {
     /// Does what is asked.
     pub fn run(&self) -> Result<ExitCode, Error> {
         match self {
-            Self::Bench(bench) => bench.run(),
+            Self::Bench(bench) => bench.0.run(),
             Self::Compare(compare) => compare.run(),
             Self::List(list) => list.run(),
         }
@@ -164,6 +158,8 @@ struct Entry {
     question: String,
     time: &'static str,
     memory: &'static str,
+    series: &'static str,
+    runs_in: &'static str,
 }
 
 impl List {
@@ -175,31 +171,63 @@ impl List {
         }
         let listed = Listed { benches: entries() };
         let mut out = io::stdout().lock();
-        if self.json {
+        if let Some(who) = self.commands {
+            registry::all()
+                .iter()
+                .flat_map(|row| who.commands(row))
+                .try_for_each(|line| writeln!(out, "{line}"))?;
+        } else if self.json {
             serde_json::to_writer(&mut out, &listed).map_err(io::Error::from)?;
             writeln!(out)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        let width =
-            |of: fn(&Entry) -> &str| listed.benches.iter().map(|entry| of(entry).len()).max().unwrap_or(0);
-        let (names, times, memories) =
-            (width(|entry| entry.name), width(|entry| entry.time), width(|entry| entry.memory));
-        for Entry { name, question, time, memory } in &listed.benches {
-            writeln!(out, "{name:names$}  {time:>times$}  {memory:>memories$}  {question}")?;
+        } else {
+            let line = |entry: &Entry| {
+                [entry.name, entry.time, entry.memory, entry.runs_in, &entry.question]
+                    .map(str::to_owned)
+                    .to_vec()
+            };
+            write!(out, "{}", Grid(&listed.benches.iter().map(line).collect::<Vec<_>>()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
+impl Who {
+    /// What is run of a bench.
+    fn commands(self, row: &Row) -> Vec<String> {
+        let args = match self {
+            Self::Ci => row.about.ci,
+            Self::Quick => row.about.quick,
+            Self::Report => row.about.full,
+            Self::Simulated => {
+                let bench = row.simulated.filter(|bench| bench.about().reported);
+                return bench.map(|bench| format!("sim {}", bench.name())).into_iter().collect();
+            }
+        };
+        args.iter().map(|args| format!("bench {}", registry::command(row.about.name, args))).collect()
+    }
+}
+
 /// All benches, in the order of their names.
 fn entries() -> Vec<Entry> {
-    let all = bench::Bench::augment_subcommands(clap::Command::new("bench"));
-    let about = |name: &str| Some(all.find_subcommand(name)?.get_about()?.to_string());
-    let benches = TAKES.iter().filter_map(|(command, time, memory, _)| {
-        let name = command.strip_prefix("bench ")?;
-        Some(Entry { name, question: about(name)?, time, memory })
-    });
-    benches.collect()
+    let about = |command: &clap::Command| command.get_about().map(ToString::to_string).unwrap_or_default();
+    let commands = bench::Typed::commands();
+    let mut entries: Vec<Entry> = registry::all()
+        .iter()
+        .zip(&commands)
+        .map(|(row, command)| {
+            let registry::About { name, takes: [time, memory], series, .. } = row.about;
+            Entry {
+                name,
+                question: about(command),
+                time,
+                memory,
+                series: series.id(),
+                runs_in: row.runs_in(),
+            }
+        })
+        .collect();
+    entries.sort_by_key(|entry| entry.name);
+    entries
 }
 
 #[cfg(test)]
@@ -218,16 +246,9 @@ mod tests {
 
     #[test]
     fn every_bench_is_listed_with_its_question() {
-        let mut names: Vec<_> = bench::Bench::augment_subcommands(clap::Command::new("bench"))
-            .get_subcommands()
-            .map(|bench| bench.get_name().to_owned())
-            .collect();
-        names.sort();
-        assert_eq!(entries().iter().map(|entry| entry.name).collect::<Vec<_>>(), names);
-        let takes =
-            |entry: &Entry| [entry.time, entry.memory].iter().all(|text| text.contains(char::is_numeric));
-        let told = |entry: &Entry| entry.question.len() > 20 && (entry.name == "list" || takes(entry));
-        assert!(entries().iter().all(told));
+        assert_eq!(entries().len(), registry::all().len());
+        assert!(entries().is_sorted_by_key(|entry| entry.name));
+        assert!(entries().iter().all(|entry| entry.question.len() > 20), "a bench asks nothing");
     }
 
     fn refused(line: &str) -> String {
@@ -235,8 +256,8 @@ mod tests {
             command().try_get_matches_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
         let typed = SlatBench::from_arg_matches(&matches).unwrap();
         let unused = match typed.command {
-            Command::Bench(Benches::Bench(bench)) => bench.unused(),
-            Command::Sim(Sim::Bench(simulation)) => simulation.unused(),
+            Command::Bench(Benches::Bench(bench)) => bench.0.unused(),
+            Command::Sim(Sim::Bench(simulation)) => simulation.0.unused(),
             _ => panic!("{line}"),
         };
         refuse(&matches, unused).map_or_else(|error| error.to_string(), |()| String::new())

@@ -66,12 +66,15 @@ pub struct Takes {
 pub fn with_takes(root: Command, all: &[Takes]) -> Command {
     all.iter().fold(root, |root, takes| {
         let words: Vec<_> = takes.command.split(' ').collect();
-        below(root, &words, &|command| {
-            let help = command.get_after_help().map_or(String::new(), |help| format!("{help}\n\n"));
-            let Takes { time, memory, ends, .. } = takes;
-            command.after_help(format!("{help}Exit status: {ends}.\nTime: {time}. Memory: {memory}."))
-        })
+        below(root, &words, &|command| self::takes(command, takes.time, takes.memory, takes.ends))
     })
+}
+
+/// `command` with what it takes, and how it ends, in its help.
+#[must_use]
+pub fn takes(command: Command, time: &str, memory: &str, ends: &str) -> Command {
+    let help = command.get_after_help().map_or(String::new(), |help| format!("{help}\n\n"));
+    command.after_help(format!("{help}Exit status: {ends}.\nTime: {time}. Memory: {memory}."))
 }
 
 fn below(root: Command, words: &[&'static str], change: &dyn Fn(Command) -> Command) -> Command {

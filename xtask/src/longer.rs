@@ -16,9 +16,8 @@ const SOAKS: [[&str; 3]; 3] = [
     ["slat-vcpu", "dirty", "the_shadow_is_what_was_written"],
 ];
 
-/// The benches of `slat sim`.
-const SIMULATED: [&str; 6] =
-    ["access-tracking-perf", "demand-paging", "ksm-perf", "memslot-perf", "numa-balancing", "zap"];
+/// What simulates.
+const SLAT_BENCH: &str = "target/release/slat-bench";
 
 #[derive(clap::Args)]
 pub struct Soak {
@@ -103,10 +102,12 @@ pub struct Simulate {
 /// Every bench that is simulated, whole, under many seeds: each check must hold each time.
 pub fn simulate(args: &Simulate) -> Outcome {
     succeed(&mut cargo("build --profile bench --locked --package slat-bench"))?;
-    let runs: Vec<_> = (1..=args.seeds).flat_map(|seed| SIMULATED.map(|bench| (bench, seed))).collect();
-    on_every_processor(&runs, |(bench, seed)| {
-        let words = format!("sim {bench} --vcpus {} --no-sweep --seed {seed}", args.vcpus);
-        let told = said(bounded(900, "target/release/slat-bench").args(words.split(' ')).arg("--quiet"))?;
+    let list = ["bench", "list", "--commands", "simulated"];
+    let sims = said(bounded(60, SLAT_BENCH).args(list))?.succeeded()?.out;
+    let runs: Vec<_> = (1..=args.seeds).flat_map(|seed| sims.lines().map(move |sim| (sim, seed))).collect();
+    on_every_processor(&runs, |(sim, seed)| {
+        let words = format!("{sim} --vcpus {} --no-sweep --seed {seed}", args.vcpus);
+        let told = said(bounded(900, SLAT_BENCH).args(words.split(' ')).arg("--quiet"))?;
         ensure!(told.status.success(), "{told}slat {words}: {}", told.status);
         Ok(())
     })?;

@@ -5,6 +5,7 @@
 //! of them ([`interleave`]); drift then falls on all alike, and a figure is the median of its rounds with
 //! their spread beside it ([`Series`]). Threads leave together from a [`Line`].
 
+use slat_cli::error::Error;
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -25,6 +26,15 @@ pub fn interleave<E, S>(rounds: usize, entrants: &[E], mut sample: impl FnMut(&E
         }
     }
     samples
+}
+
+/// The same where a sample may fail: the first failure is the result.
+pub fn rounds<E, S>(
+    rounds: usize,
+    entrants: &[E],
+    sample: impl FnMut(&E) -> Result<S, Error>,
+) -> Result<Vec<Vec<S>>, Error> {
+    interleave(rounds, entrants, sample).into_iter().map(|samples| samples.into_iter().collect()).collect()
 }
 
 /// The samples of one figure, one per round. Never empty.
@@ -94,6 +104,16 @@ impl Line {
         }
     }
 }
+
+/// Adds to pairs of counts, good and all, those of another tally.
+macro_rules! add_pairs {
+    ($to:expr, $from:expr, $($field:ident),+ $(,)?) => {
+        $(for nth in 0..2 {
+            $to.$field[nth] += $from.$field[nth];
+        })+
+    };
+}
+pub(crate) use add_pairs;
 
 /// Puts `items` in an order that looks random and is the same in every run.
 pub fn shuffle<T>(items: &mut [T]) {

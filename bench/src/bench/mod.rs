@@ -1,7 +1,7 @@
 //! `slat bench`: the figures that slat was asked to improve, before against after, on this machine.
 //!
 //! Each bench is one folder or file: it sets up its entrants, measures them side by side ([`harness`]) and
-//! hands back a [`report`] whose rows name the patch series they answer.
+//! hands back a [`report`] whose rows name the patch series they answer. [`programs`] lists them.
 
 mod access_tracking;
 mod aging_pass;
@@ -21,101 +21,145 @@ mod numa_balancing;
 mod onlooker;
 mod reclaim;
 pub mod report;
+mod shared;
 mod tables;
 pub mod traces;
 mod zap;
 
+pub use crate::registry::{About, Headline};
+pub use compare::Compare;
+pub use report::Report;
 pub(crate) use report::params;
 
-pub use access_tracking::AccessTracking;
-pub use aging_pass::AgingPass;
-pub use compare::Compare;
-pub use demand_paging::DemandPaging;
-pub use dirty_log_perf::DirtyLogPerf;
-pub use fault_floor::FaultFloor;
-pub use invalidate::Invalidate;
-pub use ksm_perf::KsmPerf;
-pub use memslot_perf::MemslotPerf;
-pub use migrate::Migrate;
-pub use numa_balancing::NumaBalancing;
-pub use reclaim::Reclaim;
-pub use report::Report;
-pub use zap::Zap;
-
+use crate::registry::{self, ByName};
 use crate::typed::Unused;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use slat_cli::error::Error;
-use slat_cli::interrupt;
+use slat_cli::{flags, interrupt};
+use std::marker::PhantomData;
 use std::process::ExitCode;
 
-/// The benches, by name.
-#[derive(Debug, clap::Subcommand)]
-pub enum Bench {
-    /// Who has used which pages; what aging costs vCPUs that fault meanwhile, with the MMU lock and without (the MGLRU aging series)
-    #[command(name = "access-tracking-perf")]
-    AccessTracking(AccessTracking),
-    /// What a pass over Accessed bits costs, idle and in use: against how fast this machine reads (the MGLRU aging series)
-    AgingPass(AgingPass),
-    /// Many vCPUs touch new memory at once: before the TDP MMU series, as it describes, and slat
-    DemandPaging(DemandPaging),
-    /// What it costs to know which pages a guest writes: enable, get, clear, disable; before against slat's ways (the TDP MMU series)
-    #[command(name = "dirty-log-perf")]
-    DirtyLogPerf(DirtyLogPerf),
-    /// What one 4K fault costs: the bare walk and CAS, slat's MMU lock policies, and other crates' mappers
-    FaultFloor(FaultFloor),
-    /// What a thread that invalidates pages back to back costs the faults beside it, under each MMU lock policy
-    Invalidate(Invalidate),
-    /// What same-page merging costs running guests and their host, with and without the reasons that it gives (the change-pte series)
-    KsmPerf(KsmPerf),
-    /// What memslots cost guest and host, from 10 to a million of them: the design before the scalable memslots series, and slat's
-    MemslotPerf(MemslotPerf),
-    /// A running guest moves to another machine over TCP, and every byte is compared; connections may break (the TDP MMU series)
-    Migrate(Migrate),
-    /// What a guest pays for a host that balances its memory between nodes: before the NUMA protection series, as it describes, and slat
-    NumaBalancing(NumaBalancing),
-    /// Which pages go when memory is short: before the MGLRU aging series, with aging that asks the guest, exact LRU, the optimum
-    Reclaim(Reclaim),
-    /// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
-    Zap(Zap),
+/// All programs, in the order of `BENCHMARKS.md`; those that virtual time has too come last. A bench that is added here is known
+/// everywhere.
+pub fn programs() -> Vec<Box<dyn Program>> {
+    let mut all = vec![
+        own::<fault_floor::FaultFloor>(fault_floor::ABOUT),
+        own::<demand_paging::DemandPaging>(demand_paging::ABOUT),
+        own::<invalidate::Invalidate>(invalidate::ABOUT),
+        own::<zap::Zap>(zap::ABOUT),
+        own::<memslot_perf::MemslotPerf>(memslot_perf::ABOUT),
+        own::<access_tracking::AccessTracking>(access_tracking::ABOUT),
+        own::<aging_pass::AgingPass>(aging_pass::ABOUT),
+        own::<dirty_log_perf::DirtyLogPerf>(dirty_log_perf::ABOUT),
+        own::<migrate::Migrate>(migrate::ABOUT),
+        own::<reclaim::Reclaim>(reclaim::ABOUT),
+        own::<ksm_perf::KsmPerf>(ksm_perf::ABOUT),
+        own::<numa_balancing::NumaBalancing>(numa_balancing::ABOUT),
+    ];
+    all.extend(shared::programs());
+    all
 }
 
-impl Bench {
+/// What runs as `slat bench NAME`.
+pub trait Program: Send + Sync {
+    /// Its row of the registry.
+    fn about(&self) -> About;
+    /// `command` with its flags.
+    fn flags(&self, command: Command) -> Command;
+    /// The bench that was typed.
+    fn parse(&self, matches: &ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error>;
+}
+
+/// A bench with the flags that were typed.
+pub trait Bench {
+    /// Runs it. After Ctrl-C the report has what there was by then.
+    fn report(&self, asked: Asked) -> Result<Report, Error>;
+    /// Flags that have no effect beside the others.
+    fn unused(&self) -> Unused {
+        Unused::new()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Asked {
+    /// Counted rounds: samples of each figure
+    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+impl Asked {
+    /// One round.
+    pub const ONCE: Self = Self { runs: 1, json: true };
+}
+
+/// A program whose flags are all its own.
+struct Own<B>(About, PhantomData<fn() -> B>);
+
+fn own<B: Bench + Args + Send + 'static>(about: About) -> Box<dyn Program> {
+    Box::new(Own::<B>(about, PhantomData))
+}
+
+impl<B: Bench + Args + Send + 'static> Program for Own<B> {
+    fn about(&self) -> About {
+        self.0
+    }
+
+    fn flags(&self, command: Command) -> Command {
+        B::augment_args(command)
+    }
+
+    fn parse(&self, matches: &ArgMatches) -> Result<Box<dyn Bench + Send>, clap::Error> {
+        Ok(Box::new(B::from_arg_matches(matches)?))
+    }
+}
+
+/// What was typed behind `slat bench`.
+pub struct Typed {
+    asked: Asked,
+    bench: Box<dyn Bench + Send>,
+}
+
+const ENDS: &str = "0 every check holds; 1 one does not; 2 bad input, or the machine has too little of something; \
+                    130 interrupted: the rows are those of the rounds until then";
+
+impl ByName for Typed {
+    fn commands() -> Vec<Command> {
+        let command = |row: &registry::Row| {
+            let About { name, runs, takes: [time, memory], .. } = row.about;
+            let command = row.program.flags(Command::new(name));
+            let asks = command.get_about().cloned().unwrap_or_default();
+            let command =
+                Asked::augment_args(command).mut_arg("runs", |arg| arg.default_value(runs)).about(asks);
+            flags::takes(command, time, memory, ENDS)
+        };
+        registry::all().iter().map(command).collect()
+    }
+
+    fn parse(name: &str, matches: &ArgMatches) -> Option<Result<Self, clap::Error>> {
+        let row = registry::all().iter().find(|row| row.about.name == name)?;
+        let asked = Asked::from_arg_matches(matches);
+        Some(asked.and_then(|asked| Ok(Self { asked, bench: row.program.parse(matches)? })))
+    }
+}
+
+impl Typed {
     /// Runs the bench and prints its report to stdout; a false check becomes exit status 1.
     pub fn run(&self) -> Result<ExitCode, Error> {
-        let (report, json) = self.measure();
-        let status = report?.finish(json)?;
-        Ok(if interrupt::asked() { slat_cli::interrupt::status() } else { status })
+        let status = self.report()?.finish(self.asked.json)?;
+        Ok(if interrupt::asked() { interrupt::status() } else { status })
+    }
+
+    /// Runs it.
+    pub fn report(&self) -> Result<Report, Error> {
+        self.bench.report(self.asked)
     }
 
     /// Flags that have no effect beside the others.
     pub fn unused(&self) -> Unused {
-        match self {
-            Self::AccessTracking(bench) => bench.unused(),
-            Self::DirtyLogPerf(bench) => bench.unused(),
-            Self::MemslotPerf(bench) => bench.unused(),
-            _ => Unused::new(),
-        }
-    }
-
-    /// Runs the bench. After Ctrl-C the report has what there was by then.
-    pub fn report(&self) -> Result<Report, Error> {
-        self.measure().0
-    }
-
-    /// The report, and whether it is asked for as JSON.
-    fn measure(&self) -> (Result<Report, Error>, bool) {
-        match self {
-            Self::AccessTracking(bench) => (bench.report(), bench.json),
-            Self::AgingPass(bench) => (bench.report(), bench.json),
-            Self::DemandPaging(bench) => (bench.report(), bench.json),
-            Self::DirtyLogPerf(bench) => (bench.report(), bench.json),
-            Self::FaultFloor(bench) => (bench.report(), bench.json),
-            Self::Invalidate(bench) => (bench.report(), bench.json),
-            Self::KsmPerf(bench) => (bench.report(), bench.json),
-            Self::MemslotPerf(bench) => (bench.report(), bench.json),
-            Self::Migrate(bench) => (bench.report(), bench.json),
-            Self::NumaBalancing(bench) => (bench.report(), bench.json),
-            Self::Reclaim(bench) => (bench.report(), bench.json),
-            Self::Zap(bench) => (bench.report(), bench.json),
-        }
+        self.bench.unused()
     }
 }

@@ -4,10 +4,15 @@
 //! stretch of the same length after it, in which nothing is done, is the control: what the machine itself does to such
 //! an operation.
 
+use super::harness::Series;
+use super::report::Row;
 use hdrhistogram::Histogram;
+use serde_json::{Map, Value};
 use slat::{Access, Done, Fault, Format, Gfn, Host, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
+use slat_cli::error::Error;
+use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What whoever is looked on at is doing.
 #[derive(Debug)]
@@ -16,11 +21,11 @@ pub struct Phase(AtomicU8);
 /// The others warm up; nothing is measured.
 const BEFORE: u8 = 0;
 /// It is being done.
-pub const UNDER_WAY: u8 = 1;
+const UNDER_WAY: u8 = 1;
 /// Nothing is done, for as long as it took.
-pub const CONTROL: u8 = 2;
+const CONTROL: u8 = 2;
 /// Everybody may go.
-pub const OVER: u8 = 3;
+const OVER: u8 = 3;
 
 impl Phase {
     /// Nothing is measured yet.
@@ -29,13 +34,61 @@ impl Phase {
     }
 
     /// Enters the next phase. It guards nothing: an operation beside the change may count for either side.
-    pub fn enter(&self, phase: u8) {
+    fn enter(&self, phase: u8) {
         self.0.store(phase, Relaxed);
     }
 
     fn now(&self) -> u8 {
         self.0.load(Relaxed)
     }
+
+    /// Lets the others warm up, does `work`, and then nothing for as long as `work` says that it took.
+    pub fn around<R>(
+        &self,
+        work: impl FnOnce() -> Result<R, Error>,
+        took: impl Fn(&R) -> Duration,
+    ) -> Result<R, Error> {
+        const WARM_UP: Duration = Duration::from_millis(2);
+        spin_for(WARM_UP);
+        self.enter(UNDER_WAY);
+        let done = work();
+        self.enter(CONTROL);
+        if let Ok(done) = &done {
+            spin_for(took(done));
+        }
+        self.enter(OVER);
+        done
+    }
+}
+
+/// Keeps the CPU as busy as `work` does.
+fn spin_for(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        spin_loop();
+    }
+}
+
+/// Which operations of a sample percentiles are of.
+pub type Pick<S> = fn(&S) -> &Histogram<u64>;
+
+/// A row for each percentile, and one for the longest; none where something was over before anybody could look on.
+pub fn latencies<S>(
+    name: &str,
+    longest: &str,
+    params: &Map<String, Value>,
+    entrants: [(&[S], Pick<S>); 2],
+) -> Vec<Row> {
+    let row = |(percentile, quantile)| {
+        let of = |(samples, pick): (&[S], Pick<S>)| {
+            let seen = samples.iter().map(pick).filter(|histogram| !histogram.is_empty());
+            let ns: Vec<f64> = seen.map(|histogram| histogram.value_at_quantile(quantile) as f64).collect();
+            (!ns.is_empty()).then(|| Series::new(ns))
+        };
+        let [baseline, slat] = entrants.map(of);
+        Some(Row::compare(&format!("{name}: {percentile}"), params.clone(), "ns", &baseline?, &slat?))
+    };
+    [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), (longest, 1.0)].into_iter().filter_map(row).collect()
 }
 
 /// What an onlooker saw: nanoseconds of each operation.

@@ -5,10 +5,10 @@
 
 use super::harness::Series;
 use super::machine::Machine;
-use crate::series;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use slat_cli::date;
+use slat_series::PatchSeries;
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
@@ -99,8 +99,8 @@ impl Row {
 
     /// Names the series that this row answers.
     #[must_use]
-    pub fn answering(mut self, series: Option<&'static str>) -> Self {
-        self.series = series.map(Cow::Borrowed);
+    pub fn answering(mut self, series: impl Into<Option<PatchSeries>>) -> Self {
+        self.series = series.into().map(|series| series.id().into());
         self
     }
 
@@ -121,6 +121,13 @@ pub struct Check {
     pub ok: bool,
     /// The count behind the verdict.
     pub detail: String,
+}
+
+impl Check {
+    /// So many of so many: it holds where it is all of them.
+    pub fn all(name: impl Into<String>, [good, of]: [u64; 2]) -> Self {
+        Self { name: name.into(), ok: good == of, detail: format!("{good} of {of}") }
+    }
 }
 
 impl Report {
@@ -169,8 +176,8 @@ impl fmt::Display for Report {
                 let ratio = row.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"));
                 write!(f, "  {:width$} {baseline:>23} {slat:>23} {ratio:>8}", row.name)?;
                 match (row.series.as_deref(), row.series_ratio) {
-                    (Some(seed), Some(ratio)) => writeln!(f, "  {} ({ratio:.2}x)", series::name(seed))?,
-                    (Some(seed), None) => writeln!(f, "  {}", series::name(seed))?,
+                    (Some(id), Some(ratio)) => writeln!(f, "  {} ({ratio:.2}x)", slat_series::name(id))?,
+                    (Some(id), None) => writeln!(f, "  {}", slat_series::name(id))?,
                     (None, _) => writeln!(f)?,
                 }
             }
@@ -236,7 +243,7 @@ mod tests {
             params: params! { "runs": 3 },
             rows: vec![
                 Row::compare("lock", params! { "vcpus": 2, "order": "random" }, "ns/fault", &before, &after)
-                    .answering(Some("tdp-mmu")),
+                    .answering(PatchSeries::TdpMmu),
             ],
             checks: vec![Check { name: "sums agree".into(), ok, detail: "3 of 4".into() }],
             ..Report::of("example", Machine { cpu: None, cores: 2, os: "os".into(), arch: "arch".into() })
@@ -264,7 +271,7 @@ mod tests {
             row,
             &["name", "params", "baseline", "slat", "unit", "ratio", "series", "series_ratio"]
         ));
-        assert!(row["series_ratio"].is_null(), "a ratio that the seed does not give is null, not missing");
+        assert!(row["series_ratio"].is_null(), "a ratio that the series does not give is null, not missing");
         assert!(keys(&value["checks"][0], &["name", "ok", "detail"]));
     }
 

@@ -1,112 +1,11 @@
 //! The figures of the documents, from `bench-results/`: `cargo run -p slat-bench --bin figures` writes `BENCHMARKS.md`, and the
 //! table of six in `README.md`. Its tests hold both against the results, byte by byte.
 
-#[path = "../series.rs"]
-mod series;
-
 use serde_json::Value;
+use slat_bench::registry::{self, Kept};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
-
-/// A file of `bench-results/`, what it answers, and the command that made it.
-struct Kept {
-    file: &'static str,
-    question: &'static str,
-    command: &'static str,
-}
-
-const fn kept(file: &'static str, question: &'static str, command: &'static str) -> Kept {
-    Kept { file, question, command }
-}
-
-const KEPT: [Kept; 15] = [
-    kept("fault-floor", "What does one 4 KiB fault cost?", "fault-floor --runs 25"),
-    kept("demand-paging", "Four vCPUs touch new memory, and the host fills pages.", "demand-paging"),
-    kept(
-        "demand-paging-prefilled",
-        "Four vCPUs touch memory that the host has already.",
-        "demand-paging --prefilled --runs 25",
-    ),
-    kept("demand-paging-minor", "The same, served by handlers, minor faults.", "demand-paging -u minor"),
-    kept("demand-paging-missing", "The same, served by handlers, missing pages.", "demand-paging -u missing"),
-    kept(
-        "invalidate",
-        "What does a thread that invalidates single pages back to back cost a fault beside it?",
-        "invalidate --runs 9",
-    ),
-    kept("zap", "What does it take to zap 1 to 64 GiB, and what do faults elsewhere notice?", "zap"),
-    kept("memslot-perf", "What do 10 to 1,000,000 memslots cost guest and host?", "memslot-perf --kvm"),
-    kept(
-        "access-tracking-perf",
-        "What does aging cost vCPUs that fault memory in meanwhile?",
-        "access-tracking-perf --performance -l -b 128M --runs 9",
-    ),
-    kept("aging-pass", "What does a pass over Accessed bits cost?", "aging-pass --runs 9"),
-    kept(
-        "dirty-log-perf",
-        "What does it cost to know which pages a guest writes?",
-        "dirty-log-perf --ring 64K --runs 9",
-    ),
-    kept("migrate", "How long does a guest stand still while it migrates over TCP?", "migrate"),
-    kept("reclaim", "Which pages go when memory is short?", "reclaim"),
-    kept("ksm-perf", "What does same-page merging cost running guests and their host?", "ksm-perf --runs 25"),
-    kept("numa-balancing", "What does a guest pay for a host that balances its nodes?", "numa-balancing"),
-];
-
-/// A row of the README: what was measured, and which row of which file has it.
-struct Figure {
-    what: &'static str,
-    against: &'static str,
-    file: &'static str,
-    row: &'static str,
-    params: &'static [(&'static str, &'static str)],
-}
-
-const FIGURES: [Figure; 6] = [
-    Figure {
-        what: "a 4 KiB fault, two vCPU threads, in order",
-        against: "the same engine under a reader-writer lock",
-        file: "fault-floor",
-        row: "slat --mmu-lock read-write",
-        params: &[("order", "sequential"), ("tables", "present"), ("vcpus", "2")],
-    },
-    Figure {
-        what: "a fault beside a thread that invalidates other pages",
-        against: "the same engine under a reader-writer lock",
-        file: "invalidate",
-        row: "slat --mmu-lock read-write",
-        params: &[("beside", "elsewhere, mapped")],
-    },
-    Figure {
-        what: "1 GiB of 4 KiB pages is unmapped beside a vCPU that faults",
-        against: "leaf by leaf, not by tables",
-        file: "zap",
-        row: "unhook: total",
-        params: &[("baseline", "leaf by leaf"), ("pages", "dense"), ("size", "1G")],
-    },
-    Figure {
-        what: "one of 32,764 memslots moves while its guest uses it",
-        against: "a sorted array, copied for each change",
-        file: "memslot-perf",
-        row: "move-active",
-        params: &[("slots", "32764")],
-    },
-    Figure {
-        what: "one aging pass while 16 vCPUs fault",
-        against: "page by page under the lock",
-        file: "access-tracking-perf",
-        row: "page by page, lock (no opt) → slat",
-        params: &[("figure", "average pass"), ("vcpus", "16")],
-    },
-    Figure {
-        what: "a guest of 1 GiB that writes stands still for its migration",
-        against: "halt first, then send",
-        file: "migrate",
-        row: "downtime",
-        params: &[("baseline", "halt first, send everything")],
-    },
-];
 
 const BEGIN: &str =
     "<!-- figures: `cargo run -p slat-bench --bin figures` writes this from bench-results/ -->\n";
@@ -122,6 +21,11 @@ fn read(file: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// What is kept, in the order of the registry.
+fn kept() -> Vec<Kept> {
+    registry::all().iter().flat_map(registry::Row::kept).collect()
+}
+
 fn main() -> io::Result<()> {
     fs::write(root().join("BENCHMARKS.md"), benchmarks())?;
     let readme = fs::read_to_string(root().join("README.md"))?;
@@ -135,21 +39,21 @@ fn with_figures(readme: &str) -> String {
     format!("{before}{BEGIN}{}{END}{after}", figures())
 }
 
-/// The table of the README.
+/// The table of the README: a line for each headline of the registry.
 fn figures() -> String {
-    let machine = machine(&read(FIGURES[0].file));
+    let kept = kept();
+    let machine = machine(&read(kept[0].file));
     let mut text =
         format!("{machine}\n\n| what | unit | baseline | slat | command |\n|---|---|---|---|---|\n");
-    for figure in &FIGURES {
-        let result = read(figure.file);
-        assert_eq!(machine, self::machine(&result), "{}: another machine", figure.file);
+    for (Kept { file, command, .. }, figure) in kept.iter().filter_map(|kept| Some((kept, kept.headline?))) {
+        let result = read(file);
+        assert_eq!(machine, self::machine(&result), "{file}: another machine");
         let has = |row: &Value| {
             let is = |(key, value): &(&str, &str)| plain(&row["params"][key]) == *value;
             row["name"] == figure.row && figure.params.iter().all(is)
         };
         let row = rows(&result).find(|row| has(row));
-        let row = row.unwrap_or_else(|| panic!("{}: no row {}", figure.file, figure.row));
-        let command = KEPT.iter().find(|kept| kept.file == figure.file).expect("listed").command;
+        let row = row.unwrap_or_else(|| panic!("{file}: no row {}", figure.row));
         let baseline = measured(&row["baseline"], &row["baseline_samples"]);
         let slat = measured(&row["slat"], &row["slat_samples"]);
         let unit = plain(&row["unit"]).replace("/fault", "").replace("/iteration", "").replace("us", "µs");
@@ -174,11 +78,11 @@ fn benchmarks() -> String {
          row answers ([sources](book/src/sources.md)), or KVM, and the ratio that is reported there for this comparison.\n\
          Every command takes `--json`, which prints what `bench-results/` keeps.\n\n",
     );
-    for Kept { file, question, .. } in &KEPT {
+    for Kept { file, question, .. } in kept() {
         writeln!(text, "* [{file}](#{file}): {question}").expect("a string takes all");
     }
-    for Kept { file, question, command } in &KEPT {
-        section(&mut text, (file, question, command), &read(file)).expect("a string takes all");
+    for Kept { file, question, command, .. } in kept() {
+        section(&mut text, (file, question, &command), &read(file)).expect("a string takes all");
     }
     text
 }
@@ -202,7 +106,7 @@ fn section(
         write!(text, "\n{head}\n\n| | baseline | slat | ratio | answers |\n|---|---|---|---|---|\n")?;
         for row in group {
             let ratio = row["ratio"].as_f64().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
-            let answers = row["series"].as_str().map_or("", series::name);
+            let answers = row["series"].as_str().map_or("", slat_series::name);
             let claim =
                 row["series_ratio"].as_f64().map_or_else(String::new, |ratio| format!(" ({ratio:.2})"));
             writeln!(
@@ -227,10 +131,9 @@ fn rows(result: &Value) -> impl Iterator<Item = &Value> {
     result["rows"].as_array().into_iter().flatten()
 }
 
-/// Text without quotes; series by what they are called.
+/// Text without quotes.
 fn plain(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let text = text.replace("seed 001", "the scalable memslots series").replace(": the seed", ": the series");
     text.replace('|', "\\|").replace('<', "\\<")
 }
 
@@ -314,13 +217,14 @@ mod tests {
 
     #[test]
     fn every_result_is_shown_with_the_runs_that_its_command_asks_for() {
-        let mut kept: Vec<_> = KEPT.iter().map(|kept| format!("{}-2-cores.json", kept.file)).collect();
+        let mut kept: Vec<_> =
+            super::kept().iter().map(|kept| format!("{}-2-cores.json", kept.file)).collect();
         let files = fs::read_dir(root().join("bench-results")).unwrap();
         let mut files: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
         kept.sort();
         files.sort();
         assert_eq!(kept, files);
-        for Kept { file, command, .. } in &KEPT {
+        for Kept { file, command, .. } in super::kept() {
             let result = read(file);
             assert_eq!(command.split(' ').next(), result["bench"].as_str(), "{file}");
             if let Some((_, runs)) = command.split_once("--runs ") {

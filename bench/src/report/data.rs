@@ -6,9 +6,9 @@
 use super::replay::Replay;
 pub use crate::bench::machine::Machine;
 pub use crate::bench::report::{Check, Report as Bench, Row};
+pub use crate::sim::outcome::{Row as SimRow, SimReport as Sim, Swept};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use serde_json::Value;
 
 /// See the module's header.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,85 +41,6 @@ pub enum Outcome {
     Replay(Replay),
     /// Nothing, and why.
     Failed(String),
-}
-
-/// What `slat sim` prints.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Sim {
-    pub schema: u32,
-    pub clock: String,
-    pub sim: String,
-    pub series: String,
-    pub params: Map<String, Value>,
-    pub costs: BTreeMap<String, f64>,
-    pub costs_from: BTreeMap<String, String>,
-    pub rows: Vec<SimRow>,
-    pub sweep: Vec<Swept>,
-    pub against_series: Vec<Against>,
-    pub checks: Vec<Check>,
-}
-
-/// So many vCPUs under one policy.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct SimRow {
-    pub vcpus: u32,
-    pub policy: String,
-    /// The first one ranks the policies: less is better.
-    pub figures: Vec<Figure>,
-    pub operations: u64,
-    /// 0 to 1.
-    pub waiting: f64,
-    pub flushes: u64,
-    pub kicks: u64,
-    pub wall_ns: u64,
-    pub lines: Vec<Line>,
-}
-
-/// One figure of a row.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Figure {
-    pub name: String,
-    pub value: f64,
-    pub unit: String,
-}
-
-/// A cache line that was waited for.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Line {
-    pub name: String,
-    pub site: String,
-    pub transfers: u64,
-    pub waited_ns: u64,
-}
-
-/// The policies again, with one cost changed.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Swept {
-    pub cost: String,
-    pub factor: f64,
-    pub rows: Vec<SweptRow>,
-    pub ranking_holds: bool,
-}
-
-/// What became of one policy.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct SweptRow {
-    pub vcpus: u32,
-    pub policy: String,
-    pub value: f64,
-}
-
-/// A figure of a seed's beside the simulation's.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Against {
-    pub what: String,
-    pub seed: f64,
-    pub simulated: f64,
-    pub unit: String,
-    /// A parameter was chosen so that it agrees.
-    pub fitted: bool,
-    pub reproduced: bool,
-    pub detail: String,
 }
 
 impl Data {
@@ -186,49 +107,6 @@ impl Row {
     /// Whether it has this name, and each of these parameters.
     pub fn is(&self, name: &str, params: &[(&str, &str)]) -> bool {
         self.name == name && params.iter().all(|(key, value)| self.param(key) == *value)
-    }
-}
-
-impl Sim {
-    /// The policies, in the order of the rows.
-    pub fn policies(&self) -> Vec<&str> {
-        let mut policies = Vec::new();
-        for row in &self.rows {
-            if !policies.contains(&row.policy.as_str()) {
-                policies.push(&row.policy);
-            }
-        }
-        policies
-    }
-
-    /// The numbers of vCPUs, ascending.
-    pub fn vcpus(&self) -> Vec<u32> {
-        let mut vcpus: Vec<u32> = self.rows.iter().map(|row| row.vcpus).collect();
-        vcpus.sort_unstable();
-        vcpus.dedup();
-        vcpus
-    }
-
-    /// The row of so many vCPUs under this policy.
-    pub fn at(&self, vcpus: u32, policy: &str) -> Option<&SimRow> {
-        self.rows.iter().find(|row| row.vcpus == vcpus && row.policy == policy)
-    }
-}
-
-impl SimRow {
-    /// The figure that ranks the policies.
-    pub fn first(&self) -> Option<&Figure> {
-        self.figures.first()
-    }
-
-    /// A figure by its name.
-    pub fn figure(&self, name: &str) -> Option<&Figure> {
-        self.figures.iter().find(|figure| figure.name == name)
-    }
-
-    /// Operations per second of all vCPUs.
-    pub fn rate(&self) -> f64 {
-        self.operations as f64 * 1e9 / self.wall_ns.max(1) as f64
     }
 }
 

@@ -58,7 +58,7 @@ pub struct CardLine {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The patch series.
-    Seed,
+    Series,
     /// This machine.
     Here,
     /// A machine that is not there.
@@ -69,7 +69,7 @@ impl Source {
     /// In a word.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Seed => "seed",
+            Self::Series => "series",
             Self::Here => "real, here",
             Self::Simulated => "simulated",
         }

@@ -71,7 +71,7 @@ fn card(card: &Card) -> Markup {
 
 fn badge(from: Source) -> Markup {
     let class = match from {
-        Source::Seed => "badge seed",
+        Source::Series => "badge series",
         Source::Here => "badge here",
         Source::Simulated => "badge simulated",
     };

@@ -29,7 +29,7 @@ fn plot(nth: usize, bench: &Bench) -> Option<Plot> {
             points(&|figure| Some(bench.rows.iter().find(|row| row.param("figure") == figure)?.slat)),
         ),
         ("exclusive", "exclusive", baseline("one mutex: before")),
-        ("read-write", "read-write", baseline("reader-writer lock: the seed")),
+        ("read-write", "read-write", baseline("reader-writer lock: the series")),
     ];
     let lines_of: Vec<Line> = all
         .into_iter()

@@ -10,7 +10,7 @@
 //! | `steps` | which commands are run, quickly or in full |
 //! | `replay` | a guest whose memory is watched while it runs |
 //! | `data` | everything that was found out; a page can be drawn anew from it |
-//! | `page`, `seeds`, `scaling`, `simulations`, `latency`, `replay_plots` | what the page says |
+//! | `page`, `series`, `scaling`, `simulations`, `latency`, `replay_plots` | what the page says |
 //! | `doc` | the page as a value, of which its two faces are made |
 //! | `html`, `markdown`, `page.css` | the faces |
 //! | `plot`, `figure` | plots as SVG; figures as people read them |
@@ -28,7 +28,7 @@ mod plot;
 mod replay;
 mod replay_plots;
 mod scaling;
-mod seeds;
+mod series;
 mod simulations;
 mod steps;
 #[cfg(test)]
@@ -48,7 +48,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use steps::Step;
 
-/// Run the benches here and the simulations past this machine, and write a page that shows them beside the seeds'
+/// Run the benches here and the simulations past this machine, and write a page that shows them beside the series'
 /// own tables
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -93,9 +93,9 @@ impl Report {
         let began = Instant::now();
         let mut parts = Vec::new();
         for (nth, step) in steps.iter().enumerate() {
-            progress.step(nth, *step);
+            progress.step(nth, step);
             let began = Instant::now();
-            let outcome = step.run();
+            let outcome = step.clone().run();
             // What was interrupted before it had a figure is no part.
             if interrupt::asked() && matches!(outcome, data::Outcome::Failed(_)) {
                 break;
@@ -144,7 +144,7 @@ impl Progress {
         Self { bar, lines: wanted && !terminal, steps }
     }
 
-    fn step(&self, nth: usize, step: Step) {
+    fn step(&self, nth: usize, step: &Step) {
         let command = step.command();
         if let Some(bar) = &self.bar {
             bar.set_position(nth as u64);

@@ -2,7 +2,7 @@
 
 use super::data::{Data, Outcome};
 use super::doc::{Block, Doc, Mark, Section, Source, Table, cell, marked, number, words};
-use super::seeds::{Answer, answers};
+use super::series::{Answer, answers};
 use super::simulations;
 
 /// The whole page.
@@ -48,7 +48,7 @@ fn summary(data: &Data, answers: &[Answer]) -> Section {
         ("machine", format!("{cpu}, {} CPUs, {}, {}", machine.cores, machine.arch, machine.os)),
         ("version", format!("slat {}; {size}; measured in {:.0} s", data.slat, data.seconds)),
         (
-            "the seeds' claims",
+            "the series' claims",
             format!(
                 "{} reproduced, {} not, {} without a verdict; of all {}, {} by simulation",
                 marks(Mark::Good),

@@ -30,7 +30,7 @@ pub fn tables(command: &str, sim: &Sim) -> Vec<Block> {
     ]
 }
 
-/// How the line of a policy looks, the same in all plots: first slat as it ships, then how it was before, then as the seed
+/// How the line of a policy looks, the same in all plots: first slat as it ships, then how it was before, then as the series
 /// describes it.
 pub fn look(policy: &str) -> Look {
     Look::Nth(match policy {
@@ -284,7 +284,7 @@ fn every_figure(sim: &Sim) -> Table {
         let counts = [row.operations, row.flushes, row.kicks].map(|count| cell(plain(count as f64)));
         let mut cells: Vec<Cell> = vec![
             cell(row.vcpus.to_string()),
-            cell(&row.policy),
+            cell(&*row.policy),
             cell(all.join("; ")),
             cell(percent(row.waiting)),
         ];
@@ -309,7 +309,7 @@ fn hottest(sim: &Sim) -> Table {
     for row in sim.rows.iter().filter(|row| row.vcpus == largest) {
         table.rows.extend(row.lines.iter().take(4).map(|line| {
             vec![
-                cell(&row.policy),
+                cell(&*row.policy),
                 cell(&line.name),
                 cell(format!("`{}`", line.site)),
                 cell(plain(line.transfers as f64)),

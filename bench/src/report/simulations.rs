@@ -36,7 +36,7 @@ fn sweep(sim: &Sim) -> Option<Table> {
     let vcpus = first.rows.first()?.vcpus;
     let unit = sim.at(vcpus, &first.rows.first()?.policy)?.first()?;
     let mut columns = vec![words("cost"), number("times")];
-    columns.extend(first.rows.iter().map(|row| figures(&row.policy, Source::Simulated)));
+    columns.extend(first.rows.iter().map(|row| figures(&*row.policy, Source::Simulated)));
     columns.push(words("ranking"));
     let mut table =
         Table::new(format!("{}: {} with {vcpus} vCPUs, with one cost changed", sim.sim, unit.name), columns);
@@ -56,7 +56,7 @@ fn costs(sim: &Sim) -> Table {
     let mut table = Table::new("The costs of the simulated machine", columns);
     for field in Costs::FIELDS {
         let Some(value) = sim.costs.get(field.name) else { continue };
-        let from = sim.costs_from.get(field.name).map_or("", String::as_str);
+        let from = sim.costs_from.get(field.name).map_or("", AsRef::as_ref);
         let mark = if from == "measured" { Mark::Good } else { Mark::Open };
         table.rows.push(vec![
             cell(format!("`{}`", field.name)),

@@ -4,12 +4,11 @@
 
 use super::data::Outcome;
 use super::replay::Replay;
-use crate::bench::Bench;
+use crate::bench::Typed;
+use crate::registry::{self, Chosen};
 use crate::sim::Simulation;
 use crate::typed::refuse;
 use clap::{CommandFactory, FromArgMatches};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::thread::start_free;
@@ -18,93 +17,34 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// One part of a report.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Step {
     /// A command, without the `slat` in front.
-    Command(&'static str),
-    /// The watched replay of this trace, up to so many accesses.
-    Replay(&'static str, usize),
+    Command(String),
+    /// The watched replay of this trace.
+    Watched(&'static str),
 }
 
-use Step::{Command, Replay as Watched};
-
-/// In less than three minutes on two CPUs: small sizes, few rounds.
-const QUICK: &[Step] = &[
-    Watched("cc1", usize::MAX),
-    Command("sim demand-paging --quick"),
-    Command("sim access-tracking-perf --quick"),
-    Command("sim memslot-perf --quick"),
-    Command("sim numa-balancing --quick"),
-    Command("sim ksm-perf --quick"),
-    Command("sim zap --quick"),
-    Command("bench demand-paging -v 4 -b 32M --runs 5"),
-    Command("bench demand-paging -v 4 -b 16M -u missing --runs 3"),
-    Command("bench fault-floor -b 128M --runs 5"),
-    Command("bench access-tracking-perf --performance -l -v 1,2,4,8 -b 32M --runs 3"),
-    Command("bench aging-pass --dense 64M --sparse 2G --runs 3"),
-    Command("bench reclaim --limit 50 --accesses 400000 --runs 1"),
-    Command(
-        "bench memslot-perf -s 10,100,509 --tests map,unmap,unmap-2m,move-active,move-inactive,setup --runs 3 --seconds 0.02",
-    ),
-    Command(
-        "bench memslot-perf -s 32764 --tests unmap-2m,unmap,move-active,move-inactive,setup --runs 1 --seconds 0",
-    ),
-    Command("bench memslot-perf -s 8194 --tests map --runs 3 --seconds 0.02"),
-    Command("bench numa-balancing --accesses 200000 --passes 2 --every 50000 --runs 2"),
-    Command("bench ksm-perf --runs 5"),
-    Command("bench invalidate -b 64M --runs 3"),
-    Command("bench zap --sizes 1G --runs 3"),
-    Command("bench dirty-log-perf --tests enable,harvest --sparse 8G --dense 512M --harvested 256M --runs 3"),
-    Command("bench dirty-log-perf --tests split,disable --huge 512M --exits 1000 --runs 2"),
-    Command("bench migrate -b 64M --runs 1 --json"),
-];
-
-/// In less than twenty minutes on two CPUs: the sizes that each bench has by itself, where that is possible.
-const FULL: &[Step] = &[
-    Watched("cc1", usize::MAX),
-    Command("sim demand-paging"),
-    Command("sim access-tracking-perf"),
-    Command("sim memslot-perf"),
-    Command("sim numa-balancing"),
-    Command("sim ksm-perf"),
-    Command("sim zap"),
-    Command("bench demand-paging -v 4"),
-    Command("bench demand-paging -v 4 -u missing --runs 3"),
-    Command("bench demand-paging -v 4 --prefilled"),
-    Command("bench fault-floor"),
-    Command("bench access-tracking-perf --performance -l"),
-    Command("bench aging-pass --runs 5"),
-    Command("bench reclaim --runs 3"),
-    Command(
-        "bench memslot-perf -s 10,30,50,100,509 --tests map,unmap,unmap-2m,move-active,move-inactive,setup",
-    ),
-    Command(
-        "bench memslot-perf -s 32764 --tests unmap-2m,unmap,move-active,move-inactive,setup --runs 3 --seconds 0",
-    ),
-    Command("bench memslot-perf -s 8194 --tests map"),
-    Command(
-        "bench memslot-perf -s 1000000 --tests unmap-2m,unmap,move-active,move-inactive,look-up --runs 3",
-    ),
-    Command("bench numa-balancing --passes 6 --runs 5"),
-    Command("bench ksm-perf --runs 25"),
-    Command("bench invalidate --runs 5"),
-    Command("bench zap --sizes 1G,16G"),
-    Command("bench dirty-log-perf --tests enable,harvest --sparse 64G --runs 3"),
-    Command("bench dirty-log-perf --tests log,split,disable --huge 1G --exits 1000 --runs 3"),
-    Command("bench migrate -b 256M --runs 2 --json"),
-];
-
-/// All steps.
-pub fn all(quick: bool) -> &'static [Step] {
-    if quick { QUICK } else { FULL }
+/// All steps: less than three minutes on two CPUs where `quick`, with small sizes and few rounds; else less than twenty, with the
+/// sizes that each bench has by itself, where that is possible.
+pub fn all(quick: bool) -> Vec<Step> {
+    let simulated =
+        registry::all().iter().filter_map(|row| row.simulated).filter(|bench| bench.about().reported);
+    let args = if quick { "--quick" } else { "" };
+    let sims = simulated.map(|bench| format!("sim {}", registry::command(bench.name(), args)));
+    let benches = registry::all().iter().flat_map(|row| {
+        let runs = if quick { row.about.quick } else { row.about.full };
+        runs.iter().map(|args| format!("bench {}", registry::command(row.about.name, args)))
+    });
+    std::iter::once(Step::Watched("cc1")).chain(sims.chain(benches).map(Step::Command)).collect()
 }
 
 impl Step {
     /// The command that does it, or what is like it.
-    pub fn command(self) -> String {
+    pub fn command(&self) -> String {
         match self {
-            Command(command) => command.to_owned(),
-            Watched(trace, _) => format!("report, the replay of {trace}"),
+            Self::Command(command) => command.clone(),
+            Self::Watched(trace) => format!("report, the replay of {trace}"),
         }
     }
 
@@ -115,10 +55,10 @@ impl Step {
 
     fn measure(self) -> Result<Outcome, Error> {
         match self {
-            Watched(trace, most) => Replay::run(trace, most, interrupt::asked).map(Outcome::Replay),
-            Command(command) => match parse(command)? {
-                Asked::Bench(bench) => bench.report().map(Outcome::Bench),
-                Asked::Sim(sim) => read(&sim.report()?).map(Outcome::Sim),
+            Self::Watched(trace) => Replay::run(trace, usize::MAX, interrupt::asked).map(Outcome::Replay),
+            Self::Command(command) => match parse(&command)? {
+                Asked::Bench(bench) => bench.0.report().map(Outcome::Bench),
+                Asked::Sim(sim) => sim.0.report().map(Outcome::Sim),
             },
         }
     }
@@ -152,12 +92,12 @@ fn outcome(done: impl FnOnce() -> Result<Outcome, Error> + Send + 'static) -> Ou
 }
 
 /// What a command of this file may be.
-#[derive(Debug, clap::Parser)]
+#[derive(clap::Parser)]
 enum Asked {
     #[command(subcommand)]
-    Bench(Bench),
+    Bench(Chosen<Typed>),
     #[command(subcommand)]
-    Sim(Simulation),
+    Sim(Chosen<Simulation>),
 }
 
 fn parse(command: &str) -> Result<Asked, Error> {
@@ -166,17 +106,11 @@ fn parse(command: &str) -> Result<Asked, Error> {
     let matches = Asked::command().try_get_matches_from(words).map_err(wrong)?;
     let asked = Asked::from_arg_matches(&matches).map_err(wrong)?;
     let unused = match &asked {
-        Asked::Bench(bench) => bench.unused(),
-        Asked::Sim(sim) => sim.unused(),
+        Asked::Bench(bench) => bench.0.unused(),
+        Asked::Sim(sim) => sim.0.unused(),
     };
     refuse(&matches, unused)?;
     Ok(asked)
-}
-
-/// A report as the page reads it: by way of its JSON, which is what is promised to others.
-fn read<T: DeserializeOwned>(report: &impl Serialize) -> Result<T, Error> {
-    let read = serde_json::to_value(report).and_then(serde_json::from_value);
-    read.map_err(|error| Error::Machine(format!("a report is not what it promises to be: {error}")))
 }
 
 #[cfg(test)]
@@ -185,18 +119,17 @@ mod tests {
 
     #[test]
     fn every_command_is_one_that_users_can_type() {
-        for step in [QUICK, FULL].concat() {
-            if let Command(command) = step {
-                parse(command).unwrap_or_else(|error| panic!("{command}: {error}"));
+        for step in [all(true), all(false)].concat() {
+            if let Step::Command(command) = step {
+                parse(&command).unwrap_or_else(|error| panic!("{command}: {error}"));
             }
         }
         assert!(parse("bench no-such-bench").is_err());
     }
 
-    /// By this one's name, so that the test builds no other.
     fn invalidate(command: &str) -> Outcome {
-        let Ok(Asked::Bench(Bench::Invalidate(bench))) = parse(command) else { panic!("{command}") };
-        outcome(move || bench.report().map(Outcome::Bench))
+        let Ok(Asked::Bench(bench)) = parse(command) else { panic!("{command}") };
+        outcome(move || bench.0.report().map(Outcome::Bench))
     }
 
     #[test]

@@ -3,16 +3,13 @@
 use super::work::WorkFlags;
 use crate::typed::Unused;
 use slat_cli::error::Error;
-use slat_sim::benches::{Bench, Policy, Work};
-
-/// As far as the series go: 112 vCPUs in MGLRU aging, 416 in TDP MMU.
-const VCPUS: &str = "1,2,4,8,16,32,64,112,208,416";
+use slat_sim::benches::{About, Bench, Policy, Work};
 
 /// The flags of all simulations.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Asked {
     /// vCPUs, each on a CPU of its own: numbers from 1 to 1024
-    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = VCPUS,
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     vcpus: Vec<u32>,
     /// A policy to run; may be repeated [default: all that the bench has, side by side]
@@ -67,7 +64,7 @@ impl Asked {
     }
 
     /// Flags that have no effect in this bench, beside the others.
-    pub fn unused(&self, bench: &str) -> Unused {
+    pub fn unused(&self, bench: &About) -> Unused {
         self.work.unused(bench)
     }
 

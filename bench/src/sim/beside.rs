@@ -1,6 +1,5 @@
 //! What users of `slat sim invalidate` type besides: who invalidates, and the cases that this makes.
 
-use super::args::Asked;
 use super::work::time;
 use crate::bench::params;
 use clap::ValueEnum;
@@ -10,11 +9,9 @@ use slat_cli::error::Error;
 use slat_cli::size::size;
 use slat_sim::benches::{Level, Over, Work};
 
-/// The flags of all simulations, and those of invalidators.
+/// The flags of simulations with invalidators.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Beside {
-    #[command(flatten)]
-    pub asked: Asked,
     /// Threads that invalidate, each on a CPU of its own; 0: the vCPUs are alone
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1,16,64",
           value_parser = clap::value_parser!(u32).range(0..=256))]
@@ -68,7 +65,7 @@ pub struct Case {
 
 impl Beside {
     /// Every number of invalidators with every pause, in the order in which they were typed; one case without invalidators.
-    pub fn cases(&self) -> Result<Vec<Case>, Error> {
+    pub fn cases(&self, work: &Work) -> Result<Vec<Case>, Error> {
         if !self.range.is_power_of_two() || !(PAGE_SIZE..=Level::M2.bytes()).contains(&self.range) {
             return Err(Error::Usage(format!("--range: {} is no power of two from 4K to 2M", self.range)));
         }
@@ -80,13 +77,13 @@ impl Beside {
                     0 => "alone".into(),
                     many => format!("{many} every {} us", pause_ns as f64 / 1e3),
                 },
-                work: self.work(invalidators, pause_ns),
+                work: self.work(work, invalidators, pause_ns),
             }));
         }
         Ok(cases)
     }
 
-    fn work(&self, invalidators: u32, pause_ns: u64) -> Work {
+    fn work(&self, work: &Work, invalidators: u32, pause_ns: u64) -> Work {
         Work {
             invalidators,
             pause_ns,
@@ -102,7 +99,7 @@ impl Beside {
                 Pages::G1 => Level::G1,
             },
             host_sleeps_ns: self.host_sleeps_ns,
-            ..self.asked.work()
+            ..work.clone()
         }
     }
 

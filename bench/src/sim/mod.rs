@@ -1,8 +1,8 @@
-//! `slat sim`: the seeds' tables past this machine, from 1 vCPU to hundreds of them, in virtual time.
+//! `slat sim`: the series' tables past this machine, from 1 vCPU to hundreds of them, in virtual time.
 //!
 //! ```text
 //! flags ──args──▶ bench × vCPUs × policies ──▶ rows ──┬─▶ sweep of the uncertain costs
-//!            └──▶ costs: a file, measured or assumed  └─▶ against the seed's own figures
+//!            └──▶ costs: a file, measured or assumed  └─▶ against the series' own figures
 //! ```
 //! The engine that runs is the one that ships, compiled a second time on simulated atomics and locks. Simulations are the
 //! same on every machine, to the byte; what they are worth is what their costs are worth, and how far the model goes. So a
@@ -17,16 +17,16 @@
 //! | `costs` | which price list: assumed, of a file, or measured now |
 //! | `simulate` | the runs, and what came of them |
 //! | `sweep` | whether the ranking hangs on uncertain costs |
-//! | `seeds` | the seeds' own figures: one column fits, the others are predicted |
+//! | `against` | the series' own figures: one column fits, the others are predicted |
 //! | `outcome` | what is handed back |
 //! | `text` | the same for people |
 //! | `validate` | simulated against real threads |
 
+mod against;
 mod args;
 mod beside;
 mod costs;
-mod outcome;
-mod seeds;
+pub mod outcome;
 pub mod sheet;
 mod simulate;
 mod sweep;
@@ -37,54 +37,61 @@ mod work;
 pub use args::Asked;
 pub use beside::Beside;
 pub use outcome::SimReport;
+pub use text::Grid;
 pub use validate::Validate;
 
+use crate::registry::{ByName, Chosen};
 use crate::typed::Unused;
 use beside::Case;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::Map;
 use slat_cli::error::Error;
+use slat_cli::flags;
 use slat_machine::NoStack;
-use slat_sim::benches::{Bench, by_name};
+use slat_sim::benches::{ALL, About, Bench, by_name};
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
 /// What there is to ask.
-#[derive(Clone, Debug, clap::Subcommand)]
+#[derive(clap::Subcommand)]
 pub enum Sim {
     #[command(flatten)]
-    Bench(Simulation),
+    Bench(Chosen<Simulation>),
     Validate(Validate),
 }
 
-/// What can be simulated, by name.
-#[derive(Clone, Debug, clap::Subcommand)]
-pub enum Simulation {
-    /// vCPUs fault memory in while an aging thread passes over it, locked and lockless (the MGLRU aging series)
-    #[command(
-        name = "access-tracking-perf",
-        after_help = "Example:\n  slat sim access-tracking-perf -v 1,112"
-    )]
-    AccessTracking(Asked),
-    /// Many vCPUs touch new memory at once, with each MMU lock (the TDP MMU series)
-    #[command(after_help = "Example:\n  slat sim demand-paging -v 1,112,416 --costs server")]
-    DemandPaging(Asked),
-    /// vCPUs fault beside threads that invalidate elsewhere or in the same place, with each MMU lock (the TDP MMU series)
-    #[command(mut_arg("vcpus", |arg| arg.default_value("8,112")),
-              after_help = "Example:\n  slat sim invalidate -v 112 --invalidators 16 --pause-ns 10000 --quick --no-sweep")]
-    Invalidate(Box<Beside>),
-    /// Pages are merged while guests use them, with reasons heeded and ignored (the change-pte series)
-    #[command(after_help = "Example:\n  slat sim ksm-perf -v 1,16,112")]
-    KsmPerf(Asked),
-    /// A memslot moves while vCPUs fault and use it (the scalable memslots series)
-    #[command(after_help = "Example:\n  slat sim memslot-perf -v 1,16,416")]
-    MemslotPerf(Asked),
-    /// A host balances its nodes while vCPUs use their memory, by range and page by page (the NUMA protection series)
-    #[command(after_help = "Example:\n  slat sim numa-balancing -v 1,16,112")]
-    NumaBalancing(Asked),
-    /// Memory is zapped, leaf by leaf or table by table, while vCPUs fault elsewhere (the TDP MMU series)
-    #[command(after_help = "Example:\n  slat sim zap -v 1,16,112")]
-    Zap(Asked),
+/// A bench, and what is asked of it.
+pub struct Simulation {
+    bench: &'static dyn Bench,
+    asked: Asked,
+    /// Where it has invalidators.
+    beside: Option<Beside>,
+}
+
+const ENDS: &str = "0 every check holds; 1 one does not; 2 bad input; 130 interrupted";
+
+impl ByName for Simulation {
+    fn commands() -> Vec<Command> {
+        let command = |bench: &&dyn Bench| {
+            let About { name, asks, vcpus, example, invalidates, takes: [time, memory], .. } = *bench.about();
+            let command = Asked::augment_args(Command::new(name));
+            let command = if invalidates { Beside::augment_args(command) } else { command };
+            let command = command.mut_arg("vcpus", |arg| arg.default_value(vcpus));
+            let help = format!("Example:\n  slat sim {name} {example}");
+            flags::takes(command.about(asks).after_help(help), time, memory, ENDS)
+        };
+        ALL.iter().map(command).collect()
+    }
+
+    fn parse(name: &str, matches: &ArgMatches) -> Option<Result<Self, clap::Error>> {
+        let bench = by_name(name)?;
+        let parse = || {
+            let beside = bench.about().invalidates.then(|| Beside::from_arg_matches(matches)).transpose()?;
+            Ok(Self { bench, asked: Asked::from_arg_matches(matches)?, beside })
+        };
+        Some(parse())
+    }
 }
 
 impl Sim {
@@ -92,44 +99,30 @@ impl Sim {
     pub fn run(&self) -> Result<ExitCode, Error> {
         match self {
             Self::Validate(validate) => validate.run(),
-            Self::Bench(simulation) => simulation.run(),
+            Self::Bench(simulation) => simulation.0.run(),
         }
     }
 }
 
 impl Simulation {
-    /// The bench, and what is asked of it.
-    fn bench(&self) -> Result<(&'static dyn Bench, &Asked), Error> {
-        let (name, asked) = match self {
-            Self::AccessTracking(asked) => ("access-tracking-perf", asked),
-            Self::DemandPaging(asked) => ("demand-paging", asked),
-            Self::Invalidate(beside) => ("invalidate", &beside.asked),
-            Self::KsmPerf(asked) => ("ksm-perf", asked),
-            Self::MemslotPerf(asked) => ("memslot-perf", asked),
-            Self::NumaBalancing(asked) => ("numa-balancing", asked),
-            Self::Zap(asked) => ("zap", asked),
-        };
-        let bench = by_name(name).ok_or_else(|| Error::Machine(format!("{name} is not simulated")))?;
-        Ok((bench, asked))
-    }
-
     /// What is run with each number of vCPUs under each policy, and what all of it has in common that other benches have not.
     fn cases(&self) -> Result<(Vec<Case>, Map<String, serde_json::Value>), Error> {
-        match self {
-            Self::Invalidate(beside) => Ok((beside.cases()?, beside.told())),
-            _ => Ok((vec![Case { name: String::new(), work: self.bench()?.1.work() }], Map::new())),
+        let work = self.asked.work();
+        match &self.beside {
+            Some(beside) => Ok((beside.cases(&work)?, beside.told())),
+            None => Ok((vec![Case { name: String::new(), work }], Map::new())),
         }
     }
 
     /// Flags that have no effect beside the others.
     pub fn unused(&self) -> Unused {
-        self.bench().map_or_else(|_| Unused::new(), |(bench, asked)| asked.unused(bench.name()))
+        self.asked.unused(self.bench.about())
     }
 
     /// Simulates.
     pub fn report(&self) -> Result<SimReport, Error> {
-        let ((bench, asked), (cases, params)) = (self.bench()?, self.cases()?);
-        let simulate = || simulate::simulate(bench, asked, &cases, params);
+        let (cases, params) = self.cases()?;
+        let simulate = || simulate::simulate(self.bench, &self.asked, &cases, params);
         catch_unwind(AssertUnwindSafe(simulate)).unwrap_or_else(|panic| {
             let NoStack(error) = *panic.downcast().unwrap_or_else(|panic| resume_unwind(panic));
             Err(Error::Machine(format!("no stack for a simulated CPU: {error}")))
@@ -140,7 +133,7 @@ impl Simulation {
     fn run(&self) -> Result<ExitCode, Error> {
         let report = self.report()?;
         let mut out = io::stdout().lock();
-        if self.bench()?.1.json {
+        if self.asked.json {
             serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
             writeln!(out)?;
         } else {
@@ -152,36 +145,26 @@ impl Simulation {
 
 #[cfg(test)]
 mod tests {
-    use super::Simulation;
     use super::work::WorkFlags;
-    use clap::{FromArgMatches, Subcommand};
+    use super::*;
+    use clap::Subcommand;
     use slat_cli::flags::Switch;
-    use slat_sim::benches::{ALL, by_name};
 
     /// With one vCPU, under a policy that faults and ages.
     fn simulated(name: &str, change: impl FnOnce(&mut WorkFlags)) -> (Simulation, String) {
         let policies = by_name(name).unwrap().policies();
         let policy = policies[if name == "access-tracking-perf" { policies.len() - 1 } else { 0 }].name();
-        let command = Simulation::augment_subcommands(clap::Command::new("sim"));
+        let command = Chosen::<Simulation>::augment_subcommands(clap::Command::new("sim"));
         let mut words = vec!["sim", name, "--quick", "--no-sweep", "-v", "1", "--policy", policy];
         if name == "invalidate" {
             words.extend(["--invalidators", "1", "--pause-ns", "1000"]);
         }
         let matches = command.try_get_matches_from(words).unwrap();
-        let mut simulation = Simulation::from_arg_matches(&matches).unwrap();
-        let asked = match &mut simulation {
-            Simulation::Invalidate(beside) => &mut beside.asked,
-            Simulation::AccessTracking(asked)
-            | Simulation::DemandPaging(asked)
-            | Simulation::KsmPerf(asked)
-            | Simulation::MemslotPerf(asked)
-            | Simulation::NumaBalancing(asked)
-            | Simulation::Zap(asked) => asked,
-        };
-        change(asked.work_mut());
+        let Chosen(mut simulation) = Chosen::<Simulation>::from_arg_matches(&matches).unwrap();
+        change(simulation.asked.work_mut());
         let report = simulation.report().unwrap();
         let rows = serde_json::to_string(&report.rows).unwrap();
-        (simulation, rows)
+        (*simulation, rows)
     }
 
     #[test]

@@ -3,51 +3,56 @@
 //! A [`SimReport`] has two faces, as the report of `slat bench` has: [`super::text`] for people and one JSON object for
 //! programs. Both say that it is simulated, and both carry what every figure hangs on: what each operation was taken to
 //! cost, and whether somebody measured that ([`SimReport::costs_from`]); whether the ranking of the policies survives
-//! when the least certain of these costs are halved and doubled ([`Swept`]); and what becomes of the seed's own figures
+//! when the least certain of these costs are halved and doubled ([`Swept`]); and what becomes of the series' own figures
 //! ([`Against`]), those that are not reproduced included.
 //!
 //! Nothing in it depends on the machine that simulates, or on the time: two runs give the same bytes.
 
-use serde::Serialize;
+use crate::bench::report::Check;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+/// Of a program, or read from what one printed.
+type Name = Cow<'static, str>;
+
 /// The outcome of one simulated bench.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SimReport {
     pub schema: u32,
     /// Whose time it is: "virtual".
-    pub clock: &'static str,
+    pub clock: Name,
     /// Its name on the command line.
-    pub sim: &'static str,
+    pub sim: Name,
     /// The patch series whose table it answers.
-    pub series: &'static str,
+    pub series: Name,
     /// With what settings.
     pub params: Map<String, Value>,
     /// What each operation was taken to cost, by the name of its field in a cost file.
-    pub costs: BTreeMap<&'static str, f64>,
+    pub costs: BTreeMap<Name, f64>,
     /// Where each cost comes from: "measured" or "assumed".
-    pub costs_from: BTreeMap<&'static str, &'static str>,
+    pub costs_from: BTreeMap<Name, Name>,
     /// One for each number of vCPUs, each case and each policy; rows of one number and one case stand together.
     pub rows: Vec<Row>,
     /// The largest number of vCPUs again, with uncertain costs changed. Empty where it was not asked for.
     pub sweep: Vec<Swept>,
-    /// The seed's figures beside these. Empty where the vCPUs they need were not asked for.
+    /// The series' figures beside these. Empty where the vCPUs they need were not asked for.
     pub against_series: Vec<Against>,
     /// What must hold for the rows to mean anything.
     pub checks: Vec<Check>,
 }
 
 /// One run: so many vCPUs under one policy.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     pub vcpus: u32,
     /// Empty where the bench has only one.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub case: String,
-    pub policy: &'static str,
+    pub policy: Name,
     /// The run was ended at its bound: the first two figures are more than that.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
     /// The first is the one that policies are ranked by: less is better.
     pub figures: Vec<Figure>,
@@ -59,6 +64,7 @@ pub struct Row {
     /// Interrupts sent to running vCPUs.
     pub kicks: u64,
     /// Shared operations simulated.
+    #[serde(default)]
     pub events: u64,
     /// Simulated time until the last vCPU was done.
     pub wall_ns: u64,
@@ -66,23 +72,64 @@ pub struct Row {
     pub lines: Vec<Line>,
 }
 
+impl SimReport {
+    /// The policies, in the order of the rows.
+    pub fn policies(&self) -> Vec<&str> {
+        let mut policies: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            if !policies.contains(&&*row.policy) {
+                policies.push(&row.policy);
+            }
+        }
+        policies
+    }
+
+    /// The numbers of vCPUs, ascending.
+    pub fn vcpus(&self) -> Vec<u32> {
+        let mut vcpus: Vec<u32> = self.rows.iter().map(|row| row.vcpus).collect();
+        vcpus.sort_unstable();
+        vcpus.dedup();
+        vcpus
+    }
+
+    /// The row of so many vCPUs under this policy.
+    pub fn at(&self, vcpus: u32, policy: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.vcpus == vcpus && row.policy == policy)
+    }
+}
+
 impl Row {
-    /// The figure that policies are ranked by.
+    /// The value of the figure that policies are ranked by.
     pub fn value(&self) -> f64 {
         self.figures[0].value
+    }
+
+    /// The figure that policies are ranked by.
+    pub fn first(&self) -> Option<&Figure> {
+        self.figures.first()
+    }
+
+    /// A figure by its name.
+    pub fn figure(&self, name: &str) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.name == name)
+    }
+
+    /// Operations per second of all vCPUs.
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 * 1e9 / self.wall_ns.max(1) as f64
     }
 }
 
 /// One figure of a row.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
-    pub name: &'static str,
+    pub name: Name,
     pub value: f64,
-    pub unit: &'static str,
+    pub unit: Name,
 }
 
 /// A cache line.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
     /// What lies on it.
     pub name: String,
@@ -95,7 +142,7 @@ pub struct Line {
 }
 
 /// The policies once more, with one cost changed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Swept {
     /// Fields of the cost file that changed together: `near+far`.
     pub cost: String,
@@ -107,22 +154,23 @@ pub struct Swept {
 }
 
 /// What became of one policy.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SweptRow {
     pub vcpus: u32,
-    pub policy: &'static str,
+    pub policy: Name,
     /// The figure that policies are ranked by.
     pub value: f64,
 }
 
-/// A figure of the seed's beside what the simulation says.
-#[derive(Clone, Debug, Serialize)]
+/// A figure of the series' beside what the simulation says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Against {
     /// What it is a figure of.
     pub what: String,
-    pub seed: f64,
+    #[serde(rename = "seed")]
+    pub published: f64,
     pub simulated: f64,
-    pub unit: &'static str,
+    pub unit: Name,
     /// A parameter was chosen so that this one agrees. It proves nothing; those that are not fitted do.
     pub fitted: bool,
     /// Whether the two agree as closely as `detail` says.
@@ -132,18 +180,8 @@ pub struct Against {
 
 impl From<slat_sim::benches::Against> for Against {
     fn from(against: slat_sim::benches::Against) -> Self {
-        let slat_sim::benches::Against { what, seed, simulated, unit, fitted, reproduced, detail } = against;
-        Self { what, seed, simulated, unit, fitted, reproduced, detail }
+        let slat_sim::benches::Against { what, published, simulated, unit, fitted, reproduced, detail } =
+            against;
+        Self { what, published, simulated, unit: unit.into(), fitted, reproduced, detail }
     }
-}
-
-/// A condition of the whole simulation.
-#[derive(Clone, Debug, Serialize)]
-pub struct Check {
-    /// What must hold.
-    pub name: String,
-    /// Whether it held, in every row.
-    pub ok: bool,
-    /// What speaks for the verdict.
-    pub detail: String,
 }

@@ -1,14 +1,13 @@
-//! The runs of one report: every number of vCPUs in every case under every policy, the sweep, and the seed's own figures.
+//! The runs of one report: every number of vCPUs in every case under every policy, the sweep, and the series' own figures.
 
+use super::against::{self, Trial};
 use super::args::Asked;
 use super::beside::Case;
-use super::outcome::{Against, Check, Figure, Line, Row, SimReport};
-use super::seeds::{self, Trial};
+use super::outcome::{Against, Figure, Line, Row, SimReport};
 use super::work::told;
 use super::{costs, sweep};
 use crate::bench::params;
-use crate::bench::report::SCHEMA;
-use crate::series;
+use crate::bench::report::{Check, SCHEMA};
 use indicatif::ProgressBar;
 use serde_json::{Map, Value};
 use slat_cli::bar::bar;
@@ -43,7 +42,7 @@ pub fn simulate(
     params.extend(more);
     let mut runs = Runs { bench, asked, policies, bar, checks: Vec::new() };
 
-    // What the seed is held against: of the runs at the costs as they are.
+    // What the series is held against: of the runs at the costs as they are.
     let (mut points, mut rows) = (Vec::new(), Vec::new());
     for &vcpus in &vcpus {
         for case in cases {
@@ -62,19 +61,23 @@ pub fn simulate(
         }
         None => Vec::new(),
     };
-    runs.bar.set_message(format!("{}: against the {} series", bench.name(), series::name(bench.series())));
+    runs.bar.set_message(format!(
+        "{}: against the {} series",
+        bench.name(),
+        slat_series::name(bench.about().series.id())
+    ));
     let trial = Trial { bench, costs: &sheet.costs, seed: asked.seed };
     let mut against_series: Vec<_> = bench.against_series(&points).into_iter().map(Against::from).collect();
-    against_series.extend(seeds::against(&trial, &vcpus).map_err(Error::Machine)?);
+    against_series.extend(against::against(&trial, &vcpus).map_err(Error::Machine)?);
     runs.bar.finish_and_clear();
     Ok(SimReport {
         schema: SCHEMA,
-        clock: "virtual",
-        sim: bench.name(),
-        series: bench.series(),
+        clock: "virtual".into(),
+        sim: bench.name().into(),
+        series: bench.about().series.id().into(),
         params,
-        costs: sheet.entries().map(|(name, value, _)| (name, value)).collect(),
-        costs_from: sheet.entries().map(|(name, _, origin)| (name, origin.name())).collect(),
+        costs: sheet.entries().map(|(name, value, _)| (name.into(), value)).collect(),
+        costs_from: sheet.entries().map(|(name, _, origin)| (name.into(), origin.name().into())).collect(),
         rows,
         sweep,
         against_series,
@@ -122,7 +125,11 @@ impl Runs<'_> {
 
 /// A bench's point as a row of the report.
 fn row(point: &Point, case: &Case) -> Row {
-    let figure = |&benches::Figure { name, value, unit }: &benches::Figure| Figure { name, value, unit };
+    let figure = |&benches::Figure { name, value, unit }: &benches::Figure| Figure {
+        name: name.into(),
+        value,
+        unit: unit.into(),
+    };
     let line = |line: &slat_sim::world::LineTold| Line {
         name: line.name.clone(),
         site: line.site.clone(),
@@ -133,7 +140,7 @@ fn row(point: &Point, case: &Case) -> Row {
         vcpus: point.vcpus,
         case: case.name.clone(),
         unfinished: point.unfinished,
-        policy: point.policy.name(),
+        policy: point.policy.name().into(),
         figures: point.figures.iter().map(figure).collect(),
         operations: point.operations,
         waiting: point.waiting,

@@ -46,7 +46,7 @@ fn changed(costs: &Costs, fields: &[&str], factor: f64) -> Result<Costs, Error> 
 /// One case, against the same rows at the costs as they are.
 fn swept(fields: &[&str], factor: f64, rows: &[Row], base: &[Row]) -> Swept {
     let values = |rows: &[Row]| rows.iter().map(Row::value).collect::<Vec<_>>();
-    let row = |row: &Row| SweptRow { vcpus: row.vcpus, policy: row.policy, value: row.value() };
+    let row = |row: &Row| SweptRow { vcpus: row.vcpus, policy: row.policy.clone(), value: row.value() };
     Swept {
         cost: fields.join("+"),
         factor,

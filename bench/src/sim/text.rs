@@ -1,7 +1,6 @@
 //! A [`SimReport`] for people: tables, numbers of vCPUs down, policies across.
 
 use super::outcome::{Row, SimReport, Swept};
-use crate::series;
 use slat_machine::costs::Costs;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +10,7 @@ const LINES: usize = 3;
 
 impl fmt::Display for SimReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "slat sim {}: simulated, not measured ({})", self.sim, series::name(self.series))?;
+        writeln!(f, "slat sim {}: simulated, not measured ({})", self.sim, slat_series::name(&self.series))?;
         let settings = self.params.iter().map(|(name, value)| match value.as_str() {
             Some(text) => format!("{name} {text}"),
             None => format!("{name} {value}"),
@@ -28,12 +27,6 @@ impl fmt::Display for SimReport {
 }
 
 impl SimReport {
-    /// Policies in the order of their rows.
-    fn policies(&self) -> Vec<&'static str> {
-        let mut seen = BTreeSet::new();
-        self.rows.iter().map(|row| row.policy).filter(|policy| seen.insert(*policy)).collect()
-    }
-
     /// One table: what `cell` says of each row.
     fn table(
         &self,
@@ -44,18 +37,18 @@ impl SimReport {
         let policies = self.policies();
         let mut lines = vec![columns("vCPUs", policies.iter().map(ToString::to_string))];
         for rows in self.rows.chunk_by(|a, b| (a.vcpus, &a.case) == (b.vcpus, &b.case)) {
-            let of = |policy: &&str| rows.iter().find(|row| row.policy == *policy).and_then(&cell);
+            let of = |policy: &&str| rows.iter().find(|row| row.policy == **policy).and_then(&cell);
             let cells = policies.iter().map(|policy| of(policy).unwrap_or_else(|| "-".into()));
             let comma = if rows[0].case.is_empty() { "" } else { ", " };
             lines.push(columns(&format!("{}{comma}{}", rows[0].vcpus, rows[0].case), cells));
         }
         writeln!(f, "\n{title}")?;
-        grid(f, &lines)
+        write!(f, "{}", Grid(&lines))
     }
 
     fn figures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut seen = BTreeSet::new();
-        let names = self.rows.iter().flat_map(|row| &row.figures).filter(|figure| seen.insert(figure.name));
+        let names = self.rows.iter().flat_map(|row| &row.figures).filter(|figure| seen.insert(&*figure.name));
         for of in names {
             let title = format!("{}, {}", of.name, of.unit);
             self.table(f, &title, |row| {
@@ -88,7 +81,7 @@ impl SimReport {
                 let share =
                     100.0 * line.waited_ns as f64 / (row.wall_ns * u64::from(row.vcpus)).max(1) as f64;
                 lines.push(vec![
-                    row.policy.to_owned(),
+                    row.policy.to_string(),
                     format!("{share:.2}%"),
                     line.transfers.to_string(),
                     line.name.clone(),
@@ -104,28 +97,28 @@ impl SimReport {
             f,
             "\nhottest cache lines with {most} vCPUs{comma}{case}: share of time waited, transfers, what, where"
         )?;
-        grid(f, &lines)
+        write!(f, "{}", Grid(&lines))
     }
 
     fn swept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(first) = self.sweep.first() else { return Ok(()) };
         let of = first.rows.first().map_or(0, |row| row.vcpus);
         writeln!(f, "\nuncertain costs changed, {of} vCPUs")?;
-        let head = first.rows.iter().map(|row| row.policy.to_owned()).chain(["ranking".into()]);
+        let head = first.rows.iter().map(|row| row.policy.to_string()).chain(["ranking".into()]);
         let mut lines = vec![columns("cost", head)];
         lines.extend(self.sweep.iter().map(|Swept { cost, factor, rows, ranking_holds }| {
             let verdict = if *ranking_holds { "holds" } else { "CHANGES" };
             let cells = rows.iter().map(|row| number(row.value)).chain([verdict.into()]);
             columns(&format!("{cost} x {factor}"), cells)
         }));
-        grid(f, &lines)
+        write!(f, "{}", Grid(&lines))
     }
 
     fn against(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.against_series.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nagainst the {} series", series::name(self.series))?;
+        writeln!(f, "\nagainst the {} series", slat_series::name(&self.series))?;
         let mut lines = vec![columns("", ["series", "simulated", "", ""].map(str::to_owned))];
         lines.extend(self.against_series.iter().map(|row| {
             let verdict = match (row.fitted, row.reproduced) {
@@ -136,13 +129,13 @@ impl SimReport {
             };
             vec![
                 row.what.clone(),
-                format!("{} {}", number(row.seed), row.unit),
+                format!("{} {}", number(row.published), row.unit),
                 number(row.simulated),
                 verdict.to_owned(),
                 row.detail.clone(),
             ]
         }));
-        grid(f, &lines)
+        write!(f, "{}", Grid(&lines))
     }
 
     fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -154,12 +147,12 @@ impl SimReport {
                 vec![
                     cell(field.name),
                     format!("{} {}", number(self.costs[field.name]), field.unit),
-                    cell(self.costs_from[field.name]),
+                    cell(&self.costs_from[field.name]),
                     cell(field.about),
                 ]
             })
             .collect();
-        grid(f, &lines)
+        write!(f, "{}", Grid(&lines))
     }
 
     fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -178,20 +171,24 @@ fn columns(first: &str, rest: impl IntoIterator<Item = String>) -> Vec<String> {
 }
 
 /// Cells below each other: numbers to the right, words to the left.
-pub fn grid(f: &mut fmt::Formatter<'_>, lines: &[Vec<String>]) -> fmt::Result {
-    let column = |at: usize| lines.iter().filter_map(move |line| line.get(at));
-    let most = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let numeric = |at| column(at).any(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'));
-    let widths: Vec<_> = (0..most)
-        .map(|at| (column(at).map(|cell| cell.chars().count()).max().unwrap_or(0), numeric(at)))
-        .collect();
-    for line in lines {
-        let cells = line.iter().zip(&widths).map(|(cell, &(width, right))| {
-            if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        writeln!(f, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+pub struct Grid<'l>(pub &'l [Vec<String>]);
+
+impl fmt::Display for Grid<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let column = |at: usize| self.0.iter().filter_map(move |line| line.get(at));
+        let most = self.0.iter().map(Vec::len).max().unwrap_or(0);
+        let numeric = |at| column(at).any(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'));
+        let widths: Vec<_> = (0..most)
+            .map(|at| (column(at).map(|cell| cell.chars().count()).max().unwrap_or(0), numeric(at)))
+            .collect();
+        for line in self.0 {
+            let cells = line.iter().zip(&widths).map(|(cell, &(width, right))| {
+                if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            });
+            writeln!(f, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// To four digits or so.

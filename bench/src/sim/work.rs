@@ -1,10 +1,10 @@
-//! The world around the engine, as flags: what guests and hosts do besides, which the seeds' machines did differently.
+//! The world around the engine, as flags: what guests and hosts do besides, which the series' machines did differently.
 
 use crate::bench::params;
 use crate::typed::Unused;
 use serde_json::{Map, Value};
 use slat_cli::flags::Switch;
-use slat_sim::benches::Work;
+use slat_sim::benches::{About, Work};
 
 /// A time that something takes: up to a second, in nanoseconds.
 pub fn time(text: &str) -> Result<u64, String> {
@@ -52,22 +52,12 @@ pub struct WorkFlags {
 
 impl WorkFlags {
     /// Flags that have no effect in this bench, beside the others.
-    pub fn unused(&self, bench: &str) -> Unused {
-        let mut unused = Unused::new();
-        if bench != "access-tracking-perf" {
-            unused.push(("rest_ns", format!("{bench} has no ager")));
-        }
-        let there: &[&str] = match bench {
-            "ksm-perf" | "memslot-perf" => {
-                &["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"]
-            }
-            "invalidate" => &["host_ns", "handlers", "handler_ns", "zeroing", "mm_lines"],
-            "numa-balancing" => &["zeroing", "host_first"],
-            _ => &[],
+    pub fn unused(&self, bench: &About) -> Unused {
+        let flags = |(flags, why): &(&'static [&'static str], &str)| {
+            let why = format!("{} {why}", bench.name);
+            flags.iter().map(|&flag| (flag, why.clone())).collect::<Unused>()
         };
-        unused.extend(
-            there.iter().map(|&flag| (flag, format!("the host of {bench} has every page from the start"))),
-        );
+        let mut unused: Unused = bench.unused.iter().flat_map(flags).collect();
         if !self.handlers.is_some_and(Switch::is_on) {
             unused.push(("handler_ns", "there are no handlers without --handlers".into()));
         }

@@ -59,7 +59,7 @@ fn a_report_carries_what_its_figures_hang_on() {
     let costs = report["costs_from"].as_object().unwrap();
     assert!(costs.len() >= 19 && costs.values().all(|from| from == "assumed"));
     assert!(report["checks"].as_array().unwrap().iter().all(|check| check["ok"] == true));
-    assert_eq!(report["against_series"], Value::Array(vec![]), "the seed speaks of 416 vCPUs");
+    assert_eq!(report["against_series"], Value::Array(vec![]), "the series speaks of 416 vCPUs");
 
     let said = printed(&run);
     assert!(said.lines().next().unwrap().contains("simulated"), "{said}");

@@ -27,7 +27,7 @@ fn figure(point: &Point) -> f64 {
 
 #[test]
 fn two_runs_are_the_same_to_the_last_figure() {
-    for bench in ALL {
+    for &bench in ALL {
         for vcpus in 1..=8 {
             for &policy in bench.policies() {
                 let [first, second] = [1, 1].map(|seed| format!("{:?}", run(bench, policy, vcpus, seed)));
@@ -118,7 +118,7 @@ fn at_416_vcpus_one_flush_for_many_pages_is_the_cheapest_way_to_balance() {
     let costs = |policy| figure(&run(&NumaBalancing, policy, 416, 1));
     let [range, yielding, page, batched] =
         [costs(Policy::Range), costs(Policy::RangeYielding), costs(Policy::Page), costs(Policy::PageBatched)];
-    assert!(page < yielding, "what the seed says: {page} and {yielding}");
+    assert!(page < yielding, "what the series says: {page} and {yielding}");
     assert!(range < page && batched <= range, "{batched}, {range} and {page}");
 }
 

@@ -3,7 +3,7 @@
 use super::ager::{Passes, Way, age};
 use super::world::{Beside, World, arena};
 use super::{AccessTracking, Guard};
-use crate::bench::harness::{Series, interleave};
+use crate::bench::harness::{Series, rounds};
 use crate::bench::report::{Check, Row, params};
 use parking_lot::Mutex;
 use slat::{Access, PAGE_SIZE};
@@ -11,6 +11,7 @@ use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::thread::idle;
 use slat_mm::Arena;
+use slat_series::PatchSeries;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,21 +28,9 @@ struct Sample {
     passes: Passes,
 }
 
-/// What the seed reports of a pass, in microseconds: vCPUs, no opt, opt.
-const SEED: [(u32, f64, f64); 8] = [
-    (1, 8236.0, 7315.0),
-    (2, 17990.0, 13996.0),
-    (4, 56165.0, 29312.0),
-    (8, 227_419.0, 63_858.0),
-    (16, 1_247_143.0, 121_629.0),
-    (32, 4_347_290.0, 250_886.0),
-    (64, 9_815_592.0, 1_392_907.0),
-    (112, 13_473_817.0, 2_292_224.0),
-];
-
 impl AccessTracking {
     /// Every number of vCPUs, every entrant.
-    pub(super) fn faulting(&self) -> Result<(Vec<Row>, Vec<Check>), Error> {
+    pub(super) fn faulting(&self, runs: u32) -> Result<(Vec<Row>, Vec<Check>), Error> {
         let ours = if self.lru { Way::Generations } else { Way::Tables };
         let page_by_page = |guard| Entrant { guard, way: Some(Way::PageByPage) };
         let entrants = [
@@ -54,13 +43,10 @@ impl AccessTracking {
         ];
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
         for &vcpus in &self.vcpus {
-            say(format_args!("{vcpus} vCPUs: {} rounds of {} entrants", self.runs, entrants.len()));
+            say(format_args!("{vcpus} vCPUs: {} rounds of {} entrants", runs, entrants.len()));
             let pages = self.bytes / PAGE_SIZE;
             let arena = arena(pages * u64::from(vcpus), vcpus)?;
-            let samples =
-                interleave(self.runs as usize, &entrants, |entrant| self.sample(&arena, *entrant, vcpus));
-            let samples: Vec<Vec<Sample>> =
-                samples.into_iter().map(|all| all.into_iter().collect()).collect::<Result<_, _>>()?;
+            let samples = rounds(runs as usize, &entrants, |entrant| self.sample(&arena, *entrant, vcpus))?;
             rows.extend(self.rows(vcpus, &samples));
             checks.extend(checks_of(vcpus, pages * u64::from(vcpus), &entrants, &samples));
         }
@@ -91,9 +77,10 @@ impl AccessTracking {
         let pass = |all: &[Sample]| Series::new(all.iter().map(|sample| sample.passes.ms()).collect());
         let page = |all: &[Sample]| Series::new(all.iter().map(|sample| sample.passes.ns_a_page()).collect());
         let of = |figure: &str| params! { "vcpus": vcpus, "figure": figure };
-        let seed = SEED.iter().find(|row| row.0 == vcpus).map(|row| row.1 / row.2);
-        let claimed =
-            |row: Row| if self.lru { row.answering(Some("mglru-aging")).claiming(seed) } else { row };
+        let published = slat_series::mglru_aging::with(vcpus).map(|row| row.pass[0] / row.pass[1]);
+        let claimed = |row: Row| {
+            if self.lru { row.answering(PatchSeries::MglruAging).claiming(published) } else { row }
+        };
         let mut rows = Vec::new();
         for (figure, unit, series) in [
             ("average pass", "ms", &pass as &dyn Fn(&[Sample]) -> Series),

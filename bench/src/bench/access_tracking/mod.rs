@@ -6,9 +6,9 @@
 //! faulting.rs -p: vCPUs bring new memory in while somebody ages it
 //! stages.rs   without -p: pages that were used, and pages that were not, must be told apart
 //! ```
-//! After KVM's `access_tracking_perf_test`, to which the seed added `-l` and `-p`. There an aging pass asks the secondary
+//! After KVM's `access_tracking_perf_test`, to which the series added `-l` and `-p`. There an aging pass asks the secondary
 //! MMU page by page: under the MMU lock, taken alone, before ("no opt"), and without it after ("opt"). Both are here, on
-//! this engine, on the reader-writer lock that the seed's kernel has; slat's own pass asks table by table and has no
+//! this engine, on the reader-writer lock that the series' kernel has; slat's own pass asks table by table and has no
 //! lock at all.
 
 mod ager;
@@ -18,13 +18,15 @@ mod world;
 
 use super::machine::Machine;
 use super::report::{Report, params};
+use super::{About, Asked, Bench, Headline};
 use crate::typed::Unused;
 use slat::{Level, MmuLock};
 use slat_cli::error::Error;
 use slat_cli::size::size;
+use slat_series::PatchSeries;
 use world::MOST;
 
-/// Who has used which pages, and what asking costs.
+/// Who has used which pages; what aging costs vCPUs that fault meanwhile, with the MMU lock and without (the MGLRU aging series)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench access-tracking-perf --performance -l -v 1,4 -b 64M")]
 pub struct AccessTracking {
@@ -41,27 +43,36 @@ pub struct AccessTracking {
     /// Guest memory for each vCPU: a multiple of 2M
     #[arg(short, long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     bytes: u64,
-    /// With --performance: milliseconds that the ager rests between two passes: about what the seed's took with one vCPU
+    /// With --performance: milliseconds that the ager rests between two passes: about what the series' took with one vCPU
     #[arg(long, value_name = "MS", default_value_t = 5)]
     pause: u64,
-    /// Counted rounds; every figure is the median of as many samples
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
-impl AccessTracking {
-    /// Flags that have no effect beside the others.
-    pub fn unused(&self) -> Unused {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["10 s", "1.1 GiB"],
+    question: "What does aging cost vCPUs that fault memory in meanwhile?",
+    kept: "--performance -l -b 128M --runs 9",
+    headline: Some(Headline {
+        what: "one aging pass while 16 vCPUs fault",
+        against: "page by page under the lock",
+        row: "page by page, lock (no opt) → slat",
+        params: &[("figure", "average pass"), ("vcpus", "16")],
+    }),
+    ci: &["-v 2 -b 8M", "-l -v 2 -b 8M", "--performance -v 2 -b 8M", "--performance -l -v 2 -b 8M"],
+    quick: &["--performance -l -v 1,2,4,8 -b 32M --runs 3"],
+    full: &["--performance -l"],
+    ..About::of("access-tracking-perf", PatchSeries::MglruAging)
+};
+
+impl Bench for AccessTracking {
+    fn unused(&self) -> Unused {
         let pause =
             (!self.performance).then(|| ("pause", "only --performance has an ager that rests".into()));
         pause.into_iter().collect()
     }
 
-    /// Runs every setting.
-    pub fn report(&self) -> Result<Report, Error> {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         if self.bytes == 0 || !self.bytes.is_multiple_of(Level::M2.bytes()) {
             return Err(Error::Usage(format!("--bytes: {} is not a multiple of 2M above zero", self.bytes)));
         }
@@ -73,17 +84,18 @@ impl AccessTracking {
                 MOST >> 30
             )));
         }
-        let (rows, checks) = if self.performance { self.faulting()? } else { self.stages()? };
+        let (rows, checks) =
+            if self.performance { self.faulting(asked.runs)? } else { self.stages(asked.runs)? };
         let report = Report {
             params: params! {
                 "bytes_per_vcpu": self.bytes,
                 "pause_ms": self.pause,
                 "ages": if self.lru { "multi-gen LRU" } else { "secondary MMU alone" },
-                "runs": self.runs,
+                "runs": asked.runs,
             },
             rows,
             checks,
-            ..Report::of("access-tracking-perf", Machine::detect())
+            ..Report::of(ABOUT.name, Machine::detect())
         };
         Ok(report)
     }
@@ -97,7 +109,7 @@ struct Guard {
 }
 
 impl Guard {
-    /// The kernel before the seed.
+    /// The kernel before the series.
     const NO_OPT: Self = Self { lock: MmuLock::ReadWrite, lockless_aging: false };
     /// The kernel with it.
     const OPT: Self = Self { lock: MmuLock::ReadWrite, lockless_aging: true };

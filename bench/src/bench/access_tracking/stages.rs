@@ -16,13 +16,13 @@ use std::time::Instant;
 const RIGHT: u64 = 90;
 
 impl AccessTracking {
-    pub(super) fn stages(&self) -> Result<(Vec<Row>, Vec<Check>), Error> {
+    pub(super) fn stages(&self, runs: u32) -> Result<(Vec<Row>, Vec<Check>), Error> {
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
         for &vcpus in &self.vcpus {
             let pages = self.bytes / PAGE_SIZE;
             let arena = arena(pages * u64::from(vcpus), vcpus)?;
             let mut stages: Vec<(&str, Vec<f64>)> = Vec::new();
-            for _ in 0..self.runs {
+            for _ in 0..runs {
                 let world = World::new(&arena, &mut idle()?, Guard::SLAT, (vcpus, pages), self.lru)?;
                 let mut run =
                     Run { world: &world, lru: self.lru, vcpus, times: Vec::new(), checks: Vec::new() };

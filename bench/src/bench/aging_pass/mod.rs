@@ -15,6 +15,7 @@ mod rows;
 use super::harness::interleave;
 use super::machine::{self, Machine};
 use super::report::{Report, params};
+use super::{About, Asked, Bench};
 use ground::{Ground, Order};
 use slat::Level;
 use slat::age::Scan;
@@ -22,25 +23,20 @@ use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::{self, size};
+use slat_series::PatchSeries;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// What a pass over Accessed bits costs.
+/// What a pass over Accessed bits costs, idle and in use: against how fast this machine reads (the MGLRU aging series)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench aging-pass --sparse 16G --runs 3")]
 pub struct AgingPass {
-    /// Counted rounds; every figure is the median of as many samples
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
     /// Guest memory with every 4K page mapped: a multiple of 2M up to 16G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     dense: u64,
     /// Guest memory with one 4K page mapped in each 2M: a multiple of 2M up to 1T
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = size)]
     sparse: u64,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Who runs.
@@ -60,9 +56,20 @@ enum Entrant {
     Active(u32),
 }
 
-impl AgingPass {
-    /// Runs every setting.
-    pub fn report(&self) -> Result<Report, Error> {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["1 min", "160 MiB"],
+    runs: "7",
+    question: "What does a pass over Accessed bits cost?",
+    kept: "--runs 9",
+    ci: &["--dense 64M --sparse 1G"],
+    quick: &["--dense 64M --sparse 2G --runs 3"],
+    full: &["--runs 5"],
+    ..About::of("aging-pass", PatchSeries::MglruAging)
+};
+
+impl Bench for AgingPass {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         for (name, bytes, most) in [("dense", self.dense, 16 << 30), ("sparse", self.sparse, 1 << 40)] {
             if bytes == 0 || !bytes.is_multiple_of(Level::M2.bytes()) || bytes > most {
                 return Err(Error::Usage(format!(
@@ -81,17 +88,17 @@ impl AgingPass {
                 if stop.load(Relaxed) {
                     break;
                 }
-                say(format_args!("{}, {order:?}: {} rounds", size::text(bytes), self.runs));
+                say(format_args!("{}, {order:?}: {} rounds", size::text(bytes), asked.runs));
                 let mut ground = Ground::new(bytes, sparse, order)?;
                 let entrants = entrants(sparse);
                 let samples =
-                    interleave(self.runs as usize, &entrants, |entrant| entrant.sample(&mut ground));
+                    interleave(asked.runs as usize, &entrants, |entrant| entrant.sample(&mut ground));
                 rows.extend(rows::rows(&ground, &entrants, &samples));
                 checks.extend(rows::checks(&ground, &samples));
             }
         }
-        let params = params! { "runs": self.runs };
-        Ok(Report { params, rows, checks, ..Report::of("aging-pass", machine) })
+        let params = params! { "runs": asked.runs };
+        Ok(Report { params, rows, checks, ..Report::of(ABOUT.name, machine) })
     }
 }
 

@@ -7,6 +7,7 @@ use super::{Entrant, Sample};
 use serde_json::{Map, Value};
 use slat::age::Scan;
 use slat_cli::size;
+use slat_series::PatchSeries;
 
 fn series(entrants: &[Entrant], samples: &[Vec<Sample>], who: Entrant) -> Option<Series> {
     let at = entrants.iter().position(|&entrant| entrant == who)?;
@@ -36,7 +37,7 @@ pub fn rows(ground: &Ground, entrants: &[Entrant], samples: &[Vec<Sample>]) -> V
     ];
     for (name, who) in looks {
         rows.extend(of(who).map(|slat| {
-            Row::compare(name, params.clone(), "ps a leaf", &read, &slat).answering(Some("mglru-aging"))
+            Row::compare(name, params.clone(), "ps a leaf", &read, &slat).answering(PatchSeries::MglruAging)
         }));
     }
     let Some(rmw) = of(Entrant::LockedRmw) else { return rows };

@@ -12,7 +12,7 @@
 
 use super::guest::{GIVEN_AT, Touch, given, stored};
 use super::handlers::Handlers;
-use crate::bench::harness::Line;
+use crate::bench::harness::{Line, add_pairs};
 use crate::bench::machine::pin;
 use hdrhistogram::Histogram;
 use slat::table::formats::Npt4;
@@ -84,16 +84,7 @@ pub struct Tally {
 impl Tally {
     /// Adds what another sample saw.
     pub fn add(&mut self, other: &Self) {
-        for (mine, theirs) in [
-            (&mut self.ended, other.ended),
-            (&mut self.mapped, other.mapped),
-            (&mut self.found, other.found),
-            (&mut self.right, other.right),
-            (&mut self.served, other.served),
-        ] {
-            mine[0] += theirs[0];
-            mine[1] += theirs[1];
-        }
+        add_pairs!(self, other, ended, mapped, found, right, served);
     }
 }
 

@@ -7,7 +7,7 @@
 //! ```
 //! After KVM's `demand_paging_test`, which was written for the TDP MMU series: with 416 vCPUs of 4 GiB each, and a handler for
 //! each, they spent 98% of their time waiting for the MMU lock; with the series the test took 89% less time. The
-//! entrants are the same engine under three policies: one mutex (before), a reader-writer lock (as the seed
+//! entrants are the same engine under three policies: one mutex (before), a reader-writer lock (as the series
 //! describes), none (slat as it ships).
 
 mod guest;
@@ -16,9 +16,10 @@ mod job;
 #[cfg(test)]
 mod tests;
 
-use super::harness::{Series, interleave};
+use super::harness::{Series, rounds};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use super::{About, Asked, Bench};
 use clap::ValueEnum;
 use job::{Job, Sample, Tally};
 use slat::{MmuLock, PAGE_SIZE};
@@ -26,11 +27,11 @@ use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::size;
 use slat_mm::Serve;
+use slat_series::{PatchSeries, tdp_mmu};
 
-/// Many vCPUs touch new memory at once.
+/// Many vCPUs touch new memory at once: before the TDP MMU series, as it describes, and slat
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench demand-paging -v 8 -b 64M -u missing")]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct DemandPaging {
     /// vCPUs, a thread each [default: twice as many as there are CPUs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -50,12 +51,6 @@ pub struct DemandPaging {
     /// The host has every page before: a fault fills the second-level table and no more
     #[arg(long)]
     prefilled: bool,
-    /// Counted rounds; every figure is the median of as many samples
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Who serves faults.
@@ -73,23 +68,37 @@ enum Uffd {
 const ENTRANTS: [(MmuLock, &str); 3] = [
     (MmuLock::None, "slat"),
     (MmuLock::Exclusive, "one mutex: before"),
-    (MmuLock::ReadWrite, "reader-writer lock: the seed"),
+    (MmuLock::ReadWrite, "reader-writer lock: the series"),
 ];
-
-/// What the seed reports: 89% less time, with so many vCPUs.
-const SEED: (u32, f64) = (416, 1.0 / 0.11);
 
 /// Of their fault time, vCPUs of slat's may wait for the MMU lock less than this, in percent.
 const LOCK_SHARE: f64 = 1.0;
 
-impl DemandPaging {
-    /// Runs every entrant.
-    pub fn report(&self) -> Result<Report, Error> {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["5 s", "550 MiB"],
+    question: "Four vCPUs touch new memory, and the host fills pages.",
+    kept: "",
+    variants: &[
+        (
+            "demand-paging-prefilled",
+            "Four vCPUs touch memory that the host has already.",
+            "--prefilled --runs 25",
+        ),
+        ("demand-paging-minor", "The same, served by handlers, minor faults.", "-u minor"),
+        ("demand-paging-missing", "The same, served by handlers, missing pages.", "-u missing"),
+    ],
+    ci: &["-v 4 -b 16M", "-v 4 -b 8M -u missing"],
+    quick: &["-v 4 -b 32M --runs 5", "-v 4 -b 16M -u missing --runs 3"],
+    full: &["-v 4", "-v 4 -u missing --runs 3", "-v 4 --prefilled"],
+    ..About::of("demand-paging", PatchSeries::TdpMmu)
+};
+
+impl Bench for DemandPaging {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         let job = self.job()?;
-        say(format_args!("{} vCPUs: {} rounds of {} entrants", job.vcpus, self.runs, ENTRANTS.len()));
-        let samples = interleave(self.runs as usize, &ENTRANTS, |&(policy, _)| job.sample(policy));
-        let samples: Vec<Vec<Sample>> =
-            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+        say(format_args!("{} vCPUs: {} rounds of {} entrants", job.vcpus, asked.runs, ENTRANTS.len()));
+        let samples = rounds(asked.runs as usize, &ENTRANTS, |&(policy, _)| job.sample(policy))?;
         let served = match self.uffd {
             Uffd::None => "by the host",
             Uffd::Missing => "by handlers, missing",
@@ -106,15 +115,17 @@ impl DemandPaging {
                     _ if self.single => 1,
                     _ => job.vcpus,
                 },
-                "runs": self.runs,
+                "runs": asked.runs,
             },
             rows: self.rows(&job, &samples),
             checks: ENTRANTS.iter().zip(&samples).flat_map(|((_, who), all)| checks(who, all)).collect(),
-            ..Report::of("demand-paging", Machine::detect())
+            ..Report::of(ABOUT.name, Machine::detect())
         };
         Ok(report)
     }
+}
 
+impl DemandPaging {
     /// What is asked for, if it is possible.
     fn job(&self) -> Result<Job, Error> {
         let vcpus = self.vcpus.unwrap_or_else(|| 2 * Machine::detect().cores as u32);
@@ -180,8 +191,10 @@ impl DemandPaging {
                     && *policy == MmuLock::Exclusive
                     && self.uffd == Uffd::Missing
                     && !(self.overlap || self.single)
-                    && job.vcpus == SEED.0;
-                let row = row.answering(Some("tdp-mmu")).claiming(comparable.then_some(SEED.1));
+                    && job.vcpus == tdp_mmu::VCPUS;
+                let row = row
+                    .answering(PatchSeries::TdpMmu)
+                    .claiming(comparable.then_some(1.0 / (1.0 - tdp_mmu::SAVED)));
                 rows.push(Row { ratio, ..row });
             }
         }
@@ -198,11 +211,7 @@ fn checks(who: &str, samples: &[Sample]) -> Vec<Check> {
     for sample in samples {
         tally.add(&sample.tally);
     }
-    let check = |what: &str, [good, of]: [u64; 2]| Check {
-        name: format!("{who}: {what}"),
-        ok: good == of,
-        detail: format!("{good} of {of}"),
-    };
+    let check = |what: &str, counts| Check::all(format!("{who}: {what}"), counts);
     let mut checks = vec![
         check("every vCPU touched all of its pages", tally.ended),
         check("every page was faulted in once", tally.mapped),

@@ -11,8 +11,6 @@ fn bench(uffd: Uffd) -> DemandPaging {
         uffd,
         single: false,
         prefilled: false,
-        runs: 1,
-        json: true,
     }
 }
 
@@ -71,9 +69,9 @@ fn only_the_seeds_own_comparison_carries_its_figure() {
         assert!(rows.iter().all(|row| row.series.as_deref() == Some("tdp-mmu")));
         rows.iter().filter(|row| row.series_ratio.is_some()).map(|row| row.name.clone()).collect::<Vec<_>>()
     };
-    let seed = DemandPaging { vcpus: Some(416), bytes: PAGE_SIZE, ..bench(Uffd::Missing) };
-    assert_eq!(claims(&seed), ["one mutex: before"]);
-    assert_eq!(claims(&DemandPaging { single: true, ..seed }), [""; 0]);
+    let published = DemandPaging { vcpus: Some(416), bytes: PAGE_SIZE, ..bench(Uffd::Missing) };
+    assert_eq!(claims(&published), ["one mutex: before"]);
+    assert_eq!(claims(&DemandPaging { single: true, ..published }), [""; 0]);
     assert_eq!(claims(&bench(Uffd::Missing)), [""; 0]);
 }
 
@@ -84,7 +82,7 @@ fn small_sample() -> Sample {
 
 #[test]
 fn impossible_requests_are_refused_by_flag() {
-    let refused = |bench: DemandPaging| match bench.report() {
+    let refused = |bench: DemandPaging| match bench.report(Asked::ONCE) {
         Err(Error::Usage(line)) => line,
         other => panic!("{other:?}"),
     };

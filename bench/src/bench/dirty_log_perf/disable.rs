@@ -11,7 +11,7 @@ use super::lap::parts;
 use super::team::{Lead, with_team};
 use super::told::Told;
 use super::{exit_name, timed};
-use crate::bench::harness::{Series, interleave};
+use crate::bench::harness::{Series, rounds};
 use crate::bench::report::{Check, Row, params};
 use crate::bench::tables;
 use slat::{DirtyLog, Gfn, Level, MmuLock, PAGE_SIZE, Slot, Span, Vm, Why};
@@ -51,9 +51,7 @@ pub fn measure(
     runs: usize,
 ) -> Result<(Vec<Row>, Vec<Check>), Error> {
     let entrants: Vec<(Way, Duration)> = exits.iter().flat_map(|&exit| WAYS.map(|way| (way, exit))).collect();
-    let samples = interleave(runs, &entrants, |(way, exit)| way.lap(bytes, (vcpus, *exit)));
-    let samples: Vec<Vec<Sample>> =
-        samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, Error>>()?;
+    let samples = rounds(runs, &entrants, |(way, exit)| way.lap(bytes, (vcpus, *exit)))?;
     let mut rows = Vec::new();
     for (exit, samples) in exits.iter().zip(samples.chunks(WAYS.len())) {
         rows.extend(rows_of(samples, (bytes, vcpus, *exit)));

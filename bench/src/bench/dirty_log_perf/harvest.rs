@@ -10,7 +10,7 @@
 
 use super::ground::{Ground, on_first_cpu};
 use super::host::{memory, set_log};
-use crate::bench::harness::{Series, interleave};
+use crate::bench::harness::{Series, rounds};
 use crate::bench::report::{Check, Row, params};
 use slat::age::Scan;
 use slat::{DirtyLog, Gfn, Idle, Span, Track};
@@ -66,8 +66,7 @@ pub fn measure(bytes: u64, tracks: &[Track], runs: usize) -> Result<(Vec<Row>, V
     let entrants: Vec<Entrant> = tracks.iter().flat_map(of_density).chain(floors).collect();
     let samples = on_first_cpu(|idle| {
         let field = Field::new(bytes, tracks, idle)?;
-        let samples = interleave(runs, &entrants, |entrant| entrant.sample(&field, idle));
-        samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<Vec<Vec<_>>, _>>()
+        rounds(runs, &entrants, |entrant| entrant.sample(&field, idle))
     })?;
     let of = |entrant| {
         let at = entrants.iter().position(|&other| other == entrant).unwrap_or(0);

@@ -28,26 +28,27 @@ mod team;
 mod tests;
 mod told;
 
-use super::harness::interleave;
+use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use super::{About, Asked, Bench};
 use crate::typed::Unused;
 use clap::ValueEnum;
 use entrant::{Entrant, Way};
 use host::MOST;
-use lap::{Job, Sample};
+use lap::Job;
 use slat::{Level, RingSize, Splitting, Track};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::{self, size};
+use slat_series::PatchSeries;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// What dirty logging costs.
+/// What it costs to know which pages a guest writes: enable, get, clear, disable; before against slat's ways (the TDP MMU series)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench dirty-log-perf --tests log -v 2 -b 256M -w 30 --runs 3")]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct DirtyLogPerf {
     /// vCPUs, a thread each [default: as many as there are CPUs]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -107,12 +108,6 @@ pub struct DirtyLogPerf {
         default_value = "log,enable,harvest,split,disable"
     )]
     tests: Vec<Test>,
-    /// Counted rounds; every figure is the median of as many samples
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// What there is to measure.
@@ -153,9 +148,25 @@ struct Findings {
     checks: Vec<Check>,
 }
 
-impl DirtyLogPerf {
-    /// Flags that have no effect beside the others.
-    pub fn unused(&self) -> Unused {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["2 min", "1.1 GiB"],
+    question: "What does it cost to know which pages a guest writes?",
+    kept: "--ring 64K --runs 9",
+    ci: &["-b 16M --ring 16K --sparse 1G --dense 64M --harvested 64M --huge 128M"],
+    quick: &[
+        "--tests enable,harvest --sparse 8G --dense 512M --harvested 256M --runs 3",
+        "--tests split,disable --huge 512M --exits 1000 --runs 2",
+    ],
+    full: &[
+        "--tests enable,harvest --sparse 64G --runs 3",
+        "--tests log,split,disable --huge 1G --exits 1000 --runs 3",
+    ],
+    ..About::of("dirty-log-perf", PatchSeries::TdpMmu)
+};
+
+impl Bench for DirtyLogPerf {
+    fn unused(&self) -> Unused {
         use Test::{Disable, Enable, Harvest, Log, Split};
         let only = |used: &[Test]| {
             let names = used.iter().filter_map(Test::to_possible_value);
@@ -189,15 +200,14 @@ impl DirtyLogPerf {
         unused
     }
 
-    /// Runs every test.
-    pub fn report(&self) -> Result<Report, Error> {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         let machine = Machine::detect();
         let vcpus = self.vcpus.unwrap_or(machine.cores.clamp(1, 256) as u32);
         self.refuse(vcpus)?;
         let ring = self.ring.map(ring_size).transpose()?;
         let stop = interrupt::flag();
         let mut findings = Findings::default();
-        let runs = self.runs as usize;
+        let runs = asked.runs as usize;
         let exits: Vec<_> = self.exits.iter().map(|&ns| Duration::from_nanos(ns.into())).collect();
         for test in &self.tests {
             if stop.load(Relaxed) {
@@ -206,7 +216,7 @@ impl DirtyLogPerf {
             say(format_args!("{test:?}: {runs} rounds"));
             let tracks = self.tracks();
             let (rows, checks) = match test {
-                Test::Log => self.log((vcpus, &exits), ring)?,
+                Test::Log => self.log((vcpus, &exits), ring, runs)?,
                 Test::Enable => enable::measure((self.sparse, self.dense), &tracks, runs)?,
                 Test::Harvest => harvest::measure(self.harvested, &tracks, runs)?,
                 Test::Split => split::measure(self.huge, (vcpus, &exits), &tracks, runs)?,
@@ -221,12 +231,14 @@ impl DirtyLogPerf {
             "slots": self.slots,
             "write_percent": self.write_percent,
             "iterations": self.iterations,
-            "runs": self.runs,
+            "runs": asked.runs,
         };
         let Findings { rows, checks } = findings;
-        Ok(Report { params, rows, checks, ..Report::of("dirty-log-perf", machine) })
+        Ok(Report { params, rows, checks, ..Report::of(ABOUT.name, machine) })
     }
+}
 
+impl DirtyLogPerf {
     /// What cannot be measured.
     fn refuse(&self, vcpus: u32) -> Result<(), Error> {
         let large = Level::M2.bytes();
@@ -281,6 +293,7 @@ impl DirtyLogPerf {
         &self,
         (vcpus, exits): (u32, &[Duration]),
         ring: Option<RingSize>,
+        runs: usize,
     ) -> Result<(Vec<Row>, Vec<Check>), Error> {
         let entrants = self.entrants(ring);
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
@@ -298,9 +311,7 @@ impl DirtyLogPerf {
                 size: if *pages == PageSize::K4 { Level::K4 } else { Level::M2 },
                 exit,
             };
-            let samples = interleave(self.runs as usize, &entrants, |&entrant| job.sample(entrant));
-            let samples: Vec<Vec<Sample>> =
-                samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+            let samples = rounds(runs, &entrants, |&entrant| job.sample(entrant))?;
             rows.extend(rows::rows(&job, &entrants, &samples));
             checks.extend(rows::checks(&job, &entrants, &samples));
         }

@@ -6,6 +6,7 @@ use super::lap::{Iteration, Job, Sample};
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
 use slat::{Level, Splitting};
+use slat_series::PatchSeries;
 use std::time::Duration;
 
 /// A sample's figure; none where a way has no such step, or a job no such iteration.
@@ -60,7 +61,7 @@ pub fn rows(job: &Job, entrants: &[Entrant], samples: &[Vec<Sample>]) -> Vec<Row
         for (name, figure) in FIGURES {
             if let (Some(before), Some(slat)) = (series(&samples[0], figure), series(slat, figure)) {
                 rows.push(
-                    Row::compare(name, params.clone(), "us", &before, &slat).answering(Some("tdp-mmu")),
+                    Row::compare(name, params.clone(), "us", &before, &slat).answering(PatchSeries::TdpMmu),
                 );
             }
         }

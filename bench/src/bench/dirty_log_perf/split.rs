@@ -12,20 +12,18 @@ use super::lap::parts;
 use super::team::with_team;
 use super::told::Told;
 use super::{exit_name, name_of, timed};
-use crate::bench::harness::{Line, Series, interleave};
+use crate::bench::harness::{Line, Series, rounds};
 use crate::bench::machine::pin;
-use crate::bench::onlooker::{CONTROL, Faulter, OVER, Phase, Seen, UNDER_WAY, watch};
+use crate::bench::onlooker::{Faulter, Phase, Pick, Seen, latencies, watch};
 use crate::bench::report::{Check, Row, params};
 use crate::bench::tables;
-use hdrhistogram::Histogram;
-use serde_json::{Map, Value};
 use slat::{DirtyLog, Idle, Level, MmuLock, PAGE_SIZE, Slot, Splitting, Track, VcpuId, Vm, Why};
 use slat_cli::error::Error;
 use slat_cli::size;
 use slat_cli::thread::{idle, joined};
-use std::hint::spin_loop;
+use slat_series::{PatchSeries, kvm};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How large pages become small.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,9 +65,7 @@ pub fn measure(
     runs: usize,
 ) -> Result<(Vec<Row>, Vec<Check>), Error> {
     let entrants = entrants(tracks, exits);
-    let samples = interleave(runs, &entrants, |entrant| entrant.lap(bytes, vcpus));
-    let samples: Vec<Vec<Sample>> =
-        samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, Error>>()?;
+    let samples = rounds(runs, &entrants, |entrant| entrant.lap(bytes, vcpus))?;
     let of = |way, track, step, exit| {
         let at = entrants.iter().position(|who| *who == Entrant { way, track, step, exit });
         at.map(|at| samples[at].as_slice()).unwrap_or_default()
@@ -83,7 +79,7 @@ pub fn measure(
     let mut rows = Vec::new();
     for (&track, &exit) in tracks.iter().flat_map(|track| exits.iter().map(move |exit| (track, exit))) {
         for (baseline, way, claim) in [
-            ("zap and refault", Way::Refault, Some(2.94 / 0.14)),
+            ("zap and refault", Way::Refault, Some(kvm::FIRST_WRITES[0] / kvm::FIRST_WRITES[1])),
             ("split by the first store", Way::Lazy, None),
         ] {
             let params = params(track, exit, baseline);
@@ -91,7 +87,7 @@ pub fn measure(
                 let (before, after) = (of(way, track, step, exit), of(Way::Eager, track, step, exit));
                 let row = Row::compare(name, params.clone(), "us", &us(before, figure), &us(after, figure));
                 let claim = claim.filter(|_| name == FIGURES[0].2);
-                rows.push(row.answering(claim.map(|_| "kvm")).claiming(claim));
+                rows.push(row.answering(claim.map(|_| PatchSeries::Kvm)).claiming(claim));
             }
         }
     }
@@ -99,8 +95,18 @@ pub fn measure(
     for (&track, &exit) in tracks.iter().filter_map(|track| exits.first().map(|exit| (track, exit))) {
         let [slat, mutex] = [Way::Eager, Way::EagerExclusive].map(|way| of(way, track, LARGE, exit));
         let params = |baseline| params(track, exit, baseline);
-        rows.extend(latencies(&params("nothing is split"), [(slat, QUIET), (slat, BESIDE)]));
-        rows.extend(latencies(&params("--mmu-lock exclusive"), [(mutex, BESIDE), (slat, BESIDE)]));
+        rows.extend(latencies(
+            FAULT,
+            "longest",
+            &params("nothing is split"),
+            [(slat, QUIET), (slat, BESIDE)],
+        ));
+        rows.extend(latencies(
+            FAULT,
+            "longest",
+            &params("--mmu-lock exclusive"),
+            [(mutex, BESIDE), (slat, BESIDE)],
+        ));
     }
     Ok((rows, checks(&samples)))
 }
@@ -162,27 +168,9 @@ fn checks(samples: &[Vec<Sample>]) -> Vec<Check> {
 }
 
 /// Which faults elsewhere.
-type Pick = fn(&Sample) -> &Histogram<u64>;
-const BESIDE: Pick = |sample| &sample.faults.beside;
-const QUIET: Pick = |sample| &sample.faults.control;
-
-/// A row for each percentile; none where a split was over before anybody could look on.
-fn latencies(params: &Map<String, Value>, entrants: [(&[Sample], Pick); 2]) -> Vec<Row> {
-    [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("longest", 1.0)]
-        .into_iter()
-        .filter_map(|(name, quantile)| {
-            let of = |(samples, pick): (&[Sample], Pick)| {
-                let seen = samples.iter().map(pick).filter(|histogram| !histogram.is_empty());
-                let ns: Vec<f64> =
-                    seen.map(|histogram| histogram.value_at_quantile(quantile) as f64).collect();
-                (!ns.is_empty()).then(|| Series::new(ns))
-            };
-            let [baseline, slat] = entrants.map(of);
-            let name = format!("fault elsewhere beside an eager split: {name}");
-            Some(Row::compare(&name, params.clone(), "ns", &baseline?, &slat?))
-        })
-        .collect()
-}
+const BESIDE: Pick<Sample> = |sample| &sample.faults.beside;
+const QUIET: Pick<Sample> = |sample| &sample.faults.control;
+const FAULT: &str = "fault elsewhere beside an eager split";
 
 impl Entrant {
     fn lap(self, bytes: u64, vcpus: u32) -> Result<Sample, Error> {
@@ -224,7 +212,6 @@ impl Entrant {
 
     /// Enables the log while vCPU `onlooker` faults elsewhere; then as long nothing is done.
     fn enable_beside(self, vm: &Machine, logged: Slot, onlooker: VcpuId) -> Result<(Duration, Seen), Error> {
-        const WARM_UP: Duration = Duration::from_millis(2);
         let (line, phase) = (&Line::new(2), &Phase::before());
         thread::scope(|scope| {
             let onlooker = slat_cli::thread::start(scope, move || {
@@ -236,15 +223,8 @@ impl Entrant {
                 pin(0);
                 line.cross();
                 let idle = idle();
-                spin_for(WARM_UP);
-                phase.enter(UNDER_WAY);
-                let enabled = idle.and_then(|mut idle| timed(|| self.enable(vm, &mut idle, logged)));
-                phase.enter(CONTROL);
-                if let Ok(took) = enabled {
-                    spin_for(took);
-                }
-                phase.enter(OVER);
-                enabled
+                let enable = || idle.and_then(|mut idle| timed(|| self.enable(vm, &mut idle, logged)));
+                phase.around(enable, |&took| took)
             });
             let enabled = joined(enabler.join());
             let seen = joined(onlooker.join());
@@ -258,13 +238,5 @@ impl Entrant {
             vm.invalidate_gfns(logged.gfns, Why::Clear).apply(idle).settle();
         }
         Ok(set_log(vm, idle, &logged, true)?)
-    }
-}
-
-/// Keeps the CPU busy.
-fn spin_for(time: Duration) {
-    let start = Instant::now();
-    while start.elapsed() < time {
-        spin_loop();
     }
 }

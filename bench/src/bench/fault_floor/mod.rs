@@ -21,6 +21,7 @@ mod race;
 use super::harness::{Series, interleave, shuffle};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use super::{About, Asked, Bench, Headline};
 use super::{arithmetic, tables};
 use clap::ValueEnum;
 use floor::Floor;
@@ -32,14 +33,12 @@ use slat::addr::{Gfn, Level, PAGE_SIZE, Pfn, Span};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::size;
+use slat_series::PatchSeries;
 
-/// What one 4K fault costs.
+/// What one 4K fault costs: the bare walk and CAS, slat's MMU lock policies, and other crates' mappers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench fault-floor -b 256M -v 1,2")]
 pub struct FaultFloor {
-    /// Counted rounds; every figure is the median of as many laps
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
     /// Guest memory that each vCPU faults in, page by page: 4K, 2M, 1G
     #[arg(short, long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     bytes: u64,
@@ -50,9 +49,6 @@ pub struct FaultFloor {
     /// Orders in which a vCPU touches its pages
     #[arg(long, value_name = "ORDER,…", default_value = "sequential,random", value_delimiter = ',')]
     order: Vec<Order>,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// The order in which a vCPU touches its pages.
@@ -81,9 +77,25 @@ fn backing(gfn: Gfn) -> Pfn {
     Pfn(gfn.0 + (1 << 24))
 }
 
-impl FaultFloor {
-    /// Runs every setting.
-    pub fn report(&self) -> Result<Report, Error> {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["15 s", "30 MiB"],
+    question: "What does one 4 KiB fault cost?",
+    kept: "--runs 25",
+    headline: Some(Headline {
+        what: "a 4 KiB fault, two vCPU threads, in order",
+        against: "the same engine under a reader-writer lock",
+        row: "slat --mmu-lock read-write",
+        params: &[("order", "sequential"), ("tables", "present"), ("vcpus", "2")],
+    }),
+    ci: &["-b 64M"],
+    quick: &["-b 128M --runs 5"],
+    full: &[""],
+    ..About::of("fault-floor", PatchSeries::TdpMmu)
+};
+
+impl Bench for FaultFloor {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         let pages = self.bytes / PAGE_SIZE;
         if pages == 0 || !self.bytes.is_multiple_of(PAGE_SIZE) {
             return Err(Error::Usage(format!("--bytes: {} is not a multiple of 4K above zero", self.bytes)));
@@ -99,14 +111,14 @@ impl FaultFloor {
         let (mut present, mut cold) = (Vec::new(), Vec::new());
         let mut tallies = vec![Tally::default(); entrants.len()];
         for &order in &self.order {
-            say(format_args!("{} order: {} rounds", order.name(), self.runs));
+            say(format_args!("{} order: {} rounds", order.name(), asked.runs));
             // All numbers of vCPUs in one interleaved run: they too are compared with each other.
             let courses: Vec<Course> =
                 self.vcpus.iter().map(|&vcpus| course(vcpus, stride, pages, order)).collect();
             let settings: Vec<(&Course, &Entrant)> = (courses.iter())
                 .flat_map(|course| entrants.iter().map(move |entrant| (course, entrant)))
                 .collect();
-            let laps = interleave(self.runs as usize, &settings, |(course, entrant)| entrant.lap(course));
+            let laps = interleave(asked.runs as usize, &settings, |(course, entrant)| entrant.lap(course));
             for (nth, laps) in laps.iter().enumerate() {
                 for lap in laps {
                     tallies[nth % entrants.len()].add(&lap.tally);
@@ -131,11 +143,11 @@ impl FaultFloor {
         let checks =
             entrants.iter().zip(&tallies).flat_map(|(who, tally)| checks(&who.name, tally)).collect();
         let report = Report {
-            params: params! { "runs": self.runs, "bytes_per_vcpu": self.bytes },
+            params: params! { "runs": asked.runs, "bytes_per_vcpu": self.bytes },
             // The steady state first.
             rows: present.into_iter().chain(cold).collect(),
             checks,
-            ..Report::of("fault-floor", Machine::detect())
+            ..Report::of(ABOUT.name, Machine::detect())
         };
         Ok(report)
     }
@@ -148,8 +160,8 @@ fn entrants() -> Vec<Entrant> {
     let mut entrants = vec![
         Entrant::new("slat", ours(MmuLock::None)),
         Entrant::new("floor: walk + CAS", |_| Floor::new()),
-        Entrant::new("slat --mmu-lock exclusive", ours(MmuLock::Exclusive)).answering("tdp-mmu"),
-        Entrant::new("slat --mmu-lock read-write", ours(MmuLock::ReadWrite)).answering("tdp-mmu"),
+        Entrant::new("slat --mmu-lock exclusive", ours(MmuLock::Exclusive)).answering(PatchSeries::TdpMmu),
+        Entrant::new("slat --mmu-lock read-write", ours(MmuLock::ReadWrite)).answering(PatchSeries::TdpMmu),
     ];
     entrants.extend(peers::entrants());
     entrants
@@ -178,7 +190,7 @@ fn compare(entrants: &[Entrant], laps: &[Vec<Lap>], pass: Pass, params: &Map<Str
     let rest = entrants.iter().zip(laps).skip(1);
     rest.map(|(entrant, laps)| {
         let row = Row::compare(&entrant.name, params.clone(), "ns/fault", &figure(laps), &slat);
-        row.answering(entrant.seed)
+        row.answering(entrant.series)
     })
     .collect()
 }
@@ -192,11 +204,7 @@ fn together(vcpus: u16, laps: &[Lap], alone: &[Lap], pass: Pass, params: &Map<St
 
 /// What one entrant must have done for its figures to count.
 fn checks(name: &str, tally: &Tally) -> [Check; 3] {
-    let check = |what: &str, good: u64, of: u64| Check {
-        name: format!("{name}: {what}"),
-        ok: good == of,
-        detail: format!("{good} of {of}"),
-    };
+    let check = |what: &str, good, of| Check::all(format!("{name}: {what}"), [good, of]);
     [
         check("every fault installed a page", tally.installed, tally.faults),
         check("sampled pages translate to their frames", tally.right, tally.sampled),
@@ -209,7 +217,7 @@ mod tests {
     use super::*;
 
     fn bench(bytes: u64, vcpus: &[u16]) -> FaultFloor {
-        FaultFloor { runs: 1, bytes, vcpus: vcpus.to_vec(), order: vec![Order::Random], json: true }
+        FaultFloor { bytes, vcpus: vcpus.to_vec(), order: vec![Order::Random] }
     }
 
     #[test]
@@ -233,7 +241,7 @@ mod tests {
     #[test]
     fn impossible_sizes_are_refused_by_flag() {
         for (bytes, vcpus) in [(0, 1), (5000, 1), (1 << 47, 2), (u64::MAX - 4095, 1024)] {
-            let Err(Error::Usage(line)) = bench(bytes, &[1, vcpus]).report() else {
+            let Err(Error::Usage(line)) = bench(bytes, &[1, vcpus]).report(Asked::ONCE) else {
                 panic!("{bytes} was taken")
             };
             assert!(line.starts_with("--bytes: "), "{line}");

@@ -9,6 +9,7 @@ use super::super::harness::Line;
 use super::super::machine::pin;
 use super::backing;
 use slat::addr::{Gfn, Pfn, Span};
+use slat_series::PatchSeries;
 use std::hint::black_box;
 use std::thread;
 use std::time::Instant;
@@ -66,7 +67,7 @@ pub struct Entrant {
     /// Name in the report.
     pub name: String,
     /// The patch series that a comparison with this entrant answers.
-    pub seed: Option<&'static str>,
+    pub series: Option<PatchSeries>,
     lap: Box<dyn Fn(&Course) -> Lap>,
 }
 
@@ -90,13 +91,13 @@ impl Course {
 impl Entrant {
     /// The entrant that `build` makes for a course.
     pub fn new<C: Contender>(name: impl Into<String>, build: impl Fn(&Course) -> C + 'static) -> Self {
-        Self { name: name.into(), seed: None, lap: Box::new(move |course| lap(&build(course), course)) }
+        Self { name: name.into(), series: None, lap: Box::new(move |course| lap(&build(course), course)) }
     }
 
-    /// The same, as a row that answers `seed`.
+    /// The same, as a row that answers `series`.
     #[must_use]
-    pub fn answering(mut self, seed: &'static str) -> Self {
-        self.seed = Some(seed);
+    pub fn answering(mut self, series: PatchSeries) -> Self {
+        self.series = Some(series);
         self
     }
 

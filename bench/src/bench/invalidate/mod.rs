@@ -10,22 +10,21 @@
 mod beside;
 mod lap;
 
-use super::harness::{Series, interleave};
+use super::harness::{Series, rounds};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use super::{About, Asked, Bench, Headline};
 use clap::ValueEnum;
 use lap::{Beside, Entrant, MOST, Sample, Setting};
 use slat::{Level, MmuLock, PAGE_SIZE};
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
+use slat_series::PatchSeries;
 
-/// What invalidations cost the faults beside them.
+/// What a thread that invalidates pages back to back costs the faults beside it, under each MMU lock policy
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench invalidate -b 256M --runs 3")]
 pub struct Invalidate {
-    /// Counted rounds; every figure is the median of as many laps
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
     /// Guest memory that each vCPU faults in, page by page: multiples of 2M and of the host's pages
     /// [default: 1G; with --pages 2m 64G, with 1g 4T]
     #[arg(short, long, value_name = "SIZE", value_parser = size)]
@@ -48,9 +47,6 @@ pub struct Invalidate {
     /// The host takes so long whenever it is asked for a page, and says nothing without being asked
     #[arg(long, value_name = "NS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     host_sleeps_ns: u64,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// A size of pages.
@@ -85,19 +81,33 @@ fn name(lock: MmuLock) -> &'static str {
     }
 }
 
-impl Invalidate {
-    /// Runs every case under every policy.
-    pub fn report(&self) -> Result<Report, Error> {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["5 s; 20 s at most", "25 MiB"],
+    question: "What does a thread that invalidates single pages back to back cost a fault beside it?",
+    kept: "--runs 9",
+    headline: Some(Headline {
+        what: "a fault beside a thread that invalidates other pages",
+        against: "the same engine under a reader-writer lock",
+        row: "slat --mmu-lock read-write",
+        params: &[("beside", "elsewhere, mapped")],
+    }),
+    ci: &["-b 64M"],
+    quick: &["-b 64M --runs 3"],
+    full: &["--runs 5"],
+    ..About::of("invalidate", PatchSeries::TdpMmu)
+};
+
+impl Bench for Invalidate {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         let setting = &self.setting()?;
         // Ctrl-C: the rounds go on, with laps that end at once, since one case alone says nothing.
         let (mut rows, mut checks) = (Vec::new(), Vec::new());
         // All cases in one interleaved run: a slow-down compares two of them.
         let entrants: Vec<Entrant> =
             Beside::ALL.iter().flat_map(|&beside| LOCKS.map(|lock| Entrant { beside, lock })).collect();
-        let laps = interleave(self.runs as usize, &entrants, |entrant| entrant.lap(setting));
-        let laps: Result<Vec<Vec<Sample>>, Error> =
-            laps.into_iter().map(|laps| laps.into_iter().collect()).collect();
-        let laps = Laps { entrants, laps: laps? };
+        let laps = rounds(asked.runs as usize, &entrants, |entrant| entrant.lap(setting))?;
+        let laps = Laps { entrants, laps };
         for beside in Beside::ALL {
             rows.extend(laps.rows(beside));
         }
@@ -105,7 +115,7 @@ impl Invalidate {
             checks.extend(self::checks(entrant, setting, laps));
         }
         let params = params! {
-            "runs": self.runs,
+            "runs": asked.runs,
             "bytes_per_vcpu": setting.pages * PAGE_SIZE,
             "vcpus": self.vcpus,
             "invalidators": self.invalidators,
@@ -114,9 +124,11 @@ impl Invalidate {
             "pages": size::text(setting.level.bytes()),
             "host_sleeps_ns": self.host_sleeps_ns,
         };
-        Ok(Report { params, rows, checks, ..Report::of("invalidate", Machine::detect()) })
+        Ok(Report { params, rows, checks, ..Report::of(ABOUT.name, Machine::detect()) })
     }
+}
 
+impl Invalidate {
     fn setting(&self) -> Result<Setting, Error> {
         let level = self.pages.level();
         let bytes = self.bytes.unwrap_or(self.pages.bytes());
@@ -190,7 +202,7 @@ impl Laps {
         let others = LOCKS[1..].iter().filter_map(|&lock| {
             Some(
                 Row::compare(name(lock), params.clone(), unit, &series(lock)?, &slat)
-                    .answering(Some("tdp-mmu")),
+                    .answering(PatchSeries::TdpMmu),
             )
         });
         others.collect()
@@ -200,10 +212,8 @@ impl Laps {
 /// What must have happened for a case to count.
 fn checks(entrant: Entrant, setting: &Setting, laps: &[Sample]) -> Vec<Check> {
     let Entrant { beside, lock } = entrant;
-    let check = |what: &str, good: u64, of: u64| Check {
-        name: format!("{}, beside {}: {what}", name(lock), beside.name()),
-        ok: good == of,
-        detail: format!("{good} of {of}"),
+    let check = |what: &str, good, of| {
+        Check::all(format!("{}, beside {}: {what}", name(lock), beside.name()), [good, of])
     };
     let sum = |count: fn(&Sample) -> u64| laps.iter().map(count).sum();
     let mut checks = vec![

@@ -21,18 +21,19 @@ mod rows;
 mod stages;
 mod watch;
 
-use super::harness::interleave;
+use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
+use super::{About, Asked, Bench};
 use clap::ValueEnum;
-use lap::Sample;
 use slat::PAGE_SIZE;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
+use slat_series::PatchSeries;
 use stages::Size;
 
-/// What merging costs running guests.
+/// What same-page merging costs running guests and their host, with and without the reasons that it gives (the change-pte series)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench ksm-perf --vms 4 -b 16M --runs 20")]
 pub struct KsmPerf {
@@ -45,12 +46,6 @@ pub struct KsmPerf {
     /// Pages that the host backs the guests with before it merges
     #[arg(long, default_value = "4k")]
     pages: Pages,
-    /// Counted rounds; from 10 on the time is a check too
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// What the host maps at first.
@@ -67,9 +62,20 @@ enum Pages {
 /// Whether the VMs heed the reasons. The first is slat as it ships.
 const CONTEXTS: [bool; 2] = [true, false];
 
-impl KsmPerf {
-    /// Runs both entrants.
-    pub fn report(&self) -> Result<Report, Error> {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["5 s", "40 MiB"],
+    runs: "10",
+    question: "What does same-page merging cost running guests and their host?",
+    kept: "--runs 25",
+    ci: &["-b 4M"],
+    quick: &["--runs 5"],
+    full: &["--runs 25"],
+    ..About::of("ksm-perf", PatchSeries::ChangePte)
+};
+
+impl Bench for KsmPerf {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         let possible = 64 << 10..=1 << 30;
         let huge = self.pages == Pages::Huge;
         if huge && !self.bytes.is_multiple_of(2 << 20) {
@@ -87,19 +93,17 @@ impl KsmPerf {
         let size = Size { vms: self.vms, pages_per_vm: self.bytes / PAGE_SIZE, huge };
         let machine = Machine::detect();
         let threads = machine.cores.saturating_sub(1).clamp(1, self.vms as usize);
-        say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), self.runs));
+        say(format_args!("{} VMs of {}: {} rounds", self.vms, size::text(self.bytes), asked.runs));
         let arena = lap::arena(size)?;
-        let samples = interleave(self.runs as usize, &CONTEXTS, |&on| lap::sample(&arena, size, threads, on));
-        let samples: Vec<Vec<Sample>> =
-            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+        let samples = rounds(asked.runs as usize, &CONTEXTS, |&on| lap::sample(&arena, size, threads, on))?;
         let report = Report {
             params: params! {
                 "vms": self.vms, "bytes_per_vm": self.bytes, "pages": if huge { "2M" } else { "4K" },
-                "guest_threads": threads, "runs": self.runs,
+                "guest_threads": threads, "runs": asked.runs,
             },
             rows: rows::rows(&samples[0], &samples[1]),
             checks: rows::checks(size, &samples[0], &samples[1]),
-            ..Report::of("ksm-perf", machine)
+            ..Report::of(ABOUT.name, machine)
         };
         Ok(report)
     }

@@ -21,13 +21,13 @@ mod memory;
 mod micro;
 mod ours;
 mod scenario;
-mod seed;
 #[cfg(test)]
 mod tests;
 
 use super::harness::{Series, interleave};
 use super::machine::Machine;
 use super::report::{Check, Report, Row, params};
+use super::{About, Asked, Bench, Headline};
 use crate::typed::Unused;
 use baseline::{Before, IDS};
 use clap::ValueEnum;
@@ -38,19 +38,17 @@ use scenario::{Sample, Scenario, Tally};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
+use slat_series::PatchSeries;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// More slots than the array can have: slat runs alone.
 const MILLION: u32 = 1_000_000;
 
-/// What memslots cost.
+/// What memslots cost guest and host, from 10 to a million of them: the design before the scalable memslots series, and slat's
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench memslot-perf -s 10,509 --runs 3")]
 pub struct MemslotPerf {
-    /// Counted rounds; every figure is the median of as many samples
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
     /// Numbers of memslots: 2 to 32764, and 1000000, where slat runs alone
     #[arg(short, long, value_name = "N,…", default_value = "10,30,50,100,509,8194,32764,1000000")]
     #[arg(value_delimiter = ',')]
@@ -69,9 +67,6 @@ pub struct MemslotPerf {
     /// Measure a VMM's requests too, beside those to the machine's own /dev/kvm
     #[arg(long)]
     kvm: bool,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// What there is to measure.
@@ -135,9 +130,34 @@ struct Findings {
     checks: Vec<Check>,
 }
 
-impl MemslotPerf {
-    /// Flags that have no effect beside the others.
-    pub fn unused(&self) -> Unused {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["4 min", "400 MiB"],
+    question: "What do 10 to 1,000,000 memslots cost guest and host?",
+    kept: "--kvm",
+    headline: Some(Headline {
+        what: "one of 32,764 memslots moves while its guest uses it",
+        against: "a sorted array, copied for each change",
+        row: "move-active",
+        params: &[("slots", "32764")],
+    }),
+    ci: &["-s 10,509,1000000 --kvm"],
+    quick: &[
+        "-s 10,100,509 --tests map,unmap,unmap-2m,move-active,move-inactive,setup --runs 3 --seconds 0.02",
+        "-s 32764 --tests unmap-2m,unmap,move-active,move-inactive,setup --runs 1 --seconds 0",
+        "-s 8194 --tests map --runs 3 --seconds 0.02",
+    ],
+    full: &[
+        "-s 10,30,50,100,509 --tests map,unmap,unmap-2m,move-active,move-inactive,setup",
+        "-s 32764 --tests unmap-2m,unmap,move-active,move-inactive,setup --runs 3 --seconds 0",
+        "-s 8194 --tests map",
+        "-s 1000000 --tests unmap-2m,unmap,move-active,move-inactive,look-up --runs 3",
+    ],
+    ..About::of("memslot-perf", PatchSeries::ScalableMemslots)
+};
+
+impl Bench for MemslotPerf {
+    fn unused(&self) -> Unused {
         let mut unused = Unused::new();
         if !self.tests.iter().any(|test| matches!(test, Test::Guest(_))) {
             unused.push(("seconds", "none of --tests has a guest".into()));
@@ -149,8 +169,7 @@ impl MemslotPerf {
         unused
     }
 
-    /// Runs every test.
-    pub fn report(&self) -> Result<Report, Error> {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         if let Some(slots) = self.slots.iter().find(|slots| !(2..=IDS).contains(*slots) && **slots != MILLION)
         {
             return Err(Error::Usage(format!("--slots: {slots} is neither 2 to {IDS} nor {MILLION}")));
@@ -164,29 +183,31 @@ impl MemslotPerf {
             if stop.load(Relaxed) {
                 break;
             }
-            progress(slots, test.name(), self.runs);
+            progress(slots, test.name(), asked.runs);
             match test {
-                Test::Guest(test) => self.with_guest(test, slots, &mut findings)?,
-                Test::Map(test) => micro::measure(test, slots, self.runs, &mut findings)?,
+                Test::Guest(test) => self.with_guest(test, slots, asked.runs, &mut findings)?,
+                Test::Map(test) => micro::measure(test, slots, asked.runs, &mut findings)?,
                 Test::Memory => micro::memory(&mut findings)?,
             }
         }
         if self.kvm {
-            self.beside_kvm(stop, &mut findings)?;
+            self.beside_kvm(stop, asked.runs, &mut findings)?;
         }
         let report = Report {
             params: params! {
-                "runs": self.runs,
+                "runs": asked.runs,
                 "seconds_per_sample": self.seconds,
                 "baseline": "the sorted array before the scalable memslots series, unless named",
             },
             rows: findings.rows,
             checks: findings.checks,
-            ..Report::of("memslot-perf", Machine::detect())
+            ..Report::of(ABOUT.name, Machine::detect())
         };
         Ok(report)
     }
+}
 
+impl MemslotPerf {
     /// What to measure, in order: guests, maps, bytes; the last once, since they are the same for every number.
     fn todo(&self) -> Vec<(u32, Test)> {
         let at = |slots: u32| self.tests.iter().map(move |&test| (slots, test));
@@ -202,11 +223,17 @@ impl MemslotPerf {
     }
 
     /// Both entrants in one scenario, at one number of slots.
-    fn with_guest(&self, test: scenario::Test, slots: u32, findings: &mut Findings) -> Result<(), Error> {
+    fn with_guest(
+        &self,
+        test: scenario::Test,
+        slots: u32,
+        runs: u32,
+        findings: &mut Findings,
+    ) -> Result<(), Error> {
         let entrants = &ENTRANTS[..if slots <= IDS { 2 } else { 1 }];
         let scenario = Scenario::new(test, slots);
         let time = Duration::from_secs_f64(self.seconds);
-        let samples = interleave(self.runs as usize, entrants, |entrant| (entrant.sample)(&scenario, time));
+        let samples = interleave(runs as usize, entrants, |entrant| (entrant.sample)(&scenario, time));
         let mut series = Vec::new();
         for (entrant, samples) in entrants.iter().zip(samples) {
             let samples = samples.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -222,14 +249,17 @@ impl MemslotPerf {
             [slat, baseline] => Row::compare(test.name(), params, "us/iteration", baseline, slat),
             _ => Row::alone(test.name(), params, "us/iteration", &series[0]),
         };
-        findings.rows.push(row.answering(Some("scalable-memslots")).claiming(seed::ratio(test, slots)));
+        findings.rows.push(
+            row.answering(PatchSeries::ScalableMemslots)
+                .claiming(slat_series::scalable_memslots::ratio(test.name(), slots)),
+        );
         if test == scenario::Test::Setup && slots > IDS {
-            self.with_guest(scenario::Test::SetupAtOnce, slots, findings)?;
+            self.with_guest(scenario::Test::SetupAtOnce, slots, runs, findings)?;
         }
         Ok(())
     }
 
-    fn beside_kvm(&self, stop: &AtomicBool, findings: &mut Findings) -> Result<(), Error> {
+    fn beside_kvm(&self, stop: &AtomicBool, runs: u32, findings: &mut Findings) -> Result<(), Error> {
         let kvm = match Kvm::open(kvm::PATH) {
             Ok(kvm) => kvm,
             Err(reason) => {
@@ -241,8 +271,8 @@ impl MemslotPerf {
             if slots > kvm.slots() {
                 eprintln!("skipped: /dev/kvm has {} slots, not {slots}", kvm.slots());
             } else {
-                progress(slots, "/dev/kvm", self.runs);
-                kvm::measure(&kvm, slots, self.runs, findings)?;
+                progress(slots, "/dev/kvm", runs);
+                kvm::measure(&kvm, slots, runs, findings)?;
             }
         }
         Ok(())

@@ -18,6 +18,7 @@ use super::design::{Design, Machine, Memslots};
 use super::guest::{Laps, Loop, Meeting, Seen, Side};
 use super::layout::Layout;
 use super::memory::Memory;
+use crate::bench::harness::add_pairs;
 use crate::bench::machine::pin;
 use slat::{FaultError, Gfn, HostError, Idle, Level, PAGE_SIZE, Slot, Span, VcpuId};
 use slat_cli::error::Error;
@@ -100,15 +101,7 @@ impl Tally {
         self.seen.wrong += wrong;
         self.seen.exits += exits;
         self.seen.wrong_exits += wrong_exits;
-        for (mine, theirs) in [
-            (&mut self.mapped, other.mapped),
-            (&mut self.left, other.left),
-            (&mut self.found, other.found),
-            (&mut self.ended, other.ended),
-        ] {
-            mine[0] += theirs[0];
-            mine[1] += theirs[1];
-        }
+        add_pairs!(self, other, mapped, left, found, ended);
     }
 }
 

@@ -4,7 +4,7 @@ use super::design::{Design, Machine, Memslots};
 use super::memory::Memory;
 use super::ours::{Direct, Ours, Slots};
 use super::scenario::{Sample, Scenario, Test as Guest};
-use super::{ENTRANTS, Findings, MILLION, MemslotPerf, Test, checks, micro};
+use super::{Asked, Bench, ENTRANTS, Findings, MILLION, MemslotPerf, Test, checks, micro};
 use slat::{Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span};
 use slat_cli::error::Error;
 use std::sync::Arc;
@@ -149,8 +149,7 @@ fn every_map_gives_right_answers() {
 fn what_cannot_be_measured_is_refused_by_flag() {
     let bench = |slots: &[u32], seconds: f64| {
         let tests = Test::ALL.to_vec();
-        let refused =
-            MemslotPerf { runs: 1, slots: slots.to_vec(), tests, seconds, kvm: false, json: true }.report();
+        let refused = MemslotPerf { slots: slots.to_vec(), tests, seconds, kvm: false }.report(Asked::ONCE);
         let Err(Error::Usage(line)) = refused else { panic!("{slots:?} and {seconds} s were taken") };
         line
     };

@@ -41,6 +41,7 @@ mod wire;
 use super::harness::interleave;
 use super::machine::Machine;
 use super::report::{Report, params};
+use super::{About, Asked, Bench, Headline};
 use clap::ValueEnum;
 use job::{Job, Sample};
 use precopy::{Fail, Settings};
@@ -49,10 +50,11 @@ use slat::{DirtyLog, PAGE_SIZE, RingSize, Track};
 use slat_cli::Pages;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
+use slat_series::PatchSeries;
 use std::io::Write as _;
 use std::time::Duration;
 
-/// Live migration of a running guest to a second machine, over TCP.
+/// A running guest moves to another machine over TCP, and every byte is compared; connections may break (the TDP MMU series)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   slat bench migrate
@@ -99,12 +101,6 @@ pub struct Migrate {
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Counted rounds of the bench; each migrates twice, once by halting first
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
-    /// Print one JSON object instead of the tables
-    #[arg(long)]
-    pub json: bool,
     /// Negative control: a failed round is committed all the same. The comparison must find out
     #[arg(long, hide = true)]
     sabotage_commit: bool,
@@ -133,19 +129,40 @@ enum Entrant {
 
 const ENTRANTS: [Entrant; 2] = [Entrant::PreCopy, Entrant::HaltFirst];
 
-impl Migrate {
-    /// Runs both entrants.
-    pub fn report(&self) -> Result<Report, Error> {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["1 min", "2.1 GiB"],
+    runs: "3",
+    question: "How long does a guest stand still while it migrates over TCP?",
+    kept: "",
+    headline: Some(Headline {
+        what: "a guest of 1 GiB that writes stands still for its migration",
+        against: "halt first, then send",
+        row: "downtime",
+        params: &[("baseline", "halt first, send everything")],
+    }),
+    ci: &[
+        "-b 32M",
+        "-b 16M --fail-each-round --track dirty-bits --pages thp",
+        "-b 16M --fail-each-round --ring 64K",
+    ],
+    quick: &["-b 64M --runs 1 --json"],
+    full: &["-b 256M --runs 2 --json"],
+    ..About::of("migrate", PatchSeries::TdpMmu)
+};
+
+impl Bench for Migrate {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         let job = self.job()?;
         let machine = Machine::detect();
         let bar = Bar::new();
-        let samples = interleave(self.runs as usize, &ENTRANTS, |&who| job.sample(self.settings(who), &bar));
+        let samples = interleave(asked.runs as usize, &ENTRANTS, |&who| job.sample(self.settings(who), &bar));
         bar.finish();
         let samples: Vec<Vec<Sample>> =
             samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
         let [pre_copy, halt_first] = [&samples[0], &samples[1]];
         let mut rows = rows::rows(pre_copy, halt_first);
-        if self.json {
+        if asked.json {
             rows.extend(rows::rounds(pre_copy));
         } else {
             write!(std::io::stdout().lock(), "{}", rows::Table(pre_copy))?;
@@ -167,15 +184,17 @@ impl Migrate {
                     Fail::AtRound(round) => format!("in round {round}"),
                     Fail::EachRound => "in each round".into(),
                 },
-                "runs": self.runs,
+                "runs": asked.runs,
             },
             rows,
             checks: rows::checks([pre_copy, halt_first]),
-            ..Report::of("migrate", machine)
+            ..Report::of(ABOUT.name, machine)
         };
         Ok(report)
     }
+}
 
+impl Migrate {
     fn job(&self) -> Result<Job, Error> {
         let possible = 64 << 10..=64 << 30;
         if !possible.contains(&self.bytes) || !self.bytes.is_multiple_of(PAGE_SIZE) {

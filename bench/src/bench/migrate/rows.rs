@@ -5,11 +5,9 @@ use super::job::Sample;
 use super::precopy::Round;
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
+use slat_series::PatchSeries;
 use std::fmt;
 use std::time::Duration;
-
-/// The series that asks for it.
-const SEED: Option<&str> = Some("tdp-mmu");
 
 /// A figure of a round or of a run: its name, its unit, and how it is had.
 type Figure<T> = (&'static str, &'static str, fn(&T) -> f64);
@@ -21,7 +19,7 @@ pub fn rows(pre_copy: &[Sample], halt_first: &[Sample]) -> Vec<Row> {
     let compare = |name, unit, figure: fn(&Sample) -> f64| {
         let params = params! { "baseline": "halt first, send everything" };
         Row::compare(name, params, unit, &series(halt_first, figure), &series(pre_copy, figure))
-            .answering(SEED)
+            .answering(PatchSeries::TdpMmu)
     };
     vec![
         compare("downtime", "ms", |sample| ms(sample.downtime())),
@@ -49,7 +47,7 @@ pub fn rounds(samples: &[Sample]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, unit, of) in of_run {
         let series = Series::new(samples.iter().map(of).collect());
-        rows.push(Row::alone(name, params! {}, unit, &series).answering(SEED));
+        rows.push(Row::alone(name, params! {}, unit, &series).answering(PatchSeries::TdpMmu));
     }
     for (figure, unit, of) in figures {
         for nth in 0..most {
@@ -57,7 +55,9 @@ pub fn rounds(samples: &[Sample]) -> Vec<Row> {
                 samples.iter().filter_map(|sample| sample.outcome.rounds.get(nth)).collect();
             let name = format!("round {}{}", had[0].number, if had[0].received { "" } else { ", failed" });
             let series = Series::new(had.into_iter().map(of).collect());
-            rows.push(Row::alone(&name, params! { "figure": figure }, unit, &series).answering(SEED));
+            rows.push(
+                Row::alone(&name, params! { "figure": figure }, unit, &series).answering(PatchSeries::TdpMmu),
+            );
         }
     }
     rows

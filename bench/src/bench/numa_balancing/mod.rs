@@ -10,26 +10,28 @@
 //! for the guest's wall time. The workload is the same for all, nothing in it is tuned: dense and sparse memory, no
 //! sharing.
 //!
-//! **What is not comparable**: most of the seed's flushes under its range policy came from walks that had to let go
+//! **What is not comparable**: most of the series' flushes under its range policy came from walks that had to let go
 //! of KVM's lock and flush page by page. This engine's walks keep their debt, so *range* pays one flush for each 2 MiB
 //! in which the guest had anything mapped, here the least that it can cost.
 
 mod job;
 mod rows;
 
-use super::harness::interleave;
+use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
 use super::traces::Trace;
+use super::{About, Asked, Bench};
 use clap::ValueEnum;
-use job::{Entrant, Job, Sample};
+use job::{Entrant, Job};
 use rows::Samples;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
 use slat_mm::Policy;
+use slat_series::PatchSeries;
 
-/// What balancing between nodes costs a guest.
+/// What a guest pays for a host that balances its memory between nodes: before the NUMA protection series, as it describes, and slat
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench numa-balancing --passes 4 --runs 3")]
 pub struct NumaBalancing {
@@ -54,12 +56,6 @@ pub struct NumaBalancing {
     /// Pages that the host backs the guest with
     #[arg(long, default_value = "4k")]
     pages: Pages,
-    /// Counted rounds; every figure is the mean of as many samples
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// What the host maps.
@@ -84,15 +80,24 @@ fn entrants() -> Vec<Entrant> {
     all.concat()
 }
 
-impl NumaBalancing {
-    /// Runs every entrant.
-    pub fn report(&self) -> Result<Report, Error> {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["3 min", "550 MiB"],
+    runs: "10",
+    question: "What does a guest pay for a host that balances its nodes?",
+    kept: "",
+    ci: &["--passes 2 -a 300000 -e 100000"],
+    quick: &["--accesses 200000 --passes 2 --every 50000 --runs 2"],
+    full: &["--passes 6 --runs 5"],
+    ..About::of("numa-balancing", PatchSeries::NumaProtection)
+};
+
+impl Bench for NumaBalancing {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         let job = self.job()?;
         let entrants = entrants();
-        say(format_args!("{} vCPUs: {} rounds of {} entrants", self.vcpus, self.runs, entrants.len()));
-        let samples = interleave(self.runs as usize, &entrants, |entrant| job.sample(entrant));
-        let samples: Vec<Vec<Sample>> =
-            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+        say(format_args!("{} vCPUs: {} rounds of {} entrants", self.vcpus, asked.runs, entrants.len()));
+        let samples = rounds(asked.runs as usize, &entrants, |entrant| job.sample(entrant))?;
         let samples = Samples { entrants: &entrants, samples: &samples };
         let report = Report {
             params: params! {
@@ -104,15 +109,17 @@ impl NumaBalancing {
                 "accesses_between_scans": self.every,
                 "scan": size::text(self.scan),
                 "pages": if job.thp { "2M where the host can" } else { "4K" },
-                "runs": self.runs,
+                "runs": asked.runs,
             },
             rows: samples.rows(),
             checks: samples.checks(),
-            ..Report::of("numa-balancing", Machine::detect())
+            ..Report::of(ABOUT.name, Machine::detect())
         };
         Ok(report)
     }
+}
 
+impl NumaBalancing {
     fn job(&self) -> Result<Job, Error> {
         if self.scan == 0 {
             return Err(Error::Usage("--scan: a scan of nothing finds nothing".into()));

@@ -4,6 +4,7 @@ use super::job::{Entrant, Sample};
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
 use slat_mm::Policy;
+use slat_series::{PatchSeries, numa_protection::AVERAGE};
 
 /// The entrants, and the samples of each, in the same order.
 pub struct Samples<'s> {
@@ -15,8 +16,13 @@ pub struct Samples<'s> {
 type Figure = (&'static str, &'static str, fn(&Sample) -> f64, Option<f64>);
 
 const FIGURES: [Figure; 6] = [
-    ("remote flushes", "flushes", |sample| sample.flushes as f64, Some(8625.0 / 4610.0)),
-    ("unmap calls", "calls", |sample| sample.unmaps as f64, Some(35.0 / 10037.0)),
+    (
+        "remote flushes",
+        "flushes",
+        |sample| sample.flushes as f64,
+        Some(AVERAGE.flushes[0] / AVERAGE.flushes[1]),
+    ),
+    ("unmap calls", "calls", |sample| sample.unmaps as f64, Some(AVERAGE.calls[0] / AVERAGE.calls[1])),
     ("guest faults", "faults", |sample| sample.faults as f64, None),
     ("hint faults", "faults", |sample| sample.balancing.hint_faults as f64, None),
     ("pages moved to their node", "pages", |sample| sample.balancing.migrated as f64, None),
@@ -31,7 +37,7 @@ pub fn name(entrant: &Entrant) -> String {
     match entrant.policy {
         None => "nobody balances".into(),
         Some((Policy::Range, _)) => "range: before".into(),
-        Some((Policy::Page, _)) => "page: the seed".into(),
+        Some((Policy::Page, _)) => "page: the series".into(),
         Some((Policy::PageBatched, bytes)) => format!("page-batched by {}M", bytes >> 20),
     }
 }
@@ -56,7 +62,7 @@ impl Samples<'_> {
         let mut rows = Vec::new();
         for with in [false, true] {
             let Some(slat) = self.of(with, |policy| *policy == super::SLAT) else { continue };
-            for (what, unit, figure, seed) in FIGURES {
+            for (what, unit, figure, published) in FIGURES {
                 let others = self.entrants.iter().zip(self.samples);
                 for (entrant, samples) in others.filter(|(entrant, _)| entrant.device == with) {
                     // Who does not balance loses nothing: there is nothing to compare.
@@ -72,8 +78,8 @@ impl Samples<'_> {
                     let answers = matches!(entrant.policy, Some((Policy::Range, _))) && !with;
                     rows.push(
                         Row { baseline: Some(before), slat: after, ratio, ..row }
-                            .answering(Some("numa-protection"))
-                            .claiming(seed.filter(|_| answers)),
+                            .answering(PatchSeries::NumaProtection)
+                            .claiming(published.filter(|_| answers)),
                     );
                 }
             }

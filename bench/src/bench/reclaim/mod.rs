@@ -27,16 +27,18 @@ mod job;
 mod rows;
 mod work;
 
-use super::harness::interleave;
+use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
-use job::{Entrant, Job, Sample};
+use super::{About, Asked, Bench};
+use job::{Entrant, Job};
 use rows::Samples;
 use slat_cli::bar::say;
 use slat_cli::error::Error;
+use slat_series::PatchSeries;
 use work::Work;
 
-/// Which pages go when memory is short.
+/// Which pages go when memory is short: before the MGLRU aging series, with aging that asks the guest, exact LRU, the optimum
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench reclaim --limit 50 --runs 3")]
 pub struct Reclaim {
@@ -47,26 +49,28 @@ pub struct Reclaim {
     /// Accesses of each guest at most. The bars on refaults are for all of them [default: all]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     accesses: Option<u32>,
-    /// Counted rounds; times are medians of as many samples
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
-impl Reclaim {
-    /// Runs every entrant.
-    pub fn report(&self) -> Result<Report, Error> {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["40 s", "420 MiB"],
+    question: "Which pages go when memory is short?",
+    kept: "",
+    ci: &["-a 200000"],
+    quick: &["--limit 50 --accesses 400000 --runs 1"],
+    full: &["--runs 3"],
+    ..About::of("reclaim", PatchSeries::MglruAging)
+};
+
+impl Bench for Reclaim {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         // Before this thread is tied to one of the CPUs.
         let machine = Machine::detect();
         let most = self.accesses.map_or(usize::MAX, |most| most as usize);
         let jobs = Work::all(most)?.into_iter().map(Job::new).collect::<Result<Vec<Job>, Error>>()?;
         let entrants = self.entrants(jobs.len());
-        say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), self.runs, entrants.len()));
-        let samples = interleave(self.runs as usize, &entrants, |entrant| jobs[entrant.job].sample(entrant));
-        let samples: Vec<Vec<Sample>> =
-            samples.into_iter().map(|samples| samples.into_iter().collect()).collect::<Result<_, _>>()?;
+        say(format_args!("{} guests: {} rounds of {} entrants", jobs.len(), asked.runs, entrants.len()));
+        let samples = rounds(asked.runs as usize, &entrants, |entrant| jobs[entrant.job].sample(entrant))?;
         let whole = self.accesses.is_none();
         let samples =
             Samples { jobs: &jobs, entrants: &entrants, samples: &samples, limits: &self.limit, whole };
@@ -76,14 +80,16 @@ impl Reclaim {
             format!("{}: {} accesses, {} pages", trace.name, trace.accesses(), stream.distinct)
         });
         let report = Report {
-            params: params! { "guests": guests.collect::<Vec<_>>().join("; "), "runs": self.runs },
+            params: params! { "guests": guests.collect::<Vec<_>>().join("; "), "runs": asked.runs },
             rows,
             checks,
-            ..Report::of("reclaim", machine)
+            ..Report::of(ABOUT.name, machine)
         };
         Ok(report)
     }
+}
 
+impl Reclaim {
     fn entrants(&self, jobs: usize) -> Vec<Entrant> {
         let mut all = Vec::new();
         for job in 0..jobs {

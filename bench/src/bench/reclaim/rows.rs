@@ -4,6 +4,7 @@ use super::bounds;
 use super::job::{Entrant, Job, Sample};
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
+use slat_series::PatchSeries;
 
 /// The samples of each entrant, in the order of `entrants`.
 pub struct Samples<'s> {
@@ -96,7 +97,7 @@ impl Case<'_> {
                 "limit": format!("{}%", self.limit),
                 "figure": figure,
             };
-            Row::compare(name, params, unit, &baseline, &on).answering(Some("mglru-aging"))
+            Row::compare(name, params, unit, &baseline, &on).answering(PatchSeries::MglruAging)
         };
         let bound = |count: u64| Series::new(vec![count as f64]);
         let all = |samples: &[Sample]| series(samples, |sample| sample.refaults as f64);

@@ -5,14 +5,13 @@
 //! somebody had to wait for the zapper, and where nobody else takes table pages, so that they can
 //! be counted.
 
-use super::super::harness::Line;
+use super::super::harness::{Line, add_pairs};
 use super::super::machine::pin;
-use super::super::onlooker::{CONTROL, Faulter, OVER, Phase, Seen, UNDER_WAY, watch};
+use super::super::onlooker::{Faulter, Phase, Seen, watch};
 use super::ground::{Ground, MOST_VCPUS, Machine, elsewhere};
 use super::probe::Probe;
 use slat::{Gfn, Idle, Level, MmuLock, PAGE_SIZE, Span, VcpuId, Why};
 use slat_cli::error::Error;
-use std::hint::spin_loop;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -217,25 +216,8 @@ impl Entrant {
 
     /// The zapper's part, after the others have warmed up: the zap, and as long without one.
     fn zap(self, vm: &Machine, ground: &Ground, phase: &Phase) -> Result<Times, Error> {
-        const WARM_UP: Duration = Duration::from_millis(2);
         let mut idle = Idle::take().expect("a thread of its own");
-        spin_for(WARM_UP);
-        phase.enter(UNDER_WAY);
-        let times = self.way.zap(vm, ground, &mut idle);
-        phase.enter(CONTROL);
-        if let Ok(times) = &times {
-            spin_for(times.total);
-        }
-        phase.enter(OVER);
-        times
-    }
-}
-
-/// Keeps the CPU as busy as a zap does.
-fn spin_for(time: Duration) {
-    let start = Instant::now();
-    while start.elapsed() < time {
-        spin_loop();
+        phase.around(|| self.way.zap(vm, ground, &mut idle), |times| times.total)
     }
 }
 
@@ -264,19 +246,7 @@ impl Pair for [u64; 2] {
 impl Tally {
     /// Adds what another sample counted.
     pub fn add(&mut self, other: &Self) {
-        let Self { filled, gone, booked, kept, faults, probes, freed } = other;
-        let pairs = [
-            (&mut self.filled, filled),
-            (&mut self.gone, gone),
-            (&mut self.booked, booked),
-            (&mut self.kept, kept),
-            (&mut self.faults, faults),
-            (&mut self.probes, probes),
-            (&mut self.freed, freed),
-        ];
-        for (all, one) in pairs {
-            all.add(one[0], one[1]);
-        }
+        add_pairs!(self, other, filled, gone, booked, kept, faults, probes, freed);
     }
 }
 

@@ -19,26 +19,25 @@ mod lap;
 mod probe;
 mod rows;
 
-use super::harness::interleave;
+use super::harness::rounds;
 use super::machine::Machine;
 use super::report::{Report, params};
+use super::{About, Asked, Bench, Headline};
 use ground::{Ground, MOST, MOST_VCPUS, Pages};
-use lap::{Entrant, Sample, Way};
+use lap::{Entrant, Way};
 use rows::Samples;
 use slat::{Level, MmuLock};
 use slat_cli::bar::say;
 use slat_cli::error::Error;
 use slat_cli::interrupt;
 use slat_cli::size::{self, size};
+use slat_series::PatchSeries;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a zap costs.
+/// What it takes to zap 1 to 64 GiB, leaf by leaf, by unhooking tables or by a new root, and what faults elsewhere feel
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench zap --sizes 1G --dense --runs 3")]
 pub struct Zap {
-    /// Counted rounds; every figure is the median of as many samples
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
     /// Guest memory to zap: multiples of 2M, up to 512G
     #[arg(long, value_name = "SIZE,…", default_value = "1G,16G,64G", value_delimiter = ',')]
     #[arg(value_parser = size)]
@@ -52,14 +51,27 @@ pub struct Zap {
     /// One 4K page in each 2M is mapped; alone: only so
     #[arg(long)]
     sparse: bool,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    pub json: bool,
 }
 
-impl Zap {
-    /// Runs every setting.
-    pub fn report(&self) -> Result<Report, Error> {
+/// Its row of the registry.
+pub const ABOUT: About = About {
+    takes: ["1 min", "300 MiB"],
+    question: "What does it take to zap 1 to 64 GiB, and what do faults elsewhere notice?",
+    kept: "",
+    headline: Some(Headline {
+        what: "1 GiB of 4 KiB pages is unmapped beside a vCPU that faults",
+        against: "leaf by leaf, not by tables",
+        row: "unhook: total",
+        params: &[("baseline", "leaf by leaf"), ("pages", "dense"), ("size", "1G")],
+    }),
+    ci: &["--sizes 64M,1G"],
+    quick: &["--sizes 1G --runs 3"],
+    full: &["--sizes 1G,16G"],
+    ..About::of("zap", PatchSeries::TdpMmu)
+};
+
+impl Bench for Zap {
+    fn report(&self, asked: Asked) -> Result<Report, Error> {
         let wrong = |bytes: &&u64| !bytes.is_multiple_of(Level::M2.bytes()) || **bytes == 0 || **bytes > MOST;
         if let Some(bytes) = self.sizes.iter().find(wrong) {
             return Err(Error::Usage(format!("--sizes: {bytes} is not a multiple of 2M from 2M to 512G")));
@@ -72,19 +84,19 @@ impl Zap {
             if stop.load(Relaxed) {
                 break;
             }
-            say(format_args!("{}, {}: {} rounds", size::text(ground.bytes), ground.pages.name(), self.runs));
+            say(format_args!("{}, {}: {} rounds", size::text(ground.bytes), ground.pages.name(), asked.runs));
             let entrants = entrants();
-            let samples = interleave(self.runs as usize, &entrants, |entrant| entrant.sample(&ground));
-            let samples: Result<Vec<Vec<Sample>>, Error> =
-                samples.into_iter().map(|samples| samples.into_iter().collect()).collect();
-            let samples = Samples { ground: &ground, entrants: &entrants, samples: &samples? };
+            let samples = rounds(asked.runs as usize, &entrants, |entrant| entrant.sample(&ground))?;
+            let samples = Samples { ground: &ground, entrants: &entrants, samples: &samples };
             rows.extend(samples.rows());
             checks.extend(samples.checks());
         }
-        let params = params! { "runs": self.runs, "vcpus_beside": vcpus };
-        Ok(Report { params, rows, checks, ..Report::of("zap", machine) })
+        let params = params! { "runs": asked.runs, "vcpus_beside": vcpus };
+        Ok(Report { params, rows, checks, ..Report::of(ABOUT.name, machine) })
     }
+}
 
+impl Zap {
     fn grounds(&self, vcpus: u16) -> Vec<Ground> {
         let both = self.dense == self.sparse;
         let all = [(Pages::Dense, both || self.dense), (Pages::Sparse, both || self.sparse)];

@@ -1,10 +1,10 @@
 //! Samples into rows: each way against the baselines that it has, and what others saw meanwhile.
 
 use super::super::harness::Series;
+use super::super::onlooker::{Pick, latencies};
 use super::super::report::{Check, Row, params};
 use super::ground::Ground;
 use super::lap::{Entrant, Sample, Tally, Way};
-use hdrhistogram::Histogram;
 use serde_json::{Map, Value};
 use slat::MmuLock;
 use slat_cli::size;
@@ -22,11 +22,6 @@ type Figure = fn(&Sample) -> f64;
 
 /// One that not every way has.
 type Part = fn(&Sample) -> Option<f64>;
-
-/// What percentiles are shown of.
-type Pick = fn(&Sample) -> &Histogram<u64>;
-
-const PERCENTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
 impl Samples<'_> {
     fn of(&self, way: Way, lock: MmuLock) -> &[Sample] {
@@ -96,28 +91,36 @@ impl Samples<'_> {
         let mut rows = Vec::new();
         for way in Way::ALL {
             let samples = self.of(way, MmuLock::None);
-            let [quiet, beside]: [Pick; 2] =
+            let [quiet, beside]: [Pick<Sample>; 2] =
                 [|sample| &sample.faults.control, |sample| &sample.faults.beside];
             let params = self.params("no zap");
             rows.extend(latencies(
                 &format!("fault beside {}", way.name()),
+                "max",
                 &params,
                 [(samples, quiet), (samples, beside)],
             ));
-            let [nobody, zapper]: [Pick; 2] = [|sample| &sample.waits.control, |sample| &sample.waits.beside];
+            let [nobody, zapper]: [Pick<Sample>; 2] =
+                [|sample| &sample.waits.control, |sample| &sample.waits.beside];
             let hold = [(samples, nobody), (samples, zapper)];
             rows.extend(
-                latencies(&format!("memslot made and deleted beside {}", way.name()), &params, hold).pop(),
+                latencies(&format!("memslot made and deleted beside {}", way.name()), "max", &params, hold)
+                    .pop(),
             );
         }
         rows
     }
 
     fn faults_against_the_mutex(&self) -> Vec<Row> {
-        let beside: Pick = |sample| &sample.faults.beside;
+        let beside: Pick<Sample> = |sample| &sample.faults.beside;
         let row = |way| {
             let both = [MmuLock::Exclusive, MmuLock::None].map(|lock| (self.of(way, lock), beside));
-            latencies(&format!("fault beside {}", Way::name(way)), &self.params("--mmu-lock exclusive"), both)
+            latencies(
+                &format!("fault beside {}", Way::name(way)),
+                "max",
+                &self.params("--mmu-lock exclusive"),
+                both,
+            )
         };
         Way::ALL.into_iter().flat_map(row).collect()
     }
@@ -186,19 +189,4 @@ fn us(time: Duration) -> f64 {
 
 fn series(samples: &[Sample], figure: Figure) -> Series {
     Series::new(samples.iter().map(figure).collect())
-}
-
-/// A row for each percentile; none where a zap was over before anybody could look on.
-fn latencies(name: &str, params: &Map<String, Value>, entrants: [(&[Sample], Pick); 2]) -> Vec<Row> {
-    let row = |(percentile, quantile)| {
-        let of = |(samples, pick): (&[Sample], Pick)| {
-            let seen = samples.iter().map(pick).filter(|histogram| !histogram.is_empty());
-            let ns: Vec<f64> = seen.map(|histogram| histogram.value_at_quantile(quantile) as f64).collect();
-            (!ns.is_empty()).then(|| Series::new(ns))
-        };
-        let [baseline, slat] = entrants.map(of);
-        let (baseline, slat) = (baseline?, slat?);
-        Some(Row::compare(&format!("{name}: {percentile}"), params.clone(), "ns", &baseline, &slat))
-    };
-    PERCENTILES.into_iter().filter_map(row).collect()
 }

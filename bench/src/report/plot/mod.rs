@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `scale` | from figures to places, and where ticks are |
 //! | `canvas` | the frame, the axes with their titles, the legend |
-//! | `lines` | lines with markers; steps; seeds' own points beside them |
+//! | `lines` | lines with markers; steps; series' own points beside them |
 //! | `bars` | bars with their figures; a histogram |
 //! | `heat` | a map of coloured cells |
 //! | `plot.css` | the colours of both schemes |

@@ -326,7 +326,7 @@ impl fmt::Display for Validation {
                 verdict.to_owned(),
             ]
         }));
-        super::text::grid(f, &lines)?;
+        write!(f, "{}", super::Grid(&lines))?;
         for (judged, what) in [(true, "as simulated"), (false, "engine only, not judged")] {
             let count = |verdict| {
                 self.rows.iter().filter(|row| (row.judged, row.verdict) == (judged, verdict)).count()

@@ -3,20 +3,21 @@
 //! | policy | the MMU's lock | the ager |
 //! |---|---|---|
 //! | no aging | reader-writer | |
-//! | locked | reader-writer | page by page, each under the lock, alone: the seed's "no opt" |
+//! | locked | reader-writer | page by page, each under the lock, alone: the series' "no opt" |
 //! | lockless | reader-writer | page by page without it: "opt" |
 //! | slat, no aging | none | |
 //! | slat | none | by tables; then TLBs are asked to forget |
 //!
 //! Page by page: each page that the primary MMU has, by one call, as a kernel's passes do. An ager begins passes for as long
 //! as a vCPU runs, rests between them, and a pass that outlasts the vCPUs counts as a whole. Every vCPU faults in as much as
-//! any other, however many there are, as in the seed; so a pass has more to do with each.
+//! any other, however many there are, as in the series; so a pass has more to do with each.
 
 use super::machine::{Machine, Parts, builder, gfns, idle, with_one_slot};
-use super::{Bench, Check, Figure, Point, Policy, Setting};
+use super::{About, Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, hva_of, hvas_of};
 use crate::world::{AtomicU64, Job, Ordering::Relaxed, now, rest, run};
 use slat::{Gfn, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};
+use slat_series::PatchSeries;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -36,21 +37,22 @@ struct Passes {
     young: u64,
 }
 
+/// Its row of the registry.
+const ABOUT: About = About {
+    asks: "vCPUs fault memory in while an aging thread passes over it, locked and lockless (the MGLRU aging series)",
+    takes: ["15 s", "60 MiB"],
+    example: "-v 1,112",
+    unused: &[],
+    ..About::of(
+        "access-tracking-perf",
+        PatchSeries::MglruAging,
+        &[Policy::NoAging, Policy::Locked, Policy::Lockless, Policy::SlatNoAging, Policy::Slat],
+    )
+};
+
 impl Bench for AccessTracking {
-    fn name(&self) -> &'static str {
-        "access-tracking-perf"
-    }
-
-    fn about(&self) -> &'static str {
-        "vCPUs fault memory in while somebody ages it"
-    }
-
-    fn series(&self) -> &'static str {
-        "mglru-aging"
-    }
-
-    fn policies(&self) -> &'static [Policy] {
-        &[Policy::NoAging, Policy::Locked, Policy::Lockless, Policy::SlatNoAging, Policy::Slat]
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
@@ -83,32 +85,21 @@ impl Bench for AccessTracking {
         let jobs = vcpus.chain(ages.then(|| Job::new("ager", ager))).collect();
         let told = run(setting.costs, jobs);
 
-        let mut figures =
-            vec![Figure { name: "guest wall time", value: told.wall_ns as f64 / 1e6, unit: "ms" }];
+        let mut figures = vec![Figure::new("guest wall time", told.wall_ns as f64 / 1e6, "ms")];
         if ages {
             let ns = passes.ns as f64;
-            figures.push(Figure { name: "average pass", value: ns / passes.passes as f64 / 1e6, unit: "ms" });
-            figures.push(Figure {
-                name: "a page, in a pass",
-                value: ns / passes.pages.max(1) as f64,
-                unit: "ns",
-            });
-            figures.push(Figure { name: "passes", value: passes.passes as f64, unit: "" });
+            figures.push(Figure::new("average pass", ns / passes.passes as f64 / 1e6, "ms"));
+            figures.push(Figure::new("a page, in a pass", ns / passes.pages.max(1) as f64, "ns"));
+            figures.push(Figure::new("passes", passes.passes as f64, ""));
         }
         let faults = parts.pages * u64::from(setting.vcpus);
         let mut checks = parts.checks(&vm, &guests)?;
         checks.push(was_young(&vm, all, passes.young, faults)?);
         Ok(Point {
-            unfinished: false,
-            vcpus: setting.vcpus,
-            policy: setting.policy,
-            figures,
             operations: faults,
-            waiting: told.waiting(),
             flushes: vm.stats().flushes.paid,
-            kicks: told.kicks,
             checks,
-            told,
+            ..Point::of(setting, figures, told)
         })
     }
 }

@@ -1,14 +1,14 @@
-//! The seed's figures beside the simulated ones, whether they agree or not.
+//! The series' figures beside the simulated ones, whether they agree or not.
 
 use super::{Point, Policy};
 
-/// A figure of the seed's beside what the simulation says.
+/// A figure of the series' beside what the simulation says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Against {
     /// Of what.
     pub what: String,
-    /// The seed's.
-    pub seed: f64,
+    /// The series'.
+    pub published: f64,
     /// Ours.
     pub simulated: f64,
     /// Of both.
@@ -23,22 +23,22 @@ pub struct Against {
 
 impl Against {
     /// One that agrees if it differs by this part at most.
-    pub fn within(part: f64, what: &str, (seed, simulated): (f64, f64), unit: &'static str) -> Self {
+    pub fn within(part: f64, what: &str, (published, simulated): (f64, f64), unit: &'static str) -> Self {
         Self {
             what: what.to_owned(),
-            seed,
+            published,
             simulated,
             unit,
             fitted: false,
-            reproduced: (simulated - seed).abs() <= part * seed,
+            reproduced: (simulated - published).abs() <= part * published,
             detail: format!("to {:.0}%", 100.0 * part),
         }
     }
 
     /// One that does not agree, and why.
-    pub fn not(what: &str, (seed, simulated): (f64, f64), unit: &'static str, detail: &str) -> Self {
+    pub fn not(what: &str, (published, simulated): (f64, f64), unit: &'static str, detail: &str) -> Self {
         let (what, detail) = (what.to_owned(), detail.to_owned());
-        Self { what, seed, simulated, unit, fitted: false, reproduced: false, detail }
+        Self { what, published, simulated, unit, fitted: false, reproduced: false, detail }
     }
 
     /// The same, where it agrees after all.

@@ -7,7 +7,7 @@
 //! | file | idea |
 //! |---|---|
 //! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
-//! | `against` | the seed's figures beside ours |
+//! | `against` | the series' figures beside ours |
 //! | `hardware` | what a processor does on an access |
 //! | [`guest`] | a vCPU whose guest touches each page once |
 //! | `program`, `crew`, `way` | a vCPU with a TLB, whose guest uses pages again; all vCPUs; in which order |
@@ -16,6 +16,7 @@
 //! | [`demand_paging`] | vCPUs touch new memory, all at once (the TDP MMU series) |
 //! | [`memslot`] | a memslot moves while vCPUs fault and use it (the scalable memslots series) |
 //! | [`numa`] | a host looks where pages are used, while vCPUs use them (the NUMA protection series) |
+//! | [`pre_fault`] | vCPUs have their memory mapped before their guest runs (the TDP MMU series): the book's tutorial |
 //! | [`ksm`] | a host merges equal pages of running vCPUs (the change-pte series) |
 
 pub mod access_tracking;
@@ -29,6 +30,7 @@ pub mod ksm;
 pub mod machine;
 pub mod memslot;
 pub mod numa;
+pub mod pre_fault;
 mod program;
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,7 @@ use crate::world::{Costs, Told};
 pub use against::Against;
 pub use slat::Level;
 use slat::MmuLock;
+use slat_series::PatchSeries;
 
 /// One point of a simulation: how many vCPUs, under which policy, on what kind of machine.
 #[derive(Clone, Debug)]
@@ -129,6 +132,13 @@ pub enum Over {
     Near,
     /// In the 2 MiB that its vCPU faults in at that moment. Invalidator i follows vCPU i modulo their number.
     Same,
+}
+
+impl Work {
+    /// Nothing around the engine takes time, as far as that can be.
+    pub fn none() -> Self {
+        Self { guest_ns: 0, exit_ns: 0, host_ns: 0, zeroing: false, ..Self::default() }
+    }
 }
 
 impl Default for Work {
@@ -258,6 +268,24 @@ pub struct Point {
     pub unfinished: bool,
 }
 
+impl Point {
+    /// What came of a run that ended by itself.
+    pub fn of(setting: &Setting<'_>, figures: Vec<Figure>, told: Told) -> Self {
+        Self {
+            vcpus: setting.vcpus,
+            policy: setting.policy,
+            figures,
+            operations: 0,
+            waiting: told.waiting(),
+            flushes: 0,
+            kicks: told.kicks,
+            told,
+            checks: Vec::new(),
+            unfinished: false,
+        }
+    }
+}
+
 /// A number that was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
@@ -267,6 +295,13 @@ pub struct Figure {
     pub value: f64,
     /// Of which unit.
     pub unit: &'static str,
+}
+
+impl Figure {
+    /// Of what, how much, of which unit.
+    pub fn new(name: &'static str, value: f64, unit: &'static str) -> Self {
+        Self { name, value, unit }
+    }
 }
 
 /// Something that has to be true for the figures to count.
@@ -292,27 +327,97 @@ impl Check {
     }
 }
 
+/// What is known of a bench without a run: its row of the registry, which `slat bench`, `slat sim`, `slat sim validate`,
+/// `slat report` and CI go through.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// As the command line calls it.
+    pub name: &'static str,
+    /// What it asks: its line of help.
+    pub asks: &'static str,
+    /// The series that it answers.
+    pub series: PatchSeries,
+    /// What it compares. The last is slat as it ships.
+    pub policies: &'static [Policy],
+    /// Time and peak of resident memory of `slat sim` with all flags as they stand.
+    pub takes: [&'static str; 2],
+    /// Numbers of vCPUs that `slat sim` takes by default.
+    pub vcpus: &'static str,
+    /// Arguments of `slat sim`, as an example.
+    pub example: &'static str,
+    /// Flags of the world around the engine that change nothing, and why: "it has no ager".
+    pub unused: &'static [(&'static [&'static str], &'static str)],
+    /// It has the threads that [`Work::invalidators`] asks for.
+    pub invalidates: bool,
+    /// `slat report` simulates it.
+    pub reported: bool,
+    /// How this program runs as `slat bench`; none where `slat bench` has another program of this name.
+    pub threads: Option<Threads>,
+}
+
+/// A bench on real threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Threads {
+    /// Time and peak of resident memory with all flags as they stand.
+    pub takes: [&'static str; 2],
+    /// Arguments of each run in CI, in the quick report, and in the full one.
+    pub ci: &'static [&'static str],
+    /// See above.
+    pub quick: &'static [&'static str],
+    /// See above.
+    pub full: &'static [&'static str],
+}
+
+impl About {
+    /// One that is simulated with 1 to 416 vCPUs, by `slat report`, too.
+    pub const fn of(name: &'static str, series: PatchSeries, policies: &'static [Policy]) -> Self {
+        Self {
+            name,
+            asks: "",
+            series,
+            policies,
+            takes: ["10 s", "40 MiB"],
+            // As far as the series go: 112 vCPUs in MGLRU aging, 416 in TDP MMU.
+            vcpus: "1,2,4,8,16,32,64,112,208,416",
+            example: "-v 1,16,112",
+            unused: &[NO_AGER],
+            invalidates: false,
+            reported: true,
+            threads: None,
+        }
+    }
+}
+
+/// A row of [`About::unused`].
+pub const NO_AGER: (&[&str], &str) = (&["rest_ns"], "has no ager");
+
+/// Why flags of the host change nothing, where it has every page from the start.
+pub const ALL_THERE: &str = "has a host with every page from the start";
+
 /// A bench. Both worlds run it.
 pub trait Bench: Sync {
-    /// As the command line calls it.
-    fn name(&self) -> &'static str;
-    /// What it does, in a line.
-    fn about(&self) -> &'static str;
-    /// The seed that it answers: "tdp-mmu".
-    fn series(&self) -> &'static str;
-    /// What it compares. The last is slat as it ships.
-    fn policies(&self) -> &'static [Policy];
+    /// Its row of the registry.
+    fn about(&self) -> &'static About;
     /// Runs it once.
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String>;
-    /// The seed's own figures beside those of `points`, as far as these have what it takes.
+    /// The series' own figures beside those of `points`, as far as these have what it takes.
     fn against_series(&self, points: &[Point]) -> Vec<Against> {
         let _ = points;
         Vec::new()
     }
+    /// As the command line calls it.
+    fn name(&self) -> &'static str {
+        self.about().name
+    }
+    /// What it compares. The last is slat as it ships.
+    fn policies(&self) -> &'static [Policy] {
+        self.about().policies
+    }
 }
 
-/// All of them, in the order of the seeds' age.
-pub static ALL: [&dyn Bench; 7] = [
+// ANCHOR: all
+/// All of them, in the order of the series' age. A bench that is added here is known everywhere.
+pub static ALL: &[&dyn Bench] = &[
     &access_tracking::AccessTracking,
     &memslot::MemslotPerf,
     &numa::NumaBalancing,
@@ -320,9 +425,11 @@ pub static ALL: [&dyn Bench; 7] = [
     &ksm::KsmPerf,
     &zap::Zap,
     &invalidate::Invalidate,
+    &pre_fault::PreFault,
 ];
+// ANCHOR_END: all
 
 /// The bench of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Bench> {
-    ALL.into_iter().find(|bench| bench.name() == name)
+    ALL.iter().copied().find(|bench| bench.name() == name)
 }

@@ -16,10 +16,11 @@
 
 use super::guest::Guest;
 use super::machine::{Machine, Parts, builder, gfns, idle, right, with_one_slot};
-use super::{Bench, Check, Figure, Point, Policy, Setting};
+use super::{About, Bench, Check, Figure, Point, Policy, Setting};
 use crate::host::{SimHost, first_page, hva_of, hvas_of};
 use crate::world::{AtomicU64, Job, Ordering::Relaxed, compute, now, run};
 use slat::{Access, Fault, Gfn, Idle, Span, VcpuId, Why};
+use slat_series::PatchSeries;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -32,21 +33,20 @@ const PART: u64 = 4096;
 /// Nanoseconds before the zap, in which faults meet only each other.
 const BEFORE_NS: u64 = 1_000_000;
 
+/// Its row of the registry.
+const ABOUT: About = About {
+    asks: "Memory is zapped, leaf by leaf or table by table, while vCPUs fault elsewhere (the TDP MMU series)",
+    takes: ["10 s", "100 MiB"],
+    ..About::of(
+        "zap",
+        PatchSeries::TdpMmu,
+        &[Policy::LeafByLeafExclusive, Policy::LeafByLeaf, Policy::NewRoot, Policy::Unhook],
+    )
+};
+
 impl Bench for Zap {
-    fn name(&self) -> &'static str {
-        "zap"
-    }
-
-    fn about(&self) -> &'static str {
-        "a large range is zapped while vCPUs fault in memory elsewhere"
-    }
-
-    fn series(&self) -> &'static str {
-        "tdp-mmu"
-    }
-
-    fn policies(&self) -> &'static [Policy] {
-        &[Policy::LeafByLeafExclusive, Policy::LeafByLeaf, Policy::NewRoot, Policy::Unhook]
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
@@ -85,22 +85,17 @@ impl Bench for Zap {
         let before = Took::of(faults().filter(|&&(_, done)| done < began));
         let beside = Took::of(faults().filter(|&&(left, done)| left < ended && done >= began));
         let ns = |name, ns| Figure { name, value: ns, unit: "ns" };
+        let figures = vec![
+            Figure::new("zap", (ended - began) as f64 / 1e3, "us"),
+            ns("fault beside it", beside.mean_ns()),
+            ns("longest fault beside it", beside.longest_ns as f64),
+            ns("fault before it", before.mean_ns()),
+        ];
         Ok(Point {
-            unfinished: false,
-            vcpus: setting.vcpus,
-            policy: setting.policy,
-            figures: vec![
-                Figure { name: "zap", value: (ended - began) as f64 / 1e3, unit: "us" },
-                ns("fault beside it", beside.mean_ns()),
-                ns("longest fault beside it", beside.longest_ns as f64),
-                ns("fault before it", before.mean_ns()),
-            ],
             operations: faults().count() as u64,
-            waiting: told.waiting(),
             flushes: vm.stats().flushes.paid - filled.flushes.paid,
-            kicks: told.kicks,
             checks: checks(&vm, (range, setting.policy), &guests, &parts)?,
-            told,
+            ..Point::of(setting, figures, told)
         })
     }
 }

@@ -9,6 +9,7 @@ use crate::bench::report::{Check, Row, params};
 use slat::slots::SlotMap;
 use slat::{Gfn, Hva, Idle, PAGE_SIZE, Slot, SlotId, Span};
 use slat_cli::error::Error;
+use slat_series::PatchSeries;
 use std::sync::Arc;
 
 /// A large VM: 12 TiB in 64 slots.
@@ -17,7 +18,8 @@ const LARGE: (u64, u32) = (12 << 40, 64);
 pub fn measure(findings: &mut Findings) -> Result<(), Error> {
     let mut report = |name: &str, params, unit, value: f64, bar: f64| {
         findings.rows.push(
-            Row::alone(name, params, unit, &Series::new(vec![value])).answering(Some("scalable-memslots")),
+            Row::alone(name, params, unit, &Series::new(vec![value]))
+                .answering(PatchSeries::ScalableMemslots),
         );
         let ok = value <= bar;
         findings.checks.push(Check {

@@ -23,6 +23,7 @@ use entrants::{Copied, Regions, Trees};
 use slat::slots::SlotMap;
 use slat::{Gfn, Hva, PAGE_SIZE, Slot, SlotId};
 use slat_cli::error::Error;
+use slat_series::PatchSeries;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,15 +170,15 @@ fn compare<const N: usize>(
         let series = |who: usize| Series::new(samples[who].iter().map(|sample| sample.ns[nth]).collect());
         let slat = series(0);
         if entrants.len() == 1 {
-            findings
-                .rows
-                .push(Row::alone("alone", params.clone(), "ns", &slat).answering(Some("scalable-memslots")));
+            findings.rows.push(
+                Row::alone("alone", params.clone(), "ns", &slat).answering(PatchSeries::ScalableMemslots),
+            );
         }
         for (who, entrant) in entrants.iter().enumerate().skip(1) {
-            let seed = (entrant.name == Copied::NAME).then_some("scalable-memslots");
-            findings
-                .rows
-                .push(Row::compare(entrant.name, params.clone(), "ns", &series(who), &slat).answering(seed));
+            let answers = (entrant.name == Copied::NAME).then_some(PatchSeries::ScalableMemslots);
+            findings.rows.push(
+                Row::compare(entrant.name, params.clone(), "ns", &series(who), &slat).answering(answers),
+            );
         }
     }
     for (entrant, samples) in entrants.iter().zip(&samples) {

@@ -16,11 +16,12 @@ mod places;
 
 use super::guest::Guest;
 use super::machine::{Machine, builder, idle, right, with_one_slot};
-use super::{Bench, Check, Figure, Over, Point, Policy, Setting, Work};
+use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Over, Point, Policy, Setting, Work};
 use crate::host::SimHost;
 use crate::world::{AtomicU64, Job, JobTold, Ordering::Relaxed, Told, compute, now, run};
 use places::{Invalidator, Layout, empty, guests};
 use slat::{Gfn, Idle, Span, Stats};
+use slat_series::PatchSeries;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -32,21 +33,21 @@ pub const BOUND: u64 = 50;
 /// than vCPUs, and with more.
 const BARS: [f64; 2] = [1.2, 1.5];
 
+/// Its row of the registry.
+const ABOUT: About = About {
+    asks: "vCPUs fault beside threads that invalidate elsewhere or in the same place, with each MMU lock (the TDP MMU series)",
+    takes: ["2 min", "100 MiB"],
+    vcpus: "8,112",
+    example: "-v 112 --invalidators 16 --pause-ns 10000 --quick --no-sweep",
+    unused: &[NO_AGER, (&["host_ns", "handlers", "handler_ns", "zeroing", "mm_lines"], ALL_THERE)],
+    invalidates: true,
+    reported: false,
+    ..About::of("invalidate", PatchSeries::TdpMmu, &[Policy::Exclusive, Policy::ReadWrite, Policy::None])
+};
+
 impl Bench for Invalidate {
-    fn name(&self) -> &'static str {
-        "invalidate"
-    }
-
-    fn about(&self) -> &'static str {
-        "vCPUs fault beside threads that invalidate"
-    }
-
-    fn series(&self) -> &'static str {
-        "tdp-mmu"
-    }
-
-    fn policies(&self) -> &'static [Policy] {
-        &[Policy::Exclusive, Policy::ReadWrite, Policy::None]
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
@@ -187,30 +188,23 @@ impl Lap {
         if cfg!(virtual_time) {
             checks.extend(bar(setting, ratio));
         }
+        let figures = vec![
+            Figure::new("ns per fault", self.fault_ns, "ns"),
+            Figure::new("against alone", ratio, "times"),
+            Figure::new("line transfers", transfers as f64 / faults, "a fault"),
+            per_1000("attempts made again: something moved", by.moved),
+            per_1000("attempts made again: covered", by.covered),
+            per_1000("attempts made again: lost", by.lost),
+            per_1000("host asked again", self.counted.asked_again),
+            Figure::new("invalidations", self.invalidations as f64 * 1e6 / wall_ns, "1000 a second"),
+        ];
         Point {
             unfinished: self.unfinished,
-            vcpus: setting.vcpus,
-            policy: setting.policy,
-            figures: vec![
-                Figure { name: "ns per fault", value: self.fault_ns, unit: "ns" },
-                Figure { name: "against alone", value: ratio, unit: "times" },
-                Figure { name: "line transfers", value: transfers as f64 / faults, unit: "a fault" },
-                per_1000("attempts made again: something moved", by.moved),
-                per_1000("attempts made again: covered", by.covered),
-                per_1000("attempts made again: lost", by.lost),
-                per_1000("host asked again", self.counted.asked_again),
-                Figure {
-                    name: "invalidations",
-                    value: self.invalidations as f64 * 1e6 / wall_ns,
-                    unit: "1000 a second",
-                },
-            ],
             operations: self.made,
-            waiting: self.told.waiting(),
             flushes: self.counted.flushes.paid,
             kicks: self.kicks,
-            told: self.told.clone(),
             checks,
+            ..Point::of(setting, figures, self.told.clone())
         }
     }
 }

@@ -5,7 +5,7 @@ use slat::{Gfn, PAGE_SIZE, Slot, SlotId};
 
 /// Pages of the area.
 const AREA: u64 = (512 << 20) / PAGE_SIZE;
-/// Pages of the last slot that guests use, as in the seed's test.
+/// Pages of the last slot that guests use, as in the series' test.
 pub const ACTIVE: u64 = 25;
 
 /// An area cut into memslots: all of one length but the last, which has the rest, and [`ACTIVE`] pages at least.

@@ -13,77 +13,75 @@
 //! | `layout` | the area and its slots |
 //! | `roam` | what a guest does |
 //! | `ground` | a machine, its mover, what must be true afterwards |
-//! | `seed` | the seed's figures beside these |
+//! | `published` | the series' figures beside these |
 //!
 //! **What is not simulated**: how long it takes to search. Virtual time goes on where CPUs share something, and where nodes of
 //! the trees are copied; what is looked at on the way to them costs nothing. `slat bench memslot-perf` measures all of it.
 
 mod ground;
 mod layout;
+mod published;
 mod roam;
-mod seed;
 
-use super::{Against, Bench, Figure, Point, Policy, Setting};
+use super::{ALL_THERE, About, Against, Bench, Figure, NO_AGER, Point, Policy, Setting};
 use ground::Ground;
+use slat_series::PatchSeries;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
 pub struct MemslotPerf;
 
-/// Slots in use, as the seed has them. The figures are of the most of them, unless they say otherwise.
+/// Slots in use, as the series has them. The figures are of the most of them, unless they say otherwise.
 const SLOTS: [u32; 3] = [32_764, 509, 10];
 
-/// Figures that are set against the seed's.
+/// Figures that are set against the series'.
 const MOVE: &str = "ns per move";
 const MOVE_FEW: &str = "ns per move, 10 slots";
 
+/// Its row of the registry.
+const ABOUT: About = About {
+    asks: "A memslot moves while vCPUs fault and use it (the scalable memslots series)",
+    takes: ["15 s", "40 MiB"],
+    example: "-v 1,16,416",
+    unused: &[
+        NO_AGER,
+        (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
+    ],
+    ..About::of(
+        "memslot-perf",
+        PatchSeries::ScalableMemslots,
+        &[Policy::Exclusive, Policy::ReadWrite, Policy::None],
+    )
+};
+
 impl Bench for MemslotPerf {
-    fn name(&self) -> &'static str {
-        "memslot-perf"
-    }
-
-    fn about(&self) -> &'static str {
-        "a memslot moves while vCPUs fault and use it"
-    }
-
-    fn series(&self) -> &'static str {
-        "scalable-memslots"
-    }
-
-    fn policies(&self) -> &'static [Policy] {
-        &[Policy::Exclusive, Policy::ReadWrite, Policy::None]
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
         let run = |slots| Ground::new(setting, slots, false)?.run(setting);
         let (most, some, few) = (run(SLOTS[0])?, run(SLOTS[1])?, run(SLOTS[2])?);
-        let figure = |name, value, unit| Figure { name, value, unit };
         let per_move = |count: u64| count as f64 / most.moves as f64;
         let figures = vec![
-            figure(MOVE, most.moved_ns[0], "ns"),
-            figure("ns per move of the slot beside", most.moved_ns[1], "ns"),
-            figure("ns per move, 509 slots", some.moved_ns[0], "ns"),
-            figure(MOVE_FEW, few.moved_ns[0], "ns"),
-            figure("ns per access", most.access_ns, "ns"),
-            figure("kicks per move", per_move(most.told.kicks), "kicks"),
-            figure("retries per move", per_move(most.retries), "retries"),
-            figure("exits for want of memory per move", per_move(most.seen.absent), "exits"),
+            Figure::new(MOVE, most.moved_ns[0], "ns"),
+            Figure::new("ns per move of the slot beside", most.moved_ns[1], "ns"),
+            Figure::new("ns per move, 509 slots", some.moved_ns[0], "ns"),
+            Figure::new(MOVE_FEW, few.moved_ns[0], "ns"),
+            Figure::new("ns per access", most.access_ns, "ns"),
+            Figure::new("kicks per move", per_move(most.told.kicks), "kicks"),
+            Figure::new("retries per move", per_move(most.retries), "retries"),
+            Figure::new("exits for want of memory per move", per_move(most.seen.absent), "exits"),
         ];
         Ok(Point {
-            unfinished: false,
-            vcpus: setting.vcpus,
-            policy: setting.policy,
-            figures,
             operations: most.moves,
-            waiting: most.told.waiting(),
             flushes: most.flushes,
-            kicks: most.told.kicks,
-            told: most.told,
             checks: [most.checks, some.checks, few.checks].concat(),
+            ..Point::of(setting, figures, most.told)
         })
     }
 
     fn against_series(&self, points: &[Point]) -> Vec<Against> {
-        seed::against(points)
+        published::against(points)
     }
 }

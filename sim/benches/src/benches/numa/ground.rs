@@ -48,26 +48,20 @@ impl Ground {
         let access = setting.work.guest_ns as f64 + lost / (STRETCH * ACCESSES) as f64;
         let [calls, scan_ns] = self.scans.counted();
         let flushes = self.vm.stats().flushes.paid;
-        let figure = |name, value, unit| Figure { name, value, unit };
+        let figures = vec![
+            Figure::new("ns per access", access, "ns"),
+            Figure::new("ns lost by a vCPU per 2 MiB", lost, "ns"),
+            Figure::new("ns to scan 2 MiB", per_range(scan_ns), "ns"),
+            Figure::new(FLUSHES, per_range(flushes), "flushes"),
+            Figure::new("kicks per 2 MiB", per_range(told.kicks), "kicks"),
+            Figure::new(CALLS, per_range(calls), "calls"),
+            Figure::new("guest faults per 2 MiB", per_range(seen.faults()), "faults"),
+        ];
         Ok(Point {
-            unfinished: false,
-            vcpus: setting.vcpus,
-            policy: setting.policy,
-            figures: vec![
-                figure("ns per access", access, "ns"),
-                figure("ns lost by a vCPU per 2 MiB", lost, "ns"),
-                figure("ns to scan 2 MiB", per_range(scan_ns), "ns"),
-                figure(FLUSHES, per_range(flushes), "flushes"),
-                figure("kicks per 2 MiB", per_range(told.kicks), "kicks"),
-                figure(CALLS, per_range(calls), "calls"),
-                figure("guest faults per 2 MiB", per_range(seen.faults()), "faults"),
-            ],
             operations: self.pages.ranges(),
-            waiting: told.waiting(),
             flushes,
-            kicks: told.kicks,
             checks: self.checks(&seen, mapped)?,
-            told,
+            ..Point::of(setting, figures, told)
         })
     }
 

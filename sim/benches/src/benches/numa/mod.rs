@@ -10,11 +10,11 @@
 //! |---|---|---|
 //! | range | to unmap all 2 MiB: Linux | one |
 //! | range, yielding | the same, by a walk that lets go of its lock after each page and has to flush it first: Linux, where others want the lock | one for each page that is mapped |
-//! | page | of each page that becomes inaccessible: the seed | one for each of them that is mapped |
+//! | page | of each page that becomes inaccessible: the series | one for each of them that is mapped |
 //! | page-batched | of each run of such pages: slat | one |
 //!
 //! The pages are the same under every policy. How many of a range become inaccessible, and how many of those are mapped, is
-//! taken from the seed's second line (10,037 calls in 35 ranges, of which 4,610 flushed); what the policies make of it is
+//! taken from the series' second line (10,037 calls in 35 ranges, of which 4,610 flushed); what the policies make of it is
 //! simulated.
 //!
 //! What scans cost a vCPU is told as if one came for each 128 pages that it uses, however long it takes: guests go on until
@@ -26,40 +26,41 @@
 //! | `round` | what a guest does |
 //! | `scan` | who scans when, and what the VM is told |
 //! | `ground` | a machine, and what must be true afterwards |
-//! | `seed` | the seed's figures beside these |
+//! | `published` | the series' figures beside these |
 
 mod ground;
 mod pages;
+mod published;
 mod round;
 mod scan;
-mod seed;
 
-use super::{Against, Bench, Point, Policy, Setting};
+use super::{ALL_THERE, About, Against, Bench, NO_AGER, Point, Policy, Setting};
 use ground::Ground;
+use slat_series::PatchSeries;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
 pub struct NumaBalancing;
 
-/// Figures that are set against the seed's.
+/// Figures that are set against the series'.
 const FLUSHES: &str = "flushes per 2 MiB";
 const CALLS: &str = "unmap calls per 2 MiB";
 
+/// Its row of the registry.
+const ABOUT: About = About {
+    asks: "A host balances its nodes while vCPUs use their memory, by range and page by page (the NUMA protection series)",
+    takes: ["5 s", "30 MiB"],
+    unused: &[NO_AGER, (&["zeroing", "host_first"], ALL_THERE)],
+    ..About::of(
+        "numa-balancing",
+        PatchSeries::NumaProtection,
+        &[Policy::Range, Policy::RangeYielding, Policy::Page, Policy::PageBatched],
+    )
+};
+
 impl Bench for NumaBalancing {
-    fn name(&self) -> &'static str {
-        "numa-balancing"
-    }
-
-    fn about(&self) -> &'static str {
-        "a host looks where pages are used, while vCPUs use them"
-    }
-
-    fn series(&self) -> &'static str {
-        "numa-protection"
-    }
-
-    fn policies(&self) -> &'static [Policy] {
-        &[Policy::Range, Policy::RangeYielding, Policy::Page, Policy::PageBatched]
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
@@ -67,6 +68,6 @@ impl Bench for NumaBalancing {
     }
 
     fn against_series(&self, points: &[Point]) -> Vec<Against> {
-        seed::against(points)
+        published::against(points)
     }
 }

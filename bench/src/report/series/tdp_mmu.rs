@@ -5,15 +5,12 @@ use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words
 use super::super::figure::{percent, plain, times, with};
 use super::super::{latency, replay_plots};
 use super::{Answer, Parts, Verdict, assemble, line, or_dash};
+use slat_series::PatchSeries;
+use slat_series::tdp_mmu::{SAVED, VCPUS, WAITING};
 
 const BENCH: &str = "demand-paging";
 const MUTEX: &str = "one mutex: before";
-const LOCK: &str = "reader-writer lock: the seed";
-
-/// What the seed says, with 416 vCPUs of 4 GiB each, and a handler for each.
-const VCPUS: u32 = 416;
-const WAITING: f64 = 0.98;
-const LESS: f64 = 0.89;
+const LOCK: &str = "reader-writer lock: the series";
 
 pub fn answer(data: &Data) -> Answer {
     let sim = data.sim(BENCH).map(|(_, sim)| sim);
@@ -26,18 +23,19 @@ pub fn answer(data: &Data) -> Answer {
         let share = row.baseline.unwrap_or(f64::NAN) / 100.0;
         verdicts.push(Verdict {
             claim: "with one mutex, vCPUs spend nearly all of their time waiting for it".into(),
-            seed: percent(WAITING),
+            published: percent(WAITING),
             ours: percent(share),
             from: Source::Here,
             mark: Mark::Open,
             note: format!(
-                "of the time of faults; this machine has {} CPUs, and the seed's 416. slat: {}",
+                "of the time of faults; this machine has {} CPUs, and the series' 416. slat: {}",
                 data.machine.cores,
                 percent(row.slat / 100.0)
             ),
         });
     }
-    let mut card = vec![line(Source::Seed, percent(WAITING), "of 416 vCPUs' time waiting for the MMU lock")];
+    let mut card =
+        vec![line(Source::Series, percent(WAITING), "of 416 vCPUs' time waiting for the MMU lock")];
     if let Some(row) = at("exclusive") {
         card.push(line(Source::Simulated, percent(row.waiting), "waiting under one mutex, 416 vCPUs"));
     }
@@ -51,7 +49,7 @@ pub fn answer(data: &Data) -> Answer {
     assemble(
         data,
         Parts {
-            id: "tdp-mmu",
+            series: PatchSeries::TdpMmu,
             title: "faults in parallel, for hundreds of vCPUs",
             about: "KVM's MMU had one lock. The series walks tables while others change them, by compare-and-swap at the entry, under a \
                     reader-writer lock; it is what lets VMs of 416 vCPUs and 12 TiB migrate. Here: the same engine with one mutex \
@@ -60,8 +58,6 @@ pub fn answer(data: &Data) -> Answer {
             card,
             verdicts,
             tables,
-            benches: &[BENCH, "fault-floor", "invalidate", "zap", "dirty-log-perf", "migrate"],
-            sims: &[BENCH, "zap"],
             plots,
         },
     )
@@ -78,9 +74,9 @@ fn waits(rows: &[Row]) -> f64 {
 /// A figure of a bench's rows, as text.
 type Here<'h> = &'h dyn Fn(&[Row]) -> Option<String>;
 
-/// The seed's figures; ours for each setting that was measured; the simulation's at the seed's size.
+/// The series' figures; ours for each setting that was measured; the simulation's at the series' size.
 fn table(data: &Data) -> Table {
-    let mut columns = vec![words("figure"), figures("416 vCPUs, handlers", Source::Seed)];
+    let mut columns = vec![words("figure"), figures("416 vCPUs, handlers", Source::Series)];
     let benches: Vec<_> = data.benches(BENCH).map(|(_, bench)| bench).collect();
     for bench in &benches {
         let (vcpus, served) = (
@@ -123,7 +119,7 @@ fn table(data: &Data) -> Table {
             share(at("read-write").map(|row| row.waiting)),
         ),
         ("waiting, slat", "–".into(), &waiting(MUTEX, true), share(at("none").map(|row| row.waiting))),
-        ("time that slat saves against one mutex", percent(LESS), &time(MUTEX), share(less)),
+        ("time that slat saves against one mutex", percent(SAVED), &time(MUTEX), share(less)),
         (
             "time that slat saves against the reader-writer lock",
             "–".into(),
@@ -138,8 +134,8 @@ fn table(data: &Data) -> Table {
         ),
     ];
     let mut table = Table::new("Demand paging: every vCPU touches new memory, all at once", columns);
-    for (name, seed, here, simulated) in lines {
-        let mut cells = vec![cell(name), cell(seed)];
+    for (name, published, here, simulated) in lines {
+        let mut cells = vec![cell(name), cell(published)];
         cells.extend(benches.iter().map(|bench| cell(here(&bench.rows).unwrap_or("–".into()))));
         if sim.is_some() {
             cells.push(marked(simulated, Mark::Strong));

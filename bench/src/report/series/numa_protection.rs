@@ -5,13 +5,8 @@ use super::super::doc::{Block, Mark, Source, Table, cell, figures, marked, words
 use super::super::figure::{plain, times, with};
 use super::super::replay_plots;
 use super::{Answer, Parts, Verdict, as_large, assemble, line};
-
-/// Unmap calls and remote flushes, before and after: of ten boots on average, of the best, of the worst.
-const TABLE: [(&str, [[f64; 2]; 2]); 3] = [
-    ("on average", [[35.0, 10_037.0], [8625.0, 4610.0]]),
-    ("best", [[28.0, 406.0], [13.0, 195.0]]),
-    ("worst", [[44.0, 17_352.0], [43_920.0, 8668.0]]),
-];
+use slat_series::PatchSeries;
+use slat_series::numa_protection::{AVERAGE, BEST, Boot, WORST};
 
 const BENCH: &str = "numa-balancing";
 const BEFORE: &str = "range: before";
@@ -21,19 +16,19 @@ fn mean<'d>(data: &'d Data, device: &'d str, of: &'d str) -> impl Iterator<Item 
 }
 
 pub fn answer(data: &Data) -> Answer {
-    let [before, after] = TABLE[0].1[1];
+    let [before, after] = AVERAGE.flushes;
     let flushes = mean(data, "none", "remote flushes").find(|row| row.name == BEFORE);
     let pinned = mean(data, "pins all memory", "remote flushes").find(|row| row.name == BEFORE);
     let mut verdicts = Vec::new();
     if let Some((row, ratio)) = flushes.and_then(|row| Some((row, row.ratio?))) {
         verdicts.push(Verdict {
             claim: "remote flushes, whole ranges against the pages that are protected".into(),
-            seed: times(before / after),
+            published: times(before / after),
             ours: times(ratio),
             from: Source::Here,
             mark: as_large(ratio, before / after),
             note: format!(
-                "{} instead of {}; the seed's before has walks that let go of a lock and flush page by page, which this engine has not",
+                "{} instead of {}; the series' before has walks that let go of a lock and flush page by page, which this engine has not",
                 with(row.slat, "flushes"),
                 with(row.baseline.unwrap_or(f64::NAN), "flushes")
             ),
@@ -42,53 +37,54 @@ pub fn answer(data: &Data) -> Answer {
     if let Some(row) = pinned {
         verdicts.push(Verdict {
             claim: "with an assigned device, whose memory is pinned, there is nothing to flush".into(),
-            seed: "0 flushes".into(),
+            published: "0 flushes".into(),
             ours: with(row.slat, "flushes"),
             from: Source::Here,
             mark: if row.slat == 0.0 { Mark::Good } else { Mark::Bad },
             note: format!("by ranges it is {}", with(row.baseline.unwrap_or(f64::NAN), "flushes")),
         });
     }
-    let mut card =
-        vec![line(Source::Seed, format!("{} → {}", plain(before), plain(after)), "remote flushes of a boot")];
+    let mut card = vec![line(
+        Source::Series,
+        format!("{} → {}", plain(before), plain(after)),
+        "remote flushes of a boot",
+    )];
     if let Some(row) = flushes {
         let figure =
             format!("{} → {}", plain(row.baseline.unwrap_or(f64::NAN).round()), plain(row.slat.round()));
         card.push(line(Source::Here, figure, "remote flushes of a replay"));
     }
     card.extend(super::headline(data, "numa-balancing"));
-    let mut tables = vec![Block::Table(seed())];
+    let mut tables = vec![Block::Table(published())];
     tables.extend(ours(data));
     assemble(
         data,
         Parts {
-            id: "numa-protection",
+            series: PatchSeries::NumaProtection,
             title: "NUMA balancing without needless flushes",
             about: "To learn which node uses a page, the host makes it inaccessible for a while. KVM unmapped the whole range that was \
-                    looked at; the series unmaps the pages that are protected indeed. The seed counts ten boots of a guest; here two \
+                    looked at; the series unmaps the pages that are protected indeed. The series counts ten boots of a guest; here two \
                     traces of programs are replayed while their vCPUs change nodes, so the counts are not to be compared, their ratios are.",
             card,
             verdicts,
             tables,
-            benches: &[BENCH],
-            sims: &[BENCH],
             plots: data.replay().map(replay_plots::causes).into_iter().collect(),
         },
     )
 }
 
-fn seed() -> Table {
+fn published() -> Table {
     let columns = vec![
         words("ten boots"),
-        figures("unmap calls, before", Source::Seed),
-        figures("after", Source::Seed),
-        figures("remote flushes, before", Source::Seed),
-        figures("after", Source::Seed),
+        figures("unmap calls, before", Source::Series),
+        figures("after", Source::Series),
+        figures("remote flushes, before", Source::Series),
+        figures("after", Source::Series),
     ];
-    let mut table = Table::new("The seed's counts", columns);
-    for (which, [calls, flushes]) in TABLE {
+    let mut table = Table::new("The series' counts", columns);
+    for Boot { name, calls, flushes } in [AVERAGE, BEST, WORST] {
         let all = [calls[0], calls[1], flushes[0], flushes[1]];
-        table.rows.push(std::iter::once(cell(which)).chain(all.map(|count| cell(plain(count)))).collect());
+        table.rows.push(std::iter::once(cell(name)).chain(all.map(|count| cell(plain(count)))).collect());
     }
     table
 }

@@ -1,9 +1,10 @@
-//! The seed's table beside ours: unmap calls and flushes of guests that boot, ten on average, the best one and the worst. A
+//! The series' table beside ours: unmap calls and flushes of guests that boot, ten on average, the best one and the worst. A
 //! call was one for each 2 MiB before, and one for each page after.
 
 use super::{CALLS, FLUSHES};
 use crate::benches::against::{Against, figure};
 use crate::benches::{Point, Policy};
+use slat_series::numa_protection::{AVERAGE, BEST, WORST};
 
 /// Agree to this part.
 const PART: f64 = 0.1;
@@ -20,33 +21,33 @@ pub fn against(points: &[Point]) -> Vec<Against> {
     let Some((range, yielding, page, calls)) = all() else { return Vec::new() };
     let per_call = |what, flushes, of| Against::within(PART, what, (flushes / of, page / calls), "flushes");
     vec![
-        per_call("flushes for each call, after, on average", 4610.0, 10037.0).fitted(),
-        per_call("flushes for each call, after, in the best boot", 195.0, 406.0),
-        per_call("flushes for each call, after, in the worst boot", 8668.0, 17352.0),
+        per_call("flushes for each call, after, on average", AVERAGE.flushes[1], AVERAGE.calls[1]).fitted(),
+        per_call("flushes for each call, after, in the best boot", BEST.flushes[1], BEST.calls[1]),
+        per_call("flushes for each call, after, in the worst boot", WORST.flushes[1], WORST.calls[1]),
         Against::within(
             PART,
             "flushes for each 2 MiB, before, on average",
-            (8625.0 / 35.0, yielding),
+            (AVERAGE.flushes[0] / AVERAGE.calls[0], yielding),
             "flushes",
         )
         .saying("as a walk makes them that lets go of its lock after each page"),
         Against::within(
             PART,
             "flushes before over after, on average",
-            (8625.0 / 4610.0, yielding / page),
+            (AVERAGE.flushes[0] / AVERAGE.flushes[1], yielding / page),
             "ratio",
         ),
         Against::not(
             "flushes for each 2 MiB, before, in the best boot",
-            (13.0 / 28.0, range),
+            (BEST.flushes[0] / BEST.calls[0], range),
             "flushes",
             "a walk that nobody disturbs flushes once, or not at all where the guest has nothing mapped; here it always has",
         ),
         Against::not(
             "flushes for each 2 MiB, before, in the worst boot",
-            (43920.0 / 44.0, yielding),
+            (WORST.flushes[0] / WORST.calls[0], yielding),
             "flushes",
-            "more than 2 MiB have pages: why, the seed does not say",
+            "more than 2 MiB have pages: why, the series does not say",
         ),
     ]
 }
@@ -58,7 +59,7 @@ mod tests {
     use crate::benches::numa::NumaBalancing;
     use crate::benches::tests::setting;
 
-    /// How many rows are reproduced, of how many, where the seed's guest would have flushed so many times as often.
+    /// How many rows are reproduced, of how many, where the series' guest would have flushed so many times as often.
     fn reproduced(points: &[Point], times: f64) -> (usize, usize) {
         let mut points = points.to_vec();
         for figure in points.iter_mut().flat_map(|point| &mut point.figures) {

@@ -1,14 +1,14 @@
 //! The five patch series that slat answers: the figures they report, and what became of them.
 //!
-//! Each file has one seed's own table as constants, and sets ours beside it: measured here, where this machine is large
-//! enough, and simulated, where it is not. A [`Verdict`] is one figure of a seed's that somebody might quote, and
+//! Each file has one series' own table as constants, and sets ours beside it: measured here, where this machine is large
+//! enough, and simulated, where it is not. A [`Verdict`] is one figure of a series' that somebody might quote, and
 //! whether it is reproduced. What is not is shown like the rest.
 
-mod s000;
-mod s001;
-mod s002;
-mod s003;
-mod s004;
+mod change_pte;
+mod mglru_aging;
+mod numa_protection;
+mod scalable_memslots;
+mod tdp_mmu;
 
 use super::data::{Bench, Data, Row, Sim};
 use super::doc::{
@@ -16,19 +16,20 @@ use super::doc::{
 };
 use super::figure::{times, with};
 use super::scaling;
-use crate::series;
+use crate::registry;
+use slat_series::PatchSeries;
 
-/// What a seed's part of the page is made of.
+/// What a series' part of the page is made of.
 pub struct Answer {
     pub section: Section,
     pub card: Card,
     pub verdicts: Vec<Verdict>,
 }
 
-/// One figure of a seed's, and ours.
+/// One figure of a series', and ours.
 pub struct Verdict {
     pub claim: String,
-    pub seed: String,
+    pub published: String,
     pub ours: String,
     pub from: Source,
     pub mark: Mark,
@@ -37,28 +38,38 @@ pub struct Verdict {
 
 /// All five, in order.
 pub fn answers(data: &Data) -> Vec<Answer> {
-    [s000::answer, s001::answer, s002::answer, s003::answer, s004::answer].map(|answer| answer(data)).into()
+    [
+        mglru_aging::answer,
+        scalable_memslots::answer,
+        numa_protection::answer,
+        tdp_mmu::answer,
+        change_pte::answer,
+    ]
+    .map(|answer| answer(data))
+    .into()
 }
 
 /// What the answers differ in.
 struct Parts {
-    id: &'static str,
+    series: PatchSeries,
     title: &'static str,
     /// What the series is about, and what of it is here.
     about: &'static str,
     card: Vec<CardLine>,
     verdicts: Vec<Verdict>,
-    /// The seed's table beside ours.
+    /// The series' table beside ours.
     tables: Vec<Block>,
-    /// Benches and simulations that answer it.
-    benches: &'static [&'static str],
-    sims: &'static [&'static str],
     plots: Vec<Plot>,
 }
 
 fn assemble(data: &Data, parts: Parts) -> Answer {
     let mut verdicts = parts.verdicts;
-    let sims: Vec<(&str, &Sim)> = parts.sims.iter().filter_map(|name| data.sim(name)).collect();
+    // Those that answer it.
+    let names: Vec<&str> = registry::all()
+        .iter()
+        .filter_map(|row| Some(row.about.name).filter(|_| row.about.series == parts.series))
+        .collect();
+    let sims: Vec<(&str, &Sim)> = names.iter().filter_map(|name| data.sim(name)).collect();
     verdicts.extend(sims.iter().flat_map(|(_, sim)| against(sim)));
     let mut blocks = vec![Block::Text(parts.about.to_owned())];
     let plots: Vec<Plot> = sims.iter().flat_map(|(_, sim)| scaling::plots(sim)).chain(parts.plots).collect();
@@ -72,15 +83,15 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
     for (command, sim) in &sims {
         blocks.extend(scaling::tables(command, sim));
     }
-    for (command, bench) in parts.benches.iter().flat_map(|name| data.benches(name)) {
+    for (command, bench) in names.iter().flat_map(|name| data.benches(name)) {
         blocks.push(Block::Fold(
             format!("Every row of `slat {command}`"),
             vec![Block::Table(every_row(bench))],
         ));
     }
-    let name = series::name(parts.id);
+    let name = parts.series.name();
     let title = format!("The {name} series: {}", parts.title);
-    let id = format!("seed-{}", parts.id);
+    let id = format!("series-{}", parts.series.id());
     Answer {
         card: Card { title: format!("{name}: {}", parts.title), to: id.clone(), lines: parts.card },
         section: Section { id, title, short: name.to_owned(), blocks },
@@ -88,11 +99,11 @@ fn assemble(data: &Data, parts: Parts) -> Answer {
     }
 }
 
-/// What a simulation says of a seed's figures.
+/// What a simulation says of a series' figures.
 fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
     sim.against_series.iter().map(|one| Verdict {
         claim: one.what.clone(),
-        seed: with(one.seed, &one.unit),
+        published: with(one.published, &one.unit),
         ours: with(one.simulated, &one.unit),
         from: Source::Simulated,
         mark: match (one.fitted, one.reproduced) {
@@ -107,7 +118,7 @@ fn against(sim: &Sim) -> impl Iterator<Item = Verdict> {
 fn reproduced(verdicts: &[Verdict]) -> Table {
     let columns = vec![
         words("claim"),
-        figures("", Source::Seed),
+        figures("", Source::Series),
         number("ours"),
         words("where"),
         words("verdict"),
@@ -122,7 +133,7 @@ fn reproduced(verdicts: &[Verdict]) -> Table {
         };
         table.rows.push(vec![
             cell(&one.claim),
-            cell(&one.seed),
+            cell(&one.published),
             marked(&one.ours, Mark::Strong),
             cell(one.from.name().replace(' ', "\u{a0}")),
             marked(verdict, one.mark),
@@ -132,12 +143,12 @@ fn reproduced(verdicts: &[Verdict]) -> Table {
     table
 }
 
-/// The share of a seed's ratio from which on ours is taken for as large: two machines are never alike.
+/// The share of a series' ratio from which on ours is taken for as large: two machines are never alike.
 const AS_LARGE: f64 = 0.9;
 
-/// Whether a measured ratio is as large as the seed's.
-fn as_large(ratio: f64, seed: f64) -> Mark {
-    if ratio >= seed * AS_LARGE { Mark::Good } else { Mark::Bad }
+/// Whether a measured ratio is as large as the series'.
+fn as_large(ratio: f64, published: f64) -> Mark {
+    if ratio >= published * AS_LARGE { Mark::Good } else { Mark::Bad }
 }
 
 /// A figure of a card.
@@ -155,7 +166,7 @@ fn every_row(bench: &Bench) -> Table {
         figures("baseline", Source::Here),
         figures("slat", Source::Here),
         figures("baseline / slat", Source::Here),
-        figures("the same ratio", Source::Seed),
+        figures("the same ratio", Source::Series),
     ];
     let mut table = Table::new(settings.join(", "), columns);
     table.rows = bench

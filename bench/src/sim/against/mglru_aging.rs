@@ -1,7 +1,7 @@
 //! The MGLRU aging series: vCPUs fault in a gigabyte each while a thread ages their memory, pass after pass.
 //!
 //! **Fitted**, by the first column, times without aging: the host's work for a fault, by one vCPU's time; and how long a
-//! cache line travels on the seed's machine, by that of 112. Both make time grow in a straight line, near enough.
+//! cache line travels on the series' machine, by that of 112. Both make time grow in a straight line, near enough.
 //!
 //! **Predicted**: the rest of that column; the times with aging, "no opt" (the lock for each page) and "opt" (no lock); the
 //! times of a pass, as nanoseconds for each page of all vCPUs' memory, since a simulated vCPU has fewer of them.
@@ -9,73 +9,20 @@
 use super::{Trial, Within, fitted, predicted};
 use crate::sim::outcome::Against;
 use slat_machine::Costs;
+use slat_series::mglru_aging::{MOST, Row, TABLE};
 use slat_sim::benches::{Policy, Work};
-
-pub const MOST: u32 = 112;
 
 /// Pages of a vCPU's gigabyte.
 const PAGES: f64 = (1 << 18) as f64;
 
-/// A line of the seed's table, seconds: without aging, with locked aging, lockless; a pass, locked and lockless.
-struct Line {
-    vcpus: u32,
-    wall: [f64; 3],
-    pass: [f64; 2],
+/// Nanoseconds for each fault of a vCPU.
+fn fault(row: &Row, column: usize) -> f64 {
+    row.wall[column] * 1e9 / PAGES
 }
 
-const TABLE: [Line; 8] = [
-    Line {
-        vcpus: 1,
-        wall: [0.878_822_016, 0.938_250_568, 0.912_270_190],
-        pass: [0.008_236_007, 0.007_314_582],
-    },
-    Line {
-        vcpus: 2,
-        wall: [0.984_959_659, 1.057_880_728, 1.037_735_641],
-        pass: [0.017_989_741, 0.013_996_319],
-    },
-    Line {
-        vcpus: 4,
-        wall: [1.264_881_581, 1.318_849_182, 1.314_653_465],
-        pass: [0.056_164_918, 0.029_311_993],
-    },
-    Line {
-        vcpus: 8,
-        wall: [1.473_883_699, 1.589_441_079, 1.498_439_592],
-        pass: [0.227_419_586, 0.063_857_740],
-    },
-    Line {
-        vcpus: 16,
-        wall: [2.048_766_096, 2.399_335_597, 2.000_914_001],
-        pass: [1.247_142_841, 0.121_628_689],
-    },
-    Line {
-        vcpus: 32,
-        wall: [3.316_256_321, 3.955_417_018, 3.355_274_507],
-        pass: [4.347_290_433, 0.250_886_289],
-    },
-    Line {
-        vcpus: 64,
-        wall: [6.498_958_516, 7.127_533_884, 6.442_582_168],
-        pass: [9.815_592_054, 1.392_907_010],
-    },
-    Line {
-        vcpus: 112,
-        wall: [8.498_029_491, 10.213_724_95, 8.896_963_554],
-        pass: [13.473_816_56, 2.292_223_850],
-    },
-];
-
-impl Line {
-    /// Nanoseconds for each fault of a vCPU.
-    fn fault(&self, column: usize) -> f64 {
-        self.wall[column] * 1e9 / PAGES
-    }
-
-    /// Nanoseconds of a pass for each page.
-    fn page(&self, column: usize) -> f64 {
-        self.pass[column] * 1e9 / (PAGES * f64::from(self.vcpus))
-    }
+/// Nanoseconds of a pass for each page.
+fn page(row: &Row, column: usize) -> f64 {
+    row.pass[column] * 1e9 / (PAGES * f64::from(row.vcpus))
 }
 
 /// The columns, as the bench runs them.
@@ -84,9 +31,9 @@ const POLICIES: [Policy; 3] = [Policy::NoAging, Policy::Locked, Policy::Lockless
 /// One simulated line.
 #[derive(Clone, Copy)]
 struct Simulated {
-    /// As [`Line::fault`].
+    /// As [`fault`].
     fault: [f64; 3],
-    /// As [`Line::page`].
+    /// As [`page`].
     page: [f64; 2],
 }
 
@@ -111,7 +58,7 @@ fn fit(trial: &Trial<'_>) -> Result<(Work, f64, Costs), String> {
     let time =
         |costs: &Costs, vcpus, work: &Work| run(trial, costs, vcpus, Policy::NoAging, work).map(|ran| ran[0]);
     let mut work = Work::default();
-    let more = first.fault(0) - time(trial.costs, 1, &work)?;
+    let more = fault(first, 0) - time(trial.costs, 1, &work)?;
     work.host_ns = (work.host_ns as f64 + more).round().max(0.0) as u64;
     let travelling = |times: f64| Costs {
         near: trial.costs.near * times,
@@ -119,7 +66,7 @@ fn fit(trial: &Trial<'_>) -> Result<(Work, f64, Costs), String> {
         ..trial.costs.clone()
     };
     // By secants: near enough a straight line, but for where CPUs happen to meet. The nearest of all that were tried counts.
-    let goal = last.fault(0);
+    let goal = fault(last, 0);
     let trying = |times: f64| Ok::<_, String>((times, time(&travelling(times), MOST, &work)?));
     let mut tried = vec![trying(1.0)?, trying(2.0)?];
     let off = |tried: &(f64, f64)| (tried.1 - goal).abs();
@@ -161,17 +108,17 @@ fn simulate(trial: &Trial<'_>, costs: &Costs, vcpus: u32, work: &Work) -> Result
 }
 
 /// One line of the table against the simulated one; `chosen` where its first column was fitted.
-fn compare(line: &Line, simulated: &Simulated, chosen: Option<String>) -> Vec<Against> {
+fn compare(line: &Row, simulated: &Simulated, chosen: Option<String>) -> Vec<Against> {
     let of = |what: &str| format!("{what}, {} vCPUs", line.vcpus);
-    let ratio = |what: &str, seed, simulated, factor| {
-        predicted(of(what), (seed, simulated), "x", Within::Factor(factor), "")
+    let ratio = |what: &str, published, simulated, factor| {
+        predicted(of(what), (published, simulated), "x", Within::Factor(factor), "")
     };
     let first = of("a fault, no aging");
-    let (seed, here) = (line.fault(0), simulated.fault[0]);
+    let (published, here) = (fault(line, 0), simulated.fault[0]);
     vec![
         match chosen {
-            Some(detail) => fitted(first, seed, here, "ns", detail),
-            None => predicted(first, (seed, here), "ns", Within::Factor(1.25), ""),
+            Some(detail) => fitted(first, published, here, "ns", detail),
+            None => predicted(first, (published, here), "ns", Within::Factor(1.25), ""),
         },
         ratio(
             "time with locked aging over without",
@@ -187,14 +134,14 @@ fn compare(line: &Line, simulated: &Simulated, chosen: Option<String>) -> Vec<Ag
         ),
         predicted(
             of("a page of a locked pass"),
-            (line.page(0), simulated.page[0]),
+            (page(line, 0), simulated.page[0]),
             "ns",
             Within::Factor(2.0),
             "",
         ),
         predicted(
             of("a page of a lockless pass"),
-            (line.page(1), simulated.page[1]),
+            (page(line, 1), simulated.page[1]),
             "ns",
             Within::Factor(2.0),
             "",

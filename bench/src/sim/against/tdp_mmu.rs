@@ -9,24 +9,20 @@
 //! lock of the address space three times (the vCPU's, before it sleeps; its second try; the handler's copy): six
 //! read-modify-writes of one line each.
 //!
-//! **Predicted**: 89%, with the reader-writer lock that the seed put in its place. The seed's 98% may be anything from 97.5
+//! **Predicted**: 89%, with the reader-writer lock that the series put in its place. The series' 98% may be anything from 97.5
 //! to 98.5; so what that says is a range.
 
 use super::{Trial, Within, fitted, predicted};
 use crate::sim::outcome::Against;
+use slat_series::tdp_mmu::{SAVED, VCPUS, WAITING};
 use slat_sim::benches::{Point, Policy, Work};
 
-pub const VCPUS: u32 = 416;
-/// The share of the time.
-const WAITING: f64 = 0.98;
-/// The share of the time that goes away.
-const SAVED: f64 = 0.89;
-/// The seed's figure is as good as its digits.
+/// The series' figure is as good as its digits.
 const ROUNDED: f64 = 0.005;
 /// Read-modify-writes of the address space's lines in a fault.
 const MM_LINES: u32 = 6;
 
-/// A machine like the seed's whose kernel works so long under its lock.
+/// A machine like the series' whose kernel works so long under its lock.
 fn work(mm_lines: u32, under_lock_ns: u64) -> Work {
     Work { handlers: true, mm_lines, under_lock_ns, ..Work::default() }
 }
@@ -87,7 +83,7 @@ pub fn against(trial: &Trial<'_>) -> Result<Vec<Against>, String> {
             format!("chosen for it: {} ns of work under the lock for a fault", tried.under_lock_ns),
         ),
         share(
-            "time saved by faults side by side, reader-writer lock: the seed",
+            "time saved by faults side by side, reader-writer lock: the series",
             tried.saved_by_readers,
             &format!("{least:.3} to {most:.3} where 98% is 97.5 to 98.5"),
         ),
@@ -98,9 +94,9 @@ pub fn against(trial: &Trial<'_>) -> Result<Vec<Against>, String> {
         ),
         Against {
             what: "time saved with no lock: slat".to_owned(),
-            seed: SAVED,
+            published: SAVED,
             simulated: tried.saved_by_none,
-            unit: "share",
+            unit: "share".into(),
             fitted: false,
             reproduced: tried.saved_by_none >= SAVED,
             detail: "at least".to_owned(),
@@ -123,7 +119,7 @@ mod tests {
         assert!(rows[1..].iter().all(|row| !row.fitted));
         assert!(rows[1].reproduced, "{:?}", rows[1]);
         assert!(rows[3].reproduced, "{:?}", rows[3]);
-        // A machine whose lines travel for nothing has nothing left to wait for: the seed's figure is not reproduced there.
+        // A machine whose lines travel for nothing has nothing left to wait for: the series' figure is not reproduced there.
         let costs = Costs { near: 1.0, far: 1.0, handoff: 1.0, ..Costs::SERVER };
         let rows = against(&Trial { costs: &costs, ..trial }).unwrap();
         assert!(!rows[1].reproduced, "{:?}", rows[1]);

@@ -1,19 +1,19 @@
-//! The seed's "move active" beside ours: microseconds of two moves, there and back, under a guest with one vCPU.
+//! The series' "move active" beside ours: microseconds of two moves, there and back, under a guest with one vCPU.
 
 use super::{MOVE, MOVE_FEW};
 use crate::benches::against::{Against, figure};
 use crate::benches::{Point, Policy};
-
-/// Before and after, with 10 slots.
-const FEW: [f64; 2] = [110.0, 94.8];
-/// Before and after, with 32k.
-const MOST: [f64; 2] = [1420.0, 78.6];
+use slat_series::scalable_memslots;
 
 pub fn against(points: &[Point]) -> Vec<Against> {
     let of = |name| figure(points, 1, Policy::None, name);
     let Some((most, few)) = of(MOVE).zip(of(MOVE_FEW)) else { return Vec::new() };
+    let rows = scalable_memslots::rows("move-active");
+    let (Some((_, published_few)), Some((_, published_most))) = (rows.first(), rows.last()) else {
+        return Vec::new();
+    };
     let grows = most / few;
-    let ratio = |nth: usize| (MOST[nth] / FEW[nth], grows);
+    let ratio = |nth: usize| (published_most[nth] / published_few[nth], grows);
     vec![
         Against::not(
             "a move with 32,764 slots over one with 10, after",
@@ -32,9 +32,9 @@ pub fn against(points: &[Point]) -> Vec<Against> {
         ),
         Against::not(
             "a move there and back, 32,764 slots, after",
-            (MOST[1], 2.0 * most / 1e3),
+            (published_most[1] * 1e6, 2.0 * most / 1e3),
             "us",
-            "the seed's moves are system calls, each of which waits twice for all readers in a kernel; ours are calls \
+            "the series' moves are system calls, each of which waits twice for all readers in a kernel; ours are calls \
              in one process, and wait for a membarrier at most",
         ),
     ]

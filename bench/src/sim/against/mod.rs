@@ -1,16 +1,16 @@
-//! The seeds' own figures, which a simulation has to answer for.
+//! The series' own figures, which a simulation has to answer for.
 //!
-//! The machines of the seeds are not ours, and their costs are not known. So nothing is tuned until it fits: a parameter or two
-//! are chosen by one column of a seed's table, and the others are predicted. What was fitted proves nothing, and says so; what
+//! The machines of the series are not ours, and their costs are not known. So nothing is tuned until it fits: a parameter or two
+//! are chosen by one column of a series' table, and the others are predicted. What was fitted proves nothing, and says so; what
 //! is not reproduced says that.
 //!
 //! | file | fitted | predicted |
 //! |---|---|---|
-//! | `s000` | times without aging, of 1 vCPU and of 112 | times with aging, and of passes |
-//! | `s003` | 98% of the time waiting for the lock | what goes away with it |
+//! | `mglru_aging` | times without aging, of 1 vCPU and of 112 | times with aging, and of passes |
+//! | `tdp_mmu` | 98% of the time waiting for the lock | what goes away with it |
 
-mod s000;
-mod s003;
+mod mglru_aging;
+mod tdp_mmu;
 
 use super::outcome::Against;
 use slat_machine::Costs;
@@ -30,16 +30,18 @@ impl Trial<'_> {
     }
 }
 
-/// The figures of the bench's seed beside what is simulated, where the vCPUs that they speak of are asked for.
+/// The figures of the bench's series beside what is simulated, where the vCPUs that they speak of are asked for.
 pub fn against(trial: &Trial<'_>, vcpus: &[u32]) -> Result<Vec<Against>, String> {
     match trial.bench.name() {
-        "access-tracking-perf" if vcpus.contains(&s000::MOST) => s000::against(trial),
-        "demand-paging" if vcpus.contains(&s003::VCPUS) => s003::against(trial),
+        "access-tracking-perf" if vcpus.contains(&slat_series::mglru_aging::MOST) => {
+            mglru_aging::against(trial)
+        }
+        "demand-paging" if vcpus.contains(&slat_series::tdp_mmu::VCPUS) => tdp_mmu::against(trial),
         _ => Ok(Vec::new()),
     }
 }
 
-/// How far a predicted figure may be from the seed's.
+/// How far a predicted figure may be from the series'.
 #[derive(Clone, Copy)]
 enum Within {
     /// By so much.
@@ -49,35 +51,35 @@ enum Within {
 }
 
 impl Within {
-    fn holds(self, seed: f64, simulated: f64) -> bool {
+    fn holds(self, published: f64, simulated: f64) -> bool {
         match self {
-            Self::Points(points) => (seed - simulated).abs() <= points,
-            Self::Factor(factor) => (1.0 / factor..=factor).contains(&(simulated / seed)),
+            Self::Points(points) => (published - simulated).abs() <= points,
+            Self::Factor(factor) => (1.0 / factor..=factor).contains(&(simulated / published)),
         }
     }
 }
 
 /// A figure that a parameter was chosen for: it has to agree.
-fn fitted(what: String, seed: f64, simulated: f64, unit: &'static str, detail: String) -> Against {
-    let reproduced = Within::Factor(1.02).holds(seed, simulated);
-    Against { what, seed, simulated, unit, fitted: true, reproduced, detail }
+fn fitted(what: String, published: f64, simulated: f64, unit: &'static str, detail: String) -> Against {
+    let reproduced = Within::Factor(1.02).holds(published, simulated);
+    Against { what, published, simulated, unit: unit.into(), fitted: true, reproduced, detail }
 }
 
 /// A figure that nothing was chosen for.
 fn predicted(
     what: String,
-    (seed, simulated): (f64, f64),
+    (published, simulated): (f64, f64),
     unit: &'static str,
     within: Within,
     detail: &str,
 ) -> Against {
-    let reproduced = within.holds(seed, simulated);
+    let reproduced = within.holds(published, simulated);
     let bar = match within {
         Within::Points(points) => format!("within {points}"),
         Within::Factor(factor) => format!("within a factor of {factor}"),
     };
     let detail = if detail.is_empty() { bar } else { format!("{bar}; {detail}") };
-    Against { what, seed, simulated, unit, fitted: false, reproduced, detail }
+    Against { what, published, simulated, unit: unit.into(), fitted: false, reproduced, detail }
 }
 
 #[cfg(test)]

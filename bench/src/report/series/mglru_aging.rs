@@ -6,19 +6,8 @@ use super::super::figure::{ns, tick, times, with};
 use super::super::plot::{Axis, Line, Look, Scale, lines};
 use super::super::{replay_plots, scaling};
 use super::{Answer, Parts, Verdict, as_large, assemble, find, line};
-
-/// `access_tracking_perf_test -p -l -b 1G`: vCPUs; their wall time with no aging, with aging before, and with it; the
-/// average pass before, and with it. Seconds.
-pub const TABLE: [(u32, [f64; 5]); 8] = [
-    (1, [0.878_822_016, 0.938_250_568, 0.912_270_190, 0.008_236_007, 0.007_314_582]),
-    (2, [0.984_959_659, 1.057_880_728, 1.037_735_641, 0.017_989_741, 0.013_996_319]),
-    (4, [1.264_881_581, 1.318_849_182, 1.314_653_465, 0.056_164_918, 0.029_311_993]),
-    (8, [1.473_883_699, 1.589_441_079, 1.498_439_592, 0.227_419_586, 0.063_857_740]),
-    (16, [2.048_766_096, 2.399_335_597, 2.000_914_001, 1.247_142_841, 0.121_628_689]),
-    (32, [3.316_256_321, 3.955_417_018, 3.355_274_507, 4.347_290_433, 0.250_886_289]),
-    (64, [6.498_958_516, 7.127_533_884, 6.442_582_168, 9.815_592_054, 1.392_907_010]),
-    (112, [8.498_029_491, 10.213_724_95, 8.896_963_554, 13.473_816_56, 2.292_223_850]),
-];
+use slat_series::PatchSeries;
+use slat_series::mglru_aging::{Row as Published, TABLE};
 
 const BENCH: &str = "access-tracking-perf";
 const PASS: &str = "page by page, lock (no opt) → slat";
@@ -29,17 +18,17 @@ pub fn answer(data: &Data) -> Answer {
     let passes: Vec<&Row> =
         data.rows(BENCH).filter(|row| row.is(PASS, &[("figure", "average pass")])).collect();
     if let Some(last) = passes.last()
-        && let (Some(ratio), Some(seed)) = (last.ratio, last.series_ratio)
+        && let (Some(ratio), Some(published)) = (last.ratio, last.series_ratio)
     {
         verdicts.push(Verdict {
             claim: format!(
                 "aging is quicker without the lock, beside {} faulting vCPUs",
                 last.param("vcpus")
             ),
-            seed: times(seed),
+            published: times(published),
             ours: times(ratio),
             from: Source::Here,
-            mark: as_large(ratio, seed),
+            mark: as_large(ratio, published),
             note: format!(
                 "a pass takes {} instead of {}",
                 with(last.slat, &last.unit),
@@ -51,21 +40,24 @@ pub fn answer(data: &Data) -> Answer {
     if let Some(last) = walls.last()
         && let Some(ratio) = last.ratio
     {
-        let seed = TABLE[7].1[2] / TABLE[7].1[0];
+        let published = TABLE[7].wall[2] / TABLE[7].wall[0];
         verdicts.push(Verdict {
             claim: format!(
                 "guests hardly notice aging: their time with it against without, {} vCPUs",
                 last.param("vcpus")
             ),
-            seed: format!("{} at 112", times(seed)),
+            published: format!("{} at 112", times(published)),
             ours: times(1.0 / ratio),
             from: Source::Here,
-            mark: if 1.0 / ratio <= seed { Mark::Good } else { Mark::Bad },
-            note: "no slower than the seed's own".into(),
+            mark: if 1.0 / ratio <= published { Mark::Good } else { Mark::Bad },
+            note: "no slower than the series' own".into(),
         });
     }
-    let mut card =
-        vec![line(Source::Seed, times(TABLE[7].1[3] / TABLE[7].1[4]), "shorter aging pass with 112 vCPUs")];
+    let mut card = vec![line(
+        Source::Series,
+        times(TABLE[7].pass[0] / TABLE[7].pass[1]),
+        "shorter aging pass with 112 vCPUs",
+    )];
     if let Some(last) = passes.last() {
         let about = format!("shorter pass with {} vCPUs on {} CPUs", last.param("vcpus"), data.machine.cores);
         card.push(line(Source::Here, last.ratio.map_or("–".into(), times), about));
@@ -74,23 +66,21 @@ pub fn answer(data: &Data) -> Answer {
         card.push(line(Source::Simulated, times(ratio), "shorter pass, lockless, 112 vCPUs"));
     }
     let mut tables = vec![
-        Block::Table(table(data, sim, ("average pass", "pass"), [3, 4])),
-        Block::Table(table(data, sim, ("vCPU wall time", "wall"), [1, 2])),
+        Block::Table(table(data, sim, ("average pass", "pass"), |row| row.pass)),
+        Block::Table(table(data, sim, ("vCPU wall time", "wall"), |row| [row.wall[1], row.wall[2]])),
     ];
     tables.extend(reclaimed(data));
     assemble(
         data,
         Parts {
-            id: "mglru-aging",
+            series: PatchSeries::MglruAging,
             title: "aging that asks the guests, and takes no lock",
             about: "A host that ages by its own Accessed bits does not see what guests use. The series lets the multi-gen LRU ask KVM \
                     while it ages, without the MMU lock, so that vCPUs that fault meanwhile are not held up. Here: the same, and slat's \
-                    own pass, which goes table by table. The seed's machine has 112 CPUs; the real rows are of vCPUs that share this one's.",
+                    own pass, which goes table by table. The series' machine has 112 CPUs; the real rows are of vCPUs that share this one's.",
             card,
             verdicts,
             tables,
-            benches: &[BENCH, "aging-pass", "reclaim"],
-            sims: &[BENCH],
             plots: [Some(shorter(data, sim)), data.replay().map(replay_plots::ages)]
                 .into_iter()
                 .flatten()
@@ -99,10 +89,10 @@ pub fn answer(data: &Data) -> Answer {
     )
 }
 
-/// How much shorter a pass is without the lock: the seed's points, and ours.
+/// How much shorter a pass is without the lock: the series' points, and ours.
 fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
-    let seed: Vec<(f64, f64)> =
-        TABLE.iter().map(|(vcpus, row)| (f64::from(*vcpus), row[3] / row[4])).collect();
+    let published: Vec<(f64, f64)> =
+        TABLE.iter().map(|row| (row.vcpus.into(), row.pass[0] / row.pass[1])).collect();
     let here = data.rows(BENCH).filter(|row| row.is(PASS, &[("figure", "average pass")]));
     let here = here.filter_map(|row| Some((row.param("vcpus").parse().ok()?, row.ratio?))).collect();
     let simulated = |word| {
@@ -111,14 +101,14 @@ fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
     };
     let line = |name: &str, look, points| Line { name: name.into(), look, points };
     let mut all = vec![
-        line("the seed", Look::Rings(5), seed),
+        line("the series", Look::Rings(5), published),
         line("simulated: locked / lockless", Look::Nth(2), simulated("pass")),
         line("real, here: before / slat", Look::Nth(0), here),
     ];
     all.retain(|line| !line.points.is_empty());
-    let title = "How much shorter an aging pass is without the lock: the seed's points, and ours".to_owned();
+    let title = "How much shorter an aging pass is without the lock: the series' points, and ours".to_owned();
     let about = "The length of an aging pass under the MMU lock, divided by its length without, against the number of vCPUs that fault meanwhile; \
-                 both axes logarithmic. The seed is on 112 CPUs; what is real here shares the CPUs of this machine, and slat's own pass goes by \
+                 both axes logarithmic. The series is on 112 CPUs; what is real here shares the CPUs of this machine, and slat's own pass goes by \
                  tables, not by pages."
         .to_owned();
     let y = Axis {
@@ -127,12 +117,12 @@ fn shorter(data: &Data, sim: Option<&Sim>) -> Plot {
         tick,
         ticks: Vec::new(),
     };
-    let counts = TABLE.map(|(vcpus, _)| vcpus);
+    let counts = TABLE.map(|row| row.vcpus);
     let svg = lines(&title, &about, (&scaling::vcpus(&counts), &y), &all);
     let from = if sim.is_some() {
-        vec![Source::Seed, Source::Simulated, Source::Here]
+        vec![Source::Series, Source::Simulated, Source::Here]
     } else {
-        vec![Source::Seed, Source::Here]
+        vec![Source::Series, Source::Here]
     };
     Plot { id: "aging-shorter".into(), title, from, about, svg, figures: None }
 }
@@ -148,13 +138,19 @@ fn figure(sim: &Sim, vcpus: u32, policy: &str, word: &str) -> Option<f64> {
     Some(figure.value * super::super::figure::of_time(&figure.unit)?)
 }
 
-/// The seed's columns `before` and `with`, beside ours.
-fn table(data: &Data, sim: Option<&Sim>, (name, word): (&str, &str), [before, with_it]: [usize; 2]) -> Table {
+/// The series' columns before and after, beside ours.
+fn table(
+    data: &Data,
+    sim: Option<&Sim>,
+    (name, word): (&str, &str),
+    columns: fn(&Published) -> [f64; 2],
+) -> Table {
+    let of_row = columns;
     let columns = vec![
         number("vCPUs"),
-        figures("no opt", Source::Seed),
-        figures("opt", Source::Seed),
-        figures("ratio", Source::Seed),
+        figures("no opt", Source::Series),
+        figures("opt", Source::Series),
+        figures("ratio", Source::Series),
         figures("no opt", Source::Here),
         figures("slat", Source::Here),
         figures("ratio", Source::Here),
@@ -169,16 +165,17 @@ fn table(data: &Data, sim: Option<&Sim>, (name, word): (&str, &str), [before, wi
     };
     let mut table = Table::new(caption, columns);
     let slat = if word == "pass" { PASS } else { "no opt → slat, both aging" };
-    for (vcpus, seed) in TABLE {
+    for row in &TABLE {
+        let (vcpus, [before, after]) = (row.vcpus, of_row(row));
         let here = find(data, BENCH, slat, &[("figure", name), ("vcpus", &vcpus.to_string())]);
         let simulated = |policy| sim.and_then(|sim| figure(sim, vcpus, policy, word));
         let dash = |value: Option<f64>| value.map_or("–".into(), ns);
         let unit = |row: &Row, value: f64| with(value, &row.unit);
         table.rows.push(vec![
             cell(vcpus.to_string()),
-            cell(ns(seed[before] * 1e9)),
-            cell(ns(seed[with_it] * 1e9)),
-            cell(times(seed[before] / seed[with_it])),
+            cell(ns(before * 1e9)),
+            cell(ns(after * 1e9)),
+            cell(times(before / after)),
             cell(here.and_then(|row| Some(unit(row, row.baseline?))).unwrap_or("–".into())),
             cell(here.map_or("–".into(), |row| unit(row, row.slat))),
             marked(here.and_then(|row| row.ratio).map_or("–".into(), times), Mark::Strong),

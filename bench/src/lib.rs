@@ -1,0 +1,29 @@
+//! What `slat bench`, `slat sim`, `slat calibrate` and `slat report` run, and [`registry`], which these and CI iterate.
+
+mod bench;
+mod calibrate;
+pub mod registry;
+mod report;
+mod sim;
+mod typed;
+
+use slat_cli::error::exit_code;
+use slat_cli::{bar, interrupt};
+use std::process::ExitCode;
+use typed::{Command, SlatBench};
+
+/// The program `slat-bench`.
+pub fn main() -> ExitCode {
+    exit_code(typed::parse().and_then(|SlatBench { quiet, command }| {
+        bar::quiet(quiet.quiet);
+        interrupt::hear()?;
+        match command {
+            Command::Bench(bench) => bench.run(),
+            Command::Sim(sim) => sim.run(),
+            Command::Calibrate(calibrate) => calibrate.run(),
+            Command::Report(report) => report.run(),
+            Command::Completions(completions) => completions.print(typed::whole()),
+            Command::Man(man) => man.write(typed::whole()),
+        }
+    }))
+}

@@ -1,0 +1,135 @@
+//! The scalable memslots series: memslots in trees, of which a change copies what it changes.
+
+use super::super::data::{Data, Row};
+use super::super::doc::{Block, Plot, Source, Table, cell, figures, marked, number, words};
+use super::super::figure::{ns, tick, times, with};
+use super::super::plot::{Axis, Line, Look, Scale, lines};
+use super::{Answer, Parts, Verdict, as_large, assemble, find, line};
+use slat_series::PatchSeries;
+use slat_series::scalable_memslots::{self, Row as Published, TABLE};
+
+const BENCH: &str = "memslot-perf";
+/// The largest number of slots that most tests have.
+const MOST: u32 = 32_764;
+
+fn here<'d>(data: &'d Data, slots: u32, test: &str) -> Option<&'d Row> {
+    find(data, BENCH, test, &[("slots", &slots.to_string())])
+}
+
+pub fn answer(data: &Data) -> Answer {
+    let largest = TABLE.iter().filter_map(|(test, rows)| Some((*test, rows.last()?)));
+    let measured: Vec<(&str, Published, &Row)> =
+        largest.filter_map(|(test, row)| Some((test, *row, here(data, row.0, test)?))).collect();
+    let verdicts = measured.iter().filter_map(|(test, (slots, [before, after]), row)| {
+        let (ratio, published) = (row.ratio?, before / after);
+        Some(Verdict {
+            claim: format!("{test}, {slots} slots: before against after"),
+            published: times(published),
+            ours: times(ratio),
+            from: Source::Here,
+            mark: as_large(ratio, published),
+            note: format!("{} instead of {}", with(row.slat, &row.unit), with(row.baseline?, &row.unit)),
+        })
+    });
+    let verdicts: Vec<Verdict> = verdicts.collect();
+    let mut card = vec![line(
+        Source::Series,
+        scalable_memslots::ratio("unmap", MOST).map_or("–".into(), times),
+        "quicker unmap, 32k slots",
+    )];
+    if let Some(ratio) = here(data, MOST, "unmap").and_then(|row| row.ratio) {
+        card.push(line(Source::Here, times(ratio), "quicker unmap, 32,764 slots"));
+    }
+    card.extend(super::headline(data, "memslot-perf"));
+    assemble(
+        data,
+        Parts {
+            series: PatchSeries::ScalableMemslots,
+            title: "memslots that scale",
+            about: "Memslots map guest frames to host addresses. Kept in one sorted array, every change copies all of them, and a host \
+                    address is looked for one by one. The series keeps them in two trees. Here: a copy-on-write tree whose root is \
+                    published, against the sorted array on the same engine, in the scenarios of KVM's `memslot_perf_test`.",
+            card,
+            verdicts,
+            tables: vec![Block::Table(table(data))],
+            plots: vec![growth(data)],
+        },
+    )
+}
+
+/// Before against after, the more slots there are: the series' points, and ours.
+fn growth(data: &Data) -> Plot {
+    const DRAWN: [&str; 3] = ["unmap", "move-active", "setup"];
+    let mut all = Vec::new();
+    for (nth, test) in DRAWN.into_iter().enumerate() {
+        let rows = scalable_memslots::rows(test);
+        let published =
+            rows.iter().map(|&(slots, [before, after])| (f64::from(slots), before / after)).collect();
+        let ours = rows
+            .iter()
+            .filter_map(|&(slots, _)| Some((f64::from(slots), here(data, slots, test)?.ratio?)))
+            .collect();
+        all.push(Line { name: test.into(), look: Look::Nth(nth), points: ours });
+        all.push(Line { name: format!("the series: {test}"), look: Look::Rings(nth), points: published });
+    }
+    let last =
+        all.iter().step_by(2).filter_map(|line| line.points.last()).map(|point| point.1).fold(0.0, f64::max);
+    let title = format!(
+        "Before against after: the more slots, the more there is to gain, up to {} here",
+        times(last)
+    );
+    let about = "What an iteration took before, divided by what it takes after, against the number of memslots; both axes logarithmic. Lines \
+                 are measured here, rings are the series'."
+        .to_owned();
+    let x = Axis {
+        title: "Memslots".into(),
+        scale: Scale::log_between(8.0, 50_000.0),
+        tick,
+        ticks: scalable_memslots::rows("unmap").iter().map(|(slots, _)| f64::from(*slots)).collect(),
+    };
+    let values = all.iter().flat_map(|line| line.points.iter().map(|point| point.1));
+    let y = Axis { title: "Times quicker".into(), scale: Scale::log(values), tick, ticks: Vec::new() };
+    let svg = lines(&title, &about, (&x, &y), &all);
+    Plot {
+        id: "memslots-growth".into(),
+        title,
+        from: vec![Source::Series, Source::Here],
+        about,
+        svg,
+        figures: None,
+    }
+}
+
+fn table(data: &Data) -> Table {
+    let columns = vec![
+        number("slots"),
+        words("test"),
+        figures("before", Source::Series),
+        figures("after", Source::Series),
+        figures("ratio", Source::Series),
+        figures("sorted array", Source::Here),
+        figures("slat", Source::Here),
+        figures("ratio", Source::Here),
+    ];
+    let caption = "What an iteration takes; ✓: the ratio is at least nine tenths of the series'; a dash: not measured this time";
+    let mut table = Table::new(caption, columns);
+    for nth in (0..TABLE[0].1.len()).rev() {
+        for (test, (slots, [before, after])) in TABLE.map(|(test, rows)| (test, rows[nth])) {
+            let row = here(data, slots, test);
+            let ratio = row.and_then(|row| row.ratio);
+            let mark = ratio.map_or(super::Mark::None, |ratio| as_large(ratio, before / after));
+            let unit = |value: f64| with(value, "us");
+            table.rows.push(vec![
+                cell(slots.to_string()),
+                cell(test),
+                cell(ns(before * 1e9)),
+                cell(ns(after * 1e9)),
+                cell(times(before / after)),
+                cell(row.and_then(|row| row.baseline).map_or("–".into(), unit)),
+                cell(row.map_or("–".into(), |row| unit(row.slat))),
+                marked(ratio.map_or("–".into(), times), mark),
+            ]);
+        }
+    }
+    table
+}
