@@ -57,7 +57,7 @@ impl Translations for Tlb {
     }
 }
 
-/// Whether `what` ends within five seconds. Where it does not, its thread is left behind.
+/// Whether `what` ends within a minute. Where it does not, its thread is left behind.
 pub fn ends<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> bool {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || {
@@ -65,7 +65,7 @@ pub fn ends<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> boo
         done.send(()).ok();
         out
     });
-    wait.recv_timeout(Duration::from_secs(5)).is_ok()
+    wait.recv_timeout(Duration::from_secs(60)).is_ok()
 }
 
 /// A VM with guest frames 0 to 7 at host address `0x4000_0000`, of which frame 5 is mapped by vCPU 0.

@@ -19,8 +19,8 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use slat::{
-    Access, Done, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Slot,
-    SlotId, Span, TableMemory, Translations, VcpuId, Vm, Why,
+    Access, Done, Fault, Format, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SHIFT, Pfn, Slot, SlotId,
+    Span, TableMemory, Translations, VcpuId, Vm, Why,
 };
 use slat_judge::{Ram, Verdict};
 use slat_walker_x86::guest::{Exit, Processor, Registers};
