@@ -1,0 +1,102 @@
+//! Invalidations: what the host is about to change, from its begin to its end.
+
+use crate::any::AnyChange;
+use crate::held::{Held, OUT};
+use crate::slat_status;
+use crate::slat_status::SLAT_EINVAL;
+use crate::status::{given, guarded};
+use crate::types::pages;
+use crate::vm::Child;
+use crate::{slat_page, slat_thread, slat_vm, slat_why_raw};
+use alloc::boxed::Box;
+use core::mem::MaybeUninit;
+use slat::{Hva, Span, Why};
+
+/// A change in the host's tables. One call at a time has it, from any thread.
+#[derive(Debug)]
+pub struct slat_change {
+    /// Ended before its VM may go: fields drop in order.
+    held: Held<Box<dyn AnyChange>>,
+    hvas: Span<Hva>,
+    child: Child,
+}
+
+/// The host is about to change its tables in [hva, hva + bytes), for this reason: begins an invalidation, in `change`. Faults
+/// on the range wait until it ends. Any thread, also in the guest; never sleeps. Any number may be open, inside each other too.
+///
+/// Owed: `slat_invalidate_end`, soon. Errors: `SLAT_EAGAIN` where 4,032 are open, or memory for more than 64 cannot be had;
+/// `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_invalidate_begin(
+    vm: Option<&'static slat_vm>,
+    hva: u64,
+    bytes: u64,
+    why: slat_why_raw,
+    change: Option<&mut MaybeUninit<*mut slat_change>>,
+) -> slat_status {
+    guarded(|| {
+        let (child, change) = (Child::of(given(vm)?), given(change)?);
+        let hvas = pages(hva, bytes).ok_or(SLAT_EINVAL)?;
+        let why = *Why::ALL.get(why as usize).filter(|why| **why != Why::Slot).ok_or(SLAT_EINVAL)?;
+        let held = Held::new(child.vm().invalidate(hvas, why)?);
+        let made = slat_change { held, hvas, child };
+        change.write(Box::into_raw(Box::new(made)));
+        Ok(())
+    })
+}
+
+/// Takes from the guest what the reason says, and flushes: when this returns, no vCPU uses it, and the host may change its own
+/// tables. A reason that is told page by page (`SLAT_RECLAIM`, `SLAT_NUMA`, `SLAT_CHANGE_PTE`) does nothing here. Any thread;
+/// waits for vCPUs in the guest, and may sleep in the host's `alloc_tables` and `free_tables`.
+///
+/// Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for change and token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_invalidate_apply(
+    change: Option<&slat_change>,
+    thread: Option<&slat_thread>,
+) -> slat_status {
+    guarded(|| {
+        let (mut call, mut has) = (given(thread)?.call()?, given(change)?.held.have(OUT)?);
+        has.apply(call.idle());
+        Ok(())
+    })
+}
+
+/// For a reason that is told page by page: the host's page at [hva, hva + bytes), in the range of the change, is `to` now, or
+/// nothing where it is null. Edits what the guest has of it, and flushes: when this returns, no vCPU uses the frame that was
+/// there. The host calls this under its own lock of the page, and copies or frees the old frame afterwards. Other reasons: does
+/// nothing. Any thread; waits for vCPUs in the guest.
+///
+/// Errors: `SLAT_EINVAL`, also for a range outside of the change; `SLAT_EBUSY`, `SLAT_EPERM` for change and token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_invalidate_changed(
+    change: Option<&slat_change>,
+    thread: Option<&slat_thread>,
+    hva: u64,
+    bytes: u64,
+    to: Option<&slat_page>,
+) -> slat_status {
+    guarded(|| {
+        let (change, mut call) = (given(change)?, given(thread)?.call()?);
+        let hvas = pages(hva, bytes).filter(|hvas| change.hvas.covers(hvas)).ok_or(SLAT_EINVAL)?;
+        let host = change.child.vm().host();
+        let to = to.map(|page| host.page(page).ok_or(SLAT_EINVAL)).transpose()?;
+        change.held.have(OUT)?.changed(call.idle(), hvas, to);
+        Ok(())
+    })
+}
+
+/// Ends an invalidation and frees its handle: faults on the range go on, and ask the host anew. One that was never applied is
+/// called off: the host then changes nothing. Any thread, also in the guest; never sleeps.
+///
+/// Errors, after which it is open still: `SLAT_EBUSY` in another call, `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_invalidate_end(change: *mut slat_change) -> slat_status {
+    guarded(|| {
+        // SAFETY: null, or a live change, says the caller.
+        core::mem::forget(given(unsafe { change.as_ref() })?.held.have(OUT)?);
+        // SAFETY: made by `slat_invalidate_begin`, and no other call has it.
+        drop(unsafe { Box::from_raw(change) });
+        Ok(())
+    })
+}

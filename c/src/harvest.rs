@@ -1,0 +1,108 @@
+//! Harvests of dirty logs: taken, read as words, and committed or given back.
+
+use crate::any::AnyHarvest;
+use crate::slat_status;
+use crate::slat_status::SLAT_EINVAL;
+use crate::status::{given, guarded};
+use crate::vm::Child;
+use crate::{slat_dirty_word, slat_thread, slat_vm};
+use alloc::boxed::Box;
+use core::mem::MaybeUninit;
+use slat::SlotId;
+
+/// What was taken from the dirty log of a slot. Any thread may read it.
+pub struct slat_harvest {
+    /// Given back before its VM may go: fields drop in order.
+    any: Box<dyn AnyHarvest>,
+    _vm: Child,
+}
+
+impl core::fmt::Debug for slat_harvest {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("slat_harvest").field("pages", &self.any.pages()).finish_non_exhaustive()
+    }
+}
+
+/// Takes what memslot `id` has logged, in `harvest`: those pages are clean from now on, and the next store to each is logged
+/// again. What vCPUs stored before is in memory when this returns: the pages are to be copied after it. Any thread; waits for
+/// vCPUs in the guest, unless nothing was dirty.
+///
+/// Owed: `slat_harvest_commit` or `slat_harvest_fail`. Errors, after which the log is as it was: `SLAT_ENOENT` where there is
+/// no such slot, or it does not log; `SLAT_ENOMEM`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_harvest_begin(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    id: u32,
+    harvest: Option<&mut MaybeUninit<*mut slat_harvest>>,
+) -> slat_status {
+    guarded(|| {
+        let (child, harvest, mut call) = (Child::of(given(vm)?), given(harvest)?, given(thread)?.call()?);
+        let any = child.vm().harvest(call.idle(), SlotId(id))?;
+        harvest.write(Box::into_raw(Box::new(slat_harvest { any, _vm: child })));
+        Ok(())
+    })
+}
+
+/// How many pages were taken; zero for null. Any thread; never sleeps.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_harvest_pages(harvest: Option<&slat_harvest>) -> u64 {
+    harvest.map_or(0, |harvest| harvest.any.pages())
+}
+
+/// Copies the words that have a dirty page, in order of pages, from the one with number `from` on, `room` at most, to `words`;
+/// how many is in `count`, and fewer than `room` are the last. Passing over `from` words costs a step each. Any thread; never
+/// sleeps. Errors: `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_harvest_words(
+    harvest: Option<&slat_harvest>,
+    from: usize,
+    words: *mut slat_dirty_word,
+    room: usize,
+    count: Option<&mut MaybeUninit<usize>>,
+) -> slat_status {
+    guarded(|| {
+        let (harvest, count) = (given(harvest)?, given(count)?);
+        let most = isize::MAX as usize / size_of::<slat_dirty_word>();
+        if words.is_null() || !words.is_aligned() || room > most {
+            return Err(SLAT_EINVAL);
+        }
+        let mut copied = 0;
+        for word in harvest.any.words().skip(from).take(room) {
+            let first = word.first;
+            let word = slat_dirty_word {
+                first_page: first.page,
+                gfn: first.gfn.0,
+                hva: first.hva.0,
+                bits: word.bits,
+            };
+            // SAFETY: there is room for as many words, says the caller.
+            unsafe { words.add(copied).write(word) };
+            copied += 1;
+        }
+        count.write(copied);
+        Ok(())
+    })
+}
+
+/// Ends a harvest whose pages are safe elsewhere: the log is rid of them. Frees the handle. Any thread; never sleeps. Not
+/// checked: that no thread uses it meanwhile or later. Errors: `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_harvest_commit(harvest: *mut slat_harvest) -> slat_status {
+    guarded(|| {
+        // SAFETY: made by `slat_harvest_begin`, live, and used by no other call, says the caller.
+        let harvest = given((!harvest.is_null()).then(|| unsafe { Box::from_raw(harvest) }))?;
+        harvest.any.commit();
+        Ok(())
+    })
+}
+
+/// Ends a harvest whose pages could not be copied: they are dirty again. Frees the handle. As `slat_harvest_commit` otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_harvest_fail(harvest: *mut slat_harvest) -> slat_status {
+    guarded(|| {
+        // SAFETY: as in `slat_harvest_commit`.
+        drop(given((!harvest.is_null()).then(|| unsafe { Box::from_raw(harvest) }))?);
+        Ok(())
+    })
+}

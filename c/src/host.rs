@@ -1,0 +1,175 @@
+//! The host's functions as slat's host, and a vCPU's as its TLB. What C answers is checked here.
+
+use crate::status::slat_status;
+use crate::types::SLAT_PAGE_WRITE;
+use crate::{slat_access, slat_host, slat_page, slat_status_raw, slat_thread, slat_tlb};
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use slat::table::Heap;
+use slat::table::memory::CHUNK_BYTES;
+use slat::{
+    Access, CpuId, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Span, TableMemory,
+    Translations, VcpuId,
+};
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct CHost {
+    host: slat_host,
+    /// Frames that the format can name are below this.
+    frames: u64,
+}
+
+// SAFETY: `slat_vm_new` has its caller promise that any thread may be in any of these functions.
+unsafe impl Send for CHost {}
+// SAFETY: as above.
+unsafe impl Sync for CHost {}
+
+impl CHost {
+    /// `None` where a function that must be there is not. `address`: the format's address bits.
+    pub(crate) fn new(host: &slat_host, address: u64) -> Option<Self> {
+        let is_whole = host.size == size_of::<slat_host>()
+            && host.resolve.is_some()
+            && host.alloc_tables.is_some() == host.free_tables.is_some()
+            && host.table_offset.is_multiple_of(1 << PAGE_SHIFT);
+        is_whole.then_some(Self { host: *host, frames: 1 << address.count_ones() })
+    }
+
+    /// The host's answer, if it is one.
+    pub(crate) fn page(&self, page: &slat_page) -> Option<HostPage> {
+        let level = Level::new(page.level.clamp(1, 4) as u8).filter(|level| *level <= Level::G1)?;
+        let writable = page.flags & SLAT_PAGE_WRITE != 0;
+        (page.pfn < self.frames).then_some(HostPage {
+            pfn: Pfn(page.pfn),
+            level,
+            writable,
+            ..HostPage::PLAIN
+        })
+    }
+
+    /// The frame number of table memory at `page`.
+    fn frame(&self, page: NonNull<u8>) -> Pfn {
+        Pfn((page.as_ptr().expose_provenance() as u64).wrapping_sub(self.host.table_offset) >> PAGE_SHIFT)
+    }
+}
+
+// SAFETY: memory comes from the heap or from the host, which promises that it is unused, and is refused where it is misaligned
+// or the format cannot name it; `at` and `pfn` are each other's inverse, since they add and subtract the same number of whole
+// pages.
+unsafe impl TableMemory for CHost {
+    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+        let chunk = match self.host.alloc_tables {
+            // SAFETY: the host's own function and pointer.
+            Some(alloc) => NonNull::new(unsafe { alloc(self.host.user, CHUNK_BYTES) }.cast::<u8>()),
+            None => Heap.alloc_chunk(),
+        }?;
+        let last = self.frame(chunk).0.checked_add((CHUNK_BYTES >> PAGE_SHIFT) as u64);
+        let fits = last.is_some_and(|last| last <= self.frames) && self.frame(chunk) != Pfn(0);
+        if fits && chunk.addr().get().is_multiple_of(CHUNK_BYTES) {
+            return Some(chunk);
+        }
+        // SAFETY: allocated above.
+        unsafe { self.free_chunk(chunk) };
+        None
+    }
+
+    unsafe fn free_chunk(&self, chunk: NonNull<u8>) {
+        match self.host.free_tables {
+            // SAFETY: the host's own function and pointer; the chunk is its own, and unused, says the caller.
+            Some(free) => unsafe { free(self.host.user, chunk.as_ptr().cast(), CHUNK_BYTES) },
+            // SAFETY: allocated by the heap; the caller's word.
+            None => unsafe { Heap.free_chunk(chunk) },
+        }
+    }
+
+    #[inline(always)]
+    fn pfn(&self, page: NonNull<u8>) -> Pfn {
+        self.frame(page)
+    }
+
+    #[inline(always)]
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        let address = pfn.address().wrapping_add(self.host.table_offset);
+        // SAFETY: the address of a table page, which is never null.
+        unsafe { NonNull::new_unchecked(core::ptr::with_exposed_provenance_mut(address as usize)) }
+    }
+}
+
+const OK: slat_status_raw = slat_status::SLAT_OK as u32;
+const NO_MEMORY: slat_status_raw = slat_status::SLAT_ENOMEM as u32;
+const POISONED: slat_status_raw = slat_status::SLAT_EPOISONED as u32;
+const IO: slat_status_raw = slat_status::SLAT_EIO as u32;
+
+fn named(access: Access) -> u32 {
+    let name = match access {
+        Access::Read => slat_access::SLAT_READ,
+        Access::Write => slat_access::SLAT_WRITE,
+        Access::Fetch => slat_access::SLAT_FETCH,
+    };
+    name as u32
+}
+
+impl Host for CHost {
+    fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
+        let mut page = slat_page::default();
+        // SAFETY: the host's own function and pointer; `page` is ours.
+        let status = unsafe { self.host.lookup?(self.host.user, hva.0, named(access), &raw mut page) };
+        if status == OK { self.page(&page) } else { None }
+    }
+
+    fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        let resolve = self.host.resolve.ok_or(HostError::Fault)?;
+        let (mut page, thread) = (slat_page::default(), slat_thread::lent(idle));
+        // SAFETY: the host's own function and pointer; `page` and the token are ours until it returns.
+        let status =
+            unsafe { resolve(self.host.user, &raw const thread, hva.0, named(access), &raw mut page) };
+        match status {
+            OK => self.page(&page).ok_or(HostError::Fault),
+            NO_MEMORY => Err(HostError::NoMemory),
+            POISONED => Err(HostError::Poisoned),
+            IO => Err(HostError::Io),
+            _ => Err(HostError::Fault),
+        }
+    }
+
+    fn kick(&self, vcpu: VcpuId) {
+        if let Some(kick) = self.host.kick {
+            // SAFETY: the host's own function and pointer.
+            unsafe { kick(self.host.user, vcpu.0) }
+        }
+    }
+}
+
+/// A vCPU's TLB on the processor that it is on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CTlb {
+    user: *mut c_void,
+    flush_all: unsafe extern "C" fn(*mut c_void),
+    flush: Option<unsafe extern "C" fn(*mut c_void, u64, u64)>,
+    pub(crate) cpu: CpuId,
+}
+
+impl CTlb {
+    pub(crate) fn new(tlb: &slat_tlb) -> Option<Self> {
+        Some(Self { user: tlb.user, flush_all: tlb.flush_all?, flush: tlb.flush, cpu: CpuId(0) })
+    }
+}
+
+impl Translations for CTlb {
+    fn cpu(&self) -> CpuId {
+        self.cpu
+    }
+
+    fn flush_all(&mut self) {
+        // SAFETY: the vCPU's own function and pointer.
+        unsafe { (self.flush_all)(self.user) }
+    }
+
+    fn flush(&mut self, gfns: Span<Gfn>) {
+        match self.flush {
+            // SAFETY: as above.
+            Some(flush) => unsafe { flush(self.user, gfns.start.0, gfns.len()) },
+            None => self.flush_all(),
+        }
+    }
+}

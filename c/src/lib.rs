@@ -1,0 +1,50 @@
+//! The C interface of [slat](https://docs.rs/slat): what `slat.h` declares. Rust programs use slat itself.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `types` | what C and Rust hand to each other: numbers, structures, the host's functions |
+//! | `status` | errors as one enumeration; no panic crosses the boundary |
+//! | `any` | a VM of whatever format, and what it gives, as trait objects |
+//! | `host` | the host's functions as slat's host |
+//! | `thread` | the token of a thread |
+//! | `held` | a value that one call at a time has |
+//! | `vm`, `vcpu`, `change`, `harvest` | the functions |
+//! | `bare` | without `std`: memory and the end of a panic, by functions of the kernel |
+//!
+//! # Decisions
+//! * **The format is chosen once**, when a VM is made: each function calls a method of a trait object, which is one indirect call
+//!   more than in Rust. Inside the engine nothing is indirect but the host's own functions. A call also looks which thread it is,
+//!   and has its vCPU by a compare-and-swap.
+//! * **A handle says who uses it.** In Rust the borrow checker refuses a fault on a vCPU that is in the guest, or a VM that is freed
+//!   before its vCPUs. Here each handle has a state, and a call that does not fit it is `SLAT_EBUSY`. What C must get right
+//!   by itself: pointers are those of live handles or of memory that may be read or written, and no handle is used while
+//!   or after it is freed.
+//! * **A thread has one token** (`slat_thread`), as in Rust. A call borrows it. The host's `resolve`, which may call slat again, is
+//!   given one of its own: the outer one is in use.
+//! * **Numbers are checked.** An enumeration comes from C as a number, since an unknown one would be undefined behaviour.
+#![cfg_attr(not(feature = "std"), no_std)]
+#![allow(non_camel_case_types, reason = "the names are those of slat.h")]
+#![allow(clippy::missing_safety_doc, reason = "what a caller promises is said once, above")]
+
+extern crate alloc;
+
+mod any;
+#[cfg(not(feature = "std"))]
+mod bare;
+mod change;
+mod harvest;
+mod held;
+mod host;
+mod status;
+mod thread;
+mod types;
+mod vcpu;
+mod vm;
+
+pub use change::*;
+pub use harvest::*;
+pub use status::*;
+pub use thread::*;
+pub use types::*;
+pub use vcpu::*;
+pub use vm::*;

@@ -1,0 +1,198 @@
+//! vCPUs: faults, and the time in the guest. A vCPU's state says whether a call may have it.
+
+use crate::any::AnyVcpu;
+use crate::held::{Has, Held, IN_GUEST, OUT};
+use crate::host::CTlb;
+use crate::slat_status;
+use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ENOENT};
+use crate::status::{given, guarded};
+use crate::types::access;
+use crate::vm::Child;
+use crate::{slat_access_raw, slat_done, slat_thread, slat_tlb, slat_vm};
+use alloc::boxed::Box;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use slat::{CpuId, Done, Fault, Gpa, InGuest, VcpuId};
+
+/// A vCPU. One call at a time has it, from any thread; from `slat_vcpu_enter` to `slat_vcpu_leave` it is that thread's.
+#[derive(Debug)]
+pub struct slat_vcpu {
+    held: Held<Inner>,
+}
+
+struct Inner {
+    /// While it is in the guest: it borrows the vCPU and the token.
+    guest: Option<(InGuest<'static>, &'static slat_thread)>,
+    /// Made by `Box::leak`.
+    vcpu: NonNull<dyn AnyVcpu>,
+    tlb: CTlb,
+    _vm: Child,
+}
+
+impl slat_vcpu {
+    /// Has it in the guest, by the thread that entered.
+    fn have_in_guest(&self) -> Result<Has<'_, Inner>, slat_status> {
+        let has = self.held.have(IN_GUEST)?;
+        has.guest.as_ref().map_or(Err(SLAT_EBUSY), |(_, thread)| thread.check_owner())?;
+        Ok(has)
+    }
+}
+
+/// Makes vCPU number `id` of a VM, out of the guest, in `vcpu`. Copies `tlb`. Any thread; never sleeps.
+///
+/// The caller promises that the functions of `tlb` do what their comments say. Owed: `slat_vcpu_free`. Errors: `SLAT_ENOENT`
+/// where the VM was made with fewer; `SLAT_EBUSY` where this one is there already; `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_vcpu_new(
+    vm: Option<&'static slat_vm>,
+    id: u32,
+    tlb: Option<&slat_tlb>,
+    vcpu: Option<&mut MaybeUninit<*mut slat_vcpu>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, tlb, vcpu) = (given(vm)?, given(tlb)?, given(vcpu)?);
+        if id >= vm.vcpus {
+            return Err(SLAT_ENOENT);
+        }
+        let tlb = CTlb::new(tlb).ok_or(SLAT_EINVAL)?;
+        let child = Child::of(vm);
+        let made = child.vm().vcpu(VcpuId(id)).ok_or(SLAT_EBUSY)?;
+        let inner = Inner { guest: None, vcpu: NonNull::from(Box::leak(made)), tlb, _vm: child };
+        let made = slat_vcpu { held: Held::new(inner) };
+        vcpu.write(Box::into_raw(Box::new(made)));
+        Ok(())
+    })
+}
+
+/// Frees a vCPU: its number can be used again. Any thread; never sleeps.
+///
+/// Errors, after which the vCPU is as it was: `SLAT_EBUSY` in the guest or in another call; `SLAT_EINVAL`. Not checked: that no
+/// thread uses it later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_vcpu_free(vcpu: *mut slat_vcpu) -> slat_status {
+    guarded(|| {
+        // SAFETY: null, or a live vCPU, says the caller.
+        let has = given(unsafe { vcpu.as_ref() })?.held.have(OUT)?;
+        // SAFETY: made by `Box::leak`; out of the guest, so nothing borrows it; dropped once, since the state stays.
+        drop(unsafe { Box::from_raw(has.vcpu.as_ptr()) });
+        core::mem::forget(has);
+        // SAFETY: made by `slat_vcpu_new`, and no other call has it.
+        drop(unsafe { Box::from_raw(vcpu) });
+        Ok(())
+    })
+}
+
+/// Deals with an access to guest address `gpa` that the hardware could not complete; how is in `done`. Out of the guest. May
+/// sleep in the host's `resolve`, and waits for an invalidation that covers the page. A processor that remembers a missing
+/// permission or mapping (Arm, RISC-V) forgets this page by itself before the guest tries again.
+///
+/// Errors, after which the VM goes on: `SLAT_EFAULT`, `SLAT_EPOISONED`, `SLAT_EIO` from the host; `SLAT_ENOMEM`; `SLAT_EINVAL`;
+/// `SLAT_EBUSY`, `SLAT_EPERM` for vCPU and token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_vcpu_fault(
+    vcpu: Option<&slat_vcpu>,
+    thread: Option<&slat_thread>,
+    gpa: u64,
+    wants: slat_access_raw,
+    done: Option<&mut MaybeUninit<slat_done>>,
+) -> slat_status {
+    guarded(|| {
+        let (vcpu, thread, done) = (given(vcpu)?, given(thread)?, given(done)?);
+        let fault = Fault { gpa: Gpa(gpa), access: access(wants).ok_or(SLAT_EINVAL)? };
+        let (mut call, mut has) = (thread.call()?, vcpu.held.have(OUT)?);
+        // SAFETY: this call has the vCPU, and no guard borrows it: it is out of the guest.
+        let vcpu = unsafe { has.vcpu.as_mut() };
+        done.write(match vcpu.fault(call.idle(), fault)? {
+            Done::Mapped(_) => slat_done::SLAT_MAPPED,
+            Done::Fixed => slat_done::SLAT_FIXED,
+            // No VM of this interface has rings.
+            Done::Spurious | Done::RingFull => slat_done::SLAT_SPURIOUS,
+            Done::Mmio => slat_done::SLAT_MMIO,
+        });
+        Ok(())
+    })
+}
+
+/// Enters the guest on processor `cpu`, on which the thread stays until it has left; `root` is the frame that the hardware is
+/// to walk from (EPTP, nCR3, VTTBR, hgatp). Before this returns, the vCPU's `flush` and `flush_all` have been called for what
+/// was flushed while it was out; `flush_all` alone where the processor or the root is another one than before, and the first
+/// time. A vCPU whose TLB goes where it goes, in software, says the same `cpu` always.
+///
+/// On hardware the vCPU's thread then holds interrupts and asks `slat_vcpu_kicked`: where that is true, it leaves, lets interrupts
+/// in, and enters again; else the hardware may go in, and a kick that comes later brings it out.
+///
+/// Owed: an answer to kicks, soon, by `slat_vcpu_answer` or `slat_vcpu_leave`: invalidations wait for it. Until then the
+/// thread's token is in use. Never sleeps. Errors: `SLAT_EBUSY` where vCPU or token are in use, and for the token that
+/// `resolve` was given; `SLAT_EPERM`, `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_vcpu_enter(
+    vcpu: Option<&'static slat_vcpu>,
+    thread: Option<&'static slat_thread>,
+    cpu: u64,
+    root: Option<&mut MaybeUninit<u64>>,
+) -> slat_status {
+    guarded(|| {
+        let (vcpu, thread, root) = (given(vcpu)?, given(thread)?, given(root)?);
+        let mut call = thread.call()?;
+        call.may_enter()?;
+        let mut has = vcpu.held.have(OUT)?;
+        let inner = &mut *has;
+        inner.tlb.cpu = CpuId(cpu);
+        // SAFETY: as in `slat_vcpu_fault`. The guard borrows the vCPU, which the state keeps from other calls until it is
+        // dropped, and the token, which is kept likewise.
+        let (entered, idle) = unsafe { (&mut *inner.vcpu.as_ptr(), &mut *core::ptr::from_mut(call.idle())) };
+        let guest = entered.enter(idle, &mut inner.tlb);
+        root.write(guest.root().0);
+        inner.guest = Some((guest, thread));
+        has.then = IN_GUEST;
+        call.in_guest();
+        Ok(())
+    })
+}
+
+/// Whether an operation waits for this vCPU: asked between accesses by a software vCPU, before each entry with interrupts held by one on
+/// hardware. By the thread that entered, in the
+/// guest; false for null, and out of the guest. Not checked: that the thread is this one.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_vcpu_kicked(vcpu: Option<&slat_vcpu>) -> bool {
+    let Some(inner) = vcpu.and_then(|vcpu| vcpu.held.peek(IN_GUEST)) else { return false };
+    // SAFETY: in the guest only calls of this thread change it, and none is under way.
+    let guest = unsafe { &(*inner).guest };
+    guest.as_ref().is_some_and(|(guest, _)| guest.kicked())
+}
+
+/// Forgets what has been flushed, by the vCPU's `flush` and `flush_all`, and says so to the operations that wait; the guest
+/// goes on, from `root`, which may be another one now. By the thread that entered, in the guest, on the same processor; never
+/// sleeps.
+///
+/// Errors: `SLAT_EBUSY` out of the guest; `SLAT_EPERM`, `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_vcpu_answer(
+    vcpu: Option<&slat_vcpu>,
+    root: Option<&mut MaybeUninit<u64>>,
+) -> slat_status {
+    guarded(|| {
+        let (root, mut has) = (given(root)?, given(vcpu)?.have_in_guest()?);
+        let Inner { guest, tlb, .. } = &mut *has;
+        let (guest, _) = given(guest.as_mut())?;
+        guest.answer(tlb);
+        root.write(guest.root().0);
+        Ok(())
+    })
+}
+
+/// Leaves the guest: the thread's token is free again. By the thread that entered; never sleeps.
+///
+/// Errors: `SLAT_EBUSY` out of the guest; `SLAT_EPERM`, `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_vcpu_leave(vcpu: Option<&slat_vcpu>) -> slat_status {
+    guarded(|| {
+        let mut has = given(vcpu)?.have_in_guest()?;
+        if let Some((guest, thread)) = has.guest.take() {
+            drop(guest);
+            thread.left_guest();
+        }
+        has.then = OUT;
+        Ok(())
+    })
+}

@@ -1,0 +1,304 @@
+//! VMs: memslots, what is mapped, dirty marks, aging, counters.
+
+use crate::any::{self, AnyVm};
+use crate::slat_status;
+use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ENOENT};
+use crate::status::{given, guarded};
+use crate::types::{
+    SLAT_PAGE_ACCESSED, SLAT_PAGE_DIRTY, SLAT_PAGE_EXECUTE, SLAT_PAGE_READ, SLAT_PAGE_WRITE, pages,
+};
+use crate::{
+    slat_config, slat_host, slat_mapping, slat_slot, slat_slot_op, slat_slot_op_kind, slat_stats,
+    slat_thread, slat_young_how_raw,
+};
+use alloc::boxed::Box;
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
+use slat::slots::{Rule, Transaction};
+use slat::{Access, Gpa, Mapping, Slot, SlotError, SlotId, Span, Young};
+
+/// A virtual machine: memslots, and the page table of one format. Any thread may use it.
+#[derive(Debug)]
+pub struct slat_vm {
+    any: Box<dyn AnyVm>,
+    pub(crate) vcpus: u32,
+    /// Handles that were made from it.
+    children: AtomicUsize,
+}
+
+impl core::fmt::Debug for dyn AnyVm {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("AnyVm")
+    }
+}
+
+/// Keeps a VM from being freed.
+#[derive(Debug)]
+pub(crate) struct Child(&'static slat_vm);
+
+impl Child {
+    pub(crate) fn of(vm: &'static slat_vm) -> Self {
+        vm.children.fetch_add(1, AcqRel);
+        Self(vm)
+    }
+
+    pub(crate) fn vm(&self) -> &'static dyn AnyVm {
+        &*self.0.any
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.0.children.fetch_sub(1, AcqRel);
+    }
+}
+
+/// Makes a VM without memslots, in `vm`. May sleep in the host's `alloc_tables`. Copies both structures.
+///
+/// The caller promises that the functions of `host` do what their comments say, until the VM is freed. Owed: `slat_vm_free`.
+/// Errors: `SLAT_EINVAL`, `SLAT_ENOMEM`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_vm_new(
+    config: Option<&slat_config>,
+    host: Option<&slat_host>,
+    vm: Option<&mut MaybeUninit<*mut slat_vm>>,
+) -> slat_status {
+    guarded(|| {
+        let (config, host, vm) = (given(config)?, given(host)?, given(vm)?);
+        let any = any::build(config, host)?;
+        vm.write(Box::into_raw(Box::new(slat_vm {
+            any,
+            vcpus: config.vcpus.max(1),
+            children: AtomicUsize::new(0),
+        })));
+        Ok(())
+    })
+}
+
+/// Frees a VM and its tables. May sleep in the host's `free_tables`.
+///
+/// Errors, after which the VM is as it was: `SLAT_EBUSY` while there are vCPUs, invalidations or harvests of it; `SLAT_EINVAL`.
+/// Not checked: that no other thread uses the VM meanwhile or later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_vm_free(vm: *mut slat_vm) -> slat_status {
+    guarded(|| {
+        // SAFETY: null, or a live VM, says the caller.
+        let live = given(unsafe { vm.as_ref() })?;
+        if live.children.load(Acquire) != 0 {
+            return Err(SLAT_EBUSY);
+        }
+        // SAFETY: made by `slat_vm_new`; no handle refers to it, and no other thread uses it, says the caller.
+        drop(unsafe { Box::from_raw(vm) });
+        Ok(())
+    })
+}
+
+/// What a VM has done and holds, in `stats`. Any thread; never sleeps. Errors: `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_vm_stats(
+    vm: Option<&'static slat_vm>,
+    stats: Option<&mut MaybeUninit<slat_stats>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, stats) = (given(vm)?, given(stats)?);
+        stats.write(vm.any.stats().into());
+        Ok(())
+    })
+}
+
+/// Runs `count` memslot operations in order and publishes what they made, at once: no vCPU ever sees a part of them. What slots
+/// lose is unmapped and flushed before this returns. Any thread; waits for vCPUs in the guest, for readers, and for other
+/// transactions. The rules are KVM's.
+///
+/// Errors, after which nothing has changed, and `failed`, unless it is null, holds the number of the operation that was
+/// refused: `SLAT_EINVAL`, `SLAT_EEXIST`, `SLAT_ENOENT`, `SLAT_ENOMEM`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_slots_commit(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    ops: *const slat_slot_op,
+    count: usize,
+    failed: Option<&mut MaybeUninit<usize>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, mut call) = (given(vm)?, given(thread)?.call()?);
+        if count == 0 {
+            return Ok(());
+        }
+        if ops.is_null() || !ops.is_aligned() || count > isize::MAX as usize / size_of::<slat_slot_op>() {
+            return Err(SLAT_EINVAL);
+        }
+        // SAFETY: as many operations, says the caller.
+        let ops = unsafe { core::slice::from_raw_parts(ops, count) };
+        let mut at = 0;
+        let result = vm.any.commit(call.idle(), &mut |tx| {
+            for (number, op) in ops.iter().enumerate() {
+                at = number;
+                operate(tx, op)?;
+            }
+            Ok(())
+        });
+        result.map_err(|error| {
+            failed.map(|failed| failed.write(at));
+            error.into()
+        })
+    })
+}
+
+/// One operation.
+fn operate(tx: &mut Transaction<'_>, op: &slat_slot_op) -> Result<(), SlotError> {
+    use slat_slot_op_kind as Kind;
+    let id = SlotId(op.slot.id);
+    let unsound = SlotError { id, gpas: Span::new(Gpa(0), Gpa(0)), rule: Rule::GuestAddress };
+    let known = |tx: &Transaction<'_>| tx.get(id).ok_or(SlotError { rule: Rule::Missing, ..unsound });
+    match op.kind {
+        kind if kind == Kind::SLAT_SLOT_CREATE as u32 => tx.create(op.slot.read().ok_or(unsound)?),
+        kind if kind == Kind::SLAT_SLOT_DELETE as u32 => tx.delete(id).map(drop),
+        kind if kind == Kind::SLAT_SLOT_MOVE as u32 => {
+            let to = known(tx).map(|slot| slat_slot { gpa: op.slot.gpa, ..slot.into() })?;
+            tx.move_to(id, to.read().ok_or(unsound)?.gfns.start).map(drop)
+        }
+        kind if kind == Kind::SLAT_SLOT_FLAGS as u32 => {
+            let new = known(tx).map(|slot| slat_slot { flags: op.slot.flags, ..slot.into() })?;
+            let new: Slot = new.read().ok_or(unsound)?;
+            if known(tx)?.readonly != new.readonly {
+                return Err(unsound);
+            }
+            tx.set_log_dirty(id, new.log_dirty).map(drop)
+        }
+        _ => Err(unsound),
+    }
+}
+
+/// The memslot that holds guest address `gpa`, in `slot`. Any thread; never sleeps.
+///
+/// Errors: `SLAT_ENOENT`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_slots_find(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    gpa: u64,
+    slot: Option<&mut MaybeUninit<slat_slot>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, slot, mut call) = (given(vm)?, given(slot)?, given(thread)?.call()?);
+        let found = vm.any.find(call.idle(), Gpa(gpa).gfn()).ok_or(SLAT_ENOENT)?;
+        slot.write(found.into());
+        Ok(())
+    })
+}
+
+/// What is mapped at guest address `gpa` at this moment, in `mapping`. An invalidation may take it away before this returns. A
+/// software vCPU puts it into its TLB out of the guest and uses it in the guest: entering forgets what was flushed meanwhile.
+/// Any thread; never sleeps.
+///
+/// Errors: `SLAT_ENOENT`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_translate(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    gpa: u64,
+    mapping: Option<&mut MaybeUninit<slat_mapping>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, mapping, mut call) = (given(vm)?, given(mapping)?, given(thread)?.call()?);
+        let found = vm.any.translate(call.idle(), Gpa(gpa).gfn()).ok_or(SLAT_ENOENT)?;
+        mapping.write(found.into());
+        Ok(())
+    })
+}
+
+impl From<Mapping> for slat_mapping {
+    fn from(Mapping { gfns, leaf, .. }: Mapping) -> Self {
+        let allows = |access| leaf.perms.allows(access);
+        let flags = [
+            (allows(Access::Read), SLAT_PAGE_READ),
+            (allows(Access::Write), SLAT_PAGE_WRITE),
+            (allows(Access::Fetch), SLAT_PAGE_EXECUTE),
+            (leaf.accessed, SLAT_PAGE_ACCESSED),
+            (leaf.dirty, SLAT_PAGE_DIRTY),
+        ];
+        let flags = flags.into_iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag);
+        Self { gfn: gfns.start.0, pfn: leaf.pfn.0, frames: gfns.len(), flags }
+    }
+}
+
+/// A device, or the VMM, has written these host addresses by itself: the pages are dirty in each memslot that logs. After the
+/// write. Any thread; never sleeps. Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_mark_dirty(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    hva: u64,
+    bytes: u64,
+) -> slat_status {
+    guarded(|| {
+        let (vm, mut call) = (given(vm)?, given(thread)?.call()?);
+        vm.any.mark_dirty(call.idle(), pages(hva, bytes).ok_or(SLAT_EINVAL)?);
+        Ok(())
+    })
+}
+
+/// Whether the guest has accessed any page of this host range since its Accessed bit was cleared, in `young`; and clears those
+/// bits, or not. Any thread; `SLAT_CLEAR_YOUNG_AND_FLUSH` waits for vCPUs in the guest.
+///
+/// Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_young(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    hva: u64,
+    bytes: u64,
+    how: slat_young_how_raw,
+    young: Option<&mut MaybeUninit<bool>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, young, mut call) = (given(vm)?, given(young)?, given(thread)?.call()?);
+        let hows = [Young::Test, Young::Clear, Young::ClearAndFlush];
+        let how = *hows.get(how as usize).ok_or(SLAT_EINVAL)?;
+        young.write(vm.any.young(call.idle(), pages(hva, bytes).ok_or(SLAT_EINVAL)?, how));
+        Ok(())
+    })
+}
+
+/// An aging pass: calls `seen` with the pages of this host range that the guest has accessed since their Accessed bits were
+/// cleared, and clears them. Bit n mod 64 of word n / 64 stands for the nth page from `hva` on, of `pages` pages, 512 at most.
+/// TLBs keep copies that say accessed, until they forget them (`slat_forget`). `seen` does not wait, and does not call slat.
+/// Any thread; never sleeps.
+///
+/// Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_age(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    hva: u64,
+    bytes: u64,
+    seen: Option<unsafe extern "C" fn(user: *mut c_void, hva: u64, pages: u32, bits: *const u64)>,
+    user: *mut c_void,
+) -> slat_status {
+    guarded(|| {
+        let (vm, seen, mut call) = (given(vm)?, given(seen)?, given(thread)?.call()?);
+        vm.any.age(call.idle(), pages(hva, bytes).ok_or(SLAT_EINVAL)?, &mut |accessed| {
+            // SAFETY: the caller's own function and pointer; the words are ours until it returns.
+            unsafe { seen(user, accessed.first().0, accessed.len(), accessed.bits().as_ptr()) }
+        });
+        Ok(())
+    })
+}
+
+/// Asks every TLB to forget this host range, soon: after an aging pass, so that the next access is noticed. Nothing may count
+/// on it. Any thread; never sleeps. Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_forget(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    hva: u64,
+    bytes: u64,
+) -> slat_status {
+    guarded(|| {
+        let (vm, mut call) = (given(vm)?, given(thread)?.call()?);
+        vm.any.forget(call.idle(), pages(hva, bytes).ok_or(SLAT_EINVAL)?);
+        Ok(())
+    })
+}
