@@ -202,7 +202,7 @@ impl Scenario {
                     true => Pc::Await(0),
                 }
             }
-            // Nobody numbers late here.
+            // No thread numbers late here.
             Pc::Interrupt(vcpu) => {
                 tlb.vcpus[vcpu as usize].kick(self.bug != Some(Bug::InterruptedFirst));
                 if vcpu == last { Pc::Await(0) } else { Pc::Kick(vcpu + 1) }

@@ -207,7 +207,7 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 /// A vCPU that has forgotten what it had to, one step before the guest. Dropping it goes back.
 ///
 /// A kick may arrive between [`Vcpu::enter`] and the instruction that enters the guest. Its interrupt is then taken by the
-/// hypervisor, brings no guest out, and is gone; the flusher waits for a guest that nobody interrupts again. So the last
+/// hypervisor, brings no guest out, and is gone; the flusher waits for a guest that is not interrupted again. So the last
 /// step, [`go`](Self::go), holds interrupts first, and then says whether to go in.
 ///
 /// ```
@@ -251,7 +251,7 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
 ///     match ready.go(Off::new) {
 ///         Go::In(guest, off) => {
 ///             hardware_enters(root); // VMLAUNCH, ERET … until an exit
-///             drop(guest); // out of the guest: nobody waits for this vCPU any more
+///             drop(guest); // out of the guest: no flush waits for this vCPU any more
 ///             drop(off);
 ///             break; // deal with the exit
 ///         }

@@ -16,7 +16,6 @@ const SOAKS: [[&str; 3]; 3] = [
     ["slat-vcpu", "dirty", "the_shadow_is_what_was_written"],
 ];
 
-/// What simulates.
 const SLAT_BENCH: &str = "target/release/slat-bench";
 
 #[derive(clap::Args)]
@@ -102,7 +101,7 @@ pub struct Simulate {
 /// Every bench that is simulated, whole, under many seeds: each check must hold each time.
 pub fn simulate(args: &Simulate) -> Outcome {
     succeed(&mut cargo("build --profile bench --locked --package slat-bench"))?;
-    let list = ["bench", "list", "--commands", "simulated"];
+    let list = "bench list --commands simulated".split(' ');
     let sims = said(bounded(60, SLAT_BENCH).args(list))?.succeeded()?.out;
     let runs: Vec<_> = (1..=args.seeds).flat_map(|seed| sims.lines().map(move |sim| (sim, seed))).collect();
     on_every_processor(&runs, |(sim, seed)| {

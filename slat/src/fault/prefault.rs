@@ -1,6 +1,6 @@
 //! Pre-fault: a range is mapped before the guest touches it.
 //!
-//! Each page goes through the pipeline of a fault, as the access that [`Prefault`] names. It is mapped old, as nobody has used
+//! Each page goes through the pipeline of a fault, as the access that [`Prefault`] names. It is mapped old, since no guest has used
 //! it yet, or young. (In formats without Accessed bits an old page is a tracked leaf, which the first access gives back by one
 //! CAS. A guest whose hypervisor takes no such faults wants young pages.)
 

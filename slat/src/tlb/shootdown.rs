@@ -124,7 +124,7 @@ impl VcpuTlb {
             interrupt();
         }
         // ORDER(kick): Release; the generation before it is visible to a vCPU that sees the kick.
-        // ORDER(kick-held): the store before the interrupt; whoever takes the interrupt sees it (`Host::kick`).
+        // ORDER(kick-held): the store before the interrupt; the processor that takes the interrupt sees it (`Host::kick`).
         self.kicked.store(true, Release);
         if !seeded!(InterruptedFirst) {
             interrupt();
@@ -183,7 +183,7 @@ impl Tlb {
     /// A root is about to be replaced: until the guard is dropped, which is after its flush, no flush is broadcast.
     pub(crate) fn replaces_root(&self) -> Replacing<'_> {
         if !seeded!(RootUncounted) {
-            // ORDER(root-count): before the new root is published, which carries it to whoever finds that (`replace_root`).
+            // ORDER(root-count): before the new root is published, which carries it to each thread that finds that (`replace_root`).
             self.roots.fetch_add(1, Relaxed);
         }
         Replacing(&self.roots)
