@@ -62,9 +62,9 @@ fn upgrading() {
 fn freezing() {
     let world = World::<Pae>::new(2, Primary::new(false), |builder| builder);
     at_once(&[
-        &|| world.guest(0, &[(0, Read), (0, Write)]),
-        &|| world.guest(1, &[(0, Read), (0, Read), (0, Read)]),
-        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+        &|| world.guest(0, &[(0, Read), (1, Read), (0, Write), (1, Write)]),
+        &|| world.guest(1, &[(0, Read), (1, Read), (0, Read), (1, Read)]),
+        &|| world.change(0..2, (Change::Move, Why::Migrate)),
     ]);
     world.end();
 }

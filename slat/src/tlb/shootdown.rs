@@ -287,7 +287,8 @@ impl Tlb {
         let held = hold();
         // ORDER(kick-held): held before the load. An interrupt that was taken before carries its kick here; a later one waits.
         let kicked = if seeded!(LookedBeforeHeld) { early } else { Self::kicked(vcpu) };
-        (!kicked || seeded!(GoUnlooked)).then_some(held)
+        // A kick that an entry without its flushes has left would be met by each entry.
+        (!kicked || seeded!(GoUnlooked) || seeded!(EnterUnflushed)).then_some(held)
     }
 
     /// The vCPU leaves the guest.
