@@ -271,7 +271,9 @@ impl Tlb {
         // ORDER(flush): `in_guest` before the generation's load; pairs with the fence in `shoot_down`.
         fence_after_rmw();
         if seeded!(EnterUnflushed) {
-            return;
+            // As if they were carried out.
+            vcpu.kicked.store(false, Relaxed);
+            return vcpu.seen.store(self.generation.load(Relaxed), Relaxed);
         }
         // A kick that is left from an earlier stay goes, too: where no kick is seen there is none to clear.
         while Self::kicked(vcpu) || self.generation.load(Acquire) != vcpu.seen.load(Relaxed) {
@@ -287,8 +289,7 @@ impl Tlb {
         let held = hold();
         // ORDER(kick-held): held before the load. An interrupt that was taken before carries its kick here; a later one waits.
         let kicked = if seeded!(LookedBeforeHeld) { early } else { Self::kicked(vcpu) };
-        // A kick that an entry without its flushes has left would be met by each entry.
-        (!kicked || seeded!(GoUnlooked) || seeded!(EnterUnflushed)).then_some(held)
+        (!kicked || seeded!(GoUnlooked)).then_some(held)
     }
 
     /// The vCPU leaves the guest.
