@@ -41,11 +41,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 /// Whether the guest may make this access through `slot`.
 #[inline(always)]
 pub(super) fn allows(slot: &Slot, access: Access) -> bool {
-    match access {
-        Access::Read => true,
-        Access::Write => !slot.readonly,
-        Access::Fetch => slot.execute,
-    }
+    HostPage::PLAIN.through(slot).allows(access)
 }
 
 impl HostPage {
@@ -118,8 +114,6 @@ mod tests {
         }
     }
 
-    const STORE: Access = Access::Write;
-
     fn vm(memory: MemoryType) -> (Idle, Vm<Ept4, Changing>) {
         let (mut idle, vm) =
             (Idle::take().unwrap(), Vm::<Ept4, _>::builder(Changing::default()).build().unwrap());
@@ -134,7 +128,7 @@ mod tests {
         vm.host().writable.store(true, Relaxed);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         [Gfn(1), Gfn(2)].map(|gfn| {
-            vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: STORE }).unwrap();
+            vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write }).unwrap();
             vm.translate(&mut idle, gfn).unwrap().leaf.memory
         })
     }
@@ -145,7 +139,7 @@ mod tests {
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }).unwrap();
         vm.host().device.store(true, Relaxed);
-        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: STORE }).unwrap();
+        vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Write }).unwrap();
         assert_eq!(vm.translate(&mut idle, Gfn(0)).unwrap().leaf.memory, MemoryType::Device);
         vm.stats().permission_faults == 0
     }

@@ -48,7 +48,6 @@ use crate::table::radix::At;
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 use crate::walk::Walk;
-use slat_slots::MemoryType;
 
 /// A guest access that the hardware could not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -312,7 +311,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 /// Whether the host's page does for the access, in a table of this format.
 #[inline(always)]
 fn serves<F: Format>(page: &HostPage, access: Access) -> bool {
-    page.allows(access) && (F::MEMORY.is_some() || page.memory == MemoryType::WriteBack)
+    page.allows(access) && F::has_memory_type(page.memory)
 }
 
 impl From<Unconfirmed> for Outcome {

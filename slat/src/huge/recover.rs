@@ -34,7 +34,6 @@ use crate::table::memory::Node;
 use crate::vm::Vm;
 use crate::walk::Walk;
 use crate::why::Why;
-use slat_slots::MemoryType;
 
 /// What one invalidation covers at most: faults on it wait for one flush, and this many tables.
 const STRETCH: u64 = 64 * Level::M2.pages();
@@ -107,7 +106,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let fits = found.level >= level
             && page.pfn.0 & (level.pages() - 1) == 0
             && (page.execute || !self.policy.nx_huge_pages)
-            && (F::MEMORY.is_some() || page.memory == MemoryType::WriteBack);
+            && F::has_memory_type(page.memory);
         let access = if page.writable { Access::Write } else { Access::Read };
         fits.then(|| self.leaf(page, access))
     }

@@ -201,6 +201,12 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
     /// Guest frames that a table of this format can map: `1 << FRAME_BITS`.
     const FRAME_BITS: u32 = Self::LEVELS as u32 * INDEX_BITS + Self::ROOT_PAGES.ilog2();
 
+    /// Whether a leaf can say this type.
+    #[inline(always)]
+    fn has_memory_type(memory: MemoryType) -> bool {
+        Self::MEMORY.is_some() || memory == MemoryType::WriteBack
+    }
+
     /// The bits of a leaf of this type.
     #[inline(always)]
     fn memory_bits(memory: MemoryType) -> u64 {
