@@ -13,7 +13,7 @@ use std::time::Instant;
 const SOAKS: [[&str; 3]; 3] = [
     ["slat", "soak", "everything_at_once"],
     ["slat-mm", "load", "no_guest_reads_what_is_not_its_own"],
-    ["slat-vcpu", "dirty", "the_shadow_is_what_was_written"],
+    ["slat-vcpu", "vcpu", "dirty::the_shadow_is_what_was_written"],
 ];
 
 const SLAT_BENCH: &str = "target/release/slat-bench";
@@ -32,7 +32,7 @@ fn minutes(text: &str) -> Result<f64, &'static str> {
 }
 
 /// The tests that do everything at once (`slat/tests/soak`; a primary MMU under load, `mm/tests/load`; dirty logs under
-/// fire, `vcpu/tests/dirty`), optimized, each for its part of the time.
+/// fire, `vcpu/tests/vcpu/dirty`), optimized, each for its part of the time.
 pub fn soak(args: &Soak) -> Outcome {
     let seconds = 60.0 * args.minutes / SOAKS.len() as f64;
     SOAKS.into_iter().try_for_each(|[package, test, function]| {

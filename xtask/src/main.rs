@@ -33,7 +33,7 @@ enum Chore {
     Verify(verify::Args),
     /// Run every check, three hours at most; the verdict is kept in verification/nightly.md
     Nightly(verify::Args),
-    /// Run cargo with the mistakes that `SLAT_SEEDED` can name: test -p slat-vcpu --test dirty, for example
+    /// Run cargo with the mistakes that `SLAT_SEEDED` can name: test -p slat-vcpu --test vcpu, for example
     Seeded(Words),
     /// Run the tests under `AddressSanitizer`, and list the engine's lines that none runs; needs rustup's llvm-tools
     Coverage,
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_another_program_reads_is_left_as_it_is() {
-        let line = "test -p slat-vcpu --locked --test dirty -- --nocapture seeded::";
+        let line = "test -p slat-vcpu --locked --test vcpu -- --nocapture seeded::";
         let chore = Chore::try_parse_from(format!("xtask seeded {line}").split(' '));
         assert!(matches!(chore, Ok(Chore::Seeded(Words { words })) if words.join(" ") == line));
     }

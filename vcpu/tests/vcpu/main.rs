@@ -7,8 +7,10 @@
 //! | `spaces` | does a vCPU see another address space at once? |
 //! | `ring` | does a full dirty ring stop a vCPU, and is a store through its TLB told? |
 //! | `shared` | do vCPUs that move between processors read what they wrote, with TLBs tagged by VM? |
+//! | `dirty` | does a dirty log tell every store, beside everything else? |
 //! | `numa` | does a page that is sampled and moved stay readable under a guest? |
 
+mod dirty;
 mod numa;
 mod ring;
 #[cfg(seeded)]

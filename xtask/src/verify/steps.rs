@@ -73,8 +73,7 @@ const NIGHTLY: &[Tier] = &[Tier::Nightly];
 const HALF: &str =
     "cargo test --workspace --exclude slat-virtual --exclude slat-seeded --locked --lib --bins";
 const LOOM: &str = "cargo test -p slat --release --locked --lib loom_tests -- --nocapture";
-const WORLDS: &str =
-    "cargo xtask seeded test -p slat-vcpu --locked --test dirty --test vcpu -- --nocapture seeded::";
+const WORLDS: &str = "cargo xtask seeded test -p slat-vcpu --locked --test vcpu -- --nocapture seeded::";
 const LOAD: &str =
     "cargo xtask seeded test -p slat-mm --locked --test load --test mm -- --nocapture seeded::";
 const REPORT: &str = "cargo run --profile bench -p slat-bench --locked -- report -o target/report";

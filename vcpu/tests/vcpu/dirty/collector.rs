@@ -4,9 +4,9 @@
 //! held for a while and given back after later ones. When all stand still the last harvest is taken, nothing may be left
 //! behind, and the world is judged.
 
-use crate::random::Random;
-use crate::truth::Tally;
-use crate::world::{Around, HVA, Mistake, Other, PAGES, PLACES, ROUNDS, SLOT, Sizes, VCPUS, WORDS, World};
+use super::random::Random;
+use super::truth::Tally;
+use super::world::{Around, HVA, Mistake, Other, PAGES, PLACES, ROUNDS, SLOT, Sizes, VCPUS, WORDS, World};
 use slat::*;
 use slat_mm::HostView;
 use std::sync::atomic::Ordering::SeqCst;

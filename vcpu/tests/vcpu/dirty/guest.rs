@@ -4,8 +4,8 @@
 //! is never a question of order between owners. The words at either end of a page are vCPU 0's: it stores across the
 //! border.
 
-use crate::random::Random;
-use crate::world::{Around, HVA, Mistake, NEIGHBOUR_AT, NEIGHBOUR_PAGES, Other, PAGES, VCPUS, WORDS, World};
+use super::random::Random;
+use super::world::{Around, HVA, Mistake, NEIGHBOUR_AT, NEIGHBOUR_PAGES, Other, PAGES, VCPUS, WORDS, World};
 use slat::*;
 use slat_mm::HostView;
 use slat_vcpu::cpu::{Core, Program, Step};

@@ -1,8 +1,8 @@
 //! What is done to the VM meanwhile: whatever takes a leaf away, or changes it, must not take a store's trace with it.
 
-use crate::collector::Way;
-use crate::random::Random;
-use crate::world::{Around, HVA, NEIGHBOUR, Other, PAGES, PLACES, SLOT, VCPUS, World, neighbour};
+use super::collector::Way;
+use super::random::Random;
+use super::world::{Around, HVA, NEIGHBOUR, Other, PAGES, PLACES, SLOT, VCPUS, World, neighbour};
 use slat::*;
 use slat_mm::{AddressSpace, Balancer, HostView, Prot, Settings};
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! A mistake is made in a whole process, so each has a process of its own: this very program, asked for the one test that
 //! looks, which then must fail.
 
-use crate::collector::Way;
-use crate::world::{Around, Mistake, Setting, run};
+use super::collector::Way;
+use super::world::{Around, Mistake, Setting, run};
 use slat::Track;
 use slat::seeded::{Bug, Tool, WRONG, each_fails_in_a_process};
 use slat::table::formats::Npt4;

@@ -7,10 +7,10 @@
 //! A log is switched on before a life's first round or in the middle of it, by turns. Guests run until each of the
 //! others has had so many turns: however the machine shares its time, all of them meet.
 
-use crate::collector::{Collector, Way};
-use crate::thorough::thorough;
-use crate::truth::{Tally, Truth};
-use crate::{guest, meddler};
+use super::collector::{Collector, Way};
+use super::thorough::thorough;
+use super::truth::{Tally, Truth};
+use super::{guest, meddler};
 use slat::*;
 use slat_mm::{AddressSpace, Advice, Arena, Backing, HostView, Ksm, LruSettings, Place, Prot, Swap};
 use slat_vcpu::Window;

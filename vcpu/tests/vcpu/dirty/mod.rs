@@ -27,16 +27,16 @@
 //! Each world is a fixed amount of work. `SLAT_SOAK_SECONDS` makes worlds with other seeds follow: `cargo xtask soak`.
 
 mod collector;
-#[path = "../../../slat/tests/engine/common/tally.rs"]
+#[path = "../../../../slat/tests/engine/common/tally.rs"]
 mod counts;
 mod guest;
 mod meddler;
-#[path = "../../../slat/tests/engine/common/random.rs"]
+#[path = "../../../../slat/tests/engine/common/random.rs"]
 mod random;
 #[cfg(seeded)]
 mod seeded;
 mod steps;
-#[path = "../../../slat/tests/engine/common/thorough.rs"]
+#[path = "../../../../slat/tests/engine/common/thorough.rs"]
 mod thorough;
 mod truth;
 mod world;

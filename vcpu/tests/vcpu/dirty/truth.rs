@@ -3,8 +3,8 @@
 //! A store is **certain** where its owner knew the log to be on before it began: it must be told. It is **possible**
 //! wherever it was made: a page without even that may be told only by the log's rules.
 
-use crate::counts::tally;
-use crate::world::PAGES;
+use super::counts::tally;
+use super::world::PAGES;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Numbers of rounds, by page of the slot; 0: never. All rounds of all lives have a number, from 1.

@@ -3,7 +3,7 @@
 //! What takes a leaf away must leave the trace of its store; what arms a page must reach the TLB. Each is paired with
 //! the mistake that it prevents, which is found out every time.
 
-use crate::world::WORDS;
+use super::world::WORDS;
 use slat::table::formats::{Ept4, Ept4NoAd, Npt4};
 use slat::*;
 use slat_mm::{
