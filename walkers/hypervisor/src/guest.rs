@@ -3,7 +3,8 @@
 use crate::Error;
 use crate::chores::Chores;
 use crate::instruction::Store;
-use crate::memory::{Layout, Machine};
+use crate::layout::Layout;
+use crate::memory::Machine;
 use crate::options::{Options, Wanted};
 use crate::{apic, power, record, second};
 use alloc::format;
@@ -19,8 +20,6 @@ pub struct Guest<F: Format> {
     pub vm: Vm<F, Machine>,
     /// What is wanted of it.
     pub options: Options,
-    /// Where in its memory things are.
-    pub layout: Layout,
     /// Writes to this port end it.
     pub power: Option<u16>,
     /// What is done to its memory.
@@ -108,6 +107,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
                 exit => return Err(format!("{exit:x?} at {:#x}", self.processor.rip()).into()),
             }
         }
+        self.guest.chores.finish(&self.guest.vm, idle)?;
         self.guest.report();
         Ok(())
     }
@@ -115,9 +115,9 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     /// The tables did not let the guest through: slat makes them, or knows that there is nothing.
     fn fault(&mut self, idle: &mut Idle, fault: MemoryFault) -> Result<(), Error> {
         let MemoryFault { gpa, access, .. } = fault;
-        let Guest { options, layout, faults, .. } = self.guest;
+        let Guest { vm, options, faults, .. } = self.guest;
         faults[self.vcpu.id().0 as usize].fetch_add(1, Relaxed);
-        if options.record && layout.ram().contains(gpa.gfn()) {
+        if options.record && vm.host().layout.ram().contains(gpa.gfn()) {
             record::tell(gpa, access);
         }
         let done = self.vcpu.fault(idle, Fault { gpa, access })?;
@@ -139,7 +139,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     /// The guest writes to its interrupt controller, and has not started its second processor yet.
     fn write_apic(&mut self, idle: &mut Idle, gpa: Gpa) -> Result<(), Error> {
         let rip = self.processor.rip();
-        let store = Store::at(rip, self.processor.tables(), &self.registers)
+        let store = Store::at(rip, self.processor.tables(), self.guest.vm.host(), &self.registers)
             .ok_or_else(|| format!("no plain store to {gpa:x?}, at {rip:#x}"))?;
         self.processor.set_rip(store.next);
         match apic::Write::of(gpa, store.value) {

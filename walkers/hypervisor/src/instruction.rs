@@ -2,9 +2,10 @@
 //! 64-bit code. Compilers have no other for a device's register.
 //!
 //! Where it stores to is known from the fault; so of its address only the length matters. Its bytes are found by the guest's
-//! own page tables, as the guest's frames are the machine's.
+//! own page tables, in the frames that the host has behind them now.
 
-use slat::Gpa;
+use crate::memory::Machine;
+use slat::{Gpa, Hva, PAGE_SIZE};
 use slat_walker_x86::guest::Registers;
 
 /// A store that has been understood.
@@ -18,10 +19,10 @@ pub struct Store {
 
 impl Store {
     /// The instruction at `rip`, behind tables that begin at a root and have so many levels; nothing where it is another.
-    pub fn at(rip: u64, tables: (Gpa, u8), registers: &Registers) -> Option<Self> {
+    pub fn at(rip: u64, tables: (Gpa, u8), host: &Machine, registers: &Registers) -> Option<Self> {
         const WIDE: u8 = 8;
         const NO_BASE: u8 = 5;
-        let mut code = Code { tables, at: rip };
+        let mut code = Code { host, tables, at: rip };
         let (rex, opcode) = match code.next()? {
             rex @ 0x40..=0x4f => (rex, code.next()?),
             opcode => (0, opcode),
@@ -58,12 +59,13 @@ fn numbered(of: &Registers, number: u8) -> Option<u64> {
 }
 
 /// The guest's instructions, byte by byte.
-struct Code {
+struct Code<'h> {
+    host: &'h Machine,
     tables: (Gpa, u8),
     at: u64,
 }
 
-impl Code {
+impl Code<'_> {
     fn next(&mut self) -> Option<u8> {
         const PRESENT: u64 = 1;
         const LARGE: u64 = 1 << 7;
@@ -72,24 +74,26 @@ impl Code {
         let mut entry = root | PRESENT;
         for level in (0..levels).rev() {
             let shift = 12 + 9 * u32::from(level);
-            entry = read((entry & ADDRESS) + (self.at >> shift & 511) * 8)?;
+            entry = self.word((entry & ADDRESS) + (self.at >> shift & 511) * 8)?;
             if entry & PRESENT == 0 {
                 return None;
             }
             if level == 0 || entry & LARGE != 0 {
                 let offset = (1 << shift) - 1;
-                let byte = read((entry & ADDRESS & !offset) + (self.at & offset))?;
+                let word = self.word((entry & ADDRESS & !offset) + (self.at & offset & !7))?;
+                let byte = word.to_le_bytes()[(self.at & 7) as usize];
                 self.at += 1;
                 return Some(byte);
             }
         }
         None
     }
-}
 
-/// What is at a guest-physical address.
-fn read<T: Copy>(at: u64) -> Option<T> {
-    // SAFETY: mapped one to one; integers of any bits are integers, and beside the guest's code and tables, which stay
-    // as they are while it waits, nothing is believed.
-    (at < 1 << 32).then(|| unsafe { (at as *const T).read_unaligned() })
+    /// The word at a guest-physical address, a multiple of 8, which is its host address. Beside the guest's code and
+    /// tables, which stay as they are while it waits, nothing of it is believed.
+    fn word(&self, at: u64) -> Option<u64> {
+        let word = (at % PAGE_SIZE / 8) as usize;
+        let frames = self.host.frames.lock();
+        (at < self.host.layout.ram_end()).then(|| self.host.contents(&frames, Hva(at), |words| words[word]))
+    }
 }

@@ -11,7 +11,7 @@
 //! ```
 
 use crate::Error;
-use crate::memory::Layout;
+use crate::layout::Layout;
 use crate::options::Options;
 use alloc::vec::Vec;
 use slat::Gpa;

@@ -4,22 +4,25 @@
 //!   Linux ── ports, interrupts, MSRs, devices ──────────────────────▶ the machine
 //!     │ an access without a translation
 //!     ▼
-//!   `guest`: exit ─▶ vcpu.fault ─▶ slot (`memory`) ─▶ Host::lookup (`memory`) ─▶ a leaf; back into the guest
+//!   `guest`: exit ─▶ vcpu.fault ─▶ slot (`layout`) ─▶ Host::lookup (`memory`) ─▶ a leaf; back into the guest
 //!     │ an interrupt of the machine
 //!     ▼
-//!   `chores`: zap everything, harvest the dirty log, age, split and recover: whatever the command line says
+//!   `chores`: zap everything, harvest the dirty log, age, move and take pages: whatever the command line says
 //! ```
 //! | file | what is there |
 //! |---|---|
 //! | `options` | what the command line says |
 //! | `disk` | where that, and the kernel, come from if there is no loader |
-//! | `memory` | the machine's memory as slat's [`Host`](slat::Host), and the memslots |
+//! | `layout` | where in the machine's memory things are, and the memslots |
+//! | `memory` | the host: a small primary MMU under slat's [`Host`](slat::Host) |
+//! | `moves` | how it moves pages, and takes them |
 //! | `linux` | Linux's boot protocol: where the kernel goes, and what it is told |
 //! | `power` | how the guest says that it is done |
 //! | `guest` | the loop around the guest |
 //! | `second` | the second processor, until the guest starts it |
 //! | `apic`, `instruction` | how the guest starts it: stores to its interrupt controller |
 //! | `chores` | what is done to its memory while it runs |
+//! | `watch` | what it has become, compared with what harvests and aging tell |
 //! | `record` | every fault, told to whoever listens |
 //!
 //! README.md beside this tells how to wire slat into a hypervisor of your own.
@@ -33,18 +36,22 @@ mod chores;
 mod disk;
 mod guest;
 mod instruction;
+mod layout;
 mod linux;
 mod memory;
+mod moves;
 mod options;
 mod power;
 mod record;
 mod second;
+mod watch;
 
 use alloc::boxed::Box;
 use chores::Chores;
 use core::sync::atomic::AtomicU64;
 use guest::{Cpu, Guest};
-use memory::{Layout, Machine};
+use layout::Layout;
+use memory::Machine;
 use options::Options;
 use slat::table::formats::{Ept4, Npt4};
 use slat::{DirtyLog, Format, Idle, VcpuId, Vm};
@@ -95,7 +102,7 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
     // SAFETY: the only token of this processor.
     let mut idle = unsafe { Idle::assume() };
 
-    let vm = Vm::<F, _>::builder(Machine { page: options.page, kicks: AtomicU64::new(0) })
+    let vm = Vm::<F, _>::builder(Machine::new(options.page, layout))
         .vcpus(options.cpus)
         .max_page(options.page)
         .dirty_log(DirtyLog::bitmap())
@@ -108,10 +115,10 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
 
     let start = linux::load(boot, &options, &layout)?;
     let power = power::control_port(boot);
-    let chores = Chores::new(options.chores, layout, options.cpus);
+    let chores = Chores::new(options.chores, vm.host(), options.cpus);
     let faults = [const { AtomicU64::new(0) }; 2];
     // Leaked: the second processor is in it to the end.
-    let guest = Box::leak(Box::new(Guest { vm, options, layout, power, chores, faults }));
+    let guest = Box::leak(Box::new(Guest { vm, options, power, chores, faults }));
     if options.cpus > 1 {
         second::bring::<P, F>(guest)?;
     }
