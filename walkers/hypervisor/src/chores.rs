@@ -32,7 +32,8 @@ const TURN_OF_TWO: u64 = 16;
 pub struct Chores {
     wanted: Wanted,
     layout: Layout,
-    cpus: u32,
+    /// That run the guest.
+    processors: u32,
     /// Interrupts between two turns.
     turn: u64,
     /// Held by the processor whose turn it is.
@@ -48,18 +49,19 @@ pub struct Chores {
 
 impl Chores {
     /// None done yet, by so many processors.
-    pub fn new(wanted: Wanted, host: &Machine, cpus: u32) -> Self {
+    pub fn new(wanted: Wanted, host: &Machine, processors: u32) -> Self {
         let [interrupts, zaps, harvests, dirty, rounds, generations, young] =
             [const { AtomicU64::new(0) }; 7];
-        let turn = if cpus > 1 { TURN_OF_TWO } else { 1 };
+        let turn = if processors > 1 { TURN_OF_TWO } else { 1 };
         let layout = host.layout;
-        let asked = Asked { alone: cpus == 1, dirty: wanted.log_dirty, young: wanted.age && cpus == 1 };
+        let asked =
+            Asked { alone: processors == 1, dirty: wanted.log_dirty, young: wanted.age && processors == 1 };
         let mover = Mover::new(host, wanted.mistake == Some(Mistake::UntoldMove));
         let work = Mutex::new((Watch::new(asked, layout.ram()), mover));
         Self {
             wanted,
             layout,
-            cpus,
+            processors,
             turn,
             work,
             interrupts,
@@ -92,8 +94,9 @@ impl Chores {
         Ok(())
     }
 
-    /// The guest is done: all of its memory is compared once more.
+    /// The guest is done: all of its memory is compared once more, and all that is free looked at.
     pub fn finish<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
+        Mover::finish(vm.host())?;
         self.compare(vm, idle, &mut self.work.lock().0, true)
     }
 
@@ -157,7 +160,7 @@ impl Chores {
                 })?;
             }
             self.rounds.fetch_add(1, Relaxed);
-            if self.cpus > 1 {
+            if self.processors > 1 {
                 watch.forgive();
             }
         }

@@ -1,23 +1,36 @@
-//! The one instruction that is ever looked at: a store of 32 bits, from a register (`89 /r`) or of a number (`c7 /0`), in
-//! 64-bit code. Compilers have no other for a device's register.
+//! The instructions that are ever looked at: a store of 32 bits, from a register (`89 /r`) or of a number (`c7 /0`), and a load of
+//! as many (`8b /r`), in 64-bit code. Compilers have no other for a device's register.
 //!
-//! Where it stores to is known from the fault; so of its address only the length matters. Its bytes are found by the guest's
+//! Where it stores to, or loads from, is known from the fault; so of its address only the length matters. Its bytes are found by the guest's
 //! own page tables, in the frames that the host has behind them now.
 
 use crate::memory::Machine;
 use slat::{Gpa, Hva, PAGE_SIZE};
 use slat_walker_x86::guest::Registers;
 
-/// A store that has been understood.
+/// What a move does.
 #[derive(Clone, Copy, Debug)]
-pub struct Store {
-    /// What is stored.
-    pub value: u32,
+pub enum Kind {
+    /// It stores this.
+    Store(u32),
+    /// It loads into this register.
+    Load(Register),
+}
+
+/// A general register, by its number in instructions; not the stack pointer.
+#[derive(Clone, Copy, Debug)]
+pub struct Register(u8);
+
+/// A move that has been understood.
+#[derive(Clone, Copy, Debug)]
+pub struct Move {
+    /// What it does.
+    pub kind: Kind,
     /// The instruction after it.
     pub next: u64,
 }
 
-impl Store {
+impl Move {
     /// The instruction at `rip`, behind tables that begin at a root and have so many levels; nothing where it is another.
     pub fn at(rip: u64, tables: (Gpa, u8), host: &Machine, registers: &Registers) -> Option<Self> {
         const WIDE: u8 = 8;
@@ -40,22 +53,45 @@ impl Store {
             2 => 4,
             _ => return None,
         };
-        let value = match opcode {
+        let register = (register != STACK_POINTER).then_some(Register(register));
+        let kind = match opcode {
             _ if rex & WIDE != 0 => return None,
-            0x89 => numbered(registers, register)? as u32,
-            0xc7 => u32::from_le_bytes([code.next()?, code.next()?, code.next()?, code.next()?]),
+            0x89 => Kind::Store(*register?.of(&mut { *registers }) as u32),
+            0x8b => Kind::Load(register?),
+            0xc7 => Kind::Store(u32::from_le_bytes([code.next()?, code.next()?, code.next()?, code.next()?])),
             _ => return None,
         };
-        Some(Self { value, next: code.at })
+        Some(Self { kind, next: code.at })
     }
 }
 
-/// A register by its number in instructions; nothing for the stack pointer.
-fn numbered(of: &Registers, number: u8) -> Option<u64> {
-    let registers = [of.rax, of.rcx, of.rdx, of.rbx, 0, of.rbp, of.rsi, of.rdi];
-    let more = [of.r8, of.r9, of.r10, of.r11, of.r12, of.r13, of.r14, of.r15];
-    let found = registers.into_iter().chain(more).nth(usize::from(number));
-    found.filter(|_| number != 4)
+const STACK_POINTER: u8 = 4;
+
+impl Register {
+    fn of(self, all: &mut Registers) -> &mut u64 {
+        match self.0 {
+            0 => &mut all.rax,
+            1 => &mut all.rcx,
+            2 => &mut all.rdx,
+            3 => &mut all.rbx,
+            5 => &mut all.rbp,
+            6 => &mut all.rsi,
+            7 => &mut all.rdi,
+            8 => &mut all.r8,
+            9 => &mut all.r9,
+            10 => &mut all.r10,
+            11 => &mut all.r11,
+            12 => &mut all.r12,
+            13 => &mut all.r13,
+            14 => &mut all.r14,
+            _ => &mut all.r15,
+        }
+    }
+
+    /// Sets it.
+    pub fn set(self, all: &mut Registers, value: u64) {
+        *self.of(all) = value;
+    }
 }
 
 /// The guest's instructions, byte by byte.

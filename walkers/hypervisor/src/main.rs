@@ -21,6 +21,7 @@
 //! | `guest` | the loop around the guest |
 //! | `second` | the second processor, until the guest starts it |
 //! | `apic`, `instruction` | how the guest starts it: stores to its interrupt controller |
+//! | `share`, `local`, `platform` | two vCPUs on one processor: turns, an interrupt controller for each, and the table that tells of them |
 //! | `chores` | what is done to its memory while it runs |
 //! | `watch` | what it has become, compared with what harvests and aging tell |
 //! | `record` | every fault, told to whoever listens |
@@ -38,12 +39,15 @@ mod guest;
 mod instruction;
 mod layout;
 mod linux;
+mod local;
 mod memory;
 mod moves;
 mod options;
+mod platform;
 mod power;
 mod record;
 mod second;
+mod share;
 mod watch;
 
 use alloc::boxed::Box;
@@ -53,10 +57,11 @@ use guest::{Cpu, Guest};
 use layout::Layout;
 use memory::Machine;
 use options::Options;
+use share::Share;
 use slat::table::formats::{Ept4, Npt4};
 use slat::{DirtyLog, Format, Idle, VcpuId, Vm};
 use slat_walker_x86::boot::Boot;
-use slat_walker_x86::cpu::{Vendor, vendor};
+use slat_walker_x86::cpu::{Vendor, processors, vendor};
 use slat_walker_x86::exit::{Verdict, exit};
 use slat_walker_x86::guest::Processor;
 use slat_walker_x86::svm::Svm;
@@ -89,6 +94,10 @@ fn begin(boot: Boot) -> Result<(), Error> {
     };
     match vendor() {
         _ if options.plain => linux::load(boot, &options, &Layout::of(boot))?.jump(),
+        // It would start the others by itself, past the hypervisor.
+        Vendor::Amd if processors() > options.cpus => {
+            Err("the machine has more processors than the guest".into())
+        }
         Vendor::Amd => run::<Svm, Npt4>(boot, options),
         Vendor::Intel if options.cpus > 1 => Err("two processors are for AMD-V only".into()),
         Vendor::Intel => run::<Vmx, Ept4>(boot, options),
@@ -107,22 +116,30 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
         .max_page(options.page)
         .dirty_log(DirtyLog::bitmap())
         .build()?;
-    let apic = if options.cpus > 1 { Layout::apic().readonly() } else { Layout::apic() };
+    let apic = match (options.cpus, options.processors) {
+        (1, _) => Some(Layout::apic()),
+        (_, 1) => None,
+        _ => Some(Layout::apic().readonly()),
+    };
     vm.slots().commit(&mut idle, |tx| {
-        layout.slots(options.chores.log_dirty).chain([apic]).try_for_each(|slot| tx.create(slot))
+        layout.slots(options.chores.log_dirty).chain(apic).try_for_each(|slot| tx.create(slot))
     })?;
     println!("hypervisor: {} under {}, {:?} leaves", P::NAME, F::NAME, options.page);
 
     let start = linux::load(boot, &options, &layout)?;
     let power = power::control_port(boot);
-    let chores = Chores::new(options.chores, vm.host(), options.cpus);
+    let chores = Chores::new(options.chores, vm.host(), options.processors);
     let faults = [const { AtomicU64::new(0) }; 2];
     // Leaked: the second processor is in it to the end.
     let guest = Box::leak(Box::new(Guest { vm, options, power, chores, faults }));
+    let first = P::new(&start.mode);
+    if options.processors < options.cpus {
+        return Share::new(guest, first, start.registers)?.run(&mut idle);
+    }
     if options.cpus > 1 {
         second::bring::<P, F>(guest)?;
     }
-    Cpu::new(guest, VcpuId(0), P::new(&start.mode), start.registers)?.run(&mut idle)
+    Cpu::new(guest, VcpuId(0), first, start.registers)?.run(&mut idle)
 }
 
 /// One line that says what went wrong.

@@ -12,9 +12,11 @@
 //! A frame that is free is filled with a pattern. Where something else is found when it is used again, a vCPU has written
 //! to a frame that the host had taken back: an error.
 
+use crate::Error;
 use crate::layout::Layout;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::format;
 use core::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -97,7 +99,7 @@ pub struct Frames {
     /// Pages that faults have brought back.
     pub brought: u64,
     /// A frame that was written to while it was free.
-    pub overwritten: Option<Pfn>,
+    overwritten: Option<Pfn>,
 }
 
 // SAFETY: the defaults take table pages from the global allocator; memory is mapped one to one, so their addresses are
@@ -215,6 +217,12 @@ impl Frames {
         if words(pfn).iter().any(|&word| word != PATTERN) {
             self.overwritten.get_or_insert(pfn);
         }
+    }
+
+    /// An error, where something has been.
+    pub fn verdict(&self) -> Result<(), Error> {
+        let Some(pfn) = self.overwritten else { return Ok(()) };
+        Err(format!("a vCPU has written to frame {pfn:x?}, which the host had taken back").into())
     }
 }
 

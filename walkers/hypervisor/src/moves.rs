@@ -11,7 +11,6 @@
 use crate::Error;
 use crate::memory::{Behind, Frames, Machine, block_of, clear, copy, is_zero};
 use alloc::collections::VecDeque;
-use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Range;
 use slat::{Event, Format, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pages, Pfn, SecondaryMmu, Span, Vm, Why};
@@ -69,12 +68,18 @@ impl Mover {
             self.take(vm, idle, &mut frames, block)?;
             self.shift(vm, idle, &mut frames, block);
         }
-        match frames.overwritten {
-            Some(pfn) => {
-                Err(format!("a vCPU has written to frame {pfn:x?}, which the host had taken back").into())
-            }
-            None => Ok(()),
+        frames.verdict()
+    }
+
+    /// The guest is done: all free frames are looked at once more.
+    pub fn finish(host: &Machine) -> Result<(), Error> {
+        let mut frames = host.frames.lock();
+        let in_blocks = frames.blocks.iter().flat_map(|first| (first.0..first.0 + PAGES).map(Pfn));
+        let free: Vec<Pfn> = in_blocks.chain(frames.small.iter().copied()).collect();
+        for pfn in free {
+            frames.check(pfn);
         }
+        frames.verdict()
     }
 
     /// A block that the guest uses, or every other time just the next one.

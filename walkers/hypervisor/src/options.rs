@@ -5,7 +5,7 @@
 //! | `kernel=ADDRESS` | where a loader has put the kernel's file (bzImage), in hexadecimal |
 //! | `initrd=ADDRESS+BYTES` | where it has put the initial file system, both in hexadecimal |
 //! | `plain` | no guest: the kernel gets the bare machine, for comparison |
-//! | `cpus=2` | the guest gets a second processor; AMD-V only |
+//! | `cpus=2` | the guest gets a second processor; AMD-V only. Where the machine has one, its two share that |
 //! | `pages=4k`, `pages=2m` | the largest leaf; 2m unless said otherwise |
 //! | `around=PAGES` | how many pages of 4 KiB a fault maps, all in one aligned block; a power of two, 16 unless said otherwise |
 //! | `zap` | every timer interrupt unmaps everything |
@@ -18,6 +18,7 @@
 use crate::Error;
 use alloc::format;
 use slat::Level;
+use slat_walker_x86::cpu::processors;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,8 @@ pub struct Options {
     pub plain: bool,
     /// The guest's processors: 1 or 2.
     pub cpus: u32,
+    /// The machine's that run it: as many, or 1.
+    pub processors: u32,
     /// The largest leaf.
     pub page: Level,
     /// Pages that a fault maps.
@@ -86,6 +89,7 @@ impl Options {
             initrd: (0, 0),
             plain: false,
             cpus: 1,
+            processors: 1,
             page: Level::M2,
             around: 16,
             chores: Wanted::default(),
@@ -127,6 +131,7 @@ impl Options {
                 _ => return Err(format!("{word}: no option").into()),
             }
         }
+        options.processors = options.cpus.min(processors());
         Ok(options)
     }
 }

@@ -196,7 +196,7 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --pages 2m").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --pages 4k").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --move --log-dirty --age").with(BOOT),
-            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --cpus 2 --pages 4k").with(BOOT),
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --cpus 2 --move --log-dirty").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --ept --pages 4k").with(BOOT),
         ],
     },
