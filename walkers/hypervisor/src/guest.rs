@@ -152,8 +152,9 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             Exit::PortWrite { value, .. } if power::is_the_end(value) => return Ok(After::End),
             // SAFETY: the guest may write to all ports, and would have written this to this one.
             Exit::PortWrite { port, value } => unsafe { cpu::outw(port, value as u16) },
-            // Where there is no ACPI, this is how it resets the machine.
-            Exit::Shutdown => return Ok(After::End),
+            // How it resets the machine where there is no ACPI.
+            Exit::Shutdown if self.guest.power.is_none() => return Ok(After::End),
+            Exit::Shutdown => return Err(format!("a triple fault at {:#x}", self.processor.rip()).into()),
             exit => return Err(format!("{exit:x?} at {:#x}", self.processor.rip()).into()),
         }
         Ok(After::Again)
