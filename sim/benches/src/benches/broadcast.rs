@@ -12,7 +12,7 @@
 //! | broadcast | yes, after a broadcast to all |
 //!
 //! The figure is what a move takes the host. What a broadcast costs is assumed, as all of [`Costs::SERVER`](crate::world::Costs)
-//! is: a message to the farthest processor and its answer, and [`EACH_NS`] there; broadcasts wait for each other. On threads a
+//! is: a message to the farthest processor and its answer, and 100 ns there; broadcasts wait for each other. On threads a
 //! broadcast is made by locks, and its time says nothing: there the checks count.
 
 use super::hardware::{Tlb, walk};
