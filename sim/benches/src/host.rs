@@ -9,9 +9,11 @@
 //! data is behind any of it.
 
 use crate::benches::Work;
+use crate::benches::broadcast::Processors;
 use crate::world::{AtomicU64, Ordering::Relaxed, compute, hand_over, kick, rest, zero_page};
 use slat::table::TableMemory;
 use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, PAGE_SIZE, Pfn, Span, VcpuId};
+use std::sync::Arc;
 
 /// Where guest memory lies in the host's address space.
 pub const BASE: Hva = Hva(1 << 40);
@@ -74,6 +76,8 @@ pub struct SimHost {
     work: Work,
     /// In an atomic of `core`'s: what checks need costs no time.
     hints: core::sync::atomic::AtomicU64,
+    /// Where the hardware may broadcast flushes.
+    processors: Option<Arc<Processors>>,
 }
 
 impl SimHost {
@@ -85,6 +89,7 @@ impl SimHost {
             mm: lines(work.mm_lines.into()),
             work: work.clone(),
             hints: 0.into(),
+            processors: None,
         }
     }
 
@@ -95,6 +100,12 @@ impl SimHost {
             host.set(hva_of(Gfn(page)), Some(first_page(Gfn(page))));
         }
         host
+    }
+
+    /// The same on processors whose hardware may broadcast flushes.
+    #[must_use]
+    pub fn on(self, processors: Arc<Processors>) -> Self {
+        Self { processors: Some(processors), ..self }
     }
 
     fn word(&self, hva: Hva) -> Option<&AtomicU64> {
@@ -223,6 +234,10 @@ impl Host for SimHost {
 
     fn kick(&self, vcpu: VcpuId) {
         kick(vcpu.0);
+    }
+
+    fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
+        self.processors.as_ref().is_some_and(|processors| processors.broadcast(gfns))
     }
 }
 

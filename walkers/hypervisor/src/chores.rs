@@ -6,13 +6,20 @@
 //! | `zap` | [`Vm::zap_all`]: everything is unmapped, the root is another one | |
 //! | `log-dirty` | [`harvest`](slat::memslots::Memslots::harvest_all): what has been stored to since, armed again | the log ends, so large pages are recovered; it begins anew, so they are split |
 //! | `age` | [`age`](slat::Walk::age): what has been accessed since | |
+//! | `move` | the host [moves](crate::moves) pages to other frames, and takes some | blocks of 2 MiB are moved |
+//!
+//! What harvests and aging tell is compared with what the guest's memory has become: [`watch`](crate::watch).
 
 use crate::Error;
-use crate::memory::{Layout, Machine};
-use crate::options::Wanted;
+use crate::layout::Layout;
+use crate::memory::Machine;
+use crate::moves::Mover;
+use crate::options::{Mistake, Wanted};
+use crate::watch::{Asked, Watch};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{Format, Idle, SecondaryMmu, Vm};
 use slat_walker_x86::println;
+use spin::Mutex;
 
 /// So many harvests pass between two ends of a dirty log.
 const LOG_ROUND: u64 = 64;
@@ -25,8 +32,12 @@ const TURN_OF_TWO: u64 = 16;
 pub struct Chores {
     wanted: Wanted,
     layout: Layout,
+    /// That run the guest.
+    processors: u32,
     /// Interrupts between two turns.
     turn: u64,
+    /// Held by the processor whose turn it is.
+    work: Mutex<(Watch, Mover)>,
     interrupts: AtomicU64,
     zaps: AtomicU64,
     harvests: AtomicU64,
@@ -38,11 +49,29 @@ pub struct Chores {
 
 impl Chores {
     /// None done yet, by so many processors.
-    pub fn new(wanted: Wanted, layout: Layout, cpus: u32) -> Self {
+    pub fn new(wanted: Wanted, host: &Machine, processors: u32) -> Self {
         let [interrupts, zaps, harvests, dirty, rounds, generations, young] =
             [const { AtomicU64::new(0) }; 7];
-        let turn = if cpus > 1 { TURN_OF_TWO } else { 1 };
-        Self { wanted, layout, turn, interrupts, zaps, harvests, dirty, rounds, generations, young }
+        let turn = if processors > 1 { TURN_OF_TWO } else { 1 };
+        let layout = host.layout;
+        let asked =
+            Asked { alone: processors == 1, dirty: wanted.log_dirty, young: wanted.age && processors == 1 };
+        let mover = Mover::new(host, wanted.mistake == Some(Mistake::UntoldMove));
+        let work = Mutex::new((Watch::new(asked, layout.ram()), mover));
+        Self {
+            wanted,
+            layout,
+            processors,
+            turn,
+            work,
+            interrupts,
+            zaps,
+            harvests,
+            dirty,
+            rounds,
+            generations,
+            young,
+        }
     }
 
     /// All that the options ask for.
@@ -51,11 +80,12 @@ impl Chores {
         if !interrupts.is_multiple_of(self.turn) {
             return Ok(());
         }
-        if self.wanted.age {
-            self.age(vm, idle);
-        }
-        if self.wanted.log_dirty {
-            self.harvest(vm, idle)?;
+        // Another processor's turn is enough.
+        let Some(mut work) = self.work.try_lock() else { return Ok(()) };
+        let (watch, mover) = &mut *work;
+        self.compare(vm, idle, watch, false)?;
+        if self.wanted.moves {
+            mover.turn(vm, idle)?;
         }
         if self.wanted.zap {
             vm.zap_all(idle)?;
@@ -64,20 +94,63 @@ impl Chores {
         Ok(())
     }
 
-    /// A generation: what has been accessed since the last one is young. Nobody is asked to forget translations but the
-    /// processors, and those when they next enter.
-    fn age<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) {
+    /// The guest is done: all of its memory is compared once more, and all that is free looked at.
+    pub fn finish<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
+        Mover::finish(vm.host())?;
+        self.compare(vm, idle, &mut self.work.lock().0, true)
+    }
+
+    /// Ages and harvests, and compares what that tells with some of the guest's memory, or with all.
+    fn compare<F: Format>(
+        &self,
+        vm: &Vm<F, Machine>,
+        idle: &mut Idle,
+        watch: &mut Watch,
+        all: bool,
+    ) -> Result<(), Error> {
+        if !self.wanted.age && !self.wanted.log_dirty {
+            return Ok(());
+        }
+        let looks = watch.look(vm.host(), all);
+        if self.wanted.age {
+            self.age(vm, idle, watch);
+        }
+        if self.wanted.log_dirty {
+            self.harvest(vm, idle, watch)?;
+        }
+        watch.judge(looks)
+    }
+
+    /// A generation: what has been accessed since the last one is young. No processor is asked to forget translations but
+    /// when it next enters.
+    fn age<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle, watch: &mut Watch) {
+        let generations = self.generations.fetch_add(1, Relaxed) + 1;
+        let lost = self.wanted.mistake == Some(Mistake::LostYoung) && generations.is_multiple_of(16);
         let mut young = 0;
-        vm.lockless(idle).age(self.layout.ram(), |seen| young += u64::from(seen.count()));
+        vm.lockless(idle).age(self.layout.ram(), |seen| {
+            young += u64::from(seen.count());
+            for (&bits, word) in seen.bits().iter().zip(0..).filter(|(bits, _)| **bits != 0 && !lost) {
+                watch.young.set_word(seen.first() + word * 64, bits);
+            }
+        });
         vm.forget(idle, self.layout.ram_hvas());
-        self.generations.fetch_add(1, Relaxed);
         self.young.fetch_add(young, Relaxed);
     }
 
-    fn harvest<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
-        let harvest = vm.slots().harvest_all(idle)?;
-        self.dirty.fetch_add(harvest.pages(), Relaxed);
+    fn harvest<F: Format>(
+        &self,
+        vm: &Vm<F, Machine>,
+        idle: &mut Idle,
+        watch: &mut Watch,
+    ) -> Result<(), Error> {
         let harvests = self.harvests.fetch_add(1, Relaxed) + 1;
+        let harvest = vm.slots().harvest_all(idle)?;
+        let lost = self.wanted.mistake == Some(Mistake::LostDirty) && harvests.is_multiple_of(16);
+        self.dirty.fetch_add(harvest.pages(), Relaxed);
+        let lost = lost.then(|| harvests % harvest.pages().max(1));
+        for (page, _) in harvest.iter().zip(0..).filter(|(_, index)| Some(*index) != lost) {
+            watch.harvest(page.gfn);
+        }
         // A migration would have copied its pages before this.
         harvest.commit();
         if harvests.is_multiple_of(LOG_ROUND) {
@@ -87,6 +160,9 @@ impl Chores {
                 })?;
             }
             self.rounds.fetch_add(1, Relaxed);
+            if self.processors > 1 {
+                watch.forgive();
+            }
         }
         Ok(())
     }
@@ -105,6 +181,16 @@ impl Chores {
         println!("report: {rounds} rounds of the log");
         println!("report: {} splits", stats.splits.iter().sum::<u64>());
         println!("report: {} recovered", stats.recovered.iter().sum::<u64>());
+        let (watch, mover) = &*self.work.lock();
+        let [changed, compared] = watch.counts;
+        println!("report: {compared} pages compared");
+        println!("report: {changed} of them changed");
+        let [blocks, moved, taken, zeroes] = mover.counts;
+        println!("report: {blocks} blocks moved");
+        println!("report: {moved} pages moved");
+        println!("report: {taken} pages taken");
+        println!("report: {zeroes} of them zero");
+        println!("report: {} pages brought back", vm.host().frames.lock().brought);
         println!("report: {generations} generations");
         println!("report: {young} young pages");
         println!("report: {} permission faults", stats.permission_faults);

@@ -2,13 +2,14 @@
 
 use crate::Error;
 use crate::chores::Chores;
-use crate::instruction::Store;
-use crate::memory::{Layout, Machine};
+use crate::instruction::{Kind, Move};
+use crate::layout::Layout;
+use crate::memory::Machine;
 use crate::options::{Options, Wanted};
 use crate::{apic, power, record, second};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use slat::{Done, Fault, Format, Gfn, Go, Gpa, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
+use slat::{CpuId, Done, Fault, Format, Gfn, Go, Gpa, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
 use slat_walker_x86::cpu;
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::println;
@@ -19,8 +20,6 @@ pub struct Guest<F: Format> {
     pub vm: Vm<F, Machine>,
     /// What is wanted of it.
     pub options: Options,
-    /// Where in its memory things are.
-    pub layout: Layout,
     /// Writes to this port end it.
     pub power: Option<u16>,
     /// What is done to its memory.
@@ -33,15 +32,32 @@ pub struct Guest<F: Format> {
 pub struct Cpu<'g, P, F: Format> {
     guest: &'g Guest<F>,
     vcpu: Vcpu<'g, F, Machine>,
-    processor: P,
-    registers: Registers,
+    /// What runs it.
+    pub processor: P,
+    /// What it has in its registers while it is out.
+    pub registers: Registers,
+}
+
+/// What comes after an exit.
+pub enum After {
+    /// The guest, again.
+    Again,
+    /// The guest is done with the machine.
+    End,
+    /// It has touched its interrupt controller, for which there is no memory.
+    Controller(MemoryFault),
 }
 
 /// The processor's cached translations, as slat asks for them to be forgotten. Both makers can forget all that a guest
-/// has cached, and little that is finer: INVEPT has no range, INVLPGA takes guest-virtual addresses.
-struct Cached<'p, P>(&'p mut P);
+/// has cached, and little that is finer: INVEPT has no range, INVLPGA takes guest-virtual addresses. The number is the
+/// processor's: a vCPU never moves to another one here; if it did, `enter` would have this forget all.
+struct Cached<'p, P>(&'p mut P, CpuId);
 
 impl<P: Processor> Translations for Cached<'_, P> {
+    fn cpu(&self) -> CpuId {
+        self.1
+    }
+
     fn flush_all(&mut self) {
         self.0.flush();
     }
@@ -52,8 +68,19 @@ impl<P: Processor> Translations for Cached<'_, P> {
 }
 
 impl<F: Format> Guest<F> {
+    /// What each processor of it is asked to bring out.
+    pub fn prepare(&self, processor: &mut impl Processor) {
+        processor.exit_on_interrupt(self.options.chores != Wanted::default());
+        if let Some(port) = self.power {
+            processor.exit_on_port_write(port);
+        }
+        if self.options.processors > 1 {
+            processor.exit_on_kick();
+        }
+    }
+
     /// Says what has happened, in lines that begin with `report:`.
-    fn report(&self) {
+    pub fn report(&self) {
         let faults = self.faults.each_ref().map(|faults| faults.load(Relaxed));
         println!("report: {} faults", faults.iter().sum::<u64>());
         if self.options.cpus > 1 {
@@ -75,54 +102,75 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
         registers: Registers,
     ) -> Result<Self, Error> {
         let vcpu = guest.vm.vcpu(id).ok_or("the vCPU is taken")?;
-        processor.exit_on_interrupt(guest.options.chores != Wanted::default());
-        if let Some(port) = guest.power {
-            processor.exit_on_port_write(port);
-        }
-        if guest.options.cpus > 1 {
-            processor.exit_on_kick();
-        }
+        guest.prepare(&mut processor);
         Ok(Self { guest, vcpu, processor, registers })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> VcpuId {
+        self.vcpu.id()
     }
 
     /// Runs the guest until it is done with the machine.
     pub fn run(mut self, idle: &mut Idle) -> Result<(), Error> {
         loop {
+            let exit = self.once(idle);
+            match self.handle(idle, exit)? {
+                After::Again => {}
+                After::End => break,
+                After::Controller(fault) => self.write_apic(idle, fault.gpa)?,
+            }
+        }
+        self.guest.chores.finish(&self.guest.vm, idle)?;
+        self.guest.report();
+        Ok(())
+    }
+
+    /// In, and out again.
+    pub fn once(&mut self, idle: &mut Idle) -> Exit {
+        // Processors are as many as vCPUs, or one.
+        let number = CpuId(if self.guest.options.processors > 1 { self.vcpu.id().0.into() } else { 0 });
+        loop {
             // From here until the guard is dropped slat takes this vCPU to be using the tables.
-            let ready = self.vcpu.enter(idle, &mut Cached(&mut self.processor));
+            let ready = self.vcpu.enter(idle, &mut Cached(&mut self.processor, number));
             self.processor.set_root::<F>(ready.root());
             // Kicks are NMIs, and wait whenever the guest is not in.
             let Go::In(inside, ()) = ready.go(|| ()) else { continue };
             let exit = self.processor.run(&mut self.registers);
             drop(inside);
-            match exit {
-                Exit::Memory(fault) => self.fault(idle, fault)?,
-                Exit::Interrupt => self.guest.chores.run(&self.guest.vm, idle)?,
-                // Being out of the guest is all that was asked for.
-                Exit::Kick => {}
-                Exit::PortWrite { value, .. } if power::is_the_end(value) => break,
-                // SAFETY: the guest may write to all ports, and would have written this to this one.
-                Exit::PortWrite { port, value } => unsafe { cpu::outw(port, value as u16) },
-                // Where there is no ACPI, this is how it resets the machine.
-                Exit::Shutdown => break,
-                exit => return Err(format!("{exit:x?} at {:#x}", self.processor.rip()).into()),
-            }
+            return exit;
         }
-        self.guest.report();
-        Ok(())
+    }
+
+    /// Does what the exit asks for.
+    pub fn handle(&mut self, idle: &mut Idle, exit: Exit) -> Result<After, Error> {
+        match exit {
+            Exit::Memory(fault) => return self.fault(idle, fault),
+            Exit::Interrupt => self.guest.chores.run(&self.guest.vm, idle)?,
+            // Being out of the guest is all that was asked for.
+            Exit::Kick => {}
+            Exit::PortWrite { value, .. } if power::is_the_end(value) => return Ok(After::End),
+            // SAFETY: the guest may write to all ports, and would have written this to this one.
+            Exit::PortWrite { port, value } => unsafe { cpu::outw(port, value as u16) },
+            // How it resets the machine where there is no ACPI.
+            Exit::Shutdown if self.guest.power.is_none() => return Ok(After::End),
+            Exit::Shutdown => return Err(format!("a triple fault at {:#x}", self.processor.rip()).into()),
+            exit => return Err(format!("{exit:x?} at {:#x}", self.processor.rip()).into()),
+        }
+        Ok(After::Again)
     }
 
     /// The tables did not let the guest through: slat makes them, or knows that there is nothing.
-    fn fault(&mut self, idle: &mut Idle, fault: MemoryFault) -> Result<(), Error> {
+    fn fault(&mut self, idle: &mut Idle, fault: MemoryFault) -> Result<After, Error> {
         let MemoryFault { gpa, access, .. } = fault;
-        let Guest { options, layout, faults, .. } = self.guest;
+        let Guest { vm, options, faults, .. } = self.guest;
         faults[self.vcpu.id().0 as usize].fetch_add(1, Relaxed);
-        if options.record && layout.ram().contains(gpa.gfn()) {
+        if options.record && vm.host().layout.ram().contains(gpa.gfn()) {
             record::tell(gpa, access);
         }
         let done = self.vcpu.fault(idle, Fault { gpa, access })?;
         match done {
-            Done::Mmio if gpa.gfn() == apic::PAGE => self.write_apic(idle, gpa),
+            Done::Mmio if gpa.gfn() == apic::PAGE => Ok(After::Controller(fault)),
             Done::Mmio => {
                 Err(format!("{fault:x?}: there is no memory; at {:#x}", self.processor.rip()).into())
             }
@@ -130,19 +178,22 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
                 let first = Gfn(gpa.gfn().0 & !(options.around - 1));
                 // As far as there is memory: only the frame itself had to be mapped.
                 let _ = self.vcpu.prefault(idle, Span::sized(first, options.around));
-                Ok(())
+                Ok(After::Again)
             }
-            _ => Ok(()),
+            _ => Ok(After::Again),
         }
     }
 
     /// The guest writes to its interrupt controller, and has not started its second processor yet.
     fn write_apic(&mut self, idle: &mut Idle, gpa: Gpa) -> Result<(), Error> {
         let rip = self.processor.rip();
-        let store = Store::at(rip, self.processor.tables(), &self.registers)
-            .ok_or_else(|| format!("no plain store to {gpa:x?}, at {rip:#x}"))?;
-        self.processor.set_rip(store.next);
-        match apic::Write::of(gpa, store.value) {
+        let found =
+            Move::at(rip, self.processor.tables(), self.guest.vm.host(), &self.registers).and_then(|found| {
+                if let Kind::Store(value) = found.kind { Some((found.next, value)) } else { None }
+            });
+        let (next, value) = found.ok_or_else(|| format!("no plain store to {gpa:x?}, at {rip:#x}"))?;
+        self.processor.set_rip(next);
+        match apic::Write::of(gpa, value) {
             apic::Write::Init => {}
             apic::Write::Startup(page) => {
                 second::start(page);
@@ -151,7 +202,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
                     tx.create(Layout::apic())
                 })?;
             }
-            apic::Write::Other => apic::write(gpa, store.value),
+            apic::Write::Other => apic::write(gpa, value),
         }
         Ok(())
     }

@@ -1,27 +1,41 @@
-//! The one instruction that is ever looked at: a store of 32 bits, from a register (`89 /r`) or of a number (`c7 /0`), in
-//! 64-bit code. Compilers have no other for a device's register.
+//! The instructions that are ever looked at: a store of 32 bits, from a register (`89 /r`) or of a number (`c7 /0`), and a load of
+//! as many (`8b /r`), in 64-bit code. Compilers have no other for a device's register.
 //!
-//! Where it stores to is known from the fault; so of its address only the length matters. Its bytes are found by the guest's
-//! own page tables, as the guest's frames are the machine's.
+//! Where it stores to, or loads from, is known from the fault; so of its address only the length matters. Its bytes are found by the guest's
+//! own page tables, in the frames that the host has behind them now.
 
-use slat::Gpa;
+use crate::memory::Machine;
+use slat::{Gpa, Hva, PAGE_SIZE};
 use slat_walker_x86::guest::Registers;
 
-/// A store that has been understood.
+/// What a move does.
 #[derive(Clone, Copy, Debug)]
-pub struct Store {
-    /// What is stored.
-    pub value: u32,
+pub enum Kind {
+    /// It stores this.
+    Store(u32),
+    /// It loads into this register.
+    Load(Register),
+}
+
+/// A general register, by its number in instructions; not the stack pointer.
+#[derive(Clone, Copy, Debug)]
+pub struct Register(u8);
+
+/// A move that has been understood.
+#[derive(Clone, Copy, Debug)]
+pub struct Move {
+    /// What it does.
+    pub kind: Kind,
     /// The instruction after it.
     pub next: u64,
 }
 
-impl Store {
+impl Move {
     /// The instruction at `rip`, behind tables that begin at a root and have so many levels; nothing where it is another.
-    pub fn at(rip: u64, tables: (Gpa, u8), registers: &Registers) -> Option<Self> {
+    pub fn at(rip: u64, tables: (Gpa, u8), host: &Machine, registers: &Registers) -> Option<Self> {
         const WIDE: u8 = 8;
         const NO_BASE: u8 = 5;
-        let mut code = Code { tables, at: rip };
+        let mut code = Code { host, tables, at: rip };
         let (rex, opcode) = match code.next()? {
             rex @ 0x40..=0x4f => (rex, code.next()?),
             opcode => (0, opcode),
@@ -39,31 +53,55 @@ impl Store {
             2 => 4,
             _ => return None,
         };
-        let value = match opcode {
+        let register = (register != STACK_POINTER).then_some(Register(register));
+        let kind = match opcode {
             _ if rex & WIDE != 0 => return None,
-            0x89 => numbered(registers, register)? as u32,
-            0xc7 => u32::from_le_bytes([code.next()?, code.next()?, code.next()?, code.next()?]),
+            0x89 => Kind::Store(*register?.of(&mut { *registers }) as u32),
+            0x8b => Kind::Load(register?),
+            0xc7 => Kind::Store(u32::from_le_bytes([code.next()?, code.next()?, code.next()?, code.next()?])),
             _ => return None,
         };
-        Some(Self { value, next: code.at })
+        Some(Self { kind, next: code.at })
     }
 }
 
-/// A register by its number in instructions; nothing for the stack pointer.
-fn numbered(of: &Registers, number: u8) -> Option<u64> {
-    let registers = [of.rax, of.rcx, of.rdx, of.rbx, 0, of.rbp, of.rsi, of.rdi];
-    let more = [of.r8, of.r9, of.r10, of.r11, of.r12, of.r13, of.r14, of.r15];
-    let found = registers.into_iter().chain(more).nth(usize::from(number));
-    found.filter(|_| number != 4)
+const STACK_POINTER: u8 = 4;
+
+impl Register {
+    fn of(self, all: &mut Registers) -> &mut u64 {
+        match self.0 {
+            0 => &mut all.rax,
+            1 => &mut all.rcx,
+            2 => &mut all.rdx,
+            3 => &mut all.rbx,
+            5 => &mut all.rbp,
+            6 => &mut all.rsi,
+            7 => &mut all.rdi,
+            8 => &mut all.r8,
+            9 => &mut all.r9,
+            10 => &mut all.r10,
+            11 => &mut all.r11,
+            12 => &mut all.r12,
+            13 => &mut all.r13,
+            14 => &mut all.r14,
+            _ => &mut all.r15,
+        }
+    }
+
+    /// Sets it.
+    pub fn set(self, all: &mut Registers, value: u64) {
+        *self.of(all) = value;
+    }
 }
 
 /// The guest's instructions, byte by byte.
-struct Code {
+struct Code<'h> {
+    host: &'h Machine,
     tables: (Gpa, u8),
     at: u64,
 }
 
-impl Code {
+impl Code<'_> {
     fn next(&mut self) -> Option<u8> {
         const PRESENT: u64 = 1;
         const LARGE: u64 = 1 << 7;
@@ -72,24 +110,26 @@ impl Code {
         let mut entry = root | PRESENT;
         for level in (0..levels).rev() {
             let shift = 12 + 9 * u32::from(level);
-            entry = read((entry & ADDRESS) + (self.at >> shift & 511) * 8)?;
+            entry = self.word((entry & ADDRESS) + (self.at >> shift & 511) * 8)?;
             if entry & PRESENT == 0 {
                 return None;
             }
             if level == 0 || entry & LARGE != 0 {
                 let offset = (1 << shift) - 1;
-                let byte = read((entry & ADDRESS & !offset) + (self.at & offset))?;
+                let word = self.word((entry & ADDRESS & !offset) + (self.at & offset & !7))?;
+                let byte = word.to_le_bytes()[(self.at & 7) as usize];
                 self.at += 1;
                 return Some(byte);
             }
         }
         None
     }
-}
 
-/// What is at a guest-physical address.
-fn read<T: Copy>(at: u64) -> Option<T> {
-    // SAFETY: mapped one to one; integers of any bits are integers, and beside the guest's code and tables, which stay
-    // as they are while it waits, nothing is believed.
-    (at < 1 << 32).then(|| unsafe { (at as *const T).read_unaligned() })
+    /// The word at a guest-physical address, a multiple of 8, which is its host address. Beside the guest's code and
+    /// tables, which stay as they are while it waits, nothing of it is believed.
+    fn word(&self, at: u64) -> Option<u64> {
+        let word = (at % PAGE_SIZE / 8) as usize;
+        let frames = self.host.frames.lock();
+        (at < self.host.layout.ram_end()).then(|| self.host.contents(&frames, Hva(at), |words| words[word]))
+    }
 }

@@ -11,8 +11,9 @@
 //! ```
 
 use crate::Error;
-use crate::memory::Layout;
+use crate::layout::Layout;
 use crate::options::Options;
+use crate::platform;
 use alloc::vec::Vec;
 use slat::Gpa;
 use slat_walker_x86::boot::{Boot, MemoryRange};
@@ -52,6 +53,9 @@ const MAP_ENTRY_BYTES: u64 = 20;
 const LINE: &[u8] = b"console=ttyS0 panic=-1 nokaslr\0";
 const LINE_WITHOUT_FIRMWARE: &[u8] =
     b"console=ttyS0 quiet panic=-1 nokaslr acpi=off pci=off noapic nolapic reboot=t tsc=reliable mitigations=off\0";
+
+/// The same where vCPUs share a processor: devices interrupt by the old controller ([`platform`]).
+const LINE_SHARED: &[u8] = b"console=ttyS0 panic=-1 nokaslr noapic tsc=reliable\0";
 
 /// A guest that is about to run its first instruction.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +111,15 @@ pub fn load(boot: Boot, options: &Options, layout: &Layout) -> Result<Start, Err
     write(ZERO_PAGE + field::INITRD_BYTES, options.initrd.1 as u32);
     write(ZERO_PAGE + field::LINE, COMMAND_LINE as u32);
     write(ZERO_PAGE + field::RSDP, boot.rsdp().unwrap_or(0));
-    let line = if boot.has_firmware() { LINE } else { LINE_WITHOUT_FIRMWARE };
+    let is_shared = !options.plain && options.processors < options.cpus;
+    let line = match boot.has_firmware() {
+        _ if is_shared => LINE_SHARED,
+        true => LINE,
+        false => LINE_WITHOUT_FIRMWARE,
+    };
+    if is_shared {
+        platform::tell_of_two(boot)?;
+    }
     copy(line.as_ptr() as u64, COMMAND_LINE, line.len() as u64);
 
     let map = memory_map(boot, layout);

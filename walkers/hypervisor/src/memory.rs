@@ -1,34 +1,105 @@
-//! The machine's memory as the engine sees it: a host without a primary MMU, and the memslots of a guest that owns
-//! nearly all of it.
+//! The host: a small primary MMU. Host addresses are the guest's frames; behind each page of RAM is a frame of the machine,
+//! which is another one after a move, or none while the page is taken.
 //!
 //! ```text
-//! gfn       0 ─────────── 64 MiB ───── 112 MiB ──────────── end of RAM ──────────── 0xfee00 ─────────── 4 GiB
-//! memslot   low RAM        none: we     high RAM              devices                `apic`   devices, ROMs
+//! page  ─▶ entry ─▶ Frame, one of 512 that follow each other (`whole`), or one alone
+//!                   Stored in the reserve: taken, a fault brings it back into another frame
+//!                   Zeroes: taken, and nothing had to be kept
 //! ```
-//! "Host address" means physical address here: what is behind guest frame n is frame n. The hypervisor lies in no slot,
-//! so a guest that reaches for it meets [`Done::Mmio`](slat::Done::Mmio), as at any hole in memory.
+//! At first behind page n is frame n. [`moves`](crate::moves) changes entries, under the [lock](Machine::frames) and inside an
+//! invalidation; faults read them without it. Everything else, such as devices, stays where it is.
+//!
+//! A frame that is free is filled with a pattern. Where something else is found when it is used again, a vCPU has written
+//! to a frame that the host had taken back: an error.
 
-use crate::apic;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use slat::{
-    Access, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Slot, SlotId, Span,
-    TableMemory, VcpuId,
+use crate::Error;
+use crate::layout::Layout;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
 };
-use slat_walker_x86::boot::{Boot, MemoryRange, image};
+use slat::{
+    Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, TableMemory,
+    VcpuId,
+};
 use slat_walker_x86::smp;
+use spin::Mutex;
 
-/// Where devices end that a PC without large ones has.
-const FOUR_GIB: u64 = 1 << 32;
-/// The RAM of a machine whose loader told of none.
-const RAM_WITHOUT_FIRMWARE: u64 = 512 << 20;
+/// Frames of the reserve that pages of 2 MiB are moved to; the rest is for pages of 4 KiB.
+const SPARE_BLOCKS: u64 = 4;
+/// Words of a page.
+pub const WORDS: usize = PAGE_SIZE as usize / 8;
+/// What a free frame is filled with.
+const PATTERN: u64 = 0x5eed_dead_f4ee_5eed;
 
-/// The host: every physical page is present, writable, and stays where it is.
+/// What is behind a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Behind {
+    /// A frame.
+    Frame {
+        /// Which.
+        pfn: Pfn,
+        /// The frames behind all of its 2 MiB follow each other.
+        whole: bool,
+    },
+    /// Nothing; its contents are kept in this frame of the reserve.
+    Stored(Pfn),
+    /// Nothing; it has no contents but zeroes.
+    Zeroes,
+}
+
+impl Behind {
+    fn pack(self) -> u64 {
+        match self {
+            Self::Frame { pfn, whole } => pfn.address() | u64::from(whole),
+            Self::Stored(pfn) => pfn.address() | 2,
+            Self::Zeroes => 4,
+        }
+    }
+
+    fn unpack(word: u64) -> Self {
+        let pfn = Pfn(word >> PAGE_SHIFT);
+        match word & 6 {
+            0 => Self::Frame { pfn, whole: word & 1 == 1 },
+            2 => Self::Stored(pfn),
+            _ => Self::Zeroes,
+        }
+    }
+}
+
+/// The host.
 #[derive(Debug)]
 pub struct Machine {
-    /// How large its pages are.
-    pub page: Level,
+    /// How large a device's pages are.
+    page: Level,
+    /// Where RAM is.
+    pub layout: Layout,
     /// How often one processor has made another leave its guest.
     pub kicks: AtomicU64,
+    /// What is behind each page of RAM.
+    entries: Box<[AtomicU64]>,
+    /// A page that a fault has asked for lately.
+    asked: AtomicU64,
+    /// The host's lock, and its frames.
+    pub frames: Mutex<Frames>,
+}
+
+/// The frames that are behind no page.
+#[derive(Debug)]
+pub struct Frames {
+    /// Stretches of 2 MiB, by their first frames. Those that are free the longest are first.
+    pub blocks: VecDeque<Pfn>,
+    /// Frames for pages of 4 KiB, and for what is stored.
+    pub small: VecDeque<Pfn>,
+    /// How many pages are stored.
+    pub stored: usize,
+    /// Pages that faults have brought back.
+    pub brought: u64,
+    /// A frame that was written to while it was free.
+    overwritten: Option<Pfn>,
 }
 
 // SAFETY: the defaults take table pages from the global allocator; memory is mapped one to one, so their addresses are
@@ -36,80 +107,149 @@ pub struct Machine {
 unsafe impl TableMemory for Machine {}
 
 impl Host for Machine {
-    /// Nothing here ever sleeps, so faults are served from here alone.
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: self.page, ..HostPage::PLAIN })
+        let same = HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: self.page, ..HostPage::PLAIN };
+        if hva.0 >= self.layout.ram_end() {
+            return Some(same);
+        }
+        match self.behind(hva) {
+            Behind::Frame { pfn, whole } => {
+                self.asked.store(hva.0, Relaxed);
+                Some(HostPage { pfn, level: if whole { Level::M2 } else { Level::K4 }, ..HostPage::PLAIN })
+            }
+            Behind::Stored(_) | Behind::Zeroes => None,
+        }
     }
 
+    /// Brings a page back that was taken.
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
+        let mut frames = self.frames.lock();
+        let behind = self.behind(hva);
+        if !matches!(behind, Behind::Frame { .. }) {
+            let pfn = frames.small.pop_front().ok_or(HostError::NoMemory)?;
+            frames.check(pfn);
+            frames.fill(behind, pfn);
+            frames.brought += 1;
+            self.set(hva, Behind::Frame { pfn, whole: false });
+        }
+        drop(frames);
+        self.lookup(hva, access).ok_or(HostError::Io)
     }
 
-    /// Who kicks is out of its own guest, so the other processor is meant.
+    /// The sender is out of its own guest, so the other processor is meant.
     fn kick(&self, _: VcpuId) {
         self.kicks.fetch_add(1, Relaxed);
         smp::kick_other();
     }
 }
 
-/// Guest frames, and the same addresses behind them.
-fn slot(id: u32, (start, end): (u64, u64)) -> Slot {
-    Slot::new(SlotId(id), Gfn(start >> PAGE_SHIFT), (end - start) >> PAGE_SHIFT, Hva(start))
+impl Machine {
+    /// Behind each page is the frame of the same number.
+    pub fn new(page: Level, layout: Layout) -> Self {
+        let pages = layout.ram().end.0;
+        let entry = |page: u64| {
+            let whole = layout.is_ram(block_of(Hva(page << PAGE_SHIFT)));
+            AtomicU64::new(Behind::Frame { pfn: Pfn(page), whole }.pack())
+        };
+        let reserve = layout.reserve();
+        let (first, last) = (reserve.start.0 >> PAGE_SHIFT, reserve.end.0 >> PAGE_SHIFT);
+        let small = first + SPARE_BLOCKS * Level::M2.pages();
+        let frames = Frames {
+            blocks: (first..small).step_by(Level::M2.pages() as usize).map(Pfn).collect(),
+            small: (small..last).map(Pfn).collect(),
+            stored: 0,
+            brought: 0,
+            overwritten: None,
+        };
+        (first..last).for_each(|pfn| clear(Pfn(pfn)));
+        let (entries, frames) = ((0..pages).map(entry).collect(), Mutex::new(frames));
+        Self { page, layout, kicks: AtomicU64::new(0), entries, asked: AtomicU64::new(0), frames }
+    }
+
+    /// What is behind a page of RAM.
+    pub fn behind(&self, hva: Hva) -> Behind {
+        // ORDER(behind): Acquire; pairs with the Release in `set`, before which the frame was filled.
+        Behind::unpack(self.entries[(hva.0 >> PAGE_SHIFT) as usize].load(Acquire))
+    }
+
+    /// Changes that: under the lock, and inside an invalidation where a vCPU may use the page.
+    pub fn set(&self, hva: Hva, behind: Behind) {
+        // ORDER(behind): Release; pairs with the Acquire in `behind`.
+        self.entries[(hva.0 >> PAGE_SHIFT) as usize].store(behind.pack(), Release);
+    }
+
+    /// A page that a fault has asked for lately.
+    pub fn asked(&self) -> Hva {
+        Hva(self.asked.load(Relaxed))
+    }
+
+    /// The contents of a page of RAM, wherever they are. Under the lock, which `frames` is proof of.
+    pub fn contents<T>(&self, _frames: &Frames, hva: Hva, look: impl FnOnce(&[u64; WORDS]) -> T) -> T {
+        match self.behind(hva) {
+            Behind::Frame { pfn, .. } | Behind::Stored(pfn) => look(words(pfn)),
+            Behind::Zeroes => look(&[0; WORDS]),
+        }
+    }
 }
 
-/// Where in physical memory things are, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    /// First byte of the hypervisor's own memory, and the first after it.
-    own: (u64, u64),
-    /// The first byte after RAM.
-    ram_end: u64,
+impl Frames {
+    /// Fills `to` with what is behind a page, and gives the frame of the store back.
+    pub fn fill(&mut self, from: Behind, to: Pfn) {
+        match from {
+            Behind::Frame { pfn, .. } => copy(pfn, to),
+            Behind::Zeroes => words(to).fill(0),
+            Behind::Stored(pfn) => {
+                copy(pfn, to);
+                self.stored -= 1;
+                self.free(pfn);
+            }
+        }
+    }
+
+    /// Gives a frame of 4 KiB back.
+    pub fn free(&mut self, pfn: Pfn) {
+        clear(pfn);
+        self.small.push_back(pfn);
+    }
+
+    /// Nothing has been written to a free frame.
+    pub fn check(&mut self, pfn: Pfn) {
+        if words(pfn).iter().any(|&word| word != PATTERN) {
+            self.overwritten.get_or_insert(pfn);
+        }
+    }
+
+    /// An error, where something has been.
+    pub fn verdict(&self) -> Result<(), Error> {
+        let Some(pfn) = self.overwritten else { return Ok(()) };
+        Err(format!("a vCPU has written to frame {pfn:x?}, which the host had taken back").into())
+    }
 }
 
-impl Layout {
-    /// As the loader tells it.
-    pub fn of(boot: Boot) -> Self {
-        let low = |range: &&MemoryRange| range.kind == MemoryRange::USABLE && range.start < FOUR_GIB;
-        let ends = boot.memory().iter().filter(low).map(|range| range.start + range.bytes);
-        let end = ends.max().unwrap_or(RAM_WITHOUT_FIRMWARE);
-        let own = image();
-        Self { own: (own.start, own.end), ram_end: end.next_multiple_of(Level::M2.bytes()) }
-    }
+/// The 2 MiB that an address is in.
+pub fn block_of(hva: Hva) -> Span<Hva> {
+    Span::sized(Hva(hva.0 & !(Level::M2.bytes() - 1)), Level::M2.bytes())
+}
 
-    /// The hypervisor's own memory, for the guest's memory map.
-    pub fn own(&self) -> MemoryRange {
-        MemoryRange::new(self.own.0, self.own.1 - self.own.0, MemoryRange::RESERVED)
-    }
+/// Makes a frame as free ones are.
+pub fn clear(pfn: Pfn) {
+    words(pfn).fill(PATTERN);
+}
 
-    /// The first byte after RAM.
-    pub fn ram_end(&self) -> u64 {
-        self.ram_end
-    }
+/// Whether there is nothing in a frame but zeroes.
+pub fn is_zero(pfn: Pfn) -> bool {
+    words(pfn).iter().all(|&word| word == 0)
+}
 
-    /// The guest's memslots but the interrupt controller's; those of RAM log stores, or not.
-    pub fn slots(&self, log_dirty: bool) -> impl Iterator<Item = Slot> {
-        let apic = apic::PAGE.gpa().0;
-        let ram = [slot(0, (0, self.own.0)), slot(1, (self.own.1, self.ram_end))];
-        let devices = [slot(2, (self.ram_end, apic)), slot(3, (apic + PAGE_SIZE, FOUR_GIB))];
-        ram.into_iter().map(move |slot| if log_dirty { slot.log_dirty() } else { slot }).chain(devices)
-    }
+/// A copy of a frame.
+pub fn copy(from: Pfn, to: Pfn) {
+    words(to).copy_from_slice(words(from));
+}
 
-    /// The memslot of the interrupt controller.
-    pub fn apic() -> Slot {
-        let apic = apic::PAGE.gpa().0;
-        slot(4, (apic, apic + PAGE_SIZE))
-    }
-
-    /// The slots of RAM.
-    pub const RAM_SLOTS: [SlotId; 2] = [SlotId(0), SlotId(1)];
-
-    /// All guest frames that are RAM, and the hole between them.
-    pub fn ram(&self) -> Span<Gfn> {
-        Span::new(Gfn(0), Gfn(self.ram_end >> PAGE_SHIFT))
-    }
-
-    /// The same as host addresses.
-    pub fn ram_hvas(&self) -> Span<Hva> {
-        Span::new(Hva(0), Hva(self.ram_end))
-    }
+/// A frame that the host looks at or writes to: one that no vCPU uses, or under a guest that goes on writing, whose words
+/// are then some of before and some of after.
+fn words(pfn: Pfn) -> &'static mut [u64; WORDS] {
+    // SAFETY: RAM, mapped one to one; integers of any bits are integers. The host's lock is held, so no other processor's host
+    // uses the frame; the guest's stores are the hardware's, which the compiler does not see.
+    unsafe { &mut *(pfn.address() as *mut [u64; WORDS]) }
 }

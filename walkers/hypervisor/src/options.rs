@@ -5,17 +5,20 @@
 //! | `kernel=ADDRESS` | where a loader has put the kernel's file (bzImage), in hexadecimal |
 //! | `initrd=ADDRESS+BYTES` | where it has put the initial file system, both in hexadecimal |
 //! | `plain` | no guest: the kernel gets the bare machine, for comparison |
-//! | `cpus=2` | the guest gets a second processor; AMD-V only |
+//! | `cpus=2` | the guest gets a second processor; AMD-V only. Where the machine has one, its two share that |
 //! | `pages=4k`, `pages=2m` | the largest leaf; 2m unless said otherwise |
-//! | `around=PAGES` | how many pages of 4 KiB a fault maps, all in one aligned block; a power of two |
+//! | `around=PAGES` | how many pages of 4 KiB a fault maps, all in one aligned block; a power of two, 16 unless said otherwise |
 //! | `zap` | every timer interrupt unmaps everything |
 //! | `log-dirty` | stores are logged, and harvested by timer interrupts |
 //! | `age` | timer interrupts ask what has been accessed |
+//! | `move` | timer interrupts move pages to other frames, and take some until a fault brings them back |
+//! | `mistake=NAME` | a mistake on purpose, which must be found: see [`Mistake`] |
 //! | `record` | every fault in RAM is told to the debug console |
 
 use crate::Error;
 use alloc::format;
 use slat::Level;
+use slat_walker_x86::cpu::processors;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +31,8 @@ pub struct Options {
     pub plain: bool,
     /// The guest's processors: 1 or 2.
     pub cpus: u32,
+    /// The machine's that run it: as many, or 1.
+    pub processors: u32,
     /// The largest leaf.
     pub page: Level,
     /// Pages that a fault maps.
@@ -40,6 +45,7 @@ pub struct Options {
 
 /// What is done to the guest's memory on timer interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a word")]
 pub struct Wanted {
     /// Unmap everything.
     pub zap: bool,
@@ -47,6 +53,32 @@ pub struct Wanted {
     pub log_dirty: bool,
     /// Ask what has been accessed.
     pub age: bool,
+    /// Move pages, and take them.
+    pub moves: bool,
+    /// What is done wrong.
+    pub mistake: Option<Mistake>,
+}
+
+/// A mistake on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    /// `untold-move`: blocks move to other frames, and the engine is not told.
+    UntoldMove,
+    /// `lost-dirty`: a page of every 16th harvest is passed over.
+    LostDirty,
+    /// `lost-young`: every 16th aging is passed over.
+    LostYoung,
+}
+
+impl Mistake {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "untold-move" => Some(Self::UntoldMove),
+            "lost-dirty" => Some(Self::LostDirty),
+            "lost-young" => Some(Self::LostYoung),
+            _ => None,
+        }
+    }
 }
 
 impl Options {
@@ -57,8 +89,9 @@ impl Options {
             initrd: (0, 0),
             plain: false,
             cpus: 1,
+            processors: 1,
             page: Level::M2,
-            around: 1,
+            around: 16,
             chores: Wanted::default(),
             record: false,
         };
@@ -89,10 +122,16 @@ impl Options {
                 ("zap", "") => options.chores.zap = true,
                 ("log-dirty", "") => options.chores.log_dirty = true,
                 ("age", "") => options.chores.age = true,
+                ("move", "") => options.chores.moves = true,
+                ("mistake", name) => {
+                    let mistake = Mistake::named(name).ok_or_else(|| format!("{word}: no mistake"))?;
+                    options.chores.mistake = Some(mistake);
+                }
                 ("record", "") => options.record = true,
                 _ => return Err(format!("{word}: no option").into()),
             }
         }
+        options.processors = options.cpus.min(processors());
         Ok(options)
     }
 }

@@ -13,11 +13,16 @@ const CONTROL_PORT: u64 = 64;
 
 /// The port, if the firmware's tables name one.
 pub fn control_port(boot: Boot) -> Option<u16> {
+    let facp = table(boot, *b"FACP")?;
+    u16::try_from(read(facp + CONTROL_PORT)).ok().filter(|&port| port != 0)
+}
+
+/// Where the firmware's table of this name is.
+pub fn table(boot: Boot, name: [u8; 4]) -> Option<u64> {
     let rsdt = read(boot.rsdp()? + 16);
     let entries = (read(rsdt + 4).saturating_sub(36)) / 4;
-    let tables = (0..entries).map(|entry| read(rsdt + 36 + entry * 4));
-    let facp = tables.into_iter().find(|&table| read(table) == u64::from(u32::from_le_bytes(*b"FACP")))?;
-    u16::try_from(read(facp + CONTROL_PORT)).ok().filter(|&port| port != 0)
+    let mut tables = (0..entries).map(|entry| read(rsdt + 36 + entry * 4));
+    tables.find(|&table| read(table) == u64::from(u32::from_le_bytes(name)))
 }
 
 /// Whether this write to the port is the end.

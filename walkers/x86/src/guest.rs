@@ -62,6 +62,12 @@ pub enum Exit {
     },
     /// Another processor has kicked this one; asked for by [`Processor::exit_on_kick`].
     Kick,
+    /// HLT, already stepped over; this and the next two asked for by [`Processor::share`].
+    Halt,
+    /// PAUSE, already stepped over.
+    Pause,
+    /// CPUID, already stepped over: nothing has been answered.
+    Identify,
     /// VMMCALL or VMCALL, already stepped over.
     Call,
     /// Triple fault: how a PC is reset when nothing else works.
@@ -134,6 +140,29 @@ pub trait Processor {
 
     /// NMIs bring the guest out from now on, and are kicks: the guest gets none. Where the processor can tell.
     fn exit_on_kick(&mut self) {}
+
+    /// The guest shares the processor with others, of which it is this one. It gets no interrupt of the machine: each brings
+    /// it out, and what it is to get is [offered](Self::offer). Halting, PAUSE and CPUID bring it out, too. False where a
+    /// maker's guests cannot share here.
+    fn share(&mut self, number: u32) -> bool {
+        let _ = number;
+        false
+    }
+
+    /// The guest is to take this interrupt as soon as it can; or none.
+    fn offer(&mut self, vector: Option<u8>) {
+        let _ = vector;
+    }
+
+    /// What was offered and has not been taken.
+    fn offered(&self) -> Option<u8> {
+        None
+    }
+
+    /// Whether the guest takes interrupts now, and its CR4.
+    fn state(&self) -> (bool, u64) {
+        (false, 0)
+    }
 
     /// The guest's own page tables while it is in long mode: where they begin, and how many levels they have.
     fn tables(&self) -> (Gpa, u8);

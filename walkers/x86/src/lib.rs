@@ -11,6 +11,7 @@
 //! | `exit` | leaving the emulator with a verdict; a panic is a verdict, too |
 //! | `smp` | the second processor |
 //! | `kick` | making the other processor leave its guest |
+//! | `interrupts`, `extended` | what guests that share a processor need: its interrupts taken here, its registers exchanged |
 //! | `guest` | one trait for a processor that can run a guest, whoever made it; registers, exits |
 //! | `paging` | how many levels the host's own paging has, which AMD-V walks nested tables by |
 //! | `vmcb`, `svm` | AMD's: the control block as a type, and VMRUN |
@@ -25,8 +26,10 @@ extern crate alloc;
 pub mod boot;
 pub mod cpu;
 pub mod exit;
+pub mod extended;
 pub mod guest;
 mod heap;
+pub mod interrupts;
 mod kick;
 pub mod paging;
 pub mod serial;

@@ -10,7 +10,8 @@ use crate::kick;
 use crate::paging::{self, Pae};
 use crate::vmcb::{
     FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI, INTERCEPT_PORTS,
-    INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, Segment, Vmcb, exit,
+    INTERCEPT_SHARED, INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, OFFERED, OWN_INTERRUPTS, Segment, Vmcb,
+    exit,
 };
 use alloc::boxed::Box;
 use slat::{Access, Format, Gpa, Pfn};
@@ -32,6 +33,11 @@ const EFER_SVME: u64 = 1 << 12;
 /// Long mode enabled and active, NX.
 const EFER_LONG: u64 = 0xd00;
 const VMMCALL_BYTES: u64 = 3;
+const CPUID_BYTES: u64 = 2;
+const PAUSE_BYTES: u64 = 2;
+const HLT_BYTES: u64 = 1;
+/// RFLAGS.IF.
+const INTERRUPTS_ON: u64 = 1 << 9;
 /// CR4.LA57.
 const CR4_LA57: u64 = 1 << 12;
 /// Write-back, write-through, uncached-minus, uncached; twice: how every processor begins.
@@ -141,6 +147,30 @@ impl Processor for Svm {
         self.vmcb.control.intercepts[0] |= INTERCEPT_NMI;
     }
 
+    fn share(&mut self, number: u32) -> bool {
+        let control = &mut self.vmcb.control;
+        // 0 is this side's.
+        control.asid = number + 1;
+        control.intercepts[0] |= INTERCEPT_INTERRUPT | INTERCEPT_SHARED;
+        control.interrupt = OWN_INTERRUPTS;
+        true
+    }
+
+    fn offer(&mut self, vector: Option<u8>) {
+        let control = &mut self.vmcb.control;
+        control.interrupt = OWN_INTERRUPTS | vector.map_or(0, |_| OFFERED);
+        control.vector = vector.map_or(0, u32::from);
+    }
+
+    fn offered(&self) -> Option<u8> {
+        let control = &self.vmcb.control;
+        (control.interrupt & OFFERED != 0).then_some(control.vector as u8)
+    }
+
+    fn state(&self) -> (bool, u64) {
+        (self.vmcb.save.rflags & INTERRUPTS_ON != 0, self.vmcb.save.cr4)
+    }
+
     fn tables(&self) -> (Gpa, u8) {
         let save = &self.vmcb.save;
         (Gpa(save.cr3), if save.cr4 & CR4_LA57 == 0 { 4 } else { 5 })
@@ -177,6 +207,12 @@ impl Svm {
         &mut self.vmcb
     }
 
+    /// The exit, with the guest past the instruction of so many bytes that it was for.
+    fn past(&mut self, bytes: u64, exit: Exit) -> Exit {
+        self.vmcb.save.rip += bytes;
+        exit
+    }
+
     /// One VMRUN; nothing, where what brought the guest out is nobody's business.
     fn run_once(&mut self, registers: &mut Registers) -> Option<Exit> {
         self.vmcb.save.rax = registers.rax;
@@ -194,9 +230,18 @@ impl Svm {
         control.inject = interrupted(control.exit_interrupt);
         // A guest that clears SVME, not knowing of it, would be refused.
         self.vmcb.save.efer |= EFER_SVME;
+        if control.inject & EVENT_VALID != 0 && control.inject as u8 == control.vector as u8 {
+            // It was being taken.
+            control.interrupt &= !OFFERED;
+        }
+        let is_shared = control.interrupt & OWN_INTERRUPTS != 0;
         let (info, [events, ..]) = (control.exit_info_1, &mut control.intercepts);
         Some(match control.exit_code {
             exit::NESTED_FAULT => Exit::Memory(memory_fault(info, Gpa(control.exit_info_2))),
+            exit::INTERRUPT if is_shared => Exit::Interrupt,
+            exit::HLT => self.past(HLT_BYTES, Exit::Halt),
+            exit::PAUSE => self.past(PAUSE_BYTES, Exit::Pause),
+            exit::CPUID => self.past(CPUID_BYTES, Exit::Identify),
             exit::INTERRUPT => {
                 // The guest is to take this one; the end of its handler arms the intercept again.
                 *events ^= INTERCEPT_INTERRUPT | INTERCEPT_IRET;
@@ -228,10 +273,7 @@ impl Svm {
                 return None;
             }
             exit::SHUTDOWN => Exit::Shutdown,
-            exit::VMMCALL => {
-                self.vmcb.save.rip += VMMCALL_BYTES;
-                Exit::Call
-            }
+            exit::VMMCALL => self.past(VMMCALL_BYTES, Exit::Call),
             code => Exit::Other { code, info },
         })
     }

@@ -28,7 +28,10 @@ svm_run:
   mov r15, [rsi + 112]
   mov rsi, [rsi + 32]
   clgi                          # an interrupt that ends the guest waits until the next one takes it
+  sti                           # heeded where guests share the processor: an interrupt ends the guest
+  nop
   vmrun rax
+  cli
   mov rax, [rsp]
   vmsave rax
   mov rax, [rsp + 8]

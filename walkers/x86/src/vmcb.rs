@@ -21,7 +21,11 @@ pub struct Control {
     pub asid: u32,
     /// What the next VMRUN forgets: [`FLUSH_ALL`], or nothing.
     pub tlb_control: u32,
-    _interrupts: [u64; 2],
+    /// The virtual interrupt: [`OFFERED`] and others.
+    pub interrupt: u32,
+    /// Its vector.
+    pub vector: u32,
+    _shadow: u64,
     /// Why the guest is out.
     pub exit_code: u64,
     /// What the exit's description says; for a nested fault, how the page was touched.
@@ -118,6 +122,8 @@ pub const INTERCEPT_INTERRUPT: u32 = 1 << 0;
 pub const INTERCEPT_NMI: u32 = 1 << 1;
 /// In the first word: the end of an interrupt's handler.
 pub const INTERCEPT_IRET: u32 = 1 << 20;
+/// In the first word: CPUID, PAUSE and HLT.
+pub const INTERCEPT_SHARED: u32 = 1 << 18 | 1 << 23 | 1 << 24;
 /// In the first word: ports, by [`Control::port_map`].
 pub const INTERCEPT_PORTS: u32 = 1 << 27;
 /// In the first word: MSRs, by [`Control::msr_map`].
@@ -126,6 +132,10 @@ pub const INTERCEPT_MSRS: u32 = 1 << 28;
 pub const INTERCEPT_SHUTDOWN: u32 = 1 << 31;
 /// In the second word: VMRUN (which must be intercepted) and VMMCALL.
 pub const INTERCEPT_VMRUN_VMMCALL: u32 = 0b11;
+/// In [`Control::interrupt`]: one is pending.
+pub const OFFERED: u32 = 1 << 8;
+/// In the same: it is taken whatever the guest's priority is; the machine's interrupts heed this side's flag, not the guest's.
+pub const OWN_INTERRUPTS: u32 = 1 << 20 | 1 << 24;
 /// In [`Control::tlb_control`]: forget everything, of every guest.
 pub const FLUSH_ALL: u32 = 1;
 
@@ -139,6 +149,12 @@ pub mod exit {
     pub const IRET: u64 = 0x74;
     /// An access to a port; the first word of information says which and how, the second has the next instruction.
     pub const PORT: u64 = 0x7b;
+    /// CPUID, PAUSE, HLT: before the instruction.
+    pub const CPUID: u64 = 0x72;
+    /// See above.
+    pub const PAUSE: u64 = 0x77;
+    /// See above.
+    pub const HLT: u64 = 0x78;
     /// An access to an MSR.
     pub const MSR: u64 = 0x7c;
     /// Triple fault.
@@ -155,6 +171,7 @@ const _: () = {
     assert!(offset_of!(Vmcb, control.port_map) == 0x040);
     assert!(offset_of!(Vmcb, control.msr_map) == 0x048);
     assert!(offset_of!(Vmcb, control.asid) == 0x058);
+    assert!(offset_of!(Vmcb, control.interrupt) == 0x060);
     assert!(offset_of!(Vmcb, control.exit_code) == 0x070);
     assert!(offset_of!(Vmcb, control.nested) == 0x090);
     assert!(offset_of!(Vmcb, control.inject) == 0x0a8);

@@ -29,8 +29,9 @@ pub const EPT: Pc = Pc { name: "Bochs (VMX)", tool: ("bochs", "bochs"), limit: 9
 pub struct Guest<'a> {
     /// For the hypervisor.
     pub words: Vec<String>,
-    /// The machine's processors, and the guest's.
+    /// The guest's processors, and the machine's.
     pub cpus: u32,
+    pub processors: u32,
     /// Something is done on timer interrupts. Then time is counted in instructions, so that what happens between two of
     /// them is the same on a slow machine and on a busy one.
     pub by_instructions: bool,
@@ -91,7 +92,7 @@ impl Ground {
     /// Memory that a loader fills is kept by nobody until the guest's kernel has it.
     fn qemu(&self, guest: &Guest, line: &str, behind: u64) -> Command {
         let mut qemu = qemu(&self.emulator, self.pc.limit);
-        qemu.args(["-cpu", "max", "-m", "512", "-smp", &guest.cpus.to_string()]);
+        qemu.args(["-cpu", "max", "-m", "512", "-smp", &guest.processors.to_string()]);
         qemu.args(["-nodefaults", "-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         for (file, at) in [(&self.kernel, KERNEL), (&self.initrd, behind)] {
             qemu.args(["-device", &format!("loader,file={},addr={at:#x},force-raw=on", file.display())]);
@@ -118,7 +119,7 @@ impl Ground {
         // A Bochs that was ended left it, and no other would take the disk.
         let _ = fs::remove_file(folder.join("disk.bin.lock"));
         let (program, disk) = (&self.hypervisor, Some(disk.as_path()));
-        Bochs { model: MODEL, processors: guest.cpus, program, disk, folder }.command(self.pc.limit)
+        Bochs { model: MODEL, processors: guest.processors, program, disk, folder }.command(self.pc.limit)
     }
 }
 

@@ -29,49 +29,43 @@ use std::process::Command;
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Args {
-    /// On QEMU's AMD-V, as it is without --ept
-    #[arg(long, conflicts_with = "ept")]
+    #[arg(long, conflicts_with = "ept", help = "On QEMU's AMD-V, as it is without --ept")]
     npt: bool,
-    /// On Bochs's VMX
-    #[arg(long)]
+    #[arg(long, help = "On Bochs's VMX")]
     ept: bool,
-    /// The machine's processors, and the guest's: 1 or 2
+    /// The guest's processors: 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     cpus: u32,
-    /// What maps the guest's memory
-    #[arg(long, default_value = "2m", value_parser = ["4k", "2m"])]
+    /// The machine's, where they are fewer
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
+    processors: Option<u32>,
+    #[arg(long, default_value = "2m", value_parser = ["4k", "2m"], help = "What maps the guest's memory")]
     pages: String,
-    /// Pages that a fault maps where they are small, as Linux does it for files: a power of two
-    #[arg(long, value_name = "PAGES", default_value_t = 16, value_parser = power_of_two)]
-    around: u64,
-    /// Unmap everything on each timer interrupt
-    #[arg(long)]
+    #[arg(long, help = "Unmap everything on each timer interrupt")]
     zap: bool,
-    /// Harvest a dirty log on each timer interrupt
-    #[arg(long)]
+    #[arg(long, help = "Harvest a dirty log on each timer interrupt")]
     log_dirty: bool,
-    /// Age everything on each timer interrupt
-    #[arg(long)]
+    #[arg(long, help = "Age everything on each timer interrupt")]
     age: bool,
-}
-
-fn power_of_two(text: &str) -> Result<u64, String> {
-    let number = text.parse().ok().filter(|number: &u64| number.is_power_of_two());
-    number.ok_or_else(|| "it is a power of two".to_owned())
+    #[arg(long = "move", help = "Move and take pages on each timer interrupt")]
+    moves: bool,
+    #[arg(last = true, help = "More words, which walkers/hypervisor/src/options.rs lists")]
+    words: Vec<String>,
 }
 
 impl Args {
     fn guest(&self) -> Guest<'static> {
-        let chores = [(self.zap, "zap"), (self.log_dirty, "log-dirty"), (self.age, "age")];
-        let asked = chores.into_iter().filter(|(asked, _)| *asked);
-        let mut words: Vec<String> = asked.map(|(_, word)| word.to_owned()).collect();
+        let Self { cpus, pages, .. } = self;
+        let chores =
+            [(self.zap, "zap"), (self.log_dirty, "log-dirty"), (self.age, "age"), (self.moves, "move")];
+        let mut words: Vec<String> =
+            chores.iter().filter(|chore| chore.0).map(|chore| chore.1.into()).collect();
+        let processors = self.processors.unwrap_or(*cpus);
         // With one processor, as no kernel starts a second one by that clock of QEMU's 7.2, slat or not.
-        let by_instructions = !words.is_empty() && self.cpus == 1;
-        if self.cpus > 1 {
-            words.push(format!("cpus={}", self.cpus));
-        }
-        words.extend([format!("pages={}", self.pages), format!("around={}", self.around)]);
-        Guest { words, cpus: self.cpus, by_instructions, trace: None }
+        let by_instructions = !words.is_empty() && processors == 1;
+        words.extend([format!("cpus={cpus}"), format!("pages={pages}")]);
+        words.extend_from_slice(&self.words);
+        Guest { words, cpus: *cpus, processors, by_instructions, trace: None }
     }
 }
 
@@ -85,8 +79,9 @@ pub fn run(args: &Args) -> Outcome {
 fn compare(pc: Pc, guest: &Guest) -> Outcome {
     let ground = Ground::prepare(pc)?;
     eprintln!("boot: {} on {}", ground.kernel_version, pc.name);
-    let plain = whole(ground.boot(&Guest { words: vec!["plain".into()], ..guest.clone() })?, guest.cpus)?;
     let under = whole(ground.boot(guest)?, guest.cpus)?;
+    let plain =
+        whole(ground.boot(&Guest { words: vec!["plain".into()], ..guest.clone() })?, guest.processors)?;
     let what = format!("{} on {}; {}", ground.kernel_version, pc.name, guest.words.join(" "));
     print!("{}", side_by_side(&what, &plain, &under)?);
     Ok(())
@@ -97,8 +92,9 @@ fn compare(pc: Pc, guest: &Guest) -> Outcome {
 pub fn faults() -> Result<(String, String)> {
     let ground = Ground::prepare(NPT)?;
     let trace = ground.folder.join("trace");
-    let words = ["pages=4k", "zap", "record"].map(String::from).to_vec();
-    whole(ground.boot(&Guest { words, cpus: 1, by_instructions: true, trace: Some(&trace) })?, 1)?;
+    let words = ["pages=4k", "around=1", "zap", "record"].map(String::from).to_vec();
+    let guest = Guest { words, cpus: 1, processors: 1, by_instructions: true, trace: Some(&trace) };
+    whole(ground.boot(&guest)?, 1)?;
     Ok((fs::read_to_string(trace)?, ground.kernel_version))
 }
 
@@ -234,15 +230,17 @@ mod tests {
             let guest = parsed(line).unwrap().guest();
             (guest.cpus, guest.by_instructions, guest.words.join(" "))
         };
-        assert_eq!(guest("boot"), (1, false, "pages=2m around=16".into()));
-        let ept = guest("boot --ept --zap --pages 4k --around 1");
-        assert_eq!(ept, (1, true, "zap pages=4k around=1".into()));
-        assert_eq!(guest("boot --cpus 2 --zap"), (2, false, "zap cpus=2 pages=2m around=16".into()));
+        assert_eq!(guest("boot"), (1, false, "cpus=1 pages=2m".into()));
+        let ept = guest("boot --ept --zap --pages 4k -- around=1");
+        assert_eq!(ept, (1, true, "zap cpus=1 pages=4k around=1".into()));
+        assert_eq!(guest("boot --cpus 2 --move"), (2, false, "move cpus=2 pages=2m".into()));
+        let shared = guest("boot --cpus 2 --processors 1 --move -- mistake=lost-dirty");
+        assert_eq!(shared, (2, true, "move cpus=2 pages=2m mistake=lost-dirty".into()));
     }
 
     #[test]
     fn what_cannot_be_booted_is_refused() {
-        for wrong in ["--cpus 3", "--pages 1g", "--around 12", "--npt --ept", "--fast"] {
+        for wrong in ["--cpus 3", "--pages 1g", "--npt --ept", "--fast"] {
             assert!(parsed(&format!("boot {wrong}")).is_err(), "{wrong}");
         }
         let two = run(&parsed("boot --ept --cpus 2").unwrap());

@@ -194,8 +194,8 @@ pub const STEPS: &[Step] = &[
         lines: &[
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --pages 2m").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --pages 4k").with(BOOT),
-            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --zap --log-dirty --age").with(BOOT),
-            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --cpus 2 --pages 4k").with(BOOT),
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --move --log-dirty --age").with(BOOT),
+            Line::new(NIGHTLY, 60, 150, "cargo xtask boot --npt --cpus 2 --move --log-dirty").with(BOOT),
             Line::new(NIGHTLY, 60, 150, "cargo xtask boot --ept --pages 4k").with(BOOT),
         ],
     },

@@ -12,7 +12,7 @@ use slat::{Access, Format, Gfn, Level, Pfn, Span, Translations};
 use std::ptr::NonNull;
 
 /// What the processor remembers of the tables: the last table of leaves, and which frames it is for. No leaves.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Tables(Option<(Gfn, Pfn)>);
 
 impl Translations for Tables {
@@ -26,6 +26,7 @@ impl Translations for Tables {
 }
 
 /// Leaves of 4 KiB too, one place for each, as many as the larger of a processor's two TLBs has.
+#[derive(Debug)]
 pub struct Tlb {
     leaves: Box<[(Gfn, Pfn)]>,
     /// For walks.

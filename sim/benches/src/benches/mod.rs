@@ -1,4 +1,4 @@
-//! What is simulated: seven benches, each an answer to a seed, and all of them one shape.
+//! What is simulated: benches, most of them an answer to a series, and all of them one shape.
 //!
 //! ```text
 //! Setting ──▶ build a VM ──▶ world::run(jobs) ──▶ look at what was left ──▶ Point
@@ -18,9 +18,11 @@
 //! | [`numa`] | a host looks where pages are used, while vCPUs use them (the NUMA protection series) |
 //! | [`pre_fault`] | vCPUs have their memory mapped before their guest runs (the TDP MMU series): the book's tutorial |
 //! | [`ksm`] | a host merges equal pages of running vCPUs (the change-pte series) |
+//! | [`broadcast`] | a host moves pages that all vCPUs use, flushed by kicks or by broadcasts |
 
 pub mod access_tracking;
 mod against;
+pub mod broadcast;
 mod crew;
 pub mod demand_paging;
 pub mod guest;
@@ -205,6 +207,12 @@ pub enum Policy {
     Heeded,
     /// The same for many pages at once: slat as it ships.
     HeededBatched,
+    /// Flushes kick vCPUs: slat on a host that broadcasts none.
+    Kicks,
+    /// They are broadcast, and some processors are out of reach, so that vCPUs are kicked, too.
+    SomeReached,
+    /// They are broadcast to all processors.
+    AllReached,
 }
 
 impl Policy {
@@ -239,6 +247,9 @@ impl Policy {
             Self::Ignored => "ignored",
             Self::Heeded => "heeded",
             Self::HeededBatched => "heeded, batched",
+            Self::Kicks => "kicks",
+            Self::SomeReached => "broadcast, some out of reach",
+            Self::AllReached => "broadcast",
         }
     }
 }
@@ -426,6 +437,7 @@ pub static ALL: &[&dyn Bench] = &[
     &zap::Zap,
     &invalidate::Invalidate,
     &pre_fault::PreFault,
+    &broadcast::Broadcast,
 ];
 // ANCHOR_END: all
 

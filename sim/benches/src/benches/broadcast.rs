@@ -1,0 +1,358 @@
+//! A host moves pages that all vCPUs use, and every processor has to forget them: by kicks, or by a flush that hardware
+//! broadcasts (Arm's TLBI, AMD's INVLPGB, RISC-V's remote fences).
+//!
+//! ```text
+//! host    ── invalidate ─▶ kicks: each vCPU leaves its guest, answers, enters ─────────────▶ the page is another frame
+//!                       └▶ a broadcast: one at a time, there and back to the farthest socket ▶
+//! ```
+//! | policy | [`Host::broadcast_flush`](slat::Host::broadcast_flush) says |
+//! |---|---|
+//! | kicks | no, at once |
+//! | broadcast, some out of reach | no, after a broadcast to every other processor; then all are kicked |
+//! | broadcast | yes, after a broadcast to all |
+//!
+//! The figure is what a move takes the host. What a broadcast costs is assumed, as all of [`Costs::SERVER`](crate::world::Costs)
+//! is: a message to the farthest processor and its answer, and 100 ns there; broadcasts wait for each other. On threads a
+//! broadcast is made by locks, and its time says nothing: there the checks count.
+
+use super::hardware::{Tlb, walk};
+use super::machine::{Machine, builder, gfns, idle, with_one_slot};
+use super::program::Seen;
+use super::way::Way;
+use super::{ALL_THERE, About, Bench, Check, Figure, NO_AGER, Point, Policy, Setting, Threads};
+use crate::host::{SimHost, first_page, hva_of, hvas_of};
+use crate::world::{Job, Mutex, compute, guest, now, pause, run};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use slat::table::formats::Ept4;
+use slat::{Access, Done, Fault, Gfn, HostPage, Idle, MmuLock, Pfn, Span, Translations, Vcpu, VcpuId, Why};
+use slat_series::PatchSeries;
+use std::sync::{Arc, TryLockError};
+
+/// See the module's header.
+#[derive(Clone, Copy, Debug)]
+pub struct Broadcast;
+
+/// Nanoseconds that a processor takes to forget.
+const EACH_NS: f64 = 100.0;
+/// Nanoseconds that the host computes between two moves.
+const PAUSE_NS: u64 = 10_000;
+/// Accesses to a page in a row.
+const ACCESSES: u64 = 32;
+/// Pages that guests use, and those of them that are moved.
+const PAGES: u64 = 256;
+const MOVED: u64 = 32;
+/// The frame of a page that has been moved, counted from the one before.
+const ANOTHER: u64 = 1 << 30;
+
+/// Its row of the registry.
+const ABOUT: About = About {
+    asks: "A host moves pages that all vCPUs use: flushed by kicks, and by broadcasts of the hardware",
+    vcpus: "8,112,416",
+    example: "-v 8,112,416",
+    unused: &[
+        NO_AGER,
+        (&["host_ns", "handlers", "handler_ns", "zeroing", "host_first", "mm_lines"], ALL_THERE),
+    ],
+    reported: false,
+    threads: Some(Threads { takes: ["2 s", "60 MiB"], ci: &["-v 1,2"], quick: &["--runs 3"], full: &[""] }),
+    ..About::of("broadcast", PatchSeries::Kvm, &[Policy::Kicks, Policy::SomeReached, Policy::AllReached])
+};
+
+/// How far a broadcast reaches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// There is none.
+    Nobody,
+    /// Every other processor. A host that believes that these are all makes a mistake.
+    Some {
+        believed: bool,
+    },
+    All,
+}
+
+/// The TLBs of all processors, which a broadcast reaches. A step of a vCPU holds its processor's: no broadcast is complete
+/// before the walk that is under way.
+#[derive(Debug)]
+pub struct Processors {
+    tlbs: Box<[std::sync::Mutex<Tlb>]>,
+    reach: Reach,
+    /// One broadcast at a time.
+    bus: Mutex<()>,
+    ns: u64,
+    done: AtomicU64,
+}
+
+impl Processors {
+    fn new(setting: &Setting<'_>, reach: Reach) -> Self {
+        let is_far = setting.vcpus > setting.costs.cpus_per_socket;
+        let away = if is_far { setting.costs.far } else { setting.costs.near };
+        Self {
+            tlbs: (0..setting.vcpus).map(|_| std::sync::Mutex::new(Tlb::new())).collect(),
+            reach,
+            bus: Mutex::new(()),
+            ns: (2.0 * away + EACH_NS) as u64,
+            done: AtomicU64::new(0),
+        }
+    }
+
+    /// With the TLB of one processor.
+    fn step<T>(&self, processor: usize, work: impl FnOnce(&mut Tlb) -> T) -> T {
+        loop {
+            match self.tlbs[processor].try_lock() {
+                Ok(mut tlb) => return work(&mut tlb),
+                Err(TryLockError::Poisoned(tlb)) => return work(&mut tlb.into_inner()),
+                Err(TryLockError::WouldBlock) => pause(),
+            }
+        }
+    }
+
+    /// What [`Host::broadcast_flush`](slat::Host::broadcast_flush) says.
+    pub fn broadcast(&self, gfns: Span<Gfn>) -> bool {
+        if self.reach == Reach::Nobody {
+            return false;
+        }
+        let bus = self.bus.lock();
+        compute(self.ns);
+        for processor in 0..self.tlbs.len() {
+            let reached = self.reach == Reach::All || processor % 2 == 1;
+            if reached {
+                self.step(processor, |tlb| tlb.flush(gfns));
+            }
+        }
+        drop(bus);
+        self.done.fetch_add(1, Relaxed);
+        matches!(self.reach, Reach::All | Reach::Some { believed: true })
+    }
+}
+
+/// The TLB of a vCPU's processor.
+struct Own<'p>(&'p Processors, usize);
+
+impl Translations for Own<'_> {
+    fn flush_all(&mut self) {
+        self.0.step(self.1, Tlb::flush_all);
+    }
+
+    fn flush(&mut self, gfns: Span<Gfn>) {
+        self.0.step(self.1, |tlb| tlb.flush(gfns));
+    }
+}
+
+/// A machine to run on, once.
+struct Ground {
+    vm: Machine,
+    processors: Arc<Processors>,
+    moved: u64,
+    /// Of every page, whether its first frame is free: in atomics that cost nothing, as is the next.
+    freed: Vec<AtomicBool>,
+    over: AtomicBool,
+}
+
+/// A vCPU, on lines of its own.
+#[repr(align(128))]
+struct Runner<'g> {
+    ground: &'g Ground,
+    vcpu: Vcpu<'g, Ept4, SimHost>,
+    way: Way,
+    compute_ns: u64,
+    exit_ns: u64,
+    seen: Seen,
+    failed: Option<String>,
+}
+
+impl Runner<'_> {
+    /// Uses so many pages, or as many as it can until the host has done.
+    fn uses(&mut self, idle: &mut Idle, mut left: u64, until_over: bool) -> Result<(), String> {
+        let Self { ground, vcpu, .. } = self;
+        let number = vcpu.id().0 as usize;
+        let mut again = None;
+        loop {
+            let mut own = Own(&ground.processors, number);
+            let mut inside = vcpu.enter(idle, &mut own).poll();
+            let missing = loop {
+                let gfn = match again.take() {
+                    Some(gfn) => gfn,
+                    None if left == 0 || until_over && ground.over.load(Relaxed) => return Ok(()),
+                    None => Gfn(self.way.go_on()),
+                };
+                let mut ns = self.compute_ns;
+                while ns > 0 || inside.kicked() {
+                    ns = guest(ns, || inside.kicked());
+                    if inside.kicked() {
+                        inside.answer(&mut own);
+                    }
+                }
+                let root = inside.root();
+                let found = ground.processors.step(number, |tlb| {
+                    let found = tlb.find(gfn).or_else(|| {
+                        // SAFETY: in guest mode. What reaches this TLB, by an answer or a broadcast, waits for this step.
+                        let found =
+                            unsafe { walk(ground.vm.host(), root, &mut tlb.tables, (gfn, Access::Read)) };
+                        found.inspect(|&pfn| tlb.remember(gfn, pfn))
+                    });
+                    found.map(|pfn| ground.judge(&mut self.seen, gfn, pfn))
+                });
+                if found.is_none() {
+                    break gfn;
+                }
+                left -= 1;
+            };
+            drop(inside);
+            compute(self.exit_ns);
+            let fault = Fault { gpa: missing.gpa(), access: Access::Read };
+            match vcpu.fault(idle, fault).map_err(|error| error.to_string())? {
+                Done::Mapped(_) | Done::Fixed => self.seen.mapped += 1,
+                Done::Mmio => {
+                    self.seen.absent += 1;
+                    self.seen.astray += 1;
+                }
+                Done::Spurious | Done::RingFull => self.seen.spurious += 1,
+            }
+            again = Some(missing);
+        }
+    }
+}
+
+impl Ground {
+    fn new(setting: &Setting<'_>, reach: Reach) -> Result<Self, String> {
+        let processors = Arc::new(Processors::new(setting, reach));
+        let host = SimHost::filled(PAGES, &setting.work).on(Arc::clone(&processors));
+        let vm = with_one_slot(builder(host, setting, MmuLock::None), PAGES)?;
+        let freed = (0..PAGES).map(|_| AtomicBool::new(false)).collect();
+        let moved = if setting.quick { MOVED / 4 } else { MOVED };
+        Ok(Self { vm, processors, moved, freed, over: AtomicBool::new(false) })
+    }
+
+    /// A guest has used frame `pfn` as page `gfn`.
+    fn judge(&self, seen: &mut Seen, gfn: Gfn, pfn: Pfn) {
+        let is_first = pfn == first_page(gfn).pfn;
+        seen.uses += 1;
+        seen.stale += u64::from(is_first && self.freed[gfn.0 as usize].load(Relaxed));
+        seen.foreign += u64::from(!is_first && pfn != another(gfn).pfn);
+    }
+
+    /// Moves pages, and says how many nanoseconds that took.
+    fn moves(&self) -> Result<u64, String> {
+        let (mut idle, mut ns) = (idle()?, 0);
+        for gfn in gfns(Span::sized(Gfn(0), self.moved)) {
+            compute(PAUSE_NS);
+            let began = now();
+            let mut change = self.vm.invalidate(hvas_of(Span::sized(gfn, 1)), Why::Migrate);
+            change.apply(&mut idle).settle();
+            self.vm.host().set(hva_of(gfn), Some(another(gfn)));
+            drop(change);
+            ns += now() - began;
+            self.freed[gfn.0 as usize].store(true, Relaxed);
+        }
+        Ok(ns)
+    }
+
+    fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
+        let compute_ns = ACCESSES * setting.work.guest_ns;
+        let mut warm = idle()?;
+        let runner = |number| {
+            let vcpu = self.vm.vcpu(VcpuId(number)).ok_or_else(|| format!("there is no vCPU {number}"))?;
+            let (way, seen) = (Way::new(setting, number, PAGES), Seen::default());
+            let mut runner =
+                Runner { ground: self, vcpu, way, compute_ns: 0, exit_ns: 0, seen, failed: None };
+            runner.uses(&mut warm, PAGES, false)?;
+            Ok(Runner { compute_ns, exit_ns: setting.work.exit_ns, seen: Seen::default(), ..runner })
+        };
+        let mut runners = (0..setting.vcpus).map(runner).collect::<Result<Vec<_>, String>>()?;
+        let before = self.vm.stats().flushes.paid;
+        let mut took = Ok(0);
+        let mut jobs: Vec<Job<'_>> = runners.iter_mut().map(Runner::job).collect();
+        jobs.push(Job::new("host", || {
+            took = self.moves();
+            self.over.store(true, Relaxed);
+        }));
+        let told = run(setting.costs, jobs);
+        let took = took?;
+        if let Some(error) = runners.iter().find_map(|runner| runner.failed.clone()) {
+            return Err(error);
+        }
+        let seen = runners.iter().fold(Seen::default(), |sum, runner| sum.and(&runner.seen));
+        let all: u64 = told.jobs.iter().take(runners.len()).map(|job| job.ns).sum();
+        let lost = all.saturating_sub(seen.uses * compute_ns) as f64 / self.moved as f64;
+        let flushes = self.vm.stats().flushes.paid - before;
+        let figures = vec![
+            Figure::new("ns per move", took as f64 / self.moved as f64, "ns"),
+            Figure::new("lost by each vCPU", lost / f64::from(setting.vcpus), "ns a move"),
+            Figure::new("faults", seen.faults() as f64 / self.moved as f64, "a move"),
+        ];
+        let mut checks = seen.checks().to_vec();
+        checks.push(Check::all("a flush for each page that is moved", flushes, self.moved));
+        if self.processors.reach != Reach::Nobody {
+            let done = self.processors.done.load(Relaxed);
+            checks.push(Check::all("each was broadcast", done, self.moved));
+        }
+        // On threads none is counted.
+        if cfg!(virtual_time) {
+            let ok = (told.kicks == 0) == (setting.policy == Policy::AllReached);
+            let name = "vCPUs are kicked, but where a broadcast reaches all";
+            checks.push(Check { name, ok, detail: format!("{} kicks", told.kicks) });
+        }
+        Ok(Point { operations: self.moved, flushes, checks, ..Point::of(setting, figures, told) })
+    }
+}
+
+impl<'g> Runner<'g> {
+    /// What its thread does: the guest goes round until the host has done, and then once more.
+    fn job<'r>(&'r mut self) -> Job<'r>
+    where
+        'g: 'r,
+    {
+        Job::vcpu(self.vcpu.id().0, move || {
+            let ran = idle().and_then(|mut idle| {
+                self.uses(&mut idle, u64::MAX, true)?;
+                self.uses(&mut idle, PAGES, false)
+            });
+            self.failed = ran.err();
+        })
+    }
+}
+
+/// What is behind a page that has been moved.
+fn another(gfn: Gfn) -> HostPage {
+    HostPage { pfn: first_page(gfn).pfn + ANOTHER, ..first_page(gfn) }
+}
+
+impl Bench for Broadcast {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn run(&self, setting: &Setting<'_>) -> Result<Point, String> {
+        let reach = match setting.policy {
+            Policy::AllReached => Reach::All,
+            Policy::SomeReached => Reach::Some { believed: false },
+            _ => Reach::Nobody,
+        };
+        Ground::new(setting, reach)?.run(setting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benches::tests::{failing, setting};
+
+    #[test]
+    fn negative_control_a_broadcast_that_is_believed_to_reach_all_and_does_not_is_found() {
+        let setting = &setting(Policy::AllReached);
+        let point = Ground::new(setting, Reach::Some { believed: true }).unwrap().run(setting).unwrap();
+        assert_eq!(failing(&point.checks), ["no guest used a frame after it had been taken away"]);
+    }
+
+    /// Simulated only: a thread's clock says nothing of hardware.
+    #[cfg(virtual_time)]
+    #[test]
+    fn a_broadcast_costs_much_less_than_kicks_and_one_that_is_incomplete_saves_little() {
+        let ns = |policy| {
+            let setting = Setting { vcpus: 64, ..setting(policy) };
+            Broadcast.run(&setting).unwrap().figures[0].value
+        };
+        let [kicks, some, all] = [Policy::Kicks, Policy::SomeReached, Policy::AllReached].map(ns);
+        assert!(10.0 * all < kicks && 10.0 * all < some, "{kicks} {some} {all}");
+    }
+}

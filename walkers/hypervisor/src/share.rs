@@ -1,0 +1,241 @@
+//! Two vCPUs on one processor, which runs one of them at a time.
+//!
+//! ```text
+//!   a vCPU runs until ── HLT, PAUSE, or a tick of the machine's timer ─▶ the other's turn, if it has anything to do
+//!     │ its controller's page            ▶ `local`, one for each
+//!     │ an interrupt of the machine      ▶ the first vCPU, past its controller
+//!     ▼ memory, ports, …                 ▶ as where a vCPU has its processor to itself (`guest`)
+//! ```
+//! Each vCPU has a number in the TLB of its own, and keeps it: the processor's other guest finds nothing of it. Both say to
+//! the engine that they are on processor 0, so neither forgets anything where it comes back; a flush that one missed, the other
+//! running or not, it carries out when it enters.
+
+use crate::Error;
+use crate::guest::{After, Cpu, Guest};
+use crate::instruction::{Kind, Move};
+use crate::local::{Command, Local};
+use alloc::format;
+use core::arch::x86_64::__cpuid_count;
+use slat::{Format, Idle, VcpuId};
+use slat_walker_x86::cpu::ticks;
+use slat_walker_x86::extended::{self, Extended};
+use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
+use slat_walker_x86::interrupts::{self, Taken};
+
+/// The clock of QEMU's controller counts nanoseconds: a tick each millisecond.
+const TICK: u32 = 1_000_000;
+/// So many of them between two turns of chores.
+const CHORES: u32 = 4;
+const CPUS: u32 = 2;
+
+/// A vCPU, and what it needs where it shares.
+struct Sharer<'g, P, F: Format> {
+    cpu: Cpu<'g, P, F>,
+    local: Local,
+    extended: Extended,
+    /// It has nothing to do before an interrupt: it halted, or has not been started.
+    idle: bool,
+    started: bool,
+    /// What it is to take next; and the same, where that is the machine's and not its controller's.
+    offered: Option<u8>,
+    external: Option<u8>,
+}
+
+/// Both, and the machine's interrupts.
+pub struct Share<'g, P, F: Format> {
+    guest: &'g Guest<F>,
+    all: [Sharer<'g, P, F>; CPUS as usize],
+    current: usize,
+    ticks: u32,
+    /// Vectors of the machine's interrupts that the first vCPU has not taken.
+    external: u64,
+    /// How often the other had its turn.
+    switches: u64,
+}
+
+impl<'g, P: Processor, F: Format> Share<'g, P, F> {
+    /// The first begins as told, the second waits for STARTUP.
+    pub fn new(guest: &'g Guest<F>, first: P, registers: Registers) -> Result<Self, Error> {
+        let second = P::started(0).ok_or("no guest of this maker's begins in real mode here")?;
+        let sharer = |id: u32, processor: P, registers| -> Result<_, Error> {
+            let mut cpu = Cpu::new(guest, VcpuId(id), processor, registers)?;
+            if !cpu.processor.share(id) {
+                return Err("no guests of this maker's share a processor here".into());
+            }
+            let (local, extended) = (Local::new(id), Extended::new());
+            Ok(Sharer { cpu, local, extended, idle: id > 0, started: id == 0, offered: None, external: None })
+        };
+        let all = [sharer(0, first, registers)?, sharer(1, second, Registers::default())?];
+        extended::enable();
+        interrupts::begin(TICK);
+        Ok(Self { guest, all, current: 0, ticks: 0, external: 0, switches: 0 })
+    }
+
+    /// Runs them until the guest is done with the machine.
+    pub fn run(mut self, idle: &mut Idle) -> Result<(), Error> {
+        self.all[self.current].extended.load();
+        loop {
+            self.offer();
+            let current = &mut self.all[self.current];
+            let exit = current.cpu.once(idle);
+            self.look();
+            let current = &mut self.all[self.current];
+            match exit {
+                Exit::Interrupt => self.interrupted(idle, interrupts::take())?,
+                Exit::Halt => {
+                    current.idle = true;
+                    self.rest(idle)?;
+                }
+                Exit::Pause => self.switch(),
+                Exit::Identify => current.identify(),
+                exit => match current.cpu.handle(idle, exit)? {
+                    After::Again => {}
+                    After::End => break,
+                    After::Controller(fault) => self.controller(fault)?,
+                },
+            }
+        }
+        self.guest.chores.finish(&self.guest.vm, idle)?;
+        self.guest.report();
+        slat_walker_x86::println!("report: {} switches", self.switches);
+        Ok(())
+    }
+
+    /// Timers go off; each vCPU is offered what it is to take next, and the one that has something has something to do.
+    fn offer(&mut self) {
+        let now = ticks();
+        for (sharer, is_first) in self.all.iter_mut().zip([true, false]) {
+            if !sharer.started {
+                continue;
+            }
+            sharer.local.tick(now);
+            sharer.external =
+                is_first.then(|| self.external.checked_ilog2()).flatten().map(|bit| bit as u8 + 32);
+            sharer.offered = sharer.external.or(sharer.local.next());
+            sharer.cpu.processor.offer(sharer.offered);
+            sharer.idle &= sharer.offered.is_none();
+        }
+    }
+
+    /// What the current one was offered it has taken, or not yet.
+    fn look(&mut self) {
+        let current = &mut self.all[self.current];
+        if let Some(vector) = current.offered.filter(|_| current.cpu.processor.offered().is_none()) {
+            match current.external {
+                Some(_) => self.external &= !(1 << (vector - 32)),
+                None => current.local.taken(vector),
+            }
+            current.offered = None;
+        }
+    }
+
+    /// The machine's interrupts have brought the guest out.
+    fn interrupted(&mut self, idle: &mut Idle, taken: Taken) -> Result<(), Error> {
+        for vector in taken.devices().filter(|vector| *vector < 96) {
+            self.external |= 1 << (vector - 32);
+        }
+        if taken.is_tick() {
+            self.ticks += 1;
+            if self.ticks.is_multiple_of(CHORES) {
+                self.guest.chores.run(&self.guest.vm, idle)?;
+            }
+            self.switch();
+        }
+        Ok(())
+    }
+
+    /// The other's turn, if it has anything to do.
+    fn switch(&mut self) {
+        self.offer();
+        let other = 1 - self.current;
+        if !self.all[other].idle {
+            self.all[self.current].extended.save();
+            self.all[other].extended.load();
+            self.current = other;
+            self.switches += 1;
+        }
+    }
+
+    /// The current one has nothing to do: the other's turn, or the machine sleeps.
+    fn rest(&mut self, idle: &mut Idle) -> Result<(), Error> {
+        self.switch();
+        while self.all[self.current].idle {
+            let taken = interrupts::wait();
+            self.interrupted(idle, taken)?;
+            self.switch();
+        }
+        Ok(())
+    }
+
+    /// The current one reads or writes its controller.
+    fn controller(&mut self, fault: MemoryFault) -> Result<(), Error> {
+        let (now, at) = (ticks(), fault.gpa.0 & 0xff0);
+        let logical = self.all.each_ref().map(|sharer| sharer.local.logical());
+        let Sharer { cpu, local, .. } = &mut self.all[self.current];
+        let rip = cpu.processor.rip();
+        let found = Move::at(rip, cpu.processor.tables(), self.guest.vm.host(), &cpu.registers)
+            .ok_or_else(|| format!("no plain move at {rip:#x}, to or from {:x?}", fault.gpa))?;
+        cpu.processor.set_rip(found.next);
+        let commanded = match found.kind {
+            Kind::Load(register) => {
+                register.set(&mut cpu.registers, u64::from(local.read(at, now)));
+                None
+            }
+            Kind::Store(value) => local.write(at, value, now, logical),
+        };
+        if let Some((command, targets)) = commanded {
+            for (sharer, _) in self.all.iter_mut().zip(0..).filter(|(_, id)| targets >> id & 1 == 1) {
+                sharer.hear(self.guest, command)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'g, P: Processor, F: Format> Sharer<'g, P, F> {
+    /// The other one, or it itself, commands it.
+    fn hear(&mut self, guest: &'g Guest<F>, command: Command) -> Result<(), Error> {
+        match command {
+            Command::Take(vector) => self.local.ask(vector),
+            // Linux sends it twice.
+            Command::Startup(page) if !self.started => {
+                let mut processor =
+                    P::started(page).ok_or("no guest of this maker's begins in real mode here")?;
+                let id = self.cpu.id().0;
+                guest.prepare(&mut processor);
+                processor.share(id);
+                self.cpu.processor = processor;
+                (self.started, self.idle) = (true, false);
+            }
+            Command::Startup(_) | Command::Other => {}
+        }
+        Ok(())
+    }
+
+    /// Answers CPUID: as the processor does, but for which of two this is, and what there is not.
+    fn identify(&mut self) {
+        const X2APIC_AND_DEADLINE: u32 = 1 << 21 | 1 << 24;
+        const XSAVE_ON: u32 = 1 << 27;
+        const KEYS_ON: u32 = 1 << 4;
+        const TOGETHER: u32 = 1 << 28;
+        let (id, (_, cr4)) = (self.cpu.id().0, self.cpu.processor.state());
+        let registers = &mut self.cpu.registers;
+        let leaf = registers.rax as u32;
+        let mut found = __cpuid_count(leaf, registers.rcx as u32);
+        // What stands for a bit of CR4 stands for that of this side here.
+        let on = |cr4_bit: u32, flag: u32| if cr4 >> cr4_bit & 1 == 1 { flag } else { 0 };
+        match leaf {
+            1 => {
+                found.ebx = found.ebx & 0xffff | CPUS << 16 | id << 24;
+                found.ecx = found.ecx & !(X2APIC_AND_DEADLINE | XSAVE_ON) | on(18, XSAVE_ON);
+                found.edx |= TOGETHER;
+            }
+            7 => found.ecx = found.ecx & !KEYS_ON | on(22, KEYS_ON),
+            0xb => found.edx = id,
+            0x8000_001e => found.eax = id,
+            _ => {}
+        }
+        let [eax, ebx, ecx, edx] = [found.eax, found.ebx, found.ecx, found.edx].map(u64::from);
+        (registers.rax, registers.rbx, registers.rcx, registers.rdx) = (eax, ebx, ecx, edx);
+    }
+}

@@ -1,0 +1,182 @@
+//! What the guest's memory has become, compared with what the engine says of it.
+//!
+//! ```text
+//! a turn:  sums of some pages ─▶ aging, a harvest ─▶ each of them whose sum is another one than last time
+//!                                                       must have been in a harvest since, and young
+//! ```
+//! Sums come first: what is stored beside this, by another processor, is in a harvest that ends later. In each turn these are
+//! the pages of the last harvests, and the next ones in order; in the end, all.
+//!
+//! Where one processor runs the guest, nothing is stored between the sums and the harvest: what that told of says nothing of
+//! the next turn. Whether a page was young is asked where one processor runs the guest, too: what another accesses between aging and an
+//! unmapping is not told.
+
+use crate::Error;
+use crate::memory::Machine;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::vec::Vec;
+use slat::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
+
+/// Pages that come in order in each turn.
+const IN_ORDER: u64 = 128;
+/// Pages that were in harvests of late: most of the next one's are among them.
+const RECENT: usize = 256;
+
+/// A bit for each page.
+#[derive(Debug)]
+pub struct Bits(Vec<u64>);
+
+impl Bits {
+    fn all(pages: u64) -> Self {
+        Self(alloc::vec![!0; pages.div_ceil(64) as usize])
+    }
+
+    /// Sets the page's bit.
+    pub fn set(&mut self, page: Gfn) {
+        self.0[(page.0 / 64) as usize] |= 1 << (page.0 % 64);
+    }
+
+    /// Sets the bits of 64 pages, of which the first is this.
+    pub fn set_word(&mut self, first: Gfn, bits: u64) {
+        if first.0.is_multiple_of(64) {
+            self.0[(first.0 / 64) as usize] |= bits;
+        } else {
+            (0..64).filter(|bit| bits >> bit & 1 == 1).for_each(|bit| self.set(first + bit));
+        }
+    }
+
+    fn get(&self, page: Gfn) -> bool {
+        self.0[(page.0 / 64) as usize] >> (page.0 % 64) & 1 == 1
+    }
+
+    fn take(&mut self, page: Gfn) -> bool {
+        let was = self.get(page);
+        self.0[(page.0 / 64) as usize] &= !(1 << (page.0 % 64));
+        was
+    }
+}
+
+/// What is asked of pages that have changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// One processor runs the guest.
+    pub alone: bool,
+    /// That a harvest has told of them.
+    pub dirty: bool,
+    /// That aging has.
+    pub young: bool,
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Watch {
+    asked: Asked,
+    sums: Vec<u64>,
+    /// Pages in harvests, and young ones, since their sums were taken. At first all: there are no sums.
+    pub dirty: Bits,
+    /// See above.
+    pub young: Bits,
+    /// Pages of the last harvests, each once, and a bit for each.
+    recent: (VecDeque<Gfn>, Bits),
+    hand: u64,
+    /// Pages that had changed, and those that were looked at.
+    pub counts: [u64; 2],
+}
+
+/// A page that is being compared.
+struct Look {
+    page: Gfn,
+    sum: u64,
+    dirty: bool,
+    young: bool,
+}
+
+/// Pages that are being compared.
+pub struct Looks(Vec<Look>);
+
+impl Watch {
+    /// Nothing is known of any of so many pages.
+    pub fn new(asked: Asked, pages: Span<Gfn>) -> Self {
+        let pages = pages.end.0;
+        let (sums, [dirty, young]) = (alloc::vec![0; pages as usize], [(); 2].map(|()| Bits::all(pages)));
+        let recent = (VecDeque::new(), Bits(alloc::vec![0; dirty.0.len()]));
+        Self { asked, sums, dirty, young, recent, hand: 0, counts: [0; 2] }
+    }
+
+    /// The log has ended and begun anew, beside processors that stored: nothing is known of what they changed.
+    pub fn forgive(&mut self) {
+        self.dirty.0.fill(!0);
+    }
+
+    /// A page of a harvest.
+    pub fn harvest(&mut self, page: Gfn) {
+        self.dirty.set(page);
+        let (recent, is_recent) = &mut self.recent;
+        if is_recent.get(page) {
+            return;
+        }
+        if recent.len() == RECENT {
+            recent.pop_front().map(|oldest| is_recent.take(oldest));
+        }
+        recent.push_back(page);
+        is_recent.set(page);
+    }
+
+    /// Takes the sums of this turn's pages, or of all.
+    pub fn look(&mut self, host: &Machine, all: bool) -> Looks {
+        let pages = self.sums.len() as u64;
+        let count = if all { pages } else { IN_ORDER };
+        let in_order = (self.hand..self.hand + count).map(|page| Gfn(page % pages));
+        self.hand = (self.hand + count) % pages;
+        let is_ram = |page: &Gfn| host.layout.is_ram(Span::sized(Hva(page.0 << PAGE_SHIFT), PAGE_SIZE));
+        let recent = self.recent.0.iter().copied();
+        let mut chosen: Vec<Gfn> = recent.chain(in_order).filter(is_ram).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        let frames = host.frames.lock();
+        let look = |page: Gfn| {
+            let sum = host.contents(&frames, Hva(page.0 << PAGE_SHIFT), |words| sum(words));
+            Look { page, sum, dirty: self.dirty.take(page), young: self.young.take(page) }
+        };
+        Looks(chosen.into_iter().map(look).collect())
+    }
+
+    /// Compares them, after aging and a harvest.
+    pub fn judge(&mut self, Looks(looks): Looks) -> Result<(), Error> {
+        self.counts[1] += looks.len() as u64;
+        for Look { page, sum, dirty, young } in looks {
+            let now = if self.asked.alone {
+                (self.dirty.take(page), self.young.take(page))
+            } else {
+                (self.dirty.get(page), self.young.get(page))
+            };
+            if core::mem::replace(&mut self.sums[page.0 as usize], sum) == sum {
+                continue;
+            }
+            self.counts[0] += 1;
+            if self.asked.dirty && !dirty && !now.0 {
+                return Err(format!(
+                    "a dirty page is lost: {page:x?} has changed, and no harvest told of it"
+                )
+                .into());
+            }
+            if self.asked.young && !young && !now.1 {
+                return Err(
+                    format!("a young page is lost: {page:x?} has changed, and no aging told of it").into()
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A sum that depends on where in the page each word is.
+fn sum(words: &[u64]) -> u64 {
+    let (mut low, mut high) = (0_u64, 0_u64);
+    for &word in words {
+        low = low.wrapping_add(word);
+        high = high.wrapping_add(low);
+    }
+    low ^ high.rotate_left(32)
+}
