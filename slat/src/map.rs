@@ -45,6 +45,7 @@ pub struct Map<F: Format, M: TableMemory> {
 
 /// Why [`Map::reach`] has no entry to give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum ReachError {
     /// The memory has no chunk left for a table.
     NoMemory,
