@@ -53,6 +53,7 @@
 //! | [`sync`] | the lock order; who may do what, when |
 //! | [`map`] | a table on its own: pages are mapped one by one |
 //! | [`memslots`] | the memslots of a running VM |
+//! | [`address_space`] | each of a VM's address spaces by itself |
 //! | [`vm`] | the wiring |
 //! | [`stats`] | what a VM has done and holds |
 //! | [`host`] | what is asked of the world |
@@ -92,6 +93,7 @@ macro_rules! injected {
     }};
 }
 
+pub mod address_space;
 pub mod age;
 mod budget;
 pub mod dirty;
@@ -131,17 +133,19 @@ mod why;
 pub use slat_slots::{MemoryType, addr};
 
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+pub use address_space::AddressSpace;
 pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
 pub use fault::{Done, Fault, FaultError, Prefault};
 pub use host::{Host, HostError, HostPage, VcpuId};
-pub use notify::{Again, Event, Invalidation, Pages, SecondaryMmu, Young};
+pub use notify::{Again, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
 pub use stats::{Flushes, Retries, Stats, TablePages};
 pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
 pub use table::{Access, Format, Leaf, Perms, TableMemory};
 pub use tlb::{Cause, CpuId, FlushDebt, Translations};
+pub use vcpu::owned::OwnedVcpu;
 pub use vcpu::{Go, InGuest, Ready, Vcpu};
 pub use vm::{Builder, Vm};
 pub use walk::{Mapping, Walk};

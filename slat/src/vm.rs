@@ -5,6 +5,7 @@ use crate::dirty::ring::Rings;
 use crate::dirty::{DirtyLog, Splitting};
 use crate::host::{Host, Kicks};
 use crate::notify::active::Active;
+use crate::slots::publish::Name;
 use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
@@ -43,6 +44,8 @@ pub(crate) struct Policy {
 #[derive(Debug)]
 pub struct Vm<F: Format, H: Host> {
     pub(crate) host: H,
+    /// No other VM of the process has it, nor had.
+    pub(crate) name: Name,
     pub(crate) policy: Policy,
     pub(crate) lock: Lock,
     pub(crate) reads: ReadSide,
@@ -197,6 +200,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             spaces: Box::default(),
             pool: Pool::new(F::ROOT_PAGES),
             host,
+            name: Name::next(),
             policy,
             lock: Lock::new(lock),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
