@@ -114,6 +114,7 @@ mod loom_tests;
 pub mod map;
 pub mod memslots;
 pub mod notify;
+mod owned;
 #[cfg(all(feature = "std", any(test, seeded)))]
 #[doc(hidden)]
 pub mod seeded;
@@ -139,13 +140,13 @@ pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, S
 pub use fault::{Done, Fault, FaultError, Prefault};
 pub use host::{Host, HostError, HostPage, VcpuId};
 pub use notify::{Again, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
+pub use owned::OwnedVcpu;
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
 pub use stats::{Flushes, Retries, Stats, TablePages};
 pub use sync::gate::MmuLock;
 pub use sync::idle::Idle;
 pub use table::{Access, Format, Leaf, Perms, TableMemory};
 pub use tlb::{Cause, CpuId, FlushDebt, Translations};
-pub use vcpu::owned::OwnedVcpu;
 pub use vcpu::{Go, InGuest, Ready, Vcpu};
 pub use vm::{Builder, Vm};
 pub use walk::{Mapping, Walk};

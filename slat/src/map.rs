@@ -241,7 +241,7 @@ impl<F: Format, M: TableMemory> Map<F, M> {
     /// // One page goes; the large page around it is split.
     /// assert_eq!(map.unmap(Span::sized(Gfn(600), 1))?, 1); // … and then INVEPT, TLBI
     /// assert_eq!(map.find(Gfn(601)).unwrap().level(), Level::K4);
-    /// # Ok::<(), map::ReachError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn map(&self, pages: Span<Gfn>, first: &Leaf) -> Result<u64, ReachError> {
         if pages.end > Gfn(1 << F::FRAME_BITS) {

@@ -402,6 +402,5 @@ impl Drop for InGuest<'_> {
     }
 }
 
-pub(crate) mod owned;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;

@@ -17,7 +17,7 @@ fn each_ordering_names_the_mistakes_that_weaken_it() {
 }
 
 /// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "why",
     "sync",
     "slots",
@@ -36,6 +36,7 @@ const ORDER: [&str; 20] = [
     "dirty",
     "vcpu",
     "fault",
+    "owned",
     "budget",
     "stats",
 ];

@@ -44,7 +44,7 @@ fn wrong_after(cuts: u64) -> Option<u64> {
         for (gfn, hva) in &before {
             let told = zapped.iter().any(|gfns| gfns.contains(Gfn(*gfn)));
             assert_eq!(gone.contains(Gfn(*gfn)), !after.contains_key(gfn));
-            if told != !after.contains_key(gfn) {
+            if told == after.contains_key(gfn) {
                 return Some(cut);
             }
             assert!(after.get(gfn).is_none_or(|now| now == hva), "what stays is where it was");

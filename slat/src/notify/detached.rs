@@ -92,6 +92,7 @@ impl<F: Format, H: Host> Invalidation<'_, F, H> {
 impl<F: Format, H: Host> Vm<F, H> {
     /// The guard of an invalidation that was [detached](Invalidation::detach): for more edits, or to be dropped, which ends it. One
     /// of another VM comes back as it is.
+    #[allow(clippy::result_large_err, reason = "an error gives the value back, which is rare")]
     pub fn attach(&self, detached: Detached) -> Result<Invalidation<'_, F, H>, Detached> {
         let bound = if detached.vm == self.name { self.active.bind(&detached.ticket) } else { None };
         let Some(ticket) = bound else { return Err(detached) };

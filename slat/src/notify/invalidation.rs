@@ -287,7 +287,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         let mut this = ManuallyDrop::new(self);
         let owed = core::mem::take(&mut this.owed);
         // SAFETY: read once: `this` is not dropped, and not used again.
-        (unsafe { core::ptr::read(&this.begun) }, owed)
+        (unsafe { core::ptr::read(&raw const this.begun) }, owed)
     }
 
     pub(super) fn from_parts(begun: Begun<'vm, F, H>, owed: Owed) -> Self {

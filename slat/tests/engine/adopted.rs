@@ -151,7 +151,10 @@ fn fault_meanwhile(by_confirm: bool) -> Done {
                 .for_each(|_| thread::sleep(Duration::from_millis(1)));
         };
         if by_confirm {
-            let asked = |_: &Slot| Ok::<_, ()>(ioctl());
+            let asked = |_: &Slot| {
+                ioctl();
+                Ok::<_, ()>(())
+            };
             vm.slots().commit_with(&mut idle, |tx| tx.delete(RAM), asked).unwrap();
         } else {
             vm.slots().commit(&mut idle, |tx| tx.delete(RAM).map(|_| ioctl())).unwrap();

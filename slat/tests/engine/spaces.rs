@@ -148,6 +148,8 @@ fn one_scenario_runs_in_each_space() {
     }
 }
 
+type Seen = Vec<(Span<Gfn>, Level, Leaf)>;
+
 fn scenario(chosen: SpaceId, by_bits: bool) {
     const PAGES: u64 = 1024;
     let mut idle = Idle::take().unwrap();
@@ -171,7 +173,6 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
         assert_eq!(vcpu.prefault_as(&mut idle, all, Prefault::young(Access::Write)), Ok(PAGES), "prefault");
     }
     vcpu.switch_to(chosen);
-    type Seen = Vec<(Span<Gfn>, Level, Leaf)>;
     let seen = |idle: &mut Idle, id: SpaceId| -> Seen {
         let mut seen = Vec::new();
         let space = vm.address_space(id).unwrap();

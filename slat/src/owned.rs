@@ -1,11 +1,11 @@
 //! `OwnedVcpu`: a vCPU that keeps its VM.
 
-use super::{Ready, Vcpu};
 use crate::fault::{Done, Fault, FaultError};
 use crate::host::{Host, VcpuId};
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::tlb::shootdown::Translations;
+use crate::vcpu::{Ready, Vcpu};
 use crate::vm::Vm;
 use alloc::sync::Arc;
 
@@ -40,7 +40,7 @@ use alloc::sync::Arc;
 ///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Done::Mapped(Level::K4)));
 ///     // All that a vCPU can:
 ///     let mapped = cpu.vcpu.with(|vcpu| vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))));
-///     assert_eq!(mapped, Ok(7));
+///     assert_eq!(mapped, Ok(8));
 /// })
 /// .join()
 /// .unwrap();
