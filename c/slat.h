@@ -482,7 +482,9 @@ slat_status slat_translate(const struct slat_vm *vm,
 
 // A device, or the VMM, has written these host addresses by itself: the pages are dirty in each memslot that logs. After the
 // write. Any thread, also in the guest; never sleeps. Errors: `SLAT_EINVAL`.
-slat_status slat_mark_dirty(const struct slat_vm *vm, uint64_t hva, uint64_t bytes);
+slat_status slat_mark_dirty(const struct slat_vm *vm,
+                            uint64_t hva,
+                            uint64_t bytes);
 
 // Whether the guest has accessed any page of this host range since its Accessed bit was cleared, in `young`; and clears those
 // bits, or not. Any thread; `SLAT_CLEAR_YOUNG_AND_FLUSH` waits for vCPUs in the guest.

@@ -53,7 +53,7 @@
 //! | [`sync`] | the lock order; who may do what, when |
 //! | [`map`] | a table on its own: pages are mapped one by one |
 //! | [`memslots`] | the memslots of a running VM |
-//! | [`address_space`] | each of a VM's address spaces by itself |
+//! | [`guest_space`] | each of a VM's address spaces by itself |
 //! | [`vm`] | the wiring |
 //! | [`stats`] | what a VM has done and holds |
 //! | [`host`] | what is asked of the world |
@@ -93,13 +93,13 @@ macro_rules! injected {
     }};
 }
 
-pub mod address_space;
 pub mod age;
 mod budget;
 pub mod dirty;
 #[cfg(test)]
 mod edges;
 pub mod fault;
+pub mod guest_space;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod history_tests;
 pub mod host;
@@ -134,10 +134,10 @@ mod why;
 pub use slat_slots::{MemoryType, addr};
 
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
-pub use address_space::AddressSpace;
 pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
 pub use fault::{Done, Fault, FaultError, Prefault};
+pub use guest_space::GuestSpace;
 pub use host::{Host, HostError, HostPage, VcpuId};
 pub use notify::{Again, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
 pub use owned::OwnedVcpu;

@@ -32,7 +32,7 @@ const ORDER: [&str; 21] = [
     "notify",
     "memslots",
     "huge",
-    "address_space",
+    "guest_space",
     "dirty",
     "vcpu",
     "fault",

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 /// The types and traits that an embedder names.
 const PAGES: [&str; 17] = [
-    "AddressSpace",
     "Builder",
     "Format",
+    "GuestSpace",
     "Harvest",
     "Host",
     "HostPage",

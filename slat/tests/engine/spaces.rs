@@ -158,11 +158,11 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     let track = if by_bits { Track::DirtyBits } else { Track::Writes };
     let builder = Vm::<Ept4, _>::builder(host).vcpus(1).address_spaces(3);
     let vm = builder.dirty_log(DirtyLog::bitmap().track(track)).build().unwrap();
-    let space = vm.address_space(chosen).unwrap();
+    let space = vm.guest_space(chosen).unwrap();
     assert_eq!((space.id(), space.root()), (chosen, vm.root_in(chosen).unwrap()));
     let ram = SlotId(0);
     // Other host addresses in each: what reaches a space by those reaches that one alone.
-    for (nth, one) in vm.address_spaces().enumerate() {
+    for (nth, one) in vm.guest_spaces().enumerate() {
         let hva = RAM + ((nth as u64) << 30);
         one.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), PAGES, hva))).unwrap();
     }
@@ -175,7 +175,7 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     vcpu.switch_to(chosen);
     let seen = |idle: &mut Idle, id: SpaceId| -> Seen {
         let mut seen = Vec::new();
-        let space = vm.address_space(id).unwrap();
+        let space = vm.guest_space(id).unwrap();
         space.lockless(idle).for_each(all, |found| seen.push((found.gfns, found.level, found.leaf)));
         seen
     };

@@ -1,8 +1,8 @@
-//! `AddressSpace`: one of a VM's address spaces, by itself. All are peers: what can be done in one can be done in each.
+//! `GuestSpace`: one of a VM's address spaces, by itself. All are peers: what can be done in one can be done in each.
 //!
 //! | asked of | reaches |
 //! |---|---|
-//! | [`Vm::address_space`]: slots, walks, zap, split, recovery, write protection, aging, dirty logs | that space |
+//! | [`Vm::guest_space`]: slots, walks, zap, split, recovery, write protection, aging, dirty logs | that space |
 //! | the methods of [`Vm`] of the same names | space 0 |
 //! | [`Vcpu::fault`](crate::Vcpu::fault), `prefault`, `populate`, `enter` | the space that the vCPU is in ([`Vcpu::switch_to`](crate::Vcpu::switch_to)) |
 //! | [`Vm::invalidate`], [`SecondaryMmu`](crate::SecondaryMmu), [`Vm::mark_dirty`](crate::Vm::mark_dirty): by host address | all spaces |
@@ -23,7 +23,7 @@ use crate::vm::Vm;
 use crate::walk::{Mapping, Walk};
 use crate::why::Why;
 
-/// One address space of a VM. See the module's header, and [`Vm::address_space`].
+/// One address space of a VM. See the module's header, and [`Vm::guest_space`].
 ///
 /// System management mode, as KVM has it: a vCPU that enters it sees SMRAM, and goes on in the memory of all others.
 ///
@@ -38,7 +38,7 @@ use crate::why::Why;
 /// # }
 /// # let mut idle = Idle::take().unwrap();
 /// let vm = Vm::<Ept4, _>::builder(Identity).address_spaces(2).build()?;
-/// let [normal, smm] = [0, 1].map(|id| vm.address_space(SpaceId(id)).unwrap());
+/// let [normal, smm] = [0, 1].map(|id| vm.guest_space(SpaceId(id)).unwrap());
 /// let ram = Slot::new(SlotId(0), Gfn(0), 0x1000, Hva(1 << 30));
 /// normal.slots().commit(&mut idle, |tx| tx.create(ram))?;
 /// smm.slots().commit(&mut idle, |tx| {
@@ -53,7 +53,7 @@ use crate::why::Why;
 /// vcpu.fault(&mut idle, fault)?;
 /// vcpu.switch_to(SpaceId(0)); // RSM
 /// vcpu.fault(&mut idle, fault)?;
-/// let frame = |space: &AddressSpace<'_, _, _>, idle: &mut Idle| space.translate(idle, Gfn(0xa0)).unwrap().leaf.pfn;
+/// let frame = |space: &GuestSpace<'_, _, _>, idle: &mut Idle| space.translate(idle, Gfn(0xa0)).unwrap().leaf.pfn;
 /// assert_eq!([frame(&normal, &mut idle), frame(&smm, &mut idle)], [Pfn(0x4_00a0), Pfn(0x8_0000)]);
 /// // Each is changed by itself.
 /// smm.invalidate(Span::sized(Gfn(0xa0), 16), Why::Unmap).apply(&mut idle).settle();
@@ -61,32 +61,32 @@ use crate::why::Why;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct AddressSpace<'vm, F: Format, H: Host> {
+pub struct GuestSpace<'vm, F: Format, H: Host> {
     vm: &'vm Vm<F, H>,
     space: &'vm Space<F>,
 }
 
-impl<F: Format, H: Host> Clone for AddressSpace<'_, F, H> {
+impl<F: Format, H: Host> Clone for GuestSpace<'_, F, H> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<F: Format, H: Host> Copy for AddressSpace<'_, F, H> {}
+impl<F: Format, H: Host> Copy for GuestSpace<'_, F, H> {}
 
 impl<F: Format, H: Host> Vm<F, H> {
     /// The address space `id`, if the VM was built with so many ([`Builder::address_spaces`](crate::Builder::address_spaces)).
-    pub fn address_space(&self, id: SpaceId) -> Option<AddressSpace<'_, F, H>> {
-        Some(AddressSpace { vm: self, space: self.space(id)? })
+    pub fn guest_space(&self, id: SpaceId) -> Option<GuestSpace<'_, F, H>> {
+        Some(GuestSpace { vm: self, space: self.space(id)? })
     }
 
     /// All of them, by number.
-    pub fn address_spaces(&self) -> impl Iterator<Item = AddressSpace<'_, F, H>> {
-        self.spaces.iter().map(|space| AddressSpace { vm: self, space })
+    pub fn guest_spaces(&self) -> impl Iterator<Item = GuestSpace<'_, F, H>> {
+        self.spaces.iter().map(|space| GuestSpace { vm: self, space })
     }
 }
 
-impl<'vm, F: Format, H: Host> AddressSpace<'vm, F, H> {
+impl<'vm, F: Format, H: Host> GuestSpace<'vm, F, H> {
     /// Its number.
     pub fn id(&self) -> SpaceId {
         self.space.id
