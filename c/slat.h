@@ -481,9 +481,8 @@ slat_status slat_translate(const struct slat_vm *vm,
                            struct slat_mapping *mapping);
 
 // A device, or the VMM, has written these host addresses by itself: the pages are dirty in each memslot that logs. After the
-// write. Any thread; never sleeps. Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+// write. Any thread, also in the guest; never sleeps. Errors: `SLAT_EINVAL`.
 slat_status slat_mark_dirty(const struct slat_vm *vm,
-                            const struct slat_thread *thread,
                             uint64_t hva,
                             uint64_t bytes);
 

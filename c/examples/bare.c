@@ -101,7 +101,7 @@ static int once(slat_thread *thread, slat_format format)
     CHECK(slat_translate(vm, thread, 0x5000, &mapping) == SLAT_OK);
     CHECK(mapping.pfn + (5 - mapping.gfn) == (1 << 18) + 5);
     CHECK(slat_slots_commit(vm, thread, &log, 1, NULL) == SLAT_OK);
-    CHECK(slat_mark_dirty(vm, thread, (1 << 30) + 0x3000, 0x1000) == SLAT_OK);
+    CHECK(slat_mark_dirty(vm, (1 << 30) + 0x3000, 0x1000) == SLAT_OK);
     CHECK(slat_harvest_begin(vm, thread, 0, &harvest) == SLAT_OK && slat_harvest_pages(harvest) == 1);
     CHECK(slat_harvest_fail(harvest) == SLAT_OK);
     CHECK(slat_harvest_begin(vm, thread, 0, &harvest) == SLAT_OK);

@@ -26,7 +26,7 @@ pub(crate) trait AnyVm: SecondaryMmu {
     fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping>;
     fn stats(&self) -> Stats;
     fn host(&self) -> &CHost;
-    fn mark_dirty(&self, idle: &mut Idle, hvas: Span<Hva>);
+    fn mark_dirty(&self, hvas: Span<Hva>);
     fn vcpu(&self, id: VcpuId) -> Option<Box<dyn AnyVcpu + '_>>;
     fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Box<dyn AnyChange + '_>, Again>;
     fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Box<dyn AnyHarvest + '_>, DirtyError>;
@@ -72,8 +72,8 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
         self.host()
     }
 
-    fn mark_dirty(&self, idle: &mut Idle, hvas: Span<Hva>) {
-        self.mark_dirty(idle, hvas);
+    fn mark_dirty(&self, hvas: Span<Hva>) {
+        self.mark_dirty(hvas);
     }
 
     fn vcpu(&self, id: VcpuId) -> Option<Box<dyn AnyVcpu + '_>> {

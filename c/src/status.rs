@@ -99,7 +99,7 @@ impl From<HostError> for slat_status {
             HostError::Fault => SLAT_EFAULT,
             HostError::NoMemory => SLAT_ENOMEM,
             HostError::Poisoned => SLAT_EPOISONED,
-            HostError::Io => SLAT_EIO,
+            _ => SLAT_EIO,
         }
     }
 }
@@ -108,7 +108,7 @@ impl From<FaultError> for slat_status {
     fn from(error: FaultError) -> Self {
         match error {
             FaultError::Host(error) => error.into(),
-            FaultError::NoMemory => SLAT_ENOMEM,
+            _ => SLAT_ENOMEM,
         }
     }
 }

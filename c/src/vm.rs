@@ -225,17 +225,11 @@ impl From<Mapping> for slat_mapping {
 }
 
 /// A device, or the VMM, has written these host addresses by itself: the pages are dirty in each memslot that logs. After the
-/// write. Any thread; never sleeps. Errors: `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+/// write. Any thread, also in the guest; never sleeps. Errors: `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
-pub extern "C" fn slat_mark_dirty(
-    vm: Option<&'static slat_vm>,
-    thread: Option<&slat_thread>,
-    hva: u64,
-    bytes: u64,
-) -> slat_status {
+pub extern "C" fn slat_mark_dirty(vm: Option<&'static slat_vm>, hva: u64, bytes: u64) -> slat_status {
     guarded(|| {
-        let (vm, mut call) = (given(vm)?, given(thread)?.call()?);
-        vm.any.mark_dirty(call.idle(), pages(hva, bytes).ok_or(SLAT_EINVAL)?);
+        given(vm)?.any.mark_dirty(pages(hva, bytes).ok_or(SLAT_EINVAL)?);
         Ok(())
     })
 }

@@ -2,7 +2,8 @@
 
 use crate::arena::ArenaHandle;
 use crate::space::AddressSpace;
-use slat::{Access, Host, HostError, HostPage, Hva, Idle, Pfn, TableMemory};
+use slat::{Access, Host, HostError, HostPage, Hva, Idle, Pfn, TableMemory, VcpuId};
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -19,16 +20,46 @@ use std::sync::Arc;
 /// space.register(&vm);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+///
+/// vCPUs that do not poll are kicked: by a signal to the thread that is in `KVM_RUN`, for instance.
+///
+/// ```
+/// use slat::{table::formats::Npt4, *};
+/// use slat_mm::*;
+/// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+/// # let arena = Arena::builder().limit(64 << 20).build()?;
+/// # let space = AddressSpace::builder(&arena).build()?;
+/// static KICKS: AtomicU32 = AtomicU32::new(0);
+/// let host = HostView::new(&space).with_kick(|_vcpu| {
+///     KICKS.fetch_add(1, Relaxed); // pthread_kill
+/// });
+/// host.kick(VcpuId(0));
+/// assert_eq!(KICKS.load(Relaxed), 1);
+/// # Ok::<(), MmError>(())
+/// ```
+#[derive(Clone)]
 pub struct HostView {
     space: Arc<AddressSpace>,
     tables: ArenaHandle,
+    kick: Option<Arc<dyn Fn(VcpuId) + Send + Sync>>,
+}
+
+impl fmt::Debug for HostView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostView").field("space", &self.space).finish_non_exhaustive()
+    }
 }
 
 impl HostView {
     /// A view of `space`, which lives at least as long.
     pub fn new(space: &Arc<AddressSpace>) -> Self {
-        Self { space: space.clone(), tables: ArenaHandle::from(space.arena()) }
+        Self { space: space.clone(), tables: ArenaHandle::from(space.arena()), kick: None }
+    }
+
+    /// The same, with vCPUs [kicked](Host::kick) in this way. Without it vCPUs poll.
+    #[must_use]
+    pub fn with_kick(self, kick: impl Fn(VcpuId) + Send + Sync + 'static) -> Self {
+        Self { kick: Some(Arc::new(kick)), ..self }
     }
 
     /// The address space.
@@ -68,5 +99,11 @@ impl Host for HostView {
 
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         Ok(self.space.fault(idle, hva, access)?)
+    }
+
+    fn kick(&self, vcpu: VcpuId) {
+        if let Some(kick) = &self.kick {
+            kick(vcpu);
+        }
     }
 }

@@ -107,7 +107,7 @@ pub use ksm::Sabotage;
 pub use ksm::{Advice, Ksm, KsmBuilder, KsmStats, Scanner as KsmScanner};
 pub use lru::{Generation, Lru, LruError, LruSettings, LruStats, NodeGenerations};
 pub use numa::{Balancer, Node, NumaStats, Policy, Scanner as NumaScanner, Settings, Skip};
-pub use pin::Pinned;
+pub use pin::{Pinned, PinnedPage};
 pub use space::{AddressSpace, AddressSpaceBuilder};
 pub use stats::MmStats;
 #[doc(hidden)]

@@ -10,13 +10,16 @@
 //! | migration, the NUMA scanner, merging | leaves it alone: it has more references than entries |
 //! | a fork | copies it for the child at once, else the next write here would leave the device behind |
 //! | a write to it where it was made read-only | writes in place: pins are no share |
+//!
+//! A pin **for reading** is that of a page that may be a share, of a fork or of KSM: it stays one, and the next write breaks it. Its
+//! owner then goes on with a copy, and the pin keeps what was there. [`PinnedPage`] is a guard for one access: no list, one page.
 
 use crate::arena::Arena;
 use crate::error::MmError;
-use crate::pte::{hva_of, pages_of};
+use crate::pte::{hva_of, page_of, pages_of};
 use crate::space::AddressSpace;
 use crate::vma::aligned;
-use slat::{Access, Gfn, Hva, Idle, Level, Pfn, Span};
+use slat::{Access, Gfn, HostPage, Hva, Idle, Level, Pfn, Span};
 use std::sync::Arc;
 
 /// Pinned pages, until it is dropped.
@@ -59,29 +62,89 @@ impl Drop for Pinned {
     }
 }
 
+/// One page, pinned for a moment: a guard for an access by the VMM or a device model.
+///
+/// ```
+/// use slat::{Access, Hva, Idle};
+/// use slat_mm::*;
+///
+/// let mut idle = Idle::take().unwrap();
+/// let arena = Arena::builder().limit(16 << 20).build()?;
+/// let space = AddressSpace::builder(&arena).build()?;
+/// let rom = space.mmap(Place::Fixed(Hva(0x10_0000)), 4096, Prot::Read, Backing::Anonymous)?;
+/// let page = space.pin_page(&mut idle, rom.start, Access::Read)?;
+/// // SAFETY: the page stays while the guard lives; no guest writes to a read-only mapping.
+/// assert_eq!(unsafe { page.as_ptr().read() }, 0);
+/// assert!(space.pin_page(&mut idle, rom.start, Access::Write).is_err());
+/// # Ok::<(), MmError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the page is pinned only while this lives"]
+pub struct PinnedPage {
+    arena: Arc<Arena>,
+    pfn: Pfn,
+    offset: u64,
+}
+
+impl PinnedPage {
+    /// Its frame.
+    pub fn frame(&self) -> Pfn {
+        self.pfn
+    }
+
+    /// Where this process sees the address that was asked for; up to the end of its page while the guard lives. Guests and devices
+    /// may write to it meanwhile.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.arena.frame(self.pfn).wrapping_add(self.offset as usize)
+    }
+}
+
+impl Drop for PinnedPage {
+    fn drop(&mut self) {
+        self.arena.notes().unpin(self.pfn);
+        self.arena.put(Span::sized(self.pfn, 1));
+    }
+}
+
 impl AddressSpace {
     /// Brings every page of the range in, for writing, and pins it. On an error none is pinned. May sleep.
     pub fn pin(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<Pinned, MmError> {
+        self.pin_for(idle, hvas, Access::Write)
+    }
+
+    /// The same for this access: for reading, pages of read-only mappings too, and shares without breaking them.
+    pub fn pin_for(&self, idle: &mut Idle, hvas: Span<Hva>, access: Access) -> Result<Pinned, MmError> {
         let pages = pages_of(aligned(hvas)?);
         let mut pinned = Pinned { arena: self.arena.clone(), frames: Vec::new() };
         for page in (pages.start.0..pages.end.0).map(Gfn) {
-            while !self.pin_page(page, &mut pinned) {
-                self.fault(idle, hva_of(page), Access::Write)?;
-            }
+            pinned.frames.push(self.pin_frame(idle, hva_of(page), access)?);
         }
         Ok(pinned)
     }
 
-    /// Pins the page if it is there and writable.
-    fn pin_page(&self, page: Gfn, pinned: &mut Pinned) -> bool {
-        let _lock = self.lock_region(page);
-        let Some(found) = self.lookup(hva_of(page), Access::Write).filter(|found| found.writable) else {
-            return false;
-        };
+    /// Brings the page of one address in for this access, and pins it for as long as the guard lives. May sleep.
+    pub fn pin_page(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<PinnedPage, MmError> {
+        let pfn = self.pin_frame(idle, hva, access)?;
+        Ok(PinnedPage { arena: self.arena.clone(), pfn, offset: hva.offset() })
+    }
+
+    fn pin_frame(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<Pfn, MmError> {
+        loop {
+            if let Some(pfn) = self.pin_if_there(hva, access) {
+                return Ok(pfn);
+            }
+            self.fault(idle, hva, access)?;
+        }
+    }
+
+    /// Pins the page if it is there for this access.
+    fn pin_if_there(&self, hva: Hva, access: Access) -> Option<Pfn> {
+        let _lock = self.lock_region(page_of(hva));
+        let serves = |found: &HostPage| found.writable || access != Access::Write;
+        let found = self.lookup(hva, access).filter(serves)?;
         self.arena.share(Span::sized(found.pfn, 1));
         self.arena.notes().pin(found.pfn);
-        pinned.frames.push(found.pfn);
-        true
+        Some(found.pfn)
     }
 
     /// Whether any frame of this page is pinned.

@@ -59,6 +59,7 @@ impl HostPage {
 
 /// Why the host has no page to give.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum HostError {
     /// Nothing is mapped there, or not for this kind of access.
     Fault,

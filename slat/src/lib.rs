@@ -53,6 +53,7 @@
 //! | [`sync`] | the lock order; who may do what, when |
 //! | [`map`] | a table on its own: pages are mapped one by one |
 //! | [`memslots`] | the memslots of a running VM |
+//! | [`guest_space`] | each of a VM's address spaces by itself |
 //! | [`vm`] | the wiring |
 //! | [`stats`] | what a VM has done and holds |
 //! | [`host`] | what is asked of the world |
@@ -98,6 +99,7 @@ pub mod dirty;
 #[cfg(test)]
 mod edges;
 pub mod fault;
+pub mod guest_space;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod history_tests;
 pub mod host;
@@ -112,6 +114,7 @@ mod loom_tests;
 pub mod map;
 pub mod memslots;
 pub mod notify;
+mod owned;
 #[cfg(all(feature = "std", any(test, seeded)))]
 #[doc(hidden)]
 pub mod seeded;
@@ -134,8 +137,10 @@ pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
 pub use fault::{Done, Fault, FaultError, Prefault};
+pub use guest_space::GuestSpace;
 pub use host::{Host, HostError, HostPage, VcpuId};
-pub use notify::{Again, Event, Invalidation, Pages, SecondaryMmu, Young};
+pub use notify::{Again, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
+pub use owned::OwnedVcpu;
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
 pub use stats::{Flushes, Retries, Stats, TablePages};
 pub use sync::gate::MmuLock;

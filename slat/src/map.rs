@@ -8,6 +8,10 @@
 //! any format of this crate, and `slat-mm` maps pages of an address space to its frames. Outside it would need the engine's
 //! table pool, radix walk, range cursor and aging pass as public interfaces, each with safety rules that only the engine can keep.
 //!
+//! [`Map::map`] and [`Map::unmap`] are for ranges of frames. What they change is in the tables when they return, and **flushes are the
+//! owner's**: a processor that walks the map may use what was there until its TLB has forgotten it. The example `map_frames` has a
+//! hypervisor's second stage by this alone.
+//!
 //! Safe code cannot make a map follow a link that the map did not make: a place takes words that link nothing, and only
 //! the map links tables, of its own memory.
 //!
@@ -24,13 +28,13 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 
-use crate::addr::{Gfn, Level, Span};
+use crate::addr::{Gfn, Level, Pfn, Span};
 use crate::age::AccessedPages;
 use crate::age::pass::{Found, How, Pass};
 use crate::age::scan::Accessed;
 use crate::table::cursor::Cursor;
-use crate::table::entry::{Entry, Word};
-use crate::table::format::{Format, assert_format};
+use crate::table::entry::{Entry, Version, Word};
+use crate::table::format::{Format, Leaf, assert_format};
 use crate::table::memory::{ENTRIES, TableMemory};
 use crate::table::pool::{Cache, NoMemory, Pool};
 use crate::table::radix::{At, Radix};
@@ -45,6 +49,7 @@ pub struct Map<F: Format, M: TableMemory> {
 
 /// Why [`Map::reach`] has no entry to give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum ReachError {
     /// The memory has no chunk left for a table.
     NoMemory,
@@ -100,6 +105,17 @@ impl<F: Format, M: TableMemory> Place<'_, F, M> {
     #[inline]
     pub fn store(&self, word: Word) {
         self.entry.store(unlinked::<F>(word, self.level));
+    }
+
+    /// Stores `word`, and returns how many pages were mapped there.
+    fn replace(&self, word: Word) -> u64 {
+        let mut old = self.load();
+        let word = unlinked::<F>(word, self.level);
+        // A walker may set Accessed and Dirty.
+        while let Err(found) = self.entry.cas(old, word) {
+            old = found;
+        }
+        if F::is_present(old) { self.level.pages() } else { 0 }
     }
 
     /// Sets the format's Accessed bit if the entry still holds `seen`, as a hardware walker does.
@@ -206,6 +222,88 @@ impl<F: Format, M: TableMemory> Map<F, M> {
         }
     }
 
+    /// Where a walker begins: for EPTP, nCR3, VTTBR, hgatp, CR3. It stays.
+    pub fn root(&self) -> Pfn {
+        self.radix.root_word().pfn()
+    }
+
+    /// Maps `pages` to the frames from `first.pfn` on, in pages as large as frames and format allow, each as `first` says. Returns how
+    /// many pages were mapped there before, to other frames or the same: where that is not 0, the owner flushes. May ask the memory for
+    /// chunks, hence may sleep; without memory the pages before stay mapped. No other thread edits these pages.
+    ///
+    /// ```
+    /// use slat::{map::Map, table::{Heap, formats::Npt4}, *};
+    /// let map = Map::<Npt4, _>::new(Heap)?;
+    /// // 4 MiB of a guest's memory, which the hypervisor has at physical 1 GiB.
+    /// let ram = Span::sized(Gfn(0), 1024);
+    /// assert_eq!(map.map(ram, &Leaf::plain(Pfn(1 << 18)))?, 0);
+    /// assert_eq!(map.find(Gfn(600)).unwrap().level(), Level::M2);
+    /// // One page goes; the large page around it is split.
+    /// assert_eq!(map.unmap(Span::sized(Gfn(600), 1))?, 1); // … and then INVEPT, TLBI
+    /// assert_eq!(map.find(Gfn(601)).unwrap().level(), Level::K4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn map(&self, pages: Span<Gfn>, first: &Leaf) -> Result<u64, ReachError> {
+        if pages.end > Gfn(1 << F::FRAME_BITS) {
+            return Err(ReachError::Beyond(F::FRAME_BITS));
+        }
+        let (mut at, mut before) = (pages.start, 0);
+        while at < pages.end {
+            let pfn = first.pfn + (at.0 - pages.start.0);
+            let fits = |level: &Level| {
+                let frames = level.pages();
+                at.0.is_multiple_of(frames) && pfn.0.is_multiple_of(frames) && at + frames <= pages.end
+            };
+            let level = [Level::G1, Level::M2].into_iter().find(|level| *level <= F::MAX_LEAF && fits(level));
+            let level = level.unwrap_or(Level::K4);
+            let place = self.reach_exactly(at, level)?;
+            // A table that was linked here once stays.
+            let level = place.level().min(level);
+            before += place.replace(F::leaf(&Leaf { pfn, ..*first }, level));
+            at = at + level.pages();
+        }
+        Ok(before)
+    }
+
+    /// Unmaps `pages`, and returns how many of them were mapped: where that is not 0, the owner flushes before it uses their frames again.
+    /// A large page that reaches out of the range is split, which may ask the memory for a chunk; without one the pages before are
+    /// unmapped. Tables stay. No other thread edits these pages.
+    pub fn unmap(&self, pages: Span<Gfn>) -> Result<u64, ReachError> {
+        if pages.end > Gfn(1 << F::FRAME_BITS) {
+            return Err(ReachError::Beyond(F::FRAME_BITS));
+        }
+        let (mut at, mut before) = (pages.start, 0);
+        while at < pages.end {
+            let Some(place) = self.find(at) else { break };
+            let covers = Span::sized(at.base(place.level()), place.level().pages());
+            if !pages.covers(&covers) && F::is_present(place.load()) {
+                self.reach_exactly(at, place.level().down())?;
+                continue;
+            }
+            if pages.covers(&covers) {
+                before += place.replace(Word::hole(Version::default()));
+            }
+            at = covers.end;
+        }
+        Ok(before)
+    }
+
+    /// The entry of `page` at `level`, larger leaves split on the way; or a smaller one, where there is a table.
+    fn reach_exactly(&self, page: Gfn, level: Level) -> Result<Place<'_, F, M>, ReachError> {
+        loop {
+            let place = self.reach(page, level)?;
+            if place.level() <= level {
+                return Ok(place);
+            }
+            let (word, below) = (place.load(), place.level().down());
+            let small = |index: u64| {
+                let large = F::read_leaf(word);
+                F::leaf(&Leaf { pfn: large.pfn + index * below.pages(), ..large }, below)
+            };
+            place.split(word, small).map_err(|_| ReachError::NoMemory)?;
+        }
+    }
+
     /// Visits every entry that maps or could map a page of `pages`, in order, links excepted: leaves and holes,
     /// with the pages that each covers (which may reach out of `pages`).
     pub fn for_each(&self, pages: Span<Gfn>, mut visit: impl FnMut(Span<Gfn>, Place<'_, F, M>)) {
@@ -267,149 +365,4 @@ impl<F: Format, M: TableMemory> Drop for Map<F, M> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::addr::Pfn;
-    use crate::seeded::{self, Bug};
-    use crate::table::format::{Leaf, MemoryType, Perms};
-    use crate::table::formats::X64;
-    use crate::table::memory::Heap;
-    use alloc::boxed::Box;
-    use alloc::sync::Arc;
-    use alloc::vec::Vec;
-    use core::ptr::NonNull;
-    use std::sync::Mutex;
-
-    fn leaf(pfn: u64, level: Level) -> crate::table::Word {
-        let leaf = Leaf {
-            pfn: Pfn(pfn),
-            perms: Perms::RWX,
-            memory: MemoryType::WriteBack,
-            host_writable: true,
-            accessed: false,
-            dirty: false,
-        };
-        X64::leaf(&leaf, level)
-    }
-
-    #[test]
-    fn a_range_visits_each_entry_once_and_in_order() {
-        let map = Map::<X64, _>::new(Heap).unwrap();
-        let pages = [0u64, 1, 511, 512, 513, 1 << 18, (1 << 18) + 1, (1 << 27) + 5, (1 << 36) - 1];
-        for &page in &pages {
-            map.reach(Gfn(page), Level::K4).unwrap().store(leaf(page + 100, Level::K4));
-        }
-        let mut seen = Vec::new();
-        let mut end = 0;
-        map.for_each(Span::new(Gfn(1), Gfn((1 << 36) - 1)), |gfns, place| {
-            assert!(gfns.start.0 >= end || seen.is_empty(), "in order, no overlap");
-            end = gfns.end.0;
-            if X64::is_present(place.load()) {
-                assert_eq!(place.level(), Level::K4);
-                seen.push(gfns.start.0);
-            }
-        });
-        assert_eq!(seen, pages[1..8]);
-        assert_eq!(end, (1 << 36) - 1, "gaps are visited too, up to the end of the range");
-    }
-
-    #[test]
-    fn a_split_shows_the_same_translation_before_and_after() {
-        let map = Map::<X64, _>::new(Heap).unwrap();
-        let place = map.reach(Gfn(1024), Level::M2).unwrap();
-        let large = leaf(4096, Level::M2);
-        place.store(large);
-        assert!(place.split(large, |i| leaf(4096 + i, Level::K4)).unwrap());
-        let small = map.find(Gfn(1024 + 77)).unwrap();
-        assert_eq!((small.level(), X64::pfn(small.load())), (Level::K4, Pfn(4096 + 77)));
-        assert!(!place.split(large, |i| leaf(i, Level::K4)).unwrap(), "the entry has changed");
-        assert!(!place.split(place.load(), |i| leaf(i, Level::K4)).unwrap(), "a link is no leaf");
-    }
-
-    type Race = Box<dyn FnOnce() + Send>;
-
-    /// Memory in which somebody is faster: what is set up happens when a thread is about to link a table.
-    #[derive(Clone, Default)]
-    struct Racing(Arc<Mutex<Option<Race>>>);
-
-    // SAFETY: the trait's own way, but for what happens first.
-    unsafe impl TableMemory for Racing {
-        fn pfn(&self, page: NonNull<u8>) -> Pfn {
-            let race = self.0.lock().unwrap().take();
-            if let Some(race) = race {
-                race();
-            }
-            Heap.pfn(page)
-        }
-    }
-
-    /// Neighbours link the same tables, several levels of them: whoever is late ends at its own entry all the same.
-    #[test]
-    fn two_who_link_tables_at_once_both_reach_their_pages() {
-        let racing = Racing::default();
-        let map = Arc::new(Map::<X64, _>::new(racing.clone()).unwrap());
-        let faster = map.clone();
-        *racing.0.lock().unwrap() = Some(Box::new(move || {
-            faster.reach(Gfn(512), Level::K4).unwrap().store(leaf(5, Level::K4));
-        }));
-        map.reach(Gfn(0), Level::K4).unwrap().store(leaf(6, Level::K4));
-        for (page, pfn) in [(512, 5), (0, 6)] {
-            let place = map.find(Gfn(page)).unwrap();
-            assert_eq!((place.level(), X64::pfn(place.load())), (Level::K4, Pfn(pfn)));
-        }
-    }
-
-    /// One chunk: 63 table pages.
-    #[derive(Default)]
-    struct Small(Mutex<bool>);
-
-    // SAFETY: the trait's own way, once.
-    unsafe impl TableMemory for Small {
-        fn alloc_chunk(&self) -> Option<NonNull<u8>> {
-            (!core::mem::replace(&mut *self.0.lock().unwrap(), true)).then(|| Heap.alloc_chunk())?
-        }
-    }
-
-    /// Pages that are linked nowhere when the memory has run out.
-    fn lost_pages() -> u64 {
-        let map = Map::<X64, _>::new(Small::default()).unwrap();
-        let linked = (0..58).filter(|table| map.reach(Gfn(table * 512), Level::K4).is_ok()).count() as u64;
-        assert!(map.reach(Gfn(1 << 27), Level::K4).is_err(), "three pages are needed, two are left");
-        map.table_bytes() / crate::addr::PAGE_SIZE - linked - 3
-    }
-
-    #[test]
-    fn a_reach_that_fails_gives_back_the_pages_that_it_got() {
-        assert_eq!(lost_pages(), 0);
-    }
-
-    #[test]
-    fn mistake_pages_that_were_not_used_are_lost() {
-        assert!(seeded::with(Bug::SpareLost, lost_pages) > 0);
-        seeded::found(Bug::SpareLost, 1);
-    }
-
-    /// Whether a look-up follows a link that was forged: to a table of another map, so that nothing is harmed.
-    fn follows_a_forged_link() -> bool {
-        let [map, victim] = [(); 2].map(|()| Map::<X64, _>::new(Heap).unwrap());
-        let word = leaf(9, Level::K4);
-        victim.reach(Gfn(0), Level::K4).unwrap().store(word);
-        // SAFETY: nothing is unlinked from a map.
-        let table = unsafe { victim.radix().descend(&Heap, Gfn(0)) }.node.pfn(&Heap);
-        let place = map.reach(Gfn(0), Level::M2).unwrap();
-        let store = || place.store(X64::link(table, Level::M2));
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(store));
-        map.find(Gfn(0)).unwrap().load() == word
-    }
-
-    #[test]
-    fn a_link_that_was_forged_is_never_followed() {
-        assert!(!follows_a_forged_link());
-    }
-
-    #[test]
-    fn mistake_a_map_takes_links() {
-        assert!(seeded::with(Bug::LinkTaken, follows_a_forged_link));
-        seeded::found(Bug::LinkTaken, 1);
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@
 //! lock the transaction mutex
 //!   operations on the next version       errors end here: nothing was published, nothing is undone by allocating
 //!   begin an invalidation of the gfns that change     faults there wait: they are never taken for MMIO
+//!     the embedder's own operation     an error ends here: the invalidation is called off
 //!     zap what slots lose, and flush once             their ranges only, never the whole VM
 //!     publish the next version
 //!     something was taken from readers?               wait for a grace period
@@ -28,7 +29,9 @@ use crate::host::Host;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::slots::publish::Reading;
-use crate::slots::{Change, Hint, Region, Rule, Slot, SlotError, SlotId, SpaceId, Transaction, Version};
+use crate::slots::{
+    Change, CommitError, Hint, Region, Rule, Slot, SlotError, SlotId, SpaceId, Transaction, Version,
+};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::prim::copied;
@@ -36,6 +39,7 @@ use crate::sync::readside::Borrowed;
 use crate::table::format::Format;
 use crate::vm::Vm;
 use crate::why::Why;
+use core::convert::Infallible;
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -145,6 +149,43 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         idle: &mut Idle,
         operations: impl FnOnce(&mut Transaction<'_>) -> Result<R, SlotError>,
     ) -> Result<R, SlotError> {
+        Ok(self.commit_with(idle, operations, |_| Ok::<_, Infallible>(()))?)
+    }
+
+    /// The same with an operation of the embedder's own that may fail: a system call that gives another MMU the same slots, as
+    /// `KVM_SET_USER_MEMORY_REGION` does. `confirm` is asked once, when every slot operation has succeeded, with their result.
+    /// Where it refuses, nothing has changed: not the slots, nor what is mapped. After it nothing can fail.
+    ///
+    /// From before `confirm` until the new version is published, faults by way of slots that change wait: nothing is mapped that
+    /// the other MMU has lost already. A frame that gets its first slot is MMIO until that is published: where the other MMU shows it
+    /// earlier, the vCPU faults again. `confirm` may sleep. It must not wait for a vCPU of this VM, nor commit a transaction of
+    /// this address space (without a token it cannot).
+    ///
+    /// ```
+    /// # use slat::{*, slots::CommitError, table::formats::Npt4};
+    /// # struct Nothing;
+    /// # unsafe impl slat::table::TableMemory for Nothing {}
+    /// # impl Host for Nothing {
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Nothing).build().unwrap();
+    /// # fn kvm_set_user_memory_region(slot: Slot) -> Result<(), i32> { if slot.id.0 < 4 { Ok(()) } else { Err(22) } }
+    /// let give = |idle: &mut Idle, slot: Slot| {
+    ///     vm.slots().commit_with(idle, |tx| tx.create(slot), |()| kvm_set_user_memory_region(slot))
+    /// };
+    /// give(&mut idle, Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000)))?;
+    /// let refused = give(&mut idle, Slot::new(SlotId(4), Gfn(512), 512, Hva(0x7020_0000)));
+    /// assert_eq!(refused, Err(CommitError::Refused(22)));
+    /// assert_eq!(vm.slots().len(), 1);
+    /// # Ok::<(), CommitError<i32>>(())
+    /// ```
+    pub fn commit_with<R, E>(
+        &self,
+        idle: &mut Idle,
+        operations: impl FnOnce(&mut Transaction<'_>) -> Result<R, SlotError>,
+        confirm: impl FnOnce(&R) -> Result<(), E>,
+    ) -> Result<R, CommitError<E>> {
         let vm = self.vm;
         let sets = &self.space.memslots;
         let mut writer = sets.writer.lock();
@@ -154,13 +195,20 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let result = operations(&mut tx)?;
         // What the operations have asked for stands in `slat-slots`, which knows no failures that are made on purpose.
         if injected!(Alloc) {
-            return Err(SlotError { id: SlotId(0), gpas: Span::new(Gpa(0), Gpa(0)), rule: Rule::NoMemory });
+            let rule = Rule::NoMemory;
+            return Err(SlotError { id: SlotId(0), gpas: Span::new(Gpa(0), Gpa(0)), rule }.into());
         }
         copied(tx.copied_bytes());
         if tx.effects().changed.is_empty() {
+            confirm(&result).map_err(CommitError::Refused)?;
             return Ok(result);
         }
         let mut change = Invalidation::begin(vm, Range::Gfns(self.space.id, tx.effects().changed), Why::Slot);
+        if seeded!(ConfirmedLate) {
+            change.apply_to(idle, &tx.effects().zap).settle();
+        }
+        // Refused, the invalidation is called off.
+        confirm(&result).map_err(CommitError::Refused)?;
         if !seeded!(SlotPublishedFirst) {
             change.apply_to(idle, &tx.effects().zap).settle();
         }
@@ -183,7 +231,9 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         }
         drop(change);
 
-        vm.begin_logs(idle, self.space, &effects.log);
+        if !writer.map.logs_set() {
+            vm.begin_logs(idle, self.space, &effects.log);
+        }
         let ended = writer.map.done(effects);
         drop(writer);
         for gfns in ended {
@@ -371,3 +421,6 @@ impl Snapshot<'_> {
         self.reading.version
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

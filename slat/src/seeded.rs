@@ -235,6 +235,10 @@ bugs! {
     ChunkNotWhole "chunk-not-whole" Unit "a chunk goes back to the host with one page of it in use",
     SpareLost "spare-lost" Unit "table pages that a map could not use are not given back",
     ToldFirstFrame "told-first-frame" Unit "every small leaf of a large page that is told gets its first frame",
+    ResetUncollected "reset-uncollected" Unit "a reset of dirty rings takes what was pushed since the rings were read",
+    DetachedEnded "detached-ended" Unit "an invalidation ends when it is detached from its VM",
+    CutUnzapped "cut-unzapped" Unit "what is cut out of a memslot is not told, so it stays mapped",
+    ConfirmedLate "confirmed-late" Unit "the embedder's operation in a transaction is asked for when the lost frames are zapped already",
     SnapshotUnasked "snapshot-unasked" Unit "nodes of an old version of the slots are used again though a snapshot of it is held",
     LeafUncompared "leaf-uncompared" Unit "an upgrade takes a leaf that reaches out of the slot for the slot's",
 

@@ -100,7 +100,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if light {
             seat.lighten();
         }
-        let ring = vm.rings.get(id.0 as usize);
+        let ring = vm.rings.all().get(id.0 as usize);
         Self { vm, space, id, seat, cache: Cache::default(), memo: Memo::new(), ring, loaded, light }
     }
 

@@ -1,10 +1,11 @@
 //! `Vm` and its builder: the only wiring. Policies are snapshotted here, for the life of the VM.
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
-use crate::dirty::DirtyLog;
-use crate::dirty::ring::Ring;
+use crate::dirty::ring::Rings;
+use crate::dirty::{DirtyLog, Splitting};
 use crate::host::{Host, Kicks};
 use crate::notify::active::Active;
+use crate::slots::publish::Name;
 use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
 use crate::sync::barrier::Barrier;
@@ -43,6 +44,8 @@ pub(crate) struct Policy {
 #[derive(Debug)]
 pub struct Vm<F: Format, H: Host> {
     pub(crate) host: H,
+    /// No other VM of the process has it, nor had.
+    pub(crate) name: Name,
     pub(crate) policy: Policy,
     pub(crate) lock: Lock,
     pub(crate) reads: ReadSide,
@@ -56,7 +59,9 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
     /// One for each vCPU, or none at all.
-    pub(crate) rings: Box<[Ring]>,
+    pub(crate) rings: Rings,
+    /// Large pages of slots that log are split by stores.
+    pub(crate) splits_lazily: AtomicBool,
 }
 
 /// Where cold tables are looked for next ([`budget`](crate::budget)).
@@ -131,7 +136,7 @@ impl<F: Format, H: Host> Builder<F, H> {
     }
 
     /// How writes are logged; [`DirtyLog::bitmap`] unless said otherwise. Nothing is logged, and nothing is spent on it,
-    /// before a memslot says so ([`Slot::log_dirty`](crate::Slot::log_dirty)).
+    /// before a memslot says so ([`Slot::log_dirty`](crate::Slot::log_dirty)). [`Vm::set_dirty_log`] changes some of it later.
     pub fn dirty_log(mut self, dirty: DirtyLog) -> Self {
         self.policy.dirty = dirty;
         self
@@ -195,6 +200,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             spaces: Box::default(),
             pool: Pool::new(F::ROOT_PAGES),
             host,
+            name: Name::next(),
             policy,
             lock: Lock::new(lock),
             reads: ReadSide::new(policy.vcpus as usize + 1 + OTHER_SEATS, barrier),
@@ -203,13 +209,15 @@ impl<F: Format, H: Host> Builder<F, H> {
             large_pages: Padded(AtomicBool::new(false)),
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
-            rings: Box::default(),
+            rings: Rings::default(),
+            splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
         // From here on an error drops what there is of the VM, and the host has its memory back.
         let space = |id| Space::new(SpaceId(id), limits, policy.dirty.initially_set, &vm.host, &vm.pool);
         vm.spaces = (0..spaces).map(space).collect::<Result<_, _>>()?;
-        let rings = policy.dirty.ring.map(|size| (0..policy.vcpus).map(move |_| Ring::new(size)));
-        vm.rings = rings.into_iter().flatten().collect::<Result<_, _>>()?;
+        if let Some(size) = policy.dirty.ring {
+            vm.rings.make(size, policy.vcpus)?;
+        }
         vm.pool.set_budget(table_budget);
         Ok(vm)
     }

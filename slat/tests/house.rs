@@ -62,9 +62,28 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
-const ORDER: [&str; 19] = [
-    "why", "sync", "slots", "table", "host", "space", "age", "map", "tlb", "vm", "walk", "notify",
-    "memslots", "huge", "dirty", "vcpu", "fault", "budget", "stats",
+const ORDER: [&str; 21] = [
+    "why",
+    "sync",
+    "slots",
+    "table",
+    "host",
+    "space",
+    "age",
+    "map",
+    "tlb",
+    "vm",
+    "walk",
+    "notify",
+    "memslots",
+    "huge",
+    "guest_space",
+    "dirty",
+    "vcpu",
+    "fault",
+    "owned",
+    "budget",
+    "stats",
 ];
 
 /// Imports that run back up. To be fewer, never more.

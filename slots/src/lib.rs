@@ -90,6 +90,8 @@ macro_rules! seeded {
 }
 
 pub mod addr;
+#[cfg(test)]
+mod cut_tests;
 mod log;
 pub mod map;
 mod memory_type;
@@ -110,7 +112,7 @@ pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use log::Log;
 pub use map::SlotMap;
 pub use memory_type::MemoryType;
-pub use rules::{Change, Limits, Region, Rule, SlotError};
+pub use rules::{Change, CommitError, Limits, Region, Rule, SlotError};
 pub use shared::{SharedSlots, Snapshot};
 pub use slot::{Packed, Slot, SlotId};
 pub use transaction::{Effects, Transaction};

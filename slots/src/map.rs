@@ -68,6 +68,16 @@ impl<L: Log> SlotMap<L> {
         Self { trees, limits, facts: Facts { len: 0, disjoint: true, logs: 0 }, logs_set, spare: Vec::new() }
     }
 
+    /// From now on every page of a fresh [`Log`] counts as written, or none does. Logs that have begun stay as they are.
+    pub fn set_logs_set(&mut self, logs_set: bool) {
+        self.logs_set = logs_set;
+    }
+
+    /// Whether every page of a fresh [`Log`] counts as written.
+    pub fn logs_set(&self) -> bool {
+        self.logs_set
+    }
+
     /// Runs `operations` and keeps what they made. An error, theirs or ours, changes nothing.
     pub fn commit<R>(
         &mut self,

@@ -40,7 +40,12 @@ fn everything(tx: &mut Transaction<'_>) -> Result<(), SlotError> {
     for id in (1..SLOTS).step_by(74) {
         tx.set_log_dirty(SlotId(id), false)?;
     }
-    (SLOTS..SLOTS + 200).try_for_each(|id| tx.create(slot(id).log_dirty()))
+    (SLOTS..SLOTS + 200).try_for_each(|id| tx.create(slot(id).log_dirty()))?;
+    for id in (2..SLOTS).step_by(37) {
+        let first = Gfn(u64::from(id) * 16);
+        tx.cut(SlotId(id), Span::new(first + 3, first + 5), SlotId(2 * SLOTS + id))?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -65,7 +70,12 @@ fn a_transaction_without_memory_leaves_no_trace() {
     assert!(refusals > 20, "memory ran out at many points: {refusals}");
     map.audit();
     let after = content(&map);
-    assert_eq!(after.len(), before.len() - before.iter().filter(|slot| slot.id.0 % 37 == 0).count() + 200);
+    let of = |rest| before.iter().filter(|slot| slot.id.0 % 37 == rest).count();
+    assert_eq!(
+        after.len(),
+        before.len() - of(0) + 200 + of(2),
+        "some deleted, some created, some cut in two"
+    );
     assert_eq!(after.iter().filter(|slot| slot.log_dirty).count(), 200 + (1..SLOTS).step_by(37).count() / 2);
 }
 
@@ -116,6 +126,7 @@ fn memory_is_refused_at_every_place() {
         tx.move_to(SlotId(2), Gfn(1 << 20))?;
         tx.set_log_dirty(SlotId(3), true)?;
         tx.set_log_dirty(SlotId(4), false)?;
+        tx.cut(SlotId(5), Span::sized(Gfn(5 * 16 + 3), 2), SlotId(1001))?;
         tx.create(slot(1000).log_dirty())
     };
     let (mut places, mut done) = (0, false);

@@ -203,6 +203,10 @@ pub enum Rule {
     Reach(Gfn),
     /// The format of the VM's tables knows this memory type.
     MemoryType(MemoryType),
+    /// What is cut out of a slot is a part of it. This is what was to be cut out.
+    Part(Span<Gfn>),
+    /// A slot that is cut does not log writes: its log names pages by their numbers in it.
+    Logs,
     /// The host has memory for the set's own nodes and for dirty logs.
     NoMemory,
 }
@@ -265,12 +269,51 @@ impl fmt::Display for SlotError {
             Rule::MemoryType(memory) => {
                 write!(f, "this VM's page-table format has no memory type {memory:?}")
             }
+            Rule::Part(part) => write!(f, "frames {:#x}..{:#x} are no part of it", part.start.0, part.end.0),
+            Rule::Logs => f.write_str("it logs writes: switch the log off to cut it"),
             Rule::NoMemory => f.write_str("out of memory for memslots"),
         }
     }
 }
 
 impl core::error::Error for SlotError {}
+
+/// Why a transaction with an operation of the embedder's own came to nothing: see
+/// [`SharedSlots::commit_with`](crate::SharedSlots::commit_with). Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CommitError<E> {
+    /// A slot operation was refused. The embedder was not asked.
+    Slots(SlotError),
+    /// The embedder's operation failed.
+    Refused(E),
+}
+
+impl<E> From<SlotError> for CommitError<E> {
+    fn from(error: SlotError) -> Self {
+        Self::Slots(error)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for CommitError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Slots(error) => error.fmt(f),
+            Self::Refused(error) => write!(f, "the memslots stay as they are: {error}"),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> core::error::Error for CommitError<E> {}
+
+/// Of a transaction without such an operation.
+impl From<CommitError<core::convert::Infallible>> for SlotError {
+    fn from(error: CommitError<core::convert::Infallible>) -> Self {
+        match error {
+            CommitError::Slots(error) => error,
+            CommitError::Refused(never) => match never {},
+        }
+    }
+}
 
 /// A range of addresses, as error messages show it.
 struct Range<T>(Span<T>);

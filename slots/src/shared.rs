@@ -14,13 +14,14 @@
 use crate::addr::{Gfn, Hva, Span};
 use crate::log::Log;
 use crate::map::SlotMap;
-use crate::rules::{Limits, SlotError};
+use crate::rules::{CommitError, Limits, SlotError};
 use crate::slot::{Slot, SlotId};
 use crate::transaction::Transaction;
 use crate::version::{Leftovers, Version, VersionRoot};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::cell::UnsafeCell;
+use core::convert::Infallible;
 use core::fmt;
 use core::mem;
 
@@ -117,6 +118,27 @@ impl<L: Log> SharedSlots<L> {
         &mut self,
         operations: impl FnOnce(&mut Transaction<'_, L>) -> Result<R, SlotError>,
     ) -> Result<R, SlotError> {
+        Ok(self.commit_with(operations, |_| Ok::<_, Infallible>(()))?)
+    }
+
+    /// The same with an operation of the embedder's own that may fail: a system call that gives another MMU the same slots.
+    /// `confirm` is asked once, when every slot operation has succeeded, with their result. After it nothing can fail. Where it
+    /// refuses, nothing has changed.
+    ///
+    /// ```
+    /// use slat_slots::{CommitError, Gfn, Hva, SharedSlots, Slot, SlotId};
+    /// let mut slots: SharedSlots = SharedSlots::default();
+    /// let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000));
+    /// // KVM_SET_USER_MEMORY_REGION says EINVAL.
+    /// let refused = slots.commit_with(|tx| tx.create(ram), |()| Err("errno 22"));
+    /// assert_eq!(refused, Err(CommitError::Refused("errno 22")));
+    /// assert!(slots.snapshot().is_empty());
+    /// ```
+    pub fn commit_with<R, E>(
+        &mut self,
+        operations: impl FnOnce(&mut Transaction<'_, L>) -> Result<R, SlotError>,
+        confirm: impl FnOnce(&R) -> Result<(), E>,
+    ) -> Result<R, CommitError<E>> {
         let home = self.current.0.home.clone();
         // SAFETY: `&mut self`, and there is one `SharedSlots` for each home.
         let (map, debts) = unsafe { &mut *home.0.get() };
@@ -131,6 +153,7 @@ impl<L: Log> SharedSlots<L> {
         }
         let mut tx = map.begin();
         let result = operations(&mut tx)?;
+        confirm(&result).map_err(CommitError::Refused)?;
         let (root, leftovers, effects) = tx.finish();
         map.done(effects);
         let next = Snapshot(Arc::new(Held { root, home: home.clone() }));

@@ -92,6 +92,11 @@ impl Slot {
         Span::sized(self.hva, self.gfns.len() << PAGE_SHIFT)
     }
 
+    /// These of its frames as a slot.
+    pub(crate) fn part(self, gfns: Span<Gfn>) -> Self {
+        Self { gfns, hva: self.hva_of(gfns.start), ..self }
+    }
+
     /// The same slot from another frame on.
     pub(crate) fn at(self, gfn: Gfn) -> Self {
         Self { gfns: Span::sized(gfn, self.gfns.len()), ..self }

@@ -167,6 +167,59 @@ impl<'t, L: Log> Transaction<'t, L> {
         Ok(old)
     }
 
+    /// Takes the frames `gone` out of a slot, and returns what it was. What they mapped is gone before the commit is over; what
+    /// the others map stays mapped. The slot keeps what lies below `gone`, and what lies above becomes slot `rest`, which need
+    /// be a free id only where both are left. Where only one is left, the slot is that one; where none is, it is deleted.
+    ///
+    /// A slot that logs writes cannot be cut.
+    ///
+    /// ```
+    /// use slat_slots::{Gfn, Hva, Slot, SlotError, SlotId, SlotMap, Span};
+    /// let mut slots = SlotMap::<()>::default();
+    /// slots.commit(|tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x7000_0000))))?;
+    /// slots.commit(|tx| tx.cut(SlotId(0), Span::new(Gfn(100), Gfn(110)), SlotId(1)))?;
+    /// assert_eq!(slots.get(SlotId(0)).unwrap().gfns, Span::new(Gfn(0), Gfn(100)));
+    /// assert_eq!(slots.find(Gfn(105)), None);
+    /// let above = slots.get(SlotId(1)).unwrap();
+    /// assert_eq!((above.gfns, above.hva), (Span::new(Gfn(110), Gfn(512)), Hva(0x7000_0000 + 110 * 4096)));
+    /// # Ok::<(), SlotError>(())
+    /// ```
+    pub fn cut(&mut self, id: SlotId, gone: Span<Gfn>, rest: SlotId) -> Result<Slot, SlotError> {
+        let old = self.known(id)?;
+        if gone.is_empty() || !old.gfns.covers(&gone) {
+            return Err(old.refused(Rule::Part(gone)));
+        }
+        let (below, above) = (Span::new(old.gfns.start, gone.start), Span::new(gone.end, old.gfns.end));
+        if below.is_empty() && above.is_empty() {
+            return self.delete(id);
+        }
+        if old.log_dirty {
+            return Err(old.refused(Rule::Logs));
+        }
+        let mut pieces = [old; 2];
+        let pieces = if below.is_empty() || above.is_empty() {
+            pieces[0] = old.part(if below.is_empty() { above } else { below });
+            &pieces[..1]
+        } else {
+            pieces = [old.part(below), Slot { id: rest, ..old.part(above) }];
+            let limit = self.limits.ids;
+            if rest.0 >= limit || self.edits.has(rest) {
+                let rule = if rest.0 >= limit { Rule::Id { limit } } else { Rule::Exists };
+                return Err(pieces[1].refused(rule));
+            }
+            &pieces
+        };
+        let reserved = self.edits.reserve_cut().and_then(|()| room(&mut self.effects.zap));
+        reserved.map_err(|_| old.refused(Rule::NoMemory))?;
+        self.step(&old, |edits| edits.cut(&old, pieces))?;
+        self.facts.len += pieces.len() - 1;
+        if !seeded!("cut-unzapped") {
+            self.effects.zap.push(gone);
+        }
+        self.effects.takes = true;
+        Ok(old)
+    }
+
     /// Switches the logging of writes, and returns what the slot was. Switched on, the log is empty; switched
     /// off, it is gone.
     pub fn set_log_dirty(&mut self, id: SlotId, log_dirty: bool) -> Result<Slot, SlotError> {

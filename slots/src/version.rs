@@ -263,6 +263,19 @@ impl<L> Edits<'_, L> {
         if logs { self.logs.reserve(1) } else { Ok(()) }
     }
 
+    /// The same for [`cut`](Self::cut) into two pieces at most.
+    pub(crate) fn reserve_cut(&mut self) -> Result<(), NoMemory> {
+        self.by_gfn.reserve(3)?;
+        self.by_hva.reserve(3)?;
+        self.by_id.reserve(3)
+    }
+
+    /// Makes `old` into its `pieces`.
+    pub(crate) fn cut(&mut self, old: &Slot, pieces: &[Slot]) -> Result<(), NoMemory> {
+        self.remove(old.id)?;
+        pieces.iter().try_for_each(|piece| self.insert(piece))
+    }
+
     pub(crate) fn insert(&mut self, slot: &Slot) -> Result<(), NoMemory> {
         let gfn = slot.gfns.start.0;
         self.by_gfn.insert(gfn, Packed::new(slot), ())?;

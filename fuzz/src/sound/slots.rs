@@ -71,8 +71,8 @@ impl<'vm, F: Format> World<'vm, F> {
                 }
             }
             What::MarkDirty { space, gfns, hvas, .. } => {
-                slots(space).mark_dirty(idle, gfns);
-                vm.mark_dirty(idle, hvas);
+                slots(space).mark_dirty(gfns);
+                vm.mark_dirty(hvas);
             }
             What::ClearDirty { space, id, first, pages, words, .. } => {
                 let _ = slots(space).clear_dirty(idle, id, first, pages, &vec![u64::MAX; words]);

@@ -68,11 +68,11 @@ impl<'v, F: Format> Machine<'v, F> {
             Step::HarvestAll { space, commit } => self.harvest_all(space, commit),
             Step::Clear { space, id, first, pages, ref bits } => self.clear(space, id, (first, pages), bits),
             Step::Device { space, gfns } => {
-                self.slots(space).mark_dirty(&mut self.idle, gfns);
+                self.slots(space).mark_dirty(gfns);
                 (gfns.start.0..gfns.end.0).for_each(|gfn| self.spaces[space].stored(gfn));
             }
             Step::DeviceByHost { hvas } => {
-                self.vm.mark_dirty(&mut self.idle, hvas);
+                self.vm.mark_dirty(hvas);
                 for space in &mut self.spaces {
                     let parts = space.behind(hvas);
                     parts.iter().flat_map(|part| part.start.0..part.end.0).for_each(|gfn| space.stored(gfn));

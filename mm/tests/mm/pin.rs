@@ -1,7 +1,7 @@
 //! Pins: what a device uses stays where it is, whatever its owner does.
 
 use crate::fixture::*;
-use slat::{Level, PAGE_SIZE, Pfn};
+use slat::{Access, Level, PAGE_SIZE, Pfn};
 use slat_mm::{MmError, Prot};
 
 /// The number that the device sees in a frame.
@@ -99,5 +99,38 @@ fn what_cannot_be_written_is_not_pinned() {
     assert!(refused.is_err());
     assert!(machine.space.pin(&mut machine.idle, slat::Span::sized(at(0) + 1, PAGE_SIZE)).is_err());
     assert_eq!(machine.look(0).unwrap().level, Level::K4);
+    assert!(machine.all_free());
+}
+
+#[test]
+fn a_page_that_is_pinned_for_reading_stays_where_it_is_and_may_be_read_only() {
+    let mut machine = Machine::new();
+    machine.map(0, 4);
+    machine.number(0, 4);
+    machine.space.mprotect(&mut machine.idle, pages(0, 4), Prot::Read).unwrap();
+    assert!(machine.space.pin(&mut machine.idle, pages(1, 1)).is_err(), "for writing");
+    let guard = machine.space.pin_page(&mut machine.idle, pages(1, 1).start + 8, Access::Read).unwrap();
+    let device = machine.space.pin_for(&mut machine.idle, pages(2, 2), Access::Read).unwrap();
+    assert_eq!([device_reads(&machine, guard.frame()), device_reads(&machine, device.frames()[1])], [1, 3]);
+    assert_eq!(guard.as_ptr(), machine.arena.frame(guard.frame()).wrapping_add(8));
+    assert_eq!(machine.space.migrate(&mut machine.idle, pages(1, 3)), Ok(0));
+    drop((guard, device));
+    assert_eq!(machine.space.migrate(&mut machine.idle, pages(1, 3)), Ok(3), "nothing holds them any more");
+    assert!(machine.all_free());
+}
+
+#[test]
+fn a_share_that_is_pinned_for_reading_stays_a_share_and_keeps_what_was_there() {
+    let mut machine = Machine::new();
+    machine.map(0, 1);
+    machine.put(0, 7);
+    let child = machine.space.fork(&mut machine.idle).unwrap();
+    let before = machine.look(0).unwrap().pfn;
+    let guard = machine.space.pin_page(&mut machine.idle, pages(0, 1).start, Access::Read).unwrap();
+    assert_eq!(guard.frame(), before, "not copied");
+    machine.put(0, 8);
+    assert_ne!(machine.look(0).unwrap().pfn, before);
+    assert_eq!((device_reads(&machine, guard.frame()), machine.get(0)), (7, 8));
+    drop((child, guard));
     assert!(machine.all_free());
 }

@@ -64,14 +64,15 @@ pub(super) fn arm_entry<F: Format>(entry: &Entry, mut word: Word, level: Level, 
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// The slots of `gfns` log from now on: published, and no fault is under way that does not know.
+    /// The slots of `gfns` log from now on, and none of their pages counts as written: published, and no fault is under way that
+    /// does not know.
     pub(crate) fn begin_logs(&self, idle: &mut Idle, space: &Space<F>, gfns: &[Span<Gfn>]) {
-        if gfns.is_empty() || self.policy.dirty.initially_set {
+        if gfns.is_empty() {
             return;
         }
         let mut owed = Owed::default();
         for &gfns in gfns {
-            if self.policy.dirty.splitting == Splitting::Eager {
+            if self.splitting() == Splitting::Eager {
                 // No large page comes any more; those that are there need not fault to become small. Those for which there
                 // is no table page do.
                 let _ = self.split_in(idle, space, gfns, Level::K4);

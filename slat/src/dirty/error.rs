@@ -5,6 +5,7 @@ use core::fmt;
 
 /// See the module's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum DirtyError {
     /// Ids are below this (`EINVAL`).
     Id {
@@ -52,6 +53,10 @@ pub enum DirtyError {
     RingTooLarge(u32),
     /// The VM was built without this vCPU (`EINVAL`).
     NoSuchVcpu(crate::VcpuId),
+    /// A VM's rings, and how its stores are noticed, do not change (`EINVAL`).
+    Fixed,
+    /// Rings come while no thread has a vCPU (`EINVAL`).
+    VcpuTaken,
     /// No memory to note what would have been taken (`ENOMEM`).
     NoMemory,
 }
@@ -69,7 +74,9 @@ impl DirtyError {
             | Self::Range { .. }
             | Self::Short { .. }
             | Self::RingSize(_)
-            | Self::NoSuchVcpu(_) => 22,
+            | Self::NoSuchVcpu(_)
+            | Self::Fixed
+            | Self::VcpuTaken => 22,
         }
     }
 }
@@ -95,6 +102,10 @@ impl fmt::Display for DirtyError {
             }
             Self::RingTooLarge(bytes) => write!(f, "a dirty ring of {bytes} bytes: 1048576 are the most"),
             Self::NoSuchVcpu(vcpu) => write!(f, "vCPU {}: this VM has fewer", vcpu.0),
+            Self::Fixed => f.write_str("this VM has its rings, and its way to notice stores, for life"),
+            Self::VcpuTaken => {
+                f.write_str("dirty rings cannot begin while a thread has a vCPU: drop the vCPUs first")
+            }
             Self::NoMemory => f.write_str("no memory to note what is dirty"),
         }
     }

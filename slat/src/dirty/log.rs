@@ -18,8 +18,9 @@
 
 use super::DirtyError;
 use super::harvest::{Harvest, Taken, Told};
+use super::keep::tables_before_marks;
 use super::take::{LogId, current, tables};
-use crate::addr::{Gfn, Hva, Span};
+use crate::addr::{Gfn, Hva, Level, Span};
 use crate::age::pass::Found;
 use crate::host::Host;
 use crate::memslots::Memslots;
@@ -61,7 +62,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// # fn send(page: DirtyPage) -> bool { page.page == 5 }
     /// vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(ram, true))?;
     /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
-    /// vm.slots().mark_dirty(&mut idle, Span::new(Gfn(7), Gfn(9))); // a device wrote there
+    /// vm.slots().mark_dirty(Span::new(Gfn(7), Gfn(9))); // a device wrote there
     ///
     /// let harvest = vm.slots().harvest(&mut idle, ram)?;
     /// assert_eq!(harvest.pages(), 3);
@@ -98,7 +99,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// KVM's `GET_DIRTY_LOG` with manual protection: [`clear_dirty`](Self::clear_dirty) is its other half.
     pub fn dirty_bits(&self, idle: &mut Idle, id: SlotId, into: &mut [u64]) -> Result<u64, DirtyError> {
         self.bitmaps()?;
-        let (slot, log) = self.look_up(idle, id)?;
+        let (slot, log) = self.look_up(id)?;
         let needed = slot.gfns.len().div_ceil(WORD);
         if (into.len() as u64) < needed {
             return Err(DirtyError::Short { words: into.len(), needed });
@@ -114,7 +115,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     /// Calls `visit` with each frame of slot `id` that is dirty, in order, and changes nothing.
     pub fn dirty(&self, idle: &mut Idle, id: SlotId, mut visit: impl FnMut(Gfn)) -> Result<(), DirtyError> {
         self.bitmaps()?;
-        let (slot, log) = self.look_up(idle, id)?;
+        let (slot, log) = self.look_up(id)?;
         self.look(idle, (&slot, log), |first, words| {
             for (word, &(mut left)) in (first..).zip(words) {
                 let base = slot.gfns.start + word * WORD;
@@ -144,7 +145,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
             // Before anything is looked up, as in KVM.
             return Err(DirtyError::Misaligned { id, first });
         }
-        let (slot, log) = self.look_up(idle, id)?;
+        let (slot, log) = self.look_up(id)?;
         let of = slot.gfns.len();
         let end = first.checked_add(pages).filter(|end| *end <= of);
         if !end.is_some_and(|end| whole(pages) || end == of) {
@@ -176,15 +177,83 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     }
 
     /// A device, or the VMM, has written these frames by itself: they are dirty where their slot logs. After the write. Marks
-    /// a long range section by section, so that a transaction beside it does not wait for all of it.
-    pub fn mark_dirty(&self, _idle: &mut Idle, gfns: Span<Gfn>) {
+    /// a long range section by section, so that a transaction beside it does not wait for all of it. Never sleeps: any thread may
+    /// call it, also in the guest.
+    pub fn mark_dirty(&self, gfns: Span<Gfn>) {
         let seat = self.vm.borrow_seat();
         self.space.memslots.mark_dirty(&self.vm.reads, seat.seat(), gfns);
     }
 
+    /// The same for those pages of slot `id` that are set in `bits`, from page `first` on, a multiple of 64 (bit 0 of the first word
+    /// is page `first`): what another log found, such as KVM's, or a device's. Pages past the end of the slot are none.
+    /// Where the log ends meanwhile nothing is marked, and that is no error.
+    ///
+    /// ```
+    /// # use slat::{*, table::formats::Npt4};
+    /// # struct Identity; unsafe impl TableMemory for Identity {}
+    /// # impl Host for Identity {
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Identity).build()?;
+    /// # let ram = SlotId(0);
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), 512, Hva(1 << 30)).log_dirty()))?;
+    /// let from_kvm = [1 << 3, 1 << 1]; // KVM_GET_DIRTY_LOG
+    /// vm.slots().mark_dirty_bits(ram, 0, &from_kvm)?;
+    /// assert!(vm.slots().is_dirty(Gfn(65)) && !vm.slots().is_dirty(Gfn(64)));
+    /// assert_eq!(vm.slots().harvest(&mut idle, ram)?.pages(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mark_dirty_bits(&self, id: SlotId, first: u64, bits: &[u64]) -> Result<(), DirtyError> {
+        if !first.is_multiple_of(WORD) {
+            return Err(DirtyError::Misaligned { id, first });
+        }
+        let (slot, log) = self.look_up(id)?;
+        let (of, pages) = (slot.gfns.len(), bits.len() as u64 * WORD);
+        if first > of {
+            return Err(DirtyError::Range { id, first, pages, of });
+        }
+        let seat = self.vm.borrow_seat();
+        let mut word = first / WORD;
+        for bits in bits.chunks(CHUNK) {
+            // One section.
+            let reading = self.space.memslots.read(&self.vm.reads, seat.seat());
+            let Some(bitmap) = reading.version.log(id).filter(|bitmap| bitmap.serial() == log.serial) else {
+                break;
+            };
+            for &bits in bits {
+                let exist = of.saturating_sub(word * WORD).min(WORD);
+                if exist > 0 && bits != 0 {
+                    bitmap.mark_word(word, bits & u64::MAX >> (WORD - exist));
+                }
+                word += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `gfn` is in a slot that logs, and has been written since its slot was harvested. Changes nothing, and never
+    /// sleeps: any thread may ask, also in the guest. In a VM with rings, what still waits in a ring is not seen.
+    pub fn is_dirty(&self, gfn: Gfn) -> bool {
+        let (vm, seat) = (self.vm, self.vm.borrow_seat());
+        let reading = self.space.memslots.read(&vm.reads, seat.seat());
+        let slot = reading.version.find(gfn);
+        let Some((slot, bitmap)) = slot.and_then(|slot| Some((slot, reading.version.log(slot.id)?))) else {
+            return false;
+        };
+        let by_leaf = vm.logs_by_bits() && {
+            // SAFETY: `reading` is a section, in which what is reached stays allocated; the slot's frames are the format's.
+            let at = unsafe { self.space.radix.descend(&vm.host, gfn) };
+            at.level == Level::K4 && F::is_present(at.word) && at.word.0 & F::DIRTY != 0
+        };
+        tables_before_marks();
+        let page = gfn.0 - slot.gfns.start.0;
+        by_leaf || bitmap.word(page / WORD) >> (page % WORD) & 1 != 0
+    }
+
     /// A VM whose vCPUs log into rings has no bitmap that would tell everything.
     fn bitmaps(&self) -> Result<(), DirtyError> {
-        if self.vm.policy.dirty.ring.is_some() { Err(DirtyError::RingOnly) } else { Ok(()) }
+        if self.vm.rings.all().is_empty() { Ok(()) } else { Err(DirtyError::RingOnly) }
     }
 
     /// The slots that log.
@@ -200,14 +269,15 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
     }
 
     /// The slot and its log.
-    fn look_up(&self, idle: &mut Idle, id: SlotId) -> Result<(Slot, LogId), DirtyError> {
+    fn look_up(&self, id: SlotId) -> Result<(Slot, LogId), DirtyError> {
         let limit = self.space.memslots.ids;
         if id.0 >= limit {
             return Err(DirtyError::Id { id, limit });
         }
-        let snapshot = self.snapshot(idle);
-        let slot = snapshot.get(id).ok_or(DirtyError::NoSuchSlot(id))?;
-        let log = snapshot.version().log(id).ok_or(DirtyError::NotLogged(id))?;
+        let seat = self.vm.borrow_seat();
+        let version = self.space.memslots.read(&self.vm.reads, seat.seat()).version;
+        let slot = version.get(id).ok_or(DirtyError::NoSuchSlot(id))?;
+        let log = version.log(id).ok_or(DirtyError::NotLogged(id))?;
         Ok((slot, LogId { slot: id, serial: log.serial() }))
     }
 
@@ -219,7 +289,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         harvest: &mut Harvest<'vm, F, H>,
         owed: &mut Owed,
     ) -> Result<(), DirtyError> {
-        let (slot, log) = self.look_up(idle, id)?;
+        let (slot, log) = self.look_up(id)?;
         harvest.reserve()?;
         let mut told = Told::default();
         // Mostly that is room enough; what is not used costs nothing.
@@ -261,7 +331,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// A device, or the VMM, has written these host addresses by itself: the pages are dirty in every slot that logs and
     /// maps them, in every address space. After the write, and section by section, as
     /// [`Memslots::mark_dirty`](crate::memslots::Memslots::mark_dirty).
-    pub fn mark_dirty(&self, _idle: &mut Idle, hvas: Span<Hva>) {
+    pub fn mark_dirty(&self, hvas: Span<Hva>) {
         let seat = self.borrow_seat();
         for space in &self.spaces {
             space.memslots.mark_dirty_behind(&self.reads, seat.seat(), hvas);

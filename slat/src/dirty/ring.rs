@@ -14,15 +14,20 @@
 //! ([`Done::RingFull`](crate::Done::RingFull)); it is the only vCPU that stops. A fault pushes one page at most, so
 //! the reserve is never used up; should it be, [`Ring::push`] refuses, and the page goes to its slot's bitmap.
 //!
+//! **In two steps.** A collector may also be told of entries and leave them where they are (`collect`): the vCPU gets no room by
+//! that, and the pages stay writable. What was told goes in a second step (`take_told`), when its pages are armed. What is
+//! pushed between the two waits for the next collector.
+//!
 //! What became of the slot meanwhile is found out when the entry is taken ([`Pushed`]).
 
 use super::{DirtyError, RingSize};
 use crate::slots::bitmap::{Bitmap, WORD};
 use crate::slots::{SlotId, SpaceId};
-use crate::sync::prim::{Acquire, AtomicU64, Mutex, Padded, RawMutex, Relaxed, Release};
+use crate::sync::prim::{Acquire, AtomicPtr, AtomicU64, Mutex, Padded, RawMutex, Relaxed, Release};
 use crate::table::pool::NoMemory;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ptr::null_mut;
 use lock_api::MutexGuard;
 
 /// See the module's header.
@@ -31,7 +36,8 @@ pub(crate) struct Ring {
     head: Padded<AtomicU64>,
     /// How many were ever taken. Stored under `taking` alone.
     tail: Padded<AtomicU64>,
-    taking: Mutex<()>,
+    /// How many were ever told: not fewer than were taken.
+    taking: Mutex<u64>,
     entries: Box<[Entry]>,
     /// From this many on the vCPU has to stop.
     soft_limit: u64,
@@ -69,7 +75,7 @@ impl Ring {
         Ok(Self {
             head: Padded::default(),
             tail: Padded::default(),
-            taking: Mutex::new(()),
+            taking: Mutex::new(0),
             entries,
             soft_limit,
         })
@@ -105,23 +111,39 @@ impl Ring {
         true
     }
 
-    /// The same as a list. Where there is no memory for it, nothing is taken.
-    pub(crate) fn take_all(&self) -> Result<Vec<Pushed>, DirtyError> {
-        let (taking, mut pages) = (self.take(), Vec::new());
-        if injected!(Alloc) || pages.try_reserve_exact(taking.len()).is_err() {
-            return Err(DirtyError::NoMemory);
-        }
-        pages.extend(taking);
-        Ok(pages)
-    }
-
     /// What was pushed so far, in order. Collectors take turns; the vCPU is not held up. What is not taken stays.
     pub(crate) fn take(&self) -> Taking<'_> {
-        let turn = self.taking.lock();
-        let from = self.tail.load(Relaxed);
+        let told = self.taking.lock();
+        Taking { ring: self, next: self.tail.load(Relaxed), until: self.head(), tells: false, told }
+    }
+
+    /// What was pushed so far and was not told, in order. It stays.
+    pub(super) fn collect(&self) -> Taking<'_> {
+        let told = self.taking.lock();
+        Taking { ring: self, next: *told, until: self.head(), tells: true, told }
+    }
+
+    /// What was told and not taken, in order.
+    pub(super) fn take_told(&self) -> Taking<'_> {
+        let told = self.taking.lock();
+        let until = if seeded!(ResetUncollected) { self.head() } else { *told };
+        Taking { ring: self, next: self.tail.load(Relaxed), until, tells: false, told }
+    }
+
+    fn head(&self) -> u64 {
         // ORDER(ring): Acquire; see `push`.
-        let until = self.head.load(Acquire);
-        Taking { ring: self, next: from, until, _turn: turn }
+        self.head.load(Acquire)
+    }
+
+    /// How many were told and not taken.
+    pub(super) fn waits_for_reset(&self) -> u64 {
+        let told = self.taking.lock();
+        *told - self.tail.load(Relaxed)
+    }
+
+    /// Entries that it has room for.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
     }
 }
 
@@ -132,12 +154,26 @@ impl core::fmt::Debug for Ring {
     }
 }
 
-/// What a collector takes of a ring, while it is its turn.
+/// What a collector takes of a ring, or is told, while it is its turn.
 pub(crate) struct Taking<'r> {
     ring: &'r Ring,
     next: u64,
     until: u64,
-    _turn: MutexGuard<'r, RawMutex, ()>,
+    /// Whether what it has come to stays.
+    tells: bool,
+    told: MutexGuard<'r, RawMutex, u64>,
+}
+
+impl Taking<'_> {
+    /// The same as a list. Where there is no memory for it, nothing is taken.
+    pub(super) fn list(self) -> Result<Vec<Pushed>, DirtyError> {
+        let mut pages = Vec::new();
+        if injected!(Alloc) || pages.try_reserve_exact(self.len()).is_err() {
+            return Err(DirtyError::NoMemory);
+        }
+        pages.extend(self);
+        Ok(pages)
+    }
 }
 
 impl Iterator for Taking<'_> {
@@ -163,8 +199,52 @@ impl ExactSizeIterator for Taking<'_> {}
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
-        // ORDER(ring-room): Release: what was taken has been read; pairs with `Ring::waiting`.
-        self.ring.tail.store(self.next, unless_seeded!(RoomRelaxed, Release));
+        *self.told = self.next.max(*self.told);
+        if !self.tells {
+            // ORDER(ring-room): Release: what was taken has been read; pairs with `Ring::waiting`.
+            self.ring.tail.store(self.next, unless_seeded!(RoomRelaxed, Release));
+        }
+    }
+}
+
+/// The rings of a VM: none, or one for each vCPU from the moment when they are made.
+#[derive(Default)]
+pub(crate) struct Rings(AtomicPtr<Box<[Ring]>>);
+
+impl Rings {
+    /// All of them, by number.
+    pub(crate) fn all(&self) -> &[Ring] {
+        // ORDER(link): as in tables. Acquire pairs with the Release in `make`: the rings are written.
+        let rings = self.0.load(Acquire);
+        // SAFETY: null, or from `make`, which is called once; freed by `drop`.
+        unsafe { rings.as_ref() }.map_or(&[], |rings| rings)
+    }
+
+    /// One of this size for each of so many vCPUs, where there is none yet.
+    pub(crate) fn make(&self, size: RingSize, vcpus: u32) -> Result<(), NoMemory> {
+        let rings = Box::into_raw(Box::new((0..vcpus).map(|_| Ring::new(size)).collect::<Result<_, _>>()?));
+        // ORDER(link): Release; see `all`.
+        if self.0.compare_exchange(null_mut(), rings, Release, Relaxed).is_err() {
+            // SAFETY: from the box above, and linked nowhere.
+            drop(unsafe { Box::from_raw(rings) });
+        }
+        Ok(())
+    }
+}
+
+impl core::fmt::Debug for Rings {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Rings").field(&self.all()).finish()
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        let rings = self.0.load(Relaxed);
+        if !rings.is_null() {
+            // SAFETY: from a box in `make`; nobody has a ring any more (`&mut self`).
+            drop(unsafe { Box::from_raw(rings) });
+        }
     }
 }
 

@@ -3,25 +3,28 @@
 //! ```text
 //! one vCPU's     sort what it pushed, merge it into words     arm those pages     one flush
 //! all            mark what they pushed in the slots' bitmaps, and harvest those
+//! one's, in two steps        tell what it pushed, in order; later, of all: arm what was told, one flush
 //! ```
 //! So a page that several rings have, or a device wrote too, is told once, in order; and a harvest that is given back
 //! waits in the bitmap, not in a ring that may be full again.
 
-use super::DirtyError;
-use super::harvest::{Harvest, Taken, Told};
-use super::ring::{Pushed, Ring, merge};
+use super::harvest::{DirtyPage, Harvest, Taken, Told};
+use super::ring::{Pushed, Ring, Taking, merge};
 use super::take::{LogId, current};
-use crate::addr::{Gfn, Span};
+use super::{DirtyError, DirtyLog, Splitting};
+use crate::addr::{Gfn, PAGE_SHIFT, Span};
 use crate::host::{Host, VcpuId};
 use crate::slots::bitmap::WORD;
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
+use crate::sync::prim::Relaxed;
 use crate::sync::readside::{ReadSide, Seat};
 use crate::table::format::Format;
 use crate::tlb::debt::Owed;
 use crate::vm::Vm;
 use crate::walk::Walk;
+use alloc::vec::Vec;
 
 /// Words armed in one section: some ten microseconds, where they lie apart.
 const STRETCH: usize = 256;
@@ -62,23 +65,172 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn harvest_ring(&self, idle: &mut Idle, vcpu: VcpuId) -> Result<Harvest<'_, F, H>, DirtyError> {
-        if self.rings.is_empty() {
+        let (mut harvest, mut owed) = (Harvest::new(self), Owed::default());
+        self.take_ring(idle, self.ring(vcpu)?.take(), &mut harvest, &mut owed)?;
+        self.flush_armed(owed);
+        Ok(harvest)
+    }
+
+    /// Tells the pages that one vCPU has written and that were not told yet, in the order of its stores; a page may come more
+    /// than once. Returns how many. Nothing is clean by that, and the vCPU has no more room than before:
+    /// [`reset_rings`](Self::reset_rings) is the second step. Copy pages **after** that one: until then stores to them go
+    /// unnoticed. `tell` may not ask rings. Pages of slots that are gone, or do not log any more, are not told.
+    ///
+    /// As KVM's ring is read: entries are collected by the VMM, and `KVM_RESET_DIRTY_RINGS` makes them clean.
+    ///
+    /// ```
+    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # struct Identity;
+    /// # unsafe impl TableMemory for Identity {}
+    /// # impl Host for Identity {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+    /// #     }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(DirtyLog::ring(RingSize::new(4096)?)).build()?;
+    /// # let slot = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000)).log_dirty();
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(slot))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// # let mut store = |idle: &mut _, gfn| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write });
+    /// store(&mut idle, 7)?;
+    /// store(&mut idle, 3)?;
+    /// let mut told = Vec::new();
+    /// vm.collect_ring(&mut idle, VcpuId(0), |page| told.push(page.gfn))?;
+    /// assert_eq!(told, [Gfn(7), Gfn(3)]);
+    /// store(&mut idle, 9)?; // between the steps: it waits for the next collection
+    /// assert_eq!(vm.collected_not_reset(&mut idle, VcpuId(0))?, 2);
+    /// assert_eq!(vm.reset_rings(&mut idle)?, 2);
+    /// // … here pages 7 and 3 are copied …
+    /// vm.collect_ring(&mut idle, VcpuId(0), |page| assert_eq!(page.gfn, Gfn(9)))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn collect_ring(
+        &self,
+        _idle: &mut Idle,
+        vcpu: VcpuId,
+        mut tell: impl FnMut(DirtyPage),
+    ) -> Result<u64, DirtyError> {
+        let ring = self.ring(vcpu)?;
+        let (seat, mut told) = (self.borrow_seat(), 0);
+        for pushed in ring.collect() {
+            let Some(space) = self.space(pushed.space()) else { continue };
+            let version = space.memslots.read(&self.reads, seat.seat()).version;
+            let slot = version.log(pushed.slot()).filter(|log| pushed.is_of(log));
+            if let Some(slot) = slot.and_then(|_| version.get(pushed.slot())) {
+                let page = pushed.page();
+                let (gfn, hva) = (slot.gfns.start + page, slot.hva + (page << PAGE_SHIFT));
+                told += 1;
+                tell(DirtyPage { space: space.id, slot: slot.id, page, gfn, hva });
+            }
+        }
+        Ok(told)
+    }
+
+    /// The second step: all that was [collected](Self::collect_ring), of every vCPU, is clean from now on. The next store to each
+    /// page is logged again, the vCPUs have room again, and what was stored before is in memory when this returns. Waits for
+    /// vCPUs to answer one flush, unless nothing was collected. Returns how many entries are gone. After an error those that
+    /// are neither gone nor collected wait for [`harvest_all`](crate::memslots::Memslots::harvest_all). KVM's
+    /// `RESET_DIRTY_RINGS`.
+    pub fn reset_rings(&self, idle: &mut Idle) -> Result<u64, DirtyError> {
+        self.ring(VcpuId(0))?;
+        let (mut gone, mut harvest, mut owed) = (0, Harvest::new(self), Owed::default());
+        for ring in self.rings.all() {
+            gone += self.take_ring(idle, ring.take_told(), &mut harvest, &mut owed)?;
+        }
+        self.flush_armed(owed);
+        // The embedder has them.
+        harvest.commit();
+        Ok(gone)
+    }
+
+    /// How many entries of one vCPU were [collected](Self::collect_ring) and not [reset](Self::reset_rings): room that it is
+    /// owed.
+    pub fn collected_not_reset(&self, _idle: &mut Idle, vcpu: VcpuId) -> Result<u64, DirtyError> {
+        Ok(self.ring(vcpu)?.waits_for_reset())
+    }
+
+    fn ring(&self, vcpu: VcpuId) -> Result<&Ring, DirtyError> {
+        let rings = self.rings.all();
+        if rings.is_empty() {
             return Err(DirtyError::NoRing);
         }
-        let ring = self.rings.get(vcpu.0 as usize).ok_or(DirtyError::NoSuchVcpu(vcpu))?;
-        let mut all = ring.take_all()?;
+        rings.get(vcpu.0 as usize).ok_or(DirtyError::NoSuchVcpu(vcpu))
+    }
+
+    /// Takes entries into `harvest`, arms their pages, and owes the flush. Returns how many entries. An error takes nothing, or
+    /// leaves what was taken in the bitmaps.
+    fn take_ring<'vm>(
+        &'vm self,
+        idle: &mut Idle,
+        taking: Taking<'_>,
+        harvest: &mut Harvest<'vm, F, H>,
+        owed: &mut Owed,
+    ) -> Result<u64, DirtyError> {
+        let (mut all, mut result) = (taking.list()?, Ok(()));
         all.sort_unstable();
-        let (mut harvest, mut owed, mut result) = (Harvest::new(self), Owed::default(), Ok(()));
         for pages in all.chunk_by(Pushed::shares_log) {
-            result = result.and_then(|()| self.take_pushed(idle, pages, &mut harvest, &mut owed));
+            result = result.and_then(|()| self.take_pushed(idle, pages, harvest, owed));
             if result.is_err() {
                 // Neither told nor lost.
                 self.mark_pushed(pages.iter().copied());
             }
         }
-        result?;
-        self.flush_armed(owed);
-        Ok(harvest)
+        result.map(|()| all.len() as u64)
+    }
+
+    /// Changes how writes are logged while the VM lives, as KVM's capabilities do. What changes:
+    ///
+    /// | setting | when it may change | what it holds for |
+    /// |---|---|---|
+    /// | [`initially_set`](DirtyLog::initially_set) | always | logs that begin from now on |
+    /// | [`splitting`](DirtyLog::splitting) | always | large pages that are divided from now on |
+    /// | rings, where there are none | while no thread has a vCPU | stores from now on; marks of before are in the bitmaps, where `harvest_all` finds them |
+    /// | rings of another size, or none any more | never | |
+    /// | [`track`](DirtyLog::track), where the format has D bits | never | |
+    ///
+    /// An error changes nothing. Waits for transactions.
+    ///
+    /// ```
+    /// # use slat::{*, table::formats::Npt4};
+    /// # struct Nothing;
+    /// # unsafe impl slat::table::TableMemory for Nothing {}
+    /// # impl Host for Nothing {
+    /// #     fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// let vm = Vm::<Npt4, _>::builder(Nothing).build()?;
+    /// vm.set_dirty_log(&mut idle, DirtyLog::bitmap().initially_set())?; // KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2
+    /// let ring = DirtyLog::ring(RingSize::new(4096)?); // KVM_CAP_DIRTY_LOG_RING
+    /// let vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// assert_eq!(vm.set_dirty_log(&mut idle, ring), Err(DirtyError::VcpuTaken));
+    /// drop(vcpu);
+    /// vm.set_dirty_log(&mut idle, ring)?;
+    /// assert_eq!(vm.set_dirty_log(&mut idle, DirtyLog::bitmap()), Err(DirtyError::Fixed));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_dirty_log(&self, _idle: &mut Idle, dirty: DirtyLog) -> Result<(), DirtyError> {
+        let size = self.rings.all().first().map(Ring::len);
+        let fixed = size.is_some() && size != dirty.ring.map(|size| size.entries() as usize);
+        if fixed || dirty.by_bits::<F>() != self.logs_by_bits() {
+            return Err(DirtyError::Fixed);
+        }
+        if let (None, Some(size)) = (size, dirty.ring) {
+            // While this has all of them, no vCPU logs elsewhere.
+            let seats = (0..self.policy.vcpus).map(|id| self.reads.claim(id as usize));
+            let _seats: Vec<_> = seats.collect::<Option<_>>().ok_or(DirtyError::VcpuTaken)?;
+            self.rings.make(size, self.policy.vcpus).map_err(|_| DirtyError::NoMemory)?;
+        }
+        for space in &self.spaces {
+            space.memslots.writer.lock().map.set_logs_set(dirty.initially_set);
+        }
+        self.splits_lazily.store(dirty.splitting == Splitting::Lazy, Relaxed);
+        Ok(())
+    }
+
+    /// When large pages of slots that log become small ones.
+    pub(super) fn splitting(&self) -> Splitting {
+        if self.splits_lazily.load(Relaxed) { Splitting::Lazy } else { Splitting::Eager }
     }
 
     /// Takes sorted pages of one log into `harvest`, arms them, and owes their flush. An error does nothing.
@@ -130,7 +282,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// Marks all that any vCPU has pushed in the bitmaps, where a harvest of those finds it.
     pub(super) fn empty_rings(&self, _idle: &mut Idle) {
-        for ring in &self.rings {
+        for ring in self.rings.all() {
             self.mark_pushed(ring.take());
         }
     }

@@ -1,4 +1,4 @@
-//! How a VM logs writes: chosen when it is built, and kept for its life.
+//! How a VM logs writes: chosen when it is built; some of it can change later ([`Vm::set_dirty_log`](crate::Vm::set_dirty_log)).
 
 use super::DirtyError;
 use crate::table::Format;

@@ -89,7 +89,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             return Ok(());
         };
         drop(walk);
-        if self.vm.policy.dirty.splitting == Splitting::Eager {
+        if self.vm.splitting() == Splitting::Eager {
             // Without table pages they stay large: then the first store to each splits it.
             let _ = self.vm.split_in(idle, self.space, gfns, Level::K4);
         }

@@ -64,6 +64,7 @@ pub struct Fault {
 /// missing, a RISC-V one that nothing was mapped, too. There, forget the page on this processor alone (TLBI by IPA, not
 /// broadcast; `HFENCE.GVMA`) before the guest tries again, or it may fault for ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Done {
     /// A page was mapped, of this size.
     Mapped(Level),
@@ -80,6 +81,7 @@ pub enum Done {
 
 /// Why a fault cannot be dealt with. The VM goes on; what becomes of the vCPU is its owner's business.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FaultError {
     /// The host has no page for it.
     Host(HostError),

@@ -46,9 +46,11 @@ use places::{Claim, MOST, Places, SLOTS, Slot};
 mod lines;
 mod places;
 mod stamp;
+mod unbound;
 
 pub(crate) use lines::RegionLine;
 pub(crate) use stamp::{Epoch, Page, QuietNumber, Stamp, Unconfirmed};
+pub(crate) use unbound::UnboundTicket;
 
 const COUNT_BITS: u32 = 64 - Version::BITS;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;

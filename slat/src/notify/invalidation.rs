@@ -18,7 +18,8 @@
 //! # }
 //! ```
 //! A debt that is leaked (`core::mem::forget`) stays on the record of its invalidation, which pays it with the next debt or
-//! when it ends. An invalidation that is leaked never ends: faults on its range wait for ever, its place in the active set
+//! when it ends. A host whose begin and end are two calls [detaches](super::detached) the guard in between.
+//! An invalidation that is leaked never ends: faults on its range wait for ever, its place in the active set
 //! and the tables that it owes a flush for are not given back before the VM is dropped, and the host must not change the
 //! range. Invalidations that meet its holes go on paying its flush.
 //!
@@ -43,6 +44,7 @@ use crate::tlb::debt::Owed;
 use crate::tlb::{Cause, FlushDebt};
 use crate::vm::Vm;
 use crate::why::Why;
+use core::mem::ManuallyDrop;
 
 /// See the module's header. Dropping one that was never applied calls it off: the host then changes nothing. Dropping one
 /// whose debt was leaked pays that debt, and so waits for vCPUs in the guest: its thread must not be in the guest itself.
@@ -115,7 +117,11 @@ impl<F: Format, H: Host> Vm<F, H> {
 
     /// The same by guest frames of address space 0, whatever they are backed by.
     pub fn invalidate_gfns(&self, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
-        Invalidation::begin(self, Range::Gfns(SpaceId(0), gfns), why)
+        self.invalidate_in(SpaceId(0), gfns, why)
+    }
+
+    pub(crate) fn invalidate_in(&self, space: SpaceId, gfns: Span<Gfn>, why: Why) -> Invalidation<'_, F, H> {
+        Invalidation::begin(self, Range::Gfns(space, gfns), why)
     }
 
     /// Zaps one leaf so that something else can be mapped: for a host that cannot say without sleeping that it
@@ -274,6 +280,18 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Whether no other invalidation is active over any of it, and the slots are those of `epoch`: after a freeze.
     pub(crate) fn is_alone(&self, epoch: Epoch, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
         self.begun.ticket.is_alone(epoch, gfns, hvas)
+    }
+
+    /// Its record and the rest, without its end.
+    pub(super) fn into_parts(self) -> (Begun<'vm, F, H>, Owed) {
+        let mut this = ManuallyDrop::new(self);
+        let owed = core::mem::take(&mut this.owed);
+        // SAFETY: read once: `this` is not dropped, and not used again.
+        (unsafe { core::ptr::read(&raw const this.begun) }, owed)
+    }
+
+    pub(super) fn from_parts(begun: Begun<'vm, F, H>, owed: Owed) -> Self {
+        Self { begun, owed }
     }
 
     fn open_debt(&mut self) -> FlushDebt<'_> {

@@ -6,6 +6,7 @@
 //! | [`plan`] | reason × leaf → the least drastic edit |
 //! | [`SecondaryMmu`] | who is told, and what: [`Event`], [`Pages`], [`Young`] |
 //! | [`Invalidation`] | begin, edit, flush, (the host changes), end: a guard |
+//! | [`Detached`] | the same guard in two callbacks |
 //! | `begun` | an invalidation from its begin to its end |
 //! | `edit` | what an invalidation does to each entry, and what that owes |
 //! | `reserve` | table pages at hand, to split large leaves of which a part changes |
@@ -21,6 +22,7 @@
 pub(crate) mod active;
 mod along;
 pub(crate) mod begun;
+mod detached;
 mod edit;
 pub(crate) mod invalidation;
 pub mod plan;
@@ -30,5 +32,6 @@ mod vm;
 mod zap_all;
 
 pub use crate::why::Why;
+pub use detached::Detached;
 pub use invalidation::Invalidation;
 pub use secondary::{Again, Both, Event, Nobody, Pages, SecondaryMmu, Young};

@@ -24,7 +24,7 @@ pub mod hint;
 pub(crate) mod publish;
 
 pub use hint::Hint;
-pub use slat_slots::{Change, Limits, Region, Rule, Slot, SlotError, SlotId};
+pub use slat_slots::{Change, CommitError, Limits, Region, Rule, Slot, SlotError, SlotId};
 
 use bitmap::Bitmap;
 

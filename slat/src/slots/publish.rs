@@ -66,13 +66,13 @@ impl fmt::Debug for SlotSets {
     }
 }
 
-/// A published version of one address space, among all of the process. Numbers are a space's own: hints, which their users
+/// A published version of one address space, or a VM, among all of the process. Numbers are a space's own: hints, which their users
 /// may take from one VM to another, remember names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Name(pub(crate) u64);
 
 impl Name {
-    fn next() -> Self {
+    pub(crate) fn next() -> Self {
         /// Not of a VM, and nothing is ordered by it: `core`'s in every build.
         static LAST: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
         Self(LAST.fetch_add(1, Relaxed) + 1)

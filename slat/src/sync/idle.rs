@@ -23,6 +23,9 @@ use core::marker::PhantomData;
 pub struct Idle {
     /// Makes the token stay on its thread: raw pointers are neither `Send` nor `Sync`.
     _thread: PhantomData<*mut ()>,
+    /// Whether it is the one that [`take`](Self::take) counts.
+    #[cfg(feature = "std")]
+    counted: bool,
 }
 
 #[cfg(shuttle)]
@@ -51,17 +54,36 @@ impl Idle {
     #[cfg(feature = "std")]
     pub fn take() -> Option<Self> {
         // Made only when it was free: dropping one gives it back.
-        TAKEN.with(|taken| (!taken.replace(true)).then(|| Self { _thread: PhantomData }))
+        TAKEN.with(|taken| (!taken.replace(true)).then(|| Self { _thread: PhantomData, counted: true }))
     }
 
-    /// A token made from nothing, for kernels, which know their own threads.
+    /// A token made from nothing: for kernels, which know their own threads, and for callbacks of foreign code whose caller
+    /// has the thread's token and does not use it meanwhile.
+    ///
+    /// ```
+    /// use slat::Idle;
+    /// let outer = Idle::take().unwrap();
+    /// extern "C" fn callback() {
+    ///     // SAFETY: called from below, where the thread is in no walk, and `outer` is not used before this returns.
+    ///     let mut _idle = unsafe { Idle::assume() };
+    ///     assert!(Idle::take().is_none(), "the thread's token is out");
+    /// }
+    /// callback();
+    /// assert!(Idle::take().is_none(), "still");
+    /// drop(outer);
+    /// assert!(Idle::take().is_some());
+    /// ```
     ///
     /// # Safety
     /// No other token of this processor or thread may be in use while this one is: two would let a walk and a
     /// sleep meet, which deadlocks, and let one seat be entered twice, which frees memory under a reader.
-    #[cfg(not(feature = "std"))]
     pub unsafe fn assume() -> Self {
-        Self { _thread: PhantomData }
+        Self {
+            _thread: PhantomData,
+            // Where none is out this one counts: none is taken beside it.
+            #[cfg(feature = "std")]
+            counted: TAKEN.try_with(|taken| !taken.replace(true)).unwrap_or(false),
+        }
     }
 }
 
@@ -69,6 +91,8 @@ impl Idle {
 impl Drop for Idle {
     fn drop(&mut self) {
         // A thread being torn down has lost its flag already; then there is nothing to give back.
-        let _ = TAKEN.try_with(|taken| taken.set(false));
+        if self.counted {
+            let _ = TAKEN.try_with(|taken| taken.set(false));
+        }
     }
 }

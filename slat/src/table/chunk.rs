@@ -8,7 +8,7 @@
 
 use super::memory::{CHUNK_PAGES, Node, Note, TableMemory};
 use super::single;
-use crate::addr::{PAGE_SHIFT, PAGE_SIZE};
+use crate::addr::{PAGE_SHIFT, PAGE_SIZE, Pfn};
 use core::cell::Cell;
 use core::ptr::NonNull;
 
@@ -29,6 +29,8 @@ pub(super) struct Head {
     all: u64,
     /// Those of `all` that can be a root together; none where roots have one page.
     pub(super) root: u64,
+    /// The frame of the page that holds the notes, where pages are single.
+    pfn: Pfn,
     /// Its neighbours in the list of the pool.
     pub(super) next: Cell<Option<Chunk>>,
     pub(super) previous: Cell<Option<Chunk>>,
@@ -92,28 +94,30 @@ impl Chunk {
         let chunk = memory.alloc_chunk()?;
         for number in 1..CHUNK_PAGES {
             // SAFETY: fresh from the host, which lends it to this chunk alone.
-            unsafe { write_note(chunk, number, chunk.add(number << PAGE_SHIFT)) };
+            unsafe { write_note(chunk, number, chunk.add(number << PAGE_SHIFT), NOT_KEPT) };
         }
         // SAFETY: as above.
-        Some(unsafe { Self::with_head(chunk, block(1, CHUNK_PAGES - 1), root) })
+        Some(unsafe { Self::with_head((chunk, NOT_KEPT), block(1, CHUNK_PAGES - 1), root) })
     }
 
     /// A group of single pages, as many as there are; with those of `root`, or none.
     fn group<M: TableMemory>(memory: &M, root: u64) -> Option<Self> {
-        let notes = memory.alloc_pages(1)?;
+        let (notes, pfn) = memory.alloc_frames(1)?;
         let add = |number, pages| {
-            let first = memory.alloc_pages(pages)?;
+            let (first, pfn) = memory.alloc_frames(pages)?;
             let added = (0..pages).all(|page| {
                 // SAFETY: inside the block; and inside the page of the notes, which this chunk alone uses.
-                let (page, number) = (unsafe { first.add(page << PAGE_SHIFT) }, number + page);
+                let (pfn, number) = (pfn + page as u64, number + page);
                 // SAFETY: as above.
-                single::insert(page, unsafe { write_note(notes, number, page) }.cast()).is_some()
+                let page = unsafe { first.add(page << PAGE_SHIFT) };
+                // SAFETY: as above.
+                single::insert(page, unsafe { write_note(notes, number, page, pfn) }.cast()).is_some()
             });
             if added {
                 return Some(block(number, pages));
             }
             // SAFETY: lent above, and in no list yet.
-            unsafe { free_block(memory, first, pages) };
+            unsafe { free_block(memory, (first, pfn), pages) };
             None
         };
         // The root first: without it the others are of no use.
@@ -124,17 +128,18 @@ impl Chunk {
         });
         if all == 0 {
             // SAFETY: lent above.
-            unsafe { memory.free_pages(notes, 1) };
+            unsafe { memory.free_frames(notes, pfn, 1) };
             return None;
         }
         // SAFETY: fresh from the host, which lends it to this chunk alone.
-        Some(unsafe { Self::with_head(notes, all, root) })
+        Some(unsafe { Self::with_head((notes, pfn), all, root) })
     }
 
     /// # Safety
     /// `notes` begins with notes, which the caller alone uses.
-    unsafe fn with_head(notes: NonNull<u8>, all: u64, root: u64) -> Self {
-        let head = Head { free: Cell::new(all), all, root, next: Cell::new(None), previous: Cell::new(None) };
+    unsafe fn with_head((notes, pfn): (NonNull<u8>, Pfn), all: u64, root: u64) -> Self {
+        let head =
+            Head { free: Cell::new(all), all, root, pfn, next: Cell::new(None), previous: Cell::new(None) };
         // SAFETY: the caller's word.
         unsafe { notes.cast().write(head) };
         Self(notes.cast())
@@ -150,17 +155,23 @@ impl Chunk {
             return unsafe { memory.free_chunk(self.0.cast()) };
         }
         // SAFETY: the caller is alone with it.
-        let Head { all, root, .. } = *unsafe { self.head() };
+        let Head { all, root, pfn, .. } = *unsafe { self.head() };
         let singles = bits(all & !root).map(|number| (number, 1));
         let root = Some((root.trailing_zeros(), root.count_ones() as usize)).filter(|_| root != 0);
         for (number, pages) in root.into_iter().chain(singles) {
+            // SAFETY: written by `lend`.
+            let (page, pfn) =
+                unsafe { (self.node(number).page(), self.0.add(number as usize).as_ref().pfn()) };
             // SAFETY: lent as so many, says the head; the caller's word.
-            unsafe { free_block(memory, self.node(number).page(), pages) };
+            unsafe { free_block(memory, (page, pfn), pages) };
         }
         // SAFETY: lent alone; the caller's word.
-        unsafe { memory.free_pages(self.0.cast(), 1) };
+        unsafe { memory.free_frames(self.0.cast(), pfn, 1) };
     }
 }
+
+/// Of a chunk's pages the memory tells the frames.
+const NOT_KEPT: Pfn = Pfn(0);
 
 /// The bits of `pages` pages from page `number` on.
 const fn block(number: usize, pages: usize) -> u64 {
@@ -169,13 +180,13 @@ const fn block(number: usize, pages: usize) -> u64 {
 
 /// # Safety
 /// These pages were lent by `memory` with each other, and no thread reaches them.
-unsafe fn free_block<M: TableMemory>(memory: &M, first: NonNull<u8>, pages: usize) {
+unsafe fn free_block<M: TableMemory>(memory: &M, (first, pfn): (NonNull<u8>, Pfn), pages: usize) {
     for page in 0..pages {
         // SAFETY: inside the block.
         single::remove(unsafe { first.add(page << PAGE_SHIFT) });
     }
     // SAFETY: the caller's word.
-    unsafe { memory.free_pages(first, pages) };
+    unsafe { memory.free_frames(first, pfn, pages) };
 }
 
 /// The numbers of the bits that are set, in order.
@@ -186,8 +197,8 @@ pub(super) fn bits(word: u64) -> impl Iterator<Item = u32> {
 
 /// # Safety
 /// `notes` is a page that only the caller uses, and has a place of this number.
-unsafe fn write_note(notes: NonNull<u8>, number: usize, page: NonNull<u8>) -> NonNull<Note> {
-    let note = Note::new(Node::new(page));
+unsafe fn write_note(notes: NonNull<u8>, number: usize, page: NonNull<u8>, pfn: Pfn) -> NonNull<Note> {
+    let note = Note::new(Node::new(page), pfn);
     // SAFETY: inside the page.
     unsafe {
         let place = notes.cast::<Note>().add(number);

@@ -103,3 +103,18 @@ pub struct Leaf {
     /// The Dirty bit.
     pub dirty: bool,
 }
+
+impl Leaf {
+    /// A page of ordinary memory that may be used in any way, and is young and dirty: hardware need set no bit in it. What differs
+    /// is said beside it: `Leaf { perms: Perms::RX, ..Leaf::plain(pfn) }`.
+    pub const fn plain(pfn: Pfn) -> Self {
+        Self {
+            pfn,
+            perms: Perms::RWX,
+            memory: MemoryType::WriteBack,
+            host_writable: true,
+            accessed: true,
+            dirty: true,
+        }
+    }
+}

@@ -29,6 +29,8 @@
 //! The root's frame ([`Vm::root`](crate::Vm::root)) is a number. A host that walks tables itself does so from a vCPU in the
 //! guest, or stops before it answers flushes.
 
+pub(crate) use super::list::NodeList;
+
 use super::entry::{Entry, Word};
 use super::single;
 use crate::addr::{INDEX_BITS, Level, PAGE_SHIFT, PAGE_SIZE, Pfn};
@@ -172,6 +174,78 @@ pub unsafe trait TableMemory: Send + Sync {
         unsafe { dealloc(first.as_ptr(), pages_layout(pages)) }
     }
 
+    /// The same as [`alloc_pages`](Self::alloc_pages), and the frame of the first page: what the engine calls. The default asks
+    /// [`pfn`](Self::pfn) for it. A host that has frames, and knows where it sees each, but not which frame is at an address,
+    /// overrides this, [`free_frames`](Self::free_frames) and [`at`](Self::at). Its `pfn` is not called.
+    ///
+    /// ```
+    /// use slat::{table::formats::Npt4, *};
+    /// use std::{collections::BTreeMap, ptr::NonNull, sync::Mutex};
+    ///
+    /// /// A hypervisor's frame allocator, and its `phys_to_virt`.
+    /// struct Frames {
+    ///     free: Mutex<Vec<Pfn>>,
+    ///     seen_at: BTreeMap<Pfn, usize>,
+    /// }
+    ///
+    /// unsafe impl TableMemory for Frames {
+    ///     const SINGLE_PAGES: bool = true;
+    ///
+    ///     fn alloc_frames(&self, frames: usize) -> Option<(NonNull<u8>, Pfn)> {
+    ///         assert_eq!(frames, 1, "roots of NPT have one page");
+    ///         let frame = self.free.lock().unwrap().pop()?;
+    ///         Some((self.at(frame), frame))
+    ///     }
+    ///
+    ///     unsafe fn free_frames(&self, _first: NonNull<u8>, frame: Pfn, _frames: usize) {
+    ///         self.free.lock().unwrap().push(frame);
+    ///     }
+    ///
+    ///     fn at(&self, frame: Pfn) -> NonNull<u8> {
+    ///         NonNull::new(std::ptr::with_exposed_provenance_mut(self.seen_at[&frame])).unwrap()
+    ///     }
+    /// #   fn pfn(&self, _: NonNull<u8>) -> Pfn { unreachable!() }
+    /// }
+    /// # impl Host for Frames {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+    /// #     }
+    /// # }
+    /// # #[repr(align(4096))]
+    /// # #[derive(Clone)]
+    /// # struct Frame([u8; 4096]);
+    /// # let mut ram = vec![Frame([0; 4096]); 100];
+    /// # let ram = ram.iter_mut().map(|frame| (frame as *mut Frame).expose_provenance());
+    /// # let seen_at: BTreeMap<_, _> = (0..).map(|nth| Pfn(0x7000 + 7 * nth)).zip(ram).collect();
+    /// # let frames = Frames { free: Mutex::new(seen_at.keys().copied().collect()), seen_at };
+    /// # let mut idle = Idle::take().unwrap();
+    ///
+    /// let vm = Vm::<Npt4, _>::builder(frames).build()?;
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000))))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5123), access: Access::Write })?;
+    /// assert!(vm.host().seen_at.contains_key(&vm.root()));
+    /// # drop(vcpu);
+    /// # vm.zap_all(&mut idle)?;
+    /// # let before = vm.host().free.lock().unwrap().len();
+    /// # assert!(vm.shrink(&mut idle) == 0 || vm.host().free.lock().unwrap().len() > before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn alloc_frames(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
+        let first = self.alloc_pages(pages)?;
+        Some((first, self.pfn(first)))
+    }
+
+    /// Takes pages back, the first of which has this frame. May sleep.
+    ///
+    /// # Safety
+    /// As [`free_pages`](Self::free_pages), of [`alloc_frames`](Self::alloc_frames).
+    unsafe fn free_frames(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        let _ = pfn;
+        // SAFETY: the caller's word.
+        unsafe { self.free_pages(first, pages) }
+    }
+
     /// The frame number under which the hardware knows the page at `page`.
     #[inline(always)]
     fn pfn(&self, page: NonNull<u8>) -> Pfn {
@@ -217,13 +291,22 @@ pub(crate) struct Note {
     pub(crate) next: Cell<Option<Node>>,
     /// The level of a dead table, while it waits to be taken apart.
     pub(crate) level: Cell<Level>,
+    /// The lowest bytes of its frame, where it is a single page.
+    pfn: [u8; 7],
     /// The slot that the frames of a leaf table belong to.
     pub(crate) hint: Hint,
 }
 
 impl Note {
-    pub(super) fn new(page: Node) -> Self {
-        Self { page, next: Cell::new(None), level: Cell::new(Level::K4), hint: Hint::default() }
+    /// The frame of a single page.
+    pub(super) fn pfn(&self) -> Pfn {
+        let [a, b, c, d, e, f, g] = self.pfn;
+        Pfn(u64::from_le_bytes([a, b, c, d, e, f, g, 0]))
+    }
+
+    pub(super) fn new(page: Node, pfn: Pfn) -> Self {
+        let [pfn @ .., _] = pfn.0.to_le_bytes();
+        Self { page, next: Cell::new(None), level: Cell::new(Level::K4), pfn, hint: Hint::default() }
     }
 }
 
@@ -283,7 +366,9 @@ impl Node {
 
     /// The frame that the hardware knows it by.
     pub(crate) fn pfn<M: TableMemory>(self, memory: &M) -> Pfn {
-        memory.pfn(self.0.cast())
+        let note = if M::SINGLE_PAGES { single::find(self.0.cast()) } else { None };
+        // SAFETY: a page that is registered has a note; the caller has the page.
+        note.map_or_else(|| memory.pfn(self.0.cast()), |note| unsafe { note.cast::<Note>().as_ref() }.pfn())
     }
 
     /// Its entries.
@@ -355,72 +440,5 @@ impl Node {
         // SAFETY: the caller owns the page.
         let entries = unsafe { self.entries() };
         entries.iter().for_each(Entry::give_back);
-    }
-}
-
-/// Table pages in nobody's table, threaded through their own notes. Owning the list is owning the pages.
-#[derive(Debug, Default)]
-pub(crate) struct NodeList {
-    head: Option<Node>,
-    tail: Option<Node>,
-    len: usize,
-}
-
-impl NodeList {
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn push(&mut self, node: Node) {
-        // SAFETY: the list owns its pages, and now this one.
-        unsafe { node.note() }.next.set(self.head);
-        self.tail = self.tail.or(Some(node));
-        self.head = Some(node);
-        self.len += 1;
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<Node> {
-        let node = self.head?;
-        // SAFETY: owned by the list until here.
-        self.head = unsafe { node.note() }.next.take();
-        self.len -= 1;
-        if self.head.is_none() {
-            self.tail = None;
-        }
-        Some(node)
-    }
-
-    /// Up to `many` pages of it.
-    pub(super) fn split_off(&mut self, many: usize) -> Self {
-        let mut some = Self::default();
-        while some.len < many
-            && let Some(node) = self.pop()
-        {
-            some.push(node);
-        }
-        some
-    }
-
-    /// Its pages, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Node> {
-        // SAFETY: owned by the list.
-        core::iter::successors(self.head, |node| unsafe { node.note() }.next.get())
-    }
-
-    #[inline(always)]
-    pub(crate) fn append(&mut self, other: &mut Self) {
-        if let Some(last) = other.tail {
-            self.append_up_to(last, other);
-        }
-    }
-
-    #[cold]
-    fn append_up_to(&mut self, last: Node, other: &mut Self) {
-        // SAFETY: owned by `other`, which is emptied here.
-        unsafe { last.note() }.next.set(self.head);
-        self.tail = self.tail.or(other.tail);
-        self.head = other.head;
-        self.len += other.len;
-        *other = Self::default();
     }
 }

@@ -9,7 +9,7 @@
 //! | `freeze` | an entry that is one thread's for a moment |
 //! | `radix`, `cursor` | the way down, and the way along a range |
 //! | [`memory`], `pool`, `retire` | where table pages live, wait and die |
-//! | `free`, `chunk`, `single` | pages that are free; lent together, or one at a time |
+//! | `free`, `list`, `chunk`, `single` | pages that are free; lent together, or one at a time |
 
 mod chunk;
 pub(crate) mod cursor;
@@ -21,6 +21,7 @@ pub(crate) mod freeze;
 #[cfg(test)]
 pub(crate) mod history;
 mod leaf;
+mod list;
 pub mod memory;
 pub(crate) mod pool;
 pub(crate) mod radix;

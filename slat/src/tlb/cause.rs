@@ -8,6 +8,7 @@ use crate::why::Why;
 
 /// What took translations away.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Cause {
     /// A change in the primary MMU or of a memslot, for this reason, as the VM took it; or the engine itself, in the way that
     /// it would for this reason: tables over the budget are an [unmap](Why::Unmap), a large page made of small ones is a

@@ -106,11 +106,20 @@ impl<F: Format, H: Host> Vm<F, H> {
         Walk::<_, _, Lockless>::on_any_seat(self, self.space(space)?, idle).translate(gfn)
     }
 
-    /// Takes write permission from a range so that the next store to each page faults
+    /// In address space 0, takes write permission from a range so that the next store to each page faults
     /// ([`Walk::write_protect`]), and pays the flush when the debt is settled.
     pub fn write_protect<'g>(&'g self, idle: &'g mut Idle, gfns: Span<Gfn>) -> FlushDebt<'g> {
+        self.write_protect_in(idle, &self.spaces[0], gfns)
+    }
+
+    pub(crate) fn write_protect_in<'g>(
+        &'g self,
+        idle: &'g mut Idle,
+        space: &'g Space<F>,
+        gfns: Span<Gfn>,
+    ) -> FlushDebt<'g> {
         let mut owed = Owed::default();
-        self.shared(idle).write_protect_into(gfns, &mut owed);
+        Walk::<_, _, Shared>::on_any_seat(self, space, idle).write_protect_into(gfns, &mut owed);
         FlushDebt::new(self, owed, Cause::WriteProtect)
     }
 }

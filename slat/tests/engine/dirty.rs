@@ -51,8 +51,8 @@ fn stores_are_marked_and_loads_are_not() {
     touch(&mut vcpu, &mut idle, 600, Access::Write);
     touch(&mut vcpu, &mut idle, 700, Access::Write);
     touch(&mut vcpu, &mut idle, 701, Access::Fetch);
-    vm.slots().mark_dirty(&mut idle, Span::sized(Gfn(900), 1));
-    vm.slots().mark_dirty(&mut idle, Span::sized(Gfn(PAGES), 1));
+    vm.slots().mark_dirty(Span::sized(Gfn(900), 1));
+    vm.slots().mark_dirty(Span::sized(Gfn(PAGES), 1));
     assert_eq!(dirty(&vm, &mut idle), Some(vec![5, 600, 700, 900]), "a device's write counts; none outside");
 }
 

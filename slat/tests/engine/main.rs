@@ -10,6 +10,7 @@
 //! | [`dirty`], [`ring`], [`dirty_log`] | dirty logs by bitmap and by ring; their rules, compared with a model and with KVM |
 //! | [`slots`] | the rules of memslots, compared with an oracle and with KVM |
 //! | [`limit`], [`scale`], [`shrink`] | a budget for tables; what large and empty VMs cost; table memory that goes back |
+//! | [`adopted`] | memslots that are cut, transactions that an embedder refuses, dirty logs whose rules change |
 //! | [`sound`] | what safe code is promised |
 //! | [`inject`] | readers that stay, vCPUs that do not answer, hosts that refuse and panic |
 //! | [`words`] | the words of errors and values |
@@ -17,6 +18,7 @@
 
 mod common;
 
+mod adopted;
 mod age;
 mod debts;
 mod dirty;

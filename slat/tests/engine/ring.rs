@@ -147,7 +147,7 @@ fn a_harvest_that_is_given_back_comes_again() {
     store(&mut vcpu, &mut idle, 71);
     store(&mut vcpu, &mut idle, 8);
     drop(vm.slots().harvest_all(&mut idle).unwrap());
-    vm.slots().mark_dirty(&mut idle, Span::new(Gfn(500), Gfn(502)));
+    vm.slots().mark_dirty(Span::new(Gfn(500), Gfn(502)));
     store(&mut vcpu, &mut idle, 501);
     let before = vm.stats().flushes.paid;
     assert_eq!(ring_of(&vm, &mut idle, 0), [501]);

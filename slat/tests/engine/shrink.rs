@@ -201,7 +201,10 @@ impl<const SINGLE: bool> Drop for Lender<SINGLE> {
     }
 }
 
-// SAFETY: blocks of the heap, each lent once; a frame is the address.
+/// Frames of single pages are not their addresses, and the lender does not say which frame is at an address.
+const FIRST: u64 = 0x1_0000;
+
+// SAFETY: blocks of the heap, each lent once; a frame is the address, or so many more.
 unsafe impl<const SINGLE: bool> TableMemory for Lender<SINGLE> {
     const SINGLE_PAGES: bool = SINGLE;
 
@@ -214,13 +217,25 @@ unsafe impl<const SINGLE: bool> TableMemory for Lender<SINGLE> {
         self.take_back(chunk, CHUNK_PAGES);
     }
 
-    fn alloc_pages(&self, pages: usize) -> Option<NonNull<u8>> {
+    fn alloc_frames(&self, pages: usize) -> Option<(NonNull<u8>, Pfn)> {
         assert!(SINGLE);
-        self.lend(pages)
+        let first = self.lend(pages)?;
+        Some((first, Pfn((first.as_ptr().expose_provenance() as u64 >> PAGE_SHIFT) + FIRST)))
     }
 
-    unsafe fn free_pages(&self, first: NonNull<u8>, pages: usize) {
+    unsafe fn free_frames(&self, first: NonNull<u8>, pfn: Pfn, pages: usize) {
+        assert_eq!(self.at(pfn), first);
         self.take_back(first, pages);
+    }
+
+    fn pfn(&self, page: NonNull<u8>) -> Pfn {
+        assert!(!SINGLE);
+        Pfn(page.as_ptr().expose_provenance() as u64 >> PAGE_SHIFT)
+    }
+
+    fn at(&self, pfn: Pfn) -> NonNull<u8> {
+        let frame = pfn.0 - if SINGLE { FIRST } else { 0 };
+        NonNull::new(std::ptr::with_exposed_provenance_mut((frame << PAGE_SHIFT) as usize)).unwrap()
     }
 }
 

@@ -137,3 +137,115 @@ fn the_host_takes_a_page_away_from_every_space() {
     }
     assert_eq!(vm.stats().leaves[0], 14);
 }
+
+/// Everything that is done in an address space, in each of three, beside two others that must not notice.
+#[test]
+fn one_scenario_runs_in_each_space() {
+    for by_bits in [false, true] {
+        for chosen in 0..3 {
+            scenario(SpaceId(chosen), by_bits);
+        }
+    }
+}
+
+type Seen = Vec<(Span<Gfn>, Level, Leaf)>;
+
+fn scenario(chosen: SpaceId, by_bits: bool) {
+    const PAGES: u64 = 1024;
+    let mut idle = Idle::take().unwrap();
+    let host = crate::common::identity::Identity::default();
+    host.large.store(true, std::sync::atomic::Ordering::SeqCst);
+    let track = if by_bits { Track::DirtyBits } else { Track::Writes };
+    let builder = Vm::<Ept4, _>::builder(host).vcpus(1).address_spaces(3);
+    let vm = builder.dirty_log(DirtyLog::bitmap().track(track)).build().unwrap();
+    let space = vm.guest_space(chosen).unwrap();
+    assert_eq!((space.id(), space.root()), (chosen, vm.root_in(chosen).unwrap()));
+    let ram = SlotId(0);
+    // Other host addresses in each: what reaches a space by those reaches that one alone.
+    for (nth, one) in vm.guest_spaces().enumerate() {
+        let hva = RAM + ((nth as u64) << 30);
+        one.slots().commit(&mut idle, |tx| tx.create(Slot::new(ram, Gfn(0), PAGES, hva))).unwrap();
+    }
+    let all = Span::new(Gfn(0), Gfn(PAGES));
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for one in [0, 1, 2].map(SpaceId) {
+        assert!(vcpu.switch_to(one));
+        assert_eq!(vcpu.prefault_as(&mut idle, all, Prefault::young(Access::Write)), Ok(PAGES), "prefault");
+    }
+    vcpu.switch_to(chosen);
+    let seen = |idle: &mut Idle, id: SpaceId| -> Seen {
+        let mut seen = Vec::new();
+        let space = vm.guest_space(id).unwrap();
+        space.lockless(idle).for_each(all, |found| seen.push((found.gfns, found.level, found.leaf)));
+        seen
+    };
+    let others = |idle: &mut Idle| {
+        let others = (0..3).map(SpaceId).filter(|id| *id != chosen);
+        others.map(|id| seen(idle, id)).collect::<Vec<_>>()
+    };
+    let before = others(&mut idle);
+    assert_eq!(seen(&mut idle, chosen).len(), 2, "large pages");
+
+    // Split, and made large again.
+    assert_eq!(space.split(&mut idle, Span::sized(Gfn(0), 1), Level::K4), Ok(1));
+    assert_eq!(seen(&mut idle, chosen).len(), 513);
+    assert_eq!(space.recover(&mut idle, all), 1);
+    assert_eq!(seen(&mut idle, chosen).len(), 2);
+
+    // Aging, by frames and by host addresses.
+    let mut young = 0;
+    space.lockless(&mut idle).age(all, |pages| young += pages.count());
+    assert_eq!(u64::from(young), PAGES);
+    assert!(!space.lockless(&mut idle).is_young(all));
+    let hvas = space.slots().get(&mut idle, ram).unwrap().hvas();
+    assert!(!vm.young(&mut idle, hvas, Young::Test));
+    let elsewhere = vm.slots_in(SpaceId((chosen.0 + 1) % 3)).unwrap().get(&mut idle, ram).unwrap().hvas();
+    assert!(vm.young(&mut idle, elsewhere, Young::Test), "the others have not been aged");
+
+    // Write protection: a debt, and the next store gets its permission back.
+    let protected = space.write_protect(&mut idle, Span::sized(Gfn(0), 512));
+    assert_eq!(protected.pages(), 512);
+    protected.settle();
+    assert!(!space.translate(&mut idle, Gfn(7)).unwrap().leaf.perms.allows(Access::Write));
+    assert_eq!(vcpu.fault(&mut idle, at(7)), Ok(Done::Fixed));
+    assert_eq!(space.shared(&mut idle).write_protect(Span::sized(Gfn(512), 512)).pages(), 512);
+    assert_eq!(vcpu.fault(&mut idle, at(600)), Ok(Done::Fixed));
+
+    // A dirty log: stores, marks, harvest, clear, and its end.
+    let slots = space.slots();
+    slots.commit(&mut idle, |tx| tx.set_log_dirty(ram, true)).unwrap();
+    assert_eq!(seen(&mut idle, chosen).len() as u64, PAGES, "split when the log began");
+    for gfn in [5, 600] {
+        vcpu.fault(&mut idle, at(gfn)).unwrap();
+    }
+    slots.mark_dirty(Span::sized(Gfn(9), 1));
+    vm.mark_dirty(Span::sized(hvas.start + 10 * PAGE_SIZE, 1));
+    slots.mark_dirty_bits(ram, 64, &[1]).unwrap();
+    let expected: &[u64] = if by_bits { &[9, 10, 64] } else { &[5, 9, 10, 64, 600] };
+    let mut dirty = Vec::new();
+    slots.dirty(&mut idle, ram, |gfn| dirty.push(gfn.0)).unwrap();
+    dirty.retain(|gfn| !by_bits || ![5, 600].contains(gfn));
+    assert_eq!(dirty, expected);
+    assert!(expected.iter().all(|gfn| slots.is_dirty(Gfn(*gfn))));
+    slots.clear_dirty(&mut idle, ram, 64, 64, &[1]).unwrap();
+    assert!(!slots.is_dirty(Gfn(64)));
+    let harvest = slots.harvest(&mut idle, ram).unwrap();
+    assert!(harvest.iter().all(|page| page.space == chosen));
+    harvest.commit();
+    assert_eq!(slots.harvest_all(&mut idle).unwrap().pages(), 0);
+    slots.commit(&mut idle, |tx| tx.set_log_dirty(ram, false)).unwrap();
+    assert_eq!(seen(&mut idle, chosen).len(), 2, "large again");
+
+    // Zapped: by frames, by host addresses, by a transaction.
+    space.invalidate(Span::new(Gfn(0), Gfn(512)), Why::Unmap).apply(&mut idle).settle();
+    assert_eq!(seen(&mut idle, chosen).len(), 1);
+    vm.invalidate(Span::new(hvas.start + (2 << 20), hvas.end), Why::Unmap).apply(&mut idle).settle();
+    assert_eq!(seen(&mut idle, chosen), []);
+    vcpu.fault(&mut idle, at(7)).unwrap();
+    slots.commit(&mut idle, |tx| tx.cut(ram, Span::sized(Gfn(0), 8), SlotId(1))).unwrap();
+    assert_eq!((space.translate(&mut idle, Gfn(7)), vcpu.fault(&mut idle, at(7))), (None, Ok(Done::Mmio)));
+    slots.commit(&mut idle, |tx| tx.delete(ram)).unwrap();
+    assert_eq!(seen(&mut idle, chosen), []);
+    assert_eq!(others(&mut idle), before, "the others are as they were");
+    assert_eq!(vm.slots_in(SpaceId((chosen.0 + 1) % 3)).unwrap().len(), 1);
+}

@@ -160,7 +160,7 @@ impl Field {
         let slots = ground.vm.slots();
         if track == Track::Writes {
             for &page in &pages {
-                slots.mark_dirty(idle, Span::sized(Gfn(page), 1));
+                slots.mark_dirty(Span::sized(Gfn(page), 1));
             }
         }
         ground.write(track, |gfn| is_dirty(gfn.0, dirty));

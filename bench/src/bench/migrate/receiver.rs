@@ -85,12 +85,12 @@ impl Receiver {
                     let hvas = machine.hvas(gfns)?;
                     let contents = &contents[..(gfns.len() * PAGE_SIZE) as usize];
                     machine.space.write(idle, hvas.start, contents).map_err(failed)?;
-                    machine.vm.mark_dirty(idle, hvas);
+                    machine.vm.mark_dirty(hvas);
                 }
                 Frame::Zeroes(gfns) if !complete => {
                     let hvas = machine.hvas(gfns)?;
                     machine.space.dontneed(idle, hvas).map_err(failed)?;
-                    machine.vm.mark_dirty(idle, hvas);
+                    machine.vm.mark_dirty(hvas);
                 }
                 Frame::EndOfRound(receipt) if !complete => {
                     to.send(Frame::Received(receipt))?;

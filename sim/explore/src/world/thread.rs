@@ -61,7 +61,7 @@ impl<F: Format> World<'_, F> {
                 let _snapshot = slots.snapshot(idle);
                 rest(*ns);
             }
-            Op::Device(page) => self.device(idle, *page),
+            Op::Device(page) => self.device(*page),
             Op::Walk(gfns) => vm.lockless(idle).for_each(*gfns, |_| {}),
             Op::Create(..) | Op::Delete(_) | Op::Move(..) | Op::Exchange(..) | Op::Log(..) => {
                 self.slots_op(idle, op);
@@ -140,10 +140,10 @@ impl<F: Format> World<'_, F> {
     }
 
     /// A device writes to a page.
-    fn device(&self, idle: &mut Idle, page: u64) {
+    fn device(&self, page: u64) {
         let held = self.host.lock(page);
         if self.host.device(page) {
-            self.vm.mark_dirty(idle, host::hvas(&(page..page + 1)));
+            self.vm.mark_dirty(host::hvas(&(page..page + 1)));
         }
         drop(held);
     }

@@ -46,7 +46,7 @@ fn second_store_is_lost(dirty: DirtyLog) -> bool {
     vcpu.fault(&mut idle, Fault { gpa: PAGE.gpa(), access: Access::Write }).unwrap();
     drop(vcpu);
 
-    let (_, log) = vm.slots().look_up(&mut idle, SLOT).unwrap();
+    let (_, log) = vm.slots().look_up(SLOT).unwrap();
     let copy = std::thread::scope(|scope| {
         let (go, went) = channel();
         let (vm, contents, copied) = (&vm, &contents, &copied);

@@ -61,12 +61,12 @@ fn pages_are_marked_to_the_last_though_they_are_marked_part_by_part() {
     let spans = edges.iter().flat_map(|&start| edges.iter().map(move |&end| (start, end)));
     for (start, end) in spans.filter(|(start, end)| start <= end) {
         let marked = Span::new(Gfn(start), Gfn(end));
-        vm.slots().mark_dirty(&mut idle, marked);
+        vm.slots().mark_dirty(marked);
         let expected = slots.iter().flat_map(|slot| frames(slot.gfns.clamp(&marked)));
         assert!(harvested(&vm, &mut idle).into_iter().eq(expected), "{marked:?}");
 
         let marked = Span::new(HVA + (start << PAGE_SHIFT), HVA + (end << PAGE_SHIFT));
-        vm.mark_dirty(&mut idle, marked);
+        vm.mark_dirty(marked);
         let behind = |slot: &Slot, gfn: Gfn| marked.contains(slot.hva_of(gfn));
         let expected = slots.iter().flat_map(|slot| frames(slot.gfns).filter(move |&gfn| behind(slot, gfn)));
         assert!(harvested(&vm, &mut idle).into_iter().eq(expected), "{marked:?}");
@@ -85,9 +85,9 @@ fn sections(mistake: Option<Bug>) -> [u64; 3] {
         }
         vm.reads.total_sections() - before
     };
-    let by_gfn = count(&mut || vm.slots().mark_dirty(&mut idle, Span::new(Gfn(0), Gfn(8 * PART))));
+    let by_gfn = count(&mut || vm.slots().mark_dirty(Span::new(Gfn(0), Gfn(8 * PART))));
     let hvas = Span::sized(HVA, (8 * PART) << PAGE_SHIFT);
-    let by_hva = count(&mut || vm.mark_dirty(&mut idle, hvas));
+    let by_hva = count(&mut || vm.mark_dirty(hvas));
     let mut harvest = Some(vm.slots().harvest_all(&mut idle).unwrap());
     let given_back = count(&mut || drop(harvest.take()));
     [by_gfn, by_hva, given_back]

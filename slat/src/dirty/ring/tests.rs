@@ -1,6 +1,7 @@
 //! A ring, and the pages in it.
 
 use super::*;
+use crate::seeded::{self, Bug};
 use crate::sync::prim::AtomicBool;
 use alloc::vec;
 
@@ -131,4 +132,38 @@ fn neighbours_become_one_word_whatever_came_between_them() {
     let all = vec![(0, 1 << 63 | 1 << 7 | 1), (1, 1 << 63 | 1), (10, 1)];
     assert_eq!(words, [seven.clone(), all, seven.clone(), seven]);
     assert_eq!(merge(&[]).count(), 0);
+}
+
+/// What is found in a ring, where 1 was pushed, read, then 2 pushed, and what was read is reset.
+fn left_by_a_reset() -> (Vec<u64>, u64, Vec<u64>) {
+    let ring = Ring::with(8, 6).unwrap();
+    assert!(ring.push(page(1)));
+    assert_eq!(ring.collect().map(Pushed::page).collect::<Vec<_>>(), [1]);
+    assert!(ring.push(page(2)));
+    let waited = ring.waits_for_reset();
+    (ring.take_told().map(Pushed::page).collect(), waited, pages(&ring))
+}
+
+#[test]
+fn a_reset_takes_what_was_read_and_leaves_what_was_pushed_since() {
+    assert_eq!(left_by_a_reset(), (vec![1], 1, vec![2]));
+}
+
+#[test]
+fn mistake_a_reset_takes_what_was_pushed_since() {
+    assert_ne!(seeded::with(Bug::ResetUncollected, left_by_a_reset).2, [2]);
+    seeded::found(Bug::ResetUncollected, 1);
+}
+
+#[test]
+fn what_was_read_takes_up_room_until_it_is_taken() {
+    let ring = Ring::with(8, 6).unwrap();
+    (0..6).for_each(|at| assert!(ring.push(page(at))));
+    assert_eq!(ring.collect().by_ref().take(4).count(), 4);
+    assert_eq!((ring.is_full(), ring.waits_for_reset()), (true, 4));
+    assert_eq!(ring.take_told().take(1).count(), 1);
+    assert_eq!((ring.is_full(), ring.waits_for_reset()), (false, 3));
+    assert_eq!(ring.collect().map(Pushed::page).collect::<Vec<_>>(), [4, 5], "each is read once");
+    assert_eq!(pages(&ring), [1, 2, 3, 4, 5], "a harvest takes what was read, too");
+    assert_eq!((ring.collect().count(), ring.waits_for_reset()), (0, 0));
 }

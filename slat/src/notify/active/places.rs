@@ -96,6 +96,21 @@ impl Places {
         self.slots.grow()
     }
 
+    /// The claim that was made of this set.
+    pub(super) fn bind<'a>(&'a self, taken: &'a AtomicU64, unbound: &Unbound) -> Option<Claim<'a>> {
+        match *unbound {
+            Unbound::First(bit) => {
+                let slot = &self.slots.first().get(bit.trailing_zeros() as usize)?.0;
+                Some(Claim { slot, place: Place::First(bit, taken) })
+            }
+            Unbound::Beyond(address) => {
+                let mut slots = self.beyond(true).map(|slot| &slot.0);
+                let slot = slots.find(|slot| core::ptr::from_ref(*slot).addr() == address)?;
+                Some(Claim { slot, place: Place::Beyond(&self.beyond.0) })
+            }
+        }
+    }
+
     /// A place that is free, if there is one. Hands it to `begin`, which moves N. `taken` has a bit for each of the first
     /// places.
     pub(super) fn claim<'a>(&'a self, taken: &'a AtomicU64) -> Option<Claim<'a>> {
@@ -125,7 +140,24 @@ impl Places {
     }
 }
 
+/// A claim, with its set forgotten.
+#[derive(Debug)]
+pub(super) enum Unbound {
+    /// One of the first places, by its bit.
+    First(u64),
+    /// Another one, by its address.
+    Beyond(usize),
+}
+
 impl Claim<'_> {
+    /// The same with its set forgotten.
+    pub(super) fn unbound(&self) -> Unbound {
+        match self.place {
+            Place::First(bit, _) => Unbound::First(bit),
+            Place::Beyond(_) => Unbound::Beyond(core::ptr::from_ref(self.slot).addr()),
+        }
+    }
+
     /// Its bit, if it is one of the first places.
     pub(super) fn bit(&self) -> Option<u64> {
         match self.place {

@@ -161,7 +161,7 @@ fn a_device_writes_to_all_aliases() {
     elsewhere.commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(50), PAGES, HVA).log_dirty())).unwrap();
     // The last byte of one page and the first of the next.
     let border = HVA + 12 * PAGE_SIZE;
-    vm.mark_dirty(&mut idle, Span::new(Hva(border.0 - 1), border + 1));
+    vm.mark_dirty(Span::new(Hva(border.0 - 1), border + 1));
     let harvest = vm.slots().harvest_all(&mut idle).unwrap();
     let mut told = pages(&harvest);
     told.sort_unstable();
@@ -174,18 +174,18 @@ fn a_device_writes_to_all_aliases() {
     for hvas in
         [Span::new(HVA, HVA), Span::new(Hva(0), HVA), Span::new(HVA + PAGES * PAGE_SIZE, Hva(u64::MAX))]
     {
-        vm.mark_dirty(&mut idle, hvas);
+        vm.mark_dirty(hvas);
         assert!(elsewhere.harvest_all(&mut idle).unwrap().is_empty(), "{hvas:?}");
     }
-    vm.mark_dirty(&mut idle, Span::new(Hva(0), Hva(u64::MAX)));
+    vm.mark_dirty(Span::new(Hva(0), Hva(u64::MAX)));
     assert_eq!(elsewhere.harvest_all(&mut idle).unwrap().pages(), PAGES);
 
     // By guest frame it is what that frame's slot says, in this address space alone.
     vm.slots().harvest_all(&mut idle).unwrap().commit();
-    vm.slots().mark_dirty(&mut idle, Span::new(Gfn(198), Gfn(1001)));
+    vm.slots().mark_dirty(Span::new(Gfn(198), Gfn(1001)));
     assert_eq!(pages(&vm.slots().harvest_all(&mut idle).unwrap()), [(1, 198), (1, 199), (2, 0)]);
-    vm.slots().mark_dirty(&mut idle, Span::new(Gfn(5), Gfn(5)));
-    vm.slots().mark_dirty(&mut idle, Span::new(Gfn(5000), Gfn(u64::MAX)));
+    vm.slots().mark_dirty(Span::new(Gfn(5), Gfn(5)));
+    vm.slots().mark_dirty(Span::new(Gfn(5000), Gfn(u64::MAX)));
     vm.slots().harvest_all(&mut idle).unwrap().give_back();
     assert_eq!(vm.slots().harvest_all(&mut idle).unwrap().pages(), 3, "those of before, given back");
 }

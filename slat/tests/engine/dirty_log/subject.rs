@@ -134,10 +134,10 @@ impl<F: Format> Subject for Slat<F> {
                 // By frames or by host addresses, which is the same here.
                 if pages % 2 == 0 {
                     let first = self.gfn(idle, id, page);
-                    self.vm.slots().mark_dirty(idle, Span::sized(first, pages));
+                    self.vm.slots().mark_dirty(Span::sized(first, pages));
                 } else {
                     let bytes = Span::sized(hva(id, page) + 1, pages * PAGE_SIZE - 1);
-                    self.vm.mark_dirty(idle, bytes);
+                    self.vm.mark_dirty(bytes);
                 }
                 Ok(Reply::Done)
             }

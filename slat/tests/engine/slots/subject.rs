@@ -239,7 +239,7 @@ impl Subject for Slat {
 
         // The log: one more page of it, if there is one at all.
         let page = random.below(record.pages);
-        slots.mark_dirty(&mut self.idle, Span::sized(Gfn(record.gfn + page), 1));
+        slots.mark_dirty(Span::sized(Gfn(record.gfn + page), 1));
         let expected = self.dirty.get_mut(&(space, id)).map(|expected| {
             expected.insert(page);
             &*expected

@@ -111,7 +111,7 @@ fn nothing_happens<F: Format>(gfns: Span<Gfn>) {
     assert!(!vm.lockless(&mut idle).is_young(gfns));
     assert_eq!((vm.recover(&mut idle, gfns), vm.split(&mut idle, gfns, Level::K4)), (0, Ok(0)));
     assert_eq!(vcpu.prefault(&mut idle, gfns), Ok(0));
-    vm.slots().mark_dirty(&mut idle, gfns);
+    vm.slots().mark_dirty(gfns);
     assert_eq!(vm.slots().snapshot(&mut idle).range(gfns).count(), 0);
     assert_eq!(
         (vm.translate(&mut idle, Gfn(5)), vm.stats().leaves, debts),

@@ -357,18 +357,18 @@ fn a_transaction_overtakes_in_one_of_many_tries(
 
 #[test]
 fn a_transaction_does_not_wait_for_all_pages_that_a_device_marks() {
-    assert!(a_transaction_overtakes_in_one_of_many_tries(|vm, idle| {
-        vm.slots().mark_dirty(idle, Span::sized(Gfn(LONG), LONG));
+    assert!(a_transaction_overtakes_in_one_of_many_tries(|vm, _| {
+        vm.slots().mark_dirty(Span::sized(Gfn(LONG), LONG));
     }));
-    assert!(a_transaction_overtakes_in_one_of_many_tries(|vm, idle| {
-        vm.mark_dirty(idle, Span::sized(Hva(1 << 42), LONG << 12));
+    assert!(a_transaction_overtakes_in_one_of_many_tries(|vm, _| {
+        vm.mark_dirty(Span::sized(Hva(1 << 42), LONG << 12));
     }));
 }
 
 /// What [`a_transaction_overtakes`] says of a section that is as long as the marking.
 #[test]
 fn negative_control_a_transaction_waits_for_a_reader_that_holds_one_section() {
-    assert!(!a_transaction_overtakes(|vm, idle| {
+    assert!(!a_transaction_overtakes(|vm, _| {
         let slots = vm.slots();
         let (ready, done) = (Barrier::new(2), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -381,7 +381,7 @@ fn negative_control_a_transaction_waits_for_a_reader_that_holds_one_section() {
                 }
             });
             ready.wait();
-            slots.mark_dirty(idle, Span::sized(Gfn(LONG), LONG));
+            slots.mark_dirty(Span::sized(Gfn(LONG), LONG));
             done.store(true, SeqCst);
         });
     }));

@@ -188,7 +188,7 @@ impl<'w, F: Format> Device<'w, F> {
                 world.image[word as usize].store(value, SeqCst);
             }
             if world.setting.mistake != Mistake::SilentDevice {
-                self.mark(idle, &pages);
+                self.mark(&pages);
             }
             pages.for_each(|page| world.truth.stored(page, before));
             world.had_a_turn(Other::Device);
@@ -196,8 +196,8 @@ impl<'w, F: Format> Device<'w, F> {
         }
     }
 
-    fn mark(&mut self, idle: &mut Idle, pages: &Range<u64>) {
+    fn mark(&mut self, pages: &Range<u64>) {
         let bytes = Span::new(HVA + pages.start * PAGE_SIZE, HVA + pages.end * PAGE_SIZE);
-        self.world.vm.mark_dirty(idle, bytes);
+        self.world.vm.mark_dirty(bytes);
     }
 }

@@ -1,0 +1,215 @@
+//! Maps: places, ranges, splits, and what safe code cannot do to them.
+
+use super::*;
+use crate::seeded::{self, Bug};
+use crate::table::format::{MemoryType, Perms};
+use crate::table::formats::X64;
+use crate::table::memory::Heap;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ptr::NonNull;
+use std::sync::Mutex;
+
+fn leaf(pfn: u64, level: Level) -> crate::table::Word {
+    let leaf = Leaf {
+        pfn: Pfn(pfn),
+        perms: Perms::RWX,
+        memory: MemoryType::WriteBack,
+        host_writable: true,
+        accessed: false,
+        dirty: false,
+    };
+    X64::leaf(&leaf, level)
+}
+
+#[test]
+fn a_range_visits_each_entry_once_and_in_order() {
+    let map = Map::<X64, _>::new(Heap).unwrap();
+    let pages = [0u64, 1, 511, 512, 513, 1 << 18, (1 << 18) + 1, (1 << 27) + 5, (1 << 36) - 1];
+    for &page in &pages {
+        map.reach(Gfn(page), Level::K4).unwrap().store(leaf(page + 100, Level::K4));
+    }
+    let mut seen = Vec::new();
+    let mut end = 0;
+    map.for_each(Span::new(Gfn(1), Gfn((1 << 36) - 1)), |gfns, place| {
+        assert!(gfns.start.0 >= end || seen.is_empty(), "in order, no overlap");
+        end = gfns.end.0;
+        if X64::is_present(place.load()) {
+            assert_eq!(place.level(), Level::K4);
+            seen.push(gfns.start.0);
+        }
+    });
+    assert_eq!(seen, pages[1..8]);
+    assert_eq!(end, (1 << 36) - 1, "gaps are visited too, up to the end of the range");
+}
+
+#[test]
+fn a_split_shows_the_same_translation_before_and_after() {
+    let map = Map::<X64, _>::new(Heap).unwrap();
+    let place = map.reach(Gfn(1024), Level::M2).unwrap();
+    let large = leaf(4096, Level::M2);
+    place.store(large);
+    assert!(place.split(large, |i| leaf(4096 + i, Level::K4)).unwrap());
+    let small = map.find(Gfn(1024 + 77)).unwrap();
+    assert_eq!((small.level(), X64::pfn(small.load())), (Level::K4, Pfn(4096 + 77)));
+    assert!(!place.split(large, |i| leaf(i, Level::K4)).unwrap(), "the entry has changed");
+    assert!(!place.split(place.load(), |i| leaf(i, Level::K4)).unwrap(), "a link is no leaf");
+}
+
+type Race = Box<dyn FnOnce() + Send>;
+
+/// Memory in which somebody is faster: what is set up happens when a thread is about to link a table.
+#[derive(Clone, Default)]
+struct Racing(Arc<Mutex<Option<Race>>>);
+
+// SAFETY: the trait's own way, but for what happens first.
+unsafe impl TableMemory for Racing {
+    fn pfn(&self, page: NonNull<u8>) -> Pfn {
+        let race = self.0.lock().unwrap().take();
+        if let Some(race) = race {
+            race();
+        }
+        Heap.pfn(page)
+    }
+}
+
+/// Neighbours link the same tables, several levels of them: whoever is late ends at its own entry all the same.
+#[test]
+fn two_who_link_tables_at_once_both_reach_their_pages() {
+    let racing = Racing::default();
+    let map = Arc::new(Map::<X64, _>::new(racing.clone()).unwrap());
+    let faster = map.clone();
+    *racing.0.lock().unwrap() = Some(Box::new(move || {
+        faster.reach(Gfn(512), Level::K4).unwrap().store(leaf(5, Level::K4));
+    }));
+    map.reach(Gfn(0), Level::K4).unwrap().store(leaf(6, Level::K4));
+    for (page, pfn) in [(512, 5), (0, 6)] {
+        let place = map.find(Gfn(page)).unwrap();
+        assert_eq!((place.level(), X64::pfn(place.load())), (Level::K4, Pfn(pfn)));
+    }
+}
+
+/// One chunk: 63 table pages.
+#[derive(Default)]
+struct Small(Mutex<bool>);
+
+// SAFETY: the trait's own way, once.
+unsafe impl TableMemory for Small {
+    fn alloc_chunk(&self) -> Option<NonNull<u8>> {
+        (!core::mem::replace(&mut *self.0.lock().unwrap(), true)).then(|| Heap.alloc_chunk())?
+    }
+}
+
+/// Pages that are linked nowhere when the memory has run out.
+fn lost_pages() -> u64 {
+    let map = Map::<X64, _>::new(Small::default()).unwrap();
+    let linked = (0..58).filter(|table| map.reach(Gfn(table * 512), Level::K4).is_ok()).count() as u64;
+    assert!(map.reach(Gfn(1 << 27), Level::K4).is_err(), "three pages are needed, two are left");
+    map.table_bytes() / crate::addr::PAGE_SIZE - linked - 3
+}
+
+#[test]
+fn a_reach_that_fails_gives_back_the_pages_that_it_got() {
+    assert_eq!(lost_pages(), 0);
+}
+
+#[test]
+fn mistake_pages_that_were_not_used_are_lost() {
+    assert!(seeded::with(Bug::SpareLost, lost_pages) > 0);
+    seeded::found(Bug::SpareLost, 1);
+}
+
+/// Whether a look-up follows a link that was forged: to a table of another map, so that nothing is harmed.
+fn follows_a_forged_link() -> bool {
+    let [map, victim] = [(); 2].map(|()| Map::<X64, _>::new(Heap).unwrap());
+    let word = leaf(9, Level::K4);
+    victim.reach(Gfn(0), Level::K4).unwrap().store(word);
+    // SAFETY: nothing is unlinked from a map.
+    let table = unsafe { victim.radix().descend(&Heap, Gfn(0)) }.node.pfn(&Heap);
+    let place = map.reach(Gfn(0), Level::M2).unwrap();
+    let store = || place.store(X64::link(table, Level::M2));
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(store));
+    map.find(Gfn(0)).unwrap().load() == word
+}
+
+#[test]
+fn a_link_that_was_forged_is_never_followed() {
+    assert!(!follows_a_forged_link());
+}
+
+#[test]
+fn mistake_a_map_takes_links() {
+    assert!(seeded::with(Bug::LinkTaken, follows_a_forged_link));
+    seeded::found(Bug::LinkTaken, 1);
+}
+
+/// Each page's frame and permissions, as a walker of the map finds them.
+fn pages(map: &Map<X64, Heap>, pages: u64) -> Vec<Option<(u64, Perms)>> {
+    let page = |page: u64| {
+        let place = map.find(Gfn(page)).unwrap();
+        let word = place.load();
+        X64::is_present(word).then(|| {
+            let leaf = X64::read_leaf(word);
+            (leaf.pfn.0 + page % place.level().pages(), leaf.perms)
+        })
+    };
+    (0..pages).map(page).collect()
+}
+
+fn plain(pfn: u64, perms: Perms) -> Leaf {
+    Leaf { perms, ..Leaf::plain(Pfn(pfn)) }
+}
+
+#[test]
+fn ranges_are_mapped_in_the_largest_pages_that_fit() {
+    let map = Map::<X64, _>::new(Heap).unwrap();
+    let sizes = |from: u64, to: u64| {
+        let mut sizes = Vec::new();
+        map.for_each(Span::new(Gfn(from), Gfn(to)), |_, place| {
+            if X64::is_present(place.load()) {
+                sizes.push(place.level());
+            }
+        });
+        sizes
+    };
+    map.map(Span::new(Gfn(510), Gfn(1026)), &plain(0x1_0000 - 2, Perms::RWX)).unwrap();
+    assert_eq!(sizes(0, 2048), [Level::K4, Level::K4, Level::M2, Level::K4, Level::K4]);
+    // Not congruent.
+    map.map(Span::sized(Gfn(2048), 512), &plain(1, Perms::RX)).unwrap();
+    assert_eq!(sizes(2048, 2560).len(), 512);
+    map.map(Span::sized(Gfn(1 << 18), 1 << 18), &plain(1 << 18, Perms::RWX)).unwrap();
+    assert_eq!(sizes(1 << 18, 1 << 19), [Level::G1]);
+    let beyond = map.map(Span::new(Gfn((1 << 36) - 1), Gfn((1 << 36) + 1)), &plain(0, Perms::RX));
+    assert_eq!(beyond, Err(ReachError::Beyond(36)));
+    assert!(!X64::is_present(map.find(Gfn((1 << 36) - 1)).unwrap().load()), "nothing of it");
+}
+
+/// Random ranges are mapped and unmapped; page by page, the map says what a list of pages says.
+#[test]
+fn mapping_and_unmapping_agree_with_a_list() {
+    const PAGES: u64 = 3 * 512;
+    let (mut random, map) = (fastrand::Rng::with_seed(3), Map::<X64, _>::new(Heap).unwrap());
+    let mut expected = vec![None; PAGES as usize];
+    for round in 0..if cfg!(miri) { 10 } else { 400 } {
+        let large = random.bool();
+        let (from, len) =
+            if large { (512 * random.u64(..3), 512) } else { (random.u64(..PAGES), random.u64(1..40)) };
+        let range = Span::new(Gfn(from), Gfn((from + len).min(PAGES)));
+        let there = expected[range.start.0 as usize..range.end.0 as usize].iter().flatten().count() as u64;
+        let replaced = if random.u8(..3) == 0 {
+            expected[range.start.0 as usize..range.end.0 as usize].fill(None);
+            map.unmap(range).unwrap()
+        } else {
+            let perms = if random.bool() { Perms::RWX } else { Perms::RX };
+            let pfn = if large { 512 * random.u64(1..100) } else { random.u64(1..100_000) };
+            for page in range.start.0..range.end.0 {
+                expected[page as usize] = Some((pfn + page - range.start.0, perms));
+            }
+            map.map(range, &plain(pfn, perms)).unwrap()
+        };
+        assert_eq!(replaced, there, "round {round}: what was there is to be flushed");
+        assert_eq!(pages(&map, PAGES), expected, "round {round}");
+    }
+}

@@ -1,0 +1,50 @@
+//! A ticket without its active set: what a value keeps that outlives the borrow of its VM.
+
+use super::places::Unbound;
+use super::{Active, Ticket};
+use crate::addr::{Gfn, Span};
+use crate::table::{Version, Word};
+use core::cell::Cell;
+use core::mem::ManuallyDrop;
+
+/// See the module's header. Its invalidation goes on; dropping this does not end it.
+#[derive(Debug)]
+pub(crate) struct UnboundTicket {
+    claim: Unbound,
+    regions: (u64, u64),
+    wide: bool,
+    gfns: Span<Gfn>,
+    version: Version,
+    hole: Word,
+}
+
+impl Ticket<'_> {
+    /// Without its set.
+    pub(crate) fn unbind(self) -> UnboundTicket {
+        let this = ManuallyDrop::new(self);
+        UnboundTicket {
+            claim: this.claim.unbound(),
+            regions: this.regions,
+            wide: this.wide.get(),
+            gfns: this.gfns.get(),
+            version: this.version.get(),
+            hole: this.hole.get(),
+        }
+    }
+}
+
+impl Active {
+    /// The ticket again, where it is of this set.
+    pub(crate) fn bind(&self, unbound: &UnboundTicket) -> Option<Ticket<'_>> {
+        let &UnboundTicket { ref claim, regions, wide, gfns, version, hole } = unbound;
+        Some(Ticket {
+            active: self,
+            claim: self.places.bind(&self.numbers.taken, claim)?,
+            regions,
+            wide: Cell::new(wide),
+            gfns: Cell::new(gfns),
+            version: Cell::new(version),
+            hole: Cell::new(hole),
+        })
+    }
+}

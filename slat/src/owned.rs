@@ -1,0 +1,177 @@
+//! `OwnedVcpu`: a vCPU that keeps its VM.
+
+use crate::fault::{Done, Fault, FaultError};
+use crate::host::{Host, VcpuId};
+use crate::sync::idle::Idle;
+use crate::table::format::Format;
+use crate::tlb::shootdown::Translations;
+use crate::vcpu::{Ready, Vcpu};
+use crate::vm::Vm;
+use alloc::sync::Arc;
+
+/// A [`Vcpu`] that shares its VM instead of borrowing it: for a struct that has both, and for a thread that outlives its maker.
+/// See [`Vm::owned_vcpu`].
+///
+/// ```
+/// use slat::{table::formats::Npt4, *};
+/// use std::sync::Arc;
+/// # struct Identity;
+/// # unsafe impl TableMemory for Identity {}
+/// # impl Host for Identity {
+/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+/// #     }
+/// # }
+/// # struct Registers;
+///
+/// /// As a VMM has it.
+/// struct Cpu {
+///     vm: Arc<Vm<Npt4, Identity>>,
+///     vcpu: OwnedVcpu<Npt4, Identity>,
+///     registers: Registers,
+/// }
+///
+/// let vm = Arc::new(Vm::<Npt4, _>::builder(Identity).vcpus(2).build()?);
+/// let mut cpu = Cpu { vcpu: vm.owned_vcpu(VcpuId(1)).unwrap(), vm: vm.clone(), registers: Registers };
+/// std::thread::spawn(move || {
+///     let mut idle = Idle::take().unwrap();
+///     cpu.vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30)))).unwrap();
+///     let fault = Fault { gpa: Gpa(0x5000), access: Access::Write };
+///     assert_eq!(cpu.vcpu.fault(&mut idle, fault), Ok(Done::Mapped(Level::K4)));
+///     // All that a vCPU can:
+///     let mapped = cpu.vcpu.with(|vcpu| vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(8))));
+///     assert_eq!(mapped, Ok(8));
+/// })
+/// .join()
+/// .unwrap();
+/// assert_eq!(vm.stats().leaves, [8, 0, 0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// What borrows the VM by way of the vCPU does not leave [`with`](Self::with):
+///
+/// ```compile_fail
+/// # use slat::*;
+/// # fn f<F: Format, H: Host>(mut vcpu: OwnedVcpu<F, H>) {
+/// let vm = vcpu.with(|vcpu| vcpu.vm());
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct OwnedVcpu<F: Format, H: Host + 'static> {
+    /// Borrows from `vm`, not for ever. Dropped before it: fields drop in order.
+    vcpu: Vcpu<'static, F, H>,
+    vm: Arc<Vm<F, H>>,
+}
+
+impl<F: Format, H: Host + 'static> Vm<F, H> {
+    /// The same as [`vcpu`](Self::vcpu), for a thread or a struct that shares the VM.
+    pub fn owned_vcpu(self: &Arc<Self>, id: VcpuId) -> Option<OwnedVcpu<F, H>> {
+        let vm = self.clone();
+        // SAFETY: the VM stays where it is, and lives, as long as `vm` does, which the vCPU does not outlive: it is private to
+        // `OwnedVcpu`. What is handed out of it borrows that value, or, in `with`, lives for a time of which the closure knows nothing.
+        let borrowed = unsafe { &*Arc::as_ptr(&vm) };
+        Some(OwnedVcpu { vcpu: borrowed.vcpu(id)?, vm })
+    }
+}
+
+impl<F: Format, H: Host + 'static> OwnedVcpu<F, H> {
+    /// Does something with it as a [`Vcpu`], of which this has the methods that are called most.
+    pub fn with<R>(&mut self, work: impl for<'vm> FnOnce(&mut Vcpu<'vm, F, H>) -> R) -> R {
+        work(&mut self.vcpu)
+    }
+
+    /// The VM that it belongs to.
+    pub fn vm(&self) -> &Arc<Vm<F, H>> {
+        &self.vm
+    }
+
+    /// Its number.
+    pub fn id(&self) -> VcpuId {
+        self.vcpu.id()
+    }
+
+    /// See [`Vcpu::fault`].
+    #[inline]
+    pub fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError> {
+        self.vcpu.fault(idle, fault)
+    }
+
+    /// See [`Vcpu::enter`].
+    #[inline]
+    pub fn enter<'a>(&'a mut self, idle: &'a mut Idle, cache: &mut impl Translations) -> Ready<'a> {
+        self.vcpu.enter(idle, cache)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::table::{TableMemory, formats::Npt4};
+    use crate::{Access, Gpa, HostError, HostPage, Hva, Span};
+    use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    /// Says when it goes.
+    struct Told(Arc<AtomicBool>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.0.store(true, SeqCst);
+        }
+    }
+
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for Told {}
+
+    impl Host for Told {
+        fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
+            Ok(HostPage::PLAIN)
+        }
+    }
+
+    struct Tlb;
+
+    impl Translations for Tlb {
+        fn flush_all(&mut self) {}
+        fn flush(&mut self, _: Span<crate::Gfn>) {}
+    }
+
+    fn vm() -> (Arc<Vm<Npt4, Told>>, Arc<AtomicBool>) {
+        let gone = Arc::new(AtomicBool::new(false));
+        (Arc::new(Vm::<Npt4, _>::builder(Told(gone.clone())).vcpus(2).build().unwrap()), gone)
+    }
+
+    #[test]
+    fn the_vm_lives_as_long_as_the_last_of_its_vcpus() {
+        fn is_send<T: Send + 'static>(_: &T) {}
+        let mut idle = Idle::take().unwrap();
+        let (vm, gone) = vm();
+        let [mut first, second] = [0, 1].map(|id| vm.owned_vcpu(VcpuId(id)).unwrap());
+        is_send(&first);
+        assert!(vm.owned_vcpu(VcpuId(0)).is_none() && vm.vcpu(VcpuId(0)).is_none(), "one at a time");
+        drop((vm, second));
+        assert_eq!(first.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read }), Ok(Done::Mmio));
+        let root = first.vm().root();
+        assert_eq!(first.enter(&mut idle, &mut Tlb).root(), root);
+        // A guard that was leaked does not outlive it either.
+        core::mem::forget(first.enter(&mut idle, &mut Tlb));
+        assert!(!gone.load(SeqCst));
+        drop(first);
+        assert!(gone.load(SeqCst));
+    }
+
+    #[test]
+    fn a_vcpu_that_is_put_in_its_place_is_one_of_the_same_vm() {
+        let (vm, gone) = vm();
+        let mut first = vm.owned_vcpu(VcpuId(0)).unwrap();
+        drop(vm);
+        // The only vCPUs that live long enough for the exchange are those of this VM.
+        first.with(|vcpu| {
+            let second = vcpu.vm().vcpu(VcpuId(1)).unwrap();
+            *vcpu = second;
+        });
+        assert_eq!(first.id(), VcpuId(1));
+        assert!(first.vm().vcpu(VcpuId(0)).is_some(), "the number was given back");
+        drop(first);
+        assert!(gone.load(SeqCst));
+    }
+}
