@@ -203,6 +203,11 @@ pub enum Rule {
     Reach(Gfn),
     /// The format of the VM's tables knows this memory type.
     MemoryType(MemoryType),
+    /// A slot with two kinds of memory has shared memory at a host address and private memory in a backing. It neither moves nor
+    /// logs, and is not read-only (KVM's rule).
+    Private,
+    /// Each of these frames has a slot with private memory. This is the first that has none.
+    NotPrivate(Gfn),
     /// The host has memory for the set's own nodes and for dirty logs.
     NoMemory,
 }
@@ -264,6 +269,12 @@ impl fmt::Display for SlotError {
             Rule::Reach(end) => write!(f, "guest addresses end at {}", Gpa(end.0 << PAGE_SHIFT)),
             Rule::MemoryType(memory) => {
                 write!(f, "this VM's page-table format has no memory type {memory:?}")
+            }
+            Rule::Private => {
+                f.write_str("with shared and private memory it has a host address and a backing, and neither moves nor logs nor is read-only")
+            }
+            Rule::NotPrivate(gfn) => {
+                write!(f, "frame {gfn} has no private memory; create its memslot with some")
             }
             Rule::NoMemory => f.write_str("out of memory for memslots"),
         }

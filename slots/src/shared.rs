@@ -131,6 +131,7 @@ impl<L: Log> SharedSlots<L> {
         }
         let mut tx = map.begin();
         let result = operations(&mut tx)?;
+        tx.check()?;
         let (root, leftovers, effects) = tx.finish();
         map.done(effects);
         let next = Snapshot(Arc::new(Held { root, home: home.clone() }));

@@ -86,6 +86,13 @@ impl Slot {
         Hva(self.hva.0 + ((gfn.0 - self.gfns.start.0) << PAGE_SHIFT))
     }
 
+    /// Whether its memory is the guest's own, so that no access reaches it that the guest means to share: memory that has a host
+    /// address is shared, memory in a [`Backing`](crate::Backing) is private.
+    #[inline]
+    pub const fn is_private(&self) -> bool {
+        self.hva.backing().is_some()
+    }
+
     /// The host addresses of the whole slot.
     #[inline]
     pub fn hvas(&self) -> Span<Hva> {
@@ -161,6 +168,7 @@ impl Packed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::Backing;
     use crate::rules::MAX_PAGES;
 
     #[test]
@@ -169,7 +177,8 @@ mod tests {
         for (pages, hva, id) in [(1, Hva(0), 0), (MAX_PAGES, far, u32::MAX), (0x1fff, Hva(0x7000), 77)] {
             let slot = Slot::new(SlotId(id), Gfn(0x12345), pages, hva);
             let typed = MemoryType::ALL.map(|memory| slot.memory(memory).no_execute());
-            let flagged = [slot, slot.readonly(), slot.log_dirty(), slot.readonly().log_dirty()];
+            let private = Slot { hva: Backing(5).at(hva.0 & (Backing::BYTES - 1)), ..slot };
+            let flagged = [slot, slot.readonly(), slot.log_dirty(), slot.readonly().log_dirty(), private];
             for slot in flagged.into_iter().chain(typed) {
                 assert_eq!(Packed::new(&slot).slot(slot.gfns.start), slot);
             }
