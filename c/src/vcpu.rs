@@ -105,8 +105,8 @@ pub extern "C" fn slat_vcpu_fault(
         done.write(match vcpu.fault(call.idle(), fault)? {
             Done::Mapped(_) => slat_done::SLAT_MAPPED,
             Done::Fixed => slat_done::SLAT_FIXED,
-            // No VM of this interface has rings.
-            Done::Spurious | Done::RingFull => slat_done::SLAT_SPURIOUS,
+            // No VM of this interface has rings, and no fault of it says which memory the guest means.
+            Done::Spurious | Done::RingFull | Done::MemoryFault { .. } => slat_done::SLAT_SPURIOUS,
             Done::Mmio => slat_done::SLAT_MMIO,
         });
         Ok(())
