@@ -157,6 +157,13 @@ impl Backing {
     }
 }
 
+impl Backing {
+    /// The names of all of it.
+    pub(crate) fn names(self) -> Span<Hva> {
+        Span::sized(self.at(0), Self::BYTES)
+    }
+}
+
 impl Hva {
     /// The backing and the offset in it, where this names memory that has no host address.
     #[inline]

@@ -258,6 +258,28 @@ mod tests {
         assert_eq!(error.unwrap_err().rule, Rule::NotPrivate(Gfn(PAGES - 1)));
     }
 
+    #[test]
+    fn a_slot_lies_in_one_backing_or_at_host_addresses_in_bounds() {
+        let user = Span::new(Hva(0), Hva(1 << 47));
+        let mut map = SlotMap::<()>::new(crate::Limits { hvas: user, ..crate::Limits::default() });
+        let last = Backing(7).at(Backing::BYTES - (PAGES << 12));
+        for (shared, private, good) in [
+            (0, last.0, true),
+            (0, last.0 + 4096, false),
+            (0, last.0 + 1, false),
+            ((1 << 47) - 4096, Backing(7).at(0).0, false),
+            (Backing(7).at(0).0, Backing(8).at(0).0, false),
+            (0, 4096, false),
+        ] {
+            let slot = Slot::new(SlotId(0), Gfn(0), PAGES, Hva(shared));
+            let created = map.commit(|tx| tx.create_with_private(slot, Hva(private)));
+            assert_eq!(created.is_ok(), good, "{shared:#x} {private:#x}");
+            if good {
+                map.commit(|tx| tx.delete(SlotId(0))).unwrap();
+            }
+        }
+    }
+
     /// Memory runs out at every point: nothing changes, nothing is lost, also where the error is ignored.
     #[test]
     fn a_conversion_without_memory_leaves_no_trace() {

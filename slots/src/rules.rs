@@ -102,7 +102,7 @@ pub struct Limits {
     pub ids: u32,
     /// Guest frames are below this.
     pub frames: u64,
-    /// Where host addresses of a slot may lie.
+    /// Where host addresses of a slot may lie. Backings are not meant.
     pub hvas: Span<Hva>,
     /// Whether a slot can be of ordinary memory only, since the table's format knows no other type.
     pub write_back_only: bool,
@@ -145,10 +145,11 @@ impl Limits {
         Err(region.refused(rule))
     }
 
-    /// Whether a slot of this size may lie at `hva`.
+    /// Whether a slot of this size may lie at `hva`: a host address in bounds, or all of it in one backing.
     pub(crate) fn allows(&self, hva: Hva, bytes: u64) -> bool {
         let end = hva.0.checked_add(bytes);
-        hva.offset() == 0 && hva >= self.hvas.start && end.is_some_and(|end| end <= self.hvas.end.0)
+        let bounds = hva.backing().map_or(self.hvas, |(backing, _)| backing.names());
+        hva.offset() == 0 && hva >= bounds.start && end.is_some_and(|end| end <= bounds.end.0)
     }
 
     /// Check 11.
