@@ -21,7 +21,7 @@ pub struct Slot {
     pub id: SlotId,
     /// The guest frames.
     pub gfns: Span<Gfn>,
-    /// The host address of the first of them; a multiple of 4 KiB.
+    /// The host address of the first of them, or its place in a [`Backing`](crate::Backing); a multiple of 4 KiB.
     pub hva: Hva,
     /// Whether guest writes are refused (they surface as MMIO).
     pub readonly: bool,
