@@ -315,6 +315,12 @@ impl Scenario {
             s.threads[i].pc = if s.threads[i].owed.is_empty() { Pc::HostChanges } else { flush };
         } else if self.bug == Some(Bug::SlotsEndBeforeGrace) && matches!(op, Op::Commit { .. }) {
             s.threads[i].pc = Pc::Synchronize;
+        } else if self.bug == Some(Bug::ConvertedUncovered)
+            && matches!(op, Op::Commit { .. })
+            && !s.threads[i].withdrawn
+        {
+            s.threads[i].withdrawn = true;
+            s.threads[i].pc = self.first_of_publication(s, i);
         } else if op == Op::BeginLog {
             self.arm_all(s, i);
         } else {

@@ -107,6 +107,7 @@ bugs! {
     CellsNotWaitedFor "cells: slots made, made | faults" "a version is written where a reader reads an older one",
     PublishedBeforeZap "slot withdrawn | clear by host address | slow fault" "a slot is gone before what it maps is",
     SlotsUnannounced "slot withdrawn | clear by host address | slow fault" "slots change without an invalidation of their frames",
+    ConvertedUncovered "private: 0 becomes private, and shared again | clear of the shared page | slow fault" "a frame becomes private when the invalidation of it has ended",
     CopiedUnsettled "park 0 | copy 0" "a page is copied before the flush that another change of it owes",
     // What a vCPU remembers.
     SlotChangedStampKept "memo: slot 1 deleted | clear of its page | faults on 0, 1, 1" "a vCPU that looks up another slot keeps the stamp that it confirmed for the one before",

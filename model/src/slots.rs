@@ -9,6 +9,8 @@
 //! end
 //! a log begins?                 arm its pages, flush
 //! ```
+//! A frame that becomes private, or shared, is such a transaction: its page is another one then ([`Op::Commit`]).
+//!
 //! A version lies in one of two cells, and a look-up takes two steps, the word and the cell it names, in scenarios that are
 //! about that; else a version is one word.
 
@@ -121,6 +123,7 @@ impl Scenario {
                     }
                     Some(Bug::LogBeforeGrace) if op == Op::BeginLog => self.first_of_end(s, i),
                     Some(Bug::SlotsEndBeforeGrace) => self.first_of_end(s, i),
+                    Some(Bug::ConvertedUncovered) => Pc::Synchronize,
                     _ if s.threads[i].takes => Pc::Synchronize,
                     _ => self.first_of_end(s, i),
                 };
@@ -131,7 +134,8 @@ impl Scenario {
             }
             Pc::Synchronized => {
                 s.world.sets.oldest = s.world.sets.number;
-                if matches!(self.bug, Some(Bug::SlotsEndBeforeGrace | Bug::SlotsUnannounced)) {
+                let bugs = [Bug::SlotsEndBeforeGrace, Bug::SlotsUnannounced, Bug::ConvertedUncovered];
+                if self.bug.is_some_and(|bug| bugs.contains(&bug)) {
                     s.done(i);
                 } else {
                     s.threads[i].pc = self.first_of_end(s, i);
@@ -155,6 +159,7 @@ impl Scenario {
     pub(crate) fn first_of_publication(&self, s: &State, i: usize) -> Pc {
         match self.bug {
             Some(Bug::PublishedBeforeZap) if s.threads[i].withdrawn => Pc::Synchronize,
+            Some(Bug::ConvertedUncovered) if !s.threads[i].withdrawn => self.first_of_end(s, i),
             _ if s.world.sets.cells.is_some() => Pc::WriteCell,
             _ => Pc::Publish,
         }

@@ -144,6 +144,9 @@ pub trait Host: TableMemory {
 
     /// Makes the page at `hva` present for this access and says where it is. May sleep, and may itself invalidate
     /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable.
+    ///
+    /// Where a memslot has memory in a [`Backing`](crate::Backing), `hva` may name a place there ([`Hva::backing`]): then the frame is
+    /// private to the guest.
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError>;
 
     /// Makes vCPU `vcpu` leave the guest, or answer from inside it, soon: an IPI, a signal. Software vCPUs poll

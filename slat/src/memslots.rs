@@ -193,6 +193,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         writer.make_room(sets, &vm.reads);
         let mut tx = writer.map.begin();
         let result = operations(&mut tx)?;
+        tx.check()?;
         // What the operations have asked for stands in `slat-slots`, which knows no failures that are made on purpose.
         if injected!(Alloc) {
             let rule = Rule::NoMemory;
@@ -213,6 +214,10 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             change.apply_to(idle, &tx.effects().zap).settle();
         }
         let (set, leftovers, effects) = tx.finish();
+        if seeded!(ConvertedUncovered) {
+            let another = Span::new(Gfn(0), Gfn(0));
+            change = Invalidation::begin(vm, Range::Gfns(self.space.id, another), Why::Slot);
+        }
         // SAFETY: under the transaction mutex; room was made.
         unsafe { sets.publish(set, change.version(), effects.takes) };
         writer.keep(leftovers);
@@ -270,6 +275,18 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         self.commit(idle, |tx| tx.set(region))
     }
 
+    /// Makes frames private, or shared: each must be in a slot that was
+    /// [created with private memory](Transaction::create_with_private). Frames that are of that kind already keep what they map;
+    /// the others lose it, by one flush, and fault for the memory of their new kind, a large page split where only a part of it
+    /// changes. Nothing is copied, and what either memory holds stays. No fault in flight maps memory of the old kind afterwards,
+    /// and no large page spans both. (`KVM_SET_MEMORY_ATTRIBUTES`; there the attribute is the VM's, here it goes with the slot.)
+    ///
+    /// Waits for vCPUs that are in the guest, and for readers, as every transaction that takes something away.
+    /// [`Vcpu::fault_as`](crate::Vcpu::fault_as) has an example.
+    pub fn set_private(&self, idle: &mut Idle, gfns: Span<Gfn>, private: bool) -> Result<(), SlotError> {
+        self.commit(idle, |tx| tx.set_private(gfns, private))
+    }
+
     /// One version of the slots, held still. Transactions that take something away wait for it to be dropped, and so does one
     /// of sixteen that only create; the borrow of `idle` keeps this thread from starting one.
     pub fn snapshot<'s>(&'s self, _idle: &'s mut Idle) -> Snapshot<'s> {
@@ -279,7 +296,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         Snapshot { reading, generation, _seat: seat, _idle: PhantomData }
     }
 
-    /// The slot that holds `gfn`.
+    /// The slot that holds `gfn`; of one with private memory the part around `gfn` that is all private, or all shared.
     pub fn find(&self, idle: &mut Idle, gfn: Gfn) -> Option<Slot> {
         self.snapshot(idle).find(gfn)
     }
@@ -289,7 +306,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         self.snapshot(idle).get(id)
     }
 
-    /// Every slot of one version, in order of guest frames.
+    /// Every slot of one version, in order of guest frames; those with private memory in parts.
     pub fn for_each(&self, idle: &mut Idle, visit: impl FnMut(Slot)) {
         self.snapshot(idle).iter().for_each(visit);
     }
@@ -363,7 +380,7 @@ impl fmt::Debug for Snapshot<'_> {
 }
 
 impl Snapshot<'_> {
-    /// The slot that holds `gfn`.
+    /// The slot that holds `gfn`; of one with private memory the part around `gfn` that is all private, or all shared.
     pub fn find(&self, gfn: Gfn) -> Option<Slot> {
         self.version().find(gfn)
     }
@@ -392,7 +409,7 @@ impl Snapshot<'_> {
         self.version().range(gfns)
     }
 
-    /// All slots, in order of guest frames.
+    /// All slots, in order of guest frames; those with private memory in parts.
     pub fn iter(&self) -> impl Iterator<Item = Slot> {
         self.range(Span::new(Gfn(0), Gfn(u64::MAX)))
     }

@@ -145,6 +145,7 @@ bugs! {
     // --- shuttle: steps of the whole engine ---
     StampUnconfirmed "stamp-unconfirmed" Shuttle "a fault does not look at who is active before it asks the host",
     LargeUnlooked "large-unlooked" Shuttle "a fault maps a large page of which it has looked at one small page",
+    ConvertedUncovered "converted-uncovered" Shuttle "frames become private or shared when the invalidation of them has ended",
     StampLate "stamp-late" Shuttle "a fault takes its stamp when the host has answered",
     LostLinkBelieved "lost-link-believed" Shuttle "a fault that loses the race to link a table goes on in its own",
     FlushUnanswered "flush-unanswered" Shuttle "a shootdown does not wait until every vCPU has answered",
@@ -240,6 +241,7 @@ bugs! {
     CutUnzapped "cut-unzapped" Unit "what is cut out of a memslot is not told, so it stays mapped",
     ConfirmedLate "confirmed-late" Unit "the embedder's operation in a transaction is asked for when the lost frames are zapped already",
     SnapshotUnasked "snapshot-unasked" Unit "nodes of an old version of the slots are used again though a snapshot of it is held",
+    AgreedOnce "agreed-once" Unit "a fault compares the memory that the guest means with the frame's before its first attempt alone",
     LeafUncompared "leaf-uncompared" Unit "an upgrade takes a leaf that reaches out of the slot for the slot's",
 
     // --- sanitizers: memory ---

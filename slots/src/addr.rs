@@ -99,6 +99,15 @@ impl Gpa {
     }
 }
 
+impl Gpa {
+    /// The address without the bit at this position, and whether that was set: where a bit of guest addresses says that memory is
+    /// shared, or private.
+    #[inline]
+    pub const fn split_bit(self, bit: u32) -> (Self, bool) {
+        (Self(self.0 & !(1 << bit)), self.0 >> bit & 1 != 0)
+    }
+}
+
 impl Gfn {
     /// The first address of the frame.
     #[inline]
@@ -113,7 +122,57 @@ impl Gfn {
     }
 }
 
+/// Memory that has no host address, as KVM's `guest_memfd`: a number that the embedder gives it, below
+/// [`Backing::COUNT`].
+///
+/// Such memory is named by backing and offset, and the name is an [`Hva`] of a part of the address space that no processor
+/// has. So whatever takes a host address takes it: a memslot, an invalidation, a question to the host. Memory in a backing is
+/// private: see [`Slot::is_private`](crate::Slot::is_private).
+///
+/// ```
+/// use slat_slots::{Backing, Hva};
+/// let page = Backing(3).at(0x5000);
+/// assert_eq!(page.backing(), Some((Backing(3), 0x5000)));
+/// assert_eq!(Hva(0x7f00_0000_5000).backing(), None);
+/// assert_eq!(Hva(0xffff_8000_0000_5000).backing(), None, "a kernel's address");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Backing(pub u16);
+
+impl Backing {
+    /// How many backings have names.
+    pub const COUNT: u16 = 1 << 14;
+    /// Bytes of a backing: offsets are below this.
+    pub const BYTES: u64 = 1 << 48;
+    /// The highest two bits of an address: 10. Neither half of an address space has it.
+    const MARK: u64 = 1 << 63;
+
+    /// The name of what is `offset` bytes inside.
+    ///
+    /// # Panics
+    /// Where the number or the offset is too great.
+    pub const fn at(self, offset: u64) -> Hva {
+        assert!(self.0 < Self::COUNT && offset < Self::BYTES, "a backing has a number and a size that fit");
+        Hva(Self::MARK | (self.0 as u64) << 48 | offset)
+    }
+}
+
+impl Backing {
+    /// The names of all of it.
+    pub(crate) fn names(self) -> Span<Hva> {
+        Span::sized(self.at(0), Self::BYTES)
+    }
+}
+
 impl Hva {
+    /// The backing and the offset in it, where this names memory that has no host address.
+    #[inline]
+    pub const fn backing(self) -> Option<(Backing, u64)> {
+        let named = self.0 >> 62 == Backing::MARK >> 62;
+        let number = (self.0 >> 48) as u16 & (Backing::COUNT - 1);
+        if named { Some((Backing(number), self.0 & (Backing::BYTES - 1))) } else { None }
+    }
+
     /// The offset inside its 4 KiB page, in bytes.
     #[inline]
     pub const fn offset(self) -> u64 {

@@ -62,6 +62,7 @@
 //! | [`shared`] | [`SharedSlots`] and [`Snapshot`]: versions that are held by reference counts |
 //! | [`map`] | [`SlotMap`]: one owner; what an embedder with a read side of its own builds on |
 //! | `transaction` | [`Transaction`]: operations on the next version, in the making |
+//! | `private` | slots with shared and private memory, frame by frame |
 //! | `version` | [`Version`]: one version, to be asked |
 //! | `log` | [`Log`]: a value of the user's own for each slot that logs writes |
 //! | `tree`, `pool` | the B+tree; memory for its nodes, which never fails half-way |
@@ -96,6 +97,7 @@ mod log;
 pub mod map;
 mod memory_type;
 mod pool;
+mod private;
 #[cfg(test)]
 mod rollback_tests;
 pub mod rules;
@@ -108,7 +110,7 @@ mod tree;
 mod tree_tests;
 mod version;
 
-pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+pub use addr::{Backing, Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use log::Log;
 pub use map::SlotMap;
 pub use memory_type::MemoryType;

@@ -64,7 +64,8 @@ impl<L: Log> SlotMap<L> {
 
     /// The same; with `logs_set`, every page of a fresh [`Log`] counts as written.
     pub fn with_logs(limits: Limits, logs_set: bool) -> Self {
-        let trees = Each { by_gfn: Tree::new(), by_hva: Tree::new(), by_id: Tree::new(), logs: Tree::new() };
+        let (by_gfn, by_hva, by_id) = (Tree::new(), Tree::new(), Tree::new());
+        let trees = Each { by_gfn, by_hva, by_id, logs: Tree::new(), backings: Tree::new() };
         Self { trees, limits, facts: Facts { len: 0, disjoint: true, logs: 0 }, logs_set, spare: Vec::new() }
     }
 
@@ -85,6 +86,7 @@ impl<L: Log> SlotMap<L> {
     ) -> Result<R, SlotError> {
         let mut tx = self.begin();
         let result = operations(&mut tx)?;
+        tx.check()?;
         let (_, leftovers, effects) = tx.finish();
         // SAFETY: from this map; with `&mut self` there is no reader, and `VersionRoot::read` allows no other.
         unsafe { self.reclaim(leftovers) };
@@ -126,8 +128,8 @@ impl<L: Log> SlotMap<L> {
     /// Bytes of heap for nodes: in use, at hand for the next operation, or waiting for readers. Dirty logs come
     /// on top.
     pub fn bytes(&self) -> usize {
-        let Each { by_gfn, by_hva, by_id, logs } = &self.trees;
-        by_gfn.bytes() + by_hva.bytes() + by_id.bytes() + logs.bytes()
+        let Each { by_gfn, by_hva, by_id, logs, backings } = &self.trees;
+        by_gfn.bytes() + by_hva.bytes() + by_id.bytes() + logs.bytes() + backings.bytes()
     }
 
     /// Begins the next version, which [`Transaction::finish`] makes the current one. Dropping the transaction undoes it.
@@ -151,9 +153,9 @@ impl<L: Log> SlotMap<L> {
     /// ```
     #[inline]
     pub fn begin(&mut self) -> Transaction<'_, L> {
-        let Each { by_gfn, by_hva, by_id, logs } = &mut self.trees;
-        let edits =
-            Each { by_gfn: by_gfn.edit(), by_hva: by_hva.edit(), by_id: by_id.edit(), logs: logs.edit() };
+        let Each { by_gfn, by_hva, by_id, logs, backings } = &mut self.trees;
+        let (by_gfn, by_hva, by_id) = (by_gfn.edit(), by_hva.edit(), by_id.edit());
+        let edits = Each { by_gfn, by_hva, by_id, logs: logs.edit(), backings: backings.edit() };
         Transaction::new(edits, (self.limits, self.logs_set), &mut self.facts, mem::take(&mut self.spare))
     }
 
@@ -168,9 +170,9 @@ impl<L: Log> SlotMap<L> {
 
     /// The current version, for publication.
     pub fn root(&self) -> VersionRoot<L> {
-        let Each { by_gfn, by_hva, by_id, logs } = &self.trees;
-        let roots =
-            Each { by_gfn: by_gfn.root(), by_hva: by_hva.root(), by_id: by_id.root(), logs: logs.root() };
+        let Each { by_gfn, by_hva, by_id, logs, backings } = &self.trees;
+        let (by_gfn, by_hva, by_id) = (by_gfn.root(), by_hva.root(), by_id.root());
+        let roots = Each { by_gfn, by_hva, by_id, logs: logs.root(), backings: backings.root() };
         VersionRoot { roots, facts: self.facts }
     }
 
@@ -193,6 +195,7 @@ impl<L> SlotMap<L> {
             self.trees.by_hva.reclaim(nodes.by_hva);
             self.trees.by_id.reclaim(nodes.by_id);
             self.trees.logs.reclaim(nodes.logs);
+            self.trees.backings.reclaim(nodes.backings);
         }
         for log in logs {
             // SAFETY: the caller's word; a log ends once.
@@ -213,16 +216,17 @@ impl<L> Drop for SlotMap<L> {
 impl<L: Log> SlotMap<L> {
     /// Checks every promise of the indexes, and that no node is lost.
     pub(crate) fn audit(&self) {
-        let Each { by_gfn, by_hva, by_id, logs } = &self.trees;
-        assert!(
-            by_gfn.accounts_for(0) && by_hva.accounts_for(0) && by_id.accounts_for(0) && logs.accounts_for(0)
-        );
-        assert_eq!([by_gfn.len(), by_hva.len(), by_id.len()], [self.len(); 3]);
+        let Each { by_gfn, by_hva, by_id, logs, backings } = &self.trees;
+        assert!(by_gfn.accounts_for(0) && by_hva.accounts_for(0) && by_id.accounts_for(0));
+        assert!(logs.accounts_for(0) && backings.accounts_for(0));
+        assert_eq!((by_gfn.len(), by_id.len()), (by_hva.len(), self.len()));
+        assert!(by_gfn.len() == self.len() || backings.len() > 0, "the others are in one part");
     }
 
     /// Lets the allocator fail once each index has so many more nodes than it needs.
     pub(crate) fn limit_blocks(&mut self, more: usize) {
-        let Each { by_gfn, by_hva, by_id, logs } = &mut self.trees;
+        let Each { by_gfn, by_hva, by_id, logs, backings } = &mut self.trees;
+        backings.limit_more(more);
         by_gfn.limit_more(more);
         by_hva.limit_more(more);
         by_id.limit_more(more);

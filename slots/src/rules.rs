@@ -102,7 +102,7 @@ pub struct Limits {
     pub ids: u32,
     /// Guest frames are below this.
     pub frames: u64,
-    /// Where host addresses of a slot may lie.
+    /// Where host addresses of a slot may lie. Backings are not meant.
     pub hvas: Span<Hva>,
     /// Whether a slot can be of ordinary memory only, since the table's format knows no other type.
     pub write_back_only: bool,
@@ -145,10 +145,11 @@ impl Limits {
         Err(region.refused(rule))
     }
 
-    /// Whether a slot of this size may lie at `hva`.
+    /// Whether a slot of this size may lie at `hva`: a host address in bounds, or all of it in one backing.
     pub(crate) fn allows(&self, hva: Hva, bytes: u64) -> bool {
         let end = hva.0.checked_add(bytes);
-        hva.offset() == 0 && hva >= self.hvas.start && end.is_some_and(|end| end <= self.hvas.end.0)
+        let bounds = hva.backing().map_or(self.hvas, |(backing, _)| backing.names());
+        hva.offset() == 0 && hva >= bounds.start && end.is_some_and(|end| end <= bounds.end.0)
     }
 
     /// Check 11.
@@ -207,6 +208,11 @@ pub enum Rule {
     Part(Span<Gfn>),
     /// A slot that is cut does not log writes: its log names pages by their numbers in it.
     Logs,
+    /// A slot with two kinds of memory has shared memory at a host address and private memory in a backing. It neither moves nor
+    /// logs, is not cut, and is not read-only (KVM's rule, but for the cut, which KVM does not have).
+    Private,
+    /// Each of these frames has a slot with private memory. This is the first that has none.
+    NotPrivate(Gfn),
     /// The host has memory for the set's own nodes and for dirty logs.
     NoMemory,
 }
@@ -271,6 +277,12 @@ impl fmt::Display for SlotError {
             }
             Rule::Part(part) => write!(f, "frames {:#x}..{:#x} are no part of it", part.start.0, part.end.0),
             Rule::Logs => f.write_str("it logs writes: switch the log off to cut it"),
+            Rule::Private => {
+                f.write_str("with shared and private memory it has a host address and a backing, and is not moved, cut, logged or read-only")
+            }
+            Rule::NotPrivate(gfn) => {
+                write!(f, "frame {gfn} has no private memory; create its memslot with some")
+            }
             Rule::NoMemory => f.write_str("out of memory for memslots"),
         }
     }

@@ -153,6 +153,7 @@ impl<L: Log> SharedSlots<L> {
         }
         let mut tx = map.begin();
         let result = operations(&mut tx)?;
+        tx.check()?;
         confirm(&result).map_err(CommitError::Refused)?;
         let (root, leftovers, effects) = tx.finish();
         map.done(effects);

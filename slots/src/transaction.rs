@@ -38,17 +38,19 @@ use core::mem;
 /// # Ok::<(), SlotError>(())
 /// ```
 pub struct Transaction<'t, L = ()> {
-    edits: Edits<'t, L>,
-    limits: Limits,
+    pub(crate) edits: Edits<'t, L>,
+    pub(crate) limits: Limits,
     /// In a fresh log every page counts as written.
     logs_set: bool,
     /// As they will be.
-    facts: Facts,
+    pub(crate) facts: Facts,
     /// The map's own, to be brought up to date.
     current: &'t mut Facts,
-    effects: Effects,
+    pub(crate) effects: Effects,
     fresh: Fresh<L>,
     ended: Vec<Kept<L>>,
+    /// Why an operation stopped half-way.
+    pub(crate) broken: Option<SlotError>,
 }
 
 /// What a transaction means for page tables that were filled by way of the slots.
@@ -106,7 +108,8 @@ impl<'t, L: Log> Transaction<'t, L> {
         let nowhere = Span::new(Gfn(0), Gfn(0));
         let effects = Effects { changed: nowhere, zap, log: Vec::new(), unlogged: Vec::new(), takes: false };
         let facts = *current;
-        Self { edits, limits, logs_set, facts, current, effects, fresh: Fresh(Vec::new()), ended: Vec::new() }
+        let (fresh, ended) = (Fresh(Vec::new()), Vec::new());
+        Self { edits, limits, logs_set, facts, current, effects, fresh, ended, broken: None }
     }
 
     /// Does what `region` asks for, by the rules of [`crate::rules`]: creates, deletes, moves, changes flags, or
@@ -124,6 +127,12 @@ impl<'t, L: Log> Transaction<'t, L> {
 
     /// Adds a slot. Its frames must be free; its host addresses may be shared, and need not be mapped yet.
     pub fn create(&mut self, slot: Slot) -> Result<(), SlotError> {
+        self.check_new(&slot)?;
+        self.put_in(slot)
+    }
+
+    /// Whether `slot` is sound by itself, and its id is free.
+    pub(crate) fn check_new(&self, slot: &Slot) -> Result<(), SlotError> {
         let rule = if slot.id.0 >= self.limits.ids {
             Rule::Id { limit: self.limits.ids }
         } else if slot.gfns.is_empty() {
@@ -137,7 +146,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         } else if self.edits.has(slot.id) {
             Rule::Exists
         } else {
-            return self.put_in(slot);
+            return Ok(());
         };
         Err(slot.refused(rule))
     }
@@ -147,7 +156,10 @@ impl<'t, L: Log> Transaction<'t, L> {
         let no_memory = SlotError { rule: Rule::NoMemory, ..SlotError::missing(id) };
         let logs = self.edits.version().logs_any();
         self.prepare(logs).and_then(|()| room(&mut self.effects.zap)).map_err(|_| no_memory)?;
-        let old = self.edits.remove(id).map_err(|_| no_memory)?.ok_or(SlotError::missing(id))?;
+        let whole = self.get(id);
+        let first = self.edits.remove(id).map_err(|_| no_memory)?.ok_or(SlotError::missing(id))?;
+        let old = whole.unwrap_or(first);
+        self.delete_parts(&old, &first)?;
         if old.log_dirty {
             self.end_log(&old)?;
         }
@@ -171,7 +183,7 @@ impl<'t, L: Log> Transaction<'t, L> {
     /// the others map stays mapped. The slot keeps what lies below `gone`, and what lies above becomes slot `rest`, which need
     /// be a free id only where both are left. Where only one is left, the slot is that one; where none is, it is deleted.
     ///
-    /// A slot that logs writes cannot be cut.
+    /// A slot that logs writes, or has private memory, cannot be cut.
     ///
     /// ```
     /// use slat_slots::{Gfn, Hva, Slot, SlotError, SlotId, SlotMap, Span};
@@ -195,6 +207,9 @@ impl<'t, L: Log> Transaction<'t, L> {
         }
         if old.log_dirty {
             return Err(old.refused(Rule::Logs));
+        }
+        if self.edits.version().backings(id).is_some() {
+            return Err(old.refused(Rule::Private));
         }
         let mut pieces = [old; 2];
         let pieces = if below.is_empty() || above.is_empty() {
@@ -247,7 +262,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         self.get(id).ok_or(SlotError::missing(id))
     }
 
-    fn put_in(&mut self, slot: Slot) -> Result<(), SlotError> {
+    pub(crate) fn put_in(&mut self, slot: Slot) -> Result<(), SlotError> {
         self.check_place(&slot)?;
         self.prepare(slot.log_dirty).map_err(|_| slot.refused(Rule::NoMemory))?;
         let log = if slot.log_dirty { Some(self.new_log(&slot)?) } else { None };
@@ -269,6 +284,9 @@ impl<'t, L: Log> Transaction<'t, L> {
         }
         if old == new {
             return Ok(Change::Nothing);
+        }
+        if self.edits.version().backings(old.id).is_some() {
+            return Err(new.refused(Rule::Private));
         }
         let moves = old.gfns != new.gfns;
         if moves {
@@ -305,7 +323,7 @@ impl<'t, L: Log> Transaction<'t, L> {
         }
         // If this one ends before the place begins, so do all before it.
         match last.filter(|last| last.gfns.overlaps(&slot.gfns)) {
-            Some(other) => Err(slot.refused(Rule::Overlaps(other))),
+            Some(other) => Err(slot.refused(Rule::Overlaps(version.get(other.id).unwrap_or(other)))),
             None => self.limits.check_reach(slot),
         }
     }
@@ -344,6 +362,11 @@ impl<'t, L: Log> Transaction<'t, L> {
         Ok(())
     }
 
+    /// Whether the transaction may be committed: not where memory ran out half-way through a slot of many parts.
+    pub fn check(&self) -> Result<(), SlotError> {
+        self.broken.map_or(Ok(()), Err)
+    }
+
     /// What the operations mean for page tables.
     pub fn effects(&self) -> &Effects {
         &self.effects
@@ -355,7 +378,7 @@ impl<'t, L: Log> Transaction<'t, L> {
     }
 
     /// Makes the next version the map's current one, for an embedder that publishes it ([`SlotMap::begin`](crate::SlotMap::begin)).
-    /// Cannot fail. Returns the version, what it no longer holds, and what the operations mean for page tables.
+    /// Cannot fail, where [`check`](Self::check) does not. Returns the version, what it no longer holds, and what the operations mean for page tables.
     #[inline]
     pub fn finish(mut self) -> (VersionRoot<L>, Leftovers<L>, Effects) {
         // Published, or ended among the leftovers: no longer this transaction's to free.
@@ -367,6 +390,6 @@ impl<'t, L: Log> Transaction<'t, L> {
 }
 
 /// Makes the next push succeed.
-fn room<T>(list: &mut Vec<T>) -> Result<(), NoMemory> {
+pub(crate) fn room<T>(list: &mut Vec<T>) -> Result<(), NoMemory> {
     if refused() || list.try_reserve(1).is_err() { Err(NoMemory) } else { Ok(()) }
 }

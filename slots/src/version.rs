@@ -1,11 +1,13 @@
 //! One version of the slots: its roots, to be published; the same held still, to be asked; and the next one, in the
 //! making.
 //!
-//! A version is four trees: slots by frame, by host address and by id, and the logs of those that have one.
+//! A version is five trees: slots by frame, by host address and by id, the logs of those that have one, and both backings of
+//! those that have private memory. By frame and by host address such a slot is there in [parts](crate::private).
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT, PAGE_SIZE, Span};
 use crate::log::Kept;
 use crate::pool::NoMemory;
+use crate::private::Backings;
 use crate::slot::{Packed, Slot, SlotId};
 use crate::tree::{Edit, Retired, Root, Tree, View};
 use alloc::vec::Vec;
@@ -13,23 +15,42 @@ use core::fmt;
 
 /// One of something for each index: trees, edits of them, roots, views.
 #[derive(Clone, Copy)]
-pub(crate) struct Each<G, H, I, L> {
+pub(crate) struct Each<G, H, I, L, B> {
     pub(crate) by_gfn: G,
     pub(crate) by_hva: H,
     pub(crate) by_id: I,
     /// The dirty logs of those slots that have one.
     pub(crate) logs: L,
+    pub(crate) backings: B,
 }
 
 /// The writer's side. In the hva index an interval's value is the slot's first frame, its end a host address.
-pub(crate) type Trees<L> = Each<Tree<u64, Packed>, Tree<u128, u64, u64>, Tree<u32, u64>, Tree<u32, Kept<L>>>;
+pub(crate) type Trees<L> =
+    Each<Tree<u64, Packed>, Tree<u128, u64, u64>, Tree<u32, u64>, Tree<u32, Kept<L>>, Tree<u32, Backings>>;
 /// The next version in the making.
-pub(crate) type Edits<'t, L> =
-    Each<Edit<'t, u64, Packed>, Edit<'t, u128, u64, u64>, Edit<'t, u32, u64>, Edit<'t, u32, Kept<L>>>;
-type Roots<L> = Each<Root<u64, Packed>, Root<u128, u64, u64>, Root<u32, u64>, Root<u32, Kept<L>>>;
-type Views<'g, L> =
-    Each<View<'g, u64, Packed>, View<'g, u128, u64, u64>, View<'g, u32, u64>, View<'g, u32, Kept<L>>>;
-type Nodes<L> = Each<Retired<u64, Packed>, Retired<u128, u64, u64>, Retired<u32, u64>, Retired<u32, Kept<L>>>;
+pub(crate) type Edits<'t, L> = Each<
+    Edit<'t, u64, Packed>,
+    Edit<'t, u128, u64, u64>,
+    Edit<'t, u32, u64>,
+    Edit<'t, u32, Kept<L>>,
+    Edit<'t, u32, Backings>,
+>;
+type Roots<L> =
+    Each<Root<u64, Packed>, Root<u128, u64, u64>, Root<u32, u64>, Root<u32, Kept<L>>, Root<u32, Backings>>;
+type Views<'g, L> = Each<
+    View<'g, u64, Packed>,
+    View<'g, u128, u64, u64>,
+    View<'g, u32, u64>,
+    View<'g, u32, Kept<L>>,
+    View<'g, u32, Backings>,
+>;
+type Nodes<L> = Each<
+    Retired<u64, Packed>,
+    Retired<u128, u64, u64>,
+    Retired<u32, u64>,
+    Retired<u32, Kept<L>>,
+    Retired<u32, Backings>,
+>;
 
 /// One version of the slots as an embedder publishes it: a few words. It keeps no node: see [`read`](Self::read).
 pub struct VersionRoot<L = ()> {
@@ -151,17 +172,23 @@ impl<L> VersionRoot<L> {
     /// its replacement and [`SlotMap::reclaim`](crate::SlotMap::reclaim).
     #[inline(always)]
     pub unsafe fn read<'g>(self) -> Version<'g, L> {
-        let Each { by_gfn, by_hva, by_id, logs } = self.roots;
+        let Each { by_gfn, by_hva, by_id, logs, backings } = self.roots;
         // SAFETY: the caller's word.
         let views = unsafe {
-            Each { by_gfn: by_gfn.read(), by_hva: by_hva.read(), by_id: by_id.read(), logs: logs.read() }
+            Each {
+                by_gfn: by_gfn.read(),
+                by_hva: by_hva.read(),
+                by_id: by_id.read(),
+                logs: logs.read(),
+                backings: backings.read(),
+            }
         };
         Version { views, facts: self.facts }
     }
 }
 
 impl<'g, L> Version<'g, L> {
-    /// The slot that holds `gfn`.
+    /// The slot that holds `gfn`; of one with private memory the part around `gfn` that is all private, or all shared.
     #[inline(always)]
     pub fn find(self, gfn: Gfn) -> Option<Slot> {
         let (start, packed) = self.views.by_gfn.floor(gfn.0)?;
@@ -171,10 +198,20 @@ impl<'g, L> Version<'g, L> {
     /// The slot named `id`.
     pub fn get(self, id: SlotId) -> Option<Slot> {
         let gfn = self.views.by_id.get(id.0)?;
-        Some(self.views.by_gfn.get(gfn)?.slot(Gfn(gfn)))
+        let part = self.views.by_gfn.get(gfn)?.slot(Gfn(gfn));
+        Some(self.backings(id).map_or(part, |backings| backings.whole(part)))
     }
 
-    /// The slots that have any of `gfns`, in order.
+    /// Where the private memory of slot `id` is, if it has both kinds.
+    pub fn private_memory(self, id: SlotId) -> Option<Hva> {
+        self.backings(id).map(|backings| backings.private)
+    }
+
+    pub(crate) fn backings(self, id: SlotId) -> Option<Backings> {
+        self.views.backings.get(id.0)
+    }
+
+    /// The slots that have any of `gfns`, in order; those with private memory in parts, as [`find`](Self::find) has them.
     pub fn range(self, gfns: Span<Gfn>) -> impl Iterator<Item = Slot> + use<'g, L> {
         // The slot below may reach in.
         let below = self.views.by_gfn.floor(gfns.start.0);
@@ -277,21 +314,32 @@ impl<L> Edits<'_, L> {
     }
 
     pub(crate) fn insert(&mut self, slot: &Slot) -> Result<(), NoMemory> {
-        let gfn = slot.gfns.start.0;
-        self.by_gfn.insert(gfn, Packed::new(slot), ())?;
-        self.by_hva.insert(hva_key(slot.hva, slot.id), gfn, slot.hvas().end.0)?;
-        self.by_id.insert(slot.id.0, gfn, ())?;
+        self.insert_part(slot)?;
+        self.by_id.insert(slot.id.0, slot.gfns.start.0, ())?;
         Ok(())
     }
 
-    /// Removes slot `id`, if there is one.
+    /// Removes slot `id`, if there is one; of a slot in parts the first.
     pub(crate) fn remove(&mut self, id: SlotId) -> Result<Option<Slot>, NoMemory> {
         let Some(gfn) = self.by_id.remove(id.0)? else { return Ok(None) };
-        let Some(slot) = self.by_gfn.remove(gfn)?.map(|packed| packed.slot(Gfn(gfn))) else {
+        self.remove_part(id, Gfn(gfn))
+    }
+
+    /// Removes what begins at `gfn` from the orders of frames and of host addresses.
+    pub(crate) fn remove_part(&mut self, id: SlotId, gfn: Gfn) -> Result<Option<Slot>, NoMemory> {
+        let Some(slot) = self.by_gfn.remove(gfn.0)?.map(|packed| packed.slot(gfn)) else {
             return Ok(None);
         };
         self.by_hva.remove(hva_key(slot.hva, id))?;
         Ok(Some(slot))
+    }
+
+    /// The other way round.
+    pub(crate) fn insert_part(&mut self, part: &Slot) -> Result<(), NoMemory> {
+        let gfn = part.gfns.start.0;
+        self.by_gfn.insert(gfn, Packed::new(part), ())?;
+        self.by_hva.insert(hva_key(part.hva, part.id), gfn, part.hvas().end.0)?;
+        Ok(())
     }
 
     /// Makes `old` into `new`, which has its id, size and host address.
@@ -316,16 +364,17 @@ impl<L> Edits<'_, L> {
 
     /// The version in the making, as far as it has come.
     pub(crate) fn version(&self) -> Version<'_, L> {
-        let Each { by_gfn, by_hva, by_id, logs } = self;
-        let views =
-            Each { by_gfn: by_gfn.view(), by_hva: by_hva.view(), by_id: by_id.view(), logs: logs.view() };
+        let Each { by_gfn, by_hva, by_id, logs, backings } = self;
+        let (by_gfn, by_hva, by_id) = (by_gfn.view(), by_hva.view(), by_id.view());
+        let views = Each { by_gfn, by_hva, by_id, logs: logs.view(), backings: backings.view() };
         Version { views, facts: Facts { len: 0, disjoint: false, logs: 0 } }
     }
 
     /// Bytes of the nodes that were copied so far.
     pub(crate) fn copied_bytes(&self) -> usize {
-        let Each { by_gfn, by_hva, by_id, logs } = self;
-        by_gfn.made_bytes() + by_hva.made_bytes() + by_id.made_bytes() + logs.made_bytes()
+        let Each { by_gfn, by_hva, by_id, logs, backings } = self;
+        let made = by_gfn.made_bytes() + by_hva.made_bytes() + by_id.made_bytes();
+        made + logs.made_bytes() + backings.made_bytes()
     }
 
     /// Whether there is a slot of this id.
@@ -339,10 +388,15 @@ impl<L> Edits<'_, L> {
         let (by_hva, old_by_hva) = self.by_hva.publish();
         let (by_id, old_by_id) = self.by_id.publish();
         let (log_root, old_logs) = self.logs.publish();
-        let nodes = Each { by_gfn: old_by_gfn, by_hva: old_by_hva, by_id: old_by_id, logs: old_logs };
-        (
-            VersionRoot { roots: Each { by_gfn, by_hva, by_id, logs: log_root }, facts },
-            Leftovers { nodes, logs },
-        )
+        let (backings, old_backings) = self.backings.publish();
+        let nodes = Each {
+            by_gfn: old_by_gfn,
+            by_hva: old_by_hva,
+            by_id: old_by_id,
+            logs: old_logs,
+            backings: old_backings,
+        };
+        let roots = Each { by_gfn, by_hva, by_id, logs: log_root, backings };
+        (VersionRoot { roots, facts }, Leftovers { nodes, logs })
     }
 }

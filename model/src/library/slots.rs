@@ -20,6 +20,17 @@ pub(super) fn slots() -> Vec<Scenario> {
         .table(0, [Word::Hole(0); 2])
         .from(1, Pc::EditEntry)
         .from(0, Pc::Publish),
+        // Frame 0 has shared memory in page 0, and private memory in page 2 or 3.
+        Scenario::new(
+            "private: 0 becomes private, and shared again | clear of the shared page | slow fault",
+            &[&[commit(0, 1, 2), commit(0, 1, 0)], &[hvas(Clear, 0, 1)], &[slow(0)]],
+        )
+        .empty(),
+        Scenario::new(
+            "private: 0 of a large leaf becomes private | clear of the private page | fault, slow fault",
+            &[&[commit(0, 1, 3)], &[hvas(Clear, 3, 4)], &[read(0), slow(0)]],
+        )
+        .large(true),
         Scenario::new(
             "slot deleted, made again | faults",
             &[&[commit(0, 2, NONE), commit(0, 2, 0)], &[read(0), read(0)], &[slow(0)]],

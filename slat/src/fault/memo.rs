@@ -160,6 +160,11 @@ impl Memo {
         self.plain.contains(gfn)
     }
 
+    /// The same for a fault that knows what kind of memory the guest means.
+    pub(super) fn has_as(&self, gfn: Gfn, private: bool) -> bool {
+        self.has(gfn) && self.slot.is_private() == private
+    }
+
     /// What was confirmed of `gfn` under N.
     #[inline(always)]
     pub(super) fn known(&self, gfn: Gfn) -> Option<Known> {

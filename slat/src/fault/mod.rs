@@ -28,6 +28,7 @@ mod prefault;
 mod present;
 mod quick;
 mod tracked;
+mod visibility;
 
 pub use prefault::Prefault;
 
@@ -58,7 +59,8 @@ pub struct Fault {
     pub access: Access,
 }
 
-/// How a fault was dealt with: the guest may try again, except after [`Done::Mmio`] and [`Done::RingFull`].
+/// How a fault was dealt with: the guest may try again, except after [`Done::Mmio`], [`Done::RingFull`] and
+/// [`Done::MemoryFault`].
 ///
 /// An x86 processor forgets the translation that it faults on. Others need not: an arm64 one may remember that a permission was
 /// missing, a RISC-V one that nothing was mapped, too. There, forget the page on this processor alone (TLBI by IPA, not
@@ -77,6 +79,13 @@ pub enum Done {
     /// A store, while this vCPU's [dirty ring](crate::DirtyLog::ring) is full: nothing was done. Again when anybody has
     /// harvested it; it is the only vCPU that has to wait.
     RingFull,
+    /// The guest made the access as to private memory, or as to shared memory, and the frame is of the other kind
+    /// ([`Vcpu::fault_as`]): nothing was done. The VMM converts the frame
+    /// ([`Memslots::set_private`](crate::memslots::Memslots::set_private)), or ends the guest. (`KVM_EXIT_MEMORY_FAULT`.)
+    MemoryFault {
+        /// Whether the access was to private memory.
+        private: bool,
+    },
 }
 
 /// Why a fault cannot be dealt with. The VM goes on; what becomes of the vCPU is its owner's business.
@@ -134,8 +143,8 @@ pub(crate) enum Outcome {
 /// What an access is made by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
-    /// The guest, which is about to use the page.
-    Guest,
+    /// The guest, which is about to use the page, as private or as shared memory where that is known.
+    Guest { private: Option<bool> },
     /// [`Vcpu::prefault`], ahead of the guest.
     Prefault,
 }
@@ -148,12 +157,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if self.quick(fault) {
             return Ok(Done::Mapped(Level::K4));
         }
-        self.fault_in_full(idle, fault, By::Guest)
+        self.fault_in_full(idle, fault, By::GUEST)
     }
 
     #[cold]
     #[inline(never)]
-    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
+    fn fault_in_full(&mut self, idle: &mut Idle, fault: Fault, mut by: By) -> Result<Done, FaultError> {
         // First of all: a table that is taken back for its memory is flushed, and that waits for vCPUs in the guest.
         let seat = self.awake();
         // Asked once: what follows pushes one page at most.
@@ -172,6 +181,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 Outcome::Ask => self.ask(idle, fault, (by, seat), &mut asked)?,
                 outcome => outcome,
             };
+            if seeded!(AgreedOnce) && by != By::Prefault {
+                by = By::GUEST;
+            }
             match outcome {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Replaced => {}
@@ -215,6 +227,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
         let mut at = walk.descend(gfn);
+        if let Some(private) = self.disagrees(&walk, at, gfn, by) {
+            return Ok(Outcome::Done(Done::MemoryFault { private }));
+        }
         if F::is_present(at.word) {
             return Ok(self.present(&walk, at, fault)?);
         }
@@ -231,6 +246,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             let _ = self.remember_mmio(&walk, at, gfn, epoch);
             return Ok(self.mmio());
         };
+        if let Some(private) = by.disagrees(&slot) {
+            return Ok(Outcome::Done(Done::MemoryFault { private }));
+        }
         if !leaf::allows(&slot, fault.access) {
             return Ok(self.mmio());
         }
@@ -251,7 +269,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// Pages for missing tables; whether what is mapped is about to be used; and where its store is logged.
     #[inline(always)]
     fn spare(&mut self, by: By) -> (&mut Cache, bool, Option<&Ring>) {
-        (&mut self.cache, by == By::Guest, self.ring)
+        (&mut self.cache, by != By::Prefault, self.ring)
     }
 
     /// The same with the host asked outside of any section, where it may sleep (rule 3).
@@ -269,6 +287,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let Some(slot) = self.memo.slot(vm, self.space, seat, gfn, None) else {
             return Ok(self.mmio());
         };
+        if let Some(private) = by.disagrees(&slot) {
+            return Ok(Outcome::Done(Done::MemoryFault { private }));
+        }
         let hva = slot.hva_of(gfn);
         // A newer hole has been seen: the attempt before has raised the number of the region to it.
         let stamp = match self.stamp(epoch, gfn, hva, Word::OLDEST) {

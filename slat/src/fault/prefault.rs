@@ -94,7 +94,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         gfns: Span<Gfn>,
         how: Prefault,
     ) -> Result<u64, FaultError> {
-        let by = if how.young { By::Guest } else { By::Prefault };
+        let by = if how.young { By::GUEST } else { By::Prefault };
         // Whatever is asked: a vCPU that does anything is not in the guest.
         let seat = self.awake();
         let gfns = gfns.clamp(&Span::new(Gfn(0), Gfn(1 << F::FRAME_BITS)));
@@ -109,7 +109,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                     walk.translate(next).map_or(next + 1, |found| found.gfns.end)
                 }
                 Err(error) if next == gfns.start => return Err(error),
-                Ok(Done::Mmio | Done::RingFull) | Err(_) => break,
+                Ok(Done::Mmio | Done::RingFull | Done::MemoryFault { .. }) | Err(_) => break,
             };
             next = end.min(gfns.end);
         }

@@ -101,7 +101,7 @@ mod tests {
         let walk = vm.shared(&mut idle);
         let at = walk.descend(Gfn(5));
         std::thread::scope(|scope| scope.spawn(|| between(&vm, &mut Idle::take().unwrap())).join().unwrap());
-        let outcome = vcpu.tracked(&walk, at, fault, By::Guest).unwrap();
+        let outcome = vcpu.tracked(&walk, at, fault, By::GUEST).unwrap();
         drop(walk);
         (outcome, vm.translate(&mut idle, Gfn(5)).map(|found| found.leaf))
     }

@@ -61,6 +61,8 @@ pub(super) struct Primary {
     replaced: std::sync::Mutex<Option<(u64, [Pfn; 2])>>,
     /// It sleeps before each answer.
     sleeps: bool,
+    /// All but the first region is private memory.
+    divided: bool,
     pub(super) memory: Memory,
 }
 
@@ -85,8 +87,9 @@ pub(super) fn hva(page: u64) -> Hva {
     RAM + (page << PAGE_SHIFT)
 }
 
-fn hvas(pages: &Range<u64>) -> Span<Hva> {
-    Span::new(hva(pages.start), hva(pages.end))
+/// The name of a page of private memory, where there is such.
+pub(super) fn own(page: u64) -> Hva {
+    Backing(1).at(page << PAGE_SHIFT)
 }
 
 /// Every page of the first two regions that guests use.
@@ -106,6 +109,7 @@ impl Primary {
             frames: std::sync::Mutex::default(),
             replaced: std::sync::Mutex::default(),
             sleeps: false,
+            divided: false,
             memory: Memory::new(),
         })
     }
@@ -115,6 +119,18 @@ impl Primary {
         let mut primary = Self::new(false);
         Arc::get_mut(&mut primary).expect("no thread has it yet").sleeps = true;
         primary
+    }
+
+    /// Nothing is present yet; all but the first region is private memory.
+    pub(super) fn divided() -> Arc<Self> {
+        let mut primary = Self::new(false);
+        Arc::get_mut(&mut primary).expect("no thread has it yet").divided = true;
+        primary
+    }
+
+    fn hvas(&self, pages: &Range<u64>) -> Span<Hva> {
+        let name = if self.divided && pages.start >= REGION { own } else { hva };
+        Span::new(name(pages.start), name(pages.end))
     }
 
     /// Whether a guest may use `pfn` for `page` at this instant.
@@ -147,7 +163,7 @@ impl Primary {
     ) {
         let region = self.region(pages.start);
         let _held = region.lock.lock();
-        let mut invalidation = vm.invalidate(hvas(&pages), why);
+        let mut invalidation = vm.invalidate(self.hvas(&pages), why);
         invalidation.apply(idle).settle();
         let freed = self.edit(region, &pages, change);
         drop(invalidation);
@@ -162,7 +178,7 @@ impl Primary {
         pages: Range<u64>,
         (change, why): (Change, Why),
     ) {
-        let mut invalidation = vm.invalidate(hvas(&pages), why);
+        let mut invalidation = vm.invalidate(self.hvas(&pages), why);
         invalidation.apply(idle).settle();
         let mut freed = Vec::new();
         for (region, first) in self.regions.iter().zip((0..).step_by(REGION as usize)) {
@@ -181,7 +197,7 @@ impl Primary {
         let region = self.region(page);
         let _held = region.lock.lock();
         let entry = &region.small[(page % REGION) as usize];
-        let hvas = hvas(&(page..page + 1));
+        let hvas = self.hvas(&(page..page + 1));
         let mut protecting = vm.invalidate(hvas, Why::WriteProtect);
         protecting.apply(idle).settle();
         let old = entry.load(Relaxed) & !WRITABLE;
@@ -209,10 +225,10 @@ impl Primary {
         let region = self.region(page);
         let _held = region.lock.lock();
         let pages = page..page + 1;
-        let event = Event { may_block: false, ..Event::new(hvas(&pages), Why::Reclaim) };
+        let event = Event { may_block: false, ..Event::new(self.hvas(&pages), Why::Reclaim) };
         let mut freed = Vec::new();
         let told = vm.around(idle, event, &mut |idle, told| {
-            told.changed(idle, hvas(&pages), None);
+            told.changed(idle, self.hvas(&pages), None);
             told.flush(idle);
             freed = self.edit(region, &pages, Change::Move);
         });
@@ -350,7 +366,7 @@ impl Host for Handle {
 }
 
 pub(super) fn page_of(hva: Hva) -> u64 {
-    (hva.0 - RAM.0) >> PAGE_SHIFT
+    hva.backing().map_or(hva.0 - RAM.0, |(_, offset)| offset) >> PAGE_SHIFT
 }
 
 // SAFETY: each chunk is lent once, and its two names are arithmetic.

@@ -1,11 +1,11 @@
 //! Memslots that move, go and come, beside faults and pages that move.
 
-use super::host::{Change, Handle, Primary, REGION, hva};
+use super::host::{Change, Handle, Primary, REGION, hva, own};
 use super::run::{explore, finds};
 use super::world::{EMULATED, STALE, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::Pae;
-use crate::{Access::*, Gfn, Host, Slot, SlotId, Why};
+use crate::{Access::*, Gfn, Host, Slot, SlotId, Span, Why};
 
 /// Where the memslot moves to.
 const AWAY: u64 = 4 * REGION;
@@ -139,6 +139,46 @@ fn appearing() {
         &|| world.change(0..1, (Change::Move, Why::Migrate)),
     ]);
     world.end();
+}
+
+/// A frame becomes private, and shared again, beside changes of both of its pages.
+fn converting() {
+    let world = World::<Pae>::new(2, Primary::divided(), |builder| builder);
+    world.slots([(0, 0..REGION)].into(), |idle| {
+        let both = Slot::new(SlotId(0), Gfn(0), REGION, hva(0));
+        let divided = world.vm.slots().commit(idle, |tx| {
+            tx.delete(SlotId(0))?;
+            tx.create_with_private(both, own(REGION))
+        });
+        divided.expect("room");
+    });
+    let convert = |private| {
+        let first = if private { REGION..REGION + 1 } else { 0..1 };
+        world.slots([(0, first), (1, 1..REGION)].into(), |idle| {
+            world.vm.slots().set_private(idle, Span::sized(Gfn(0), 1), private).expect("room");
+        });
+    };
+    at_once(&[
+        &|| world.guest(0, &[(0, Write), (1, Read), (0, Read), (0, Write)]),
+        &|| world.guest(1, &[(0, Read), (0, Write), (1, Write)]),
+        &|| {
+            convert(true);
+            convert(false);
+        },
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+        &|| world.change(REGION..REGION + 1, (Change::Drop, Why::Clear)),
+    ]);
+    world.end();
+}
+
+#[test]
+fn memory_that_becomes_private_and_shared() {
+    explore(converting);
+}
+
+#[test]
+fn mistake_to_convert_frames_that_no_invalidation_covers() {
+    finds(Bug::ConvertedUncovered, STALE, converting);
 }
 
 #[test]

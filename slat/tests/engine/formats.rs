@@ -3,7 +3,7 @@
 
 use slat::notify::plan::{Edit, plan};
 use slat::table::formats::{
-    Arm64, Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4,
+    Arm64, Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept, Ept4, Ept4NoAd, Ept5, Npt, Npt4, Npt5, Pae, Sv39x4,
     Sv39x4NoAd, Sv48x4, Sv57x4,
 };
 use slat::table::memory::TableMemory;
@@ -124,6 +124,8 @@ fn every_format_does_the_same() {
     scenario::<Sv48x4>();
     scenario::<Sv57x4>();
     scenario::<Sv39x4NoAd>();
+    scenario::<Ept<4, true, 47>>();
+    scenario::<Npt<4, 51>>();
 }
 
 /// A slot over each seam between two pages of a root, and one beside none.

@@ -4,6 +4,7 @@
 //! | file | what is tested |
 //! |---|---|
 //! | [`fault`], [`formats`], [`huge`], [`memory_types`], [`mmio`], [`spaces`] | faults, in each format; large pages; memory types and execution; MMIO; address spaces |
+//! | [`private`] | frames with private and shared memory |
 //! | [`prefault`] | pages mapped ahead of the guest, as for an access |
 //! | [`age`], [`reasons`], [`withdrawn`] | which pages were accessed; decisions page by page; leaves withdrawn to learn of an access |
 //! | [`debts`] | flushes that are owed |
@@ -32,6 +33,7 @@ mod limit;
 mod memory_types;
 mod mmio;
 mod prefault;
+mod private;
 mod reasons;
 mod ring;
 mod scale;

@@ -8,10 +8,12 @@
 //! | `ring` | does a full dirty ring stop a vCPU, and is a store through its TLB told? |
 //! | `shared` | do vCPUs that move between processors read what they wrote, with TLBs tagged by VM? |
 //! | `dirty` | does a dirty log tell every store, beside everything else? |
+//! | `private` | does a guest that makes frames private and shared find in each memory what it stored there? |
 //! | `numa` | does a page that is sampled and moved stay readable under a guest? |
 
 mod dirty;
 mod numa;
+mod private;
 mod ring;
 #[cfg(seeded)]
 mod seeded;

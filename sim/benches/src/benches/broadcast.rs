@@ -206,7 +206,7 @@ impl Runner<'_> {
                     self.seen.absent += 1;
                     self.seen.astray += 1;
                 }
-                Done::Spurious | Done::RingFull => self.seen.spurious += 1,
+                _ => self.seen.spurious += 1,
             }
             again = Some(missing);
         }

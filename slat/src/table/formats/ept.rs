@@ -13,11 +13,15 @@
 //! | uncached | 0 | 0 | uncached; write-combining where the guest says so |
 //! | device | 0 | 1 | uncached |
 //!
+//! **TDX** (Intel's TDX module specification, "Shared EPT"). A guest-physical address has a bit that says *shared*: 47, or 51 with five
+//! levels. The processor walks the host's table with that bit for shared memory alone; private memory is translated by a table of the
+//! TDX module's. So `SHARED` is set in every index, and frames end below it. Absent entries suppress #VE, as in every format.
+//!
 //! Processors before Haswell have no A and D, and bit 6 of the EPT pointer leaves them unused elsewhere: then the two
 //! bits are ignored, nobody sets them, and what has not been accessed is not present ([`Format::HARDWARE_AD`]).
 
 use super::x86::{ADDRESS, HOST_WRITE, LARGE, address, when};
-use crate::addr::{Level, Pfn};
+use crate::addr::{Gfn, INDEX_BITS, Level, PAGE_SHIFT, Pfn};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf, Perms, assert_format};
 
@@ -30,9 +34,19 @@ const MEMORY: [u64; 4] = [6 << 3, 1 << 3, 0, IGNORE_PAT];
 const ACCESSED: u64 = 1 << 8;
 const DIRTY: u64 = 1 << 9;
 
-/// EPT with `LEVELS` levels; `AD`: Accessed and Dirty are enabled in the EPT pointer.
+/// EPT with `LEVELS` levels; `AD`: Accessed and Dirty are enabled in the EPT pointer; `SHARED`: the bit of shared addresses in a trust
+/// domain, whose shared memory this table maps.
+///
+/// ```
+/// use slat::{Format, Gfn, Gpa, Level, table::formats::Ept};
+/// type OfTrustDomain = Ept<4, true, 47>;
+/// let (gpa, shared) = Gpa(1 << 47 | 0x5000).split_bit(47);
+/// assert_eq!((gpa, shared), (Gpa(0x5000), true));
+/// let root = Level::new(4).unwrap();
+/// assert_eq!((OfTrustDomain::index(gpa.gfn(), root), OfTrustDomain::index(gpa.gfn(), Level::K4)), (256, 5));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ept<const LEVELS: u8, const AD: bool = true>;
+pub struct Ept<const LEVELS: u8, const AD: bool = true, const SHARED: u32 = 0>;
 
 /// Four levels: 48 bits of guest-physical address.
 pub type Ept4 = Ept<4>;
@@ -42,12 +56,14 @@ pub type Ept5 = Ept<5>;
 pub type Ept4NoAd = Ept<4, false>;
 
 // SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
-unsafe impl<const LEVELS: u8, const AD: bool> Format for Ept<LEVELS, AD> {
-    const NAME: &'static str = match (LEVELS, AD) {
-        (5, true) => "ept5",
-        (5, false) => "ept5-noad",
-        (_, true) => "ept4",
-        (_, false) => "ept4-noad",
+unsafe impl<const LEVELS: u8, const AD: bool, const SHARED: u32> Format for Ept<LEVELS, AD, SHARED> {
+    const NAME: &'static str = match (LEVELS, AD, SHARED) {
+        (5, true, 0) => "ept5",
+        (5, false, 0) => "ept5-noad",
+        (_, true, 0) => "ept4",
+        (_, false, 0) => "ept4-noad",
+        (5, ..) => "ept5-td",
+        _ => "ept4-td",
     };
     const LEVELS: u8 = LEVELS;
     const MAX_LEAF: Level = Level::G1;
@@ -61,6 +77,14 @@ unsafe impl<const LEVELS: u8, const AD: bool> Format for Ept<LEVELS, AD> {
     const DIRTY: u64 = when(AD, DIRTY);
     const HARDWARE_AD: bool = AD;
     const MEMORY: Option<[u64; 4]> = Some(MEMORY);
+    const FRAME_BITS: u32 =
+        if SHARED == 0 { LEVELS as u32 * INDEX_BITS } else { SHARED.saturating_sub(PAGE_SHIFT) };
+
+    #[inline(always)]
+    fn index(gfn: Gfn, level: Level) -> usize {
+        let shared = if SHARED == 0 { 0 } else { 1 << Self::FRAME_BITS };
+        (((gfn.0 | shared) >> level.shift()) & ((1 << INDEX_BITS) - 1)) as usize
+    }
 
     #[inline(always)]
     fn link(pfn: Pfn, _level: Level) -> Word {
@@ -103,5 +127,7 @@ const _: () = {
     assert_format::<Ept4>();
     assert_format::<Ept5>();
     assert_format::<Ept4NoAd>();
+    assert_format::<Ept<4, true, 47>>();
+    assert_format::<Ept<5, true, 51>>();
     assert!(Ept4::FRAME_BITS + 12 == 48 && Ept5::FRAME_BITS + 12 == 57);
 };

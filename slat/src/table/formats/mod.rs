@@ -16,10 +16,13 @@
 //! | `sv48x4` | 50 | 4 | 4 | 1G | 2 | 6 | 7 | no | 8 |
 //! | `sv57x4` | 59 | 5 | 4 | 1G | 2 | 6 | 7 | no | 8 |
 //! | `sv39x4-noad` | 41 | 3 | 4 | 2M | 2 | - | - | no | 8 |
+//! | `ept4-td` | 47 | 4 | 1 | 1G | 1 | 8 | 9 | yes | 53 |
+//! | `npt4-c` | 48 | 4 | 1 | 1G | 1 | 5 | 6 | yes | 53 |
 //!
 //! `ept4`, `ept5`: Intel SDM volume 3, EPT; `npt4`, `npt5`, `pae` (a 32-bit host's): AMD APM volume 2, nested paging; `x64`,
 //! the host's own: the same, long mode; `arm64…`: Arm ARM, stage 2, for 39, 40 and 48 bits of guest-physical address; `sv…x4`:
-//! RISC-V privileged manual, hypervisor extension. Each file's header draws its entries. In a format that ends in `noad`
+//! RISC-V privileged manual, hypervisor extension. `…-td`: for a trust domain's shared memory, [`Ept`] with its shared bit; `…-c`:
+//! on a host that encrypts its memory, [`Npt`] with its C-bit. Each file's header draws its entries. In a format that ends in `noad`
 //! hardware sets no A and D: they are learnt by fault ([`Format::HARDWARE_AD`](super::format::Format::HARDWARE_AD)).
 //!
 //! A guest's own paging mode does not matter, be it long mode, PAE, 32-bit or "nonpaging": what is mapped here are

@@ -7,6 +7,11 @@
 //! ```
 //! A nested walk is a user access, so U is set at every level. The same bits are the host's own long-mode
 //! paging for user pages: [`X64`] is what the primary MMU of `slat-mm` is made of.
+//!
+//! **Memory encryption** (AMD APM volume 2, "Secure Memory Encryption"). On a host that encrypts its memory, `C_BIT` is the position
+//! that CPUID `8000_001F` says (EBX, bits 5..0): 47 or 51. It is set in links, since tables are in encrypted memory, and in leaves of
+//! write-back memory; other types are a device's. Frames end below it. An encrypted guest's own C-bit, in its own tables, decides for
+//! its private pages whatever stands here.
 
 use super::paging::{self, ACCESSED, DIRTY, MEMORY, PRESENT, USER, WRITE};
 use super::x86::{ADDRESS, HOST_WRITE, LARGE, address};
@@ -14,9 +19,19 @@ use crate::addr::{Level, Pfn};
 use crate::table::entry::Word;
 use crate::table::format::{Format, Leaf, assert_format};
 
-/// Long-mode paging with `LEVELS` levels, as a nested table.
+/// Long-mode paging with `LEVELS` levels, as a nested table; `C_BIT`: where the host encrypts its memory, the bit that says so.
+///
+/// ```
+/// use slat::{Format, Level, Pfn, table::formats::Npt};
+/// type Encrypted = Npt<4, 51>;
+/// assert_eq!(Encrypted::link(Pfn(7), Level::M2).0, 1 << 51 | 0x7007);
+/// ```
+/// ```compile_fail,E0080
+/// # use slat::{map::Map, table::{Heap, formats::Npt}};
+/// let _ = Map::<Npt<4, 12>, _>::new(Heap); // E0080: no processor has the bit there
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Npt<const LEVELS: u8>;
+pub struct Npt<const LEVELS: u8, const C_BIT: u32 = 0>;
 
 /// Four levels: 48 bits of guest-physical address.
 pub type Npt4 = Npt<4>;
@@ -25,24 +40,37 @@ pub type Npt5 = Npt<5>;
 /// The host's own four-level long-mode table: same bits, input addresses of a process.
 pub type X64 = Npt<4>;
 
+impl<const LEVELS: u8, const C_BIT: u32> Npt<LEVELS, C_BIT> {
+    /// Set where memory is encrypted.
+    const ENCRYPTED: u64 = if C_BIT == 0 { 0 } else { 1 << C_BIT };
+}
+
 // SAFETY: `formats/tests.rs` checks links, leaves and edits; the foot of this file checks the constants.
-unsafe impl<const LEVELS: u8> Format for Npt<LEVELS> {
-    const NAME: &'static str = if LEVELS == 5 { "npt5" } else { "npt4" };
+unsafe impl<const LEVELS: u8, const C_BIT: u32> Format for Npt<LEVELS, C_BIT> {
+    const NAME: &'static str = match (LEVELS, C_BIT) {
+        (5, 0) => "npt5",
+        (5, _) => "npt5-c",
+        (_, 0) => "npt4",
+        _ => "npt4-c",
+    };
     const LEVELS: u8 = LEVELS;
     const MAX_LEAF: Level = Level::G1;
     const TABLE_MASK: u64 = PRESENT | LARGE;
     const TABLE_BITS: u64 = PRESENT;
     const PRESENT: u64 = PRESENT;
-    const ADDRESS: u64 = ADDRESS;
+    const ADDRESS: u64 = {
+        assert!(C_BIT == 0 || C_BIT >= 32 && C_BIT <= 51, "processors have it at 47 or 51");
+        ADDRESS & Self::ENCRYPTED.wrapping_sub(1)
+    };
     const WRITE: u64 = WRITE;
     const HOST_WRITE: u64 = HOST_WRITE;
     const ACCESSED: u64 = ACCESSED;
     const DIRTY: u64 = DIRTY;
-    const MEMORY: Option<[u64; 4]> = Some(MEMORY);
+    const MEMORY: Option<[u64; 4]> = Some([MEMORY[0] | Self::ENCRYPTED, MEMORY[1], MEMORY[2], MEMORY[3]]);
 
     #[inline(always)]
     fn link(pfn: Pfn, _level: Level) -> Word {
-        Word(address(pfn) | PRESENT | WRITE | USER)
+        Word(address(pfn) | PRESENT | WRITE | USER | Self::ENCRYPTED)
     }
 
     #[inline(always)]
@@ -59,5 +87,7 @@ unsafe impl<const LEVELS: u8> Format for Npt<LEVELS> {
 const _: () = {
     assert_format::<Npt4>();
     assert_format::<Npt5>();
+    assert_format::<Npt<4, 47>>();
+    assert_format::<Npt<5, 51>>();
     assert!(Npt4::FRAME_BITS + 12 == 48 && Npt5::FRAME_BITS + 12 == 57);
 };

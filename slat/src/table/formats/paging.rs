@@ -4,8 +4,8 @@
 //! PCD and PWT choose one of the first four types of the *host's* PAT, which must be write-back, write-combining, uncached as far as
 //! the guest does not combine stores (UC-), and uncached (UC): Linux sets it so; a processor comes with write-through as the second.
 
-use super::x86::{ADDRESS, LARGE, address, when};
-use crate::addr::{Level, PAGE_SHIFT, Pfn};
+use super::x86::{LARGE, address, when};
+use crate::addr::Level;
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Leaf, Perms};
 
@@ -41,7 +41,7 @@ pub(super) fn leaf<F: Format>(leaf: &Leaf, level: Level) -> Word {
 pub(super) fn read_leaf<F: Format>(word: Word) -> Leaf {
     let has = |bit| word.0 & bit != 0;
     Leaf {
-        pfn: Pfn((word.0 & ADDRESS) >> PAGE_SHIFT),
+        pfn: F::pfn(word),
         perms: Perms::of(true, has(WRITE), !has(NO_EXECUTE)),
         memory: F::memory_type(word),
         host_writable: has(F::HOST_WRITE),

@@ -12,6 +12,9 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use proptest::prelude::*;
 
+type EptOfTrustDomain = Ept<4, true, 47>;
+type NptEncrypted = Npt<4, 51>;
+
 /// Encode, decode, and every editor, for one format.
 fn leaves_survive<F: Format>(leaf: Leaf, level: Level) {
     if level > F::MAX_LEAF {
@@ -78,7 +81,7 @@ fn links_survive<F: Format>(pfn: Pfn) {
 macro_rules! for_all {
     ($check:ident $args:tt) => {
         for_all!($check $args: Ept4 Ept5 Ept4NoAd Npt4 Npt5 Pae Arm64L39 Arm64L40 Arm64L48 Arm64NoAd Sv39x4 Sv48x4
-            Sv57x4 Sv39x4NoAd)
+            Sv57x4 Sv39x4NoAd EptOfTrustDomain NptEncrypted)
     };
     ($check:ident $args:tt: $($format:ident)*) => { $($check::<$format> $args;)* };
 }
@@ -93,12 +96,12 @@ const fn bits(low: u32, high: u32) -> u64 {
 fn allowed<F: Format>(level: Level, is_link: bool) -> u64 {
     let frame = if is_link { PAGE_SHIFT } else { level.shift() + PAGE_SHIFT };
     match F::NAME {
-        "ept4" | "ept5" | "ept4-noad" => {
+        "ept4" | "ept5" | "ept4-noad" | "ept4-td" => {
             let of_leaf = bits(3, 7) | bits(52, 56);
             let dirty = if F::HARDWARE_AD { bits(8, 9) } else { 0 };
             bits(0, 2) | bits(frame, 51) | if is_link { dirty & 1 << 8 } else { of_leaf | dirty }
         }
-        "npt4" | "npt5" => {
+        "npt4" | "npt5" | "npt4-c" => {
             let of_leaf = bits(3, 6) | 1 << 63 | bits(52, 58) | if level > Level::K4 { 1 << 7 } else { 0 };
             bits(0, 2) | bits(frame, 51) | if is_link { 1 << 5 } else { of_leaf }
         }
@@ -233,9 +236,13 @@ fn words<F: Format>() -> [u64; 4] {
 fn words_are_those_of_the_manuals() {
     let npt = [0x0020_0000_4000_0067, 0x0020_0000_4000_00e7, 0x8000_0000_4000_0025, 0x0123_4007];
     assert_eq!([words::<Npt4>(), words::<Npt5>()], [npt; 2]);
+    // Bit 51, or 47, wherever it is write-back memory, or a table.
+    assert_eq!(words::<NptEncrypted>(), npt.map(|word| word | 1 << 51));
+    assert_eq!(words::<Npt<5, 47>>(), npt.map(|word| word | 1 << 47));
     assert_eq!(words::<Pae>(), [0x4000_0267, 0x4000_02e7, 0x8000_0000_4000_0025, 0x0123_4007]);
     let ept = [0x0020_0000_4000_0337, 0x0020_0000_4000_03b7, 0x4000_0131, 0x0123_4007];
     assert_eq!([words::<Ept4>(), words::<Ept5>()], [ept; 2]);
+    assert_eq!(words::<EptOfTrustDomain>(), ept);
     let without = [0x0020_0000_4000_0037, 0x0020_0000_4000_00b7, 0x4000_0031, 0x0123_4007];
     assert_eq!(words::<Ept4NoAd>(), without);
     let arm64 = [0x0088_0000_4000_07ff, 0x0088_0000_4000_07fd, 0x0040_0000_4000_077f, 0x0123_4003];
@@ -245,6 +252,21 @@ fn words_are_those_of_the_manuals() {
     let riscv = [0x1000_01df, 0x1000_01df, 0x1000_0053, 0x0048_d001];
     assert_eq!([words::<Sv39x4>(), words::<Sv48x4>(), words::<Sv57x4>()], [riscv; 3]);
     assert_eq!(words::<Sv39x4NoAd>(), riscv);
+}
+
+/// A walker with four levels starts at bit 47 of the address, one with five at bit 56: the shared bit is the root's.
+#[test]
+fn a_trust_domains_walk_has_the_shared_bit_at_every_level() {
+    fn indices<F: Format>(gpa: u64) -> Vec<u64> {
+        let levels = (1..=F::LEVELS).filter_map(Level::new);
+        levels.map(|level| F::index(crate::addr::Gfn(gpa >> PAGE_SHIFT), level) as u64).collect()
+    }
+    let walked = |gpa: u64, levels: u32| (0..levels).map(move |level| gpa >> (12 + 9 * level) & 511);
+    for gpa in [0, 0x5000, 0x7fff_ffff_f000, 0x1234_5678_9000] {
+        assert!(indices::<EptOfTrustDomain>(gpa).into_iter().eq(walked(gpa | 1 << 47, 4)));
+        assert!(indices::<Ept<5, true, 51>>(gpa).into_iter().eq(walked(gpa | 1 << 51, 5)));
+    }
+    assert_eq!(EptOfTrustDomain::FRAME_BITS + PAGE_SHIFT, 47, "addresses end below the bit");
 }
 
 /// The bits by which a leaf of each type but write-back differs from one that is write-back.
@@ -264,6 +286,8 @@ fn memory_types_are_those_of_the_manuals() {
     assert_eq!([types::<Ept4>(), types::<Ept5>(), types::<Ept4NoAd>()], [ept; 3]);
     // PWT, PCD.
     assert_eq!([types::<Npt4>(), types::<Npt5>(), types::<Pae>()], [[1 << 3, 1 << 4, 3 << 3]; 3]);
+    let plain = 1 << 51;
+    assert_eq!(types::<NptEncrypted>(), [plain | 1 << 3, plain | 1 << 4, plain | 3 << 3], "of a device");
     // From 1111 to 0101, 0011 and 0001, in bits 5..2.
     let arm64 = [0b1010 << 2, 0b1100 << 2, 0b1110 << 2];
     assert_eq!([types::<Arm64L48>(), types::<Arm64NoAd>()], [arm64; 2]);

@@ -4,8 +4,8 @@ mod soft;
 mod wrong;
 
 use slat::table::formats::{
-    Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd,
-    Sv48x4, Sv57x4,
+    Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept, Ept4, Ept4NoAd, Ept5, Npt, Npt4, Npt5, Pae, Sv39x4,
+    Sv39x4NoAd, Sv48x4, Sv57x4,
 };
 use slat::{Format, Idle};
 use slat_judge::{Seen, conclude, judge, mutate, stale};
@@ -29,6 +29,7 @@ fn npt() {
     nothing_differs::<Npt4>(1);
     nothing_differs::<Npt5>(2);
     nothing_differs::<Pae>(3);
+    nothing_differs::<Npt<4, 51>>(15);
 }
 
 #[test]
@@ -36,6 +37,7 @@ fn ept() {
     nothing_differs::<Ept4>(4);
     nothing_differs::<Ept5>(5);
     nothing_differs::<Ept4NoAd>(6);
+    nothing_differs::<Ept<4, true, 47>>(16);
 }
 
 #[test]

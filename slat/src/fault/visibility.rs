@@ -1,0 +1,155 @@
+//! A fault that knows whether the guest meant private or shared memory.
+//!
+//! Whether a frame is private is said by the part of the memslot that it is in ([`Memslots::set_private`]), and so is what host
+//! address is behind it. A fault takes both from one look-up and confirms them by one stamp. What it maps is of the kind that
+//! the guest meant, or the fault begins again: no access is carried out on memory of the other kind because a conversion came
+//! between the look and the install.
+//!
+//! [`Memslots::set_private`]: crate::memslots::Memslots::set_private
+
+use super::{By, Done, Fault, FaultError};
+use crate::addr::{Gfn, Level};
+use crate::host::Host;
+use crate::slots::Slot;
+use crate::sync::idle::Idle;
+use crate::sync::mode::Shared;
+use crate::table::format::Format;
+use crate::table::radix::At;
+use crate::vcpu::Vcpu;
+use crate::walk::Walk;
+
+impl By {
+    /// The guest, whatever memory it means.
+    pub(super) const GUEST: Self = Self::Guest { private: None };
+
+    /// What the guest meant, where the slot's part is of the other kind.
+    #[inline(always)]
+    pub(super) fn disagrees(self, slot: &Slot) -> Option<bool> {
+        match self {
+            Self::Guest { private: Some(private) } if private != slot.is_private() => Some(private),
+            _ => None,
+        }
+    }
+}
+
+impl<F: Format, H: Host> Vcpu<'_, F, H> {
+    /// [`fault`](Self::fault) for a guest that has private and shared memory, and says which it means: by the GPA's shared bit
+    /// (TDX), or as the exit reports it (SEV-SNP's bit 34 of the error code). `fault.gpa` is without such a bit. Where the frame is
+    /// of the other kind the answer is [`Done::MemoryFault`], and nothing is done, also where a page of the other kind is mapped.
+    /// May sleep in the host. Nothing is owed.
+    ///
+    /// ```
+    /// use slat::{table::formats::Npt4, *};
+    ///
+    /// /// Shared memory at host addresses, private memory in a backing.
+    /// struct Split;
+    /// unsafe impl TableMemory for Split {}
+    /// impl Host for Split {
+    ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    ///         let frame = match hva.backing() {
+    ///             Some((Backing(_), offset)) => 0x8_0000 + (offset >> 12),
+    ///             None => hva.0 >> 12,
+    ///         };
+    ///         Ok(HostPage { pfn: Pfn(frame), ..HostPage::PLAIN })
+    ///     }
+    /// }
+    ///
+    /// let mut idle = Idle::take().unwrap();
+    /// let vm = Vm::<Npt4, _>::builder(Split).build()?;
+    /// let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000));
+    /// vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram, Backing(0).at(0)))?;
+    /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    ///
+    /// // All memory is shared at first. The guest means private memory: the VMM is asked, and converts.
+    /// let store = Fault { gpa: Gpa(0x5000), access: Access::Write };
+    /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::MemoryFault { private: true });
+    /// vm.slots().set_private(&mut idle, Span::sized(store.gpa.gfn(), 1), true)?;
+    /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::Mapped(Level::K4));
+    /// assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x8_0005));
+    ///
+    /// // What changes at host addresses is no concern of private memory. Its own backing is.
+    /// vm.invalidate(ram.hvas(), Why::Unmap).apply(&mut idle).settle();
+    /// assert!(vm.translate(&mut idle, Gfn(5)).is_some());
+    /// vm.invalidate(Span::sized(Backing(0).at(0x5000), 4096), Why::Clear).apply(&mut idle).settle();
+    /// assert!(vm.translate(&mut idle, Gfn(5)).is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError> {
+        // What the quick path maps is of the memo's slot, of which it is one part.
+        if self.memo.has_as(fault.gpa.gfn(), private) && self.quick(fault) {
+            return Ok(Done::Mapped(Level::K4));
+        }
+        self.fault_in_full(idle, fault, By::Guest { private: Some(private) })
+    }
+
+    /// The same as [`By::disagrees`], whatever is mapped at `at`: no hardware compares a leaf with what the guest means.
+    #[inline(always)]
+    pub(super) fn disagrees(
+        &mut self,
+        walk: &Walk<'_, F, H, Shared>,
+        at: At<'_>,
+        gfn: Gfn,
+        by: By,
+    ) -> Option<bool> {
+        let By::Guest { private: Some(_) } = by else { return None };
+        by.disagrees(&self.memo.slot(walk.vm, walk.space, walk.seat, gfn, Some(at))?)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::seeded::{self, Bug};
+    use crate::sync::prim::{AtomicU64, Relaxed};
+    use crate::table::formats::Npt4;
+    use crate::*;
+    use std::sync::OnceLock;
+
+    const RAM: Hva = Hva(1 << 30);
+    const OWN: Hva = Backing(1).at(0);
+
+    /// Converts the page that it is asked for, once; its frames are its addresses.
+    #[derive(Default)]
+    struct Converting {
+        vm: OnceLock<std::sync::Weak<Vm<Npt4, Converting>>>,
+        asked: AtomicU64,
+    }
+
+    // SAFETY: the defaults keep the contract.
+    unsafe impl TableMemory for Converting {}
+
+    impl Host for Converting {
+        fn resolve(&self, idle: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+            if self.asked.fetch_add(1, Relaxed) == 0 {
+                let vm = self.vm.get().unwrap().upgrade().unwrap();
+                vm.slots().set_private(idle, Span::sized(Gfn(5), 1), true).unwrap();
+            }
+            Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT & 0xff_ffff), ..HostPage::PLAIN })
+        }
+    }
+
+    /// What comes of an access to shared memory during which the frame is converted.
+    fn converted_meanwhile() -> (Done, bool) {
+        let mut idle = Idle::take().unwrap();
+        let vm = std::sync::Arc::new(Vm::<Npt4, _>::builder(Converting::default()).build().unwrap());
+        vm.host().vm.set(std::sync::Arc::downgrade(&vm)).unwrap();
+        let ram = Slot::new(SlotId(0), Gfn(0), 8, RAM);
+        vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram, OWN)).unwrap();
+        let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+        let store = Fault { gpa: Gfn(5).gpa(), access: Access::Write };
+        let done = vcpu.fault_as(&mut idle, store, false).unwrap();
+        drop(vcpu);
+        (done, vm.translate(&mut idle, Gfn(5)).is_some())
+    }
+
+    #[test]
+    fn an_access_to_shared_memory_maps_no_page_that_has_become_private() {
+        assert_eq!(converted_meanwhile(), (Done::MemoryFault { private: false }, false));
+    }
+
+    #[test]
+    fn mistake_the_kinds_are_compared_before_the_first_attempt_alone() {
+        let private_is_mapped = (Done::Mapped(Level::K4), true);
+        assert_eq!(seeded::with(Bug::AgreedOnce, converted_meanwhile), private_is_mapped);
+        seeded::found(Bug::AgreedOnce, 1);
+    }
+}

@@ -1,0 +1,228 @@
+//! Frames with private and shared memory: conversions, invalidations of either, and faults that say which they mean.
+
+use slat::notify::{Event, SecondaryMmu};
+use slat::slots::Rule;
+use slat::table::formats::*;
+use slat::*;
+
+const SHARED: Hva = Hva(0x40_0000_0000);
+const PRIVATE: Hva = Backing(5).at(1 << 30);
+/// Where the host has private memory.
+const OWN: u64 = 1 << 30;
+const LARGE: u64 = Level::M2.pages();
+const PAGES: u64 = 4 * LARGE;
+
+/// Pages of this size, of both kinds of memory.
+struct Both(Level);
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Both {}
+
+fn frame(hva: Hva) -> Pfn {
+    Pfn(hva.backing().map_or(hva.0 >> PAGE_SHIFT, |(_, offset)| OWN + (offset >> PAGE_SHIFT)))
+}
+
+impl Host for Both {
+    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
+        Some(HostPage { pfn: frame(hva), level: self.0, ..HostPage::PLAIN })
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.lookup(hva, access).ok_or(HostError::Fault)
+    }
+}
+
+fn ram() -> Slot {
+    Slot::new(SlotId(0), Gfn(0), PAGES, SHARED)
+}
+
+fn vm<F: Format>(level: Level) -> (Idle, Vm<F, Both>) {
+    let (mut idle, vm) = (Idle::take().unwrap(), Vm::<F, _>::builder(Both(level)).build().unwrap());
+    vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram(), PRIVATE)).unwrap();
+    (idle, vm)
+}
+
+fn store(gfn: u64) -> Fault {
+    Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }
+}
+
+/// The frame's page, and how large the leaf is.
+fn mapped<F: Format>(vm: &Vm<F, Both>, idle: &mut Idle, gfn: u64) -> Option<(Pfn, Level)> {
+    let found = vm.translate(idle, Gfn(gfn))?;
+    Some((found.leaf.pfn + (gfn - found.gfns.start.0), found.level))
+}
+
+fn shared(gfn: u64) -> Pfn {
+    frame(SHARED + gfn * PAGE_SIZE)
+}
+
+fn private(gfn: u64) -> Pfn {
+    frame(PRIVATE + gfn * PAGE_SIZE)
+}
+
+fn a_large_page_spans_no_two_kinds<F: Format>() {
+    let (mut idle, vm) = vm::<F>(Level::M2);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for gfn in [0, LARGE, 2 * LARGE] {
+        assert_eq!(vcpu.fault(&mut idle, store(gfn)), Ok(Done::Mapped(Level::M2)), "{}", F::NAME);
+    }
+    let some = Span::new(Gfn(5), Gfn(8));
+    vm.slots().set_private(&mut idle, some, true).unwrap();
+    for gfn in [0, 4, 8, LARGE - 1] {
+        assert_eq!(mapped(&vm, &mut idle, gfn), Some((shared(gfn), Level::K4)), "beside the range");
+    }
+    assert_eq!(mapped(&vm, &mut idle, LARGE), Some((shared(LARGE), Level::M2)), "elsewhere");
+    for gfn in 5..8 {
+        assert_eq!(mapped(&vm, &mut idle, gfn), None);
+        assert_eq!(vcpu.fault(&mut idle, store(gfn)), Ok(Done::Mapped(Level::K4)));
+        assert_eq!(mapped(&vm, &mut idle, gfn), Some((private(gfn), Level::K4)));
+    }
+    let all = Span::new(Gfn(0), Gfn(PAGES));
+    assert_eq!(vm.recover(&mut idle, all), 0, "two kinds make no large page");
+    // Said again, it takes nothing.
+    vm.slots().set_private(&mut idle, Span::new(Gfn(6), Gfn(8)), true).unwrap();
+    assert_eq!(mapped(&vm, &mut idle, 6), Some((private(6), Level::K4)));
+    // All of it private: what was so already stays.
+    vm.slots().set_private(&mut idle, Span::new(Gfn(0), Gfn(LARGE)), true).unwrap();
+    assert_eq!((mapped(&vm, &mut idle, 4), mapped(&vm, &mut idle, 6)), (None, Some((private(6), Level::K4))));
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(0), Gfn(LARGE))), Ok(LARGE));
+    assert_eq!(mapped(&vm, &mut idle, 7), Some((private(7), Level::K4)));
+    assert_eq!(vm.recover(&mut idle, all), 1, "one kind again");
+    assert_eq!(mapped(&vm, &mut idle, 7), Some((private(7), Level::M2)));
+    vm.slots().set_private(&mut idle, all, false).unwrap();
+    assert_eq!(mapped(&vm, &mut idle, 7), None);
+    assert_eq!(mapped(&vm, &mut idle, LARGE), Some((shared(LARGE), Level::M2)), "it was shared all the time");
+    assert_eq!(vcpu.fault(&mut idle, store(7)), Ok(Done::Mapped(Level::M2)));
+    assert_eq!(mapped(&vm, &mut idle, 7), Some((shared(7), Level::M2)));
+}
+
+#[test]
+fn a_conversion_takes_what_it_must_and_large_pages_span_no_two_kinds() {
+    a_large_page_spans_no_two_kinds::<Ept4>();
+    a_large_page_spans_no_two_kinds::<Npt4>();
+    a_large_page_spans_no_two_kinds::<Arm64L48>();
+    a_large_page_spans_no_two_kinds::<Sv48x4>();
+}
+
+/// Frames 0 to 4 are shared, 4 to 8 private, and all are mapped.
+fn halves() -> (Idle, Vm<Npt4, Both>) {
+    let (mut idle, vm) = vm::<Npt4>(Level::K4);
+    vm.slots().set_private(&mut idle, Span::new(Gfn(4), Gfn(8)), true).unwrap();
+    let all = Span::new(Gfn(0), Gfn(8));
+    let done = vm.vcpu(VcpuId(0)).unwrap().prefault_as(&mut idle, all, Prefault::young(Access::Write));
+    assert_eq!(done, Ok(8));
+    (idle, vm)
+}
+
+fn left(vm: &Vm<Npt4, Both>, idle: &mut Idle) -> Vec<u64> {
+    (0..8).filter(|&gfn| vm.translate(idle, Gfn(gfn)).is_some()).collect()
+}
+
+#[test]
+fn an_invalidation_of_one_kind_of_memory_leaves_the_other_alone() {
+    let whole = |at: Hva| Span::sized(at, PAGES * PAGE_SIZE);
+    for why in [Why::Unmap, Why::Clear, Why::Migrate] {
+        {
+            let (mut idle, vm) = halves();
+            vm.invalidate(whole(SHARED), why).apply(&mut idle).settle();
+            assert_eq!(left(&vm, &mut idle), [4, 5, 6, 7], "{why:?}");
+        }
+        let (mut idle, vm) = halves();
+        vm.invalidate(Span::sized(PRIVATE + 5 * PAGE_SIZE, PAGE_SIZE), why).apply(&mut idle).settle();
+        assert_eq!(left(&vm, &mut idle), [0, 1, 2, 3, 4, 6, 7], "{why:?}");
+        vm.invalidate(whole(PRIVATE), why).apply(&mut idle).settle();
+        assert_eq!(left(&vm, &mut idle), [0, 1, 2, 3], "{why:?}");
+    }
+}
+
+#[test]
+fn what_is_told_of_one_kind_of_memory_page_by_page_or_to_age_it_leaves_the_other_alone() {
+    let whole = |at: Hva| Span::sized(at, PAGES * PAGE_SIZE);
+    let (mut idle, vm) = halves();
+    assert!(vm.young(&mut idle, whole(PRIVATE), Young::ClearAndFlush));
+    let young = |idle: &mut Idle, gfn| vm.translate(idle, Gfn(gfn)).unwrap().leaf.accessed;
+    assert_eq!([0, 3, 4, 7].map(|gfn| young(&mut idle, gfn)), [true, true, false, false]);
+    assert!(
+        !vm.young(&mut idle, whole(PRIVATE), Young::Test) && vm.young(&mut idle, whole(SHARED), Young::Test)
+    );
+    vm.around(&mut idle, Event::new(whole(SHARED), Why::Reclaim), &mut |idle, pages| {
+        pages.changed(idle, whole(SHARED), None);
+    })
+    .unwrap();
+    assert_eq!(left(&vm, &mut idle), [4, 5, 6, 7]);
+}
+
+fn a_fault_of_the_other_kind_does_nothing<F: Format>() {
+    let (mut idle, vm) = vm::<F>(Level::K4);
+    vm.slots().set_private(&mut idle, Span::new(Gfn(1), Gfn(2)), true).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let refused = |private| Ok(Done::MemoryFault { private });
+    for (gfn, private) in [(0, false), (1, true)] {
+        assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a hole");
+        assert_eq!(mapped(&vm, &mut idle, gfn), None);
+        // Withdrawn, where the format has no Accessed bit.
+        vcpu.prefault(&mut idle, Span::sized(Gfn(gfn), 1)).unwrap();
+        assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "an old leaf");
+        assert!(!vm.translate(&mut idle, Gfn(gfn)).unwrap().leaf.accessed);
+        vcpu.fault_as(&mut idle, store(gfn), private).unwrap();
+        assert_eq!(vcpu.fault_as(&mut idle, store(gfn), !private), refused(!private), "a leaf");
+        assert_eq!(vcpu.fault_as(&mut idle, store(gfn), private), Ok(Done::Spurious));
+    }
+    // The vCPU remembers the slot's part by now: the short way.
+    assert_eq!(vcpu.fault_as(&mut idle, store(2), false), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault_as(&mut idle, store(3), true), refused(true));
+    assert_eq!(vcpu.fault_as(&mut idle, store(3), false), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.fault_as(&mut idle, store(PAGES), true), Ok(Done::Mmio), "no memslot, of no kind");
+}
+
+#[test]
+fn a_fault_that_means_the_other_kind_of_memory_does_nothing() {
+    a_fault_of_the_other_kind_does_nothing::<Ept4>();
+    a_fault_of_the_other_kind_does_nothing::<Ept4NoAd>();
+    a_fault_of_the_other_kind_does_nothing::<Sv39x4>();
+}
+
+#[test]
+fn attributes_go_with_the_memslot() {
+    let (mut idle, vm) = halves();
+    let slots = vm.slots();
+    assert_eq!(slots.len(), 1);
+    assert_eq!(slots.get(&mut idle, SlotId(0)), Some(ram()));
+    assert!(slots.find(&mut idle, Gfn(5)).unwrap().is_private());
+    for operation in [
+        |tx: &mut slots::Transaction<'_>| tx.move_to(SlotId(0), Gfn(PAGES)).map(drop),
+        |tx: &mut slots::Transaction<'_>| tx.set_log_dirty(SlotId(0), true).map(drop),
+    ] {
+        let error = slots.commit(&mut idle, operation).unwrap_err();
+        assert_eq!((error.rule, error.errno()), (Rule::Private, 22));
+    }
+    let other = Slot::new(SlotId(1), Gfn(PAGES), 8, SHARED);
+    slots.commit(&mut idle, |tx| tx.create(other)).unwrap();
+    let error = slots.set_private(&mut idle, Span::new(Gfn(PAGES - 1), Gfn(PAGES + 1)), true).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "memslot 1 at 0x800000..0x808000: frame 0x800 has no private memory; create its memslot with some"
+    );
+    assert!(!slots.find(&mut idle, Gfn(PAGES - 1)).unwrap().is_private(), "nothing half-done");
+    let error = slots.commit(&mut idle, |tx| {
+        tx.create_with_private(Slot::new(SlotId(2), Gfn(2 * PAGES), 8, SHARED).readonly(), PRIVATE)
+    });
+    assert_eq!(error.unwrap_err().rule, Rule::Private);
+    slots.commit(&mut idle, |tx| tx.delete(SlotId(0))).unwrap();
+    assert_eq!(left(&vm, &mut idle), [0; 0]);
+    slots.commit(&mut idle, |tx| tx.create_with_private(ram(), PRIVATE)).unwrap();
+    assert!(!slots.find(&mut idle, Gfn(5)).unwrap().is_private(), "a new slot is shared");
+}
+
+/// A slot of memory that is private for good, by (backing, offset) alone.
+#[test]
+fn a_memslot_may_be_backed_by_a_backing_alone() {
+    let (mut idle, vm) = vm::<Npt4>(Level::K4);
+    let own = Slot::new(SlotId(1), Gfn(PAGES), 8, Backing(6).at(0));
+    vm.slots().commit(&mut idle, |tx| tx.create(own)).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let fault = store(PAGES + 3);
+    assert_eq!(vcpu.fault_as(&mut idle, fault, false), Ok(Done::MemoryFault { private: false }));
+    assert_eq!(vcpu.fault_as(&mut idle, fault, true), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(mapped(&vm, &mut idle, PAGES + 3), Some((frame(Backing(6).at(3 * PAGE_SIZE)), Level::K4)));
+}
