@@ -105,8 +105,10 @@ pub extern "C" fn slat_vcpu_fault(
         done.write(match vcpu.fault(call.idle(), fault)? {
             Done::Mapped(_) => slat_done::SLAT_MAPPED,
             Done::Fixed => slat_done::SLAT_FIXED,
-            // No VM of this interface has rings.
-            Done::Spurious | Done::RingFull => slat_done::SLAT_SPURIOUS,
+            // No VM of this interface has rings, and no host of it answers that a page is pending.
+            Done::Spurious | Done::RingFull | Done::Pending(_) | Done::NeedsPage(_) => {
+                slat_done::SLAT_SPURIOUS
+            }
             Done::Mmio => slat_done::SLAT_MMIO,
         });
         Ok(())

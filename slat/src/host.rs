@@ -57,7 +57,12 @@ impl HostPage {
     }
 }
 
-/// Why the host has no page to give.
+/// What a host calls a page that it has not got yet: a number of its own choice, for each page or for each request. The same
+/// page has the same number until it is [ready](crate::Vm::ready).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Token(pub u64);
+
+/// Why the host has no page to give, or not now.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HostError {
     /// Nothing is mapped there, or not for this kind of access.
@@ -68,6 +73,16 @@ pub enum HostError {
     Poisoned,
     /// The page could not be read back from where the host had put it. Another try may succeed.
     Io,
+    /// The page is on its way, and the host does not make the vCPU's thread wait: the fault returns
+    /// [`Done::Pending`](crate::Done::Pending) at once. When the page is there, the thread that brought it calls
+    /// [`Vm::ready`](crate::Vm::ready). (KVM's asynchronous page faults.)
+    ///
+    /// The vCPU waits for the token from then on, and then the host is asked for the page **once more**: an answer
+    /// that came in between is not missed. So a host looks whether it has asked for the page already.
+    Pending(Token),
+    /// The code that runs the vCPU has to provide the page: the fault returns
+    /// [`Done::NeedsPage`](crate::Done::NeedsPage). (`KVM_EXIT_MEMORY_FAULT` of a user fault.)
+    NeedsPage,
 }
 
 impl core::fmt::Display for HostError {
@@ -77,6 +92,8 @@ impl core::fmt::Display for HostError {
             Self::NoMemory => "the host is out of memory",
             Self::Poisoned => "the host's memory is broken there",
             Self::Io => "the host could not read the page back",
+            Self::Pending(_) => "the page is on its way to the host",
+            Self::NeedsPage => "the VMM has to provide the page",
         })
     }
 }
@@ -142,11 +159,13 @@ pub trait Host: TableMemory {
     }
 
     /// Makes the page at `hva` present for this access and says where it is. May sleep, and may itself invalidate
-    /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable.
+    /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable. A host that does not want the
+    /// thread to wait for the page answers [`HostError::Pending`], or [`HostError::NeedsPage`].
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError>;
 
     /// Makes vCPU `vcpu` leave the guest, or answer from inside it, soon: an IPI, a signal. Software vCPUs poll
-    /// [`InGuest::kicked`](crate::InGuest::kicked) and need nothing more.
+    /// [`InGuest::kicked`](crate::InGuest::kicked) and need nothing more. It is called for a flush; and for a token that
+    /// is [ready](crate::Vm::ready), then also where the vCPU is out of the guest: one that sleeps is to be woken.
     ///
     /// Whatever this thread stored before the call is visible on the vCPU's processor when the interrupt is taken there,
     /// as an operating system's IPI has it. On bare metal that may take a fence before the interrupt is sent (x2APIC's

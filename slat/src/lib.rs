@@ -125,6 +125,7 @@ pub mod table;
 pub mod tlb;
 mod vcpu;
 pub mod vm;
+mod waits;
 pub mod walk;
 mod why;
 
@@ -134,7 +135,7 @@ pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
 pub use fault::{Done, Fault, FaultError, Prefault};
-pub use host::{Host, HostError, HostPage, VcpuId};
+pub use host::{Host, HostError, HostPage, Token, VcpuId};
 pub use notify::{Again, Event, Invalidation, Pages, SecondaryMmu, Young};
 pub use slots::{Slot, SlotError, SlotId, SpaceId};
 pub use stats::{Flushes, Retries, Stats, TablePages};

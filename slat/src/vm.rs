@@ -18,6 +18,7 @@ use crate::table::retire::Grace;
 use crate::tlb::Cause;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
+use crate::waits::Waits;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 
@@ -55,6 +56,7 @@ pub struct Vm<F: Format, H: Host> {
     large_pages: Padded<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
+    pub(crate) waits: Waits,
     /// One for each vCPU, or none at all.
     pub(crate) rings: Box<[Ring]>,
 }
@@ -203,6 +205,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             large_pages: Padded(AtomicBool::new(false)),
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
+            waits: Waits::default(),
             rings: Box::default(),
         };
         // From here on an error drops what there is of the VM, and the host has its memory back.

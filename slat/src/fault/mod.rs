@@ -24,6 +24,7 @@
 mod leaf;
 pub(crate) mod memo;
 mod mmio;
+mod pending;
 mod prefault;
 mod present;
 mod quick;
@@ -33,7 +34,7 @@ pub use prefault::Prefault;
 
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
-use crate::host::{Host, HostError, HostPage};
+use crate::host::{Host, HostError, HostPage, Token};
 use crate::notify::active::{Epoch, Page, Stamp, Unconfirmed};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
@@ -58,7 +59,7 @@ pub struct Fault {
     pub access: Access,
 }
 
-/// How a fault was dealt with: the guest may try again, except after [`Done::Mmio`] and [`Done::RingFull`].
+/// How a fault was dealt with: the guest may try again after [`Done::Mapped`], [`Done::Fixed`] and [`Done::Spurious`].
 ///
 /// An x86 processor forgets the translation that it faults on. Others need not: an arm64 one may remember that a permission was
 /// missing, a RISC-V one that nothing was mapped, too. There, forget the page on this processor alone (TLBI by IPA, not
@@ -76,6 +77,14 @@ pub enum Done {
     /// A store, while this vCPU's [dirty ring](crate::DirtyLog::ring) is full: nothing was done. Again when anybody has
     /// harvested it; it is the only vCPU that has to wait.
     RingFull,
+    /// The page is [on its way](HostError::Pending), and nothing was done. The vCPU waits for this token: it may run something
+    /// else of the guest meanwhile, or nothing. It is woken when the token is ready, and then
+    /// [takes](Vcpu::take_ready) it and tries again. The access may also be tried again at any time before.
+    Pending(Token),
+    /// The page at this host address, which is behind the fault's guest address, has to be
+    /// [provided](HostError::NeedsPage) by the caller. Nothing was done, and the vCPU waits for no token. Again when the host
+    /// has the page.
+    NeedsPage(Hva),
 }
 
 /// Why a fault cannot be dealt with. The VM goes on; what becomes of the vCPU is its owner's business.
@@ -127,6 +136,8 @@ pub(crate) enum Outcome {
     Ask,
     /// What was mapped has gone, so that what the host offers can come: again.
     Replaced,
+    /// The host has the page later.
+    Pending(Token),
 }
 
 /// What an access is made by.
@@ -173,6 +184,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             match outcome {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Replaced => {}
+                Outcome::Pending(token) => return self.pending(idle, fault, by, token),
                 Outcome::Retry | Outcome::Ask => {
                     self.attempts().add(Again::Lost);
                     patience.wait();
@@ -276,7 +288,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if core::mem::replace(asked, true) {
             self.attempts().add(Again::Asked);
         }
-        let page = vm.host.resolve(idle, hva, fault.access)?;
+        let page = match vm.host.resolve(idle, hva, fault.access) {
+            Ok(page) => page,
+            Err(HostError::Pending(token)) => return Ok(Outcome::Pending(token)),
+            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Done::NeedsPage(hva))),
+            Err(error) => return Err(error.into()),
+        };
         if !serves::<F>(&page, fault.access) {
             return Err(HostError::Fault.into());
         }

@@ -6,7 +6,7 @@
 
 use super::{By, Done, Fault, FaultError};
 use crate::addr::{Gfn, Span};
-use crate::host::Host;
+use crate::host::{Host, HostError};
 use crate::slots::SlotId;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
@@ -43,6 +43,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// has pages. Returns how many frames of the range are mapped now; less than asked for where the next one
     /// has no memslot, or the host none to give: asking again from there tells which. May sleep in the host. An
     /// error means that not even the first frame could be mapped. (`KVM_PRE_FAULT_MEMORY`.)
+    ///
+    /// It ends before a frame whose page is [pending](HostError::Pending), too: the vCPU then waits for the token as after a
+    /// fault, and goes on from there when it has [taken](Vcpu::take_ready) it.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -109,7 +112,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                     walk.translate(next).map_or(next + 1, |found| found.gfns.end)
                 }
                 Err(error) if next == gfns.start => return Err(error),
-                Ok(Done::Mmio | Done::RingFull) | Err(_) => break,
+                Ok(Done::Pending(token)) if next == gfns.start => {
+                    return Err(HostError::Pending(token).into());
+                }
+                Ok(Done::NeedsPage(_)) if next == gfns.start => return Err(HostError::NeedsPage.into()),
+                Ok(Done::Mmio | Done::RingFull | Done::Pending(_) | Done::NeedsPage(_)) | Err(_) => break,
             };
             next = end.min(gfns.end);
         }

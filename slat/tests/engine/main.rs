@@ -4,6 +4,7 @@
 //! | file | what is tested |
 //! |---|---|
 //! | [`fault`], [`formats`], [`huge`], [`memory_types`], [`mmio`], [`spaces`] | faults, in each format; large pages; memory types and execution; MMIO; address spaces |
+//! | [`pending`] | faults that do not block: pages on their way, and pages that the VMM provides |
 //! | [`prefault`] | pages mapped ahead of the guest, as for an access |
 //! | [`age`], [`reasons`], [`withdrawn`] | which pages were accessed; decisions page by page; leaves withdrawn to learn of an access |
 //! | [`debts`] | flushes that are owed |
@@ -29,6 +30,7 @@ mod inject;
 mod limit;
 mod memory_types;
 mod mmio;
+mod pending;
 mod prefault;
 mod reasons;
 mod ring;

@@ -8,8 +8,10 @@
 //! | `ring` | does a full dirty ring stop a vCPU, and is a store through its TLB told? |
 //! | `shared` | do vCPUs that move between processors read what they wrote, with TLBs tagged by VM? |
 //! | `numa` | does a page that is sampled and moved stay readable under a guest? |
+//! | `pending` | does a vCPU go on with another task, or park, while a page is on its way? |
 
 mod numa;
+mod pending;
 mod ring;
 #[cfg(seeded)]
 mod seeded;

@@ -137,7 +137,9 @@ impl<'vm> Cpu<'vm> {
                     self.seen.absent += 1;
                     self.seen.astray += u64::from(!program.may_be_absent(gfn));
                 }
-                Done::Spurious | Done::RingFull => self.seen.spurious += 1,
+                Done::Spurious | Done::RingFull | Done::Pending(_) | Done::NeedsPage(_) => {
+                    self.seen.spurious += 1;
+                }
             }
         }
         Ok(())
