@@ -100,7 +100,7 @@ impl From<HostError> for slat_status {
             HostError::NoMemory => SLAT_ENOMEM,
             HostError::Poisoned => SLAT_EPOISONED,
             HostError::Io => SLAT_EIO,
-            HostError::Pending(_) | HostError::NeedsPage => SLAT_EAGAIN,
+            HostError::Pending | HostError::NeedsPage => SLAT_EAGAIN,
         }
     }
 }

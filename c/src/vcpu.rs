@@ -106,9 +106,7 @@ pub extern "C" fn slat_vcpu_fault(
             Done::Mapped(_) => slat_done::SLAT_MAPPED,
             Done::Fixed => slat_done::SLAT_FIXED,
             // No VM of this interface has rings, and no host of it answers that a page is pending.
-            Done::Spurious | Done::RingFull | Done::Pending(_) | Done::NeedsPage(_) => {
-                slat_done::SLAT_SPURIOUS
-            }
+            Done::Spurious | Done::RingFull | Done::Pending | Done::NeedsPage => slat_done::SLAT_SPURIOUS,
             Done::Mmio => slat_done::SLAT_MMIO,
         });
         Ok(())

@@ -2,6 +2,7 @@
 
 use crate::arena::ArenaHandle;
 use crate::space::AddressSpace;
+use slat::trace::{Observer, TraceEvent};
 use slat::{Access, Host, HostError, HostPage, Hva, Idle, Pfn, TableMemory};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,16 +20,51 @@ use std::sync::Arc;
 /// space.register(&vm);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// What happens in the VM is told to `O` ([`slat::trace`]). `()` is told nothing, and costs nothing.
+///
+/// ```
+/// # use slat::{table::formats::Npt4, trace::{Observer, TraceEvent}, *};
+/// # use slat_mm::*;
+/// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// #[derive(Default)]
+/// struct Faults(AtomicU64);
+/// impl Observer for Faults {
+///     fn observe(&self, event: TraceEvent) {
+///         self.0.fetch_add(u64::from(matches!(event, TraceEvent::Fault { .. })), Relaxed);
+///     }
+/// }
+/// # let arena = Arena::builder().limit(64 << 20).build()?;
+/// # let space = AddressSpace::builder(&arena).build()?;
+/// let vm = Vm::<Npt4, _>::builder(HostView::observed(&space, Faults::default())).build()?;
+/// let (mut idle, mut vcpu) = (Idle::take().unwrap(), vm.vcpu(VcpuId(0)).unwrap());
+/// vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read })?;
+/// assert_eq!(vm.host().observer().0.load(Relaxed), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
-pub struct HostView {
+pub struct HostView<O = ()> {
     space: Arc<AddressSpace>,
     tables: ArenaHandle,
+    observer: O,
 }
 
 impl HostView {
     /// A view of `space`, which lives at least as long.
     pub fn new(space: &Arc<AddressSpace>) -> Self {
-        Self { space: space.clone(), tables: ArenaHandle::from(space.arena()) }
+        Self::observed(space, ())
+    }
+}
+
+impl<O> HostView<O> {
+    /// The same, with an observer of the VM that is built on it.
+    pub fn observed(space: &Arc<AddressSpace>, observer: O) -> Self {
+        Self { space: space.clone(), tables: ArenaHandle::from(space.arena()), observer }
+    }
+
+    /// The observer.
+    pub fn observer(&self) -> &O {
+        &self.observer
     }
 
     /// The address space.
@@ -38,7 +74,7 @@ impl HostView {
 }
 
 // SAFETY: passed on to the arena's handle, which keeps the contract.
-unsafe impl TableMemory for HostView {
+unsafe impl<O: Observer> TableMemory for HostView<O> {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         self.tables.alloc_chunk().inspect(|_| self.space.lru_lend(1))
     }
@@ -60,7 +96,7 @@ unsafe impl TableMemory for HostView {
     }
 }
 
-impl Host for HostView {
+impl<O: Observer> Host for HostView<O> {
     #[inline]
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         self.space.lookup(hva, access)
@@ -68,5 +104,10 @@ impl Host for HostView {
 
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         Ok(self.space.fault(idle, hva, access)?)
+    }
+
+    #[inline(always)]
+    fn observe(&self, event: TraceEvent) {
+        self.observer.observe(event);
     }
 }

@@ -9,7 +9,7 @@ use slat::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
 
-/// This side of the migration. A page's token is its host address.
+/// This side of the migration. A page's token is its host address: the default of `Host::token`.
 #[derive(Default)]
 struct Target(Mutex<Pages>);
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Host for Target {
         if pages.asked.insert(page) {
             pages.requests.push_back(page);
         }
-        Err(HostError::Pending(Token(page.0)))
+        Err(HostError::Pending)
     }
 }
 
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             let Some(&gfn) = touches.front().filter(|_| stopped.is_none()) else { continue };
             match vcpu.fault(&mut idle, Fault { gpa: gfn.gpa(), access: Access::Write })? {
-                Done::Pending(token) => *stopped = Some(token),
+                Done::Pending => *stopped = vcpu.pending_token(),
                 done => {
                     println!("vCPU {} touches {gfn:?}: {done:?}", vcpu.id().0);
                     touches.pop_front();

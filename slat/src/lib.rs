@@ -55,6 +55,7 @@
 //! | [`memslots`] | the memslots of a running VM |
 //! | [`vm`] | the wiring |
 //! | [`stats`] | what a VM has done and holds |
+//! | [`trace`] | what happens in a VM, one event at a time |
 //! | [`host`] | what is asked of the world |
 //!
 //! Terms are in `book/src/glossary.md`, the patch series that are cited in `book/src/sources.md`.
@@ -123,6 +124,7 @@ pub mod stats;
 pub mod sync;
 pub mod table;
 pub mod tlb;
+pub mod trace;
 mod vcpu;
 pub mod vm;
 mod waits;

@@ -232,6 +232,7 @@ bugs! {
 
     PendingBelieved "pending-believed" Unit "a vCPU waits for a token, and does not ask the host once more",
     ReadyForgotten "ready-forgotten" Unit "an entry into the guest takes a ready token for a kick that it has answered",
+    EventForgotten "event-forgotten" Unit "the short way of a fault maps a page and tells no observer",
     LeakedGuardBelieved "leaked-guard-believed" Unit "a vCPU whose guard was leaked begins a section on a seat that looks at rest",
     CachesBelieved "caches-believed" Unit "a vCPU enters on another processor, or under a number taken again, and believes what is cached there",
     LoadedKept "loaded-kept" Unit "where the caches of another processor cannot be flushed, those of the last one are believed still",

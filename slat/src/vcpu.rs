@@ -3,13 +3,13 @@
 use crate::addr::Pfn;
 use crate::dirty::ring::Ring;
 use crate::fault::memo::Memo;
-use crate::host::{Host, VcpuId};
+use crate::host::{Host, Token, VcpuId};
 use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::readside::{Borrowed, ReadSide, Seat, Section};
-use crate::sync::tally::{Attempts, Tally};
+use crate::sync::tally::Tally;
 use crate::table::format::Format;
 use crate::table::pool::Cache;
 use crate::table::radix::RootWord;
@@ -54,6 +54,8 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     pub(crate) ring: Option<&'vm Ring>,
     loaded: Loaded,
     pub(crate) waiting: Waiting,
+    /// What the page is called that was pending last, if [any](Waiting::ever) was.
+    pub(crate) token: Token,
     /// How it enters sections: see [`Vm::enters_lightly`].
     light: bool,
 }
@@ -112,7 +114,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
         let ring = vm.rings.get(id.0 as usize);
         let (cache, memo, waiting) = (Cache::default(), Memo::new(), Waiting::default());
-        Self { vm, space, id, seat, cache, memo, ring, loaded, waiting, light }
+        Self { vm, space, id, seat, cache, memo, ring, loaded, waiting, token: Token(0), light }
     }
 
     /// Its number.
@@ -172,11 +174,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     /// What it has counted.
     pub(crate) fn tally(&self) -> &Tally {
         &self.seat.tally
-    }
-
-    /// What it counts of attempts that are made again.
-    pub(crate) fn attempts(&self) -> &'vm Attempts {
-        &self.vm.tlb.vcpu(self.id).attempts
     }
 
     #[cold]

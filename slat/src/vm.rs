@@ -3,7 +3,7 @@
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::dirty::DirtyLog;
 use crate::dirty::ring::Ring;
-use crate::host::{Host, Kicks};
+use crate::host::{Host, Kicks, VcpuId};
 use crate::notify::active::Active;
 use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
@@ -12,12 +12,14 @@ use crate::sync::gate::{Lock, MmuLock};
 use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
 use crate::sync::readside::{Borrowed, ReadSide};
+use crate::sync::tally::RetryCause;
 use crate::table::format::{Format, assert_format};
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::tlb::Cause;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
+use crate::trace::TraceEvent;
 use crate::waits::Waits;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
@@ -332,6 +334,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.policy.dirty.by_bits::<F>()
     }
 
+    /// An attempt at a fault is made again.
+    pub(crate) fn counts_retry(&self, vcpu: VcpuId, gfn: Gfn, cause: RetryCause) {
+        self.tlb.vcpu(vcpu).attempts.add(cause);
+        self.host.observe(TraceEvent::Retry { vcpu, gfn, cause });
+    }
+
     /// A seat for a thread that is no vCPU. Where all are taken there will be more; it waits where there is no memory for them.
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
         self.reads.borrow(self.policy.vcpus as usize + 1)
@@ -354,6 +362,9 @@ impl<F: Format, H: Host> Pay for Vm<F, H> {
             self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| kicks.kick(vcpu))
         };
         let many = self.grace.defer(flushed);
+        // Where a kick has panicked, too. A panic of the observer finds nothing undone.
+        let (gfns, edits, pages) = (owed.gfns(), owed.edits(), owed.pages());
+        self.host.observe(TraceEvent::Flush { gfns, cause, edits, pages });
         kicks.end();
         if many && may_collect {
             self.grace.collect_some::<F, H>(&self.reads, &self.host, &self.pool);

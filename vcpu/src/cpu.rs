@@ -288,11 +288,11 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         match self.vcpu.fault(idle, fault) {
             Ok(Done::Mmio) => return Some(Exit::Mmio(fault)),
             Ok(Done::RingFull) => return Some(Exit::RingFull),
-            Ok(Done::Pending(token)) => {
-                let stops = !program.page_not_present(token);
-                return stops.then_some(Exit::Failed(fault, HostError::Pending(token).into()));
+            Ok(Done::Pending) => {
+                let goes_on = self.vcpu.pending_token().is_some_and(|token| program.page_not_present(token));
+                return (!goes_on).then_some(Exit::Failed(fault, HostError::Pending.into()));
             }
-            Ok(Done::NeedsPage(_)) => return Some(Exit::Failed(fault, HostError::NeedsPage.into())),
+            Ok(Done::NeedsPage) => return Some(Exit::Failed(fault, HostError::NeedsPage.into())),
             Ok(_) => {
                 if let Some(began) = began {
                     self.fault_ns.saturating_record(began.elapsed().as_nanos() as u64);

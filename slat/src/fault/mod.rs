@@ -34,18 +34,19 @@ pub use prefault::Prefault;
 
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::dirty::ring::Ring;
-use crate::host::{Host, HostError, HostPage, Token};
+use crate::host::{Host, HostError, HostPage};
 use crate::notify::active::{Epoch, Page, Stamp, Unconfirmed};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Patience;
 use crate::sync::readside::Seat;
-use crate::sync::tally::{Again, Count};
+use crate::sync::tally::{Count, RetryCause};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Perms};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
+use crate::trace::{FaultResult, TraceEvent};
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 use crate::walk::Walk;
@@ -77,14 +78,13 @@ pub enum Done {
     /// A store, while this vCPU's [dirty ring](crate::DirtyLog::ring) is full: nothing was done. Again when anybody has
     /// harvested it; it is the only vCPU that has to wait.
     RingFull,
-    /// The page is [on its way](HostError::Pending), and nothing was done. The vCPU waits for this token: it may run something
-    /// else of the guest meanwhile, or nothing. It is woken when the token is ready, and then
-    /// [takes](Vcpu::take_ready) it and tries again. The access may also be tried again at any time before.
-    Pending(Token),
-    /// The page at this host address, which is behind the fault's guest address, has to be
-    /// [provided](HostError::NeedsPage) by the caller. Nothing was done, and the vCPU waits for no token. Again when the host
-    /// has the page.
-    NeedsPage(Hva),
+    /// The page is [on its way](HostError::Pending), and nothing was done. The vCPU waits for its
+    /// [token](Vcpu::pending_token): it may run something else of the guest meanwhile, or nothing. It is woken when the token is
+    /// ready, and then [takes](Vcpu::take_ready) it and tries again. The access may also be tried again at any time before.
+    Pending,
+    /// The page behind the fault's guest address has to be [provided](HostError::NeedsPage) by the caller. Nothing was done, and
+    /// the vCPU waits for no token. Again when the host has the page.
+    NeedsPage,
 }
 
 /// Why a fault cannot be dealt with. The VM goes on; what becomes of the vCPU is its owner's business.
@@ -137,7 +137,7 @@ pub(crate) enum Outcome {
     /// What was mapped has gone, so that what the host offers can come: again.
     Replaced,
     /// The host has the page later.
-    Pending(Token),
+    Pending,
 }
 
 /// What an access is made by.
@@ -157,7 +157,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if self.quick(fault) {
             return Ok(Done::Mapped(Level::K4));
         }
-        self.fault_in_full(idle, fault, By::Guest)
+        self.fault_in_full(idle, fault, By::Guest).inspect_err(|_| self.observed(fault, FaultResult::Failed))
     }
 
     #[cold]
@@ -167,6 +167,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let seat = self.awake();
         // Asked once: what follows pushes one page at most.
         if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
+            self.observed(fault, FaultResult::Deferred);
             return Ok(Done::RingFull);
         }
         let mut patience = Patience::default();
@@ -182,18 +183,21 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 outcome => outcome,
             };
             match outcome {
-                Outcome::Done(done) => return Ok(done),
+                Outcome::Done(done) => {
+                    self.observed(fault, done.into());
+                    return Ok(done);
+                }
                 Outcome::Replaced => {}
-                Outcome::Pending(token) => return self.pending(idle, fault, by, token),
+                Outcome::Pending => return self.pending(idle, fault, by),
                 Outcome::Retry | Outcome::Ask => {
-                    self.attempts().add(Again::Lost);
+                    self.again(fault, RetryCause::Lost);
                     patience.wait();
                 }
-                Outcome::Moved => self.attempts().add(Again::Moved),
+                Outcome::Moved => self.again(fault, RetryCause::Moved),
                 // Rule 13. However often it looks, while the same ones are active it waits once.
                 Outcome::Covered => {
                     if waits.replace(before) != Some(before) {
-                        self.attempts().add(Again::Covered);
+                        self.again(fault, RetryCause::Covered);
                     }
                     // Its end changes what is listed, a word that few write meanwhile and hundreds may look at: the whole
                     // attempt is made again when that happens; or now and then, for the one that was ending as it was read.
@@ -258,6 +262,15 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
     }
 
+    #[inline(always)]
+    fn observed(&self, Fault { gpa, access }: Fault, result: FaultResult) {
+        self.vm.host.observe(TraceEvent::Fault { vcpu: self.id, gfn: gpa.gfn(), access, result });
+    }
+
+    fn again(&self, fault: Fault, cause: RetryCause) {
+        self.vm.counts_retry(self.id, fault.gpa.gfn(), cause);
+    }
+
     /// Pages for missing tables; whether what is mapped is about to be used; and where its store is logged.
     #[inline(always)]
     fn spare(&mut self, by: By) -> (&mut Cache, bool, Option<&Ring>) {
@@ -286,12 +299,16 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(unconfirmed) => return Ok(unconfirmed.into()),
         };
         if core::mem::replace(asked, true) {
-            self.attempts().add(Again::Asked);
+            self.again(fault, RetryCause::Asked);
         }
         let page = match vm.host.resolve(idle, hva, fault.access) {
             Ok(page) => page,
-            Err(HostError::Pending(token)) => return Ok(Outcome::Pending(token)),
-            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Done::NeedsPage(hva))),
+            Err(HostError::Pending) => {
+                self.waiting.ever = true;
+                self.token = vm.host.token(hva);
+                return Ok(Outcome::Pending);
+            }
+            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Done::NeedsPage)),
             Err(error) => return Err(error.into()),
         };
         if !serves::<F>(&page, fault.access) {
@@ -329,6 +346,18 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 #[inline(always)]
 fn serves<F: Format>(page: &HostPage, access: Access) -> bool {
     page.allows(access) && F::has_memory_type(page.memory)
+}
+
+impl From<Done> for FaultResult {
+    fn from(done: Done) -> Self {
+        match done {
+            Done::Mapped(level) => Self::Mapped(level),
+            Done::Fixed => Self::Fixed,
+            Done::Spurious => Self::Spurious,
+            Done::Mmio => Self::Mmio,
+            Done::RingFull | Done::Pending | Done::NeedsPage => Self::Deferred,
+        }
+    }
 }
 
 impl From<Unconfirmed> for Outcome {

@@ -10,32 +10,32 @@ use crate::vm::Vm;
 use alloc::vec::Vec;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
-    /// The host has answered `token`: this vCPU waits for it from here on, and asks once more.
+    /// The host has said that the page is pending: this vCPU waits for its token from here on, and asks once more.
     #[cold]
     #[inline(never)]
-    pub(super) fn pending(
-        &mut self,
-        idle: &mut Idle,
-        fault: Fault,
-        by: By,
-        token: Token,
-    ) -> Result<Done, FaultError> {
-        self.waiting.ever = true;
-        let pending = Done::Pending(token);
+    pub(super) fn pending(&mut self, idle: &mut Idle, fault: Fault, by: By) -> Result<Done, FaultError> {
+        let token = self.token;
         if !self.vm.waits.begin(self.id, token)? || seeded!(PendingBelieved) {
-            return Ok(pending);
+            self.observed(fault, Done::Pending.into());
+            return Ok(Done::Pending);
         }
         if core::mem::replace(&mut self.waiting.asks_again, true) {
             // The host has another name for the page each time, so no answer would be the last. The guest tries again at once.
             self.vm.ready(token);
-            return Ok(pending);
+            self.observed(fault, Done::Pending.into());
+            return Ok(Done::Pending);
         }
         let done = self.fault_in_full(idle, fault, by);
         self.waiting.asks_again = false;
-        if done != Ok(pending) {
+        if done != Ok(Done::Pending) || self.token != token {
             self.vm.waits.forget(self.id, token);
         }
         done
+    }
+
+    /// The token of the page for which a fault, or a prefault, ended as [pending](Done::Pending) last.
+    pub fn pending_token(&self) -> Option<Token> {
+        self.waiting.ever.then_some(self.token)
     }
 
     /// A token that this vCPU waits for and that is [ready](Vm::ready): the accesses that it was answered for may be made
@@ -73,7 +73,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// use slat::{table::formats::Ept4, *};
     /// use std::{collections::BTreeSet, sync::Mutex};
     ///
-    /// /// Pages that have come, and pages that are asked for. A page's token is its address.
+    /// /// Pages that have come, and pages that are asked for. A page's token is its address, as it is by default.
     /// #[derive(Default)]
     /// struct Remote(Mutex<[BTreeSet<u64>; 2]>);
     /// # unsafe impl TableMemory for Remote {}
@@ -82,7 +82,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     ///         let (page, [here, asked]) = (hva.0 & !0xfff, &mut *self.0.lock().unwrap());
     ///         if !here.contains(&page) {
     ///             asked.insert(page); // …and, where it is new, a request goes out
-    ///             return Err(HostError::Pending(Token(page)));
+    ///             return Err(HostError::Pending);
     ///         }
     ///         Ok(HostPage { pfn: Pfn(page >> 12), ..HostPage::PLAIN })
     ///     }
@@ -93,7 +93,8 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
     /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     /// let load = Fault { gpa: Gpa(0x5008), access: Access::Read };
-    /// let Done::Pending(token) = vcpu.fault(&mut idle, load)? else { panic!("the page is elsewhere") };
+    /// assert_eq!(vcpu.fault(&mut idle, load)?, Done::Pending);
+    /// let token = vcpu.pending_token().unwrap();
     /// assert_eq!(vm.waiters(token), [VcpuId(0)]);
     /// assert_eq!(vcpu.take_ready(), None); // the vCPU may run another task of the guest
     ///

@@ -11,6 +11,7 @@ use crate::slots::SlotId;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::table::format::{Access, Format};
+use crate::trace::FaultResult;
 use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 use core::ops::ControlFlow;
@@ -104,7 +105,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let mut next = gfns.start;
         while next < gfns.end {
             let access = Fault { gpa: next.gpa(), access: how.access };
-            let end = match self.fault_in_full(idle, access, by) {
+            let done = self.fault_in_full(idle, access, by);
+            let end = match done.inspect_err(|_| self.observed(access, FaultResult::Failed)) {
                 Ok(Done::Mapped(level)) => next.base(level) + level.pages(),
                 Ok(Done::Fixed | Done::Spurious) => {
                     let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, seat);
@@ -112,11 +114,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                     walk.translate(next).map_or(next + 1, |found| found.gfns.end)
                 }
                 Err(error) if next == gfns.start => return Err(error),
-                Ok(Done::Pending(token)) if next == gfns.start => {
-                    return Err(HostError::Pending(token).into());
-                }
-                Ok(Done::NeedsPage(_)) if next == gfns.start => return Err(HostError::NeedsPage.into()),
-                Ok(Done::Mmio | Done::RingFull | Done::Pending(_) | Done::NeedsPage(_)) | Err(_) => break,
+                Ok(Done::Pending) if next == gfns.start => return Err(HostError::Pending.into()),
+                Ok(Done::NeedsPage) if next == gfns.start => return Err(HostError::NeedsPage.into()),
+                Ok(Done::Mmio | Done::RingFull | Done::Pending | Done::NeedsPage) | Err(_) => break,
             };
             next = end.min(gfns.end);
         }

@@ -29,7 +29,7 @@ use crate::sync::prim::{
     AcqRel, Acquire, AtomicBool, AtomicU8, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
     fence_after_rmw,
 };
-use crate::sync::tally::{Again, Attempts};
+use crate::sync::tally::{Attempts, RetryCause};
 use crate::tlb::ByCause;
 use alloc::boxed::Box;
 
@@ -201,7 +201,7 @@ impl Tlb {
     }
 
     /// The sum of one counter over all vCPUs.
-    pub(crate) fn again(&self, why: Again) -> u64 {
+    pub(crate) fn again(&self, why: RetryCause) -> u64 {
         self.vcpus.iter().fold(0, |sum, vcpu| sum.wrapping_add(vcpu.attempts.get(why)))
     }
 

@@ -41,17 +41,23 @@ impl Remote {
 
 impl Host for Remote {
     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-        let count = self.questions.fetch_add(1, SeqCst);
+        self.questions.fetch_add(1, SeqCst);
         let page = Hva(hva.0 & !(PAGE_SIZE - 1));
         if let Some(&pfn) = self.here.lock().unwrap().get(&page) {
             return Ok(HostPage { pfn, ..HostPage::PLAIN });
         }
         self.asked.lock().unwrap().insert(page);
         Err(match self.absent {
-            Absent::Pending => HostError::Pending(Token(page.0)),
-            Absent::Renamed => HostError::Pending(Token(count)),
+            Absent::Pending | Absent::Renamed => HostError::Pending,
             Absent::Needed => HostError::NeedsPage,
         })
+    }
+
+    fn token(&self, hva: Hva) -> Token {
+        match self.absent {
+            Absent::Renamed => Token(self.questions.load(SeqCst)),
+            _ => Token(hva.0 & !(PAGE_SIZE - 1)),
+        }
     }
 
     fn kick(&self, vcpu: VcpuId) {
@@ -93,13 +99,14 @@ fn each_vcpu_that_waits_is_woken_once_and_no_other() {
     let (mut idle, vm) = vm(Absent::Pending);
     let mut vcpus: Vec<_> = (0..4).map(|id| vm.vcpu(VcpuId(id)).unwrap()).collect();
     for vcpu in &mut vcpus[..2] {
-        assert_eq!(vcpu.fault(&mut idle, load(5)), Ok(Done::Pending(token(5))));
+        assert_eq!(vcpu.fault(&mut idle, load(5)), Ok(Done::Pending));
     }
     // A vCPU that waits already asks the host once.
     let questions = vm.host().questions.load(SeqCst);
-    assert_eq!(vcpus[0].fault(&mut idle, load(5)), Ok(Done::Pending(token(5))));
+    assert_eq!(vcpus[0].fault(&mut idle, load(5)), Ok(Done::Pending));
     assert_eq!(vm.host().questions.load(SeqCst), questions + 1);
-    assert_eq!(vcpus[2].fault(&mut idle, load(6)), Ok(Done::Pending(token(6))));
+    assert_eq!(vcpus[2].fault(&mut idle, load(6)), Ok(Done::Pending));
+    assert_eq!(vcpus[2].pending_token(), Some(token(6)));
     assert_eq!(vm.waiters(token(5)), [VcpuId(0), VcpuId(1)]);
     assert_eq!(vm.waiters(token(7)), []);
 
@@ -122,7 +129,7 @@ fn a_vcpu_waits_for_many_tokens_and_takes_each() {
     let (mut idle, vm) = vm(Absent::Pending);
     let mut vcpu = vm.vcpu(VcpuId(3)).unwrap();
     for gfn in 0..100 {
-        assert_eq!(vcpu.fault(&mut idle, load(gfn)), Ok(Done::Pending(token(gfn))));
+        assert_eq!(vcpu.fault(&mut idle, load(gfn)), Ok(Done::Pending));
     }
     for gfn in (0..100).rev() {
         vm.host().comes(hva(gfn));
@@ -169,7 +176,7 @@ fn what_changes_while_a_vcpu_waits_is_found_by_its_next_access() {
     vm.host().here.lock().unwrap().remove(&hva(1));
     drop(change);
     assert_eq!(vcpu.take_ready(), Some(token(1)));
-    assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Done::Pending(token(1))), "it waits anew");
+    assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Done::Pending), "it waits anew");
     assert_eq!(vm.waiters(token(1)), [VcpuId(0)]);
     // The page moves to another frame, and its memslot to other guest frames.
     vm.host().here.lock().unwrap().insert(hva(1), Pfn(0x777));
@@ -188,7 +195,7 @@ fn a_prefault_ends_before_a_page_on_its_way_and_is_told_when_to_go_on() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for how in [Prefault::OLD, Prefault::young(Access::Write)] {
         assert_eq!(vcpu.prefault_as(&mut idle, Span::new(Gfn(0), Gfn(8)), how), Ok(3));
-        let error = FaultError::Host(HostError::Pending(token(3)));
+        let error = FaultError::Host(HostError::Pending);
         assert_eq!(vcpu.prefault_as(&mut idle, Span::new(Gfn(3), Gfn(8)), how), Err(error));
     }
     assert_eq!(vm.waiters(token(3)), [VcpuId(0)]);
@@ -200,14 +207,11 @@ fn a_prefault_ends_before_a_page_on_its_way_and_is_told_when_to_go_on() {
 
 /// KVM's user fault: out to the VMM, which provides the page, and the access is made again.
 #[test]
-fn a_page_that_the_vmm_provides_is_asked_of_it_by_its_address() {
+fn a_page_that_the_vmm_has_to_provide_leaves_to_it() {
     let (mut idle, vm) = vm(Absent::Needed);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    let Ok(Done::NeedsPage(at)) = vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5008), access: Access::Write })
-    else {
-        panic!("the page is there")
-    };
-    assert_eq!(at.0 & !(PAGE_SIZE - 1), hva(5).0);
+    let store = Fault { gpa: Gpa(0x5008), access: Access::Write };
+    assert_eq!(vcpu.fault(&mut idle, store), Ok(Done::NeedsPage));
     let error = FaultError::Host(HostError::NeedsPage);
     assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6))), Err(error));
     vm.host().comes(hva(5));
@@ -238,9 +242,11 @@ fn a_host_that_renames_its_pages_makes_no_fault_last() {
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for _ in 0..10 {
         let before = vm.host().questions.load(SeqCst);
-        let Ok(Done::Pending(token)) = vcpu.fault(&mut idle, load(1)) else { panic!("no page comes") };
+        assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Done::Pending), "no page comes");
         assert_eq!(vm.host().questions.load(SeqCst), before + 2);
-        assert_eq!(vcpu.take_ready(), Some(token), "it tries again at once");
+        assert!(vcpu.pending_token().is_some());
+        let token = vcpu.pending_token();
+        assert_eq!(vcpu.take_ready(), token, "it tries again at once");
         assert_eq!(vcpu.take_ready(), None);
     }
 }
@@ -261,8 +267,8 @@ fn no_wake_up_is_lost_between_threads() {
                 for gfn in 0..pages {
                     // In another order each, so that pages are waited for by one vCPU, and by several.
                     let gfn = gfn * [1, 511, 257][id as usize] % pages;
-                    while let Done::Pending(token) = vcpu.fault(&mut idle, load(gfn)).unwrap() {
-                        while vcpu.take_ready() != Some(token) {
+                    while vcpu.fault(&mut idle, load(gfn)).unwrap() == Done::Pending {
+                        while vcpu.take_ready() != Some(token(gfn)) {
                             thread::yield_now();
                         }
                     }

@@ -31,7 +31,11 @@ impl Host for Remote {
             return Ok(HostPage { pfn: Pfn(page), ..HostPage::PLAIN });
         }
         self.requests.send(page).unwrap();
-        Err(HostError::Pending(Token(page)))
+        Err(HostError::Pending)
+    }
+
+    fn token(&self, hva: Hva) -> Token {
+        Token((hva.0 - RAM.0) / PAGE_SIZE)
     }
 
     fn kick(&self, _: VcpuId) {
@@ -117,7 +121,7 @@ fn run(count: usize) -> u64 {
         let is_over = |tasks: &Tasks| tasks.tasks.iter().all(|task| task.done == PAGES / count as u64);
         while !is_over(&tasks) {
             match cpu.run(&mut idle, &mut tasks) {
-                Exit::Failed(_, FaultError::Host(HostError::Pending(_))) => assert_eq!(count, 1),
+                Exit::Failed(_, FaultError::Host(HostError::Pending)) => assert_eq!(count, 1),
                 Exit::Stopped => {}
                 exit => panic!("{exit:?}"),
             }

@@ -137,7 +137,7 @@ impl<'vm> Cpu<'vm> {
                     self.seen.absent += 1;
                     self.seen.astray += u64::from(!program.may_be_absent(gfn));
                 }
-                Done::Spurious | Done::RingFull | Done::Pending(_) | Done::NeedsPage(_) => {
+                Done::Spurious | Done::RingFull | Done::Pending | Done::NeedsPage => {
                     self.seen.spurious += 1;
                 }
             }
