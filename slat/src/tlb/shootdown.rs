@@ -301,9 +301,9 @@ impl Tlb {
             return vcpu.seen.store(self.generation.load(Relaxed), Relaxed);
         }
         // A kick that is left from an earlier stay goes, too: where no kick is seen there is none to clear.
-        while vcpu.wanted.load(Relaxed) & KICKED != 0
-            || self.generation.load(Acquire) != vcpu.seen.load(Relaxed)
-        {
+        let kicked = || vcpu.wanted.load(Relaxed) & KICKED != 0;
+        // ORDER(flush): Acquire; the edits before the number, which a flush makes this vCPU forget.
+        while kicked() || self.generation.load(Acquire) != vcpu.seen.load(Relaxed) {
             self.catch_up(vcpu, cache);
         }
     }
@@ -333,8 +333,8 @@ impl Tlb {
 
     /// Carries out every flush up to now and answers it.
     pub(crate) fn catch_up(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
-        // ORDER(kick): Acquire; a kick that this clears had its generation set before.
         let answered = if seeded!(ReadyForgotten) { KICKED | READY } else { KICKED };
+        // ORDER(kick): Acquire; a kick that this clears had its generation set before.
         vcpu.wanted.fetch_and(!answered, unless_seeded!(KickRelaxed, Acquire));
         let now = self.generation.load(Acquire);
         let seen = vcpu.seen.load(Relaxed);

@@ -88,7 +88,7 @@ fn a_picture_and_what_must_not_compile_are_no_examples() {
 }
 
 /// `gate` is no example: `cargo xtask gate` counts its instructions.
-const EXAMPLES: [&str; 8] = [
+const EXAMPLES: [&str; 9] = [
     "aging",
     "custom_format",
     "custom_primary_mmu",
@@ -97,6 +97,7 @@ const EXAMPLES: [&str; 8] = [
     "gate",
     "passthrough",
     "post_copy",
+    "tracing",
 ];
 
 #[test]
