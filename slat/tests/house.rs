@@ -16,6 +16,51 @@ fn each_ordering_names_the_mistakes_that_weaken_it() {
     assert_eq!(named.filter(|name| *name != "none").collect::<BTreeSet<_>>(), mistakes);
 }
 
+/// A feature is one because a test says so: each name in the book's table is that of a test.
+#[test]
+fn the_tests_that_the_feature_table_names_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // What is published has no book.
+    let Ok(table) = fs::read_to_string(root.join("book/src/features.md")) else { return };
+    let folders = ["slat", "slots", "mm", "vcpu", "model", "c", "cli", "walkers"];
+    let sources: String = folders.iter().map(|folder| sources(&root.join(folder))).collect();
+    let names: BTreeSet<&str> = table.split('`').skip(1).step_by(2).filter_map(test_named).collect();
+    assert!(names.len() > 20, "{names:?}");
+    let exists = |name: &&str| sources.contains(&format!("fn {name}("));
+    assert_eq!(names.into_iter().filter(|name| !exists(name)).collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
+fn names_of_tests_are_told_from_other_code() {
+    assert_eq!(test_named("huge::tests::a_leaf_is_split"), Some("a_leaf_is_split"));
+    assert_eq!(
+        ["Ready::go", "slat/tests/engine", "KVM_PRE_FAULT_MEMORY", "-p slat"].map(test_named),
+        [None; 4]
+    );
+}
+
+/// The name of a test in a span of code: a sentence of four words at least.
+fn test_named(code: &str) -> Option<&str> {
+    let name = code.rsplit("::").next()?;
+    let word = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_';
+    (name.matches('_').count() >= 3 && name.chars().all(word)).then_some(name)
+}
+
+/// The sources below a folder, one after the other.
+fn sources(folder: &Path) -> String {
+    let below = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let text = below.filter(|path| !path.ends_with("target")).map(|path| {
+        if path.is_dir() {
+            sources(&path)
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            fs::read_to_string(&path).unwrap()
+        } else {
+            String::new()
+        }
+    });
+    text.collect()
+}
+
 /// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
 const ORDER: [&str; 21] = [
     "why", "sync", "slots", "table", "trace", "host", "space", "age", "map", "tlb", "waits", "vm", "walk",
