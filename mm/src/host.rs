@@ -2,6 +2,7 @@
 
 use crate::arena::ArenaHandle;
 use crate::space::AddressSpace;
+use slat::trace::{Observer, TraceEvent};
 use slat::{Access, Host, HostError, HostPage, Hva, Idle, Pfn, TableMemory, VcpuId};
 use std::fmt;
 use std::ptr::NonNull;
@@ -18,6 +19,28 @@ use std::sync::Arc;
 /// let space = AddressSpace::builder(&arena).build()?;
 /// let vm: Arc<Vm<Npt4, HostView>> = Arc::new(Vm::<Npt4, _>::builder(HostView::new(&space)).build()?);
 /// space.register(&vm);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// What happens in the VM is told to `O` ([`slat::trace`]). `()` is told nothing, and costs nothing.
+///
+/// ```
+/// # use slat::{table::formats::Npt4, trace::{Observer, TraceEvent}, *};
+/// # use slat_mm::*;
+/// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// #[derive(Default)]
+/// struct Faults(AtomicU64);
+/// impl Observer for Faults {
+///     fn observe(&self, event: TraceEvent) {
+///         self.0.fetch_add(u64::from(matches!(event, TraceEvent::Fault { .. })), Relaxed);
+///     }
+/// }
+/// # let arena = Arena::builder().limit(64 << 20).build()?;
+/// # let space = AddressSpace::builder(&arena).build()?;
+/// let vm = Vm::<Npt4, _>::builder(HostView::observed(&space, Faults::default())).build()?;
+/// let (mut idle, mut vcpu) = (Idle::take().unwrap(), vm.vcpu(VcpuId(0)).unwrap());
+/// vcpu.fault(&mut idle, Fault { gpa: Gpa(0), access: Access::Read })?;
+/// assert_eq!(vm.host().observer().0.load(Relaxed), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -38,13 +61,14 @@ use std::sync::Arc;
 /// # Ok::<(), MmError>(())
 /// ```
 #[derive(Clone)]
-pub struct HostView {
+pub struct HostView<O = ()> {
     space: Arc<AddressSpace>,
     tables: ArenaHandle,
     kick: Option<Arc<dyn Fn(VcpuId) + Send + Sync>>,
+    observer: O,
 }
 
-impl fmt::Debug for HostView {
+impl<O> fmt::Debug for HostView<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HostView").field("space", &self.space).finish_non_exhaustive()
     }
@@ -53,13 +77,25 @@ impl fmt::Debug for HostView {
 impl HostView {
     /// A view of `space`, which lives at least as long.
     pub fn new(space: &Arc<AddressSpace>) -> Self {
-        Self { space: space.clone(), tables: ArenaHandle::from(space.arena()), kick: None }
+        Self::observed(space, ())
+    }
+}
+
+impl<O> HostView<O> {
+    /// The same, with an observer of the VM that is built on it.
+    pub fn observed(space: &Arc<AddressSpace>, observer: O) -> Self {
+        Self { space: space.clone(), tables: ArenaHandle::from(space.arena()), kick: None, observer }
     }
 
     /// The same, with vCPUs [kicked](Host::kick) in this way. Without it vCPUs poll.
     #[must_use]
     pub fn with_kick(self, kick: impl Fn(VcpuId) + Send + Sync + 'static) -> Self {
         Self { kick: Some(Arc::new(kick)), ..self }
+    }
+
+    /// The observer.
+    pub fn observer(&self) -> &O {
+        &self.observer
     }
 
     /// The address space.
@@ -69,7 +105,7 @@ impl HostView {
 }
 
 // SAFETY: passed on to the arena's handle, which keeps the contract.
-unsafe impl TableMemory for HostView {
+unsafe impl<O: Observer> TableMemory for HostView<O> {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         self.tables.alloc_chunk().inspect(|_| self.space.lru_lend(1))
     }
@@ -91,7 +127,7 @@ unsafe impl TableMemory for HostView {
     }
 }
 
-impl Host for HostView {
+impl<O: Observer> Host for HostView<O> {
     #[inline]
     fn lookup(&self, hva: Hva, access: Access) -> Option<HostPage> {
         self.space.lookup(hva, access)
@@ -105,5 +141,10 @@ impl Host for HostView {
         if let Some(kick) = &self.kick {
             kick(vcpu);
         }
+    }
+
+    #[inline(always)]
+    fn observe(&self, event: TraceEvent) {
+        self.observer.observe(event);
     }
 }

@@ -34,6 +34,7 @@ use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory, Short};
 use crate::table::radix::At;
+use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
 use crate::why::Why;
@@ -105,6 +106,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             if cold.len > 0 {
                 self.take_back(idle, space, &cold);
                 self.clock.reclaimed.fetch_add(cold.len as u64, Relaxed);
+                self.host.observe(TraceEvent::Reclaimed { subtrees: cold.len as u64 });
                 self.collect(idle);
                 if self.pool.in_use() < before {
                     return true;

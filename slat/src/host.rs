@@ -3,15 +3,14 @@
 //! A host turns a host-virtual address into a frame, kicks vCPUs out of the guest, and lends memory for tables.
 //! `slat-mm` is such a host; `examples/embed.rs` shows the smallest one.
 
-use crate::addr::{Gfn, Hva, Level, Pfn, Span};
+use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
 use crate::sync::idle::Idle;
 use crate::table::format::Access;
 use crate::table::memory::TableMemory;
+use crate::table::retire::TableEvents;
+use crate::trace::TraceEvent;
+pub use crate::trace::VcpuId;
 use slat_slots::MemoryType;
-
-/// A vCPU's number in its VM, from 0.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct VcpuId(pub u32);
 
 /// What the host maps at an address.
 ///
@@ -57,7 +56,11 @@ impl HostPage {
     }
 }
 
-/// Why the host has no page to give.
+/// What a host calls a page that it has not got yet: see [`Host::token`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Token(pub u64);
+
+/// Why the host has no page to give, or not now.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum HostError {
@@ -69,6 +72,16 @@ pub enum HostError {
     Poisoned,
     /// The page could not be read back from where the host had put it. Another try may succeed.
     Io,
+    /// The page is on its way, and the host does not make the vCPU's thread wait: the fault returns
+    /// [`Done::Pending`](crate::Done::Pending) at once. When the page is there, the thread that brought it calls
+    /// [`Vm::ready`](crate::Vm::ready). (KVM's asynchronous page faults.)
+    ///
+    /// The vCPU waits for the page's [token](Host::token) from then on, and then the host is asked for the page **once
+    /// more**: an answer that came in between is not missed. So a host looks whether it has asked for the page already.
+    Pending,
+    /// The code that runs the vCPU has to provide the page: the fault returns
+    /// [`Done::NeedsPage`](crate::Done::NeedsPage). (`KVM_EXIT_MEMORY_FAULT` of a user fault.)
+    NeedsPage,
 }
 
 impl core::fmt::Display for HostError {
@@ -78,6 +91,8 @@ impl core::fmt::Display for HostError {
             Self::NoMemory => "the host is out of memory",
             Self::Poisoned => "the host's memory is broken there",
             Self::Io => "the host could not read the page back",
+            Self::Pending => "the page is on its way to the host",
+            Self::NeedsPage => "the VMM has to provide the page",
         })
     }
 }
@@ -143,14 +158,24 @@ pub trait Host: TableMemory {
     }
 
     /// Makes the page at `hva` present for this access and says where it is. May sleep, and may itself invalidate
+    /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable. A host that does not want the
+    /// thread to wait for the page answers [`HostError::Pending`], or [`HostError::NeedsPage`].
     /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable.
     ///
     /// Where a memslot has memory in a [`Backing`](crate::Backing), `hva` may name a place there ([`Hva::backing`]): then the frame is
     /// private to the guest.
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError>;
 
+    /// What the page at `hva` is called, of which [`resolve`](Self::resolve) has just said that it is
+    /// [pending](HostError::Pending): a number of the host's own choice, for each page or for each request. A page keeps it until
+    /// it is [ready](crate::Vm::ready). The page's address, unless said otherwise.
+    fn token(&self, hva: Hva) -> Token {
+        Token(hva.0 & !(PAGE_SIZE - 1))
+    }
+
     /// Makes vCPU `vcpu` leave the guest, or answer from inside it, soon: an IPI, a signal. Software vCPUs poll
-    /// [`InGuest::kicked`](crate::InGuest::kicked) and need nothing more.
+    /// [`InGuest::kicked`](crate::InGuest::kicked) and need nothing more. It is called for a flush; and for a token that
+    /// is [ready](crate::Vm::ready), then also where the vCPU is out of the guest: one that sleeps is to be woken.
     ///
     /// Whatever this thread stored before the call is visible on the vCPU's processor when the interrupt is taken there,
     /// as an operating system's IPI has it. On bare metal that may take a fence before the interrupt is sent (x2APIC's
@@ -233,6 +258,27 @@ pub trait Host: TableMemory {
         let _ = gfns;
         false
     }
+
+    /// Is told what the VM has just done: see [`TraceEvent`], and [`Observer`](crate::trace::Observer) for a host that hands it
+    /// on. The default does nothing, and costs nothing.
+    ///
+    /// Called by the thread that did it, maybe inside a section of the read side: what holds for [`lookup`](Self::lookup)
+    /// holds here. No lock is taken that can be held while this VM is called; grace periods wait for it. A panic
+    /// goes on to the caller of the VM, as one of `lookup` does; nothing is lost but the event.
+    #[inline(always)]
+    fn observe(&self, event: TraceEvent) {
+        let _ = event;
+    }
+}
+
+impl<H: Host> TableEvents for H {
+    fn grace_period_ended(&self) {
+        self.observe(TraceEvent::GracePeriod);
+    }
+
+    fn tables_freed(&self, level: Level, leaves: u64) {
+        self.observe(TraceEvent::TablesFreed { level, leaves });
+    }
 }
 
 /// Dropped by unwinding alone, where a second panic aborts.
@@ -300,6 +346,7 @@ impl<'h, H: Host> Kicks<'h, H> {
     }
 
     /// The flush is over: the panic of a kick goes on, if there was one, unless this thread unwinds already.
+    #[inline(always)]
     pub(crate) fn end(self) {
         #[cfg(feature = "std")]
         if let Some(panic) = self.panic.take().filter(|_| !std::thread::panicking()) {

@@ -56,6 +56,7 @@
 //! | [`guest_space`] | each of a VM's address spaces by itself |
 //! | [`vm`] | the wiring |
 //! | [`stats`] | what a VM has done and holds |
+//! | [`trace`] | what happens in a VM, one event at a time |
 //! | [`host`] | what is asked of the world |
 //!
 //! Terms are in `book/src/glossary.md`, the patch series that are cited in `book/src/sources.md`.
@@ -126,8 +127,10 @@ pub mod stats;
 pub mod sync;
 pub mod table;
 pub mod tlb;
+pub mod trace;
 mod vcpu;
 pub mod vm;
+mod waits;
 pub mod walk;
 mod why;
 
@@ -138,7 +141,7 @@ pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
 pub use fault::{Done, Fault, FaultError, Prefault};
 pub use guest_space::GuestSpace;
-pub use host::{Host, HostError, HostPage, VcpuId};
+pub use host::{Host, HostError, HostPage, Token, VcpuId};
 pub use notify::{Again, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
 pub use owned::OwnedVcpu;
 pub use slots::{Slot, SlotError, SlotId, SpaceId};

@@ -37,6 +37,7 @@ use crate::sync::idle::Idle;
 use crate::sync::prim::copied;
 use crate::sync::readside::Borrowed;
 use crate::table::format::Format;
+use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::why::Why;
 use core::convert::Infallible;
@@ -233,6 +234,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             if let Some(taken) = taken {
                 vm.grace.bury(taken);
             }
+            vm.host.observe(TraceEvent::GracePeriod);
         }
         drop(change);
 

@@ -113,6 +113,8 @@ bugs! {
     InterruptedFirst "interrupted-first" Loom "a flusher interrupts a vCPU, and then says that it is kicked",
     RootUncounted "root-uncounted" Loom "a root is replaced, and flushes beside it are broadcast",
     RootCountRelaxed "root-count-relaxed" Loom "a root that all vCPUs have loaded is counted off by a relaxed decrement",
+    WaitUnfenced "wait-unfenced" Loom "no fence between a vCPU's wait for a token and its second question to the host",
+    ReadyUnfenced "ready-unfenced" Loom "no fence between a page that has come and the look at which vCPUs wait for its token",
     RangeWriteUnfenced "range-write-unfenced" Loom "no fence between the mark that a flush's range is being written and the range",
     RangeReadUnfenced "range-read-unfenced" Loom "no fence between a flush's range and the second look at its number",
     RangeRelaxed "range-relaxed" Loom "a flush's range is published by a relaxed store",
@@ -229,6 +231,9 @@ bugs! {
     MarkedAtOnce "marked-at-once" Unit "all pages of a range are marked dirty in one section",
     GivenBackAtOnce "given-back-at-once" Unit "all pages of a harvest are given back in one section",
 
+    PendingBelieved "pending-believed" Unit "a vCPU waits for a token, and does not ask the host once more",
+    ReadyForgotten "ready-forgotten" Unit "an entry into the guest takes a ready token for a kick that it has answered",
+    EventForgotten "event-forgotten" Unit "the short way of a fault maps a page and tells no observer",
     LeakedGuardBelieved "leaked-guard-believed" Unit "a vCPU whose guard was leaked begins a section on a seat that looks at rest",
     CachesBelieved "caches-believed" Unit "a vCPU enters on another processor, or under a number taken again, and believes what is cached there",
     LoadedKept "loaded-kept" Unit "where the caches of another processor cannot be flushed, those of the last one are believed still",

@@ -5,7 +5,7 @@ use crate::host::Host;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::sync::prim::Relaxed;
-use crate::sync::tally::{Again, Count};
+use crate::sync::tally::{Count, RetryCause};
 use crate::table::format::Format;
 use crate::table::memory::ENTRIES;
 use crate::table::retire::count_tables;
@@ -116,8 +116,11 @@ impl<F: Format, H: Host> Vm<F, H> {
         ];
         let flushes_by = self.tlb.by_cause.read();
         let again = |why| self.tlb.again(why);
-        let retries_by =
-            Retries { moved: again(Again::Moved), covered: again(Again::Covered), lost: again(Again::Lost) };
+        let retries_by = Retries {
+            moved: again(RetryCause::Moved),
+            covered: again(RetryCause::Covered),
+            lost: again(RetryCause::Lost),
+        };
         let went = [removed[0], removed[1] + splits[0], removed[2] + splits[1]];
         Stats {
             mapped_faults: installed.iter().sum(),
@@ -128,7 +131,7 @@ impl<F: Format, H: Host> Vm<F, H> {
             mmio_faults: total(Count::Mmio),
             retries: retries_by.total(),
             retries_by,
-            asked_again: again(Again::Asked),
+            asked_again: again(RetryCause::Asked),
             lock_waits,
             lock_wait_ns,
             leaves: core::array::from_fn(|size| {

@@ -3,13 +3,13 @@
 use crate::addr::Pfn;
 use crate::dirty::ring::Ring;
 use crate::fault::memo::Memo;
-use crate::host::{Host, VcpuId};
+use crate::host::{Host, Token, VcpuId};
 use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::gate::MmuLock;
 use crate::sync::idle::Idle;
 use crate::sync::readside::{Borrowed, ReadSide, Seat, Section};
-use crate::sync::tally::{Attempts, Tally};
+use crate::sync::tally::Tally;
 use crate::table::format::Format;
 use crate::table::pool::Cache;
 use crate::table::radix::RootWord;
@@ -53,8 +53,20 @@ pub struct Vcpu<'vm, F: Format, H: Host> {
     /// Where its stores are logged, in a VM with rings.
     pub(crate) ring: Option<&'vm Ring>,
     loaded: Loaded,
+    pub(crate) waiting: Waiting,
+    /// What the page is called that was pending last, if [any](Waiting::ever) was.
+    pub(crate) token: Token,
     /// How it enters sections: see [`Vm::enters_lightly`].
     light: bool,
+}
+
+/// How a vCPU waits for pages that its host said are pending: see [`HostError::Pending`](crate::HostError::Pending).
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Waiting {
+    /// It has waited for a token once.
+    pub(crate) ever: bool,
+    /// The host is being asked for the second time, now that it waits for the token that was answered.
+    pub(crate) asks_again: bool,
 }
 
 /// What a vCPU's cached translations come from, and the processor that has them. Where either changes, the vCPU forgets
@@ -101,7 +113,8 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             seat.lighten();
         }
         let ring = vm.rings.all().get(id.0 as usize);
-        Self { vm, space, id, seat, cache: Cache::default(), memo: Memo::new(), ring, loaded, light }
+        let (cache, memo, waiting) = (Cache::default(), Memo::new(), Waiting::default());
+        Self { vm, space, id, seat, cache, memo, ring, loaded, waiting, token: Token(0), light }
     }
 
     /// Its number.
@@ -163,11 +176,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         &self.seat.tally
     }
 
-    /// What it counts of attempts that are made again.
-    pub(crate) fn attempts(&self) -> &'vm Attempts {
-        &self.vm.tlb.vcpu(self.id).attempts
-    }
-
     #[cold]
     fn come_back(&self) {
         Tlb::leave(self.vm.tlb.vcpu(self.id));
@@ -201,6 +209,9 @@ impl<F: Format, H: Host> Drop for Vcpu<'_, F, H> {
     fn drop(&mut self) {
         self.awake();
         self.vm.pool.give_back(self.cache.drain());
+        if self.waiting.ever {
+            self.vm.waits.forget_all(self.id);
+        }
     }
 }
 
@@ -271,7 +282,9 @@ pub struct Ready<'a>(InGuest<'a>);
 pub enum Go<'a, K = ()> {
     /// Into the guest. With it what holds interrupts: drop that after the exit.
     In(InGuest<'a>, K),
-    /// A kick has come since [`Vcpu::enter`]: enter again. The vCPU is out, and interrupts are not held any more.
+    /// A kick has come since [`Vcpu::enter`]: enter again. The vCPU is out, and interrupts are not held any more. Where the
+    /// host answers [pending](crate::HostError::Pending), a token may be ready: [take](Vcpu::take_ready) it first. Until it is
+    /// taken, each entry comes back.
     Back,
 }
 
@@ -378,10 +391,18 @@ impl InGuest<'_> {
         self.root.loaded.root
     }
 
-    /// Whether a flush waits for this vCPU. A software vCPU asks between accesses; one load of its own line.
+    /// Whether a flush waits for this vCPU, or a page that it waits for is [ready](Self::has_ready). A software vCPU asks
+    /// between accesses; one load of its own line.
     #[inline(always)]
     pub fn kicked(&self) -> bool {
         Tlb::kicked(self.vcpu)
+    }
+
+    /// Whether a token that this vCPU waits for is ready ([`Vm::ready`](crate::Vm::ready)): leave the guest, and
+    /// [take](Vcpu::take_ready) it. One load. It may be one that has been taken already.
+    #[inline(always)]
+    pub fn has_ready(&self) -> bool {
+        self.vcpu.is_woken()
     }
 
     /// Forgets what has been flushed, and says so to the operations that wait; the guest goes on. On the processor of

@@ -3,7 +3,7 @@
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
 use crate::dirty::ring::Rings;
 use crate::dirty::{DirtyLog, Splitting};
-use crate::host::{Host, Kicks};
+use crate::host::{Host, Kicks, VcpuId};
 use crate::notify::active::Active;
 use crate::slots::publish::Name;
 use crate::slots::{Limits, SpaceId};
@@ -13,12 +13,15 @@ use crate::sync::gate::{Lock, MmuLock};
 use crate::sync::idle::Idle;
 use crate::sync::prim::{AtomicBool, AtomicU64, Mutex, Padded, Relaxed};
 use crate::sync::readside::{Borrowed, ReadSide};
+use crate::sync::tally::RetryCause;
 use crate::table::format::{Format, assert_format};
 use crate::table::pool::{NoMemory, Pool};
 use crate::table::retire::Grace;
 use crate::tlb::Cause;
 use crate::tlb::debt::{Owed, Pay};
 use crate::tlb::shootdown::Tlb;
+use crate::trace::TraceEvent;
+use crate::waits::Waits;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 
@@ -58,6 +61,7 @@ pub struct Vm<F: Format, H: Host> {
     large_pages: Padded<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
+    pub(crate) waits: Waits,
     /// One for each vCPU, or none at all.
     pub(crate) rings: Rings,
     /// Large pages of slots that log are split by stores.
@@ -209,6 +213,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             large_pages: Padded(AtomicBool::new(false)),
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
+            waits: Waits::default(),
             rings: Rings::default(),
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
@@ -337,6 +342,12 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.policy.dirty.by_bits::<F>()
     }
 
+    /// An attempt at a fault is made again.
+    pub(crate) fn counts_retry(&self, vcpu: VcpuId, gfn: Gfn, cause: RetryCause) {
+        self.tlb.vcpu(vcpu).attempts.add(cause);
+        self.host.observe(TraceEvent::Retry { vcpu, gfn, cause });
+    }
+
     /// A seat for a thread that is no vCPU. Where all are taken there will be more; it waits where there is no memory for them.
     pub(crate) fn borrow_seat(&self) -> Borrowed<'_> {
         self.reads.borrow(self.policy.vcpus as usize + 1)
@@ -359,6 +370,9 @@ impl<F: Format, H: Host> Pay for Vm<F, H> {
             self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| kicks.kick(vcpu))
         };
         let many = self.grace.defer(flushed);
+        // Where a kick has panicked, too. A panic of the observer finds nothing undone.
+        let (gfns, edits, pages) = (owed.gfns(), owed.edits(), owed.pages());
+        self.host.observe(TraceEvent::Flush { gfns, cause, edits, pages });
         kicks.end();
         if many && may_collect {
             self.grace.collect_some::<F, H>(&self.reads, &self.host, &self.pool);

@@ -78,3 +78,57 @@ impl Why {
         }
     }
 }
+
+/// What took translations away.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// A change in the primary MMU or of a memslot, for this reason, as the VM took it; or the engine itself, in the way that
+    /// it would for this reason: tables over the budget are an [unmap](Why::Unmap), a large page made of small ones is a
+    /// [migration](Why::Migrate).
+    Change(Why),
+    /// A log of writes took permission, or Dirty bits, to learn of the next write.
+    DirtyLog,
+    /// Permission to write was taken with [`Vm::write_protect`](crate::Vm::write_protect).
+    WriteProtect,
+    /// Accessed bits were cleared for somebody who would not wait for TLBs to forget by themselves.
+    Aging,
+}
+
+impl Cause {
+    /// How many there are.
+    pub const COUNT: usize = Why::ALL.len() + 3;
+
+    /// Every cause: changes first, in the order of [`Why::ALL`].
+    pub const ALL: [Self; Self::COUNT] = {
+        let mut all = [Self::Aging; Self::COUNT];
+        let mut index = 0;
+        while index < Why::ALL.len() {
+            all[index] = Self::Change(Why::ALL[index]);
+            index += 1;
+        }
+        all[index] = Self::DirtyLog;
+        all[index + 1] = Self::WriteProtect;
+        all
+    };
+
+    /// Its name: that of the reason for a change.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Change(why) => why.name(),
+            Self::DirtyLog => "dirty-log",
+            Self::WriteProtect => "write-protect-vm",
+            Self::Aging => "aging",
+        }
+    }
+
+    /// Where it is in [`ALL`](Self::ALL).
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::Change(why) => why as usize,
+            Self::DirtyLog => Why::ALL.len(),
+            Self::WriteProtect => Why::ALL.len() + 1,
+            Self::Aging => Why::ALL.len() + 2,
+        }
+    }
+}

@@ -62,16 +62,18 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 23] = [
     "why",
     "sync",
     "slots",
     "table",
+    "trace",
     "host",
     "space",
     "age",
     "map",
     "tlb",
+    "waits",
     "vm",
     "walk",
     "notify",

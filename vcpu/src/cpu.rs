@@ -18,8 +18,8 @@ use crate::walker::walk;
 use crate::window::Window;
 use hdrhistogram::Histogram;
 use slat::{
-    Access, Done, Fault, FaultError, Format, Gfn, Go, Gpa, Host, Idle, PAGE_SIZE, Pfn, SpaceId, Span,
-    Translations, Vcpu,
+    Access, Done, Fault, FaultError, Format, Gfn, Go, Gpa, Host, HostError, Idle, PAGE_SIZE, Pfn, SpaceId,
+    Span, Token, Translations, Vcpu,
 };
 use std::hint::spin_loop;
 use std::thread::yield_now;
@@ -36,6 +36,8 @@ pub struct Cpu<'vm, F: Format, H: Host> {
     timed: bool,
     exit: Duration,
     late: Option<Late>,
+    /// Taken, and not told yet.
+    ready: Vec<Token>,
     /// Time that each fault took, from leaving the guest until it may enter again, in nanoseconds.
     pub fault_ns: Histogram<u64>,
 }
@@ -86,6 +88,18 @@ impl Translations for Caches {
 pub trait Program {
     /// One instruction: all of its accesses through `core`, or a fault and no effect; then it is run again.
     fn step(&mut self, core: &mut Core<'_, impl Format, impl Host>) -> Result<Step, Fault>;
+
+    /// The page of the last step's fault is on its way, under this token. Whether the program has another task to go on with,
+    /// whose steps come next. A program of one task says no, and the vCPU leaves the guest.
+    fn page_not_present(&mut self, token: Token) -> bool {
+        let _ = token;
+        false
+    }
+
+    /// The page is there: the task that waits for it can go on. Called for each token once, whatever the answer was.
+    fn page_ready(&mut self, token: Token) {
+        let _ = token;
+    }
 }
 
 /// How an instruction ended.
@@ -102,7 +116,7 @@ enum Stayed {
     Fault(Fault),
     Stopped,
     StepsDone,
-    /// Before the first step.
+    /// Before the first step; or a token is ready.
     Kicked,
 }
 
@@ -115,7 +129,8 @@ pub enum Exit {
     Mmio(Fault),
     /// A store, and the vCPU's dirty ring is full: run it again when somebody has harvested it.
     RingFull,
-    /// A fault that cannot be dealt with.
+    /// A fault that cannot be dealt with; or not now, where the error is [`HostError::Pending`] or [`HostError::NeedsPage`]: run
+    /// it again when the page is there. A thread of this vCPU alone parks until [`Cpu::is_ready`].
     Failed(Fault, FaultError),
 }
 
@@ -134,6 +149,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
             timed: true,
             exit: Duration::ZERO,
             late: None,
+            ready: Vec::new(),
             fault_ns,
         }
     }
@@ -180,9 +196,10 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     pub fn run(&mut self, idle: &mut Idle, program: &mut impl Program) -> Exit {
         let mut caches = self.caches.take().unwrap_or_default();
         let exit = loop {
+            self.tell(program);
             let mut left = u64::MAX;
             let exit = match self.stay_in(idle, &mut *caches, program, &mut left) {
-                Stayed::Fault(fault) => self.deal_with(idle, fault),
+                Stayed::Fault(fault) => self.deal_with(idle, fault, program),
                 Stayed::Stopped => Some(Exit::Stopped),
                 Stayed::StepsDone | Stayed::Kicked => None,
             };
@@ -216,6 +233,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     ) -> Option<Exit> {
         let mut left = steps;
         while left > 0 {
+            self.tell(program);
             // Another vCPU may have the processor while this one's fault is dealt with.
             let mut stay = processor.stay(Tag { vm: self.tag, space: self.vcpu.space() });
             let fault = match self.stay_in(idle, &mut stay, program, &mut left) {
@@ -225,7 +243,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
                 Stayed::Kicked => continue,
             };
             drop(stay);
-            if let Some(exit) = self.deal_with(idle, fault) {
+            if let Some(exit) = self.deal_with(idle, fault, program) {
                 return Some(exit);
             }
         }
@@ -247,6 +265,9 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
             *left -= 1;
             if guest.kicked() && self.late.as_mut().is_none_or(Late::answers) {
                 guest.answer(home);
+                if guest.has_ready() {
+                    return Stayed::Kicked;
+                }
             }
             // From here to the end of the step, what the caches hold may be used.
             let mut caches = home.caches();
@@ -261,12 +282,17 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
     }
 
     /// A fault, outside of the guest. `None`: the guest may go on.
-    fn deal_with(&mut self, idle: &mut Idle, fault: Fault) -> Option<Exit> {
+    fn deal_with(&mut self, idle: &mut Idle, fault: Fault, program: &mut impl Program) -> Option<Exit> {
         self.spend_exit();
         let began = self.timed.then(Instant::now);
         match self.vcpu.fault(idle, fault) {
             Ok(Done::Mmio) => return Some(Exit::Mmio(fault)),
             Ok(Done::RingFull) => return Some(Exit::RingFull),
+            Ok(Done::Pending) => {
+                let goes_on = self.vcpu.pending_token().is_some_and(|token| program.page_not_present(token));
+                return (!goes_on).then_some(Exit::Failed(fault, HostError::Pending.into()));
+            }
+            Ok(Done::NeedsPage) => return Some(Exit::Failed(fault, HostError::NeedsPage.into())),
             Ok(_) => {
                 if let Some(began) = began {
                     self.fault_ns.saturating_record(began.elapsed().as_nanos() as u64);
@@ -275,6 +301,24 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
             Err(error) => return Some(Exit::Failed(fault, error)),
         }
         None
+    }
+
+    /// Tells the program which pages are ready.
+    fn tell(&mut self, program: &mut impl Program) {
+        for token in std::mem::take(&mut self.ready) {
+            program.page_ready(token);
+        }
+        while let Some(token) = self.vcpu.take_ready() {
+            program.page_ready(token);
+        }
+    }
+
+    /// Whether a page that it has waited for is ready: out of the guest, after [`Exit::Failed`] by a page that is pending. The
+    /// host's kick wakes the thread, which may sleep between two looks. The program is told by the next
+    /// [`run`](Self::run).
+    pub fn is_ready(&mut self) -> bool {
+        self.ready.extend(self.vcpu.take_ready());
+        !self.ready.is_empty()
     }
 
     /// Goes over to another address space of the VM, as on entry to system management mode; false if it has none.

@@ -24,6 +24,7 @@ Examples:
   slat run --trace ls.trace --format npt4 --pages thp --json
   slat run --dirty-log ring --churn 20000
   slat run --top
+  slat run --trace-events - | grep -c 'slat:flush:'
   slat run -q --serve /tmp/guest & slat top /tmp/guest
   slat run --limit 48M --swap mem --swap /var/tmp/swap --lru-gen /tmp/guest & socat - UNIX-CONNECT:/tmp/guest
 
@@ -124,6 +125,11 @@ pub struct Run {
     #[arg(long)]
     pub strict: bool,
 
+    /// Write what happens in the VM to a file, or to standard output (`-`), a line for each event in the manner of `perf script`:
+    /// faults, leaves that go and why, splits, flushes and why, grace periods. Events wait in memory for a file that is slow
+    #[arg(long, value_name = "FILE|-")]
+    pub trace_events: Option<String>,
+
     /// One JSON object on standard output, and nothing else there
     #[arg(long)]
     pub json: bool,
@@ -172,6 +178,20 @@ impl Run {
             return Err(Error::Usage(format!("--swap {}: --trace {trace} is the same file", file.display())));
         }
         Ok((!self.swap.is_empty()).then_some(swaps))
+    }
+
+    /// Where events go: a file that is none of those that are read.
+    pub fn trace_events(&self) -> Result<Option<&str>, Error> {
+        let Some(path) = self.trace_events.as_deref() else { return Ok(None) };
+        if path == "-" && (self.json || self.top) {
+            let other = if self.json { "--json" } else { "--top" };
+            return Err(Error::Usage(format!("--trace-events -: {other} is there, too; name a file")));
+        }
+        let others = self.trace.iter().chain(&self.swap);
+        if let Some(other) = others.into_iter().find(|other| same_file(Path::new(path), Path::new(other))) {
+            return Err(Error::Usage(format!("--trace-events {path}: {other} is the same file")));
+        }
+        Ok(Some(path))
     }
 
     /// The socket to serve, and the flag that says so.

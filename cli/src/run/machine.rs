@@ -1,6 +1,7 @@
 //! The machine that a guest runs on: an arena of frames, an address space, a VM on top, and room for regions.
 
 use super::args::{DirtyLogName, Run, Swaps};
+use super::events::Events;
 use crate::error::Error;
 use crate::temporary::Temporary;
 use crate::thread;
@@ -22,7 +23,7 @@ pub struct Machine<F: Format> {
     /// Where cold pages go, if they go.
     pub swap: Option<Arc<Swap>>,
     _swap_file: Option<Temporary>,
-    pub vm: Arc<Vm<F, HostView>>,
+    pub vm: Arc<Vm<F, HostView<Option<Events>>>>,
     pub vcpus: u32,
     memory: u64,
     /// Whether writes are logged.
@@ -39,6 +40,7 @@ impl<F: Format> Machine<F> {
             return Err(Error::Usage(format!("{} maps less guest memory than --memory asks for", F::NAME)));
         }
         let (swaps, lru) = (run.swaps()?, run.lru()?);
+        let events = run.trace_events()?.map(Events::to).transpose()?;
         let limit = run.limit.unwrap_or(memory + memory / 8 + (64 << 20));
         // Where pages leave, the address space keeps to the limit; frames are needed while they do.
         let room = if swaps.is_some() { limit + limit / 8 + (64 << 20) } else { limit };
@@ -60,7 +62,7 @@ impl<F: Format> Machine<F> {
         }
         let space = builder.build()?;
         let slots = u32::try_from(memory / Layout::REGION).unwrap_or(u32::MAX);
-        let builder = Vm::<F, _>::builder(HostView::new(&space))
+        let builder = Vm::<F, _>::builder(HostView::observed(&space, events))
             .vcpus(vcpus)
             .mmu_lock(run.mmu_lock.into())
             .max_page(largest)

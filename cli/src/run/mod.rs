@@ -13,6 +13,7 @@
 //! | `vcpus` | one thread per vCPU |
 //! | `churn` | the host moves pages and takes snapshots while the guest runs |
 //! | `dirty_log` | which pages are written, harvested all the while |
+//! | `events` | what happens in the VM, event by event, as text |
 //! | `watch` | what whoever watches is told meanwhile |
 //! | `server` | that, and the LRU's generations, on a Unix socket |
 //! | `reclaimer` | what the guest has not used for long goes to swap |
@@ -21,6 +22,7 @@
 mod args;
 mod churn;
 mod dirty_log;
+mod events;
 mod feed;
 pub mod figures;
 mod machine;
@@ -83,6 +85,9 @@ impl Run {
                 "no memory accesses in {}: `valgrind --tool=lackey --trace-mem=yes` prints what is read (Debian's package valgrind)",
                 feeds.names
             )));
+        }
+        if let Some(events) = machine.vm.host().observer() {
+            events.end()?;
         }
         report::print(self, &machine, &outcome, told.as_ref(), &feeds, began.elapsed())?;
         let lost = told.map_or(0, |told| told.lost);

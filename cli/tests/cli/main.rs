@@ -6,6 +6,7 @@ mod plan;
 mod rough;
 mod run;
 mod swap;
+mod trace;
 // Most of it needs the screen.
 #[cfg(feature = "top")]
 mod top;

@@ -43,7 +43,7 @@ use crate::slots::publish::SlotSets;
 use crate::slots::{Slot, SlotId};
 use crate::space::Space;
 use crate::sync::readside::Seat;
-use crate::sync::tally::Again;
+use crate::sync::tally::RetryCause;
 use crate::table::entry::{Entry, Word};
 use crate::table::format::Format;
 use crate::table::memory::Node;
@@ -293,7 +293,7 @@ impl Memo {
                 break (newest, frames);
             }
             if rounds > 0 {
-                vm.tlb.vcpu(id).attempts.add(Again::Moved);
+                vm.counts_retry(id, gfn, RetryCause::Moved);
             }
             rounds += 1;
             if rounds > ROUNDS || !self.renew(&vm.active, &space.memslots) {

@@ -24,6 +24,7 @@
 mod leaf;
 pub(crate) mod memo;
 mod mmio;
+mod pending;
 mod prefault;
 mod present;
 mod quick;
@@ -41,11 +42,12 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::sync::prim::Patience;
 use crate::sync::readside::Seat;
-use crate::sync::tally::{Again, Count};
+use crate::sync::tally::{Count, RetryCause};
 use crate::table::entry::Word;
 use crate::table::format::{Access, Format, Perms};
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
+use crate::trace::{FaultResult, TraceEvent};
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
 use crate::walk::Walk;
@@ -59,8 +61,7 @@ pub struct Fault {
     pub access: Access,
 }
 
-/// How a fault was dealt with: the guest may try again, except after [`Done::Mmio`], [`Done::RingFull`] and
-/// [`Done::MemoryFault`].
+/// How a fault was dealt with: the guest may try again after [`Done::Mapped`], [`Done::Fixed`] and [`Done::Spurious`].
 ///
 /// An x86 processor forgets the translation that it faults on. Others need not: an arm64 one may remember that a permission was
 /// missing, a RISC-V one that nothing was mapped, too. There, forget the page on this processor alone (TLBI by IPA, not
@@ -86,6 +87,13 @@ pub enum Done {
         /// Whether the access was to private memory.
         private: bool,
     },
+    /// The page is [on its way](HostError::Pending), and nothing was done. The vCPU waits for its
+    /// [token](Vcpu::pending_token): it may run something else of the guest meanwhile, or nothing. It is woken when the token is
+    /// ready, and then [takes](Vcpu::take_ready) it and tries again. The access may also be tried again at any time before.
+    Pending,
+    /// The page behind the fault's guest address has to be [provided](HostError::NeedsPage) by the caller. Nothing was done, and
+    /// the vCPU waits for no token. Again when the host has the page.
+    NeedsPage,
 }
 
 /// Why a fault cannot be dealt with. The VM goes on; what becomes of the vCPU is its owner's business.
@@ -138,6 +146,8 @@ pub(crate) enum Outcome {
     Ask,
     /// What was mapped has gone, so that what the host offers can come: again.
     Replaced,
+    /// The host has the page later.
+    Pending,
 }
 
 /// What an access is made by.
@@ -157,7 +167,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if self.quick(fault) {
             return Ok(Done::Mapped(Level::K4));
         }
-        self.fault_in_full(idle, fault, By::GUEST)
+        self.fault_in_full(idle, fault, By::GUEST).inspect_err(|_| self.observed(fault, FaultResult::Failed))
     }
 
     #[cold]
@@ -167,6 +177,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let seat = self.awake();
         // Asked once: what follows pushes one page at most.
         if fault.access == Access::Write && self.ring.is_some_and(Ring::is_full) {
+            self.observed(fault, FaultResult::Deferred);
             return Ok(Done::RingFull);
         }
         let mut patience = Patience::default();
@@ -185,17 +196,21 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
                 by = By::GUEST;
             }
             match outcome {
-                Outcome::Done(done) => return Ok(done),
+                Outcome::Done(done) => {
+                    self.observed(fault, done.into());
+                    return Ok(done);
+                }
                 Outcome::Replaced => {}
+                Outcome::Pending => return self.pending(idle, fault, by),
                 Outcome::Retry | Outcome::Ask => {
-                    self.attempts().add(Again::Lost);
+                    self.again(fault, RetryCause::Lost);
                     patience.wait();
                 }
-                Outcome::Moved => self.attempts().add(Again::Moved),
+                Outcome::Moved => self.again(fault, RetryCause::Moved),
                 // Rule 13. However often it looks, while the same ones are active it waits once.
                 Outcome::Covered => {
                     if waits.replace(before) != Some(before) {
-                        self.attempts().add(Again::Covered);
+                        self.again(fault, RetryCause::Covered);
                     }
                     // Its end changes what is listed, a word that few write meanwhile and hundreds may look at: the whole
                     // attempt is made again when that happens; or now and then, for the one that was ending as it was read.
@@ -266,6 +281,15 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         }
     }
 
+    #[inline(always)]
+    fn observed(&self, Fault { gpa, access }: Fault, result: FaultResult) {
+        self.vm.host.observe(TraceEvent::Fault { vcpu: self.id, gfn: gpa.gfn(), access, result });
+    }
+
+    fn again(&self, fault: Fault, cause: RetryCause) {
+        self.vm.counts_retry(self.id, fault.gpa.gfn(), cause);
+    }
+
     /// Pages for missing tables; whether what is mapped is about to be used; and where its store is logged.
     #[inline(always)]
     fn spare(&mut self, by: By) -> (&mut Cache, bool, Option<&Ring>) {
@@ -297,9 +321,18 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             Err(unconfirmed) => return Ok(unconfirmed.into()),
         };
         if core::mem::replace(asked, true) {
-            self.attempts().add(Again::Asked);
+            self.again(fault, RetryCause::Asked);
         }
-        let page = vm.host.resolve(idle, hva, fault.access)?;
+        let page = match vm.host.resolve(idle, hva, fault.access) {
+            Ok(page) => page,
+            Err(HostError::Pending) => {
+                self.waiting.ever = true;
+                self.token = vm.host.token(hva);
+                return Ok(Outcome::Pending);
+            }
+            Err(HostError::NeedsPage) => return Ok(Outcome::Done(Done::NeedsPage)),
+            Err(error) => return Err(error.into()),
+        };
         if !serves::<F>(&page, fault.access) {
             return Err(HostError::Fault.into());
         }
@@ -335,6 +368,18 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 #[inline(always)]
 fn serves<F: Format>(page: &HostPage, access: Access) -> bool {
     page.allows(access) && F::has_memory_type(page.memory)
+}
+
+impl From<Done> for FaultResult {
+    fn from(done: Done) -> Self {
+        match done {
+            Done::Mapped(level) => Self::Mapped(level),
+            Done::Fixed => Self::Fixed,
+            Done::Spurious => Self::Spurious,
+            Done::Mmio => Self::Mmio,
+            Done::RingFull | Done::MemoryFault { .. } | Done::Pending | Done::NeedsPage => Self::Deferred,
+        }
+    }
 }
 
 impl From<Unconfirmed> for Outcome {

@@ -6,11 +6,12 @@
 
 use super::{By, Done, Fault, FaultError};
 use crate::addr::{Gfn, Span};
-use crate::host::Host;
+use crate::host::{Host, HostError};
 use crate::slots::SlotId;
 use crate::sync::idle::Idle;
 use crate::sync::mode::Lockless;
 use crate::table::format::{Access, Format};
+use crate::trace::FaultResult;
 use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 use core::ops::ControlFlow;
@@ -43,6 +44,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// has pages. Returns how many frames of the range are mapped now; less than asked for where the next one
     /// has no memslot, or the host none to give: asking again from there tells which. May sleep in the host. An
     /// error means that not even the first frame could be mapped. (`KVM_PRE_FAULT_MEMORY`.)
+    ///
+    /// It ends before a frame whose page is [pending](HostError::Pending), too: the vCPU then waits for the token as after a
+    /// fault, and goes on from there when it has [taken](Vcpu::take_ready) it.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};
@@ -101,7 +105,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         let mut next = gfns.start;
         while next < gfns.end {
             let access = Fault { gpa: next.gpa(), access: how.access };
-            let end = match self.fault_in_full(idle, access, by) {
+            let done = self.fault_in_full(idle, access, by);
+            let end = match done.inspect_err(|_| self.observed(access, FaultResult::Failed)) {
                 Ok(Done::Mapped(level)) => next.base(level) + level.pages(),
                 Ok(Done::Fixed | Done::Spurious) => {
                     let walk = Walk::<F, H, Lockless>::on_seat(self.vm, self.space, idle, seat);
@@ -109,7 +114,9 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                     walk.translate(next).map_or(next + 1, |found| found.gfns.end)
                 }
                 Err(error) if next == gfns.start => return Err(error),
-                Ok(Done::Mmio | Done::RingFull | Done::MemoryFault { .. }) | Err(_) => break,
+                Ok(Done::Pending) if next == gfns.start => return Err(HostError::Pending.into()),
+                Ok(Done::NeedsPage) if next == gfns.start => return Err(HostError::NeedsPage.into()),
+                _ => break,
             };
             next = end.min(gfns.end);
         }

@@ -14,6 +14,7 @@ use crate::host::{Host, HostPage};
 use crate::sync::mode::Shared;
 use crate::sync::readside::Section;
 use crate::table::format::Format;
+use crate::trace::FaultResult;
 use crate::vcpu::Vcpu;
 
 impl<F: Format, H: Host> Vcpu<'_, F, H> {
@@ -96,6 +97,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             return false;
         }
         let leaf = self.vm.leaf(page, fault.access);
-        hole.entry.cas(hole.word, F::leaf(&leaf, Level::K4)).is_ok()
+        let mapped = hole.entry.cas(hole.word, F::leaf(&leaf, Level::K4)).is_ok();
+        if mapped && !seeded!(EventForgotten) {
+            self.observed(fault, FaultResult::Mapped(Level::K4));
+        }
+        mapped
     }
 }

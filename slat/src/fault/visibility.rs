@@ -15,6 +15,7 @@ use crate::sync::idle::Idle;
 use crate::sync::mode::Shared;
 use crate::table::format::Format;
 use crate::table::radix::At;
+use crate::trace::FaultResult;
 use crate::vcpu::Vcpu;
 use crate::walk::Walk;
 
@@ -79,7 +80,8 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if self.memo.has_as(fault.gpa.gfn(), private) && self.quick(fault) {
             return Ok(Done::Mapped(Level::K4));
         }
-        self.fault_in_full(idle, fault, By::Guest { private: Some(private) })
+        let by = By::Guest { private: Some(private) };
+        self.fault_in_full(idle, fault, by).inspect_err(|_| self.observed(fault, FaultResult::Failed))
     }
 
     /// The same as [`By::disagrees`], whatever is mapped at `at`: no hardware compares a leaf with what the guest means.

@@ -31,6 +31,7 @@ use crate::table::format::Kind;
 use crate::table::format::{Access, Format, Leaf};
 use crate::table::freeze::Freeze;
 use crate::table::memory::Node;
+use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
 use crate::why::Why;
@@ -137,7 +138,6 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
             continue;
         }
         if ours {
-            walk.seat.tally.add(Count::recovered(at.level));
             recovered += 1;
         }
         // Else somebody made a hole of it: the table is ours to give back all the same.
@@ -147,6 +147,10 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
         // SAFETY: linked until this walk froze the link, in its section.
         let table = unsafe { Node::follow(&vm.host, table) };
         change.owed().unlink(table, at.level.down());
+        if ours {
+            walk.seat.tally.add(Count::recovered(at.level));
+            vm.host.observe(TraceEvent::Recovered { gfn: step.gfns.start, level: at.level });
+        }
     }
     recovered
 }

@@ -16,6 +16,7 @@ use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
 use crate::table::pool::{Cache, NoMemory};
 use crate::table::radix::At;
+use crate::trace::TraceEvent;
 use crate::vm::Vm;
 use crate::walk::Walk;
 
@@ -96,7 +97,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                 match replace::<F, H>(walk.vm, node, at, F::decode(at.word)) {
                     Ok(_) => {
                         *split += 1;
-                        walk.seat.tally.add(Count::split(at.level));
+                        walk.has_split(at.level, first);
                         break;
                     }
                     Err(found) => {
@@ -109,14 +110,20 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         None
     }
 
-    /// Makes the leaf `at` a table of smaller leaves, since a part of it changes; returns the link. Where another thread, or
+    /// A leaf of `level` that maps `gfn` is a table now.
+    fn has_split(&self, level: Level, gfn: Gfn) {
+        self.seat.tally.add(Count::split(level));
+        self.vm.host.observe(TraceEvent::Split { gfn, level });
+    }
+
+    /// Makes the leaf `at`, which maps `gfn`, a table of smaller leaves, since a part of it changes; returns the link. Where another thread, or
     /// the hardware, changed the leaf first, the page comes back with what is there.
-    pub(crate) fn split_for_part(&self, page: Node, at: At<'_>) -> Result<Word, (Node, Word)> {
+    pub(crate) fn split_for_part(&self, page: Node, at: At<'_>, gfn: Gfn) -> Result<Word, (Node, Word)> {
         let large = F::decode(at.word);
         let large = Leaf { dirty: large.dirty && !seeded!(SplitForgetsDirty), ..large };
         match replace::<F, H>(self.vm, page, at, large) {
             Ok(link) => {
-                self.seat.tally.add(Count::split(at.level));
+                self.has_split(at.level, gfn);
                 Ok(link)
             }
             Err(found) if seeded!(LostSplitBelieved) => Ok(found),
@@ -141,7 +148,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
         }
         match replace::<F, H>(self.vm, node, at, large) {
             Ok(link) => {
-                self.seat.tally.add(Count::split(at.level));
+                self.has_split(at.level, gfn);
                 Ok(self.step_down(gfn, At { word: link, ..at }))
             }
             Err(found) => {

@@ -18,7 +18,9 @@ use crate::table::format::{Format, Leaf, Perms};
 use crate::table::memory::Node;
 use crate::table::radix::At;
 use crate::tlb::debt::Owed;
+use crate::trace::TraceEvent;
 use crate::walk::{Steps, Walk};
+use crate::why::Cause;
 
 /// What is known of the pages in a range that is edited.
 #[derive(Clone, Copy, Default)]
@@ -179,7 +181,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                     Change::Nothing => break,
                     Change::To(new) => new,
                     Change::Split => match self.reserve.take() {
-                        Some(page) => match walk.split_for_part(page, At { word, ..at }) {
+                        Some(page) => match walk.split_for_part(page, At { word, ..at }, covers.start) {
                             Ok(link) => {
                                 word = link;
                                 break;
@@ -208,7 +210,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                         if seeded!(KeptTooLate) {
                             walk.keep_dirty((word, new), at.level, covers.start);
                         }
-                        book(walk, (word, new), at.level, covers, owed);
+                        self.book(walk, (word, new), at.level, covers, owed);
                         break;
                     }
                     Err(found) => word = found,
@@ -256,6 +258,7 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         if removed > 0 {
             owed.owe_pages(Span::new(first + from, first + to), removed);
             walk.seat.tally.add_many(Count::Removed4K, removed);
+            self.zapped(walk, Span::new(first + from, first + to), Level::K4, removed);
         }
         done
     }
@@ -326,36 +329,46 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     }
 }
 
-/// Books what an edit changed: one function of the old word and the new.
-fn book<F: Format, H: Host, M: Edits>(
-    walk: &Walk<'_, F, H, M>,
-    (old, new): (Word, Word),
-    level: Level,
-    covers: Span<Gfn>,
-    owed: &mut Owed,
-) {
-    match old.kind::<F>(level) {
-        Kind::Table(pfn) => {
-            if !seeded!(UnhookOwesNothing) {
-                owed.owe(covers);
+impl<F: Format, H: Host> Begun<'_, F, H> {
+    /// Books what an edit changed: one function of the old word and the new.
+    fn book<M: Edits>(
+        &self,
+        walk: &Walk<'_, F, H, M>,
+        (old, new): (Word, Word),
+        level: Level,
+        covers: Span<Gfn>,
+        owed: &mut Owed,
+    ) {
+        match old.kind::<F>(level) {
+            Kind::Table(pfn) => {
+                if !seeded!(UnhookOwesNothing) {
+                    owed.owe(covers);
+                }
+                // Rule 9, with a difference: what hangs there is not overwritten (`table/retire.rs` says why).
+                // SAFETY: linked until this walk unhooked it just now, in its section.
+                let top = unsafe { Node::follow(&walk.vm.host, pfn) };
+                owed.unlink(top, level.down());
             }
-            // Rule 9, with a difference: what hangs there is not overwritten (`table/retire.rs` says why).
-            // SAFETY: linked until this walk unhooked it just now, in its section.
-            let top = unsafe { Node::follow(&walk.vm.host, pfn) };
-            owed.unlink(top, level.down());
+            // The table that hung there is given back by the recovery that froze the link (`huge/recover.rs`).
+            Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
+            kind @ (Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) => {
+                let forgets = !new.is_hole() && seeded!(ProtectOwesNothing);
+                if !forgets && (!seeded!(FrozenUnflushed) || !matches!(kind, Kind::Frozen(_))) {
+                    owed.owe(covers);
+                }
+                if new.is_hole() && !(seeded!(TrackedUncounted) && old.is_tracked()) {
+                    walk.seat.tally.add(Count::removed(level));
+                    self.zapped(walk, covers, level, 1);
+                }
+            }
+            Kind::Hole(_) | Kind::Mmio(_) => {}
         }
-        // The table that hung there is given back by the recovery that froze the link (`huge/recover.rs`).
-        Kind::Frozen(mark) if Word::was_link(mark) => owed.owe(covers),
-        kind @ (Kind::Leaf | Kind::Tracked | Kind::Frozen(_)) => {
-            let forgets = !new.is_hole() && seeded!(ProtectOwesNothing);
-            if !forgets && (!seeded!(FrozenUnflushed) || !matches!(kind, Kind::Frozen(_))) {
-                owed.owe(covers);
-            }
-            if new.is_hole() && !(seeded!(TrackedUncounted) && old.is_tracked()) {
-                walk.seat.tally.add(Count::removed(level));
-            }
-        }
-        Kind::Hole(_) | Kind::Mmio(_) => {}
+    }
+
+    /// Leaves are gone, and that is booked.
+    fn zapped<M: Edits>(&self, walk: &Walk<'_, F, H, M>, gfns: Span<Gfn>, level: Level, leaves: u64) {
+        let cause = Cause::Change(self.why);
+        walk.vm.host.observe(TraceEvent::Zap { gfns, level, leaves, cause });
     }
 }
 

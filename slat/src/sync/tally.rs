@@ -31,10 +31,10 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::Mmio as usize + 1;
 
-/// Why an attempt at a fault is made again, and what that costs the host.
+/// Why an attempt at a fault is made again, and what that costs the host. See [`Retries`](crate::Retries).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub(crate) enum Again {
+pub enum RetryCause {
     /// An invalidation began or ended somewhere between the stamp and the second look.
     Moved,
     /// An active invalidation covers the frame.
@@ -45,20 +45,32 @@ pub(crate) enum Again {
     Asked,
 }
 
-const AGAINS: usize = Again::Asked as usize + 1;
+impl RetryCause {
+    /// Its name: that of the counter.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Moved => "moved",
+            Self::Covered => "covered",
+            Self::Lost => "lost",
+            Self::Asked => "asked-again",
+        }
+    }
+}
 
-/// One vCPU's counters of [`Again`], on a cache line of their own.
+const AGAINS: usize = RetryCause::Asked as usize + 1;
+
+/// One vCPU's counters of [`RetryCause`], on a cache line of their own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Attempts([AtomicU64; AGAINS]);
 
 impl Attempts {
     /// Adds one. Only the thread that runs the vCPU calls this.
-    pub(crate) fn add(&self, why: Again) {
+    pub(crate) fn add(&self, why: RetryCause) {
         add(&self.0[why as usize], 1);
     }
 
-    pub(crate) fn get(&self, why: Again) -> u64 {
+    pub(crate) fn get(&self, why: RetryCause) -> u64 {
         quiet(&self.0[why as usize]).load(Relaxed)
     }
 }

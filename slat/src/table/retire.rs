@@ -73,6 +73,14 @@ struct Dead {
     round: usize,
 }
 
+/// Is told what becomes of unhooked tables, where nothing is left to be done about it.
+pub(crate) trait TableEvents {
+    /// No thread is in a table any more that was unhooked before.
+    fn grace_period_ended(&self);
+    /// Tables were taken apart, which held so many leaves of `level`.
+    fn tables_freed(&self, level: Level, leaves: u64);
+}
+
 /// What waits for a grace period, and what has had one.
 #[derive(Debug)]
 pub(crate) struct Grace {
@@ -112,15 +120,25 @@ impl Grace {
 
     /// Waits for a grace period, and takes a few pages apart. The caller holds `Idle`.
     #[cold]
-    pub(crate) fn collect_some<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) {
-        self.wait(reads);
+    pub(crate) fn collect_some<F: Format, M: TableMemory + TableEvents>(
+        &self,
+        reads: &ReadSide,
+        memory: &M,
+        pool: &Pool,
+    ) {
+        self.wait(reads, memory);
         self.take_some_apart::<F, M>(memory, pool);
     }
 
     /// Waits for a grace period and gives everything that was queued before it back to the pool, what others have in
     /// hand included. The caller holds `Idle`.
-    pub(crate) fn collect<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) {
-        self.wait(reads);
+    pub(crate) fn collect<F: Format, M: TableMemory + TableEvents>(
+        &self,
+        reads: &ReadSide,
+        memory: &M,
+        pool: &Pool,
+    ) {
+        self.wait(reads, memory);
         self.wait_for_those_who_wait();
         let mut patience = Patience::default();
         loop {
@@ -154,14 +172,24 @@ impl Grace {
     }
 
     /// One page for the pool, if any can be had without a wait for a reader that takes long.
-    pub(crate) fn reuse<F: Format, M: TableMemory>(&self, reads: &ReadSide, memory: &M, pool: &Pool) -> bool {
+    pub(crate) fn reuse<F: Format, M: TableMemory + TableEvents>(
+        &self,
+        reads: &ReadSide,
+        memory: &M,
+        pool: &Pool,
+    ) -> bool {
         if !self.any.load(Relaxed) {
             return false;
         }
         if self.dead.lock().tops.len() == 0
             && let Some(taken) = self.take_flushed()
         {
-            if reads.try_synchronize() { self.bury(taken) } else { self.put_back(taken) }
+            if reads.try_synchronize() {
+                self.bury(taken);
+                memory.grace_period_ended();
+            } else {
+                self.put_back(taken);
+            }
         }
         self.take_apart::<F, M>(memory, pool, 1) || self.find_none()
     }
@@ -176,13 +204,13 @@ impl Grace {
     }
 
     /// The same, however long that takes.
-    pub(crate) fn reuse_late<F: Format, M: TableMemory>(
+    pub(crate) fn reuse_late<F: Format, M: TableMemory + TableEvents>(
         &self,
         reads: &ReadSide,
         memory: &M,
         pool: &Pool,
     ) -> bool {
-        self.wait(reads);
+        self.wait(reads, memory);
         self.take_apart::<F, M>(memory, pool, 1)
     }
 
@@ -196,12 +224,13 @@ impl Grace {
         self.leaves[usize::from(level.number()) - 1].load(Relaxed)
     }
 
-    fn wait(&self, reads: &ReadSide) {
+    fn wait(&self, reads: &ReadSide, memory: &impl TableEvents) {
         if let Some(taken) = self.take_flushed() {
             if !seeded!(GraceSkipped) {
                 reads.synchronize();
             }
             self.bury(taken);
+            memory.grace_period_ended();
         }
     }
 
@@ -231,12 +260,17 @@ impl Grace {
     }
 
     /// Takes a few pages apart of what is dead by now.
-    pub(crate) fn take_some_apart<F: Format, M: TableMemory>(&self, memory: &M, pool: &Pool) {
+    pub(crate) fn take_some_apart<F: Format, M: TableMemory + TableEvents>(&self, memory: &M, pool: &Pool) {
         self.take_apart::<F, M>(memory, pool, Self::BATCH);
     }
 
     /// Takes up to `pages` pages apart; whether there was one.
-    fn take_apart<F: Format, M: TableMemory>(&self, memory: &M, pool: &Pool, pages: usize) -> bool {
+    fn take_apart<F: Format, M: TableMemory + TableEvents>(
+        &self,
+        memory: &M,
+        pool: &Pool,
+        pages: usize,
+    ) -> bool {
         let (mut free, mut roots, mut children) =
             (NodeList::default(), NodeList::default(), NodeList::default());
         let mut dead = {
@@ -247,6 +281,7 @@ impl Grace {
             all.busy += 1;
             all.tops.split_off(pages)
         };
+        let mut died = [0; 3];
         while let Some(node) = dead.pop() {
             // SAFETY: the grace period is over: the page is ours alone.
             let level = unsafe { node.note() }.level.get();
@@ -254,7 +289,7 @@ impl Grace {
             for page in (0..pages).map(|page| node.beside(page)) {
                 let leaves = scan::<F, M>(memory, page, level, &mut children);
                 if leaves > 0 {
-                    self.leaves[usize::from(level.number()) - 1].fetch_add(leaves, Relaxed);
+                    died[usize::from(level.number()) - 1] += leaves;
                 }
                 #[cfg(all(test, shuttle))]
                 page.fill(crate::shuttle_tests::GIVEN_BACK);
@@ -263,12 +298,20 @@ impl Grace {
             }
             if pages == 1 { free.push(node) } else { roots.push(node) }
         }
+        for (count, leaves) in self.leaves.iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
+            count.fetch_add(leaves, Relaxed);
+        }
         pool.give_back(free);
         pool.give_back_roots(roots);
         pool.trim(memory);
         let mut all = self.dead.lock();
         all.tops.append(&mut children);
         all.busy -= 1;
+        drop(all);
+        // Where that panics nothing is left undone.
+        for (level, leaves) in SIZES.into_iter().zip(died).filter(|(_, leaves)| *leaves > 0) {
+            memory.tables_freed(level, leaves);
+        }
         true
     }
 
@@ -284,6 +327,9 @@ impl Grace {
         pages
     }
 }
+
+/// The levels of leaves.
+const SIZES: [Level; 3] = [Level::K4, Level::M2, Level::G1];
 
 /// Pages of a table of `level`.
 const fn pages_of<F: Format>(level: Level) -> usize {

@@ -26,10 +26,10 @@ use super::super::table::retire::{Flushed, Unlinked};
 use crate::addr::{Gfn, Position, Span};
 use crate::host::VcpuId;
 use crate::sync::prim::{
-    AcqRel, Acquire, AtomicBool, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
+    AcqRel, Acquire, AtomicBool, AtomicU8, AtomicU64, Padded, Patience, Relaxed, Release, SeqCst, fence,
     fence_after_rmw,
 };
-use crate::sync::tally::{Again, Attempts};
+use crate::sync::tally::{Attempts, RetryCause};
 use crate::tlb::ByCause;
 use alloc::boxed::Box;
 
@@ -111,24 +111,49 @@ struct Ranged {
 #[derive(Debug, Default)]
 pub(crate) struct VcpuTlb {
     in_guest: AtomicBool,
-    kicked: AtomicBool,
+    /// Why it is to leave the guest, or to answer: [`KICKED`], [`READY`].
+    wanted: AtomicU8,
     /// The last generation carried out.
     seen: AtomicU64,
     pub(crate) attempts: Attempts,
 }
 
+/// A flush waits for the vCPU.
+const KICKED: u8 = 1;
+/// A token that the vCPU waits for is ready ([`crate::waits`]). Only the vCPU takes that back: an entry does not.
+const READY: u8 = 2;
+
 impl VcpuTlb {
     /// Says that the vCPU is wanted, and then interrupts it: one that the interrupt does not bring out has not looked yet.
-    fn kick(&self, interrupt: impl Fn()) {
+    pub(crate) fn kick(&self, interrupt: impl Fn()) {
         if seeded!(InterruptedFirst) {
             interrupt();
         }
         // ORDER(kick): Release; the generation before it is visible to a vCPU that sees the kick.
         // ORDER(kick-held): the store before the interrupt; the processor that takes the interrupt sees it (`Host::kick`).
-        self.kicked.store(true, Release);
+        self.wanted.fetch_or(KICKED, Release);
         if !seeded!(InterruptedFirst) {
             interrupt();
         }
+    }
+
+    /// Says that a token is ready, and then interrupts the vCPU, as [`kick`](Self::kick) does.
+    pub(crate) fn wake(&self, interrupt: impl Fn()) {
+        // ORDER(wake): Release; the wait before it is found by the vCPU that sees this.
+        self.wanted.fetch_or(READY, Release);
+        interrupt();
+    }
+
+    /// Whether it has been woken since it last said that it sleeps. It may have taken all tokens that are ready by then.
+    #[inline(always)]
+    pub(crate) fn is_woken(&self) -> bool {
+        self.wanted.load(Relaxed) & READY != 0
+    }
+
+    /// The vCPU is about to look which tokens are ready.
+    pub(crate) fn sleeps(&self) {
+        // ORDER(wake): Acquire; what was ready before the wake-up that this takes back is found.
+        self.wanted.fetch_and(!READY, Acquire);
     }
 }
 
@@ -176,7 +201,7 @@ impl Tlb {
     }
 
     /// The sum of one counter over all vCPUs.
-    pub(crate) fn again(&self, why: Again) -> u64 {
+    pub(crate) fn again(&self, why: RetryCause) -> u64 {
         self.vcpus.iter().fold(0, |sum, vcpu| sum.wrapping_add(vcpu.attempts.get(why)))
     }
 
@@ -272,11 +297,13 @@ impl Tlb {
         fence_after_rmw();
         if seeded!(EnterUnflushed) {
             // As if they were carried out.
-            vcpu.kicked.store(false, Relaxed);
+            vcpu.wanted.fetch_and(!KICKED, Relaxed);
             return vcpu.seen.store(self.generation.load(Relaxed), Relaxed);
         }
         // A kick that is left from an earlier stay goes, too: where no kick is seen there is none to clear.
-        while Self::kicked(vcpu) || self.generation.load(Acquire) != vcpu.seen.load(Relaxed) {
+        let kicked = || vcpu.wanted.load(Relaxed) & KICKED != 0;
+        // ORDER(flush): Acquire; the edits before the number, which a flush makes this vCPU forget.
+        while kicked() || self.generation.load(Acquire) != vcpu.seen.load(Relaxed) {
             self.catch_up(vcpu, cache);
         }
     }
@@ -298,16 +325,17 @@ impl Tlb {
         vcpu.in_guest.store(false, unless_seeded!(LeaveRelaxed, Release));
     }
 
-    /// Whether somebody waits for this vCPU: polled by software vCPUs between accesses.
+    /// Whether a flush waits for this vCPU, or a token is ready for it: polled by software vCPUs between accesses.
     #[inline(always)]
     pub(crate) fn kicked(vcpu: &VcpuTlb) -> bool {
-        vcpu.kicked.load(Relaxed)
+        vcpu.wanted.load(Relaxed) != 0
     }
 
     /// Carries out every flush up to now and answers it.
     pub(crate) fn catch_up(&self, vcpu: &VcpuTlb, cache: &mut impl Translations) {
+        let answered = if seeded!(ReadyForgotten) { KICKED | READY } else { KICKED };
         // ORDER(kick): Acquire; a kick that this clears had its generation set before.
-        vcpu.kicked.swap(false, unless_seeded!(KickRelaxed, Acquire));
+        vcpu.wanted.fetch_and(!answered, unless_seeded!(KickRelaxed, Acquire));
         let now = self.generation.load(Acquire);
         let seen = vcpu.seen.load(Relaxed);
         if now == seen {

@@ -90,7 +90,7 @@ fn a_picture_and_what_must_not_compile_are_no_examples() {
 }
 
 /// `gate` is no example: `cargo xtask gate` counts its instructions.
-const EXAMPLES: [&str; 8] = [
+const EXAMPLES: [&str; 10] = [
     "aging",
     "custom_format",
     "custom_primary_mmu",
@@ -99,6 +99,8 @@ const EXAMPLES: [&str; 8] = [
     "gate",
     "map_frames",
     "passthrough",
+    "post_copy",
+    "tracing",
 ];
 
 #[test]

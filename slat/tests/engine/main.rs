@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`fault`], [`formats`], [`huge`], [`memory_types`], [`mmio`], [`spaces`] | faults, in each format; large pages; memory types and execution; MMIO; address spaces |
 //! | [`private`] | frames with private and shared memory |
+//! | [`pending`] | faults that do not block: pages on their way, and pages that the VMM provides |
 //! | [`prefault`] | pages mapped ahead of the guest, as for an access |
 //! | [`age`], [`reasons`], [`withdrawn`] | which pages were accessed; decisions page by page; leaves withdrawn to learn of an access |
 //! | [`debts`] | flushes that are owed |
@@ -32,6 +33,7 @@ mod inject;
 mod limit;
 mod memory_types;
 mod mmio;
+mod pending;
 mod prefault;
 mod private;
 mod reasons;

@@ -51,6 +51,8 @@ fn the_other_errors_say_what_is_the_matter() {
         (FaultError::from(HostError::NoMemory).to_string(), "the host is out of memory"),
         (HostError::Poisoned.to_string(), "the host's memory is broken there"),
         (HostError::Io.to_string(), "the host could not read the page back"),
+        (HostError::Pending.to_string(), "the page is on its way to the host"),
+        (HostError::NeedsPage.to_string(), "the VMM has to provide the page"),
         (DirtyError::NoRing.to_string(), "this VM has no dirty rings"),
         (DirtyError::NoSuchVcpu(VcpuId(9)).to_string(), "vCPU 9: this VM has fewer"),
         (DirtyError::NoMemory.to_string(), "no memory to note what is dirty"),

@@ -10,9 +10,11 @@
 //! | `dirty` | does a dirty log tell every store, beside everything else? |
 //! | `private` | does a guest that makes frames private and shared find in each memory what it stored there? |
 //! | `numa` | does a page that is sampled and moved stay readable under a guest? |
+//! | `pending` | does a vCPU go on with another task, or park, while a page is on its way? |
 
 mod dirty;
 mod numa;
+mod pending;
 mod private;
 mod ring;
 #[cfg(seeded)]

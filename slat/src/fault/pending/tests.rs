@@ -1,0 +1,94 @@
+//! The steps that keep a wake-up from being lost, and what goes wrong without them.
+
+use crate::seeded::{self, Bug};
+use crate::table::formats::Npt4;
+use crate::*;
+use std::sync::{Arc, Mutex, Weak};
+
+const TOKEN: Token = Token(9);
+
+/// Its one page comes while the host is on its way back with the answer that it is pending.
+#[derive(Default)]
+struct Quick {
+    vm: Mutex<Weak<Vm<Npt4, Quick>>>,
+    asked: Mutex<u32>,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Quick {}
+
+impl Host for Quick {
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        let mut asked = self.asked.lock().unwrap();
+        *asked += 1;
+        if *asked > 1 {
+            return Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN });
+        }
+        if let Some(vm) = self.vm.lock().unwrap().upgrade() {
+            vm.ready(TOKEN);
+        }
+        Err(HostError::Pending)
+    }
+
+    fn token(&self, _: Hva) -> Token {
+        TOKEN
+    }
+}
+
+fn vm() -> (Idle, Arc<Vm<Npt4, Quick>>) {
+    let mut idle = Idle::take().unwrap();
+    let vm = Arc::new(Vm::builder(Quick::default()).build().unwrap());
+    *vm.host.vm.lock().unwrap() = Arc::downgrade(&vm);
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, Hva(1 << 30)))).unwrap();
+    (idle, vm)
+}
+
+const LOAD: Fault = Fault { gpa: Gpa(0x3000), access: Access::Read };
+
+/// What comes of a fault whose page is ready before it returns; and which vCPUs wait, and are told, afterwards.
+fn overtaken() -> (Done, usize, Option<Token>) {
+    let (mut idle, vm) = vm();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let done = vcpu.fault(&mut idle, LOAD).unwrap();
+    (done, vm.waiters(TOKEN).len(), vcpu.take_ready())
+}
+
+#[test]
+fn a_page_that_comes_before_the_fault_returns_is_mapped_by_it() {
+    assert_eq!(overtaken(), (Done::Mapped(Level::K4), 0, None));
+    // It waits, and no wake-up is to come.
+    assert_eq!(seeded::with(Bug::PendingBelieved, overtaken), (Done::Pending, 1, None));
+    seeded::found(Bug::PendingBelieved, 1);
+}
+
+struct Tlb;
+
+impl Translations for Tlb {
+    fn flush_all(&mut self) {}
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+/// A token is ready after the last look at tokens, and before the entry: whether the vCPU goes into the guest all the same.
+fn goes_in() -> bool {
+    let (mut idle, vm) = vm();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    drop(vcpu.enter(&mut idle, &mut Tlb));
+    vm.waits.begin(VcpuId(0), TOKEN).unwrap();
+    assert_eq!(vcpu.take_ready(), None);
+    vm.ready(TOKEN);
+    // As a flush does that finds it in the guest.
+    vm.tlb.vcpu(VcpuId(0)).kick(|| ());
+    let Go::In(guest, ()) = vcpu.enter(&mut idle, &mut Tlb).go(|| ()) else {
+        assert_eq!(vcpu.take_ready(), Some(TOKEN));
+        assert!(matches!(vcpu.enter(&mut idle, &mut Tlb).go(|| ()), Go::In(..)), "it comes back for ever");
+        return false;
+    };
+    !guest.kicked()
+}
+
+#[test]
+fn no_vcpu_enters_the_guest_beside_a_token_that_is_ready() {
+    assert!(!goes_in());
+    assert!(seeded::with(Bug::ReadyForgotten, goes_in));
+    seeded::found(Bug::ReadyForgotten, 1);
+}

@@ -1,0 +1,290 @@
+//! Faults that do not block: tokens, the vCPUs that wait for them and are woken, and what may change meanwhile.
+
+use slat::table::formats::Npt4;
+use slat::table::memory::TableMemory;
+use slat::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread;
+
+/// What the host does where it has no page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Absent {
+    /// Pending, under the page's address.
+    #[default]
+    Pending,
+    /// Pending, under another number each time.
+    Renamed,
+    /// The VMM provides it.
+    Needed,
+}
+
+/// Pages that have come, by host address, with the frame; and those that were asked for.
+#[derive(Default)]
+struct Remote {
+    absent: Absent,
+    here: Mutex<BTreeMap<Hva, Pfn>>,
+    asked: Mutex<BTreeSet<Hva>>,
+    kicks: [AtomicU64; 4],
+    questions: AtomicU64,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Remote {}
+
+impl Remote {
+    fn comes(&self, page: Hva) {
+        self.here.lock().unwrap().insert(page, Pfn(page.0 >> PAGE_SHIFT));
+    }
+}
+
+impl Host for Remote {
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        self.questions.fetch_add(1, SeqCst);
+        let page = Hva(hva.0 & !(PAGE_SIZE - 1));
+        if let Some(&pfn) = self.here.lock().unwrap().get(&page) {
+            return Ok(HostPage { pfn, ..HostPage::PLAIN });
+        }
+        self.asked.lock().unwrap().insert(page);
+        Err(match self.absent {
+            Absent::Pending | Absent::Renamed => HostError::Pending,
+            Absent::Needed => HostError::NeedsPage,
+        })
+    }
+
+    fn token(&self, hva: Hva) -> Token {
+        match self.absent {
+            Absent::Renamed => Token(self.questions.load(SeqCst)),
+            _ => Token(hva.0 & !(PAGE_SIZE - 1)),
+        }
+    }
+
+    fn kick(&self, vcpu: VcpuId) {
+        self.kicks[vcpu.0 as usize].fetch_add(1, SeqCst);
+    }
+}
+
+const RAM: Hva = Hva(1 << 40);
+const SLOT: SlotId = SlotId(0);
+
+fn vm(absent: Absent) -> (Idle, Vm<Npt4, Remote>) {
+    let mut idle = Idle::take().unwrap();
+    let vm = Vm::builder(Remote { absent, ..Remote::default() }).vcpus(4).build().unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), 512, RAM))).unwrap();
+    (idle, vm)
+}
+
+fn hva(gfn: u64) -> Hva {
+    RAM + gfn * PAGE_SIZE
+}
+
+fn token(gfn: u64) -> Token {
+    Token(hva(gfn).0)
+}
+
+fn load(gfn: u64) -> Fault {
+    Fault { gpa: Gfn(gfn).gpa(), access: Access::Read }
+}
+
+struct Tlb;
+
+impl Translations for Tlb {
+    fn flush_all(&mut self) {}
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+#[test]
+fn each_vcpu_that_waits_is_woken_once_and_no_other() {
+    let (mut idle, vm) = vm(Absent::Pending);
+    let mut vcpus: Vec<_> = (0..4).map(|id| vm.vcpu(VcpuId(id)).unwrap()).collect();
+    for vcpu in &mut vcpus[..2] {
+        assert_eq!(vcpu.fault(&mut idle, load(5)), Ok(Done::Pending));
+    }
+    // A vCPU that waits already asks the host once.
+    let questions = vm.host().questions.load(SeqCst);
+    assert_eq!(vcpus[0].fault(&mut idle, load(5)), Ok(Done::Pending));
+    assert_eq!(vm.host().questions.load(SeqCst), questions + 1);
+    assert_eq!(vcpus[2].fault(&mut idle, load(6)), Ok(Done::Pending));
+    assert_eq!(vcpus[2].pending_token(), Some(token(6)));
+    assert_eq!(vm.waiters(token(5)), [VcpuId(0), VcpuId(1)]);
+    assert_eq!(vm.waiters(token(7)), []);
+
+    vm.host().comes(hva(5));
+    assert_eq!(vm.ready(token(5)), 2);
+    assert_eq!(vm.ready(token(5)), 0, "they are woken already");
+    assert_eq!(vm.ready(token(7)), 0, "there is no such token");
+    assert_eq!(vm.waiters(token(5)), []);
+    assert_eq!(vm.host().kicks.each_ref().map(|kicks| kicks.load(SeqCst)), [1, 1, 0, 0]);
+    let taken: Vec<_> = vcpus.iter_mut().map(Vcpu::take_ready).collect();
+    assert_eq!(taken, [Some(token(5)), Some(token(5)), None, None]);
+    assert!(vcpus.iter_mut().all(|vcpu| vcpu.take_ready().is_none()));
+    assert_eq!(vcpus[0].fault(&mut idle, load(5)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpus[1].fault(&mut idle, load(5)), Ok(Done::Spurious));
+    assert_eq!(vm.waiters(token(6)), [VcpuId(2)]);
+}
+
+#[test]
+fn a_vcpu_waits_for_many_tokens_and_takes_each() {
+    let (mut idle, vm) = vm(Absent::Pending);
+    let mut vcpu = vm.vcpu(VcpuId(3)).unwrap();
+    for gfn in 0..100 {
+        assert_eq!(vcpu.fault(&mut idle, load(gfn)), Ok(Done::Pending));
+    }
+    for gfn in (0..100).rev() {
+        vm.host().comes(hva(gfn));
+        assert_eq!(vm.ready(token(gfn)), 1);
+    }
+    let taken: BTreeSet<_> = std::iter::from_fn(|| vcpu.take_ready()).collect();
+    assert!(taken.into_iter().eq((0..100).map(token)));
+}
+
+/// From the guest's other task to the one whose page has come.
+#[test]
+fn a_ready_token_brings_a_vcpu_out_of_the_guest_until_it_is_taken() {
+    let (mut idle, vm) = vm(Absent::Pending);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    vcpu.fault(&mut idle, load(1)).unwrap();
+    vcpu.fault(&mut idle, load(2)).unwrap();
+    let mut guest = vcpu.enter(&mut idle, &mut Tlb).poll();
+    assert!(!guest.kicked() && !guest.has_ready());
+    vm.host().comes(hva(1));
+    vm.host().comes(hva(2));
+    assert_eq!((vm.ready(token(1)), vm.ready(token(2))), (1, 1));
+    assert!(guest.kicked() && guest.has_ready());
+    guest.answer(&mut Tlb);
+    assert!(guest.kicked() && guest.has_ready(), "an answer is to flushes");
+    drop(guest);
+    for tokens_left in [2, 1] {
+        assert!(matches!(vcpu.enter(&mut idle, &mut Tlb).go(|| ()), Go::Back), "{tokens_left} are not taken");
+        assert!(vcpu.take_ready().is_some());
+    }
+    assert!(matches!(vcpu.enter(&mut idle, &mut Tlb).go(|| ()), Go::In(..)));
+    assert_eq!(vcpu.take_ready(), None);
+}
+
+#[test]
+fn what_changes_while_a_vcpu_waits_is_found_by_its_next_access() {
+    let (mut idle, vm) = vm(Absent::Pending);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    // The page comes, and is taken away again before the vCPU looks.
+    vcpu.fault(&mut idle, load(1)).unwrap();
+    vm.host().comes(hva(1));
+    vm.ready(token(1));
+    let mut change = vm.invalidate(Span::sized(hva(1), PAGE_SIZE), Why::Unmap);
+    change.apply(&mut idle).settle();
+    vm.host().here.lock().unwrap().remove(&hva(1));
+    drop(change);
+    assert_eq!(vcpu.take_ready(), Some(token(1)));
+    assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Done::Pending), "it waits anew");
+    assert_eq!(vm.waiters(token(1)), [VcpuId(0)]);
+    // The page moves to another frame, and its memslot to other guest frames.
+    vm.host().here.lock().unwrap().insert(hva(1), Pfn(0x777));
+    vm.slots().commit(&mut idle, |tx| tx.move_to(SLOT, Gfn(1024))).unwrap();
+    vm.ready(token(1));
+    assert_eq!(vcpu.take_ready(), Some(token(1)));
+    assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Done::Mmio));
+    assert_eq!(vcpu.fault(&mut idle, load(1025)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vm.translate(&mut idle, Gfn(1025)).unwrap().leaf.pfn, Pfn(0x777));
+}
+
+#[test]
+fn a_prefault_ends_before_a_page_on_its_way_and_is_told_when_to_go_on() {
+    let (mut idle, vm) = vm(Absent::Pending);
+    (0..3).chain(4..8).for_each(|gfn| vm.host().comes(hva(gfn)));
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for how in [Prefault::OLD, Prefault::young(Access::Write)] {
+        assert_eq!(vcpu.prefault_as(&mut idle, Span::new(Gfn(0), Gfn(8)), how), Ok(3));
+        let error = FaultError::Host(HostError::Pending);
+        assert_eq!(vcpu.prefault_as(&mut idle, Span::new(Gfn(3), Gfn(8)), how), Err(error));
+    }
+    assert_eq!(vm.waiters(token(3)), [VcpuId(0)]);
+    vm.host().comes(hva(3));
+    vm.ready(token(3));
+    assert_eq!(vcpu.take_ready(), Some(token(3)));
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(3), Gfn(8))), Ok(5));
+}
+
+/// KVM's user fault: out to the VMM, which provides the page, and the access is made again.
+#[test]
+fn a_page_that_the_vmm_has_to_provide_leaves_to_it() {
+    let (mut idle, vm) = vm(Absent::Needed);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let store = Fault { gpa: Gpa(0x5008), access: Access::Write };
+    assert_eq!(vcpu.fault(&mut idle, store), Ok(Done::NeedsPage));
+    let error = FaultError::Host(HostError::NeedsPage);
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(6))), Err(error));
+    vm.host().comes(hva(5));
+    assert_eq!(vcpu.fault(&mut idle, load(5)), Ok(Done::Mapped(Level::K4)));
+    assert_eq!(vcpu.prefault(&mut idle, Span::new(Gfn(5), Gfn(8))), Ok(1));
+    assert_eq!(vcpu.take_ready(), None);
+}
+
+#[test]
+fn a_vcpu_that_has_gone_or_forgets_is_not_woken() {
+    let (mut idle, vm) = vm(Absent::Pending);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    vcpu.fault(&mut idle, load(1)).unwrap();
+    vcpu.fault(&mut idle, load(2)).unwrap();
+    vm.ready(token(2));
+    vcpu.forget_tokens();
+    assert_eq!((vm.waiters(token(1)), vcpu.take_ready()), (vec![], None));
+    assert!(matches!(vcpu.enter(&mut idle, &mut Tlb).go(|| ()), Go::In(..)));
+    vcpu.fault(&mut idle, load(1)).unwrap();
+    drop(vcpu);
+    assert_eq!(vm.ready(token(1)), 0);
+    assert_eq!(vm.vcpu(VcpuId(0)).unwrap().take_ready(), None);
+}
+
+#[test]
+fn a_host_that_renames_its_pages_makes_no_fault_last() {
+    let (mut idle, vm) = vm(Absent::Renamed);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for _ in 0..10 {
+        let before = vm.host().questions.load(SeqCst);
+        assert_eq!(vcpu.fault(&mut idle, load(1)), Ok(Done::Pending), "no page comes");
+        assert_eq!(vm.host().questions.load(SeqCst), before + 2);
+        assert!(vcpu.pending_token().is_some());
+        let token = vcpu.pending_token();
+        assert_eq!(vcpu.take_ready(), token, "it tries again at once");
+        assert_eq!(vcpu.take_ready(), None);
+    }
+}
+
+/// vCPUs that each stop where a page is missing, and go on by wake-ups alone; a thread that brings pages beside them.
+#[test]
+fn no_wake_up_is_lost_between_threads() {
+    let (idle, vm) = vm(Absent::Pending);
+    drop(idle);
+    let pages = 512;
+    let left = AtomicU64::new(3);
+    thread::scope(|scope| {
+        for id in 0..3 {
+            let (vm, left) = (&vm, &left);
+            scope.spawn(move || {
+                let mut idle = Idle::take().unwrap();
+                let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
+                for gfn in 0..pages {
+                    // In another order each, so that pages are waited for by one vCPU, and by several.
+                    let gfn = gfn * [1, 511, 257][id as usize] % pages;
+                    while vcpu.fault(&mut idle, load(gfn)).unwrap() == Done::Pending {
+                        while vcpu.take_ready() != Some(token(gfn)) {
+                            thread::yield_now();
+                        }
+                    }
+                }
+                left.fetch_sub(1, SeqCst);
+            });
+        }
+        while left.load(SeqCst) > 0 {
+            let next = vm.host().asked.lock().unwrap().pop_first();
+            let Some(page) = next else {
+                thread::yield_now();
+                continue;
+            };
+            vm.host().comes(page);
+            vm.ready(Token(page.0));
+        }
+    });
+    assert_eq!(vm.stats().leaves[0], pages);
+}
