@@ -107,7 +107,8 @@ pub extern "C" fn slat_vcpu_fault(
             Done::Fixed => slat_done::SLAT_FIXED,
             // No VM of this interface has rings.
             Done::Spurious | Done::RingFull => slat_done::SLAT_SPURIOUS,
-            Done::Mmio => slat_done::SLAT_MMIO,
+            // Nor tracks any stores.
+            Done::Mmio | Done::WriteTracked => slat_done::SLAT_MMIO,
         });
         Ok(())
     })

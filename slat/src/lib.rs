@@ -54,6 +54,7 @@
 //! | [`map`] | a table on its own: pages are mapped one by one |
 //! | [`memslots`] | the memslots of a running VM |
 //! | [`vm`] | the wiring |
+//! | [`writes`] | stores to some frames come to a listener |
 //! | [`stats`] | what a VM has done and holds |
 //! | [`host`] | what is asked of the world |
 //!
@@ -127,6 +128,7 @@ mod vcpu;
 pub mod vm;
 pub mod walk;
 mod why;
+pub mod writes;
 
 pub use slat_slots::{MemoryType, addr};
 
@@ -146,3 +148,4 @@ pub use vcpu::{Go, InGuest, Ready, Vcpu};
 pub use vm::{Builder, Vm};
 pub use walk::{Mapping, Walk};
 pub use why::Why;
+pub use writes::{TrackedStore, WriteListener, WriteTracking};

@@ -17,9 +17,9 @@ fn each_ordering_names_the_mistakes_that_weaken_it() {
 }
 
 /// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 20] = [
     "why", "sync", "slots", "table", "host", "space", "age", "map", "tlb", "vm", "walk", "notify",
-    "memslots", "huge", "dirty", "vcpu", "fault", "budget", "stats",
+    "memslots", "writes", "huge", "dirty", "vcpu", "fault", "budget", "stats",
 ];
 
 /// Imports that run back up. To be fewer, never more.

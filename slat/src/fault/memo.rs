@@ -39,7 +39,6 @@
 use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
 use crate::host::{Host, VcpuId};
 use crate::notify::active::{Active, Epoch, QuietNumber, RegionLine};
-use crate::slots::publish::SlotSets;
 use crate::slots::{Slot, SlotId};
 use crate::space::Space;
 use crate::sync::readside::Seat;
@@ -56,13 +55,15 @@ use slat_slots::MemoryType;
 pub(crate) struct Memo {
     slot: Slot,
     generation: u64,
-    /// The frames of the slot that the quick path may map: all of them if the slot is writable and no fault has to log,
-    /// else none.
+    /// The frames of the slot that the quick path may map: all of them if the slot is writable and no fault has to log, else
+    /// none; where any frame of the VM is watched, those of one leaf table at most.
     plain: Span<Gfn>,
     epoch: Epoch,
     quiet: Quiet,
     /// Leaf tables to be confirmed before N is read again.
     pause: u32,
+    /// Frames are left out of `plain` for those that are watched.
+    narrow: bool,
     /// A table above leaf tables, and the number of its first frame over 512 × 512. No table has [`NO_TABLE`].
     parent: Node,
     parent_tag: u64,
@@ -147,6 +148,7 @@ impl Memo {
             epoch: Epoch::NEVER,
             quiet: Quiet::NOTHING,
             pause: 0,
+            narrow: false,
             parent: Node::dangling(),
             parent_tag: NO_TABLE,
             near: Near::NOTHING,
@@ -291,7 +293,7 @@ impl Memo {
                 vm.tlb.vcpu(id).attempts.add(Again::Moved);
             }
             rounds += 1;
-            if rounds > ROUNDS || !self.renew(&vm.active, &space.memslots) {
+            if rounds > ROUNDS || !self.renew(vm, space, gfn) {
                 return None;
             }
         };
@@ -334,12 +336,36 @@ impl Memo {
 
     /// Goes over to the epoch of this moment, if the slot is still the one that was published. Nothing is confirmed then.
     #[cold]
-    fn renew(&mut self, active: &Active, memslots: &SlotSets) -> bool {
-        let epoch = active.epoch();
-        let published = self.generation == memslots.number() || seeded!(SlotRemembered);
+    fn renew<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) -> bool {
+        let epoch = vm.active.epoch();
+        let published = self.generation == space.memslots.number() || seeded!(SlotRemembered);
         self.epoch = if published { epoch } else { Epoch::NEVER };
         (self.parent_tag, self.near, self.quiet) = (NO_TABLE, Near::NOTHING, Quiet::NOTHING);
-        published
+        // After the epoch: a watch is counted before its invalidation moves that.
+        if published && (!space.watched.is_empty() || self.narrow) {
+            self.look_around(vm, space, gfn);
+        }
+        published && (self.has(gfn) || seeded!(WatchForgotten))
+    }
+
+    /// Whether [`look_around`](Self::look_around) may find more frames for the quick path, where none is watched any more.
+    #[inline(always)]
+    pub(super) fn is_narrow(&self) -> bool {
+        self.narrow
+    }
+
+    /// Where frames are watched, the quick path is for one leaf table that has no such frame: that of `gfn`, if it can be.
+    #[cold]
+    pub(super) fn look_around<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) {
+        let all = plain(vm, &self.slot);
+        let table = Span::sized(gfn.base(Level::M2), Level::M2.pages()).clamp(&all);
+        let has_any = space.watched.any(table);
+        let narrowed = if has_any { Span::sized(table.start, 0) } else { table };
+        let plain = if space.watched.is_empty() || seeded!(WatchForgotten) { all } else { narrowed };
+        if plain != self.plain {
+            (self.plain, self.near, self.quiet) = (plain, Near::NOTHING, Quiet::NOTHING);
+        }
+        self.narrow = plain != all;
     }
 
     /// The leaf table of `gfn`, from the table above it, which is found first where it is another one.
@@ -401,10 +427,7 @@ impl Memo {
 
     /// The only place where the slot changes: with it goes what was confirmed of the last one.
     fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
-        // Nothing but the host decides what the guest may do there, and how that is cached.
-        let is_ordinary = slot.execute && slot.memory == MemoryType::WriteBack || seeded!(SlotTakenForPlain);
-        let is_plain = is_ordinary && !slot.readonly && (!slot.log_dirty || vm.logs_by_bits());
-        let plain = if is_plain { slot.gfns } else { Span::sized(slot.gfns.start, 0) };
+        let plain = plain(vm, &slot);
         let kept =
             core::mem::replace(self, Self { slot, generation, plain, reach: self.reach, ..Self::new() });
         if seeded!(SlotChangedStampKept) {
@@ -417,4 +440,11 @@ impl Memo {
             );
         }
     }
+}
+
+/// The frames of `slot` where nothing but the host, and a watch, decides what the guest may do, and no fault has to log.
+fn plain<F: Format, H: Host>(vm: &Vm<F, H>, slot: &Slot) -> Span<Gfn> {
+    let is_ordinary = slot.execute && slot.memory == MemoryType::WriteBack || seeded!(SlotTakenForPlain);
+    let is_plain = is_ordinary && !slot.readonly && (!slot.log_dirty || vm.logs_by_bits());
+    if is_plain { slot.gfns } else { Span::sized(slot.gfns.start, 0) }
 }

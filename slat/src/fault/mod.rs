@@ -58,7 +58,8 @@ pub struct Fault {
     pub access: Access,
 }
 
-/// How a fault was dealt with: the guest may try again, except after [`Done::Mmio`] and [`Done::RingFull`].
+/// How a fault was dealt with: the guest may try again, except after [`Done::Mmio`], [`Done::WriteTracked`] and
+/// [`Done::RingFull`].
 ///
 /// An x86 processor forgets the translation that it faults on. Others need not: an arm64 one may remember that a permission was
 /// missing, a RISC-V one that nothing was mapped, too. There, forget the page on this processor alone (TLBI by IPA, not
@@ -73,6 +74,9 @@ pub enum Done {
     Spurious,
     /// No memslot is there, or it is read-only and this is a store, or it does not execute and this is a fetch: emulate the access.
     Mmio,
+    /// A store to a frame whose [stores are tracked](crate::memslots::Memslots::track_writes): nothing was done. Emulate the
+    /// store by [`Memslots::emulate_store`](crate::memslots::Memslots::emulate_store), which tells the listeners.
+    WriteTracked,
     /// A store, while this vCPU's [dirty ring](crate::DirtyLog::ring) is full: nothing was done. Again when anybody has
     /// harvested it; it is the only vCPU that has to wait.
     RingFull,
@@ -232,6 +236,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if !leaf::allows(&slot, fault.access) {
             return Ok(self.mmio());
         }
+        if fault.access == Access::Write && self.space.watched.has(gfn) {
+            return Ok(Outcome::Done(Done::WriteTracked));
+        }
         let hva = slot.hva_of(gfn);
         let stamp = match self.stamp(epoch, gfn, hva, at.word) {
             Ok(stamp) => stamp,
@@ -280,7 +287,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if !serves::<F>(&page, fault.access) {
             return Err(HostError::Fault.into());
         }
-        let page = self.page_for(fault, &slot, page);
         let late = seeded!(StampLate).then(|| self.stamp(vm.active.epoch(), gfn, hva, Word::OLDEST).ok());
         let stamp = late.flatten().unwrap_or(stamp);
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
@@ -289,6 +295,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             // It may log by now; what it maps would not be noticed.
             return Ok(Outcome::Retry);
         }
+        let page = self.page_for(fault, &slot, page);
         if F::is_present(at.word) {
             // Mapped meanwhile, or made writable in place: a host that says so of all that is mapped there, without
             // sleeping, gets an upgrade. One that has another page there now, and told nobody, gets that.
@@ -366,7 +373,7 @@ fn install<'w, F: Format, H: Host>(
     leaf.accessed = young;
     leaf.dirty &= young;
     if !writable {
-        leaf.perms = leaf.perms.without(Perms::WRITE);
+        (leaf.perms, leaf.dirty) = (leaf.perms.without(Perms::WRITE), false);
     }
     let logs = writable && slot.log_dirty && !by_bits;
     if logs && seeded!(MarkedTooEarly) {

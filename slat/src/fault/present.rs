@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | allows it | any | spurious: the TLB was behind |
 //! | the host allowed writes, W is clear | write | tracked write: give W back by one CAS, no stamp, no host; logged where the slot logs |
-//! | large, and the slot logs | write | split down to small ones first; by D bits those are all writable where the host allowed it |
+//! | of a watched frame | write | nothing: the store is emulated ([`crate::writes`]) |
+//! | large, and the slot logs, or a frame of it is watched | write | split down to small ones first; by D bits those are all writable where the host allowed it |
 //! | large, and large pages do not execute | fetch | split down to small ones, which do |
 //! | the slot does not execute | fetch | MMIO |
 //! | the host had it read-only | write | ask the host; the same page, writable now: upgrade in place (rule 10) |
@@ -57,7 +58,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             let refused = slot.is_some_and(|slot| !allows(&slot, fault.access));
             return Ok(if refused { self.mmio() } else { Outcome::Ask });
         }
-        if at.level > Level::K4 && self.logs(walk, fault.gpa.gfn()) {
+        if self.space.watched.has(fault.gpa.gfn()) {
+            return Ok(Outcome::Done(Done::WriteTracked));
+        }
+        let watched = self.space.watched.any(Span::sized(fault.gpa.gfn().base(at.level), at.level.pages()));
+        if at.level > Level::K4 && (watched || self.logs(walk, fault.gpa.gfn())) {
             let writable = walk.vm.logs_by_bits() && F::host_writable(at.word);
             let small = self.split_down(walk, at, fault.gpa.gfn(), writable)?;
             if small.is_none() || !writable {
@@ -149,6 +154,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             Ok(slot) => slot,
             Err(outcome) => return (at.word, outcome),
         };
+        // A watch that has begun since the leaf was read.
+        let watched = self.space.watched.any(Span::sized(gfn.base(at.level), at.level.pages()));
+        if watched && !seeded!(WatchUnasked) {
+            return (at.word, Outcome::Retry);
+        }
         let upgraded = |page| self.upgraded(&slot, at, gfn, page);
         match vm.host.lookup(slot.hva_of(gfn), Access::Write).and_then(upgraded) {
             Some(page) => (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed)),

@@ -137,7 +137,7 @@ impl<'vm> Cpu<'vm> {
                     self.seen.absent += 1;
                     self.seen.astray += u64::from(!program.may_be_absent(gfn));
                 }
-                Done::Spurious | Done::RingFull => self.seen.spurious += 1,
+                Done::Spurious | Done::WriteTracked | Done::RingFull => self.seen.spurious += 1,
             }
         }
         Ok(())
