@@ -205,16 +205,14 @@ impl Scenario {
             _ if asking && moved && self.bug != Some(Bug::AskForgetsLog) => s.again(i),
             // The TLB was behind, or somebody else was faster.
             Word::Leaf(leaf) if leaf.write || !write => s.done(i),
-            // The store is emulated.
-            Word::Leaf(_) if s.world.watches(Span::new(gfn, gfn + 1)) => s.done(i),
             Word::Leaf(_) if asking => s.again(i),
-            Word::Leaf(_)
-                if level == 1
-                    && (s.world.log.logs && LOGGED.has(gfn) || s.world.watches(World::extent(1, gfn))) =>
-            {
+            Word::Leaf(_) if level == 1 && s.world.log.logs && LOGGED.has(gfn) => {
                 s.threads[i].pc = Pc::SplitDown;
             }
             Word::Leaf(leaf) if leaf.host_write => s.threads[i].pc = Pc::GiveBack,
+            // The store is emulated.
+            Word::Leaf(_) if s.world.watches(Span::new(gfn, gfn + 1)) => s.done(i),
+            Word::Leaf(_) if s.world.watches(World::extent(level, gfn)) => s.threads[i].pc = Pc::SplitDown,
             Word::Leaf(_) if self.bug == Some(Bug::UpgradeStampsFirst) => s.threads[i].pc = Pc::Stamp,
             // Whoever takes what is frozen does not know what it was.
             Word::Leaf(_) if s.world.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept) => {

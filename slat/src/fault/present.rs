@@ -58,11 +58,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             let refused = slot.is_some_and(|slot| !allows(&slot, fault.access));
             return Ok(if refused { self.mmio() } else { Outcome::Ask });
         }
-        if self.space.watched.has(fault.gpa.gfn()) {
-            return Ok(Outcome::Done(Done::WriteTracked));
-        }
-        let watched = self.space.watched.any(Span::sized(fault.gpa.gfn().base(at.level), at.level.pages()));
-        if at.level > Level::K4 && (watched || self.logs(walk, fault.gpa.gfn())) {
+        if at.level > Level::K4 && self.logs(walk, fault.gpa.gfn()) {
             let writable = walk.vm.logs_by_bits() && F::host_writable(at.word);
             let small = self.split_down(walk, at, fault.gpa.gfn(), writable)?;
             if small.is_none() || !writable {
@@ -78,7 +74,26 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 Err(_) => Outcome::Retry,
             });
         }
+        // A watched leaf does not say that the host allowed writes: what is above need not ask.
+        if self.space.watched.any(Span::sized(fault.gpa.gfn().base(at.level), at.level.pages())) {
+            return self.watched(walk, at, fault);
+        }
         Ok(self.upgrade(walk, at, fault))
+    }
+
+    /// A store to a leaf of which any frame is watched: where it is another one, the leaf is split first.
+    #[cold]
+    fn watched(
+        &mut self,
+        walk: &Walk<'_, F, H, Shared>,
+        at: At<'_>,
+        fault: Fault,
+    ) -> Result<Outcome, NoMemory> {
+        if self.space.watched.has(fault.gpa.gfn()) {
+            return Ok(Outcome::Done(Done::WriteTracked));
+        }
+        self.split_down(walk, at, fault.gpa.gfn(), false)?;
+        Ok(Outcome::Retry)
     }
 
     /// Splits the leaf down to small ones, which may be written if `writable` says so, and returns the one of `gfn`, unless
