@@ -154,6 +154,9 @@ impl Scenario {
     pub(crate) fn begin(&self, s: &mut State, i: usize, op: Op) {
         match s.threads[i].pc {
             Pc::BeginSlot => {
+                if let Op::Invalidate { range: Range::Gfns(gfns), why: Why::Track, .. } = op {
+                    s.world.watched |= (gfns.start..gfns.end).fold(0, |set, gfn| set | 1 << gfn);
+                }
                 let (gfns, hvas) = self.published(op);
                 let lines = Self::lines(s.world.deep, gfns, hvas);
                 let active = self.bug != Some(Bug::ListedBeforePlace);

@@ -103,6 +103,10 @@ bugs! {
     ReplacedWithoutFlush "change 0 | slow fault on 0 | fault on 1" "a leaf is replaced and owes nothing",
     ReplacedWritable "change 0 | slow fault on 0 | fault on 1" "a leaf is replaced by a writable one",
     UnlockedBeforeFlush "change 0 | write to 0 | fault on 0" "the copy of a share can be written before the old page is flushed",
+    // Tracked stores.
+    WatchUnasked "tracked: upgrade | track 0..1" "a fault that has its stamp does not ask whether stores to the frame are tracked",
+    WatchAskedFirst "tracked: store to an empty table | track 0..1 | load" "a fault asks whether stores to the frame are tracked before it has its stamp",
+    RecoverUnwatched "tracked: recover | track 0..1" "a table becomes a large leaf though stores to a frame of it are tracked",
     // Slots.
     CellsNotWaitedFor "cells: slots made, made | faults" "a version is written where a reader reads an older one",
     PublishedBeforeZap "slot withdrawn | clear by host address | slow fault" "a slot is gone before what it maps is",

@@ -6,7 +6,7 @@ use crate::harvest::{LOGGED, Track};
 use crate::scenario::Scenario;
 use crate::slots::Version;
 use crate::thread::{Page, Pc, State, Thread};
-use crate::world::{Bad, EPOCH, Leaf, NONE, Word, World, frame};
+use crate::world::{Bad, EPOCH, Leaf, NONE, Span, Word, World, frame};
 
 /// The access, as the fault sees it.
 #[derive(Clone, Copy)]
@@ -21,6 +21,9 @@ impl Scenario {
     /// One step of an access. `None`: it cannot go on yet.
     pub(crate) fn access(&self, s: &mut State, i: usize, access: Access) -> Option<()> {
         let Access { gfn, write, sleeps, large } = access;
+        if s.threads[i].pc == Pc::Start && self.bug == Some(Bug::WatchAskedFirst) {
+            s.threads[i].watched = s.world.watches(Span::new(gfn, gfn + 1));
+        }
         let thread = s.threads[i];
         match thread.pc {
             Pc::Start if sleeps => {
@@ -207,6 +210,9 @@ impl Scenario {
                 s.threads[i].pc = Pc::SplitDown;
             }
             Word::Leaf(leaf) if leaf.host_write => s.threads[i].pc = Pc::GiveBack,
+            // The store is emulated.
+            Word::Leaf(_) if s.world.watches(Span::new(gfn, gfn + 1)) => s.done(i),
+            Word::Leaf(_) if s.world.watches(World::extent(level, gfn)) => s.threads[i].pc = Pc::SplitDown,
             Word::Leaf(_) if self.bug == Some(Bug::UpgradeStampsFirst) => s.threads[i].pc = Pc::Stamp,
             // Whoever takes what is frozen does not know what it was.
             Word::Leaf(_) if s.world.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept) => {
@@ -223,6 +229,16 @@ impl Scenario {
     fn host_answers(&self, s: &mut State, i: usize, Access { gfn, write, large, .. }: Access) {
         let Thread { hva, asking, .. } = s.threads[i];
         let at = hva as usize;
+        let watched = match self.bug {
+            Some(Bug::WatchUnasked) => false,
+            Some(Bug::WatchAskedFirst) => s.threads[i].watched,
+            _ => s.world.watches(Span::new(gfn, gfn + 1)),
+        };
+        if write && watched {
+            // The store is emulated.
+            s.done(i);
+            return;
+        }
         if write && !s.world.writable[at] {
             if !asking {
                 // It would have to sleep.
@@ -237,10 +253,11 @@ impl Scenario {
         }
         // Where a part of the region is invalidated, a small page does.
         let free = !s.threads[i].part || self.bug == Some(Bug::LargeUnconfirmed);
-        let large = large && pair(&s.world, gfn, hva) && !s.threads[i].logged && free;
+        let whole = !s.world.watches(World::extent(1, gfn)) || self.bug == Some(Bug::WatchUnasked);
+        let large = large && pair(&s.world, gfn, hva) && !s.threads[i].logged && free && whole;
         let pfn = frame(s.world.frames[at], hva);
         let pfn = if large { pfn & !1 } else { pfn };
-        s.threads[i].page = Some(Page { pfn, write: s.world.writable[at], large });
+        s.threads[i].page = Some(Page { pfn, write: s.world.writable[at] && !watched, large });
         s.threads[i].pc = if asking && self.bug == Some(Bug::StampAfterResolve) {
             self.first_of_look(&s.threads[i])
         } else if asking {

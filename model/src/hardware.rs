@@ -86,6 +86,8 @@ impl World {
                         self.bad = Some(Bad::OldContents);
                     } else if stores && !self.writable[(frame % PAGES) as usize] {
                         self.bad = Some(Bad::StaleStore);
+                    } else if stores && self.tracked >> gfn & 1 != 0 {
+                        self.bad = Some(Bad::StoreUntracked);
                     }
                 }
             }

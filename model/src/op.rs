@@ -85,6 +85,8 @@ pub enum Why {
     Protect,
     /// Write permission is withdrawn page by page, and the pages are let go of before the flush: they are shared from then on.
     Park,
+    /// Stores to guest frames are tracked from now on: they are counted, and write permission is withdrawn.
+    Track,
     /// Read-only pages are replaced by others with the same contents, told one by one.
     ChangePte,
 }
@@ -92,7 +94,7 @@ pub enum Why {
 impl Why {
     /// Whether leaves lose their write permission, and stay.
     pub(crate) fn withdraws(self) -> bool {
-        matches!(self, Self::Protect | Self::Park)
+        matches!(self, Self::Protect | Self::Park | Self::Track)
     }
 
     /// Whether whole tables go.

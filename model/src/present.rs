@@ -112,6 +112,10 @@ impl Scenario {
         let Thread { word, level, hva, .. } = s.threads[i];
         let Word::Leaf(leaf) = word else { unreachable!() };
         let mine = leaf.pfn + (gfn & (World::pages(level) - 1));
+        if s.world.watches(World::extent(level, gfn)) && self.bug != Some(Bug::WatchUnasked) {
+            (s.threads[i].thawed, s.threads[i].pc) = (Some(word), Pc::Thaw);
+            return;
+        }
         let here = frame(s.world.frames[hva as usize], hva) == mine;
         let whole = level == 0 || pair(&s.world, gfn, hva);
         if here && whole && s.world.writable[hva as usize] {

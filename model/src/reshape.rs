@@ -69,7 +69,8 @@ impl Scenario {
     fn large_leaf(&self, world: &World, thread: Thread) -> Word {
         let Word::Table(table) = thread.word else { unreachable!() };
         let hva = thread.hva & !1;
-        if !pair(world, thread.gfn, thread.hva) {
+        let watched = world.watches(World::extent(1, thread.gfn)) && self.bug != Some(Bug::RecoverUnwatched);
+        if watched || !pair(world, thread.gfn, thread.hva) {
             return thread.word;
         }
         let write = world.writable[hva as usize];

@@ -69,6 +69,8 @@ pub struct Thread {
     /// Its transaction takes something from readers; and has published before it zaps, by mistake.
     pub(crate) takes: bool,
     pub(crate) withdrawn: bool,
+    /// It found its frame tracked before its stamp, by mistake.
+    pub(crate) watched: bool,
     /// The slot that it found logs.
     pub(crate) logged: bool,
     /// Its tables hold no leaves any more.
@@ -119,6 +121,7 @@ impl Thread {
             version: 0,
             takes: false,
             withdrawn: false,
+            watched: false,
             logged: false,
             emptied: false,
             before: 0,
@@ -310,7 +313,9 @@ impl Scenario {
     pub(crate) fn host_changes(&self, s: &mut State, i: usize, op: Op) {
         if let Op::Invalidate { range: Range::Gfns(pages) | Range::Hvas(pages), why, .. } = op {
             for page in pages.start..pages.end {
-                if why == Why::Park {
+                if why == Why::Track {
+                    s.world.tracked |= 1 << page;
+                } else if why == Why::Park {
                     // Its entries have changed page by page.
                 } else if why == Why::Protect {
                     s.world.writable[page as usize] = false;

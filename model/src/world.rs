@@ -173,6 +173,8 @@ pub enum Bad {
     StaleStore,
     /// A vCPU can reach memory that its slot has no longer.
     StaleSlot,
+    /// A vCPU can store to a frame whose stores are tracked.
+    StoreUntracked,
     /// An access to a slot was taken for MMIO.
     FalseMmio,
     /// A thread or a vCPU reaches a table page that was given back.
@@ -219,6 +221,9 @@ pub struct World {
     pub(crate) locked: u8,
     /// Host pages, a bit each, that are shared with what is being written to swap, or merged.
     pub(crate) parked: u8,
+    /// Guest frames, a bit each, that are counted as tracked; and those of which that is over and done.
+    pub(crate) watched: u8,
+    pub(crate) tracked: u8,
     /// The host page behind each guest frame, as the published slots say; and under which number they were.
     pub(crate) memslots: [u8; PAGES as usize],
     pub(crate) published: u8,
@@ -262,6 +267,8 @@ impl World {
             kept: [0; PAGES as usize],
             locked: NONE,
             parked: 0,
+            watched: 0,
+            tracked: 0,
             memslots: [0, 1, 2, 3],
             published: 0,
             sets: Sets::default(),
@@ -309,6 +316,11 @@ impl World {
         if old.version().zip(new.version()).is_some_and(|(old, new)| new < old) {
             self.bad = Some(Bad::VersionFell);
         }
+    }
+
+    /// Whether stores to any of `gfns` are tracked.
+    pub(crate) fn watches(&self, gfns: Span) -> bool {
+        bits(self.watched).any(|gfn| gfns.has(gfn))
     }
 
     /// A free node of `level`, filled with `entries`.

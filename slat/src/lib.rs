@@ -55,6 +55,7 @@
 //! | [`memslots`] | the memslots of a running VM |
 //! | [`guest_space`] | each of a VM's address spaces by itself |
 //! | [`vm`] | the wiring |
+//! | [`writes`] | stores to some frames come to a listener |
 //! | [`stats`] | what a VM has done and holds |
 //! | [`trace`] | what happens in a VM, one event at a time |
 //! | [`host`] | what is asked of the world |
@@ -133,6 +134,7 @@ pub mod vm;
 mod waits;
 pub mod walk;
 mod why;
+pub mod writes;
 
 pub use slat_slots::{MemoryType, addr};
 
@@ -154,3 +156,4 @@ pub use vcpu::{Go, InGuest, Ready, Vcpu};
 pub use vm::{Builder, Vm};
 pub use walk::{Mapping, Walk};
 pub use why::Why;
+pub use writes::{TrackedStore, WriteListener, WriteTracking};

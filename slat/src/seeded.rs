@@ -142,6 +142,7 @@ bugs! {
     RoomRelaxed "room-relaxed" Loom "room in a dirty ring is made by a relaxed store",
     HintReadUnfenced "hint-read-unfenced" Loom "no fence between what a hint says and the second look at its number",
     HintWriteUnfenced "hint-write-unfenced" Loom "no fence between the odd number of a hint and what is written into it",
+    WatchedRelaxed "watched-relaxed" Loom "counts of watched frames are linked by a relaxed store",
     HintRelaxed "hint-relaxed" Loom "a hint is finished by a relaxed store",
 
     // --- shuttle: steps of the whole engine ---
@@ -168,6 +169,8 @@ bugs! {
     MarkedTooEarly "marked-too-early" Shuttle "a fault marks a page dirty, and then makes it writable",
     MarksBeforeTables "marks-before-tables" Shuttle "a harvest by D bits takes the marks, and then looks at the tables",
     HarvestUnwaited "harvest-unwaited" Shuttle "a harvest by D bits does not wait for threads that have marked a leaf and are about to take it away",
+    WatchUnasked "watch-unasked" Shuttle "a fault does not ask whether stores to the frame are tracked when it has its stamp",
+    WatchForgotten "watch-forgotten" Shuttle "the short way of a fault maps frames whose stores are tracked",
     KeptTooLate "kept-too-late" Shuttle "a leaf goes, and then its D bit is marked",
     AgedByStore "aged-by-store" Shuttle "a pass clears Accessed bits by plain stores",
 
@@ -247,6 +250,8 @@ bugs! {
     ConfirmedLate "confirmed-late" Unit "the embedder's operation in a transaction is asked for when the lost frames are zapped already",
     SnapshotUnasked "snapshot-unasked" Unit "nodes of an old version of the slots are used again though a snapshot of it is held",
     AgreedOnce "agreed-once" Unit "a fault compares the memory that the guest means with the frame's before its first attempt alone",
+    WatchUnprotected "watch-unprotected" Unit "tracking of stores begins, and pages that vCPUs have writable stay so",
+    EmulatedUnmarked "emulated-unmarked" Unit "a store that the VMM makes for the guest is not marked",
     LeafUncompared "leaf-uncompared" Unit "an upgrade takes a leaf that reaches out of the slot for the slot's",
 
     // --- sanitizers: memory ---

@@ -5,6 +5,7 @@
 //! and no space, so a vCPU forgets those frames whichever space it is in.
 
 use crate::slots::publish::SlotSets;
+use crate::slots::watched::Watched;
 use crate::slots::{Limits, SpaceId};
 use crate::table::format::Format;
 use crate::table::memory::TableMemory;
@@ -17,6 +18,7 @@ pub(crate) struct Space<F> {
     pub(crate) id: SpaceId,
     pub(crate) memslots: SlotSets,
     pub(crate) radix: Radix<F>,
+    pub(crate) watched: Watched,
 }
 
 impl<F: Format> Space<F> {
@@ -28,6 +30,7 @@ impl<F: Format> Space<F> {
         memory: &M,
         pool: &Pool,
     ) -> Result<Self, NoMemory> {
-        Ok(Self { id, memslots: SlotSets::new(limits, all_dirty), radix: Radix::new(memory, pool)? })
+        let memslots = SlotSets::new(limits, all_dirty);
+        Ok(Self { id, memslots, radix: Radix::new(memory, pool)?, watched: Watched::new() })
     }
 }

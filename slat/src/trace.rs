@@ -69,7 +69,7 @@ pub enum FaultResult {
     Spurious,
     /// The access is a device's.
     Mmio,
-    /// Nothing was done: a dirty ring is full, a page is pending, or the VMM has to provide it or to convert it.
+    /// Nothing was done: a dirty ring is full, a page is pending, or the VMM has to provide it, to convert it, or to emulate the store.
     Deferred,
     /// An error: no page, or no memory for tables.
     Failed,

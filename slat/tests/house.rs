@@ -62,7 +62,7 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
-const ORDER: [&str; 23] = [
+const ORDER: [&str; 24] = [
     "why",
     "sync",
     "slots",
@@ -78,6 +78,7 @@ const ORDER: [&str; 23] = [
     "walk",
     "notify",
     "memslots",
+    "writes",
     "huge",
     "guest_space",
     "dirty",

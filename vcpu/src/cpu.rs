@@ -125,7 +125,7 @@ enum Stayed {
 pub enum Exit {
     /// The program stopped.
     Stopped,
-    /// An access to no memory: somebody has to emulate it, or put memory there.
+    /// An access to no memory, or a store that is tracked: emulate it, or put memory there.
     Mmio(Fault),
     /// A store, and the vCPU's dirty ring is full: run it again when somebody has harvested it.
     RingFull,
@@ -286,7 +286,7 @@ impl<'vm, F: Format, H: Host> Cpu<'vm, F, H> {
         self.spend_exit();
         let began = self.timed.then(Instant::now);
         match self.vcpu.fault(idle, fault) {
-            Ok(Done::Mmio) => return Some(Exit::Mmio(fault)),
+            Ok(Done::Mmio | Done::WriteTracked) => return Some(Exit::Mmio(fault)),
             Ok(Done::RingFull) => return Some(Exit::RingFull),
             Ok(Done::Pending) => {
                 let goes_on = self.vcpu.pending_token().is_some_and(|token| program.page_not_present(token));

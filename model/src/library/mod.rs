@@ -7,6 +7,7 @@ mod memo;
 mod regions;
 mod shapes;
 mod slots;
+mod tracked;
 
 use crate::bug::Bug;
 use crate::check::Verdict;
@@ -43,7 +44,7 @@ const fn commit(start: u8, end: u8, hva: u8) -> Op {
     Op::Commit { gfns: Span::new(start, end), hva }
 }
 
-use Why::{ChangePte, Clear, Leaked, Park, Protect, Unmap};
+use Why::{ChangePte, Clear, Leaked, Park, Protect, Track, Unmap};
 
 type World = (&'static str, fn(Scenario) -> Scenario);
 
@@ -80,6 +81,7 @@ pub fn families() -> Vec<Family> {
         family("slots", slots::slots()),
         family("versions", slots::versions()),
         family("told", slots::told()),
+        family("tracked", tracked::tracked()),
         family("memo", memo::memo()),
         family("leaked", slots::leaked()),
         family("copies", slots::copies()),

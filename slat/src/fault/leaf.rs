@@ -5,6 +5,7 @@ use super::Fault;
 use crate::addr::{Gfn, Hva, Level, PAGE_SHIFT, Pfn, Span};
 use crate::host::{Host, HostPage};
 use crate::slots::Slot;
+use crate::space::Space;
 use crate::table::format::{Access, Format, Leaf, Perms};
 use crate::vcpu::Vcpu;
 use crate::vm::Vm;
@@ -13,7 +14,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// The host's page, cut to what policy, format and slot allow. The next stamp is for as large a page.
     #[inline(always)]
     pub(super) fn page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
-        let page = page.through(slot);
+        let mut page = page.through(slot);
+        if !self.space.watched.is_empty() || self.memo.is_narrow() {
+            page = self.watched_page_for(fault.gpa.gfn(), page);
+        }
         // A large page that does not execute is no answer to a fetch; and it tells of small ones that they do.
         let small = self.vm.policy.nx_huge_pages && (fault.access == Access::Fetch || !page.execute);
         if page.level == Level::K4 || small {
@@ -24,10 +28,21 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         }
     }
 
+    /// Stores to a watched frame are its listeners' to be told of: the guest gets it as if the host had it read-only. This is asked
+    /// where the host is, after the stamp: a watch that begins later begins an invalidation after it is counted.
+    #[cold]
+    fn watched_page_for(&mut self, gfn: Gfn, page: HostPage) -> HostPage {
+        self.memo.look_around(self.vm, self.space, gfn);
+        if !self.space.watched.has(gfn) || seeded!(WatchUnasked) {
+            return page;
+        }
+        HostPage { writable: false, level: Level::K4, ..page }
+    }
+
     #[cold]
     fn large_page_for(&mut self, fault: Fault, slot: &Slot, page: HostPage) -> HostPage {
         let mut level = page.level;
-        while level > Level::K4 && self.vm.large_page(slot, fault.gpa.gfn(), level).is_none() {
+        while level > Level::K4 && self.vm.large_page(self.space, slot, fault.gpa.gfn(), level).is_none() {
             level = level.down();
         }
         if level > Level::K4 {
@@ -58,14 +73,20 @@ impl HostPage {
 }
 
 impl<F: Format, H: Host> Vm<F, H> {
-    /// What a large page of `level` around `gfn` would map, where slot, format and policy allow it: its guest frames
-    /// and the host addresses behind them.
-    pub(crate) fn large_page(&self, slot: &Slot, gfn: Gfn, level: Level) -> Option<(Span<Gfn>, Span<Hva>)> {
+    /// What a large page of `level` around `gfn` would map, where slot, format and policy allow it, and none of its frames is
+    /// watched: its guest frames and the host addresses behind them.
+    pub(crate) fn large_page(
+        &self,
+        space: &Space<F>,
+        slot: &Slot,
+        gfn: Gfn,
+        level: Level,
+    ) -> Option<(Span<Gfn>, Span<Hva>)> {
         let gfns = Span::sized(gfn.base(level), level.pages());
         let congruent =
             seeded!(Incongruent) || (slot.hva.0 >> PAGE_SHIFT ^ slot.gfns.start.0) & (level.pages() - 1) == 0;
         let allowed = level <= self.policy.max_page.min(F::MAX_LEAF) && !slot.log_dirty;
-        (allowed && congruent && slot.gfns.covers(&gfns))
+        (allowed && congruent && slot.gfns.covers(&gfns) && !space.watched.any(gfns))
             .then(|| (gfns, Span::sized(slot.hva_of(gfns.start), level.bytes())))
     }
 

@@ -36,10 +36,11 @@
 //! Faults come in neighbourhoods, so most of the walk is often skipped: all of it inside 2 MiB, the upper levels
 //! inside 1 GiB, like the paging-structure caches of hardware.
 
+mod plain;
+
 use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
 use crate::host::{Host, VcpuId};
 use crate::notify::active::{Active, Epoch, QuietNumber, RegionLine};
-use crate::slots::publish::SlotSets;
 use crate::slots::{Slot, SlotId};
 use crate::space::Space;
 use crate::sync::readside::Seat;
@@ -49,20 +50,22 @@ use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::radix::{At, Radix};
 use crate::vm::Vm;
-use slat_slots::MemoryType;
+use plain::plain;
 
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Memo {
     slot: Slot,
     generation: u64,
-    /// The frames of the slot that the quick path may map: all of them if the slot is writable and no fault has to log,
-    /// else none.
+    /// The frames of the slot that the quick path may map: all of them if the slot is writable and no fault has to log, else
+    /// none; where any frame of the VM is watched, those of one leaf table at most.
     plain: Span<Gfn>,
     epoch: Epoch,
     quiet: Quiet,
     /// Leaf tables to be confirmed before N is read again.
     pause: u32,
+    /// Frames are left out of `plain` for those that are watched.
+    narrow: bool,
     /// A table above leaf tables, and the number of its first frame over 512 × 512. No table has [`NO_TABLE`].
     parent: Node,
     parent_tag: u64,
@@ -147,22 +150,12 @@ impl Memo {
             epoch: Epoch::NEVER,
             quiet: Quiet::NOTHING,
             pause: 0,
+            narrow: false,
             parent: Node::dangling(),
             parent_tag: NO_TABLE,
             near: Near::NOTHING,
             reach: Level::M2,
         }
-    }
-
-    /// Whether the quick path may map `gfn`, if anything is confirmed of it.
-    #[inline(always)]
-    pub(super) fn has(&self, gfn: Gfn) -> bool {
-        self.plain.contains(gfn)
-    }
-
-    /// The same for a fault that knows what kind of memory the guest means.
-    pub(super) fn has_as(&self, gfn: Gfn, private: bool) -> bool {
-        self.has(gfn) && self.slot.is_private() == private
     }
 
     /// What was confirmed of `gfn` under N.
@@ -296,7 +289,7 @@ impl Memo {
                 vm.counts_retry(id, gfn, RetryCause::Moved);
             }
             rounds += 1;
-            if rounds > ROUNDS || !self.renew(&vm.active, &space.memslots) {
+            if rounds > ROUNDS || !self.renew(vm, space, gfn) {
                 return None;
             }
         };
@@ -339,12 +332,16 @@ impl Memo {
 
     /// Goes over to the epoch of this moment, if the slot is still the one that was published. Nothing is confirmed then.
     #[cold]
-    fn renew(&mut self, active: &Active, memslots: &SlotSets) -> bool {
-        let epoch = active.epoch();
-        let published = self.generation == memslots.number() || seeded!(SlotRemembered);
+    fn renew<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) -> bool {
+        let epoch = vm.active.epoch();
+        let published = self.generation == space.memslots.number() || seeded!(SlotRemembered);
         self.epoch = if published { epoch } else { Epoch::NEVER };
         (self.parent_tag, self.near, self.quiet) = (NO_TABLE, Near::NOTHING, Quiet::NOTHING);
-        published
+        // After the epoch: a watch is counted before its invalidation moves that.
+        if published && (!space.watched.is_empty() || self.narrow) {
+            self.look_around(vm, space, gfn);
+        }
+        published && (self.has(gfn) || seeded!(WatchForgotten))
     }
 
     /// The leaf table of `gfn`, from the table above it, which is found first where it is another one.
@@ -406,10 +403,7 @@ impl Memo {
 
     /// The only place where the slot changes: with it goes what was confirmed of the last one.
     fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
-        // Nothing but the host decides what the guest may do there, and how that is cached.
-        let is_ordinary = slot.execute && slot.memory == MemoryType::WriteBack || seeded!(SlotTakenForPlain);
-        let is_plain = is_ordinary && !slot.readonly && (!slot.log_dirty || vm.logs_by_bits());
-        let plain = if is_plain { slot.gfns } else { Span::sized(slot.gfns.start, 0) };
+        let plain = plain(vm, &slot);
         let kept =
             core::mem::replace(self, Self { slot, generation, plain, reach: self.reach, ..Self::new() });
         if seeded!(SlotChangedStampKept) {

@@ -21,6 +21,7 @@
 //! Whatever moved meanwhile, a CAS or the comparison with the stamp fails, and the fault starts again with a
 //! new stamp: precise, per entry ([`crate::notify`] has the other side).
 
+mod done;
 mod leaf;
 pub(crate) mod memo;
 mod mmio;
@@ -31,6 +32,7 @@ mod quick;
 mod tracked;
 mod visibility;
 
+pub use done::{Done, FaultError};
 pub use prefault::Prefault;
 
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
@@ -59,74 +61,6 @@ pub struct Fault {
     pub gpa: Gpa,
     /// What the guest wanted.
     pub access: Access,
-}
-
-/// How a fault was dealt with: the guest may try again after [`Done::Mapped`], [`Done::Fixed`] and [`Done::Spurious`].
-///
-/// An x86 processor forgets the translation that it faults on. Others need not: an arm64 one may remember that a permission was
-/// missing, a RISC-V one that nothing was mapped, too. There, forget the page on this processor alone (TLBI by IPA, not
-/// broadcast; `HFENCE.GVMA`) before the guest tries again, or it may fault for ever.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Done {
-    /// A page was mapped, of this size.
-    Mapped(Level),
-    /// The permission was given back, in place.
-    Fixed,
-    /// Another vCPU had dealt with it already.
-    Spurious,
-    /// No memslot is there, or it is read-only and this is a store, or it does not execute and this is a fetch: emulate the access.
-    Mmio,
-    /// A store, while this vCPU's [dirty ring](crate::DirtyLog::ring) is full: nothing was done. Again when anybody has
-    /// harvested it; it is the only vCPU that has to wait.
-    RingFull,
-    /// The guest made the access as to private memory, or as to shared memory, and the frame is of the other kind
-    /// ([`Vcpu::fault_as`]): nothing was done. The VMM converts the frame
-    /// ([`Memslots::set_private`](crate::memslots::Memslots::set_private)), or ends the guest. (`KVM_EXIT_MEMORY_FAULT`.)
-    MemoryFault {
-        /// Whether the access was to private memory.
-        private: bool,
-    },
-    /// The page is [on its way](HostError::Pending), and nothing was done. The vCPU waits for its
-    /// [token](Vcpu::pending_token): it may run something else of the guest meanwhile, or nothing. It is woken when the token is
-    /// ready, and then [takes](Vcpu::take_ready) it and tries again. The access may also be tried again at any time before.
-    Pending,
-    /// The page behind the fault's guest address has to be [provided](HostError::NeedsPage) by the caller. Nothing was done, and
-    /// the vCPU waits for no token. Again when the host has the page.
-    NeedsPage,
-}
-
-/// Why a fault cannot be dealt with. The VM goes on; what becomes of the vCPU is its owner's business.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum FaultError {
-    /// The host has no page for it.
-    Host(HostError),
-    /// No memory for table pages.
-    NoMemory,
-}
-
-impl core::fmt::Display for FaultError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Host(error) => error.fmt(f),
-            Self::NoMemory => NoMemory.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for FaultError {}
-
-impl From<HostError> for FaultError {
-    fn from(error: HostError) -> Self {
-        Self::Host(error)
-    }
-}
-
-impl From<NoMemory> for FaultError {
-    fn from(_: NoMemory) -> Self {
-        Self::NoMemory
-    }
 }
 
 /// Looks at who is active while an invalidation covers a fault's frame, before the fault is attempted again.
@@ -267,6 +201,9 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if !leaf::allows(&slot, fault.access) {
             return Ok(self.mmio());
         }
+        if fault.access == Access::Write && self.space.watched.has(gfn) {
+            return Ok(Outcome::Done(Done::WriteTracked));
+        }
         let hva = slot.hva_of(gfn);
         let stamp = match self.stamp(epoch, gfn, hva, at.word) {
             Ok(stamp) => stamp,
@@ -336,7 +273,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         if !serves::<F>(&page, fault.access) {
             return Err(HostError::Fault.into());
         }
-        let page = self.page_for(fault, &slot, page);
         let late = seeded!(StampLate).then(|| self.stamp(vm.active.epoch(), gfn, hva, Word::OLDEST).ok());
         let stamp = late.flatten().unwrap_or(stamp);
         let walk = Walk::<F, H, Shared>::on_seat(vm, self.space, idle, seat);
@@ -345,6 +281,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             // It may log by now; what it maps would not be noticed.
             return Ok(Outcome::Retry);
         }
+        let page = self.page_for(fault, &slot, page);
         if F::is_present(at.word) {
             // Mapped meanwhile, or made writable in place: a host that says so of all that is mapped there, without
             // sleeping, gets an upgrade. One that has another page there now, and told nobody, gets that.
@@ -368,18 +305,6 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
 #[inline(always)]
 fn serves<F: Format>(page: &HostPage, access: Access) -> bool {
     page.allows(access) && F::has_memory_type(page.memory)
-}
-
-impl From<Done> for FaultResult {
-    fn from(done: Done) -> Self {
-        match done {
-            Done::Mapped(level) => Self::Mapped(level),
-            Done::Fixed => Self::Fixed,
-            Done::Spurious => Self::Spurious,
-            Done::Mmio => Self::Mmio,
-            Done::RingFull | Done::MemoryFault { .. } | Done::Pending | Done::NeedsPage => Self::Deferred,
-        }
-    }
 }
 
 impl From<Unconfirmed> for Outcome {
@@ -434,7 +359,7 @@ fn install<'w, F: Format, H: Host>(
     leaf.accessed = young;
     leaf.dirty &= young;
     if !writable {
-        leaf.perms = leaf.perms.without(Perms::WRITE);
+        (leaf.perms, leaf.dirty) = (leaf.perms.without(Perms::WRITE), false);
     }
     let logs = writable && slot.log_dirty && !by_bits;
     if logs && seeded!(MarkedTooEarly) {

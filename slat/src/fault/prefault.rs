@@ -71,7 +71,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
 
     /// The same so that an access of this kind needs no fault afterwards, and young, if so wanted. A frame that is mapped
     /// already gets the permission that it lacks. It ends before a frame for which the access is a device's (a store to a
-    /// read-only memslot), or for which the vCPU's dirty ring has no room. May sleep in the host. Nothing is owed.
+    /// read-only memslot) or is emulated (a store that is tracked), or for which the vCPU's dirty ring has no room. May sleep in the host. Nothing is owed.
     ///
     /// ```
     /// # use slat::{*, table::{TableMemory, formats::Npt4}};

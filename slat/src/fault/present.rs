@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | allows it | any | spurious: the TLB was behind |
 //! | the host allowed writes, W is clear | write | tracked write: give W back by one CAS, no stamp, no host; logged where the slot logs |
-//! | large, and the slot logs | write | split down to small ones first; by D bits those are all writable where the host allowed it |
+//! | of a watched frame | write | nothing: the store is emulated ([`crate::writes`]) |
+//! | large, and the slot logs, or a frame of it is watched | write | split down to small ones first; by D bits those are all writable where the host allowed it |
 //! | large, and large pages do not execute | fetch | split down to small ones, which do |
 //! | the slot does not execute | fetch | MMIO |
 //! | the host had it read-only | write | ask the host; the same page, writable now: upgrade in place (rule 10) |
@@ -73,7 +74,26 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
                 Err(_) => Outcome::Retry,
             });
         }
+        // A watched leaf does not say that the host allowed writes: what is above need not ask.
+        if self.space.watched.any(Span::sized(fault.gpa.gfn().base(at.level), at.level.pages())) {
+            return self.watched(walk, at, fault);
+        }
         Ok(self.upgrade(walk, at, fault))
+    }
+
+    /// A store to a leaf of which any frame is watched: where it is another one, the leaf is split first.
+    #[cold]
+    fn watched(
+        &mut self,
+        walk: &Walk<'_, F, H, Shared>,
+        at: At<'_>,
+        fault: Fault,
+    ) -> Result<Outcome, NoMemory> {
+        if self.space.watched.has(fault.gpa.gfn()) {
+            return Ok(Outcome::Done(Done::WriteTracked));
+        }
+        self.split_down(walk, at, fault.gpa.gfn(), false)?;
+        Ok(Outcome::Retry)
     }
 
     /// Splits the leaf down to small ones, which may be written if `writable` says so, and returns the one of `gfn`, unless
@@ -149,6 +169,11 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
             Ok(slot) => slot,
             Err(outcome) => return (at.word, outcome),
         };
+        // A watch that has begun since the leaf was read.
+        let watched = self.space.watched.any(Span::sized(gfn.base(at.level), at.level.pages()));
+        if watched && !seeded!(WatchUnasked) {
+            return (at.word, Outcome::Retry);
+        }
         let upgraded = |page| self.upgraded(&slot, at, gfn, page);
         match vm.host.lookup(slot.hva_of(gfn), Access::Write).and_then(upgraded) {
             Some(page) => (F::leaf(&vm.leaf(page, Access::Write), at.level), Outcome::Done(Done::Fixed)),

@@ -96,7 +96,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         confirmed: impl FnOnce(Span<Gfn>, Span<Hva>) -> bool,
     ) -> Option<Leaf> {
         let slot = walk.space.memslots.read(&self.reads, walk.seat).version.find(gfn)?;
-        let (gfns, hvas) = self.large_page(&slot, gfn, level)?;
+        let (gfns, hvas) = self.large_page(walk.space, &slot, gfn, level)?;
         self.will_map_a_large_page();
         if !confirmed(gfns, hvas) {
             return None;

@@ -2,10 +2,10 @@
 
 use super::host::{Change, Primary};
 use super::run::{explore, finds};
-use super::world::{STALE, World, at_once, idle};
+use super::world::{STALE, UNTOLD, World, at_once, idle};
 use crate::seeded::Bug;
 use crate::table::formats::{Ept4NoAd, Pae};
-use crate::{Access::*, MmuLock, Why};
+use crate::{Access::*, Gfn, MmuLock, Span, Why};
 
 /// Pages move to other frames, and back, while vCPUs use them.
 fn moving() {
@@ -114,6 +114,31 @@ fn tracking() {
     world.end();
 }
 
+/// Stores to a page are tracked, by one and by two, while vCPUs use it and its neighbour, and both move.
+fn telling() {
+    let world = World::<Pae>::new(3, Primary::new(false), |builder| builder);
+    at_once(&[
+        &|| world.guest(0, &[(0, Read), (0, Write), (1, Write), (0, Write)]),
+        &|| world.guest(1, &[(0, Write), (0, Write), (1, Write), (0, Write)]),
+        &|| world.guest(2, &[(1, Write), (0, Read), (0, Write)]),
+        &|| world.track(0..1, 2, false),
+        &|| world.change(0..2, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
+/// The same of small pages of which large ones are made.
+fn telling_of_huge() {
+    let world = World::<Pae>::new(2, Primary::new(true), |builder| builder);
+    at_once(&[
+        &|| world.guest(0, &[(0, Write), (1, Write), (0, Write)]),
+        &|| world.guest(1, &[(1, Read), (0, Write), (0, Write)]),
+        &|| world.track(0..1, 1, true),
+        &|| idle(|idle| _ = world.vm.recover(idle, Span::new(Gfn(0), Gfn(512)))),
+    ]);
+    world.end();
+}
+
 #[test]
 fn pages_that_move() {
     explore(moving);
@@ -147,6 +172,26 @@ fn pages_that_are_swapped() {
 #[test]
 fn pages_that_are_withdrawn() {
     explore(tracking);
+}
+
+#[test]
+fn pages_whose_stores_are_tracked() {
+    explore(telling);
+}
+
+#[test]
+fn large_pages_of_which_stores_are_tracked() {
+    explore(telling_of_huge);
+}
+
+#[test]
+fn mistake_not_to_ask_whether_stores_are_tracked() {
+    finds(Bug::WatchUnasked, &[UNTOLD], telling);
+}
+
+#[test]
+fn mistake_to_forget_that_stores_are_tracked() {
+    finds(Bug::WatchForgotten, &[UNTOLD], telling);
 }
 
 #[test]

@@ -69,6 +69,7 @@ pub(super) fn run<F: Format>(world: &World<F>, id: u32, program: &[(u64, Access)
                 world.emulated(gfn, layout);
                 left = rest;
             }
+            Ok(Done::WriteTracked) => left = rest,
             // Until somebody else has harvested, or has given a table back; or has flushed the link to one that he has taken
             // away, by which this vCPU still walks.
             Ok(Done::RingFull | Done::Spurious) | Err(FaultError::NoMemory) => spin_loop(),

@@ -24,6 +24,7 @@ pub(super) type Layout = Vec<(u64, Range<u64>)>;
 /// What can be wrong.
 pub(super) const FRAME: &str = "a guest uses a frame that is not there, or not so";
 pub(super) const STRAYED: &str = "somebody looks at a table page that was given back";
+pub(super) const UNTOLD: &str = "a guest stores by itself to a frame whose stores are tracked";
 pub(super) const EMULATED: &str = "an access to memory was emulated";
 pub(super) const MAPPED: &str = "a frame is mapped that is not there, or not so";
 pub(super) const LOST: &str = "a store is missing from the copy";
@@ -45,6 +46,8 @@ pub(super) struct World<F: Format> {
     wrong: Mutex<Option<&'static str>>,
     /// Guests that have not gone.
     running: AtomicU64,
+    /// Frames whose stores are tracked.
+    tracked: Mutex<Range<u64>>,
     /// Stores to each page of the host when it was copied.
     copies: Mutex<BTreeMap<u64, u64>>,
 }
@@ -76,7 +79,8 @@ impl<F: Format> World<F> {
         vm.slots().commit(&mut idle, |tx| tx.create(slot)).expect("a good slot");
         let layouts = Mutex::new((0, [[(0, 0..2 * REGION)].into()].into()));
         let running = AtomicU64::new(vcpus.into());
-        Self { vm, host, layouts, wrong: Mutex::default(), running, copies: Mutex::default() }
+        let (wrong, copies) = Default::default();
+        Self { vm, host, layouts, wrong, running, tracked: Mutex::new(0..0), copies }
     }
 
     /// vCPU `id` makes these accesses.
@@ -170,6 +174,24 @@ impl<F: Format> World<F> {
         self.layouts().1[from..].iter().map(page).collect()
     }
 
+    /// Stores to `gfns` are tracked, for a while, `times` times; by two trackers of which one goes first, where `nests` says so.
+    pub(super) fn track(&self, gfns: Range<u64>, times: u32, nests: bool) {
+        struct Unheard;
+        impl WriteListener for Unheard {}
+        idle(|idle| {
+            for _ in 0..times {
+                let span = Span::new(Gfn(gfns.start), Gfn(gfns.end));
+                let first = self.vm.track_writes(idle, span, Arc::new(Unheard)).expect("there is memory");
+                let second = nests.then(|| self.vm.track_writes(idle, span, Arc::new(Unheard)));
+                *self.tracked.lock().expect("nobody panics") = gfns.clone();
+                let first = (!nests).then_some(first);
+                (0..4).for_each(|_| step());
+                *self.tracked.lock().expect("nobody panics") = 0..0;
+                drop((first, second));
+            }
+        });
+    }
+
     /// The number of the oldest layout that may be seen now.
     pub(super) fn layout(&self) -> usize {
         self.layouts().0
@@ -185,6 +207,9 @@ impl<F: Format> World<F> {
             self.wrong(FRAME);
         }
         if access == Access::Write {
+            if self.tracked.lock().expect("nobody panics").contains(&gfn.0) {
+                self.wrong(UNTOLD);
+            }
             self.host.stored(pfn);
         }
     }

@@ -22,6 +22,7 @@ pub(crate) mod behind;
 pub(crate) mod bitmap;
 pub mod hint;
 pub(crate) mod publish;
+pub(crate) mod watched;
 
 pub use hint::Hint;
 pub use slat_slots::{Change, CommitError, Limits, Region, Rule, Slot, SlotError, SlotId};

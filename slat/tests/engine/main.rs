@@ -16,6 +16,7 @@
 //! | [`sound`] | what safe code is promised |
 //! | [`inject`] | readers that stay, vCPUs that do not answer, hosts that refuse and panic |
 //! | [`words`] | the words of errors and values |
+//! | [`write_tracking`] | stores that come to a listener |
 //! | [`documented`] | the examples: of each type that an embedder names, and those in `examples/`, which are run |
 
 mod common;
@@ -45,3 +46,4 @@ mod sound;
 mod spaces;
 mod withdrawn;
 mod words;
+mod write_tracking;

@@ -261,12 +261,13 @@ fn slots_op(random: &mut Random, ground: &Ground) -> Op {
 fn pages_op(random: &mut Random, ground: &Ground) -> Op {
     let (first, pages) = host_pages(random, ground);
     let sleeps = random.pick(&[0, 0, 1000, 20_000]);
-    match random.below(16) {
+    match random.below(18) {
         0 => Op::Replace(first, sleeps),
         1 => Op::Zap(gfns(random, ground), random.pick(&Why::ALL)),
         2 => Op::Age(gfns(random, ground)),
         3 => Op::Young(first, pages, random.once_in(2)),
         4 => Op::Device(first),
+        16 | 17 => Op::Track(gfns(random, ground), random.pick(&[1000, 20_000, 100_000])),
         _ => change(random, (first, pages), sleeps),
     }
 }
@@ -308,7 +309,8 @@ fn huge_op(random: &mut Random, ground: &Ground) -> Op {
     let region = random.within(1, REGIONS - 1) * REGION;
     let slot = random.pick(&ground.slots);
     let region = if slot < SMALL_SLOTS { region } else { layout::host_page(slot) };
-    match random.below(8) {
+    match random.below(9) {
+        8 => Op::Track(gfns(random, ground), random.pick(&[1000, 20_000])),
         0 | 1 => Op::Split(gfns(random, ground)),
         2..5 => Op::Recover(gfns(random, ground)),
         5 => {

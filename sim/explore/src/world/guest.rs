@@ -109,6 +109,8 @@ impl<F: Format> Guest<'_, F> {
                         world.emulated(*gfn, begun);
                         return true;
                     }
+                    // The VMM makes the store.
+                    Ok(Done::WriteTracked) => return true,
                     Ok(Done::RingFull | Done::Spurious) | Err(FaultError::Host(_)) => pause(),
                     // The whole clock has gone round, twice.
                     Err(_) => self.tries += TRIES / 5,

@@ -1,6 +1,6 @@
 //! The oracle: through every TLB of a vCPU in the guest, and by every walk that its processor could make.
 
-use super::{EMULATED, LEFT, LOST, STALE, STRAYED, TORN, World};
+use super::{EMULATED, LEFT, LOST, STALE, STRAYED, TORN, UNTOLD, World};
 use crate::plan::layout::{self, USED, WINDOWS};
 use slat::inject::GIVEN_BACK;
 use slat::table::Word;
@@ -81,6 +81,9 @@ impl<F: Format> World<'_, F> {
     }
 
     fn demand(&self, gfn: Gfn, pfn: Pfn, access: Access, by: &str) {
+        if access == Access::Write && self.tracked.borrow().iter().any(|gfns| gfns.contains(gfn)) {
+            self.wrong(UNTOLD, || format!("{by}: frame {:#x}", gfn.0));
+        }
         if self.page(gfn, pfn, access).is_none() {
             self.wrong(STALE, || format!("{by}: frame {:#x} is {:#x}, for {access:?}", gfn.0, pfn.0));
         }

@@ -4,6 +4,7 @@
 //!
 //! * No vCPU that is in the guest could use a frame that its host does not have there, nor store where it may not: neither
 //!   by its TLB, nor by a walk from its root, nor by a walk from a table that it remembers.
+//! * Nor could it store to a frame whose stores are tracked.
 //! * No walk looks at a table page that was taken apart.
 //!
 //! And in each access, and in the end:
@@ -38,7 +39,7 @@ pub use run::{Outcome, run};
 
 use crate::plan::Plan;
 use host::{Handle, Primary};
-use slat::{Format, Vm};
+use slat::{Format, Gfn, Span, Vm};
 use slots::Windows;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -55,6 +56,8 @@ pub struct Wrong {
 
 /// A guest could use, or has used, a frame that its host does not have there.
 pub const STALE: &str = "a guest can use a frame that is not there, or not so";
+/// A guest could store, or has stored, where a listener is to be told first.
+pub const UNTOLD: &str = "a guest can store to a frame whose stores are tracked";
 /// A page of words that only the engine writes, into pages that are in no table, was read.
 pub const STRAYED: &str = "a table page is used that was taken apart";
 /// A store is missing from the frame.
@@ -87,6 +90,8 @@ pub struct World<'p, F: Format> {
     pub tlbs: Vec<RefCell<tlb::Tlb>>,
     /// Which memslot is where.
     pub windows: Windows,
+    /// Frames whose stores are tracked, once for each tracker.
+    tracked: RefCell<Vec<Span<Gfn>>>,
     /// Stores to each page of the host when it was copied.
     copies: RefCell<BTreeMap<u64, u64>>,
     /// Accesses so far.

@@ -3,8 +3,12 @@
 use super::{World, host};
 use crate::plan::Cpu;
 use crate::plan::op::{Change, Op, Telling};
-use slat::{Event, Format, HostPage, Idle, Level, SecondaryMmu as _, SlotId, VcpuId, Why, Young};
+use slat::{
+    Event, Format, Gfn, HostPage, Idle, Level, SecondaryMmu as _, SlotId, Span, VcpuId, Why, WriteListener,
+    Young,
+};
 use slat_machine::{pause, rest};
+use std::sync::Arc;
 
 /// Runs a thread through its program.
 pub fn run<F: Format>(world: &World<F>, cpu: &Cpu) {
@@ -32,6 +36,7 @@ impl<F: Format> World<'_, F> {
             Op::WriteProtect(gfns) => {
                 vm.write_protect(idle, *gfns).settle();
             }
+            Op::Track(gfns, ns) => self.track(idle, *gfns, *ns),
             Op::Age(gfns) => vm.lockless(idle).age(*gfns, |_| {}),
             &Op::Young(first, pages, flushes) => {
                 let young = if flushes { Young::ClearAndFlush } else { Young::Clear };
@@ -137,6 +142,21 @@ impl<F: Format> World<'_, F> {
         });
         told.expect("it may wait");
         drop(held);
+    }
+
+    /// Stores to frames are tracked for a while. For want of memory they are not.
+    fn track(&self, idle: &mut Idle, gfns: Span<Gfn>, ns: u64) {
+        struct Unheard;
+        impl WriteListener for Unheard {}
+        let Ok(tracking) = self.vm.track_writes(idle, gfns, Arc::new(Unheard)) else { return };
+        self.tracked.borrow_mut().push(gfns);
+        self.look();
+        rest(ns);
+        let mut tracked = self.tracked.borrow_mut();
+        let mine = tracked.iter().position(|of| *of == gfns).expect("it was put there");
+        tracked.remove(mine);
+        drop(tracked);
+        drop(tracking);
     }
 
     /// A device writes to a page.

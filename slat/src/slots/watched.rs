@@ -1,0 +1,365 @@
+//! Which guest frames are watched for stores, and by which listeners: what [`crate::writes`] keeps of an address space.
+//!
+//! ```text
+//! directories, 512 pointers each   [ · | ● | · ]
+//!                                       └──▶ counts of 2 MiB: how many of its frames are watched; 16 bits for each frame
+//! ```
+//! Faults read the counts without a lock; they exist where a frame has ever been watched, and stay until the VM goes. Changes are
+//! made under the lock of the list. A fault asks for a count where it asks its host whether a page may be written: after its
+//! stamp, or with the entry frozen. So a count that rises must be followed by an invalidation of its frames; one that falls
+//! takes no permission, and needs none.
+
+use super::SpaceId;
+use crate::addr::{Gfn, Gpa, Span};
+use crate::sync::idle::Idle;
+use crate::sync::prim::{Acquire, AtomicPtr, AtomicU64, Mutex, Relaxed, Release};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ptr::null_mut;
+
+const FAN_BITS: u32 = if cfg!(loom) { 1 } else { 9 };
+const FAN: usize = 1 << FAN_BITS;
+/// Directories above the counts: for frames of 54 bits.
+const DEPTH: u32 = if cfg!(loom) { 1 } else { 5 };
+/// Frames of one word: 16 bits each.
+const LANES: u64 = 4;
+const WORDS: usize = if cfg!(loom) { 1 } else { 128 };
+const FRAMES: u64 = LANES * WORDS as u64;
+/// The most watches of one frame.
+const MOST: u64 = 0xffff;
+
+/// A store to watched frames, as its listeners are told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct TrackedStore<'a> {
+    /// The address space.
+    pub space: SpaceId,
+    /// Where.
+    pub gpa: Gpa,
+    /// What is stored. It lies in one page.
+    pub bytes: &'a [u8],
+}
+
+/// What is told of the stores to tracked frames ([`Memslots::track_writes`](crate::memslots::Memslots::track_writes)), on the
+/// thread that makes the store, which may sleep meanwhile. Either does nothing unless it is said what. Listeners of one frame are
+/// told in the order in which they began.
+pub trait WriteListener: Send + Sync {
+    /// The store is about to be made: what is there still stands.
+    fn before(&self, _idle: &mut Idle, _store: &TrackedStore<'_>) {}
+    /// The store has been made, and marked dirty where the memslot logs.
+    fn after(&self, _idle: &mut Idle, _store: &TrackedStore<'_>) {}
+}
+
+/// One listener, and its frames.
+struct Watch {
+    id: u64,
+    gfns: Span<Gfn>,
+    listener: Arc<dyn WriteListener>,
+}
+
+/// All of them, and the number of the next.
+#[derive(Default)]
+struct Watches {
+    list: Vec<Watch>,
+    next: u64,
+}
+
+struct Directory([AtomicPtr<()>; FAN]);
+
+struct Counts {
+    /// Frames whose count is not zero.
+    watched: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+/// See the module's header.
+pub(crate) struct Watched {
+    /// Frames that are watched: where there are none, nothing else is read.
+    frames: AtomicU64,
+    /// Null, or the highest directory.
+    top: AtomicPtr<()>,
+    watches: Mutex<Watches>,
+}
+
+/// A frame has as many watches as it can have, or there is no memory.
+#[derive(Debug)]
+pub(crate) struct Unwatchable;
+
+impl core::fmt::Debug for Watched {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Watched").field("frames", &self.frames).finish_non_exhaustive()
+    }
+}
+
+impl Watched {
+    pub(crate) fn new() -> Self {
+        Self {
+            frames: AtomicU64::new(0),
+            top: AtomicPtr::new(null_mut()),
+            watches: Mutex::new(Watches::default()),
+        }
+    }
+
+    /// Whether no frame is watched.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.load(Relaxed) == 0
+    }
+
+    /// Whether `gfn` is watched.
+    #[inline(always)]
+    pub(crate) fn has(&self, gfn: Gfn) -> bool {
+        !self.is_empty() && self.any_of(Span::sized(gfn, 1))
+    }
+
+    /// Whether any of `gfns` is watched. Where any frame is, it looks at each 2 MiB of them.
+    #[inline(always)]
+    pub(crate) fn any(&self, gfns: Span<Gfn>) -> bool {
+        !self.is_empty() && self.any_of(gfns)
+    }
+
+    #[cold]
+    fn any_of(&self, gfns: Span<Gfn>) -> bool {
+        parts(gfns).any(|(first, part)| {
+            let Some(counts) = self.counts(first) else { return false };
+            let whole = part.len() == FRAMES;
+            let watched = counts.watched.load(Relaxed) != 0;
+            watched && (whole || (part.start.0..part.end.0).any(|gfn| counts.of(gfn) != 0))
+        })
+    }
+
+    /// One more watch of each of `gfns`: its number. All of it, or nothing. An invalidation of the frames has to follow, before
+    /// the watch counts as begun.
+    pub(crate) fn watch(
+        &self,
+        gfns: Span<Gfn>,
+        listener: Arc<dyn WriteListener>,
+    ) -> Result<u64, Unwatchable> {
+        let mut watches = self.watches.lock();
+        if injected!(Alloc) || watches.list.try_reserve(1).is_err() {
+            return Err(Unwatchable);
+        }
+        for (first, part) in parts(gfns) {
+            let counts = self.make_counts(first).ok_or(Unwatchable)?;
+            if (part.start.0..part.end.0).any(|gfn| counts.of(gfn) == MOST) {
+                return Err(Unwatchable);
+            }
+        }
+        self.count(gfns, |count| count + 1);
+        let id = watches.next;
+        watches.next += 1;
+        watches.list.push(Watch { id, gfns, listener });
+        Ok(id)
+    }
+
+    /// Ends watch `id`; false where there is none. Where a frame has no other, the next store to it may be let through.
+    pub(crate) fn unwatch(&self, id: u64) -> bool {
+        let mut watches = self.watches.lock();
+        let Some(index) = watches.list.iter().position(|watch| watch.id == id) else { return false };
+        let watch = watches.list.remove(index);
+        self.count(watch.gfns, |count| count - 1);
+        drop(watches);
+        // Its listener goes without the lock.
+        drop(watch);
+        true
+    }
+
+    /// The listeners of `gfn`.
+    pub(crate) fn listeners(&self, gfn: Gfn) -> Vec<Arc<dyn WriteListener>> {
+        if !self.has(gfn) {
+            return Vec::new();
+        }
+        let watches = self.watches.lock();
+        let of = watches.list.iter().filter(|watch| watch.gfns.contains(gfn));
+        of.map(|watch| watch.listener.clone()).collect()
+    }
+
+    /// Changes the count of each of `gfns`, which has counts; under the lock.
+    fn count(&self, gfns: Span<Gfn>, change: impl Fn(u64) -> u64) {
+        for (first, part) in parts(gfns) {
+            let Some(counts) = self.counts(first) else { continue };
+            for gfn in part.start.0..part.end.0 {
+                let (word, shift) = counts.place(gfn);
+                let (old, all) = (counts.of(gfn), word.load(Relaxed));
+                let new = change(old);
+                word.store(all & !(MOST << shift) | new << shift, Relaxed);
+                let (before, after) = (u64::from(old != 0), u64::from(new != 0));
+                counts.watched.store(counts.watched.load(Relaxed) + after - before, Relaxed);
+                self.frames.store(self.frames.load(Relaxed) + after - before, Relaxed);
+            }
+        }
+    }
+
+    /// The counts that have `gfn`, if there are any.
+    fn counts(&self, gfn: Gfn) -> Option<&Counts> {
+        let mut cell = &self.top;
+        for level in (0..DEPTH).rev() {
+            // SAFETY: above the counts a cell leads to a directory.
+            cell = unsafe { follow::<Directory>(cell) }?.cell(gfn, level);
+        }
+        // SAFETY: one of the lowest directory leads to counts.
+        unsafe { follow(cell) }
+    }
+
+    /// The same, made where there are none; under the lock. `None`: no memory.
+    fn make_counts(&self, gfn: Gfn) -> Option<&Counts> {
+        let mut cell = &self.top;
+        for level in (0..DEPTH).rev() {
+            // SAFETY: as in `counts`.
+            let directory = unsafe { follow_or_make(cell, Directory::new) };
+            cell = directory?.cell(gfn, level);
+        }
+        // SAFETY: as in `counts`.
+        unsafe { follow_or_make(cell, Counts::new) }
+    }
+}
+
+impl Directory {
+    fn new() -> Self {
+        Self(core::array::from_fn(|_| AtomicPtr::new(null_mut())))
+    }
+
+    fn cell(&self, gfn: Gfn, level: u32) -> &AtomicPtr<()> {
+        &self.0[(gfn.0 / FRAMES >> (level * FAN_BITS)) as usize % FAN]
+    }
+}
+
+impl Counts {
+    fn new() -> Self {
+        Self { watched: AtomicU64::new(0), words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// The word that has the count of frame `gfn`, and where in it.
+    fn place(&self, gfn: u64) -> (&AtomicU64, u64) {
+        (&self.words[(gfn % FRAMES / LANES) as usize], gfn % LANES * 16)
+    }
+
+    fn of(&self, gfn: u64) -> u64 {
+        let (word, shift) = self.place(gfn);
+        word.load(Relaxed) >> shift & MOST
+    }
+}
+
+/// `gfns` by the counts that they have: a frame of each, and the part.
+fn parts(gfns: Span<Gfn>) -> impl Iterator<Item = (Gfn, Span<Gfn>)> {
+    let (first, end) = (gfns.start.0 / FRAMES, gfns.end.0.div_ceil(FRAMES));
+    let all = if gfns.is_empty() { 0..0 } else { first..end };
+    all.map(move |number| {
+        let part = Span::sized(Gfn(number * FRAMES), FRAMES).clamp(&gfns);
+        (part.start, part)
+    })
+}
+
+/// # Safety
+/// `cell` is null, or leads to a `T` from `follow_or_make` that stays for as long as the cell.
+unsafe fn follow<T>(cell: &AtomicPtr<()>) -> Option<&T> {
+    // ORDER(watched): Acquire pairs with the Release in `follow_or_make`: what it leads to is made.
+    let found = cell.load(Acquire).cast::<T>();
+    // SAFETY: the caller's word.
+    unsafe { found.as_ref() }
+}
+
+/// # Safety
+/// As [`follow`]; and no other thread makes one there meanwhile.
+unsafe fn follow_or_make<T>(cell: &AtomicPtr<()>, make: impl FnOnce() -> T) -> Option<&T> {
+    // SAFETY: the caller's word.
+    if let Some(found) = unsafe { follow(cell) } {
+        return Some(found);
+    }
+    let mut fresh = Vec::new();
+    if fresh.try_reserve_exact(1).is_err() {
+        return None;
+    }
+    fresh.push(make());
+    let fresh = Box::into_raw(fresh.into_boxed_slice()).cast::<T>();
+    // ORDER(watched): Release: it is made before it can be found.
+    cell.store(fresh.cast(), unless_seeded!(WatchedRelaxed, Release));
+    // SAFETY: made just now; it stays until the cell goes.
+    unsafe { fresh.as_ref() }
+}
+
+/// Frees what `cell` leads to.
+///
+/// # Safety
+/// As [`follow`], and nothing borrows it any more.
+unsafe fn free<T>(cell: &AtomicPtr<()>) {
+    let found = cell.load(Relaxed).cast::<T>();
+    if !found.is_null() {
+        // SAFETY: from `into_raw` of a slice of one; the caller's word for the rest.
+        drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(found, 1)) });
+    }
+}
+
+/// Frees all that `cell` leads to, `levels` directories deep.
+///
+/// # Safety
+/// As [`free`].
+unsafe fn free_below(cell: &AtomicPtr<()>, levels: u32) {
+    if levels == 0 {
+        // SAFETY: below the lowest directory are counts; the caller's word for the rest.
+        unsafe { free::<Counts>(cell) };
+        return;
+    }
+    // SAFETY: as above, of directories.
+    if let Some(directory) = unsafe { follow::<Directory>(cell) } {
+        for below in &directory.0 {
+            // SAFETY: as above.
+            unsafe { free_below(below, levels - 1) };
+        }
+    }
+    // SAFETY: as above; what it led to has gone.
+    unsafe { free::<Directory>(cell) };
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // SAFETY: `&mut self`: nothing borrows any of it.
+        unsafe { free_below(&self.top, DEPTH) };
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl WriteListener for Nothing {}
+
+    #[test]
+    fn counts_nest_and_are_found_in_any_range() {
+        let watched = Watched::new();
+        let watch = |start, end| watched.watch(Span::new(Gfn(start), Gfn(end)), Arc::new(Nothing)).unwrap();
+        let any = |start, end| watched.any(Span::new(Gfn(start), Gfn(end)));
+        assert!(watched.is_empty() && !any(0, 1 << 20));
+        let far = 1 << 40;
+        let (a, b) = (watch(510, 1030), watch(far + 5, far + 6));
+        let c = watch(600, 601);
+        assert!(
+            any(0, 511)
+                && !any(0, 510)
+                && any(512, 1024)
+                && any(1029, 5000)
+                && !any(1030, 1 << 20)
+                && !any(far, far + 5)
+        );
+        assert!(watched.has(Gfn(far + 5)) && !watched.has(Gfn(far + 6)));
+        assert_eq!((watched.listeners(Gfn(600)).len(), watched.listeners(Gfn(601)).len()), (2, 1));
+        assert!(watched.unwatch(a) && !watched.unwatch(a));
+        assert!(watched.has(Gfn(600)) && !watched.has(Gfn(601)) && !any(601, 1 << 20));
+        assert!(watched.unwatch(b) && watched.unwatch(c) && watched.is_empty());
+    }
+
+    #[test]
+    fn a_frame_that_has_all_watches_that_it_can_have_is_refused() {
+        let watched = Watched::new();
+        let gfns = Span::sized(Gfn(3), 1);
+        for _ in 0..MOST {
+            watched.watch(gfns, Arc::new(Nothing)).unwrap();
+        }
+        assert!(watched.watch(Span::sized(Gfn(2), 3), Arc::new(Nothing)).is_err());
+        assert!(!watched.has(Gfn(2)) && !watched.has(Gfn(4)), "all of it, or nothing");
+    }
+}
