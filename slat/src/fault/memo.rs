@@ -36,8 +36,7 @@
 //! Faults come in neighbourhoods, so most of the walk is often skipped: all of it inside 2 MiB, the upper levels
 //! inside 1 GiB, like the paging-structure caches of hardware.
 
-mod plain;
-
+use super::plain;
 use crate::addr::{Gfn, Hva, INDEX_BITS, Level, PAGE_SIZE, Span};
 use crate::host::{Host, VcpuId};
 use crate::notify::active::{Active, Epoch, QuietNumber, RegionLine};
@@ -50,7 +49,6 @@ use crate::table::format::Format;
 use crate::table::memory::Node;
 use crate::table::radix::{At, Radix};
 use crate::vm::Vm;
-use plain::plain;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -156,6 +154,17 @@ impl Memo {
             near: Near::NOTHING,
             reach: Level::M2,
         }
+    }
+
+    /// Whether the quick path may map `gfn`, if anything is confirmed of it.
+    #[inline(always)]
+    pub(super) fn has(&self, gfn: Gfn) -> bool {
+        self.plain.contains(gfn)
+    }
+
+    /// The same for a fault that knows what kind of memory the guest means.
+    pub(super) fn has_as(&self, gfn: Gfn, private: bool) -> bool {
+        self.has(gfn) && self.slot.is_private() == private
     }
 
     /// What was confirmed of `gfn` under N.
@@ -344,6 +353,22 @@ impl Memo {
         published && (self.has(gfn) || seeded!(WatchForgotten))
     }
 
+    /// Whether [`look_around`](Self::look_around) may find more frames for the quick path, where none is watched any more.
+    #[inline(always)]
+    pub(super) fn is_narrow(&self) -> bool {
+        self.narrow
+    }
+
+    /// Finds out which frames near `gfn` are for the quick path, where any frame of the VM is or was watched.
+    #[cold]
+    pub(super) fn look_around<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, space: &Space<F>, gfn: Gfn) {
+        let plain;
+        (plain, self.narrow) = plain::near(vm, space, &self.slot, gfn);
+        if plain != self.plain {
+            (self.plain, self.near, self.quiet) = (plain, Near::NOTHING, Quiet::NOTHING);
+        }
+    }
+
     /// The leaf table of `gfn`, from the table above it, which is found first where it is another one.
     ///
     /// # Safety
@@ -403,7 +428,7 @@ impl Memo {
 
     /// The only place where the slot changes: with it goes what was confirmed of the last one.
     fn remember<F: Format, H: Host>(&mut self, vm: &Vm<F, H>, slot: Slot, generation: u64) {
-        let plain = plain(vm, &slot);
+        let plain = plain::all(vm, &slot);
         let kept =
             core::mem::replace(self, Self { slot, generation, plain, reach: self.reach, ..Self::new() });
         if seeded!(SlotChangedStampKept) {

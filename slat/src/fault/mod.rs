@@ -26,6 +26,7 @@ mod leaf;
 pub(crate) mod memo;
 mod mmio;
 mod pending;
+mod plain;
 mod prefault;
 mod present;
 mod quick;
