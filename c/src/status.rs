@@ -99,7 +99,6 @@ impl From<HostError> for slat_status {
             HostError::Fault => SLAT_EFAULT,
             HostError::NoMemory => SLAT_ENOMEM,
             HostError::Poisoned => SLAT_EPOISONED,
-            HostError::Io => SLAT_EIO,
             HostError::Pending | HostError::NeedsPage => SLAT_EAGAIN,
             _ => SLAT_EIO,
         }
