@@ -162,7 +162,7 @@ pub trait Host: TableMemory {
     /// thread to wait for the page answers [`HostError::Pending`], or [`HostError::NeedsPage`].
     /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable.
     ///
-    /// Where a memslot has memory in a [`Backing`](crate::Backing), `hva` may name a place there ([`Hva::backing`]): then the frame is
+    /// Where a memslot has [`PrivateMemory`](crate::PrivateMemory), `hva` may name a place there ([`Hva::private_memory`]): then the frame is
     /// private to the guest.
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError>;
 

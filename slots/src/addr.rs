@@ -123,26 +123,26 @@ impl Gfn {
 }
 
 /// Memory that has no host address, as KVM's `guest_memfd`: a number that the embedder gives it, below
-/// [`Backing::COUNT`].
+/// [`PrivateMemory::COUNT`].
 ///
-/// Such memory is named by backing and offset, and the name is an [`Hva`] of a part of the address space that no processor
-/// has. So whatever takes a host address takes it: a memslot, an invalidation, a question to the host. Memory in a backing is
+/// Such memory is named by number and offset, and the name is an [`Hva`] of a part of the address space that no processor
+/// has. So whatever takes a host address takes it: a memslot, an invalidation, a question to the host. It is
 /// private: see [`Slot::is_private`](crate::Slot::is_private).
 ///
 /// ```
-/// use slat_slots::{Backing, Hva};
-/// let page = Backing(3).at(0x5000);
-/// assert_eq!(page.backing(), Some((Backing(3), 0x5000)));
-/// assert_eq!(Hva(0x7f00_0000_5000).backing(), None);
-/// assert_eq!(Hva(0xffff_8000_0000_5000).backing(), None, "a kernel's address");
+/// use slat_slots::{PrivateMemory, Hva};
+/// let page = PrivateMemory(3).at(0x5000);
+/// assert_eq!(page.private_memory(), Some((PrivateMemory(3), 0x5000)));
+/// assert_eq!(Hva(0x7f00_0000_5000).private_memory(), None);
+/// assert_eq!(Hva(0xffff_8000_0000_5000).private_memory(), None, "a kernel's address");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Backing(pub u16);
+pub struct PrivateMemory(pub u16);
 
-impl Backing {
-    /// How many backings have names.
+impl PrivateMemory {
+    /// How many have names.
     pub const COUNT: u16 = 1 << 14;
-    /// Bytes of a backing: offsets are below this.
+    /// Bytes of each: offsets are below this.
     pub const BYTES: u64 = 1 << 48;
     /// The highest two bits of an address: 10. Neither half of an address space has it.
     const MARK: u64 = 1 << 63;
@@ -152,12 +152,15 @@ impl Backing {
     /// # Panics
     /// Where the number or the offset is too great.
     pub const fn at(self, offset: u64) -> Hva {
-        assert!(self.0 < Self::COUNT && offset < Self::BYTES, "a backing has a number and a size that fit");
+        assert!(
+            self.0 < Self::COUNT && offset < Self::BYTES,
+            "private memory has a number and an offset that fit"
+        );
         Hva(Self::MARK | (self.0 as u64) << 48 | offset)
     }
 }
 
-impl Backing {
+impl PrivateMemory {
     /// The names of all of it.
     pub(crate) fn names(self) -> Span<Hva> {
         Span::sized(self.at(0), Self::BYTES)
@@ -165,12 +168,12 @@ impl Backing {
 }
 
 impl Hva {
-    /// The backing and the offset in it, where this names memory that has no host address.
+    /// Which private memory this names, if it names such, and the offset in it.
     #[inline]
-    pub const fn backing(self) -> Option<(Backing, u64)> {
-        let named = self.0 >> 62 == Backing::MARK >> 62;
-        let number = (self.0 >> 48) as u16 & (Backing::COUNT - 1);
-        if named { Some((Backing(number), self.0 & (Backing::BYTES - 1))) } else { None }
+    pub const fn private_memory(self) -> Option<(PrivateMemory, u64)> {
+        let named = self.0 >> 62 == PrivateMemory::MARK >> 62;
+        let number = (self.0 >> 48) as u16 & (PrivateMemory::COUNT - 1);
+        if named { Some((PrivateMemory(number), self.0 & (PrivateMemory::BYTES - 1))) } else { None }
     }
 
     /// The offset inside its 4 KiB page, in bytes.

@@ -110,7 +110,7 @@ mod tree;
 mod tree_tests;
 mod version;
 
-pub use addr::{Backing, Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span};
+pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, PrivateMemory, Span};
 pub use log::Log;
 pub use map::SlotMap;
 pub use memory_type::MemoryType;

@@ -44,11 +44,11 @@ impl Backings {
 
 impl<L: Log> Transaction<'_, L> {
     /// Adds a slot with two kinds of memory: shared at its host address, and private at `private`, an offset in a
-    /// [`Backing`](crate::Backing). All of its frames are shared at first. As with KVM's `guest_memfd` the slot neither moves
+    /// [`PrivateMemory`](crate::PrivateMemory). All of its frames are shared at first. As with KVM's `guest_memfd` the slot neither moves
     /// nor logs, and is not read-only.
     pub fn create_with_private(&mut self, slot: Slot, private: Hva) -> Result<(), SlotError> {
         self.check_new(&slot)?;
-        if slot.readonly || slot.log_dirty || slot.is_private() || private.backing().is_none() {
+        if slot.readonly || slot.log_dirty || slot.is_private() || private.private_memory().is_none() {
             return Err(slot.refused(Rule::Private));
         }
         if !self.limits.allows(private, slot.gpas().len()) {
@@ -66,16 +66,16 @@ impl<L: Log> Transaction<'_, L> {
     /// already keep what they map. Where memory runs out, the whole transaction is refused.
     ///
     /// ```
-    /// use slat_slots::{Backing, Gfn, Hva, Slot, SlotId, SlotMap, Span};
+    /// use slat_slots::{PrivateMemory, Gfn, Hva, Slot, SlotId, SlotMap, Span};
     /// let mut slots = SlotMap::<()>::default();
     /// let ram = Slot::new(SlotId(7), Gfn(0), 512, Hva(0x7000_0000));
     /// slots.commit(|tx| {
-    ///     tx.create_with_private(ram, Backing(0).at(0))?;
+    ///     tx.create_with_private(ram, PrivateMemory(0).at(0))?;
     ///     tx.set_private(Span::new(Gfn(5), Gfn(8)), true)
     /// })?;
     /// let part = slots.find(Gfn(6)).unwrap();
     /// assert_eq!((part.id, part.gfns, part.is_private()), (SlotId(7), Span::new(Gfn(5), Gfn(8)), true));
-    /// assert_eq!(part.hva_of(Gfn(6)), Backing(0).at(0x6000));
+    /// assert_eq!(part.hva_of(Gfn(6)), PrivateMemory(0).at(0x6000));
     /// assert_eq!(slots.find(Gfn(8)).unwrap().hva_of(Gfn(8)), Hva(0x7000_8000));
     /// assert_eq!(slots.get(SlotId(7)), Some(ram), "the whole slot");
     ///
@@ -185,7 +185,7 @@ impl<L: Log> Transaction<'_, L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::Backing;
+    use crate::addr::PrivateMemory;
     use crate::map::SlotMap;
     use crate::slot::SlotId;
     use std::vec::Vec;
@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn private(id: u32) -> Hva {
-        Backing(id as u16).at(1 << 20)
+        PrivateMemory(id as u16).at(1 << 20)
     }
 
     fn everywhere() -> Span<Gfn> {
@@ -265,13 +265,13 @@ mod tests {
     fn a_slot_lies_in_one_backing_or_at_host_addresses_in_bounds() {
         let user = Span::new(Hva(0), Hva(1 << 47));
         let mut map = SlotMap::<()>::new(crate::Limits { hvas: user, ..crate::Limits::default() });
-        let last = Backing(7).at(Backing::BYTES - (PAGES << 12));
+        let last = PrivateMemory(7).at(PrivateMemory::BYTES - (PAGES << 12));
         for (shared, private, good) in [
             (0, last.0, true),
             (0, last.0 + 4096, false),
             (0, last.0 + 1, false),
-            ((1 << 47) - 4096, Backing(7).at(0).0, false),
-            (Backing(7).at(0).0, Backing(8).at(0).0, false),
+            ((1 << 47) - 4096, PrivateMemory(7).at(0).0, false),
+            (PrivateMemory(7).at(0).0, PrivateMemory(8).at(0).0, false),
             (0, 4096, false),
         ] {
             let slot = Slot::new(SlotId(0), Gfn(0), PAGES, Hva(shared));

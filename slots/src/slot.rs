@@ -21,7 +21,7 @@ pub struct Slot {
     pub id: SlotId,
     /// The guest frames.
     pub gfns: Span<Gfn>,
-    /// The host address of the first of them, or its place in a [`Backing`](crate::Backing); a multiple of 4 KiB.
+    /// The host address of the first of them, or its place in [`PrivateMemory`](crate::PrivateMemory); a multiple of 4 KiB.
     pub hva: Hva,
     /// Whether guest writes are refused (they surface as MMIO).
     pub readonly: bool,
@@ -87,10 +87,10 @@ impl Slot {
     }
 
     /// Whether its memory is the guest's own, so that no access reaches it that the guest means to share: memory that has a host
-    /// address is shared, memory in a [`Backing`](crate::Backing) is private.
+    /// address is shared, [`PrivateMemory`](crate::PrivateMemory) has none.
     #[inline]
     pub const fn is_private(&self) -> bool {
-        self.hva.backing().is_some()
+        self.hva.private_memory().is_some()
     }
 
     /// The host addresses of the whole slot.
@@ -173,7 +173,7 @@ impl Packed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::Backing;
+    use crate::addr::PrivateMemory;
     use crate::rules::MAX_PAGES;
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
         for (pages, hva, id) in [(1, Hva(0), 0), (MAX_PAGES, far, u32::MAX), (0x1fff, Hva(0x7000), 77)] {
             let slot = Slot::new(SlotId(id), Gfn(0x12345), pages, hva);
             let typed = MemoryType::ALL.map(|memory| slot.memory(memory).no_execute());
-            let private = Slot { hva: Backing(5).at(hva.0 & (Backing::BYTES - 1)), ..slot };
+            let private = Slot { hva: PrivateMemory(5).at(hva.0 & (PrivateMemory::BYTES - 1)), ..slot };
             let flagged = [slot, slot.readonly(), slot.log_dirty(), slot.readonly().log_dirty(), private];
             for slot in flagged.into_iter().chain(typed) {
                 assert_eq!(Packed::new(&slot).slot(slot.gfns.start), slot);

@@ -42,13 +42,13 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// ```
     /// use slat::{table::formats::Npt4, *};
     ///
-    /// /// Shared memory at host addresses, private memory in a backing.
+    /// /// Shared memory at host addresses, private memory without.
     /// struct Split;
     /// unsafe impl TableMemory for Split {}
     /// impl Host for Split {
     ///     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-    ///         let frame = match hva.backing() {
-    ///             Some((Backing(_), offset)) => 0x8_0000 + (offset >> 12),
+    ///         let frame = match hva.private_memory() {
+    ///             Some((PrivateMemory(_), offset)) => 0x8_0000 + (offset >> 12),
     ///             None => hva.0 >> 12,
     ///         };
     ///         Ok(HostPage { pfn: Pfn(frame), ..HostPage::PLAIN })
@@ -58,7 +58,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// let mut idle = Idle::take().unwrap();
     /// let vm = Vm::<Npt4, _>::builder(Split).build()?;
     /// let ram = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000));
-    /// vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram, Backing(0).at(0)))?;
+    /// vm.slots().commit(&mut idle, |tx| tx.create_with_private(ram, PrivateMemory(0).at(0)))?;
     /// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     ///
     /// // All memory is shared at first. The guest means private memory: the VMM is asked, and converts.
@@ -68,10 +68,10 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// assert_eq!(vcpu.fault_as(&mut idle, store, true)?, Done::Mapped(Level::K4));
     /// assert_eq!(vm.translate(&mut idle, Gfn(5)).unwrap().leaf.pfn, Pfn(0x8_0005));
     ///
-    /// // What changes at host addresses is no concern of private memory. Its own backing is.
+    /// // What changes at host addresses is no concern of private memory. A change of its own is.
     /// vm.invalidate(ram.hvas(), Why::Unmap).apply(&mut idle).settle();
     /// assert!(vm.translate(&mut idle, Gfn(5)).is_some());
-    /// vm.invalidate(Span::sized(Backing(0).at(0x5000), 4096), Why::Clear).apply(&mut idle).settle();
+    /// vm.invalidate(Span::sized(PrivateMemory(0).at(0x5000), 4096), Why::Clear).apply(&mut idle).settle();
     /// assert!(vm.translate(&mut idle, Gfn(5)).is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -107,7 +107,7 @@ mod tests {
     use std::sync::OnceLock;
 
     const RAM: Hva = Hva(1 << 30);
-    const OWN: Hva = Backing(1).at(0);
+    const OWN: Hva = PrivateMemory(1).at(0);
 
     /// Converts the page that it is asked for, once; its frames are its addresses.
     #[derive(Default)]

@@ -89,7 +89,7 @@ pub(super) fn hva(page: u64) -> Hva {
 
 /// The name of a page of private memory, where there is such.
 pub(super) fn own(page: u64) -> Hva {
-    Backing(1).at(page << PAGE_SHIFT)
+    PrivateMemory(1).at(page << PAGE_SHIFT)
 }
 
 /// Every page of the first two regions that guests use.
@@ -366,7 +366,7 @@ impl Host for Handle {
 }
 
 pub(super) fn page_of(hva: Hva) -> u64 {
-    hva.backing().map_or(hva.0 - RAM.0, |(_, offset)| offset) >> PAGE_SHIFT
+    hva.private_memory().map_or(hva.0 - RAM.0, |(_, offset)| offset) >> PAGE_SHIFT
 }
 
 // SAFETY: each chunk is lent once, and its two names are arithmetic.

@@ -6,7 +6,7 @@ use slat::table::formats::*;
 use slat::*;
 
 const SHARED: Hva = Hva(0x40_0000_0000);
-const PRIVATE: Hva = Backing(5).at(1 << 30);
+const PRIVATE: Hva = PrivateMemory(5).at(1 << 30);
 /// Where the host has private memory.
 const OWN: u64 = 1 << 30;
 const LARGE: u64 = Level::M2.pages();
@@ -19,7 +19,7 @@ struct Both(Level);
 unsafe impl TableMemory for Both {}
 
 fn frame(hva: Hva) -> Pfn {
-    Pfn(hva.backing().map_or(hva.0 >> PAGE_SHIFT, |(_, offset)| OWN + (offset >> PAGE_SHIFT)))
+    Pfn(hva.private_memory().map_or(hva.0 >> PAGE_SHIFT, |(_, offset)| OWN + (offset >> PAGE_SHIFT)))
 }
 
 impl Host for Both {
@@ -214,15 +214,18 @@ fn attributes_go_with_the_memslot() {
     assert!(!slots.find(&mut idle, Gfn(5)).unwrap().is_private(), "a new slot is shared");
 }
 
-/// A slot of memory that is private for good, by (backing, offset) alone.
+/// A slot of memory that is private for good, by (number, offset) alone.
 #[test]
-fn a_memslot_may_be_backed_by_a_backing_alone() {
+fn a_memslot_may_have_private_memory_alone() {
     let (mut idle, vm) = vm::<Npt4>(Level::K4);
-    let own = Slot::new(SlotId(1), Gfn(PAGES), 8, Backing(6).at(0));
+    let own = Slot::new(SlotId(1), Gfn(PAGES), 8, PrivateMemory(6).at(0));
     vm.slots().commit(&mut idle, |tx| tx.create(own)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = store(PAGES + 3);
     assert_eq!(vcpu.fault_as(&mut idle, fault, false), Ok(Done::MemoryFault { private: false }));
     assert_eq!(vcpu.fault_as(&mut idle, fault, true), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(mapped(&vm, &mut idle, PAGES + 3), Some((frame(Backing(6).at(3 * PAGE_SIZE)), Level::K4)));
+    assert_eq!(
+        mapped(&vm, &mut idle, PAGES + 3),
+        Some((frame(PrivateMemory(6).at(3 * PAGE_SIZE)), Level::K4))
+    );
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 
 const SHARED: Hva = Hva(1 << 40);
-const PRIVATE: Hva = Backing(2).at(1 << 30);
+const PRIVATE: Hva = PrivateMemory(2).at(1 << 30);
 const VCPUS: u32 = 3;
 /// Pages of each vCPU.
 const EACH: u64 = 16;
@@ -52,7 +52,7 @@ impl Both {
     }
 
     fn page(hva: Hva) -> usize {
-        let (first, start) = match hva.backing() {
+        let (first, start) = match hva.private_memory() {
             Some(_) => (PAGES, PRIVATE),
             None => (0, SHARED),
         };
