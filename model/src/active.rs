@@ -324,7 +324,7 @@ impl Scenario {
         {
             s.threads[i].withdrawn = true;
             s.threads[i].pc = self.first_of_publication(s, i);
-        } else if op == Op::BeginLog {
+        } else if op == Op::BeginLog && !s.world.log.set {
             self.arm_all(s, i);
         } else {
             s.done(i);

@@ -144,6 +144,7 @@ bugs! {
     ArmWithoutFlush "by W: harvest | harvest | store" "a harvest owes nothing",
     LogWithoutFlush "by W: log begins | slow store | clear 0..1" "a log that begins owes nothing",
     LogBeforeGrace "by W: log begins | store to an empty table" "a log is armed while faults are under way that saw none",
+    HarvestBeforeGrace "by W: log begins, marked | harvest | store" "a log that begins marked is harvested while faults are under way that saw none",
     AskForgetsLog "by W: log begins | store to an empty table" "a fault that slept believes that the slot logs as before",
     MarksBeforeTables "by D: harvest twice | clear 0..1" "a harvest by D looks at the marks before the tables",
     HarvestByStore "by D: harvest twice | clear 0..1" "a harvest clears D by a store of what had been loaded",

@@ -3,6 +3,7 @@
 //! ```text
 //! by W            take the marks; arm those pages (W goes); flush; copy
 //! by D            the tables: clear each D; take the marks; arm those pages; a grace period; flush; copy
+//! first of all    where the log has just begun, all marked: a grace period, for faults that do not know of it
 //! a fault         the permission, then the mark
 //! an edit, by D   the mark, then the leaf goes; tables are emptied before they go
 //! ```
@@ -39,12 +40,25 @@ pub struct Log {
     pub(crate) logs: bool,
     /// Whoever switched it on has been told so.
     pub(crate) begun: bool,
+    /// It begins with all pages marked: `DirtyLog::initially_set`.
+    pub(crate) set: bool,
+    /// It has just begun: `SlotSets::progress`.
+    pub(crate) in_progress: bool,
     pub(crate) marks: u8,
     /// Pages stored to since they were copied.
     pub(crate) unsaved: u8,
 }
 
 impl Log {
+    /// The slot is published that logs.
+    pub(crate) fn begins(&mut self) {
+        self.logs = true;
+        if self.set {
+            (self.begun, self.in_progress) = (true, true);
+            (self.marks, self.unsaved) = (3, 3);
+        }
+    }
+
     /// `SlotSets::log_writes`.
     pub(crate) fn log_writes(&mut self, gfns: Span) {
         if self.logs {
@@ -107,7 +121,14 @@ impl Scenario {
         let by_bits = s.world.log.track == Track::DirtyBits;
         let Thread { gfn, level, taken, word, .. } = s.threads[i];
         match s.threads[i].pc {
-            Pc::Start => {
+            // Without a log there is nothing to harvest.
+            Pc::Start if !s.world.log.logs => return None,
+            Pc::Start if s.world.log.in_progress && self.bug != Some(Bug::HarvestBeforeGrace) => {
+                s.threads[i].waits = s.sections();
+                s.threads[i].pc = Pc::Settled;
+            }
+            Pc::Settled if s.threads[i].waits != 0 => return None,
+            Pc::Start | Pc::Settled => {
                 s.enter(i, LOGGED.start);
                 // By W, others may have stored through a permission whose fault has yet to mark it.
                 s.threads[i].before = if by_bits { s.world.log.unsaved } else { 0 };

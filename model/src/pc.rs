@@ -90,6 +90,7 @@ pub enum Pc {
     Synchronize,
     Synchronized,
     // dirty
+    Settled,
     Tables,
     ClearDirty,
     TakeMarks,

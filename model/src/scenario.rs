@@ -108,6 +108,12 @@ impl Scenario {
         self
     }
 
+    /// The same, where a log begins with all pages marked.
+    pub fn begins_set(mut self) -> Self {
+        self.world.log.set = true;
+        self
+    }
+
     /// Region 0 logs. What may be written there without anybody's noticing is marked.
     pub fn logs(mut self) -> Self {
         (self.world.log.logs, self.world.log.begun) = (true, true);

@@ -7,7 +7,7 @@
 //!   publish                     the cell, then the word that names it
 //!   something was taken?        a grace period
 //! end
-//! a log begins?                 arm its pages, flush
+//! a log begins, unmarked?       arm its pages, flush
 //! ```
 //! A frame that becomes private, or shared, is such a transaction: its page is another one then ([`Op::Commit`]).
 //!
@@ -114,7 +114,9 @@ impl Scenario {
             Pc::Publish => {
                 s.world.memslots = changed(s.world.memslots, op);
                 s.world.sets.number += u8::from(s.world.sets.cells.is_some());
-                s.world.log.logs |= op == Op::BeginLog;
+                if op == Op::BeginLog {
+                    s.world.log.begins();
+                }
                 s.world.published = s.threads[i].number;
                 s.threads[i].pc = match self.bug {
                     Some(Bug::PublishedBeforeZap) if !s.threads[i].withdrawn => {
@@ -134,6 +136,7 @@ impl Scenario {
             }
             Pc::Synchronized => {
                 s.world.sets.oldest = s.world.sets.number;
+                s.world.log.in_progress = false;
                 let bugs = [Bug::SlotsEndBeforeGrace, Bug::SlotsUnannounced, Bug::ConvertedUncovered];
                 if self.bug.is_some_and(|bug| bugs.contains(&bug)) {
                     s.done(i);

@@ -168,6 +168,7 @@ bugs! {
     SlotRemembered "slot-remembered" Shuttle "a vCPU believes the slot that it remembers, whatever has been published since",
     MarkedTooEarly "marked-too-early" Shuttle "a fault marks a page dirty, and then makes it writable",
     MarksBeforeTables "marks-before-tables" Shuttle "a harvest by D bits takes the marks, and then looks at the tables",
+    HarvestBeforeGrace "first-harvest-early" Shuttle "a log that begins with all pages dirty is harvested while faults are under way that do not know of it",
     HarvestUnwaited "harvest-unwaited" Shuttle "a harvest by D bits does not wait for threads that have marked a leaf and are about to take it away",
     WatchUnasked "watch-unasked" Shuttle "a fault does not ask whether stores to the frame are tracked when it has its stamp",
     WatchForgotten "watch-forgotten" Shuttle "the short way of a fault maps frames whose stores are tracked",

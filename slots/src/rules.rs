@@ -148,7 +148,7 @@ impl Limits {
     /// Whether a slot of this size may lie at `hva`: a host address in bounds, or all of it in one backing.
     pub(crate) fn allows(&self, hva: Hva, bytes: u64) -> bool {
         let end = hva.0.checked_add(bytes);
-        let bounds = hva.backing().map_or(self.hvas, |(backing, _)| backing.names());
+        let bounds = hva.private_memory().map_or(self.hvas, |(memory, _)| memory.names());
         hva.offset() == 0 && hva >= bounds.start && end.is_some_and(|end| end <= bounds.end.0)
     }
 

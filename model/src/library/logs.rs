@@ -63,6 +63,9 @@ pub(super) fn by_writes() -> Vec<Scenario> {
         )
         .empty(),
         scenario("by W: log begins | store to a large leaf", &[&[BEGIN, HARVEST], &[write(0)]]).large(true),
+        scenario("by W: log begins, marked | harvest | store", &[&[BEGIN], &[HARVEST], &[write(0)]])
+            .begins_set()
+            .empty(),
     ]
 }
 
@@ -107,6 +110,12 @@ pub(super) fn by_bits() -> Vec<Scenario> {
             "by D: log begins, harvest | slow store",
             &[&[BEGIN, HARVEST], &[slow_write(0)], &[write(1)]],
         )
+        .small(true, true),
+        scenario(
+            "by D: log begins, marked | harvest | slow store",
+            &[&[BEGIN], &[HARVEST], &[slow_write(0)]],
+        )
+        .begins_set()
         .small(true, true),
         scenario("by D: log begins, harvest | store to a large leaf", &[&[BEGIN, HARVEST], &[write(0)]])
             .large(true),

@@ -157,6 +157,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         }
         let bits = &bits[..needed as usize];
         let words = first / WORD..first / WORD + needed;
+        self.outlast_faults_without(idle);
         // Whatever can fail comes first.
         for chunk in chunks_of(&words) {
             self.divide(idle, log, chunk)?;

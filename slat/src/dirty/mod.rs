@@ -38,6 +38,7 @@
 //! | a harvest, by D bits | arms | a grace period, then the flush | an edit that marked a leaf before is over by then |
 //! | a harvest | all of it | one flush, then the caller copies | a store through an old translation is over before the copy |
 //! | a slot that logs from now on | published, grace period | armed | a fault that saw no log is over |
+//! | the first harvest of a slot that begins with all pages dirty | a grace period | takes the marks | the same |
 //!
 //! # Decisions
 //! * **A log is armed by a plain walk**, not by an invalidation: faults do not wait for it. The publication's grace period says that

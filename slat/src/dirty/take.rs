@@ -63,6 +63,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         into: &mut Told,
         owed: &mut Owed,
     ) -> Result<(), DirtyError> {
+        self.outlast_faults_without(idle);
         let mut room = Room { dirty: [0; CHUNK + 1], marks: [0; CHUNK + 1] };
         let mut chunk = 0;
         loop {
@@ -77,6 +78,16 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
                 Pause::Full => {}
                 Pause::Whole => self.divide(idle, log, chunk)?,
             }
+        }
+    }
+
+    /// A log that begins with all pages dirty is published while faults are under way that do not know of it, and what they map
+    /// is not marked. Who takes from it before they are over has to wait for them; who began it does, too. To be called when the
+    /// log has been seen in a published version.
+    pub(super) fn outlast_faults_without(&self, _idle: &mut Idle) {
+        let (_, in_progress) = self.space.memslots.progress();
+        if in_progress && !seeded!(HarvestBeforeGrace) {
+            self.vm.reads.synchronize();
         }
     }
 

@@ -37,6 +37,27 @@ fn beginning(log: DirtyLog, huge: bool) {
     world.end();
 }
 
+/// The log begins with all pages dirty while two guests store already, and another thread harvests it as soon as it is there.
+fn harvested_at_once(log: DirtyLog) {
+    let world = World::<Pae>::new(2, Primary::new(false), |builder| builder.dirty_log(log.initially_set()));
+    at_once(&[
+        &|| world.guest(0, &[(0, Write), (1, Write), (0, Read), (0, Write)]),
+        &|| world.guest(1, &[(0, Read), (1, Write), (0, Write)]),
+        &|| world.begin_log(),
+        &|| world.harvests(3),
+    ]);
+    world.migrate(0);
+    world.end();
+}
+
+fn harvested_at_once_by_permissions() {
+    harvested_at_once(DirtyLog::bitmap());
+}
+
+fn harvested_at_once_by_bits() {
+    harvested_at_once(DirtyLog::bitmap().track(Track::DirtyBits));
+}
+
 fn begun_by_permissions() {
     beginning(DirtyLog::bitmap(), false);
 }
@@ -121,6 +142,16 @@ fn logs_that_begin_over_large_pages() {
 }
 
 #[test]
+fn logs_that_are_harvested_at_once_by_permissions() {
+    explore(harvested_at_once_by_permissions);
+}
+
+#[test]
+fn logs_that_are_harvested_at_once_by_bits() {
+    explore(harvested_at_once_by_bits);
+}
+
+#[test]
 fn mistake_to_mark_before_the_permission() {
     finds(Bug::MarkedTooEarly, &[LOST], by_permissions);
 }
@@ -133,6 +164,11 @@ fn mistake_to_take_the_marks_before_the_tables() {
 #[test]
 fn mistake_to_keep_a_bit_too_late() {
     finds(Bug::KeptTooLate, &[LOST], taken_away);
+}
+
+#[test]
+fn mistake_to_harvest_while_faults_do_not_know_of_the_log() {
+    finds(Bug::HarvestBeforeGrace, &[LOST], harvested_at_once_by_permissions);
 }
 
 /// So it was, until this and the model of dirty logs found it.

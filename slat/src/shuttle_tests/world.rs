@@ -89,11 +89,16 @@ impl<F: Format> World<F> {
         self.running.fetch_sub(1, Relaxed);
     }
 
-    /// The memslot logs from now on, and everything is copied.
-    pub(super) fn log(&self) {
+    /// The memslot logs from now on.
+    pub(super) fn begin_log(&self) {
         idle(|idle| {
             self.vm.slots().commit(idle, |tx| tx.set_log_dirty(SlotId(0), true)).expect("it is there")
         });
+    }
+
+    /// The memslot logs from now on, and everything is copied.
+    pub(super) fn log(&self) {
+        self.begin_log();
         for page in pages() {
             step();
             self.copies().insert(page, self.host.stores(page));
@@ -106,13 +111,9 @@ impl<F: Format> World<F> {
 
     /// Harvests the log `rounds` times beside the guests, and once more when all of them have gone. What others do goes on.
     pub(super) fn migrate(&self, rounds: u32) {
-        idle(|idle| {
-            for _ in 0..rounds {
-                self.harvest(idle);
-            }
-            self.outlast_guests();
-            self.harvest(idle);
-        });
+        self.harvests(rounds);
+        self.outlast_guests();
+        self.harvests(1);
         let copies = self.copies();
         if pages().any(|page| copies.get(&page).copied().unwrap_or(0) != self.host.stores(page)) {
             self.wrong(LOST);
@@ -126,14 +127,19 @@ impl<F: Format> World<F> {
         }
     }
 
-    fn harvest(&self, idle: &mut Idle) {
-        let harvest = self.vm.slots().harvest_all(idle).expect("there is memory");
-        for page in harvest.iter() {
-            step();
-            let page = page_of(page.hva);
-            self.copies().insert(page, self.host.stores(page));
-        }
-        harvest.commit();
+    /// Harvests the log, if there is one, `rounds` times.
+    pub(super) fn harvests(&self, rounds: u32) {
+        idle(|idle| {
+            for _ in 0..rounds {
+                let harvest = self.vm.slots().harvest_all(idle).expect("there is memory");
+                for page in harvest.iter() {
+                    step();
+                    let page = page_of(page.hva);
+                    self.copies().insert(page, self.host.stores(page));
+                }
+                harvest.commit();
+            }
+        });
     }
 
     /// The host changes `pages`.
