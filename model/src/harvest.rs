@@ -42,8 +42,6 @@ pub struct Log {
     pub(crate) begun: bool,
     /// It begins with all pages marked: `DirtyLog::initially_set`.
     pub(crate) set: bool,
-    /// It has just begun: `SlotSets::progress`.
-    pub(crate) in_progress: bool,
     pub(crate) marks: u8,
     /// Pages stored to since they were copied.
     pub(crate) unsaved: u8,
@@ -54,8 +52,7 @@ impl Log {
     pub(crate) fn begins(&mut self) {
         self.logs = true;
         if self.set {
-            (self.begun, self.in_progress) = (true, true);
-            (self.marks, self.unsaved) = (3, 3);
+            (self.begun, self.marks, self.unsaved) = (true, 3, 3);
         }
     }
 
@@ -123,11 +120,11 @@ impl Scenario {
         match s.threads[i].pc {
             // Without a log there is nothing to harvest.
             Pc::Start if !s.world.log.logs => return None,
-            Pc::Start if s.world.log.in_progress && self.bug != Some(Bug::HarvestBeforeGrace) => {
+            Pc::Start if s.world.sets.in_progress && self.bug != Some(Bug::HarvestBeforeGrace) => {
                 s.threads[i].waits = s.sections();
                 s.threads[i].pc = Pc::Settled;
             }
-            Pc::Settled if s.threads[i].waits != 0 => return None,
+            Pc::Settled | Pc::Synchronized if s.threads[i].waits != 0 => return None,
             Pc::Start | Pc::Settled => {
                 s.enter(i, LOGGED.start);
                 // By W, others may have stored through a permission whose fault has yet to mark it.
@@ -186,7 +183,6 @@ impl Scenario {
                 s.threads[i].waits = s.sections();
                 s.threads[i].pc = Pc::Synchronized;
             }
-            Pc::Synchronized if s.threads[i].waits != 0 => return None,
             Pc::Synchronized if self.bug == Some(Bug::HarvestFlushesFirst) => s.threads[i].pc = Pc::Copy,
             Pc::Synchronized => s.threads[i].pc = self.flush_armed(s, i, op, taken),
             Pc::Flushed if self.bug == Some(Bug::HarvestFlushesFirst) => s.threads[i].pc = Pc::Synchronize,

@@ -30,6 +30,8 @@ pub struct Sets {
     /// The number of the published version, and of the oldest that somebody may read.
     number: u8,
     oldest: u8,
+    /// The log of the published version has just begun, all marked: `SlotSets::progress`.
+    pub(crate) in_progress: bool,
 }
 
 /// A version, and its number.
@@ -41,7 +43,7 @@ pub struct Cell {
 
 impl Sets {
     pub(crate) fn of(version: Version) -> Self {
-        Self { cells: Some([Cell { number: 0, version }; 2]), number: 0, oldest: 0 }
+        Self { cells: Some([Cell { number: 0, version }; 2]), ..Self::default() }
     }
 
     /// `Writer::make_room` has to wait.
@@ -116,6 +118,7 @@ impl Scenario {
                 s.world.sets.number += u8::from(s.world.sets.cells.is_some());
                 if op == Op::BeginLog {
                     s.world.log.begins();
+                    s.world.sets.in_progress = s.world.log.set;
                 }
                 s.world.published = s.threads[i].number;
                 s.threads[i].pc = match self.bug {
@@ -136,7 +139,7 @@ impl Scenario {
             }
             Pc::Synchronized => {
                 s.world.sets.oldest = s.world.sets.number;
-                s.world.log.in_progress = false;
+                s.world.sets.in_progress = false;
                 let bugs = [Bug::SlotsEndBeforeGrace, Bug::SlotsUnannounced, Bug::ConvertedUncovered];
                 if self.bug.is_some_and(|bug| bugs.contains(&bug)) {
                     s.done(i);
