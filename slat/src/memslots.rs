@@ -29,9 +29,7 @@ use crate::host::Host;
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::slots::publish::Reading;
-use crate::slots::{
-    Change, CommitError, Hint, Region, Rule, Slot, SlotError, SlotId, SpaceId, Transaction, Version,
-};
+use crate::slots::{Change, CommitError, Hint, Region, Rule, Slot, SlotError, SlotId, Transaction, Version};
 use crate::space::Space;
 use crate::sync::idle::Idle;
 use crate::sync::prim::copied;
@@ -76,11 +74,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// Its memslots: those of address space 0, the one that every VM has.
     pub fn slots(&self) -> Memslots<'_, F, H> {
         Memslots { vm: self, space: &self.spaces[0] }
-    }
-
-    /// The memslots of another address space, if the VM was built with so many.
-    pub fn slots_in(&self, space: SpaceId) -> Option<Memslots<'_, F, H>> {
-        Some(Memslots { vm: self, space: self.space(space)? })
     }
 }
 

@@ -266,11 +266,6 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.spaces[0].radix.root_word().pfn()
     }
 
-    /// The same for another address space, if the VM was built with so many.
-    pub fn root_in(&self, space: SpaceId) -> Option<Pfn> {
-        Some(self.space(space)?.radix.root_word().pfn())
-    }
-
     /// Takes unhooked tables apart now, after a grace period: their leaves are counted off, their pages are free. Little
     /// by little it happens by itself, when many wait or when pages run short. Nobody waits for it.
     pub fn collect(&self, _idle: &mut Idle) {

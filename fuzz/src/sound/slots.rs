@@ -13,7 +13,7 @@ type Slots<'vm, F> = Memslots<'vm, F, Crafty<F>>;
 
 impl<'vm, F: Format> World<'vm, F> {
     fn slots(&self, vm: usize, space: usize) -> Slots<'vm, F> {
-        self.vms[vm].vm.slots_in(SpaceId(space as u8)).expect("there are two")
+        self.vms[vm].vm.guest_space(SpaceId(space as u8)).expect("there are two").slots()
     }
 
     /// The rest of the steps. Most of them wait for a grace period, or may.
@@ -26,7 +26,7 @@ impl<'vm, F: Format> World<'vm, F> {
             return;
         }
         let vm = self.vms[at].vm;
-        let slots = |space: usize| vm.slots_in(SpaceId(space as u8)).expect("there are two");
+        let slots = |space: usize| vm.guest_space(SpaceId(space as u8)).expect("there are two").slots();
         match *what {
             What::Create { space, slot, .. } => drop(slots(space).commit(idle, |tx| {
                 fuse.burn();
@@ -134,8 +134,8 @@ impl<'vm, F: Format> World<'vm, F> {
         let _ = (snapshot.range(gfns).count(), snapshot.generation(), slots.generation(), slots.len());
         drop(snapshot);
         let outside = SpaceId(TWO as u8);
-        assert!(vm.slots_in(outside).is_none() && vm.root_in(outside).is_none());
-        let _ = (vm.translate_in(&mut self.idle, outside, gfn), vm.vcpu(VcpuId(u32::MAX)).is_none());
+        assert!(vm.guest_space(outside).is_none());
+        let _ = (vm.translate(&mut self.idle, gfn), vm.vcpu(VcpuId(u32::MAX)).is_none());
         let _ = (vm.stats(), vm.table_pages(&mut self.idle));
         looked_through(vm, &mut self.idle, gfns, || self.fuse.burn());
     }

@@ -263,7 +263,11 @@ impl<'vm, F: Format> World<'vm, F> {
         } else {
             drop(guest);
         }
-        let root = if space.0 == 0 { Some(ground.vm.root()) } else { ground.vm.root_in(space) };
+        let root = if space.0 == 0 {
+            Some(ground.vm.root())
+        } else {
+            ground.vm.guest_space(space).map(|space| space.root())
+        };
         assert!(root.is_some());
         for old in found {
             let now = cached(ground.vm, &mut self.idle, old.space, old.gfn);
@@ -332,7 +336,7 @@ impl<'vm, F: Format> World<'vm, F> {
         ground.sections += 1;
         // What is open would wait for its pages, now and then: it ends first.
         ground.open.clear();
-        let slots = ground.vm.slots_in(SpaceId(space as u8)).expect("there are two");
+        let slots = ground.vm.guest_space(SpaceId(space as u8)).expect("there are two").slots();
         if snapshot {
             forget(slots.snapshot(&mut self.idle));
         } else {
@@ -353,7 +357,7 @@ impl<'vm, F: Format> World<'vm, F> {
                 } else {
                     let probes = [0, 1, 5, 7, 8, 63, 511, 512, 513, 1023, 1024, 1536];
                     for gfn in probes.map(Gfn) {
-                        let found = vm.translate_in(&mut self.idle, space, gfn);
+                        let found = vm.guest_space(space).unwrap().translate(&mut self.idle, gfn);
                         leaves.extend(found.map(|leaf| (leaf.gfns, leaf.leaf.pfn)));
                     }
                 }
@@ -407,7 +411,7 @@ impl<F: Format> Ground<'_, F> {
 
 /// The host address behind a frame.
 fn page_behind<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Hva> {
-    let slot = vm.slots_in(space)?.find(idle, gfn)?;
+    let slot = vm.guest_space(space)?.slots().find(idle, gfn)?;
     Some(slot.hva + (gfn.0 - slot.gfns.start.0) * PAGE_SIZE)
 }
 
@@ -419,7 +423,7 @@ fn page<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: 
 
 /// What a processor caches that uses this frame now.
 fn cached<F: Format>(vm: &Vm<F, Crafty<F>>, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Cached> {
-    let leaf = vm.translate_in(idle, space, gfn)?;
+    let leaf = vm.guest_space(space)?.translate(idle, gfn)?;
     let hva = page_behind(vm, idle, space, gfn).expect("what is mapped has a memslot");
     Some(Cached { space, gfn, hva, pfn: pfn_in(leaf.leaf.pfn, leaf.gfns, gfn) })
 }

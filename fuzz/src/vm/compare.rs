@@ -22,7 +22,11 @@ impl<F: Format> Machine<'_, F> {
         let (mut tables, mut leaves) = (0, [0; 3]);
         for number in 0..2 {
             let mut found = Found::default();
-            self.read((self.vm.root_in(SpaceId(number as u8)).unwrap(), self.rules().levels), 0, &mut found);
+            self.read(
+                (self.vm.guest_space(SpaceId(number as u8)).unwrap().root(), self.rules().levels),
+                0,
+                &mut found,
+            );
             let space = &self.spaces[number];
             assert_same(&found.leaves, &space.tables.leaves);
             assert_eq!(found.tables, space.tables.count(), "tables");

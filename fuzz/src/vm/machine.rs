@@ -36,7 +36,7 @@ impl<'v, F: Format> Machine<'v, F> {
     }
 
     pub(super) fn slots(&self, space: usize) -> Memslots<'v, F, Ground> {
-        self.vm.slots_in(SpaceId(space as u8)).unwrap()
+        self.vm.guest_space(SpaceId(space as u8)).unwrap().slots()
     }
 
     /// Does it, in both.

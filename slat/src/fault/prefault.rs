@@ -160,7 +160,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         how: Prefault,
         mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<u64, FaultError> {
-        let found = self.vm.slots_in(self.space.id).and_then(|slots| slots.get(idle, slot));
+        let found = self.vm.guest_space(self.space.id).and_then(|space| space.slots().get(idle, slot));
         let Some(gfns) = found.map(|slot| slot.gfns) else { return Ok(0) };
         let mut next = gfns.start;
         while next < gfns.end {

@@ -36,7 +36,6 @@ mod pass;
 
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
-use crate::slots::SpaceId;
 use crate::space::Space;
 use crate::sync::gate::Gate;
 use crate::sync::idle::Idle;
@@ -99,11 +98,6 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// What address space 0 maps at `gfn` at this moment.
     pub fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
         self.lockless(idle).translate(gfn)
-    }
-
-    /// The same in another address space.
-    pub fn translate_in(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Option<Mapping> {
-        Walk::<_, _, Lockless>::on_any_seat(self, self.space(space)?, idle).translate(gfn)
     }
 
     /// In address space 0, takes write permission from a range so that the next store to each page faults

@@ -203,7 +203,7 @@ fn what_is_told_moves_with_its_slot_and_ends_with_its_log() {
 #[test]
 fn a_ring_goes_with_its_vcpu_from_thread_to_thread_and_space_to_space() {
     let (mut idle, vm) = vm::<Ept4>(1);
-    let space = vm.slots_in(SpaceId(1)).unwrap();
+    let space = vm.guest_space(SpaceId(1)).unwrap().slots();
     space.commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(16), 16, HVA).log_dirty())).unwrap();
     let run = |space, gfn| {
         let mut idle = Idle::take().unwrap();

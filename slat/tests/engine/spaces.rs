@@ -42,7 +42,7 @@ fn at(gfn: u64) -> Fault {
 #[test]
 fn each_space_has_slots_tables_and_generations_of_its_own() {
     let (mut idle, vm) = vm::<Ept4>();
-    let smm = vm.slots_in(SMM).unwrap();
+    let smm = vm.guest_space(SMM).unwrap().slots();
     let (ram, smram) = (Slot::new(SlotId(0), Gfn(0), 64, RAM), Slot::new(SlotId(0), Gfn(32), 64, RAM));
     vm.slots().commit(&mut idle, |tx| tx.create(ram)).unwrap();
     smm.commit(&mut idle, |tx| tx.create(smram)).expect("neither id nor frames meet the other space's");
@@ -50,8 +50,8 @@ fn each_space_has_slots_tables_and_generations_of_its_own() {
         (vm.slots().get(&mut idle, SlotId(0)), smm.get(&mut idle, SlotId(0))),
         (Some(ram), Some(smram))
     );
-    assert!(vm.slots_in(SpaceId(2)).is_none() && vm.root_in(SpaceId(2)).is_none());
-    assert_ne!(vm.root(), vm.root_in(SMM).unwrap());
+    assert!(vm.guest_space(SpaceId(2)).is_none());
+    assert_ne!(vm.root(), vm.guest_space(SMM).unwrap().root());
 
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut tlb = Forgot::default();
@@ -61,7 +61,7 @@ fn each_space_has_slots_tables_and_generations_of_its_own() {
     tlb.0 = 0; // the first entry forgets all
     assert!(vcpu.switch_to(SMM) && vcpu.switch_to(SMM));
     for _ in 0..2 {
-        assert_eq!(vcpu.enter(&mut idle, &mut tlb).root(), vm.root_in(SMM).unwrap());
+        assert_eq!(vcpu.enter(&mut idle, &mut tlb).root(), vm.guest_space(SMM).unwrap().root());
     }
     assert_eq!((vcpu.space(), tlb.0), (SMM, 1), "forgets once, when the root really changes");
     assert_eq!(vcpu.fault(&mut idle, at(80)), Ok(Done::Mapped(Level::K4)));
@@ -70,7 +70,7 @@ fn each_space_has_slots_tables_and_generations_of_its_own() {
 
     let pfn = |mapping: Option<Mapping>| mapping.map(|mapping| mapping.leaf.pfn.0 - (RAM.0 >> PAGE_SHIFT));
     assert_eq!(pfn(vm.translate(&mut idle, Gfn(40))), Some(40));
-    assert_eq!(pfn(vm.translate_in(&mut idle, SMM, Gfn(40))), Some(8));
+    assert_eq!(pfn(vm.guest_space(SMM).unwrap().translate(&mut idle, Gfn(40))), Some(8));
     assert_eq!(pfn(vm.translate(&mut idle, Gfn(80))), None);
 
     let (main, other) = (vm.slots().generation().number(), smm.generation().number());
@@ -80,7 +80,7 @@ fn each_space_has_slots_tables_and_generations_of_its_own() {
     assert_eq!(vm.slots().generation().number(), main, "the other space's does not count");
     assert!(!smm.generation().is_in_progress());
     assert_eq!(pfn(vm.translate(&mut idle, Gfn(40))), Some(40), "its tables are not touched either");
-    assert_eq!(pfn(vm.translate_in(&mut idle, SMM, Gfn(40))), None);
+    assert_eq!(pfn(vm.guest_space(SMM).unwrap().translate(&mut idle, Gfn(40))), None);
 }
 
 /// Table pages come from one pool, and what is remembered beside one is good for the space that it serves: each space counts
@@ -93,7 +93,7 @@ fn a_table_page_forgets_the_slots_of_the_space_that_had_it_before() {
     let (mut vcpu, mut second) = (vm.vcpu(VcpuId(0)).unwrap(), vm.vcpu(VcpuId(1)).unwrap());
     // One slot of SMM in many tables. The second fault in each finds the slot by way of the table, and leaves it there.
     let smram = Slot::new(SlotId(0), Gfn(0), TABLES * table, RAM);
-    vm.slots_in(SMM).unwrap().commit(&mut idle, |tx| tx.create(smram)).unwrap();
+    vm.guest_space(SMM).unwrap().slots().commit(&mut idle, |tx| tx.create(smram)).unwrap();
     for index in 0..TABLES {
         for vcpu in [&mut vcpu, &mut second] {
             vcpu.switch_to(SMM);
@@ -122,7 +122,7 @@ fn the_host_takes_a_page_away_from_every_space() {
     let (mut idle, vm) = vm::<Npt5>();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for (space, gfn) in [(SpaceId(0), 0), (SMM, 100)] {
-        let slots = vm.slots_in(space).unwrap();
+        let slots = vm.guest_space(space).unwrap().slots();
         slots.commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(gfn), 8, RAM))).unwrap();
         vcpu.switch_to(space);
         for page in 0..8 {
@@ -132,7 +132,7 @@ fn the_host_takes_a_page_away_from_every_space() {
     vm.invalidate(Span::sized(RAM + 3 * PAGE_SIZE, PAGE_SIZE), Why::Unmap).apply(&mut idle).settle();
     for page in 0..8 {
         let here = vm.translate(&mut idle, Gfn(page)).is_some();
-        let there = vm.translate_in(&mut idle, SMM, Gfn(100 + page)).is_some();
+        let there = vm.guest_space(SMM).unwrap().translate(&mut idle, Gfn(100 + page)).is_some();
         assert_eq!((here, there), (page != 3, page != 3));
     }
     assert_eq!(vm.stats().leaves[0], 14);
@@ -159,7 +159,7 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     let builder = Vm::<Ept4, _>::builder(host).vcpus(1).address_spaces(3);
     let vm = builder.dirty_log(DirtyLog::bitmap().track(track)).build().unwrap();
     let space = vm.guest_space(chosen).unwrap();
-    assert_eq!((space.id(), space.root()), (chosen, vm.root_in(chosen).unwrap()));
+    assert_eq!((space.id(), space.root()), (chosen, vm.guest_space(chosen).unwrap().root()));
     let ram = SlotId(0);
     // Other host addresses in each: what reaches a space by those reaches that one alone.
     for (nth, one) in vm.guest_spaces().enumerate() {
@@ -199,7 +199,8 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     assert!(!space.lockless(&mut idle).is_young(all));
     let hvas = space.slots().get(&mut idle, ram).unwrap().hvas();
     assert!(!vm.young(&mut idle, hvas, Young::Test));
-    let elsewhere = vm.slots_in(SpaceId((chosen.0 + 1) % 3)).unwrap().get(&mut idle, ram).unwrap().hvas();
+    let elsewhere =
+        vm.guest_space(SpaceId((chosen.0 + 1) % 3)).unwrap().slots().get(&mut idle, ram).unwrap().hvas();
     assert!(vm.young(&mut idle, elsewhere, Young::Test), "the others have not been aged");
 
     // Write protection: a debt, and the next store gets its permission back.
@@ -247,5 +248,5 @@ fn scenario(chosen: SpaceId, by_bits: bool) {
     slots.commit(&mut idle, |tx| tx.delete(ram)).unwrap();
     assert_eq!(seen(&mut idle, chosen), []);
     assert_eq!(others(&mut idle), before, "the others are as they were");
-    assert_eq!(vm.slots_in(SpaceId((chosen.0 + 1) % 3)).unwrap().len(), 1);
+    assert_eq!(vm.guest_space(SpaceId((chosen.0 + 1) % 3)).unwrap().slots().len(), 1);
 }

@@ -281,7 +281,7 @@ fn stores_that_cannot_be_emulated_are_refused() {
 fn each_address_space_tracks_by_itself() {
     let mut idle = Idle::take().unwrap();
     let vm = vm::<Ept4>(&mut idle, false, |builder| builder.address_spaces(2));
-    let smm = vm.slots_in(SpaceId(1)).unwrap();
+    let smm = vm.guest_space(SpaceId(1)).unwrap().slots();
     smm.commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), PAGES, HVA))).unwrap();
     let tracking = smm.track_writes(&mut idle, one(5), told()).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();

@@ -56,7 +56,7 @@ fn each_leaf<F: Format>(
     for span in spans {
         next = next.max(span.start);
         while next < span.end {
-            let found = vm.translate_in(idle, space, next);
+            let found = vm.guest_space(space).unwrap().translate(idle, next);
             next = found.map_or(next + 1, |mapping| mapping.gfns.end);
             found.into_iter().for_each(&mut visit);
         }
@@ -96,7 +96,7 @@ fn take_slots_away<F: Format>(world: &World<F>, idle: &mut Idle) {
         }
         vm.slots().commit(idle, |tx| tx.delete(id)).unwrap();
     }
-    vm.slots_in(ALIASES).unwrap().commit(idle, |tx| tx.delete(alias().id)).unwrap();
+    vm.guest_space(ALIASES).unwrap().slots().commit(idle, |tx| tx.delete(alias().id)).unwrap();
     vm.collect(idle);
 }
 

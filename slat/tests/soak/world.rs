@@ -89,7 +89,7 @@ impl<F: Format> World<F> {
             .nx_huge_pages(setting.nx_huge_pages);
         let builder = if setting.mistake == Mistake::NoFlush { builder.sabotage_flushes() } else { builder };
         let vm = builder.build().expect("the arena is large");
-        vm.slots_in(ALIASES).unwrap().commit(idle, |tx| tx.create(alias())).unwrap();
+        vm.guest_space(ALIASES).unwrap().slots().commit(idle, |tx| tx.create(alias())).unwrap();
         Self {
             vm,
             setting,

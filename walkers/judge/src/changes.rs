@@ -63,7 +63,7 @@ impl<F: Format> World<'_, F> {
     fn change_slot<M: Machine>(&mut self, idle: &mut Idle, report: &mut Report<'_, M>) {
         let Some(index) = self.any_slot() else { return };
         let (space, slot) = (self.slots[index].space, self.slots[index].slot);
-        let Some(slots) = self.vm.slots_in(space) else { return };
+        let Some(slots) = self.vm.guest_space(space).map(|space| space.slots()) else { return };
         let congruent = [Level::K4, Level::M2, Level::G1][self.random.below(3) as usize];
         let place = if self.random.once_in(2) { self.place(space, slot.gfns.len(), congruent) } else { None };
         let done = if let Some(gfn) = place {
@@ -85,7 +85,7 @@ impl<F: Format> World<'_, F> {
         known.slot.log_dirty ^= true;
         let (space, slot) = (known.space, known.slot);
         self.forget_written(space, slot.id);
-        let Some(slots) = self.vm.slots_in(space) else { return };
+        let Some(slots) = self.vm.guest_space(space).map(|space| space.slots()) else { return };
         if let Err(error) = slots.commit(idle, |tx| tx.set_log_dirty(slot.id, slot.log_dirty)) {
             report.differ(format_args!("the engine refused to switch a log: {error}"));
         }
@@ -101,7 +101,7 @@ impl<F: Format> World<'_, F> {
         let Some(&known) = self.slots.iter().find(logging) else { return };
         // Another one each time.
         self.slots.rotate_left(1);
-        let Some(slots) = self.vm.slots_in(known.space) else { return };
+        let Some(slots) = self.vm.guest_space(known.space).map(|space| space.slots()) else { return };
         let harvest = match slots.harvest(idle, known.slot.id) {
             Ok(harvest) => harvest,
             Err(error) => return report.differ(format_args!("the engine refused a harvest: {error}")),

@@ -137,7 +137,9 @@ fn round<F: Format, M: Machine>(
     let root = guest.root();
     drop(guest);
     let frozen = world.freeze(root, plan).inspect(|_| report.machine.flush());
-    let roots: Vec<Pfn> = (0..SPACES).filter_map(|space| world.vm.root_in(slat::SpaceId(space))).collect();
+    let roots: Vec<Pfn> = (0..SPACES)
+        .filter_map(|space| world.vm.guest_space(slat::SpaceId(space)).map(|space| space.root()))
+        .collect();
     // All words, every other time: there are more of them than all look-ups have to do with.
     let whole = world.random.once_in(2);
     if whole {

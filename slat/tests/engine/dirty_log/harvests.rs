@@ -157,7 +157,7 @@ fn a_device_writes_to_all_aliases() {
     let (mut idle, vm) = vm(DirtyLog::bitmap());
     let alias = Slot::new(OTHER, Gfn(1000), 20, HVA + 10 * PAGE_SIZE).log_dirty();
     vm.slots().commit(&mut idle, |tx| tx.create(alias)).unwrap();
-    let elsewhere = vm.slots_in(SpaceId(1)).unwrap();
+    let elsewhere = vm.guest_space(SpaceId(1)).unwrap().slots();
     elsewhere.commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(50), PAGES, HVA).log_dirty())).unwrap();
     // The last byte of one page and the first of the next.
     let border = HVA + 12 * PAGE_SIZE;

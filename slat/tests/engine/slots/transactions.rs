@@ -78,7 +78,7 @@ fn random_groups_are_all_or_nothing() {
             .collect();
         let named = random.one_in(2);
 
-        let slots = slat.vm.slots_in(SpaceId(space as u8)).unwrap();
+        let slots = slat.vm.guest_space(SpaceId(space as u8)).unwrap().slots();
         let second_thoughts =
             SlotError { id: SlotId(0), gpas: Span::new(Gpa(0), Gpa(0)), rule: slat::slots::Rule::Empty };
         let result = slots.commit(&mut slat.idle, |tx| {

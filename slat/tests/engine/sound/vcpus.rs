@@ -280,13 +280,13 @@ fn a_hint_answers_for_the_slots_that_it_is_asked_about() {
         let vm = Vm::<Npt4, _>::builder(By(|_| None)).address_spaces(2).build().unwrap();
         for space in [SpaceId(0), SpaceId(1)] {
             let slot = ram(0, 0, 8, hva + (u64::from(space.0) << 20));
-            vm.slots_in(space).unwrap().commit(&mut idle, |tx| tx.create(slot)).unwrap();
+            vm.guest_space(space).unwrap().slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
         }
         vm
     });
     for _ in 0..2 {
         for (vm, space) in [(0, 0), (1, 0), (1, 1), (0, 1)] {
-            let slots = vms[vm].slots_in(SpaceId(space)).unwrap();
+            let slots = vms[vm].guest_space(SpaceId(space)).unwrap().slots();
             let snapshot = slots.snapshot(&mut idle);
             assert!(snapshot.find(Gfn(3)).is_some());
             assert_eq!(snapshot.find_with(&hint, Gfn(3)), snapshot.find(Gfn(3)), "VM {vm}, space {space}");
