@@ -11,7 +11,7 @@ use slat::seeded::{Bug, Tool, WRONG, each_fails_in_a_process};
 use slat::table::formats::Npt4;
 use std::panic::catch_unwind;
 
-const LOOKS: &str = "seeded::the_worlds_are_right_where_no_mistake_is_made";
+const LOOKS: &str = "dirty::seeded::the_worlds_are_right_where_no_mistake_is_made";
 /// Worlds that are tried, one seed each; of those without a mistake, which take long.
 const TRIES: u64 = 40;
 const RIGHT: u64 = 2;
