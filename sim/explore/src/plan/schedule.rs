@@ -45,6 +45,16 @@ pub enum Schedule {
     },
 }
 
+impl Schedule {
+    /// For how many nanoseconds at most a CPU is held up at a time.
+    pub fn longest_hold(&self) -> u64 {
+        match *self {
+            Self::Decisions { away, .. } | Self::Bursts { away, .. } => away,
+            _ => 0,
+        }
+    }
+}
+
 /// Picoseconds of a nanosecond.
 const NS: u64 = 1000;
 

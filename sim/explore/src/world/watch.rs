@@ -9,7 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::Location;
 
-/// Steps after which a world does not end any more: for each CPU, and for all.
+/// Steps after which a world does not end any more: for each CPU, and for all. And one for each nanosecond for which each
+/// operation may be held up: who waits for it looks again and again.
 const STEPS_EACH: u64 = 200_000;
 const STEPS: u64 = 400_000;
 
@@ -28,13 +29,15 @@ pub struct Watch<'w, 'p, F: Format> {
 impl<'w, 'p, F: Format> Watch<'w, 'p, F> {
     pub fn new(world: &'w World<'p, F>) -> Self {
         let cpus = world.plan.cpus.len() as u32;
+        let operations: usize = world.plan.cpus.iter().map(|cpu| cpu.ops.len()).sum();
+        let held_up = operations as u64 * world.plan.schedule.longest_hold();
         let pace = Pace::new(world.plan.schedule, world.plan.seed ^ world.plan.turn << 48, cpus);
         Self {
             world,
             pace: RefCell::new(pace),
             written: Cell::new(false),
             hash: RefCell::new(DefaultHasher::new()),
-            bound: STEPS + STEPS_EACH * u64::from(cpus),
+            bound: STEPS + STEPS_EACH * u64::from(cpus) + held_up,
             sites: RefCell::new(vec![None; cpus as usize]),
         }
     }
