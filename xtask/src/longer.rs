@@ -100,7 +100,7 @@ pub struct Simulate {
 
 /// Every bench that is simulated, whole, under many seeds: each check must hold each time.
 pub fn simulate(args: &Simulate) -> Outcome {
-    succeed(&mut cargo("build --profile bench --locked --package slat-bench"))?;
+    succeed(&mut cargo("build --release --locked --package slat-bench"))?;
     let list = "bench list --commands simulated".split(' ');
     let sims = said(bounded(60, SLAT_BENCH).args(list))?.succeeded()?.out;
     let runs: Vec<_> = (1..=args.seeds).flat_map(|seed| sims.lines().map(move |sim| (sim, seed))).collect();
