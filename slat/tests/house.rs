@@ -30,6 +30,23 @@ fn the_tests_that_the_feature_table_names_exist() {
     assert_eq!(names.into_iter().filter(|name| !exists(name)).collect::<Vec<_>>(), [""; 0]);
 }
 
+/// Why no test runs a line is worth reading while the line is there.
+#[test]
+fn each_reason_for_a_line_that_no_test_runs_names_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let Ok(reasons) = fs::read_to_string(root.join("xtask/coverage.txt")) else { return };
+    let everything: String =
+        ["slat", "mm", "vcpu"].iter().map(|name| sources(&root.join(name).join("src"))).collect();
+    let stale = |line: &&str| {
+        let (path, rest) = line.split_once(": ").expect(line);
+        let (what, _why) = rest.split_once(" — ").expect(line);
+        let source = if path == "*" { Ok(everything.clone()) } else { fs::read_to_string(root.join(path)) };
+        !source.is_ok_and(|source| source.contains(what))
+    };
+    let reasons = reasons.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    assert_eq!(reasons.filter(stale).collect::<Vec<_>>(), [""; 0]);
+}
+
 #[test]
 fn names_of_tests_are_told_from_other_code() {
     assert_eq!(test_named("huge::tests::a_leaf_is_split"), Some("a_leaf_is_split"));
