@@ -25,7 +25,7 @@
 
 use crate::addr::{Gfn, Gpa, Hva, PAGE_SIZE, Span};
 use crate::host::Host;
-use crate::memslots::Memslots;
+use crate::memslots::{Memslots, Snapshot};
 use crate::notify::begun::Range;
 use crate::notify::invalidation::Invalidation;
 use crate::space::Space;
@@ -76,6 +76,9 @@ pub struct TrackerId(u64);
 pub enum StoreError {
     /// There is no memslot, or a read-only one: the store is a device's.
     NoMemory,
+    /// The frame shows [private memory](crate::Slot::is_private), which has no host address to write to. The VMM converts the frame, or
+    /// ends the guest.
+    Private,
     /// The bytes do not lie in one page: make a store of each part.
     CrossesPage,
 }
@@ -84,6 +87,7 @@ impl core::fmt::Display for StoreError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::NoMemory => "no memslot that may be written is there: emulate a device",
+            Self::Private => "the frame's memory is private to the guest",
             Self::CrossesPage => "the store crosses the end of a page: make one of each part",
         })
     }
@@ -199,10 +203,12 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         if offset + bytes.len() as u64 > PAGE_SIZE {
             return Err(StoreError::CrossesPage);
         }
-        let writable = |slots: &crate::memslots::Snapshot<'_>| slots.find(gfn).filter(|slot| !slot.readonly);
-        if writable(&self.snapshot(idle)).is_none() {
-            return Err(StoreError::NoMemory);
-        }
+        let writable = |slots: &Snapshot<'_>| match slots.find(gfn).filter(|slot| !slot.readonly) {
+            None => Err(StoreError::NoMemory),
+            Some(slot) if slot.is_private() => Err(StoreError::Private),
+            Some(slot) => Ok(slot),
+        };
+        writable(&self.snapshot(idle))?;
         let told = TrackedStore { space: self.space.id, gpa, bytes };
         let listeners = self.space.watched.listeners(gfn);
         for listener in &listeners {
@@ -210,7 +216,7 @@ impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
         }
         let snapshot = self.snapshot(idle);
         // It may have gone while listeners slept; then the store goes nowhere, as it would a moment later.
-        let slot = writable(&snapshot).ok_or(StoreError::NoMemory)?;
+        let slot = writable(&snapshot)?;
         store(Hva(slot.hva_of(gfn).0 + offset));
         drop(snapshot);
         if !seeded!(EmulatedUnmarked) {

@@ -229,3 +229,22 @@ fn a_memslot_may_have_private_memory_alone() {
         Some((frame(PrivateMemory(6).at(3 * PAGE_SIZE)), Level::K4))
     );
 }
+
+/// Stores to a frame stay tracked when it is converted; the VMM makes none to private memory.
+#[test]
+fn a_tracked_store_to_private_memory_is_not_emulated() {
+    struct Unheard;
+    impl writes::WriteListener for Unheard {}
+    let (mut idle, vm) = vm::<Ept4>(Level::K4);
+    let tracking = vm.track_writes(&mut idle, Span::sized(Gfn(3), 1), std::sync::Arc::new(Unheard)).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for private in [false, true] {
+        vm.slots().set_private(&mut idle, Span::sized(Gfn(3), 1), private).unwrap();
+        assert_eq!(vcpu.fault_as(&mut idle, store(3), private), Ok(Done::WriteTracked));
+        let mut made = None;
+        let result = vm.slots().emulate_store(&mut idle, Gfn(3).gpa(), &[1], |hva| made = Some(hva));
+        let expected = if private { Err(writes::StoreError::Private) } else { Ok(()) };
+        assert_eq!((result, made), (expected, (!private).then_some(SHARED + 3 * PAGE_SIZE)));
+    }
+    drop(tracking);
+}
