@@ -7,6 +7,7 @@ use slat::{Access, Host, HostError, HostPage, Hva, Idle, Pfn, TableMemory, VcpuI
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// See the module's header. Build a [`Vm`](slat::Vm) on it, then register the VM with the address space:
 ///
@@ -135,6 +136,19 @@ impl<O: Observer> Host for HostView<O> {
 
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         Ok(self.space.fault(idle, hva, access)?)
+    }
+
+    fn read(&self, hva: Hva) -> Option<u64> {
+        // ORDER(guest): Acquire, as a walker has it: what an entry names is read after the entry.
+        self.space.with_word(hva, Access::Read, |word| u64::from_le(word.load(Acquire)))
+    }
+
+    fn compare_exchange(&self, hva: Hva, current: u64, new: u64) -> Option<Result<u64, u64>> {
+        self.space.with_word(hva, Access::Write, |word| {
+            // ORDER(guest): AcqRel, as a walker's update of A and D.
+            let old = word.compare_exchange(current.to_le(), new.to_le(), AcqRel, Acquire);
+            old.map(u64::from_le).map_err(u64::from_le)
+        })
     }
 
     fn kick(&self, vcpu: VcpuId) {

@@ -160,11 +160,25 @@ pub trait Host: TableMemory {
     /// Makes the page at `hva` present for this access and says where it is. May sleep, and may itself invalidate
     /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable. A host that does not want the
     /// thread to wait for the page answers [`HostError::Pending`], or [`HostError::NeedsPage`].
-    /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable.
     ///
     /// Where a memslot has memory in a [`Backing`](crate::Backing), `hva` may name a place there ([`Hva::backing`]): then the frame is
     /// private to the guest.
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError>;
+
+    /// The eight bytes of guest memory at `hva`, a multiple of eight, as a little-endian number, by one atomic load (Acquire); `None`
+    /// where the page is not there without sleeping. Asked inside a section, as [`lookup`](Self::lookup) is. Tables of a hypervisor in
+    /// the guest are read so ([`nested`](crate::nested)); the default says that none can be.
+    fn read(&self, hva: Hva) -> Option<u64> {
+        let _ = hva;
+        None
+    }
+
+    /// The same bytes, where they are `current`, become `new`: a store of the guest's, by one atomic exchange. `Ok` with what they were,
+    /// or `Err` with what they are; `None` where the page is not there, or not writable, without sleeping.
+    fn compare_exchange(&self, hva: Hva, current: u64, new: u64) -> Option<Result<u64, u64>> {
+        let _ = (hva, current, new);
+        None
+    }
 
     /// What the page at `hva` is called, of which [`resolve`](Self::resolve) has just said that it is
     /// [pending](HostError::Pending): a number of the host's own choice, for each page or for each request. A page keeps it until
