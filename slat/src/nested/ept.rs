@@ -27,6 +27,7 @@ const USER_EXECUTE: u64 = 1 << 10;
 
 /// What L0 offers L1, or what L1 has chosen of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a bit of a capability register")]
 pub struct EptFeatures {
     /// Bits of a physical address of L1's (MAXPHYADDR).
     pub physical_bits: u32,
@@ -148,7 +149,7 @@ impl L1Format for EptTable {
         let found = if fault.why == Refusal::Rights { fault.rights } else { L1Rights::plain(Perms::NONE) };
         let by_user = u64::from(found.user_execute && self.features.mode_based_execute) << 6;
         // Bit 7: there is a linear address. Bit 8: the access is not by its walk, but to what it names.
-        let to_final = (carried & 1 << 7 != 0 && walk_for.is_none()) as u64;
+        let to_final = u64::from(carried & 1 << 7 != 0 && walk_for.is_none());
         let wanted = u64::from(self.demands(&fault.access).bits());
         let allowed = u64::from(found.perms.bits());
         let carried = carried & (1 << 7 | bits(9, 17));

@@ -71,7 +71,7 @@ impl Stage2Table {
         let (start, input_bits) = (2 - (vtcr >> 6 & 0b11).min(3) as i32, 64 - (vtcr & 0b11_1111) as u32);
         let level = Level::new(u8::try_from(4 - start).ok()?).filter(|_| start >= 0)?;
         let output_bits = [32, 36, 40, 42, 44, 48].get((vtcr >> 16 & 0b111) as usize).copied()?;
-        let is_4k = vtcr >> 14 & 0b11 == 0;
+        let is_4k = vtcr & 0b11 << 14 == 0;
         // A table at least, and sixteen at most.
         let index =
             input_bits.checked_sub(PAGE_SHIFT + level.shift()).filter(|index| (1..=13).contains(index))?;
@@ -135,11 +135,11 @@ impl L1Format for Stage2Table {
 
     fn injection(&self, fault: &L1Fault) -> Stage2Abort {
         let kind = match fault.why {
-            Refusal::AddressSize => 0b000000,
-            Refusal::NotPresent | Refusal::Reserved => 0b000100,
-            Refusal::NotAccessed => 0b001000,
-            Refusal::Rights => 0b001100,
-            Refusal::NoMemory => 0b010100,
+            Refusal::AddressSize => 0b00_0000,
+            Refusal::NotPresent | Refusal::Reserved => 0b00_0100,
+            Refusal::NotAccessed => 0b00_1000,
+            Refusal::Rights => 0b00_1100,
+            Refusal::NoMemory => 0b01_0100,
         };
         // What no entry was read for is told of level 0.
         let level = fault.table.map_or(0, |_| 4 - fault.level.number());

@@ -35,7 +35,9 @@ fn agrees<F: Format, T: L1Format>(world: &mut World, table: &T, gfn: u64, leaf: 
         }
         let stored = access == Access::Write;
         places.push((at, F::index(gfn, level) as u64, F::leaf(&leaf, level).0, F::touch(access)));
-        places.iter().for_each(|&(frame, entry, word, _)| world.put(frame, entry, word));
+        for &(frame, entry, word, _) in &places {
+            world.put(frame, entry, word);
+        }
 
         let walked = world.walk(table, L1Access::new(gfn.gpa(), access));
         let allowed = leaf.perms.allows(access);

@@ -2,13 +2,14 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `cases` | does each bit do what the manuals say, and is L1 told what its hardware would tell? |
+//! | `cases`, `cases_arm_riscv` | does each bit do what the manuals say, and is L1 told what its hardware would tell? |
 //! | `encoded` | do tables that our own formats have made read as what they were made of? |
 //! | `oracle`, `random` | do walks of hostile tables end as those of a slow walker that reads the manuals' drawings? |
 //! | `memory` | tables that are out, gone, read-only, in no memslot, or change meanwhile; the dirty log |
 //! | `mistakes` | is each seeded mistake found? |
 
 mod cases;
+mod cases_arm_riscv;
 mod encoded;
 mod memory;
 mod mistakes;
@@ -186,7 +187,7 @@ fn ept(root: u64, levels: u64, accessed_dirty: bool) -> EptTable {
 const LONG_MODE: NptMode =
     NptMode { levels: 4, nx: true, pat: 0x0007_0406_0007_0406, physical_bits: 46, large_1g: true };
 
-/// VTCR_EL2 of `bits` bits of address from level `start` on, 48 of output, with HA and HD.
+/// `VTCR_EL2` of `bits` bits of address from level `start` on, 48 of output, with HA and HD.
 fn vtcr(bits: u64, start: u64) -> u64 {
     3 << 21 | 5 << 16 | (2 - start) << 6 | (64 - bits)
 }

@@ -122,112 +122,20 @@ impl Drawn {
     }
 
     /// Whether the entry is a leaf; what it allows; its type. Or why it is refused.
-    fn says(&self, word: u64, level: u8) -> Result<(bool, Rights, MemoryType), Refusal> {
+    fn says(&self, word: u64, level: u8) -> Answer {
         let drawing = self.drawing(word, level);
-        let get = |letter| field(drawing, word, letter).unwrap_or(0);
-        let on = |letter| get(letter) == 1;
-        let outside = match self.kind {
-            Kind::RiscV { .. } => false,
-            _ => (word & 0xf_ffff_ffff_f000) >> self.output != 0,
-        };
-        let must_be_clear = get('0') != 0 || outside;
         let is_leaf = drawing.contains(" m ");
-        Ok(match self.kind {
-            Kind::Ept { execute_only, by_mode, .. } => {
-                let users = if by_mode { on('u') } else { on('x') };
-                let type_of = [
-                    Some(MemoryType::Uncached),
-                    Some(MemoryType::WriteCombining),
-                    None,
-                    None,
-                    Some(MemoryType::Uncached),
-                    Some(MemoryType::Uncached),
-                    Some(MemoryType::WriteBack),
-                    None,
-                ];
-                let memory = if is_leaf { type_of[get('m') as usize] } else { Some(MemoryType::WriteBack) };
-                match (on('r'), on('w'), on('x') || users) {
-                    (false, false, false) => return Err(Refusal::NotPresent),
-                    (false, true, _) => return Err(Refusal::Reserved),
-                    (false, false, true) if !execute_only => return Err(Refusal::Reserved),
-                    _ if must_be_clear || memory.is_none() => return Err(Refusal::Reserved),
-                    _ => {}
-                }
-                let memory = match memory {
-                    Some(MemoryType::Uncached) if on('i') => MemoryType::Device,
-                    memory => memory.unwrap(),
-                };
-                (is_leaf, [on('r'), on('w'), on('x'), users], memory)
-            }
-            Kind::Npt { nx, pae } => {
-                if !on('p') {
-                    return Err(Refusal::NotPresent);
-                }
-                if must_be_clear || on('n') && !nx {
-                    return Err(Refusal::Reserved);
-                }
-                if pae && level == 3 {
-                    return Ok((false, [true; 4], MemoryType::WriteBack));
-                }
-                // The PAT of the tests: 6, 4, 7, 0, and the same again.
-                let types =
-                    [MemoryType::WriteBack, MemoryType::Uncached, MemoryType::Uncached, MemoryType::Device];
-                let users = on('U');
-                let x = users && !on('n');
-                let memory = if is_leaf { types[(get('m') & 3) as usize] } else { MemoryType::WriteBack };
-                (is_leaf, [users, users && on('w'), x, x], memory)
-            }
+        let outside = (word & 0xf_ffff_ffff_f000) >> self.output != 0;
+        let must_be_clear = field(drawing, word, '0').unwrap_or(0) != 0;
+        let entry = Drawing { drawing, word, level, is_leaf, is_reserved: must_be_clear || outside };
+        match self.kind {
+            Kind::Ept { execute_only, by_mode, .. } => entry.ept(execute_only, by_mode),
+            Kind::Npt { nx, pae } => entry.npt(nx, pae),
             Kind::Arm { sets_accessed, sets_dirty, xnx } => {
-                let block = !on('t');
-                if !on('p') || level == 1 && block || level > 3 && block {
-                    return Err(Refusal::NotPresent);
-                }
-                let first = if is_leaf && level > 1 { 12 + 9 * (u32::from(level) - 1) } else { 12 };
-                if (word & 0xffff_ffff_f000) >> first << first >> self.output != 0 {
-                    return Err(Refusal::AddressSize);
-                }
-                if !is_leaf {
-                    return Ok((false, [true; 4], MemoryType::WriteBack));
-                }
-                if !on('a') && !sets_accessed {
-                    return Err(Refusal::NotAccessed);
-                }
-                let (x, users) = match (get('x'), xnx) {
-                    (0b00, _) | (0b01, false) => (true, true),
-                    (0b01, true) => (false, true),
-                    (0b10, _) | (0b11, false) => (false, false),
-                    _ => (true, false),
-                };
-                let memory = match get('m') {
-                    15 => MemoryType::WriteBack,
-                    0..=3 => MemoryType::Device,
-                    _ => MemoryType::WriteCombining,
-                };
-                (true, [on('r'), on('w') || sets_dirty && on('D'), x, users], memory)
+                entry.arm(self.output, sets_accessed, sets_dirty, xnx)
             }
-            Kind::RiscV { adue, mxr } => {
-                if !on('p') {
-                    return Err(Refusal::NotPresent);
-                }
-                let memory = match get('m') {
-                    0 => MemoryType::WriteBack,
-                    1 => MemoryType::WriteCombining,
-                    2 => MemoryType::Device,
-                    _ => return Err(Refusal::Reserved),
-                };
-                if must_be_clear || !is_leaf && level == 1 || on('w') && !on('r') {
-                    return Err(Refusal::Reserved);
-                }
-                if !is_leaf {
-                    return Ok((false, [true; 4], memory));
-                }
-                if !adue && !on('a') {
-                    return Err(Refusal::NotAccessed);
-                }
-                let (u, x) = (on('U'), on('U') && on('x'));
-                (true, [u && on('r') || mxr && x, u && on('w') && (adue || on('d')), x, x], memory)
-            }
-        })
+            Kind::RiscV { adue, mxr } => Drawing { is_reserved: must_be_clear, ..entry }.risc_v(adue, mxr),
+        }
     }
 
     /// Which of A and D hardware sets in this entry.
@@ -323,4 +231,124 @@ impl Drawn {
 fn real(place: u64) -> u64 {
     let first = ALIAS.0 << 12;
     if place >= first { place - first } else { place }
+}
+
+/// Whether an entry is a leaf; what it allows; its type. Or why it is refused.
+type Answer = Result<(bool, Rights, MemoryType), Refusal>;
+
+/// An entry beside its drawing.
+struct Drawing {
+    drawing: &'static str,
+    word: u64,
+    level: u8,
+    is_leaf: bool,
+    /// A bit that must be clear is set, or the address is too large.
+    is_reserved: bool,
+}
+
+impl Drawing {
+    fn get(&self, letter: char) -> u64 {
+        field(self.drawing, self.word, letter).unwrap_or(0)
+    }
+
+    fn on(&self, letter: char) -> bool {
+        self.get(letter) == 1
+    }
+
+    fn ept(&self, execute_only: bool, by_mode: bool) -> Answer {
+        let users = if by_mode { self.on('u') } else { self.on('x') };
+        let type_of = [
+            Some(MemoryType::Uncached),
+            Some(MemoryType::WriteCombining),
+            None,
+            None,
+            Some(MemoryType::Uncached),
+            Some(MemoryType::Uncached),
+            Some(MemoryType::WriteBack),
+            None,
+        ];
+        let memory = if self.is_leaf { type_of[self.get('m') as usize] } else { Some(MemoryType::WriteBack) };
+        match (self.on('r'), self.on('w'), self.on('x') || users) {
+            (false, false, false) => return Err(Refusal::NotPresent),
+            (false, true, _) => return Err(Refusal::Reserved),
+            (false, false, true) if !execute_only => return Err(Refusal::Reserved),
+            _ if self.is_reserved || memory.is_none() => return Err(Refusal::Reserved),
+            _ => {}
+        }
+        let memory = match memory {
+            Some(MemoryType::Uncached) if self.on('i') => MemoryType::Device,
+            memory => memory.unwrap(),
+        };
+        Ok((self.is_leaf, [self.on('r'), self.on('w'), self.on('x'), users], memory))
+    }
+
+    fn npt(&self, nx: bool, pae: bool) -> Answer {
+        if !self.on('p') {
+            return Err(Refusal::NotPresent);
+        }
+        if self.is_reserved || self.on('n') && !nx {
+            return Err(Refusal::Reserved);
+        }
+        if pae && self.level == 3 {
+            return Ok((false, [true; 4], MemoryType::WriteBack));
+        }
+        // The PAT of the tests: 6, 4, 7, 0, and the same again.
+        let types = [MemoryType::WriteBack, MemoryType::Uncached, MemoryType::Uncached, MemoryType::Device];
+        let users = self.on('U');
+        let x = users && !self.on('n');
+        let memory = if self.is_leaf { types[(self.get('m') & 3) as usize] } else { MemoryType::WriteBack };
+        Ok((self.is_leaf, [users, users && self.on('w'), x, x], memory))
+    }
+
+    fn arm(&self, output: u32, sets_accessed: bool, sets_dirty: bool, xnx: bool) -> Answer {
+        let block = !self.on('t');
+        if !self.on('p') || self.level == 1 && block || self.level > 3 && block {
+            return Err(Refusal::NotPresent);
+        }
+        let first = if self.is_leaf && self.level > 1 { 12 + 9 * (u32::from(self.level) - 1) } else { 12 };
+        if (self.word & 0xffff_ffff_f000) >> first << first >> output != 0 {
+            return Err(Refusal::AddressSize);
+        }
+        if !self.is_leaf {
+            return Ok((false, [true; 4], MemoryType::WriteBack));
+        }
+        if !self.on('a') && !sets_accessed {
+            return Err(Refusal::NotAccessed);
+        }
+        let (x, users) = match (self.get('x'), xnx) {
+            (0b00, _) | (0b01, false) => (true, true),
+            (0b01, true) => (false, true),
+            (0b10, _) | (0b11, false) => (false, false),
+            _ => (true, false),
+        };
+        let memory = match self.get('m') {
+            15 => MemoryType::WriteBack,
+            0..=3 => MemoryType::Device,
+            _ => MemoryType::WriteCombining,
+        };
+        Ok((true, [self.on('r'), self.on('w') || sets_dirty && self.on('D'), x, users], memory))
+    }
+
+    fn risc_v(&self, adue: bool, mxr: bool) -> Answer {
+        if !self.on('p') {
+            return Err(Refusal::NotPresent);
+        }
+        let memory = match self.get('m') {
+            0 => MemoryType::WriteBack,
+            1 => MemoryType::WriteCombining,
+            2 => MemoryType::Device,
+            _ => return Err(Refusal::Reserved),
+        };
+        if self.is_reserved || !self.is_leaf && self.level == 1 || self.on('w') && !self.on('r') {
+            return Err(Refusal::Reserved);
+        }
+        if !self.is_leaf {
+            return Ok((false, [true; 4], memory));
+        }
+        if !adue && !self.on('a') {
+            return Err(Refusal::NotAccessed);
+        }
+        let (u, x) = (self.on('U'), self.on('U') && self.on('x'));
+        Ok((true, [u && self.on('r') || mxr && x, u && self.on('w') && (adue || self.on('d')), x, x], memory))
+    }
 }

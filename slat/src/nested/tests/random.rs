@@ -55,7 +55,7 @@ fn gpa(rng: &mut Rng, drawn: &Drawn) -> Gpa {
 }
 
 /// How walks ended: leaves, and each refusal.
-type Ends = std::collections::BTreeMap<std::string::String, u32>;
+pub(super) type Ends = std::collections::BTreeMap<std::string::String, u32>;
 
 /// Worlds of random words, and walks in each: as `table` makes them, and as it is drawn.
 pub(super) fn compare<T: L1Format>(table: T, drawn: Drawn, seed: u64, worlds: u32, ends: &mut Ends) {
