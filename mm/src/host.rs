@@ -2,6 +2,7 @@
 
 use crate::arena::ArenaHandle;
 use crate::space::AddressSpace;
+use slat::table::Word;
 use slat::trace::{Observer, TraceEvent};
 use slat::{Access, Host, HostError, HostPage, Hva, Idle, Pfn, TableMemory, VcpuId};
 use std::fmt;
@@ -138,16 +139,17 @@ impl<O: Observer> Host for HostView<O> {
         Ok(self.space.fault(idle, hva, access)?)
     }
 
-    fn read(&self, hva: Hva) -> Option<u64> {
+    fn read(&self, hva: Hva) -> Option<Word> {
         // ORDER(guest): Acquire, as a walker has it: what an entry names is read after the entry.
-        self.space.with_word(hva, Access::Read, |word| u64::from_le(word.load(Acquire)))
+        self.space.with_word(hva, Access::Read, |word| Word(u64::from_le(word.load(Acquire))))
     }
 
-    fn compare_exchange(&self, hva: Hva, current: u64, new: u64) -> Option<Result<u64, u64>> {
+    fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
         self.space.with_word(hva, Access::Write, |word| {
             // ORDER(guest): AcqRel, as a walker's update of A and D.
-            let old = word.compare_exchange(current.to_le(), new.to_le(), AcqRel, Acquire);
-            old.map(u64::from_le).map_err(u64::from_le)
+            let old = word.compare_exchange(current.0.to_le(), new.0.to_le(), AcqRel, Acquire);
+            let native = |word| Word(u64::from_le(word));
+            old.map(native).map_err(native)
         })
     }
 

@@ -5,6 +5,7 @@
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
 use crate::sync::idle::Idle;
+use crate::table::entry::Word;
 use crate::table::format::Access;
 use crate::table::memory::TableMemory;
 use crate::table::retire::TableEvents;
@@ -168,14 +169,14 @@ pub trait Host: TableMemory {
     /// The eight bytes of guest memory at `hva`, a multiple of eight, as a little-endian number, by one atomic load (Acquire); `None`
     /// where the page is not there without sleeping. Asked inside a section, as [`lookup`](Self::lookup) is. Tables of a hypervisor in
     /// the guest are read so ([`nested`](crate::nested)); the default says that none can be.
-    fn read(&self, hva: Hva) -> Option<u64> {
+    fn read(&self, hva: Hva) -> Option<Word> {
         let _ = hva;
         None
     }
 
     /// The same bytes, where they are `current`, become `new`: a store of the guest's, by one atomic exchange. `Ok` with what they were,
     /// or `Err` with what they are; `None` where the page is not there, or not writable, without sleeping.
-    fn compare_exchange(&self, hva: Hva, current: u64, new: u64) -> Option<Result<u64, u64>> {
+    fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
         let _ = (hva, current, new);
         None
     }

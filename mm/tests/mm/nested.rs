@@ -3,7 +3,7 @@
 use slat::nested::{EptFeatures, EptTable, L1Access, L1Stop};
 use slat::table::formats::Npt4;
 use slat::*;
-use slat_mm::*;
+use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot, Swap};
 use std::sync::Arc;
 
 const MEMORY: Hva = Hva(0x4000_0000);

@@ -14,6 +14,7 @@
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame, x86_memory_type};
 use crate::addr::{Gpa, Level, PAGE_SHIFT};
+use crate::table::entry::Word;
 use crate::table::format::{Access, MemoryType, Perms};
 
 const READ: u64 = 1 << 0;
@@ -113,7 +114,7 @@ impl L1Format for EptTable {
         }
     }
 
-    fn entry(&self, entry: u64, level: Level) -> Result<L1Entry, Refusal> {
+    fn entry(&self, Word(entry): Word, level: Level) -> Result<L1Entry, Refusal> {
         let has = |bit| entry & bit != 0;
         let (read, write, execute) = (has(READ), has(WRITE), has(EXECUTE));
         let user_execute = if self.features.mode_based_execute { has(USER_EXECUTE) } else { execute };
@@ -136,8 +137,8 @@ impl L1Format for EptTable {
             is_leaf,
             rights: L1Rights { perms: Perms::of(read, write, execute), user_execute },
             memory: if is_device { MemoryType::Device } else { memory },
-            accessed: when(ACCESSED),
-            dirty: if is_leaf { when(DIRTY) } else { 0 },
+            touch: when(ACCESSED),
+            touch_store: if is_leaf { when(DIRTY) } else { 0 },
         })
     }
 

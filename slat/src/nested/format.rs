@@ -1,6 +1,7 @@
 //! What a format of L1's tables must say: where an entry is, what it means, and what L1 is told of a refusal.
 
 use crate::addr::{Gfn, Gpa, INDEX_BITS, Level, PAGE_SHIFT};
+use crate::table::entry::Word;
 use crate::table::format::{Access, MemoryType, Perms};
 use core::fmt::Debug;
 
@@ -107,10 +108,10 @@ pub struct L1Entry {
     pub rights: L1Rights,
     /// How its page is cached: the widest of our types that is no wider than T's.
     pub memory: MemoryType,
-    /// Bits that hardware sets when it goes through the entry.
-    pub accessed: u64,
-    /// Bits that hardware sets when it stores through the leaf.
-    pub dirty: u64,
+    /// A: bits that hardware sets when it goes through the entry.
+    pub touch: u64,
+    /// D: bits that hardware sets, too, when it stores through the leaf.
+    pub touch_store: u64,
 }
 
 /// A format of L1's tables, with a root: T as one value. Two that are equal translate alike.
@@ -132,9 +133,9 @@ pub trait L1Format: Copy + Eq + Debug + Send + Sync + 'static {
     fn refuses(&self, gpa: Gpa) -> Option<Refusal>;
 
     /// The number of the address's entry in its table of `level`. A root may have more than 512.
-    fn index(&self, gpa: Gpa, level: Level) -> u64 {
+    fn index(&self, gpa: Gpa, level: Level) -> usize {
         let index = gpa.0 >> (level.shift() + PAGE_SHIFT);
-        if level == self.root().1 { index } else { index & ((1 << INDEX_BITS) - 1) }
+        (if level == self.root().1 { index } else { index & ((1 << INDEX_BITS) - 1) }) as usize
     }
 
     /// What an access demands: some formats take each access by L2's own walk for a store. A demand for [`Perms::WRITE`] sets D.
@@ -147,7 +148,7 @@ pub trait L1Format: Copy + Eq + Debug + Send + Sync + 'static {
     }
 
     /// What an entry found at `level` says.
-    fn entry(&self, entry: u64, level: Level) -> Result<L1Entry, Refusal>;
+    fn entry(&self, entry: Word, level: Level) -> Result<L1Entry, Refusal>;
 
     /// What L1 is told.
     fn injection(&self, fault: &L1Fault) -> Self::Injection;

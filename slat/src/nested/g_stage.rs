@@ -12,6 +12,7 @@
 
 use super::format::{L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits};
 use crate::addr::{Gfn, Gpa, Level, PAGE_SHIFT};
+use crate::table::entry::Word;
 use crate::table::format::{Access, MemoryType, Perms};
 
 const VALID: u64 = 1 << 0;
@@ -79,7 +80,7 @@ impl L1Format for GStageTable {
         (gpa.0 >> (self.level.up().shift() + 2 + PAGE_SHIFT) != 0).then_some(Refusal::NotPresent)
     }
 
-    fn entry(&self, entry: u64, level: Level) -> Result<L1Entry, Refusal> {
+    fn entry(&self, Word(entry): Word, level: Level) -> Result<L1Entry, Refusal> {
         let has = |bit| entry & bit != 0;
         if !has(VALID) {
             return Err(Refusal::NotPresent);
@@ -108,8 +109,8 @@ impl L1Format for GStageTable {
             is_leaf,
             rights: if is_leaf { L1Rights::plain(perms) } else { L1Rights::ALL },
             memory,
-            accessed: if is_leaf && hardware { ACCESSED } else { 0 },
-            dirty: if is_leaf && hardware { DIRTY } else { 0 },
+            touch: if is_leaf && hardware { ACCESSED } else { 0 },
+            touch_store: if is_leaf && hardware { DIRTY } else { 0 },
         })
     }
 

@@ -12,6 +12,7 @@
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame, x86_memory_type};
 use crate::addr::{Gpa, Level, PAGE_SHIFT};
+use crate::table::entry::Word;
 use crate::table::format::{Access, MemoryType, Perms};
 
 const PRESENT: u64 = 1 << 0;
@@ -104,7 +105,7 @@ impl L1Format for NptTable {
         }
     }
 
-    fn entry(&self, entry: u64, level: Level) -> Result<L1Entry, Refusal> {
+    fn entry(&self, Word(entry): Word, level: Level) -> Result<L1Entry, Refusal> {
         let has = |bit| entry & bit != 0;
         if !has(PRESENT) {
             return Err(Refusal::NotPresent);
@@ -113,7 +114,8 @@ impl L1Format for NptTable {
         if self.is_pae() && level == self.level {
             let reserved = beyond | NO_EXECUTE | bits(52, 63) | bits(5, 9) | USER | WRITE;
             let (rights, memory) = (L1Rights::ALL, MemoryType::WriteBack);
-            let link = L1Entry { gfn: frame(entry), is_leaf: false, rights, memory, accessed: 0, dirty: 0 };
+            let link =
+                L1Entry { gfn: frame(entry), is_leaf: false, rights, memory, touch: 0, touch_store: 0 };
             return if entry & reserved == 0 { Ok(link) } else { Err(Refusal::Reserved) };
         }
         let largest = if self.mode.large_1g && !self.is_pae() { Level::G1 } else { Level::M2 };
@@ -134,8 +136,8 @@ impl L1Format for NptTable {
             is_leaf,
             rights: L1Rights::plain(perms),
             memory: if is_leaf { self.memory(entry, level) } else { MemoryType::WriteBack },
-            accessed: ACCESSED,
-            dirty: if is_leaf { DIRTY } else { 0 },
+            touch: ACCESSED,
+            touch_store: if is_leaf { DIRTY } else { 0 },
         })
     }
 

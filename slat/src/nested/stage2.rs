@@ -13,6 +13,7 @@
 
 use super::format::{L1Entry, L1Fault, L1Format, L1Rights, Refusal, bits, frame};
 use crate::addr::{Gpa, INDEX_BITS, Level, PAGE_SHIFT};
+use crate::table::entry::Word;
 use crate::table::format::{Access, MemoryType, Perms};
 
 const VALID: u64 = 1 << 0;
@@ -105,7 +106,7 @@ impl L1Format for Stage2Table {
         if root != 0 { Some(Refusal::AddressSize) } else { (input != 0).then_some(Refusal::NotPresent) }
     }
 
-    fn entry(&self, entry: u64, level: Level) -> Result<L1Entry, Refusal> {
+    fn entry(&self, Word(entry): Word, level: Level) -> Result<L1Entry, Refusal> {
         let has = |bit| entry & bit != 0;
         let is_leaf = level == Level::K4 || !has(TABLE);
         let is_reserved = if level == Level::K4 { !has(TABLE) } else { is_leaf && level > Level::G1 };
@@ -128,8 +129,8 @@ impl L1Format for Stage2Table {
             is_leaf,
             rights: if is_leaf { rights } else { L1Rights::ALL },
             memory: if is_leaf { self.memory(entry) } else { MemoryType::WriteBack },
-            accessed: if is_leaf && self.sets_accessed { ACCESSED } else { 0 },
-            dirty: if is_leaf && by_dirt { WRITE } else { 0 },
+            touch: if is_leaf && self.sets_accessed { ACCESSED } else { 0 },
+            touch_store: if is_leaf && by_dirt { WRITE } else { 0 },
         })
     }
 

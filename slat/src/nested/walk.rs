@@ -26,6 +26,7 @@ use crate::memslots::Memslots;
 use crate::slots::Version;
 use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
+use crate::table::entry::Word;
 use crate::table::format::{Access, Format, MemoryType, Perms};
 use core::fmt;
 
@@ -118,18 +119,19 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// [`Host::compare_exchange`].
     ///
     /// ```
-    /// use slat::{nested::*, table::{TableMemory, formats::Npt4}, *};
+    /// use slat::{nested::*, table::{TableMemory, Word, formats::Npt4}, *};
     /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire}};
     ///
     /// /// The guest's memory: four pages at host address 0x10_0000.
     /// struct Ram(Vec<AtomicU64>);
     /// # unsafe impl TableMemory for Ram {}
     /// impl Host for Ram {
-    ///     fn read(&self, hva: Hva) -> Option<u64> {
-    ///         Some(self.0[(hva.0 as usize - 0x10_0000) / 8].load(Acquire))
+    ///     fn read(&self, hva: Hva) -> Option<Word> {
+    ///         Some(Word(self.0[(hva.0 as usize - 0x10_0000) / 8].load(Acquire)))
     ///     }
-    ///     fn compare_exchange(&self, hva: Hva, old: u64, new: u64) -> Option<Result<u64, u64>> {
-    ///         Some(self.0[(hva.0 as usize - 0x10_0000) / 8].compare_exchange(old, new, AcqRel, Acquire))
+    ///     fn compare_exchange(&self, hva: Hva, old: Word, new: Word) -> Option<Result<Word, Word>> {
+    ///         let word = &self.0[(hva.0 as usize - 0x10_0000) / 8];
+    ///         Some(word.compare_exchange(old.0, new.0, AcqRel, Acquire).map(Word).map_err(Word))
     ///     }
     ///     // …
     /// #   fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
@@ -156,7 +158,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// // It stores: D is set.
     /// let leaf = vm.slots().walk_l1(&mut idle, &ept, L1Access::new(Gpa(0x10), Access::Write))?;
     /// assert!(leaf.dirty && leaf.rights.perms.allows(Access::Write));
-    /// assert_eq!(vm.host().read(Hva(0x10_3000)), Some(0x123_4000 | 3 << 8 | 6 << 3 | 0b011));
+    /// assert_eq!(vm.host().read(Hva(0x10_3000)), Some(Word(0x123_4000 | 3 << 8 | 6 << 3 | 0b011)));
     ///
     /// // It fetches: that is L1's to deal with, by an EPT violation.
     /// let fetch = L1Access::new(Gpa(0x10), Access::Fetch);
@@ -233,7 +235,7 @@ struct Used {
     table: Gfn,
     hva: Hva,
     is_read_only: bool,
-    word: u64,
+    word: Word,
     entry: L1Entry,
 }
 
@@ -264,7 +266,7 @@ impl Path {
         let (mut used, mut count) = ([None; LEVELS], 0);
         loop {
             // A root may be wider than a page, and begin inside one. What it says is only looked up.
-            let place = Gpa(at.0.wrapping_add(table.index(access.gpa, level).wrapping_mul(8)) & !7);
+            let place = Gpa(at.0.wrapping_add((table.index(access.gpa, level) as u64).wrapping_mul(8)) & !7);
             let gfn = place.gfn();
             let refused = |why| fault(why, level, rights, Some(gfn));
             let slot = slots.find(gfn).ok_or_else(|| refused(Refusal::NoMemory))?;
@@ -308,7 +310,8 @@ impl Path {
             let Some(used) = self.used[nth] else { continue };
             let Used { table, hva, word, .. } = used;
             let sets_dirty = stores && !seeded!(DirtyUnset);
-            let wanted = word | used.entry.accessed | if sets_dirty { used.entry.dirty } else { 0 };
+            let touched = used.entry.touch | if sets_dirty { used.entry.touch_store } else { 0 };
+            let wanted = Word(word.0 | touched);
             if wanted == word {
                 continue;
             }
@@ -336,7 +339,7 @@ impl Path {
     fn leaf(&self, access: &L1Access, stores: bool) -> L1Leaf {
         let used = || self.used.iter().take(self.count).flatten();
         let Used { word, entry, .. } = self.leaf;
-        let dirty = entry.dirty & !word == 0;
+        let dirty = entry.touch_store & !word.0 == 0;
         let withheld = if dirty || stores || seeded!(CleanWritable) { Perms::NONE } else { Perms::WRITE };
         let mut tables = [Gfn::default(); LEVELS];
         tables.iter_mut().zip(used()).for_each(|(table, used)| *table = used.table);
@@ -347,7 +350,7 @@ impl Path {
             rights: L1Rights { perms: self.rights.perms.without(withheld), ..self.rights },
             allowed: self.rights,
             memory: entry.memory,
-            accessed: used().all(|used| used.entry.accessed & !used.word == 0),
+            accessed: used().all(|used| used.entry.touch & !used.word.0 == 0),
             dirty,
             tables,
             count: self.count as u8,

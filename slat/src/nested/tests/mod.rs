@@ -18,6 +18,7 @@ mod random;
 
 use crate::nested::*;
 use crate::sync::prim::{AtomicU8, AtomicU64, Relaxed};
+use crate::table::Word;
 use crate::table::formats::Npt4;
 use crate::*;
 use alloc::vec::Vec;
@@ -79,12 +80,12 @@ impl Ram {
 }
 
 impl Host for Ram {
-    fn read(&self, hva: Hva) -> Option<u64> {
+    fn read(&self, hva: Hva) -> Option<Word> {
         let there = matches!(self.page(hva).load(Relaxed), THERE | SHARED);
-        there.then(|| self.word(hva).load(Relaxed))
+        there.then(|| Word(self.word(hva).load(Relaxed)))
     }
 
-    fn compare_exchange(&self, hva: Hva, current: u64, new: u64) -> Option<Result<u64, u64>> {
+    fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
         if self.page(hva).load(Relaxed) != THERE {
             return None;
         }
@@ -92,7 +93,8 @@ impl Host for Ram {
             self.meddles.fetch_sub(1, Relaxed);
             self.word(hva).fetch_xor(IGNORED, Relaxed);
         }
-        Some(self.word(hva).compare_exchange(current, new, Relaxed, Relaxed))
+        let exchanged = self.word(hva).compare_exchange(current.0, new.0, Relaxed, Relaxed);
+        Some(exchanged.map(Word).map_err(Word))
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
