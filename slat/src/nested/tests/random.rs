@@ -35,9 +35,9 @@ fn word(rng: &mut Rng, kind: Kind) -> u64 {
         Kind::RiscV { .. } => at >> 2 | 1,
     };
     match rng.u8(..24) {
-        0 => word ^ 1 << rng.u32(..64),
-        1 => 0,
-        2 => rng.u64(..),
+        0..=3 => word ^ 1 << rng.u32(..64),
+        4 => 0,
+        5 => rng.u64(..),
         _ => word,
     }
 }
