@@ -44,6 +44,7 @@ use crate::user_fault::Asleep;
 use crate::vma::{Backing, Prot, Vma};
 use slat::{Access, Gfn, HostPage, Hva, Idle, Level, PAGE_SIZE, Span, Why};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 impl AddressSpace {
     /// Makes the page at `hva` present for this access, and says where it is. May sleep; may notify secondary
@@ -255,13 +256,27 @@ impl AddressSpace {
 
     fn with_page(&self, hva: Hva, access: Access, visit: impl FnOnce(*mut u8)) -> bool {
         let _lock = self.lock_region(page_of(hva));
-        match self.lookup(hva, access) {
-            Some(page) if page.writable || access != Access::Write => {
-                visit(self.arena.frame(page.pfn).wrapping_add(hva.offset() as usize));
-                true
-            }
-            _ => false,
-        }
+        self.there(hva, access).map(visit).is_some()
+    }
+
+    /// Calls `visit` with the eight bytes at `hva`, a multiple of eight, if their page is there for this access and its lock is
+    /// free: never waits.
+    pub(crate) fn with_word<R>(
+        &self,
+        hva: Hva,
+        access: Access,
+        visit: impl FnOnce(&AtomicU64) -> R,
+    ) -> Option<R> {
+        let _lock = self.try_lock_region(page_of(hva))?;
+        let word = self.there(hva, access).filter(|word| word.cast::<AtomicU64>().is_aligned())?;
+        // SAFETY: aligned, and in a frame that an entry maps, which stays so under its page lock.
+        Some(visit(unsafe { AtomicU64::from_ptr(word.cast()) }))
+    }
+
+    /// Where `hva` is in a frame that is there for this access; under the page lock.
+    fn there(&self, hva: Hva, access: Access) -> Option<*mut u8> {
+        let page = self.lookup(hva, access).filter(|page| page.writable || access != Access::Write)?;
+        Some(self.arena.frame(page.pfn).wrapping_add(hva.offset() as usize))
     }
 }
 

@@ -2,11 +2,13 @@
 
 use crate::arena::ArenaHandle;
 use crate::space::AddressSpace;
+use slat::table::Word;
 use slat::trace::{Observer, TraceEvent};
 use slat::{Access, Host, HostError, HostPage, Hva, Idle, Pfn, TableMemory, VcpuId};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// See the module's header. Build a [`Vm`](slat::Vm) on it, then register the VM with the address space:
 ///
@@ -135,6 +137,20 @@ impl<O: Observer> Host for HostView<O> {
 
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         Ok(self.space.fault(idle, hva, access)?)
+    }
+
+    fn read(&self, hva: Hva) -> Option<Word> {
+        // ORDER(guest): Acquire, as a walker has it: what an entry names is read after the entry.
+        self.space.with_word(hva, Access::Read, |word| Word(u64::from_le(word.load(Acquire))))
+    }
+
+    fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
+        self.space.with_word(hva, Access::Write, |word| {
+            // ORDER(guest): AcqRel, as a walker's update of A and D.
+            let old = word.compare_exchange(current.0.to_le(), new.0.to_le(), AcqRel, Acquire);
+            let native = |word| Word(u64::from_le(word));
+            old.map(native).map_err(native)
+        })
     }
 
     fn kick(&self, vcpu: VcpuId) {

@@ -5,6 +5,7 @@
 
 use crate::addr::{Gfn, Hva, Level, PAGE_SIZE, Pfn, Span};
 use crate::sync::idle::Idle;
+use crate::table::entry::Word;
 use crate::table::format::Access;
 use crate::table::memory::TableMemory;
 use crate::table::retire::TableEvents;
@@ -160,11 +161,25 @@ pub trait Host: TableMemory {
     /// Makes the page at `hva` present for this access and says where it is. May sleep, and may itself invalidate
     /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable. A host that does not want the
     /// thread to wait for the page answers [`HostError::Pending`], or [`HostError::NeedsPage`].
-    /// (breaking a copy-on-write share does). A page returned for [`Access::Write`] is writable.
     ///
     /// Where a memslot has [`PrivateMemory`](crate::PrivateMemory), `hva` may name a place there ([`Hva::private_memory`]): then the frame is
     /// private to the guest.
     fn resolve(&self, idle: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError>;
+
+    /// The eight bytes of guest memory at `hva`, a multiple of eight, as a little-endian number, by one atomic load (Acquire); `None`
+    /// where the page is not there without sleeping. Asked inside a section, as [`lookup`](Self::lookup) is. Tables of a hypervisor in
+    /// the guest are read so ([`nested`](crate::nested)); the default says that none can be.
+    fn read(&self, hva: Hva) -> Option<Word> {
+        let _ = hva;
+        None
+    }
+
+    /// The same bytes, where they are `current`, become `new`: a store of the guest's, by one atomic exchange. `Ok` with what they were,
+    /// or `Err` with what they are; `None` where the page is not there, or not writable, without sleeping.
+    fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
+        let _ = (hva, current, new);
+        None
+    }
 
     /// What the page at `hva` is called, of which [`resolve`](Self::resolve) has just said that it is
     /// [pending](HostError::Pending): a number of the host's own choice, for each page or for each request. A page keeps it until

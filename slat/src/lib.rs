@@ -54,6 +54,7 @@
 //! | [`map`] | a table on its own: pages are mapped one by one |
 //! | [`memslots`] | the memslots of a running VM |
 //! | [`guest_space`] | each of a VM's address spaces by itself |
+//! | [`nested`] | tables of a hypervisor in the guest: how they are read |
 //! | [`vm`] | the wiring |
 //! | [`writes`] | stores to some frames come to a listener |
 //! | [`stats`] | what a VM has done and holds |
@@ -115,6 +116,7 @@ mod inject_tests;
 mod loom_tests;
 pub mod map;
 pub mod memslots;
+pub mod nested;
 pub mod notify;
 mod owned;
 #[cfg(all(feature = "std", any(test, seeded)))]

@@ -255,6 +255,13 @@ bugs! {
     EmulatedUnmarked "emulated-unmarked" Unit "a store that the VMM makes for the guest is not marked",
     LeafUncompared "leaf-uncompared" Unit "an upgrade takes a leaf that reaches out of the slot for the slot's",
 
+    UpperRightsIgnored "upper-rights-ignored" Unit "a walk of L1's table takes the leaf's rights for those of the whole path",
+    MisconfigurationLate "misconfiguration-late" Unit "a walk of L1's table refuses for rights before it has read the entries below",
+    DirtyUnset "dirty-unset" Unit "a store that is walked through L1's table leaves D clear in the leaf",
+    CleanWritable "clean-writable" Unit "a shadow of L1's leaf may allow stores while D is clear there",
+    TableUnlogged "table-unlogged" Unit "A and D are set in L1's table, and its page is not marked dirty",
+    ChangeUnseen "change-unseen" Unit "an entry of L1's table that changed while A was to be set is taken for what it was",
+
     // --- sanitizers: memory ---
     SlotsFreedEarly "slots-freed-early" Sanitizer "what a version of the slots left over is taken back before its readers are gone",
     LogFreedTwice "log-freed-twice" Sanitizer "the dirty log of a slot that is gone is freed twice",

@@ -79,7 +79,7 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 25] = [
     "why",
     "sync",
     "slots",
@@ -96,6 +96,7 @@ const ORDER: [&str; 24] = [
     "notify",
     "memslots",
     "writes",
+    "nested",
     "huge",
     "guest_space",
     "dirty",

@@ -10,6 +10,7 @@
 //! | `huge` | do huge pages keep their contents when they are divided, moved, shared? |
 //! | `memory` | files, permissions, placement; memory that runs out; memory that comes back |
 //! | `vm` | does a VM on top see what this process sees? |
+//! | `nested` | is a table of a hypervisor in the guest read, and marked, wherever its pages are? |
 //! | `numa` | do pages move to where they are used, and what do others hear of it? |
 //! | `pin` | does what a device uses stay where it is? |
 //! | `model` | random operations against a model that is a map |
@@ -45,6 +46,7 @@ mod lru_race;
 mod many;
 mod memory;
 mod model;
+mod nested;
 mod notify;
 mod numa;
 mod pin;

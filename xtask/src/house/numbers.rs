@@ -12,13 +12,14 @@ const FILES: [&str; 4] =
     ["slots/src/addr.rs", "slat/src/stats.rs", "slat/src/seeded.rs", "slat/src/inject.rs"];
 
 /// Parameters, fields and functions that may be, or give, a bare number, and what it counts.
-const NUMBERS: [(&str, &str); 7] = [
+const NUMBERS: [(&str, &str); 8] = [
     ("pages frames bytes table_bytes shrink compact requested paid", "how many"),
     ("prefault prefault_as populate progress split recover map unmap", "pages mapped, split, or recovered"),
     ("dirty_bits clear_dirty collect_ring reset_rings collected_not_reset", "pages that are, or were, dirty"),
     ("page first", "a page of a slot, counted from its first"),
     ("number get serial", "a generation's, a version's or a log's, for who writes it down"),
-    ("bits into touch touch_link words", "64 pages, bits of an entry, or a packed slot"),
+    ("bits into touch touch_link touch_store words", "64 pages, bits of an entry, or a packed slot"),
+    ("pointer ncr3 pat vttbr vtcr hgatp info1 hpfar cause htval htinst carried", "a register of a guest's"),
     ("mark", "what freezes an entry: any number that no other one uses"),
 ];
 

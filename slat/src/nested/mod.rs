@@ -1,0 +1,39 @@
+//! Nested guests: guests of a hypervisor that is itself a guest.
+//!
+//! L0 is the hypervisor that this crate is in, L1 a hypervisor in its guest, and L2 L1's guest. **T** is L1's own second-level
+//! table, in L1's memory. An L2 address is translated twice: by T to an L1 frame, and by memslots and host to a host frame.
+//!
+//! ```text
+//! g2 ── T, in L1's memory ──▶ g1 ── memslot ──▶ Hva ── primary MMU ──▶ Pfn
+//! ```
+//! Built so far: the decoders of T, and one walk for all of them. Shadow tables that map g2 to host frames, the way from an L1
+//! frame to the shadow entries made of it, and L1's flushes are not there yet.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `format` | what a format of T must say ([`L1Format`]); an access of L2, and what T refuses it for |
+//! | `walk` | the walk: entries are read by host address, checked, and get A and D ([`Memslots::walk_l1`](crate::memslots::Memslots::walk_l1)) |
+//! | `ept`, `npt`, `stage2`, `g_stage` | the formats of Intel, AMD, Arm and RISC-V, as their hardware reads them |
+//!
+//! **T is hostile input.** Its entries may name any frame, loop, change while they are read, and have any bit set. A walk reads one
+//! entry a level. What it reads is a number; no memory outside L1's memslots is read or written.
+//!
+//! **These formats are not [`Format`](crate::Format)s.** A `Format` makes the entries of the engine's own tables and reads what it has
+//! made. An [`L1Format`] reads what another hypervisor has made, with every bit that hardware would look at. The tests encode by
+//! one and decode by the other.
+
+mod ept;
+mod format;
+mod g_stage;
+mod npt;
+mod stage2;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+mod walk;
+
+pub use ept::{EptExit, EptFeatures, EptTable};
+pub use format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
+pub use g_stage::{GStageFeatures, GStageTable, GuestPageFault};
+pub use npt::{NestedPageFault, NptMode, NptTable};
+pub use stage2::{Stage2Abort, Stage2Features, Stage2Table};
+pub use walk::{L1Leaf, L1Stop};

@@ -1,0 +1,146 @@
+//! Where T's pages are: out, gone, read-only, in no memslot; and entries that change while they are walked.
+
+use super::*;
+
+/// A chain of EPT to a leaf at L1 frame 0x77, for L2 address 0, that nobody has used yet.
+fn chain(world: &World) -> EptTable {
+    for level in 0..3 {
+        world.put(CHAIN[level], 0, CHAIN[level + 1] << 12 | 7);
+    }
+    world.put(CHAIN[3], 0, 0x77 << 12 | 6 << 3 | 7);
+    ept(CHAIN[0], 4, true)
+}
+
+const LOAD: L1Access = L1Access::new(Gpa(0x123), Access::Read);
+const STORE: L1Access = L1Access::new(Gpa(0x123), Access::Write);
+
+#[test]
+fn a_page_of_a_table_that_is_out_is_asked_for() {
+    let mut world = World::new();
+    let table = chain(&world);
+    for frame in &CHAIN[..4] {
+        world.set_page(*frame, OUT);
+    }
+    let stop = world.vm.slots().try_walk_l1(&table, STORE);
+    let hva = BASE + (CHAIN[0] << 12);
+    assert_eq!(stop, Err(L1Stop::Ask { hva, access: Access::Read }), "the first of them");
+    assert_eq!(world.vm.slots().look_l1(&table, LOAD.gpa), stop);
+    // Each once to be read, and once to be written.
+    assert_eq!(world.walk(&table, STORE).unwrap().gfn, Gfn(0x77));
+    assert_eq!(world.vm.host().resolved.load(Relaxed), 8);
+    assert_eq!(world.get(CHAIN[3], 0) >> 8 & 3, 3);
+}
+
+#[test]
+fn a_page_that_the_host_cannot_give_is_told_with_its_error() {
+    let mut world = World::new();
+    let table = chain(&world);
+    let hva = BASE + (CHAIN[2] << 12);
+    world.set_page(CHAIN[2], BROKEN);
+    assert_eq!(world.walk(&table, LOAD), Err(L1Stop::Unreadable { hva, error: HostError::Poisoned }));
+    // One that it says it has, and never lets be read: so often, and no longer.
+    world.set_page(CHAIN[2], NEVER);
+    assert_eq!(world.walk(&table, LOAD), Err(L1Stop::Ask { hva, access: Access::Read }));
+    assert!(world.vm.host().resolved.load(Relaxed) < 32);
+}
+
+#[test]
+fn a_table_in_no_memslot_is_l1s_own_fault() {
+    let mut world = World::new();
+    let table = chain(&world);
+    for nowhere in [NOWHERE, FRAMES, 1 << 30, (1 << 34) - 1] {
+        world.put(CHAIN[1], 0, nowhere << 12 | 7);
+        let fault = world.fault(&table, STORE);
+        assert_eq!((fault.why, fault.level, fault.table), (Refusal::NoMemory, Level::M2, Some(Gfn(nowhere))));
+        assert_eq!(table.injection(&fault), EptExit::Violation { gpa: STORE.gpa, qualification: 2 });
+    }
+    assert_eq!(world.dirty(), [0; 0], "nothing was set above");
+}
+
+#[test]
+fn in_a_read_only_memslot_a_and_d_stay_clear_or_are_an_error() {
+    let mut world = World::new();
+    let table = chain(&world);
+    world.put(CHAIN[2], 0, READ_ONLY << 12 | 7);
+    world.put(READ_ONLY, 0, world.get(CHAIN[3], 0));
+    let leaf = world.walk(&table, STORE).unwrap();
+    assert!(!leaf.dirty && !leaf.accessed && leaf.rights.perms == Perms::RWX, "the store goes on");
+    assert_eq!(world.walk(&table, LOAD).unwrap().rights.perms, Perms::RX, "a load gives no right to store");
+    assert_eq!(world.get(READ_ONLY, 0) >> 8 & 3, 0);
+    // RISC-V: an access fault.
+    let g_stage = GStageTable::new(8 << 60 | CHAIN[0], G_STAGE).unwrap();
+    world.put(CHAIN[0], 0, CHAIN[1] << 10 | 1);
+    world.put(CHAIN[1], 0, READ_ONLY << 10 | 1);
+    world.put(READ_ONLY, 0, 0x77 << 10 | 0x1f);
+    let fault = world.fault(&g_stage, STORE);
+    assert_eq!((fault.why, fault.level), (Refusal::NoMemory, Level::K4));
+    assert_eq!(g_stage.injection(&fault), GuestPageFault { cause: 7, htval: 0, htinst: 0 });
+    world.put(READ_ONLY, 0, 0x77 << 10 | 0xdf);
+    assert!(world.walk(&g_stage, STORE).unwrap().dirty, "where both are set there is nothing to do");
+}
+
+#[test]
+fn an_entry_that_changes_is_read_again_and_not_for_ever() {
+    let mut world = World::new();
+    let table = chain(&world);
+    world.vm.host().meddles.store(3, Relaxed);
+    let leaf = world.walk(&table, STORE).unwrap();
+    assert!(leaf.accessed && leaf.dirty);
+    assert_eq!(world.get(CHAIN[3], 0) >> 8 & 3, 3);
+    let table = chain(&world);
+    world.vm.host().meddles.store(u64::MAX, Relaxed);
+    assert_eq!(world.walk(&table, STORE), Err(L1Stop::Retry));
+}
+
+#[test]
+fn what_is_set_is_dirty_once_and_a_look_sets_nothing() {
+    let mut world = World::new();
+    let table = chain(&world);
+    let look = world.vm.slots().look_l1(&table, LOAD.gpa).unwrap();
+    assert!(
+        !look.accessed && !look.dirty && look.rights.perms == Perms::RX && look.allowed.perms == Perms::RWX
+    );
+    assert_eq!(look.tables(), [CHAIN[0], CHAIN[1], CHAIN[2], CHAIN[3]].map(Gfn));
+    assert_eq!(world.dirty(), [0; 0]);
+    world.walk(&table, LOAD).unwrap();
+    assert_eq!(world.dirty(), &CHAIN[..4]);
+    world.clean();
+    world.walk(&table, STORE).unwrap();
+    assert_eq!(world.dirty(), [CHAIN[3]], "D of the leaf");
+    world.clean();
+    world.walk(&table, STORE).unwrap();
+    assert_eq!(world.dirty(), [0; 0]);
+    // What is refused sets nothing.
+    let table = chain(&world);
+    world.put(CHAIN[3], 0, 0x77 << 12 | 6 << 3 | 1);
+    world.fault(&table, STORE);
+    assert_eq!(world.dirty(), [0; 0]);
+}
+
+#[test]
+fn a_table_that_links_itself_ends_at_the_lowest_level() {
+    let mut world = World::new();
+    let table = chain(&world);
+    world.put(CHAIN[0], 0, CHAIN[0] << 12 | 7);
+    let leaf = world.walk(&table, STORE).unwrap();
+    assert_eq!((leaf.gfn, leaf.memory), (Gfn(CHAIN[0]), MemoryType::Uncached), "as a leaf it maps itself");
+    assert_eq!(leaf.tables(), [Gfn(CHAIN[0]); 4]);
+    assert_eq!((world.get(CHAIN[0], 0) >> 8 & 3, world.dirty()), (3, [CHAIN[0]].to_vec()));
+}
+
+#[test]
+fn tables_are_found_behind_an_alias_and_in_wide_roots() {
+    let mut world = World::new();
+    for page in 0..4 {
+        world.put(4 + page, 511, (0x700 + page) << 18 + 10 | 0xdf);
+    }
+    let table = GStageTable::new(8 << 60 | ALIAS.0 + 4, G_STAGE).unwrap();
+    for page in 0..4 {
+        let gpa = Gpa(page << 39 | 511 << 30 | 0x5123);
+        let leaf = world.walk(&table, L1Access::new(gpa, Access::Write)).unwrap();
+        assert_eq!((leaf.gfn, leaf.level), (Gfn((0x700 + page) << 18 | 5), Level::G1));
+        assert_eq!(leaf.tables(), [ALIAS + 4 + page]);
+    }
+    let beyond = world.fault(&table, L1Access::new(Gpa(1 << 41), Access::Read));
+    assert_eq!((beyond.why, beyond.table), (Refusal::NotPresent, None));
+}

@@ -1,0 +1,198 @@
+//! Walks of tables in L1's memory, which the tests write word by word.
+//!
+//! | file | question |
+//! |---|---|
+//! | `cases`, `cases_arm_riscv` | does each bit do what the manuals say, and is L1 told what its hardware would tell? |
+//! | `encoded` | do tables that our own formats have made read as what they were made of? |
+//! | `oracle`, `random` | do walks of hostile tables end as those of a slow walker that reads the manuals' drawings? |
+//! | `memory` | tables that are out, gone, read-only, in no memslot, or change meanwhile; the dirty log |
+//! | `mistakes` | is each seeded mistake found? |
+
+mod cases;
+mod cases_arm_riscv;
+mod encoded;
+mod memory;
+mod mistakes;
+mod oracle;
+mod random;
+
+use crate::nested::*;
+use crate::sync::prim::{AtomicU8, AtomicU64, Relaxed};
+use crate::table::Word;
+use crate::table::formats::Npt4;
+use crate::*;
+use alloc::vec::Vec;
+
+/// Frames of L1's memory that there are at all.
+const FRAMES: u64 = 64;
+/// From here on they are in a read-only memslot.
+const READ_ONLY: u64 = 48;
+/// From here on they are in none.
+const NOWHERE: u64 = 56;
+/// The first frames once more, where physical addresses are high.
+const ALIAS: Gfn = Gfn(1 << 20);
+const ALIASES: u64 = 8;
+const BASE: Hva = Hva(0x7000_0000);
+/// Ignored by hardware in every entry of every format here.
+const IGNORED: u64 = 1 << 9;
+
+/// What the host does with a page.
+const THERE: u8 = 0;
+/// Not there until it is resolved.
+const OUT: u8 = 1;
+/// Readable; not writable until it is resolved for that.
+const SHARED: u8 = 2;
+/// It cannot be resolved.
+const BROKEN: u8 = 3;
+/// It is resolved, and still not there.
+const NEVER: u8 = 4;
+
+/// L1's memory, and its host.
+struct Ram {
+    words: Vec<AtomicU64>,
+    pages: Vec<AtomicU8>,
+    /// So many exchanges find that L1 has changed the entry by [`IGNORED`].
+    meddles: AtomicU64,
+    resolved: AtomicU64,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Ram {}
+
+impl Ram {
+    fn new() -> Self {
+        Self {
+            words: (0..FRAMES * 512).map(|_| AtomicU64::new(0)).collect(),
+            pages: (0..FRAMES).map(|_| AtomicU8::new(THERE)).collect(),
+            meddles: AtomicU64::new(0),
+            resolved: AtomicU64::new(0),
+        }
+    }
+
+    fn page(&self, hva: Hva) -> &AtomicU8 {
+        &self.pages[((hva.0 - BASE.0) >> PAGE_SHIFT) as usize]
+    }
+
+    fn word(&self, hva: Hva) -> &AtomicU64 {
+        assert!(hva.0.is_multiple_of(8), "{hva}");
+        &self.words[((hva.0 - BASE.0) / 8) as usize]
+    }
+}
+
+impl Host for Ram {
+    fn read(&self, hva: Hva) -> Option<Word> {
+        let there = matches!(self.page(hva).load(Relaxed), THERE | SHARED);
+        there.then(|| Word(self.word(hva).load(Relaxed)))
+    }
+
+    fn compare_exchange(&self, hva: Hva, current: Word, new: Word) -> Option<Result<Word, Word>> {
+        if self.page(hva).load(Relaxed) != THERE {
+            return None;
+        }
+        if self.meddles.load(Relaxed) > 0 {
+            self.meddles.fetch_sub(1, Relaxed);
+            self.word(hva).fetch_xor(IGNORED, Relaxed);
+        }
+        let exchanged = self.word(hva).compare_exchange(current.0, new.0, Relaxed, Relaxed);
+        Some(exchanged.map(Word).map_err(Word))
+    }
+
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        self.resolved.fetch_add(1, Relaxed);
+        let page = self.page(hva);
+        match page.load(Relaxed) {
+            BROKEN => return Err(HostError::Poisoned),
+            NEVER => {}
+            OUT if access != Access::Write => page.store(SHARED, Relaxed),
+            _ => page.store(THERE, Relaxed),
+        }
+        Ok(HostPage::PLAIN)
+    }
+}
+
+/// A VM whose guest is L1.
+struct World {
+    idle: Idle,
+    vm: Vm<Npt4, Ram>,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut idle = Idle::take().unwrap();
+        let vm = Vm::<Npt4, _>::builder(Ram::new()).build().unwrap();
+        let at = |frame: u64| BASE + (frame << PAGE_SHIFT);
+        let ram = Slot::new(SlotId(0), Gfn(0), READ_ONLY, at(0)).log_dirty();
+        let rom = Slot::new(SlotId(1), Gfn(READ_ONLY), NOWHERE - READ_ONLY, at(READ_ONLY)).readonly();
+        let alias = Slot::new(SlotId(2), ALIAS, ALIASES, at(0)).log_dirty();
+        let all = [ram, rom, alias];
+        vm.slots().commit(&mut idle, |tx| all.into_iter().try_for_each(|slot| tx.create(slot))).unwrap();
+        let mut world = Self { idle, vm };
+        world.clean();
+        world
+    }
+
+    /// Nothing is dirty any more.
+    fn clean(&mut self) {
+        for id in [SlotId(0), SlotId(2)] {
+            self.vm.slots().harvest(&mut self.idle, id).unwrap().commit();
+        }
+    }
+
+    /// Frames of tables that are dirty, in order; those of the alias after all others.
+    fn dirty(&self) -> Vec<u64> {
+        let frames = (0..FRAMES).chain(ALIAS.0..ALIAS.0 + ALIASES);
+        frames.filter(|&frame| self.vm.slots().is_dirty(Gfn(frame))).collect()
+    }
+
+    fn put(&self, frame: u64, entry: u64, word: u64) {
+        self.vm.host().words[(frame * 512 + entry) as usize].store(word, Relaxed);
+    }
+
+    fn get(&self, frame: u64, entry: u64) -> u64 {
+        self.vm.host().words[(frame * 512 + entry) as usize].load(Relaxed)
+    }
+
+    fn set_page(&self, frame: u64, state: u8) {
+        self.vm.host().pages[frame as usize].store(state, Relaxed);
+    }
+
+    fn walk<T: L1Format>(&mut self, table: &T, access: L1Access) -> Result<L1Leaf, L1Stop> {
+        self.vm.slots().walk_l1(&mut self.idle, table, access)
+    }
+
+    /// The fault that the walk ends with.
+    fn fault<T: L1Format>(&mut self, table: &T, access: L1Access) -> L1Fault {
+        match self.walk(table, access) {
+            Err(L1Stop::Fault(fault)) => fault,
+            other => panic!("{other:?} instead of a fault"),
+        }
+    }
+
+    /// What L1 is told of it.
+    fn told<T: L1Format>(&mut self, table: &T, access: L1Access) -> T::Injection {
+        table.injection(&self.fault(table, access))
+    }
+}
+
+/// Frames of the tables by level, where a test has one chain: the root's is `CHAIN[0]`.
+const CHAIN: [u64; 5] = [8, 16, 17, 18, 19];
+
+const ALL: [Access; 3] = [Access::Read, Access::Write, Access::Fetch];
+
+/// EPT with everything that there is, and a pointer to `root`.
+fn ept(root: u64, levels: u64, accessed_dirty: bool) -> EptTable {
+    let features =
+        EptFeatures { five_levels: true, large_1g: true, accessed_dirty: true, ..EptFeatures::of(46) };
+    EptTable::new(root << 12 | u64::from(accessed_dirty) << 6 | (levels - 1) << 3 | 6, features).unwrap()
+}
+
+const LONG_MODE: NptMode =
+    NptMode { levels: 4, nx: true, pat: 0x0007_0406_0007_0406, physical_bits: 46, large_1g: true };
+
+/// `VTCR_EL2` of `bits` bits of address from level `start` on, 48 of output, with HA and HD.
+fn vtcr(bits: u64, start: u64) -> u64 {
+    3 << 21 | 5 << 16 | (2 - start) << 6 | (64 - bits)
+}
+
+const STAGE2: Stage2Features = Stage2Features { hardware_ad: true, xnx: false, fwb: false };
+const G_STAGE: GStageFeatures = GStageFeatures { adue: true, pbmte: true, mxr: false };

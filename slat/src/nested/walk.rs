@@ -1,0 +1,364 @@
+//! The walk of T: one for all formats.
+//!
+//! ```text
+//! one section of the read side
+//!   entry by entry, from the root   L1 frame of the table ─▶ memslot ─▶ Hva ─▶ `Host::read`
+//!     no memslot?                   L1's: its table is in no memory
+//!     the host would sleep?         `Ask`: leave the section, resolve, start over
+//!     refused by the format?        L1's, with the level
+//!   the rights of all entries together: not enough?                      L1's
+//!   A of each entry, D of the leaf for a store: `Host::compare_exchange`, then the table's page is dirty
+//!     the entry has changed?        start over
+//! ```
+//! **Rights are compared at the end**, all together, when no entry below can be misconfigured any more. **A and D are set after
+//! that**: an access that is refused leaves T as it was. Hardware may set A earlier; no L1 may count on it.
+//!
+//! **W is withheld while D is clear.** A leaf that was walked for a load may be composed, but a store by way of it would not set D.
+//!
+//! T's pages are read by host address under the memslots of the section. They need no mapping of ours, and so no invalidation. To
+//! set A or D is a store of the guest's own: the host makes the page writable first, and the page is marked dirty afterwards. Trackers of
+//! stores ([`Memslots::track_writes`]) are not told, as of no store that the VMM makes by itself.
+
+use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
+use crate::addr::{Gfn, Gpa, Hva, Level, Span};
+use crate::host::{Host, HostError};
+use crate::memslots::Memslots;
+use crate::slots::Version;
+use crate::sync::idle::Idle;
+use crate::sync::readside::Seat;
+use crate::table::entry::Word;
+use crate::table::format::{Access, Format, MemoryType, Perms};
+use core::fmt;
+
+/// How often a walk starts over where entries change under it; and how often the host is asked for pages, one or two a level.
+const ATTEMPTS: u32 = 16;
+
+/// No table has more levels.
+const LEVELS: usize = 6;
+
+/// What T maps at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct L1Leaf {
+    /// The L1 frame of the very 4 KiB that was asked for.
+    pub gfn: Gfn,
+    /// How large a page T's leaf maps.
+    pub level: Level,
+    /// What a shadow entry may allow: [`allowed`](Self::allowed), without stores where D is clear in T and the access is no store.
+    pub rights: L1Rights,
+    /// What T's entries allow together.
+    pub allowed: L1Rights,
+    /// How T's leaf says that the page is cached.
+    pub memory: MemoryType,
+    /// Whether A is set along the path, as far as the format sets it.
+    pub accessed: bool,
+    /// Whether D is set in the leaf, or the format sets none.
+    pub dirty: bool,
+    tables: [Gfn; LEVELS],
+    count: u8,
+}
+
+impl L1Leaf {
+    /// The L1 frames of the table pages that were read, the root's first.
+    pub fn tables(&self) -> &[Gfn] {
+        &self.tables[..usize::from(self.count)]
+    }
+}
+
+/// Why a walk of T ended without a leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum L1Stop {
+    /// The access is L1's to deal with.
+    Fault(L1Fault),
+    /// Entries changed under the walk, each time that it started over. L1 edits its table meanwhile: let L2 access once more.
+    Retry,
+    /// The host cannot give the page of a table for this access without sleeping: [`Host::resolve`] it and walk again.
+    /// [`Memslots::walk_l1`] does that; of it this means that the host resolves the page, and never lets it be read.
+    Ask {
+        /// The address of the entry.
+        hva: Hva,
+        /// A load of the entry, or a store of A or D.
+        access: Access,
+    },
+    /// The host has no such page, or not now.
+    Unreadable {
+        /// The address of the entry.
+        hva: Hva,
+        /// The host's answer.
+        error: HostError,
+    },
+}
+
+impl fmt::Display for L1Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(fault) => {
+                let L1Fault { access, why, level, .. } = fault;
+                write!(
+                    f,
+                    "L1's table refuses {:?} at {}: {why:?}, level {}",
+                    access.access,
+                    access.gpa,
+                    level.number()
+                )
+            }
+            Self::Retry => f.write_str("L1 changes its table meanwhile: access once more"),
+            Self::Ask { hva, .. } => write!(f, "the host has to be asked for L1's table at {hva}"),
+            Self::Unreadable { hva, error } => write!(f, "L1's table at {hva} cannot be read: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for L1Stop {}
+
+impl<F: Format, H: Host> Memslots<'_, F, H> {
+    /// Translates an access by L2 through L1's table, whose pages lie in these memslots, as L1's hardware would: checks it, and sets A and
+    /// D. The answer is about this moment: nothing is remembered, and L1 may change its table at once.
+    ///
+    /// Sleeps in the host where a page of the table is not there, and starts over. `Host` has to offer [`Host::read`] and
+    /// [`Host::compare_exchange`].
+    ///
+    /// ```
+    /// use slat::{nested::*, table::{TableMemory, Word, formats::Npt4}, *};
+    /// use std::sync::atomic::{AtomicU64, Ordering::{AcqRel, Acquire}};
+    ///
+    /// /// The guest's memory: four pages at host address 0x10_0000.
+    /// struct Ram(Vec<AtomicU64>);
+    /// # unsafe impl TableMemory for Ram {}
+    /// impl Host for Ram {
+    ///     fn read(&self, hva: Hva) -> Option<Word> {
+    ///         Some(Word(self.0[(hva.0 as usize - 0x10_0000) / 8].load(Acquire)))
+    ///     }
+    ///     fn compare_exchange(&self, hva: Hva, old: Word, new: Word) -> Option<Result<Word, Word>> {
+    ///         let word = &self.0[(hva.0 as usize - 0x10_0000) / 8];
+    ///         Some(word.compare_exchange(old.0, new.0, AcqRel, Acquire).map(Word).map_err(Word))
+    ///     }
+    ///     // …
+    /// #   fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> { Err(HostError::Fault) }
+    /// }
+    ///
+    /// // L1's EPT for one page of L2: page 0 links 1, 1 links 2, 2 links 3, whose first entry maps L1's frame 0x1234, writable.
+    /// let mut words = vec![0_u64; 4 * 512];
+    /// for table in 0..3 {
+    ///     words[table * 512] = (table as u64 + 1) << 12 | 0b111;
+    /// }
+    /// words[3 * 512] = 0x123_4000 | 6 << 3 | 0b011;
+    /// let ram = Ram(words.into_iter().map(AtomicU64::new).collect());
+    /// let mut idle = Idle::take().unwrap();
+    /// let vm = Vm::<Npt4, _>::builder(ram).build()?;
+    /// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4, Hva(0x10_0000))))?;
+    ///
+    /// // L1's EPT pointer says: write-back, four levels, A and D, root at 0.
+    /// let offered = EptFeatures { accessed_dirty: true, ..EptFeatures::of(46) };
+    /// let ept = EptTable::new(1 << 6 | 3 << 3 | 6, offered).expect("a pointer that VM entry takes");
+    ///
+    /// // L2 loads: A is set along the path, and D is clear, so that a shadow entry must not allow stores yet.
+    /// let leaf = vm.slots().walk_l1(&mut idle, &ept, L1Access::new(Gpa(0x10), Access::Read))?;
+    /// assert_eq!((leaf.gfn, leaf.rights.perms), (Gfn(0x1234), Perms::READ));
+    /// // It stores: D is set.
+    /// let leaf = vm.slots().walk_l1(&mut idle, &ept, L1Access::new(Gpa(0x10), Access::Write))?;
+    /// assert!(leaf.dirty && leaf.rights.perms.allows(Access::Write));
+    /// assert_eq!(vm.host().read(Hva(0x10_3000)), Some(Word(0x123_4000 | 3 << 8 | 6 << 3 | 0b011)));
+    ///
+    /// // It fetches: that is L1's to deal with, by an EPT violation.
+    /// let fetch = L1Access::new(Gpa(0x10), Access::Fetch);
+    /// let Err(L1Stop::Fault(fault)) = vm.slots().walk_l1(&mut idle, &ept, fetch) else { panic!() };
+    /// let exit = EptExit::Violation { gpa: Gpa(0x10), qualification: 0b011_100 };
+    /// assert_eq!(ept.injection(&fault), exit, "a fetch, of what may be read and written");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn walk_l1<T: L1Format>(
+        &self,
+        idle: &mut Idle,
+        table: &T,
+        access: L1Access,
+    ) -> Result<L1Leaf, L1Stop> {
+        let mut stop = L1Stop::Retry;
+        for _ in 0..ATTEMPTS {
+            match self.try_walk_l1(table, access) {
+                Err(ask @ L1Stop::Ask { hva, access }) => {
+                    stop = ask;
+                    let resolved = self.vm.host.resolve(idle, hva, access);
+                    resolved.map_err(|error| L1Stop::Unreadable { hva, error })?;
+                }
+                answer => return answer,
+            }
+        }
+        Err(stop)
+    }
+
+    /// The same without sleeping: [`L1Stop::Ask`] where the host would.
+    pub fn try_walk_l1<T: L1Format>(&self, table: &T, access: L1Access) -> Result<L1Leaf, L1Stop> {
+        let seat = self.vm.borrow_seat();
+        self.walk_l1_on(seat.seat(), table, &access, true)
+    }
+
+    /// What T maps at `gpa`, without an access: nothing is checked or set, and what T allows is in the answer. Never sleeps.
+    pub fn look_l1<T: L1Format>(&self, table: &T, gpa: Gpa) -> Result<L1Leaf, L1Stop> {
+        let seat = self.vm.borrow_seat();
+        self.walk_l1_on(seat.seat(), table, &L1Access::new(gpa, Access::Read), false)
+    }
+
+    /// One walk, in a section on `seat`; with an access, or only a look.
+    fn walk_l1_on<T: L1Format>(
+        &self,
+        seat: &Seat,
+        table: &T,
+        access: &L1Access,
+        is_access: bool,
+    ) -> Result<L1Leaf, L1Stop> {
+        let reading = self.space.memslots.read(&self.vm.reads, seat);
+        for _ in 0..ATTEMPTS {
+            let mut path = Path::descend(&self.vm.host, reading.version, table, access)?;
+            let mut stores = false;
+            if is_access {
+                stores = path.check(table, access)?;
+                let changed = path.touch::<T, H>(&self.vm.host, access, stores, |gfn| {
+                    if !seeded!(TableUnlogged) {
+                        self.space.memslots.log_writes(&self.vm.reads, seat, Span::sized(gfn, 1));
+                    }
+                })?;
+                if changed {
+                    continue;
+                }
+            }
+            return Ok(path.leaf(access, stores));
+        }
+        Err(L1Stop::Retry)
+    }
+}
+
+/// An entry that was read.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    /// The L1 frame of its table page, and where the host sees the entry.
+    table: Gfn,
+    hva: Hva,
+    is_read_only: bool,
+    word: Word,
+    entry: L1Entry,
+}
+
+/// The entries from the root to the leaf.
+struct Path {
+    used: [Option<Used>; LEVELS],
+    count: usize,
+    leaf: Used,
+    level: Level,
+    rights: L1Rights,
+}
+
+impl Path {
+    /// Reads the entries, and what they allow together.
+    fn descend<T: L1Format, H: Host>(
+        host: &H,
+        slots: Version<'_>,
+        table: &T,
+        access: &L1Access,
+    ) -> Result<Self, L1Stop> {
+        let (mut at, mut level) = table.root();
+        let mut rights = L1Rights::ALL;
+        let fault =
+            |why, level, rights, table| L1Stop::Fault(L1Fault { access: *access, why, level, rights, table });
+        if let Some(why) = table.refuses(access.gpa) {
+            return Err(fault(why, level, rights, None));
+        }
+        let (mut used, mut count) = ([None; LEVELS], 0);
+        loop {
+            // A root may be wider than a page, and begin inside one. What it says is only looked up.
+            let place = Gpa(at.0.wrapping_add((table.index(access.gpa, level) as u64).wrapping_mul(8)) & !7);
+            let gfn = place.gfn();
+            let refused = |why| fault(why, level, rights, Some(gfn));
+            let slot = slots.find(gfn).ok_or_else(|| refused(Refusal::NoMemory))?;
+            let hva = slot.hva_of(gfn) + place.offset();
+            let word = host.read(hva).ok_or(L1Stop::Ask { hva, access: Access::Read })?;
+            let entry = table.entry(word, level).map_err(refused)?;
+            rights = if seeded!(UpperRightsIgnored) { entry.rights } else { rights.and(entry.rights) };
+            let now = Used { table: gfn, hva, is_read_only: slot.readonly, word, entry };
+            (used[count], count) = (Some(now), count + 1);
+            if entry.is_leaf || level == Level::K4 {
+                return Ok(Self { used, count, leaf: now, level, rights });
+            }
+            if seeded!(MisconfigurationLate) && !covers(table, access, rights) {
+                return Err(fault(Refusal::Rights, level, rights, Some(gfn)));
+            }
+            (at, level) = (entry.gfn.gpa(), level.down());
+        }
+    }
+
+    /// Whether the access is allowed; then whether it sets D.
+    fn check<T: L1Format>(&self, table: &T, access: &L1Access) -> Result<bool, L1Stop> {
+        if covers(table, access, self.rights) {
+            return Ok(table.demands(access).allows(Access::Write));
+        }
+        Err(self.fault(Refusal::Rights, access, self.level, self.leaf.table))
+    }
+
+    fn fault(&self, why: Refusal, access: &L1Access, level: Level, table: Gfn) -> L1Stop {
+        L1Stop::Fault(L1Fault { access: *access, why, level, rights: self.rights, table: Some(table) })
+    }
+
+    /// Sets A and D, the upper entries first. True where an entry has changed.
+    fn touch<T: L1Format, H: Host>(
+        &mut self,
+        host: &H,
+        access: &L1Access,
+        stores: bool,
+        mark: impl Fn(Gfn),
+    ) -> Result<bool, L1Stop> {
+        for nth in 0..self.count {
+            let Some(used) = self.used[nth] else { continue };
+            let Used { table, hva, word, .. } = used;
+            let sets_dirty = stores && !seeded!(DirtyUnset);
+            let touched = used.entry.touch | if sets_dirty { used.entry.touch_store } else { 0 };
+            let wanted = Word(word.0 | touched);
+            if wanted == word {
+                continue;
+            }
+            if used.is_read_only {
+                if T::ROM_IS_AN_ERROR {
+                    let level = Level::new(self.level.number() + (self.count - 1 - nth) as u8);
+                    return Err(self.fault(Refusal::NoMemory, access, level.unwrap_or(self.level), table));
+                }
+                continue;
+            }
+            match host.compare_exchange(hva, word, wanted) {
+                None => return Err(L1Stop::Ask { hva, access: Access::Write }),
+                Some(Err(_)) if !seeded!(ChangeUnseen) => return Ok(true),
+                Some(_) => mark(table),
+            }
+            let now = Used { word: wanted, ..used };
+            self.used[nth] = Some(now);
+            if nth + 1 == self.count {
+                self.leaf = now;
+            }
+        }
+        Ok(false)
+    }
+
+    fn leaf(&self, access: &L1Access, stores: bool) -> L1Leaf {
+        let used = || self.used.iter().take(self.count).flatten();
+        let Used { word, entry, .. } = self.leaf;
+        let dirty = entry.touch_store & !word.0 == 0;
+        let withheld = if dirty || stores || seeded!(CleanWritable) { Perms::NONE } else { Perms::WRITE };
+        let mut tables = [Gfn::default(); LEVELS];
+        tables.iter_mut().zip(used()).for_each(|(table, used)| *table = used.table);
+        let inside = access.gpa.gfn().0 & (self.level.pages() - 1);
+        L1Leaf {
+            gfn: entry.gfn.base(self.level) + inside,
+            level: self.level,
+            rights: L1Rights { perms: self.rights.perms.without(withheld), ..self.rights },
+            allowed: self.rights,
+            memory: entry.memory,
+            accessed: used().all(|used| used.entry.touch & !used.word.0 == 0),
+            dirty,
+            tables,
+            count: self.count as u8,
+        }
+    }
+}
+
+/// Whether the rights are enough for the access.
+fn covers<T: L1Format>(table: &T, access: &L1Access, rights: L1Rights) -> bool {
+    table.demands(access).without(rights.of(access.user)) == Perms::NONE
+}
