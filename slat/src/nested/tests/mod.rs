@@ -91,7 +91,8 @@ impl Host for Ram {
         }
         if self.meddles.load(Relaxed) > 0 {
             self.meddles.fetch_sub(1, Relaxed);
-            self.word(hva).fetch_xor(IGNORED, Relaxed);
+            let word = self.word(hva);
+            word.store(word.load(Relaxed) ^ IGNORED, Relaxed);
         }
         let exchanged = self.word(hva).compare_exchange(current.0, new.0, Relaxed, Relaxed);
         Some(exchanged.map(Word).map_err(Word))
