@@ -62,7 +62,7 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 25] = [
     "why",
     "sync",
     "slots",
@@ -83,6 +83,7 @@ const ORDER: [&str; 24] = [
     "guest_space",
     "dirty",
     "vcpu",
+    "held",
     "fault",
     "owned",
     "budget",
