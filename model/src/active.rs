@@ -274,6 +274,7 @@ impl Scenario {
             Op::BeginLog => Pc::Publish,
             Op::Commit { .. } if self.bug == Some(Bug::PublishedBeforeZap) => Pc::Publish,
             Op::Invalidate { why: Why::ChangePte, .. } => Pc::Tell,
+            _ if s.world.held.gfn != NONE || self.holds() => Pc::TakeHeld,
             _ => Pc::Walk,
         };
     }

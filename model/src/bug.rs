@@ -107,6 +107,17 @@ bugs! {
     WatchUnasked "tracked: upgrade | track 0..1" "a fault that has its stamp does not ask whether stores to the frame are tracked",
     WatchAskedFirst "tracked: store to an empty table | track 0..1 | load" "a fault asks whether stores to the frame are tracked before it has its stamp",
     RecoverUnwatched "tracked: recover | track 0..1" "a table becomes a large leaf though stores to a frame of it are tracked",
+    // Frames that are held.
+    HeldUnconfirmed "held: hold 0 | clear 0..1" "a hold asks the host without a look at the active set",
+    HeldTakenMissed "held: hold 0 | clear 0..1" "a hold stores the host's answer, whatever was taken back while the host was asked",
+    HeldPublishedLate "held: hold 0 | clear 0..1" "a hold publishes which page it holds after the host has answered",
+    HeldKept "held: hold 0, hold 0 | clear 0..1" "an invalidation leaves a held frame as it is",
+    HeldLookedFirst "held: hold 0, hold 0 | clear 0..1" "a use of a held frame looks whether it is valid, and then says that it has begun",
+    HeldUnwaited "held: hold 0, hold 0 | clear 0..1" "an invalidation does not wait for the use of a frame that it takes back",
+    HeldUnflushed "held: interrupts: hold 0 for hardware | clear 0..1, in an empty table" "a frame that hardware uses is taken back, and a flush is owed only for its leaf",
+    HeldUnadopted "held: kicks: clear 0..1 | clear 0..1, in an empty table" "an invalidation that finds a held frame taken back owes nothing",
+    HeldBroadcast "broadcast: held: kicks: clear 0..1, in an empty table" "the flush of a held frame is broadcast, and hardware keeps the frame",
+    HeldBeforeEntry "held: interrupts: hold 0 for hardware | clear 0..1, in an empty table" "a vCPU takes a held frame for hardware before it says that it is in the guest",
     // Slots.
     CellsNotWaitedFor "cells: slots made, made | faults" "a version is written where a reader reads an older one",
     PublishedBeforeZap "slot withdrawn | clear by host address | slow fault" "a slot is gone before what it maps is",

@@ -58,6 +58,7 @@ impl Scenario {
             (_, Op::Access { gfn, write, sleeps, large }) => {
                 return self.access(s, i, Access { gfn, write, sleeps, large });
             }
+            (_, Op::Hold { gfn, write }) => return self.hold(s, i, gfn, write),
             (_, Op::Copy { page }) => return self.copy(s, i, page),
             (_, Op::Split { gfn }) => return self.split(s, i, gfn),
             (_, Op::Age { gfn }) => self.age(s, i, gfn),

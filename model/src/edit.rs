@@ -22,6 +22,11 @@ impl Scenario {
                 let version = Self::read_cell(s, i);
                 self.walk(s, i, op, version);
             }
+            Pc::TakeHeld => {
+                self.take_held(s, i, op);
+                s.threads[i].pc = Pc::Walk;
+            }
+            Pc::Flushed if self.awaits_use(s, i) => return None,
             Pc::KeepDirty => {
                 let gfn = s.threads[i].gfn;
                 s.world.log.log_writes(Span::new(gfn, gfn + 1));
@@ -136,6 +141,7 @@ impl Scenario {
         s.world.locked = i as u8;
         s.world.replace(page);
         s.threads[i].replaced[page as usize] = s.world.frames[page as usize];
+        self.take_held(s, i, op);
         let frames = over_hvas(s.world.memslots, Span::new(page, page + 1));
         if frames.is_empty() {
             s.threads[i].pc = Pc::Told;

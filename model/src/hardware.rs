@@ -29,6 +29,7 @@ pub struct Caches {
 impl World {
     /// Everything that a vCPU could load at this moment joins what it may have cached.
     pub(crate) fn hardware(&mut self) {
+        self.bad = self.bad.or(self.held_is_current());
         let by_bits = self.log.track == Track::DirtyBits;
         for index in 0..self.vcpu_count as usize {
             if !self.tlb.runs(index) {

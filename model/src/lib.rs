@@ -13,6 +13,7 @@
 //! | `active` | an invalidation begins, widens and ends; a fault looks at the active set |
 //! | `fault` | an access: walk, look, ask, link, install; MMIO |
 //! | [`copy`] | a host that copies a page which another change withdraws |
+//! | [`held`] | a frame that the VMM, or hardware, uses beside the tables |
 //! | [`memo`] | what a vCPU remembers of its last fault, and a fault that it shortens |
 //! | `present` | one that finds a leaf: a permission, a split, an upgrade |
 //! | `edit` | the walk of an invalidation and of a slot transaction |
@@ -35,6 +36,7 @@ mod edit;
 mod fault;
 pub mod hardware;
 pub mod harvest;
+pub mod held;
 pub mod library;
 pub mod memo;
 pub mod op;

@@ -51,6 +51,13 @@ pub enum Op {
         /// The first host page, or [`NONE`].
         hva: u8,
     },
+    /// The VMM holds a frame, or asks for it anew, and uses it.
+    Hold {
+        /// The frame.
+        gfn: u8,
+        /// It is written.
+        write: bool,
+    },
     /// A thread writes to a host page that is parked: it copies the page.
     Copy {
         /// The page.

@@ -79,6 +79,13 @@ pub enum Pc {
     QuickLoad,
     QuickLookup,
     QuickInstall,
+    // held, notify::holds
+    TakeHeld,
+    HoldPublish,
+    HoldValid,
+    HoldEnter,
+    HoldUse,
+    HoldLeave,
     // split, age, zap_all, slots
     SplitLink,
     AgeStore,

@@ -3,6 +3,7 @@
 use crate::bug::Bug;
 use crate::hardware::Caches;
 use crate::harvest::{LOGGED, Log, Track};
+use crate::held::{Held, HeldState};
 use crate::shootdown::Tlb;
 use crate::slots::Sets;
 use crate::thread::{Op, Pc, Range};
@@ -87,6 +88,18 @@ impl Scenario {
     pub fn interrupts(mut self, leaves: u8) -> Self {
         self.world.tlb = Tlb::interrupted(leaves);
         self
+    }
+
+    /// The same with frame 0 held: it is valid, and hardware has it, or will have.
+    pub fn held_by_hardware(mut self, write: bool) -> Self {
+        self.world.held =
+            Held { state: HeldState::Valid, gfn: 0, hva: 0, write, hardware: true, ..Held::default() };
+        self
+    }
+
+    /// Whether any thread holds a frame.
+    pub(crate) fn holds(&self) -> bool {
+        self.programs.iter().flatten().any(|op| matches!(op, Op::Hold { .. }))
     }
 
     /// The same on hardware that broadcasts flushes.

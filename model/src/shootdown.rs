@@ -37,6 +37,7 @@ pub enum VcpuPc {
     Seen,
     EnterAgain,
     ReloadRoot,
+    Current,
     Hold,
     Go,
 }
@@ -65,6 +66,8 @@ pub struct VcpuTlb {
     now: u8,
     /// On its way into the guest.
     entering: bool,
+    /// The frame that hardware uses beside the tables.
+    pub(crate) held: Option<u8>,
     /// How often it leaves yet.
     pub(crate) leaves: u8,
 }
@@ -121,6 +124,7 @@ impl VcpuTlb {
     /// `Tlb::leave`, and interrupts are not held any more.
     fn leave(&mut self) {
         (self.in_guest, self.interrupts, self.pc) = (false, Interrupts::Taken, VcpuPc::Enter);
+        (self.entering, self.held) = (false, None);
     }
 }
 
@@ -148,8 +152,10 @@ impl Scenario {
         let (owed, generation) = (s.threads[i].owed, s.threads[i].generation);
         let last = s.world.vcpu_count - 1;
         let early = self.bug == Some(Bug::ModesBeforeNumber);
+        let kicks = s.threads[i].took_held && self.bug != Some(Bug::HeldBroadcast);
         let tlb = &mut s.world.tlb;
         s.threads[i].pc = match s.threads[i].pc {
+            Pc::LookForFlips if kicks => self.first_of_kicks(&s.world),
             Pc::LookForFlips if tlb.flips == 0 || self.bug == Some(Bug::BroadcastBesideFlip) => Pc::Broadcast,
             Pc::LookForFlips => self.first_of_kicks(&s.world),
             Pc::Broadcast => {
@@ -246,6 +252,7 @@ impl Scenario {
         };
         let flushes = if now == seen { back } else { VcpuPc::Flush };
         // What follows the last step of an entry that only a look is left of.
+        let ready = self.ready(interrupts);
         let last = if bug == Some(Bug::LookedBeforeHeld) { VcpuPc::Hold } else { VcpuPc::Guest };
         vcpu.pc = match vcpu.pc {
             VcpuPc::Guest if interrupts && vcpu.interrupts == Interrupts::Pending => {
@@ -258,6 +265,10 @@ impl Scenario {
                 begins
             }
             VcpuPc::Guest => return None,
+            VcpuPc::Enter if bug == Some(Bug::HeldBeforeEntry) && !vcpu.entering => {
+                (vcpu.held, vcpu.entering) = (s.world.held.current(), true);
+                VcpuPc::Enter
+            }
             VcpuPc::Enter => {
                 vcpu.in_guest = bug != Some(Bug::EnterLooksFirst);
                 vcpu.entering = true;
@@ -303,10 +314,14 @@ impl Scenario {
                 }
                 match bug {
                     Some(Bug::RootBeforeCatchUp) => VcpuPc::CatchUp,
-                    Some(Bug::LookedBeforeHeld) if interrupts => VcpuPc::Go,
-                    _ if interrupts => VcpuPc::Hold,
-                    _ => VcpuPc::Guest,
+                    Some(Bug::HeldBeforeEntry) => ready,
+                    _ if s.world.held.hardware => VcpuPc::Current,
+                    _ => ready,
                 }
+            }
+            VcpuPc::Current => {
+                vcpu.held = s.world.held.current();
+                ready
             }
             VcpuPc::Hold => {
                 vcpu.interrupts = Interrupts::Held;
@@ -323,6 +338,15 @@ impl Scenario {
         };
         s.world.tlb.vcpus[index] = vcpu;
         Some(())
+    }
+
+    /// What follows when the root is loaded, and the frame that is held has been looked at.
+    fn ready(&self, interrupts: bool) -> VcpuPc {
+        match self.bug {
+            Some(Bug::LookedBeforeHeld) if interrupts => VcpuPc::Go,
+            _ if interrupts => VcpuPc::Hold,
+            _ => VcpuPc::Guest,
+        }
     }
 
     /// `Tlb::leave`.

@@ -57,6 +57,8 @@ pub struct Thread {
     pub(crate) replaced: [u8; PAGES as usize],
     pub(crate) owed: Span,
     pub(crate) unlinked: u8,
+    /// It has taken the frame back that is held.
+    pub(crate) took_held: bool,
     /// The host is being asked outside of sections.
     pub(crate) asking: bool,
     /// It has frozen an entry, and would thaw it to this.
@@ -114,6 +116,7 @@ impl Thread {
             replaced: [0; PAGES as usize],
             owed: Span::default(),
             unlinked: 0,
+            took_held: false,
             asking: false,
             thawed: None,
             generation: 0,

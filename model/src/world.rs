@@ -5,6 +5,7 @@
 
 use crate::hardware::Caches;
 use crate::harvest::{Log, Track};
+use crate::held::Held;
 use crate::shootdown::Tlb;
 use crate::slots::Sets;
 
@@ -175,6 +176,8 @@ pub enum Bad {
     StaleSlot,
     /// A vCPU can store to a frame whose stores are tracked.
     StoreUntracked,
+    /// A frame that is held is used, and the host has taken it back, or the slot has other memory.
+    StaleHeld,
     /// An access to a slot was taken for MMIO.
     FalseMmio,
     /// A thread or a vCPU reaches a table page that was given back.
@@ -230,6 +233,8 @@ pub struct World {
     /// The versions of the slots, where looking one up takes two steps; and the thread that makes the next one.
     pub(crate) sets: Sets,
     pub(crate) writer: u8,
+    /// The frame that the VMM holds.
+    pub(crate) held: Held,
     /// The log of region 0, which is a slot of its own where there is a log.
     pub(crate) log: Log,
     /// Modes, kicks and numbered flushes, where vCPUs do not answer at once.
@@ -273,6 +278,7 @@ impl World {
             published: 0,
             sets: Sets::default(),
             writer: NONE,
+            held: Held::default(),
             log: Log::default(),
             tlb: Tlb::default(),
             vcpus: [Caches::default(); 2],

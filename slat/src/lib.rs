@@ -57,6 +57,7 @@
 //! | [`nested`] | tables of a hypervisor in the guest: how they are read |
 //! | [`vm`] | the wiring |
 //! | [`writes`] | stores to some frames come to a listener |
+//! | [`held`] | frames that the VMM, or hardware, uses beside the tables |
 //! | [`stats`] | what a VM has done and holds |
 //! | [`trace`] | what happens in a VM, one event at a time |
 //! | [`host`] | what is asked of the world |
@@ -103,6 +104,7 @@ pub mod dirty;
 mod edges;
 pub mod fault;
 pub mod guest_space;
+pub mod held;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod history_tests;
 pub mod host;
@@ -145,6 +147,7 @@ pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
 pub use fault::{Done, Fault, FaultError, Prefault};
 pub use guest_space::GuestSpace;
+pub use held::{Held, HeldForHardware, HeldUse, HoldError};
 pub use host::{Host, HostError, HostPage, Token, VcpuId};
 pub use notify::{Again, Detached, Event, Invalidation, Pages, SecondaryMmu, Young};
 pub use owned::OwnedVcpu;

@@ -383,7 +383,24 @@ impl Root<'_> {
     }
 }
 
+impl<'a> AsRef<InGuest<'a>> for Ready<'a> {
+    fn as_ref(&self) -> &InGuest<'a> {
+        &self.0
+    }
+}
+
+impl AsRef<Self> for InGuest<'_> {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl InGuest<'_> {
+    /// Whether it is of the VM that flushes by `tlb`.
+    pub(crate) fn is_flushed_by(&self, tlb: &Tlb) -> bool {
+        core::ptr::eq(self.tlb, tlb)
+    }
+
     /// Where the hardware is to walk from: for CR3, EPTP, VTTBR, hgatp. May be another one after each
     /// [`answer`](Self::answer); then everything cached has been forgotten.
     #[inline(always)]

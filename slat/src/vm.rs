@@ -5,6 +5,7 @@ use crate::dirty::ring::Rings;
 use crate::dirty::{DirtyLog, Splitting};
 use crate::host::{Host, Kicks, VcpuId};
 use crate::notify::active::Active;
+use crate::slots::holds::Holds;
 use crate::slots::publish::Name;
 use crate::slots::{Limits, SpaceId};
 use crate::space::Space;
@@ -62,6 +63,7 @@ pub struct Vm<F: Format, H: Host> {
     pub(crate) clock: Clock,
     pub(crate) tlb: Tlb,
     pub(crate) waits: Waits,
+    pub(crate) holds: Holds,
     /// One for each vCPU, or none at all.
     pub(crate) rings: Rings,
     /// Large pages of slots that log are split by stores.
@@ -214,6 +216,7 @@ impl<F: Format, H: Host> Builder<F, H> {
             clock: Clock::default(),
             tlb: Tlb::new(policy.vcpus as usize, sabotage),
             waits: Waits::default(),
+            holds: Holds::new(),
             rings: Rings::default(),
             splits_lazily: AtomicBool::new(policy.dirty.splitting == Splitting::Lazy),
         };
@@ -356,10 +359,32 @@ impl<F: Format, H: Host> Vm<F, H> {
 
 impl<F: Format, H: Host> Pay for Vm<F, H> {
     fn pay(&self, mut owed: Owed, cause: Cause, may_collect: bool) {
+        if owed.waits_for_uses() {
+            return self.pay_held(owed, cause, may_collect);
+        }
+        self.flush(&mut owed, (cause, may_collect), false);
+    }
+}
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// Frames were taken from their holders: uses of them are waited for first.
+    #[cold]
+    #[inline(never)]
+    fn pay_held(&self, mut owed: Owed, cause: Cause, may_collect: bool) {
+        self.holds.outlast(self.reads.barrier);
+        let needs_kicks = owed.has_waited_for_uses();
+        if !owed.is_nothing() {
+            self.flush(&mut owed, (cause, may_collect), needs_kicks);
+        }
+    }
+
+    /// One flush, which is broadcast where that does.
+    #[inline(always)]
+    fn flush(&self, owed: &mut Owed, (cause, may_collect): (Cause, bool), needs_kicks: bool) {
         self.tlb.by_cause.paid(cause, owed.edits(), owed.pages());
         let unlinked = core::mem::take(&mut owed.unlinked);
         let kicks = Kicks::new(&self.host);
-        let flushed = if self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns())) {
+        let flushed = if !needs_kicks && self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns())) {
             unlinked.flushed()
         } else {
             self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| kicks.kick(vcpu))

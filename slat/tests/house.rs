@@ -101,6 +101,7 @@ const ORDER: [&str; 25] = [
     "guest_space",
     "dirty",
     "vcpu",
+    "held",
     "fault",
     "owned",
     "budget",

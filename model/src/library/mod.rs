@@ -1,5 +1,6 @@
 //! The scenarios, by family: a set for every run, and a larger one.
 
+mod held;
 mod kicks;
 mod large;
 mod logs;
@@ -82,6 +83,7 @@ pub fn families() -> Vec<Family> {
         family("versions", slots::versions()),
         family("told", slots::told()),
         family("tracked", tracked::tracked()),
+        family("held", held::held()),
         family("memo", memo::memo()),
         family("leaked", slots::leaked()),
         family("copies", slots::copies()),

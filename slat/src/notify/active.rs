@@ -303,6 +303,7 @@ impl Ticket<'_> {
         // ORDER(upgrade): listed before any entry is looked at; pairs with the fence after a freeze (rule 10): either the
         // freezer sees this one, or this one's walk sees the frozen entry.
         // ORDER(follow): announced before any entry is looked at; pairs with the fence in `is_followed`.
+        // ORDER(held): the same before what is held is looked at; pairs with the fence in `Holds::publish`.
         if !seeded!(BeginUnfenced) {
             fence_after_rmw();
         }

@@ -1,6 +1,7 @@
 //! An invalidation from its begin to its end: its range, its reason, its number, and the table pages that it has at hand.
 
 use super::active::Ticket;
+use super::plan::takes_back;
 use super::reserve::Reserve;
 use crate::addr::{Gfn, Hva, Level, Span};
 use crate::host::Host;
@@ -74,6 +75,35 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         match seat {
             Some(seat) => Walk::on_seat(self.vm, space, idle, seat),
             None => Walk::on_any_seat(self.vm, space, idle),
+        }
+    }
+
+    /// Takes frames back from their holders ([`crate::slots::holds`]): those in `parts`, or in all that was published; or with
+    /// pages in `told`.
+    #[inline(always)]
+    pub(super) fn take_back(&self, parts: Option<&[Span<Gfn>]>, told: Option<Span<Hva>>, owed: &mut Owed) {
+        if !self.vm.holds.is_empty() {
+            self.take_held(parts, told, owed);
+        }
+    }
+
+    #[cold]
+    fn take_held(&self, parts: Option<&[Span<Gfn>]>, told: Option<Span<Hva>>, owed: &mut Owed) {
+        let (hvas, space) = match self.range {
+            Range::Hvas(hvas) => (Some(told.unwrap_or(hvas)), None),
+            Range::Gfns(space, _) => (None, Some(space)),
+        };
+        let taken = self.vm.holds.take_back(hvas, |held, hva| {
+            let covers = match (hvas, parts, self.range) {
+                (Some(hvas), ..) => hvas.contains(hva),
+                (None, Some(parts), _) => parts.iter().any(|part| part.contains(held.gfn)),
+                (None, None, Range::Gfns(_, gfns)) => gfns.contains(held.gfn),
+                (None, None, Range::Hvas(_)) => false,
+            };
+            covers && space.is_none_or(|space| space == held.space) && takes_back(self.why, held.write)
+        });
+        if taken.any {
+            owed.owe_held(taken.hardware);
         }
     }
 

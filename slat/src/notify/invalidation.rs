@@ -157,8 +157,8 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         Self { begun, owed: Owed::default() }
     }
 
-    /// Edits every entry of the range by the plan and returns what that owes. Waits for no fault; settling waits
-    /// for vCPUs in the guest. Whatever follows from the host's change must come after the settling.
+    /// Edits every entry of the range by the plan, takes [held](crate::held) frames back, and returns what that owes. Waits for no
+    /// fault; settling waits for vCPUs in the guest, and for uses of held frames that have begun. Whatever follows from the host's change must come after the settling.
     ///
     /// A large page that reaches out of the range is split, and loses the part that is in it. That takes a table page, for
     /// which this may sleep; where there is none, the whole page goes.
@@ -198,6 +198,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
             return;
         }
         begun.ticket.owes_again();
+        begun.take_back(None, Some(published.clamp(&hvas)), owed);
         let mut known = Known::first(seat.is_none());
         loop {
             for space in &begun.vm.spaces {
@@ -222,6 +223,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     pub(super) fn apply_on<'i>(&'i mut self, idle: &'i mut Idle, seat: Option<&Seat>) -> FlushDebt<'i> {
         if !self.begun.why.page_by_page() {
             self.begun.edit(idle, None, seat, &mut self.owed);
+            self.begun.take_back(None, None, &mut self.owed);
         } else if seat.is_none() {
             self.begun.fill_reserve(idle);
         }
@@ -231,6 +233,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// The same for a reason that is not decided page by page, to be paid with what else it will owe.
     pub(super) fn apply_unpaid(&mut self, idle: &mut Idle) {
         self.begun.edit(idle, None, None, &mut self.owed);
+        self.begun.take_back(None, None, &mut self.owed);
     }
 
     /// Rule 7 without an edit: owes the flush of `hvas`, if another invalidation over them has not flushed yet.
@@ -242,6 +245,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
         if !begun.ticket.unflushed_behind(hvas) {
             return;
         }
+        begun.take_back(None, Some(hvas), owed);
         for space in &begun.vm.spaces {
             let mut walk = begun.walk::<Shared>(space, idle, seat);
             along(&mut walk, hvas, |_, part| {
@@ -254,6 +258,7 @@ impl<'vm, F: Format, H: Host> Invalidation<'vm, F, H> {
     /// Edits these ranges instead, which lie in what was published, under this invalidation's number.
     pub(crate) fn apply_to<'i>(&'i mut self, idle: &'i mut Idle, parts: &[Span<Gfn>]) -> FlushDebt<'i> {
         self.begun.edit(idle, Some(parts), None, &mut self.owed);
+        self.begun.take_back(Some(parts), None, &mut self.owed);
         self.debt(idle)
     }
 

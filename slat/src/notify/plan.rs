@@ -113,6 +113,12 @@ pub(super) const fn zaps(why: Why) -> bool {
     )
 }
 
+/// Whether a frame that is held is taken back, where it is held to write or only to read: as a leaf would change.
+#[inline]
+pub(super) const fn takes_back(why: Why, write: bool) -> bool {
+    write || zaps(why) || matches!(why, Why::ChangePte)
+}
+
 /// One row of the plan, for those who want to see it whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {

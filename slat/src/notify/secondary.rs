@@ -38,7 +38,7 @@ pub struct Event {
     pub why: Why,
     /// Whether a listener may wait for others: locks, memory, grace periods, a seat, a place in the active set. Where it may not
     /// (a thread that frees memory when there is none), it answers [`Again`] instead, or has all that it needs until the event
-    /// is over. What it waits for in any case is vCPUs in the guest, which owe an answer.
+    /// is over. What it waits for in any case is vCPUs in the guest, which owe an answer, and uses of [held](crate::held) frames.
     pub may_block: bool,
 }
 

@@ -10,6 +10,7 @@
 //! | [`hint`] | [`Hint`]: the slot found last, beside each leaf table and where devices ask again; the same for notify |
 //! | `behind` | what is behind a range of host addresses, slot by slot |
 //! | `bitmap` | the dirty log of a slot |
+//! | `watched`, `holds` | which frames have their stores told; which frames the VMM, or hardware, holds |
 //! | [`memslots`](crate::memslots) | [`Memslots`](crate::memslots::Memslots): a transaction on a running VM; snapshots |
 //!
 //! # Decisions
@@ -21,6 +22,7 @@
 pub(crate) mod behind;
 pub(crate) mod bitmap;
 pub mod hint;
+pub(crate) mod holds;
 pub(crate) mod publish;
 pub(crate) mod watched;
 

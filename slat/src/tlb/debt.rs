@@ -24,11 +24,17 @@ use crate::table::memory::Node;
 use crate::table::retire::Unlinked;
 use core::marker::PhantomData;
 
+/// In the count of edits: frames were taken from their holders, and uses that have begun are waited for.
+const USES: u64 = 1 << 63;
+/// The same: hardware has such a frame, and lets go of it when its vCPU leaves the guest. A broadcast does not do.
+const KICKS: u64 = 1 << 62;
+
 /// What one walk owes, collected edit by edit.
 #[derive(Debug)]
 pub(crate) struct Owed {
     /// Hull of what lost something.
     gfns: Span<Gfn>,
+    /// With [`USES`] and [`KICKS`]: where nothing is held, these cost nothing.
     edits: u64,
     pages: u64,
     pub(crate) unlinked: Unlinked,
@@ -55,6 +61,18 @@ impl Owed {
         self.pages += pages;
     }
 
+    /// Frames were taken from their holders: this hull of some from hardware.
+    #[cold]
+    pub(crate) fn owe_held(&mut self, hardware: Option<Span<Gfn>>) {
+        self.edits |= USES;
+        if let Some(gfns) = hardware {
+            if !seeded!(HeldBroadcast) {
+                self.edits |= KICKS;
+            }
+            self.owe(gfns);
+        }
+    }
+
     /// A table of `level` left the tree with all below it: they wait in this debt.
     pub(crate) fn unlink(&mut self, top: Node, level: Level) {
         self.unlinked.add(top, level);
@@ -62,6 +80,19 @@ impl Owed {
 
     pub(crate) fn is_nothing(&self) -> bool {
         self.edits == 0 && self.unlinked.is_empty()
+    }
+
+    /// Whether uses of held frames are to be waited for.
+    #[inline(always)]
+    pub(crate) fn waits_for_uses(&self) -> bool {
+        self.edits >= USES
+    }
+
+    /// They have been. Whether a broadcast does not do for what else is owed.
+    pub(crate) fn has_waited_for_uses(&mut self) -> bool {
+        let kicks = self.edits & KICKS != 0;
+        self.edits &= KICKS - 1;
+        kicks
     }
 
     pub(crate) fn gfns(&self) -> Span<Gfn> {
@@ -146,7 +177,7 @@ impl<'g> FlushDebt<'g> {
         !self.owed.owed().is_nothing()
     }
 
-    /// Frames that lost a translation; zero means that nothing is owed. Includes what earlier debts of the same
+    /// Frames that lost a translation; with zero there is nothing to flush. Includes what earlier debts of the same
     /// invalidation owe that were leaked.
     pub fn pages(&self) -> u64 {
         self.owed.owed().pages

@@ -16,6 +16,7 @@
 //! | [`sound`] | what safe code is promised |
 //! | [`inject`] | readers that stay, vCPUs that do not answer, hosts that refuse and panic |
 //! | [`words`] | the words of errors and values |
+//! | [`held`] | frames that the VMM, or hardware, uses beside the tables |
 //! | [`write_tracking`] | stores that come to a listener |
 //! | [`documented`] | the examples: of each type that an embedder names, and those in `examples/`, which are run |
 
@@ -29,6 +30,7 @@ mod dirty_log;
 mod documented;
 mod fault;
 mod formats;
+mod held;
 mod huge;
 mod inject;
 mod limit;

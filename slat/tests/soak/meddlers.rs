@@ -148,7 +148,7 @@ impl<F: Format> Meddler<'_, F> {
 
     fn manage_memory(&mut self) {
         let (vm, random) = (&self.world.vm, &mut self.random);
-        match random.below(8) {
+        match random.below(10) {
             0..4 => {
                 self.share.about_to("set the budget");
                 let pages = random.pick(&BUDGETS) * u64::from(F::LEVELS);
@@ -162,6 +162,7 @@ impl<F: Format> Meddler<'_, F> {
                 self.share.about_to("collect");
                 vm.collect(&mut self.idle);
             }
+            6..8 => self.hold(),
             _ => {
                 self.share.about_to("look at all leaves");
                 let mut end = Gfn(0);
@@ -169,6 +170,24 @@ impl<F: Format> Meddler<'_, F> {
                     assert!(mapping.gfns.end > end, "in order, nothing twice: {mapping:?} after {end:?}");
                     end = mapping.gfns.end;
                 });
+            }
+        }
+    }
+
+    /// A frame is held and used now and then, while others change what it is.
+    fn hold(&mut self) {
+        self.share.about_to("hold a frame");
+        let gfn = frame_of(&self.world.places, SpaceId(0), some_page(&mut self.random));
+        // The frame may have no slot now, or the host no memory.
+        let Ok(mut held) = self.world.vm.hold(&mut self.idle, gfn, Access::Read) else { return };
+        for _ in 0..4 {
+            self.let_guests_run();
+            self.share.about_to("use a frame that is held");
+            if let Some(page) = held.read(&mut self.idle) {
+                (0..8).for_each(|_| self.world.judge_held(gfn, page.pfn()));
+                count(&self.world.counts.held);
+            } else if held.refresh(&mut self.idle).is_err() {
+                return;
             }
         }
     }

@@ -15,6 +15,7 @@ tally! {
     reclaimed "reclaimed"
     slot_changes "slot changes"
     log_checks "checks of logs"
+    held "uses of held frames"
     no_memory "out of budget"
     stale "stale uses"
 }

@@ -71,6 +71,7 @@ pub struct Counts {
     pub slot_changes: AtomicU64,
     pub log_checks: AtomicU64,
     pub prefaults: AtomicU64,
+    pub held: AtomicU64,
     pub no_memory: AtomicU64,
 }
 
@@ -121,6 +122,15 @@ impl<F: Format> World<F> {
         }
     }
 
+    /// Frame `gfn` of space 0 is held, and used as `pfn`.
+    pub fn judge_held(&self, gfn: Gfn, pfn: Pfn) {
+        let host = self.vm.host();
+        let is_true = |hva: Hva| host.now(hva).is_some_and(|page| page.pfn == pfn);
+        if !self.places.behind(SpaceId(0), gfn).any(is_true) {
+            self.wrong(Wrong::StaleUse, || format!("{gfn:?} is held, and used as {pfn:?}"));
+        }
+    }
+
     /// Something is wrong. The first of its kind says what; then all go.
     pub fn wrong(&self, wrong: Wrong, what: impl FnOnce() -> String) {
         count(&self.counts.wrong);
@@ -149,6 +159,7 @@ impl<F: Format> World<F> {
             reclaimed: stats.tables_reclaimed,
             slot_changes: get(&counts.slot_changes),
             log_checks: get(&counts.log_checks),
+            held: get(&counts.held),
             no_memory: get(&counts.no_memory),
             stale: get(&counts.stale),
         }

@@ -267,7 +267,11 @@ fn pages_op(random: &mut Random, ground: &Ground) -> Op {
         2 => Op::Age(gfns(random, ground)),
         3 => Op::Young(first, pages, random.once_in(2)),
         4 => Op::Device(first),
-        16 | 17 => Op::Track(gfns(random, ground), random.pick(&[1000, 20_000, 100_000])),
+        16 => Op::Track(gfns(random, ground), random.pick(&[1000, 20_000, 100_000])),
+        17 => {
+            let gfn = gfns(random, ground).start;
+            Op::Keep(gfn, random.pick(&[Access::Read, Access::Write]), random.pick(&[100, 1000, 20_000]))
+        }
         _ => change(random, (first, pages), sleeps),
     }
 }

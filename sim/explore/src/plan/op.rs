@@ -69,6 +69,8 @@ pub enum Op {
     WriteProtect(Span<Gfn>),
     /// Tracks stores to frames for so long.
     Track(Span<Gfn>, u64),
+    /// Holds a frame for this access, and uses it for so long.
+    Keep(Gfn, Access, u64),
     /// Asks for Accessed bits and clears them, in one of the ways that there are.
     Age(Span<Gfn>),
     /// The host asks whether pages are young, and clears the bits; flushes if the second is true.

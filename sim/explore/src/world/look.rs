@@ -25,6 +25,11 @@ impl<F: Format> World<'_, F> {
                 self.look_at(gfn, &roots);
             }
         }
+        for &(gfn, pfn, access) in &*self.kept.borrow() {
+            if self.page(gfn, pfn, access).is_none() {
+                self.wrong(STALE, || format!("frame {:#x} is held as {:#x}, for {access:?}", gfn.0, pfn.0));
+            }
+        }
         // Where no memslot is now, one may have been.
         for (window, &first) in WINDOWS.iter().enumerate() {
             if self.windows.pages(window, 0).is_empty() {

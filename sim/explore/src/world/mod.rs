@@ -5,6 +5,7 @@
 //! * No vCPU that is in the guest could use a frame that its host does not have there, nor store where it may not: neither
 //!   by its TLB, nor by a walk from its root, nor by a walk from a table that it remembers.
 //! * Nor could it store to a frame whose stores are tracked.
+//! * A frame that is held is used only while its host has it there, for that access.
 //! * No walk looks at a table page that was taken apart.
 //!
 //! And in each access, and in the end:
@@ -39,7 +40,7 @@ pub use run::{Outcome, run};
 
 use crate::plan::Plan;
 use host::{Handle, Primary};
-use slat::{Format, Gfn, Span, Vm};
+use slat::{Access, Format, Gfn, Pfn, Span, Vm};
 use slots::Windows;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -92,6 +93,8 @@ pub struct World<'p, F: Format> {
     pub windows: Windows,
     /// Frames whose stores are tracked, once for each tracker.
     tracked: RefCell<Vec<Span<Gfn>>>,
+    /// Frames that are held and used: by which frame of the host, for which access.
+    kept: RefCell<Vec<(Gfn, Pfn, Access)>>,
     /// Stores to each page of the host when it was copied.
     copies: RefCell<BTreeMap<u64, u64>>,
     /// Accesses so far.

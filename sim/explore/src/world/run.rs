@@ -110,6 +110,7 @@ fn run_with<F: Format>(plan: &Plan, tells: bool) -> Outcome {
         tlbs: (0..plan.vcpus()).map(|_| RefCell::default()).collect(),
         windows: Windows::new(),
         tracked: RefCell::default(),
+        kept: RefCell::default(),
         copies: RefCell::default(),
         steps: Cell::new(0),
         wrong: RefCell::new(None),

@@ -4,8 +4,8 @@ use super::{World, host};
 use crate::plan::Cpu;
 use crate::plan::op::{Change, Op, Telling};
 use slat::{
-    Event, Format, Gfn, HostPage, Idle, Level, SecondaryMmu as _, SlotId, Span, VcpuId, Why, WriteListener,
-    Young,
+    Access, Event, Format, Gfn, HostPage, Idle, Level, SecondaryMmu as _, SlotId, Span, VcpuId, Why,
+    WriteListener, Young,
 };
 use slat_machine::{pause, rest};
 use std::sync::Arc;
@@ -37,6 +37,7 @@ impl<F: Format> World<'_, F> {
                 vm.write_protect(idle, *gfns).settle();
             }
             Op::Track(gfns, ns) => self.track(idle, *gfns, *ns),
+            &Op::Keep(gfn, access, ns) => self.keep(idle, gfn, access, ns),
             Op::Age(gfns) => vm.lockless(idle).age(*gfns, |_| {}),
             &Op::Young(first, pages, flushes) => {
                 let young = if flushes { Young::ClearAndFlush } else { Young::Clear };
@@ -157,6 +158,27 @@ impl<F: Format> World<'_, F> {
         tracked.remove(mine);
         drop(tracked);
         drop(tracking);
+    }
+
+    /// A frame is held, and used for a while, three times. Where it has no memslot, or the host no page, it is not.
+    fn keep(&self, idle: &mut Idle, gfn: Gfn, access: Access, ns: u64) {
+        let Ok(mut held) = self.vm.hold(idle, gfn, access) else { return };
+        for _ in 0..3 {
+            if let Some(page) = held.read(idle) {
+                self.kept.borrow_mut().push((gfn, page.pfn(), access));
+                self.look();
+                rest(ns);
+                let mut kept = self.kept.borrow_mut();
+                let mine =
+                    kept.iter().position(|of| *of == (gfn, page.pfn(), access)).expect("it was put there");
+                kept.remove(mine);
+                drop(kept);
+                drop(page);
+            } else if held.refresh(idle).is_err() {
+                return;
+            }
+            rest(ns);
+        }
     }
 
     /// A device writes to a page.

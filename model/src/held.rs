@@ -1,0 +1,224 @@
+//! A frame that the VMM, or hardware beside the tables, uses: `held.rs` and `notify/holds.rs` of the engine.
+//!
+//! ```text
+//! hold, refresh                          invalidation k
+//! epoch; slot                            listed, numbered, announced
+//! the page is published; asking          over the page, or the frame?  taken; hardware: a flush is owed
+//! stamp: nothing covers it               walk, flush
+//! host                                   a use has begun?  wait for its end
+//! asking → valid; if taken: again        the host changes; end
+//!
+//! use                                    vCPU
+//! inside                                 in the guest; catch up
+//! valid?  the frame; else refused        valid?  the frame, for hardware; else none
+//! outside                                last look for a kick
+//! ```
+//! There is one such frame in the world. It takes the place of a leaf: what takes a leaf away takes it. So the stamp only has to
+//! find the invalidations that began before the page was published; those that begin later find the page.
+//!
+//! # Steps that are one here and several in the engine
+//! * *An invalidation reads which page is held, and marks it taken*: the page that it has read may be another one by then, which is taken
+//!   without need.
+//! * *A use that is refused ends*: it does nothing in between.
+
+use crate::active::Look;
+use crate::bug::Bug;
+use crate::scenario::Scenario;
+use crate::thread::{Op, Page, Pc, Range, State, Why};
+use crate::world::{Bad, EPOCH, NONE, PAGES, Span, World, frame};
+
+/// What its word says.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum HeldState {
+    /// An invalidation has taken it back; or it has not been asked for.
+    #[default]
+    Taken,
+    /// The host is being asked.
+    Asking,
+    /// It may be used.
+    Valid,
+}
+
+/// The frame that is held.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Held {
+    pub(crate) state: HeldState,
+    /// The guest frame and the host page, as published; or [`NONE`].
+    pub(crate) gfn: u8,
+    pub(crate) hva: u8,
+    /// The host's frame, and whether it may be written.
+    pub(crate) pfn: u8,
+    pub(crate) write: bool,
+    /// A use has begun; and has found this frame.
+    pub(crate) inside: bool,
+    pub(crate) using: Option<u8>,
+    /// vCPUs hand it to hardware.
+    pub(crate) hardware: bool,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        let state = HeldState::Taken;
+        Self {
+            state,
+            gfn: NONE,
+            hva: NONE,
+            pfn: 0,
+            write: false,
+            inside: false,
+            using: None,
+            hardware: false,
+        }
+    }
+}
+
+impl Held {
+    /// The frame, if it may be used.
+    pub(crate) fn current(&self) -> Option<u8> {
+        (self.state == HeldState::Valid).then_some(self.pfn)
+    }
+}
+
+impl World {
+    /// What is used of the frame must be what the host and the slots say.
+    pub(crate) fn held_is_current(&self) -> Option<Bad> {
+        let running = (0..self.vcpu_count.into()).filter(|&vcpu| self.tlb.runs(vcpu));
+        let used = running.filter_map(|vcpu| self.tlb.vcpus[vcpu].held).chain(self.held.using);
+        let stale = |frame: u8| {
+            let page = frame % PAGES;
+            !self.alive(frame)
+                || self.memslots[self.held.gfn as usize] != page
+                || self.held.write && !self.writable[page as usize]
+        };
+        used.into_iter().any(stale).then_some(Bad::StaleHeld)
+    }
+}
+
+impl Scenario {
+    /// One step of a thread that holds frame `gfn`, and uses it once where hardware does not. `None`: it waits.
+    pub(crate) fn hold(&self, s: &mut State, i: usize, gfn: u8, write: bool) -> Option<()> {
+        let thread = s.threads[i];
+        let first_look = if self.bug == Some(Bug::HeldUnconfirmed) { Pc::Resolve } else { Pc::ScanRegion };
+        match thread.pc {
+            Pc::Start if s.world.held.state == HeldState::Valid => self.held(s, i),
+            Pc::Start => {
+                (s.world.held.gfn, s.world.held.write) = (gfn, write);
+                s.threads[i].pc = Pc::Stamp;
+            }
+            Pc::Stamp => {
+                s.threads[i].epoch = s.world.lines[EPOCH].newest;
+                s.threads[i].hva = s.world.memslots[gfn as usize];
+                s.threads[i].large = false;
+                match (s.threads[i].hva, self.bug) {
+                    (NONE, _) => s.done(i),
+                    (_, Some(Bug::HeldPublishedLate)) => {
+                        s.world.held.state = HeldState::Asking;
+                        s.threads[i].pc = first_look;
+                    }
+                    _ => s.threads[i].pc = Pc::HoldPublish,
+                }
+            }
+            Pc::HoldPublish => {
+                s.world.held.hva = thread.hva;
+                if self.bug == Some(Bug::HeldPublishedLate) {
+                    s.threads[i].pc = Pc::HoldValid;
+                } else {
+                    s.world.held.state = HeldState::Asking;
+                    s.threads[i].pc = first_look;
+                }
+            }
+            Pc::ScanRegion | Pc::LookRegion | Pc::ScanEpoch | Pc::LookEpoch => match self.look(s, i, gfn) {
+                Look::Unfinished => {}
+                Look::Covered | Look::Moved => s.threads[i].pc = Pc::Stamp,
+                Look::Confirmed => s.threads[i].pc = Pc::Resolve,
+            },
+            Pc::Resolve if write && s.world.locked != NONE => return None,
+            Pc::Resolve => {
+                let at = thread.hva as usize;
+                s.world.writable[at] |= write;
+                let pfn = frame(s.world.frames[at], thread.hva);
+                s.threads[i].page = Some(Page { pfn, write, large: false });
+                let late = self.bug == Some(Bug::HeldPublishedLate);
+                s.threads[i].pc = if late { Pc::HoldPublish } else { Pc::HoldValid };
+            }
+            Pc::HoldValid => {
+                let asked = s.world.held.state == HeldState::Asking || self.bug == Some(Bug::HeldTakenMissed);
+                let page = s.threads[i].page.take().expect("the host answered");
+                if asked {
+                    (s.world.held.state, s.world.held.pfn) = (HeldState::Valid, page.pfn);
+                    self.held(s, i);
+                } else {
+                    s.threads[i].pc = Pc::Stamp;
+                }
+            }
+            Pc::HoldEnter if self.bug == Some(Bug::HeldLookedFirst) => {
+                s.world.held.using = s.world.held.current();
+                s.threads[i].pc = Pc::HoldUse;
+            }
+            Pc::HoldEnter => {
+                s.world.held.inside = true;
+                s.threads[i].pc = Pc::HoldUse;
+            }
+            Pc::HoldUse if self.bug == Some(Bug::HeldLookedFirst) => {
+                s.world.held.inside = true;
+                s.threads[i].pc = Pc::HoldLeave;
+            }
+            Pc::HoldUse => {
+                s.world.held.using = s.world.held.current();
+                s.threads[i].pc = Pc::HoldLeave;
+                if s.world.held.using.is_none() {
+                    s.world.held.inside = false;
+                    s.threads[i].pc = Pc::Stamp;
+                }
+            }
+            Pc::HoldLeave => {
+                (s.world.held.inside, s.world.held.using) = (false, None);
+                s.done(i);
+            }
+            pc => unreachable!("{pc:?} in a hold"),
+        }
+        Some(())
+    }
+
+    /// The frame is valid: it is used.
+    #[allow(clippy::unused_self, reason = "a step like the others")]
+    fn held(&self, s: &mut State, i: usize) {
+        if s.world.held.hardware {
+            s.done(i);
+        } else {
+            (s.threads[i].hva, s.threads[i].epoch, s.threads[i].pc) = (NONE, 0, Pc::HoldEnter);
+        }
+    }
+
+    /// An invalidation that takes away what `op` says takes the frame back, if it is in that.
+    pub(crate) fn take_held(&self, s: &mut State, i: usize, op: Op) {
+        let held = s.world.held;
+        let covered = match op {
+            _ if held.gfn == NONE => false,
+            Op::Invalidate { range: Range::Hvas(_), why: Why::ChangePte, .. } => {
+                held.hva == s.threads[i].telling
+            }
+            Op::Invalidate { why, .. } if why.withdraws() && !held.write => false,
+            Op::Invalidate { range: Range::Hvas(hvas), .. } => hvas.has(held.hva),
+            Op::Invalidate { range: Range::Gfns(gfns), .. } => gfns.has(held.gfn),
+            Op::Commit { gfns, .. } => s.threads[i].takes && gfns.has(held.gfn),
+            _ => false,
+        };
+        let before = held.state == HeldState::Taken && self.bug == Some(Bug::HeldUnadopted);
+        if !covered || before {
+            return;
+        }
+        if self.bug != Some(Bug::HeldKept) {
+            s.world.held.state = HeldState::Taken;
+        }
+        s.threads[i].took_held = true;
+        if held.hardware && self.bug != Some(Bug::HeldUnflushed) {
+            s.threads[i].owe(Span::new(held.gfn, held.gfn + 1));
+        }
+    }
+
+    /// Whether an invalidation that took the frame back has to wait for the end of a use.
+    pub(crate) fn awaits_use(&self, s: &State, i: usize) -> bool {
+        s.threads[i].took_held && s.world.held.inside && self.bug != Some(Bug::HeldUnwaited)
+    }
+}

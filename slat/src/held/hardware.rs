@@ -1,0 +1,118 @@
+//! Frames that hardware uses by their numbers while the guest runs.
+
+use super::{Held, HoldError};
+use crate::addr::{Gfn, Pfn};
+use crate::host::Host;
+use crate::memslots::Memslots;
+use crate::sync::idle::Idle;
+use crate::table::format::{Access, Format};
+use crate::vcpu::InGuest;
+use crate::vm::Vm;
+use core::ops::{Deref, DerefMut};
+
+/// A frame that is held for hardware: a number in a control block of the vCPU, which the processor uses while the guest runs. See
+/// [`Vm::hold_for_hardware`].
+pub struct HeldForHardware<'vm, F: Format, H: Host>(Held<'vm, F, H>);
+
+impl<F: Format, H: Host> Vm<F, H> {
+    /// [`Memslots::hold_for_hardware`] in address space 0.
+    pub fn hold_for_hardware(
+        &self,
+        idle: &mut Idle,
+        gfn: Gfn,
+        access: Access,
+    ) -> Result<HeldForHardware<'_, F, H>, HoldError> {
+        self.slots().hold_for_hardware(idle, gfn, access)
+    }
+}
+
+impl<'vm, F: Format, H: Host> Memslots<'vm, F, H> {
+    /// [`hold`](Self::hold) for a frame that hardware uses while the guest runs, as its control block says: a posted-interrupt descriptor, a
+    /// virtual-APIC page, the bitmaps of a nested guest.
+    ///
+    /// Each vCPU holds the frame by itself, and asks for the [current](HeldForHardware::current) frame at each entry. An invalidation
+    /// that takes it back kicks the vCPUs that are in the guest.
+    ///
+    /// ```
+    /// use slat::{*, table::formats::Ept4};
+    /// # struct Identity;
+    /// # unsafe impl TableMemory for Identity {}
+    /// # impl Host for Identity {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+    /// #     }
+    /// # }
+    /// # struct Tlb;
+    /// # impl Translations for Tlb {
+    /// #     fn flush_all(&mut self) {}
+    /// #     fn flush(&mut self, _: Span<Gfn>) {}
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Ept4, _>::builder(Identity).build()?;
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// # let vmwrite = |pfn: Pfn| assert_eq!(pfn, Pfn(0x4_0007));
+    /// let mut apic = vm.hold_for_hardware(&mut idle, Gfn(7), Access::Write)?;
+    /// loop {
+    ///     let ready = vcpu.enter(&mut idle, &mut Tlb);
+    ///     let Some(frame) = apic.current(&ready) else {
+    ///         drop(ready); // out again: the host may sleep
+    ///         apic.refresh(&mut idle)?;
+    ///         continue;
+    ///     };
+    ///     vmwrite(frame); // VIRTUAL_APIC_PAGE_ADDR
+    ///     let Go::In(guest, ()) = ready.go(|| ()) else { continue }; // a kick: ask again
+    ///     // … the guest runs, until an exit …
+    ///     drop(guest);
+    ///     apic.mark_dirty(); // the processor may have written it
+    ///     break;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hold_for_hardware(
+        &self,
+        idle: &mut Idle,
+        gfn: Gfn,
+        access: Access,
+    ) -> Result<HeldForHardware<'vm, F, H>, HoldError> {
+        self.hold_as(idle, gfn, access, true).map(HeldForHardware)
+    }
+}
+
+impl<F: Format, H: Host> HeldForHardware<'_, F, H> {
+    /// The frame for the control block of a vCPU that has entered and not gone in yet ([`Ready`](crate::Ready)). `None` where it has been
+    /// taken back: leave, and [refresh](Held::refresh) it. To be asked **at each entry**, after [`Vcpu::enter`](crate::Vcpu::enter), and after each
+    /// [`InGuest::answer`] that lets the guest go on. Before it, an invalidation would find the vCPU out of the guest, and not kick it.
+    ///
+    /// Drop it only when the frame is in no control block of a vCPU that runs: from then on no vCPU is kicked for it.
+    ///
+    /// # Panics
+    /// Where the vCPU is another VM's.
+    #[inline]
+    pub fn current<'a>(&self, guest: &impl AsRef<InGuest<'a>>) -> Option<Pfn> {
+        assert!(
+            guest.as_ref().is_flushed_by(&self.slots.vm.tlb),
+            "a vCPU of another VM is not kicked for this frame"
+        );
+        self.0.cell.is_valid().then_some(self.0.pfn)
+    }
+}
+
+impl<F: Format, H: Host> core::fmt::Debug for HeldForHardware<'_, F, H> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("HeldForHardware").field(&self.0).finish()
+    }
+}
+
+impl<'vm, F: Format, H: Host> Deref for HeldForHardware<'vm, F, H> {
+    type Target = Held<'vm, F, H>;
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<F: Format, H: Host> DerefMut for HeldForHardware<'_, F, H> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}

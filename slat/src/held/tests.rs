@@ -1,0 +1,116 @@
+use crate::seeded::{self, Bug};
+use crate::table::TableMemory;
+use crate::table::formats::Npt4;
+use crate::*;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::thread;
+
+const HVA: Hva = Hva(1 << 30);
+
+/// Frames are addresses; flushes are broadcast, or not.
+struct Machine {
+    broadcasts: bool,
+}
+
+// SAFETY: the defaults keep the contract.
+unsafe impl TableMemory for Machine {}
+
+impl Host for Machine {
+    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
+    }
+
+    fn broadcast_flush(&self, _: Span<Gfn>) -> bool {
+        self.broadcasts
+    }
+}
+
+struct Tlb;
+
+impl Translations for Tlb {
+    fn flush_all(&mut self) {}
+    fn flush(&mut self, _: Span<Gfn>) {}
+}
+
+fn vm(idle: &mut Idle, broadcasts: bool) -> Vm<Npt4, Machine> {
+    let vm = Vm::builder(Machine { broadcasts }).build().unwrap();
+    vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, HVA).log_dirty())).unwrap();
+    vm
+}
+
+/// A vCPU is in the guest with a frame in its control block, which no leaf maps, and the host takes the page. Whether the vCPU was
+/// kicked before the flush was settled; and has to ask for the frame anew.
+fn kicked(broadcasts: bool, mistake: Option<Bug>) -> bool {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm(&mut idle, broadcasts);
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    let apic = vm.hold_for_hardware(&mut idle, Gfn(7), Access::Write).unwrap();
+    let (inside, settled) = (channel(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let (vm, settled) = (&vm, &settled);
+        scope.spawn(move || {
+            inside.1.recv().unwrap();
+            let take = || {
+                let mut change = vm.invalidate(Span::sized(HVA + 0x7000, 0x1000), Why::Unmap);
+                change.apply(&mut Idle::take().unwrap()).settle();
+            };
+            match mistake {
+                Some(bug) => seeded::with(bug, take),
+                None => take(),
+            }
+            settled.store(true, SeqCst);
+        });
+        let ready = vcpu.enter(&mut idle, &mut Tlb);
+        assert_eq!(apic.current(&ready), Some(Pfn(0x4_0007)));
+        let mut guest = ready.poll();
+        inside.0.send(()).unwrap();
+        while !guest.kicked() && !settled.load(SeqCst) {
+            thread::yield_now();
+        }
+        let kicked = guest.kicked() && !settled.load(SeqCst);
+        guest.answer(&mut Tlb);
+        kicked && apic.current(&guest).is_none()
+    })
+}
+
+#[test]
+fn a_vcpu_whose_hardware_has_the_frame_is_kicked_though_nothing_is_mapped() {
+    assert!(kicked(false, None) && kicked(true, None));
+}
+
+#[test]
+fn mistake_a_held_frame_owes_a_flush_for_its_leaf_alone() {
+    assert!(!kicked(false, Some(Bug::HeldUnflushed)));
+    seeded::found(Bug::HeldUnflushed, 1);
+}
+
+#[test]
+fn mistake_the_flush_of_a_held_frame_is_broadcast() {
+    assert!(!kicked(true, Some(Bug::HeldBroadcast)));
+    seeded::found(Bug::HeldBroadcast, 1);
+}
+
+/// Whether a frame that is written is dirty when the use is over, and not before.
+fn marked() -> bool {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm(&mut idle, false);
+    let mut clock = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
+    drop(clock.read(&mut idle).unwrap());
+    assert!(!vm.slots().is_dirty(Gfn(5)), "it was read");
+    let page = clock.write(&mut idle).unwrap();
+    assert!(!vm.slots().is_dirty(Gfn(5)), "who harvests now would miss what comes");
+    drop(page);
+    vm.slots().is_dirty(Gfn(5))
+}
+
+#[test]
+fn a_frame_that_was_written_is_dirty() {
+    assert!(marked());
+}
+
+#[test]
+fn mistake_a_frame_that_was_written_is_not_marked() {
+    assert!(!seeded::with(Bug::HeldUnmarked, marked));
+    seeded::found(Bug::HeldUnmarked, 1);
+}

@@ -1,0 +1,320 @@
+//! Frames that the VMM, or hardware, uses beside the tables: what invalidations find of [`crate::held`].
+//!
+//! ```text
+//! hold, refresh                             invalidation
+//! page := hva; state := asking              listed, numbered, announced
+//! fence ──────────────────────────────────  fence
+//! stamp: no invalidation covers the page    over the page, or its frame?  state := taken
+//! host; asking → valid                      flush, if hardware uses it; heavy barrier; a use has begun? wait for its end
+//!
+//! use: begun; light barrier; valid? … ended
+//! ```
+//! A held frame stands for a leaf: what takes a leaf away, or its write permission, takes the frame. The two sides are those of a
+//! freeze (rule 10 of [`crate::notify`]): an invalidation finds the page, or the stamp finds the invalidation.
+//!
+//! A use writes a word of its own cell and reads another one there: no other thread's line. An invalidation that meets nothing that
+//! is held pays one load; elsewhere in a VM that holds frames, one load for each of its regions more.
+
+use super::SpaceId;
+use crate::addr::{Gfn, Hva, Level, Span};
+use crate::sync::barrier::Barrier;
+use crate::sync::blocks::Blocks;
+use crate::sync::prim::{Acquire, AtomicU64, Patience, Relaxed, Release, SeqCst, fence};
+
+/// Blocks of cells: half a million in all.
+const BLOCKS: usize = if cfg!(loom) { 1 } else { 16 };
+/// Cells in the first of them.
+const FIRST: usize = if cfg!(any(loom, shuttle)) { 1 } else { 8 };
+/// Counts of regions, by a hash.
+const REGIONS: usize = if cfg!(loom) { 2 } else { 128 };
+/// An invalidation of more regions looks at all cells.
+const NARROW: u64 = 16;
+
+/// Of host addresses of a region: as in [`crate::notify`].
+const REGION_SHIFT: u32 = Level::M2.bytes().ilog2();
+
+const KIND: u64 = 3;
+/// No thread has the cell.
+const FREE: u64 = 0;
+/// An invalidation has taken the frame back, or the host has not been asked.
+const TAKEN: u64 = 1;
+const ASKING: u64 = 2;
+const VALID: u64 = 3;
+/// The holder writes.
+const WRITE: u64 = 4;
+/// The holder hands the frame to hardware.
+const HARDWARE: u64 = 8;
+const SPACE_SHIFT: u32 = 8;
+
+/// One frame that is held. Its holder alone writes it, but for the [kind](KIND) of `state`.
+#[derive(Debug, Default)]
+pub(crate) struct HoldCell {
+    /// What the frame is at this moment, and how it is used.
+    state: AtomicU64,
+    /// Uses that have begun, and that have ended: odd in a use.
+    uses: AtomicU64,
+    gfn: AtomicU64,
+    hva: AtomicU64,
+}
+
+/// How a frame is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldAs {
+    pub(crate) space: SpaceId,
+    pub(crate) gfn: Gfn,
+    pub(crate) write: bool,
+    pub(crate) hardware: bool,
+}
+
+/// How many frames of each region are held.
+#[derive(Debug)]
+struct Regions([AtomicU64; REGIONS]);
+
+impl Default for Regions {
+    fn default() -> Self {
+        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    /// Frames that are held: where there are none, nothing else is read.
+    frames: AtomicU64,
+    /// Made with the first of them.
+    regions: Blocks<Regions, 1>,
+    cells: Blocks<HoldCell, BLOCKS>,
+}
+
+/// What an invalidation has taken back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TakenBack {
+    /// Any frame: uses that have begun are to be waited for.
+    pub(crate) any: bool,
+    /// Hull of those that hardware uses.
+    pub(crate) hardware: Option<Span<Gfn>>,
+}
+
+fn region(number: u64) -> usize {
+    number as usize % REGIONS
+}
+
+fn region_of(hva: Hva) -> usize {
+    region(hva.0 >> REGION_SHIFT)
+}
+
+impl Holds {
+    pub(crate) fn new() -> Self {
+        Self { frames: AtomicU64::new(0), regions: Blocks::new(0, 1), cells: Blocks::new(0, FIRST) }
+    }
+
+    /// Whether no frame is held.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.load(Relaxed) == 0
+    }
+
+    fn cells(&self) -> impl Iterator<Item = &HoldCell> {
+        self.cells.beyond(BLOCKS).flatten().map(|cell| &cell.0)
+    }
+
+    fn regions(&self) -> Option<&Regions> {
+        self.regions.beyond(1).flatten().map(|regions| &regions.0).next()
+    }
+
+    /// A cell for a frame that is to be held. `None`: no memory.
+    pub(crate) fn claim(&self, held: HeldAs) -> Option<&HoldCell> {
+        let flags = |on, flag| if on { flag } else { 0 };
+        let state = TAKEN
+            | flags(held.write, WRITE)
+            | flags(held.hardware, HARDWARE)
+            | u64::from(held.space.0) << SPACE_SHIFT;
+        while self.regions().is_none() {
+            if !self.regions.grow() && self.regions().is_none() {
+                return None;
+            }
+        }
+        let cell = loop {
+            let free = |cell: &&HoldCell| {
+                // ORDER(held-cell): Acquire takes over from the last holder's Release in `give_back`.
+                cell.state.load(Relaxed) == FREE
+                    && cell.state.compare_exchange(FREE, state, Acquire, Relaxed).is_ok()
+            };
+            match self.cells().find(free) {
+                Some(cell) => break cell,
+                None if self.cells.grow() => {}
+                None => return None,
+            }
+        };
+        cell.gfn.store(held.gfn.0, Relaxed);
+        self.frames.fetch_add(1, Relaxed);
+        self.count(cell.hva(), 1);
+        Some(cell)
+    }
+
+    /// The frame is held no more.
+    pub(crate) fn give_back(&self, cell: &HoldCell) {
+        cell.end();
+        self.count(cell.hva(), 1_u64.wrapping_neg());
+        self.frames.fetch_sub(1, Relaxed);
+        // ORDER(held-cell): Release hands the cell to its next holder.
+        cell.state.store(FREE, Release);
+    }
+
+    fn count(&self, hva: Hva, more: u64) {
+        if let Some(regions) = self.regions() {
+            regions.0[region_of(hva)].fetch_add(more, Relaxed);
+        }
+    }
+
+    /// The holder is about to ask the host for the page at `hva`: from here on invalidations find it. A stamp has to follow.
+    pub(crate) fn publish(&self, cell: &HoldCell, hva: Hva) {
+        let before = cell.hva();
+        if region_of(before) != region_of(hva) {
+            self.count(hva, 1);
+        }
+        cell.hva.store(hva.0, Relaxed);
+        if region_of(before) != region_of(hva) {
+            self.count(before, 1_u64.wrapping_neg());
+        }
+        cell.set(ASKING);
+        // ORDER(held): published before the stamp; pairs with the fence in `announce`: either the stamp sees the invalidation, or
+        // that sees the page.
+        if !seeded!(HoldUnfenced) {
+            fence(SeqCst);
+        }
+    }
+
+    /// Marks those taken that `covers` says yes of, by frame, page, and whether they are written. For an invalidation that has been
+    /// announced: of `hvas`, or of more than that says.
+    #[cold]
+    pub(crate) fn take_back(
+        &self,
+        hvas: Option<Span<Hva>>,
+        covers: impl Fn(&HeldAs, Hva) -> bool,
+    ) -> TakenBack {
+        let mut taken = TakenBack::default();
+        if hvas.is_some_and(|hvas| !self.any_in(hvas)) {
+            return taken;
+        }
+        for cell in self.cells() {
+            let mut state = cell.state.load(Relaxed);
+            let held = cell.held(state);
+            if state & KIND == FREE || !covers(&held, cell.hva()) {
+                continue;
+            }
+            // One that is taken already is owed, too: the invalidation that did it need not have flushed yet, nor waited for a use.
+            if state & KIND == TAKEN && seeded!(HeldUnadopted) {
+                continue;
+            }
+            while matches!(state & KIND, ASKING | VALID) && !seeded!(HeldKept) {
+                match cell.state.compare_exchange(state, state & !KIND | TAKEN, Relaxed, Relaxed) {
+                    Ok(_) => break,
+                    Err(now) => state = now,
+                }
+            }
+            taken.any = true;
+            if held.hardware && !seeded!(HeldUnflushed) {
+                let gfns = Span::sized(held.gfn, 1);
+                taken.hardware = Some(taken.hardware.map_or(gfns, |hull| hull.hull(&gfns)));
+            }
+        }
+        taken
+    }
+
+    /// Whether any frame with a page in these regions is held.
+    fn any_in(&self, hvas: Span<Hva>) -> bool {
+        let (first, end) = (hvas.start.0 >> REGION_SHIFT, hvas.end.0.div_ceil(1 << REGION_SHIFT));
+        end.saturating_sub(first) > NARROW
+            || self.regions().is_some_and(|regions| {
+                (first..end).any(|number| regions.0[region(number)].load(Relaxed) != 0)
+            })
+    }
+
+    /// Waits until no use goes on that had begun when its frame was taken back, by whichever invalidation. The caller is in no use.
+    #[cold]
+    pub(crate) fn outlast(&self, barrier: Barrier) {
+        if seeded!(HeldUnwaited) {
+            return;
+        }
+        // ORDER(held-use): marked before the look; pairs with `light` in `begin`.
+        barrier.heavy();
+        for cell in self.cells() {
+            // ORDER(held-end): Acquire pairs with the Release in `end` and `begin`: a use is over before its frame is given away.
+            let uses = || cell.uses.load(unless_seeded!(UsesRelaxed, Acquire));
+            let then = uses();
+            let mut patience = Patience::default();
+            while then % 2 == 1 && cell.state.load(Relaxed) & KIND == TAKEN && uses() == then {
+                patience.wait();
+            }
+        }
+    }
+}
+
+impl HoldCell {
+    fn hva(&self) -> Hva {
+        Hva(self.hva.load(Relaxed))
+    }
+
+    fn held(&self, state: u64) -> HeldAs {
+        HeldAs {
+            space: SpaceId((state >> SPACE_SHIFT) as u8),
+            gfn: Gfn(self.gfn.load(Relaxed)),
+            write: state & WRITE != 0,
+            hardware: state & HARDWARE != 0,
+        }
+    }
+
+    /// By its holder: an invalidation that marks it taken at the same time is one that the stamp finds.
+    fn set(&self, kind: u64) {
+        self.state.store(self.state.load(Relaxed) & !KIND | kind, Relaxed);
+    }
+
+    /// The host has answered. False where an invalidation has taken the page back since it was published.
+    pub(crate) fn confirm(&self) -> bool {
+        let asking = self.state.load(Relaxed) & !KIND | ASKING;
+        if seeded!(HeldTakenMissed) {
+            self.set(VALID);
+            return true;
+        }
+        self.state.compare_exchange(asking, asking & !KIND | VALID, Relaxed, Relaxed).is_ok()
+    }
+
+    /// The host has given nothing.
+    pub(crate) fn refused(&self) {
+        self.set(TAKEN);
+    }
+
+    /// Whether the frame may be used: in a use, or by a vCPU that has entered the guest.
+    #[inline(always)]
+    pub(crate) fn is_valid(&self) -> bool {
+        self.state.load(Relaxed) & KIND == VALID
+    }
+
+    /// Begins a use; false where there is nothing to use.
+    #[inline(always)]
+    pub(crate) fn begin(&self, barrier: Barrier) -> bool {
+        self.end();
+        let begun = self.uses.load(Relaxed) + 1;
+        // ORDER(held-use): begun before the look; `light` here pairs with `heavy` in `outlast`: either the invalidation sees the use,
+        // or the use sees that the frame is taken.
+        // ORDER(held-end): Release: who waits for the use before may see this word instead of its end.
+        self.uses.store(begun, Release);
+        barrier.light();
+        let valid = self.is_valid();
+        if !valid {
+            self.end();
+        }
+        valid
+    }
+
+    /// Ends a use, if one goes on: also one whose guard was leaked.
+    #[inline(always)]
+    pub(crate) fn end(&self) {
+        let uses = self.uses.load(Relaxed);
+        if uses % 2 == 1 {
+            // ORDER(held-end): every access of the use before this store; pairs with `outlast`.
+            self.uses.store(uses + 1, unless_seeded!(UseEndRelaxed, Release));
+        }
+    }
+}
