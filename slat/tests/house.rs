@@ -79,7 +79,7 @@ fn sources(folder: &Path) -> String {
 }
 
 /// The engine's modules, the lowest first: each imports only what stands before it, but for [`UP`].
-const ORDER: [&str; 25] = [
+const ORDER: [&str; 26] = [
     "why",
     "sync",
     "slots",

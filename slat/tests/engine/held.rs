@@ -188,7 +188,7 @@ fn a_memslot_that_is_replaced_by_a_read_only_one_takes_its_frames_back() {
 fn a_conversion_takes_back_frames_of_the_other_kind() {
     let (mut idle, vm) = vm();
     let more = Slot::new(SlotId(1), Gfn(PAGES), 8, Hva(1 << 40));
-    vm.slots().commit(&mut idle, |tx| tx.create_with_private(more, Backing(1).at(0))).unwrap();
+    vm.slots().commit(&mut idle, |tx| tx.create_with_private(more, PrivateMemory(1).at(0))).unwrap();
     let mut held = vm.hold(&mut idle, Gfn(PAGES), Access::Read).unwrap();
     let before = read(&mut held, &mut idle).unwrap();
     vm.slots().set_private(&mut idle, Span::sized(Gfn(PAGES + 1), 1), true).unwrap();
@@ -202,7 +202,7 @@ fn a_conversion_takes_back_frames_of_the_other_kind() {
 #[test]
 fn a_frame_is_held_in_one_address_space() {
     let (mut idle, vm) = vm_with(|builder| builder.address_spaces(2));
-    let smm = vm.slots_in(SpaceId(1)).unwrap();
+    let smm = vm.guest_space(SpaceId(1)).unwrap().slots();
     assert_eq!(smm.hold(&mut idle, Gfn(5), Access::Read).unwrap_err(), HoldError::NoMemslot);
     smm.commit(&mut idle, |tx| tx.create(Slot::new(RAM, Gfn(0), 8, HVA + (1 << 20)))).unwrap();
     let [mut normal, mut other] =
