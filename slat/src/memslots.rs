@@ -42,7 +42,7 @@ use core::convert::Infallible;
 use core::fmt;
 use core::marker::PhantomData;
 
-/// The memslots of one address space of a VM: see [`Vm::slots`] and [`Vm::slots_in`].
+/// The memslots of one address space of a VM: see [`Vm::slots`] and [`GuestSpace::slots`](crate::GuestSpace::slots).
 ///
 /// ```
 /// # use slat::{*, table::formats::Npt4};
