@@ -27,7 +27,9 @@ pub struct Late {
     mistake: Option<Mistake>,
     now: u64,
     requests: VecDeque<Request>,
-    /// How many there were.
+    /// Stored pages that were needed.
+    stored: u64,
+    /// Those of them that were asked for.
     pub asked: u64,
     /// vCPUs that were woken.
     pub woken: u64,
@@ -45,18 +47,23 @@ struct Request {
 impl Late {
     /// No page is asked for.
     pub fn new(on: bool, mistake: Option<Mistake>) -> Self {
-        Self { on, mistake, now: 0, requests: VecDeque::new(), asked: 0, woken: 0 }
+        Self { on, mistake, now: 0, requests: VecDeque::new(), stored: 0, asked: 0, woken: 0 }
     }
 
-    /// Whether the page comes late. It is asked for once, however often a vCPU needs it meanwhile.
+    /// Whether the page comes late: every other one does. It is asked for once, however often a vCPU needs it meanwhile.
     pub fn ask(&mut self, hva: Hva) -> bool {
         let page = Hva(hva.0 & !(PAGE_SIZE - 1));
-        if self.on && self.requests.iter().all(|request| request.page != page) {
+        if self.requests.iter().any(|request| request.page == page) {
+            return true;
+        }
+        self.stored += 1;
+        let is_late = self.on && self.stored.is_multiple_of(2);
+        if is_late {
             self.asked += 1;
             let wrong = self.asked.is_multiple_of(WRONG);
             self.requests.push_back(Request { page, due: self.now + DELAY, wrong, told: false });
         }
-        self.on
+        is_late
     }
 
     /// A request that is due.

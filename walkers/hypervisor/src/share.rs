@@ -198,7 +198,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
             late::deliver(&self.guest.vm)?;
             for (token, since) in self.all.iter().filter_map(|sharer| sharer.waits) {
                 if self.ticks - since > IN_VAIN {
-                    return Err(format!("a vCPU waits in vain: no one said that {token:x?} is ready").into());
+                    return Err(format!("a vCPU waits in vain: {token:x?} is not ready").into());
                 }
             }
             if self.ticks.is_multiple_of(CHORES) {
