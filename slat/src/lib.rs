@@ -145,7 +145,7 @@ pub use slat_slots::{MemoryType, addr};
 pub use addr::{Gfn, Gpa, Hva, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, PrivateMemory, Span};
 pub use age::AccessedPages;
 pub use dirty::{DirtyError, DirtyLog, DirtyPage, DirtyWord, Harvest, RingSize, Splitting, Track};
-pub use fault::{Done, Fault, FaultError, Prefault};
+pub use fault::{Done, Fault, FaultError, Population, Prefault};
 pub use guest_space::GuestSpace;
 pub use held::{Held, HeldForHardware, HeldUse, HoldError};
 pub use host::{Host, HostError, HostPage, Token, VcpuId};

@@ -244,6 +244,7 @@ bugs! {
     GivenBackAtOnce "given-back-at-once" Unit "all pages of a harvest are given back in one section",
 
     PendingBelieved "pending-believed" Unit "a vCPU waits for a token, and does not ask the host once more",
+    RestLost "rest-lost" Unit "frames that a population could not map are not handed back to the caller",
     ReadyForgotten "ready-forgotten" Unit "an entry into the guest takes a ready token for a kick that it has answered",
     EventForgotten "event-forgotten" Unit "the short way of a fault maps a page and tells no observer",
     LeakedGuardBelieved "leaked-guard-believed" Unit "a vCPU whose guard was leaked begins a section on a seat that looks at rest",

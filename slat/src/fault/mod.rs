@@ -27,6 +27,7 @@ pub(crate) mod memo;
 mod mmio;
 mod pending;
 mod plain;
+mod population;
 mod prefault;
 mod present;
 mod quick;
@@ -34,6 +35,7 @@ mod tracked;
 mod visibility;
 
 pub use done::{Done, FaultError};
+pub use population::Population;
 pub use prefault::Prefault;
 
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};

@@ -126,7 +126,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     /// Maps a whole memslot of the space that the vCPU is in, from its first frame on, and reports after each 128 MiB how
     /// many frames are mapped, and of how many. `progress` may stop it. Returns how many are mapped: all of them, or those
     /// before the stop, or before a frame that [`prefault_as`](Self::prefault_as) ends at; none where there is no such
-    /// memslot. vCPUs that each populate a slot, or [prefault](Self::prefault_as) a part of one, do so in parallel. May
+    /// memslot. Several vCPUs map one slot together by a [`Population`](crate::Population). May
     /// sleep in the host; nothing is held between reports. An error means that a first frame after a report could not be
     /// mapped; those that were reported are.
     ///

@@ -129,3 +129,57 @@ fn population_reports_each_stretch_and_stops_where_it_is_told() {
     assert_eq!(vm.stats().mapped_bytes(), PAGES * PAGE_SIZE);
     assert_eq!(vcpu.populate(&mut idle, SlotId(9), how, |_, _| panic!("no such slot")), Ok(0));
 }
+
+/// Three vCPUs populate what a closure makes of a memslot; how many frames each of them was left with.
+fn together(gfns: Span<Gfn>, pages: Level, stop: bool) -> (Vm<Ept4, Counting>, Population, Vec<Span<Gfn>>) {
+    let vm = Vm::<Ept4, _>::builder(Counting(AtomicU64::new(0))).max_page(pages).vcpus(3).build().unwrap();
+    let ram = Slot::new(RAM, Gfn(0), PAGES, Hva(1 << 38));
+    vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.create(ram)).unwrap();
+    let population = Population::new(gfns, Prefault::young(Access::Write));
+    if stop {
+        population.stop();
+    }
+    let rests = std::thread::scope(|scope| {
+        let (vm, population) = (&vm, &population);
+        let vcpu = |id| {
+            scope.spawn(move || {
+                let mut idle = Idle::take().unwrap();
+                let mut vcpu = vm.vcpu(VcpuId(id)).unwrap();
+                std::iter::from_fn(|| vcpu.populate_with(&mut idle, population)).collect::<Vec<_>>()
+            })
+        };
+        let all = [0, 1, 2].map(vcpu);
+        all.into_iter().flat_map(|vcpu| vcpu.join().unwrap()).collect()
+    });
+    (vm, population, rests)
+}
+
+#[test]
+fn vcpus_populate_frames_together_and_each_frame_is_counted_once() {
+    for pages in [Level::K4, Level::M2] {
+        let gfns = Span::new(Gfn(100), Gfn(40_000));
+        let (vm, population, rests) = together(gfns, pages, false);
+        assert_eq!((population.progress(), rests), ((gfns.len(), gfns.len()), vec![]));
+        let mut idle = Idle::take().unwrap();
+        for gfn in [100, 511, 512, 20_000, 39_999].map(Gfn) {
+            assert!(vm.translate(&mut idle, gfn).unwrap().leaf.perms.allows(Access::Write));
+        }
+        assert_eq!(vm.translate(&mut idle, Gfn(40_448)), None, "nothing else is mapped");
+    }
+}
+
+#[test]
+fn what_cannot_be_populated_comes_back_to_one_vcpu() {
+    // The memslot ends in the middle of a stretch, and the next stretch lies behind it.
+    let gfns = Span::new(Gfn(PAGES - 1000), Gfn(PAGES + 1000));
+    let (_, population, mut rests) = together(gfns, Level::K4, false);
+    rests.sort_by_key(|rest| rest.start);
+    let left = Gfn(PAGES);
+    assert_eq!(population.progress(), (1000, 2000));
+    assert_eq!(rests.first().map(|rest| rest.start), Some(left));
+    assert!(rests.windows(2).all(|pair| pair[0].end == pair[1].start), "{rests:?}");
+    assert_eq!(rests.iter().map(Span::len).sum::<u64>(), 1000);
+
+    let (vm, population, rests) = together(gfns, Level::K4, true);
+    assert_eq!((population.progress(), rests, vm.stats().mapped_faults), ((0, 2000), vec![], 0), "stopped");
+}

@@ -8,7 +8,8 @@
 //! | `age` | [`age`](slat::Walk::age): what has been accessed since | |
 //! | `move` | the host [moves](crate::moves) pages to other frames, and takes some | blocks of 2 MiB are moved |
 //!
-//! What harvests and aging tell is compared with what the guest's memory has become: [`watch`](crate::watch).
+//! What harvests and aging tell is compared with what the guest's memory has become: [`watch`](crate::watch). What the engine tells
+//! of itself is compared with what it counts: [`events`](crate::events).
 
 use crate::Error;
 use crate::layout::Layout;
@@ -23,6 +24,8 @@ use spin::Mutex;
 
 /// So many harvests pass between two ends of a dirty log.
 const LOG_ROUND: u64 = 64;
+/// So many interrupts pass between two comparisons of events with counters, where one processor runs the guest.
+const EVENTS_ROUND: u64 = 64;
 /// So many interrupts pass between two turns where there are two processors: their time is the machine's, and each of them is
 /// interrupted 250 times a second, so that an emulated guest would do little but fault.
 const TURN_OF_TWO: u64 = 16;
@@ -83,6 +86,9 @@ impl Chores {
         // Another processor's turn is enough.
         let Some(mut work) = self.work.try_lock() else { return Ok(()) };
         let (watch, mover) = &mut *work;
+        if self.processors == 1 && interrupts.is_multiple_of(EVENTS_ROUND) {
+            vm.host().events.compare(vm, self.processors)?;
+        }
         self.compare(vm, idle, watch, false)?;
         if self.wanted.moves {
             mover.turn(vm, idle)?;
@@ -97,6 +103,7 @@ impl Chores {
     /// The guest is done: all of its memory is compared once more, and all that is free looked at.
     pub fn finish<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         Mover::finish(vm.host())?;
+        vm.host().events.compare(vm, self.processors)?;
         self.compare(vm, idle, &mut self.work.lock().0, true)
     }
 
@@ -191,6 +198,7 @@ impl Chores {
         println!("report: {taken} pages taken");
         println!("report: {zeroes} of them zero");
         println!("report: {} pages brought back", vm.host().frames.lock().brought);
+        println!("report: {} events", vm.host().events.all());
         println!("report: {generations} generations");
         println!("report: {young} young pages");
         println!("report: {} permission faults", stats.permission_faults);

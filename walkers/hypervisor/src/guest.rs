@@ -9,7 +9,9 @@ use crate::options::{Options, Wanted};
 use crate::{apic, power, record, second};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use slat::{CpuId, Done, Fault, Format, Gfn, Go, Gpa, Idle, Level, Span, Translations, Vcpu, VcpuId, Vm};
+use slat::{
+    CpuId, Done, Fault, Format, Gfn, Go, Gpa, Idle, Level, Span, Token, Translations, Vcpu, VcpuId, Vm,
+};
 use slat_walker_x86::cpu;
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::println;
@@ -46,6 +48,8 @@ pub enum After {
     End,
     /// It has touched its interrupt controller, for which there is no memory.
     Controller(MemoryFault),
+    /// Another vCPU, or nothing, until the page of this token is there.
+    Wait(Token),
 }
 
 /// The processor's cached translations, as slat asks for them to be forgotten. Both makers can forget all that a guest
@@ -119,11 +123,17 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
                 After::Again => {}
                 After::End => break,
                 After::Controller(fault) => self.write_apic(idle, fault.gpa)?,
+                After::Wait(token) => return Err(format!("{token:x?} is not to be waited for").into()),
             }
         }
         self.guest.chores.finish(&self.guest.vm, idle)?;
         self.guest.report();
         Ok(())
+    }
+
+    /// A page that it waited for, or that was to be mapped ahead, and that is there now.
+    pub fn take_ready(&mut self) -> Option<Token> {
+        self.vcpu.take_ready()
     }
 
     /// In, and out again.
@@ -170,6 +180,10 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
         }
         let done = self.vcpu.fault(idle, Fault { gpa, access })?;
         match done {
+            Done::Pending => {
+                let token = self.vcpu.pending_token().ok_or("a page is pending, and has no token")?;
+                Ok(After::Wait(token))
+            }
             Done::Mmio if gpa.gfn() == apic::PAGE => Ok(After::Controller(fault)),
             Done::Mmio => {
                 Err(format!("{fault:x?}: there is no memory; at {:#x}", self.processor.rip()).into())

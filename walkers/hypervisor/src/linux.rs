@@ -111,7 +111,7 @@ pub fn load(boot: Boot, options: &Options, layout: &Layout) -> Result<Start, Err
     write(ZERO_PAGE + field::INITRD_BYTES, options.initrd.1 as u32);
     write(ZERO_PAGE + field::LINE, COMMAND_LINE as u32);
     write(ZERO_PAGE + field::RSDP, boot.rsdp().unwrap_or(0));
-    let is_shared = !options.plain && options.processors < options.cpus;
+    let is_shared = !options.plain && options.is_shared();
     let line = match boot.has_firmware() {
         _ if is_shared => LINE_SHARED,
         true => LINE,

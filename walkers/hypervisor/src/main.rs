@@ -21,9 +21,11 @@
 //! | `guest` | the loop around the guest |
 //! | `second` | the second processor, until the guest starts it |
 //! | `apic`, `instruction` | how the guest starts it: stores to its interrupt controller |
+//! | `late` | pages that the host has not got at once: the vCPU that needs one waits, and the other runs |
 //! | `share`, `local`, `platform` | two vCPUs on one processor: turns, an interrupt controller for each, and the table that tells of them |
 //! | `chores` | what is done to its memory while it runs |
 //! | `watch` | what it has become, compared with what harvests and aging tell |
+//! | `events` | what the engine tells of what it does, compared with what it counts |
 //! | `record` | every fault, told to whoever listens |
 //!
 //! README.md beside this tells how to wire slat into a hypervisor of your own.
@@ -35,8 +37,10 @@ extern crate alloc;
 mod apic;
 mod chores;
 mod disk;
+mod events;
 mod guest;
 mod instruction;
+mod late;
 mod layout;
 mod linux;
 mod local;
@@ -111,7 +115,7 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
     // SAFETY: the only token of this processor.
     let mut idle = unsafe { Idle::assume() };
 
-    let vm = Vm::<F, _>::builder(Machine::new(options.page, layout))
+    let vm = Vm::<F, _>::builder(Machine::new(&options, layout))
         .vcpus(options.cpus)
         .max_page(options.page)
         .dirty_log(DirtyLog::bitmap())
@@ -133,7 +137,7 @@ fn run<P: Processor, F: Format>(boot: Boot, options: Options) -> Result<(), Erro
     // Leaked: the second processor is in it to the end.
     let guest = Box::leak(Box::new(Guest { vm, options, power, chores, faults }));
     let first = P::new(&start.mode);
-    if options.processors < options.cpus {
+    if options.is_shared() {
         return Share::new(guest, first, start.registers)?.run(&mut idle);
     }
     if options.cpus > 1 {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! page  ─▶ entry ─▶ Frame, one of 512 that follow each other (`whole`), or one alone
-//!                   Stored in the reserve: taken, a fault brings it back into another frame
+//!                   Stored in the reserve: taken, a fault brings it back into another frame, at once or [late](crate::late)
 //!                   Zeroes: taken, and nothing had to be kept
 //! ```
 //! At first behind page n is frame n. [`moves`](crate::moves) changes entries, under the [lock](Machine::frames) and inside an
@@ -13,7 +13,10 @@
 //! to a frame that the host had taken back: an error.
 
 use crate::Error;
+use crate::events::Events;
+use crate::late::Late;
 use crate::layout::Layout;
+use crate::options::{Mistake, Options};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -21,6 +24,7 @@ use core::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use slat::trace::TraceEvent;
 use slat::{
     Access, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span, TableMemory,
     VcpuId,
@@ -77,8 +81,13 @@ pub struct Machine {
     page: Level,
     /// Where RAM is.
     pub layout: Layout,
-    /// How often one processor has made another leave its guest.
+    /// How often one processor has made another leave its guest; where vCPUs share a processor, how often one that waits for
+    /// a page was woken.
     pub kicks: AtomicU64,
+    /// What the engine has told.
+    pub events: Events,
+    /// There is another processor to make leave its guest.
+    has_other: bool,
     /// What is behind each page of RAM.
     entries: Box<[AtomicU64]>,
     /// A page that a fault has asked for lately.
@@ -96,8 +105,10 @@ pub struct Frames {
     pub small: VecDeque<Pfn>,
     /// How many pages are stored.
     pub stored: usize,
-    /// Pages that faults have brought back.
+    /// Pages that were brought back, at once or late.
     pub brought: u64,
+    /// Pages that are on their way.
+    pub late: Late,
     /// A frame that was written to while it was free.
     overwritten: Option<Pfn>,
 }
@@ -121,31 +132,35 @@ impl Host for Machine {
         }
     }
 
-    /// Brings a page back that was taken.
+    /// Brings a page back that was taken; or has it brought, where its contents are stored and another vCPU can run meanwhile.
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         let mut frames = self.frames.lock();
-        let behind = self.behind(hva);
-        if !matches!(behind, Behind::Frame { .. }) {
-            let pfn = frames.small.pop_front().ok_or(HostError::NoMemory)?;
-            frames.check(pfn);
-            frames.fill(behind, pfn);
-            frames.brought += 1;
-            self.set(hva, Behind::Frame { pfn, whole: false });
+        if matches!(self.behind(hva), Behind::Stored(_)) && frames.late.ask(hva) {
+            return Err(HostError::Pending);
         }
+        self.bring(&mut frames, hva)?;
         drop(frames);
         self.lookup(hva, access).ok_or(HostError::Io)
     }
 
-    /// The sender is out of its own guest, so the other processor is meant.
+    /// The sender is out of its own guest, so the other processor is meant. A vCPU that shares this one is out, too: it
+    /// looks before it enters.
     fn kick(&self, _: VcpuId) {
         self.kicks.fetch_add(1, Relaxed);
-        smp::kick_other();
+        if self.has_other {
+            smp::kick_other();
+        }
+    }
+
+    fn observe(&self, event: TraceEvent) {
+        self.events.count(event);
     }
 }
 
 impl Machine {
     /// Behind each page is the frame of the same number.
-    pub fn new(page: Level, layout: Layout) -> Self {
+    pub fn new(options: &Options, layout: Layout) -> Self {
+        let (page, mistake) = (options.page, options.chores.mistake);
         let pages = layout.ram().end.0;
         let entry = |page: u64| {
             let whole = layout.is_ram(block_of(Hva(page << PAGE_SHIFT)));
@@ -159,11 +174,34 @@ impl Machine {
             small: (small..last).map(Pfn).collect(),
             stored: 0,
             brought: 0,
+            late: Late::new(options.is_shared(), mistake),
             overwritten: None,
         };
         (first..last).for_each(|pfn| clear(Pfn(pfn)));
-        let (entries, frames) = ((0..pages).map(entry).collect(), Mutex::new(frames));
-        Self { page, layout, kicks: AtomicU64::new(0), entries, asked: AtomicU64::new(0), frames }
+        let events = Events::new(mistake == Some(Mistake::LostEvent));
+        Self {
+            page,
+            layout,
+            kicks: AtomicU64::new(0),
+            events,
+            has_other: options.processors > 1,
+            entries: (0..pages).map(entry).collect(),
+            asked: AtomicU64::new(0),
+            frames: Mutex::new(frames),
+        }
+    }
+
+    /// Gives a page that was taken a frame again, with its contents. Nothing where it has one.
+    pub fn bring(&self, frames: &mut Frames, hva: Hva) -> Result<(), HostError> {
+        let behind = self.behind(hva);
+        if !matches!(behind, Behind::Frame { .. }) {
+            let pfn = frames.small.pop_front().ok_or(HostError::NoMemory)?;
+            frames.check(pfn);
+            frames.fill(behind, pfn);
+            frames.brought += 1;
+            self.set(hva, Behind::Frame { pfn, whole: false });
+        }
+        Ok(())
     }
 
     /// What is behind a page of RAM.

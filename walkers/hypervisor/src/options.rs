@@ -11,7 +11,7 @@
 //! | `zap` | every timer interrupt unmaps everything |
 //! | `log-dirty` | stores are logged, and harvested by timer interrupts |
 //! | `age` | timer interrupts ask what has been accessed |
-//! | `move` | timer interrupts move pages to other frames, and take some until a fault brings them back |
+//! | `move` | timer interrupts move pages to other frames, and take some until a fault brings them back; late, where vCPUs share a processor |
 //! | `mistake=NAME` | a mistake on purpose, which must be found: see [`Mistake`] |
 //! | `record` | every fault in RAM is told to the debug console |
 
@@ -68,6 +68,12 @@ pub enum Mistake {
     LostDirty,
     /// `lost-young`: every 16th aging is passed over.
     LostYoung,
+    /// `lost-event`: one of 4096 events is not counted.
+    LostEvent,
+    /// `never-ready`: a page of 16 comes late, and the engine is not told.
+    NeverReady,
+    /// `early-ready`: the engine is told of a page of 16 before it is there.
+    EarlyReady,
 }
 
 impl Mistake {
@@ -76,12 +82,20 @@ impl Mistake {
             "untold-move" => Some(Self::UntoldMove),
             "lost-dirty" => Some(Self::LostDirty),
             "lost-young" => Some(Self::LostYoung),
+            "lost-event" => Some(Self::LostEvent),
+            "never-ready" => Some(Self::NeverReady),
+            "early-ready" => Some(Self::EarlyReady),
             _ => None,
         }
     }
 }
 
 impl Options {
+    /// Whether vCPUs share a processor.
+    pub fn is_shared(&self) -> bool {
+        self.processors < self.cpus
+    }
+
     /// Reads a command line; a word that it does not know is an error.
     pub fn parse(line: &str) -> Result<Self, Error> {
         let mut options = Self {

@@ -4,6 +4,7 @@
 //!   a vCPU runs until ── HLT, PAUSE, or a tick of the machine's timer ─▶ the other's turn, if it has anything to do
 //!     │ its controller's page            ▶ `local`, one for each
 //!     │ an interrupt of the machine      ▶ the first vCPU, past its controller
+//!     │ memory that comes late           ▶ `late`: the other's turn, until the page is there
 //!     ▼ memory, ports, …                 ▶ as where a vCPU has its processor to itself (`guest`)
 //! ```
 //! Each vCPU has a number in the TLB of its own, and keeps it: the processor's other guest finds nothing of it. Both say to
@@ -13,20 +14,25 @@
 use crate::Error;
 use crate::guest::{After, Cpu, Guest};
 use crate::instruction::{Kind, Move};
+use crate::late;
 use crate::local::{Command, Local};
 use alloc::format;
 use core::arch::x86_64::__cpuid_count;
-use slat::{Format, Idle, VcpuId};
+use core::sync::atomic::Ordering::Relaxed;
+use slat::{Format, Idle, Token, VcpuId};
 use slat_walker_x86::cpu::ticks;
 use slat_walker_x86::extended::{self, Extended};
 use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
 use slat_walker_x86::interrupts::{self, Taken};
+use slat_walker_x86::println;
 
 /// The clock of QEMU's controller counts nanoseconds: a tick each millisecond.
 const TICK: u32 = 1_000_000;
 /// So many of them between two turns of chores.
 const CHORES: u32 = 4;
 const CPUS: u32 = 2;
+/// After so many ticks a page does not come any more.
+const IN_VAIN: u32 = 1000;
 
 /// A vCPU, and what it needs where it shares.
 struct Sharer<'g, P, F: Format> {
@@ -36,6 +42,8 @@ struct Sharer<'g, P, F: Format> {
     /// It has nothing to do before an interrupt: it halted, or has not been started.
     idle: bool,
     started: bool,
+    /// A page that it cannot go on without, and since which tick.
+    waits: Option<(Token, u32)>,
     /// What it is to take next; and the same, where that is the machine's and not its controller's.
     offered: Option<u8>,
     external: Option<u8>,
@@ -49,8 +57,12 @@ pub struct Share<'g, P, F: Format> {
     ticks: u32,
     /// Vectors of the machine's interrupts that the first vCPU has not taken.
     external: u64,
-    /// How often the other had its turn.
+    /// How often the other had its turn; and how often because the one before waits for a page.
     switches: u64,
+    meanwhile: u64,
+    /// Faults whose page came late, and tokens that the vCPUs have taken.
+    pending: u64,
+    ready: u64,
 }
 
 impl<'g, P: Processor, F: Format> Share<'g, P, F> {
@@ -63,12 +75,22 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
                 return Err("no guests of this maker's share a processor here".into());
             }
             let (local, extended) = (Local::new(id), Extended::new());
-            Ok(Sharer { cpu, local, extended, idle: id > 0, started: id == 0, offered: None, external: None })
+            Ok(Sharer {
+                cpu,
+                local,
+                extended,
+                idle: id > 0,
+                started: id == 0,
+                waits: None,
+                offered: None,
+                external: None,
+            })
         };
         let all = [sharer(0, first, registers)?, sharer(1, second, Registers::default())?];
         extended::enable();
         interrupts::begin(TICK);
-        Ok(Self { guest, all, current: 0, ticks: 0, external: 0, switches: 0 })
+        let [switches, meanwhile, pending, ready] = [0; 4];
+        Ok(Self { guest, all, current: 0, ticks: 0, external: 0, switches, meanwhile, pending, ready })
     }
 
     /// Runs them until the guest is done with the machine.
@@ -92,17 +114,54 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
                     After::Again => {}
                     After::End => break,
                     After::Controller(fault) => self.controller(fault)?,
+                    After::Wait(token) => {
+                        current.waits = Some((token, self.ticks));
+                        self.pending += 1;
+                        let before = self.current;
+                        self.rest(idle)?;
+                        self.meanwhile += u64::from(self.current != before);
+                    }
                 },
             }
         }
         self.guest.chores.finish(&self.guest.vm, idle)?;
         self.guest.report();
-        slat_walker_x86::println!("report: {} switches", self.switches);
+        self.report()
+    }
+
+    /// Says what sharing has come to. An error where a vCPU was woken without a token, or the other way round.
+    fn report(&mut self) -> Result<(), Error> {
+        self.take_ready();
+        let Self { switches, meanwhile, pending, ready, .. } = *self;
+        let (late, host) = (&self.guest.vm.host().frames.lock().late, self.guest.vm.host());
+        let (woken, kicks) = (late.woken, host.kicks.load(Relaxed));
+        if woken != ready || woken != kicks {
+            return Err(format!(
+                "a wake-up is lost: {woken} by the engine, {kicks} by the host, {ready} tokens taken"
+            )
+            .into());
+        }
+        println!("report: {switches} switches");
+        println!("report: {} pages came late", late.asked);
+        println!("report: {pending} faults waited for them");
+        println!("report: {meanwhile} of these beside the other vCPU");
+        println!("report: {ready} tokens ready");
         Ok(())
+    }
+
+    /// Pages that are there now: a vCPU that waits for one goes on.
+    fn take_ready(&mut self) {
+        for sharer in &mut self.all {
+            while let Some(token) = sharer.cpu.take_ready() {
+                self.ready += 1;
+                sharer.waits.take_if(|(waited, _)| *waited == token);
+            }
+        }
     }
 
     /// Timers go off; each vCPU is offered what it is to take next, and the one that has something has something to do.
     fn offer(&mut self) {
+        self.take_ready();
         let now = ticks();
         for (sharer, is_first) in self.all.iter_mut().zip([true, false]) {
             if !sharer.started {
@@ -136,6 +195,12 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         }
         if taken.is_tick() {
             self.ticks += 1;
+            late::deliver(&self.guest.vm)?;
+            for (token, since) in self.all.iter().filter_map(|sharer| sharer.waits) {
+                if self.ticks - since > IN_VAIN {
+                    return Err(format!("a vCPU waits in vain: {token:x?} is not ready").into());
+                }
+            }
             if self.ticks.is_multiple_of(CHORES) {
                 self.guest.chores.run(&self.guest.vm, idle)?;
             }
@@ -148,7 +213,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
     fn switch(&mut self) {
         self.offer();
         let other = 1 - self.current;
-        if !self.all[other].idle {
+        if self.all[other].can_run() {
             self.all[self.current].extended.save();
             self.all[other].extended.load();
             self.current = other;
@@ -156,10 +221,10 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         }
     }
 
-    /// The current one has nothing to do: the other's turn, or the machine sleeps.
+    /// The current one has nothing to do, or waits for a page: the other's turn, or the machine sleeps.
     fn rest(&mut self, idle: &mut Idle) -> Result<(), Error> {
         self.switch();
-        while self.all[self.current].idle {
+        while !self.all[self.current].can_run() {
             let taken = interrupts::wait();
             self.interrupted(idle, taken)?;
             self.switch();
@@ -193,6 +258,11 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
 }
 
 impl<'g, P: Processor, F: Format> Sharer<'g, P, F> {
+    /// It has something to do, and the memory for it.
+    fn can_run(&self) -> bool {
+        !self.idle && self.waits.is_none()
+    }
+
     /// The other one, or it itself, commands it.
     fn hear(&mut self, guest: &'g Guest<F>, command: Command) -> Result<(), Error> {
         match command {

@@ -279,17 +279,22 @@ impl Svm {
     }
 }
 
-/// The event to deliver again, where an exit cut its delivery short.
+/// The event to deliver again, where an exit cut its delivery short. An instruction's own (INT3, INTO, INT) is none: the guest is
+/// still at that instruction, which makes it again. Delivered from here it would return to the instruction, not behind it.
 ///
 /// QEMU reports an interrupt that was cut short by a nested fault as an exception (type 3), whose vectors end at 31;
 /// seen in 7.2 and 10.0.
 fn interrupted(event: u64) -> u64 {
     const TYPE: u64 = 0x700;
     const EXCEPTION: u64 = 0x300;
-    match event {
-        event if event & EVENT_VALID == 0 => 0,
-        event if event & TYPE == EXCEPTION && event & 0xff >= 32 => event & !TYPE,
-        event => event,
+    const SOFTWARE: u64 = 0x400;
+    const BREAKPOINT: u64 = 3;
+    const OVERFLOW: u64 = 4;
+    match (event & TYPE, event & 0xff) {
+        _ if event & EVENT_VALID == 0 => 0,
+        (SOFTWARE, _) | (EXCEPTION, BREAKPOINT | OVERFLOW) => 0,
+        (EXCEPTION, 32..) => event & !TYPE,
+        _ => event,
     }
 }
 

@@ -6,6 +6,7 @@
 //! ```
 //! | file | idea |
 //! |---|---|
+//! | `point` | what a bench tells: figures, checks |
 //! | [`machine`] | the VM that they run, and how its vCPUs share out memory |
 //! | `against` | the series' figures beside ours |
 //! | `hardware` | what a processor does on an access |
@@ -17,6 +18,7 @@
 //! | [`memslot`] | a memslot moves while vCPUs fault and use it (the scalable memslots series) |
 //! | [`numa`] | a host looks where pages are used, while vCPUs use them (the NUMA protection series) |
 //! | [`pre_fault`] | vCPUs have their memory mapped before their guest runs (the TDP MMU series): the book's tutorial |
+//! | [`populate`] | vCPUs map a memslot whole, together |
 //! | [`ksm`] | a host merges equal pages of running vCPUs (the change-pte series) |
 //! | [`broadcast`] | a host moves pages that all vCPUs use, flushed by kicks or by broadcasts |
 
@@ -32,6 +34,8 @@ pub mod ksm;
 pub mod machine;
 pub mod memslot;
 pub mod numa;
+mod point;
+pub mod populate;
 pub mod pre_fault;
 mod program;
 #[cfg(test)]
@@ -39,8 +43,9 @@ mod tests;
 mod way;
 pub mod zap;
 
-use crate::world::{Costs, Told};
+use crate::world::Costs;
 pub use against::Against;
+pub use point::{Check, Figure, Point};
 pub use slat::Level;
 use slat::MmuLock;
 use slat_series::PatchSeries;
@@ -213,6 +218,10 @@ pub enum Policy {
     SomeReached,
     /// They are broadcast to all processors.
     AllReached,
+    /// Each page comes by a fault of the guest.
+    Faults,
+    /// Pages come before the guest runs, by vCPUs that take stretches.
+    Population,
 }
 
 impl Policy {
@@ -250,91 +259,9 @@ impl Policy {
             Self::Kicks => "kicks",
             Self::SomeReached => "broadcast, some out of reach",
             Self::AllReached => "broadcast",
+            Self::Faults => "faults",
+            Self::Population => "populate",
         }
-    }
-}
-
-/// What a bench tells of a [`Setting`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Point {
-    /// As it was asked for.
-    pub vcpus: u32,
-    /// As it was asked for.
-    pub policy: Policy,
-    /// The first is *the* figure: what is compared, ranked and swept. Less is better.
-    pub figures: Vec<Figure>,
-    /// Faults, moves, pages: what a figure "per operation" divides by.
-    pub operations: u64,
-    /// The share of their time that vCPUs waited for locks and lines, 0 to 1; 0 on threads.
-    pub waiting: f64,
-    /// Shootdowns made.
-    pub flushes: u64,
-    /// Kicks sent.
-    pub kicks: u64,
-    /// What the run took.
-    pub told: Told,
-    /// Whether the engine did what it was asked.
-    pub checks: Vec<Check>,
-    /// The run was ended at its bound in virtual time: the first two figures are lower bounds.
-    pub unfinished: bool,
-}
-
-impl Point {
-    /// What came of a run that ended by itself.
-    pub fn of(setting: &Setting<'_>, figures: Vec<Figure>, told: Told) -> Self {
-        Self {
-            vcpus: setting.vcpus,
-            policy: setting.policy,
-            figures,
-            operations: 0,
-            waiting: told.waiting(),
-            flushes: 0,
-            kicks: told.kicks,
-            told,
-            checks: Vec::new(),
-            unfinished: false,
-        }
-    }
-}
-
-/// A number that was measured.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Figure {
-    /// Of what.
-    pub name: &'static str,
-    /// How much.
-    pub value: f64,
-    /// Of which unit.
-    pub unit: &'static str,
-}
-
-impl Figure {
-    /// Of what, how much, of which unit.
-    pub fn new(name: &'static str, value: f64, unit: &'static str) -> Self {
-        Self { name, value, unit }
-    }
-}
-
-/// Something that has to be true for the figures to count.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// What.
-    pub name: &'static str,
-    /// Whether it is.
-    pub ok: bool,
-    /// The numbers behind it.
-    pub detail: String,
-}
-
-impl Check {
-    /// So many of so many: true where it is all of them.
-    pub fn all(name: &'static str, good: u64, of: u64) -> Self {
-        Self { name, ok: good == of, detail: format!("{good} of {of}") }
-    }
-
-    /// So many, of at least so many.
-    pub fn least(name: &'static str, many: u64, least: u64) -> Self {
-        Self { name, ok: many >= least, detail: format!("{many}, and {least} at least") }
     }
 }
 
@@ -438,6 +365,7 @@ pub static ALL: &[&dyn Bench] = &[
     &invalidate::Invalidate,
     &pre_fault::PreFault,
     &broadcast::Broadcast,
+    &populate::Populate,
 ];
 // ANCHOR_END: all
 
