@@ -29,7 +29,9 @@ impl Nested {
                 }
             }
             Op::Access { write } => return self.access(s, i, write),
-            Op::Store { .. } | Op::Flush | Op::Leave | Op::Enter { .. } => return self.l1(s, i, op),
+            Op::Store { .. } | Op::Flush | Op::Broadcast | Op::Leave | Op::Enter { .. } => {
+                return self.l1(s, i, op);
+            }
             Op::Host { .. } | Op::Move { .. } | Op::MoveTables { .. } => self.invalidate(s, i, op),
             Op::BeginLog | Op::Harvest => return self.log(s, i, op),
         }

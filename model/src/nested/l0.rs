@@ -95,7 +95,7 @@ impl Nested {
                 }
                 self.settle(s, i);
             }
-            Pc::Kick(vcpu) => Self::kick(s, i, vcpu),
+            Pc::Kick(vcpu) => self.kick(s, i, vcpu),
             Pc::Remove => {
                 self.remove(s, i);
                 s.threads[i].pc = Pc::Change;
@@ -153,7 +153,7 @@ impl Nested {
             Pc::Head if self.has(Bug::ArmForgetsShadows) => s.threads[i].pc = Pc::Settle,
             Pc::Head => self.head(s, i, me.taken),
             Pc::Settle => self.settle(s, i),
-            Pc::Kick(vcpu) => Self::kick(s, i, vcpu),
+            Pc::Kick(vcpu) => self.kick(s, i, vcpu),
             Pc::Remove if op == Op::BeginLog => {
                 s.world.begun = true;
                 s.done(i);

@@ -1,7 +1,7 @@
 //! What L1 does: it writes its table, flushes, enters L2. And a flush of the shadow, which an entry makes.
 
 use super::program::{Nested, Op};
-use super::shadow::{Place, SHADOW, Tree, Word};
+use super::shadow::{Place, SHADOW, TWO, Tree, Word};
 use super::steps::{Flush, L2, Pc, State, Thread};
 use crate::bug::Bug;
 
@@ -17,10 +17,35 @@ impl Nested {
             }
             Op::Leave => s.world.vcpus[i].in_l2 = false,
             Op::Enter { key } => return self.enter(s, i, key),
+            Op::Broadcast => {
+                self.broadcast(s, i);
+                return Some(());
+            }
             op => unreachable!("{op:?} is L0's"),
         }
         s.done(i);
         Some(())
+    }
+
+    /// A flush that may not wait for the entries of other vCPUs: they are in L2 and stay there.
+    fn broadcast(&self, s: &mut State, i: usize) {
+        match s.threads[i].pc {
+            Pc::Start => {
+                s.world.vcpus[i].in_l2 = false;
+                s.threads[i].pc = Pc::Begin;
+                if self.has(Bug::BroadcastDeferred) {
+                    let newest = s.world.newest;
+                    s.world.vcpus.iter_mut().for_each(|vcpu| vcpu.pending = Some(newest));
+                    s.threads[i].pc = Pc::Entered;
+                }
+            }
+            Pc::Entered => {
+                let key = s.world.key;
+                (0..TWO).for_each(|vcpu| s.world.forgets_t(vcpu, key));
+                s.done(i);
+            }
+            _ => self.flush(s, i, Op::Broadcast, Pc::Entered),
+        }
     }
 
     /// The vCPU enters L2: what is pending for it comes first.
@@ -91,7 +116,7 @@ impl Nested {
                 s.world.places[i] =
                     Place { listed: true, unflushed: true, number, shadow: true, ..Place::default() };
                 s.threads[i].pc = Pc::Load;
-                if self.drops && matches!(op, Op::Enter { .. }) {
+                if self.drops && !matches!(op, Op::Access { .. }) {
                     assert_eq!(s.world.root, 0, "a world has two trees");
                     s.world.root = 1;
                     s.world.trees[1] = Tree { upper: Word::Hole(number), leaf: Word::Hole(0), row: 0 };
@@ -113,7 +138,7 @@ impl Nested {
                 }
                 self.settle(s, i);
             }
-            Pc::Kick(vcpu) => Self::kick(s, i, vcpu),
+            Pc::Kick(vcpu) => self.kick(s, i, vcpu),
             Pc::Remove => {
                 self.remove(s, i);
                 s.threads[i].pc = Pc::End;
@@ -122,7 +147,7 @@ impl Nested {
                 let number = s.world.places[i].number;
                 s.world.places[i] = Place::default();
                 // A flush of one page on behalf of a fault is none of the whole shadow.
-                if matches!(op, Op::Enter { .. }) {
+                if !matches!(op, Op::Access { .. }) {
                     s.world.flushed = s.world.flushed.max(number);
                 }
                 s.threads[i].flush = Flush::Revalidate;

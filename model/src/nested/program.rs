@@ -23,6 +23,8 @@ pub enum Op {
     },
     /// The vCPU leaves L2, and L1 flushes (INVEPT, a fresh ASID, a TLBI).
     Flush,
+    /// The vCPU leaves L2, and L1 flushes for all vCPUs at once (a broadcast TLBI): when it goes on, none uses what was before.
+    Broadcast,
     /// The vCPU leaves L2.
     Leave,
     /// The vCPU enters L2 on the root `key`.

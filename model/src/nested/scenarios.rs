@@ -39,6 +39,7 @@ fn faults() -> Vec<Nested> {
         Nested::new("fault | zap 0 | zap 0", &[&[LOAD, STORE], &[zap(0)], &[zap(0)]]).tables(),
         Nested::new("leaf, fault | protect 0 | zap 0", &[&[LOAD], &[protect(0)], &[zap(0)]]).composed(),
         Nested::new("leaf, canonical too, fault | zap 0", &[&[LOAD], &[zap(0)]]).composed().canonical(),
+        Nested::new("leaf, out of L2 and back | zap 0", &[&[Op::Leave, ENTER, LOAD], &[zap(0)]]).composed(),
         Nested::new("leaf of 1, fault | zap 1", &[&[LOAD], &[zap(1)]]).t(NEW).composed().canonical(),
         Nested::new("clean leaf, store | protect 0 | zap 0", &[&[STORE], &[protect(0)], &[zap(0)]])
             .t(CLEAN)
@@ -125,6 +126,17 @@ fn flushes() -> Vec<Nested> {
         .two_vcpus()
         .composed(),
         Nested::new(
+            "leaf, T to 1, broadcast | faults",
+            &[&[t(NEW), Op::Broadcast, ENTER, LOAD], &[LOAD, LOAD]],
+        )
+        .two_vcpus()
+        .composed(),
+        Nested::new(
+            "T to 1, broadcast | faults | zap 0",
+            &[&[t(NEW), Op::Broadcast], &[LOAD, LOAD], &[zap(0)]],
+        )
+        .two_vcpus(),
+        Nested::new(
             "another root and back",
             &[&[Op::Leave, Op::Enter { key: 1 }, LOAD, Op::Leave, ENTER, LOAD]],
         )
@@ -167,10 +179,15 @@ fn logs() -> Vec<Nested> {
 
 /// The same with flushes that drop the tree.
 fn drops(scenarios: Vec<Nested>) -> Vec<Nested> {
-    let flushes = |nested: &Nested| nested.programs.iter().flatten().filter(|op| **op == Op::Flush).count();
+    let count = |nested: &Nested, what: fn(&Op) -> bool| {
+        nested.programs.iter().flatten().filter(|op| what(op)).count()
+    };
+    // A world has two trees, so there is one flush, and no entry makes another.
     let one = |nested: &Nested| {
-        let enters = nested.programs.iter().flatten().filter(|op| matches!(op, Op::Enter { .. })).count();
-        flushes(nested) == 1 && enters == 1
+        let flushes = count(nested, |op| matches!(op, Op::Flush | Op::Broadcast));
+        let broadcasts = count(nested, |op| *op == Op::Broadcast);
+        let enters = count(nested, |op| matches!(op, Op::Enter { .. }));
+        flushes == 1 && (enters == 1 || broadcasts == 1)
     };
     scenarios.into_iter().filter(one).map(Nested::drops).collect()
 }

@@ -296,14 +296,14 @@ impl Nested {
     }
 
     /// One vCPU answers the flush.
-    pub(super) fn kick(s: &mut State, i: usize, vcpu: u8) {
+    pub(super) fn kick(&self, s: &mut State, i: usize, vcpu: u8) {
         let owes = s.threads[i].owes;
         let root = s.world.root;
         let at = &mut s.world.vcpus[vcpu as usize];
         if owes & L1 != 0 {
             at.l1 = 0;
         }
-        if owes & L2 != 0 {
+        if owes & L2 != 0 && (at.in_l2 || !self.has(Bug::OutsideUnflushed)) {
             (at.l2, at.root) = (0, root);
         }
         if usize::from(vcpu) + 1 < s.world.vcpu_count {
