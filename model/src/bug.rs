@@ -174,6 +174,7 @@ bugs! {
     ShadowLogBeforeGrace "nested: log begins | store to nothing" "a log is armed while faults of L2 are under way that saw none",
     ArmedPassedBy "nested: logged: store | protect 0 | harvest" "a leaf of a shadow that a log has armed counts as one that never allowed stores",
     ShadowDebtUnadopted "nested: leaf, T to 1, fault | zap 0 | zap 0" "what is left alone in a shadow beside one that has not flushed yet owes nothing",
+    ReachedLate "nested: leaf, T to 1, fault | zap 0 | zap 0" "an invalidation says that it owes L2's tag a flush when it has edited the shadow",
     DebtsBySpace "nested: leaf, T to 1, fault | zap 0 | zap 0" "the same, but for flushes of that shadow",
     ChildHoleKept "nested: fault on nothing | zap 0" "an invalidation leaves the hole of a missing leaf table of a shadow as it is",
     RemovedUncompared "nested: leaf, D taken, flush | store | zap 0" "an entry of the reverse map is removed whatever its head is by now",

@@ -34,6 +34,8 @@ impl Nested {
         }
         if s.world.chunk && s.world.heads[g1 as usize] {
             s.threads[i].fresh |= 1 << g1;
+            // Before the walk: a debt that it makes is found by those who come after its edit.
+            s.world.places[i].reached |= s.world.places[i].listed && !self.has(Bug::ReachedLate);
         } else {
             s.threads[i].g1 += 1;
             s.threads[i].pc = Pc::Head;

@@ -82,6 +82,8 @@ pub struct Place {
     pub(super) g1s: u8,
     pub(super) shadow: bool,
     pub(super) tables: bool,
+    /// It has found a shadow in the reverse map.
+    pub(super) reached: bool,
 }
 
 /// A vCPU: its TLBs under both tags, and what it owes before it may run L2.

@@ -172,11 +172,11 @@ impl State {
         &mut self.world.places[i]
     }
 
-    /// Whether any other invalidation has not flushed yet.
+    /// Whether any other invalidation has looked at a shadow, and has not flushed yet.
     pub(super) fn others_unflushed(&self, i: usize, bug: Option<Bug>) -> bool {
         let own = |place: &&Place| bug != Some(Bug::DebtsBySpace) || place.shadow;
         let others = (0..THREADS).filter(|&other| other != i).map(|other| &self.world.places[other]);
-        others.filter(own).any(|place| place.listed && place.unflushed)
+        others.filter(own).any(|place| place.listed && place.unflushed && (place.reached || place.shadow))
     }
 }
 
@@ -280,6 +280,7 @@ impl Nested {
         if self.has(Bug::HeadReadLate) && s.world.places[i].shadow {
             me.fresh = me.bumped;
         }
+        s.world.places[i].reached |= s.world.places[i].listed && me.owes & L2 != 0;
         if self.has(Bug::L1TagOnly) {
             me.owes &= L1;
         }
