@@ -35,9 +35,17 @@ pub struct Verdict {
     /// States seen.
     pub states: usize,
     /// The shortest way to something bad.
-    pub found: Option<(Bad, Vec<Action>)>,
+    pub found: Option<(Bad, Vec<String>)>,
     /// Whether all programs can end.
     pub ends: bool,
+}
+
+/// A small world that can be checked.
+pub trait Checked: Sync {
+    /// What happens in it.
+    fn name(&self) -> &str;
+    /// Checks every state that can be reached.
+    fn check(&self) -> Verdict;
 }
 
 impl Scenario {
@@ -150,8 +158,7 @@ impl Scenario {
             && actions.into_iter().all(|action| self.next_state(s, action).is_none())
     }
 
-    /// Checks every state that can be reached.
-    pub fn check(&self) -> Verdict {
+    fn explore(&self) -> Verdict {
         let checker = self.clone().checker().spawn_bfs().join();
         let mut verdict = Verdict { states: checker.unique_state_count(), found: None, ends: false };
         for (name, path) in checker.discoveries() {
@@ -159,7 +166,8 @@ impl Scenario {
                 verdict.ends = true;
             } else {
                 let bad = path.last_state().world.bad.unwrap_or(Bad::Stuck);
-                verdict.found = Some((bad, path.into_actions()));
+                let actions = path.into_actions();
+                verdict.found = Some((bad, actions.iter().map(|action| format!("{action:?}")).collect()));
             }
         }
         verdict
@@ -200,6 +208,16 @@ impl Scenario {
             Some(stuck) => Err(Box::new(states[stuck].clone())),
             None => Ok(states.len()),
         }
+    }
+}
+
+impl Checked for Scenario {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn check(&self) -> Verdict {
+        self.explore()
     }
 }
 

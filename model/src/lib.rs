@@ -23,6 +23,7 @@
 //! | `reshape` | split, recover, a new root |
 //! | [`scenario`], [`check`] | a world and its threads; the check of all that can happen to them |
 //! | [`library`] | the scenarios, by family: `cargo run -p slat-model` checks them all |
+//! | [`nested`] | shadows of nested guests: worlds and a check of their own |
 //! | [`bug`] | mistakes, each of which must be found |
 //!
 //! A dead table is never overwritten: whoever stands in it does harmless work there. That this is so is one of the
@@ -39,6 +40,7 @@ pub mod harvest;
 pub mod held;
 pub mod library;
 pub mod memo;
+pub mod nested;
 pub mod op;
 mod pc;
 mod present;
@@ -50,5 +52,6 @@ pub mod thread;
 pub mod world;
 
 pub use bug::Bug;
-pub use check::Verdict;
+pub use check::{Checked, Verdict};
+pub use nested::Nested;
 pub use scenario::Scenario;

@@ -4,22 +4,22 @@
 //! It prints what was explored (`EXECUTIONS Model <family> <states>`), the mistakes that can be made (`BUG <name> Model
 //! <what>`) and those that were found (`SEEDED <name> Model <states>`).
 
-use slat_model::check::{Action, side_by_side};
+use slat_model::check::side_by_side;
 use slat_model::library::Family;
-use slat_model::{Bug, Scenario, library};
+use slat_model::{Bug, Checked, library, nested};
 use std::process::ExitCode;
 use std::time::Instant;
 
 /// Checks every scenario of `families`, and says what was found.
-fn check(families: Vec<Family>, only: Option<&str>) -> bool {
+fn check<S: Checked>(families: Vec<Family<S>>, only: Option<&str>) -> bool {
     let began = Instant::now();
     let (mut states, mut good) = (0, true);
     for Family { name: family, mut scenarios } in families {
-        scenarios.retain(|scenario| only.is_none_or(|only| family == only || scenario.name.contains(only)));
-        let verdicts = side_by_side(&scenarios, Scenario::check);
+        scenarios.retain(|scenario| only.is_none_or(|only| family == only || scenario.name().contains(only)));
+        let verdicts = side_by_side(&scenarios, S::check);
         let mut safe = 0;
         for (scenario, verdict) in scenarios.iter().zip(verdicts) {
-            println!("{:>9} states  {}", verdict.states, scenario.name);
+            println!("{:>9} states  {}", verdict.states, scenario.name());
             if let Some((bad, actions)) = verdict.found {
                 good = false;
                 println!("  {bad:?} after {} steps:", actions.len());
@@ -63,22 +63,26 @@ fn mistakes(only: Option<&str>) -> bool {
 }
 
 /// The way to something bad.
-fn print(actions: &[Action]) {
+fn print(actions: &[String]) {
     for action in actions {
-        println!("    {action:?}");
+        println!("    {action}");
     }
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let name = arguments.get(1).map(String::as_str);
-    let full = || library::families().into_iter().chain(library::large_families()).collect();
+    let small = |name| check(library::families(), name) & check(nested::scenarios::families(), name);
+    let full = |name| {
+        let more = check(library::large_families(), name) & check(nested::scenarios::large_families(), name);
+        small(name) & more
+    };
     let good = match arguments.first().map(String::as_str) {
-        Some("small") => check(library::families(), name),
-        Some("full") => check(full(), name),
+        Some("small") => small(name),
+        Some("full") => full(name),
         Some("mistakes") => mistakes(name),
-        Some("push") => check(library::families(), None) & mistakes(None),
-        None => check(full(), None) & mistakes(None),
+        Some("push") => small(None) & mistakes(None),
+        None => full(None) & mistakes(None),
         Some(other) => {
             eprintln!("{other}: slat-model [push], or slat-model small|full|mistakes [NAME]");
             false

@@ -184,6 +184,8 @@ pub enum Bad {
     FreedTable,
     /// A hole was replaced by an older one.
     VersionFell,
+    /// A vCPU in L2 can use what L1 has flushed, or never said.
+    StaleTables,
     /// A page was written, and the host threw it away as clean.
     DirtyLost,
     /// All is done, a page was written since it was copied, and no harvest will tell of it.

@@ -2,7 +2,7 @@
 //! slat-model` checks all of them, and the large ones too.
 
 use slat_model::check::side_by_side;
-use slat_model::{Bug, Scenario, library};
+use slat_model::{Bug, Checked, Nested, Scenario, library, nested};
 
 /// Of so many scenarios one is checked here.
 const SOME: usize = 4;
@@ -12,6 +12,16 @@ fn nothing_bad_happens_and_all_can_end() {
     let all = library::families().into_iter().flat_map(|family| family.scenarios);
     let scenarios: Vec<_> = all.step_by(SOME).collect();
     for (scenario, verdict) in scenarios.iter().zip(side_by_side(&scenarios, Scenario::check)) {
+        assert!(verdict.found.is_none(), "{}: {:?}", scenario.name, verdict.found);
+        assert!(verdict.ends, "{}: it cannot end", scenario.name);
+    }
+}
+
+#[test]
+fn nothing_bad_happens_to_nested_guests_and_all_can_end() {
+    let scenarios: Vec<_> =
+        nested::scenarios::families().into_iter().flat_map(|family| family.scenarios).collect();
+    for (scenario, verdict) in scenarios.iter().zip(side_by_side(&scenarios, Nested::check)) {
         assert!(verdict.found.is_none(), "{}: {:?}", scenario.name, verdict.found);
         assert!(verdict.ends, "{}: it cannot end", scenario.name);
     }

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 const PAGE: &str = include_str!("../../slat/src/notify/protocol.md");
 
+/// The design of nested guests, which has no code yet.
+const NESTED: &str = include_str!("../../book/src/nested.md");
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -107,6 +110,24 @@ fn every_rule_is_guarded() {
             "rule {number}"
         );
     }
+}
+
+/// The mistakes in the last cells of that page's table of rules, and which of the model's are not there.
+fn nested_names(page: &str) -> (Vec<&str>, Vec<String>) {
+    let rules = page.split("\n## ").find(|section| section.starts_with("The rules")).unwrap_or_default();
+    let cells = rules.lines().filter_map(|line| line.strip_suffix(" |")?.rsplit(" | ").next());
+    let named: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let nested = Bug::ALL.iter().filter(|bug| bug.scenario().starts_with("nested: ")).map(|bug| bug.name());
+    let missing = nested.filter(|name| !named.contains(&&**name)).collect();
+    (named, missing)
+}
+
+#[test]
+fn every_mistake_with_nested_guests_is_in_their_design() {
+    let (named, missing) = nested_names(NESTED);
+    assert_eq!(missing, Vec::<String>::new());
+    assert!(named.iter().all(|name| Bug::ALL.iter().any(|bug| bug.name() == *name)), "{named:?}");
+    assert!(nested_names(&NESTED.replace("`chunk-answers`", "")).1 == ["chunk-answers"]);
 }
 
 /// Numbers behind the word "rule" or "rules".

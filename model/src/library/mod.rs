@@ -11,7 +11,8 @@ mod slots;
 mod tracked;
 
 use crate::bug::Bug;
-use crate::check::Verdict;
+use crate::check::{Checked, Verdict};
+use crate::nested;
 use crate::scenario::Scenario;
 use crate::thread::{Op, Range, Why};
 use crate::world::Span;
@@ -62,11 +63,11 @@ fn worlds() -> Vec<World> {
 }
 
 /// Scenarios about one thing.
-pub struct Family {
+pub struct Family<S = Scenario> {
     /// What that is.
     pub name: &'static str,
     /// In the order in which they were thought of.
-    pub scenarios: Vec<Scenario>,
+    pub scenarios: Vec<S>,
 }
 
 /// All of them.
@@ -142,6 +143,11 @@ fn by_host(scenarios: Vec<Scenario>) -> Vec<Scenario> {
 /// Makes `bug` in the scenario that must find it: that scenario's name, and what came of it.
 pub fn find(bug: Bug) -> (&'static str, Verdict) {
     let name = bug.scenario();
+    let nested = nested::scenarios::families().into_iter().chain(nested::scenarios::large_families());
+    if let Some(scenario) = nested.flat_map(|family| family.scenarios).find(|scenario| scenario.name == name)
+    {
+        return (name, scenario.with(bug).check());
+    }
     let mut all = families().into_iter().chain(large_families()).flat_map(|family| family.scenarios);
     let scenario = all.find(|scenario| scenario.name == name);
     (name, scenario.unwrap_or_else(|| panic!("no scenario is called {name}")).with(bug).check())

@@ -1,0 +1,171 @@
+//! What L0 does: it takes pages away, moves memslots, logs.
+
+use super::program::{Nested, Op, THREADS};
+use super::shadow::{EPOCH, Place, SHADOW, TWO, Word};
+use super::steps::{Flush, L1, Pc, State};
+use crate::bug::Bug;
+
+impl Nested {
+    /// The frames of L1 that thread `i`'s invalidation goes over, a bit each.
+    fn parts(s: &State, i: usize) -> u8 {
+        let Place { hvas, g1s, .. } = s.world.places[i];
+        (0..TWO as u8)
+            .filter(|&g1| hvas >> s.world.slots[g1 as usize] & 1 != 0)
+            .fold(g1s, |all, g1| all | 1 << g1)
+    }
+
+    /// The next frame from `from` on whose head is to be read.
+    fn next_part(parts: u8, from: u8) -> Option<u8> {
+        (from..TWO as u8).find(|g1| parts >> g1 & 1 != 0)
+    }
+
+    /// The head of the frame that the thread stands at, and then those behind it.
+    fn head(&self, s: &mut State, i: usize, parts: u8) {
+        let Some(g1) = Self::next_part(parts, s.threads[i].g1) else {
+            s.threads[i].g1 = parts.trailing_zeros() as u8;
+            s.threads[i].pc = Pc::Settle;
+            return;
+        };
+        let number = s.world.places[i].number;
+        s.threads[i].g1 = g1;
+        s.threads[i].pc = Pc::Load;
+        if s.world.chunk && self.has(Bug::ChunkAnswers) {
+            s.world.chunk_version = s.world.chunk_version.max(number);
+        }
+        if s.world.chunk && s.world.heads[g1 as usize] {
+            s.threads[i].fresh |= 1 << g1;
+            // Before the walk: a debt that it makes is found by those who come after its edit.
+            s.world.places[i].reached |= s.world.places[i].listed && !self.has(Bug::ReachedLate);
+        } else {
+            s.threads[i].g1 += 1;
+            s.threads[i].pc = Pc::Head;
+        }
+    }
+
+    /// An invalidation by the host, or by a transaction.
+    pub(super) fn invalidate(&self, s: &mut State, i: usize, op: Op) {
+        match s.threads[i].pc {
+            Pc::Start => {
+                let mut place = Place { listed: true, unflushed: true, ..Place::default() };
+                let lines: &[usize] = match op {
+                    Op::Host { hva, .. } => {
+                        place.hvas = 1 << hva;
+                        &[hva as usize]
+                    }
+                    Op::Move { g1, .. } => {
+                        place.g1s = 1 << g1;
+                        &[EPOCH]
+                    }
+                    _ => {
+                        (place.tables, place.shadow) = (true, true);
+                        &[EPOCH, SHADOW]
+                    }
+                };
+                place.number = s.world.announce(lines.iter().copied());
+                s.world.places[i] = place;
+                s.threads[i].pc = match op {
+                    Op::MoveTables { .. } if self.has(Bug::SlotMovedUnderTables) => Pc::Settle,
+                    Op::MoveTables { .. } => Pc::Load,
+                    _ => Pc::Canonical,
+                };
+                s.threads[i].flush = Flush::Zap;
+            }
+            Pc::Canonical => {
+                let number = s.world.places[i].number;
+                let others = (0..THREADS).any(|other| {
+                    let place = s.world.places[other];
+                    other != i && place.listed && place.unflushed
+                });
+                let parts = Self::parts(s, i);
+                for g1 in (0..TWO as u8).filter(|g1| parts >> g1 & 1 != 0) {
+                    let word = &mut s.world.canonical[g1 as usize];
+                    let leaf = matches!(word, Word::Leaf { .. });
+                    // Read-only as they are, L1's own mappings stay where stores are forbidden.
+                    if !matches!(op, Op::Host { protect: true, .. }) {
+                        s.threads[i].owes |= if leaf { L1 } else { 0 };
+                        *word = Word::Hole(number);
+                    }
+                    s.threads[i].owes |= if others { L1 } else { 0 };
+                }
+                s.threads[i].pc = Pc::Head;
+            }
+            Pc::Head if matches!(op, Op::MoveTables { .. }) => s.threads[i].pc = Pc::Settle,
+            Pc::Head => self.head(s, i, Self::parts(s, i)),
+            Pc::Settle => {
+                if self.has(Bug::RemovedBeforeFlush) {
+                    self.remove(s, i);
+                }
+                self.settle(s, i);
+            }
+            Pc::Kick(vcpu) => self.kick(s, i, vcpu),
+            Pc::Remove => {
+                self.remove(s, i);
+                s.threads[i].pc = Pc::Change;
+            }
+            Pc::Change => {
+                match op {
+                    Op::Host { hva, protect: true } => s.world.writable[hva as usize] = false,
+                    Op::Host { hva, .. } => {
+                        s.world.versions[hva as usize] += 1;
+                        s.world.writable[hva as usize] = true;
+                    }
+                    Op::Move { g1, hva } => s.world.slots[g1 as usize] = hva,
+                    Op::MoveTables { t } => {
+                        s.world.store(0, t);
+                        // L1 has no part in this: L0 owes the flush.
+                        (0..TWO).for_each(|vcpu| s.world.forgets_t(vcpu, 0));
+                    }
+                    op => unreachable!("{op:?} changes nothing"),
+                }
+                s.threads[i].pc = Pc::End;
+            }
+            Pc::End => {
+                s.world.places[i] = Place::default();
+                if !matches!(op, Op::Host { .. }) {
+                    s.world.announce([EPOCH]);
+                }
+                s.done(i);
+            }
+            _ => self.visit(s, i, op),
+        }
+    }
+
+    /// A log begins, or is taken. Neither is numbered. `None`: it waits.
+    pub(super) fn log(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
+        let me = s.threads[i];
+        match me.pc {
+            Pc::Start if op == Op::BeginLog => {
+                s.world.logs = true;
+                for thread in &mut s.threads {
+                    thread.awaited = thread.pc != Pc::Start;
+                }
+                s.threads[i].awaited = false;
+                (s.threads[i].taken, s.threads[i].pc) = (3, Pc::Grace);
+            }
+            Pc::Start => {
+                (s.threads[i].taken, s.world.marks) = (s.world.marks, 0);
+                s.threads[i].pc = Pc::Head;
+            }
+            Pc::Grace
+                if s.threads.iter().any(|thread| thread.awaited) && !self.has(Bug::ShadowLogBeforeGrace) =>
+            {
+                return None;
+            }
+            Pc::Grace => s.threads[i].pc = Pc::Head,
+            Pc::Head if self.has(Bug::ArmForgetsShadows) => s.threads[i].pc = Pc::Settle,
+            Pc::Head => self.head(s, i, me.taken),
+            Pc::Settle => self.settle(s, i),
+            Pc::Kick(vcpu) => self.kick(s, i, vcpu),
+            Pc::Remove if op == Op::BeginLog => {
+                s.world.begun = true;
+                s.done(i);
+            }
+            Pc::Remove => {
+                s.world.unsaved &= !me.taken;
+                s.done(i);
+            }
+            _ => self.visit(s, i, op),
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,165 @@
+//! What L1 does: it writes its table, flushes, enters L2. And a flush of the shadow, which an entry makes.
+
+use super::program::{Nested, Op};
+use super::shadow::{Place, SHADOW, TWO, Tree, Word};
+use super::steps::{Flush, L2, Pc, State, Thread};
+use crate::bug::Bug;
+
+impl Nested {
+    /// One step. `None`: it waits.
+    pub(super) fn l1(&self, s: &mut State, i: usize, op: Op) -> Option<()> {
+        match op {
+            Op::Store { key, t } => s.world.store(key, t),
+            Op::Flush => {
+                s.world.vcpus[i].in_l2 = false;
+                s.world.vcpus[i].pending = Some(s.world.newest);
+                s.world.forgets_t(i, s.world.vcpus[i].key);
+            }
+            Op::Leave => s.world.vcpus[i].in_l2 = false,
+            Op::Enter { key } => return self.enter(s, i, key),
+            Op::Broadcast => {
+                self.broadcast(s, i);
+                return Some(());
+            }
+            op => unreachable!("{op:?} is L0's"),
+        }
+        s.done(i);
+        Some(())
+    }
+
+    /// A flush that may not wait for the entries of other vCPUs: they are in L2 and stay there.
+    fn broadcast(&self, s: &mut State, i: usize) {
+        match s.threads[i].pc {
+            Pc::Start => {
+                s.world.vcpus[i].in_l2 = false;
+                s.threads[i].pc = Pc::Begin;
+                if self.has(Bug::BroadcastDeferred) {
+                    let newest = s.world.newest;
+                    s.world.vcpus.iter_mut().for_each(|vcpu| vcpu.pending = Some(newest));
+                    s.threads[i].pc = Pc::Entered;
+                }
+            }
+            Pc::Entered => {
+                let key = s.world.key;
+                (0..TWO).for_each(|vcpu| s.world.forgets_t(vcpu, key));
+                s.done(i);
+            }
+            _ => self.flush(s, i, Op::Broadcast, Pc::Entered),
+        }
+    }
+
+    /// The vCPU enters L2: what is pending for it comes first.
+    fn enter(&self, s: &mut State, i: usize, key: u8) -> Option<()> {
+        let newest = s.world.newest;
+        match s.threads[i].pc {
+            Pc::Start => {
+                let vcpu = &mut s.world.vcpus[i];
+                if !vcpu.known || vcpu.key != key {
+                    vcpu.pending = (!self.has(Bug::FirstEntryUnflushed)).then_some(newest);
+                    (vcpu.known, vcpu.key) = (true, key);
+                    s.world.forgets_t(i, key);
+                } else if vcpu.allowed[key as usize] == 0 {
+                    s.world.forgets_t(i, key);
+                }
+                s.threads[i].pc = Pc::Enter;
+            }
+            Pc::Enter if s.world.key != key => {
+                // Another root's shadow: recycled when no vCPU is in it.
+                let enters = |thread: &Thread| thread.pc == Pc::Entered || Self::is_in_flush(thread.pc);
+                let vcpus = &s.world.vcpus[..s.world.vcpu_count];
+                if vcpus.iter().any(|vcpu| vcpu.in_l2) || s.threads.iter().any(enters) {
+                    return None;
+                }
+                s.world.key = key;
+                (s.threads[i].flush, s.threads[i].pc) = (Flush::Zap, Pc::Begin);
+            }
+            Pc::Enter => {
+                let under_way = s.world.places.iter().filter(|place| place.listed && place.shadow);
+                let begun = under_way.map(|place| place.number).max();
+                match s.world.vcpus[i].pending {
+                    None => s.threads[i].pc = Pc::Entered,
+                    Some(_)
+                        if self.has(Bug::CoalescedWithOlder) && (begun.is_some() || s.world.flushed > 0) =>
+                    {
+                        if begun.is_some() {
+                            return None;
+                        }
+                        s.threads[i].pc = Pc::Entered;
+                    }
+                    // A flush that began after this one was asked for serves both, when it has ended.
+                    Some(asked) if s.world.flushed > asked => s.threads[i].pc = Pc::Entered,
+                    Some(asked) if begun > Some(asked) => {
+                        if !self.has(Bug::CoalescedUnwaited) {
+                            return None;
+                        }
+                        s.threads[i].pc = Pc::Entered;
+                    }
+                    Some(_) => s.threads[i].pc = Pc::Begin,
+                }
+            }
+            Pc::Entered => {
+                let root = s.world.root;
+                let vcpu = &mut s.world.vcpus[i];
+                (vcpu.pending, vcpu.in_l2, vcpu.root) = (None, true, root);
+                s.done(i);
+            }
+            _ => self.flush(s, i, Op::Enter { key }, Pc::Entered),
+        }
+        Some(())
+    }
+
+    /// A flush of the shadow: everything that T no longer says goes.
+    pub(super) fn flush(&self, s: &mut State, i: usize, op: Op, back: Pc) {
+        match s.threads[i].pc {
+            Pc::Begin => {
+                let number = s.world.announce([SHADOW]);
+                s.world.places[i] =
+                    Place { listed: true, unflushed: true, number, shadow: true, ..Place::default() };
+                s.threads[i].pc = Pc::Load;
+                if self.drops && !matches!(op, Op::Access { .. }) {
+                    assert_eq!(s.world.root, 0, "a world has two trees");
+                    s.world.root = 1;
+                    s.world.trees[1] = Tree { upper: Word::Hole(number), leaf: Word::Hole(0), row: 0 };
+                    (s.threads[i].owes, s.threads[i].pc) = (L2, Pc::Settle);
+                    if self.has(Bug::DroppedWithEntries) {
+                        s.world.heads = [false; 2];
+                    }
+                }
+            }
+            Pc::Head => {
+                if self.has(Bug::RecycledUnflushed) && s.threads[i].flush == Flush::Zap {
+                    s.threads[i].owes = 0;
+                }
+                s.threads[i].pc = Pc::Settle;
+            }
+            Pc::Settle => {
+                if self.has(Bug::FlushRemovesFirst) {
+                    self.remove(s, i);
+                }
+                self.settle(s, i);
+            }
+            Pc::Kick(vcpu) => self.kick(s, i, vcpu),
+            Pc::Remove => {
+                self.remove(s, i);
+                s.threads[i].pc = Pc::End;
+            }
+            Pc::End => {
+                let number = s.world.places[i].number;
+                s.world.places[i] = Place::default();
+                // A flush of one page on behalf of a fault is none of the whole shadow.
+                if !matches!(op, Op::Access { .. }) {
+                    s.world.flushed = s.world.flushed.max(number);
+                }
+                s.threads[i].flush = Flush::Revalidate;
+                s.threads[i].pc = back;
+            }
+            _ => self.visit(s, i, op),
+        }
+    }
+
+    /// Whether thread `i` stands in a flush.
+    pub(super) fn is_in_flush(pc: Pc) -> bool {
+        use Pc::{Begin, Edit, End, Head, Kick, Load, ReadRow, Remove, Settle};
+        matches!(pc, Begin | Load | ReadRow | Edit | Head | Settle | Kick(_) | Remove | End)
+    }
+}

@@ -1,0 +1,315 @@
+//! An access of L2 that its TLB does not answer.
+
+use super::program::{Nested, THREADS};
+use super::shadow::{EPOCH, SHADOW, Word, World, entry};
+use super::steps::{Flush, Pc, State};
+use crate::bug::Bug;
+use entry::{ACCESSED, DIRTY, FRAME, PRESENT, WRITE};
+
+impl Nested {
+    /// The newest number that the fault of thread `i` knows.
+    fn stamp(s: &State, i: usize) -> u8 {
+        let met = if let Some(Word::Hole(number)) = s.threads[i].word { number } else { 0 };
+        s.threads[i].lines.into_iter().fold(met, u8::max)
+    }
+
+    /// The places, a bit each, of active invalidations that cover what the fault needs: its host page, its frame of L1, T's own
+    /// page.
+    fn covering(s: &State, i: usize) -> u8 {
+        let (hva, g1) = (s.threads[i].hva, s.threads[i].t & FRAME);
+        let covers = |other: &usize| {
+            let place = s.world.places[*other];
+            let needed = place.hvas >> hva & 1 != 0 || place.g1s >> g1 & 1 != 0 || place.tables;
+            *other != i && place.listed && needed
+        };
+        (0..THREADS).filter(covers).fold(0, |places, other| places | 1 << other)
+    }
+
+    /// T, and what it refuses. `None`: it refuses. Sets Accessed, and Dirty for a store.
+    fn read_t(s: &mut State, i: usize, write: bool) -> Option<u8> {
+        let key = s.world.vcpus[i].key;
+        let t = s.world.t[key as usize];
+        if t & PRESENT == 0 || write && t & WRITE == 0 {
+            return None;
+        }
+        let seen = t | ACCESSED | if write { DIRTY } else { 0 };
+        if seen != t {
+            s.world.store(key, seen);
+        }
+        Some(seen)
+    }
+
+    /// L1 gets the fault. A leaf that it hit is looked at again before this vCPU runs L2.
+    fn refuse(&self, s: &mut State, i: usize) {
+        // Where something has not been flushed yet, it may have hit what is in no table any more.
+        let owed = s.others_unflushed(i, None) && !self.has(Bug::RefusedBesideDebt);
+        let hit = owed || matches!(s.world.walk(), Word::Leaf { .. } | Word::Frozen(_));
+        let World { newest, vcpu_count, .. } = s.world;
+        let vcpu = &mut s.world.vcpus[i];
+        vcpu.in_l2 = false;
+        if hit && !self.has(Bug::RefusedLeafKept) {
+            vcpu.pending = Some(newest);
+        }
+        // The violation itself has dropped what it hit: L1 need not flush. Where it hit nothing, and others fill the same shadow, it must.
+        if vcpu_count == 1 || hit {
+            vcpu.allowed[vcpu.key as usize] = 0;
+        }
+        s.done(i);
+    }
+
+    /// One step. `None`: it waits.
+    pub(super) fn access(&self, s: &mut State, i: usize, write: bool) -> Option<()> {
+        let me = s.threads[i];
+        s.threads[i].pc = match me.pc {
+            Pc::Start if !s.world.vcpus[i].in_l2 => {
+                s.done(i);
+                return Some(());
+            }
+            Pc::Start => {
+                let word = s.world.walk();
+                (s.threads[i].root, s.threads[i].word) = (s.world.root, Some(word));
+                match word {
+                    // Its owner goes on soon.
+                    Word::Frozen(_) => return None,
+                    Word::Leaf { .. } => Pc::Compare,
+                    _ if self.has(Bug::TablesReadFirst) => Pc::ReadTables,
+                    _ => Pc::Stamp,
+                }
+            }
+            Pc::Wait if Self::covering(s, i) != 0 => return None,
+            Pc::Wait => Pc::Start,
+            Pc::Compare => {
+                self.compare(s, i, write);
+                return Some(());
+            }
+            pc => {
+                let next = match pc {
+                    Pc::Stamp
+                    | Pc::ReadTables
+                    | Pc::Slot
+                    | Pc::Region
+                    | Pc::List
+                    | Pc::Confirm
+                    | Pc::Lookup => self.ask(s, i, write),
+                    Pc::Add | Pc::AddLate | Pc::Recheck | Pc::Link | Pc::Freeze => {
+                        Some(self.enter_and_freeze(s, i))
+                    }
+                    _ => self.thaw(s, i),
+                };
+                let Some(next) = next else { return Some(()) };
+                next
+            }
+        };
+        if s.threads[i].pc == Pc::Start {
+            s.again(i);
+        }
+        Some(())
+    }
+
+    /// F2 to F6. `None`: T refuses, and L1 has the fault.
+    fn ask(&self, s: &mut State, i: usize, write: bool) -> Option<Pc> {
+        let me = s.threads[i];
+        let g1 = me.t & FRAME;
+        Some(match me.pc {
+            Pc::Stamp => {
+                s.threads[i].lines[1..].copy_from_slice(&s.world.lines[EPOCH..]);
+                if self.has(Bug::TablesReadFirst) && !me.upgrades { Pc::Slot } else { Pc::ReadTables }
+            }
+            Pc::ReadTables => match Self::read_t(s, i, write) {
+                Some(t) => {
+                    s.threads[i].t = t;
+                    if self.has(Bug::TablesReadFirst) && !me.upgrades { Pc::Stamp } else { Pc::Slot }
+                }
+                None if me.upgrades => Pc::ThawBack,
+                None => {
+                    self.refuse(s, i);
+                    return None;
+                }
+            },
+            Pc::Slot => {
+                s.threads[i].hva = s.world.slots[g1 as usize];
+                s.threads[i].logs = s.world.logs;
+                if self.has(Bug::RowUnfrozen) && !me.upgrades {
+                    s.row_changes(me.root, g1);
+                }
+                Pc::Region
+            }
+            Pc::Region => {
+                s.threads[i].lines[0] = s.world.lines[me.hva as usize];
+                Pc::List
+            }
+            Pc::List => {
+                s.threads[i].listed = Self::covering(s, i);
+                Pc::Confirm
+            }
+            Pc::Confirm => {
+                // A scan is no moment: what was listed is looked at later, and may have ended.
+                let covered = Self::covering(s, i) & me.listed != 0 && !self.has(Bug::ShadowFaultUnscanned);
+                s.threads[i].listed = 0;
+                match me.upgrades {
+                    true if covered || s.world.lines[EPOCH] != me.lines[1] => Pc::ThawBack,
+                    false if covered => Pc::Wait,
+                    false if s.world.lines[EPOCH] != me.lines[1] => Pc::Start,
+                    _ => Pc::Lookup,
+                }
+            }
+            Pc::Lookup => {
+                let page = me.hva as usize;
+                s.threads[i].pfn = s.world.versions[page] * 2 + me.hva;
+                let given = s.world.writable[page] && if me.logs { write } else { true };
+                let dirty = me.t & DIRTY != 0 || self.has(Bug::WriteWithoutDirty);
+                s.threads[i].write = given && dirty && me.t & WRITE != 0;
+                match me.word {
+                    Some(Word::Leaf { pfn, .. }) if me.upgrades => {
+                        let same = pfn == s.threads[i].pfn && s.world.trees[me.root as usize].row == g1;
+                        if same && s.threads[i].write { Pc::ThawLeaf } else { Pc::ThawBack }
+                    }
+                    _ if self.has(Bug::EntryAfterLeaf) => Pc::Recheck,
+                    _ => Pc::Add,
+                }
+            }
+            pc => unreachable!("{pc:?} asks nothing"),
+        })
+    }
+
+    /// F7, F8, and the first half of F9.
+    fn enter_and_freeze(&self, s: &mut State, i: usize) -> Pc {
+        let me = s.threads[i];
+        let g1 = me.t & FRAME;
+        match me.pc {
+            Pc::Add if !s.world.chunk => {
+                (s.world.chunk, s.threads[i].made) = (true, true);
+                s.world.chunk_version = 0;
+                Pc::Add
+            }
+            Pc::Add => {
+                s.head_changes(g1, true);
+                Pc::Recheck
+            }
+            Pc::Recheck => {
+                let lines = [s.world.lines[me.hva as usize], s.world.lines[EPOCH], s.world.lines[SHADOW]];
+                let stamp = Self::stamp(s, i);
+                let stands = match self.bug {
+                    Some(Bug::EntryUnchecked) => true,
+                    Some(Bug::ShadowUnrechecked) => lines[..2] == me.lines[..2],
+                    Some(Bug::ChunkAnswers) if me.made => s.world.newest <= stamp,
+                    Some(Bug::ChunkAnswers) => s.world.chunk_version <= stamp,
+                    _ => lines == me.lines,
+                };
+                if stands { Pc::Link } else { Pc::Start }
+            }
+            Pc::Link => {
+                let tree = &mut s.world.trees[me.root as usize];
+                if let Word::Hole(number) = tree.upper {
+                    let fill = if self.has(Bug::ShadowFillsZero) { 0 } else { number };
+                    (tree.upper, tree.leaf) = (Word::Table, Word::Hole(fill));
+                    if number <= Self::stamp(s, i) || self.has(Bug::ShadowNumberUnchecked) {
+                        s.threads[i].word = Some(Word::Hole(fill));
+                    }
+                }
+                Pc::Freeze
+            }
+            Pc::Freeze => {
+                let old = me.word.expect("met in the walk");
+                let old_enough = matches!(old, Word::Hole(number) if number <= Self::stamp(s, i))
+                    || self.has(Bug::ShadowNumberUnchecked);
+                if !old_enough || !s.world.swap(me.root, old, Word::Frozen(i as u8)) {
+                    Pc::Start
+                } else {
+                    match self.bug {
+                        Some(Bug::RowUnfrozen) => Pc::Thaw,
+                        Some(Bug::RowStored) => Pc::Row,
+                        _ => Pc::RowRead,
+                    }
+                }
+            }
+            Pc::AddLate => {
+                s.world.chunk = true;
+                s.head_changes(g1, true);
+                Pc::Mark
+            }
+            pc => unreachable!("{pc:?} enters nothing"),
+        }
+    }
+
+    /// The second half of F9, F10; and a leaf that is frozen for a permission. `None`: the access is over.
+    fn thaw(&self, s: &mut State, i: usize) -> Option<Pc> {
+        let me = s.threads[i];
+        let g1 = me.t & FRAME;
+        Some(match me.pc {
+            Pc::RowRead => {
+                s.threads[i].row_stands = true;
+                if self.has(Bug::RowUnowned) { Pc::Row } else { Pc::RowOwned }
+            }
+            Pc::RowOwned if s.world.trees[me.root as usize].leaf == Word::Frozen(i as u8) => Pc::Row,
+            Pc::RowOwned => Pc::Start,
+            Pc::Row if me.row_stands || self.has(Bug::RowStored) => {
+                s.row_changes(me.root, g1);
+                Pc::Thaw
+            }
+            Pc::Row => Pc::RowRead,
+            Pc::Thaw | Pc::ThawLeaf => {
+                let new = Word::Leaf { pfn: me.pfn, write: me.write, armed: false, g1 };
+                match s.world.swap(me.root, Word::Frozen(i as u8), new) {
+                    false => Pc::Start,
+                    true if self.has(Bug::EntryAfterLeaf) && me.pc == Pc::Thaw => Pc::AddLate,
+                    true => Pc::Mark,
+                }
+            }
+            Pc::Mark => {
+                if me.write && me.logs && !self.has(Bug::WriteUnmarked) {
+                    s.world.marks |= 1 << g1;
+                }
+                s.done(i);
+                return None;
+            }
+            Pc::FreezeLeaf => {
+                let old = me.word.expect("met in the walk");
+                // As if the leaf's own word said that stores are the host's to allow.
+                let at_once = self.has(Bug::UpgradeUncompared) && me.write;
+                let given = Word::Leaf { pfn: me.pfn, write: true, armed: false, g1 };
+                let new = if at_once { given } else { Word::Frozen(i as u8) };
+                match s.world.swap(me.root, old, new) {
+                    false => Pc::Start,
+                    true if at_once => Pc::Mark,
+                    true => Pc::Stamp,
+                }
+            }
+            Pc::ThawBack => {
+                s.world.swap(me.root, Word::Frozen(i as u8), me.word.expect("met in the walk"));
+                if !s.world.writable[me.hva as usize] {
+                    // The host is asked outside the section, as in any fault.
+                    s.done(i);
+                    return None;
+                }
+                Pc::Start
+            }
+            pc => unreachable!("{pc:?} in a fault"),
+        })
+    }
+
+    /// A leaf is there: T says whether it serves, goes, or gets a permission more.
+    fn compare(&self, s: &mut State, i: usize, write: bool) {
+        let me = s.threads[i];
+        let Some(Word::Leaf { pfn, write: writes, .. }) = me.word else { unreachable!("a leaf") };
+        let row = s.world.trees[me.root as usize].row;
+        let Some(t) = Self::read_t(s, i, write) else {
+            self.refuse(s, i);
+            return;
+        };
+        if t & FRAME != row {
+            s.threads[i].flush = Flush::Revalidate;
+            s.threads[i].word = None;
+            s.threads[i].pc = Pc::Begin;
+        } else if !write || writes {
+            s.done(i);
+        } else {
+            let logs = s.world.logs;
+            let me = &mut s.threads[i];
+            (me.upgrades, me.pc) = (true, Pc::FreezeLeaf);
+            if self.has(Bug::UpgradeUncompared) {
+                (me.pfn, me.write, me.logs, me.t) = (pfn, s.world.writable[(pfn % 2) as usize], logs, t);
+            }
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What the threads share: L1's table entry, one shadow, the reverse map, the lines, the host; and the hardware of two vCPUs.
+//!
+//! L1 has two frames, g1 0 and 1, each behind a host page of up to four versions. T is one entry of L1's own second-level table. One
+//! shadow translates the frame g2 by an upper entry and a leaf table. Hardware does whatever is worst, as in [`crate::hardware`].
+
+use super::program::THREADS;
+use crate::world::Bad;
+
+/// Frames of L1, host pages, vCPUs, roots that L1 can give, trees that a shadow can have.
+pub(super) const TWO: usize = 2;
+/// The line of the epoch, and the shadow's own. Lines 0 and 1 are those of the two regions of host pages.
+pub(super) const EPOCH: usize = 2;
+pub(super) const SHADOW: usize = 3;
+
+/// T: an entry of L1's table.
+pub(super) mod entry {
+    /// The frame of L1 that it names.
+    pub const FRAME: u8 = 1;
+    pub const WRITE: u8 = 2;
+    pub const ACCESSED: u8 = 4;
+    pub const DIRTY: u8 = 8;
+    pub const PRESENT: u8 = 16;
+}
+use entry::{ACCESSED, DIRTY, FRAME, PRESENT, WRITE};
+
+/// What T allows: stores need its Dirty too, so that L1 finds it set.
+pub(super) fn stores(t: u8) -> bool {
+    t & (PRESENT | WRITE | DIRTY) == PRESENT | WRITE | DIRTY
+}
+
+/// An entry of a shadow, or of the canonical tables.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Word {
+    /// Nothing mapped; the last invalidation that covered it.
+    Hole(u8),
+    /// A link to the leaf table.
+    Table,
+    /// A frame of the host. The frame of L1 is what the checker knows of it: no bit of the word says so.
+    Leaf {
+        /// `version * 2 + host page`.
+        pfn: u8,
+        /// The hardware may write.
+        write: bool,
+        /// It might, and a log took that away: TLBs may still hold it.
+        armed: bool,
+        /// The frame of L1 that it was composed from.
+        g1: u8,
+    },
+    /// Owned for a moment by a fault.
+    Frozen(u8),
+}
+
+impl Word {
+    /// Whether a compare-and-swap takes one for the other.
+    pub(super) fn same(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Leaf { g1, .. }, Self::Leaf { pfn, write, armed, .. }) => {
+                self == Self::Leaf { pfn, write, armed, g1 }
+            }
+            _ => self == other,
+        }
+    }
+}
+
+/// The tables of the shadow below one root.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tree {
+    pub(super) upper: Word,
+    pub(super) leaf: Word,
+    /// Beside the leaf: the frame of L1.
+    pub(super) row: u8,
+}
+
+/// One invalidation in the active set: which host pages, which frames of L1, whether the shadow, whether T's own page.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Place {
+    pub(super) listed: bool,
+    pub(super) unflushed: bool,
+    pub(super) number: u8,
+    pub(super) hvas: u8,
+    pub(super) g1s: u8,
+    pub(super) shadow: bool,
+    pub(super) tables: bool,
+    /// It has found a shadow in the reverse map.
+    pub(super) reached: bool,
+}
+
+/// A vCPU: its TLBs under both tags, and what it owes before it may run L2.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Vcpu {
+    /// Translations of g2, a bit for each frame of L1, frame of the host, and permission to write.
+    pub(super) l2: u32,
+    /// Translations of L1's frames, a bit for each and each frame of the host.
+    pub(super) l1: u16,
+    pub(super) in_l2: bool,
+    /// The root that it runs L2 on: which of L1's, and which tree of the shadow.
+    pub(super) key: u8,
+    pub(super) root: u8,
+    /// The newest number when L1 last flushed for this vCPU, if no flush of the shadow has begun since.
+    pub(super) pending: Option<u8>,
+    /// It has been in the shadow.
+    pub(super) known: bool,
+    /// Values of T since its last flush, a bit each, for both roots of L1.
+    pub(super) allowed: [u32; TWO],
+}
+
+/// All that is shared.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct World {
+    pub(super) newest: u8,
+    pub(super) lines: [u8; 4],
+    pub(super) places: [Place; THREADS],
+    /// The version of each host page, and whether it may be written.
+    pub(super) versions: [u8; TWO],
+    pub(super) writable: [bool; TWO],
+    /// The host page behind each frame of L1.
+    pub(super) slots: [u8; TWO],
+    pub(super) canonical: [Word; TWO],
+    /// T under each of L1's roots.
+    pub(super) t: [u8; TWO],
+    /// The root of L1 that the shadow is for; the tree in use; the newest flush that has ended.
+    pub(super) key: u8,
+    pub(super) root: u8,
+    pub(super) flushed: u8,
+    pub(super) trees: [Tree; TWO],
+    /// The reverse map's chunk: whether it exists, and of each frame of L1 whether its head names (shadow, g2).
+    pub(super) chunk: bool,
+    pub(super) heads: [bool; TWO],
+    /// What the first draft kept in the chunk in place of the lines.
+    pub(super) chunk_version: u8,
+    pub(super) vcpus: [Vcpu; TWO],
+    pub(super) vcpu_count: usize,
+    /// The slots log; that has begun; marks; frames that were written since they were copied.
+    pub(super) logs: bool,
+    pub(super) begun: bool,
+    pub(super) marks: u8,
+    pub(super) unsaved: u8,
+    pub(super) bad: Option<Bad>,
+}
+
+impl World {
+    /// An empty shadow with no leaf table, no chunk; T names frame 0, which L2 may write.
+    pub(super) fn new() -> Self {
+        let tree = Tree { upper: Word::Hole(0), leaf: Word::Hole(0), row: 0 };
+        let t = PRESENT | WRITE | ACCESSED | DIRTY;
+        let allowed = [1 << t, 1 << (t | FRAME)];
+        let vcpu = Vcpu { in_l2: true, known: true, allowed, ..Vcpu::default() };
+        Self {
+            newest: 0,
+            lines: [0; 4],
+            places: [Place::default(); THREADS],
+            versions: [0; TWO],
+            writable: [true; TWO],
+            slots: [0, 1],
+            canonical: [Word::Hole(0); TWO],
+            t: [t, t | FRAME],
+            key: 0,
+            root: 0,
+            flushed: 0,
+            trees: [tree; TWO],
+            chunk: false,
+            heads: [false; TWO],
+            chunk_version: 0,
+            vcpus: [vcpu; TWO],
+            vcpu_count: 1,
+            logs: false,
+            begun: false,
+            marks: 0,
+            unsaved: 0,
+            bad: None,
+        }
+    }
+
+    /// The entry that a walk of the shadow ends at.
+    pub(super) fn walk(&self) -> Word {
+        let tree = &self.trees[self.root as usize];
+        if tree.upper == Word::Table { tree.leaf } else { tree.upper }
+    }
+
+    /// A compare-and-swap of the leaf entry in `root`; what stands there keeps its frame of L1 if only a bit of it changes.
+    pub(super) fn swap(&mut self, root: u8, old: Word, new: Word) -> bool {
+        let leaf = &mut self.trees[root as usize].leaf;
+        let done = leaf.same(old);
+        if done {
+            if let (Word::Hole(from), Word::Hole(to)) = (old, new)
+                && to < from
+            {
+                self.bad = Some(Bad::VersionFell);
+            }
+            *leaf = match (*leaf, new) {
+                (Word::Leaf { g1, .. }, Word::Leaf { pfn, write, armed, .. }) => {
+                    Word::Leaf { pfn, write, armed, g1 }
+                }
+                _ => new,
+            };
+        }
+        done
+    }
+
+    /// T becomes `t` under root `key` of L1's.
+    pub(super) fn store(&mut self, key: u8, t: u8) {
+        self.t[key as usize] = t;
+        for vcpu in &mut self.vcpus {
+            vcpu.allowed[key as usize] |= 1 << t;
+        }
+    }
+
+    /// From now on this vCPU may not use what T was before.
+    pub(super) fn forgets_t(&mut self, vcpu: usize, key: u8) {
+        self.vcpus[vcpu].allowed[key as usize] = 1 << self.t[key as usize];
+    }
+
+    /// The next number, announced on these lines.
+    pub(super) fn announce(&mut self, lines: impl IntoIterator<Item = usize>) -> u8 {
+        self.newest += 1;
+        for line in lines {
+            self.lines[line] = self.newest;
+        }
+        self.newest
+    }
+
+    /// Everything that a vCPU could load at this moment joins what it may have cached, and is judged.
+    pub(super) fn hardware(&mut self) {
+        for index in 0..self.vcpu_count {
+            let mut vcpu = self.vcpus[index];
+            let tree = self.trees[vcpu.root as usize];
+            if let (true, Word::Table, Word::Leaf { pfn, write, g1, .. }) =
+                (vcpu.in_l2, tree.upper, tree.leaf)
+            {
+                vcpu.l2 |= 1 << (g1 * 16 + pfn * 2 + u8::from(write));
+            }
+            for (g1, word) in (0..).zip(self.canonical) {
+                if let Word::Leaf { pfn, .. } = word {
+                    vcpu.l1 |= 1 << (g1 * 8 + pfn);
+                }
+            }
+            self.vcpus[index] = vcpu;
+            for bit in (0..16).filter(|bit| vcpu.l1 >> bit & 1 != 0) {
+                self.judge(bit / 8, bit % 8, false);
+            }
+            for bit in (0..32).filter(|bit| vcpu.l2 >> bit & 1 != 0) {
+                let (g1, write) = (bit / 16, bit & 1 != 0);
+                self.judge(g1, bit / 2 % 8, write);
+                if write && vcpu.in_l2 && self.begun {
+                    self.unsaved |= 1 << g1;
+                }
+                let says = |t: u8| {
+                    t & (PRESENT | ACCESSED | FRAME) == PRESENT | ACCESSED | g1 && (!write || stores(t))
+                };
+                let allowed = vcpu.allowed[vcpu.key as usize];
+                if vcpu.in_l2 && !(0..32).any(|t| allowed >> t & 1 != 0 && says(t)) {
+                    self.bad = Some(Bad::StaleTables);
+                }
+            }
+        }
+    }
+
+    /// A vCPU can reach this frame of the host by that frame of L1.
+    fn judge(&mut self, g1: u8, pfn: u8, write: bool) {
+        let page = (pfn % 2) as usize;
+        if pfn / 2 < self.versions[page] {
+            self.bad = Some(Bad::StaleLoad);
+        } else if usize::from(self.slots[g1 as usize]) != page {
+            self.bad = Some(Bad::StaleSlot);
+        } else if write && !self.writable[page] {
+            self.bad = Some(Bad::StaleStore);
+        }
+    }
+}

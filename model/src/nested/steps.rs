@@ -1,0 +1,330 @@
+//! Where a thread stands; and the walk over (shadow, g2) that every invalidation makes.
+
+use super::program::{Nested, Op, THREADS};
+use super::shadow::{Place, TWO, Word, World, entry, stores};
+use crate::bug::Bug;
+
+/// What a thread does next. F1 to F10 are the steps of `book/src/nested.md`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Pc {
+    /// The operation begins. Of an access: F1, the walk of the shadow.
+    #[default]
+    Start,
+    /// F2: the epoch, and the shadow's line.
+    Stamp,
+    /// F3: T, with Accessed and Dirty set in it.
+    ReadTables,
+    /// F4: the memslot.
+    Slot,
+    /// F5: the line of the host page's region.
+    Region,
+    /// F5: what is listed.
+    List,
+    /// F5: the places that were listed, and the epoch again.
+    Confirm,
+    /// An invalidation covers what the fault needs.
+    Wait,
+    /// F6: the host's answer.
+    Lookup,
+    /// F7: the reverse map. A missing chunk is made first.
+    Add,
+    /// F8: the lines again.
+    Recheck,
+    /// F9: a missing leaf table.
+    Link,
+    /// F9: the entry is frozen.
+    Freeze,
+    /// F9: the row, as it is.
+    RowRead,
+    /// F9: whether the entry is frozen still.
+    RowOwned,
+    /// F9: the row is exchanged.
+    Row,
+    /// F9: the leaf.
+    Thaw,
+    /// F10: the log's mark.
+    Mark,
+    /// F7 when it is too late.
+    AddLate,
+    /// A leaf is there: T again.
+    Compare,
+    /// It lacks write: it is frozen, and steps F2 to F6 follow.
+    FreezeLeaf,
+    /// It gets write.
+    ThawLeaf,
+    /// It stays as it was.
+    ThawBack,
+    /// An invalidation by L0: L1's own mappings.
+    Canonical,
+    /// The head of the next frame of L1; then settling.
+    Head,
+    /// The walk over (shadow, g2): the entry.
+    Load,
+    /// The walk: the row.
+    ReadRow,
+    /// The walk: the edit.
+    Edit,
+    /// What is owed is known.
+    Settle,
+    /// A vCPU answers the flush.
+    Kick(u8),
+    /// Entries of the reverse map go.
+    Remove,
+    /// The host, the memslots, or T's memory changes.
+    Change,
+    /// The invalidation ends.
+    End,
+    /// A vCPU is about to enter L2.
+    Enter,
+    /// A flush of the shadow begins.
+    Begin,
+    /// Nothing is pending for the vCPU any more.
+    Entered,
+    /// Readers of the memslots that saw no log are waited for.
+    Grace,
+}
+
+/// A flush of the shadow: what becomes of a leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Flush {
+    /// It stays if T still says it.
+    #[default]
+    Revalidate,
+    /// It goes.
+    Zap,
+}
+
+/// A thread's own variables. What is not needed any more is forgotten, so that fewer states differ.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Thread {
+    pub(super) op: u8,
+    pub(super) pc: Pc,
+    /// A fault: the tree that it walks, the word that it met, the lines as it read them, T, and what follows from it.
+    pub(super) root: u8,
+    pub(super) word: Option<Word>,
+    pub(super) lines: [u8; 3],
+    pub(super) listed: u8,
+    pub(super) t: u8,
+    pub(super) hva: u8,
+    pub(super) pfn: u8,
+    pub(super) write: bool,
+    pub(super) logs: bool,
+    /// It upgrades the leaf in `word`, which is frozen.
+    pub(super) upgrades: bool,
+    /// It has made the chunk.
+    pub(super) made: bool,
+    /// Nobody has written the row since it read it.
+    pub(super) row_stands: bool,
+    /// Stands in a section that a log's begin waits for.
+    pub(super) awaited: bool,
+    /// An invalidation: the frame of L1 that it visits, the row that it read, what it owes (1: L1's tag, 2: L2's).
+    pub(super) g1: u8,
+    pub(super) row: u8,
+    pub(super) owes: u8,
+    /// Heads that nobody has written since this thread read them, and frames whose hole has its number: a bit each.
+    pub(super) fresh: u8,
+    pub(super) bumped: u8,
+    pub(super) flush: Flush,
+    /// Marks that a harvest took.
+    pub(super) taken: u8,
+}
+
+/// All there is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    pub(super) world: World,
+    pub(super) threads: [Thread; THREADS],
+}
+
+/// L1's tag, and L2's.
+pub(super) const L1: u8 = 1;
+pub(super) const L2: u8 = 2;
+
+impl State {
+    /// Thread `i` is about to do its next operation.
+    pub(super) fn done(&mut self, i: usize) {
+        self.threads[i] = Thread { op: self.threads[i].op + 1, ..Thread::default() };
+    }
+
+    /// Thread `i` begins its operation again.
+    pub(super) fn again(&mut self, i: usize) {
+        self.threads[i] = Thread { op: self.threads[i].op, ..Thread::default() };
+    }
+
+    /// The head of `g1` is written: nobody's copy of it is the same word any more.
+    pub(super) fn head_changes(&mut self, g1: u8, names: bool) {
+        self.world.heads[g1 as usize] = names;
+        for thread in &mut self.threads {
+            thread.fresh &= !(1 << g1);
+        }
+    }
+
+    /// The row is written: nobody's copy of it is the same word any more.
+    pub(super) fn row_changes(&mut self, root: u8, g1: u8) {
+        self.world.trees[root as usize].row = g1;
+        for thread in &mut self.threads {
+            thread.row_stands = false;
+        }
+    }
+
+    fn place(&mut self, i: usize) -> &mut Place {
+        &mut self.world.places[i]
+    }
+
+    /// Whether any other invalidation has looked at a shadow, and has not flushed yet.
+    pub(super) fn others_unflushed(&self, i: usize, bug: Option<Bug>) -> bool {
+        let own = |place: &&Place| bug != Some(Bug::DebtsBySpace) || place.shadow;
+        let others = (0..THREADS).filter(|&other| other != i).map(|other| &self.world.places[other]);
+        others.filter(own).any(|place| place.listed && place.unflushed && (place.reached || place.shadow))
+    }
+}
+
+/// The walk over (shadow, g2).
+impl Nested {
+    /// One step of the walk that any invalidation, flush, or harvest makes of the shadow's entry. It ends at [`Pc::Head`].
+    pub(super) fn visit(&self, s: &mut State, i: usize, op: Op) {
+        let number = s.world.places[i].number;
+        let harvests = matches!(op, Op::Harvest | Op::BeginLog);
+        let flushes = s.world.places[i].shadow;
+        let me = s.threads[i];
+        let others = s.others_unflushed(i, self.bug) && !self.has(Bug::ShadowDebtUnadopted);
+        match me.pc {
+            Pc::Load => {
+                let root = s.world.root;
+                let tree = &mut s.world.trees[root as usize];
+                let linked = tree.upper == Word::Table;
+                let spared = self.has(Bug::FlushWithoutBumps) && flushes
+                    || self.has(Bug::ChildHoleKept) && !flushes && !linked;
+                let word = if linked { &mut tree.leaf } else { &mut tree.upper };
+                let seen = *word;
+                match seen {
+                    // Arming is not numbered.
+                    Word::Hole(_) | Word::Frozen(_) if harvests => {}
+                    Word::Hole(old) if !spared && old < number => *word = Word::Hole(number),
+                    Word::Frozen(_) => *word = Word::Hole(number),
+                    _ => {}
+                }
+                if let Word::Leaf { .. } = seen {
+                    (s.threads[i].root, s.threads[i].word, s.threads[i].pc) = (root, Some(seen), Pc::ReadRow);
+                    return;
+                }
+                if !harvests {
+                    s.threads[i].bumped |= 1 << me.g1;
+                }
+                if others || matches!(seen, Word::Frozen(_)) && !harvests {
+                    s.threads[i].owes |= L2;
+                }
+                s.threads[i].pc = Pc::Head;
+            }
+            Pc::ReadRow => {
+                let row = s.world.trees[me.root as usize].row;
+                s.threads[i].row = row;
+                if flushes {
+                    s.threads[i].g1 = row;
+                    if !self.has(Bug::HeadReadLate) {
+                        s.threads[i].fresh |= 1 << row;
+                    }
+                }
+                s.threads[i].pc = Pc::Edit;
+                return;
+            }
+            _ => {
+                let old = me.word.expect("read before");
+                let Word::Leaf { pfn, write, armed, g1 } = old else { unreachable!("a leaf") };
+                // What a log took away may still be in a TLB, and nothing that is listed says so.
+                let may_store = write || armed && !self.has(Bug::ArmedPassedBy);
+                let (own, new) = if flushes {
+                    let zap = me.flush == Flush::Zap || !self.agrees(&s.world, me.row, may_store);
+                    (zap, Word::Hole(number))
+                } else {
+                    let own = me.row == me.g1 || !self.spares;
+                    let reads = |armed| Word::Leaf { pfn, write: false, armed, g1 };
+                    match op {
+                        Op::Host { protect: true, .. } => (own && may_store, reads(false)),
+                        Op::Harvest | Op::BeginLog => (own && write, reads(true)),
+                        _ => (own, Word::Hole(number)),
+                    }
+                };
+                if own && !s.world.swap(me.root, old, new) {
+                    s.threads[i].pc = Pc::Load;
+                    return;
+                }
+                if own || others {
+                    s.threads[i].owes |= L2;
+                }
+                if own && matches!(new, Word::Hole(_)) {
+                    s.threads[i].bumped |= 1 << s.threads[i].g1;
+                }
+                s.threads[i].pc = Pc::Head;
+            }
+        }
+        s.threads[i].word = None;
+        (s.threads[i].root, s.threads[i].row) = (0, 0);
+        if !flushes {
+            // The head behind the one that led here.
+            s.threads[i].g1 += 1;
+        }
+    }
+
+    /// Whether T still says what a leaf with this row gives.
+    pub(super) fn agrees(&self, world: &World, row: u8, write: bool) -> bool {
+        let t = world.t[world.key as usize];
+        let accessed = t & entry::ACCESSED != 0 || self.has(Bug::KeptUnaccessed);
+        t & entry::PRESENT != 0 && accessed && t & entry::FRAME == row && (!write || stores(t))
+    }
+
+    /// All edits are done: what is owed is flushed, one vCPU after the other.
+    pub(super) fn settle(&self, s: &mut State, i: usize) {
+        let me = &mut s.threads[i];
+        if self.has(Bug::HeadReadLate) && s.world.places[i].shadow {
+            me.fresh = me.bumped;
+        }
+        s.world.places[i].reached |= s.world.places[i].listed && me.owes & L2 != 0;
+        if self.has(Bug::L1TagOnly) {
+            me.owes &= L1;
+        }
+        if self.has(Bug::HullsMixSpaces) && !s.world.places[i].shadow && me.g1 != 0 {
+            // The range was put down as one of L1's frames, and g2 is another number.
+            me.owes &= L1;
+        }
+        if me.owes == 0 {
+            s.place(i).unflushed = false;
+            s.threads[i].pc = Pc::Remove;
+        } else {
+            me.pc = Pc::Kick(0);
+        }
+    }
+
+    /// One vCPU answers the flush.
+    pub(super) fn kick(&self, s: &mut State, i: usize, vcpu: u8) {
+        let owes = s.threads[i].owes;
+        let root = s.world.root;
+        let at = &mut s.world.vcpus[vcpu as usize];
+        if owes & L1 != 0 {
+            at.l1 = 0;
+        }
+        if owes & L2 != 0 && (at.in_l2 || !self.has(Bug::OutsideUnflushed)) {
+            (at.l2, at.root) = (0, root);
+        }
+        if usize::from(vcpu) + 1 < s.world.vcpu_count {
+            s.threads[i].pc = Pc::Kick(vcpu + 1);
+        } else {
+            s.place(i).unflushed = false;
+            s.threads[i].owes = 0;
+            s.threads[i].pc = Pc::Remove;
+        }
+    }
+
+    /// Entries of the reverse map that lead to a hole of this number go, each by a compare-and-swap of the head as it was read.
+    pub(super) fn remove(&self, s: &mut State, i: usize) {
+        for g1 in 0..TWO as u8 {
+            let me = s.threads[i];
+            let unchanged = me.fresh >> g1 & 1 != 0 || self.has(Bug::RemovedUncompared);
+            if me.bumped >> g1 & 1 != 0 && unchanged && s.world.heads[g1 as usize] {
+                s.head_changes(g1, false);
+            }
+        }
+        (s.threads[i].fresh, s.threads[i].bumped) = (0, 0);
+    }
+}
