@@ -13,7 +13,7 @@ use std::fmt::Display;
 pub enum Command {
     /// All of it on this machine in a few seconds: a store, guests, a daemon that is killed
     Demo(demo::Demo),
-    /// Serve guests; VMMs connect to the sockets with Firecracker's handshake
+    /// Serve guests; VMMs connect to the sockets with Firecracker's handshake. When it is ended, guests keep their service until they end
     Serve(serve::Serve),
     /// Make a template of an image of guest memory
     Snapshot(templates::Snapshot),

@@ -65,6 +65,12 @@ impl Serve {
     }
 
     pub fn work(&self) -> Result<(), Failure> {
+        // A thread that panics would leave its guest frozen. The next worker serves it.
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |what| {
+            print(what);
+            std::process::abort();
+        }));
         let store = Folder::open(&self.store).map_err(other)?;
         let store =
             Trouble::new(store, Duration::from_millis(self.store_delay_ms), self.store_errors_percent);

@@ -94,6 +94,12 @@ impl Daemon {
         self.worker = self.started();
     }
 
+    /// Kills the process that holds connections.
+    pub fn kill_keeper(&mut self) {
+        self.keeper.kill().unwrap();
+        self.keeper.wait().unwrap();
+    }
+
     pub fn twin(&self, flags: &str) -> Twin {
         let mut twin = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
         twin.arg("twin").arg(self.socket()).arg(format!("--memory={MIB}M")).args(flags.split_whitespace());

@@ -6,6 +6,7 @@ use slat_pager::{Features, Firecracker, Uffd, Wire, WireError};
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -72,6 +73,8 @@ fn a_handshake_in_pieces_is_read_and_stays_in_the_socket() {
 #[test]
 fn a_refused_vmm_is_told_of_in_the_log_and_others_are_served() {
     let Some(daemon) = Daemon::start("hostile", "") else { return };
+    let mode = std::fs::metadata(daemon.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "only this user may connect");
     let refused = |text: &str, what: &str| {
         let uffd = Uffd::new(Features::REMOVE).unwrap();
         let mut vmm = UnixStream::connect(daemon.socket()).unwrap();

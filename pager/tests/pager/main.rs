@@ -2,6 +2,7 @@
 
 mod daemon;
 mod hostile;
+mod ordered;
 mod restart;
 mod store;
 mod twin;

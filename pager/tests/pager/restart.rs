@@ -28,6 +28,26 @@ fn five_kills_are_not_noticed_by_guests() {
 }
 
 #[test]
+fn without_its_keeper_the_daemon_serves_on_and_ends_with_its_last_guest() {
+    let Some(mut daemon) = Daemon::start("keeper", SLOW) else { return };
+    let twin = daemon.twin("--millis 400 --balloon");
+    std::thread::sleep(Duration::from_millis(150));
+    daemon.kill_keeper();
+    assert!(std::os::unix::net::UnixStream::connect(daemon.socket()).is_err(), "none listens");
+    let report = twin.report();
+    assert!(report.is_right(), "{report:?}");
+    let process = format!("/proc/{}/cmdline", daemon.worker);
+    // One that has ended and is waited for by none has no words.
+    let is_there =
+        || std::fs::read(&process).is_ok_and(|words| words.windows(6).any(|word| word == b"worker"));
+    let ended = (0..2000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        !is_there()
+    });
+    assert!(ended);
+}
+
+#[test]
 fn shared_memory_survives_kills_too() {
     let Some(mut daemon) = Daemon::start("kills-shared", SLOW) else { return };
     let twin = daemon.twin("--millis 800 --balloon --shared --patience-ms 10000");

@@ -67,14 +67,6 @@ fn a_removal_that_is_not_noted_is_found() {
 }
 
 #[test]
-fn a_page_that_is_filled_without_a_second_look_is_found() {
-    let flags = "--cache 0 --store-delay-ms 10 --threads 4 --sabotage recheck";
-    let Some(daemon) = Daemon::start("recheck", flags) else { return };
-    let report = daemon.twin("--millis 700 --balloon --vcpus 4").report();
-    assert!(report.wrong > 0 && report.first.unwrap().contains("is the template's"));
-}
-
-#[test]
 fn a_wrong_chunk_is_found() {
     let Some(daemon) = Daemon::start("chunk", "--sabotage chunk") else { return };
     assert!(daemon.twin("--millis 50").report().wrong > 0);
