@@ -3,8 +3,8 @@
 use super::{Failure, other, size};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use slat_pager::{
-    Cache, Firecracker, Folder, GuestStats, Keeper, Library, Lost, Options, Sabotage, Trouble, Worker,
-    WorkerError,
+    Cache, Firecracker, Folder, GuestStats, Keeper, Library, Lost, Options, Sabotage, Template, Trouble,
+    Worker, WorkerError,
 };
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -18,10 +18,13 @@ use std::time::Duration;
 pub struct Serve {
     /// The folder that is the store
     #[arg(long, value_name = "FOLDER")]
-    store: PathBuf,
+    store: Option<PathBuf>,
     /// A socket, and the template of the guests that connect to it
-    #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required = true)]
+    #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present = "images", requires = "store")]
     guests: Vec<(PathBuf, String)>,
+    /// A socket, and a file with the memory of the guests that connect to it: no store, and no check of what is read
+    #[arg(long = "image", value_name = "SOCKET=FILE", value_parser = guest)]
+    images: Vec<(PathBuf, String)>,
     /// Content that stays in this host's memory, for all guests
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     cache: usize,
@@ -50,15 +53,16 @@ fn guest(text: &str) -> Result<(PathBuf, String), String> {
 impl Serve {
     /// The keeper. It stays small: the store is opened by the worker.
     pub fn keep(&self) -> Result<(), Failure> {
-        let keeper = Keeper::listen(self.guests.iter().map(|(socket, _)| socket)).map_err(other)?;
+        let keeper = Keeper::listen(self.guests.iter().chain(&self.images).map(|(socket, _)| socket))
+            .map_err(other)?;
         let program = std::env::current_exe().map_err(other)?;
         // Keeper and worker have a handful of descriptors for each guest; the worker inherits the limit.
         let limit = getrlimit(Resource::Nofile);
         _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let command = || {
             let mut command = Command::new(&program);
-            // The same flags: after the program and `serve`.
-            command.arg("worker").args(std::env::args_os().skip(2));
+            // The same flags: after the program's name and `serve`.
+            command.arg("worker").args(crate::words().into_iter().skip(2));
             command
         };
         Err(other(keeper.run(command)))
@@ -71,12 +75,19 @@ impl Serve {
             print(what);
             std::process::abort();
         }));
-        let store = Folder::open(&self.store).map_err(other)?;
-        let store =
-            Trouble::new(store, Duration::from_millis(self.store_delay_ms), self.store_errors_percent);
-        let library = Library::new(store).sabotage(self.sabotage);
-        let templates =
-            self.guests.iter().map(|(_, template)| library.open(template)).collect::<Result<_, _>>();
+        let mut templates = Vec::new();
+        if let Some(store) = &self.store {
+            let store = Folder::open(store).map_err(other)?;
+            let store =
+                Trouble::new(store, Duration::from_millis(self.store_delay_ms), self.store_errors_percent);
+            let library = Library::new(store).sabotage(self.sabotage);
+            for (_, template) in &self.guests {
+                templates.push(library.open(template).map_err(other)?);
+            }
+        }
+        for (_, image) in &self.images {
+            templates.push(Template::of_image(image.as_ref()).map_err(other)?);
+        }
         let mut options = Options::default();
         options.threads = self.threads;
         options.window = self.window;
@@ -84,8 +95,7 @@ impl Serve {
         options.sabotage = self.sabotage;
         options.check().map_err(other)?;
         let cache = Arc::new(Cache::new(self.cache));
-        let worker =
-            Worker { wire: Firecracker, templates: templates.map_err(other)?, cache: cache.clone(), options };
+        let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options };
         let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
         say(&format!("worker={}", std::process::id()));
         worker.run(keeper, |number, pid, end| told(number, pid, end, &cache)).map_err(other)

@@ -53,11 +53,29 @@ impl Daemon {
         is_offered().then(|| Self::in_folder(with_template(name), flags))
     }
 
+    /// Serves an image, called as Firecracker's example handlers are.
+    pub fn of_image(name: &str) -> Option<Self> {
+        is_offered().then(|| {
+            let folder = folder(name);
+            let mut image = std::fs::File::create(folder.join("image")).map(std::io::BufWriter::new).unwrap();
+            IMAGE.write(&mut image).unwrap();
+            drop(image);
+            let mut handler = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+            handler.arg(folder.join("socket")).arg(folder.join("image"));
+            Self::run(folder, handler)
+        })
+    }
+
     pub fn in_folder(folder: PathBuf, flags: &str) -> Self {
         let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
         serve.arg("serve").arg("--store").arg(folder.join("store"));
         serve.arg("--guest").arg(format!("{}=twin", folder.join("socket").display()));
-        let mut keeper = serve.args(flags.split_whitespace()).stderr(Stdio::piped()).spawn().unwrap();
+        serve.args(flags.split_whitespace());
+        Self::run(folder, serve)
+    }
+
+    fn run(folder: PathBuf, mut command: Command) -> Self {
+        let mut keeper = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(keeper.stderr.take().unwrap()).lines();
         let (send, log) = channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| send.send(line)));

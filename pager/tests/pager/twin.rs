@@ -43,6 +43,16 @@ fn guests_that_end_leave_no_descriptor_behind() {
 }
 
 #[test]
+fn an_image_is_served_by_the_command_line_of_the_example_handlers() {
+    let Some(mut daemon) = Daemon::of_image("image") else { return };
+    let twin = daemon.twin("--millis 400 --balloon --patience-ms 10000");
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    daemon.kill();
+    let report = twin.report();
+    assert!(report.is_right(), "{report:?}");
+}
+
+#[test]
 fn shared_memory_is_continued_and_removed_pages_of_it_are_zero() {
     let Some(daemon) = Daemon::start("shared", "--cache 2M") else { return };
     let report = daemon.twin("--millis 500 --balloon --shared").report();
