@@ -1,0 +1,141 @@
+//! `demo`: a store, guests, a daemon that is killed; every byte is checked.
+
+use super::{Failure, other};
+use slat_pager::twin::{Image, Report};
+use slat_pager::{Folder, GuestStats, Library, PAGE, Source};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How large.
+#[derive(clap::Args)]
+pub struct Demo {
+    /// Guests that run at the same time
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
+    guests: u64,
+    /// Memory of each one, in MiB
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    mib: u64,
+    /// How often the daemon is killed
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=20))]
+    kills: u64,
+}
+
+/// Ends a process, also where the demonstration fails.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+impl Demo {
+    pub fn run(&self) -> Result<(), Failure> {
+        slat_pager::Uffd::new(slat_pager::Features::REMOVE)
+            .map_err(|error| other(format!("this kernel offers no userfaultfd to this user: {error}")))?;
+        let folder = std::env::temp_dir().join(format!("slat-pager-demo-{}", std::process::id()));
+        let result = self.in_folder(&folder);
+        _ = std::fs::remove_dir_all(&folder);
+        result
+    }
+
+    fn in_folder(&self, folder: &Path) -> Result<(), Failure> {
+        let image = Image { seed: 1, pages: (self.mib << 20) as usize / PAGE };
+        let library = Library::new(Folder::open(folder.join("store")).map_err(other)?);
+        let began = Instant::now();
+        let size = self.mib << 20;
+        let written = library.snapshot("demo", image.read(), size, 256 << 10).map_err(other)?.chunks;
+        println!("template: {} MiB, {written} chunks written in {:.1?}", self.mib, began.elapsed());
+        println!("verified: {} chunks", library.verify("demo").map_err(other)?.chunks);
+
+        let socket = folder.join("socket");
+        let (_daemon, log) = daemon(folder, &socket)?;
+        let worker = |wait| wait_for(&log, wait, |line| line.strip_prefix("worker=")?.parse::<i32>().ok());
+        let mut pid = worker(Duration::from_secs(10)).ok_or_else(|| other("the daemon did not start"))?;
+        let guests: Vec<Child> =
+            (0..self.guests).map(|seed| self.guest(&socket, seed)).collect::<Result<_, _>>()?;
+        for kill in 0..self.kills {
+            std::thread::sleep(Duration::from_millis(500));
+            rustix::process::Pid::from_raw(pid)
+                .map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL))
+                .transpose()
+                .map_err(other)?;
+            pid = worker(Duration::from_secs(10)).ok_or_else(|| other("the daemon was not started again"))?;
+            println!("killed the daemon ({} of {}); it is process {pid} now", kill + 1, self.kills);
+        }
+        let mut wrong = 0;
+        for (number, guest) in guests.into_iter().enumerate() {
+            let output = guest.wait_with_output().map_err(other)?;
+            let report: Report = serde_json::from_slice(&output.stdout).map_err(other)?;
+            let Report { accesses, removed, frozen, longest, .. } = report;
+            let longest = Duration::from_nanos(longest);
+            println!(
+                "guest {number}: {accesses} pages looked at, {removed} given back, {} wrong, longest wait {longest:.1?}{}",
+                report.wrong,
+                if frozen { ", FROZEN" } else { "" }
+            );
+            wrong += u64::from(!report.is_right());
+        }
+        for _ in 0..self.guests {
+            let stats = wait_for(&log, Duration::from_secs(10), |line| {
+                let line: serde_json::Value = serde_json::from_str(line).ok()?;
+                serde_json::from_value::<GuestStats>(line.get("stats")?.clone()).ok()
+            });
+            print(&stats.ok_or_else(|| other("the daemon did not see that its guests ended"))?);
+        }
+        if wrong > 0 {
+            Err(Failure::Found(format!("{wrong} guests had wrong bytes, or stood still")))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn guest(&self, socket: &Path, seed: u64) -> Result<Child, Failure> {
+        let millis = 1000 + 700 * self.kills;
+        let words =
+            format!("--memory {}M --seed {seed} --balloon --patience-ms 10000 --millis {millis}", self.mib);
+        let mut command = Command::new(std::env::current_exe().map_err(other)?);
+        command.arg("twin").arg(socket).args(words.split(' ')).stdout(Stdio::piped());
+        command.spawn().map_err(other)
+    }
+}
+
+fn daemon(folder: &Path, socket: &Path) -> Result<(Ended, Receiver<String>), Failure> {
+    let mut command = Command::new(std::env::current_exe().map_err(other)?);
+    command.args(["serve", "--cache", "32M", "--store"]).arg(folder.join("store"));
+    command.arg("--guest").arg(format!("{}=demo", socket.display())).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(other)?;
+    let log = BufReader::new(child.stderr.take().expect("it is piped"));
+    let (send, receive) = channel();
+    std::thread::spawn(move || log.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+    Ok((Ended(child), receive))
+}
+
+/// The first line of the log of which `find` finds something.
+fn wait_for<T>(log: &Receiver<String>, wait: Duration, find: impl Fn(&str) -> Option<T>) -> Option<T> {
+    let until = Instant::now() + wait;
+    loop {
+        match log.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                if let Some(found) = find(&line) {
+                    return Some(found);
+                }
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+}
+
+fn print(stats: &GuestStats) {
+    println!("since the last start: {} pages filled, {} removals", stats.filled, stats.removes);
+    for (name, latency) in stats.latency.iter().filter(|(_, latency)| latency.count > 0) {
+        let time = |nanos: u64| format!("{:.1?}", Duration::from_nanos(nanos));
+        let (p50, p99, p999) = (time(latency.p50), time(latency.p99), time(latency.p999));
+        println!("  {:<8} {:>7} faults, p50 {p50}, p99 {p99}, p99.9 {p999}", name, latency.count);
+    }
+    debug_assert_eq!(stats.latency.len(), Source::ALL.len());
+}

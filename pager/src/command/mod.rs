@@ -1,0 +1,78 @@
+//! The subcommands.
+
+mod demo;
+mod serve;
+mod templates;
+mod twin;
+
+use clap::Subcommand;
+use std::fmt::Display;
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// All of it on this machine in a few seconds: a store, guests, a daemon that is killed
+    Demo(demo::Demo),
+    /// Serve guests; VMMs connect to the sockets with Firecracker's handshake. When it is ended, guests keep their service until they end
+    Serve(serve::Serve),
+    /// Make a template of an image of guest memory
+    Snapshot(templates::Snapshot),
+    /// Read every chunk of a template, and check it
+    Verify(templates::Named),
+    /// List the templates of a store
+    Ls(templates::Store),
+    /// Remove a template; its chunks go with the next gc
+    Rm(templates::Named),
+    /// Delete the chunks that no template needs
+    Gc(templates::Store),
+    /// What `serve` starts, and starts again
+    #[command(hide = true)]
+    Worker(serve::Serve),
+    /// A process that does what a VMM does, and checks every byte
+    #[command(hide = true)]
+    Twin(twin::Flags),
+}
+
+/// Why a command ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It found something wrong: exit status 3.
+    #[error("{0}")]
+    Found(String),
+    /// It could not do it: exit status 2.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Any other error, in its own words.
+fn other(error: impl Display) -> Failure {
+    Failure::Other(error.to_string())
+}
+
+impl Command {
+    pub fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Demo(demo) => demo.run(),
+            Self::Serve(serve) => serve.keep(),
+            Self::Worker(serve) => serve.work(),
+            Self::Snapshot(snapshot) => snapshot.run(),
+            Self::Verify(named) => named.verify(),
+            Self::Ls(store) => store.list(),
+            Self::Rm(named) => named.remove(),
+            Self::Gc(store) => store.gc(),
+            Self::Twin(twin) => twin.run(),
+        }
+    }
+}
+
+/// A size in bytes: `4096`, `64K`, `256M`, `2G`.
+fn size(text: &str) -> Result<usize, String> {
+    let (number, shift) = match text.char_indices().last() {
+        Some((at, 'K')) => (&text[..at], 10),
+        Some((at, 'M')) => (&text[..at], 20),
+        Some((at, 'G')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let size = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
+    size.ok_or_else(|| format!("{text:?} is no size: a number, and K, M or G"))
+}

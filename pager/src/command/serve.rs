@@ -1,0 +1,121 @@
+//! `serve`: the keeper; and the worker that it starts.
+
+use super::{Failure, other, size};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use slat_pager::{
+    Cache, Firecracker, Folder, GuestStats, Keeper, Library, Lost, Options, Sabotage, Template, Trouble,
+    Worker, WorkerError,
+};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A daemon.
+#[derive(clap::Args)]
+pub struct Serve {
+    /// The folder that is the store
+    #[arg(long, value_name = "FOLDER")]
+    store: Option<PathBuf>,
+    /// A socket, and the template of the guests that connect to it
+    #[arg(long = "guest", value_name = "SOCKET=TEMPLATE", value_parser = guest, required_unless_present = "images", requires = "store")]
+    guests: Vec<(PathBuf, String)>,
+    /// A socket, and a file with the memory of the guests that connect to it: no store, and no check of what is read
+    #[arg(long = "image", value_name = "SOCKET=FILE", value_parser = guest)]
+    images: Vec<(PathBuf, String)>,
+    /// Content that stays in this host's memory, for all guests
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    cache: usize,
+    /// Threads for each guest, 1 to 16
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Pages that come with one that faults, at most: a power of two
+    #[arg(long, default_value_t = 16)]
+    window: usize,
+    /// What becomes of a page that the store lost
+    #[arg(long, value_enum, default_value = "wait")]
+    lost: Lost,
+    #[arg(long, hide = true, default_value_t = 0)]
+    store_delay_ms: u64,
+    #[arg(long, hide = true, default_value_t = 0)]
+    store_errors_percent: u64,
+    #[arg(long, hide = true, value_enum)]
+    sabotage: Option<Sabotage>,
+}
+
+fn guest(text: &str) -> Result<(PathBuf, String), String> {
+    let (socket, template) = text.rsplit_once('=').ok_or("SOCKET=TEMPLATE is wanted")?;
+    Ok((socket.into(), template.into()))
+}
+
+impl Serve {
+    /// The keeper. It stays small: the store is opened by the worker.
+    pub fn keep(&self) -> Result<(), Failure> {
+        let keeper = Keeper::listen(self.guests.iter().chain(&self.images).map(|(socket, _)| socket))
+            .map_err(other)?;
+        let program = std::env::current_exe().map_err(other)?;
+        // Keeper and worker have a handful of descriptors for each guest; the worker inherits the limit.
+        let limit = getrlimit(Resource::Nofile);
+        _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        let command = || {
+            let mut command = Command::new(&program);
+            // The same flags: after the program's name and `serve`.
+            command.arg("worker").args(crate::words().into_iter().skip(2));
+            command
+        };
+        Err(other(keeper.run(command)))
+    }
+
+    pub fn work(&self) -> Result<(), Failure> {
+        // A thread that panics would leave its guest frozen. The next worker serves it.
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |what| {
+            print(what);
+            std::process::abort();
+        }));
+        let mut templates = Vec::new();
+        if let Some(store) = &self.store {
+            let store = Folder::open(store).map_err(other)?;
+            let store =
+                Trouble::new(store, Duration::from_millis(self.store_delay_ms), self.store_errors_percent);
+            let library = Library::new(store).sabotage(self.sabotage);
+            for (_, template) in &self.guests {
+                templates.push(library.open(template).map_err(other)?);
+            }
+        }
+        for (_, image) in &self.images {
+            templates.push(Template::of_image(image.as_ref()).map_err(other)?);
+        }
+        let mut options = Options::default();
+        options.threads = self.threads;
+        options.window = self.window;
+        options.lost = self.lost;
+        options.sabotage = self.sabotage;
+        options.check().map_err(other)?;
+        let cache = Arc::new(Cache::new(self.cache));
+        let worker = Worker { wire: Firecracker, templates, cache: cache.clone(), options };
+        let keeper = std::io::stdin().as_fd().try_clone_to_owned().map_err(other)?;
+        say(&format!("worker={}", std::process::id()));
+        worker.run(keeper, |number, pid, end| told(number, pid, end, &cache)).map_err(other)
+    }
+}
+
+/// One line of JSON for each guest.
+fn told(guest: u64, pid: i32, end: Result<GuestStats, WorkerError>, cache: &Cache) {
+    let stats = cache.stats();
+    let cache = serde_json::json!({ "hits": stats.hits, "misses": stats.misses, "evicted": stats.evicted, "bytes": stats.bytes });
+    let line = match end {
+        Ok(stats) => {
+            serde_json::json!({ "guest": guest, "pid": pid, "end": "gone", "stats": stats, "cache": cache })
+        }
+        Err(error) => serde_json::json!({ "guest": guest, "pid": pid, "refused": error.to_string() }),
+    };
+    say(&line.to_string());
+}
+
+/// A line of the log. Where none reads it any more, the guests are served all the same.
+fn say(line: &str) {
+    _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -1,0 +1,62 @@
+//! What keeper and worker say to each other.
+
+use crate::wire::{send, take};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The keeper gives a connection, and the journal of its guest if there is one: the descriptors, in this order.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Take {
+    pub connection: u64,
+    /// The number of the socket on which it came.
+    pub socket: usize,
+}
+
+/// The worker gives the journal of a connection's guest, the descriptor; or without one it is done with the connection.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Keep {
+    pub connection: u64,
+}
+
+/// One end. A message is whole or not there, and one that was sent is received even if its sender has been killed.
+#[derive(Debug)]
+pub struct Channel(OwnedFd);
+
+impl Channel {
+    pub fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (one, other) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(one), other))
+    }
+
+    pub fn new(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    pub fn send(&self, message: &impl Serialize, fds: &[BorrowedFd]) -> io::Result<()> {
+        send(self.0.as_fd(), &serde_json::to_vec(message)?, fds)
+    }
+
+    /// Waits for a message, if it may. `None`: the other end is closed. `WouldBlock`: there is none.
+    pub fn receive<T: DeserializeOwned>(&self, wait: bool) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        let (mut text, mut fds) = ([0; 512], Vec::new());
+        let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let got = loop {
+            match take(self.0.as_fd(), &mut text, &mut fds, flags) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+                got => break got?,
+            }
+        };
+        if got == 0 { Ok(None) } else { Ok(Some((serde_json::from_slice(&text[..got])?, fds))) }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,151 @@
+//! The keeper: holds connections and journals, and starts the worker again.
+
+use super::channel::{Channel, Keep, Take};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Mode;
+use rustix::process::umask;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Connections that are kept at most; further ones are closed.
+const MOST_CONNECTIONS: usize = 4096;
+
+/// The process that must not be killed. It does little, and reads nothing that comes from a guest.
+#[derive(Debug)]
+pub struct Keeper {
+    sockets: Vec<UnixListener>,
+    kept: BTreeMap<u64, Kept>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    socket: usize,
+    connection: OwnedFd,
+    journal: Option<OwnedFd>,
+}
+
+impl Keeper {
+    /// Listens on these sockets, which only this user may connect to. A socket that a keeper left behind is replaced.
+    ///
+    /// It changes the process's umask for a moment: call it before threads make files.
+    pub fn listen<P: AsRef<Path>>(sockets: impl IntoIterator<Item = P>) -> io::Result<Self> {
+        let before = umask(Mode::from_raw_mode(0o177));
+        let sockets: io::Result<Vec<_>> = sockets.into_iter().map(|path| bind(path.as_ref())).collect();
+        umask(before);
+        Ok(Self { sockets: sockets?, kept: BTreeMap::new(), next: 0 })
+    }
+
+    /// Runs the worker, with its end of the channel as standard input, again and again.
+    ///
+    /// # Errors
+    /// The first worker exits by itself before there is a guest: what it was told makes no sense, and it has said why. Otherwise
+    /// this does not return.
+    pub fn run(mut self, command: impl Fn() -> Command) -> io::Error {
+        let mut quick = 0;
+        loop {
+            let began = Instant::now();
+            let status = match self.worker(command()) {
+                Ok(status) => status,
+                Err(error) => return error,
+            };
+            if self.kept.is_empty() && status.code().is_some_and(|code| code != 0) {
+                return io::Error::other(format!("the worker ended: {status}"));
+            }
+            // One that cannot live is not started in a circle without end. Connections wait in the sockets.
+            quick = if began.elapsed() > Duration::from_secs(10) { 0 } else { quick + 1 };
+            std::thread::sleep(Duration::from_millis(1 << quick.min(10)));
+        }
+    }
+
+    /// The life of one worker.
+    fn worker(&mut self, mut command: Command) -> io::Result<ExitStatus> {
+        let (channel, theirs) = Channel::pair()?;
+        let mut child = command.stdin(theirs).spawn()?;
+        // The command holds the worker's end, which must close when the worker ends.
+        drop(command);
+        for (connection, kept) in &self.kept {
+            give(&channel, *connection, kept);
+        }
+        loop {
+            let mut fds = vec![PollFd::new(&channel, PollFlags::IN)];
+            fds.extend(self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
+            if poll(&mut fds, None).is_err() {
+                continue;
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            // First what the worker says: what it said before it was killed counts.
+            if ready[0] && !self.hear(&channel) {
+                return end(&mut child);
+            }
+            for (socket, _) in ready[1..].iter().enumerate().filter(|(_, ready)| **ready) {
+                self.accept(socket, &channel);
+            }
+        }
+    }
+
+    /// Whether the worker lives.
+    fn hear(&mut self, channel: &Channel) -> bool {
+        loop {
+            match channel.receive::<Keep>(false) {
+                Ok(Some((keep, fds))) => match fds.into_iter().next() {
+                    None => _ = self.kept.remove(&keep.connection),
+                    journal => {
+                        if let Some(kept) = self.kept.get_mut(&keep.connection) {
+                            kept.journal = journal;
+                        }
+                    }
+                },
+                Ok(None) => return false,
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    fn accept(&mut self, socket: usize, channel: &Channel) {
+        loop {
+            let connection = match self.sockets[socket].accept() {
+                Ok((connection, _)) => connection,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // No descriptor is left, for instance: it waits in the socket, which is not asked in a circle without pause.
+                Err(_) => return std::thread::sleep(Duration::from_millis(10)),
+            };
+            if self.kept.len() >= MOST_CONNECTIONS {
+                continue;
+            }
+            let kept = Kept { socket, connection: connection.into(), journal: None };
+            give(channel, self.next, &kept);
+            self.kept.insert(self.next, kept);
+            self.next += 1;
+        }
+    }
+}
+
+/// A worker that cannot be told has been killed; the next one will be.
+fn give(channel: &Channel, connection: u64, kept: &Kept) {
+    let mut fds = vec![kept.connection.as_fd()];
+    fds.extend(kept.journal.as_ref().map(AsFd::as_fd));
+    _ = channel.send(&Take { connection, socket: kept.socket }, &fds);
+}
+
+/// The worker closed its channel, and is about to end. Two workers must never serve the same guest.
+fn end(child: &mut Child) -> io::Result<ExitStatus> {
+    _ = child.kill();
+    child.wait()
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    use std::os::unix::fs::FileTypeExt;
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        std::fs::remove_file(path)?;
+    }
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let socket = UnixListener::bind(path).map_err(named)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}

@@ -1,0 +1,12 @@
+//! The daemon: a keeper that accepts connections and holds what must not be lost, and a worker that does everything else.
+//!
+//! The keeper starts the worker, and starts it again whenever it ends. It gives the worker each connection, and keeps it. A VMM's
+//! handshake is looked at and never taken out of its socket, so a connection that is kept is a userfaultfd that is kept. The other
+//! thing to keep is the guest's journal. The keeper gets it before the first event is read.
+
+mod channel;
+mod keeper;
+mod worker;
+
+pub use keeper::Keeper;
+pub use worker::{Worker, WorkerError};

@@ -1,0 +1,132 @@
+//! The worker: takes connections from the keeper, and serves their guests.
+
+use super::channel::{Channel, Keep, Take};
+use crate::cache::Cache;
+use crate::guest::{Guest, GuestStats, Life, Options, Parts};
+use crate::journal::Journal;
+use crate::layout::Layout;
+use crate::sabotage::Sabotage;
+use crate::store::Template;
+use crate::wire::{Wire, WireError};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a VMM may take for its handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The process that serves guests. It may be killed at any instant.
+pub struct Worker<W> {
+    /// How VMMs speak.
+    pub wire: W,
+    /// What the guests on each socket of the keeper begin with.
+    pub templates: Vec<Template>,
+    /// Shared by all guests.
+    pub cache: Arc<Cache>,
+    /// How they are served.
+    pub options: Options,
+}
+
+/// Why a connection was closed before its guest ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The VMM's handshake was refused.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The system refused something.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The keeper gave something else than it should.
+    #[error("the keeper gave {0} descriptors for socket {1}")]
+    Keeper(usize, usize),
+}
+
+impl<W: Wire> Worker<W> {
+    /// Serves what the keeper at the other end gives: one thread for each guest waits, and those of [`Options`] serve. `ended` is
+    /// called for each guest, by its number and the id of its process (0: unknown).
+    ///
+    /// When the keeper is gone, the guests that there are have their service until they end.
+    pub fn run(
+        &self,
+        keeper: OwnedFd,
+        ended: impl Fn(u64, i32, Result<GuestStats, WorkerError>) + Sync,
+    ) -> io::Result<()> {
+        let (channel, ended) = (Channel::new(keeper), &ended);
+        std::thread::scope(|scope| {
+            while let Some((take, fds)) = channel.receive::<Take>(true)? {
+                let (channel, connection) = (&channel, take.connection);
+                let done = move |pid, end| {
+                    ended(connection, pid, end);
+                    // The keeper may be gone.
+                    _ = channel.send(&Keep { connection }, &[]);
+                };
+                let serve = move || {
+                    let mut pid = 0;
+                    let end = self.serve(take, fds, channel, &mut pid);
+                    done(pid, end);
+                };
+                // Without a thread this guest is refused, and the others are served on.
+                if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, serve) {
+                    done(0, Err(error.into()));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// From the handshake of a guest to its end.
+    fn serve(
+        &self,
+        take: Take,
+        fds: Vec<OwnedFd>,
+        keeper: &Channel,
+        pid: &mut i32,
+    ) -> Result<GuestStats, WorkerError> {
+        let count = fds.len();
+        let mut fds = fds.into_iter();
+        let (Some(connection), Some(template)) = (fds.next(), self.templates.get(take.socket)) else {
+            return Err(WorkerError::Keeper(count, take.socket));
+        };
+        let connection = UnixStream::from(connection);
+        let handshake = self.wire.handshake(&connection, HANDSHAKE)?;
+        let layout = Layout::new(handshake.regions, template.size()).map_err(WireError::from)?;
+        let kept = fds.next().filter(|_| self.options.sabotage != Some(Sabotage::Journal));
+        let journal = if let Some(journal) = kept {
+            Journal::open(journal, &layout)?
+        } else {
+            let journal = Journal::new(&layout)?;
+            // Before the first event is read: from then on it is needed.
+            keeper.send(&Keep { connection: take.connection }, &[journal.share()?.as_fd()])?;
+            journal
+        };
+        let life = life(connection, pid);
+        let cache = self.cache.clone();
+        let parts = Parts {
+            uffd: handshake.uffd,
+            layout,
+            template: template.clone(),
+            cache,
+            journal,
+            life: Some(life),
+        };
+        Ok(Guest::serve(parts, self.options)?.wait())
+    }
+}
+
+/// By which the end of the VMM is known: its process. One in another namespace of processes has no number here.
+fn life(connection: UnixStream, pid: &mut i32) -> Life {
+    let peer = socket_peercred(&connection).map(|peer| peer.pid);
+    let process = peer.and_then(|peer| pidfd_open(peer, PidfdFlags::empty()).map(|process| (peer, process)));
+    match process {
+        Ok((peer, process)) => {
+            *pid = peer.as_raw_nonzero().get();
+            Life::Process(process)
+        }
+        Err(_) => Life::Connection(connection.into()),
+    }
+}

@@ -1,0 +1,171 @@
+//! The answer to one fault: which pages, from where, and what the kernel says to it.
+
+use super::serve::Fault;
+use super::{Inner, Lost};
+use crate::cache::{Chunk, Source};
+use crate::layout::Region;
+use crate::sabotage::Sabotage;
+use crate::uffd::{Filled, PAGE, Refusal};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// What became of a fault.
+pub(super) enum Answer {
+    /// Its page is there, or was.
+    Done(Source),
+    /// There is no page to give: the address is none of the guest's, or is not mapped any more.
+    Ignored,
+    /// The guest's memory changes: once the event is read, it can be tried again.
+    Again,
+    /// The store did not give it.
+    NoContent,
+    /// The guest's process has ended.
+    Gone,
+}
+
+const BYTES: u64 = PAGE as u64;
+
+impl Inner {
+    pub(super) fn resolve(&self, fault: &Fault) -> Answer {
+        let address = fault.address / BYTES * BYTES;
+        let Some((region, page)) = self.layout.page(address) else { return Answer::Ignored };
+        if fault.minor {
+            return self.one(address, Source::Shared, |start| self.uffd.resume(start, BYTES));
+        }
+        let zero = || self.one(address, Source::Zero, |start| self.uffd.zero(start, BYTES));
+        let window = self.window(region, page);
+        let sabotage = self.options.sabotage == Some(Sabotage::Recheck);
+        let early = sabotage.then(|| self.neighbours(&window, page));
+        {
+            let _order = self.order.read();
+            if self.journal.is_settled(page) {
+                return zero();
+            }
+        }
+        // This may take long, and any number of removals may happen meanwhile.
+        let content = match self.template.content(page, &self.cache) {
+            Ok(content) => content,
+            Err(error) if error.may_pass() || self.options.lost == Lost::Wait => return Answer::NoContent,
+            Err(_) => return self.give_up(address),
+        };
+        let _order = self.order.read();
+        if !sabotage && self.journal.is_settled(page) {
+            return zero();
+        }
+        let chunk = self.template.chunk_of(page);
+        let place = |page: usize| region.base + (page as u64 * BYTES - region.offset);
+        let source = content.as_ref().map_or(Source::Zero, |(_, source)| *source);
+        let bytes = content.map(|(bytes, _)| bytes);
+        // The page itself comes first: what becomes of its neighbours decides nothing.
+        let piece = Piece { pages: page..page + 1, chunk: chunk.start, bytes: bytes.as_ref() };
+        let answer = match self.put(&piece, place(page)) {
+            Ok(()) => Answer::Done(source),
+            Err(refusal) => self.refused(&refusal, address),
+        };
+        if matches!(answer, Answer::Done(_)) {
+            let stretches = early.unwrap_or_else(|| self.neighbours(&window, page));
+            for pages in stretches {
+                let start = place(pages.start);
+                // A page that is there, or a change of the guest's memory, ends the stretch.
+                _ = self.put(&Piece { pages, ..piece.clone() }, start);
+            }
+        }
+        answer
+    }
+
+    /// The pages that may come with this one: an aligned window, in its chunk and its region.
+    fn window(&self, region: &Region, page: usize) -> Range<usize> {
+        let first = (region.offset / BYTES) as usize;
+        let last = first + (region.size / BYTES) as usize;
+        let (size, chunk) = (self.options.window, self.template.chunk_of(page));
+        let start = page / size * size;
+        start.max(chunk.start).max(first)..(start + size).min(chunk.end).min(last)
+    }
+
+    /// Stretches of the pages beside this one for which the template speaks.
+    fn neighbours(&self, window: &Range<usize>, page: usize) -> Vec<Range<usize>> {
+        let (mut stretches, mut next) = (Vec::new(), window.start);
+        let left_out = |other: &usize| *other == page || self.journal.is_settled(*other);
+        while let Some(start) = (next..window.end).find(|other| !left_out(other)) {
+            next = (start..window.end).find(left_out).unwrap_or(window.end);
+            stretches.push(start..next);
+        }
+        stretches
+    }
+
+    /// Fills pages with content of the template, as far as it goes, and notes them.
+    fn put(&self, piece: &Piece, start: u64) -> Result<(), Refusal> {
+        let (mut done, size) = (0, piece.pages.len() * PAGE);
+        while done < size {
+            let at = start + done as u64;
+            let (filled, refusal) = match piece.bytes {
+                Some(bytes) => {
+                    let from = (piece.pages.start - piece.chunk) * PAGE;
+                    self.uffd.copy(at, &bytes[from + done..from + size])
+                }
+                None => self.uffd.zero(at, (size - done) as u64),
+            };
+            self.filled.fetch_add((filled / PAGE) as u64, Ordering::Relaxed);
+            let first = piece.pages.start + done / PAGE;
+            self.journal.settle(first..first + filled / PAGE);
+            done += filled;
+            if let Some(refusal) = refusal {
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills one page that the template does not give.
+    fn one(&self, address: u64, source: Source, fill: impl FnOnce(u64) -> Filled) -> Answer {
+        match fill(address) {
+            (_, None) => {
+                self.filled.fetch_add(1, Ordering::Relaxed);
+                Answer::Done(source)
+            }
+            (_, Some(refusal)) => self.refused(&refusal, address),
+        }
+    }
+
+    /// The store lost this page.
+    fn give_up(&self, address: u64) -> Answer {
+        match self.uffd.poison(address, BYTES) {
+            (_, None) => {
+                self.poisoned.fetch_add(1, Ordering::Relaxed);
+                Answer::Ignored
+            }
+            (_, Some(Refusal::Other(_))) => Answer::NoContent,
+            (_, Some(refusal)) => self.refused(&refusal, address),
+        }
+    }
+
+    fn refused(&self, refusal: &Refusal, address: u64) -> Answer {
+        match refusal {
+            Refusal::Again => Answer::Again,
+            Refusal::Gone => Answer::Gone,
+            // Another fault, or a daemon before this one, filled it.
+            Refusal::Exists => {
+                if let Some((_, page)) = self.layout.page(address) {
+                    self.journal.settle(page..page + 1);
+                }
+                _ = self.uffd.wake(address, BYTES);
+                Answer::Done(Source::Present)
+            }
+            // What faulted there faults anew, and finds no page, or nothing mapped.
+            Refusal::Unmapped | Refusal::Other(_) => {
+                _ = self.uffd.wake(address, BYTES);
+                Answer::Ignored
+            }
+        }
+    }
+}
+
+/// Pages of a chunk.
+#[derive(Clone)]
+struct Piece<'a> {
+    pages: Range<usize>,
+    /// The chunk's first page.
+    chunk: usize,
+    /// The chunk's content. `None`: zeros.
+    bytes: Option<&'a Chunk>,
+}

@@ -1,0 +1,237 @@
+//! One guest: its memory, and the threads that serve its faults.
+
+mod fill;
+mod serve;
+
+use crate::cache::{Cache, Source};
+use crate::journal::{Journal, MOST_READERS};
+use crate::latency::{Latencies, Latency};
+use crate::layout::Layout;
+use crate::sabotage::Sabotage;
+use crate::store::Template;
+use crate::uffd::Uffd;
+use parking_lot::{Mutex, RwLock};
+use rustix::event::{EventfdFlags, eventfd};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a guest is served.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Options {
+    /// Threads that serve it, 1 to [`MOST_READERS`]: a slow read holds up one of them.
+    pub threads: usize,
+    /// Pages that come with one that faults, at most: an aligned window of so many, in the same chunk. A power of two.
+    pub window: usize,
+    /// What becomes of a page that the store lost.
+    pub lost: Lost,
+    #[doc(hidden)]
+    pub sabotage: Option<Sabotage>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { threads: 2, window: 16, lost: Lost::Wait, sabotage: None }
+    }
+}
+
+impl Options {
+    /// Whether they make sense.
+    pub fn check(&self) -> io::Result<()> {
+        if (1..=MOST_READERS).contains(&self.threads) && self.window.is_power_of_two() {
+            return Ok(());
+        }
+        let what = format!(
+            "{} threads, a window of {} pages: 1 to {MOST_READERS}, and a power of two",
+            self.threads, self.window
+        );
+        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+    }
+}
+
+/// What becomes of a page whose chunk is missing or damaged. Where the store cannot be reached, the guest waits in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "command", derive(clap::ValueEnum))]
+#[non_exhaustive]
+pub enum Lost {
+    /// Who touches it waits, until the chunk has come back.
+    Wait,
+    /// Who touches it gets SIGBUS, as after a memory error. Where the kernel cannot do that (before 6.6), it waits.
+    Poison,
+}
+
+/// By which the end of a guest's process is known.
+#[derive(Debug)]
+pub enum Life {
+    /// A descriptor of the process.
+    Process(OwnedFd),
+    /// The connection: closed when the process ends.
+    Connection(OwnedFd),
+}
+
+/// What was done for a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct GuestStats {
+    /// Times of its faults, by source.
+    pub latency: Vec<(String, Latency)>,
+    /// Pages that were filled, with those that came along.
+    pub filled: u64,
+    /// Removals that were told.
+    pub removes: u64,
+    /// Faults that had to be tried again, because the guest's memory changed or the store did not answer.
+    pub again: u64,
+    /// Pages that were given up.
+    pub poisoned: u64,
+    /// Pages for which the template no longer speaks.
+    pub settled: u64,
+}
+
+impl GuestStats {
+    /// Faults from this source.
+    pub fn faults(&self, source: Source) -> u64 {
+        self.latency.iter().find(|(name, _)| name == source.name()).map_or(0, |(_, latency)| latency.count)
+    }
+}
+
+/// What the threads of a guest share.
+struct Inner {
+    uffd: Uffd,
+    life: Option<Life>,
+    layout: Layout,
+    template: Template,
+    cache: Arc<Cache>,
+    journal: Journal,
+    options: Options,
+    /// Pages are filled under the shared lock, and events are read and noted under the exclusive one. So a page that is looked up
+    /// in the journal and filled under one hold cannot have a removal that is read, but not noted. One that is not read yet makes
+    /// the kernel refuse the page.
+    order: RwLock<()>,
+    /// Faults to try again.
+    later: Mutex<VecDeque<serve::Fault>>,
+    stop: OwnedFd,
+    latencies: Latencies,
+    filled: AtomicU64,
+    removes: AtomicU64,
+    again: AtomicU64,
+    poisoned: AtomicU64,
+}
+
+/// A guest that is being served. Dropping it stops that; the guest's next fault then waits for another pager.
+pub struct Guest {
+    inner: Arc<Inner>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What a guest is made of.
+pub struct Parts {
+    /// The guest's userfaultfd.
+    pub uffd: Uffd,
+    /// Where its memory is.
+    pub layout: Layout,
+    /// What its memory was.
+    pub template: Template,
+    /// The cache of this host.
+    pub cache: Arc<Cache>,
+    /// Its journal: empty for a new guest.
+    pub journal: Journal,
+    /// By which its end is known. Without one, it is known at the next fault.
+    pub life: Option<Life>,
+}
+
+impl Guest {
+    /// Begins to serve a guest. Faults that another pager has read and not answered are asked for again.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the options; or a thread cannot be had.
+    pub fn serve(parts: Parts, options: Options) -> io::Result<Self> {
+        options.check()?;
+        let Parts { uffd, layout, template, cache, journal, life } = parts;
+        let zero = || AtomicU64::new(0);
+        let inner = Arc::new(Inner {
+            uffd,
+            life,
+            layout,
+            template,
+            cache,
+            journal,
+            options,
+            order: RwLock::new(()),
+            later: Mutex::default(),
+            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            latencies: Latencies::new(),
+            filled: zero(),
+            removes: zero(),
+            again: zero(),
+            poisoned: zero(),
+        });
+        if options.sabotage != Some(Sabotage::Wake) {
+            for region in inner.layout.regions() {
+                // It fails where the guest is gone, which the threads will see.
+                _ = inner.uffd.wake(region.base, region.size);
+            }
+        }
+        let mut guest = Self { inner, threads: Vec::new() };
+        for number in 0..options.threads {
+            let inner = guest.inner.clone();
+            let run = move || inner.run(number);
+            // Where a thread cannot be had, those that run are stopped by the drop.
+            guest.threads.push(std::thread::Builder::new().name(format!("guest-{number}")).spawn(run)?);
+        }
+        Ok(guest)
+    }
+
+    /// What was done until now.
+    pub fn stats(&self) -> GuestStats {
+        self.inner.stats()
+    }
+
+    /// Stops, when what is under way is done.
+    pub fn stop(self) {}
+
+    /// Waits until the guest's process has ended.
+    pub fn wait(mut self) -> GuestStats {
+        self.threads.drain(..).for_each(|thread| _ = thread.join());
+        self.stats()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.inner.finish();
+        self.threads.drain(..).for_each(|thread| _ = thread.join());
+    }
+}
+
+impl Inner {
+    /// Tells all threads to end.
+    fn finish(&self) {
+        // It cannot be full.
+        _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+    }
+
+    fn stats(&self) -> GuestStats {
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let latency = Source::ALL.map(|source| (source.name().to_owned(), self.latencies.read(source)));
+        GuestStats {
+            latency: latency.to_vec(),
+            filled: read(&self.filled),
+            removes: read(&self.removes),
+            again: read(&self.again),
+            poisoned: read(&self.poisoned),
+            settled: self.journal.settled() as u64,
+        }
+    }
+}
+
+/// The time before a fault is tried again for the `n`th time: at once where the guest's memory changed, and longer each time where
+/// the store did not answer.
+fn pause(n: u32) -> Duration {
+    Duration::from_millis(10 << n.min(6))
+}

@@ -1,0 +1,196 @@
+//! What must outlive a daemon that is killed: which pages the template no longer speaks for.
+
+use crate::layout::Layout;
+use crate::uffd::abi::Message;
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Threads that may read events of one guest.
+pub const MOST_READERS: usize = 16;
+/// Events that one of them reads at a time.
+pub const MESSAGES: usize = 16;
+
+/// Where the bits begin.
+const HEAD: usize = MOST_READERS * MESSAGES * size_of::<Message>();
+
+/// One bit for each page of the image, in memory that has a descriptor, so that another process can keep it: set once the page was
+/// served, or removed. A page with its bit that faults is zero. No bit is ever cleared.
+///
+/// The kernel considers a removal as known as soon as the event is read. A daemon that is killed between its read and its note
+/// would lose it. Therefore the events are read into the journal itself: the system call that takes an event also writes it here.
+/// A new daemon finds what the old one read last, and notes it; twice does no harm.
+#[derive(Debug)]
+pub struct Journal {
+    memory: OwnedFd,
+    start: NonNull<u8>,
+    size: usize,
+    pages: usize,
+    taken: [AtomicBool; MOST_READERS],
+}
+
+// SAFETY: the bits are atomics, and an event buffer has one owner: `taken`.
+unsafe impl Send for Journal {}
+// SAFETY: as above.
+unsafe impl Sync for Journal {}
+
+impl Journal {
+    /// An empty one.
+    pub fn new(layout: &Layout) -> io::Result<Self> {
+        let memory = memfd_create("slat-pager-journal", MemfdFlags::CLOEXEC)?;
+        ftruncate(&memory, size(layout.image_pages()) as u64)?;
+        Self::open(memory, layout)
+    }
+
+    /// One that another process of the same guest made.
+    pub fn open(memory: OwnedFd, layout: &Layout) -> io::Result<Self> {
+        let pages = layout.image_pages();
+        let size = size(pages);
+        if fstat(&memory)?.st_size != size as i64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the journal is of another guest"));
+        }
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping, where the kernel finds room.
+        let start = unsafe { mmap(std::ptr::null_mut(), size, prot, flags, &memory, 0) }?;
+        // The kernel must not have to wait for these pages while it writes an event, or a kill could come between. Without the
+        // right to lock them they are there all the same, unless they are swapped out.
+        // SAFETY: the range was just mapped.
+        _ = unsafe { mlock(start, HEAD) };
+        let start = NonNull::new(start.cast()).expect("a mapping is not at 0");
+        let journal = Self { memory, start, size, pages, taken: Default::default() };
+        for reader in 0..MOST_READERS {
+            let last = journal.reader(reader).expect("nothing reads yet").0.to_vec();
+            for message in &last {
+                journal.note(message, layout);
+            }
+        }
+        Ok(journal)
+    }
+
+    /// A second descriptor of its memory, for the keeper.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        Ok(fcntl_dupfd_cloexec(self.memory.as_fd(), 3)?)
+    }
+
+    /// Notes what an event says: that pages are removed.
+    pub(crate) fn note(&self, message: &Message, layout: &Layout) {
+        if let Some(range) = message.removed() {
+            layout.pages(range.start, range.end).for_each(|pages| self.settle(pages));
+        }
+    }
+
+    /// From now on the template does not speak for these pages.
+    pub fn settle(&self, pages: Range<usize>) {
+        let end = pages.end.min(self.pages);
+        let mut page = pages.start;
+        while page < end {
+            let bits = (64 - page % 64).min(end - page);
+            let mask = (u64::MAX >> (64 - bits)) << (page % 64);
+            self.word(page / 64).fetch_or(mask, Ordering::Relaxed);
+            page += bits;
+        }
+    }
+
+    /// Whether the template no longer speaks for a page.
+    pub fn is_settled(&self, page: usize) -> bool {
+        page >= self.pages || self.word(page / 64).load(Ordering::Relaxed) >> (page % 64) & 1 != 0
+    }
+
+    /// Pages for which the template does not speak.
+    pub fn settled(&self) -> usize {
+        (0..self.pages.div_ceil(64))
+            .map(|word| self.word(word).load(Ordering::Relaxed).count_ones() as usize)
+            .sum()
+    }
+
+    /// The buffer into which a thread reads events. `None`: it is taken.
+    pub fn reader(&self, number: usize) -> Option<Reader<'_>> {
+        if number >= MOST_READERS || self.taken[number].swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let at = number * MESSAGES * size_of::<Message>();
+        // SAFETY: inside of the mapping, aligned (it begins at a page), any bytes are messages, and `taken` gives each part to one
+        // owner at a time, which borrows the journal. A daemon of the same guest that still ran would write there too; the keeper
+        // starts one only when the last one has ended.
+        let messages = unsafe {
+            std::slice::from_raw_parts_mut(self.start.add(at).cast::<Message>().as_ptr(), MESSAGES)
+        };
+        Some(Reader(messages, &self.taken[number]))
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.pages.div_ceil(64));
+        // SAFETY: inside of the mapping, aligned, and used as an atomic only.
+        unsafe { self.start.add(HEAD + index * 8).cast::<AtomicU64>().as_ref() }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `open`; every borrow of it has ended.
+        _ = unsafe { munmap(self.start.as_ptr().cast(), self.size) };
+    }
+}
+
+/// A thread's event buffer.
+pub struct Reader<'a>(pub &'a mut [Message], &'a AtomicBool);
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        self.1.store(false, Ordering::Release);
+    }
+}
+
+fn size(pages: usize) -> usize {
+    (HEAD + pages.div_ceil(64) * 8).next_multiple_of(crate::uffd::PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Region;
+    use crate::uffd::abi;
+
+    fn layout() -> Layout {
+        Layout::new(vec![Region { base: 1 << 30, size: 200 * 4096, offset: 0 }], 200 * 4096).unwrap()
+    }
+
+    #[test]
+    fn bits_are_set_by_ranges() {
+        let journal = Journal::new(&layout()).unwrap();
+        for (range, sum) in [(3..4, 1), (60..70, 11), (64..128, 69), (190..1000, 79), (7..7, 79)] {
+            journal.settle(range);
+            assert_eq!(journal.settled(), sum);
+        }
+        let settled: Vec<usize> = (0..200).filter(|page| journal.is_settled(*page)).collect();
+        assert!(settled.iter().all(|page| *page == 3 || (60..128).contains(page) || *page >= 190));
+        assert!(journal.is_settled(200), "what is beyond is not the template's");
+    }
+
+    #[test]
+    fn an_event_that_was_read_and_not_noted_is_noted_by_the_next_daemon() {
+        let journal = Journal::new(&layout()).unwrap();
+        journal.settle(0..1);
+        let reader = journal.reader(5).unwrap();
+        assert!(journal.reader(5).is_none() && journal.reader(MOST_READERS).is_none());
+        let words = [(1 << 30) + 10 * 4096, (1 << 30) + 12 * 4096, 0];
+        reader.0[1] = Message { event: abi::EVENT_REMOVE, words, ..Message::default() };
+        drop(reader);
+        assert!(journal.reader(5).is_some());
+        let next = Journal::open(journal.share().unwrap(), &layout()).unwrap();
+        let settled: Vec<usize> = (0..200).filter(|page| next.is_settled(*page)).collect();
+        assert_eq!(settled, [0, 10, 11]);
+    }
+
+    #[test]
+    fn a_journal_of_another_size_is_refused() {
+        let journal = Journal::new(&layout()).unwrap();
+        let other = Layout::new(vec![Region { base: 0, size: 1 << 30, offset: 0 }], 1 << 30).unwrap();
+        assert!(Journal::open(journal.share().unwrap(), &other).is_err());
+    }
+}

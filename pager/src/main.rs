@@ -1,0 +1,44 @@
+//! The command `slat-pager`: serve guests from snapshot templates, and look after the templates.
+
+mod command;
+
+use clap::{CommandFactory, Parser};
+use command::{Command, Failure};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// The memory of microVMs, from snapshot templates in a store, by userfaultfd.
+#[derive(Parser)]
+#[command(name = "slat-pager", version, max_term_width = 100)]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The command line. `SOCKET FILE`, as Firecracker's example handlers are called, is `serve --image SOCKET=FILE`.
+fn words() -> Vec<OsString> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let is_command = |word: &OsString| Program::command().find_subcommand(word).is_some() || *word == *"help";
+    match &words[..] {
+        [program, socket, file] if !is_command(socket) && !socket.to_string_lossy().starts_with('-') => {
+            let mut image = socket.clone();
+            image.push("=");
+            image.push(file);
+            vec![program.clone(), "serve".into(), "--image".into(), image]
+        }
+        _ => words,
+    }
+}
+
+fn main() -> ExitCode {
+    match Program::parse_from(words()).command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("slat-pager: {failure}");
+            match failure {
+                Failure::Found(_) => ExitCode::from(3),
+                Failure::Other(_) => ExitCode::from(2),
+            }
+        }
+    }
+}

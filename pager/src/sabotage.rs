@@ -1,0 +1,20 @@
+//! Mistakes that are made on purpose, to see that the tests find them.
+
+/// A mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "command", derive(clap::ValueEnum))]
+#[doc(hidden)]
+pub enum Sabotage {
+    /// That a page was removed is not noted.
+    Remove,
+    /// A page that was removed while its content was being read is not looked at again.
+    Recheck,
+    /// The next chunk is served.
+    Chunk,
+    /// A chunk's content is not checked.
+    Checksum,
+    /// A new daemon begins with an empty journal.
+    Journal,
+    /// A new daemon does not wake who waited for the old one.
+    Wake,
+}

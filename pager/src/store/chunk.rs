@@ -1,0 +1,103 @@
+//! A chunk of an image: named by the hash of its content, compressed by zstd, and checked when it is read.
+
+use super::StoreError;
+use ruzstd::decoding::StreamingDecoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use std::fmt;
+use std::io::Read;
+
+/// The most bytes that a chunk holds.
+pub const MOST_CHUNK: usize = 2 << 20;
+
+/// The most that its compressed form can have: incompressible content grows by the headers of blocks.
+pub(super) const MOST_STORED: usize = MOST_CHUNK + MOST_CHUNK / 64 + 1024;
+
+/// BLAKE3 of a chunk's content: its name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hash([u8; 32]);
+
+impl Hash {
+    /// That of this content.
+    pub fn of(content: &[u8]) -> Self {
+        Self(*blake3::hash(content).as_bytes())
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        // Names are compared as text: one hash has one name.
+        let lower = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        lower.then(|| blake3::Hash::from_hex(text).ok()).flatten().map(|hash| Self(*hash.as_bytes()))
+    }
+
+    /// Its key in a store.
+    pub fn key(&self) -> String {
+        format!("chunks/{self}")
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+pub(super) fn compress(content: &[u8]) -> Vec<u8> {
+    compress_to_vec(content, CompressionLevel::Fastest)
+}
+
+/// The content of a stored chunk with this name and length. With `check` off, which tests do, the hash is believed.
+pub(super) fn expand(name: Hash, stored: &[u8], length: usize, check: bool) -> Result<Vec<u8>, StoreError> {
+    let damaged = |what: String| StoreError::Damaged { key: name.key(), what };
+    let decoder = StreamingDecoder::new(stored).map_err(|error| damaged(error.to_string()))?;
+    let mut content = Vec::with_capacity(length);
+    // One byte more than it may have: a chunk that expands without end stops there.
+    decoder.take(length as u64 + 1).read_to_end(&mut content).map_err(|error| damaged(error.to_string()))?;
+    if content.len() != length {
+        return Err(damaged(format!("it has {} bytes instead of {length}", content.len())));
+    }
+    if check && Hash::of(&content) != name {
+        return Err(damaged("its content has another hash".into()));
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_comes_back_and_a_damaged_one_does_not() {
+        let content: Vec<u8> = (0..100_000u32).flat_map(|word| (word / 7).to_le_bytes()).collect();
+        let (name, stored) = (Hash::of(&content), compress(&content));
+        assert!(stored.len() < content.len());
+        assert_eq!(expand(name, &stored, content.len(), true).unwrap(), content);
+        assert!(expand(name, &stored, content.len() - 1, true).is_err());
+        assert!(expand(name, &stored[..stored.len() / 2], content.len(), true).is_err());
+        let mut other = content.clone();
+        other[77] ^= 1;
+        let error = expand(name, &compress(&other), content.len(), true).unwrap_err();
+        assert!(error.to_string().ends_with("its content has another hash"), "{error}");
+        assert!(
+            expand(name, &compress(&other), content.len(), false).is_ok(),
+            "it is the check that finds it"
+        );
+        assert_eq!(Hash::parse(&name.to_string()), Some(name));
+        assert_eq!(["", "zz", &"A".repeat(64), &"0".repeat(65)].map(Hash::parse), [None; 4]);
+    }
+
+    #[test]
+    fn content_that_cannot_be_compressed_fits() {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let content: Vec<u8> = (0..MOST_CHUNK).map(|_| next()).collect();
+        assert!(compress(&content).len() <= MOST_STORED);
+    }
+}

@@ -1,0 +1,126 @@
+//! What a template is made of, as an object of the store.
+
+use super::{Hash, MOST_CHUNK, StoreError};
+use crate::uffd::PAGE;
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of a manifest: an image of 1 TiB in chunks of 2 MiB, or of 128 GiB in those of 256 KiB.
+pub const MOST_MANIFEST: usize = 64 << 20;
+
+/// A template: its size, and its chunks in order. One that holds zeros alone is not stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    pub size: u64,
+    pub chunk: usize,
+    pub chunks: Vec<Option<Hash>>,
+}
+
+/// As JSON. `sum` is the hash of the text of the rest.
+#[derive(Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    size: u64,
+    chunk: usize,
+    chunks: Vec<Option<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sum: Option<String>,
+}
+
+impl Manifest {
+    /// Checks the sizes of an image and of its chunks.
+    pub fn check(size: u64, chunk: usize) -> Result<(), StoreError> {
+        if size == 0 || !size.is_multiple_of(PAGE as u64) {
+            return Err(StoreError::Size(format!(
+                "an image of {size} bytes: it is in whole pages of {PAGE} bytes"
+            )));
+        }
+        if !chunk.is_power_of_two() || !(PAGE..=MOST_CHUNK).contains(&chunk) {
+            let what = format!("chunks of {chunk} bytes: a power of two from {PAGE} to {MOST_CHUNK}");
+            return Err(StoreError::Size(what));
+        }
+        // Each has 67 bytes in the manifest.
+        if size.div_ceil(chunk as u64) > (MOST_MANIFEST / 70) as u64 {
+            return Err(StoreError::Size(format!(
+                "an image of {size} bytes has too many chunks of {chunk} bytes"
+            )));
+        }
+        Ok(())
+    }
+
+    pub fn print(&self) -> Vec<u8> {
+        let chunks = self.chunks.iter().map(|hash| hash.map(|hash| hash.to_string())).collect();
+        let mut text = Text { version: 1, size: self.size, chunk: self.chunk, chunks, sum: None };
+        text.sum = Some(sum(&text));
+        serde_json::to_vec(&text).expect("numbers and strings are JSON")
+    }
+
+    pub fn parse(key: &str, bytes: &[u8]) -> Result<Self, StoreError> {
+        let damaged = |what: String| StoreError::Damaged { key: key.into(), what };
+        let mut text: Text = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+        if text.version != 1 {
+            return Err(damaged(format!("version {} is unknown", text.version)));
+        }
+        if text.sum.take() != Some(sum(&text)) {
+            return Err(damaged("its sum is wrong".into()));
+        }
+        Self::check(text.size, text.chunk).map_err(|error| damaged(error.to_string()))?;
+        let hash = |name: &Option<String>| name.as_deref().map(Hash::parse);
+        let chunks: Option<Vec<_>> =
+            text.chunks.iter().map(|name| hash(name).map_or(Some(None), |hash| hash.map(Some))).collect();
+        let chunks = chunks.ok_or_else(|| damaged("a chunk's name is no hash".into()))?;
+        if chunks.len() as u64 != text.size.div_ceil(text.chunk as u64) {
+            return Err(damaged(format!(
+                "{} chunks of {} bytes are no image of {}",
+                chunks.len(),
+                text.chunk,
+                text.size
+            )));
+        }
+        Ok(Self { size: text.size, chunk: text.chunk, chunks })
+    }
+}
+
+/// The hash of a manifest without its sum.
+fn sum(text: &Text) -> String {
+    Hash::of(&serde_json::to_vec(text).expect("numbers and strings are JSON")).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_comes_back_and_a_damaged_one_does_not() {
+        let chunks = vec![None, Some(Hash::of(b"a")), Some(Hash::of(b"b"))];
+        let manifest = Manifest { size: 3 * 8192 - 4096, chunk: 8192, chunks };
+        let text = String::from_utf8(manifest.print()).unwrap();
+        assert_eq!(Manifest::parse("a", text.as_bytes()).unwrap(), manifest);
+        let edits = [
+            ("8192", "4096"),
+            ("20480", "24576"),
+            ("null,", ""),
+            ("\"version\":1", "\"version\":2"),
+            ("}", ""),
+        ];
+        for (from, to) in edits {
+            let edited = text.replacen(from, to, 1);
+            assert!(edited != text && Manifest::parse("a", edited.as_bytes()).is_err(), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        let fine = |size, chunk| Manifest::check(size, chunk).is_ok();
+        assert!(fine(4096, 4096) && fine(1 << 40, MOST_CHUNK));
+        let bad = [
+            (0, 4096),
+            (4097, 4096),
+            (4096, 0),
+            (4096, 12288),
+            (4096, 2048),
+            (4096, 4 << 20),
+            (1 << 40, 4096),
+        ];
+        assert_eq!(bad.map(|(size, chunk)| fine(size, chunk)), [false; 7]);
+    }
+}

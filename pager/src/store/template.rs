@@ -1,0 +1,124 @@
+//! A template that is being served: where the content of each of its pages is.
+
+use super::manifest::Manifest;
+use super::{Guard, Hash, Store, StoreError, chunk};
+use crate::cache::{Cache, Chunk, Source};
+use crate::sabotage::Sabotage;
+use crate::uffd::PAGE;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What guests begin with, open: a snapshot template, which stays in its store while it is open, or an image.
+#[derive(Clone)]
+pub struct Template(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    size: u64,
+    chunk: usize,
+    content: Content,
+}
+
+enum Content {
+    Chunks {
+        chunks: Vec<Option<Hash>>,
+        store: Arc<dyn Store>,
+        sabotage: Option<Sabotage>,
+        _lock: Guard,
+    },
+    /// The file, and what its pieces are called in the cache.
+    Image(File, String),
+}
+
+impl Template {
+    pub(super) fn new(
+        name: String,
+        manifest: Manifest,
+        store: Arc<dyn Store>,
+        lock: Guard,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
+        let Manifest { size, chunk, chunks } = manifest;
+        let content = Content::Chunks { chunks, store, sabotage, _lock: lock };
+        Self(Arc::new(Inner { name, size, chunk, content }))
+    }
+
+    /// An image of guest memory in whole pages, as it is: no store, and no check of what is read. It must not change.
+    pub fn of_image(path: &Path) -> Result<Self, StoreError> {
+        const CHUNK: usize = 256 << 10;
+        let name = path.display().to_string();
+        let open = || File::open(path).and_then(|file| Ok((file.metadata()?, file)));
+        let (about, file) = open().map_err(|error| StoreError::Io { key: name.clone(), error })?;
+        let size = about.len();
+        Manifest::check(size, CHUNK)?;
+        // Another file, or what was written to this one later, is another one in the cache.
+        let known = format!("{}:{}:{}.{}", about.dev(), about.ino(), about.mtime(), about.mtime_nsec());
+        Ok(Self(Arc::new(Inner { name, size, chunk: CHUNK, content: Content::Image(file, known) })))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Bytes of its image.
+    pub fn size(&self) -> u64 {
+        self.0.size
+    }
+
+    /// Bytes of a chunk; the last one may be shorter.
+    pub fn chunk_size(&self) -> usize {
+        self.0.chunk
+    }
+
+    /// Its chunks: `None` is one of zeros. An image has none.
+    pub fn chunks(&self) -> &[Option<Hash>] {
+        match &self.0.content {
+            Content::Chunks { chunks, .. } => chunks,
+            Content::Image(..) => &[],
+        }
+    }
+
+    /// The pages of the chunk that holds a page.
+    pub(crate) fn chunk_of(&self, page: usize) -> Range<usize> {
+        let (pages, all) = (self.0.chunk / PAGE, (self.size() / PAGE as u64) as usize);
+        let first = page / pages * pages;
+        first..(first + pages).min(all)
+    }
+
+    /// The content of the chunk that holds a page, by way of the cache. `None`: zeros. It may sleep.
+    pub(crate) fn content(&self, page: usize, cache: &Cache) -> Result<Option<(Chunk, Source)>, StoreError> {
+        let pages = self.chunk_of(page);
+        let (start, length) = (pages.start * PAGE, pages.len() * PAGE);
+        match &self.0.content {
+            Content::Chunks { chunks, store, sabotage, .. } => {
+                let mut index = start / self.0.chunk;
+                // Another chunk of the same length, where there is one.
+                if *sabotage == Some(Sabotage::Chunk) && index + 2 < chunks.len() {
+                    index += 1;
+                }
+                let Some(name) = chunks[index] else { return Ok(None) };
+                let check = *sabotage != Some(Sabotage::Checksum);
+                cache.get(name, || self::read(&**store, name, length, check)).map(Some)
+            }
+            Content::Image(file, known) => {
+                let name = Hash::of(format!("{known}:{start}").as_bytes());
+                let read = || {
+                    let mut content = vec![0; length];
+                    let read = file.read_exact_at(&mut content, start as u64);
+                    read.map_err(|error| StoreError::Io { key: self.0.name.clone(), error })?;
+                    Ok(content)
+                };
+                cache.get(name, read).map(Some)
+            }
+        }
+    }
+}
+
+/// Reads a chunk, and checks it.
+pub(super) fn read(store: &dyn Store, name: Hash, length: usize, check: bool) -> Result<Vec<u8>, StoreError> {
+    chunk::expand(name, &store.get(&name.key(), chunk::MOST_STORED)?, length, check)
+}

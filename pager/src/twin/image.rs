@@ -1,0 +1,64 @@
+//! What the pages of a twin hold: a function of a seed, a page and a version.
+
+use crate::uffd::PAGE;
+use std::io::{self, Read, Write};
+
+/// Content of a page: none of the zeros alone.
+pub const WORDS: usize = PAGE / 8;
+
+/// An image that can be said by two numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Image {
+    /// What it is made of.
+    pub seed: u64,
+    /// Its pages.
+    pub pages: usize,
+}
+
+impl Image {
+    /// A word of a page at a version: 0 is the template's. Eight words in a row are the same, so that it can be compressed; a
+    /// quarter of the template is zero.
+    pub fn word(&self, page: usize, version: u32, word: usize) -> u64 {
+        if version == 0 && self.is_zero(page) {
+            return 0;
+        }
+        mix(self.seed ^ (page as u64) << 32 ^ u64::from(version) << 8 ^ (word as u64 / 8) << 56) | 1
+    }
+
+    /// Whether the template's page is zero: stretches of 16 pages are.
+    pub fn is_zero(&self, page: usize) -> bool {
+        mix(self.seed ^ 0xABCD ^ (page as u64 / 16)).is_multiple_of(4)
+    }
+
+    /// Writes the template's image.
+    pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        (0..self.pages).try_for_each(|page| {
+            (0..WORDS).try_for_each(|word| to.write_all(&self.word(page, 0, word).to_ne_bytes()))
+        })
+    }
+
+    /// Reads the template's image.
+    pub fn read(self) -> impl Read {
+        let mut bytes = Vec::with_capacity(self.pages * PAGE);
+        self.write(&mut bytes).expect("memory takes all");
+        io::Cursor::new(bytes)
+    }
+}
+
+/// Whether the bytes are those of a page at a version. `None`: zeros.
+pub fn is_page(image: &Image, page: usize, version: Option<u32>, words: &[u64; WORDS]) -> bool {
+    match version {
+        None => words.iter().all(|word| *word == 0),
+        Some(version) => {
+            (0..WORDS).step_by(8).all(|at| words[at..at + 8] == [image.word(page, version, at); 8])
+        }
+    }
+}
+
+/// The finalizer of splitmix64.
+pub fn mix(mut word: u64) -> u64 {
+    word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ word >> 31
+}

@@ -1,0 +1,95 @@
+//! The memory of a twin: two mappings, as a VMM has below and above its gap.
+
+use super::image::{Image, WORDS};
+use crate::uffd::PAGE;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// Memory that a userfaultfd will fill. It stays until the process ends.
+#[derive(Debug)]
+pub struct Memory {
+    /// What its template is.
+    pub image: Image,
+    /// The first address of both parts.
+    starts: [usize; 2],
+    /// Pages of the first one.
+    low: usize,
+    _file: Option<OwnedFd>,
+}
+
+impl Memory {
+    /// Private memory, or shared memory.
+    pub fn new(image: Image, shared: bool) -> io::Result<Self> {
+        let low = image.pages * 3 / 4;
+        let file = shared.then(|| memfd_create("twin", MemfdFlags::CLOEXEC)).transpose()?;
+        if let Some(file) = &file {
+            ftruncate(file, (image.pages * PAGE) as u64)?;
+        }
+        let map = |first: usize, pages: usize| {
+            let (prot, size, any) = (ProtFlags::READ | ProtFlags::WRITE, pages * PAGE, std::ptr::null_mut());
+            // SAFETY: a new mapping, where the kernel finds room.
+            let start = unsafe {
+                match &file {
+                    Some(file) => mmap(any, size, prot, MapFlags::SHARED, file, (first * PAGE) as u64),
+                    None => mmap_anonymous(any, size, prot, MapFlags::PRIVATE | MapFlags::NORESERVE),
+                }
+            }?;
+            // SAFETY: it is this mapping's. Huge pages would be filled by the kernel, unasked.
+            _ = unsafe { madvise(start, size, Advice::LinuxNoHugepage) };
+            io::Result::Ok(start as usize)
+        };
+        let starts = [map(0, low)?, map(low, image.pages - low)?];
+        Ok(Self { image, starts, low, _file: file })
+    }
+
+    /// Address, size and offset of both parts.
+    pub fn regions(&self) -> [(u64, u64, u64); 2] {
+        let bytes = |pages: usize| (pages * PAGE) as u64;
+        let high = self.image.pages - self.low;
+        [(self.starts[0] as u64, bytes(self.low), 0), (self.starts[1] as u64, bytes(high), bytes(self.low))]
+    }
+
+    /// Pages to the end of the part in which a page is.
+    pub fn left(&self, page: usize) -> usize {
+        if page < self.low { self.low - page } else { self.image.pages - page }
+    }
+
+    /// Reads a page, and with that touches it.
+    ///
+    /// # Safety
+    /// Nothing writes to it meanwhile but the pager.
+    pub unsafe fn read(&self, page: usize) -> [u64; WORDS] {
+        // SAFETY: the page is mapped, and the caller has it.
+        unsafe { self.at(page).read_volatile() }
+    }
+
+    /// Writes a page.
+    ///
+    /// # Safety
+    /// Nothing else uses it meanwhile but the pager.
+    pub unsafe fn write(&self, page: usize, words: &[u64; WORDS]) {
+        // SAFETY: the page is mapped, and the caller has it.
+        unsafe { self.at(page).write_volatile(*words) }
+    }
+
+    /// Gives pages of one part back: the content of private memory goes; that of shared memory stays, unless it is to be
+    /// `removed` from it.
+    ///
+    /// # Safety
+    /// Nothing else uses them meanwhile but the pager.
+    pub unsafe fn give_back(&self, page: usize, pages: usize, removed: bool) -> io::Result<()> {
+        assert!(pages <= self.left(page));
+        let advice = if removed { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
+        // SAFETY: they are mapped, in one part, and the caller has them.
+        Ok(unsafe { madvise(self.at(page).cast(), pages * PAGE, advice) }?)
+    }
+
+    fn at(&self, page: usize) -> *mut [u64; WORDS] {
+        assert!(page < self.image.pages);
+        let (start, page) =
+            if page < self.low { (self.starts[0], page) } else { (self.starts[1], page - self.low) };
+        (start + page * PAGE) as *mut [u64; WORDS]
+    }
+}

@@ -1,0 +1,137 @@
+//! The threads of a twin, and what they hold each page against.
+
+use super::image::{WORDS, is_page, mix};
+use super::{Memory, Report};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a page must be.
+#[derive(Clone, Copy)]
+struct Page {
+    /// `None`: it was given back, and is zero.
+    version: Option<u32>,
+    /// Whether it was there once. One of shared memory stays there until it is removed.
+    touched: bool,
+}
+
+/// What the threads share.
+pub struct Shared {
+    memory: &'static Memory,
+    oracle: Vec<Mutex<Page>>,
+    versions: AtomicU32,
+    pub accesses: AtomicU64,
+    removed: AtomicU64,
+    wrong: AtomicU64,
+    longest: AtomicU64,
+    first: Mutex<Option<String>>,
+}
+
+impl Shared {
+    pub fn new(memory: &'static Memory) -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            memory,
+            oracle: (0..memory.image.pages)
+                .map(|_| Mutex::new(Page { version: Some(0), touched: false }))
+                .collect(),
+            versions: AtomicU32::new(1),
+            accesses: zero(),
+            removed: zero(),
+            wrong: zero(),
+            longest: zero(),
+            first: Mutex::new(None),
+        }
+    }
+
+    /// Touches pages at random, and looks at each byte of them; a third of them is written.
+    pub fn vcpu(&self, mut seed: u64, until: Instant) {
+        while Instant::now() < until {
+            seed = mix(seed);
+            let page = (seed >> 8) as usize % self.oracle.len();
+            self.touch(page, seed.is_multiple_of(3));
+        }
+    }
+
+    /// Gives stretches of up to 64 pages back.
+    pub fn balloon(&self, mut seed: u64, until: Instant, can_stay: bool) {
+        while Instant::now() < until {
+            seed = mix(seed);
+            let page = (seed >> 8) as usize % self.oracle.len();
+            let pages = ((seed >> 40) as usize % 64 + 1).min(self.memory.left(page));
+            // vCPUs hold one lock at a time, so these cannot wait for each other.
+            let mut oracle: Vec<_> = self.oracle[page..page + pages].iter().map(Mutex::lock).collect();
+            let removes = can_stay && seed & 1 == 0;
+            if can_stay && !removes {
+                // The pager hears the same of both. A page that stays is in the shared memory already, or it becomes zero.
+                let touched = oracle.iter().take_while(|page| page.touched).count();
+                oracle.truncate(touched);
+            }
+            let pages = oracle.len();
+            if pages == 0 {
+                continue;
+            }
+            // SAFETY: their locks are held.
+            let given = unsafe { self.memory.give_back(page, pages, removes) };
+            given.expect("memory that is mapped can be given back");
+            if removes || !can_stay {
+                for page in &mut oracle {
+                    page.version = None;
+                }
+            }
+            drop(oracle);
+            self.removed.fetch_add(pages as u64, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_micros(seed % 2000));
+        }
+    }
+
+    /// Looks at every page.
+    pub fn look_at_all(&self) {
+        (0..self.oracle.len()).for_each(|page| self.touch(page, false));
+    }
+
+    pub fn report(&self) -> Report {
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        Report {
+            accesses: read(&self.accesses),
+            removed: read(&self.removed),
+            wrong: read(&self.wrong),
+            first: self.first.lock().clone(),
+            frozen: false,
+            longest: read(&self.longest),
+        }
+    }
+
+    fn touch(&self, page: usize, write: bool) {
+        let mut oracle = self.oracle[page].lock();
+        let began = Instant::now();
+        // SAFETY: its lock is held.
+        let words = unsafe { self.memory.read(page) };
+        self.longest.fetch_max(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        let (image, version) = (&self.memory.image, oracle.version);
+        oracle.touched = true;
+        if !is_page(image, page, version, &words) {
+            self.wrong.fetch_add(1, Ordering::Relaxed);
+            let is = |other: Option<u32>| is_page(image, page, other, &words);
+            let what = if is(Some(0)) {
+                "the template's"
+            } else if is(None) {
+                "zero"
+            } else {
+                "something else"
+            };
+            self.first
+                .lock()
+                .get_or_insert_with(|| format!("page {page} is {what}, not of version {version:?}"));
+        }
+        if write {
+            let next = self.versions.fetch_add(1, Ordering::Relaxed);
+            let words: [u64; WORDS] = std::array::from_fn(|word| image.word(page, next, word));
+            // SAFETY: its lock is held.
+            unsafe { self.memory.write(page, &words) };
+            oracle.version = Some(next);
+        }
+        drop(oracle);
+        self.accesses.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,186 @@
+//! A userfaultfd, as its own process and as a pager hold it.
+
+pub(crate) mod abi;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// What a userfaultfd shall be able to do, besides faults of anonymous memory. The bits are the kernel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features(pub u64);
+
+impl Features {
+    /// `madvise(MADV_DONTNEED)` and `MADV_REMOVE` are told.
+    pub const REMOVE: Self = Self(1 << 3);
+    /// Faults of shared memory.
+    pub const SHARED: Self = Self(1 << 5);
+    /// Faults of pages that are in shared memory, but not in the page table.
+    pub const MINOR: Self = Self(1 << 10);
+    /// [`Uffd::poison`].
+    pub const POISON: Self = Self(1 << 14);
+
+    /// These and those.
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Why a page could not be filled, and what is to be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// An event waits to be read, which must be known first; or the change that it told is under way. Read, and try again.
+    #[error("the guest's memory changes just now")]
+    Again,
+    /// There is a page already. Whoever waits for it should be woken.
+    #[error("the page is there already")]
+    Exists,
+    /// Nothing is mapped and registered there any more.
+    #[error("nothing is registered at this address")]
+    Unmapped,
+    /// The guest's process has ended.
+    #[error("the process has ended")]
+    Gone,
+    /// Something else.
+    #[error("the kernel refused a page: {0}")]
+    Other(io::Error),
+}
+
+/// How far a request came: bytes that were filled, and why not more.
+pub type Filled = (usize, Option<Refusal>);
+
+/// A userfaultfd. It belongs to the process that made it, and its descriptor may be sent to another one, the pager.
+#[derive(Debug)]
+pub struct Uffd(OwnedFd);
+
+impl Uffd {
+    /// A new userfaultfd of this process, close-on-exec and non-blocking, for faults of code in user space. No privilege is needed.
+    ///
+    /// # Errors
+    /// `EPERM`, `ENOSYS`: this kernel offers none to this user. `EINVAL`: it lacks one of `features`.
+    pub fn new(features: Features) -> io::Result<Self> {
+        const USER_MODE_ONLY: i32 = 1;
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: the call takes numbers, and returns a new descriptor or -1.
+        let mut fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags | USER_MODE_ONLY) } as i32;
+        if fd < 0 {
+            // Where seccomp or the kernel has no such call.
+            let device = std::fs::File::open("/dev/userfaultfd")?;
+            // SAFETY: the request takes flags, and returns a new descriptor or -1.
+            fd = unsafe { libc::ioctl(device.as_raw_fd(), abi::NEW, flags) };
+        }
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it is new, and nothing else owns it.
+        let uffd = Self(unsafe { OwnedFd::from_raw_fd(fd) });
+        let mut handshake = abi::Handshake { api: abi::API, features: features.0, ioctls: 0 };
+        uffd.ioctl(abi::HANDSHAKE, &mut handshake)?;
+        Ok(uffd)
+    }
+
+    /// A userfaultfd of another process, which it sent. It becomes non-blocking.
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is something else.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let name = readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
+        if name.to_bytes() != b"anon_inode:[userfaultfd]" {
+            let what = format!("{} is no userfaultfd", name.to_string_lossy());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
+        Ok(Self(fd))
+    }
+
+    /// Faults on this range of this process are told from now on: of pages that are missing and, with `minor`, of pages of shared
+    /// memory that are not in the page table.
+    pub fn register(&self, start: u64, len: u64, minor: bool) -> io::Result<()> {
+        let mode = abi::MODE_MISSING | if minor { abi::MODE_MINOR } else { 0 };
+        let mut register = abi::Register { range: abi::Range { start, len }, mode, ioctls: 0 };
+        self.ioctl(abi::REGISTER, &mut register)
+    }
+
+    /// Fills missing pages from `start` on with these bytes, and wakes who waits for them.
+    pub fn copy(&self, start: u64, bytes: &[u8]) -> Filled {
+        let (src, len) = (bytes.as_ptr() as u64, bytes.len() as u64);
+        let mut copy = abi::Copy { dst: start, src, len, mode: 0, done: 0 };
+        let answer = self.ioctl(abi::COPY, &mut copy);
+        filled(copy.done, answer)
+    }
+
+    /// Fills missing pages with zeros, and wakes who waits for them.
+    pub fn zero(&self, start: u64, len: u64) -> Filled {
+        self.fill(abi::ZEROPAGE, start, len)
+    }
+
+    /// Maps pages that are in the shared memory already, and wakes who waits for them.
+    pub fn resume(&self, start: u64, len: u64) -> Filled {
+        self.fill(abi::CONTINUE, start, len)
+    }
+
+    /// Marks missing pages as lost: who touches them gets SIGBUS, as after a memory error.
+    pub fn poison(&self, start: u64, len: u64) -> Filled {
+        self.fill(abi::POISON, start, len)
+    }
+
+    /// Wakes who waits for a page in this range. A page that is missing still faults anew.
+    pub fn wake(&self, start: u64, len: u64) -> io::Result<()> {
+        self.ioctl(abi::WAKE, &mut abi::Range { start, len })
+    }
+
+    /// Reads what happened into `messages`. 0: nothing.
+    pub(crate) fn read(&self, messages: &mut [abi::Message]) -> io::Result<usize> {
+        let size = size_of_val(messages);
+        // SAFETY: the kernel writes at most so many bytes there, and any bytes are messages.
+        let got = unsafe { libc::read(self.0.as_raw_fd(), messages.as_mut_ptr().cast(), size) };
+        match usize::try_from(got) {
+            Ok(got) => Ok(got / size_of::<abi::Message>()),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                error => Err(error),
+            },
+        }
+    }
+
+    fn fill(&self, request: libc::Ioctl, start: u64, len: u64) -> Filled {
+        let mut fill = abi::Fill { range: abi::Range { start, len }, mode: 0, done: 0 };
+        let answer = self.ioctl(request, &mut fill);
+        filled(fill.done, answer)
+    }
+
+    fn ioctl<T>(&self, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
+        // SAFETY: `request` says that its argument is a `T` (see `abi`). What it does to memory it does in the process to which
+        // the userfaultfd belongs, and only where that registered it.
+        let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), request, std::ptr::from_mut(argument)) };
+        if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl AsFd for Uffd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A request that met an obstacle halfway answers EAGAIN and how far it came; the next one from there says what the obstacle is.
+fn filled(done: i64, answer: io::Result<()>) -> Filled {
+    let done = usize::try_from(done).unwrap_or(0);
+    let Err(error) = answer else { return (done, None) };
+    let refusal = match error.raw_os_error() {
+        Some(libc::EAGAIN) if done > 0 => return (done, None),
+        Some(libc::EAGAIN) => Refusal::Again,
+        Some(libc::EEXIST) => Refusal::Exists,
+        Some(libc::ENOENT) => Refusal::Unmapped,
+        Some(libc::ESRCH) => Refusal::Gone,
+        _ => Refusal::Other(error),
+    };
+    (done, Some(refusal))
+}
+
+#[cfg(test)]
+mod tests;

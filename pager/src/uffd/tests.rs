@@ -1,0 +1,108 @@
+//! What the kernel answers to each request.
+
+use super::abi::{self, Message};
+use super::*;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
+use std::ptr::null_mut;
+
+const SIZE: usize = 8 * PAGE;
+const BYTES: u64 = PAGE as u64;
+
+/// A userfaultfd, where this kernel offers one to this user.
+fn uffd(features: Features) -> Option<Uffd> {
+    Uffd::new(features).inspect_err(|error| println!("skipped: no userfaultfd: {error}")).ok()
+}
+
+fn anonymous() -> u64 {
+    // SAFETY: a new mapping, where the kernel finds room.
+    let start =
+        unsafe { mmap_anonymous(null_mut(), SIZE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+    start.unwrap() as u64
+}
+
+fn byte(address: u64) -> u8 {
+    // SAFETY: the tests map what they look at, and it stays.
+    unsafe { (address as *const u8).read_volatile() }
+}
+
+fn event(uffd: &Uffd) -> Message {
+    poll(&mut [PollFd::new(uffd, PollFlags::IN)], None).unwrap();
+    let mut message = [Message::default()];
+    assert_eq!(uffd.read(&mut message).unwrap(), 1);
+    message[0]
+}
+
+#[test]
+fn a_page_is_filled_once() {
+    let Some(uffd) = uffd(Features::REMOVE) else { return };
+    let start = anonymous();
+    assert!(matches!(uffd.copy(start, &[1; PAGE]), (0, Some(Refusal::Unmapped))), "it is not registered");
+    uffd.register(start, SIZE as u64, false).unwrap();
+    assert!(matches!(uffd.copy(start + BYTES, &[1; 2 * PAGE]), (got, None) if got == 2 * PAGE));
+    assert!(matches!(uffd.copy(start + BYTES, &[2; PAGE]), (0, Some(Refusal::Exists))));
+    // Up to the obstacle, which the next request meets.
+    assert!(matches!(uffd.copy(start, &[3; 3 * PAGE]), (PAGE, None)));
+    assert!(matches!(uffd.zero(start + 3 * BYTES, BYTES), (PAGE, None)));
+    assert_eq!([0, 1, 2, 3].map(|page| byte(start + page * BYTES)), [3, 1, 1, 0]);
+}
+
+#[test]
+fn while_a_removal_is_not_read_nothing_is_filled() {
+    let Some(uffd) = uffd(Features::REMOVE) else { return };
+    let start = anonymous();
+    uffd.register(start, SIZE as u64, false).unwrap();
+    uffd.copy(start, &vec![1; SIZE]);
+    // SAFETY: nothing else uses the page.
+    let remove = move || unsafe { madvise((start + BYTES) as *mut _, PAGE, Advice::LinuxDontNeed) }.unwrap();
+    let removing = std::thread::spawn(remove);
+    poll(&mut [PollFd::new(&uffd, PollFlags::IN)], None).unwrap();
+    assert!(matches!(uffd.copy(start + 2 * BYTES, &[2; PAGE]), (0, Some(Refusal::Again))));
+    let message = event(&uffd);
+    assert_eq!(
+        (message.event, message.removed()),
+        (abi::EVENT_REMOVE, Some(start + BYTES..start + 2 * BYTES))
+    );
+    removing.join().unwrap();
+    assert!(matches!(uffd.zero(start + BYTES, BYTES), (PAGE, None)));
+    assert_eq!(byte(start + BYTES), 0);
+}
+
+#[test]
+fn a_page_of_shared_memory_is_mapped_when_it_is_there() {
+    let Some(uffd) = uffd(Features::REMOVE.and(Features::SHARED).and(Features::MINOR)) else { return };
+    let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, SIZE as u64).unwrap();
+    rustix::io::pwrite(&file, &[5; PAGE], 0).unwrap();
+    // SAFETY: a new mapping, where the kernel finds room.
+    let start =
+        unsafe { mmap(null_mut(), SIZE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0) };
+    let start = start.unwrap() as u64;
+    uffd.register(start, SIZE as u64, true).unwrap();
+    let reading = std::thread::spawn(move || byte(start));
+    let message = event(&uffd);
+    assert_eq!(
+        (message.event, message.words[0] & abi::FAULT_MINOR),
+        (abi::EVENT_PAGEFAULT, abi::FAULT_MINOR)
+    );
+    assert!(matches!(uffd.resume(start, BYTES), (PAGE, None)));
+    assert_eq!(reading.join().unwrap(), 5);
+    assert!(matches!(uffd.resume(start + BYTES, BYTES), (0, Some(Refusal::Other(_)))), "it is not there");
+}
+
+#[test]
+fn a_page_that_is_lost_is_poisoned_once() {
+    let Some(uffd) = uffd(Features::REMOVE.and(Features::POISON)) else { return };
+    let start = anonymous();
+    uffd.register(start, SIZE as u64, false).unwrap();
+    assert!(matches!(uffd.poison(start, BYTES), (PAGE, None)));
+    assert!(matches!(uffd.poison(start, BYTES), (0, Some(Refusal::Exists))));
+}
+
+#[test]
+fn another_descriptor_is_no_userfaultfd() {
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert_eq!(Uffd::from_fd(file.into()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    let Some(uffd) = uffd(Features::REMOVE) else { return };
+    assert!(Uffd::from_fd(uffd.as_fd().try_clone_to_owned().unwrap()).is_ok());
+}

@@ -1,0 +1,94 @@
+//! Messages with descriptors over Unix sockets.
+
+use super::{MOST_HANDSHAKE, WireError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Room for the descriptors of a message: more than a handshake may have, so that too many are noticed.
+const ROOM: usize = rustix::cmsg_space!(ScmRights(16));
+
+/// Looks at what came until `is_whole` finds a message in it, and leaves it in the socket.
+pub(crate) fn receive<T>(
+    connection: &UnixStream,
+    until: Instant,
+    wait: Duration,
+    is_whole: impl Fn(&[u8]) -> Result<Option<T>, WireError>,
+) -> Result<(T, Vec<OwnedFd>), WireError> {
+    look_from_the_start(connection)?;
+    let (mut bytes, mut fds) = (Vec::new(), Vec::new());
+    let mut part = vec![0; 16 << 10];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // Whether there is more behind what was looked at, poll does not know: what was looked at counts.
+        match look(connection, &mut part, &mut fds) {
+            Ok(0) => return Err(WireError::Closed(bytes.len())),
+            Ok(got) => bytes.extend_from_slice(&part[..got]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error.into()),
+            Err(_) if left == Timespec::default() => return Err(WireError::Late(wait, bytes.len())),
+            Err(_) if bytes.is_empty() => {
+                // Where it is interrupted, the next look says so.
+                _ = poll(&mut [PollFd::new(connection, PollFlags::IN)], Some(&left));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+        if bytes.len() > MOST_HANDSHAKE {
+            return Err(WireError::Long);
+        }
+        if let Some(found) = is_whole(&bytes)? {
+            return Ok((found, fds));
+        }
+    }
+}
+
+/// From now on a look begins with the first byte that was not taken, and goes on where the last one ended.
+fn look_from_the_start(connection: &UnixStream) -> io::Result<()> {
+    let zero: i32 = 0;
+    let (fd, level, name) = (connection.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF);
+    // SAFETY: the option is an `int`, which the kernel reads.
+    let answer =
+        unsafe { libc::setsockopt(fd, level, name, (&raw const zero).cast(), size_of::<i32>() as u32) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn look(connection: &UnixStream, part: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    take(connection.as_fd(), part, fds, RecvFlags::PEEK | RecvFlags::DONTWAIT)
+}
+
+/// Receives a message and its descriptors.
+pub(crate) fn take(
+    socket: BorrowedFd,
+    part: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    flags: RecvFlags,
+) -> io::Result<usize> {
+    let mut room = [MaybeUninit::uninit(); ROOM];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(part)], &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok(got.bytes)
+}
+
+/// Sends a message with descriptors.
+pub(crate) fn send(socket: BorrowedFd, bytes: &[u8], fds: &[BorrowedFd]) -> io::Result<()> {
+    let mut room = [MaybeUninit::uninit(); ROOM];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for a message"));
+    }
+    let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}

@@ -1,0 +1,173 @@
+//! A daemon with a store of its own, and guests of it.
+
+use slat_pager::twin::{Image, Report};
+use slat_pager::{Features, Folder, GuestStats, Library, PAGE, Uffd};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Memory of a guest in MiB.
+pub const MIB: usize = 16;
+/// What templates are.
+pub const IMAGE: Image = Image { seed: 1, pages: (MIB << 20) / PAGE };
+/// No process may take longer for anything.
+const BOUND: Duration = Duration::from_secs(30);
+
+pub fn is_offered() -> bool {
+    Uffd::new(Features::REMOVE).inspect_err(|error| println!("skipped: no userfaultfd: {error}")).is_ok()
+}
+
+pub fn folder(name: &str) -> PathBuf {
+    // In memory, where there is such a place: nothing here is to outlive a crash.
+    let memory = PathBuf::from("/dev/shm");
+    let base = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    let folder = base.join(format!("slat-pager-{name}-{}", std::process::id()));
+    _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+pub fn library(folder: &Path) -> Library {
+    Library::new(Folder::open(folder.join("store")).unwrap())
+}
+
+/// A folder with a store, and the template `twin` in it.
+pub fn with_template(name: &str) -> PathBuf {
+    let folder = folder(name);
+    library(&folder).snapshot("twin", IMAGE.read(), (MIB << 20) as u64, 64 << 10).unwrap();
+    folder
+}
+
+pub struct Daemon {
+    pub folder: PathBuf,
+    pub worker: i32,
+    keeper: Child,
+    log: Receiver<String>,
+}
+
+impl Daemon {
+    /// Serves the template `twin`, in a folder of its own. `None`: userfaultfd is not offered.
+    pub fn start(name: &str, flags: &str) -> Option<Self> {
+        is_offered().then(|| Self::in_folder(with_template(name), flags))
+    }
+
+    /// Serves an image, called as Firecracker's example handlers are.
+    pub fn of_image(name: &str) -> Option<Self> {
+        is_offered().then(|| {
+            let folder = folder(name);
+            let mut image = std::fs::File::create(folder.join("image")).map(std::io::BufWriter::new).unwrap();
+            IMAGE.write(&mut image).unwrap();
+            drop(image);
+            let mut handler = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+            handler.arg(folder.join("socket")).arg(folder.join("image"));
+            Self::run(folder, handler)
+        })
+    }
+
+    pub fn in_folder(folder: PathBuf, flags: &str) -> Self {
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+        serve.arg("serve").arg("--store").arg(folder.join("store"));
+        serve.arg("--guest").arg(format!("{}=twin", folder.join("socket").display()));
+        serve.args(flags.split_whitespace());
+        Self::run(folder, serve)
+    }
+
+    fn run(folder: PathBuf, mut command: Command) -> Self {
+        let mut keeper = command.stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(keeper.stderr.take().unwrap()).lines();
+        let (send, log) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| send.send(line)));
+        let mut daemon = Self { folder, worker: 0, keeper, log };
+        daemon.worker = daemon.started();
+        daemon
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("socket")
+    }
+
+    /// The process that serves next.
+    fn started(&self) -> i32 {
+        self.find(|line| line.strip_prefix("worker=")?.parse().ok())
+    }
+
+    /// The first line of the log of which `find` finds something.
+    pub fn find<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
+        let until = Instant::now() + BOUND;
+        loop {
+            let line = self.log.recv_timeout(until.saturating_duration_since(Instant::now()));
+            let line = line.expect("the daemon's log has no such line");
+            if let Some(found) = find(&line) {
+                return found;
+            }
+        }
+    }
+
+    /// Kills the process that serves, and waits for the next.
+    pub fn kill(&mut self) {
+        let pid = rustix::process::Pid::from_raw(self.worker).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        self.worker = self.started();
+    }
+
+    /// Kills the process that holds connections.
+    pub fn kill_keeper(&mut self) {
+        self.keeper.kill().unwrap();
+        self.keeper.wait().unwrap();
+    }
+
+    pub fn twin(&self, flags: &str) -> Twin {
+        let mut twin = Command::new(env!("CARGO_BIN_EXE_slat-pager"));
+        twin.arg("twin").arg(self.socket()).arg(format!("--memory={MIB}M")).args(flags.split_whitespace());
+        Twin(twin.stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// What was done for the guest that ended next.
+    pub fn stats(&self) -> GuestStats {
+        self.find(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            serde_json::from_value(line.get("stats")?.clone()).ok()
+        })
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // The worker ends when its keeper and its guests have.
+        _ = self.keeper.kill();
+        _ = self.keeper.wait();
+        _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+pub struct Twin(Child);
+
+impl Twin {
+    pub fn report(self) -> Report {
+        let (status, output) = self.end();
+        let report: Report =
+            serde_json::from_str(&output).unwrap_or_else(|error| panic!("{status}: {error}: {output}"));
+        assert_eq!(status.code(), Some(if report.is_right() { 0 } else { 3 }));
+        report
+    }
+
+    pub fn end(mut self) -> (ExitStatus, String) {
+        let until = Instant::now() + BOUND;
+        while self.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "the guest does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // A pipe takes more than a report has.
+        let output = std::io::read_to_string(self.0.stdout.take().unwrap()).unwrap();
+        (self.0.wait().unwrap(), output)
+    }
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}

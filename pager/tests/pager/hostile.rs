@@ -1,0 +1,101 @@
+//! What a hostile or mistaken VMM sends is refused, in words, and others are served as before.
+
+use crate::daemon::{Daemon, MIB};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use slat_pager::{Features, Firecracker, Uffd, Wire, WireError};
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+const WAIT: Duration = Duration::from_millis(200);
+const FINE: &str = r#"[{"base_host_virt_addr":1048576,"size":4096,"offset":0,"new":{"a":[1]}}]"#;
+
+fn send(to: &UnixStream, text: &str, fds: &[BorrowedFd]) {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+    sendmsg(to, &[IoSlice::new(text.as_bytes())], &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+fn error(text: &str, fds: &[BorrowedFd]) -> WireError {
+    let (vmm, pager) = UnixStream::pair().unwrap();
+    send(&vmm, text, fds);
+    Firecracker.handshake(&pager, WAIT).unwrap_err()
+}
+
+#[test]
+fn a_handshake_without_a_userfaultfd_is_refused() {
+    let null = std::fs::File::open("/dev/null").unwrap();
+    assert!(matches!(error(FINE, &[]), WireError::Descriptors(0)));
+    assert!(matches!(error(FINE, &[null.as_fd(); 4]), WireError::Descriptors(4)));
+    assert!(matches!(error(FINE, &[null.as_fd()]), WireError::NoUffd(_)));
+}
+
+#[test]
+fn a_handshake_that_is_no_handshake_is_refused() {
+    assert!(matches!(error("{}", &[]), WireError::Syntax(_)));
+    assert!(matches!(error(&FINE[1..], &[]), WireError::Syntax(_)));
+    assert!(matches!(error(&FINE[..20], &[]), WireError::Late(WAIT, 20)));
+    let (vmm, pager) = UnixStream::pair().unwrap();
+    send(&vmm, "[", &[]);
+    drop(vmm);
+    assert!(matches!(Firecracker.handshake(&pager, WAIT), Err(WireError::Closed(1))));
+    // Spaces without end.
+    let (mut vmm, pager) = UnixStream::pair().unwrap();
+    let writing = std::thread::spawn(move || _ = vmm.write_all(&vec![b' '; 400 << 10]));
+    let result = Firecracker.handshake(&pager, Duration::from_secs(10));
+    assert!(matches!(result, Err(WireError::Long)), "{result:?}");
+    drop(pager);
+    writing.join().unwrap();
+}
+
+#[test]
+fn a_handshake_in_pieces_is_read_and_stays_in_the_socket() {
+    let Ok(uffd) = Uffd::new(Features::REMOVE) else { return println!("skipped: no userfaultfd") };
+    let (vmm, pager) = UnixStream::pair().unwrap();
+    let (head, tail) = FINE.split_at(30);
+    send(&vmm, head, &[uffd.as_fd()]);
+    let later = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        send(&vmm, tail, &[]);
+        vmm
+    });
+    for _ in 0..3 {
+        let handshake = Firecracker.handshake(&pager, Duration::from_secs(10)).unwrap();
+        assert_eq!((handshake.regions.len(), handshake.regions[0].base), (1, 1 << 20));
+    }
+    drop(later.join().unwrap());
+}
+
+#[test]
+fn a_refused_vmm_is_told_of_in_the_log_and_others_are_served() {
+    let Some(daemon) = Daemon::start("hostile", "") else { return };
+    let mode = std::fs::metadata(daemon.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "only this user may connect");
+    let refused = |text: &str, what: &str| {
+        let uffd = Uffd::new(Features::REMOVE).unwrap();
+        let mut vmm = UnixStream::connect(daemon.socket()).unwrap();
+        send(&vmm, text, &[uffd.as_fd()]);
+        let line = daemon.find(|line| line.contains("refused").then(|| line.to_owned()));
+        assert!(line.contains(what), "{line}");
+        // The connection is closed: by worker and keeper.
+        let closed = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            vmm.write_all(b" ").is_err()
+        });
+        assert!(closed);
+    };
+    let with = |base: u64, size: u64, offset: u64| {
+        format!(r#"[{{"base_host_virt_addr":{base},"size":{size},"offset":{offset},"page_size":4096}}]"#)
+    };
+    refused("[1]", "not understood");
+    refused("[]", "0 regions");
+    refused(&with(4096, 4096, (MIB as u64) << 20), "beyond the image");
+    refused(&with(4096, u64::MAX - 4095, 4096), "beyond the address space");
+    refused(&with(4097, 4096, 0), "whole pages");
+    refused(&with(4096, 4096, 0).replace("4096}", "2097152}"), "2097152 bytes are not served");
+    assert!(daemon.twin("--millis 100").report().is_right());
+}

@@ -1,0 +1,8 @@
+//! The pager, held against a process that does what a VMM does and knows each byte. Each test has a bound in time.
+
+mod daemon;
+mod hostile;
+mod ordered;
+mod restart;
+mod store;
+mod twin;

@@ -1,0 +1,107 @@
+//! A page is removed while its content is being read from the store: step by step, not by chance.
+
+use crate::daemon::{folder, is_offered};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use slat_pager::*;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const PAGES: usize = 16;
+
+/// A store whose reads of chunks say that they begin, and wait until they may go on.
+struct Gate {
+    folder: Folder,
+    begun: Sender<()>,
+    go: Mutex<Receiver<()>>,
+}
+
+impl Store for Gate {
+    fn get(&self, key: &str, most: usize) -> Result<Vec<u8>, StoreError> {
+        if key.starts_with("chunks/") {
+            self.begun.send(()).unwrap();
+            self.go.lock().unwrap().recv_timeout(Duration::from_secs(10)).unwrap();
+        }
+        self.folder.get(key, most)
+    }
+
+    fn put(&self, key: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.folder.put(key, bytes)
+    }
+
+    fn has(&self, key: &str) -> Result<bool, StoreError> {
+        self.folder.has(key)
+    }
+
+    fn list(&self, kind: &str) -> Result<Vec<String>, StoreError> {
+        self.folder.list(kind)
+    }
+
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
+        self.folder.delete(key)
+    }
+
+    fn lock(&self, key: &str, exclusive: bool) -> Result<Option<Guard>, StoreError> {
+        self.folder.lock(key, exclusive)
+    }
+}
+
+/// The first byte of each page after this: page 8 is touched; while its chunk is read, pages 3 to 5 and 8 to 9 are removed.
+fn bytes(name: &str, sabotage: Option<Sabotage>) -> Vec<u8> {
+    let folder = folder(name);
+    let image = vec![7; PAGES * PAGE];
+    let library = Library::new(Folder::open(&folder).unwrap());
+    library.snapshot("a", &*image, image.len() as u64, image.len()).unwrap();
+    let ((begun, begins), (may, go)) = (channel(), channel());
+    let gate = Gate { folder: Folder::open(&folder).unwrap(), begun, go: Mutex::new(go) };
+    let template = Library::new(gate).open("a").unwrap();
+
+    let (prot, size) = (ProtFlags::READ | ProtFlags::WRITE, PAGES * PAGE);
+    // SAFETY: a new mapping, where the kernel finds room.
+    let start =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), size, prot, MapFlags::PRIVATE) }.unwrap() as u64;
+    let at = move |page: usize| start + (page * PAGE) as u64;
+    let remove = |page: usize, pages: usize| {
+        // SAFETY: the range is mapped; what touches it meanwhile reads one byte, whichever it is.
+        unsafe { madvise(at(page) as *mut _, pages * PAGE, Advice::LinuxDontNeed) }.unwrap();
+    };
+    // SAFETY: as above.
+    let read = move |page: usize| unsafe { (at(page) as *const u8).read_volatile() };
+    let uffd = Uffd::new(Features::REMOVE).unwrap();
+    uffd.register(start, size as u64, false).unwrap();
+    let layout =
+        Layout::new(vec![Region { base: start, size: size as u64, offset: 0 }], template.size()).unwrap();
+    let (journal, cache) = (Journal::new(&layout).unwrap(), Arc::new(Cache::new(0)));
+    let mut options = Options::default();
+    options.sabotage = sabotage;
+    let guest = Guest::serve(Parts { uffd, layout, template, cache, journal, life: None }, options).unwrap();
+
+    let touching = std::thread::spawn(move || read(8));
+    begins.recv_timeout(Duration::from_secs(10)).unwrap();
+    // Each returns when the other thread of the guest has read the event.
+    remove(3, 3);
+    remove(8, 2);
+    may.send(()).unwrap();
+    touching.join().unwrap();
+    // What is not there yet is read from the store again.
+    (0..PAGES).for_each(|_| may.send(()).unwrap());
+    let bytes = (0..PAGES).map(read).collect();
+    drop(guest);
+    std::fs::remove_dir_all(folder).unwrap();
+    bytes
+}
+
+#[test]
+fn a_page_that_is_removed_while_it_is_read_is_zero() {
+    if is_offered() {
+        let expected = [7, 7, 7, 0, 0, 0, 7, 7, 0, 0, 7, 7, 7, 7, 7, 7];
+        assert_eq!(bytes("ordered", None), expected);
+    }
+}
+
+#[test]
+fn without_a_second_look_it_has_old_content() {
+    if is_offered() {
+        assert_eq!(bytes("recheck", Some(Sabotage::Recheck)), [7; PAGES]);
+    }
+}
