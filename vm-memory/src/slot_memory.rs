@@ -111,11 +111,11 @@ impl<R: SlotRegion> SlotTransaction<'_, '_, R> {
         Ok(())
     }
 
-    /// Removes slot `id`. Its memory is unmapped when its region is dropped here and in the last snapshot.
-    pub fn remove(&mut self, id: SlotId) -> Result<Option<Arc<R>>, SlotError> {
+    /// Removes slot `id`. Its memory is unmapped when this region and the last snapshot with it are dropped.
+    pub fn remove(&mut self, id: SlotId) -> Result<Arc<R>, SlotError> {
         self.slots.delete(id)?;
         let place = self.regions.iter().position(|region| region.slot().id == id);
-        Ok(place.map(|place| self.regions.remove(place)))
+        Ok(self.regions.remove(place.expect("each slot came with its region")))
     }
 }
 

@@ -71,6 +71,11 @@ fn what_was_written_is_there_after_swap_and_migration_and_is_marked() {
     machine.memory.read_slice(&mut back, at).unwrap();
     assert_eq!(back, text);
     assert_eq!(machine.dirty(), [0; 0], "reads");
+    // A page that came back from swap by a read is written: the next time, that goes to swap.
+    machine.memory.write_obj(77u64, at).unwrap();
+    assert_eq!(machine.space.pageout(&mut Idle::take().unwrap(), high).unwrap(), 3);
+    assert_eq!(machine.memory.read_obj::<u64>(at).unwrap(), 77);
+    assert_eq!(machine.dirty(), [0x10_0000]);
 }
 
 #[test]
