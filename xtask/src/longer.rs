@@ -84,8 +84,7 @@ pub fn seeded(words: &[String]) -> Outcome {
 /// Whole worlds of the engine on simulated CPUs (`sim/explore`), by the arguments that it reads itself. Built as the fuzzer
 /// is: quickly, and with the checks of a debug build.
 pub fn explore(words: &[String]) -> Outcome {
-    let mut cargo = cargo("run --package slat-explore --profile fuzz --locked --quiet --");
-    Err(cargo.args(words).exec().into())
+    Err(cargo("run --package slat-explore --profile fuzz --locked --quiet --").args(words).exec().into())
 }
 
 #[derive(clap::Args)]

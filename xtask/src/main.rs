@@ -53,6 +53,8 @@ enum Chore {
     Sanitize(sanitize::Args),
     /// Let hardware walkers, in emulators, judge tables
     Walkers(walkers::Args),
+    /// Run foreign programs on slat, unmodified: the one that is named; without a name, list them
+    Clients(Words),
     /// Boot Debian's kernel plain and under slat, and compare
     Boot(boot::Args),
     /// Look at a report in headless Chromium, at 400 and 1400 pixels, light and dark
@@ -87,6 +89,7 @@ impl Chore {
             Self::Simulate(args) => longer::simulate(args),
             Self::Sanitize(args) => sanitize::run(args),
             Self::Walkers(args) => walkers::run(args),
+            Self::Clients(name) => process::succeed(process::bounded(3600, "clients/run").args(&name.words)),
             Self::Boot(args) => boot::run(args),
             Self::Page(args) => page::run(args),
             Self::RecordTraces(args) => record::run(args),

@@ -78,7 +78,7 @@ const LOAD: &str =
     "cargo xtask seeded test -p slat-mm --locked --test load --test mm -- --nocapture seeded::";
 const REPORT: &str = "cargo run --profile bench -p slat-bench --locked -- report -o target/report";
 const VALIDATE: &str = "cargo run --profile bench -p slat-bench --locked -- sim validate --runs 5 --bench demand-paging --bench access-tracking-perf --bench numa-balancing --bench pre-fault";
-const PACKAGES: &str = "cargo package --offline --locked --allow-dirty -p slat-slots -p slat -p slat-c -p slat-mm -p slat-vcpu -p slat-cli";
+const PACKAGES: &str = "cargo package --offline --locked --allow-dirty -p slat-slots -p slat -p slat-c -p slat-mm -p slat-vm-memory -p slat-vcpu -p slat-cli";
 const SHUTTLE: &str = "cargo test -p slat --release --locked --lib shuttle_tests -- --nocapture";
 const BOOT: &[(&str, &str)] = &[("SLAT_REQUIRE_EMULATORS", "1")];
 

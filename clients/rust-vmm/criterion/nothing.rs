@@ -1,0 +1,1 @@
+//! Nothing: no bench is built.

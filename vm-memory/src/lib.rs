@@ -1,0 +1,80 @@
+//! rust-vmm's [`vm_memory`] traits on slat: memslots, dirty logs, and memory whose pages move.
+//!
+//! ```
+//! use slat_vm_memory::{Region, SlotId, SlotMemory};
+//! use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryBackend, MmapRegion};
+//!
+//! // 1 MiB of RAM at 0 and a ROM of 64 KiB below 4 GiB. Both appear at once, or neither.
+//! let memory = SlotMemory::default();
+//! let ram = Region::new(SlotId(0), GuestAddress(0), MmapRegion::<()>::new(1 << 20)?)?;
+//! let rom = Region::new(SlotId(1), GuestAddress(0xffff_0000), MmapRegion::<()>::new(64 << 10)?)?.readonly();
+//! memory.commit(|tx| {
+//!     tx.insert(ram)?;
+//!     tx.insert(rom)
+//! })?;
+//!
+//! // A device holds a snapshot, and reads and writes through vm-memory's traits.
+//! let device = memory.memory();
+//! device.write_obj(7u64, GuestAddress(0x5ff8))?;
+//! assert_eq!(device.read_obj::<u64>(GuestAddress(0x5ff8))?, 7);
+//! assert!(device.write_obj(7u64, GuestAddress(0xffff_0000)).is_err(), "read-only");
+//!
+//! // What was written is in the dirty log.
+//! let mut pages = Vec::new();
+//! device.raw().harvest(|gfn| pages.push(gfn.0));
+//! assert_eq!(pages, [5]);
+//!
+//! // The RAM is unplugged. The device's snapshot stays as it is, until the device takes another.
+//! memory.commit(|tx| tx.remove(SlotId(0)))?;
+//! assert!(device.read_obj::<u64>(GuestAddress(0x5ff8)).is_ok());
+//! assert!(memory.memory().read_obj::<u64>(GuestAddress(0x5ff8)).is_err());
+//! assert_eq!(memory.memory().raw().num_regions(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | trait of vm-memory | here | |
+//! |---|---|---|
+//! | `GuestMemoryRegion` | [`Region`] | a memslot and the memory behind it; its length is in bytes, not pages |
+//! | `GuestMemoryBackend` | [`Memory`] | the regions of one version of the slots: raw, permissions are not asked |
+//! | `GuestMemory` | [`Checked`] | the same with permissions: read-only slots refuse writes |
+//! | `GuestAddressSpace` | [`SlotMemory`] | the slots as they change, in transactions; each `memory()` is a snapshot |
+//! | `Bitmap` | [`Marks`] | a dirty log of the region's own, one bit for each page |
+#![cfg_attr(feature = "mm", doc = "| | [`EngineLog`] | the dirty log of the engine's VM |")]
+#![cfg_attr(
+    feature = "mm",
+    doc = "| `GuestMemory` | [`Live`] | memory of slat-mm, whose pages come in when they are used |"
+)]
+//!
+//! vm-memory's `IommuMemory` takes a [`Memory`] as it is, with any `Iommu`.
+//!
+//! # What a device may rely on
+//! * A snapshot never changes. What it shows stays mapped while it is held.
+//! * A store through vm-memory's traits is marked after it is made, in the same call. So a page that a harvest finds clean holds
+//!   nothing new; a store beside the harvest is found by it or by the next one.
+//! * A log is made with its region and lives as long: no snapshot is too old to mark in it.
+#![deny(missing_docs)]
+
+mod checked;
+#[cfg(feature = "mm")]
+mod engine;
+#[cfg(feature = "mm")]
+mod live;
+mod marks;
+mod memory;
+mod region;
+mod slot_memory;
+#[cfg(feature = "mm")]
+mod view;
+
+pub use checked::{Checked, Slices};
+#[cfg(feature = "mm")]
+pub use engine::{EngineLog, EngineMarks};
+#[cfg(feature = "mm")]
+pub use live::{Live, LiveSlices};
+pub use marks::{Marks, MarksFrom};
+pub use memory::Memory;
+pub use region::{Mapped, Region, SlotRegion};
+pub use slat_slots::{CommitError, Gfn, Slot, SlotError, SlotId};
+pub use slot_memory::{SlotMemory, SlotTransaction};
+#[cfg(feature = "mm")]
+pub use view::View;

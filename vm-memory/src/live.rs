@@ -1,0 +1,186 @@
+//! Memory of slat-mm as it is at each moment: a page comes in when it is used.
+
+use crate::checked::{advance, denied};
+use crate::engine::{EngineLog, EngineMarks};
+use crate::memory::Memory;
+use crate::region::Region;
+use crate::view::View;
+use slat::{Access, Format, Gfn, Gpa, Host, Idle, PAGE_SIZE, Slot, Vm};
+use slat_mm::AddressSpace;
+use std::fmt;
+use std::io;
+use std::iter::FusedIterator;
+use std::sync::Arc;
+use vm_memory::bitmap::BS;
+use vm_memory::guest_memory::{GuestMemorySliceIterator, Result};
+use vm_memory::{
+    Address, GuestAddress, GuestMemory, GuestMemoryError, GuestUsize, Permissions, VolatileSlice,
+};
+
+/// The memory of a VM on slat-mm: its slots and its pages as they are at each access.
+///
+/// An access looks up the slot, brings the page in, and pins it for as long as its slice lives. So pages may be in swap, shared or
+/// moving meanwhile, and memslots may come and go. Marks go to the VM's dirty log. A slice is of one page at most.
+///
+/// An access takes the thread's [`Idle`], since it may sleep: where the caller holds that, it ends in an error of kind `WouldBlock`.
+///
+/// ```
+/// use slat::{table::formats::Npt4, *};
+/// use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
+/// use slat_vm_memory::Live;
+/// use std::sync::Arc;
+/// use vm_memory::{Bytes, GuestAddress};
+///
+/// let mut idle = Idle::take().unwrap();
+/// let arena = Arena::builder().limit(16 << 20).build()?;
+/// let space = AddressSpace::builder(&arena).build()?;
+/// let ram = space.mmap(Place::Fixed(Hva(1 << 30)), 1 << 20, Prot::ReadWrite, Backing::Anonymous)?;
+/// let vm = Arc::new(Vm::<Npt4, _>::builder(HostView::new(&space)).build()?);
+/// space.register(&vm);
+/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 256, ram.start).log_dirty()))?;
+/// drop(idle);
+///
+/// let memory = Live::new(&vm, &space);
+/// memory.write_slice(b"hello", GuestAddress(0x5ffe))?; // over a page boundary
+/// let mut idle = Idle::take().unwrap();
+/// space.migrate(&mut idle, ram)?; // both pages move
+/// assert_eq!(vm.slots().harvest_all(&mut idle)?.pages(), 2);
+/// drop(idle);
+/// let mut hello = [0; 5];
+/// memory.read_slice(&mut hello, GuestAddress(0x5ffe))?;
+/// assert_eq!(&hello, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Live<F: Format, H: Host> {
+    vm: Arc<Vm<F, H>>,
+    space: Arc<AddressSpace>,
+}
+
+/// The slices of one access to [`Live`] memory, page by page.
+pub struct LiveSlices<'a, F: Format, H: Host> {
+    live: &'a Live<F, H>,
+    at: GuestAddress,
+    left: usize,
+    access: Access,
+}
+
+impl<F: Format, H: Host> Clone for Live<F, H> {
+    fn clone(&self) -> Self {
+        Self { vm: self.vm.clone(), space: self.space.clone() }
+    }
+}
+
+impl<F: Format, H: Host> fmt::Debug for Live<F, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("slots", &self.vm.slots().len()).finish_non_exhaustive()
+    }
+}
+
+impl<F: Format, H: Host> fmt::Debug for LiveSlices<'_, F, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveSlices").field("at", &self.at).field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+/// This thread's token.
+fn idle() -> io::Result<Idle> {
+    Idle::take().ok_or_else(|| io::Error::new(io::ErrorKind::WouldBlock, "the calling thread holds its Idle"))
+}
+
+impl<F: Format, H: Host + 'static> Live<F, H> {
+    /// The memory of `vm`, whose memslots are in `space`.
+    pub fn new(vm: &Arc<Vm<F, H>>, space: &Arc<AddressSpace>) -> Self {
+        Self { vm: vm.clone(), space: space.clone() }
+    }
+
+    /// The slots of this moment as raw memory, for kernel loaders and others that want regions: every page comes in, is pinned, and is
+    /// mapped once more, so that each region is contiguous. Guests use the same pages. They stay until the value is dropped. A slot
+    /// whose host mapping is read-only is an error. May sleep.
+    pub fn view(&self) -> io::Result<Memory<Region<View, EngineLog<F, H>>>> {
+        let mut idle = idle()?;
+        let mut slots = Vec::new();
+        self.vm.slots().for_each(&mut idle, |slot| slots.push(slot));
+        let mut region = |slot: Slot| {
+            let view = View::new(&self.space, &mut idle, slot.hvas())?;
+            let log = EngineLog::new(&self.vm, &slot);
+            let start = GuestAddress(slot.gpas().start.0);
+            let region = Region::with_bitmap(slot.id, start, view, log).map_err(io::Error::other)?;
+            Ok(Arc::new(if slot.readonly { region.readonly() } else { region }))
+        };
+        let regions = slots.into_iter().map(&mut region).collect::<io::Result<Vec<_>>>()?;
+        Memory::new(regions).map_err(io::Error::other)
+    }
+}
+
+impl<'a, F: Format, H: Host + 'static> LiveSlices<'a, F, H> {
+    fn slice(&mut self) -> Result<VolatileSlice<'a, EngineMarks<'a, F, H>>> {
+        let Live { vm, space } = self.live;
+        let gpa = Gpa(self.at.raw_value());
+        let len = self.left.min((PAGE_SIZE - gpa.offset()) as usize);
+        let next = advance(self.at, len)?;
+        let mut idle = idle().map_err(GuestMemoryError::IOError)?;
+        let slot =
+            vm.slots().find(&mut idle, gpa.gfn()).ok_or(GuestMemoryError::InvalidGuestAddress(self.at))?;
+        if slot.readonly && self.access == Access::Write {
+            return Err(denied());
+        }
+        let hva = slot.hva_of(gpa.gfn()) + gpa.offset();
+        let pin = space.pin_page(&mut idle, hva, self.access);
+        let pin = pin.map_err(|error| GuestMemoryError::IOError(io::Error::other(error)))?;
+        let (at, marks) = (pin.as_ptr(), EngineMarks::pinned(vm, gpa, hva, pin));
+        (self.at, self.left) = (next, self.left - len);
+        // SAFETY: up to the end of its page, which stays there while the slice lives: the slice has the marks, they have the pin.
+        // vm-memory hands out what it makes of a slice together with its bitmap, and copies by volatile accesses.
+        Ok(unsafe { VolatileSlice::with_bitmap(at, len, marks, None) })
+    }
+}
+
+impl<'a, F: Format, H: Host + 'static> Iterator for LiveSlices<'a, F, H> {
+    type Item = Result<VolatileSlice<'a, EngineMarks<'a, F, H>>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        let slice = self.slice();
+        if slice.is_err() {
+            self.left = 0;
+        }
+        Some(slice)
+    }
+}
+
+impl<F: Format, H: Host + 'static> FusedIterator for LiveSlices<'_, F, H> {}
+
+impl<'a, F: Format, H: Host + 'static> GuestMemorySliceIterator<'a, EngineMarks<'a, F, H>>
+    for LiveSlices<'a, F, H>
+{
+}
+
+impl<F: Format, H: Host + 'static> GuestMemory for Live<F, H> {
+    type PhysicalMemory = Memory<Region<View, EngineLog<F, H>>>;
+    type Bitmap = EngineLog<F, H>;
+
+    /// Whether there are slots that allow the access. Brings no page in.
+    fn check_range(&self, addr: GuestAddress, count: usize, access: Permissions) -> bool {
+        let (Some(end), Ok(mut idle)) = (addr.checked_add(count as GuestUsize), idle()) else { return false };
+        let (mut at, end) = (Gpa(addr.0).gfn(), Gfn(end.0.div_ceil(PAGE_SIZE)));
+        while count > 0 && at < end {
+            match self.vm.slots().find(&mut idle, at) {
+                Some(slot) if !(slot.readonly && access.has_write()) => at = slot.gfns.end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn get_slices(
+        &self,
+        addr: GuestAddress,
+        count: usize,
+        access: Permissions,
+    ) -> Result<impl GuestMemorySliceIterator<'_, BS<'_, EngineLog<F, H>>>> {
+        let access = if access.has_write() { Access::Write } else { Access::Read };
+        Ok(LiveSlices { live: self, at: addr, left: count, access })
+    }
+}

@@ -1,0 +1,86 @@
+//! The regions of one version of the slots.
+
+use crate::marks::Marks;
+use crate::region::{Mapped, Region, SlotRegion};
+use crate::slot_memory::SlotMemory;
+use slat_slots::{Gfn, SharedSlots, SlotError, Snapshot};
+use std::sync::Arc;
+use vm_memory::{GuestAddress, GuestMemoryBackend};
+
+/// The regions of one version of the slots, raw: permissions are not asked. Nothing in it ever changes; a clone shares the regions.
+///
+/// Kernel loaders and IOMMUs take this one. For devices there is [`Checked`](crate::Checked).
+#[derive(Debug)]
+pub struct Memory<R> {
+    slots: Snapshot,
+    /// By address. A look-up in an array costs as much as one in the slots' tree, and has references to give.
+    regions: Vec<Arc<R>>,
+}
+
+impl<R> Clone for Memory<R> {
+    fn clone(&self) -> Self {
+        Self { slots: self.slots.clone(), regions: self.regions.clone() }
+    }
+}
+
+impl<R> Default for Memory<R> {
+    /// No regions.
+    fn default() -> Self {
+        Self { slots: SharedSlots::default().snapshot(), regions: Vec::new() }
+    }
+}
+
+impl<R> Memory<R> {
+    /// The slots, at this version.
+    pub fn slots(&self) -> &Snapshot {
+        &self.slots
+    }
+
+    /// Its regions, in order.
+    pub fn regions(&self) -> &[Arc<R>] {
+        &self.regions
+    }
+}
+
+impl<R: SlotRegion> Memory<R> {
+    /// Memory of these regions, in any order, that stays as it is. An error if any two share a page, or an id.
+    pub fn new(regions: impl IntoIterator<Item = Arc<R>>) -> Result<Self, SlotError> {
+        let memory = SlotMemory::default();
+        memory.commit(|tx| regions.into_iter().try_for_each(|region| tx.share(region)))?;
+        Ok(memory.current().raw().clone())
+    }
+
+    pub(crate) fn of(slots: Snapshot, mut regions: Vec<Arc<R>>) -> Self {
+        regions.sort_by_key(|region| region.start_addr());
+        Self { slots, regions }
+    }
+}
+
+impl<M: Mapped> Memory<Region<M>> {
+    /// Takes every mark of its dirty logs: calls `visit` with each guest frame that was written, in order. See [`Marks::take`].
+    pub fn harvest(&self, mut visit: impl FnMut(Gfn)) {
+        for region in &self.regions {
+            let (log, start): (&Marks, Gfn) = (region.log(), region.slot().gfns.start);
+            log.take(|page| visit(start + page));
+        }
+    }
+}
+
+impl<R: SlotRegion> GuestMemoryBackend for Memory<R> {
+    type R = R;
+
+    fn num_regions(&self) -> usize {
+        self.regions.len()
+    }
+
+    #[inline]
+    fn find_region(&self, addr: GuestAddress) -> Option<&R> {
+        let after = self.regions.partition_point(|region| region.start_addr() <= addr);
+        let region = &**self.regions.get(after.checked_sub(1)?)?;
+        (addr <= region.last_addr()).then_some(region)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &R> {
+        self.regions.iter().map(|region| &**region)
+    }
+}
