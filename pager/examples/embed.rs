@@ -2,7 +2,10 @@
 //! bare request to the kernel.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-use slat_pager::*;
+use slat_pager::{
+    Cache, Features, Folder, Guest, GuestStats, Journal, Layout, Library, MOST_CHUNK, Options, PAGE, Parts,
+    Region, Uffd,
+};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
