@@ -21,20 +21,14 @@ const SLAT_BENCH: &str = "target/release/slat-bench";
 #[derive(clap::Args)]
 pub struct Soak {
     /// For how long, all tests together
-    #[arg(long, value_name = "N", default_value = "10", value_parser = minutes)]
-    minutes: f64,
-}
-
-fn minutes(text: &str) -> Result<f64, &'static str> {
-    // A year: beyond it is a slip of the finger.
-    let minutes = text.parse().ok().filter(|&minutes| minutes > 0.0 && minutes < 525_600.0);
-    minutes.ok_or("it is a number of minutes, above 0")
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..525_600))]
+    minutes: u64,
 }
 
 /// The tests that do everything at once (`slat/tests/soak`; a primary MMU under load, `mm/tests/load`; dirty logs under
 /// fire, `vcpu/tests/vcpu/dirty`), optimized, each for its part of the time.
 pub fn soak(args: &Soak) -> Outcome {
-    let seconds = 60.0 * args.minutes / SOAKS.len() as f64;
+    let seconds = 60 * args.minutes / SOAKS.len() as u64;
     SOAKS.into_iter().try_for_each(|[package, test, function]| {
         let mut cargo = cargo("test --release --locked");
         cargo.args(["--package", package, "--test", test, "--", "--exact", "--nocapture", function]);
