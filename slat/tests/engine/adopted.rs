@@ -56,7 +56,7 @@ fn a_slot_that_is_cut_keeps_what_stays_mapped() {
 #[test]
 fn a_large_page_that_is_cut_is_split_and_loses_that_part_alone() {
     let (mut idle, vm) = vm::<Npt4>(1024, DirtyLog::bitmap());
-    vm.host().large.store(true, SeqCst);
+    vm.host().offer(Level::M2);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in [5, 600] {
         assert_eq!(store(&mut vcpu, &mut idle, gfn), Done::Mapped(Level::M2));
