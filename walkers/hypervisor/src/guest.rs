@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::chores::Chores;
+use crate::clock::Clock;
 use crate::instruction::{Kind, Move};
 use crate::layout::Layout;
 use crate::memory::Machine;
@@ -13,7 +14,7 @@ use slat::{
     CpuId, Done, Fault, Format, Gfn, Go, Gpa, Idle, Level, Span, Token, Translations, Vcpu, VcpuId, Vm,
 };
 use slat_walker_x86::cpu;
-use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
+use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers, WRMSR_BYTES};
 use slat_walker_x86::println;
 
 /// A guest: what its processors share.
@@ -34,6 +35,7 @@ pub struct Guest<F: Format> {
 pub struct Cpu<'g, P, F: Format> {
     guest: &'g Guest<F>,
     vcpu: Vcpu<'g, F, Machine>,
+    clock: Clock<'g, F>,
     /// What runs it.
     pub processor: P,
     /// What it has in its registers while it is out.
@@ -107,7 +109,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     ) -> Result<Self, Error> {
         let vcpu = guest.vm.vcpu(id).ok_or("the vCPU is taken")?;
         guest.prepare(&mut processor);
-        Ok(Self { guest, vcpu, processor, registers })
+        Ok(Self { guest, vcpu, clock: Clock::new(id.0), processor, registers })
     }
 
     /// Its number.
@@ -118,7 +120,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     /// Runs the guest until it is done with the machine.
     pub fn run(mut self, idle: &mut Idle) -> Result<(), Error> {
         loop {
-            let exit = self.once(idle);
+            let exit = self.once(idle)?;
             match self.handle(idle, exit)? {
                 After::Again => {}
                 After::End => break,
@@ -137,7 +139,8 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     }
 
     /// In, and out again.
-    pub fn once(&mut self, idle: &mut Idle) -> Exit {
+    pub fn once(&mut self, idle: &mut Idle) -> Result<Exit, Error> {
+        self.clock.write(&self.guest.vm, idle)?;
         // Processors are as many as vCPUs, or one.
         let number = CpuId(if self.guest.options.processors > 1 { self.vcpu.id().0.into() } else { 0 });
         loop {
@@ -148,7 +151,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             let Go::In(inside, ()) = ready.go(|| ()) else { continue };
             let exit = self.processor.run(&mut self.registers);
             drop(inside);
-            return exit;
+            return Ok(exit);
         }
     }
 
@@ -163,6 +166,11 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             // SAFETY: the guest may write to all ports, and would have written this to this one.
             Exit::PortWrite { port, value } => unsafe { cpu::outw(port, value as u16) },
             // How it resets the machine where there is no ACPI.
+            Exit::RegisterWrite { register, value } => {
+                if !self.clock.set(&self.guest.vm, idle, register, value)? {
+                    self.processor.set_rip(self.processor.rip() - WRMSR_BYTES);
+                }
+            }
             Exit::Shutdown if self.guest.power.is_none() => return Ok(After::End),
             Exit::Shutdown => return Err(format!("a triple fault at {:#x}", self.processor.rip()).into()),
             exit => return Err(format!("{exit:x?} at {:#x}", self.processor.rip()).into()),

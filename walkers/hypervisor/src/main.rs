@@ -23,6 +23,7 @@
 //! | `apic`, `instruction` | how the guest starts it: stores to its interrupt controller |
 //! | `late` | pages that the host has not got at once: the vCPU that needs one waits, and the other runs |
 //! | `share`, `local`, `platform` | two vCPUs on one processor: turns, an interrupt controller for each, and the table that tells of them |
+//! | `clock` | the guest's clock, in a frame of its memory that is held and written before each entry |
 //! | `chores` | what is done to its memory while it runs |
 //! | `watch` | what it has become, compared with what harvests and aging tell |
 //! | `events` | what the engine tells of what it does, compared with what it counts |
@@ -36,6 +37,7 @@ extern crate alloc;
 
 mod apic;
 mod chores;
+mod clock;
 mod disk;
 mod events;
 mod guest;

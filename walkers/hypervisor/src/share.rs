@@ -12,6 +12,7 @@
 //! running or not, it carries out when it enters.
 
 use crate::Error;
+use crate::clock;
 use crate::guest::{After, Cpu, Guest};
 use crate::instruction::{Kind, Move};
 use crate::late;
@@ -99,7 +100,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         loop {
             self.offer();
             let current = &mut self.all[self.current];
-            let exit = current.cpu.once(idle);
+            let exit = current.cpu.once(idle)?;
             self.look();
             let current = &mut self.all[self.current];
             match exit {
@@ -126,6 +127,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         }
         self.guest.chores.finish(&self.guest.vm, idle)?;
         self.guest.report();
+        self.guest.vm.host().clocks.report(CPUS)?;
         self.report()
     }
 
@@ -305,6 +307,7 @@ impl<'g, P: Processor, F: Format> Sharer<'g, P, F> {
             0x8000_001e => found.eax = id,
             _ => {}
         }
+        clock::identify(leaf, &mut found);
         let [eax, ebx, ecx, edx] = [found.eax, found.ebx, found.ecx, found.edx].map(u64::from);
         (registers.rax, registers.rbx, registers.rcx, registers.rdx) = (eax, ebx, ecx, edx);
     }

@@ -60,6 +60,13 @@ pub enum Exit {
         /// What it wrote, and whatever is above in the register.
         value: u32,
     },
+    /// It wrote to a register of its hypervisor's (MSRs from [`HYPERVISOR_REGISTERS`] on), and is past that.
+    RegisterWrite {
+        /// The register.
+        register: u32,
+        /// What it wrote.
+        value: u64,
+    },
     /// Another processor has kicked this one; asked for by [`Processor::exit_on_kick`].
     Kick,
     /// HLT, already stepped over; this and the next two asked for by [`Processor::share`].
@@ -100,6 +107,11 @@ pub struct MemoryFault {
     pub raw: u64,
 }
 
+/// MSRs that no processor has, and KVM gives its guests: so many from the first.
+pub const HYPERVISOR_REGISTERS: (u32, u32) = (0x4b56_4d00, 0x100);
+/// Bytes of the instruction that writes an MSR.
+pub const WRMSR_BYTES: u64 = 2;
+
 /// A processor, and the guest that it runs.
 pub trait Processor {
     /// What to call it in a report.
@@ -136,6 +148,11 @@ pub trait Processor {
     {
         let _ = page;
         None
+    }
+
+    /// CPUID brings the guest out from now on. False where the processor answers it all the same.
+    fn exit_on_identify(&mut self) -> bool {
+        false
     }
 
     /// NMIs bring the guest out from now on, and are kicks: the guest gets none. Where the processor can tell.
