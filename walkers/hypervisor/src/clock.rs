@@ -15,7 +15,6 @@ use crate::Error;
 use crate::memory::Machine;
 use crate::options::{Mistake, Options};
 use alloc::format;
-use core::arch::x86_64::CpuidResult;
 use core::array::from_fn;
 use core::sync::atomic::{Ordering::Release, compiler_fence};
 use slat::{Access, Format, Gfn, Gpa, Held, HoldError, Hva, Idle, PAGE_SIZE, Pfn, Vm};
@@ -24,12 +23,6 @@ use slat_walker_x86::interrupts::ticks_in;
 use slat_walker_x86::println;
 use spin::{Mutex, MutexGuard};
 
-/// What CPUID says: "KVMKVMKVM", the last leaf of these; and what there is.
-const SIGNATURE: [u32; 4] = [FEATURES_LEAF, 0x4b4d_564b, 0x564b_4d56, 0x4d];
-const SIGNATURE_LEAF: u32 = 0x4000_0000;
-const FEATURES_LEAF: u32 = 0x4000_0001;
-/// Clocks by the registers below, which are good on all vCPUs: their processors' ticks are the same.
-const FEATURES: u32 = 1 << 3 | 1 << 24;
 /// Where the guest wants the time of day to be written, once; and where its clock.
 const WALL_REGISTER: u32 = 0x4b56_4d00;
 const CLOCK_REGISTER: u32 = 0x4b56_4d01;
@@ -90,7 +83,7 @@ impl Scale {
 impl Clocks {
     /// Time begins, for a guest that is offered clocks.
     pub fn new(options: &Options) -> Self {
-        let (passed, nanoseconds) = if options.is_shared() { ticks_in(MEASURED) } else { (1, 1) };
+        let (passed, nanoseconds) = if options.cpus > 1 { ticks_in(MEASURED) } else { (1, 1) };
         let (scale, mistake) = (Scale::of(nanoseconds, passed), options.chores.mistake);
         Self { start: ticks(), scale, mistake, told: Mutex::default() }
     }
@@ -146,6 +139,9 @@ impl Clocks {
 
     /// Says what has been written, in lines that begin with `report:`. An error where one of so many vCPUs has had no clock.
     pub fn report(&self, cpus: u32) -> Result<(), Error> {
+        if cpus == 1 {
+            return Ok(());
+        }
         let Told { had, counts: [written, refused, late], .. } = *self.told.lock();
         if had.count_ones() < cpus {
             return Err(
@@ -265,20 +261,6 @@ fn seconds_since_1970() -> u64 {
     let days_of_year = DAYS_BEFORE[(month.clamp(1, 12) - 1) as usize] + leap + day - 1;
     let days = DAYS_TO_2000 + year * 365 + year.div_ceil(4) + days_of_year;
     ((days * 24 + hour) * 60 + minute) * 60 + second
-}
-
-/// Answers CPUID as the processor does, but that there is a hypervisor, and these clocks.
-pub fn identify(leaf: u32, found: &mut CpuidResult) {
-    const HYPERVISOR: u32 = 1 << 31;
-    const INVARIANT_TICKS: u32 = 1 << 8;
-    match leaf {
-        1 => found.ecx |= HYPERVISOR,
-        // Linux would take the processor's own ticks for the better clock.
-        0x8000_0007 => found.edx &= !INVARIANT_TICKS,
-        SIGNATURE_LEAF => [found.eax, found.ebx, found.ecx, found.edx] = SIGNATURE,
-        FEATURES_LEAF => [found.eax, found.ebx, found.ecx, found.edx] = [FEATURES, 0, 0, 0],
-        _ => {}
-    }
 }
 
 /// Writes a clock at an address whose frame this is. A vCPU that reads it meanwhile finds an odd version, and reads again.

@@ -7,7 +7,7 @@ use crate::instruction::{Kind, Move};
 use crate::layout::Layout;
 use crate::memory::Machine;
 use crate::options::{Options, Wanted};
-use crate::{apic, power, record, second};
+use crate::{apic, identify, power, record, second};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{
@@ -82,11 +82,12 @@ impl<F: Format> Guest<F> {
         }
         if self.options.processors > 1 {
             processor.exit_on_kick();
+            processor.exit_on_identify();
         }
     }
 
-    /// Says what has happened, in lines that begin with `report:`.
-    pub fn report(&self) {
+    /// Says what has happened, in lines that begin with `report:`. An error where a clock that was offered was not taken.
+    pub fn report(&self) -> Result<(), Error> {
         let faults = self.faults.each_ref().map(|faults| faults.load(Relaxed));
         println!("report: {} faults", faults.iter().sum::<u64>());
         if self.options.cpus > 1 {
@@ -96,6 +97,7 @@ impl<F: Format> Guest<F> {
             println!("report: {} kicks", self.vm.host().kicks.load(Relaxed));
         }
         self.chores.report(&self.vm);
+        self.vm.host().clocks.report(self.options.cpus)
     }
 }
 
@@ -129,8 +131,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             }
         }
         self.guest.chores.finish(&self.guest.vm, idle)?;
-        self.guest.report();
-        Ok(())
+        self.guest.report()
     }
 
     /// A page that it waited for, or that was to be mapped ahead, and that is there now.
@@ -162,6 +163,10 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             Exit::Interrupt => self.guest.chores.run(&self.guest.vm, idle)?,
             // Being out of the guest is all that was asked for.
             Exit::Kick => {}
+            Exit::Identify => {
+                let shares = self.guest.options.is_shared().then(|| self.id());
+                identify::answer(&mut self.registers, self.processor.state().1, shares);
+            }
             Exit::PortWrite { value, .. } if power::is_the_end(value) => return Ok(After::End),
             // SAFETY: the guest may write to all ports, and would have written this to this one.
             Exit::PortWrite { port, value } => unsafe { cpu::outw(port, value as u16) },

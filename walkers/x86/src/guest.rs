@@ -150,10 +150,8 @@ pub trait Processor {
         None
     }
 
-    /// CPUID brings the guest out from now on. False where the processor answers it all the same.
-    fn exit_on_identify(&mut self) -> bool {
-        false
-    }
+    /// CPUID brings the guest out from now on, where the processor can tell.
+    fn exit_on_identify(&mut self) {}
 
     /// NMIs bring the guest out from now on, and are kicks: the guest gets none. Where the processor can tell.
     fn exit_on_kick(&mut self) {}

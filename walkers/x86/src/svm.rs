@@ -140,9 +140,8 @@ impl Processor for Svm {
         control.intercepts[0] |= INTERCEPT_PORTS;
     }
 
-    fn exit_on_identify(&mut self) -> bool {
+    fn exit_on_identify(&mut self) {
         self.vmcb.control.intercepts[0] |= INTERCEPT_CPUID;
-        true
     }
 
     fn exit_on_kick(&mut self) {
