@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::instruction::{Kind, Move};
 use crate::layout::Layout;
 use crate::memory::Machine;
+use crate::moves::Mover;
 use crate::options::{Options, Wanted};
 use crate::{apic, identify, power, record, second};
 use alloc::format;
@@ -177,7 +178,13 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
                 }
             }
             Exit::Shutdown if self.guest.power.is_none() => return Ok(After::End),
-            Exit::Shutdown => return Err(format!("a triple fault at {:#x}", self.processor.rip()).into()),
+            Exit::Shutdown => {
+                // Where it used frames that the host had taken back, that is why.
+                Mover::finish(self.guest.vm.host())?;
+                return Err(
+                    format!("the guest has ended in a triple fault at {:#x}", self.processor.rip()).into()
+                );
+            }
             exit => return Err(format!("{exit:x?} at {:#x}", self.processor.rip()).into()),
         }
         Ok(After::Again)

@@ -73,7 +73,7 @@ pub enum Exit {
     Halt,
     /// PAUSE, already stepped over.
     Pause,
-    /// CPUID, already stepped over: nothing has been answered.
+    /// CPUID, already stepped over: nothing has been answered. Also asked for by [`Processor::exit_on_identify`].
     Identify,
     /// VMMCALL or VMCALL, already stepped over.
     Call,
