@@ -179,11 +179,9 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             }
             Exit::Shutdown if self.guest.power.is_none() => return Ok(After::End),
             Exit::Shutdown => {
-                // Where it used frames that the host had taken back, that is why.
+                // Where it wrote to frames that the host had taken back, that is why.
                 Mover::finish(self.guest.vm.host())?;
-                return Err(
-                    format!("the guest has ended in a triple fault at {:#x}", self.processor.rip()).into()
-                );
+                return Err(format!("a triple fault at {:#x}", self.processor.rip()).into());
             }
             exit => return Err(format!("{exit:x?} at {:#x}", self.processor.rip()).into()),
         }
