@@ -161,6 +161,7 @@ bugs! {
     LostLinkBelieved "lost-link-believed" Shuttle "a fault that loses the race to link a table goes on in its own",
     FlushUnanswered "flush-unanswered" Shuttle "a shootdown does not wait until every vCPU has answered",
     FlushedTooEarly "flushed-too-early" Shuttle "an invalidation says that it has flushed, and then flushes",
+    AdoptedNarrowly "adopted-narrowly" Shuttle "who owes another's flush over a hole that goes beyond its range stays on the lines of its regions",
     NotAdopted "not-adopted" Shuttle "a walk that meets a hole that has not been flushed yet leaves the flush to its invalidation",
     FrozenUnflushed "frozen-unflushed" Shuttle "an invalidation takes a frozen entry for one that no TLB holds",
     UpgradeUnstamped "upgrade-unstamped" Shuttle "an upgrade does not look whether an invalidation covers the page that it has frozen",

@@ -361,15 +361,23 @@ impl Ticket<'_> {
         }
         self.gfns.set(self.gfns.get().hull(&gfns));
         set(&self.claim.slot.gfns, self.gfns.get());
-        if gfns.len() > Level::M2.pages() && !self.wide.replace(true) {
-            // Frames of more regions than those on whose lines it is.
-            self.active.lines.epoch.list(&self.claim);
-            self.take_number(0);
-            self.active.lines.epoch.move_on();
-        } else {
-            self.take_number(0);
-            self.regions().for_each(|line| line.announce(self.hole()));
+        if gfns.len() > Level::M2.pages() && !self.wide.get() {
+            return self.go_wide(); // into more regions than it is announced to
         }
+        self.take_number(0);
+        self.regions().for_each(|line| line.announce(self.hole()));
+        // ORDER(upgrade): as in `announce`.
+        fence(SeqCst);
+    }
+
+    /// It is listed on the epoch from now on, and goes on under a new number.
+    pub(crate) fn go_wide(&self) {
+        if self.wide.replace(true) {
+            return;
+        }
+        self.active.lines.epoch.list(&self.claim);
+        self.take_number(0);
+        self.active.lines.epoch.move_on();
         // ORDER(upgrade): as in `announce`.
         fence(SeqCst);
     }
@@ -390,7 +398,7 @@ impl Ticket<'_> {
         self.another_unflushed(|_, slot| span::<Hva>(&slot.hvas).overlaps(&hvas))
     }
 
-    /// One that has taken away what this one covers, or would, is listed on the epoch, or on a line of this one's.
+    /// One that owes a flush of what this one covers is listed on the epoch, or on a line of this one's ([`go_wide`](Self::go_wide)).
     #[inline]
     fn another_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         let (active, mine) = (self.active, self.claim.slot);

@@ -159,7 +159,8 @@ pub const STEPS: &[Step] = &[
         about: "whole worlds on simulated CPUs, drawn from seeds",
         lines: &[
             Line::new(PUSH, 90, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
-            Line::new(NIGHTLY, 1900, 2400, "cargo xtask explore --seeds 10000000 --minutes 30").hears(&["Explore"]),
+            Line::new(NIGHTLY, 1900, 2400, "cargo xtask explore --seeds 10000000 --minutes 30")
+                .hears(&["Explore"]),
         ],
     },
     Step {

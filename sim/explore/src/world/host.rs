@@ -171,8 +171,7 @@ impl Primary {
         let store = access == Access::Write;
         let now = self.find(page, |word| word.free().load(Relaxed));
         let there = now.is_some_and(|now| now.pfn == pfn && (now.writable || !store));
-        there
-            || !store && self.books().replaced.get(&page).is_some_and(|frames| frames.contains(&pfn))
+        there || !store && self.books().replaced.get(&page).is_some_and(|frames| frames.contains(&pfn))
     }
 
     /// A store to a page by way of a frame.
