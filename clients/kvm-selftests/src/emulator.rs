@@ -99,7 +99,8 @@ const CTL_FLUSH_TLB: u32 = 11;
 const CTL_TLB_TYPE: u32 = 12;
 const TLB_VIRTUAL: c_int = 1;
 /// Unicorn's numbers of RAX, RBX, RCX, RDX, RSI, RDI, RSP, RBP, R8 to R15, RIP, RFLAGS.
-const NUMBERS: [c_int; 18] = [35, 37, 38, 40, 43, 39, 44, 36, 106, 107, 108, 109, 110, 111, 112, 113, 41, 253];
+const NUMBERS: [c_int; 18] =
+    [35, 37, 38, 40, 43, 39, 44, 36, 106, 107, 108, 109, 110, 111, 112, 113, 41, 253];
 /// All that a process can map.
 const PROCESS: std::ops::Range<usize> = 0x1000..0x7fff_ffff_f000;
 
@@ -157,7 +158,10 @@ impl Emulator {
             // No address ends a run. Else that page would be looked up after each run, by way of the hook.
             set(CTL_USE_EXITS, 1);
             let (begin, size) = (PROCESS.start, PROCESS.len());
-            assert_eq!(uc_mem_map_ptr(uc, begin as u64, size, READ | WRITE | EXECUTE, begin as *mut c_void), 0);
+            assert_eq!(
+                uc_mem_map_ptr(uc, begin as u64, size, READ | WRITE | EXECUTE, begin as *mut c_void),
+                0
+            );
             assert_eq!(uc_mmio_map(uc, DEVICES, 1 << 48, on_load, data, on_store, data), 0);
             let hook = |kind, callback: *mut c_void, instruction: c_int| {
                 let mut handle = 0; // not used: hooks stay
@@ -189,7 +193,8 @@ impl Emulator {
         let hooks = unsafe { std::mem::transmute::<NonNull<dyn Hooks + '_>, NonNull<dyn Hooks>>(hooks) };
         self.current.set(Some(hooks));
         // SAFETY: open; no address ends the run.
-        let error = unsafe { uc_emu_start(self.processor.0, self.registers()[RIP], u64::MAX - 1, 0, instructions) };
+        let error =
+            unsafe { uc_emu_start(self.processor.0, self.registers()[RIP], u64::MAX - 1, 0, instructions) };
         self.current.set(None);
         error == 0
     }
@@ -224,7 +229,13 @@ unsafe fn hooks<'a>(data: *mut c_void) -> Option<&'a mut dyn Hooks> {
     unsafe { (*data.cast::<Current>()).get().map(|mut hooks| hooks.as_mut()) }
 }
 
-unsafe extern "C" fn on_tlb_fill(uc: *mut Uc, vaddr: u64, kind: c_int, entry: *mut Page, data: *mut c_void) -> bool {
+unsafe extern "C" fn on_tlb_fill(
+    uc: *mut Uc,
+    vaddr: u64,
+    kind: c_int,
+    entry: *mut Page,
+    data: *mut c_void,
+) -> bool {
     // UC_MEM_READ and the two after it.
     let access = [Access::Read, Access::Write, Access::Fetch][kind as usize - 16];
     // SAFETY: called by Unicorn, with an entry to be filled.

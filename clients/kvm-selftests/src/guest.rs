@@ -81,8 +81,8 @@ pub struct Guest<'a> {
     pub signals: u64,
     /// One of them waits for this thread.
     pub signalled: bool,
-    /// Counted for them.
-    pub blocks: u32,
+    /// Counted for them, over all faults.
+    pub blocks: &'a mut u32,
     /// Why it has stopped, and the registers with which it goes on.
     pub stop: Option<(Stop, Registers)>,
 }
@@ -99,7 +99,8 @@ impl Guest<'_> {
     fn second(&mut self, gpa: u64, access: Access) -> Result<Page, Fault> {
         let root = self.inside.root();
         // SAFETY: in the guest, and answers empty the cache.
-        let found = unsafe { walk::<Ept4, _>(self.engine.host(), root, &mut self.memory.links, Gpa(gpa), access) }?;
+        let found =
+            unsafe { walk::<Ept4, _>(self.engine.host(), root, &mut self.memory.links, Gpa(gpa), access) }?;
         let frame = found.pfn.0 + (Gpa(gpa).gfn().0 & (found.level.pages() - 1));
         // The first store to each page comes here, so that the walk sets Dirty.
         let write = if found.dirty && found.perms.allows(Access::Write) { WRITE } else { 0 };
@@ -184,19 +185,17 @@ impl Hooks for Guest<'_> {
         if !matches!(self.device, Device::None) {
             return true; // one instruction, and then it ends
         }
-        self.blocks = self.blocks.wrapping_add(1);
+        *self.blocks = self.blocks.wrapping_add(1);
         self.signalled = self.signals != 0 && self.blocks.is_multiple_of(BLOCKS) && self.has_signal();
         !self.signalled && !self.inside.kicked()
     }
 
     fn load(&mut self, at: u64, size: u32) -> u64 {
-        match *self.device {
-            Device::Answer { gpa, data, .. } => data >> (8 * (at.wrapping_sub(gpa) & 7)),
-            _ => {
-                self.see(Seen { gpa: at, size, value: None });
-                0
-            }
+        if let Device::Answer { gpa, data, .. } = *self.device {
+            return data >> (8 * (at.wrapping_sub(gpa) & 7));
         }
+        self.see(Seen { gpa: at, size, value: None });
+        0
     }
 
     fn store(&mut self, at: u64, size: u32, value: u64) {

@@ -35,7 +35,8 @@ impl Host for Process {
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
         let pfn = Pfn(hva.0 >> slat::PAGE_SHIFT);
         let around = Span::sized(Hva(hva.0 & !(LARGE_BYTES - 1)), LARGE_BYTES);
-        let large = LARGE.lock().unwrap().iter().any(|large| large.start <= around.start && around.end <= large.end);
+        let large =
+            LARGE.lock().unwrap().iter().any(|large| large.start <= around.start && around.end <= large.end);
         if large && populate(around, access) {
             return Ok(HostPage { pfn, level: Level::M2, ..HostPage::PLAIN });
         }

@@ -1,5 +1,5 @@
-//! Idle page tracking: what the kernel says in /sys/kernel/mm/page_idle/bitmap, which few kernels have. A page is idle from when it is
-//! marked until it is accessed; the engine's secondary-MMU interface says whether it was, and forgets it.
+//! Idle page tracking: what the kernel says in `/sys/kernel/mm/page_idle/bitmap`, which few kernels have. A page is idle from when it
+//! is marked until it is accessed; the engine's secondary-MMU interface says whether it was, and forgets it.
 
 use crate::objects;
 use slat::{Hva, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};

@@ -6,14 +6,17 @@ use crate::ring::Ring;
 use crate::vcpu::{Cpu, Shared};
 use crate::{Engine, abi};
 use kvm_bindings::{
-    KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_IMMEDIATE_EXIT, KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2,
-    KVM_CAP_MAX_VCPUS, KVM_CAP_NR_MEMSLOTS, KVM_CAP_NR_VCPUS, KVM_CAP_READONLY_MEM, KVM_CAP_SYNC_MMU,
-    KVM_CAP_USER_MEMORY, KVM_DIRTY_LOG_INITIALLY_SET, KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, kvm_clear_dirty_log,
-    kvm_cpuid_entry2, kvm_cpuid2, kvm_dirty_gfn, kvm_dirty_log, kvm_enable_cap, kvm_userspace_memory_region,
+    KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_IMMEDIATE_EXIT,
+    KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_CAP_MAX_VCPUS, KVM_CAP_NR_MEMSLOTS, KVM_CAP_NR_VCPUS,
+    KVM_CAP_READONLY_MEM, KVM_CAP_SYNC_MMU, KVM_CAP_USER_MEMORY, KVM_DIRTY_LOG_INITIALLY_SET,
+    KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, kvm_clear_dirty_log, kvm_cpuid_entry2, kvm_cpuid2, kvm_dirty_gfn,
+    kvm_dirty_log, kvm_enable_cap, kvm_userspace_memory_region,
 };
 use slat::slots::Region;
-use slat::{DirtyError, DirtyLog, Gpa, GuestSpace, Hva, Idle, RingSize, SlotError, SlotId, SpaceId, Vm, VcpuId};
 use slat::table::formats::Ept4;
+use slat::{
+    DirtyError, DirtyLog, Gpa, GuestSpace, Hva, Idle, RingSize, SlotError, SlotId, SpaceId, VcpuId, Vm,
+};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
@@ -74,12 +77,18 @@ impl Machine {
         let size = self.dirty.lock().unwrap().ring;
         let vcpu = self.vm.owned_vcpu(id).ok_or(if id.0 < VCPUS { libc::EEXIST } else { libc::EINVAL })?;
         let entries = size.map_or(0, |size| size.entries() as usize);
-        let pages = if entries == 0 { abi::RUN_PAGES } else { abi::RING_PAGE + entries * RingSize::ENTRY as usize / PAGE };
+        let pages = if entries == 0 {
+            abi::RUN_PAGES
+        } else {
+            abi::RING_PAGE + entries * RingSize::ENTRY as usize / PAGE
+        };
         objects::add(pages, |fd| {
             let shared = Shared::map(fd, pages)?;
             let ring = size.map(|_| {
                 // SAFETY: new memory, which the vCPU unmaps when it goes: it has the ring.
-                Arc::new(Mutex::new(unsafe { Ring::new(shared.page::<kvm_dirty_gfn>(abi::RING_PAGE), entries) }))
+                Arc::new(Mutex::new(unsafe {
+                    Ring::new(shared.page::<kvm_dirty_gfn>(abi::RING_PAGE), entries)
+                }))
             });
             self.rings.lock().unwrap().extend(ring.clone());
             Ok(Object::Vcpu(Arc::new(Mutex::new(Cpu::new(vcpu, shared, ring)))))
@@ -111,7 +120,9 @@ impl Machine {
         let slot = space.slots().get(idle, id).ok_or(libc::ENOENT)?;
         let words = slot.gfns.len().div_ceil(64) as usize;
         // SAFETY: says the caller.
-        let into = unsafe { std::slice::from_raw_parts_mut(asked.__bindgen_anon_1.dirty_bitmap.cast::<u64>(), words) };
+        let into = unsafe {
+            std::slice::from_raw_parts_mut(asked.__bindgen_anon_1.dirty_bitmap.cast::<u64>(), words)
+        };
         let copied: Result<(), DirtyError> = (|| {
             if self.dirty.lock().unwrap().manual {
                 space.slots().dirty_bits(idle, id, into)?;
@@ -211,7 +222,7 @@ pub unsafe fn ioctl(number: u32, argument: *mut c_void) -> Result<c_int, c_int> 
         abi::GET_SUPPORTED_CPUID => {
             let entry = |function, eax| kvm_cpuid_entry2 { function, eax, ..Default::default() };
             // 48 bits of physical and of virtual address: all that the tests ask. The guests never do.
-            let entries = [entry(0, 0), entry(0x8000_0000, 0x8000_0008), entry(0x8000_0008, 48 | 48 << 8)];
+            let entries = [entry(0, 0), entry(0x8000_0000, 0x8000_0008), entry(0x8000_0008, 0x3030)];
             // SAFETY: says the caller.
             unsafe { give_cpuid(&entries, argument.cast()) }?;
             Ok(0)
@@ -226,7 +237,9 @@ fn capability(number: u32) -> c_int {
         KVM_CAP_MAX_VCPUS | KVM_CAP_NR_VCPUS => VCPUS as c_int,
         KVM_CAP_IMMEDIATE_EXIT | KVM_CAP_USER_MEMORY | KVM_CAP_SYNC_MMU | KVM_CAP_READONLY_MEM => 1,
         KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 => manual_options() as c_int,
-        KVM_CAP_DIRTY_LOG_RING | KVM_CAP_DIRTY_LOG_RING_ACQ_REL => (RingSize::MOST * RingSize::ENTRY) as c_int,
+        KVM_CAP_DIRTY_LOG_RING | KVM_CAP_DIRTY_LOG_RING_ACQ_REL => {
+            (RingSize::MOST * RingSize::ENTRY) as c_int
+        }
         _ => 0,
     }
 }

@@ -9,13 +9,13 @@ use std::sync::{Arc, LazyLock, Mutex};
 /// See the module's header.
 #[derive(Clone)]
 pub enum Object {
-    /// /dev/kvm.
+    /// `/dev/kvm`.
     Kvm,
     Vm(Arc<Machine>),
     Vcpu(Arc<Mutex<Cpu>>),
-    /// /proc/self/pagemap.
+    /// `/proc/self/pagemap`.
     Pagemap,
-    /// /sys/kernel/mm/page_idle/bitmap.
+    /// `/sys/kernel/mm/page_idle/bitmap`.
     PageIdle,
 }
 
@@ -52,6 +52,7 @@ pub fn remove(fd: c_int) -> Option<Object> {
 }
 
 pub fn machines() -> Vec<Arc<Machine>> {
-    let machine = |object: &Object| if let Object::Vm(machine) = object { Some(machine.clone()) } else { None };
+    let machine =
+        |object: &Object| if let Object::Vm(machine) = object { Some(machine.clone()) } else { None };
     OBJECTS.lock().unwrap().values().filter_map(machine).collect()
 }

@@ -29,6 +29,12 @@ impl Shared {
         if at == libc::MAP_FAILED { Err(libc::ENOMEM) } else { Ok(Self { at, bytes }) }
     }
 
+    /// `immediate_exit`, which any thread may write.
+    fn exits_at_once(&self) -> bool {
+        // SAFETY: the first page is a `kvm_run`.
+        unsafe { (&raw const (*self.page::<kvm_run>(0)).immediate_exit).read_volatile() != 0 }
+    }
+
     pub fn page<T>(&self, page: usize) -> *mut T {
         self.at.wrapping_add(page * slat::PAGE_SIZE as usize).cast()
     }
@@ -50,6 +56,8 @@ pub struct Cpu {
     cpuid: Vec<kvm_cpuid_entry2>,
     /// Signals that end a run.
     signals: u64,
+    /// Of instructions, between looks for one.
+    blocks: u32,
     caches: Caches,
     device: Device,
 }
@@ -58,7 +66,7 @@ impl Cpu {
     pub fn new(vcpu: OwnedVcpu<Ept4, Process>, shared: Shared, ring: Option<Arc<Mutex<Ring>>>) -> Self {
         let caches = Caches { emulator: Emulator::new(), memory: Remembered::default() };
         let (sregs, cpuid) = (kvm_sregs::default(), Vec::new());
-        Self { vcpu, ring, shared, sregs, cpuid, signals: 0, caches, device: Device::None }
+        Self { vcpu, ring, shared, sregs, cpuid, signals: 0, blocks: 0, caches, device: Device::None }
     }
 
     /// # Safety
@@ -69,7 +77,9 @@ impl Cpu {
             match number {
                 abi::RUN => self.run()?,
                 abi::GET_REGS => argument.cast::<kvm_regs>().write(regs(self.caches.emulator.registers())),
-                abi::SET_REGS => self.caches.emulator.set_registers(registers(argument.cast::<kvm_regs>().read())),
+                abi::SET_REGS => {
+                    self.caches.emulator.set_registers(registers(argument.cast::<kvm_regs>().read()));
+                }
                 abi::GET_SREGS => argument.cast::<kvm_sregs>().write(self.sregs),
                 abi::SET_SREGS => {
                     self.sregs = argument.cast::<kvm_sregs>().read();
@@ -114,8 +124,7 @@ impl Cpu {
         loop {
             // A load of a device is over before anything else, as in KVM.
             let loads = matches!(self.device, Device::Answer { .. });
-            // SAFETY: any thread may write it.
-            if !loads && unsafe { (&raw const (*self.shared.page::<kvm_run>(0)).immediate_exit).read_volatile() } != 0 {
+            if !loads && self.shared.exits_at_once() {
                 return Err(libc::EINTR);
             }
             if !loads && self.ring.as_ref().is_some_and(|ring| ring.lock().unwrap().is_full()) {
@@ -123,7 +132,9 @@ impl Cpu {
             }
             if let Device::Answer { data, .. } = &mut self.device {
                 // SAFETY: the VMM has written it before the ioctl.
-                *data = u64::from_le_bytes(unsafe { (*self.shared.page::<kvm_run>(0)).__bindgen_anon_1.mmio.data });
+                *data = u64::from_le_bytes(unsafe {
+                    (*self.shared.page::<kvm_run>(0)).__bindgen_anon_1.mmio.data
+                });
             }
             match self.run_in_guest(idle) {
                 Ran::Signalled => {
@@ -131,16 +142,16 @@ impl Cpu {
                     unsafe { (*self.shared.page::<kvm_run>(0)).exit_reason = abi::EXIT_INTR };
                     return Err(libc::EINTR);
                 }
-                Ran::Broken => return Ok(abi::EXIT_INTERNAL_ERROR),
                 Ran::Seen { page, seen, before } => return Ok(self.exit_mmio(page, seen, before)),
                 Ran::Stepped => {}
                 Ran::Stopped(Stop::Port { port, size }) => {
                     // SAFETY: the VMM reads it when the ioctl has returned.
                     let io = unsafe { &mut (*self.shared.page::<kvm_run>(0)).__bindgen_anon_1.io };
-                    (io.direction, io.size, io.port, io.count, io.data_offset) = (0, size, port, 1, slat::PAGE_SIZE);
+                    (io.direction, io.size, io.port, io.count, io.data_offset) =
+                        (0, size, port, 1, slat::PAGE_SIZE);
                     return Ok(abi::EXIT_IO);
                 }
-                Ran::Stopped(Stop::PageFault) => return Ok(abi::EXIT_INTERNAL_ERROR),
+                Ran::Broken | Ran::Stopped(Stop::PageFault) => return Ok(abi::EXIT_INTERNAL_ERROR),
                 Ran::Stopped(Stop::Fault { fault, own }) => match self.vcpu.fault(idle, fault) {
                     Ok(Done::Mmio) if own && fault.access != Access::Fetch => {
                         self.device = Device::Observe { frame: fault.gpa.gfn(), seen: None };
@@ -173,7 +184,7 @@ impl Cpu {
                 cr3: self.sregs.cr3,
                 signals: self.signals,
                 signalled: false,
-                blocks: 0,
+                blocks: &mut self.blocks,
                 stop: None,
             };
             let well = if steps { emulator.step(&mut guest) } else { emulator.run(&mut guest) };
@@ -218,7 +229,11 @@ enum Ran {
     Stopped(Stop),
     Signalled,
     /// One instruction was made with a device, at the guest's `page`; registers from before it.
-    Seen { page: u64, seen: Seen, before: Registers },
+    Seen {
+        page: u64,
+        seen: Seen,
+        before: Registers,
+    },
     /// One instruction was made.
     Stepped,
     /// The emulator has given up.
