@@ -9,14 +9,15 @@ use kvm_bindings::{
     KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_IMMEDIATE_EXIT,
     KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2, KVM_CAP_MAX_VCPUS, KVM_CAP_NR_MEMSLOTS, KVM_CAP_NR_VCPUS,
     KVM_CAP_READONLY_MEM, KVM_CAP_SYNC_MMU, KVM_CAP_USER_MEMORY, KVM_DIRTY_LOG_INITIALLY_SET,
-    KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, kvm_clear_dirty_log, kvm_cpuid_entry2, kvm_cpuid2, kvm_dirty_gfn,
-    kvm_dirty_log, kvm_enable_cap, kvm_userspace_memory_region,
+    KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE, kvm_clear_dirty_log, kvm_cpuid_entry2, kvm_cpuid2, kvm_dirty_log,
+    kvm_enable_cap, kvm_userspace_memory_region,
 };
 use slat::slots::Region;
 use slat::table::formats::Ept4;
 use slat::{
     DirtyError, DirtyLog, Gpa, GuestSpace, Hva, Idle, RingSize, SlotError, SlotId, SpaceId, VcpuId, Vm,
 };
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +29,7 @@ const PAGE: usize = slat::PAGE_SIZE as usize;
 pub struct Machine {
     pub vm: Arc<Engine>,
     dirty: Mutex<Chosen>,
-    rings: Mutex<Vec<Arc<Mutex<Ring>>>>,
+    rings: Mutex<HashMap<VcpuId, Arc<Mutex<Ring>>>>,
 }
 
 struct Chosen {
@@ -83,14 +84,9 @@ impl Machine {
             abi::RING_PAGE + entries * RingSize::ENTRY as usize / PAGE
         };
         objects::add(pages, |fd| {
-            let shared = Shared::map(fd, pages)?;
-            let ring = size.map(|_| {
-                // SAFETY: new memory, which the vCPU unmaps when it goes: it has the ring.
-                Arc::new(Mutex::new(unsafe {
-                    Ring::new(shared.page::<kvm_dirty_gfn>(abi::RING_PAGE), entries)
-                }))
-            });
-            self.rings.lock().unwrap().extend(ring.clone());
+            let shared = Arc::new(Shared::map(fd, pages)?);
+            let ring = size.map(|_| Arc::new(Mutex::new(Ring::new(shared.clone(), entries))));
+            self.rings.lock().unwrap().extend(ring.clone().map(|ring| (id, ring)));
             Ok(Object::Vcpu(Arc::new(Mutex::new(Cpu::new(vcpu, shared, ring)))))
         })
     }
@@ -153,12 +149,15 @@ impl Machine {
         Ok(())
     }
 
-    /// Resets all that was told, though the VMM may have collected less: see [`ring`](crate::ring).
     fn reset_rings(&self, idle: &mut Idle) -> Result<c_int, DirtyError> {
         let rings = self.rings.lock().unwrap();
-        let mut rings: Vec<_> = rings.iter().map(|ring| ring.lock().unwrap()).collect();
-        self.vm.reset_rings(idle)?;
-        Ok(rings.iter_mut().map(|ring| ring.take_collected() as c_int).sum())
+        let mut rings: HashMap<_, _> = rings.iter().map(|(id, ring)| (*id, ring.lock().unwrap())).collect();
+        let collected: HashMap<_, _> = rings.iter().map(|(id, ring)| (*id, ring.collected())).collect();
+        self.vm.reset_rings_in_part(idle, |id| collected.get(&id).copied().unwrap_or(0) as u64)?;
+        for (id, ring) in &mut rings {
+            ring.free(collected[id]);
+        }
+        Ok(collected.values().sum::<usize>() as c_int)
     }
 
     fn enable(&self, idle: &mut Idle, asked: &kvm_enable_cap) -> Result<(), c_int> {

@@ -1,13 +1,11 @@
-//! A vCPU's dirty ring as its VMM sees it: in shared memory, filled from the engine's when the vCPU leaves the guest.
-//!
-//! KVM resets the entries that the VMM has collected, and no others. The engine resets all that were told. So some are armed before the
-//! VMM has collected them, which is safe: it copies those pages later than that. But they still have places here when the engine has
-//! room again; so what is told beyond the places waits, and the vCPU with it.
+//! A vCPU's dirty ring as its VMM sees it: in shared memory, filled from the engine's when the vCPU leaves the guest. The engine's has
+//! as many entries, and keeps each until the VMM has collected it and it is reset; so here is always room.
 
-use crate::Engine;
+use crate::vcpu::Shared;
+use crate::{Engine, abi};
 use kvm_bindings::kvm_dirty_gfn;
 use slat::{DirtyError, Idle, VcpuId};
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Flags of an entry: for the VMM; collected by the VMM.
@@ -17,58 +15,54 @@ const RESET: u32 = 2;
 /// See the module's header.
 pub struct Ring {
     entries: *mut kvm_dirty_gfn,
+    /// Where they are.
+    _shared: Arc<Shared>,
     size: usize,
     published: usize,
     reset: usize,
-    waiting: VecDeque<(u32, u64)>,
 }
 
-// SAFETY: the entries are shared memory, which its owner, the vCPU, unmaps after the last use.
+// SAFETY: the entries are shared memory, which stays mapped.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// # Safety
-    /// `entries` is zeroed memory for so many, mapped as long as the ring is used.
-    pub unsafe fn new(entries: *mut kvm_dirty_gfn, size: usize) -> Self {
-        Self { entries, size, published: 0, reset: 0, waiting: VecDeque::new() }
-    }
-
-    /// Whether entries wait for room.
-    pub fn is_full(&self) -> bool {
-        !self.waiting.is_empty()
+    /// One of so many entries, in new memory.
+    pub fn new(shared: Arc<Shared>, size: usize) -> Self {
+        Self { entries: shared.page(abi::RING_PAGE), _shared: shared, size, published: 0, reset: 0 }
     }
 
     /// Publishes what the engine has logged since.
     pub fn fill(&mut self, engine: &Engine, idle: &mut Idle, vcpu: VcpuId) -> Result<(), DirtyError> {
-        let name = |page: slat::DirtyPage| (u32::from(page.space.0) << 16 | page.slot.0, page.page);
-        engine.collect_ring(idle, vcpu, |page| self.waiting.push_back(name(page)))?;
-        self.publish();
+        engine.collect_ring(idle, vcpu, |page| {
+            self.publish(u32::from(page.space.0) << 16 | page.slot.0, page.page);
+        })?;
         Ok(())
     }
 
-    /// Takes back the entries that the VMM has collected. How many they are.
-    pub fn take_collected(&mut self) -> usize {
-        let before = self.reset;
-        while self.reset < self.published && self.flags(self.reset).load(Ordering::Acquire) & RESET != 0 {
-            self.flags(self.reset).store(0, Ordering::Relaxed);
-            self.reset += 1;
+    fn publish(&mut self, slot: u32, offset: u64) {
+        assert!(self.published - self.reset < self.size, "the engine has told more than it has room for");
+        // SAFETY: within the ring; the VMM leaves an entry without flags alone.
+        unsafe {
+            let entry = self.entries.add(self.published % self.size);
+            (&raw mut (*entry).slot).write(slot);
+            (&raw mut (*entry).offset).write(offset);
         }
-        self.publish();
-        self.reset - before
+        self.flags(self.published).store(DIRTY, Ordering::Release);
+        self.published += 1;
     }
 
-    fn publish(&mut self) {
-        while self.published - self.reset < self.size {
-            let Some((slot, offset)) = self.waiting.pop_front() else { return };
-            // SAFETY: within the ring; the VMM leaves an entry without flags alone.
-            unsafe {
-                let entry = self.entries.add(self.published % self.size);
-                (&raw mut (*entry).slot).write(slot);
-                (&raw mut (*entry).offset).write(offset);
-            }
-            self.flags(self.published).store(DIRTY, Ordering::Release);
-            self.published += 1;
+    /// How many entries the VMM has collected, in order.
+    pub fn collected(&self) -> usize {
+        let is_collected = |&at: &usize| self.flags(at).load(Ordering::Acquire) & RESET != 0;
+        (self.reset..self.published).take_while(is_collected).count()
+    }
+
+    /// So many of them have been reset.
+    pub fn free(&mut self, entries: usize) {
+        for at in self.reset..self.reset + entries {
+            self.flags(at).store(0, Ordering::Relaxed);
         }
+        self.reset += entries;
     }
 
     fn flags(&self, at: usize) -> &AtomicU32 {

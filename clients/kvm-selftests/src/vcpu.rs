@@ -19,6 +19,8 @@ pub struct Shared {
 
 // SAFETY: plain memory.
 unsafe impl Send for Shared {}
+// SAFETY: the same; what is in it is reached by raw pointers alone.
+unsafe impl Sync for Shared {}
 
 impl Shared {
     pub fn map(fd: c_int, pages: usize) -> Result<Self, c_int> {
@@ -51,7 +53,7 @@ impl Drop for Shared {
 pub struct Cpu {
     vcpu: OwnedVcpu<Ept4, Process>,
     ring: Option<Arc<Mutex<Ring>>>,
-    shared: Shared,
+    shared: Arc<Shared>,
     sregs: kvm_sregs,
     cpuid: Vec<kvm_cpuid_entry2>,
     /// Signals that end a run.
@@ -63,7 +65,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    pub fn new(vcpu: OwnedVcpu<Ept4, Process>, shared: Shared, ring: Option<Arc<Mutex<Ring>>>) -> Self {
+    pub fn new(vcpu: OwnedVcpu<Ept4, Process>, shared: Arc<Shared>, ring: Option<Arc<Mutex<Ring>>>) -> Self {
         let caches = Caches { emulator: Emulator::new(), memory: Remembered::default() };
         let (sregs, cpuid) = (kvm_sregs::default(), Vec::new());
         Self { vcpu, ring, shared, sregs, cpuid, signals: 0, blocks: 0, caches, device: Device::None }
@@ -126,9 +128,6 @@ impl Cpu {
             let loads = matches!(self.device, Device::Answer { .. });
             if !loads && self.shared.exits_at_once() {
                 return Err(libc::EINTR);
-            }
-            if !loads && self.ring.as_ref().is_some_and(|ring| ring.lock().unwrap().is_full()) {
-                return Ok(abi::EXIT_DIRTY_RING_FULL);
             }
             if let Device::Answer { data, .. } = &mut self.device {
                 // SAFETY: the VMM has written it before the ioctl.
