@@ -266,6 +266,33 @@ fn what_is_collected_is_clean_when_it_is_reset() {
 }
 
 #[test]
+fn a_part_of_what_is_collected_is_reset_and_the_rest_stays_written() {
+    let ring = DirtyLog::ring(RingSize::new(4096).unwrap());
+    let (mut idle, vm) = vm::<Ept4>(600, ring);
+    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for log in 0..2 {
+        for gfn in [1, 2, 3] {
+            store(&mut vcpu, &mut idle, gfn);
+        }
+        if log == 0 {
+            // Another log: what was pushed says nothing any more, and is not counted among what is told.
+            vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, false)).unwrap();
+            vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();
+        }
+    }
+    let told = vm.collect_ring(&mut idle, VcpuId(0), |_| ());
+    assert_eq!((told, vm.collected_not_reset(&mut idle, VcpuId(0))), (Ok(3), Ok(6)));
+    assert_eq!(vm.reset_rings_in_part(&mut idle, |_| 0), Ok(3), "those of before");
+    assert_eq!(vm.reset_rings_in_part(&mut idle, |_| 2), Ok(2));
+    let writable = |idle: &mut _, gfn| vm.translate(idle, Gfn(gfn)).unwrap().leaf.perms.allows(Access::Write);
+    assert_eq!([1, 2, 3].map(|gfn| writable(&mut idle, gfn)), [false, false, true]);
+    assert_eq!(store(&mut vcpu, &mut idle, 1), Done::Fixed, "logged again");
+    assert_eq!(vm.reset_rings(&mut idle), Ok(1));
+    assert!(!writable(&mut idle, 3));
+}
+
+#[test]
 fn words_mark_the_pages_that_they_say_and_none_beyond_the_slot() {
     let (mut idle, vm) = vm::<Ept4>(100, DirtyLog::bitmap());
     let slots = vm.slots();

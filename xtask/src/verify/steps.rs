@@ -226,6 +226,7 @@ pub const STEPS: &[Step] = &[
             Line::new(NIGHTLY, 150, 600, ".ci/packages"),
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients rust-vmm"),
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients ckb-vm"),
+            Line::new(NIGHTLY, 200, 1800, "cargo xtask clients kvm-selftests"),
         ],
     },
     Step {
