@@ -197,7 +197,7 @@ mod tests {
         free.give(0..3);
         free.give(5..64);
         free.give(65..70);
-        assert!(free.runs(0).eq([0..512]));
+        assert_eq!(free.runs(0).collect::<Vec<_>>(), vec![Range { start: 0, end: 512 }]);
         assert_eq!((free.blocks(), free.runs(1).count()), (1, 0));
     }
 

@@ -88,7 +88,9 @@ mod tests {
         let huge = arena.page(Level::M2).unwrap();
         let small: Vec<_> = (0..600).map(|_| arena.page(Level::K4).unwrap()).collect();
         fill(&arena, huge.pfn(), Level::M2, 1);
-        small.iter().for_each(|page| fill(&arena, page.pfn(), Level::K4, 2));
+        for page in &small {
+            fill(&arena, page.pfn(), Level::K4, 2);
+        }
         assert_eq!(held(&arena), (512 + 600) * PAGE_SIZE);
         // Every third frame stays: what is free lies between what is not.
         let (kept, gone): (Vec<_>, Vec<_>) = small.into_iter().enumerate().partition(|(n, _)| n % 3 == 0);
