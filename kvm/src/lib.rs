@@ -96,7 +96,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use view::View;
 
-/// The format of slat's tables, which no hardware walks: one without Accessed and Dirty bits, since nobody sets them.
+/// The format of slat's tables, which no hardware walks: one without Accessed and Dirty bits, since nothing sets them.
 pub type Tables = Ept4NoAd;
 
 /// A VM of KVM's with slat below it. See the crate's page.

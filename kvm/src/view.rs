@@ -175,7 +175,7 @@ impl View {
         self.wake(address)
     }
 
-    /// Whoever waits for the page at an address, which cannot be had, gets `EFAULT` for it; until it is
+    /// A vCPU that waits for the page at an address, which cannot be had, gets `EFAULT` for it; until it is
     /// [offered](Self::offer) again.
     pub(crate) fn refuse(&self, address: usize) -> Result<(), KvmError> {
         let mut windows = self.windows.lock();
@@ -237,7 +237,7 @@ impl View {
     }
 
     /// Takes mappings away, 2 MiB of scattered ones at a time, until there are no more than the budget says: a TLB may forget.
-    /// What is at `address` stays, since somebody waits for it.
+    /// What is at `address` stays, since a vCPU waits for it.
     fn keep_budget(&self, windows: &mut Windows, address: usize) -> Result<(), KvmError> {
         let mut mappings: usize = windows.each.iter().map(Window::mappings).sum();
         let mut rounds = 0;

@@ -46,7 +46,7 @@ impl Window {
         let pages = gfns.len() as usize;
         let len = pages * PAGE;
         let lazy = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the system's choice disturbs nobody; what is unmapped of it was never used.
+        // SAFETY: a new mapping at an address of the system's choice disturbs nothing; what is unmapped of it was never used.
         unsafe {
             let found = mmap_anonymous(ptr::null_mut(), len + HUGE, ProtFlags::empty(), lazy)
                 .map_err(KvmError::os("mmap"))?;

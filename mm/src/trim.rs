@@ -1,8 +1,8 @@
 //! Giving the memory of free frames back to the operating system.
 //!
 //! A frame that was used once keeps its memory when it is free again, so that the next use finds it at hand. [`Arena::trim`] punches
-//! it out of the file. It does so under the lock under which frames are taken, a block of 2 MiB at a time: whoever takes one of them
-//! waits for the punch of one block at most, and finds the frame as one that was never used. So nobody is told that memory is
+//! it out of the file. It does so under the lock under which frames are taken, a block of 2 MiB at a time: a thread that takes one
+//! waits for the punch of one block at most, and finds the frame as one that was never used. So no thread is told that memory is
 //! out while it is on its way to the system.
 
 use crate::arena::Arena;

@@ -211,11 +211,11 @@ fn negative_control_a_write_to_a_freed_frame_is_noticed() {
 /// Frames go back to the system beside threads that use, check and free them.
 #[test]
 fn no_frame_is_trimmed_that_somebody_takes() {
-    const ROUNDS: u64 = 100;
+    const ROUNDS: u64 = 300;
     const FRAME: usize = 4096;
     let arena = Arena::builder().limit(2 << 20).build().unwrap();
     std::thread::scope(|scope| {
-        for thread in 0..2u8 {
+        let users = [0u8, 1].map(|thread| {
             let arena = &arena;
             scope.spawn(move || {
                 for round in 0..ROUNDS {
@@ -236,13 +236,11 @@ fn no_frame_is_trimmed_that_somebody_takes() {
                         assert!(kept, "a page that is held was given back");
                     }
                 }
-            });
-        }
-        scope.spawn(|| {
-            for _ in 0..ROUNDS {
-                arena.trim().unwrap();
-            }
+            })
         });
+        while !users.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            arena.trim().unwrap();
+        }
     });
     assert_eq!(arena.stats().in_use, 0);
 }
