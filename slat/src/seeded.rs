@@ -231,6 +231,7 @@ bugs! {
     NoFrameIsFull "no-frame-is-full" Host "swap space counts as full where only the arena has no frame",
     PoolChargedToAll "pool-charged-to-all" Host "each address space is charged for the whole pool of copies",
     StoredUnderLock "stored-under-lock" Host "the lock of the mappings is held while a page goes to the swap device",
+    TrimmedUnlocked "trimmed-unlocked" Host "free frames go back to the system without the lock under which they are taken",
 
     // --- load: a guest, devices, swap and merging on slat-mm ---
     CopiedUnsettled "copied-unsettled" Load "a page is copied before the flush that a change before it owes",
