@@ -131,8 +131,8 @@ impl slat_held {
 /// `for_hardware` it is used by `slat_held_current`. Any thread; may sleep in `resolve`, and waits for an invalidation that covers the
 /// frame.
 ///
-/// Owed: `slat_release`. Errors: `SLAT_ENOENT` where there is no space or memslot; `SLAT_EFAULT`, also where a memslot to be written is
-/// read-only; `SLAT_EPOISONED`, `SLAT_EIO`, `SLAT_EINPROGRESS`, `SLAT_ENODATA` from the host; `SLAT_ENOMEM`, `SLAT_EINVAL`;
+/// Owed: `slat_release`. Errors: `SLAT_ENOENT` where there is no space or memslot; `SLAT_EFAULT`, also to write where the memslot is
+/// read-only or stores are tracked; `SLAT_EPOISONED`, `SLAT_EIO`, `SLAT_EINPROGRESS`, `SLAT_ENODATA` from the host; `SLAT_ENOMEM`, `SLAT_EINVAL`;
 /// `SLAT_EBUSY`, `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_hold(

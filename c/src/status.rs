@@ -136,7 +136,7 @@ impl From<HoldError> for slat_status {
     fn from(error: HoldError) -> Self {
         match error {
             HoldError::NoMemslot => SLAT_ENOENT,
-            HoldError::ReadOnly => SLAT_EFAULT,
+            HoldError::ReadOnly | HoldError::Tracked => SLAT_EFAULT,
             HoldError::Pending(_) => SLAT_EINPROGRESS,
             HoldError::Host(error) => error.into(),
             _ => SLAT_ENOMEM,

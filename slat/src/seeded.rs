@@ -151,6 +151,7 @@ bugs! {
     HeldUnwaited "held-unwaited" Loom "an invalidation does not wait for the use of a frame that it takes back",
     HeldUnadopted "held-unadopted" Loom "an invalidation that finds a held frame taken back owes nothing",
     WatchedRelaxed "watched-relaxed" Loom "counts of watched frames are linked by a relaxed store",
+    StoreUnfenced "store-unfenced" Loom "a store to L1's table is looked up among the tracked frames without a fence",
     HintRelaxed "hint-relaxed" Loom "a hint is finished by a relaxed store",
 
     // --- shuttle: steps of the whole engine ---
@@ -264,6 +265,7 @@ bugs! {
     HeldUnflushed "held-unflushed" Unit "a frame that hardware uses is taken back, and a flush is owed only for its leaf",
     HeldBroadcast "held-broadcast" Unit "the flush of a held frame is broadcast, and hardware keeps the frame",
     HeldUnmarked "held-unmarked" Unit "a held frame that the VMM has written is not marked",
+    HeldTracked "held-tracked" Unit "a frame whose stores are tracked is held to write",
     EmulatedUnmarked "emulated-unmarked" Unit "a store that the VMM makes for the guest is not marked",
     LeafUncompared "leaf-uncompared" Unit "an upgrade takes a leaf that reaches out of the slot for the slot's",
 
@@ -272,6 +274,7 @@ bugs! {
     DirtyUnset "dirty-unset" Unit "a store that is walked through L1's table leaves D clear in the leaf",
     CleanWritable "clean-writable" Unit "a shadow of L1's leaf may allow stores while D is clear there",
     TableUnlogged "table-unlogged" Unit "A and D are set in L1's table, and its page is not marked dirty",
+    TableUntold "table-untold" Unit "A and D are set in L1's table, and listeners of its stores are not told",
     ChangeUnseen "change-unseen" Unit "an entry of L1's table that changed while A was to be set is taken for what it was",
 
     // --- sanitizers: memory ---

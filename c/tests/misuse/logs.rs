@@ -34,12 +34,12 @@ fn rings_are_asked_where_there_are_some_and_come_once() {
 fn an_address_space_that_is_not_there_is_refused_and_changes_nothing() {
     let (thread, vm) = world(&HOST);
     let vcpu = vcpu(vm, 0).unwrap();
+    let ram = ram(1, RAM);
     for space in [1, 255, 256, u32::MAX] {
         let mut failed = MaybeUninit::new(7_usize);
         // SAFETY: one operation.
-        let status = unsafe {
-            slat_slots_commit(Some(vm), Some(thread), space, &raw const *(&ram(1, RAM)), 1, Some(&mut failed))
-        };
+        let status =
+            unsafe { slat_slots_commit(Some(vm), Some(thread), space, &raw const ram, 1, Some(&mut failed)) };
         assert_eq!(status, SLAT_ENOENT);
         assert_eq!(out!(slat_slots_find(Some(vm), Some(thread), space, 0)), Err(SLAT_ENOENT));
         assert_eq!(out!(slat_translate(Some(vm), Some(thread), space, 0)), Err(SLAT_ENOENT));
