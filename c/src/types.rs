@@ -142,7 +142,8 @@ pub enum slat_slot_op_kind {
     /// Gives the slot of this id `flags`. All but `SLAT_SLOT_LOG_DIRTY` must be as they were created.
     SLAT_SLOT_FLAGS = 3,
     /// Takes [gpa, gpa + bytes) out of the slot of this id. It keeps what lies below; what lies above becomes slot `rest`, a free
-    /// id, where both are left. What stays mapped is not touched. A slot that logs, or has private memory, cannot be cut.
+    /// id, where both are left. What stays mapped is not touched; of a slot that logs all that stays
+    /// counts as written from then on.
     SLAT_SLOT_CUT = 4,
     /// Adds the slot with two kinds of memory: shared at `hva`, and private at `private_hva`. All of it is shared at first. It
     /// neither moves nor logs, and is not read-only.

@@ -258,6 +258,8 @@ bugs! {
     ResetUncollected "reset-uncollected" Unit "a reset of dirty rings takes what was pushed since the rings were read",
     DetachedEnded "detached-ended" Unit "an invalidation ends when it is detached from its VM",
     CutUnzapped "cut-unzapped" Unit "what is cut out of a memslot is not told, so it stays mapped",
+    CutClean "cut-clean" Unit "what is left of a memslot that logs counts as clean",
+    CutShared "cut-shared" Unit "frames that are private are shared where the memslot around them is cut",
     ConfirmedLate "confirmed-late" Unit "the embedder's operation in a transaction is asked for when the lost frames are zapped already",
     SnapshotUnasked "snapshot-unasked" Unit "nodes of an old version of the slots are used again though a snapshot of it is held",
     AgreedOnce "agreed-once" Unit "a fault compares the memory that the guest means with the frame's before its first attempt alone",
