@@ -147,7 +147,10 @@ fn tables_are_found_behind_an_alias_and_in_wide_roots() {
 
 /// Stores that were told, by frame and what they left.
 #[derive(Default)]
-struct Told(std::sync::Mutex<Vec<(Gpa, u64)>>);
+struct Told(std::sync::Mutex<Stores>);
+
+/// Where, and what they left.
+type Stores = Vec<(Gpa, u64)>;
 
 impl WriteListener for Told {
     fn after(&self, _: &mut Idle, store: &TrackedStore<'_>) {
@@ -157,7 +160,7 @@ impl WriteListener for Told {
 }
 
 /// What is told of a walk by a store through a chain whose second and last tables are tracked; and those tables afterwards.
-pub(super) fn told_of_a_walk() -> (Vec<(Gpa, u64)>, Vec<(Gpa, u64)>) {
+pub(super) fn told_of_a_walk() -> [Stores; 2] {
     let mut world = World::new();
     let table = chain(&world);
     let told = std::sync::Arc::new(Told::default());
@@ -170,12 +173,12 @@ pub(super) fn told_of_a_walk() -> (Vec<(Gpa, u64)>, Vec<(Gpa, u64)>) {
     let now = tracked.map(|gfn| (gfn.gpa(), world.get(gfn.0, 0)));
     assert_eq!(world.walk(&table, STORE), Ok(leaf), "nothing is left to be set");
     let told = told.0.lock().unwrap().clone();
-    (told, now.to_vec())
+    [told, now.to_vec()]
 }
 
 #[test]
 fn listeners_are_told_of_a_and_d_in_tracked_tables() {
-    let (told, now) = told_of_a_walk();
+    let [told, now] = told_of_a_walk();
     assert_eq!(told, now);
     assert_eq!(told.len(), 2);
 }
