@@ -151,6 +151,7 @@ bugs! {
     HeldUnwaited "held-unwaited" Loom "an invalidation does not wait for the use of a frame that it takes back",
     HeldUnadopted "held-unadopted" Loom "an invalidation that finds a held frame taken back owes nothing",
     WatchedRelaxed "watched-relaxed" Loom "counts of watched frames are linked by a relaxed store",
+    StoreUnfenced "store-unfenced" Loom "a store to L1's table is looked up among the tracked frames without a fence",
     HintRelaxed "hint-relaxed" Loom "a hint is finished by a relaxed store",
 
     // --- shuttle: steps of the whole engine ---
@@ -259,6 +260,8 @@ bugs! {
     ResetUncollected "reset-uncollected" Unit "a reset of dirty rings takes what was pushed since the rings were read",
     DetachedEnded "detached-ended" Unit "an invalidation ends when it is detached from its VM",
     CutUnzapped "cut-unzapped" Unit "what is cut out of a memslot is not told, so it stays mapped",
+    CutClean "cut-clean" Unit "what is left of a memslot that logs counts as clean",
+    CutShared "cut-shared" Unit "frames that are private are shared where the memslot around them is cut",
     ConfirmedLate "confirmed-late" Unit "the embedder's operation in a transaction is asked for when the lost frames are zapped already",
     SnapshotUnasked "snapshot-unasked" Unit "nodes of an old version of the slots are used again though a snapshot of it is held",
     AgreedOnce "agreed-once" Unit "a fault compares the memory that the guest means with the frame's before its first attempt alone",
@@ -266,6 +269,7 @@ bugs! {
     HeldUnflushed "held-unflushed" Unit "a frame that hardware uses is taken back, and a flush is owed only for its leaf",
     HeldBroadcast "held-broadcast" Unit "the flush of a held frame is broadcast, and hardware keeps the frame",
     HeldUnmarked "held-unmarked" Unit "a held frame that the VMM has written is not marked",
+    HeldTracked "held-tracked" Unit "a frame whose stores are tracked is held to write",
     EmulatedUnmarked "emulated-unmarked" Unit "a store that the VMM makes for the guest is not marked",
     LeafUncompared "leaf-uncompared" Unit "an upgrade takes a leaf that reaches out of the slot for the slot's",
 
@@ -274,6 +278,7 @@ bugs! {
     DirtyUnset "dirty-unset" Unit "a store that is walked through L1's table leaves D clear in the leaf",
     CleanWritable "clean-writable" Unit "a shadow of L1's leaf may allow stores while D is clear there",
     TableUnlogged "table-unlogged" Unit "A and D are set in L1's table, and its page is not marked dirty",
+    TableUntold "table-untold" Unit "A and D are set in L1's table, and listeners of its stores are not told",
     ChangeUnseen "change-unseen" Unit "an entry of L1's table that changed while A was to be set is taken for what it was",
 
     // --- sanitizers: memory ---

@@ -304,6 +304,7 @@ impl Ticket<'_> {
         // freezer sees this one, or this one's walk sees the frozen entry.
         // ORDER(follow): announced before any entry is looked at; pairs with the fence in `is_followed`.
         // ORDER(held): the same before what is held is looked at; pairs with the fence in `Holds::publish`.
+        // ORDER(watched-store): a count before its listener reads; pairs with the fence in `has_after_store`.
         if !seeded!(BeginUnfenced) {
             fence_after_rmw();
         }
