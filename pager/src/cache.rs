@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The content of a chunk.
-pub type Chunk = Arc<[u8]>;
+pub type Chunk = Arc<Vec<u8>>;
 
 /// Where a page came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,7 +112,7 @@ impl Cache {
         drop(state);
         // Also where it panics, others may try.
         let reading = Reading { cache: self, name };
-        let content: Chunk = read()?.into();
+        let content = Chunk::new(read()?);
         let mut state = self.state.lock();
         state.stats.misses += 1;
         if content.len() <= self.limit {

@@ -4,6 +4,7 @@ use super::fill::Answer;
 use super::{Inner, Life};
 use crate::journal::Reader;
 use crate::sabotage::Sabotage;
+use crate::uffd::PAGE;
 use crate::uffd::abi::{self, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -24,7 +25,7 @@ pub(super) struct Fault {
 }
 
 /// How long a fault waits that met a change of the guest's memory: about as long as such a change takes.
-const CHANGE: Duration = Duration::from_micros(50);
+pub(super) const CHANGE: Duration = Duration::from_micros(50);
 
 impl Inner {
     /// Until the guest ends, or is stopped.
@@ -107,8 +108,7 @@ impl Inner {
 
     fn answer(&self, mut fault: Fault) {
         match self.resolve(&fault) {
-            Answer::Done(source) => self.latencies.record(source, fault.since.elapsed()),
-            Answer::Ignored => {}
+            Answer::Done | Answer::Ignored => {}
             Answer::Gone => self.finish(),
             Answer::Again => {
                 fault.due = Instant::now() + CHANGE;
@@ -129,6 +129,11 @@ impl Inner {
 }
 
 impl Fault {
+    /// The address of its page.
+    pub(super) fn page(&self) -> u64 {
+        self.address / PAGE as u64 * PAGE as u64
+    }
+
     fn new(message: &Message, since: Instant) -> Self {
         let [flags, address, _] = message.words;
         Self { address, minor: flags & abi::FAULT_MINOR != 0, since, due: since, failures: 0 }

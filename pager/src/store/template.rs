@@ -1,15 +1,17 @@
 //! A template that is being served: where the content of each of its pages is.
 
 use super::manifest::Manifest;
-use super::{Guard, Hash, Store, StoreError, chunk};
+use super::{Guard, Hash, Store, StoreError, WorkingSet, chunk};
 use crate::cache::{Cache, Chunk, Source};
 use crate::sabotage::Sabotage;
 use crate::uffd::PAGE;
+use parking_lot::Mutex;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What guests begin with, open: a snapshot template, which stays in its store while it is open, or an image.
 #[derive(Clone)]
@@ -20,6 +22,10 @@ struct Inner {
     size: u64,
     chunk: usize,
     content: Content,
+    /// What its guests touch first, for those that come later.
+    set: Mutex<Option<WorkingSet>>,
+    /// A guest is being recorded.
+    recording: AtomicBool,
 }
 
 enum Content {
@@ -27,6 +33,7 @@ enum Content {
         chunks: Vec<Option<Hash>>,
         store: Arc<dyn Store>,
         sabotage: Option<Sabotage>,
+        identity: Hash,
         _lock: Guard,
     },
     /// The file, and what its pieces are called in the cache.
@@ -38,12 +45,14 @@ impl Template {
         name: String,
         manifest: Manifest,
         store: Arc<dyn Store>,
+        set: Option<WorkingSet>,
         lock: Guard,
         sabotage: Option<Sabotage>,
     ) -> Self {
+        let identity = manifest.identity();
         let Manifest { size, chunk, chunks } = manifest;
-        let content = Content::Chunks { chunks, store, sabotage, _lock: lock };
-        Self(Arc::new(Inner { name, size, chunk, content }))
+        let content = Content::Chunks { chunks, store, sabotage, identity, _lock: lock };
+        Self::with(name, size, chunk, content, set)
     }
 
     /// An image of guest memory in whole pages, as it is: no store, and no check of what is read. It must not change.
@@ -56,7 +65,12 @@ impl Template {
         Manifest::check(size, CHUNK)?;
         // Another file, or what was written to this one later, is another one in the cache.
         let known = format!("{}:{}:{}.{}", about.dev(), about.ino(), about.mtime(), about.mtime_nsec());
-        Ok(Self(Arc::new(Inner { name, size, chunk: CHUNK, content: Content::Image(file, known) })))
+        Ok(Self::with(name, size, CHUNK, Content::Image(file, known), None))
+    }
+
+    fn with(name: String, size: u64, chunk: usize, content: Content, set: Option<WorkingSet>) -> Self {
+        let (set, recording) = (Mutex::new(set), AtomicBool::new(false));
+        Self(Arc::new(Inner { name, size, chunk, content, set, recording }))
     }
 
     /// Its name.
@@ -80,6 +94,34 @@ impl Template {
             Content::Chunks { chunks, .. } => chunks,
             Content::Image(..) => &[],
         }
+    }
+
+    /// What its guests touch first, if one was recorded.
+    pub fn working_set(&self) -> Option<WorkingSet> {
+        self.0.set.lock().clone()
+    }
+
+    /// Makes this its working set: for the guests that are served from now on, and in the store for those elsewhere. That of an
+    /// image stays in this process.
+    ///
+    /// # Errors
+    /// What the store says. Guests of this process have it all the same.
+    pub fn keep_working_set(&self, set: WorkingSet) -> Result<(), StoreError> {
+        let bytes = match &self.0.content {
+            Content::Chunks { identity, store, .. } => Some((store, set.print(*identity))),
+            Content::Image(..) => None,
+        };
+        *self.0.set.lock() = Some(set);
+        bytes.map_or(Ok(()), |(store, bytes)| store.put(&working_set_key(&self.0.name), &bytes))
+    }
+
+    /// Whether this guest is to be recorded: there is no working set, and no other one is being recorded.
+    pub(crate) fn begin_recording(&self) -> bool {
+        self.0.set.lock().is_none() && !self.0.recording.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn end_recording(&self) {
+        self.0.recording.store(false, Ordering::Relaxed);
     }
 
     /// The pages of the chunk that holds a page.
@@ -116,6 +158,11 @@ impl Template {
             }
         }
     }
+}
+
+/// The object that is a template's working set.
+pub(super) fn working_set_key(template: &str) -> String {
+    format!("sets/{template}")
 }
 
 /// Reads a chunk, and checks it.

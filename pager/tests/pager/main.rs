@@ -6,3 +6,4 @@ mod ordered;
 mod restart;
 mod store;
 mod twin;
+mod working_set;
