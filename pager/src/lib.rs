@@ -42,7 +42,7 @@
 //! | A worker that is killed loses no removal. | the kernel writes events into the journal, by the same call that takes them |
 //! | A worker that is killed freezes no guest. | the keeper starts another one, which asks for all faults again |
 //! | What the store gives is what was stored. | the hash of each chunk is its name |
-//! | A store that does not answer holds up only who needs it. | several threads for a guest; faults are tried again, later each time |
+//! | A store that does not answer holds up only who needs it. | the thread that reads a guest's faults does not wait for the store; faults are tried again, later each time |
 //! | A working set makes no byte wrong. | it says which pages come ahead of faults; their content is the template's, after the same look at the journal |
 //! | A hostile VMM harms only its own guest. | [`WireError`] and [`LayoutError`]; descriptors are looked at; sizes are bounded |
 //!
@@ -55,6 +55,7 @@
 //! | `wire` | how a VMM tells it |
 //! | `store` | templates, their chunks and their working sets |
 //! | `cache` | chunks that are in the host's memory |
+//! | `pace` | few compute ahead of faults, and many wait for the store |
 //! | `journal` | for which pages the template no longer speaks |
 //! | `guest` | faults and their answers |
 //! | `latency` | how long they took |
@@ -69,6 +70,7 @@ mod guest;
 mod journal;
 mod latency;
 mod layout;
+mod pace;
 mod sabotage;
 mod store;
 #[doc(hidden)]

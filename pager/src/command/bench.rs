@@ -1,7 +1,7 @@
 //! `bench`: what a working set is worth, and what a fault costs, in this process.
 
 use super::{Failure, other};
-use slat_pager::twin::{Image, Memory, is_page};
+use slat_pager::twin::{Image, Memory, bare, is_page};
 use slat_pager::{
     Cache, Features, Folder, Guest, GuestStats, Journal, Layout, Library, Options, PAGE, Parts, Region,
     Template, Trouble, Uffd,
@@ -29,6 +29,8 @@ const IMAGE: Image = Image { seed: 1, pages: 32 << 10 };
 const CHUNK: usize = 64;
 const TOUCHED: usize = 8 << 10;
 const STRETCH: usize = 8;
+/// Faults of a round.
+const FAULTS: usize = 2048;
 
 /// The pages that the guest's work touches.
 fn work() -> impl Iterator<Item = usize> {
@@ -51,13 +53,13 @@ struct Run {
 impl Bench {
     pub fn run(&self) -> Result<(), Failure> {
         let folder = std::env::temp_dir().join(format!("slat-pager-bench-{}", std::process::id()));
-        let result = self.restore(&folder);
+        let result = self.restore(&folder).and_then(|template| self.fault(&template));
         _ = std::fs::remove_dir_all(&folder);
         result
     }
 
     /// The guest's work with all memory present, without a working set, and with one. Each time the cache is empty.
-    fn restore(&self, folder: &Path) -> Result<(), Failure> {
+    fn restore(&self, folder: &Path) -> Result<Template, Failure> {
         let size = (IMAGE.pages * PAGE) as u64;
         let store = || Folder::open(folder).map_err(other);
         Library::new(store()?).snapshot("bench", IMAGE.read(), size, CHUNK * PAGE).map_err(other)?;
@@ -105,6 +107,34 @@ impl Bench {
             kib(set.pages() as u64),
             kib(TOUCHED as u64)
         );
+        Ok(template)
+    }
+
+    /// A fault whose page is in the cache, beside the least that a pager can do: a thread that polls, reads, and copies a page. Both
+    /// from the side of the thread that touches the page, a page at a time, in turns.
+    fn fault(&self, template: &Template) -> Result<(), Failure> {
+        let cache = Arc::new(Cache::new(256 << 20));
+        let mut options = Options::default();
+        (options.window, options.replay) = (1, 0);
+        let mut alone = options;
+        alone.threads = 1;
+        // The cache is filled.
+        self::touch(template, Some((&cache, options)))?;
+        let mut rows = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..self.rounds * 4 {
+            rows[0].push(self::touch(template, None)?);
+            rows[1].push(self::touch(template, Some((&cache, alone)))?);
+            rows[2].push(self::touch(template, Some((&cache, options)))?);
+        }
+        let floor = median(rows[0].clone());
+        println!(
+            "fault: a page of 4 KiB from the cache, until the thread that touched it goes on; medians of {FAULTS} faults"
+        );
+        let names = ["poll, read, COPY alone", "the pager, 1 thread", "the pager, 3 threads"];
+        for (name, times) in names.iter().zip(rows) {
+            let ratio = median(times.clone()).as_secs_f64() / floor.as_secs_f64();
+            println!("  {name:<22} {}  {ratio:.2} x", spread(times));
+        }
         Ok(())
     }
 
@@ -153,6 +183,33 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// The median time of a touch of a page that is missing.
+fn touch(template: &Template, pager: Option<(&Arc<Cache>, Options)>) -> Result<Duration, Failure> {
+    let memory = Memory::new(IMAGE, false).map_err(other)?;
+    let (uffd, layout) = register(&memory, template)?;
+    let touch = || {
+        let times = (0..FAULTS).map(|page| {
+            let began = Instant::now();
+            // SAFETY: nothing writes to it but the pager.
+            unsafe { memory.touch(page) };
+            began.elapsed()
+        });
+        median(times.collect())
+    };
+    let Some((cache, options)) = pager else {
+        return Ok(std::thread::scope(|scope| {
+            scope.spawn(|| bare(&uffd, &[1; PAGE], FAULTS));
+            touch()
+        }));
+    };
+    let (journal, cache) = (Journal::new(&layout).map_err(other)?, cache.clone());
+    let parts = Parts { uffd, layout, template: template.clone(), cache, journal, life: None };
+    let guest = Guest::serve(parts, options).map_err(other)?;
+    let median = touch();
+    guest.stop();
+    Ok(median)
 }
 
 fn register(memory: &Memory, template: &Template) -> Result<(Uffd, Layout), Failure> {

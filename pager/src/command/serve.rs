@@ -28,8 +28,8 @@ pub struct Serve {
     /// Content that stays in this host's memory, for all guests
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     cache: usize,
-    /// Threads for each guest, 1 to 16
-    #[arg(long, default_value_t = 2)]
+    /// Threads for each guest, 1 to 16: the first reads its faults, the others wait for the store
+    #[arg(long, default_value_t = 3)]
     threads: usize,
     /// Pages that come with one that faults, at most: a power of two
     #[arg(long, default_value_t = 16)]

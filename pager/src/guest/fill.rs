@@ -17,6 +17,8 @@ pub(super) enum Answer {
     Ignored,
     /// The guest's memory changes: once the event is read, it can be tried again.
     Again,
+    /// The store must be asked, and this thread does not wait for it.
+    Elsewhere,
     /// The store did not give it.
     NoContent,
     /// The guest's process has ended.
@@ -26,7 +28,8 @@ pub(super) enum Answer {
 const BYTES: u64 = PAGE as u64;
 
 impl Inner {
-    pub(super) fn resolve(&self, fault: &Fault) -> Answer {
+    /// `may_sleep`: this thread may wait for the store.
+    pub(super) fn resolve(&self, fault: &Fault, may_sleep: bool) -> Answer {
         let Some((region, page)) = self.layout.page(fault.page()) else { return Answer::Ignored };
         if fault.minor {
             return self.one(fault, Source::Shared, |start| self.uffd.resume(start, BYTES));
@@ -42,7 +45,12 @@ impl Inner {
             }
         }
         // This may take long, and any number of removals may happen meanwhile.
-        let content = match self.template.content(page, &self.cache) {
+        let content = match self.template.content_now(page, &self.cache) {
+            Some(content) => Ok(content),
+            None if !may_sleep => return Answer::Elsewhere,
+            None => self.template.content(page, &self.cache, None),
+        };
+        let content = match content {
             Ok(content) => content,
             Err(error) if error.may_pass() || self.options.lost == Lost::Wait => return Answer::NoContent,
             Err(_) => return self.give_up(fault),

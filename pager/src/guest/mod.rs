@@ -29,7 +29,7 @@ pub const MOST_REPLAYING: usize = 64;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Options {
-    /// Threads that serve it, 1 to [`MOST_READERS`]: a slow read holds up one of them.
+    /// Threads that serve it, 1 to [`MOST_READERS`]. The first reads its faults; if there are others, they wait for the store.
     pub threads: usize,
     /// Pages that come with one that faults, at most: an aligned window of so many, in the same chunk. A power of two.
     pub window: usize,
@@ -48,7 +48,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: 2, window: 16, lost: Lost::Wait, record: None, replay: 16, sabotage: None }
+        Self { threads: 3, window: 16, lost: Lost::Wait, record: None, replay: 16, sabotage: None }
     }
 }
 
@@ -137,6 +137,8 @@ struct Inner {
     /// Faults to try again.
     later: Mutex<VecDeque<serve::Fault>>,
     stop: OwnedFd,
+    /// Counts the faults that were handed to threads that may wait for the store.
+    handed: OwnedFd,
     plan: replay::Plan,
     recorder: replay::Recorder,
     ahead: AtomicU64,
@@ -194,6 +196,7 @@ impl Guest {
             order: RwLock::new(()),
             later: Mutex::default(),
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            handed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)?,
             plan,
             recorder: replay::Recorder::new(record.is_some()),
             ahead: zero(),

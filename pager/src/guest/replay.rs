@@ -3,6 +3,7 @@
 use super::fill::Piece;
 use super::{Inner, pause};
 use crate::layout::Layout;
+use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use crate::store::{Template, WorkingSet};
 use crate::uffd::{PAGE, Refusal};
@@ -59,6 +60,8 @@ pub(super) struct Plan {
     next: AtomicUsize,
     /// Jobs that are not done.
     left: AtomicUsize,
+    /// Else the threads that replay would take the processors from the guest.
+    pace: Pace,
 }
 
 /// Pages of one chunk.
@@ -124,8 +127,9 @@ impl Inner {
                 if self.has_stopped(Duration::ZERO) {
                     return;
                 }
-                match self.template.content(pages.start, &self.cache) {
+                match self.template.content(pages.start, &self.cache, Some(&self.plan.pace)) {
                     Ok(content) => {
+                        let _turn = self.plan.pace.turn();
                         self.do_job(job, content.as_ref().map(|(bytes, _)| bytes));
                         break;
                     }

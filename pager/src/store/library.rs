@@ -106,7 +106,7 @@ impl Library {
         for (index, hash) in template.chunks().iter().enumerate() {
             let Some(hash) = hash.filter(|hash| seen.insert(*hash)) else { continue };
             let length = template.chunk_of(index * pages).len() * crate::uffd::PAGE;
-            match template::read(&*self.store, hash, length, true) {
+            match template::read(&*self.store, hash, length, true, None) {
                 Ok(_) => {}
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => damaged.push(format!("chunk {index} of {name}: {error}")),

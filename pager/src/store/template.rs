@@ -3,6 +3,7 @@
 use super::manifest::Manifest;
 use super::{Guard, Hash, Store, StoreError, WorkingSet, chunk};
 use crate::cache::{Cache, Chunk, Source};
+use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use crate::uffd::PAGE;
 use parking_lot::Mutex;
@@ -131,23 +132,47 @@ impl Template {
         first..(first + pages).min(all)
     }
 
-    /// The content of the chunk that holds a page, by way of the cache. `None`: zeros. It may sleep.
-    pub(crate) fn content(&self, page: usize, cache: &Cache) -> Result<Option<(Chunk, Source)>, StoreError> {
-        let pages = self.chunk_of(page);
-        let (start, length) = (pages.start * PAGE, pages.len() * PAGE);
+    /// What the chunk that holds a page is called in a cache. `None`: zeros.
+    fn name_of(&self, page: usize) -> Option<Hash> {
+        let start = self.chunk_of(page).start * PAGE;
         match &self.0.content {
-            Content::Chunks { chunks, store, sabotage, .. } => {
+            Content::Chunks { chunks, sabotage, .. } => {
                 let mut index = start / self.0.chunk;
                 // Another chunk of the same length, where there is one.
                 if *sabotage == Some(Sabotage::Chunk) && index + 2 < chunks.len() {
                     index += 1;
                 }
-                let Some(name) = chunks[index] else { return Ok(None) };
-                let check = *sabotage != Some(Sabotage::Checksum);
-                cache.get(name, || self::read(&**store, name, length, check)).map(Some)
+                chunks[index]
             }
-            Content::Image(file, known) => {
-                let name = Hash::of(format!("{known}:{start}").as_bytes());
+            Content::Image(_, known) => Some(Hash::of(format!("{known}:{start}").as_bytes())),
+        }
+    }
+
+    /// The content of the chunk that holds a page, if the cache has it. The inner `None`: zeros.
+    pub(crate) fn content_now(&self, page: usize, cache: &Cache) -> Option<Option<(Chunk, Source)>> {
+        match self.name_of(page) {
+            Some(name) => cache.look(&name).map(|content| Some((content, Source::Cache))),
+            None => Some(None),
+        }
+    }
+
+    /// The content of the chunk that holds a page, by way of the cache. `None`: zeros. It may sleep. A thread that works ahead has a
+    /// `pace`.
+    pub(crate) fn content(
+        &self,
+        page: usize,
+        cache: &Cache,
+        pace: Option<&Pace>,
+    ) -> Result<Option<(Chunk, Source)>, StoreError> {
+        let Some(name) = self.name_of(page) else { return Ok(None) };
+        let pages = self.chunk_of(page);
+        let (start, length) = (pages.start * PAGE, pages.len() * PAGE);
+        match &self.0.content {
+            Content::Chunks { store, sabotage, .. } => {
+                let check = *sabotage != Some(Sabotage::Checksum);
+                cache.get(name, || self::read(&**store, name, length, check, pace)).map(Some)
+            }
+            Content::Image(file, _) => {
                 let read = || {
                     let mut content = vec![0; length];
                     let read = file.read_exact_at(&mut content, start as u64);
@@ -166,6 +191,14 @@ pub(super) fn working_set_key(template: &str) -> String {
 }
 
 /// Reads a chunk, and checks it.
-pub(super) fn read(store: &dyn Store, name: Hash, length: usize, check: bool) -> Result<Vec<u8>, StoreError> {
-    chunk::expand(name, &store.get(&name.key(), chunk::MOST_STORED)?, length, check)
+pub(super) fn read(
+    store: &dyn Store,
+    name: Hash,
+    length: usize,
+    check: bool,
+    pace: Option<&Pace>,
+) -> Result<Vec<u8>, StoreError> {
+    let stored = store.get(&name.key(), chunk::MOST_STORED)?;
+    let _turn = pace.map(Pace::turn);
+    chunk::expand(name, &stored, length, check)
 }
