@@ -14,6 +14,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The content of a chunk, and where it came from. `None`: zeros.
+pub(crate) type Found = Option<(Chunk, Source)>;
+
 /// What guests begin with, open: a snapshot template, which stays in its store while it is open, or an image.
 #[derive(Clone)]
 pub struct Template(Arc<Inner>);
@@ -149,7 +152,7 @@ impl Template {
     }
 
     /// The content of the chunk that holds a page, if the cache has it. The inner `None`: zeros.
-    pub(crate) fn content_now(&self, page: usize, cache: &Cache) -> Option<Option<(Chunk, Source)>> {
+    pub(crate) fn content_now(&self, page: usize, cache: &Cache) -> Option<Found> {
         match self.name_of(page) {
             Some(name) => cache.look(&name).map(|content| Some((content, Source::Cache))),
             None => Some(None),
@@ -163,7 +166,7 @@ impl Template {
         page: usize,
         cache: &Cache,
         pace: Option<&Pace>,
-    ) -> Result<Option<(Chunk, Source)>, StoreError> {
+    ) -> Result<Found, StoreError> {
         let Some(name) = self.name_of(page) else { return Ok(None) };
         let pages = self.chunk_of(page);
         let (start, length) = (pages.start * PAGE, pages.len() * PAGE);

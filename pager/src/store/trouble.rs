@@ -5,10 +5,12 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+type Before = dyn Fn(&str) -> io::Result<()> + Send + Sync;
+
 /// A store that calls a function before it reads a chunk, and fails where that fails.
 pub struct Trouble<S> {
     store: S,
-    before: Box<dyn Fn(&str) -> io::Result<()> + Send + Sync>,
+    before: Box<Before>,
 }
 
 impl<S: Store> Trouble<S> {
