@@ -154,8 +154,8 @@ impl Active {
 
     /// The same among all but the one that asks.
     fn any_unflushed(&self, mine: Option<&Slot>, matches: impl Fn(u64, &Slot) -> bool) -> bool {
-        // Nobody else: the common case, one load.
-        // ORDER(adopt): Acquire pairs with the Release in `drop`: whoever has ended has paid.
+        // No other, mostly: one load.
+        // ORDER(adopt): Acquire pairs with the Release in `drop`: one that has ended has paid.
         let active = self.numbers.word.load(unless_seeded!(OthersRelaxed, Acquire)) & COUNT;
         active > u64::from(mine.is_some())
             && self.places.used().any(|slot| !is(slot, mine) && is_unflushed(slot, &matches))
@@ -303,7 +303,7 @@ impl Ticket<'_> {
         // ORDER(upgrade): listed before any entry is looked at; pairs with the fence after a freeze (rule 10): either the
         // freezer sees this one, or this one's walk sees the frozen entry.
         // ORDER(follow): announced before any entry is looked at; pairs with the fence in `is_followed`.
-        // ORDER(held): the same before what is held is looked at; pairs with the fence in `Holds::publish`.
+        // ORDER(held): and before what is held is looked at; pairs with the fence in `Holds::publish`.
         // ORDER(watched-store): a count before its listener reads; pairs with the fence in `has_after_store`.
         if !seeded!(BeginUnfenced) {
             fence_after_rmw();
@@ -354,8 +354,8 @@ impl Ticket<'_> {
         !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == epoch
     }
 
-    /// Rule 11: nothing is zapped outside of what is published. A leaf that reaches out of the range is published
-    /// first, under a new number: as if this invalidation ended and a wider one began in the same instant.
+    /// Rule 11: nothing is zapped outside of what is published. A leaf that reaches out of the range is published first,
+    /// under a new number: as if this one ended and a wider one began at once.
     pub(crate) fn widen(&self, gfns: Span<Gfn>) {
         if self.gfns.get().covers(&gfns) {
             return;
@@ -373,12 +373,11 @@ impl Ticket<'_> {
 
     /// It is listed on the epoch from now on, and goes on under a new number.
     pub(crate) fn go_wide(&self) {
-        if self.wide.replace(true) {
-            return;
+        if !self.wide.replace(true) {
+            self.active.lines.epoch.list(&self.claim);
+            self.take_number(0);
+            self.active.lines.epoch.move_on();
         }
-        self.active.lines.epoch.list(&self.claim);
-        self.take_number(0);
-        self.active.lines.epoch.move_on();
         // ORDER(upgrade): as in `announce`.
         fence(SeqCst);
     }
@@ -414,7 +413,7 @@ impl Ticket<'_> {
         self.regions().any(&hides) || hides(&active.lines.epoch)
     }
 
-    /// It goes on to edit: what it has paid was for what it had edited before.
+    /// It goes on to edit: what it has paid was for earlier edits.
     pub(crate) fn owes_again(&self) {
         // ORDER(adopt): Release, and before the edits, which are Release too: whoever meets one of them sees this.
         self.claim.slot.state.store(self.version().0 << 2 | UNFLUSHED | ACTIVE, Release);
