@@ -1,7 +1,7 @@
 //! Every byte that a guest sees is right: beside a balloon, on shared memory, with a store that is slow and fails.
 
 use crate::daemon::{Daemon, is_offered, library, with_template};
-use slat_pager::{Source, StoreError};
+use slat_pager::Source;
 use std::os::unix::process::ExitStatusExt;
 
 const SLOW: &str = "--cache 0 --store-delay-ms 3";
@@ -87,13 +87,7 @@ fn damaged(name: &str, flags: &str) -> Option<Daemon> {
     is_offered().then(|| {
         let folder = with_template(name);
         let library = library(&folder);
-        // A process that another test starts just now has the lock of the snapshot until it is another program.
-        let template = loop {
-            match library.open("twin") {
-                Err(StoreError::Busy(_)) => std::thread::yield_now(),
-                template => break template.unwrap(),
-            }
-        };
+        let template = library.open("twin").unwrap();
         let names: Vec<_> = template
             .chunks()
             .iter()
