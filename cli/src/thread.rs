@@ -1,6 +1,8 @@
 //! Threads: how they are started and waited for, and what those need that run software vCPUs.
 
 use crate::error::{self, Error};
+use rustix::param::page_size;
+use rustix::process::{Resource, getrlimit};
 use slat::{Idle, Level};
 use slat_mm::Arena;
 use slat_vcpu::Window;
@@ -13,18 +15,27 @@ pub fn start<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> ScopedJoinHandle<'scope, T> {
-    room().and_then(|()| Builder::new().spawn_scoped(scope, work)).unwrap_or_else(|error| none(&error))
+    Builder::new().spawn_scoped(scope, work).unwrap_or_else(|error| none(&error))
 }
 
 /// The same for one that may outlive its maker.
 pub fn start_free<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    room().and_then(|()| Builder::new().spawn(work)).unwrap_or_else(|error| none(&error))
+    Builder::new().spawn(work).unwrap_or_else(|error| none(&error))
 }
 
-/// Whether there is memory for a stack of 2 MiB, and for what the standard library asks for in a thread that has begun:
-/// where that is refused, it aborts the process.
-fn room() -> io::Result<()> {
-    Vec::<u8>::new().try_reserve_exact(3 << 20).map_err(|_| io::ErrorKind::OutOfMemory.into())
+/// Whether a limit of address space (`ulimit -v`) leaves room for so many threads: each has a stack of 2 MiB, and asks for more
+/// before its work begins. Where it gets none then, the standard library ends the process.
+pub fn room_for(threads: u32) -> Result<(), Error> {
+    let Some(limit) = getrlimit(Resource::As).current else { return Ok(()) };
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    let (taken, wanted) = (pages * page_size() as u64, u64::from(threads) * (3 << 20));
+    if taken + wanted > limit {
+        let mib = wanted >> 20;
+        let why = format!("no thread more can be started: {threads} vCPUs need {mib} MiB of address space");
+        return Err(Error::Machine(why));
+    }
+    Ok(())
 }
 
 fn none(error: &io::Error) -> ! {

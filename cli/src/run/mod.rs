@@ -57,6 +57,7 @@ impl Run {
         let socket = self.socket().map(|(flag, path)| Socket::bind(flag, path)).transpose()?;
         let guest = feed::names(&sources);
         let machine = Machine::<F>::new(self, vcpus)?;
+        crate::thread::room_for(vcpus)?;
         let live = Live::new(vcpus);
         let sampler = Sampler::new(&machine, &live, self, guest);
         let lru_gen = LruGen::new();

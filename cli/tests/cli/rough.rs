@@ -43,11 +43,11 @@ fn without_memory_or_threads_it_says_so_and_ends() {
             ],
         ),
         (&["-t", "-", "--limit", "4G"], 1 << 30, &["--limit asks for less"]),
-        // Each thread has a stack of 2 MiB. Those that have begun ask for memory, too: one or the other is refused first.
+        // Each thread has a stack of 2 MiB, and asks for more.
         (
             &["-t", "-", "-m", "64M", "-v", "1000"],
             1 << 30,
-            &["no thread more can be started", "out of memory: the system does not give"],
+            &["no thread more can be started: 1000 vCPUs need 3000 MiB of address space"],
         ),
     ];
     for (args, most, what) in cases {
