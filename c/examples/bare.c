@@ -1,5 +1,5 @@
-/* slat in a kernel: a library without std, and the three functions that it asks of its kernel. Every function is called, so that
- * all of it is linked. CI runs it as a program, and links it for x86_64-unknown-none with nothing else. */
+/* slat in a kernel: a library without std, and the three functions that it asks of its kernel. With features.c every function is
+ * called, so that all of it is linked. CI runs it as a program, and links it for x86_64-unknown-none with nothing else. */
 #include <slat.h>
 
 /* REPLACE: the kernel's allocator. This one hands a block out once. */
@@ -73,8 +73,8 @@ static int once(slat_thread *thread, slat_format format)
     slat_config config = {.size = sizeof config, .format = format};
     slat_host host = {.size = sizeof host, .resolve = resolve, .kick = kick, .alloc_tables = alloc_tables,
                       .free_tables = free_tables, .table_offset = OFFSET};
-    slat_slot_op ram = {SLAT_SLOT_CREATE, {.id = 0, .bytes = 2 << 20, .hva = 1 << 30}};
-    slat_slot_op log = {SLAT_SLOT_FLAGS, {.id = 0, .flags = SLAT_SLOT_LOG_DIRTY}};
+    slat_slot_op ram = {.kind = SLAT_SLOT_CREATE, .slot = {.id = 0, .bytes = 2 << 20, .hva = 1 << 30}};
+    slat_slot_op log = {.kind = SLAT_SLOT_FLAGS, .slot = {.id = 0, .flags = SLAT_SLOT_LOG_DIRTY}};
     slat_tlb tlb = {.flush_all = flush_all};
     slat_vm *vm;
     slat_vcpu *vcpu;
@@ -90,21 +90,21 @@ static int once(slat_thread *thread, slat_format format)
     bool any;
 #define CHECK(that) if (!(that)) return __LINE__
     CHECK(slat_vm_new(&config, &host, &vm) == SLAT_OK);
-    CHECK(slat_slots_commit(vm, thread, &ram, 1, NULL) == SLAT_OK);
-    CHECK(slat_slots_find(vm, thread, 0x5000, &slot) == SLAT_OK && slot.hva == 1 << 30);
+    CHECK(slat_slots_commit(vm, thread, 0, &ram, 1, NULL) == SLAT_OK);
+    CHECK(slat_slots_find(vm, thread, 0, 0x5000, &slot) == SLAT_OK && slot.hva == 1 << 30);
     CHECK(slat_vcpu_new(vm, 0, &tlb, &vcpu) == SLAT_OK);
     CHECK(slat_vm_free(vm) == SLAT_EBUSY);
     CHECK(slat_vcpu_enter(vcpu, thread, 0, &root) == SLAT_OK && root != 0);
     CHECK(!slat_vcpu_kicked(vcpu) && slat_vcpu_answer(vcpu, &root) == SLAT_OK);
     CHECK(slat_vcpu_leave(vcpu) == SLAT_OK);
     CHECK(slat_vcpu_fault(vcpu, thread, 0x5000, SLAT_WRITE, &done) == SLAT_OK && done == SLAT_MAPPED);
-    CHECK(slat_translate(vm, thread, 0x5000, &mapping) == SLAT_OK);
+    CHECK(slat_translate(vm, thread, 0, 0x5000, &mapping) == SLAT_OK);
     CHECK(mapping.pfn + (5 - mapping.gfn) == (1 << 18) + 5);
-    CHECK(slat_slots_commit(vm, thread, &log, 1, NULL) == SLAT_OK);
+    CHECK(slat_slots_commit(vm, thread, 0, &log, 1, NULL) == SLAT_OK);
     CHECK(slat_mark_dirty(vm, (1 << 30) + 0x3000, 0x1000) == SLAT_OK);
-    CHECK(slat_harvest_begin(vm, thread, 0, &harvest) == SLAT_OK && slat_harvest_pages(harvest) == 1);
+    CHECK(slat_harvest_begin(vm, thread, 0, 0, &harvest) == SLAT_OK && slat_harvest_pages(harvest) == 1);
     CHECK(slat_harvest_fail(harvest) == SLAT_OK);
-    CHECK(slat_harvest_begin(vm, thread, 0, &harvest) == SLAT_OK);
+    CHECK(slat_harvest_begin(vm, thread, 0, 0, &harvest) == SLAT_OK);
     CHECK(slat_harvest_words(harvest, 0, &word, 1, &count) == SLAT_OK && count == 1 && word.bits == 8);
     CHECK(slat_harvest_commit(harvest) == SLAT_OK);
     CHECK(slat_young(vm, thread, 1 << 30, 2 << 20, SLAT_TEST_YOUNG, &any) == SLAT_OK && any);
@@ -113,11 +113,13 @@ static int once(slat_thread *thread, slat_format format)
     CHECK(slat_invalidate_begin(vm, 1 << 30, 2 << 20, SLAT_RECLAIM, &change) == SLAT_OK);
     CHECK(slat_invalidate_changed(change, thread, (1 << 30) + 0x5000, 0x1000, NULL) == SLAT_OK);
     CHECK(slat_invalidate_apply(change, thread) == SLAT_OK && slat_invalidate_end(change) == SLAT_OK);
-    CHECK(slat_translate(vm, thread, 0x5000, &mapping) == SLAT_ENOENT);
+    CHECK(slat_translate(vm, thread, 0, 0x5000, &mapping) == SLAT_ENOENT);
     CHECK(slat_vm_stats(vm, &stats) == SLAT_OK && stats.mapped_faults == 1);
     CHECK(slat_vcpu_free(vcpu) == SLAT_OK && slat_vm_free(vm) == SLAT_OK);
     return slat_strerror(SLAT_OK)[0] == 'd' ? 0 : __LINE__;
 }
+
+int slat_features(slat_thread *thread, slat_host host); /* features.c: all other functions */
 
 /* The kernel's entry, and a program's. */
 int main(void)
@@ -126,5 +128,7 @@ int main(void)
     if (slat_thread_new(&thread) != SLAT_OK)
         return 1;
     int ept = once(thread, SLAT_EPT4), riscv = once(thread, SLAT_SV48X4);
-    return slat_thread_free(thread) != SLAT_OK || ept != 0 || riscv != 0 ? 1 : 0;
+    slat_host host = {.size = sizeof host, .alloc_tables = alloc_tables, .free_tables = free_tables, .table_offset = OFFSET};
+    int features = slat_features(thread, host);
+    return slat_thread_free(thread) != SLAT_OK || ept != 0 || riscv != 0 || features != 0 ? 1 : 0;
 }

@@ -79,10 +79,10 @@ static word *reach(slat_vcpu *vcpu, slat_thread *thread, struct tlb *tlb, uint64
         slat_mapping mapping = {0};
         slat_done done;
         must(slat_vcpu_leave(vcpu), "leave");
-        slat_status found = slat_translate(vm, thread, gfn * 4096, &mapping);
+        slat_status found = slat_translate(vm, thread, 0, gfn * 4096, &mapping);
         if (found != SLAT_OK || !(mapping.flags & wants)) {
             must(slat_vcpu_fault(vcpu, thread, gfn * 4096, access, &done), "fault");
-            found = slat_translate(vm, thread, gfn * 4096, &mapping);
+            found = slat_translate(vm, thread, 0, gfn * 4096, &mapping);
         }
         tlb->of[gfn].pfn = mapping.pfn + (gfn - mapping.gfn);
         tlb->of[gfn].flags = found == SLAT_OK ? mapping.flags : 0;
@@ -150,7 +150,7 @@ static uint64_t harvest(slat_thread *thread, int round)
     slat_harvest *taken;
     slat_dirty_word words[PAGES / 64];
     size_t count;
-    must(slat_harvest_begin(vm, thread, 0, &taken), "harvest");
+    must(slat_harvest_begin(vm, thread, 0, 0, &taken), "harvest");
     uint64_t pages = slat_harvest_pages(taken);
     if (round % 3 == 2) {
         must(slat_harvest_fail(taken), "fail");
@@ -175,8 +175,8 @@ int main(int arguments, char **argument)
     slat_config config = {.size = sizeof config, .format = SLAT_EPT4, .vcpus = VCPUS};
     slat_host host = {.size = sizeof host, .resolve = resolve, .lookup = lookup};
     slat_slot_op ram[] = {
-        {SLAT_SLOT_CREATE, {.id = 0, .bytes = PAGES * 4096, .hva = HVA}},
-        {SLAT_SLOT_FLAGS, {.id = 0, .flags = SLAT_SLOT_LOG_DIRTY}},
+        {.kind = SLAT_SLOT_CREATE, .slot = {.id = 0, .bytes = PAGES * 4096, .hva = HVA}},
+        {.kind = SLAT_SLOT_FLAGS, .slot = {.id = 0, .flags = SLAT_SLOT_LOG_DIRTY}},
     };
     slat_thread *thread;
     slat_stats stats;
@@ -189,7 +189,7 @@ int main(int arguments, char **argument)
         atomic_store(&frame_of[gfn], gfn);
     must(slat_thread_new(&thread), "thread");
     must(slat_vm_new(&config, &host, &vm), "vm");
-    must(slat_slots_commit(vm, thread, ram, 2, &failed), "memslots");
+    must(slat_slots_commit(vm, thread, 0, ram, 2, &failed), "memslots");
     for (uintptr_t id = 0; id < VCPUS; id++)
         if (pthread_create(&vcpus[id], NULL, guest, (void *)id))
             return 2;

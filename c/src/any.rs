@@ -1,19 +1,24 @@
 //! A VM of whatever format, and what it gives, as trait objects: one implementation each, for every format.
 
+use crate::hold::{AnyHold, Holding};
 use crate::host::{CHost, CTlb};
-use crate::slat_status::SLAT_EINVAL;
-use crate::types::{SLAT_VM_DIRTY_BITS, SLAT_VM_DIRTY_INITIALLY_SET, SLAT_VM_NX_HUGE_PAGES};
+use crate::rings::{DIRTY_FLAGS, dirty_log};
+use crate::slat_status::{SLAT_EINVAL, SLAT_ENOENT};
+use crate::types::SLAT_VM_NX_HUGE_PAGES;
 use crate::{slat_config, slat_format, slat_host, slat_status};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use slat::slots::Transaction;
 use slat::table::formats::{
     Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd,
     Sv48x4, Sv57x4,
 };
 use slat::{
-    Again, DirtyError, DirtyLog, DirtyWord, Done, Fault, FaultError, Format, Gfn, Harvest, HostPage, Hva,
-    Idle, InGuest, Invalidation, Level, Mapping, SecondaryMmu, Slot, SlotError, SlotId, Span, Stats, Track,
-    Vcpu, VcpuId, Vm, Why,
+    Access, Again, DirtyError, DirtyLog, DirtyPage, DirtyWord, Done, Fault, FaultError, Format, Gfn, Gpa,
+    GuestSpace, Harvest, HostPage, Hva, Idle, InGuest, Invalidation, Level, Mapping, Population, Prefault,
+    SecondaryMmu, Slot, SlotError, SlotId, SpaceId, Span, Stats, Token, Vcpu, VcpuId, Vm, Why, WriteListener,
+    WriteTracking,
 };
 
 /// What a transaction does.
@@ -21,22 +26,70 @@ pub(crate) type Operations<'o> = dyn FnMut(&mut Transaction<'_>) -> Result<(), S
 
 /// A VM: what it says of aging is [`SecondaryMmu`]'s.
 pub(crate) trait AnyVm: SecondaryMmu {
-    fn commit(&self, idle: &mut Idle, operations: &mut Operations<'_>) -> Result<(), SlotError>;
-    fn find(&self, idle: &mut Idle, gfn: Gfn) -> Option<Slot>;
-    fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping>;
+    fn commit(
+        &self,
+        idle: &mut Idle,
+        space: SpaceId,
+        operations: &mut Operations<'_>,
+    ) -> Told<Result<(), SlotError>>;
+    fn find(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Told<Option<Slot>>;
+    fn translate(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Told<Option<Mapping>>;
     fn stats(&self) -> Stats;
     fn host(&self) -> &CHost;
     fn mark_dirty(&self, hvas: Span<Hva>);
     fn vcpu(&self, id: VcpuId) -> Option<Box<dyn AnyVcpu + '_>>;
     fn invalidate(&self, hvas: Span<Hva>, why: Why) -> Result<Box<dyn AnyChange + '_>, Again>;
-    fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Box<dyn AnyHarvest + '_>, DirtyError>;
+    /// Of one slot, or of all of the space.
+    fn harvest(&self, idle: &mut Idle, space: SpaceId, id: Option<SlotId>) -> Told<Box<dyn AnyHarvest + '_>>;
+    fn harvest_ring(&self, idle: &mut Idle, vcpu: VcpuId) -> Told<Box<dyn AnyHarvest + '_>>;
+    fn collect_ring(&self, idle: &mut Idle, vcpu: VcpuId, tell: &mut dyn FnMut(DirtyPage)) -> Told<u64>;
+    fn reset_rings(&self, idle: &mut Idle) -> Told<u64>;
+    fn collected_not_reset(&self, idle: &mut Idle, vcpu: VcpuId) -> Told<u64>;
+    fn set_dirty_log(&self, idle: &mut Idle, log: DirtyLog) -> Result<(), DirtyError>;
+    fn ready(&self, token: Token) -> usize;
+    fn waiters(&self, token: Token) -> Vec<VcpuId>;
+    fn track_writes(
+        &self,
+        idle: &mut Idle,
+        frames: (SpaceId, Span<Gfn>),
+        listener: Arc<dyn WriteListener>,
+    ) -> Told<Box<dyn AnyTracking + '_>>;
+    fn emulate_store(
+        &self,
+        idle: &mut Idle,
+        at: (SpaceId, Gpa),
+        bytes: &[u8],
+        store: &mut dyn FnMut(Hva),
+    ) -> Told<()>;
+    fn hold(
+        &self,
+        idle: &mut Idle,
+        at: (SpaceId, Gfn),
+        access: Access,
+        for_hardware: bool,
+    ) -> Told<Box<dyn AnyHold + '_>>;
 }
+
+/// What is asked, or why not.
+pub(crate) type Told<T> = Result<T, slat_status>;
 
 /// A vCPU.
 pub(crate) trait AnyVcpu: Send {
     fn fault(&mut self, idle: &mut Idle, fault: Fault) -> Result<Done, FaultError>;
+    fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError>;
     fn enter<'a>(&'a mut self, idle: &'a mut Idle, tlb: &mut CTlb) -> InGuest<'a>;
+    fn switch_to(&mut self, space: SpaceId) -> bool;
+    fn pending_token(&self) -> Option<Token>;
+    fn take_ready(&mut self) -> Option<Token>;
+    fn forget_tokens(&mut self);
+    fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>, how: Prefault) -> Result<u64, FaultError>;
+    fn populate_with(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>>;
 }
+
+/// Stores to some frames are tracked while it lives.
+pub(crate) trait AnyTracking: Send {}
+
+impl<F: Format> AnyTracking for WriteTracking<'_, F> {}
 
 /// An invalidation. Debts are settled at once.
 pub(crate) trait AnyChange: Send {
@@ -44,24 +97,33 @@ pub(crate) trait AnyChange: Send {
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>);
 }
 
-/// A harvest, of one slot.
+/// A harvest.
 pub(crate) trait AnyHarvest: Send + Sync {
     fn pages(&self) -> u64;
     fn words(&self) -> Box<dyn Iterator<Item = DirtyWord> + '_>;
     fn commit(self: Box<Self>);
 }
 
+fn space_of<F: Format>(vm: &Vm<F, CHost>, id: SpaceId) -> Told<GuestSpace<'_, F, CHost>> {
+    vm.guest_space(id).ok_or(SLAT_ENOENT)
+}
+
 impl<F: Format> AnyVm for Vm<F, CHost> {
-    fn commit(&self, idle: &mut Idle, operations: &mut Operations<'_>) -> Result<(), SlotError> {
-        self.slots().commit(idle, operations)
+    fn commit(
+        &self,
+        idle: &mut Idle,
+        space: SpaceId,
+        operations: &mut Operations<'_>,
+    ) -> Told<Result<(), SlotError>> {
+        Ok(space_of(self, space)?.slots().commit(idle, operations))
     }
 
-    fn find(&self, idle: &mut Idle, gfn: Gfn) -> Option<Slot> {
-        self.slots().find(idle, gfn)
+    fn find(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Told<Option<Slot>> {
+        Ok(space_of(self, space)?.slots().find(idle, gfn))
     }
 
-    fn translate(&self, idle: &mut Idle, gfn: Gfn) -> Option<Mapping> {
-        self.translate(idle, gfn)
+    fn translate(&self, idle: &mut Idle, space: SpaceId, gfn: Gfn) -> Told<Option<Mapping>> {
+        Ok(space_of(self, space)?.translate(idle, gfn))
     }
 
     fn stats(&self) -> Stats {
@@ -84,8 +146,75 @@ impl<F: Format> AnyVm for Vm<F, CHost> {
         Ok(Box::new(self.try_invalidate(hvas, why)?))
     }
 
-    fn harvest(&self, idle: &mut Idle, id: SlotId) -> Result<Box<dyn AnyHarvest + '_>, DirtyError> {
-        Ok(Box::new(self.slots().harvest(idle, id)?))
+    fn harvest(&self, idle: &mut Idle, space: SpaceId, id: Option<SlotId>) -> Told<Box<dyn AnyHarvest + '_>> {
+        let slots = space_of(self, space)?.slots();
+        let harvest = match id {
+            Some(id) => slots.harvest(idle, id),
+            None => slots.harvest_all(idle),
+        };
+        Ok(Box::new(harvest?))
+    }
+
+    fn harvest_ring(&self, idle: &mut Idle, vcpu: VcpuId) -> Told<Box<dyn AnyHarvest + '_>> {
+        Ok(Box::new(self.harvest_ring(idle, vcpu)?))
+    }
+
+    fn collect_ring(&self, idle: &mut Idle, vcpu: VcpuId, tell: &mut dyn FnMut(DirtyPage)) -> Told<u64> {
+        Ok(self.collect_ring(idle, vcpu, tell)?)
+    }
+
+    fn reset_rings(&self, idle: &mut Idle) -> Told<u64> {
+        Ok(self.reset_rings(idle)?)
+    }
+
+    fn collected_not_reset(&self, idle: &mut Idle, vcpu: VcpuId) -> Told<u64> {
+        Ok(self.collected_not_reset(idle, vcpu)?)
+    }
+
+    fn set_dirty_log(&self, idle: &mut Idle, log: DirtyLog) -> Result<(), DirtyError> {
+        self.set_dirty_log(idle, log)
+    }
+
+    fn ready(&self, token: Token) -> usize {
+        self.ready(token)
+    }
+
+    fn waiters(&self, token: Token) -> Vec<VcpuId> {
+        self.waiters(token)
+    }
+
+    fn track_writes(
+        &self,
+        idle: &mut Idle,
+        (space, gfns): (SpaceId, Span<Gfn>),
+        listener: Arc<dyn WriteListener>,
+    ) -> Told<Box<dyn AnyTracking + '_>> {
+        Ok(Box::new(space_of(self, space)?.slots().track_writes(idle, gfns, listener)?))
+    }
+
+    fn emulate_store(
+        &self,
+        idle: &mut Idle,
+        (space, gpa): (SpaceId, Gpa),
+        bytes: &[u8],
+        store: &mut dyn FnMut(Hva),
+    ) -> Told<()> {
+        Ok(space_of(self, space)?.slots().emulate_store(idle, gpa, bytes, store)?)
+    }
+
+    fn hold(
+        &self,
+        idle: &mut Idle,
+        (space, gfn): (SpaceId, Gfn),
+        access: Access,
+        for_hardware: bool,
+    ) -> Told<Box<dyn AnyHold + '_>> {
+        let slots = space_of(self, space)?.slots();
+        Ok(Box::new(if for_hardware {
+            Holding::for_hardware(slots.hold_for_hardware(idle, gfn, access)?)
+        } else {
+            Holding::new(slots.hold(idle, gfn, access)?)
+        }))
     }
 }
 
@@ -96,6 +225,34 @@ impl<F: Format> AnyVcpu for Vcpu<'_, F, CHost> {
 
     fn enter<'a>(&'a mut self, idle: &'a mut Idle, tlb: &mut CTlb) -> InGuest<'a> {
         self.enter(idle, tlb).poll()
+    }
+
+    fn fault_as(&mut self, idle: &mut Idle, fault: Fault, private: bool) -> Result<Done, FaultError> {
+        self.fault_as(idle, fault, private)
+    }
+
+    fn switch_to(&mut self, space: SpaceId) -> bool {
+        self.switch_to(space)
+    }
+
+    fn pending_token(&self) -> Option<Token> {
+        self.pending_token()
+    }
+
+    fn take_ready(&mut self) -> Option<Token> {
+        self.take_ready()
+    }
+
+    fn forget_tokens(&mut self) {
+        self.forget_tokens();
+    }
+
+    fn prefault(&mut self, idle: &mut Idle, gfns: Span<Gfn>, how: Prefault) -> Result<u64, FaultError> {
+        self.prefault_as(idle, gfns, how)
+    }
+
+    fn populate_with(&mut self, idle: &mut Idle, population: &Population) -> Option<Span<Gfn>> {
+        self.populate_with(idle, population)
     }
 }
 
@@ -148,22 +305,15 @@ pub(crate) fn build(config: &slat_config, host: &slat_host) -> Result<Box<dyn An
 }
 
 fn build_as<F: Format>(config: &slat_config, host: &slat_host) -> Result<Box<dyn AnyVm>, slat_status> {
-    let known = SLAT_VM_DIRTY_BITS | SLAT_VM_DIRTY_INITIALLY_SET | SLAT_VM_NX_HUGE_PAGES;
-    let is_sound = config.size == size_of::<slat_config>() && config.flags & !known == 0;
-    if !is_sound || config.vcpus > 1 << 16 || config.max_level > 3 {
-        return Err(SLAT_EINVAL);
-    }
+    let is_sound = config.size == size_of::<slat_config>()
+        && config.flags & !(DIRTY_FLAGS | SLAT_VM_NX_HUGE_PAGES) == 0
+        && config.vcpus <= 1 << 16
+        && config.max_level <= 3;
+    let log = dirty_log(config.flags, config.ring_bytes).filter(|_| is_sound).ok_or(SLAT_EINVAL)?;
+    let spaces = u8::try_from(config.address_spaces).map_err(|_| SLAT_EINVAL)?;
     let host = CHost::new(host, F::ADDRESS).ok_or(SLAT_EINVAL)?;
-    let has = |flag| config.flags & flag != 0;
-    let mut log = DirtyLog::bitmap();
-    if has(SLAT_VM_DIRTY_BITS) {
-        log = log.track(Track::DirtyBits);
-    }
-    if has(SLAT_VM_DIRTY_INITIALLY_SET) {
-        log = log.initially_set();
-    }
     let mut builder = Vm::<F, _>::builder(host).vcpus(config.vcpus.max(1)).dirty_log(log);
-    builder = builder.nx_huge_pages(has(SLAT_VM_NX_HUGE_PAGES));
+    builder = builder.nx_huge_pages(config.flags & SLAT_VM_NX_HUGE_PAGES != 0).address_spaces(spaces);
     if let Some(level) = Level::new(config.max_level as u8) {
         builder = builder.max_page(level);
     }

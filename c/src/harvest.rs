@@ -1,16 +1,50 @@
 //! Harvests of dirty logs: taken, read as words, and committed or given back.
 
-use crate::any::AnyHarvest;
+use crate::any::{AnyHarvest, AnyVm};
 use crate::slat_status;
 use crate::slat_status::SLAT_EINVAL;
 use crate::status::{given, guarded};
-use crate::vm::Child;
-use crate::{slat_dirty_word, slat_thread, slat_vm};
+use crate::vm::{Child, space_id};
+use crate::{slat_thread, slat_vm};
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
-use slat::SlotId;
+use slat::{DirtyPage, DirtyWord, Idle, SlotId};
 
-/// What was taken from the dirty log of a slot. Any thread may read it.
+/// Up to 64 pages of a slot, some of which are dirty.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct slat_dirty_word {
+    /// The number in the slot of the page that bit 0 stands for: a multiple of 64.
+    pub first_page: u64,
+    /// The guest frame that it was when it was harvested. Slots move.
+    pub gfn: u64,
+    /// The host address behind it.
+    pub hva: u64,
+    /// Bit n stands for the nth page from it on.
+    pub bits: u64,
+    /// The slot.
+    pub slot: u32,
+    /// The address space of the slot.
+    pub space: u32,
+}
+
+/// One dirty page, as a ring tells it.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct slat_dirty_page {
+    /// Its number in the slot.
+    pub page: u64,
+    /// The guest frame that it was when it was told. Slots move.
+    pub gfn: u64,
+    /// The host address behind it.
+    pub hva: u64,
+    /// The slot.
+    pub slot: u32,
+    /// The address space of the slot.
+    pub space: u32,
+}
+
+/// What was taken from dirty logs. Any thread may read it.
 pub struct slat_harvest {
     /// Given back before its VM may go: fields drop in order.
     any: Box<dyn AnyHarvest>,
@@ -23,22 +57,46 @@ impl core::fmt::Debug for slat_harvest {
     }
 }
 
-/// Takes what memslot `id` has logged, in `harvest`: those pages are clean from now on, and the next store to each is logged
+/// Takes what memslot `id` of address space `space` has logged, in `harvest`: those pages are clean from now on, and the next store to each is logged
 /// again. What vCPUs stored before is in memory when this returns: the pages are to be copied after it. Any thread; waits for
 /// vCPUs in the guest, unless nothing was dirty.
 ///
 /// Owed: `slat_harvest_commit` or `slat_harvest_fail`. Errors, after which the log is as it was: `SLAT_ENOENT` where there is
-/// no such slot, or it does not log; `SLAT_ENOMEM`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+/// no such space or slot, or it does not log; `SLAT_ENXIO` in a VM with dirty rings; `SLAT_ENOMEM`, `SLAT_EINVAL`; `SLAT_EBUSY`,
+/// `SLAT_EPERM` for the token.
 #[unsafe(no_mangle)]
 pub extern "C" fn slat_harvest_begin(
     vm: Option<&'static slat_vm>,
     thread: Option<&slat_thread>,
+    space: u32,
     id: u32,
     harvest: Option<&mut MaybeUninit<*mut slat_harvest>>,
 ) -> slat_status {
+    begin(vm, thread, harvest, |vm, idle| vm.harvest(idle, space_id(space)?, Some(SlotId(id))))
+}
+
+/// The same of every slot of the address space that logs, with one flush for all of them. In a VM with dirty rings these are emptied,
+/// of whatever space their pages are: every vCPU has room again.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_harvest_all_begin(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    space: u32,
+    harvest: Option<&mut MaybeUninit<*mut slat_harvest>>,
+) -> slat_status {
+    begin(vm, thread, harvest, |vm, idle| vm.harvest(idle, space_id(space)?, None))
+}
+
+/// Takes what `take` takes, in a handle.
+pub(crate) fn begin(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    harvest: Option<&mut MaybeUninit<*mut slat_harvest>>,
+    take: impl FnOnce(&'static dyn AnyVm, &mut Idle) -> Result<Box<dyn AnyHarvest>, slat_status>,
+) -> slat_status {
     guarded(|| {
         let (child, harvest, mut call) = (Child::of(given(vm)?), given(harvest)?, given(thread)?.call()?);
-        let any = child.vm().harvest(call.idle(), SlotId(id))?;
+        let any = take(child.vm(), call.idle())?;
         harvest.write(Box::into_raw(Box::new(slat_harvest { any, _vm: child })));
         Ok(())
     })
@@ -50,7 +108,7 @@ pub extern "C" fn slat_harvest_pages(harvest: Option<&slat_harvest>) -> u64 {
     harvest.map_or(0, |harvest| harvest.any.pages())
 }
 
-/// Copies the words that have a dirty page, in order of pages, from the one with number `from` on, `room` at most, to `words`;
+/// Copies the words that have a dirty page, slot by slot, in order of pages, from the one with number `from` on, `room` at most, to `words`;
 /// how many is in `count`, and fewer than `room` are the last. Passing over `from` words costs a step each. Any thread; never
 /// sleeps. Errors: `SLAT_EINVAL`.
 #[unsafe(no_mangle)]
@@ -69,15 +127,8 @@ pub unsafe extern "C" fn slat_harvest_words(
         }
         let mut copied = 0;
         for word in harvest.any.words().skip(from).take(room) {
-            let first = word.first;
-            let word = slat_dirty_word {
-                first_page: first.page,
-                gfn: first.gfn.0,
-                hva: first.hva.0,
-                bits: word.bits,
-            };
             // SAFETY: there is room for as many words, says the caller.
-            unsafe { words.add(copied).write(word) };
+            unsafe { words.add(copied).write(word.into()) };
             copied += 1;
         }
         count.write(copied);
@@ -105,4 +156,17 @@ pub unsafe extern "C" fn slat_harvest_fail(harvest: *mut slat_harvest) -> slat_s
         drop(given((!harvest.is_null()).then(|| unsafe { Box::from_raw(harvest) }))?);
         Ok(())
     })
+}
+
+impl From<DirtyWord> for slat_dirty_word {
+    fn from(DirtyWord { first, bits }: DirtyWord) -> Self {
+        let DirtyPage { space, slot, page, gfn, hva } = first;
+        Self { first_page: page, gfn: gfn.0, hva: hva.0, bits, slot: slot.0, space: space.0.into() }
+    }
+}
+
+impl From<DirtyPage> for slat_dirty_page {
+    fn from(DirtyPage { space, slot, page, gfn, hva }: DirtyPage) -> Self {
+        Self { page, gfn: gfn.0, hva: hva.0, slot: slot.0, space: space.0.into() }
+    }
 }

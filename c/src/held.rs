@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed, Orderin
 
 /// No call has it: what it is in the beginning.
 pub(crate) const OUT: u8 = 0;
-/// No call has it, and it is in the guest.
+/// No call has it, and it is in the guest, or in a use.
 pub(crate) const IN_GUEST: u8 = 1;
 /// A call has it.
 const IN_CALL: u8 = 2;

@@ -1,15 +1,18 @@
 //! The host's functions as slat's host, and a vCPU's as its TLB. What C answers is checked here.
 
 use crate::status::slat_status;
-use crate::types::SLAT_PAGE_WRITE;
-use crate::{slat_access, slat_host, slat_page, slat_status_raw, slat_thread, slat_tlb};
+use crate::types::{SLAT_PAGE_NO_EXECUTE, SLAT_PAGE_WRITE, memory};
+use crate::{
+    slat_access, slat_event, slat_event_kind, slat_host, slat_page, slat_status_raw, slat_thread, slat_tlb,
+};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use slat::table::Heap;
 use slat::table::memory::CHUNK_BYTES;
+use slat::trace::{FaultResult, TraceEvent};
 use slat::{
-    Access, CpuId, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, Pfn, Span, TableMemory,
-    Translations, VcpuId,
+    Access, CpuId, Gfn, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pfn, Span,
+    TableMemory, Token, Translations, VcpuId,
 };
 
 /// See the module's header.
@@ -39,12 +42,9 @@ impl CHost {
     pub(crate) fn page(&self, page: &slat_page) -> Option<HostPage> {
         let level = Level::new(page.level.clamp(1, 4) as u8).filter(|level| *level <= Level::G1)?;
         let writable = page.flags & SLAT_PAGE_WRITE != 0;
-        (page.pfn < self.frames).then_some(HostPage {
-            pfn: Pfn(page.pfn),
-            level,
-            writable,
-            ..HostPage::PLAIN
-        })
+        let execute = page.flags & SLAT_PAGE_NO_EXECUTE == 0;
+        let memory = memory(page.memory)?;
+        (page.pfn < self.frames).then_some(HostPage { pfn: Pfn(page.pfn), level, writable, execute, memory })
     }
 
     /// The frame number of table memory at `page`.
@@ -99,6 +99,8 @@ const OK: slat_status_raw = slat_status::SLAT_OK as u32;
 const NO_MEMORY: slat_status_raw = slat_status::SLAT_ENOMEM as u32;
 const POISONED: slat_status_raw = slat_status::SLAT_EPOISONED as u32;
 const IO: slat_status_raw = slat_status::SLAT_EIO as u32;
+const PENDING: slat_status_raw = slat_status::SLAT_EINPROGRESS as u32;
+const NEEDS_PAGE: slat_status_raw = slat_status::SLAT_ENODATA as u32;
 
 fn named(access: Access) -> u32 {
     let name = match access {
@@ -128,8 +130,18 @@ impl Host for CHost {
             NO_MEMORY => Err(HostError::NoMemory),
             POISONED => Err(HostError::Poisoned),
             IO => Err(HostError::Io),
+            PENDING => Err(HostError::Pending),
+            NEEDS_PAGE => Err(HostError::NeedsPage),
             _ => Err(HostError::Fault),
         }
+    }
+
+    fn token(&self, hva: Hva) -> Token {
+        Token(match self.host.token {
+            // SAFETY: the host's own function and pointer.
+            Some(token) => unsafe { token(self.host.user, hva.0) },
+            None => hva.0 & !(PAGE_SIZE - 1),
+        })
     }
 
     fn kick(&self, vcpu: VcpuId) {
@@ -138,6 +150,87 @@ impl Host for CHost {
             unsafe { kick(self.host.user, vcpu.0) }
         }
     }
+
+    fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
+        // SAFETY: the host's own function and pointer.
+        self.host
+            .broadcast_flush
+            .is_some_and(|flush| unsafe { flush(self.host.user, gfns.start.0, gfns.len()) })
+    }
+
+    #[inline]
+    fn observe(&self, event: TraceEvent) {
+        if let Some(observe) = self.host.observe
+            && let Some(event) = told(event)
+        {
+            // SAFETY: the host's own function and pointer; the event is ours until it returns.
+            unsafe { observe(self.host.user, &raw const event) }
+        }
+    }
+}
+
+/// An event in C's terms; nothing where `slat.h` has no name for it.
+fn told(event: TraceEvent) -> Option<slat_event> {
+    use slat_event_kind as Kind;
+    let about = |kind, gfns: Span<Gfn>| slat_event {
+        kind: kind as u32,
+        vcpu: 0,
+        gfn: gfns.start.0,
+        frames: gfns.len(),
+        count: 0,
+        level: 0,
+        access: 0,
+        cause: core::ptr::null(),
+        cause_bytes: 0,
+    };
+    let nowhere = Span::sized(Gfn(0), 0);
+    let because = |event: slat_event, cause: &'static str| slat_event {
+        cause: cause.as_ptr().cast(),
+        cause_bytes: cause.len(),
+        ..event
+    };
+    let number = |level: Level| u32::from(level.number());
+    Some(match event {
+        TraceEvent::Fault { vcpu, gfn, access, result } => {
+            let (kind, level) = match result {
+                FaultResult::Mapped(level) => (Kind::SLAT_EVENT_MAPPED, number(level)),
+                FaultResult::Fixed => (Kind::SLAT_EVENT_FIXED, 0),
+                FaultResult::Spurious => (Kind::SLAT_EVENT_SPURIOUS, 0),
+                FaultResult::Mmio => (Kind::SLAT_EVENT_MMIO, 0),
+                FaultResult::Deferred => (Kind::SLAT_EVENT_DEFERRED, 0),
+                FaultResult::Failed => (Kind::SLAT_EVENT_FAILED, 0),
+                _ => return None,
+            };
+            slat_event { vcpu: vcpu.0, level, access: named(access), ..about(kind, Span::sized(gfn, 1)) }
+        }
+        TraceEvent::Retry { vcpu, gfn, cause } => {
+            let retry = about(Kind::SLAT_EVENT_RETRY, Span::sized(gfn, 1));
+            because(slat_event { vcpu: vcpu.0, ..retry }, cause.name())
+        }
+        TraceEvent::Zap { gfns, level, leaves, cause } => {
+            let zap = about(Kind::SLAT_EVENT_ZAP, gfns);
+            because(slat_event { level: number(level), count: leaves, ..zap }, cause.name())
+        }
+        TraceEvent::Split { gfn, level } => {
+            slat_event { level: number(level), ..about(Kind::SLAT_EVENT_SPLIT, Span::sized(gfn, 1)) }
+        }
+        TraceEvent::Recovered { gfn, level } => {
+            let gfns = Span::sized(gfn, level.pages());
+            slat_event { level: number(level), ..about(Kind::SLAT_EVENT_RECOVERED, gfns) }
+        }
+        TraceEvent::Flush { gfns, cause, edits, .. } => {
+            because(slat_event { count: edits, ..about(Kind::SLAT_EVENT_FLUSH, gfns) }, cause.name())
+        }
+        TraceEvent::GracePeriod => about(Kind::SLAT_EVENT_GRACE_PERIOD, nowhere),
+        TraceEvent::TablesFreed { level, leaves } => {
+            let freed = about(Kind::SLAT_EVENT_TABLES_FREED, nowhere);
+            slat_event { level: number(level), count: leaves, ..freed }
+        }
+        TraceEvent::Reclaimed { subtrees } => {
+            slat_event { count: subtrees, ..about(Kind::SLAT_EVENT_RECLAIMED, nowhere) }
+        }
+        _ => return None,
+    })
 }
 
 /// A vCPU's TLB on the processor that it is on.

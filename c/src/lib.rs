@@ -2,13 +2,14 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `types` | what C and Rust hand to each other: numbers, structures, the host's functions |
+//! | `types` | what C and Rust hand to each other: numbers and structures |
+//! | `callbacks` | functions of the embedder, and what they are told |
 //! | `status` | errors as one enumeration; no panic crosses the boundary |
 //! | `any` | a VM of whatever format, and what it gives, as trait objects |
 //! | `host` | the host's functions as slat's host |
 //! | `thread` | the token of a thread |
 //! | `held` | a value that one call at a time has |
-//! | `vm`, `vcpu`, `change`, `harvest` | the functions |
+//! | `vm`, `slots`, `vcpu`, `populate`, `pending`, `change`, `harvest`, `rings`, `tracking`, `hold` | the functions |
 //! | `bare` | without `std`: memory and the end of a panic, by functions of the kernel |
 //!
 //! # Decisions
@@ -31,20 +32,34 @@ extern crate alloc;
 mod any;
 #[cfg(not(feature = "std"))]
 mod bare;
+mod callbacks;
 mod change;
 mod harvest;
 mod held;
+mod hold;
 mod host;
+mod pending;
+mod populate;
+mod rings;
+mod slots;
 mod status;
 mod thread;
+mod tracking;
 mod types;
 mod vcpu;
 mod vm;
 
+pub use callbacks::*;
 pub use change::*;
 pub use harvest::*;
+pub use hold::*;
+pub use pending::*;
+pub use populate::*;
+pub use rings::*;
+pub use slots::*;
 pub use status::*;
 pub use thread::*;
+pub use tracking::*;
 pub use types::*;
 pub use vcpu::*;
 pub use vm::*;

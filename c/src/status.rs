@@ -3,7 +3,8 @@
 use core::ffi::{CStr, c_char};
 use slat::slots::Rule;
 use slat::table::NoMemory;
-use slat::{Again, DirtyError, FaultError, HostError, SlotError};
+use slat::writes::StoreError;
+use slat::{Again, DirtyError, FaultError, HoldError, HostError, SlotError};
 
 /// How a call went. The numbers are those of Linux's errno.
 #[repr(u32)]
@@ -13,10 +14,12 @@ pub enum slat_status {
     SLAT_OK = 0,
     /// The thread token belongs to another thread.
     SLAT_EPERM = 1,
-    /// There is no such memslot, log, vCPU or mapping.
+    /// There is no such address space, memslot, log, vCPU, mapping or token.
     SLAT_ENOENT = 2,
     /// The host could not read the page back. Another try may succeed.
     SLAT_EIO = 5,
+    /// The VM has no dirty rings; or it has, and its logs are harvested all together.
+    SLAT_ENXIO = 6,
     /// It would have to wait for other invalidations to end, or for memory: try again.
     SLAT_EAGAIN = 11,
     /// No memory.
@@ -29,31 +32,41 @@ pub enum slat_status {
     SLAT_EEXIST = 17,
     /// An argument is out of range: a null pointer, an address that is no multiple of 4096, an unknown number.
     SLAT_EINVAL = 22,
+    /// The caller has to provide the page to the host.
+    SLAT_ENODATA = 61,
+    /// The page is on its way to the host.
+    SLAT_EINPROGRESS = 115,
+    /// The host has taken the held frame back: refresh it.
+    SLAT_ESTALE = 116,
     /// slat panicked, which is a bug in slat: what it was is on stderr. Free what there is, and do not go on.
     SLAT_EPANIC = 131,
     /// The page's memory is broken.
     SLAT_EPOISONED = 133,
 }
 use slat_status::{
-    SLAT_EAGAIN, SLAT_EBUSY, SLAT_EEXIST, SLAT_EFAULT, SLAT_EINVAL, SLAT_EIO, SLAT_ENOENT, SLAT_ENOMEM,
-    SLAT_EPANIC, SLAT_EPERM, SLAT_EPOISONED, SLAT_OK,
+    SLAT_EAGAIN, SLAT_EBUSY, SLAT_EEXIST, SLAT_EFAULT, SLAT_EINPROGRESS, SLAT_EINVAL, SLAT_EIO, SLAT_ENODATA,
+    SLAT_ENOENT, SLAT_ENOMEM, SLAT_ENXIO, SLAT_EPANIC, SLAT_EPERM, SLAT_EPOISONED, SLAT_ESTALE, SLAT_OK,
 };
 
 /// A `slat_status` that C hands over: any number.
 pub type slat_status_raw = u32;
 
 impl slat_status {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 16] = [
         SLAT_OK,
         SLAT_EPERM,
         SLAT_ENOENT,
         SLAT_EIO,
+        SLAT_ENXIO,
         SLAT_EAGAIN,
         SLAT_ENOMEM,
         SLAT_EFAULT,
         SLAT_EBUSY,
         SLAT_EEXIST,
         SLAT_EINVAL,
+        SLAT_ENODATA,
+        SLAT_EINPROGRESS,
+        SLAT_ESTALE,
         SLAT_EPANIC,
         SLAT_EPOISONED,
     ];
@@ -66,14 +79,18 @@ pub extern "C" fn slat_strerror(status: slat_status_raw) -> *const c_char {
     let text: &CStr = match known {
         Some(SLAT_OK) => c"done",
         Some(SLAT_EPERM) => c"the thread token belongs to another thread",
-        Some(SLAT_ENOENT) => c"there is no such memslot, log, vCPU or mapping",
+        Some(SLAT_ENOENT) => c"there is no such address space, memslot, log, vCPU, mapping or token",
         Some(SLAT_EIO) => c"the host could not read the page back",
+        Some(SLAT_ENXIO) => c"the VM has no dirty rings, or nothing but rings",
         Some(SLAT_EAGAIN) => c"it would have to wait: try again",
         Some(SLAT_ENOMEM) => c"no memory",
         Some(SLAT_EFAULT) => c"the host maps nothing there for this access",
         Some(SLAT_EBUSY) => c"a handle is in use",
         Some(SLAT_EEXIST) => c"memslots would overlap, or the id is taken",
         Some(SLAT_EINVAL) => c"an argument is out of range",
+        Some(SLAT_ENODATA) => c"the caller has to provide the page",
+        Some(SLAT_EINPROGRESS) => c"the page is on its way to the host",
+        Some(SLAT_ESTALE) => c"the host has taken the held frame back",
         Some(SLAT_EPANIC) => c"slat panicked",
         Some(SLAT_EPOISONED) => c"the page's memory is broken",
         None => c"unknown status",
@@ -99,7 +116,8 @@ impl From<HostError> for slat_status {
             HostError::Fault => SLAT_EFAULT,
             HostError::NoMemory => SLAT_ENOMEM,
             HostError::Poisoned => SLAT_EPOISONED,
-            HostError::Pending | HostError::NeedsPage => SLAT_EAGAIN,
+            HostError::Pending => SLAT_EINPROGRESS,
+            HostError::NeedsPage => SLAT_ENODATA,
             _ => SLAT_EIO,
         }
     }
@@ -110,6 +128,28 @@ impl From<FaultError> for slat_status {
         match error {
             FaultError::Host(error) => error.into(),
             _ => SLAT_ENOMEM,
+        }
+    }
+}
+
+impl From<HoldError> for slat_status {
+    fn from(error: HoldError) -> Self {
+        match error {
+            HoldError::NoMemslot => SLAT_ENOENT,
+            HoldError::ReadOnly | HoldError::Tracked => SLAT_EFAULT,
+            HoldError::Pending(_) => SLAT_EINPROGRESS,
+            HoldError::Host(error) => error.into(),
+            _ => SLAT_ENOMEM,
+        }
+    }
+}
+
+impl From<StoreError> for slat_status {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NoMemory => SLAT_ENOENT,
+            StoreError::Private => SLAT_EFAULT,
+            _ => SLAT_EINVAL,
         }
     }
 }

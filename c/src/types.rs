@@ -1,10 +1,7 @@
 //! What C and Rust hand to each other. Addresses are in bytes, sizes in bytes and multiples of 4096, unless their names say
 //! frames or pages.
 
-use crate::{slat_status_raw, slat_thread};
-use core::ffi::c_void;
-use slat::{Access, PAGE_SIZE, Slot, SlotId, Span, Stats};
-use slat::{Gpa, Hva};
+use slat::{Access, Gfn, Gpa, Hva, MemoryType, PAGE_SIZE, Slot, SlotId, Span, Stats};
 
 /// A page-table format.
 #[repr(u32)]
@@ -52,7 +49,7 @@ pub enum slat_access {
     SLAT_FETCH = 2,
 }
 
-/// How a fault was dealt with: the guest may try again, except after `SLAT_MMIO`.
+/// How a fault was dealt with: the guest may try again after the first three. After the others nothing was done.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum slat_done {
@@ -62,8 +59,34 @@ pub enum slat_done {
     SLAT_FIXED = 1,
     /// Another vCPU had dealt with it already.
     SLAT_SPURIOUS = 2,
-    /// No memslot is there, or the guest wrote to a read-only one: emulate the access.
+    /// No memslot is there, or the guest wrote to a read-only one, or fetched from one that does not execute: emulate the
+    /// access.
     SLAT_MMIO = 3,
+    /// A store, while this vCPU's dirty ring is full. Again when another thread has harvested or reset it.
+    SLAT_RING_FULL = 4,
+    /// A store to a frame whose stores are tracked: make it by `slat_emulate_store`.
+    SLAT_WRITE_TRACKED = 5,
+    /// The access meant private memory and the frame is shared, or the other way round. The VMM converts the frame, or ends the
+    /// guest.
+    SLAT_MEMORY_FAULT = 6,
+    /// The host's page is on its way: the vCPU waits for `slat_vcpu_pending_token`, and may run something else of the guest.
+    SLAT_PENDING = 7,
+    /// The caller has to provide the page. Again when the host has it.
+    SLAT_NEEDS_PAGE = 8,
+}
+
+/// How a page is cached. Each is narrower than the one before it; of memslot and host page the narrower one counts.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum slat_memory {
+    /// Ordinary memory: cached.
+    SLAT_WRITE_BACK = 0,
+    /// Not cached; stores may be combined, loads may be made ahead: a frame buffer.
+    SLAT_WRITE_COMBINING = 1,
+    /// Not cached, no loads ahead of their time; the guest may choose to combine stores.
+    SLAT_UNCACHED = 2,
+    /// Registers of a device: not cached, each access as it is written.
+    SLAT_DEVICE = 3,
 }
 
 /// Why the host changes a range. The reason decides how little is done: slat's ARCHITECTURE.md has the table.
@@ -116,8 +139,20 @@ pub enum slat_slot_op_kind {
     SLAT_SLOT_DELETE = 1,
     /// Moves the slot of this id to `gpa`; the other fields are not looked at.
     SLAT_SLOT_MOVE = 2,
-    /// Gives the slot of this id `flags`. `SLAT_SLOT_READONLY` must be as it was created.
+    /// Gives the slot of this id `flags`. All but `SLAT_SLOT_LOG_DIRTY` must be as they were created.
     SLAT_SLOT_FLAGS = 3,
+    /// Takes [gpa, gpa + bytes) out of the slot of this id. It keeps what lies below; what lies above becomes slot `rest`, a free
+    /// id, where both are left. What stays mapped is not touched; of a slot that logs all that stays
+    /// counts as written from then on.
+    SLAT_SLOT_CUT = 4,
+    /// Adds the slot with two kinds of memory: shared at `hva`, and private at `private_hva`. All of it is shared at first. It
+    /// neither moves nor logs, and is not read-only.
+    SLAT_SLOT_CREATE_WITH_PRIVATE = 5,
+    /// Makes [gpa, gpa + bytes) private, or shared again, in slots that have both; the id is not looked at. Frames that change
+    /// lose what they map, by one flush; nothing is copied.
+    SLAT_SLOT_SET_PRIVATE = 6,
+    /// See `SLAT_SLOT_SET_PRIVATE`.
+    SLAT_SLOT_SET_SHARED = 7,
 }
 
 /// A `slat_format` that C hands over, and so on: any number.
@@ -130,11 +165,18 @@ pub type slat_why_raw = u32;
 pub type slat_young_how_raw = u32;
 /// See [`slat_format_raw`].
 pub type slat_slot_op_kind_raw = u32;
+/// See [`slat_format_raw`].
+pub type slat_memory_raw = u32;
 
 /// Flag of a memslot: writes are logged.
 pub const SLAT_SLOT_LOG_DIRTY: u32 = 1;
 /// Flag of a memslot: guest writes are refused, and come out as `SLAT_MMIO`.
 pub const SLAT_SLOT_READONLY: u32 = 2;
+/// Flag of a memslot: fetches are refused, and come out as `SLAT_MMIO`.
+pub const SLAT_SLOT_NO_EXECUTE: u32 = 4;
+/// Host addresses from here on name private memory, which has no address: `SLAT_PRIVATE_HVA + (number << 48) + offset`, of 16,384
+/// memories of 2^48 bytes. Whatever takes a host address takes such a name; `resolve` and `lookup` are given them.
+pub const SLAT_PRIVATE_HVA: u64 = 0x8000_0000_0000_0000;
 /// Flag of a page: loads are allowed.
 pub const SLAT_PAGE_READ: u32 = 1;
 /// Flag of a page: stores are allowed.
@@ -145,12 +187,16 @@ pub const SLAT_PAGE_EXECUTE: u32 = 4;
 pub const SLAT_PAGE_ACCESSED: u32 = 8;
 /// Flag of a mapping: its Dirty bit.
 pub const SLAT_PAGE_DIRTY: u32 = 16;
+/// Flag of a host's page: the guest may not execute it.
+pub const SLAT_PAGE_NO_EXECUTE: u32 = 32;
 /// Flag of a VM: stores are found by Dirty bits, where the format has them, and not by write protection.
 pub const SLAT_VM_DIRTY_BITS: u32 = 1;
 /// Flag of a VM: a fresh dirty log says of every page that it is dirty, and costs nothing to begin.
 pub const SLAT_VM_DIRTY_INITIALLY_SET: u32 = 2;
 /// Flag of a VM: large pages do not execute; a fetch splits its page down to 4 KiB.
 pub const SLAT_VM_NX_HUGE_PAGES: u32 = 4;
+/// Flag of a VM: large pages of slots that log are split by the first store to each, and not when the log begins.
+pub const SLAT_VM_DIRTY_SPLIT_LAZILY: u32 = 8;
 
 /// How a VM is made. Zero in a field means what its comment says; set `size`, and zero the rest.
 #[repr(C)]
@@ -170,6 +216,12 @@ pub struct slat_config {
     pub max_slots: u32,
     /// `SLAT_VM_*`.
     pub flags: u32,
+    /// How many address spaces there are, each with memslots and tables of its own, 255 at most; zero means one. They are
+    /// numbered from 0, and vCPUs begin in number 0.
+    pub address_spaces: u32,
+    /// Zero: dirty logs are bitmaps. Else each vCPU has a dirty ring of so many bytes, 16 for a store: a power of two from 4096 to
+    /// 1 MiB. `slat_set_dirty_log` gives rings later.
+    pub ring_bytes: u32,
     /// Bytes of table pages that may be in use; beyond, the coldest tables are taken back. Zero means no limit.
     pub table_budget: u64,
 }
@@ -182,72 +234,11 @@ pub struct slat_page {
     pub pfn: u64,
     /// How large a page the host maps there, all of it alike: zero or 1 for 4 KiB, 2 for 2 MiB, 3 for 1 GiB.
     pub level: u32,
-    /// `SLAT_PAGE_WRITE` where the guest may write to it now; other bits are not looked at.
+    /// `SLAT_PAGE_WRITE` where the guest may write to it now, `SLAT_PAGE_NO_EXECUTE` where it may not execute it; other bits are
+    /// not looked at.
     pub flags: u32,
-}
-
-/// What slat asks of the host: functions, each with `user` as its first argument. Any thread that calls slat may be in any of
-/// them, several at once. They return: a longjmp or a C++ exception out of one is undefined behaviour.
-///
-/// The contract: before the host takes a page away from an address, moves it, or withdraws write permission, it begins an
-/// invalidation of the range, applies it, changes its own tables, and then ends it. What `resolve` and `lookup` say must be
-/// what those tables say at that moment.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct slat_host {
-    /// `sizeof(struct slat_host)`: tells versions of this structure apart.
-    pub size: usize,
-    /// Given to each function.
-    pub user: *mut c_void,
-    /// Makes the page at `hva` present for this access and describes it in `page`, which comes zeroed. A page for `SLAT_WRITE`
-    /// is writable. May sleep, and may call slat with `thread`, which is good until this returns, but for entering a guest.
-    /// Answers `SLAT_OK`, or `SLAT_EFAULT`, `SLAT_ENOMEM`, `SLAT_EPOISONED`, `SLAT_EIO`; any other number counts as
-    /// `SLAT_EFAULT`.
-    pub resolve: Option<
-        unsafe extern "C" fn(
-            user: *mut c_void,
-            thread: *const slat_thread,
-            hva: u64,
-            access: slat_access_raw,
-            page: *mut slat_page,
-        ) -> slat_status_raw,
-    >,
-    /// May be null. The same where it can be said without sleeping; anything but `SLAT_OK` sends the fault to `resolve`. Takes
-    /// no lock that is held while slat is called, allocates nothing, and does not call slat.
-    pub lookup: Option<
-        unsafe extern "C" fn(
-            user: *mut c_void,
-            hva: u64,
-            access: slat_access_raw,
-            page: *mut slat_page,
-        ) -> slat_status_raw,
-    >,
-    /// May be null, where vCPUs poll `slat_vcpu_kicked`. Makes the vCPU leave the guest soon, or call `slat_vcpu_answer`: an
-    /// IPI, a signal. Does not call slat.
-    pub kick: Option<unsafe extern "C" fn(user: *mut c_void, vcpu: u32)>,
-    /// May be null together with `free_tables`: then tables come from the global allocator. Memory of `bytes`, aligned to as
-    /// much, that nothing else uses until it is freed; or null. May sleep.
-    pub alloc_tables: Option<unsafe extern "C" fn(user: *mut c_void, bytes: usize) -> *mut c_void>,
-    /// Takes such memory back. May sleep.
-    pub free_tables: Option<unsafe extern "C" fn(user: *mut c_void, tables: *mut c_void, bytes: usize)>,
-    /// Table memory at physical address p is seen at p + `table_offset`, modulo 2^64: a kernel's direct map, a multiple of
-    /// 4096. Zero where they are the same, as for a software walker. Memory whose physical address the format cannot name is
-    /// refused.
-    pub table_offset: u64,
-}
-
-/// What a processor caches, told what to forget: a TLB in software, or INVEPT, INVLPGA, TLBI, HFENCE on the processor that
-/// the calling thread is on. The functions do not call slat, and return.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct slat_tlb {
-    /// Given to each function.
-    pub user: *mut c_void,
-    /// Forget everything of this vCPU, paging-structure caches included.
-    pub flush_all: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    /// May be null, which means `flush_all`. Forget at least every translation of these frames, at every page size, and every
-    /// cached link above them.
-    pub flush: Option<unsafe extern "C" fn(user: *mut c_void, first_gfn: u64, frames: u64)>,
+    /// How it is cached: zero is ordinary memory.
+    pub memory: slat_memory_raw,
 }
 
 /// One operation of a memslot transaction.
@@ -258,6 +249,10 @@ pub struct slat_slot_op {
     pub kind: slat_slot_op_kind_raw,
     /// The slot.
     pub slot: slat_slot,
+    /// Of `SLAT_SLOT_CREATE_WITH_PRIVATE`: where its private memory begins (`SLAT_PRIVATE_HVA`).
+    pub private_hva: u64,
+    /// Of `SLAT_SLOT_CUT`: the id of what lies above.
+    pub rest: u32,
 }
 
 /// A memslot: guest memory, and the host address behind it.
@@ -274,6 +269,8 @@ pub struct slat_slot {
     pub bytes: u64,
     /// The host address of its first byte.
     pub hva: u64,
+    /// How its pages are cached, unless the host says something narrower of one: zero is ordinary memory.
+    pub memory: slat_memory_raw,
 }
 
 /// What a VM maps at a frame.
@@ -288,20 +285,8 @@ pub struct slat_mapping {
     pub frames: u64,
     /// `SLAT_PAGE_*`: what the hardware lets through, and its Accessed and Dirty bits.
     pub flags: u32,
-}
-
-/// Up to 64 pages of a slot, some of which are dirty.
-#[repr(C)]
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct slat_dirty_word {
-    /// The number in the slot of the page that bit 0 stands for: a multiple of 64.
-    pub first_page: u64,
-    /// The guest frame that it was when it was harvested. Slots move.
-    pub gfn: u64,
-    /// The host address behind it.
-    pub hva: u64,
-    /// Bit n stands for the nth page from it on.
-    pub bits: u64,
+    /// How it is cached.
+    pub memory: slat_memory_raw,
 }
 
 /// What a VM has done and holds. Sums over all threads, each read at a slightly different moment.
@@ -351,24 +336,34 @@ impl From<Stats> for slat_stats {
 
 impl From<Slot> for slat_slot {
     fn from(slot: Slot) -> Self {
-        let log = if slot.log_dirty { SLAT_SLOT_LOG_DIRTY } else { 0 };
-        let readonly = if slot.readonly { SLAT_SLOT_READONLY } else { 0 };
+        let flags = [
+            (slot.log_dirty, SLAT_SLOT_LOG_DIRTY),
+            (slot.readonly, SLAT_SLOT_READONLY),
+            (!slot.execute, SLAT_SLOT_NO_EXECUTE),
+        ];
         let (gpa, bytes) = (slot.gfns.start.gpa().0, slot.gfns.len() * PAGE_SIZE);
-        Self { id: slot.id.0, flags: log | readonly, gpa, bytes, hva: slot.hva.0 }
+        let memory = slot.memory.bits() as u32;
+        Self { id: slot.id.0, flags: all_of(flags), gpa, bytes, hva: slot.hva.0, memory }
     }
+}
+
+/// The flags that are on.
+pub(crate) fn all_of(flags: impl IntoIterator<Item = (bool, u32)>) -> u32 {
+    flags.into_iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag)
 }
 
 impl slat_slot {
     /// The slot that it describes, or nothing where it is not sound by itself. Its host addresses are checked where it is
     /// created.
     pub(crate) fn read(&self) -> Option<Slot> {
-        let is_known = self.flags & !(SLAT_SLOT_LOG_DIRTY | SLAT_SLOT_READONLY) == 0;
-        let is_aligned = (self.gpa | self.bytes).is_multiple_of(PAGE_SIZE);
-        let is_sound = is_known && is_aligned && self.gpa.checked_add(self.bytes).is_some();
-        is_sound.then(|| Slot {
+        let is_known = self.flags & !(SLAT_SLOT_LOG_DIRTY | SLAT_SLOT_READONLY | SLAT_SLOT_NO_EXECUTE) == 0;
+        let gfns = frames(self.gpa, self.bytes).filter(|_| is_known)?;
+        Some(Slot {
             log_dirty: self.flags & SLAT_SLOT_LOG_DIRTY != 0,
             readonly: self.flags & SLAT_SLOT_READONLY != 0,
-            ..Slot::new(SlotId(self.id), Gpa(self.gpa).gfn(), self.bytes / PAGE_SIZE, Hva(self.hva))
+            execute: self.flags & SLAT_SLOT_NO_EXECUTE == 0,
+            memory: memory(self.memory)?,
+            ..Slot::new(SlotId(self.id), gfns.start, gfns.len(), Hva(self.hva))
         })
     }
 }
@@ -378,8 +373,23 @@ pub(crate) fn access(raw: slat_access_raw) -> Option<Access> {
     [Access::Read, Access::Write, Access::Fetch].get(raw as usize).copied()
 }
 
+/// A memory type that C names.
+pub(crate) fn memory(raw: slat_memory_raw) -> Option<MemoryType> {
+    MemoryType::ALL.get(raw as usize).copied()
+}
+
+/// Whole pages from an address on, at least one: first and end.
+fn whole(start: u64, bytes: u64) -> Option<(u64, u64)> {
+    let is_sound = (start | bytes).is_multiple_of(PAGE_SIZE) && bytes != 0;
+    start.checked_add(bytes).filter(|_| is_sound).map(|end| (start, end))
+}
+
 /// Whole pages of host addresses, at least one.
 pub(crate) fn pages(hva: u64, bytes: u64) -> Option<Span<Hva>> {
-    let is_sound = (hva | bytes).is_multiple_of(PAGE_SIZE) && bytes != 0;
-    hva.checked_add(bytes).filter(|_| is_sound).map(|end| Span::new(Hva(hva), Hva(end)))
+    whole(hva, bytes).map(|(start, end)| Span::new(Hva(start), Hva(end)))
+}
+
+/// Whole guest frames, at least one.
+pub(crate) fn frames(gpa: u64, bytes: u64) -> Option<Span<Gfn>> {
+    whole(gpa, bytes).map(|(start, end)| Span::new(Gpa(start).gfn(), Gpa(end).gfn()))
 }

@@ -7,12 +7,12 @@ use crate::slat_status;
 use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ENOENT};
 use crate::status::{given, guarded};
 use crate::types::access;
-use crate::vm::Child;
+use crate::vm::{Child, space_id};
 use crate::{slat_access_raw, slat_done, slat_thread, slat_tlb, slat_vm};
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use slat::{CpuId, Done, Fault, Gpa, InGuest, VcpuId};
+use slat::{CpuId, Done, Fault, FaultError, Gpa, Idle, InGuest, VcpuId};
 
 /// A vCPU. One call at a time has it, from any thread; from `slat_vcpu_enter` to `slat_vcpu_leave` it is that thread's.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ struct Inner {
     /// Made by `Box::leak`.
     vcpu: NonNull<dyn AnyVcpu>,
     tlb: CTlb,
-    _vm: Child,
+    vm: Child,
 }
 
 impl slat_vcpu {
@@ -35,6 +35,26 @@ impl slat_vcpu {
         let has = self.held.have(IN_GUEST)?;
         has.guest.as_ref().map_or(Err(SLAT_EBUSY), |(_, thread)| thread.check_owner())?;
         Ok(has)
+    }
+
+    /// Asks its guest, by the thread that entered.
+    pub(crate) fn ask_guest<R>(
+        &self,
+        ask: impl FnOnce(&InGuest<'static>, &Child) -> Result<R, slat_status>,
+    ) -> Result<R, slat_status> {
+        let has = self.have_in_guest()?;
+        let Inner { guest, vm, .. } = &*has;
+        ask(&given(guest.as_ref())?.0, vm)
+    }
+
+    /// Has it out of the guest.
+    pub(crate) fn out<R>(
+        &self,
+        ask: impl FnOnce(&mut dyn AnyVcpu) -> Result<R, slat_status>,
+    ) -> Result<R, slat_status> {
+        let mut has = self.held.have(OUT)?;
+        // SAFETY: this call has the vCPU, and no guard borrows it: it is out of the guest.
+        ask(unsafe { has.vcpu.as_mut() })
     }
 }
 
@@ -57,7 +77,7 @@ pub unsafe extern "C" fn slat_vcpu_new(
         let tlb = CTlb::new(tlb).ok_or(SLAT_EINVAL)?;
         let child = Child::of(vm);
         let made = child.vm().vcpu(VcpuId(id)).ok_or(SLAT_EBUSY)?;
-        let inner = Inner { guest: None, vcpu: NonNull::from(Box::leak(made)), tlb, _vm: child };
+        let inner = Inner { guest: None, vcpu: NonNull::from(Box::leak(made)), tlb, vm: child };
         let made = slat_vcpu { held: Held::new(inner) };
         vcpu.write(Box::into_raw(Box::new(made)));
         Ok(())
@@ -96,20 +116,57 @@ pub extern "C" fn slat_vcpu_fault(
     wants: slat_access_raw,
     done: Option<&mut MaybeUninit<slat_done>>,
 ) -> slat_status {
+    fault(vcpu, thread, (gpa, wants), done, |vcpu, idle, fault| vcpu.fault(idle, fault))
+}
+
+/// The same for a guest that has private and shared memory, and says which it means: by a bit of the address (TDX), which `gpa` is
+/// without, or as the exit reports it (SEV-SNP). Where the frame is of the other kind, `SLAT_MEMORY_FAULT` is in `done`, also
+/// where a page is mapped.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_vcpu_fault_as(
+    vcpu: Option<&slat_vcpu>,
+    thread: Option<&slat_thread>,
+    gpa: u64,
+    wants: slat_access_raw,
+    is_private: bool,
+    done: Option<&mut MaybeUninit<slat_done>>,
+) -> slat_status {
+    fault(vcpu, thread, (gpa, wants), done, |vcpu, idle, fault| vcpu.fault_as(idle, fault, is_private))
+}
+
+fn fault(
+    vcpu: Option<&slat_vcpu>,
+    thread: Option<&slat_thread>,
+    (gpa, wants): (u64, slat_access_raw),
+    done: Option<&mut MaybeUninit<slat_done>>,
+    deal: impl FnOnce(&mut dyn AnyVcpu, &mut Idle, Fault) -> Result<Done, FaultError>,
+) -> slat_status {
     guarded(|| {
         let (vcpu, thread, done) = (given(vcpu)?, given(thread)?, given(done)?);
         let fault = Fault { gpa: Gpa(gpa), access: access(wants).ok_or(SLAT_EINVAL)? };
-        let (mut call, mut has) = (thread.call()?, vcpu.held.have(OUT)?);
-        // SAFETY: this call has the vCPU, and no guard borrows it: it is out of the guest.
-        let vcpu = unsafe { has.vcpu.as_mut() };
-        done.write(match vcpu.fault(call.idle(), fault)? {
+        let mut call = thread.call()?;
+        done.write(match vcpu.out(|vcpu| Ok(deal(vcpu, call.idle(), fault)?))? {
             Done::Mapped(_) => slat_done::SLAT_MAPPED,
             Done::Fixed => slat_done::SLAT_FIXED,
             Done::Mmio => slat_done::SLAT_MMIO,
-            // No VM of this interface has rings.
+            Done::RingFull => slat_done::SLAT_RING_FULL,
+            Done::WriteTracked => slat_done::SLAT_WRITE_TRACKED,
+            Done::MemoryFault { .. } => slat_done::SLAT_MEMORY_FAULT,
+            Done::Pending => slat_done::SLAT_PENDING,
+            Done::NeedsPage => slat_done::SLAT_NEEDS_PAGE,
             _ => slat_done::SLAT_SPURIOUS,
         });
         Ok(())
+    })
+}
+
+/// Goes over to another address space, whose root is loaded when the vCPU enters the guest: system management mode. Out of the
+/// guest. Any thread; never sleeps. Errors: `SLAT_ENOENT` where the VM was made with fewer; `SLAT_EBUSY`, `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_vcpu_switch_to(vcpu: Option<&slat_vcpu>, space: u32) -> slat_status {
+    guarded(|| {
+        let space = space_id(space)?;
+        given(vcpu)?.out(|vcpu| if vcpu.switch_to(space) { Ok(()) } else { Err(SLAT_ENOENT) })
     })
 }
 

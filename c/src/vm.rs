@@ -1,27 +1,23 @@
-//! VMs: memslots, what is mapped, dirty marks, aging, counters.
+//! VMs: what is mapped, dirty marks, aging, counters.
 
 use crate::any::{self, AnyVm};
 use crate::slat_status;
 use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ENOENT};
 use crate::status::{given, guarded};
 use crate::types::{
-    SLAT_PAGE_ACCESSED, SLAT_PAGE_DIRTY, SLAT_PAGE_EXECUTE, SLAT_PAGE_READ, SLAT_PAGE_WRITE, pages,
+    SLAT_PAGE_ACCESSED, SLAT_PAGE_DIRTY, SLAT_PAGE_EXECUTE, SLAT_PAGE_READ, SLAT_PAGE_WRITE, all_of, pages,
 };
-use crate::{
-    slat_config, slat_host, slat_mapping, slat_slot, slat_slot_op, slat_slot_op_kind, slat_stats,
-    slat_thread, slat_young_how_raw,
-};
+use crate::{slat_config, slat_host, slat_mapping, slat_stats, slat_thread, slat_young_how_raw};
 use alloc::boxed::Box;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
-use slat::slots::{Rule, Transaction};
-use slat::{Access, Gpa, Mapping, Slot, SlotError, SlotId, Span, Young};
+use slat::{Access, Gpa, Mapping, SpaceId, Young};
 
 /// A virtual machine: memslots, and the page table of one format. Any thread may use it.
 #[derive(Debug)]
 pub struct slat_vm {
-    any: Box<dyn AnyVm>,
+    pub(crate) any: Box<dyn AnyVm>,
     pub(crate) vcpus: u32,
     /// Handles that were made from it.
     children: AtomicUsize,
@@ -46,6 +42,15 @@ impl Child {
     pub(crate) fn vm(&self) -> &'static dyn AnyVm {
         &*self.0.any
     }
+
+    pub(crate) fn is_of_same(&self, other: &Self) -> bool {
+        core::ptr::eq(self.0, other.0)
+    }
+}
+
+/// An address space that C names.
+pub(crate) fn space_id(raw: u32) -> Result<SpaceId, slat_status> {
+    u8::try_from(raw).map(SpaceId).map_err(|_| SLAT_ENOENT)
 }
 
 impl Drop for Child {
@@ -78,7 +83,8 @@ pub unsafe extern "C" fn slat_vm_new(
 
 /// Frees a VM and its tables. May sleep in the host's `free_tables`.
 ///
-/// Errors, after which the VM is as it was: `SLAT_EBUSY` while there are vCPUs, invalidations or harvests of it; `SLAT_EINVAL`.
+/// Errors, after which the VM is as it was: `SLAT_EBUSY` while there are vCPUs, invalidations, harvests, held frames or trackers of
+/// stores of it; `SLAT_EINVAL`.
 /// Not checked: that no other thread uses the VM meanwhile or later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slat_vm_free(vm: *mut slat_vm) -> slat_status {
@@ -107,89 +113,7 @@ pub extern "C" fn slat_vm_stats(
     })
 }
 
-/// Runs `count` memslot operations in order and publishes what they made, at once: no vCPU ever sees a part of them. What slots
-/// lose is unmapped and flushed before this returns. Any thread; waits for vCPUs in the guest, for readers, and for other
-/// transactions. The rules are KVM's.
-///
-/// Errors, after which nothing has changed, and `failed`, unless it is null, holds the number of the operation that was
-/// refused: `SLAT_EINVAL`, `SLAT_EEXIST`, `SLAT_ENOENT`, `SLAT_ENOMEM`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn slat_slots_commit(
-    vm: Option<&'static slat_vm>,
-    thread: Option<&slat_thread>,
-    ops: *const slat_slot_op,
-    count: usize,
-    failed: Option<&mut MaybeUninit<usize>>,
-) -> slat_status {
-    guarded(|| {
-        let (vm, mut call) = (given(vm)?, given(thread)?.call()?);
-        if count == 0 {
-            return Ok(());
-        }
-        if ops.is_null() || !ops.is_aligned() || count > isize::MAX as usize / size_of::<slat_slot_op>() {
-            return Err(SLAT_EINVAL);
-        }
-        // SAFETY: as many operations, says the caller.
-        let ops = unsafe { core::slice::from_raw_parts(ops, count) };
-        let mut at = 0;
-        let result = vm.any.commit(call.idle(), &mut |tx| {
-            for (number, op) in ops.iter().enumerate() {
-                at = number;
-                operate(tx, op)?;
-            }
-            Ok(())
-        });
-        result.map_err(|error| {
-            failed.map(|failed| failed.write(at));
-            error.into()
-        })
-    })
-}
-
-/// One operation.
-fn operate(tx: &mut Transaction<'_>, op: &slat_slot_op) -> Result<(), SlotError> {
-    use slat_slot_op_kind as Kind;
-    let id = SlotId(op.slot.id);
-    let unsound = SlotError { id, gpas: Span::new(Gpa(0), Gpa(0)), rule: Rule::GuestAddress };
-    let known = |tx: &Transaction<'_>| tx.get(id).ok_or(SlotError { rule: Rule::Missing, ..unsound });
-    match op.kind {
-        kind if kind == Kind::SLAT_SLOT_CREATE as u32 => tx.create(op.slot.read().ok_or(unsound)?),
-        kind if kind == Kind::SLAT_SLOT_DELETE as u32 => tx.delete(id).map(drop),
-        kind if kind == Kind::SLAT_SLOT_MOVE as u32 => {
-            let to = known(tx).map(|slot| slat_slot { gpa: op.slot.gpa, ..slot.into() })?;
-            tx.move_to(id, to.read().ok_or(unsound)?.gfns.start).map(drop)
-        }
-        kind if kind == Kind::SLAT_SLOT_FLAGS as u32 => {
-            let new = known(tx).map(|slot| slat_slot { flags: op.slot.flags, ..slot.into() })?;
-            let new: Slot = new.read().ok_or(unsound)?;
-            if known(tx)?.readonly != new.readonly {
-                return Err(unsound);
-            }
-            tx.set_log_dirty(id, new.log_dirty).map(drop)
-        }
-        _ => Err(unsound),
-    }
-}
-
-/// The memslot that holds guest address `gpa`, in `slot`. Any thread; never sleeps.
-///
-/// Errors: `SLAT_ENOENT`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
-#[unsafe(no_mangle)]
-pub extern "C" fn slat_slots_find(
-    vm: Option<&'static slat_vm>,
-    thread: Option<&slat_thread>,
-    gpa: u64,
-    slot: Option<&mut MaybeUninit<slat_slot>>,
-) -> slat_status {
-    guarded(|| {
-        let (vm, slot, mut call) = (given(vm)?, given(slot)?, given(thread)?.call()?);
-        let found = vm.any.find(call.idle(), Gpa(gpa).gfn()).ok_or(SLAT_ENOENT)?;
-        slot.write(found.into());
-        Ok(())
-    })
-}
-
-/// What is mapped at guest address `gpa` at this moment, in `mapping`. An invalidation may take it away before this returns. A
+/// What is mapped at guest address `gpa` of address space `space` at this moment, in `mapping`. An invalidation may take it away before this returns. A
 /// software vCPU puts it into its TLB out of the guest and uses it in the guest: entering forgets what was flushed meanwhile.
 /// Any thread; never sleeps.
 ///
@@ -198,12 +122,13 @@ pub extern "C" fn slat_slots_find(
 pub extern "C" fn slat_translate(
     vm: Option<&'static slat_vm>,
     thread: Option<&slat_thread>,
+    space: u32,
     gpa: u64,
     mapping: Option<&mut MaybeUninit<slat_mapping>>,
 ) -> slat_status {
     guarded(|| {
         let (vm, mapping, mut call) = (given(vm)?, given(mapping)?, given(thread)?.call()?);
-        let found = vm.any.translate(call.idle(), Gpa(gpa).gfn()).ok_or(SLAT_ENOENT)?;
+        let found = vm.any.translate(call.idle(), space_id(space)?, Gpa(gpa).gfn())?.ok_or(SLAT_ENOENT)?;
         mapping.write(found.into());
         Ok(())
     })
@@ -219,8 +144,8 @@ impl From<Mapping> for slat_mapping {
             (leaf.accessed, SLAT_PAGE_ACCESSED),
             (leaf.dirty, SLAT_PAGE_DIRTY),
         ];
-        let flags = flags.into_iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag);
-        Self { gfn: gfns.start.0, pfn: leaf.pfn.0, frames: gfns.len(), flags }
+        let memory = leaf.memory.bits() as u32;
+        Self { gfn: gfns.start.0, pfn: leaf.pfn.0, frames: gfns.len(), flags: all_of(flags), memory }
     }
 }
 

@@ -6,7 +6,23 @@ use std::{env, fs, path::Path};
 fn the_header_is_that_of_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
-    let files = ["types", "status", "thread", "vm", "vcpu", "change", "harvest", "bare"];
+    let files = [
+        "types",
+        "callbacks",
+        "status",
+        "thread",
+        "vm",
+        "slots",
+        "vcpu",
+        "populate",
+        "pending",
+        "change",
+        "harvest",
+        "rings",
+        "tracking",
+        "hold",
+        "bare",
+    ];
     let builder = files.iter().fold(cbindgen::Builder::new().with_config(config), |builder, file| {
         builder.with_src(root.join(format!("src/{file}.rs")))
     });

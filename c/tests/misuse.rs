@@ -21,6 +21,11 @@ macro_rules! out {
     }};
 }
 
+#[path = "misuse/frames.rs"]
+mod frames;
+#[path = "misuse/logs.rs"]
+mod logs;
+
 const RAM: u64 = 1 << 30;
 
 extern "C" fn resolve(
@@ -31,7 +36,7 @@ extern "C" fn resolve(
     page: *mut slat_page,
 ) -> slat_status_raw {
     // SAFETY: slat's own page.
-    unsafe { *page = slat_page { pfn: hva >> 12, level: 0, flags: SLAT_PAGE_WRITE } };
+    unsafe { *page = slat_page { pfn: hva >> 12, level: 0, flags: SLAT_PAGE_WRITE, memory: 0 } };
     SLAT_OK as u32
 }
 
@@ -42,7 +47,10 @@ const HOST: slat_host = slat_host {
     user: ptr::null_mut(),
     resolve: Some(resolve),
     lookup: None,
+    token: None,
     kick: None,
+    broadcast_flush: None,
+    observe: None,
     alloc_tables: None,
     free_tables: None,
     table_offset: 0,
@@ -55,16 +63,21 @@ const CONFIG: slat_config = slat_config {
     max_level: 0,
     max_slots: 0,
     flags: 0,
+    address_spaces: 1,
+    ring_bytes: 0,
     table_budget: 0,
 };
 const TLB: slat_tlb = slat_tlb { user: ptr::null_mut(), flush_all: Some(flush_all), flush: None };
 
 fn op(kind: slat_slot_op_kind, slot: slat_slot) -> slat_slot_op {
-    slat_slot_op { kind: kind as u32, slot }
+    slat_slot_op { kind: kind as u32, slot, private_hva: 0, rest: 0 }
 }
 
 fn ram(id: u32, gpa: u64) -> slat_slot_op {
-    op(slat_slot_op_kind::SLAT_SLOT_CREATE, slat_slot { id, flags: 0, gpa, bytes: 2 << 20, hva: RAM })
+    op(
+        slat_slot_op_kind::SLAT_SLOT_CREATE,
+        slat_slot { id, flags: 0, gpa, bytes: 2 << 20, hva: RAM, memory: 0 },
+    )
 }
 
 /// A thread's token, and a VM with 2 MiB of memory, of this host.
@@ -94,7 +107,7 @@ fn commit(
     let mut failed = MaybeUninit::new(usize::MAX);
     // SAFETY: as many operations.
     let status =
-        unsafe { slat_slots_commit(Some(vm), Some(thread), ops.as_ptr(), ops.len(), Some(&mut failed)) };
+        unsafe { slat_slots_commit(Some(vm), Some(thread), 0, ops.as_ptr(), ops.len(), Some(&mut failed)) };
     // SAFETY: initialised above.
     if status == SLAT_OK { Ok(()) } else { Err((unsafe { failed.assume_init() }, status)) }
 }
@@ -126,7 +139,7 @@ fn null_pointers_and_unknown_numbers_are_refused() {
         assert_eq!(slat_invalidate_end(ptr::null_mut()), SLAT_EINVAL);
         assert_eq!(slat_harvest_commit(ptr::null_mut()), SLAT_EINVAL);
         assert_eq!(slat_harvest_fail(ptr::null_mut()), SLAT_EINVAL);
-        assert_eq!(slat_slots_commit(Some(vm), Some(thread), ptr::null(), 1, None), SLAT_EINVAL);
+        assert_eq!(slat_slots_commit(Some(vm), Some(thread), 0, ptr::null(), 1, None), SLAT_EINVAL);
     }
     assert_eq!(out!(slat_vm_new(None, Some(&HOST))).err(), Some(SLAT_EINVAL));
     assert_eq!(out!(slat_vm_new(Some(&CONFIG), None)).err(), Some(SLAT_EINVAL));
@@ -138,7 +151,9 @@ fn null_pointers_and_unknown_numbers_are_refused() {
         slat_config { format: 14, ..CONFIG },
         slat_config { vcpus: u32::MAX, ..CONFIG },
         slat_config { max_level: 4, ..CONFIG },
-        slat_config { flags: 8, ..CONFIG },
+        slat_config { flags: 16, ..CONFIG },
+        slat_config { address_spaces: 256, ..CONFIG },
+        slat_config { ring_bytes: 6000, ..CONFIG },
     ] {
         assert_eq!(out!(slat_vm_new(Some(&config), Some(&HOST))).err(), Some(SLAT_EINVAL), "{config:?}");
     }
@@ -178,12 +193,12 @@ fn a_vm_outlives_what_was_made_from_it() {
     let log =
         op(slat_slot_op_kind::SLAT_SLOT_FLAGS, slat_slot { flags: SLAT_SLOT_LOG_DIRTY, ..ram(0, 0).slot });
     assert_eq!(
-        out!(slat_harvest_begin(Some(vm), Some(thread), 0)).err(),
+        out!(slat_harvest_begin(Some(vm), Some(thread), 0, 0)).err(),
         Some(SLAT_ENOENT),
         "it does not log"
     );
     assert_eq!(commit(vm, thread, &[log]), Ok(()));
-    let harvest = out!(slat_harvest_begin(Some(vm), Some(thread), 0)).unwrap();
+    let harvest = out!(slat_harvest_begin(Some(vm), Some(thread), 0, 0)).unwrap();
     assert!(refused());
     // SAFETY: live.
     assert_eq!(unsafe { slat_harvest_commit(harvest) }, SLAT_OK);
@@ -229,13 +244,13 @@ fn a_token_is_its_thread_s_own() {
     thread::spawn(move || {
         // SAFETY: live.
         let (thread, vm) = unsafe { (&*(token as *const slat_thread), &*(memory as *const slat_vm)) };
-        assert_eq!(out!(slat_translate(Some(vm), Some(thread), 0)), Err(SLAT_EPERM));
+        assert_eq!(out!(slat_translate(Some(vm), Some(thread), 0, 0)), Err(SLAT_EPERM));
         // SAFETY: live, and refused.
         assert_eq!(unsafe { slat_thread_free(ptr::from_ref(thread).cast_mut()) }, SLAT_EPERM);
     })
     .join()
     .unwrap();
-    assert_eq!(out!(slat_translate(Some(vm), Some(thread), 0)), Err(SLAT_ENOENT), "nothing is mapped yet");
+    assert_eq!(out!(slat_translate(Some(vm), Some(thread), 0, 0)), Err(SLAT_ENOENT), "nothing is mapped yet");
     end(thread, vm);
 }
 
@@ -255,8 +270,8 @@ extern "C" fn calls_again(
     let (outer, vm, vcpu) = OUTER.get().unwrap();
     // SAFETY: good until this returns, which is all that is needed: entering with it is refused.
     let token: &'static slat_thread = unsafe { &*lent };
-    assert_eq!(out!(slat_translate(Some(vm), Some(token), 0)), Err(SLAT_ENOENT));
-    assert_eq!(out!(slat_translate(Some(vm), Some(outer), 0)), Err(SLAT_EBUSY));
+    assert_eq!(out!(slat_translate(Some(vm), Some(token), 0, 0)), Err(SLAT_ENOENT));
+    assert_eq!(out!(slat_translate(Some(vm), Some(outer), 0, 0)), Err(SLAT_EBUSY));
     assert_eq!(fault(vcpu, token, 0), Err(SLAT_EBUSY), "it is in a call");
     let second = self::vcpu(vm, 1).unwrap();
     assert_eq!(out!(slat_vcpu_enter(Some(second), Some(token), 0)), Err(SLAT_EBUSY));
@@ -285,16 +300,21 @@ extern "C" fn nonsense(
     _: u32,
     page: *mut slat_page,
 ) -> slat_status_raw {
+    let mut memory = 0;
     let (pfn, level, status) = match hva >> 12 & 7 {
         0 => (1 << 40, 0, 0),
         1 => (1, 4, 0),
         2 => (1, 0, SLAT_EPOISONED as u32),
         3 => (1, 0, SLAT_ENOMEM as u32),
         4 => (1, 0, SLAT_EIO as u32),
+        5 => {
+            memory = 4;
+            (1, 0, 0)
+        }
         _ => (1, 0, 77),
     };
     // SAFETY: slat's own page.
-    unsafe { *page = slat_page { pfn, level, flags: SLAT_PAGE_WRITE } };
+    unsafe { *page = slat_page { pfn, level, flags: SLAT_PAGE_WRITE, memory } };
     status
 }
 
@@ -302,15 +322,18 @@ extern "C" fn nonsense(
 fn what_a_host_answers_is_checked() {
     let (thread, vm) = world(&slat_host { resolve: Some(nonsense), ..HOST });
     let vcpu = vcpu(vm, 0).unwrap();
-    let answers: Vec<_> = (0..6).map(|page| fault(vcpu, thread, page << 12).unwrap_err()).collect();
-    assert_eq!(answers, [SLAT_EFAULT, SLAT_EFAULT, SLAT_EPOISONED, SLAT_ENOMEM, SLAT_EIO, SLAT_EFAULT]);
+    let answers: Vec<_> = (0..7).map(|page| fault(vcpu, thread, page << 12).unwrap_err()).collect();
+    assert_eq!(
+        answers,
+        [SLAT_EFAULT, SLAT_EFAULT, SLAT_EPOISONED, SLAT_ENOMEM, SLAT_EIO, SLAT_EFAULT, SLAT_EFAULT]
+    );
     assert_eq!(free(vcpu), SLAT_OK);
     end(thread, vm);
 }
 
 #[test]
 fn a_transaction_that_is_refused_says_where_and_changes_nothing() {
-    use slat_slot_op_kind::{SLAT_SLOT_DELETE, SLAT_SLOT_FLAGS, SLAT_SLOT_MOVE};
+    use slat_slot_op_kind::*;
     let (thread, vm) = world(&HOST);
     let low = ram(0, 0).slot;
     let cases = [
@@ -319,21 +342,35 @@ fn a_transaction_that_is_refused_says_where_and_changes_nothing() {
         (ram(1, RAM + 1), SLAT_EINVAL),
         (ram(1, u64::MAX << 12), SLAT_EINVAL),
         (op(SLAT_SLOT_FLAGS, slat_slot { flags: SLAT_SLOT_READONLY, ..low }), SLAT_EINVAL),
-        (op(SLAT_SLOT_FLAGS, slat_slot { flags: 4, ..low }), SLAT_EINVAL),
+        (op(SLAT_SLOT_FLAGS, slat_slot { flags: 8, ..low }), SLAT_EINVAL),
         (op(SLAT_SLOT_MOVE, slat_slot { gpa: 1, ..low }), SLAT_EINVAL),
         (op(SLAT_SLOT_MOVE, slat_slot { id: 9, ..low }), SLAT_ENOENT),
         (op(SLAT_SLOT_DELETE, slat_slot { id: 9, ..low }), SLAT_ENOENT),
-        (slat_slot_op { kind: 4, slot: low }, SLAT_EINVAL),
+        (op(SLAT_SLOT_FLAGS, slat_slot { flags: SLAT_SLOT_NO_EXECUTE, ..low }), SLAT_EINVAL),
+        (op(SLAT_SLOT_CREATE, slat_slot { memory: 4, ..ram(1, RAM).slot }), SLAT_EINVAL),
+        (op(SLAT_SLOT_CUT, slat_slot { gpa: 1, ..low }), SLAT_EINVAL),
+        (op(SLAT_SLOT_CUT, slat_slot { gpa: 2 << 20, ..low }), SLAT_EINVAL),
+        (op(SLAT_SLOT_SET_PRIVATE, low), SLAT_EINVAL),
+        (op(SLAT_SLOT_SET_SHARED, slat_slot { bytes: 1 << 63, gpa: 1 << 63, ..low }), SLAT_EINVAL),
+        (op(SLAT_SLOT_CREATE_WITH_PRIVATE, ram(1, RAM).slot), SLAT_EINVAL),
+        (
+            slat_slot_op {
+                private_hva: SLAT_PRIVATE_HVA + 1,
+                ..op(SLAT_SLOT_CREATE_WITH_PRIVATE, ram(1, RAM).slot)
+            },
+            SLAT_EINVAL,
+        ),
+        (slat_slot_op { kind: 8, ..ram(0, 0) }, SLAT_EINVAL),
     ];
     for (wrong, status) in cases {
         let log = op(SLAT_SLOT_FLAGS, slat_slot { flags: SLAT_SLOT_LOG_DIRTY, ..low });
         assert_eq!(commit(vm, thread, &[log, wrong]), Err((1, status)), "{wrong:?}");
-        assert_eq!(out!(slat_slots_find(Some(vm), Some(thread), 0x1000)), Ok(low), "as it was");
+        assert_eq!(out!(slat_slots_find(Some(vm), Some(thread), 0, 0x1000)), Ok(low), "as it was");
     }
     let moved = op(SLAT_SLOT_MOVE, slat_slot { gpa: RAM, ..low });
     assert_eq!(commit(vm, thread, &[moved, ram(1, 0), op(SLAT_SLOT_DELETE, low)]), Ok(()));
-    assert_eq!(out!(slat_slots_find(Some(vm), Some(thread), 0)).map(|slot| slot.id), Ok(1));
-    assert_eq!(out!(slat_slots_find(Some(vm), Some(thread), RAM)), Err(SLAT_ENOENT));
+    assert_eq!(out!(slat_slots_find(Some(vm), Some(thread), 0, 0)).map(|slot| slot.id), Ok(1));
+    assert_eq!(out!(slat_slots_find(Some(vm), Some(thread), 0, RAM)), Err(SLAT_ENOENT));
     end(thread, vm);
 }
 
@@ -349,14 +386,14 @@ fn every_format_maps_and_unmaps_a_page() {
         assert_eq!(commit(vm, thread, &[ram(0, 0)]), Ok(()));
         let vcpu = vcpu(vm, 0).unwrap();
         assert_eq!(fault(vcpu, thread, 0x5000), Ok(slat_done::SLAT_MAPPED));
-        let mapping = out!(slat_translate(Some(vm), Some(thread), 0x5678)).unwrap();
+        let mapping = out!(slat_translate(Some(vm), Some(thread), 0, 0x5678)).unwrap();
         assert_eq!((mapping.gfn, mapping.pfn, mapping.frames), (5, (RAM >> 12) + 5, 1));
         let change = out!(slat_invalidate_begin(Some(vm), RAM, 0x10000, 0)).unwrap();
         // SAFETY: live.
         assert_eq!(slat_invalidate_apply(Some(unsafe { &*change }), Some(thread)), SLAT_OK);
         // SAFETY: live, and not used any more.
         assert_eq!(unsafe { slat_invalidate_end(change) }, SLAT_OK);
-        assert_eq!(out!(slat_translate(Some(vm), Some(thread), 0x5678)), Err(SLAT_ENOENT), "{format}");
+        assert_eq!(out!(slat_translate(Some(vm), Some(thread), 0, 0x5678)), Err(SLAT_ENOENT), "{format}");
         let stats = out!(slat_vm_stats(Some(vm))).unwrap();
         assert_eq!((stats.mapped_faults, stats.leaves[0], stats.flushes), (1, 0, 1));
         assert_eq!(free(vcpu), SLAT_OK);

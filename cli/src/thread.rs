@@ -13,12 +13,18 @@ pub fn start<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> ScopedJoinHandle<'scope, T> {
-    Builder::new().spawn_scoped(scope, work).unwrap_or_else(|error| none(&error))
+    room().and_then(|()| Builder::new().spawn_scoped(scope, work)).unwrap_or_else(|error| none(&error))
 }
 
 /// The same for one that may outlive its maker.
 pub fn start_free<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    Builder::new().spawn(work).unwrap_or_else(|error| none(&error))
+    room().and_then(|()| Builder::new().spawn(work)).unwrap_or_else(|error| none(&error))
+}
+
+/// Whether there is memory for a stack of 2 MiB, and for what the standard library asks for in a thread that has begun:
+/// where that is refused, it aborts the process.
+fn room() -> io::Result<()> {
+    Vec::<u8>::new().try_reserve_exact(3 << 20).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
 fn none(error: &io::Error) -> ! {

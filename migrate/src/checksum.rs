@@ -24,7 +24,9 @@ mod tests {
 
     fn of(pieces: &[&[u8]]) -> u64 {
         let mut sum = Sum::default();
-        pieces.iter().for_each(|piece| sum.add(piece));
+        for piece in pieces {
+            sum.add(piece);
+        }
         sum.value()
     }
 

@@ -24,7 +24,7 @@ use crate::numa::{Node, NodeFrames, real_nodes};
 use slat::table::TableMemory;
 use slat::table::memory::CHUNK_PAGES;
 use slat::{Level, PAGE_SIZE, Pfn, Span};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -109,6 +109,24 @@ impl ArenaBuilder {
 
     /// The arena, with every frame free.
     pub fn build(self) -> Result<Arc<Arena>, MmError> {
+        self.on(Mapping::shared)
+    }
+
+    /// The same, in a file that there is already, a memfd for instance: see [`Arena::from_fd`]. Its length says how many bytes
+    /// there are; [`limit`](Self::limit) does not matter.
+    ///
+    /// # Safety
+    /// As for [`Arena::from_fd`].
+    pub unsafe fn build_on(self, file: OwnedFd) -> Result<Arc<Arena>, MmError> {
+        let len = rustix::fs::fstat(&file).map_or(0, |stat| stat.st_size as u64);
+        let Some(limit) = len.checked_sub(Level::M2.bytes()).filter(|&limit| limit >= Level::M2.bytes())
+        else {
+            return Err(MmError::BadLimit(len));
+        };
+        Self { limit, ..self }.on(|len| Mapping::of_file(file, len))
+    }
+
+    fn on(self, map: impl FnOnce(usize) -> Result<Mapping, MmError>) -> Result<Arc<Arena>, MmError> {
         let blocks = self.limit / Level::M2.bytes();
         let frames = blocks * BLOCK;
         // A Pfn in an entry has 40 bits.
@@ -120,7 +138,7 @@ impl ArenaBuilder {
             return Err(MmError::BadNodes(self.nodes));
         }
         let all = frames + BLOCK;
-        let memory = Mapping::shared((all * PAGE_SIZE) as usize)?;
+        let memory = map((all * PAGE_SIZE) as usize)?;
         let nodes =
             (0..count).map(|node| NodeFrames::new(node * blocks / count..(node + 1) * blocks / count));
         let nodes: Box<[NodeFrames]> = nodes.collect();
@@ -153,6 +171,35 @@ impl Arena {
     /// Starts building an arena.
     pub fn builder() -> ArenaBuilder {
         ArenaBuilder { limit: 1 << 30, nodes: 1, poison: None }
+    }
+
+    /// An arena in a file that there is already, a memfd for instance, which other processes may have, too: frame `n` is at offset
+    /// `n` × 4096. **What the file held is gone**: all of it is free. It has as many frames as whole blocks of 2 MiB, of which
+    /// the first is not used. Other settings: [`ArenaBuilder::build_on`].
+    ///
+    /// ```
+    /// use slat_mm::*;
+    /// use std::os::fd::AsFd;
+    /// # let limit = 64 << 20;
+    /// # let other = Arena::builder().limit(limit).build()?;
+    /// // A descriptor that a parent process, or a part of this one, has made.
+    /// let file = other.memfd().unwrap().try_clone_to_owned().unwrap();
+    /// // SAFETY: the parent uses only what it is told to use, and does not make the file shorter.
+    /// let arena = unsafe { Arena::from_fd(file) }?;
+    /// assert_eq!(arena.stats().frames, limit / 4096);
+    /// # Ok::<(), MmError>(())
+    /// ```
+    ///
+    /// # Safety
+    /// While the arena lives, nothing makes the file shorter; and whoever else has it uses frames only as one that has a
+    /// right to their contents may (see [`frame`](Self::frame)): tables of VMs are in it.
+    ///
+    /// # Errors
+    /// [`MmError::BadLimit`]: it is shorter than 4 MiB, or no file. [`MmError::Os`]: it cannot be mapped for writing, or parts
+    /// of it cannot be given back to the system.
+    pub unsafe fn from_fd(file: OwnedFd) -> Result<Arc<Self>, MmError> {
+        // SAFETY: the caller's word.
+        unsafe { Self::builder().build_on(file) }
     }
 
     /// Where frame 0 would be: frame `n` lies `n` × 4096 bytes further.
@@ -227,6 +274,20 @@ impl Arena {
             tables: self.table_frames.load(Relaxed),
             stale_writes: self.stale_writes.load(Relaxed),
         }
+    }
+
+    /// Whether the frame has memory of its own: it was in use. Of one that is free this stays as it is until it is taken.
+    pub(crate) fn is_used(&self, pfn: Pfn) -> bool {
+        self.states()[pfn.0 as usize].load(Relaxed) & USED != 0
+    }
+
+    /// Gives the memory of free frames back, which nobody can take meanwhile. They are as if they had never been used.
+    pub(crate) fn discard(&self, frames: Span<Pfn>) -> Result<(), MmError> {
+        self.memory.discard(frames.start.address() as usize..frames.end.address() as usize)?;
+        for pfn in frames.start.0..frames.end.0 {
+            self.states()[pfn as usize].store(0, Relaxed);
+        }
+        Ok(())
     }
 
     fn states(&self) -> &[AtomicU32] {

@@ -113,6 +113,25 @@ impl FreeFrames {
         }
     }
 
+    /// How many blocks have been in use so far.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The free frames of one block, neighbours together.
+    pub(crate) fn runs(&self, block: usize) -> impl Iterator<Item = Range<u64>> {
+        let words = self.blocks.get(block).copied().unwrap_or_default();
+        let is_free = move |frame: &u64| words[(frame / WORD) as usize] >> (frame % WORD) & 1 != 0;
+        let first = block as u64 * BLOCK;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let start = (at..BLOCK).find(is_free)?;
+            let end = (start..BLOCK).find(|frame| !is_free(frame)).unwrap_or(BLOCK);
+            at = end;
+            Some(first + start..first + end)
+        })
+    }
+
     /// The lowest whole block, one never used before if need be.
     fn whole_block(&mut self) -> Option<usize> {
         if self.whole.is_empty() && self.blocks.len() < self.limit {
@@ -164,6 +183,22 @@ mod tests {
         free.give(576..640);
         assert_eq!(free.take(Unit::Block), Some(512), "whole again");
         assert_eq!((one(&mut free), free.free()), (None, 0));
+    }
+
+    #[test]
+    fn free_frames_of_a_block_are_told_in_runs() {
+        let mut free = FreeFrames::new(2);
+        assert_eq!(free.runs(0).count(), 0, "never used");
+        let mut held = Vec::new();
+        free.take_frames(70, &mut held);
+        free.give(3..5);
+        free.give(64..65);
+        assert!(free.runs(0).eq([3..5, 64..65, 70..512]));
+        free.give(0..3);
+        free.give(5..64);
+        free.give(65..70);
+        assert_eq!(free.runs(0).collect::<Vec<_>>(), vec![Range { start: 0, end: 512 }]);
+        assert_eq!((free.blocks(), free.runs(1).count()), (1, 0));
     }
 
     proptest! {

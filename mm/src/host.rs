@@ -4,7 +4,7 @@ use crate::arena::ArenaHandle;
 use crate::space::AddressSpace;
 use slat::table::Word;
 use slat::trace::{Observer, TraceEvent};
-use slat::{Access, Host, HostError, HostPage, Hva, Idle, Pfn, TableMemory, VcpuId};
+use slat::{Access, Gfn, Host, HostError, HostPage, Hva, Idle, Pfn, Span, TableMemory, VcpuId};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -62,11 +62,14 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 /// assert_eq!(KICKS.load(Relaxed), 1);
 /// # Ok::<(), MmError>(())
 /// ```
+///
+/// Where another MMU stands for all processors, flushes are [broadcast](Self::with_broadcast) to that.
 #[derive(Clone)]
 pub struct HostView<O = ()> {
     space: Arc<AddressSpace>,
     tables: ArenaHandle,
     kick: Option<Arc<dyn Fn(VcpuId) + Send + Sync>>,
+    broadcast: Option<Arc<dyn Fn(Span<Gfn>) -> bool + Send + Sync>>,
     observer: O,
 }
 
@@ -86,13 +89,38 @@ impl HostView {
 impl<O> HostView<O> {
     /// The same, with an observer of the VM that is built on it.
     pub fn observed(space: &Arc<AddressSpace>, observer: O) -> Self {
-        Self { space: space.clone(), tables: ArenaHandle::from(space.arena()), kick: None, observer }
+        Self {
+            space: space.clone(),
+            tables: ArenaHandle::from(space.arena()),
+            kick: None,
+            broadcast: None,
+            observer,
+        }
     }
 
     /// The same, with vCPUs [kicked](Host::kick) in this way. Without it vCPUs poll.
     #[must_use]
     pub fn with_kick(self, kick: impl Fn(VcpuId) + Send + Sync + 'static) -> Self {
         Self { kick: Some(Arc::new(kick)), ..self }
+    }
+
+    /// The same, with flushes [broadcast](Host::broadcast_flush) in this way. Without it vCPUs are kicked.
+    ///
+    /// ```
+    /// # use slat::{table::formats::Npt4, *};
+    /// # use slat_mm::*;
+    /// # let arena = Arena::builder().limit(64 << 20).build()?;
+    /// # let space = AddressSpace::builder(&arena).build()?;
+    /// let host = HostView::new(&space).with_broadcast(|gfns| {
+    ///     // KVM's tables are all that holds translations: take `gfns` out of the mapping that its memslots point at.
+    ///     true
+    /// });
+    /// assert!(host.broadcast_flush(Span::new(Gfn(0), Gfn(9))));
+    /// # Ok::<(), MmError>(())
+    /// ```
+    #[must_use]
+    pub fn with_broadcast(self, broadcast: impl Fn(Span<Gfn>) -> bool + Send + Sync + 'static) -> Self {
+        Self { broadcast: Some(Arc::new(broadcast)), ..self }
     }
 
     /// The observer.
@@ -157,6 +185,10 @@ impl<O: Observer> Host for HostView<O> {
         if let Some(kick) = &self.kick {
             kick(vcpu);
         }
+    }
+
+    fn broadcast_flush(&self, gfns: Span<Gfn>) -> bool {
+        self.broadcast.as_ref().is_some_and(|broadcast| broadcast(gfns))
     }
 
     #[inline(always)]

@@ -36,7 +36,7 @@
 //!
 //! | room | what happens there |
 //! |---|---|
-//! | `mapping`, `frames`, `arena`, `held` | memory from the system; which frames are free; references to frames |
+//! | `mapping`, `frames`, `arena`, `held`, `trim` | memory from the system, and back to it; which frames are free; references to frames |
 //! | `file`, `vma` | what a range of addresses means |
 //! | `notes`, `pin` | what else is known of a frame; pages that a device uses |
 //! | `numa` | nodes; pages that move to where they are used |
@@ -94,6 +94,7 @@ mod space;
 mod stats;
 mod swap;
 mod table;
+mod trim;
 mod user_fault;
 mod vma;
 

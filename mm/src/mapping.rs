@@ -4,9 +4,9 @@
 //! addresses generously, placing the mapping inside, and giving the rest back.
 
 use crate::error::MmError;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use slat::Level;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,6 +37,14 @@ impl Mapping {
         };
         ftruncate(&memfd, len as u64).map_err(os("ftruncate"))?;
         Self::place(len, Some(memfd))
+    }
+
+    /// The first `len` bytes of a file that there is already, and that stays so long at least. They are zeroed: what it held
+    /// goes back to the system.
+    pub(crate) fn of_file(file: OwnedFd, len: usize) -> Result<Self, MmError> {
+        let mapping = Self::place(len, Some(file))?;
+        mapping.discard(0..len)?;
+        Ok(mapping)
     }
 
     /// Private memory.
@@ -103,6 +111,21 @@ impl Mapping {
         }
     }
 
+    /// Gives the memory of this part back to the system: it is zero afterwards, and costs memory when it is used again. Whole
+    /// pages, to which nothing has a right.
+    pub(crate) fn discard(&self, part: Range<usize>) -> Result<(), MmError> {
+        assert!(part.start <= part.end && part.end <= self.len, "a part of it");
+        let len = part.end - part.start;
+        let Some(memfd) = &self.memfd else {
+            // SAFETY: a part of our mapping, whose contents nobody has a right to.
+            let gone =
+                unsafe { madvise(self.base.as_ptr().add(part.start).cast(), len, Advice::LinuxDontNeed) };
+            return gone.map_err(os("madvise"));
+        };
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(memfd, hole, part.start as u64, len as u64).map_err(os("fallocate"))
+    }
+
     /// Where it begins.
     #[inline(always)]
     pub(crate) const fn base(&self) -> NonNull<u8> {
@@ -163,6 +186,18 @@ mod tests {
         mapping.prefer(0..5 * ALIGN, 0);
         // SAFETY: as above.
         assert_eq!(unsafe { mapping.base().as_ptr().read() }, 7);
+    }
+
+    #[test]
+    fn what_is_discarded_is_zero_and_its_neighbours_stay() {
+        const PAGE: usize = 4096;
+        for mapping in [Mapping::shared(ALIGN).unwrap(), Mapping::anonymous(ALIGN).unwrap()] {
+            // SAFETY: inside of the mapping, which is ours.
+            let page = |page: usize| unsafe { &mut *mapping.base().as_ptr().add(page * PAGE) };
+            (0..4).for_each(|number| *page(number) = 7);
+            mapping.discard(PAGE..3 * PAGE).unwrap();
+            assert_eq!([0, 1, 2, 3].map(|number| *page(number)), [7, 0, 0, 7]);
+        }
     }
 
     #[test]

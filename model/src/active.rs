@@ -20,7 +20,7 @@
 //!
 //! # Steps that are one here and several in the engine
 //! * *The last line lists the place, and it takes its number*: a fault in between sees the place, and waits more often.
-//! * *A wide one takes its number, and the epoch's word changes*: it does nothing in between.
+//! * *A wide one is listed on the epoch and takes its number, and the epoch's word changes*: it does nothing in between.
 //! * *The end unlists the place, counts down and clears it*: the host has changed. Until the last of these a fault waits more
 //!   often.
 //! * *A fresh number moves the epoch when a wide one ends*: the same.
@@ -35,7 +35,7 @@ use crate::scenario::Scenario;
 use crate::thread::{Op, Pc, Range, State, Thread, Why};
 use crate::world::{EPOCH, NONE, PAGES, Slot, Span, THREADS, Word, World, bits};
 
-const WIDE: u8 = 1 << EPOCH;
+pub(crate) const WIDE: u8 = 1 << EPOCH;
 
 /// What a look at the active set comes to.
 pub(crate) enum Look {
@@ -56,14 +56,16 @@ pub(crate) fn region(hva: u8) -> usize {
 
 /// Other invalidations.
 impl State {
-    fn others(&self, i: usize) -> impl Iterator<Item = &Slot> {
-        (0..THREADS).filter(move |&j| j != i).map(|j| &self.world.slots[j])
-    }
-
-    /// The others that have not flushed. N says whether there are any.
+    /// The others that have not flushed. N says whether there are any. A narrow invalidation looks on its own lines and on
+    /// the epoch alone.
     fn unpaid(&self, i: usize) -> impl Iterator<Item = &Slot> {
-        let others = self.world.numbers.count > u8::from(self.world.slots[i].active);
-        self.others(i).filter(move |slot| others && slot.active && slot.unflushed)
+        let World { numbers, slots, lines, .. } = &self.world;
+        let others = numbers.count > u8::from(slots[i].active);
+        let looks = if slots[i].active && slots[i].lines & WIDE == 0 { slots[i].lines | WIDE } else { !0 };
+        let looked_at = (0..).zip(lines).filter(move |(line, _)| looks & 1 << line != 0);
+        let found = looked_at.fold(0, |set, (_, line)| set | line.listed);
+        let places = (0..THREADS).filter(move |&j| j != i && found & 1 << j != 0).map(|j| &slots[j]);
+        places.filter(move |slot| others && slot.active && slot.unflushed)
     }
 
     /// `Ticket::unflushed`.
@@ -150,7 +152,7 @@ impl Scenario {
         }
     }
 
-    /// `Active::begin`, `Ticket::widen`, `Ticket::renumber`.
+    /// `Active::begin`, `Ticket::widen`, `Ticket::renumber`, `Ticket::go_wide`.
     pub(crate) fn begin(&self, s: &mut State, i: usize, op: Op) {
         match s.threads[i].pc {
             Pc::BeginSlot => {
@@ -203,6 +205,14 @@ impl Scenario {
                     self.begun(s, i, op);
                 }
             }
+            Pc::GoWide => {
+                let number = s.next_number();
+                s.world.lines[EPOCH].listed |= 1 << i;
+                s.world.lines[EPOCH].newest = number;
+                s.world.slots[i].lines |= WIDE;
+                (s.world.slots[i].last, s.threads[i].number) = (number, number);
+                s.threads[i].pc = Pc::EditEntry;
+            }
             pc => unreachable!("{pc:?} in a beginning"),
         }
     }
@@ -250,7 +260,13 @@ impl Scenario {
         let lines = s.world.slots[i].lines & !WIDE;
         let took = !s.threads[i].owed.is_empty() || s.threads[i].unlinked != 0;
         let newer = |line: u8| s.world.lines[line as usize].newest > s.threads[i].number;
-        if s.threads[i].again || !took || !bits(lines).any(newer) || self.bug == Some(Bug::NewerHidden) {
+        let wide = s.world.slots[i].lines & WIDE != 0;
+        if wide
+            || s.threads[i].again
+            || !took
+            || !bits(lines).any(newer)
+            || self.bug == Some(Bug::NewerHidden)
+        {
             return false;
         }
         if self.bug != Some(Bug::FollowedUnnumbered) {
@@ -282,7 +298,7 @@ impl Scenario {
     /// The first step of the end.
     pub(crate) fn first_of_end(&self, s: &State, i: usize) -> Pc {
         let stands = matches!(self.bug, Some(Bug::EpochStandsAtEnd | Bug::UnlistedFirst));
-        if s.world.slots[i].lines == WIDE && !stands { Pc::EndEpoch } else { Pc::EndSlot }
+        if s.world.slots[i].lines & WIDE != 0 && !stands { Pc::EndEpoch } else { Pc::EndSlot }
     }
 
     /// `Ticket::drop`.
@@ -297,7 +313,7 @@ impl Scenario {
                 s.threads[i].pc = Pc::EndSlot;
             }
             Pc::EndSlot => {
-                let wide = s.world.slots[i].lines == WIDE;
+                let wide = s.world.slots[i].lines & WIDE != 0;
                 for line in &mut s.world.lines {
                     line.listed &= !(1 << i);
                 }
@@ -370,7 +386,8 @@ impl Scenario {
             Pc::ScanAll => {
                 let (gfns, hvas) = Self::looked_at(s, i, gfn, true);
                 let covers = |slot: &Slot| slot.gfns.overlaps(gfns) || slot.hvas.overlaps(hvas);
-                if s.others(i).any(|slot| slot.active && covers(slot)) {
+                let mut others = (0..THREADS).filter(|&j| j != i).map(|j| &s.world.slots[j]);
+                if others.any(|slot| slot.active && covers(slot)) {
                     return Look::Covered;
                 }
                 return self.unmoved(s, i);

@@ -97,9 +97,16 @@ impl Scenario {
                 | Pc::Await(_),
                 _,
             ) => return self.shoot_down(s, i, op),
-            (Pc::BeginSlot | Pc::List | Pc::Announce | Pc::ListLate | Pc::WidenSlot | Pc::NextNumber, _) => {
-                self.begin(s, i, op);
-            }
+            (
+                Pc::BeginSlot
+                | Pc::List
+                | Pc::Announce
+                | Pc::ListLate
+                | Pc::WidenSlot
+                | Pc::NextNumber
+                | Pc::GoWide,
+                _,
+            ) => self.begin(s, i, op),
             (Pc::EndEpoch | Pc::EndSlot, _) => self.end(s, i, op),
             (_, Op::Harvest | Op::BeginLog) => return self.harvest(s, i, op),
             (Pc::Start, _) => {

@@ -1,5 +1,6 @@
 //! An invalidation's walk, and that of a slot transaction: `Invalidation::edit_entry`, the cursor.
 
+use crate::active::WIDE;
 use crate::bug::Bug;
 use crate::scenario::Scenario;
 use crate::slots::{Version, over_hvas};
@@ -244,15 +245,26 @@ impl Scenario {
                     s.threads[i].owe(covers);
                 }
             }
-            Word::Hole(version) | Word::Mmio(version) => self.edit_hole(s, i, why, version),
+            Word::Hole(version) | Word::Mmio(version) => {
+                if self.edit_hole(s, i, why, version) {
+                    return;
+                }
+            }
         }
         self.next(s, i, op);
     }
 
-    fn edit_hole(&self, s: &mut State, i: usize, why: Why, version: u8) {
-        let Thread { level, gfn, number, .. } = s.threads[i];
+    /// Whether it is to be edited once more.
+    fn edit_hole(&self, s: &mut State, i: usize, why: Why, version: u8) -> bool {
+        let Thread { level, gfn, span, number, .. } = s.threads[i];
         if s.unflushed(i, version) && self.bug != Some(Bug::NoAdoption) {
-            s.threads[i].owe(World::extent(level, gfn));
+            let covers = World::extent(level, gfn);
+            s.threads[i].owe(covers);
+            let narrow = s.world.slots[i].lines & WIDE == 0;
+            if narrow && !span.covers(covers) && self.bug != Some(Bug::AdoptedNarrowly) {
+                s.threads[i].pc = Pc::GoWide;
+                return true;
+            }
         }
         let skip = match self.bug {
             Some(Bug::HoleNotNumbered) => level == 0,
@@ -264,6 +276,7 @@ impl Scenario {
             let word = s.world.load(s.threads[i].node(), level, gfn);
             s.cas(i, word, Word::Hole(number));
         }
+        false
     }
 
     /// A large leaf of which a part changes becomes a table; the walk goes on in there. `None`: no memory for the table.

@@ -13,6 +13,7 @@ pub enum Pc {
     ListLate,
     WidenSlot,
     NextNumber,
+    GoWide,
     Stamp,
     StampLate,
     StampRegion,

@@ -1,10 +1,10 @@
-//! The protocol has no hole in some of the small scenarios, and the checker would have found one. `cargo run -p
-//! slat-model` checks all of them, and the large ones too.
+//! The protocol has no hole in some of the small scenarios, and the checker finds some of the seeded mistakes. `cargo run -p
+//! slat-model push`, which CI runs too, checks all of both; without a word it checks the large scenarios as well.
 
 use slat_model::check::side_by_side;
 use slat_model::{Bug, Checked, Nested, Scenario, library, nested};
 
-/// Of so many scenarios one is checked here.
+/// Of so many scenarios, and of so many mistakes, one is checked here.
 const SOME: usize = 4;
 
 #[test]
@@ -19,8 +19,8 @@ fn nothing_bad_happens_and_all_can_end() {
 
 #[test]
 fn nothing_bad_happens_to_nested_guests_and_all_can_end() {
-    let scenarios: Vec<_> =
-        nested::scenarios::families().into_iter().flat_map(|family| family.scenarios).collect();
+    let all = nested::scenarios::families().into_iter().flat_map(|family| family.scenarios);
+    let scenarios: Vec<_> = all.step_by(SOME).collect();
     for (scenario, verdict) in scenarios.iter().zip(side_by_side(&scenarios, Nested::check)) {
         assert!(verdict.found.is_none(), "{}: {:?}", scenario.name, verdict.found);
         assert!(verdict.ends, "{}: it cannot end", scenario.name);
@@ -36,8 +36,9 @@ fn nothing_gets_stuck() {
 }
 
 #[test]
-fn every_mistake_is_found() {
-    for (bug, (scenario, verdict)) in Bug::ALL.iter().zip(side_by_side(Bug::ALL, |&bug| library::find(bug))) {
+fn mistakes_are_found() {
+    let some: Vec<Bug> = Bug::ALL.iter().copied().step_by(SOME).collect();
+    for (bug, (scenario, verdict)) in some.iter().zip(side_by_side(&some, |&bug| library::find(bug))) {
         assert!(verdict.found.is_some(), "{}: not found in {scenario}: {}", bug.name(), bug.what());
     }
 }

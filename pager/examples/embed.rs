@@ -1,5 +1,5 @@
-//! The library without the daemon: memory of this process whose pages come from a template. It prints what a fault costs beside the
-//! bare request to the kernel.
+//! The library without the daemon: memory of this process whose pages come from a template. It prints how long
+//! faults took, from their reading to the page; `slat-pager bench` has them beside the least that a pager can do.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use slat_pager::{
@@ -8,7 +8,7 @@ use slat_pager::{
 };
 use std::error::Error;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PAGES: usize = 8192;
 const SIZE: usize = PAGES * PAGE;
@@ -25,27 +25,11 @@ fn memory() -> Result<(u64, Uffd), Box<dyn Error>> {
     Ok((start as u64, uffd))
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::temp_dir().join(format!("slat-pager-embed-{}", std::process::id()));
     let image: Vec<u8> = (0..SIZE).map(|at| (at / PAGE % 255) as u8 + 1).collect();
     let library = Library::new(Folder::open(&folder)?);
     library.snapshot("embed", &*image, SIZE as u64, MOST_CHUNK)?;
-
-    // The bare request: one page, and no thread waits for it.
-    let (start, uffd) = memory()?;
-    let page = |page: usize| page * PAGE..(page + 1) * PAGE;
-    let copy = |number: usize| {
-        let began = Instant::now();
-        let (filled, refusal) = uffd.copy(start + (number * PAGE) as u64, &image[page(number)]);
-        assert!(filled == PAGE && refusal.is_none());
-        began.elapsed()
-    };
-    let bare = median((0..PAGES).map(copy).collect());
 
     // The pager, with all chunks in its cache after the first guest. A page at a time.
     let cache = Arc::new(Cache::new(2 * SIZE));
@@ -67,7 +51,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         served = guest.stats();
     }
     std::fs::remove_dir_all(folder)?;
-    println!("bare COPY of a page: {bare:?}");
     for (source, latency) in served.latency.iter().filter(|(_, latency)| latency.count > 0) {
         let time = Duration::from_nanos;
         let (p50, p99, p999) = (time(latency.p50), time(latency.p99), time(latency.p999));

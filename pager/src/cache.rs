@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The content of a chunk.
-pub type Chunk = Arc<[u8]>;
+pub type Chunk = Arc<Vec<u8>>;
 
 /// Where a page came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,6 +89,16 @@ impl Cache {
         CacheStats { bytes: state.bytes as u64, ..state.stats }
     }
 
+    /// The chunk of this name, if it is here.
+    pub(crate) fn look(&self, name: &Hash) -> Option<Chunk> {
+        let mut state = self.state.lock();
+        let Some(Entry::There { content, used }) = state.chunks.get_mut(name) else { return None };
+        *used = true;
+        let content = content.clone();
+        state.stats.hits += 1;
+        Some(content)
+    }
+
     /// The chunk of this name: from here, or by `read`, which may sleep. Where it fails, each thread that waits tries for itself.
     pub(crate) fn get(
         &self,
@@ -112,7 +122,7 @@ impl Cache {
         drop(state);
         // Also where it panics, others may try.
         let reading = Reading { cache: self, name };
-        let content: Chunk = read()?.into();
+        let content = Chunk::new(read()?);
         let mut state = self.state.lock();
         state.stats.misses += 1;
         if content.len() <= self.limit {

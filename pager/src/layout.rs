@@ -114,6 +114,16 @@ impl Layout {
         })
     }
 
+    /// Where pages of the image are: an address for each part of them that is in one region.
+    pub fn places(&self, pages: Range<usize>) -> impl Iterator<Item = (u64, Range<usize>)> + '_ {
+        self.regions.iter().filter_map(move |region| {
+            let page = |byte| (byte / PAGE as u64) as usize;
+            let (first, last) = (page(region.offset), page(region.image().end));
+            let (start, end) = (pages.start.max(first), pages.end.min(last));
+            (start < end).then(|| (region.base + ((start - first) * PAGE) as u64, start..end))
+        })
+    }
+
     /// Pages of the image up to the last one that is mapped.
     pub fn image_pages(&self) -> usize {
         self.regions.iter().map(|region| (region.image().end / PAGE as u64) as usize).max().unwrap_or(0)
@@ -144,6 +154,8 @@ mod tests {
         assert_eq!(pages, [255..256, 256..257]);
         assert_eq!(layout.pages(0, u64::MAX).map(|pages| pages.len()).sum::<usize>(), 512);
         assert_eq!(layout.image_pages(), 512);
+        let places: Vec<_> = layout.places(255..999).collect();
+        assert_eq!(places, [(5 * MIB - 4096, 255..256), (8 * MIB, 256..512)]);
     }
 
     #[test]

@@ -42,7 +42,8 @@
 //! | A worker that is killed loses no removal. | the kernel writes events into the journal, by the same call that takes them |
 //! | A worker that is killed freezes no guest. | the keeper starts another one, which asks for all faults again |
 //! | What the store gives is what was stored. | the hash of each chunk is its name |
-//! | A store that does not answer holds up only who needs it. | several threads for a guest; faults are tried again, later each time |
+//! | A store that does not answer holds up only who needs it. | the thread that reads a guest's faults does not wait for the store; faults are tried again, later each time |
+//! | A working set makes no byte wrong. | it says which pages come ahead of faults; their content is the template's, after the same look at the journal |
 //! | A hostile VMM harms only its own guest. | [`WireError`] and [`LayoutError`]; descriptors are looked at; sizes are bounded |
 //!
 //! # The rooms
@@ -52,8 +53,9 @@
 //! | `uffd` | the kernel's interface |
 //! | `layout` | where a guest's memory is |
 //! | `wire` | how a VMM tells it |
-//! | `store` | templates and their chunks |
+//! | `store` | templates, their chunks and their working sets |
 //! | `cache` | chunks that are in the host's memory |
+//! | `pace` | few compute ahead of faults, and many wait for the store |
 //! | `journal` | for which pages the template no longer speaks |
 //! | `guest` | faults and their answers |
 //! | `latency` | how long they took |
@@ -68,6 +70,7 @@ mod guest;
 mod journal;
 mod latency;
 mod layout;
+mod pace;
 mod sabotage;
 mod store;
 #[doc(hidden)]
@@ -77,7 +80,7 @@ mod wire;
 
 pub use cache::{Cache, CacheStats, Source};
 pub use daemon::{Keeper, Worker, WorkerError};
-pub use guest::{Guest, GuestStats, Life, Lost, Options, Parts};
+pub use guest::{Guest, GuestStats, Life, Lost, MOST_REPLAYING, Options, Parts};
 pub use journal::{Journal, MOST_READERS};
 pub use latency::Latency;
 pub use layout::{Layout, LayoutError, MOST_REGIONS, Region};
@@ -85,6 +88,8 @@ pub use layout::{Layout, LayoutError, MOST_REGIONS, Region};
 pub use sabotage::Sabotage;
 #[doc(hidden)]
 pub use store::Trouble;
-pub use store::{Folder, Gc, Guard, Hash, Library, MOST_CHUNK, Store, StoreError, Template, Verified};
+pub use store::{
+    Folder, Gc, Guard, Hash, Library, MOST_CHUNK, Store, StoreError, Template, Verified, WorkingSet,
+};
 pub use uffd::{Features, Filled, PAGE, Refusal, Uffd};
 pub use wire::{Firecracker, Handshake, MOST_FDS, MOST_HANDSHAKE, Wire, WireError};

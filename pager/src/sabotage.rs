@@ -15,6 +15,8 @@ pub enum Sabotage {
     Checksum,
     /// A new daemon begins with an empty journal.
     Journal,
+    /// Each thread waits for the store.
+    Sleep,
     /// A new daemon does not wake who waited for the old one.
     Wake,
 }

@@ -11,7 +11,8 @@
 //! ```
 //! **What takes it back.** What would take a leaf of the same frame: an invalidation of its page or of its frame, by
 //! address or page by page; a memslot transaction that takes the frame's memory away, moves it, or makes it read-only, private or shared;
-//! and where the frame is held to write, write protection by the host ([`Why::Protect`](crate::Why::Protect) and those like it). One that
+//! and where the frame is held to write, write protection by the host ([`Why::Protect`](crate::Why::Protect) and those like it), and the
+//! begin of [write tracking](Memslots::track_writes), under which no frame is held to write. One that
 //! is called off takes nothing. A frame may be refused without need: where the engine zaps its tables for reasons of its own.
 //! Dirty logs, aging and [`Vm::zap_all`] take nothing.
 //!
@@ -81,6 +82,9 @@ pub enum HoldError {
     NoMemslot,
     /// It is to be written, and its memslot is read-only.
     ReadOnly,
+    /// It is to be written, and [stores to it are tracked](Memslots::track_writes), which a listener could not be told of here: make
+    /// each by [`Memslots::emulate_store`], or hold it when the last tracker has gone.
+    Tracked,
     /// The page is on its way to the host ([`HostError::Pending`]), which calls it so. Again when it is there.
     Pending(Token),
     /// The host has no page for it.
@@ -94,6 +98,7 @@ impl core::fmt::Display for HoldError {
         match self {
             Self::NoMemslot => f.write_str("no memslot has the frame: create one first"),
             Self::ReadOnly => f.write_str("the memslot is read-only: hold the frame to read"),
+            Self::Tracked => f.write_str("stores to the frame are tracked: emulate them, or hold it to read"),
             Self::Pending(token) => {
                 write!(f, "the host has the page later, as token {:#x}: hold it then", token.0)
             }
@@ -188,8 +193,8 @@ impl<F: Format, H: Host> Held<'_, F, H> {
         self.used(false)
     }
 
-    /// The same to write: when the use ends, the frame is dirty where its memslot logs. Stores made so come to no
-    /// [listener](crate::Vm::track_writes).
+    /// The same to write: when the use ends, the frame is dirty where its memslot logs. There is no use to
+    /// write while stores to the frame [are tracked](crate::Vm::track_writes): it is refused then.
     ///
     /// # Panics
     /// Where the frame is not held to write.
@@ -257,6 +262,10 @@ impl<F: Format, H: Host> Held<'_, F, H> {
 
     fn resolve(&self, idle: &mut Idle, slot: &Slot, hva: Hva) -> Result<Pfn, HoldError> {
         let (host, access) = (&self.slots.vm.host, self.access);
+        // After the stamp, as a fault asks: a tracker that begins later invalidates the frame.
+        if access == Access::Write && self.slots.tracks_writes(self.gfn) && !seeded!(HeldTracked) {
+            return Err(HoldError::Tracked);
+        }
         match host.resolve(idle, hva, access) {
             Ok(page) if page.allows(access) && (access != Access::Fetch || slot.execute) => Ok(page.pfn),
             Ok(_) => Err(HoldError::Host(HostError::Fault)),

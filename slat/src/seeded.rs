@@ -151,6 +151,7 @@ bugs! {
     HeldUnwaited "held-unwaited" Loom "an invalidation does not wait for the use of a frame that it takes back",
     HeldUnadopted "held-unadopted" Loom "an invalidation that finds a held frame taken back owes nothing",
     WatchedRelaxed "watched-relaxed" Loom "counts of watched frames are linked by a relaxed store",
+    StoreUnfenced "store-unfenced" Loom "a store to L1's table is looked up among the tracked frames without a fence",
     HintRelaxed "hint-relaxed" Loom "a hint is finished by a relaxed store",
 
     // --- shuttle: steps of the whole engine ---
@@ -161,6 +162,7 @@ bugs! {
     LostLinkBelieved "lost-link-believed" Shuttle "a fault that loses the race to link a table goes on in its own",
     FlushUnanswered "flush-unanswered" Shuttle "a shootdown does not wait until every vCPU has answered",
     FlushedTooEarly "flushed-too-early" Shuttle "an invalidation says that it has flushed, and then flushes",
+    AdoptedNarrowly "adopted-narrowly" Shuttle "who owes another's flush over a hole that goes beyond its range stays on the lines of its regions",
     NotAdopted "not-adopted" Shuttle "a walk that meets a hole that has not been flushed yet leaves the flush to its invalidation",
     FrozenUnflushed "frozen-unflushed" Shuttle "an invalidation takes a frozen entry for one that no TLB holds",
     UpgradeUnstamped "upgrade-unstamped" Shuttle "an upgrade does not look whether an invalidation covers the page that it has frozen",
@@ -230,6 +232,7 @@ bugs! {
     NoFrameIsFull "no-frame-is-full" Host "swap space counts as full where only the arena has no frame",
     PoolChargedToAll "pool-charged-to-all" Host "each address space is charged for the whole pool of copies",
     StoredUnderLock "stored-under-lock" Host "the lock of the mappings is held while a page goes to the swap device",
+    TrimmedUnlocked "trimmed-unlocked" Host "free frames go back to the system without the lock under which they are taken",
 
     // --- load: a guest, devices, swap and merging on slat-mm ---
     CopiedUnsettled "copied-unsettled" Load "a page is copied before the flush that a change before it owes",
@@ -257,6 +260,8 @@ bugs! {
     ResetUncollected "reset-uncollected" Unit "a reset of dirty rings takes what was pushed since the rings were read",
     DetachedEnded "detached-ended" Unit "an invalidation ends when it is detached from its VM",
     CutUnzapped "cut-unzapped" Unit "what is cut out of a memslot is not told, so it stays mapped",
+    CutClean "cut-clean" Unit "what is left of a memslot that logs counts as clean",
+    CutShared "cut-shared" Unit "frames that are private are shared where the memslot around them is cut",
     ConfirmedLate "confirmed-late" Unit "the embedder's operation in a transaction is asked for when the lost frames are zapped already",
     SnapshotUnasked "snapshot-unasked" Unit "nodes of an old version of the slots are used again though a snapshot of it is held",
     AgreedOnce "agreed-once" Unit "a fault compares the memory that the guest means with the frame's before its first attempt alone",
@@ -264,6 +269,7 @@ bugs! {
     HeldUnflushed "held-unflushed" Unit "a frame that hardware uses is taken back, and a flush is owed only for its leaf",
     HeldBroadcast "held-broadcast" Unit "the flush of a held frame is broadcast, and hardware keeps the frame",
     HeldUnmarked "held-unmarked" Unit "a held frame that the VMM has written is not marked",
+    HeldTracked "held-tracked" Unit "a frame whose stores are tracked is held to write",
     EmulatedUnmarked "emulated-unmarked" Unit "a store that the VMM makes for the guest is not marked",
     LeafUncompared "leaf-uncompared" Unit "an upgrade takes a leaf that reaches out of the slot for the slot's",
 
@@ -272,6 +278,7 @@ bugs! {
     DirtyUnset "dirty-unset" Unit "a store that is walked through L1's table leaves D clear in the leaf",
     CleanWritable "clean-writable" Unit "a shadow of L1's leaf may allow stores while D is clear there",
     TableUnlogged "table-unlogged" Unit "A and D are set in L1's table, and its page is not marked dirty",
+    TableUntold "table-untold" Unit "A and D are set in L1's table, and listeners of its stores are not told",
     ChangeUnseen "change-unseen" Unit "an entry of L1's table that changed while A was to be set is taken for what it was",
 
     // --- sanitizers: memory ---

@@ -19,7 +19,8 @@
 //!
 //! **Tracked is a frame of an address space**, not of a memslot as in KVM. A memslot may be deleted, moved away, made again, or log:
 //! the frames stay tracked, also those that have no memslot. An alias of the same memory, at another frame or in another address
-//! space, is not tracked; nor is what the VMM or a device stores by itself.
+//! space, is not tracked; nor is what the VMM or a device stores by itself. Of the engine's own stores to guest memory, those of A and
+//! D by [`Memslots::walk_l1`] are told, after they are made; and no tracked frame is [held](crate::held) to write.
 //!
 //! Before the first tracker a fault pays one load of a word that nothing writes, off its short way.
 

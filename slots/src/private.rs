@@ -157,6 +157,53 @@ impl<L: Log> Transaction<'_, L> {
         Ok(())
     }
 
+    /// Makes a slot in parts into `pieces`: what lies in `gone` goes.
+    pub(crate) fn cut_parts(
+        &mut self,
+        (whole, backings): (&Slot, &Backings),
+        gone: Span<Gfn>,
+        pieces: &[Slot],
+    ) -> Result<(), SlotError> {
+        let cut = self.try_cut_parts((whole, backings), gone, pieces);
+        cut.map_err(|_| self.break_off(whole))
+    }
+
+    fn try_cut_parts(
+        &mut self,
+        (whole, backings): (&Slot, &Backings),
+        gone: Span<Gfn>,
+        pieces: &[Slot],
+    ) -> Result<(), NoMemory> {
+        self.effects.changed = self.effects.changed.hull(&whole.gfns);
+        let first = self.edits.version().find(gone.start).expect("the parts are all of the slot");
+        // Parts above are another slot's from now on, unless nothing lies below.
+        let end = if pieces.len() == 2 { whole.gfns.end } else { gone.end };
+        let mut at = first.gfns.start;
+        while at < end {
+            self.edits.reserve(false)?;
+            let Some(part) = self.edits.remove_part(whole.id, at)? else { break };
+            at = part.gfns.end;
+            for piece in pieces {
+                let gfns = part.gfns.clamp(&piece.gfns);
+                if gfns.is_empty() {
+                    continue;
+                }
+                let of = if seeded!("cut-shared") { piece } else { &part };
+                self.edits.reserve(false)?;
+                self.edits.insert_part(&Slot { id: piece.id, ..of.part(gfns) })?;
+            }
+        }
+        for piece in pieces {
+            self.edits.reserve(false)?;
+            self.edits.name(piece.id, piece.gfns.start)?;
+            let private = backings.private + (piece.hva.0 - whole.hva.0);
+            let backings = Backings { pages: piece.gfns.len(), shared: piece.hva, private };
+            self.edits.backings.reserve(1)?;
+            self.edits.backings.insert(piece.id.0, backings, ())?;
+        }
+        Ok(())
+    }
+
     /// Removes what a deletion has left of `whole`, the `first` part of which is gone.
     pub(crate) fn delete_parts(&mut self, whole: &Slot, first: &Slot) -> Result<(), SlotError> {
         let mut at = first.gfns.end;
@@ -251,9 +298,6 @@ mod tests {
         }
         let error = map.commit(|tx| tx.move_to(SlotId(0), Gfn(1000))).unwrap_err();
         assert_eq!((error.rule, error.errno()), (Rule::Private, 22));
-        let part = Span::new(Gfn(4), Gfn(5));
-        let error = map.commit(|tx| tx.cut(SlotId(0), part, SlotId(9))).unwrap_err();
-        assert_eq!(error.rule, Rule::Private);
         map.commit(|tx| tx.delete(SlotId(0))).unwrap();
         map.audit();
         assert!(map.find(Gfn(PAGES - 1)).is_none() && map.find(Gfn(PAGES)).is_some());

@@ -206,10 +206,8 @@ pub enum Rule {
     MemoryType(MemoryType),
     /// What is cut out of a slot is a part of it. This is what was to be cut out.
     Part(Span<Gfn>),
-    /// A slot that is cut does not log writes: its log names pages by their numbers in it.
-    Logs,
     /// A slot with two kinds of memory has shared memory at a host address and private memory in a backing. It neither moves nor
-    /// logs, is not cut, and is not read-only (KVM's rule, but for the cut, which KVM does not have).
+    /// logs, and is not read-only (KVM's rule).
     Private,
     /// Each of these frames has a slot with private memory. This is the first that has none.
     NotPrivate(Gfn),
@@ -276,9 +274,8 @@ impl fmt::Display for SlotError {
                 write!(f, "this VM's page-table format has no memory type {memory:?}")
             }
             Rule::Part(part) => write!(f, "frames {:#x}..{:#x} are no part of it", part.start.0, part.end.0),
-            Rule::Logs => f.write_str("it logs writes: switch the log off to cut it"),
             Rule::Private => {
-                f.write_str("with shared and private memory it has a host address and a backing, and is not moved, cut, logged or read-only")
+                f.write_str("with shared and private memory it has a host address and a backing, and is not moved, logged or read-only")
             }
             Rule::NotPrivate(gfn) => {
                 write!(f, "frame {gfn} has no private memory; create its memslot with some")

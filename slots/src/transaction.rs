@@ -183,7 +183,10 @@ impl<'t, L: Log> Transaction<'t, L> {
     /// the others map stays mapped. The slot keeps what lies below `gone`, and what lies above becomes slot `rest`, which need
     /// be a free id only where both are left. Where only one is left, the slot is that one; where none is, it is deleted.
     ///
-    /// A slot that logs writes, or has private memory, cannot be cut.
+    /// Frames that stay are private, or shared, as they were. **Of a slot that logs, every page that stays counts as written** from
+    /// then on, as where a log is [initially set](crate::SlotMap::with_logs): its log begins anew, since a harvest or a ring that is under
+    /// way may hold marks of the old one, by numbers of pages that are other pages by now. So no mark of what stays is lost; those of
+    /// what goes are, as in a deletion.
     ///
     /// ```
     /// use slat_slots::{Gfn, Hva, Slot, SlotError, SlotId, SlotMap, Span};
@@ -205,12 +208,6 @@ impl<'t, L: Log> Transaction<'t, L> {
         if below.is_empty() && above.is_empty() {
             return self.delete(id);
         }
-        if old.log_dirty {
-            return Err(old.refused(Rule::Logs));
-        }
-        if self.edits.version().backings(id).is_some() {
-            return Err(old.refused(Rule::Private));
-        }
         let mut pieces = [old; 2];
         let pieces = if below.is_empty() || above.is_empty() {
             pieces[0] = old.part(if below.is_empty() { above } else { below });
@@ -224,15 +221,48 @@ impl<'t, L: Log> Transaction<'t, L> {
             }
             &pieces
         };
-        let reserved = self.edits.reserve_cut().and_then(|()| room(&mut self.effects.zap));
+        let reserved = self.edits.reserve_cut(old.log_dirty).and_then(|()| room(&mut self.effects.zap));
         reserved.map_err(|_| old.refused(Rule::NoMemory))?;
-        self.step(&old, |edits| edits.cut(&old, pieces))?;
+        let logs = if old.log_dirty { self.logs_of_pieces(&old, pieces)? } else { [None; 2] };
+        match self.edits.version().backings(id) {
+            Some(backings) => self.cut_parts((&old, &backings), gone, pieces)?,
+            None => self.step(&old, |edits| edits.cut(&old, pieces))?,
+        }
+        if old.log_dirty {
+            self.end_log(&old)?;
+        }
+        for (piece, log) in pieces.iter().zip(logs) {
+            self.step(piece, |edits| log.map_or(Ok(()), |log| edits.start_log(piece.id, log)))?;
+        }
         self.facts.len += pieces.len() - 1;
         if !seeded!("cut-unzapped") {
             self.effects.zap.push(gone);
         }
         self.effects.takes = true;
         Ok(old)
+    }
+
+    /// The logs of what `old`, which logs, is cut into: in each every page counts as written.
+    fn logs_of_pieces(&mut self, old: &Slot, pieces: &[Slot]) -> Result<[Option<Kept<L>>; 2], SlotError> {
+        let reserved = room(&mut self.ended).is_ok() && !refused() && self.fresh.0.try_reserve(2).is_ok();
+        if !reserved {
+            return Err(old.refused(Rule::NoMemory));
+        }
+        let mut logs = [None; 2];
+        for (nth, piece) in pieces.iter().enumerate() {
+            match self.new_log(piece, !seeded!("cut-clean")) {
+                Ok(log) => logs[nth] = Some(log),
+                Err(error) => {
+                    for made in logs.into_iter().flatten() {
+                        self.fresh.0.pop();
+                        // SAFETY: made above, and in no version.
+                        unsafe { made.free() };
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(logs)
     }
 
     /// Switches the logging of writes, and returns what the slot was. Switched on, the log is empty; switched
@@ -265,7 +295,7 @@ impl<'t, L: Log> Transaction<'t, L> {
     pub(crate) fn put_in(&mut self, slot: Slot) -> Result<(), SlotError> {
         self.check_place(&slot)?;
         self.prepare(slot.log_dirty).map_err(|_| slot.refused(Rule::NoMemory))?;
-        let log = if slot.log_dirty { Some(self.new_log(&slot)?) } else { None };
+        let log = if slot.log_dirty { Some(self.new_log(&slot, self.logs_set)?) } else { None };
         let disjoint = self.facts.disjoint && self.edits.version().is_free(slot.hvas());
         self.step(&slot, |edits| {
             edits.insert(&slot)?;
@@ -295,7 +325,8 @@ impl<'t, L: Log> Transaction<'t, L> {
         self.prepare(new.log_dirty != old.log_dirty)
             .and_then(|()| room(self.effects.of(moves, new.log_dirty)))
             .map_err(|_| new.refused(Rule::NoMemory))?;
-        let log = if new.log_dirty && !old.log_dirty { Some(self.new_log(&new)?) } else { None };
+        let log =
+            if new.log_dirty && !old.log_dirty { Some(self.new_log(&new, self.logs_set)?) } else { None };
         self.step(&new, |edits| {
             edits.replace(&old, &new)?;
             log.map_or(Ok(()), |log| edits.start_log(new.id, log))
@@ -348,9 +379,9 @@ impl<'t, L: Log> Transaction<'t, L> {
         edit(&mut self.edits).map_err(|_| slot.refused(Rule::NoMemory))
     }
 
-    fn new_log(&mut self, slot: &Slot) -> Result<Kept<L>, SlotError> {
+    fn new_log(&mut self, slot: &Slot, set: bool) -> Result<Kept<L>, SlotError> {
         self.facts.logs += 1;
-        let log = L::begin(slot, self.facts.logs, self.logs_set).ok_or(NoMemory).and_then(Kept::new);
+        let log = L::begin(slot, self.facts.logs, set).ok_or(NoMemory).and_then(Kept::new);
         let log = log.map_err(|_| slot.refused(Rule::NoMemory))?;
         self.fresh.0.push(log);
         Ok(log)

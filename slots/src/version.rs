@@ -301,10 +301,16 @@ impl<L> Edits<'_, L> {
     }
 
     /// The same for [`cut`](Self::cut) into two pieces at most.
-    pub(crate) fn reserve_cut(&mut self) -> Result<(), NoMemory> {
+    pub(crate) fn reserve_cut(&mut self, logs: bool) -> Result<(), NoMemory> {
         self.by_gfn.reserve(3)?;
         self.by_hva.reserve(3)?;
-        self.by_id.reserve(3)
+        self.by_id.reserve(3)?;
+        if logs { self.logs.reserve(3) } else { Ok(()) }
+    }
+
+    /// The first part of slot `id` begins at `gfn`.
+    pub(crate) fn name(&mut self, id: SlotId, gfn: Gfn) -> Result<(), NoMemory> {
+        self.by_id.insert(id.0, gfn.0, ()).map(drop)
     }
 
     /// Makes `old` into its `pieces`.

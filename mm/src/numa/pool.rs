@@ -87,6 +87,31 @@ impl NodeFrames {
         free
     }
 
+    /// Calls `with` with free frames, neighbours of one block together, which nobody can take until it returns; with those that
+    /// were free at the beginning, and maybe with some that became free since. The lock is let go after each block.
+    pub(crate) fn with_free<E>(&self, mut with: impl FnMut(Span<Pfn>) -> Result<(), E>) -> Result<(), E> {
+        let mut free = self.gather();
+        let mut block = 0;
+        while block < free.blocks() {
+            if seeded!(TrimmedUnlocked) {
+                let runs: Vec<_> = free.runs(block).collect();
+                MutexGuard::unlocked(&mut free, || {
+                    runs.iter().try_for_each(|run| {
+                        with(Span::sized(self.frames.start + run.start, run.end - run.start))
+                    })
+                })?;
+                block += 1;
+                continue;
+            }
+            for run in free.runs(block) {
+                with(Span::sized(self.frames.start + run.start, run.end - run.start))?;
+            }
+            block += 1;
+            MutexGuard::bump(&mut free);
+        }
+        Ok(())
+    }
+
     /// Takes frames of this node back, however they were taken.
     pub(crate) fn give(&self, frames: Span<Pfn>) {
         let (start, end) = (frames.start.0 - self.frames.start.0, frames.end.0 - self.frames.start.0);

@@ -207,3 +207,40 @@ fn negative_control_a_write_to_a_freed_frame_is_noticed() {
     machine.number(0, 10);
     assert!(!machine.all_free());
 }
+
+/// Frames go back to the system beside threads that use, check and free them.
+#[test]
+fn no_frame_is_trimmed_that_somebody_takes() {
+    const ROUNDS: u64 = 300;
+    const FRAME: usize = 4096;
+    let arena = Arena::builder().limit(2 << 20).build().unwrap();
+    std::thread::scope(|scope| {
+        let users = [0u8, 1].map(|thread| {
+            let arena = &arena;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let byte = thread << 7 | (round as u8 & 0x7f) | 1;
+                    let pages: Vec<_> = (0..40).map(|_| arena.zeroed(Level::K4).unwrap()).collect();
+                    for (page, expected) in pages.iter().map(|page| (page, [0; FRAME])) {
+                        let frame = arena.frame(page.pfn()).cast::<[u8; FRAME]>();
+                        // SAFETY: this thread holds the page.
+                        unsafe {
+                            assert!(*frame == expected, "not zeroed");
+                            *frame = [byte; FRAME];
+                        }
+                    }
+                    std::thread::yield_now();
+                    for page in &pages {
+                        // SAFETY: as above.
+                        let kept = unsafe { *arena.frame(page.pfn()).cast::<[u8; FRAME]>() == [byte; FRAME] };
+                        assert!(kept, "a page that is held was given back");
+                    }
+                }
+            })
+        });
+        while !users.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            arena.trim().unwrap();
+        }
+    });
+    assert_eq!(arena.stats().in_use, 0);
+}

@@ -5,7 +5,7 @@ use slat::seeded::{Bug, Tool, each_fails_in_a_process};
 use std::collections::BTreeSet;
 
 /// Each mistake, and its test.
-const GUARDS: [(Bug, &str); 4] = [
+const GUARDS: [(Bug, &str); 5] = [
     (Bug::FullBelieved, "swap_others::a_device_that_was_full_for_a_moment_is_asked_again"),
     (Bug::NoFrameIsFull, "swap_others::an_arena_that_was_full_for_a_moment_does_not_make_the_swap_full"),
     (Bug::PoolChargedToAll, "swap_others::an_address_space_pays_for_its_own_copies_only"),
@@ -13,6 +13,7 @@ const GUARDS: [(Bug, &str); 4] = [
         Bug::StoredUnderLock,
         "swap_others::neither_faults_nor_changes_of_mappings_wait_for_pages_on_their_way_to_the_device",
     ),
+    (Bug::TrimmedUnlocked, "memory::no_frame_is_trimmed_that_somebody_takes"),
 ];
 
 fn guard(bug: Bug) -> &'static str {

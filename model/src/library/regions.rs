@@ -64,6 +64,12 @@ pub(super) fn regions() -> Vec<Scenario> {
             &[&[flip], &[hvas(Clear, 0, 1)], &[slow(0)]],
         )
         .empty(),
+        Scenario::new(
+            "by region: zap all | clear 2..3 | clear 0..1",
+            &[&[flip], &[hvas(Clear, 2, 3)], &[hvas(Clear, 0, 1)]],
+        )
+        .deep()
+        .small(true, true),
     ]
 }
 

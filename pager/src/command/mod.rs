@@ -1,5 +1,6 @@
 //! The subcommands.
 
+mod bench;
 mod demo;
 mod serve;
 mod templates;
@@ -13,16 +14,20 @@ use std::fmt::Display;
 pub enum Command {
     /// All of it on this machine in a few seconds: a store, guests, a daemon that is killed
     Demo(demo::Demo),
+    /// Measure on this machine: restores with and without a working set, and faults
+    Bench(bench::Bench),
     /// Serve guests; VMMs connect to the sockets with Firecracker's handshake. When it is ended, guests keep their service until they end
     Serve(serve::Serve),
     /// Make a template of an image of guest memory
     Snapshot(templates::Snapshot),
-    /// Read every chunk of a template, and check it
+    /// Read every chunk of a template and its working set, and check them
     Verify(templates::Named),
     /// List the templates of a store
     Ls(templates::Store),
     /// Remove a template; its chunks go with the next gc
     Rm(templates::Named),
+    /// Remove the working set of a template, so that it is recorded anew
+    Forget(templates::Named),
     /// Delete the chunks that no template needs
     Gc(templates::Store),
     /// What `serve` starts, and starts again
@@ -53,12 +58,14 @@ impl Command {
     pub fn run(self) -> Result<(), Failure> {
         match self {
             Self::Demo(demo) => demo.run(),
+            Self::Bench(bench) => bench.run(),
             Self::Serve(serve) => serve.keep(),
             Self::Worker(serve) => serve.work(),
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Verify(named) => named.verify(),
             Self::Ls(store) => store.list(),
             Self::Rm(named) => named.remove(),
+            Self::Forget(named) => named.forget(),
             Self::Gc(store) => store.gc(),
             Self::Twin(twin) => twin.run(),
         }

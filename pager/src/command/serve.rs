@@ -28,12 +28,18 @@ pub struct Serve {
     /// Content that stays in this host's memory, for all guests
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     cache: usize,
-    /// Threads for each guest, 1 to 16
-    #[arg(long, default_value_t = 2)]
+    /// Threads for each guest, 1 to 16: the first reads its faults, the others wait for the store
+    #[arg(long, default_value_t = 3)]
     threads: usize,
     /// Pages that come with one that faults, at most: a power of two
     #[arg(long, default_value_t = 16)]
     window: usize,
+    /// Record the first guest of a template that has no working set: the pages that it touches in so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    record: Option<Duration>,
+    /// Threads for each guest that fill its template's working set ahead of faults, 0 to 64
+    #[arg(long, default_value_t = 16)]
+    replay: usize,
     /// What becomes of a page that the store lost
     #[arg(long, value_enum, default_value = "wait")]
     lost: Lost,
@@ -48,6 +54,11 @@ pub struct Serve {
 fn guest(text: &str) -> Result<(PathBuf, String), String> {
     let (socket, template) = text.rsplit_once('=').ok_or("SOCKET=TEMPLATE is wanted")?;
     Ok((socket.into(), template.into()))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| format!("{text:?} is no number of seconds"))
 }
 
 impl Serve {
@@ -91,6 +102,8 @@ impl Serve {
         let mut options = Options::default();
         options.threads = self.threads;
         options.window = self.window;
+        options.record = self.record;
+        options.replay = self.replay;
         options.lost = self.lost;
         options.sabotage = self.sabotage;
         options.check().map_err(other)?;

@@ -1,7 +1,7 @@
 //! `snapshot`, `verify`, `ls`, `rm`, `gc`.
 
 use super::{Failure, other, size};
-use slat_pager::{Folder, Library};
+use slat_pager::{Folder, Library, PAGE};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -27,7 +27,10 @@ impl Store {
             let chunks = template.chunks();
             let zero = chunks.iter().filter(|chunk| chunk.is_none()).count();
             let (mib, all, kib) = (template.size() >> 20, chunks.len(), template.chunk_size() >> 10);
-            println!("{name}: {mib} MiB, {all} chunks of {kib} KiB, {zero} of them zero");
+            let set = template.working_set().map_or("no working set".into(), |set| {
+                format!("a working set of {} KiB", set.pages() * (PAGE >> 10))
+            });
+            println!("{name}: {mib} MiB, {all} chunks of {kib} KiB, {zero} of them zero; {set}");
         }
         Ok(())
     }
@@ -61,6 +64,10 @@ impl Named {
         }
         println!("{}: {} chunks are right", self.name, verified.chunks);
         Ok(())
+    }
+
+    pub fn forget(&self) -> Result<(), Failure> {
+        self.store.library()?.forget(&self.name).map_err(other)
     }
 
     pub fn remove(&self) -> Result<(), Failure> {

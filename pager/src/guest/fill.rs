@@ -11,12 +11,14 @@ use std::sync::atomic::Ordering;
 
 /// What became of a fault.
 pub(super) enum Answer {
-    /// Its page is there, or was.
-    Done(Source),
+    /// Its page is there, or was, and its time is noted.
+    Done,
     /// There is no page to give: the address is none of the guest's, or is not mapped any more.
     Ignored,
     /// The guest's memory changes: once the event is read, it can be tried again.
     Again,
+    /// The store must be asked, and this thread does not wait for it.
+    Elsewhere,
     /// The store did not give it.
     NoContent,
     /// The guest's process has ended.
@@ -26,13 +28,13 @@ pub(super) enum Answer {
 const BYTES: u64 = PAGE as u64;
 
 impl Inner {
-    pub(super) fn resolve(&self, fault: &Fault) -> Answer {
-        let address = fault.address / BYTES * BYTES;
-        let Some((region, page)) = self.layout.page(address) else { return Answer::Ignored };
+    /// `may_sleep`: this thread may wait for the store.
+    pub(super) fn resolve(&self, fault: &Fault, may_sleep: bool) -> Answer {
+        let Some((region, page)) = self.layout.page(fault.page()) else { return Answer::Ignored };
         if fault.minor {
-            return self.one(address, Source::Shared, |start| self.uffd.resume(start, BYTES));
+            return self.one(fault, Source::Shared, |start| self.uffd.resume(start, BYTES));
         }
-        let zero = || self.one(address, Source::Zero, |start| self.uffd.zero(start, BYTES));
+        let zero = || self.one(fault, Source::Zero, |start| self.uffd.zero(start, BYTES));
         let window = self.window(region, page);
         let sabotage = self.options.sabotage == Some(Sabotage::Recheck);
         let early = sabotage.then(|| self.neighbours(&window, page));
@@ -43,12 +45,17 @@ impl Inner {
             }
         }
         // This may take long, and any number of removals may happen meanwhile.
-        let content = match self.template.content(page, &self.cache) {
+        let content = match self.template.content_now(page, &self.cache) {
+            Some(content) => Ok(content),
+            None if !may_sleep => return Answer::Elsewhere,
+            None => self.template.content(page, &self.cache, None),
+        };
+        let content = match content {
             Ok(content) => content,
             Err(error) if error.may_pass() || self.options.lost == Lost::Wait => return Answer::NoContent,
-            Err(_) => return self.give_up(address),
+            Err(_) => return self.give_up(fault),
         };
-        let _order = self.order.read();
+        let order = self.order.read();
         if !sabotage && self.journal.is_settled(page) {
             return zero();
         }
@@ -58,26 +65,41 @@ impl Inner {
         let bytes = content.map(|(bytes, _)| bytes);
         // The page itself comes first: what becomes of its neighbours decides nothing.
         let piece = Piece { pages: page..page + 1, chunk: chunk.start, bytes: bytes.as_ref() };
-        let answer = match self.put(&piece, place(page)) {
-            Ok(()) => Answer::Done(source),
-            Err(refusal) => self.refused(&refusal, address),
+        let answer = match self.put(&piece, place(page)).1 {
+            None => self.done(fault, source),
+            Some(refusal) => self.refused(&refusal, fault),
         };
-        if matches!(answer, Answer::Done(_)) {
-            let stretches = early.unwrap_or_else(|| self.neighbours(&window, page));
-            for pages in stretches {
-                let start = place(pages.start);
-                // A page that is there, or a change of the guest's memory, ends the stretch.
-                _ = self.put(&Piece { pages, ..piece.clone() }, start);
-            }
+        if !matches!(answer, Answer::Done) {
+            return answer;
+        }
+        self.recorder.note(page);
+        // With a page of the working set come the others of its chunk, unless they are on their way.
+        if let Some(job) = self.plan.take(chunk.start) {
+            drop(order);
+            self.do_job(job, bytes.as_ref());
+            return answer;
+        }
+        let stretches = early.unwrap_or_else(|| self.neighbours(&window, page));
+        for pages in stretches {
+            let start = place(pages.start);
+            // A page that is there, or a change of the guest's memory, ends the stretch.
+            self.put(&Piece { pages, ..piece.clone() }, start);
         }
         answer
+    }
+
+    /// A fault has its page: how long it took.
+    fn done(&self, fault: &Fault, source: Source) -> Answer {
+        self.latencies.record(source, fault.since.elapsed());
+        Answer::Done
     }
 
     /// The pages that may come with this one: an aligned window, in its chunk and its region.
     fn window(&self, region: &Region, page: usize) -> Range<usize> {
         let first = (region.offset / BYTES) as usize;
         let last = first + (region.size / BYTES) as usize;
-        let (size, chunk) = (self.options.window, self.template.chunk_of(page));
+        let size = if self.recorder.is_on() { 1 } else { self.options.window };
+        let chunk = self.template.chunk_of(page);
         let start = page / size * size;
         start.max(chunk.start).max(first)..(start + size).min(chunk.end).min(last)
     }
@@ -93,8 +115,8 @@ impl Inner {
         stretches
     }
 
-    /// Fills pages with content of the template, as far as it goes, and notes them.
-    fn put(&self, piece: &Piece, start: u64) -> Result<(), Refusal> {
+    /// Fills pages with content of the template, as far as it goes, and notes them: how many, and why not more.
+    pub(super) fn put(&self, piece: &Piece, start: u64) -> (usize, Option<Refusal>) {
         let (mut done, size) = (0, piece.pages.len() * PAGE);
         while done < size {
             let at = start + done as u64;
@@ -109,37 +131,38 @@ impl Inner {
             let first = piece.pages.start + done / PAGE;
             self.journal.settle(first..first + filled / PAGE);
             done += filled;
-            if let Some(refusal) = refusal {
-                return Err(refusal);
+            if refusal.is_some() {
+                return (done / PAGE, refusal);
             }
         }
-        Ok(())
+        (done / PAGE, None)
     }
 
     /// Fills one page that the template does not give.
-    fn one(&self, address: u64, source: Source, fill: impl FnOnce(u64) -> Filled) -> Answer {
-        match fill(address) {
+    fn one(&self, fault: &Fault, source: Source, fill: impl FnOnce(u64) -> Filled) -> Answer {
+        match fill(fault.page()) {
             (_, None) => {
                 self.filled.fetch_add(1, Ordering::Relaxed);
-                Answer::Done(source)
+                self.done(fault, source)
             }
-            (_, Some(refusal)) => self.refused(&refusal, address),
+            (_, Some(refusal)) => self.refused(&refusal, fault),
         }
     }
 
     /// The store lost this page.
-    fn give_up(&self, address: u64) -> Answer {
-        match self.uffd.poison(address, BYTES) {
+    fn give_up(&self, fault: &Fault) -> Answer {
+        match self.uffd.poison(fault.page(), BYTES) {
             (_, None) => {
                 self.poisoned.fetch_add(1, Ordering::Relaxed);
                 Answer::Ignored
             }
             (_, Some(Refusal::Other(_))) => Answer::NoContent,
-            (_, Some(refusal)) => self.refused(&refusal, address),
+            (_, Some(refusal)) => self.refused(&refusal, fault),
         }
     }
 
-    fn refused(&self, refusal: &Refusal, address: u64) -> Answer {
+    fn refused(&self, refusal: &Refusal, fault: &Fault) -> Answer {
+        let address = fault.page();
         match refusal {
             Refusal::Again => Answer::Again,
             Refusal::Gone => Answer::Gone,
@@ -149,7 +172,7 @@ impl Inner {
                     self.journal.settle(page..page + 1);
                 }
                 _ = self.uffd.wake(address, BYTES);
-                Answer::Done(Source::Present)
+                self.done(fault, Source::Present)
             }
             // What faulted there faults anew, and finds no page, or nothing mapped.
             Refusal::Unmapped | Refusal::Other(_) => {
@@ -162,10 +185,10 @@ impl Inner {
 
 /// Pages of a chunk.
 #[derive(Clone)]
-struct Piece<'a> {
-    pages: Range<usize>,
+pub(super) struct Piece<'a> {
+    pub pages: Range<usize>,
     /// The chunk's first page.
-    chunk: usize,
+    pub chunk: usize,
     /// The chunk's content. `None`: zeros.
-    bytes: Option<&'a Chunk>,
+    pub bytes: Option<&'a Chunk>,
 }

@@ -1,6 +1,7 @@
 //! One guest: its memory, and the threads that serve its faults.
 
 mod fill;
+mod replay;
 mod serve;
 
 use crate::cache::{Cache, Source};
@@ -21,29 +22,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Threads that may fill pages ahead of the faults of one guest.
+pub const MOST_REPLAYING: usize = 64;
+
 /// How a guest is served.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Options {
-    /// Threads that serve it, 1 to [`MOST_READERS`]: a slow read holds up one of them.
+    /// Threads that serve it, 1 to [`MOST_READERS`]. The first reads its faults; if there are others, they wait for the store.
     pub threads: usize,
     /// Pages that come with one that faults, at most: an aligned window of so many, in the same chunk. A power of two.
     pub window: usize,
     /// What becomes of a page that the store lost.
     pub lost: Lost,
+    /// Whether a guest of a template that has no working set is recorded, and for how long: the pages that it touches in this time
+    /// become the template's [`WorkingSet`](crate::WorkingSet). It gets them one by one meanwhile, so that the record has no others.
+    /// One guest of a template is recorded at a time.
+    pub record: Option<Duration>,
+    /// Threads that fill the pages of the template's working set ahead of faults, at most [`MOST_REPLAYING`]. They end when it is
+    /// there. So many chunks are asked of the store at the same time. 0: none are filled ahead.
+    pub replay: usize,
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: 2, window: 16, lost: Lost::Wait, sabotage: None }
+        Self { threads: 3, window: 16, lost: Lost::Wait, record: None, replay: 16, sabotage: None }
     }
 }
 
 impl Options {
     /// Whether they make sense.
     pub fn check(&self) -> io::Result<()> {
+        if self.replay > MOST_REPLAYING {
+            let what = format!("{} threads that replay: at most {MOST_REPLAYING}", self.replay);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         if (1..=MOST_READERS).contains(&self.threads) && self.window.is_power_of_two() {
             return Ok(());
         }
@@ -83,6 +98,12 @@ pub struct GuestStats {
     pub latency: Vec<(String, Latency)>,
     /// Pages that were filled, with those that came along.
     pub filled: u64,
+    /// Those of them that were filled ahead of faults, from the template's working set.
+    pub ahead: u64,
+    /// Chunks of the working set that are still to be filled ahead.
+    pub chunks_left: u64,
+    /// Pages of the working set that was recorded with this guest. 0: none was.
+    pub recorded: u64,
     /// Removals that were told.
     pub removes: u64,
     /// Faults that had to be tried again, because the guest's memory changed or the store did not answer.
@@ -116,6 +137,12 @@ struct Inner {
     /// Faults to try again.
     later: Mutex<VecDeque<serve::Fault>>,
     stop: OwnedFd,
+    /// Counts the faults that were handed to threads that may wait for the store.
+    handed: OwnedFd,
+    plan: replay::Plan,
+    recorder: replay::Recorder,
+    ahead: AtomicU64,
+    recorded: AtomicU64,
     latencies: Latencies,
     filled: AtomicU64,
     removes: AtomicU64,
@@ -154,6 +181,10 @@ impl Guest {
         options.check()?;
         let Parts { uffd, layout, template, cache, journal, life } = parts;
         let zero = || AtomicU64::new(0);
+        let set = template.working_set().filter(|_| options.replay > 0);
+        let plan = set.map(|set| replay::Plan::new(&set, &layout, &template)).unwrap_or_default();
+        // One that was served before has touched its first pages already.
+        let record = options.record.filter(|_| journal.settled() == 0 && template.begin_recording());
         let inner = Arc::new(Inner {
             uffd,
             life,
@@ -165,6 +196,11 @@ impl Guest {
             order: RwLock::new(()),
             later: Mutex::default(),
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            handed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)?,
+            plan,
+            recorder: replay::Recorder::new(record.is_some()),
+            ahead: zero(),
+            recorded: zero(),
             latencies: Latencies::new(),
             filled: zero(),
             removes: zero(),
@@ -180,11 +216,23 @@ impl Guest {
         let mut guest = Self { inner, threads: Vec::new() };
         for number in 0..options.threads {
             let inner = guest.inner.clone();
-            let run = move || inner.run(number);
-            // Where a thread cannot be had, those that run are stopped by the drop.
-            guest.threads.push(std::thread::Builder::new().name(format!("guest-{number}")).spawn(run)?);
+            guest.spawn(format!("guest-{number}"), move || inner.run(number))?;
+        }
+        for number in 0..options.replay.min(guest.inner.plan.left()) {
+            let inner = guest.inner.clone();
+            guest.spawn(format!("replay-{number}"), move || inner.replay())?;
+        }
+        if let Some(time) = record {
+            let inner = guest.inner.clone();
+            guest.spawn("record".into(), move || inner.record(time))?;
         }
         Ok(guest)
+    }
+
+    /// Where a thread cannot be had, those that run are stopped by the drop.
+    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
+        Ok(())
     }
 
     /// What was done until now.
@@ -222,6 +270,9 @@ impl Inner {
         GuestStats {
             latency: latency.to_vec(),
             filled: read(&self.filled),
+            ahead: read(&self.ahead),
+            chunks_left: self.plan.left() as u64,
+            recorded: read(&self.recorded),
             removes: read(&self.removes),
             again: read(&self.again),
             poisoned: read(&self.poisoned),

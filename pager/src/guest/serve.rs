@@ -4,6 +4,7 @@ use super::fill::Answer;
 use super::{Inner, Life};
 use crate::journal::Reader;
 use crate::sabotage::Sabotage;
+use crate::uffd::PAGE;
 use crate::uffd::abi::{self, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -18,60 +19,75 @@ pub(super) struct Fault {
     pub minor: bool,
     /// When it was read.
     pub since: Instant,
+    /// The store must be asked.
+    pub slow: bool,
     /// When it is to be tried again, and how often the store did not answer.
     pub due: Instant,
     pub failures: u32,
 }
 
 /// How long a fault waits that met a change of the guest's memory: about as long as such a change takes.
-const CHANGE: Duration = Duration::from_micros(50);
+pub(super) const CHANGE: Duration = Duration::from_micros(50);
 
 impl Inner {
     /// Until the guest ends, or is stopped.
+    ///
+    /// The first thread reads all events, and answers faults at once. If there are others, it never waits for the store: it hands
+    /// such faults to them. So a guest whose store is down has its other faults answered, and its removals are heard. One thread
+    /// reads, since the kernel would wake each that does for each event.
     pub(super) fn run(&self, number: usize) {
-        let Some(mut reader) = self.journal.reader(number) else { return };
-        // One event at a time where there are other threads for the next.
-        let most = if self.options.threads == 1 { reader.0.len() } else { 1 };
+        let mut reader = if number == 0 { self.journal.reader(number) } else { None };
+        let may_sleep =
+            number > 0 || self.options.threads == 1 || self.options.sabotage == Some(Sabotage::Sleep);
         let mut faults = Vec::new();
-        while self.wait() {
-            self.read(&mut reader, most, &mut faults);
-            faults.extend(self.due());
+        while self.wait(reader.is_some(), may_sleep) {
+            if let Some(reader) = &mut reader {
+                self.read(reader, &mut faults);
+            }
+            self.due(may_sleep, &mut faults);
             for fault in faults.drain(..) {
-                self.answer(fault);
+                self.answer(fault, may_sleep);
             }
         }
     }
 
     /// Waits for an event, or a fault that is due. Whether to go on.
-    fn wait(&self) -> bool {
-        let due = self.later.lock().iter().map(|fault| fault.due).min();
+    fn wait(&self, reads: bool, may_sleep: bool) -> bool {
+        let mine = |fault: &&Fault| may_sleep || !fault.slow;
+        let due = self.later.lock().iter().filter(mine).map(|fault| fault.due).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         let left =
             left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-        let mut fds = vec![
-            PollFd::new(&self.stop, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN),
-        ];
-        match &self.life {
-            Some(Life::Process(process)) => fds.push(PollFd::new(process, PollFlags::IN)),
-            // What it sent may lie there unread; a hang-up is told anyway.
-            Some(Life::Connection(connection)) => fds.push(PollFd::new(connection, PollFlags::empty())),
-            None => {}
+        let stop = PollFd::new(&self.stop, PollFlags::IN);
+        if !reads {
+            let mut fds = [stop, PollFd::new(&self.handed, PollFlags::IN)];
+            if poll(&mut fds, left.as_ref()).is_ok() && !fds[1].revents().is_empty() {
+                // One count for each fault that was handed over: another thread may have been quicker.
+                _ = rustix::io::read(&self.handed, &mut [0; 8]);
+            }
+            return fds[0].revents().is_empty();
         }
+        let life = match &self.life {
+            Some(Life::Process(process)) => PollFd::new(process, PollFlags::IN),
+            // What it sent may lie there unread; a hang-up is told anyway.
+            Some(Life::Connection(connection)) => PollFd::new(connection, PollFlags::empty()),
+            None => PollFd::new(&self.stop, PollFlags::empty()),
+        };
+        let mut fds = [stop, PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN), life];
         if poll(&mut fds, left.as_ref()).is_err() {
             // Interrupted.
             return true;
         }
-        if fds.get(2).is_some_and(|life| !life.revents().is_empty()) {
+        if !fds[2].revents().is_empty() {
             self.finish();
         }
         fds[0].revents().is_empty()
     }
 
     /// Reads events. Removals are noted before any page can be filled that they cover.
-    fn read(&self, reader: &mut Reader, most: usize, faults: &mut Vec<Fault>) {
+    fn read(&self, reader: &mut Reader, faults: &mut Vec<Fault>) {
         let order = self.order.write();
-        let Ok(count) = self.uffd.read(&mut reader.0[..most]) else {
+        let Ok(count) = self.uffd.read(reader.0) else {
             drop(order);
             return self.finish();
         };
@@ -97,26 +113,39 @@ impl Inner {
         }
     }
 
-    /// The faults whose time has come.
-    fn due(&self) -> Vec<Fault> {
-        let (mut later, now) = (self.later.lock(), Instant::now());
-        let due = later.iter().filter(|fault| fault.due <= now).copied().collect();
-        later.retain(|fault| fault.due > now);
-        due
+    /// The faults whose time has come. Of those for which the store must be asked, one: other threads ask for the others meanwhile.
+    fn due(&self, may_sleep: bool, faults: &mut Vec<Fault>) {
+        let mut later = self.later.lock();
+        if later.is_empty() {
+            return;
+        }
+        let (now, mut slow) = (Instant::now(), 0);
+        later.retain(|fault| {
+            slow += usize::from(fault.slow && fault.due <= now);
+            let take = fault.due <= now && (!fault.slow || may_sleep && slow == 1);
+            faults.extend(take.then_some(*fault));
+            !take
+        });
     }
 
-    fn answer(&self, mut fault: Fault) {
-        match self.resolve(&fault) {
-            Answer::Done(source) => self.latencies.record(source, fault.since.elapsed()),
-            Answer::Ignored => {}
+    fn answer(&self, mut fault: Fault, may_sleep: bool) {
+        match self.resolve(&fault, may_sleep) {
+            Answer::Done | Answer::Ignored => {}
             Answer::Gone => self.finish(),
             Answer::Again => {
                 fault.due = Instant::now() + CHANGE;
                 self.put_off(fault);
             }
+            Answer::Elsewhere => {
+                fault.slow = true;
+                self.later.lock().push_back(fault);
+                // It cannot be full.
+                _ = rustix::io::write(&self.handed, &1u64.to_ne_bytes());
+            }
             Answer::NoContent => {
                 fault.due = Instant::now() + super::pause(fault.failures);
                 fault.failures += 1;
+                fault.slow = self.options.threads > 1;
                 self.put_off(fault);
             }
         }
@@ -129,8 +158,13 @@ impl Inner {
 }
 
 impl Fault {
+    /// The address of its page.
+    pub(super) fn page(&self) -> u64 {
+        self.address / PAGE as u64 * PAGE as u64
+    }
+
     fn new(message: &Message, since: Instant) -> Self {
         let [flags, address, _] = message.words;
-        Self { address, minor: flags & abi::FAULT_MINOR != 0, since, due: since, failures: 0 }
+        Self { address, minor: flags & abi::FAULT_MINOR != 0, since, slow: false, due: since, failures: 0 }
     }
 }

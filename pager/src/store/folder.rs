@@ -6,6 +6,11 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a lock is waited for: a process that has just been forked holds the locks of its parent until it is another program.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Objects as files of a folder, one folder for each kind. Files are written beside their place and renamed, so that a crash
 /// leaves an object whole or absent.
@@ -98,10 +103,14 @@ impl Store for Folder {
         } else {
             FlockOperation::NonBlockingLockShared
         };
-        match flock(&file, operation) {
-            Ok(()) => Ok(Some(Box::new(file))),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(said(key, error.into())),
+        let begun = Instant::now();
+        loop {
+            match flock(&file, operation) {
+                Ok(()) => return Ok(Some(Box::new(file))),
+                Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < PATIENCE => sleep(PATIENCE / 100),
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+                Err(error) => return Err(said(key, error.into())),
+            }
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The templates of a store: made, opened, verified, listed, removed.
 
 use super::manifest::{MOST_MANIFEST, Manifest};
-use super::{Hash, Store, StoreError, Template, chunk, is_name, template};
+use super::template::working_set_key;
+use super::working_set::MOST_WORKING_SET;
+use super::{Hash, Store, StoreError, Template, WorkingSet, chunk, is_name, template};
 use crate::sabotage::Sabotage;
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -87,10 +89,16 @@ impl Library {
     pub fn open(&self, name: &str) -> Result<Template, StoreError> {
         let key = key(name)?;
         let lock = self.store.lock(&key, false)?.ok_or_else(|| StoreError::Busy(key.clone()))?;
-        Ok(Template::new(name.into(), self.manifest(name)?, self.store.clone(), lock, self.sabotage))
+        let manifest = self.manifest(name)?;
+        // One that is damaged is none: it says nothing about content.
+        let set = match self.working_set(name, &manifest) {
+            Err(error) if error.may_pass() => return Err(error),
+            set => set.ok().flatten(),
+        };
+        Ok(Template::new(name.into(), manifest, self.store.clone(), set, lock, self.sabotage))
     }
 
-    /// Reads every chunk of a template, and checks it.
+    /// Reads every chunk of a template and its working set, and checks them.
     pub fn verify(&self, name: &str) -> Result<Verified, StoreError> {
         let template = self.open(name)?;
         let (mut seen, mut damaged) = (BTreeSet::new(), Vec::new());
@@ -98,11 +106,15 @@ impl Library {
         for (index, hash) in template.chunks().iter().enumerate() {
             let Some(hash) = hash.filter(|hash| seen.insert(*hash)) else { continue };
             let length = template.chunk_of(index * pages).len() * crate::uffd::PAGE;
-            match template::read(&*self.store, hash, length, true) {
+            match template::read(&*self.store, hash, length, true, None) {
                 Ok(_) => {}
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => damaged.push(format!("chunk {index} of {name}: {error}")),
             }
+        }
+        match self.working_set(name, &self.manifest(name)?) {
+            Err(error) if error.may_pass() => return Err(error),
+            set => damaged.extend(set.err().map(|error| error.to_string())),
         }
         Ok(Verified { chunks: seen.len(), damaged })
     }
@@ -119,7 +131,14 @@ impl Library {
         if !self.store.has(&key)? {
             return Err(StoreError::Missing(key));
         }
+        self.store.delete(&working_set_key(name))?;
         self.store.delete(&key)
+    }
+
+    /// Removes the working set of a template, so that one is recorded anew. Who serves the template already does not notice.
+    pub fn forget(&self, name: &str) -> Result<(), StoreError> {
+        key(name)?;
+        self.store.delete(&working_set_key(name))
     }
 
     /// Deletes the chunks that no template needs. A manifest that cannot be read stops it before the first one.
@@ -133,6 +152,14 @@ impl Library {
             self.store.list(CHUNKS)?.into_iter().partition(|name| needed.contains(name));
         rest.iter().try_for_each(|name| self.store.delete(&format!("{CHUNKS}/{name}")))?;
         Ok(Gc { kept: kept.len(), removed: rest.len() })
+    }
+
+    fn working_set(&self, name: &str, manifest: &Manifest) -> Result<Option<WorkingSet>, StoreError> {
+        let key = working_set_key(name);
+        match self.store.get(&key, MOST_WORKING_SET) {
+            Err(StoreError::Missing(_)) => Ok(None),
+            bytes => WorkingSet::parse(&key, manifest.identity(), &bytes?),
+        }
     }
 
     fn manifest(&self, name: &str) -> Result<Manifest, StoreError> {

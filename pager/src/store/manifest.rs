@@ -47,6 +47,11 @@ impl Manifest {
         Ok(())
     }
 
+    /// What says that two templates are the same.
+    pub fn identity(&self) -> Hash {
+        Hash::of(&self.print())
+    }
+
     pub fn print(&self) -> Vec<u8> {
         let chunks = self.chunks.iter().map(|hash| hash.map(|hash| hash.to_string())).collect();
         let mut text = Text { version: 1, size: self.size, chunk: self.chunk, chunks, sum: None };

@@ -6,6 +6,7 @@ mod library;
 mod manifest;
 mod template;
 mod trouble;
+mod working_set;
 
 pub use chunk::{Hash, MOST_CHUNK};
 pub use folder::Folder;
@@ -13,6 +14,7 @@ pub use library::{Gc, Library, Verified};
 pub use template::Template;
 #[doc(hidden)]
 pub use trouble::Trouble;
+pub use working_set::WorkingSet;
 
 use std::any::Any;
 use std::io;

@@ -1,15 +1,21 @@
 //! A template that is being served: where the content of each of its pages is.
 
 use super::manifest::Manifest;
-use super::{Guard, Hash, Store, StoreError, chunk};
+use super::{Guard, Hash, Store, StoreError, WorkingSet, chunk};
 use crate::cache::{Cache, Chunk, Source};
+use crate::pace::Pace;
 use crate::sabotage::Sabotage;
 use crate::uffd::PAGE;
+use parking_lot::Mutex;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The content of a chunk, and where it came from. `None`: zeros.
+pub(crate) type Found = Option<(Chunk, Source)>;
 
 /// What guests begin with, open: a snapshot template, which stays in its store while it is open, or an image.
 #[derive(Clone)]
@@ -20,6 +26,10 @@ struct Inner {
     size: u64,
     chunk: usize,
     content: Content,
+    /// What its guests touch first, for those that come later.
+    set: Mutex<Option<WorkingSet>>,
+    /// A guest is being recorded.
+    recording: AtomicBool,
 }
 
 enum Content {
@@ -27,6 +37,7 @@ enum Content {
         chunks: Vec<Option<Hash>>,
         store: Arc<dyn Store>,
         sabotage: Option<Sabotage>,
+        identity: Hash,
         _lock: Guard,
     },
     /// The file, and what its pieces are called in the cache.
@@ -38,12 +49,14 @@ impl Template {
         name: String,
         manifest: Manifest,
         store: Arc<dyn Store>,
+        set: Option<WorkingSet>,
         lock: Guard,
         sabotage: Option<Sabotage>,
     ) -> Self {
+        let identity = manifest.identity();
         let Manifest { size, chunk, chunks } = manifest;
-        let content = Content::Chunks { chunks, store, sabotage, _lock: lock };
-        Self(Arc::new(Inner { name, size, chunk, content }))
+        let content = Content::Chunks { chunks, store, sabotage, identity, _lock: lock };
+        Self::with(name, size, chunk, content, set)
     }
 
     /// An image of guest memory in whole pages, as it is: no store, and no check of what is read. It must not change.
@@ -56,7 +69,12 @@ impl Template {
         Manifest::check(size, CHUNK)?;
         // Another file, or what was written to this one later, is another one in the cache.
         let known = format!("{}:{}:{}.{}", about.dev(), about.ino(), about.mtime(), about.mtime_nsec());
-        Ok(Self(Arc::new(Inner { name, size, chunk: CHUNK, content: Content::Image(file, known) })))
+        Ok(Self::with(name, size, CHUNK, Content::Image(file, known), None))
+    }
+
+    fn with(name: String, size: u64, chunk: usize, content: Content, set: Option<WorkingSet>) -> Self {
+        let (set, recording) = (Mutex::new(set), AtomicBool::new(false));
+        Self(Arc::new(Inner { name, size, chunk, content, set, recording }))
     }
 
     /// Its name.
@@ -82,6 +100,34 @@ impl Template {
         }
     }
 
+    /// What its guests touch first, if one was recorded.
+    pub fn working_set(&self) -> Option<WorkingSet> {
+        self.0.set.lock().clone()
+    }
+
+    /// Makes this its working set: for the guests that are served from now on, and in the store for those elsewhere. That of an
+    /// image stays in this process.
+    ///
+    /// # Errors
+    /// What the store says. Guests of this process have it all the same.
+    pub fn keep_working_set(&self, set: WorkingSet) -> Result<(), StoreError> {
+        let bytes = match &self.0.content {
+            Content::Chunks { identity, store, .. } => Some((store, set.print(*identity))),
+            Content::Image(..) => None,
+        };
+        *self.0.set.lock() = Some(set);
+        bytes.map_or(Ok(()), |(store, bytes)| store.put(&working_set_key(&self.0.name), &bytes))
+    }
+
+    /// Whether this guest is to be recorded: there is no working set, and no other one is being recorded.
+    pub(crate) fn begin_recording(&self) -> bool {
+        self.0.set.lock().is_none() && !self.0.recording.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn end_recording(&self) {
+        self.0.recording.store(false, Ordering::Relaxed);
+    }
+
     /// The pages of the chunk that holds a page.
     pub(crate) fn chunk_of(&self, page: usize) -> Range<usize> {
         let (pages, all) = (self.0.chunk / PAGE, (self.size() / PAGE as u64) as usize);
@@ -89,23 +135,47 @@ impl Template {
         first..(first + pages).min(all)
     }
 
-    /// The content of the chunk that holds a page, by way of the cache. `None`: zeros. It may sleep.
-    pub(crate) fn content(&self, page: usize, cache: &Cache) -> Result<Option<(Chunk, Source)>, StoreError> {
-        let pages = self.chunk_of(page);
-        let (start, length) = (pages.start * PAGE, pages.len() * PAGE);
+    /// What the chunk that holds a page is called in a cache. `None`: zeros.
+    fn name_of(&self, page: usize) -> Option<Hash> {
+        let start = self.chunk_of(page).start * PAGE;
         match &self.0.content {
-            Content::Chunks { chunks, store, sabotage, .. } => {
+            Content::Chunks { chunks, sabotage, .. } => {
                 let mut index = start / self.0.chunk;
                 // Another chunk of the same length, where there is one.
                 if *sabotage == Some(Sabotage::Chunk) && index + 2 < chunks.len() {
                     index += 1;
                 }
-                let Some(name) = chunks[index] else { return Ok(None) };
-                let check = *sabotage != Some(Sabotage::Checksum);
-                cache.get(name, || self::read(&**store, name, length, check)).map(Some)
+                chunks[index]
             }
-            Content::Image(file, known) => {
-                let name = Hash::of(format!("{known}:{start}").as_bytes());
+            Content::Image(_, known) => Some(Hash::of(format!("{known}:{start}").as_bytes())),
+        }
+    }
+
+    /// The content of the chunk that holds a page, if the cache has it. The inner `None`: zeros.
+    pub(crate) fn content_now(&self, page: usize, cache: &Cache) -> Option<Found> {
+        match self.name_of(page) {
+            Some(name) => cache.look(&name).map(|content| Some((content, Source::Cache))),
+            None => Some(None),
+        }
+    }
+
+    /// The content of the chunk that holds a page, by way of the cache. `None`: zeros. It may sleep. A thread that works ahead has a
+    /// `pace`.
+    pub(crate) fn content(
+        &self,
+        page: usize,
+        cache: &Cache,
+        pace: Option<&Pace>,
+    ) -> Result<Found, StoreError> {
+        let Some(name) = self.name_of(page) else { return Ok(None) };
+        let pages = self.chunk_of(page);
+        let (start, length) = (pages.start * PAGE, pages.len() * PAGE);
+        match &self.0.content {
+            Content::Chunks { store, sabotage, .. } => {
+                let check = *sabotage != Some(Sabotage::Checksum);
+                cache.get(name, || self::read(&**store, name, length, check, pace)).map(Some)
+            }
+            Content::Image(file, _) => {
                 let read = || {
                     let mut content = vec![0; length];
                     let read = file.read_exact_at(&mut content, start as u64);
@@ -118,7 +188,20 @@ impl Template {
     }
 }
 
+/// The object that is a template's working set.
+pub(super) fn working_set_key(template: &str) -> String {
+    format!("sets/{template}")
+}
+
 /// Reads a chunk, and checks it.
-pub(super) fn read(store: &dyn Store, name: Hash, length: usize, check: bool) -> Result<Vec<u8>, StoreError> {
-    chunk::expand(name, &store.get(&name.key(), chunk::MOST_STORED)?, length, check)
+pub(super) fn read(
+    store: &dyn Store,
+    name: Hash,
+    length: usize,
+    check: bool,
+    pace: Option<&Pace>,
+) -> Result<Vec<u8>, StoreError> {
+    let stored = store.get(&name.key(), chunk::MOST_STORED)?;
+    let _turn = pace.map(Pace::turn);
+    chunk::expand(name, &stored, length, check)
 }

@@ -5,30 +5,36 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A store that waits before each object it reads, and fails in some share of the reads.
+type Before = dyn Fn(&str) -> io::Result<()> + Send + Sync;
+
+/// A store that calls a function before it reads a chunk, and fails where that fails.
 pub struct Trouble<S> {
     store: S,
-    delay: Duration,
-    percent: u64,
-    reads: AtomicU64,
+    before: Box<Before>,
 }
 
 impl<S: Store> Trouble<S> {
+    /// `store`, each read of a chunk after `before`, which has its key.
+    pub fn calling(store: S, before: impl Fn(&str) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self { store, before: Box::new(before) }
+    }
+
     /// `store`, each read later by `delay`; so many percent of the reads fail, the same ones in each run.
     pub fn new(store: S, delay: Duration, percent: u64) -> Self {
-        Self { store, delay, percent, reads: AtomicU64::new(0) }
+        let reads = AtomicU64::new(0);
+        Self::calling(store, move |_| {
+            std::thread::sleep(delay);
+            // 61 has no factor in common with 100: the failures are spread.
+            let fails = reads.fetch_add(1, Ordering::Relaxed) * 61 % 100 < percent;
+            if fails { Err(io::Error::new(io::ErrorKind::ConnectionReset, "on purpose")) } else { Ok(()) }
+        })
     }
 }
 
 impl<S: Store> Store for Trouble<S> {
     fn get(&self, key: &str, most: usize) -> Result<Vec<u8>, StoreError> {
         if key.starts_with("chunks/") {
-            std::thread::sleep(self.delay);
-            // 61 has no factor in common with 100: the failures are spread.
-            if self.reads.fetch_add(1, Ordering::Relaxed) * 61 % 100 < self.percent {
-                let error = io::Error::new(io::ErrorKind::ConnectionReset, "on purpose");
-                return Err(StoreError::Io { key: key.into(), error });
-            }
+            (self.before)(key).map_err(|error| StoreError::Io { key: key.into(), error })?;
         }
         self.store.get(key, most)
     }

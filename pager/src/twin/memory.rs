@@ -3,11 +3,11 @@
 use super::image::{Image, WORDS};
 use crate::uffd::PAGE;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Memory that a userfaultfd will fill. It stays until the process ends.
+/// Memory that a userfaultfd will fill. It is unmapped when it is dropped.
 #[derive(Debug)]
 pub struct Memory {
     /// What its template is.
@@ -65,6 +65,15 @@ impl Memory {
         unsafe { self.at(page).read_volatile() }
     }
 
+    /// Touches a page: reads one word of it.
+    ///
+    /// # Safety
+    /// As of [`Memory::read`].
+    pub unsafe fn touch(&self, page: usize) {
+        // SAFETY: the page is mapped, and the caller has it.
+        unsafe { self.at(page).cast::<u64>().read_volatile() };
+    }
+
     /// Writes a page.
     ///
     /// # Safety
@@ -91,5 +100,14 @@ impl Memory {
         let (start, page) =
             if page < self.low { (self.starts[0], page) } else { (self.starts[1], page - self.low) };
         (start + page * PAGE) as *mut [u64; WORDS]
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for (start, size, _) in self.regions() {
+            // SAFETY: these are its mappings, and every borrow of it has ended.
+            _ = unsafe { munmap(start as *mut _, size as usize) };
+        }
     }
 }

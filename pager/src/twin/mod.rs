@@ -3,10 +3,12 @@
 //! It maps memory in two regions, registers it with a userfaultfd, and sends Firecracker's handshake. Threads touch pages at random
 //! as vCPUs; another one gives pages back as a balloon. Each page has a lock and a version: what was last done to it.
 
+mod bare;
 mod image;
 mod memory;
 mod vcpus;
 
+pub use bare::bare;
 pub use image::{Image, is_page};
 pub use memory::Memory;
 

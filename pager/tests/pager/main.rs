@@ -6,3 +6,5 @@ mod ordered;
 mod restart;
 mod store;
 mod twin;
+mod waits;
+mod working_set;

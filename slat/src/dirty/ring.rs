@@ -15,8 +15,9 @@
 //! the reserve is never used up; should it be, [`Ring::push`] refuses, and the page goes to its slot's bitmap.
 //!
 //! **In two steps.** A collector may also be told of entries and leave them where they are (`collect`): the vCPU gets no room by
-//! that, and the pages stay writable. What was told goes in a second step (`take_told`), when its pages are armed. What is
-//! pushed between the two waits for the next collector.
+//! that, and the pages stay writable. What was told goes in a second step (`take_told`), all of it or the first of it, when its pages
+//! are armed. What is pushed between the two waits for the next collector. An entry that concerns nobody any more is struck out when
+//! it would be told: the second step counts it for nothing.
 //!
 //! What became of the slot meanwhile is found out when the entry is taken ([`Pushed`]).
 
@@ -99,12 +100,11 @@ impl Ring {
     /// nothing is done, where there is no room at all.
     #[must_use = "a page that was not pushed has to be told in another way"]
     pub(crate) fn push(&self, pushed: Pushed) -> bool {
-        let size = self.entries.len() as u64;
-        if self.waiting() >= size {
+        if self.waiting() >= self.entries.len() as u64 {
             return false;
         }
         let head = self.head.load(Relaxed);
-        self.entries[(head % size) as usize].put(pushed);
+        self.entry(head).put(pushed);
         // ORDER(ring): Release: the entry before it can be found, and the permission before it can be taken back.
         // Pairs with `take`.
         self.head.store(head + 1, unless_seeded!(RingRelaxed, Release));
@@ -123,11 +123,19 @@ impl Ring {
         Taking { ring: self, next: *told, until: self.head(), tells: true, told }
     }
 
-    /// What was told and not taken, in order.
-    pub(super) fn take_told(&self) -> Taking<'_> {
+    /// What was told and not taken, in order: so many at most, and what is struck out among and right after them.
+    pub(super) fn take_told(&self, most: u64) -> Taking<'_> {
         let told = self.taking.lock();
-        let until = if seeded!(ResetUncollected) { self.head() } else { *told };
-        Taking { ring: self, next: self.tail.load(Relaxed), until, tells: false, told }
+        let next = self.tail.load(Relaxed);
+        let end = if seeded!(ResetUncollected) { self.head() } else { *told };
+        let is_told = |at: &u64| self.entry(*at).get() != Pushed::STRUCK_OUT;
+        let until =
+            (next..end).filter(is_told).nth(usize::try_from(most).unwrap_or(usize::MAX)).unwrap_or(end);
+        Taking { ring: self, next, until, tells: false, told }
+    }
+
+    fn entry(&self, at: u64) -> &Entry {
+        &self.entries[(at % self.entries.len() as u64) as usize]
     }
 
     fn head(&self) -> u64 {
@@ -165,6 +173,11 @@ pub(crate) struct Taking<'r> {
 }
 
 impl Taking<'_> {
+    /// Strikes out the entry that it has just come to, which stays without being told.
+    pub(super) fn strike_out(&self) {
+        self.ring.entry(self.next - 1).put(Pushed::STRUCK_OUT);
+    }
+
     /// The same as a list. Where there is no memory for it, nothing is taken.
     pub(super) fn list(self) -> Result<Vec<Pushed>, DirtyError> {
         let mut pages = Vec::new();
@@ -183,8 +196,7 @@ impl Iterator for Taking<'_> {
         if self.next == self.until {
             return None;
         }
-        let entries = &self.ring.entries;
-        let pushed = entries[(self.next % entries.len() as u64) as usize].get();
+        let pushed = self.ring.entry(self.next).get();
         self.next += 1;
         Some(pushed)
     }
@@ -266,6 +278,9 @@ const PAGE: u32 = 48;
 const SERIAL: u32 = 40;
 
 impl Pushed {
+    /// Of an address space that no VM has.
+    const STRUCK_OUT: Self = Self(u128::MAX);
+
     /// Page `page` of the slot that `log` belongs to.
     pub(crate) fn new(space: SpaceId, slot: SlotId, log: &Bitmap, page: u64) -> Self {
         debug_assert!(page >> PAGE == 0);

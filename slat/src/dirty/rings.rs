@@ -113,15 +113,21 @@ impl<F: Format, H: Host> Vm<F, H> {
     ) -> Result<u64, DirtyError> {
         let ring = self.ring(vcpu)?;
         let (seat, mut told) = (self.borrow_seat(), 0);
-        for pushed in ring.collect() {
-            let Some(space) = self.space(pushed.space()) else { continue };
-            let version = space.memslots.read(&self.reads, seat.seat()).version;
-            let slot = version.log(pushed.slot()).filter(|log| pushed.is_of(log));
-            if let Some(slot) = slot.and_then(|_| version.get(pushed.slot())) {
-                let page = pushed.page();
+        let mut entries = ring.collect();
+        while let Some(pushed) = entries.next() {
+            let page = self.space(pushed.space()).and_then(|space| {
+                let version = space.memslots.read(&self.reads, seat.seat()).version;
+                version.log(pushed.slot()).filter(|log| pushed.is_of(log))?;
+                let (slot, page) = (version.get(pushed.slot())?, pushed.page());
                 let (gfn, hva) = (slot.gfns.start + page, slot.hva + (page << PAGE_SHIFT));
-                told += 1;
-                tell(DirtyPage { space: space.id, slot: slot.id, page, gfn, hva });
+                Some(DirtyPage { space: space.id, slot: slot.id, page, gfn, hva })
+            });
+            match page {
+                Some(page) => {
+                    told += 1;
+                    tell(page);
+                }
+                None => entries.strike_out(),
             }
         }
         Ok(told)
@@ -131,12 +137,48 @@ impl<F: Format, H: Host> Vm<F, H> {
     /// page is logged again, the vCPUs have room again, and what was stored before is in memory when this returns. Waits for
     /// vCPUs to answer one flush, unless nothing was collected. Returns how many entries are gone. After an error those that
     /// are neither gone nor collected wait for [`harvest_all`](crate::memslots::Memslots::harvest_all). KVM's
-    /// `RESET_DIRTY_RINGS`.
+    /// `RESET_DIRTY_RINGS`, where the VMM has read all that was published.
     pub fn reset_rings(&self, idle: &mut Idle) -> Result<u64, DirtyError> {
+        self.reset_rings_in_part(idle, |_| u64::MAX)
+    }
+
+    /// The same of the pages of each vCPU that were told first: so many as `pages` says. The others stay told: they are written
+    /// still, and take up room. For a VMM that publishes what it is told to another one, which says how much it has read. KVM's
+    /// `RESET_DIRTY_RINGS`, which resets the entries that are flagged.
+    ///
+    /// ```
+    /// # use slat::{*, table::{TableMemory, formats::Npt4}};
+    /// # struct Identity;
+    /// # unsafe impl TableMemory for Identity {}
+    /// # impl Host for Identity {
+    /// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+    /// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+    /// #     }
+    /// # }
+    /// # let mut idle = Idle::take().unwrap();
+    /// # let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(DirtyLog::ring(RingSize::new(4096)?)).build()?;
+    /// # let slot = Slot::new(SlotId(0), Gfn(0), 512, Hva(0x4000_0000)).log_dirty();
+    /// # vm.slots().commit(&mut idle, |tx| tx.create(slot))?;
+    /// # let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    /// # let mut store = |idle: &mut _, gfn| vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write });
+    /// let mut published = Vec::new();
+    /// store(&mut idle, 7)?;
+    /// store(&mut idle, 3)?;
+    /// vm.collect_ring(&mut idle, VcpuId(0), |page| published.push(page.gfn))?;
+    /// let flagged = |_: VcpuId| 1; // the reader has come to page 7
+    /// assert_eq!(vm.reset_rings_in_part(&mut idle, flagged)?, 1);
+    /// assert_eq!(vm.collected_not_reset(&mut idle, VcpuId(0))?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reset_rings_in_part(
+        &self,
+        idle: &mut Idle,
+        mut pages: impl FnMut(VcpuId) -> u64,
+    ) -> Result<u64, DirtyError> {
         self.ring(VcpuId(0))?;
         let (mut gone, mut harvest, mut owed) = (0, Harvest::new(self), Owed::default());
-        for ring in self.rings.all() {
-            gone += self.take_ring(idle, ring.take_told(), &mut harvest, &mut owed)?;
+        for (id, ring) in (0..).map(VcpuId).zip(self.rings.all()) {
+            gone += self.take_ring(idle, ring.take_told(pages(id)), &mut harvest, &mut owed)?;
         }
         self.flush_armed(owed);
         // The embedder has them.

@@ -114,3 +114,33 @@ fn mistake_a_frame_that_was_written_is_not_marked() {
     assert!(!seeded::with(Bug::HeldUnmarked, marked));
     seeded::found(Bug::HeldUnmarked, 1);
 }
+
+struct Unheard;
+
+impl WriteListener for Unheard {}
+
+/// A frame is held to write when its stores begin to be tracked. Whether it can be written then, and after it was asked for anew.
+fn written_while_tracked() -> (bool, Result<(), HoldError>) {
+    let mut idle = Idle::take().unwrap();
+    let vm = vm(&mut idle, false);
+    let mut clock = vm.hold(&mut idle, Gfn(5), Access::Write).unwrap();
+    let mut other = vm.hold(&mut idle, Gfn(5), Access::Read).unwrap();
+    let tracking = vm.track_writes(&mut idle, Span::sized(Gfn(5), 1), std::sync::Arc::new(Unheard)).unwrap();
+    let written = clock.write(&mut idle).is_some();
+    let refreshed = clock.refresh(&mut idle);
+    assert!(other.refresh(&mut idle).is_ok() && other.read(&mut idle).is_some(), "loads go on");
+    drop(tracking);
+    assert!(clock.refresh(&mut idle).is_ok() && clock.write(&mut idle).is_some());
+    (written, refreshed)
+}
+
+#[test]
+fn a_frame_whose_stores_are_tracked_is_not_held_to_write() {
+    assert_eq!(written_while_tracked(), (false, Err(HoldError::Tracked)));
+}
+
+#[test]
+fn mistake_a_frame_whose_stores_are_tracked_is_held_to_write() {
+    assert_eq!(seeded::with(Bug::HeldTracked, written_while_tracked), (false, Ok(())));
+    seeded::found(Bug::HeldTracked, 1);
+}

@@ -16,14 +16,17 @@
 //! **W is withheld while D is clear.** A leaf that was walked for a load may be composed, but a store by way of it would not set D.
 //!
 //! T's pages are read by host address under the memslots of the section. They need no mapping of ours, and so no invalidation. To
-//! set A or D is a store of the guest's own: the host makes the page writable first, and the page is marked dirty afterwards. Trackers of
-//! stores ([`Memslots::track_writes`]) are not told, as of no store that the VMM makes by itself.
+//! set A or D is a store of the guest's own: the host makes the page writable first, the page is marked dirty afterwards, and where its
+//! stores are tracked ([`Memslots::track_writes`]) the listeners are told **after** it, with the eight bytes of the entry. Told is out of
+//! the section, where listeners may sleep; then the walk starts over. (KVM tells nobody: its shadow entries are correct with A and D
+//! older than the guest's. A listener that keeps a copy needs them.)
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 use crate::addr::{Gfn, Gpa, Hva, Level, Span};
 use crate::host::{Host, HostError};
 use crate::memslots::Memslots;
 use crate::slots::Version;
+use crate::slots::watched::TrackedStore;
 use crate::sync::idle::Idle;
 use crate::sync::readside::Seat;
 use crate::table::entry::Word;
@@ -80,6 +83,14 @@ pub enum L1Stop {
         /// A load of the entry, or a store of A or D.
         access: Access,
     },
+    /// The walk has set A or D in an entry whose frame's [stores are tracked](Memslots::track_writes): tell the listeners
+    /// ([`Memslots::tell_l1_store`]), and walk again. [`Memslots::walk_l1`] does that, and answers this never.
+    Tracked {
+        /// Where the entry is, in L1's memory.
+        gpa: Gpa,
+        /// What it is now.
+        word: Word,
+    },
     /// The host has no such page, or not now.
     Unreadable {
         /// The address of the entry.
@@ -104,6 +115,12 @@ impl fmt::Display for L1Stop {
             }
             Self::Retry => f.write_str("L1 changes its table meanwhile: access once more"),
             Self::Ask { hva, .. } => write!(f, "the host has to be asked for L1's table at {hva}"),
+            Self::Tracked { gpa, .. } => {
+                write!(
+                    f,
+                    "A or D was set in L1's entry at {gpa}, whose stores are tracked: tell the listeners"
+                )
+            }
             Self::Unreadable { hva, error } => write!(f, "L1's table at {hva} cannot be read: {error}"),
         }
     }
@@ -115,7 +132,8 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     /// Translates an access by L2 through L1's table, whose pages lie in these memslots, as L1's hardware would: checks it, and sets A and
     /// D. The answer is about this moment: nothing is remembered, and L1 may change its table at once.
     ///
-    /// Sleeps in the host where a page of the table is not there, and starts over. `Host` has to offer [`Host::read`] and
+    /// Sleeps in the host where a page of the table is not there, and starts over; and in listeners, where stores to a page of the table are
+    /// tracked. `Host` has to offer [`Host::read`] and
     /// [`Host::compare_exchange`].
     ///
     /// ```
@@ -176,6 +194,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         let mut stop = L1Stop::Retry;
         for _ in 0..ATTEMPTS {
             match self.try_walk_l1(table, access) {
+                Err(L1Stop::Tracked { gpa, word }) => self.tell_l1_store(idle, gpa, word),
                 Err(ask @ L1Stop::Ask { hva, access }) => {
                     stop = ask;
                     let resolved = self.vm.host.resolve(idle, hva, access);
@@ -187,7 +206,17 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         Err(stop)
     }
 
-    /// The same without sleeping: [`L1Stop::Ask`] where the host would.
+    /// The listeners of a tracked frame are told of a store that [`try_walk_l1`](Self::try_walk_l1) has made: see [`L1Stop::Tracked`].
+    /// May sleep in the listeners.
+    pub fn tell_l1_store(&self, idle: &mut Idle, gpa: Gpa, word: Word) {
+        let bytes = word.0.to_le_bytes();
+        let store = TrackedStore { space: self.space.id, gpa, bytes: &bytes };
+        for listener in self.space.watched.listeners(gpa.gfn()) {
+            listener.after(idle, &store);
+        }
+    }
+
+    /// The same without sleeping: [`L1Stop::Ask`] where the host would, and [`L1Stop::Tracked`] where a listener is to be told.
     pub fn try_walk_l1<T: L1Format>(&self, table: &T, access: L1Access) -> Result<L1Leaf, L1Stop> {
         let seat = self.vm.borrow_seat();
         self.walk_l1_on(seat.seat(), table, &access, true)
@@ -217,6 +246,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
                     if !seeded!(TableUnlogged) {
                         self.space.memslots.log_writes(&self.vm.reads, seat, Span::sized(gfn, 1));
                     }
+                    self.space.watched.has_after_store(gfn) && !seeded!(TableUntold)
                 })?;
                 if changed {
                     continue;
@@ -298,13 +328,14 @@ impl Path {
         L1Stop::Fault(L1Fault { access: *access, why, level, rights: self.rights, table: Some(table) })
     }
 
-    /// Sets A and D, the upper entries first. True where an entry has changed.
+    /// Sets A and D, the upper entries first. `mark` is told of each store, and says whether it is tracked: then this ends. True where an
+    /// entry has changed.
     fn touch<T: L1Format, H: Host>(
         &mut self,
         host: &H,
         access: &L1Access,
         stores: bool,
-        mark: impl Fn(Gfn),
+        mark: impl Fn(Gfn) -> bool,
     ) -> Result<bool, L1Stop> {
         for nth in 0..self.count {
             let Some(used) = self.used[nth] else { continue };
@@ -325,7 +356,11 @@ impl Path {
             match host.compare_exchange(hva, word, wanted) {
                 None => return Err(L1Stop::Ask { hva, access: Access::Write }),
                 Some(Err(_)) if !seeded!(ChangeUnseen) => return Ok(true),
-                Some(_) => mark(table),
+                Some(_) if mark(table) => {
+                    let gpa = Gpa(table.gpa().0 + hva.offset());
+                    return Err(L1Stop::Tracked { gpa, word: wanted });
+                }
+                Some(_) => {}
             }
             let now = Used { word: wanted, ..used };
             self.used[nth] = Some(now);

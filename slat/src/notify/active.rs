@@ -154,8 +154,8 @@ impl Active {
 
     /// The same among all but the one that asks.
     fn any_unflushed(&self, mine: Option<&Slot>, matches: impl Fn(u64, &Slot) -> bool) -> bool {
-        // Nobody else: the common case, one load.
-        // ORDER(adopt): Acquire pairs with the Release in `drop`: whoever has ended has paid.
+        // No other, mostly: one load.
+        // ORDER(adopt): Acquire pairs with the Release in `drop`: one that has ended has paid.
         let active = self.numbers.word.load(unless_seeded!(OthersRelaxed, Acquire)) & COUNT;
         active > u64::from(mine.is_some())
             && self.places.used().any(|slot| !is(slot, mine) && is_unflushed(slot, &matches))
@@ -303,7 +303,8 @@ impl Ticket<'_> {
         // ORDER(upgrade): listed before any entry is looked at; pairs with the fence after a freeze (rule 10): either the
         // freezer sees this one, or this one's walk sees the frozen entry.
         // ORDER(follow): announced before any entry is looked at; pairs with the fence in `is_followed`.
-        // ORDER(held): the same before what is held is looked at; pairs with the fence in `Holds::publish`.
+        // ORDER(held): and before what is held is looked at; pairs with the fence in `Holds::publish`.
+        // ORDER(watched-store): a count before its listener reads; pairs with the fence in `has_after_store`.
         if !seeded!(BeginUnfenced) {
             fence_after_rmw();
         }
@@ -353,22 +354,29 @@ impl Ticket<'_> {
         !others.any(|slot| is_over(slot, gfns, hvas)) && self.active.epoch() == epoch
     }
 
-    /// Rule 11: nothing is zapped outside of what is published. A leaf that reaches out of the range is published
-    /// first, under a new number: as if this invalidation ended and a wider one began in the same instant.
+    /// Rule 11: nothing is zapped outside of what is published. A leaf that reaches out of the range is published first,
+    /// under a new number: as if this one ended and a wider one began at once.
     pub(crate) fn widen(&self, gfns: Span<Gfn>) {
         if self.gfns.get().covers(&gfns) {
             return;
         }
         self.gfns.set(self.gfns.get().hull(&gfns));
         set(&self.claim.slot.gfns, self.gfns.get());
-        if gfns.len() > Level::M2.pages() && !self.wide.replace(true) {
-            // Frames of more regions than those on whose lines it is.
+        if gfns.len() > Level::M2.pages() && !self.wide.get() {
+            return self.go_wide(); // into more regions than it is announced to
+        }
+        self.take_number(0);
+        self.regions().for_each(|line| line.announce(self.hole()));
+        // ORDER(upgrade): as in `announce`.
+        fence(SeqCst);
+    }
+
+    /// It is listed on the epoch from now on, and goes on under a new number.
+    pub(crate) fn go_wide(&self) {
+        if !self.wide.replace(true) {
             self.active.lines.epoch.list(&self.claim);
             self.take_number(0);
             self.active.lines.epoch.move_on();
-        } else {
-            self.take_number(0);
-            self.regions().for_each(|line| line.announce(self.hole()));
         }
         // ORDER(upgrade): as in `announce`.
         fence(SeqCst);
@@ -390,7 +398,7 @@ impl Ticket<'_> {
         self.another_unflushed(|_, slot| span::<Hva>(&slot.hvas).overlaps(&hvas))
     }
 
-    /// One that has taken away what this one covers, or would, is listed on the epoch, or on a line of this one's.
+    /// One that owes a flush of what this one covers is listed on the epoch, or on a line of this one's ([`go_wide`](Self::go_wide)).
     #[inline]
     fn another_unflushed(&self, matches: impl Fn(u64, &Slot) -> bool) -> bool {
         let (active, mine) = (self.active, self.claim.slot);
@@ -405,7 +413,7 @@ impl Ticket<'_> {
         self.regions().any(&hides) || hides(&active.lines.epoch)
     }
 
-    /// It goes on to edit: what it has paid was for what it had edited before.
+    /// It goes on to edit: what it has paid was for earlier edits.
     pub(crate) fn owes_again(&self) {
         // ORDER(adopt): Release, and before the edits, which are Release too: whoever meets one of them sees this.
         self.claim.slot.state.store(self.version().0 << 2 | UNFLUSHED | ACTIVE, Release);

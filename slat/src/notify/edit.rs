@@ -319,9 +319,14 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
                 // Rule 7: who emptied this has not flushed yet: stale copies may exist on its account.
                 if self.ticket.unflushed(version) {
                     owed.owe(covers);
+                    if part != covers && !seeded!(AdoptedNarrowly) {
+                        // Other regions' invalidations will find this one's number there, and must find this one by it.
+                        self.ticket.go_wide();
+                    }
                 }
                 let numbered = seeded!(UpperHoleUnnumbered) && level > Level::K4;
-                if version < self.ticket.version() && !numbered { Change::To(hole) } else { Change::Nothing }
+                let older = version < self.ticket.version();
+                if older && !numbered { Change::To(self.hole()) } else { Change::Nothing }
             }
             Kind::Frozen(_) if whole => Change::To(hole),
             Kind::Frozen(_) => Change::To(self.zap_beyond(covers)),

@@ -60,6 +60,18 @@ fn zapping_all() {
     world.end();
 }
 
+/// The root is replaced, beside pages of two regions that move, and a guest that stays.
+fn zapping_beside_moves() {
+    let world = World::<Pae>::new(1, Primary::new(false), thrifty);
+    at_once(&[
+        &|| world.guest(0, &[(0, Write), (0, Read), (0, Write), (0, Read)]),
+        &|| idle(|idle| world.vm.zap_all(idle).expect("there is memory")),
+        &|| world.change(SECOND..SECOND + 1, (Change::Move, Why::Migrate)),
+        &|| world.change(0..1, (Change::Move, Why::Migrate)),
+    ]);
+    world.end();
+}
+
 /// Pages of one region move, beside faults in both: a quiet moment of the VM is over at each move.
 fn moving() {
     let world = World::<Pae>::new(2, Primary::new(false), |builder| builder);
@@ -118,6 +130,16 @@ fn regions_that_go() {
 #[test]
 fn roots_that_are_replaced() {
     explore(zapping_all);
+}
+
+#[test]
+fn roots_that_are_replaced_beside_moves() {
+    explore(zapping_beside_moves);
+}
+
+#[test]
+fn mistake_to_adopt_narrowly() {
+    finds(Bug::AdoptedNarrowly, STALE, zapping_beside_moves);
 }
 
 #[test]

@@ -12,7 +12,7 @@
 use super::SpaceId;
 use crate::addr::{Gfn, Gpa, Span};
 use crate::sync::idle::Idle;
-use crate::sync::prim::{Acquire, AtomicPtr, AtomicU64, Mutex, Relaxed, Release};
+use crate::sync::prim::{Acquire, AtomicPtr, AtomicU64, Mutex, Relaxed, Release, SeqCst, fence};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -110,6 +110,17 @@ impl Watched {
     #[inline(always)]
     pub(crate) fn has(&self, gfn: Gfn) -> bool {
         !self.is_empty() && self.any_of(Span::sized(gfn, 1))
+    }
+
+    /// Whether `gfn`, to which a store was made beside the tables, is watched: false where no watch of it had begun when the store was
+    /// made.
+    pub(crate) fn has_after_store(&self, gfn: Gfn) -> bool {
+        // ORDER(watched-store): the store before the look; pairs with the fence of the invalidation that follows each watch
+        // (`announce`): either the watch is seen, or its listener finds the store made.
+        if !seeded!(StoreUnfenced) {
+            fence(SeqCst);
+        }
+        self.has(gfn)
     }
 
     /// Whether any of `gfns` is watched. Where any frame is, it looks at each 2 MiB of them.

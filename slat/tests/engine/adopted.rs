@@ -6,7 +6,7 @@ use slat::slots::{CommitError, Rule};
 use slat::table::formats::{Ept4, Npt4};
 use slat::*;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn a_slot_that_is_cut_keeps_what_stays_mapped() {
 #[test]
 fn a_large_page_that_is_cut_is_split_and_loses_that_part_alone() {
     let (mut idle, vm) = vm::<Npt4>(1024, DirtyLog::bitmap());
-    vm.host().large.store(true, SeqCst);
+    vm.host().offer(Level::M2);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     for gfn in [5, 600] {
         assert_eq!(store(&mut vcpu, &mut idle, gfn), Done::Mapped(Level::M2));
@@ -106,6 +106,107 @@ fn a_slot_is_cut_beside_a_running_vcpu() {
         }
         over.store(true, SeqCst);
     });
+}
+
+/// A slot that logs is cut while a harvest of it is out. All that stays counts as written, and is told again, wherever its mark was; and
+/// after that a store is noticed as before.
+fn cut_while_it_logs<F: Format>(dirty: DirtyLog) {
+    let (mut idle, vm) = vm::<F>(256, dirty);
+    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    (0..64).for_each(|gfn| _ = store(&mut vcpu, &mut idle, gfn * 3));
+    let out = vm.slots().harvest_all(&mut idle).unwrap();
+    (0..64).for_each(|gfn| _ = store(&mut vcpu, &mut idle, gfn * 3 + 1));
+    vm.slots().commit(&mut idle, |tx| tx.cut(RAM, Span::new(Gfn(70), Gfn(90)), SlotId(1))).unwrap();
+    assert!((0..70).chain(90..192).all(|gfn| vm.slots().is_dirty(Gfn(gfn))));
+    out.give_back();
+    let harvest = vm.slots().harvest_all(&mut idle).unwrap();
+    assert!(harvest.iter().map(|page| page.gfn.0).eq((0..70).chain(90..256)));
+    harvest.commit();
+    assert_eq!(store(&mut vcpu, &mut idle, 75), Done::Mmio);
+    for gfn in [69, 90, 255] {
+        store(&mut vcpu, &mut idle, gfn);
+        // Where the hardware marks the leaf, the fault has had it marked.
+        assert_eq!(store(&mut vcpu, &mut idle, gfn), Done::Spurious);
+    }
+    let harvest = vm.slots().harvest_all(&mut idle).unwrap();
+    let pages: Vec<_> = harvest.iter().map(|page| (page.slot, page.gfn.0)).collect();
+    harvest.commit();
+    assert_eq!(pages, [(RAM, 69), (SlotId(1), 90), (SlotId(1), 255)]);
+}
+
+#[test]
+fn a_slot_that_logs_is_cut_and_no_mark_of_what_stays_is_lost() {
+    cut_while_it_logs::<Npt4>(DirtyLog::bitmap());
+    cut_while_it_logs::<Npt4>(DirtyLog::bitmap().initially_set());
+    cut_while_it_logs::<Npt4>(DirtyLog::ring(RingSize::new(4096).unwrap()));
+}
+
+/// A TLB of one page.
+struct OnePage<'t>(&'t std::cell::Cell<Option<Gfn>>);
+
+impl Translations for OnePage<'_> {
+    fn flush_all(&mut self) {
+        self.0.set(None);
+    }
+
+    fn flush(&mut self, gfns: Span<Gfn>) {
+        self.0.set(self.0.get().filter(|gfn| !gfns.contains(*gfn)));
+    }
+}
+
+/// A vCPU stores while its slot is cut twice, and another thread copies what harvests tell. When the vCPU has stopped, one more harvest
+/// brings what the copy of the frames that stayed lacks.
+#[test]
+fn a_slot_that_logs_is_cut_beside_a_vcpu_that_stores_and_a_harvest() {
+    const PAGES: usize = 32;
+    for round in 0..if cfg!(miri) { 2 } else { 25 } {
+        let (mut idle, vm) = vm::<Ept4>(PAGES as u64, DirtyLog::bitmap());
+        vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();
+        let [memory, copy] = [(); 2].map(|()| [const { AtomicU64::new(0) }; PAGES]);
+        let over = AtomicBool::new(false);
+        let harvest = |idle: &mut Idle| {
+            let harvest = vm.slots().harvest_all(idle).unwrap();
+            for page in harvest.iter() {
+                copy[page.gfn.0 as usize].store(memory[page.gfn.0 as usize].load(SeqCst), SeqCst);
+            }
+            harvest.commit();
+        };
+        thread::scope(|scope| {
+            let vcpu = scope.spawn(|| {
+                let (mut idle, mut vcpu) = (Idle::take().unwrap(), vm.vcpu(VcpuId(0)).unwrap());
+                let kept = std::cell::Cell::new(None);
+                let mut tlb = OnePage(&kept);
+                for gfn in (0..400).map(|nth| Gfn(nth * 5 % PAGES as u64)) {
+                    store(&mut vcpu, &mut idle, gfn.0);
+                    let found = vm.translate(&mut idle, gfn);
+                    kept.set(found.filter(|found| found.leaf.perms.allows(Access::Write)).map(|_| gfn));
+                    let guest = vcpu.enter(&mut idle, &mut tlb).poll();
+                    // What was taken since it was translated has been forgotten.
+                    if kept.get().is_some() {
+                        memory[gfn.0 as usize].fetch_add(1, SeqCst);
+                    }
+                    drop(guest);
+                }
+            });
+            let harvests = scope.spawn(|| {
+                let mut idle = Idle::take().unwrap();
+                while !over.load(SeqCst) {
+                    harvest(&mut idle);
+                }
+            });
+            (0..round * 2).for_each(|_| thread::yield_now());
+            vm.slots().commit(&mut idle, |tx| tx.cut(RAM, Span::new(Gfn(20), Gfn(24)), SlotId(1))).unwrap();
+            vm.slots().commit(&mut idle, |tx| tx.cut(RAM, Span::new(Gfn(0), Gfn(3)), RAM)).unwrap();
+            vcpu.join().unwrap();
+            over.store(true, SeqCst);
+            harvests.join().unwrap();
+        });
+        harvest(&mut idle);
+        let lacks = |gfn: &usize| copy[*gfn].load(SeqCst) != memory[*gfn].load(SeqCst);
+        let lost: Vec<_> = (3..20).chain(24..PAGES).filter(lacks).collect();
+        assert_eq!(lost, [0; 0], "round {round}");
+    }
 }
 
 #[test]
@@ -263,6 +364,33 @@ fn what_is_collected_is_clean_when_it_is_reset() {
     assert_eq!(vm.reset_rings(&mut idle), Ok(3));
     assert_eq!((vm.reset_rings(&mut idle), vm.collected_not_reset(&mut idle, VcpuId(0))), (Ok(0), Ok(0)));
     assert_eq!(vm.collect_ring(&mut idle, VcpuId(1), |_| ()), Err(DirtyError::NoSuchVcpu(VcpuId(1))));
+}
+
+#[test]
+fn a_part_of_what_is_collected_is_reset_and_the_rest_stays_written() {
+    let ring = DirtyLog::ring(RingSize::new(4096).unwrap());
+    let (mut idle, vm) = vm::<Ept4>(600, ring);
+    vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    for log in 0..2 {
+        for gfn in [1, 2, 3] {
+            store(&mut vcpu, &mut idle, gfn);
+        }
+        if log == 0 {
+            // Another log: what was pushed says nothing any more, and is not counted among what is told.
+            vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, false)).unwrap();
+            vm.slots().commit(&mut idle, |tx| tx.set_log_dirty(RAM, true)).unwrap();
+        }
+    }
+    let told = vm.collect_ring(&mut idle, VcpuId(0), |_| ());
+    assert_eq!((told, vm.collected_not_reset(&mut idle, VcpuId(0))), (Ok(3), Ok(6)));
+    assert_eq!(vm.reset_rings_in_part(&mut idle, |_| 0), Ok(3), "those of before");
+    assert_eq!(vm.reset_rings_in_part(&mut idle, |_| 2), Ok(2));
+    let writable = |idle: &mut _, gfn| vm.translate(idle, Gfn(gfn)).unwrap().leaf.perms.allows(Access::Write);
+    assert_eq!([1, 2, 3].map(|gfn| writable(&mut idle, gfn)), [false, false, true]);
+    assert_eq!(store(&mut vcpu, &mut idle, 1), Done::Fixed, "logged again");
+    assert_eq!(vm.reset_rings(&mut idle), Ok(1));
+    assert!(!writable(&mut idle, 3));
 }
 
 #[test]

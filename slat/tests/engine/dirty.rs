@@ -6,7 +6,6 @@ use slat::slots::{Change, Region};
 use slat::table::formats::Ept4;
 use slat::*;
 use std::sync::Barrier;
-use std::sync::atomic::Ordering::SeqCst;
 
 const SLOT: SlotId = SlotId(3);
 const HVA: Hva = Hva(0x4000_0000);
@@ -109,7 +108,7 @@ fn a_refused_transaction_keeps_the_log() {
 fn large_pages_are_split_for_the_log_and_come_back_after_it() {
     let (mut idle, vm) = vm(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vm.host().large.store(true, SeqCst);
+    vm.host().offer(Level::M2);
     assert_eq!(touch(&mut vcpu, &mut idle, 0, Access::Write), Done::Mapped(Level::M2));
     log(&vm, &mut idle, true);
     assert_eq!(touch(&mut vcpu, &mut idle, 9, Access::Read), Done::Spurious, "it never went away");
@@ -161,7 +160,7 @@ fn no_page_is_writable_without_a_mark() {
             });
         }
         for round in 0..2 * ROUNDS {
-            vm.host().large.store(round % 8 == 3, SeqCst);
+            vm.host().offer(if round % 8 == 3 { Level::M2 } else { Level::K4 });
             line.wait();
             let on = round % 2 == 0;
             log(&vm, &mut idle, on);

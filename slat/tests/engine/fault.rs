@@ -1,54 +1,16 @@
 //! The pipeline of a fault, seen from outside: outcomes, permissions, large pages, slots, invalidation.
 
+use crate::common::identity::Identity;
 use slat::slots::Rule;
 use slat::table::formats::{Ept4, Npt4};
-use slat::table::memory::TableMemory;
 use slat::*;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-
-/// A host whose frame is the address plus `shift`, with switches for what it may say.
-#[derive(Default)]
-struct Linear {
-    shift: AtomicU64,
-    readonly: AtomicBool,
-    sleeps: AtomicBool,
-    large: AtomicBool,
-    asked: AtomicU64,
-}
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Linear {}
-
-impl Linear {
-    fn page(&self, hva: Hva) -> HostPage {
-        HostPage {
-            pfn: Pfn((hva.0 >> 12) + self.shift.load(SeqCst)),
-            level: if self.large.load(SeqCst) { Level::G1 } else { Level::K4 },
-            writable: !self.readonly.load(SeqCst),
-            ..HostPage::PLAIN
-        }
-    }
-}
-
-impl Host for Linear {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        (!self.sleeps.load(SeqCst)).then(|| self.page(hva))
-    }
-
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.asked.fetch_add(1, SeqCst);
-        if access == Access::Write {
-            self.readonly.store(false, SeqCst); // made writable in place
-        }
-        Ok(self.page(hva))
-    }
-}
+use std::sync::atomic::Ordering::SeqCst;
 
 const HVA: Hva = Hva(0x4000_0000);
 
-fn vm<F: Format>(pages: u64) -> (Idle, Vm<F, Linear>) {
+fn vm<F: Format>(pages: u64) -> (Idle, Vm<F, Identity>) {
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<F, Linear>::builder(Linear::default()).vcpus(2).build().unwrap();
+    let vm = Vm::<F, Identity>::builder(Identity::default()).vcpus(2).build().unwrap();
     let slot = Slot::new(SlotId(7), Gfn(0), pages, HVA);
     vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     (idle, vm)
@@ -81,7 +43,7 @@ fn a_host_that_sleeps_is_asked_outside_of_the_walk() {
     vm.host().sleeps.store(true, SeqCst);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     assert_eq!(vcpu.fault(&mut idle, at(9, Access::Read)), Ok(Done::Mapped(Level::K4)));
-    assert_eq!(vm.host().asked.load(SeqCst), 1);
+    assert_eq!(vm.host().resolved.load(SeqCst), 1);
     assert_eq!(vm.translate(&mut idle, Gfn(9)).unwrap().leaf.pfn, Pfn((HVA.0 >> 12) + 9));
 }
 
@@ -109,10 +71,10 @@ fn a_page_made_writable_in_place_is_upgraded() {
 fn a_part_of_a_large_page_made_writable_is_mapped_by_itself() {
     let (mut idle, vm) = vm::<Npt4>(512);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vm.host().large.store(true, SeqCst);
+    vm.host().offer(Level::G1);
     vm.host().readonly.store(true, SeqCst);
     assert_eq!(vcpu.fault(&mut idle, at(5, Access::Read)), Ok(Done::Mapped(Level::M2)));
-    vm.host().large.store(false, SeqCst);
+    vm.host().offer(Level::K4);
     assert_eq!(vcpu.fault(&mut idle, at(5, Access::Write)), Ok(Done::Mapped(Level::K4)));
     assert_eq!(vm.stats().leaves, [512, 0, 0]);
 }
@@ -139,7 +101,7 @@ fn a_tracked_write_gets_its_permission_back_without_the_host() {
 #[test]
 fn large_pages_where_slot_and_host_agree() {
     let (mut idle, vm) = vm::<Ept4>((1 << 18) + 700); // 1 GiB and a bit
-    vm.host().large.store(true, SeqCst);
+    vm.host().offer(Level::G1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let mut map = |idle: &mut Idle, gfn| vcpu.fault(idle, at(gfn, Access::Write)).unwrap();
     assert_eq!(map(&mut idle, 77), Done::Mapped(Level::G1));
@@ -174,7 +136,7 @@ fn faults_beside_an_open_invalidation_go_on() {
     }
     assert_eq!(vm.stats().retries, 0);
     // A page as large as the host offers would cover what is being changed: a smaller one does.
-    vm.host().large.store(true, SeqCst);
+    vm.host().offer(Level::G1);
     assert_eq!(vcpu.fault(&mut idle, at(1536, Access::Write)), Ok(Done::Mapped(Level::M2)));
     drop((one, other));
     assert_eq!(
@@ -187,8 +149,8 @@ fn faults_beside_an_open_invalidation_go_on() {
 #[test]
 fn an_incongruent_slot_is_mapped_small() {
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<Npt4, Linear>::builder(Linear::default()).build().unwrap();
-    vm.host().large.store(true, SeqCst);
+    let vm = Vm::<Npt4, Identity>::builder(Identity::default()).build().unwrap();
+    vm.host().offer(Level::G1);
     let slot = Slot::new(SlotId(0), Gfn(0), 4096, HVA + 4096);
     vm.slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
@@ -258,7 +220,7 @@ fn a_deleted_slot_takes_its_mappings_along() {
 #[test]
 fn readonly_slots_map_reads_and_refuse_writes() {
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<Ept4, Linear>::builder(Linear::default()).build().unwrap();
+    let vm = Vm::<Ept4, Identity>::builder(Identity::default()).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 8, HVA).readonly())).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     assert_eq!(vcpu.fault(&mut idle, at(0, Access::Write)), Ok(Done::Mmio));

@@ -1,36 +1,14 @@
 //! One scenario, every format: what the engine does must not depend on how the bits lie. And leaves that are withdrawn
 //! from the hardware, in the format that needs them.
 
+use crate::common::identity::Identity;
 use slat::notify::plan::{Edit, plan};
 use slat::table::formats::{
     Arm64, Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept, Ept4, Ept4NoAd, Ept5, Npt, Npt4, Npt5, Pae, Sv39x4,
     Sv39x4NoAd, Sv48x4, Sv57x4,
 };
-use slat::table::memory::TableMemory;
 use slat::*;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-/// Frame = address, pages of the level set, and a count of the questions.
-struct Counting {
-    level: Level,
-    readonly: AtomicBool,
-    asked: AtomicU64,
-}
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Counting {}
-
-impl Host for Counting {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        self.asked.fetch_add(1, Relaxed);
-        let writable = !self.readonly.load(Relaxed);
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: self.level, writable, ..HostPage::PLAIN })
-    }
-
-    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
-        Err(HostError::Fault)
-    }
-}
+use std::sync::atomic::Ordering::Relaxed;
 
 const RAM: Hva = Hva(0x40_0000_0000);
 const SLOT: SlotId = SlotId(0);
@@ -39,7 +17,7 @@ const PAGES: u64 = 4 * 512;
 
 struct Machine<F: Format> {
     idle: Idle,
-    vm: Vm<F, Counting>,
+    vm: Vm<F, Identity>,
 }
 
 impl<F: Format> Machine<F> {
@@ -50,8 +28,7 @@ impl<F: Format> Machine<F> {
     /// On a host with pages of `level`.
     fn with(level: Level, nx: bool) -> Self {
         let mut idle = Idle::take().unwrap();
-        let host = Counting { level, readonly: AtomicBool::new(false), asked: AtomicU64::new(0) };
-        let vm = Vm::<F, _>::builder(host).nx_huge_pages(nx).build().unwrap();
+        let vm = Vm::<F, _>::builder(Identity::of(level)).nx_huge_pages(nx).build().unwrap();
         vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, RAM))).unwrap();
         Self { idle, vm }
     }
@@ -78,9 +55,9 @@ impl<F: Format> Machine<F> {
 
     /// What `f` asks the host.
     fn asks(&mut self, f: impl FnOnce(&mut Self)) -> u64 {
-        let before = self.vm.host().asked.load(Relaxed);
+        let before = self.vm.host().looked.load(Relaxed);
         f(self);
-        self.vm.host().asked.load(Relaxed) - before
+        self.vm.host().looked.load(Relaxed) - before
     }
 
     /// Reachable table pages, after checking that none is lost.

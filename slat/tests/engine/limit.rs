@@ -1,31 +1,19 @@
 //! Table memory with a budget: the coldest tables go, the guest goes on.
 
+use crate::common::identity::Identity;
 use slat::table::formats::Npt4;
-use slat::table::memory::TableMemory;
 use slat::*;
-
-/// A host whose frame is the address.
-struct Identity;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
-
-impl Host for Identity {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
-    }
-
-    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
-        Err(HostError::Fault)
-    }
-}
 
 const RAM: Hva = Hva(0x40_0000_0000);
 const TABLE: u64 = Level::M2.pages();
 const BUDGET: u64 = 64;
 
 fn vm(idle: &mut Idle, budget: u64) -> Vm<Npt4, Identity> {
-    let vm = Vm::<Npt4, _>::builder(Identity).vcpus(4).table_budget(budget * PAGE_SIZE).build().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Identity::default())
+        .vcpus(4)
+        .table_budget(budget * PAGE_SIZE)
+        .build()
+        .unwrap();
     vm.slots().commit(idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 4096 * TABLE, RAM))).unwrap();
     vm
 }

@@ -1,21 +1,9 @@
 //! Accesses to no memory are remembered in the table, as high up as no slot is below, and forgotten when slots change.
 
+use crate::common::identity::Identity;
 use slat::table::formats::{Ept5, Npt4};
-use slat::table::memory::TableMemory;
 use slat::table::{Entry, Kind};
 use slat::*;
-
-/// A host whose frame is the address.
-struct Identity;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
-
-impl Host for Identity {
-    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
-    }
-}
 
 const GIB: u64 = Level::G1.pages();
 
@@ -45,7 +33,7 @@ fn remembered<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> Option<u8> {
 
 fn in_format<F: Format>() {
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<F, _>::builder(Identity).build().unwrap();
+    let vm = Vm::<F, _>::builder(Identity::sleeping()).build().unwrap();
     let pages = vm.table_pages(&mut idle).reachable;
     assert_eq!(touch(&vm, &mut idle, 5), Done::Mmio);
     assert_eq!(remembered(&vm, 5), Some(F::LEVELS), "no slot anywhere: one word in the root");
@@ -93,7 +81,7 @@ fn every_format_remembers_and_forgets() {
 #[test]
 fn a_write_to_a_read_only_slot_is_mmio_and_not_remembered() {
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<Npt4, _>::builder(Identity).build().unwrap();
+    let vm = Vm::<Npt4, _>::builder(Identity::sleeping()).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(slot(0, 0, 8).readonly())).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     let fault = |access| Fault { gpa: Gpa(0), access };

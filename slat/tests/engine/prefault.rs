@@ -1,34 +1,17 @@
 //! Pages that are mapped ahead of the guest, as for an access: what that access finds, what is logged, what is reported.
 
+use crate::common::identity::Identity;
 use slat::table::formats::{Arm64NoAd, Ept4, Ept4NoAd, Npt4, Sv39x4NoAd};
-use slat::table::memory::TableMemory;
 use slat::*;
 use std::ops::ControlFlow::{Break, Continue};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// Frame = address, all writable, and a count of the questions.
-struct Counting(AtomicU64);
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Counting {}
-
-impl Host for Counting {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        self.0.fetch_add(1, Relaxed);
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level: Level::M2, ..HostPage::PLAIN })
-    }
-
-    fn resolve(&self, _: &mut Idle, _: Hva, _: Access) -> Result<HostPage, HostError> {
-        Err(HostError::Fault)
-    }
-}
+use std::sync::atomic::Ordering::Relaxed;
 
 const RAM: SlotId = SlotId(0);
 /// 1 GiB and a page.
 const PAGES: u64 = (1 << 18) + 1;
 
-fn vm<F: Format>(idle: &mut Idle, pages: Level, change: fn(Slot) -> Slot) -> Vm<F, Counting> {
-    let vm = Vm::<F, _>::builder(Counting(AtomicU64::new(0))).max_page(pages).build().unwrap();
+fn vm<F: Format>(idle: &mut Idle, pages: Level, change: fn(Slot) -> Slot) -> Vm<F, Identity> {
+    let vm = Vm::<F, _>::builder(Identity::of(Level::M2)).max_page(pages).build().unwrap();
     let ram = change(Slot::new(RAM, Gfn(0), PAGES, Hva(1 << 38)));
     vm.slots().commit(idle, |tx| tx.create(ram)).unwrap();
     vm
@@ -51,10 +34,10 @@ fn found<F: Format>(young: bool) -> ([Done; 3], bool) {
             assert_eq!(leaf.dirty, young && access == Access::Write, "{}: {access:?}", F::NAME);
         }
     }
-    let asked = vm.host().0.load(Relaxed);
+    let asked = vm.host().looked.load(Relaxed);
     let found = ACCESSES
         .map(|access| vcpu.fault(&mut idle, Fault { gpa: gfns(access).start.gpa(), access }).unwrap());
-    (found, vm.host().0.load(Relaxed) > asked)
+    (found, vm.host().looked.load(Relaxed) > asked)
 }
 
 #[test]
@@ -131,8 +114,8 @@ fn population_reports_each_stretch_and_stops_where_it_is_told() {
 }
 
 /// Three vCPUs populate what a closure makes of a memslot; how many frames each of them was left with.
-fn together(gfns: Span<Gfn>, pages: Level, stop: bool) -> (Vm<Ept4, Counting>, Population, Vec<Span<Gfn>>) {
-    let vm = Vm::<Ept4, _>::builder(Counting(AtomicU64::new(0))).max_page(pages).vcpus(3).build().unwrap();
+fn together(gfns: Span<Gfn>, pages: Level, stop: bool) -> (Vm<Ept4, Identity>, Population, Vec<Span<Gfn>>) {
+    let vm = Vm::<Ept4, _>::builder(Identity::of(Level::M2)).max_page(pages).vcpus(3).build().unwrap();
     let ram = Slot::new(RAM, Gfn(0), PAGES, Hva(1 << 38));
     vm.slots().commit(&mut Idle::take().unwrap(), |tx| tx.create(ram)).unwrap();
     let population = Population::new(gfns, Prefault::young(Access::Write));

@@ -248,3 +248,40 @@ fn a_tracked_store_to_private_memory_is_not_emulated() {
     }
     drop(tracking);
 }
+
+/// What stays of a slot that is cut is private or shared as before, and keeps what it maps; each piece converts on, and hears of changes
+/// of its own memories.
+#[test]
+fn a_slot_with_private_memory_is_cut_and_what_stays_is_of_its_kind() {
+    let (mut idle, vm) = vm::<Npt4>(Level::K4);
+    let slots = vm.slots();
+    let still = |vm: &Vm<Npt4, Both>, idle: &mut Idle| -> Vec<u64> {
+        (0..16).filter(|&gfn| vm.translate(idle, Gfn(gfn)).is_some()).collect()
+    };
+    let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+    slots.set_private(&mut idle, Span::new(Gfn(4), Gfn(12)), true).unwrap();
+    let mut touch = |idle: &mut Idle, gfn: u64, private| {
+        vcpu.fault_as(idle, Fault { gpa: Gfn(gfn).gpa(), access: Access::Write }, private).unwrap()
+    };
+    for gfn in [3, 4, 6, 9, 11, 12] {
+        assert_eq!(touch(&mut idle, gfn, (4..12).contains(&gfn)), Done::Mapped(Level::K4));
+    }
+    slots.commit(&mut idle, |tx| tx.cut(SlotId(0), Span::new(Gfn(6), Gfn(9)), SlotId(1))).unwrap();
+    assert_eq!(still(&vm, &mut idle), [3, 4, 9, 11, 12], "what stays, stays mapped");
+    assert_eq!(touch(&mut idle, 9, true), Done::Spurious);
+    assert_eq!(touch(&mut idle, 9, false), Done::MemoryFault { private: false });
+    assert_eq!(touch(&mut idle, 6, true), Done::Mmio);
+    let above = slots.get(&mut idle, SlotId(1)).unwrap();
+    assert_eq!((above.gfns, above.hva), (Span::new(Gfn(9), Gfn(PAGES)), SHARED + 9 * PAGE_SIZE));
+    // A change of private page 11 is heard by the piece above; its shared page is behind it after a conversion.
+    let page = |memory: Hva, nth: u64| Span::sized(memory + nth * PAGE_SIZE, PAGE_SIZE);
+    vm.invalidate(page(SHARED, 11), Why::Unmap).apply(&mut idle).settle();
+    assert_eq!(still(&vm, &mut idle), [3, 4, 9, 11, 12]);
+    vm.invalidate(page(PRIVATE, 11), Why::Clear).apply(&mut idle).settle();
+    assert_eq!(still(&vm, &mut idle), [3, 4, 9, 12]);
+    slots.set_private(&mut idle, Span::new(Gfn(9), Gfn(12)), false).unwrap();
+    assert_eq!(touch(&mut idle, 11, false), Done::Mapped(Level::K4));
+    assert_eq!(slots.find(&mut idle, Gfn(11)).unwrap().hva_of(Gfn(11)), SHARED + 11 * PAGE_SIZE);
+    slots.commit(&mut idle, |tx| tx.delete(SlotId(1))).unwrap();
+    assert_eq!(still(&vm, &mut idle), [3, 4]);
+}

@@ -243,7 +243,7 @@ fn with_a_log_that_begins_full_rings_tell_what_is_written_after_the_first_harves
 fn large_pages_are_told_by_the_small_ones_that_were_written() {
     let (mut idle, vm) = vm::<Ept4>(1);
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
-    vm.host().large.store(true, SeqCst);
+    vm.host().offer(Level::M2);
     let log = |idle: &mut Idle, on| vm.slots().commit(idle, |tx| tx.set_log_dirty(SLOT, on)).unwrap();
     log(&mut idle, false);
     assert_eq!(store(&mut vcpu, &mut idle, 0), Done::Mapped(Level::M2));

@@ -3,6 +3,7 @@
 //! The allocator of this binary counts what each thread holds, so "an empty VM" is what it really allocates: seats,
 //! flush state, memslots, the first chunk of tables.
 
+use crate::common::identity::Identity;
 use crate::common::random::Random;
 use slat::table::formats::Npt4;
 use slat::*;
@@ -53,25 +54,9 @@ fn held<T>(make: impl FnOnce() -> T) -> (T, u64) {
     (made, (HELD.get() - before).try_into().expect("it gave back more than it took"))
 }
 
-/// A host whose frame is the address.
-struct Identity;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
-
-impl Host for Identity {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
-    }
-
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
-    }
-}
-
 /// No memslots yet.
 fn empty(vcpus: u32) -> Vm<Npt4, Identity> {
-    Vm::builder(Identity).vcpus(vcpus).build().unwrap()
+    Vm::builder(Identity::default()).vcpus(vcpus).build().unwrap()
 }
 
 /// 12 TiB in as many memslots of one size.

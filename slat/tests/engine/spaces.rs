@@ -1,20 +1,8 @@
 //! Address spaces: memslots and tables of their own over the same host memory.
 
+use crate::common::identity::Identity;
 use slat::table::formats::{Ept4, Npt5};
-use slat::table::memory::TableMemory;
 use slat::*;
-
-/// A host whose frame is the address.
-struct Identity;
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Identity {}
-
-impl Host for Identity {
-    fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
-        Ok(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), ..HostPage::PLAIN })
-    }
-}
 
 /// What a vCPU caches: only how often it was told to forget everything.
 #[derive(Default)]
@@ -32,7 +20,7 @@ const SMM: SpaceId = SpaceId(1);
 const RAM: Hva = Hva(0x4000_0000);
 
 fn vm<F: Format>() -> (Idle, Vm<F, Identity>) {
-    (Idle::take().unwrap(), Vm::builder(Identity).vcpus(2).address_spaces(2).build().unwrap())
+    (Idle::take().unwrap(), Vm::builder(Identity::sleeping()).vcpus(2).address_spaces(2).build().unwrap())
 }
 
 fn at(gfn: u64) -> Fault {
@@ -153,8 +141,7 @@ type Seen = Vec<(Span<Gfn>, Level, Leaf)>;
 fn scenario(chosen: SpaceId, by_bits: bool) {
     const PAGES: u64 = 1024;
     let mut idle = Idle::take().unwrap();
-    let host = crate::common::identity::Identity::default();
-    host.large.store(true, std::sync::atomic::Ordering::SeqCst);
+    let host = Identity::of(Level::M2);
     let track = if by_bits { Track::DirtyBits } else { Track::Writes };
     let builder = Vm::<Ept4, _>::builder(host).vcpus(1).address_spaces(3);
     let vm = builder.dirty_log(DirtyLog::bitmap().track(track)).build().unwrap();

@@ -1,48 +1,27 @@
 //! Leaves that were in use and are then withdrawn from the hardware, to learn of the next access: in every format, those
 //! with Accessed bits too, which do not need it and must bear it.
 
+use crate::common::identity::Identity;
 use slat::table::formats::{Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae};
-use slat::table::memory::TableMemory;
 use slat::table::{Entry, Kind, Word};
 use slat::*;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-
-/// A host whose frame is the address plus `shift`: a question after it has moved would show.
-#[derive(Default)]
-struct Linear {
-    shift: AtomicU64,
-    large: AtomicBool,
-}
-
-// SAFETY: the defaults keep the contract.
-unsafe impl TableMemory for Linear {}
-
-impl Host for Linear {
-    fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        let level = if self.large.load(SeqCst) { Level::M2 } else { Level::K4 };
-        Some(HostPage { pfn: Pfn((hva.0 >> PAGE_SHIFT) + self.shift.load(SeqCst)), level, ..HostPage::PLAIN })
-    }
-
-    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
-    }
-}
+use std::sync::atomic::Ordering::SeqCst;
 
 const SLOT: SlotId = SlotId(0);
 const HVA: Hva = Hva(0x40_0000_0000);
 const PAGES: u64 = 8 * 512;
 
-fn vm<F: Format>(idle: &mut Idle) -> Vm<F, Linear> {
-    let vm = Vm::builder(Linear::default()).build().unwrap();
+fn vm<F: Format>(idle: &mut Idle) -> Vm<F, Identity> {
+    let vm = Vm::builder(Identity::default()).build().unwrap();
     vm.slots().commit(idle, |tx| tx.create(Slot::new(SLOT, Gfn(0), PAGES, HVA))).unwrap();
     vm
 }
 
-fn touch<F: Format>(vcpu: &mut Vcpu<'_, F, Linear>, idle: &mut Idle, gfn: u64, access: Access) -> Done {
+fn touch<F: Format>(vcpu: &mut Vcpu<'_, F, Identity>, idle: &mut Idle, gfn: u64, access: Access) -> Done {
     vcpu.fault(idle, Fault { gpa: Gfn(gfn).gpa(), access }).unwrap()
 }
 
-fn leaf<F: Format>(vm: &Vm<F, Linear>, idle: &mut Idle, gfn: u64) -> Option<Leaf> {
+fn leaf<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle, gfn: u64) -> Option<Leaf> {
     vm.translate(idle, Gfn(gfn)).map(|mapping| mapping.leaf)
 }
 
@@ -64,7 +43,7 @@ macro_rules! in_every_format {
 }
 
 /// The lowest entry for `gfn`, as the hardware finds it, and what it holds.
-fn entry<F: Format>(vm: &Vm<F, Linear>, gfn: u64) -> (&Entry, Word, Level) {
+fn entry<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> (&Entry, Word, Level) {
     let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
     loop {
         // SAFETY: a table page of this VM, which nobody takes apart meanwhile, and an index inside it.
@@ -76,13 +55,13 @@ fn entry<F: Format>(vm: &Vm<F, Linear>, gfn: u64) -> (&Entry, Word, Level) {
 }
 
 /// Withdraws the leaf of `gfn`, as aging does where the hardware has no Accessed bits.
-fn withdraw<F: Format>(vm: &Vm<F, Linear>, gfn: u64) {
+fn withdraw<F: Format>(vm: &Vm<F, Identity>, gfn: u64) {
     let (entry, word, _) = entry(vm, gfn);
     // SAFETY: a tracked word links nothing.
     unsafe { entry.cas_raw(word, Word::tracked(&F::read_leaf(word))) }.unwrap();
 }
 
-fn is_withdrawn<F: Format>(vm: &Vm<F, Linear>, gfn: u64) -> bool {
+fn is_withdrawn<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> bool {
     let (_, word, level) = entry(vm, gfn);
     word.kind::<F>(level) == Kind::Tracked
 }
@@ -91,7 +70,7 @@ fn is_withdrawn<F: Format>(vm: &Vm<F, Linear>, gfn: u64) -> bool {
 fn of_a_large_page_withdrawn_come_small_pages_withdrawn() {
     fn large<F: Format>(idle: &mut Idle) {
         let vm = vm::<F>(idle);
-        vm.host().large.store(true, SeqCst);
+        vm.host().offer(Level::M2);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for gfn in [1024, 2048] {
             assert_eq!(touch(&mut vcpu, idle, gfn + 9, Access::Write), Done::Mapped(Level::M2));

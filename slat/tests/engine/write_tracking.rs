@@ -3,7 +3,6 @@
 use crate::common::identity::Identity;
 use slat::table::formats::{Arm64, Ept4, Ept4NoAd, Npt4, Sv39x4};
 use slat::*;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 const RAM: SlotId = SlotId(0);
@@ -33,7 +32,7 @@ fn vm<F: Format>(
     large: bool,
     build: fn(Builder<F, Identity>) -> Builder<F, Identity>,
 ) -> Vm<F, Identity> {
-    let host = Identity { large: AtomicBool::new(large) };
+    let host = Identity::of(if large { Level::M2 } else { Level::K4 });
     let vm = build(Vm::builder(host).vcpus(2)).build().unwrap();
     vm.slots().commit(idle, |tx| tx.create(Slot::new(RAM, Gfn(0), PAGES, HVA))).unwrap();
     vm
@@ -209,7 +208,7 @@ fn frames_stay_tracked_whatever_else_happens() {
             assert_eq!(vcpu.prefault(idle, Span::new(Gfn(0), Gfn(64))), Ok(64), "as loads");
         }),
         ("large pages are looked for", |idle, vm| {
-            vm.host().large.store(true, SeqCst);
+            vm.host().offer(Level::M2);
             assert_eq!(vm.recover(idle, Span::new(Gfn(0), Gfn(512))), 0);
         }),
     ];

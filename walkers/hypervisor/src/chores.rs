@@ -89,6 +89,7 @@ impl Chores {
         if self.processors == 1 && interrupts.is_multiple_of(EVENTS_ROUND) {
             vm.host().events.compare(vm, self.processors)?;
         }
+        vm.host().clocks.compare(vm.host())?;
         self.compare(vm, idle, watch, false)?;
         if self.wanted.moves {
             mover.turn(vm, idle)?;
@@ -103,6 +104,7 @@ impl Chores {
     /// The guest is done: all of its memory is compared once more, and all that is free looked at.
     pub fn finish<F: Format>(&self, vm: &Vm<F, Machine>, idle: &mut Idle) -> Result<(), Error> {
         Mover::finish(vm.host())?;
+        vm.host().clocks.compare(vm.host())?;
         vm.host().events.compare(vm, self.processors)?;
         self.compare(vm, idle, &mut self.work.lock().0, true)
     }

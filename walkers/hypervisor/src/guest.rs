@@ -2,18 +2,20 @@
 
 use crate::Error;
 use crate::chores::Chores;
+use crate::clock::Clock;
 use crate::instruction::{Kind, Move};
 use crate::layout::Layout;
 use crate::memory::Machine;
+use crate::moves::Mover;
 use crate::options::{Options, Wanted};
-use crate::{apic, power, record, second};
+use crate::{apic, identify, power, record, second};
 use alloc::format;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use slat::{
     CpuId, Done, Fault, Format, Gfn, Go, Gpa, Idle, Level, Span, Token, Translations, Vcpu, VcpuId, Vm,
 };
 use slat_walker_x86::cpu;
-use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers};
+use slat_walker_x86::guest::{Exit, MemoryFault, Processor, Registers, WRMSR_BYTES};
 use slat_walker_x86::println;
 
 /// A guest: what its processors share.
@@ -34,6 +36,7 @@ pub struct Guest<F: Format> {
 pub struct Cpu<'g, P, F: Format> {
     guest: &'g Guest<F>,
     vcpu: Vcpu<'g, F, Machine>,
+    clock: Clock<'g, F>,
     /// What runs it.
     pub processor: P,
     /// What it has in its registers while it is out.
@@ -80,11 +83,12 @@ impl<F: Format> Guest<F> {
         }
         if self.options.processors > 1 {
             processor.exit_on_kick();
+            processor.exit_on_identify();
         }
     }
 
-    /// Says what has happened, in lines that begin with `report:`.
-    pub fn report(&self) {
+    /// Says what has happened, in lines that begin with `report:`. An error where a clock that was offered was not taken.
+    pub fn report(&self) -> Result<(), Error> {
         let faults = self.faults.each_ref().map(|faults| faults.load(Relaxed));
         println!("report: {} faults", faults.iter().sum::<u64>());
         if self.options.cpus > 1 {
@@ -94,6 +98,7 @@ impl<F: Format> Guest<F> {
             println!("report: {} kicks", self.vm.host().kicks.load(Relaxed));
         }
         self.chores.report(&self.vm);
+        self.vm.host().clocks.report(self.options.cpus)
     }
 }
 
@@ -107,7 +112,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     ) -> Result<Self, Error> {
         let vcpu = guest.vm.vcpu(id).ok_or("the vCPU is taken")?;
         guest.prepare(&mut processor);
-        Ok(Self { guest, vcpu, processor, registers })
+        Ok(Self { guest, vcpu, clock: Clock::new(id.0), processor, registers })
     }
 
     /// Its number.
@@ -118,7 +123,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     /// Runs the guest until it is done with the machine.
     pub fn run(mut self, idle: &mut Idle) -> Result<(), Error> {
         loop {
-            let exit = self.once(idle);
+            let exit = self.once(idle)?;
             match self.handle(idle, exit)? {
                 After::Again => {}
                 After::End => break,
@@ -127,8 +132,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             }
         }
         self.guest.chores.finish(&self.guest.vm, idle)?;
-        self.guest.report();
-        Ok(())
+        self.guest.report()
     }
 
     /// A page that it waited for, or that was to be mapped ahead, and that is there now.
@@ -137,7 +141,8 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
     }
 
     /// In, and out again.
-    pub fn once(&mut self, idle: &mut Idle) -> Exit {
+    pub fn once(&mut self, idle: &mut Idle) -> Result<Exit, Error> {
+        self.clock.write(&self.guest.vm, idle)?;
         // Processors are as many as vCPUs, or one.
         let number = CpuId(if self.guest.options.processors > 1 { self.vcpu.id().0.into() } else { 0 });
         loop {
@@ -148,7 +153,7 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             let Go::In(inside, ()) = ready.go(|| ()) else { continue };
             let exit = self.processor.run(&mut self.registers);
             drop(inside);
-            return exit;
+            return Ok(exit);
         }
     }
 
@@ -159,12 +164,25 @@ impl<'g, P: Processor, F: Format> Cpu<'g, P, F> {
             Exit::Interrupt => self.guest.chores.run(&self.guest.vm, idle)?,
             // Being out of the guest is all that was asked for.
             Exit::Kick => {}
+            Exit::Identify => {
+                let shares = self.guest.options.is_shared().then(|| self.id());
+                identify::answer(&mut self.registers, self.processor.state().1, shares);
+            }
             Exit::PortWrite { value, .. } if power::is_the_end(value) => return Ok(After::End),
             // SAFETY: the guest may write to all ports, and would have written this to this one.
             Exit::PortWrite { port, value } => unsafe { cpu::outw(port, value as u16) },
             // How it resets the machine where there is no ACPI.
+            Exit::RegisterWrite { register, value } => {
+                if !self.clock.set(&self.guest.vm, idle, register, value)? {
+                    self.processor.set_rip(self.processor.rip() - WRMSR_BYTES);
+                }
+            }
             Exit::Shutdown if self.guest.power.is_none() => return Ok(After::End),
-            Exit::Shutdown => return Err(format!("a triple fault at {:#x}", self.processor.rip()).into()),
+            Exit::Shutdown => {
+                // Where it wrote to frames that the host had taken back, that is why.
+                Mover::finish(self.guest.vm.host())?;
+                return Err(format!("a triple fault at {:#x}", self.processor.rip()).into());
+            }
             exit => return Err(format!("{exit:x?} at {:#x}", self.processor.rip()).into()),
         }
         Ok(After::Again)

@@ -23,6 +23,8 @@
 //! | `apic`, `instruction` | how the guest starts it: stores to its interrupt controller |
 //! | `late` | pages that the host has not got at once: the vCPU that needs one waits, and the other runs |
 //! | `share`, `local`, `platform` | two vCPUs on one processor: turns, an interrupt controller for each, and the table that tells of them |
+//! | `clock` | the guest's clock, in a frame of its memory that is held and written before each entry |
+//! | `identify` | how CPUID is answered: where that clock is offered |
 //! | `chores` | what is done to its memory while it runs |
 //! | `watch` | what it has become, compared with what harvests and aging tell |
 //! | `events` | what the engine tells of what it does, compared with what it counts |
@@ -36,9 +38,11 @@ extern crate alloc;
 
 mod apic;
 mod chores;
+mod clock;
 mod disk;
 mod events;
 mod guest;
+mod identify;
 mod instruction;
 mod late;
 mod layout;

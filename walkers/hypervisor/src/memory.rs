@@ -9,10 +9,11 @@
 //! At first behind page n is frame n. [`moves`](crate::moves) changes entries, under the [lock](Machine::frames) and inside an
 //! invalidation; faults read them without it. Everything else, such as devices, stays where it is.
 //!
-//! A frame that is free is filled with a pattern. Where something else is found when it is used again, a vCPU has written
-//! to a frame that the host had taken back: an error.
+//! A frame that is free is filled with a pattern. Where something else is found when it is used again, a vCPU or the
+//! hypervisor has written to a frame that the host had taken back: an error.
 
 use crate::Error;
+use crate::clock::Clocks;
 use crate::events::Events;
 use crate::late::Late;
 use crate::layout::Layout;
@@ -86,6 +87,8 @@ pub struct Machine {
     pub kicks: AtomicU64,
     /// What the engine has told.
     pub events: Events,
+    /// What the guest's clocks share.
+    pub clocks: Clocks,
     /// There is another processor to make leave its guest.
     has_other: bool,
     /// What is behind each page of RAM.
@@ -184,6 +187,7 @@ impl Machine {
             layout,
             kicks: AtomicU64::new(0),
             events,
+            clocks: Clocks::new(options),
             has_other: options.processors > 1,
             entries: (0..pages).map(entry).collect(),
             asked: AtomicU64::new(0),
@@ -260,7 +264,8 @@ impl Frames {
     /// An error, where something has been.
     pub fn verdict(&self) -> Result<(), Error> {
         let Some(pfn) = self.overwritten else { return Ok(()) };
-        Err(format!("a vCPU has written to frame {pfn:x?}, which the host had taken back").into())
+        Err(format!("a frame was written to while it was free: {pfn:x?}, which the host had taken back")
+            .into())
     }
 }
 

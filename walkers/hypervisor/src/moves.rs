@@ -13,7 +13,9 @@ use crate::memory::{Behind, Frames, Machine, block_of, clear, copy, is_zero};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
-use slat::{Event, Format, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pages, Pfn, SecondaryMmu, Span, Vm, Why};
+use slat::{
+    Event, Format, Gfn, Hva, Idle, Level, PAGE_SHIFT, PAGE_SIZE, Pages, Pfn, SecondaryMmu, Span, Vm, Why,
+};
 
 /// Turns after which a block is gathered.
 const ROUND: u64 = 8;
@@ -82,16 +84,23 @@ impl Mover {
         frames.verdict()
     }
 
-    /// A block that the guest uses, or every other time just the next one.
+    /// A block that the guest uses, or every other time just the next one; the clock's each fourth time.
     fn next(&mut self, host: &Machine) -> Hva {
         self.hand = (self.hand + Level::M2.bytes()) % host.layout.ram_end();
         let asked = block_of(host.asked()).start;
-        let block = if self.turns.is_multiple_of(2 * ROUND) { Hva(self.hand) } else { asked };
+        let clock = host.clocks.pages().next().map_or(asked, |page| block_of(hva_of(page)).start);
+        let block = match self.turns / ROUND % 4 {
+            0 | 2 => Hva(self.hand),
+            1 => asked,
+            _ => clock,
+        };
         if self.scattered.contains(&block) { Hva(self.hand) } else { block }
     }
 
-    /// So many pages of the block, anywhere in it, that are the guest's.
-    fn some(&mut self, host: &Machine, block: Hva, count: u64) -> Vec<Hva> {
+    /// So many pages of the block, anywhere in it, that are the guest's; and those that clocks are in, in turns for which this holds.
+    fn some(&mut self, host: &Machine, block: Hva, count: u64, with_clocks: bool) -> Vec<Hva> {
+        let clocks =
+            host.clocks.pages().map(hva_of).filter(|&page| with_clocks && block_of(page).start == block);
         let mut pages: Vec<Hva> = (0..count)
             .map(|_| {
                 self.dice ^= self.dice << 13;
@@ -99,6 +108,7 @@ impl Mover {
                 self.dice ^= self.dice << 17;
                 block + (self.dice >> 20) % PAGES * PAGE_SIZE
             })
+            .chain(clocks)
             .filter(|&page| host.layout.is_ram(Span::sized(page, PAGE_SIZE)))
             .collect();
         pages.sort_unstable();
@@ -136,7 +146,7 @@ impl Mover {
     ) -> Result<(), Error> {
         let host = vm.host();
         Self::scatter(host, block);
-        let mut pages = self.some(host, block, TAKEN);
+        let mut pages = self.some(host, block, TAKEN, self.turns.is_multiple_of(2));
         // A fault that brings one back needs a frame, too.
         pages.truncate(frames.small.len().saturating_sub(frames.stored) / 2);
         let mut change = |idle: &mut Idle, told: &mut dyn Pages| {
@@ -169,7 +179,7 @@ impl Mover {
     /// Moves pages of 4 KiB: out of the block's home, or back.
     fn shift<F: Format>(&mut self, vm: &Vm<F, Machine>, idle: &mut Idle, frames: &mut Frames, block: Hva) {
         let host = vm.host();
-        for page in self.some(host, block, SHIFTED) {
+        for page in self.some(host, block, SHIFTED, !self.turns.is_multiple_of(2)) {
             let Behind::Frame { pfn: from, .. } = host.behind(page) else { continue };
             let to = match self.home(page) {
                 home if home != from => home,
@@ -222,4 +232,9 @@ impl Mover {
 fn pages_of(block: Hva) -> impl Iterator<Item = Hva> {
     let all: Range<u64> = 0..PAGES;
     all.map(move |page| block + page * PAGE_SIZE)
+}
+
+/// The host address of a guest frame.
+fn hva_of(page: Gfn) -> Hva {
+    Hva(page.0 << PAGE_SHIFT)
 }

@@ -72,6 +72,12 @@ pub enum Mistake {
     LostEvent,
     /// `never-ready`: a page of 16 comes late, and the engine is not told.
     NeverReady,
+    /// `stale-clock`: a clock is written to the frame that it was in first, too.
+    StaleClock,
+    /// `lost-clock`: a clock whose frame was taken back is not written again.
+    LostClock,
+    /// `unmarked-clock`: a clock is written by a use that reads.
+    UnmarkedClock,
     /// `early-ready`: the engine is told of a page of 16 before it is there.
     EarlyReady,
 }
@@ -84,6 +90,9 @@ impl Mistake {
             "lost-young" => Some(Self::LostYoung),
             "lost-event" => Some(Self::LostEvent),
             "never-ready" => Some(Self::NeverReady),
+            "stale-clock" => Some(Self::StaleClock),
+            "lost-clock" => Some(Self::LostClock),
+            "unmarked-clock" => Some(Self::UnmarkedClock),
             "early-ready" => Some(Self::EarlyReady),
             _ => None,
         }

@@ -17,7 +17,6 @@ use crate::instruction::{Kind, Move};
 use crate::late;
 use crate::local::{Command, Local};
 use alloc::format;
-use core::arch::x86_64::__cpuid_count;
 use core::sync::atomic::Ordering::Relaxed;
 use slat::{Format, Idle, Token, VcpuId};
 use slat_walker_x86::cpu::ticks;
@@ -30,7 +29,8 @@ use slat_walker_x86::println;
 const TICK: u32 = 1_000_000;
 /// So many of them between two turns of chores.
 const CHORES: u32 = 4;
-const CPUS: u32 = 2;
+/// So many share it.
+pub const CPUS: u32 = 2;
 /// After so many ticks a page does not come any more.
 const IN_VAIN: u32 = 1000;
 
@@ -99,7 +99,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
         loop {
             self.offer();
             let current = &mut self.all[self.current];
-            let exit = current.cpu.once(idle);
+            let exit = current.cpu.once(idle)?;
             self.look();
             let current = &mut self.all[self.current];
             match exit {
@@ -109,7 +109,6 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
                     self.rest(idle)?;
                 }
                 Exit::Pause => self.switch(),
-                Exit::Identify => current.identify(),
                 exit => match current.cpu.handle(idle, exit)? {
                     After::Again => {}
                     After::End => break,
@@ -125,7 +124,7 @@ impl<'g, P: Processor, F: Format> Share<'g, P, F> {
             }
         }
         self.guest.chores.finish(&self.guest.vm, idle)?;
-        self.guest.report();
+        self.guest.report()?;
         self.report()
     }
 
@@ -280,32 +279,5 @@ impl<'g, P: Processor, F: Format> Sharer<'g, P, F> {
             Command::Startup(_) | Command::Other => {}
         }
         Ok(())
-    }
-
-    /// Answers CPUID: as the processor does, but for which of two this is, and what there is not.
-    fn identify(&mut self) {
-        const X2APIC_AND_DEADLINE: u32 = 1 << 21 | 1 << 24;
-        const XSAVE_ON: u32 = 1 << 27;
-        const KEYS_ON: u32 = 1 << 4;
-        const TOGETHER: u32 = 1 << 28;
-        let (id, (_, cr4)) = (self.cpu.id().0, self.cpu.processor.state());
-        let registers = &mut self.cpu.registers;
-        let leaf = registers.rax as u32;
-        let mut found = __cpuid_count(leaf, registers.rcx as u32);
-        // What stands for a bit of CR4 stands for that of this side here.
-        let on = |cr4_bit: u32, flag: u32| if cr4 >> cr4_bit & 1 == 1 { flag } else { 0 };
-        match leaf {
-            1 => {
-                found.ebx = found.ebx & 0xffff | CPUS << 16 | id << 24;
-                found.ecx = found.ecx & !(X2APIC_AND_DEADLINE | XSAVE_ON) | on(18, XSAVE_ON);
-                found.edx |= TOGETHER;
-            }
-            7 => found.ecx = found.ecx & !KEYS_ON | on(22, KEYS_ON),
-            0xb => found.edx = id,
-            0x8000_001e => found.eax = id,
-            _ => {}
-        }
-        let [eax, ebx, ecx, edx] = [found.eax, found.ebx, found.ecx, found.edx].map(u64::from);
-        (registers.rax, registers.rbx, registers.rcx, registers.rdx) = (eax, ebx, ecx, edx);
     }
 }

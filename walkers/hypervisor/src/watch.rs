@@ -130,16 +130,25 @@ impl Watch {
         let in_order = (self.hand..self.hand + count).map(|page| Gfn(page % pages));
         self.hand = (self.hand + count) % pages;
         let is_ram = |page: &Gfn| host.layout.is_ram(Span::sized(Hva(page.0 << PAGE_SHIFT), PAGE_SIZE));
-        let recent = self.recent.0.iter().copied();
+        let clocks: Vec<Gfn> = host.clocks.pages().collect();
+        // What the hypervisor stores to is dirty, and not young by that.
+        for &page in &clocks {
+            self.young.set(page);
+        }
+        let recent = self.recent.0.iter().copied().chain(clocks);
         let mut chosen: Vec<Gfn> = recent.chain(in_order).filter(is_ram).collect();
         chosen.sort_unstable();
         chosen.dedup();
         let frames = host.frames.lock();
+        // A store to a clock, and that it is marked dirty, come both before this or both after.
+        let clocks = host.clocks.lock();
         let look = |page: Gfn| {
             let sum = host.contents(&frames, Hva(page.0 << PAGE_SHIFT), |words| sum(words));
             Look { page, sum, dirty: self.dirty.take(page), young: self.young.take(page) }
         };
-        Looks(chosen.into_iter().map(look).collect())
+        let looks = Looks(chosen.into_iter().map(look).collect());
+        drop(clocks);
+        looks
     }
 
     /// Compares them, after aging and a harvest.

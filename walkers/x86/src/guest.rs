@@ -60,13 +60,20 @@ pub enum Exit {
         /// What it wrote, and whatever is above in the register.
         value: u32,
     },
+    /// It wrote to a register of its hypervisor's (MSRs from [`HYPERVISOR_REGISTERS`] on), and is past that.
+    RegisterWrite {
+        /// The register.
+        register: u32,
+        /// What it wrote.
+        value: u64,
+    },
     /// Another processor has kicked this one; asked for by [`Processor::exit_on_kick`].
     Kick,
     /// HLT, already stepped over; this and the next two asked for by [`Processor::share`].
     Halt,
     /// PAUSE, already stepped over.
     Pause,
-    /// CPUID, already stepped over: nothing has been answered.
+    /// CPUID, already stepped over: nothing has been answered. Also asked for by [`Processor::exit_on_identify`].
     Identify,
     /// VMMCALL or VMCALL, already stepped over.
     Call,
@@ -99,6 +106,11 @@ pub struct MemoryFault {
     /// The walker's own word: EXITINFO1, or the exit qualification.
     pub raw: u64,
 }
+
+/// MSRs that no processor has, and KVM gives its guests: so many from the first.
+pub const HYPERVISOR_REGISTERS: (u32, u32) = (0x4b56_4d00, 0x100);
+/// Bytes of the instruction that writes an MSR.
+pub const WRMSR_BYTES: u64 = 2;
 
 /// A processor, and the guest that it runs.
 pub trait Processor {
@@ -137,6 +149,9 @@ pub trait Processor {
         let _ = page;
         None
     }
+
+    /// CPUID brings the guest out from now on, where the processor can tell.
+    fn exit_on_identify(&mut self) {}
 
     /// NMIs bring the guest out from now on, and are kicks: the guest gets none. Where the processor can tell.
     fn exit_on_kick(&mut self) {}

@@ -3,6 +3,7 @@
 //! [`begin`] fills the table of gates with handlers that set one bit each, and starts the local controller's timer. Interrupts
 //! stay off but in [`take`] and [`wait`].
 
+use crate::cpu::ticks;
 use core::arch::{asm, global_asm};
 
 // Each handler has 16 bytes: it sets its bit in `interrupts_taken`.
@@ -42,6 +43,7 @@ const TIMER: *mut u32 = 0xfee0_0320 as *mut u32;
 const LINE_0: *mut u32 = 0xfee0_0350 as *mut u32;
 const LINE_1: *mut u32 = 0xfee0_0360 as *mut u32;
 const COUNT: *mut u32 = 0xfee0_0380 as *mut u32;
+const LEFT: *mut u32 = 0xfee0_0390 as *mut u32;
 const DIVIDE: *mut u32 = 0xfee0_03e0 as *mut u32;
 const ENABLED: u32 = 0x1ff;
 /// From the old controller, which says the vector.
@@ -70,7 +72,7 @@ impl Taken {
 }
 
 /// Takes interrupts from here on, and has one made each so many ticks of the controller's clock: a nanosecond on QEMU.
-pub fn begin(ticks: u32) {
+pub fn begin(period: u32) {
     #[repr(C, align(16))]
     struct Gates([[u64; 2]; 256]);
     #[repr(C, packed)]
@@ -91,8 +93,42 @@ pub fn begin(ticks: u32) {
         LINE_1.write_volatile(MASKED);
         TIMER.write_volatile(u32::from(TICK) | PERIODIC);
         DIVIDE.write_volatile(DIVIDE_BY_1);
-        COUNT.write_volatile(ticks);
+        COUNT.write_volatile(period);
     }
+}
+
+/// How many [ticks of the processor](crate::cpu::ticks) pass while the controller's clock makes at least so many; and how many
+/// it made. Before [`begin`], and before a guest has the controller.
+pub fn ticks_in(least: u32) -> (u64, u64) {
+    // SAFETY: as in `begin`; the timer interrupts nothing, and stands still afterwards.
+    unsafe {
+        TIMER.write_volatile(MASKED);
+        DIVIDE.write_volatile(DIVIDE_BY_1);
+        COUNT.write_volatile(u32::MAX);
+    }
+    let (first, started) = both_clocks();
+    let (left, ended) = loop {
+        let now = both_clocks();
+        if first - now.0 >= least {
+            break now;
+        }
+    };
+    // SAFETY: as above.
+    unsafe { COUNT.write_volatile(0) };
+    (ended - started, u64::from(first - left))
+}
+
+/// What is left of the timer's count, and the processor's ticks at that time: of some looks the quickest, as a busy emulator may
+/// stop between the two.
+fn both_clocks() -> (u32, u64) {
+    const LOOKS: u32 = 8;
+    let look = |_| {
+        let before = ticks();
+        // SAFETY: the controller is where every x86 machine begins with it; reading changes nothing.
+        let left = unsafe { LEFT.read_volatile() };
+        (ticks() - before, (left, before))
+    };
+    (0..LOOKS).map(look).min().unwrap_or_default().1
 }
 
 /// Those that are pending now.

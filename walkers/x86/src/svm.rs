@@ -5,13 +5,13 @@
 //! exchange the hidden parts of segment registers, which this side does not use.
 
 use crate::cpu::{self, EFER};
-use crate::guest::{Exit, LongMode, MemoryFault, Processor, Registers};
+use crate::guest::{Exit, HYPERVISOR_REGISTERS, LongMode, MemoryFault, Processor, Registers, WRMSR_BYTES};
 use crate::kick;
 use crate::paging::{self, Pae};
 use crate::vmcb::{
-    FLUSH_ALL, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI, INTERCEPT_PORTS,
-    INTERCEPT_SHARED, INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, OFFERED, OWN_INTERRUPTS, Segment, Vmcb,
-    exit,
+    FLUSH_ALL, INTERCEPT_CPUID, INTERCEPT_INTERRUPT, INTERCEPT_IRET, INTERCEPT_MSRS, INTERCEPT_NMI,
+    INTERCEPT_PORTS, INTERCEPT_SHARED, INTERCEPT_SHUTDOWN, INTERCEPT_VMRUN_VMMCALL, OFFERED, OWN_INTERRUPTS,
+    Segment, Vmcb, exit,
 };
 use alloc::boxed::Box;
 use slat::{Access, Format, Gpa, Pfn};
@@ -28,7 +28,6 @@ const HOST_SAVE: u32 = 0xc001_0117;
 /// The bit for writes to it in the map of MSRs: a byte and what is set there. Linux clears the register where it stops a
 /// processor, and the guest would come out to what is then at address 0.
 const HOST_SAVE_WRITTEN: (usize, u8) = (0x1000 + 0x117 / 4, 1 << (0x117 % 4 * 2 + 1));
-const WRMSR_BYTES: u64 = 2;
 const EFER_SVME: u64 = 1 << 12;
 /// Long mode enabled and active, NX.
 const EFER_LONG: u64 = 0xd00;
@@ -139,6 +138,10 @@ impl Processor for Svm {
         map.0.as_flattened_mut()[usize::from(port / 8)] |= 1 << (port % 8);
         control.port_map = (&raw const **map) as u64;
         control.intercepts[0] |= INTERCEPT_PORTS;
+    }
+
+    fn exit_on_identify(&mut self) {
+        self.vmcb.control.intercepts[0] |= INTERCEPT_CPUID;
     }
 
     fn exit_on_kick(&mut self) {
@@ -268,9 +271,14 @@ impl Svm {
                 Exit::PortWrite { port, value: registers.rax as u32 }
             }
             exit::MSR => {
-                // The guest believes that it has written.
+                let (register, (first, count)) = (registers.rcx as u32, HYPERVISOR_REGISTERS);
+                let value = registers.rdx << 32 | registers.rax & 0xffff_ffff;
                 self.vmcb.save.rip += WRMSR_BYTES;
-                return None;
+                if info & 1 == 0 || register.wrapping_sub(first) >= count {
+                    // The guest believes that it has written.
+                    return None;
+                }
+                Exit::RegisterWrite { register, value }
             }
             exit::SHUTDOWN => Exit::Shutdown,
             exit::VMMCALL => self.past(VMMCALL_BYTES, Exit::Call),

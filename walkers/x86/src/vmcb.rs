@@ -122,8 +122,10 @@ pub const INTERCEPT_INTERRUPT: u32 = 1 << 0;
 pub const INTERCEPT_NMI: u32 = 1 << 1;
 /// In the first word: the end of an interrupt's handler.
 pub const INTERCEPT_IRET: u32 = 1 << 20;
+/// In the first word: CPUID.
+pub const INTERCEPT_CPUID: u32 = 1 << 18;
 /// In the first word: CPUID, PAUSE and HLT.
-pub const INTERCEPT_SHARED: u32 = 1 << 18 | 1 << 23 | 1 << 24;
+pub const INTERCEPT_SHARED: u32 = INTERCEPT_CPUID | 1 << 23 | 1 << 24;
 /// In the first word: ports, by [`Control::port_map`].
 pub const INTERCEPT_PORTS: u32 = 1 << 27;
 /// In the first word: MSRs, by [`Control::msr_map`].

@@ -1,13 +1,15 @@
 #!/bin/busybox sh
-# What runs in the guest: it says that it is there, and how many processors it has, writes 1.3 MB and reads it back, and is
-# done. Its lines are its own: the kernel is told to be quiet, and has the last word only when they are out. Where there is no
-# ACPI nothing can be powered off, and a reset ends the machine.
+# What runs in the guest: it says that it is there, how many processors it has, and what its clock is, writes 1.3 MB and reads
+# it back, and is done. Its lines are its own: the kernel is told to be quiet, and has the last word only when they are out.
+# Where there is no ACPI nothing can be powered off, and a reset ends the machine.
 PATH=/bin
-busybox mkdir -p /proc
+busybox mkdir -p /proc /sys
 busybox mount -t proc proc /proc
+busybox mount -t sysfs sys /sys
 busybox dmesg -n 1
 echo "slat: shell of Linux $(busybox uname -r)"
 echo "slat: cpus $(busybox grep -c ^processor /proc/cpuinfo)"
+echo "slat: clock $(busybox cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
 busybox seq 1 200000 > /numbers
 echo "slat: sum $(busybox md5sum < /numbers)"
 busybox sleep 0.2

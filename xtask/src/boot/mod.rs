@@ -100,10 +100,12 @@ pub fn faults() -> Result<(String, String)> {
 
 /// The run, if its guest has done all it should; else what its serial port said last.
 fn whole(run: Run, cpus: u32) -> Result<Run> {
+    let clock = run.report().any(|(_, what)| what == "clock stores").then_some("kvm-clock");
     let must = [
         (run.shell.is_some(), "reached its shell"),
         (run.told("cpus") == Some(&*cpus.to_string()), "found its processors, and no more"),
         (run.told("sum").is_some(), "read back its file"),
+        (clock.is_none() || run.told("clock") == clock, "taken the clock that it was offered"),
         (run.powered_off, "powered off"),
     ];
     let Some((_, what)) = must.iter().find(|(done, _)| !done) else { return Ok(run) };
@@ -250,15 +252,15 @@ mod tests {
     #[test]
     fn a_run_is_whole_with_shell_sum_and_power_off_and_compared_if_it_read_the_same() {
         let run = |serial: &str| Run::judged(serial, true);
-        let all = "slat: shell\nslat: cpus 2\nslat: sum 1\nreport: 5 faults\nother\nreport: 3 dirty pages\nreport: 0 zaps\n";
+        let all = "slat: shell\nslat: cpus 2\nslat: clock kvm-clock\nslat: sum 1\nreport: 5 faults\nother\nreport: 3 clock stores\nreport: 0 zaps\n";
         assert!(whole(run(all), 2).is_ok());
-        for (lost, named) in [("shell", "shell"), ("cpus 2", "processors"), ("sum", "file")] {
+        for (lost, named) in [("shell", "shell"), ("cpus", "processors"), ("kvm", "clock"), ("sum", "file")] {
             let why = whole(run(&all.replace(lost, "lost")), 2).err().unwrap().to_string();
             assert!(why.contains(named), "{lost}");
         }
         let why = whole(Run::judged(all, false), 2).err().unwrap().to_string();
         assert!(why.ends_with("report: 0 zaps"), "{why}");
-        assert_eq!(run(all).report().collect::<Vec<_>>(), [(5, "faults"), (3, "dirty pages"), (0, "zaps")]);
+        assert_eq!(run(all).report().collect::<Vec<_>>(), [(5, "faults"), (3, "clock stores"), (0, "zaps")]);
         let text = side_by_side("", &run(all), &run(all)).unwrap();
         assert!(text.contains("1.00x") && text.contains("faults") && !text.contains("zaps"), "{text}");
         assert!(side_by_side("", &run(all), &run("slat: sum 2")).is_err());

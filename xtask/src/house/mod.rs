@@ -77,7 +77,7 @@ impl Source {
 
     /// Lines that are no tests: none of a file that holds tests.
     fn own(&self) -> usize {
-        let is_tests = |part: &str| part.trim_end_matches(".rs").ends_with("tests");
+        let is_tests = |part: &str| part.trim_end_matches(".rs").rsplit('_').next() == Some("tests");
         let tests = self.path.iter().any(|part| is_tests(&part.to_string_lossy()));
         if tests { 0 } else { self.tests_begin() }
     }

@@ -138,7 +138,7 @@ pub const STEPS: &[Step] = &[
             // As the suite has built it: `-p slat-model` would build its dependencies again, with other features.
             Line::new(PUSH_NIGHTLY, 10, 180, "cargo test --workspace --locked --no-run --test protocol"),
             Line::new(PUSH, 100, 400, "target/debug/slat-model push").hears(&["Model"]),
-            Line::new(NIGHTLY, 300, 900, "target/debug/slat-model").hears(&["Model"]),
+            Line::new(NIGHTLY, 250, 900, "target/debug/slat-model").hears(&["Model"]),
         ],
     },
     Step {
@@ -159,7 +159,8 @@ pub const STEPS: &[Step] = &[
         about: "whole worlds on simulated CPUs, drawn from seeds",
         lines: &[
             Line::new(PUSH, 90, 400, "cargo xtask explore --seeds 2000").hears(&["Explore"]),
-            Line::new(NIGHTLY, 1800, 2400, "cargo xtask explore --minutes 30").hears(&["Explore"]),
+            Line::new(NIGHTLY, 1900, 2400, "cargo xtask explore --seeds 10000000 --minutes 30")
+                .hears(&["Explore"]),
         ],
     },
     Step {
@@ -175,12 +176,12 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "coverage",
         about: "the engine, its host and its guests under the address sanitizer, and the lines that their tests run",
-        lines: &[Line::new(NIGHTLY, 600, 1200, "cargo xtask coverage").hears(&["Sanitizer"])],
+        lines: &[Line::new(NIGHTLY, 500, 1200, "cargo xtask coverage").hears(&["Sanitizer"])],
     },
     Step {
         name: "threads",
         about: "the soak under the thread sanitizer",
-        lines: &[Line::new(NIGHTLY, 240, 390, "cargo xtask sanitize thread").hears(&["Sanitizer"])],
+        lines: &[Line::new(NIGHTLY, 150, 390, "cargo xtask sanitize thread").hears(&["Sanitizer"])],
     },
     Step {
         name: "walkers",
@@ -224,7 +225,8 @@ pub const STEPS: &[Step] = &[
         lines: &[
             Line::new(NIGHTLY, 150, 600, ".ci/packages"),
             Line::new(NIGHTLY, 120, 900, "cargo xtask clients rust-vmm"),
-            Line::new(NIGHTLY, 120, 900, "cargo xtask clients ckb-vm"),
+            Line::new(NIGHTLY, 240, 1500, "cargo xtask clients ckb-vm kvm"),
+            Line::new(NIGHTLY, 200, 1800, "cargo xtask clients kvm-selftests"),
         ],
     },
     Step {

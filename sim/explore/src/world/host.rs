@@ -45,8 +45,8 @@ struct Books {
     /// Stores to frames that are in use, and to pages.
     frames: BTreeMap<u64, u64>,
     pages: BTreeMap<u64, u64>,
-    /// A page that is being replaced by another with the same contents: both may be read.
-    replaced: Option<(u64, [Pfn; 2])>,
+    /// Pages that are being replaced, by other frames with the same contents: both may be read.
+    replaced: BTreeMap<u64, [Pfn; 2]>,
     random: Random,
 }
 
@@ -107,7 +107,7 @@ impl Primary {
             fresh: REGIONS,
             frames: BTreeMap::new(),
             pages: BTreeMap::new(),
-            replaced: None,
+            replaced: BTreeMap::new(),
             random: Random::new(plan.seed ^ plan.turn << 48, 3),
         };
         Arc::new(Self {
@@ -171,8 +171,7 @@ impl Primary {
         let store = access == Access::Write;
         let now = self.find(page, |word| word.free().load(Relaxed));
         let there = now.is_some_and(|now| now.pfn == pfn && (now.writable || !store));
-        there
-            || !store && self.books().replaced.is_some_and(|(at, frames)| at == page && frames.contains(&pfn))
+        there || !store && self.books().replaced.get(&page).is_some_and(|frames| frames.contains(&pfn))
     }
 
     /// A store to a page by way of a frame.
@@ -206,7 +205,7 @@ impl Primary {
         let now = self.find(page, |word| word.load(Relaxed))?;
         (now.level == Level::K4 && !now.writable && now.pfn.0 < HUGE).then(|| {
             let pfn = Pfn(self.copied(now.pfn.0));
-            self.books().replaced = Some((page, [now.pfn, pfn]));
+            self.books().replaced.insert(page, [now.pfn, pfn]);
             [now, HostPage { pfn, ..now }]
         })
     }
@@ -217,8 +216,8 @@ impl Primary {
     }
 
     /// No guest uses the old one any more.
-    pub fn replaced(&self, old: HostPage) {
-        self.books().replaced = None;
+    pub fn replaced(&self, page: u64, old: HostPage) {
+        self.books().replaced.remove(&page);
         self.free(vec![old.pfn.0]);
     }
 

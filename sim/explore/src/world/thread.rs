@@ -138,7 +138,7 @@ impl<F: Format> World<'_, F> {
                 rest(sleeps);
             }
             pages.flush(idle);
-            self.host.replaced(old);
+            self.host.replaced(page, old);
             self.look();
         });
         told.expect("it may wait");

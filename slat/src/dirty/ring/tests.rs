@@ -141,7 +141,7 @@ fn left_by_a_reset() -> (Vec<u64>, u64, Vec<u64>) {
     assert_eq!(ring.collect().map(Pushed::page).collect::<Vec<_>>(), [1]);
     assert!(ring.push(page(2)));
     let waited = ring.waits_for_reset();
-    (ring.take_told().map(Pushed::page).collect(), waited, pages(&ring))
+    (ring.take_told(u64::MAX).map(Pushed::page).collect(), waited, pages(&ring))
 }
 
 #[test]
@@ -161,9 +161,29 @@ fn what_was_read_takes_up_room_until_it_is_taken() {
     (0..6).for_each(|at| assert!(ring.push(page(at))));
     assert_eq!(ring.collect().by_ref().take(4).count(), 4);
     assert_eq!((ring.is_full(), ring.waits_for_reset()), (true, 4));
-    assert_eq!(ring.take_told().take(1).count(), 1);
+    assert_eq!(ring.take_told(u64::MAX).take(1).count(), 1);
     assert_eq!((ring.is_full(), ring.waits_for_reset()), (false, 3));
     assert_eq!(ring.collect().map(Pushed::page).collect::<Vec<_>>(), [4, 5], "each is read once");
     assert_eq!(pages(&ring), [1, 2, 3, 4, 5], "a harvest takes what was read, too");
     assert_eq!((ring.collect().count(), ring.waits_for_reset()), (0, 0));
+}
+
+#[test]
+fn the_first_of_what_was_told_goes_and_what_is_struck_out_counts_for_nothing() {
+    let ring = Ring::with(8, 6).unwrap();
+    (0..6).for_each(|at| assert!(ring.push(page(at))));
+    let mut taking = ring.collect();
+    while let Some(pushed) = taking.next() {
+        if [0, 2, 3].contains(&pushed.page()) {
+            taking.strike_out();
+        }
+    }
+    drop(taking);
+    let told = |most| {
+        ring.take_told(most).filter(|pushed| *pushed != Pushed::STRUCK_OUT).map(Pushed::page).collect()
+    };
+    let (first, room): (Vec<_>, _) = (told(1), ring.waits_for_reset());
+    assert_eq!((first, room), (vec![1], 2), "with 0, 2 and 3");
+    assert!(ring.push(page(6)));
+    assert_eq!((told(2), pages(&ring)), (vec![4, 5], vec![6]), "no more than was told");
 }

@@ -144,3 +144,58 @@ fn tables_are_found_behind_an_alias_and_in_wide_roots() {
     let beyond = world.fault(&table, L1Access::new(Gpa(1 << 41), Access::Read));
     assert_eq!((beyond.why, beyond.table), (Refusal::NotPresent, None));
 }
+
+/// Stores that were told, by frame and what they left.
+#[derive(Default)]
+struct Told(std::sync::Mutex<Stores>);
+
+/// Where, and what they left.
+type Stores = Vec<(Gpa, u64)>;
+
+impl WriteListener for Told {
+    fn after(&self, _: &mut Idle, store: &TrackedStore<'_>) {
+        let word = u64::from_le_bytes(store.bytes.try_into().unwrap());
+        self.0.lock().unwrap().push((store.gpa, word));
+    }
+}
+
+/// What is told of a walk by a store through a chain whose second and last tables are tracked; and those tables afterwards.
+pub(super) fn told_of_a_walk() -> [Stores; 2] {
+    let mut world = World::new();
+    let table = chain(&world);
+    let told = std::sync::Arc::new(Told::default());
+    let tracked = [CHAIN[1], CHAIN[3]].map(Gfn);
+    let World { vm, idle, .. } = &mut world;
+    let trackings = tracked.map(|gfn| vm.track_writes(idle, Span::sized(gfn, 1), told.clone()).unwrap());
+    let leaf = vm.slots().walk_l1(idle, &table, STORE).unwrap();
+    assert!(leaf.accessed && leaf.dirty && leaf.gfn == Gfn(0x77));
+    drop(trackings);
+    let now = tracked.map(|gfn| (gfn.gpa(), world.get(gfn.0, 0)));
+    assert_eq!(world.walk(&table, STORE), Ok(leaf), "nothing is left to be set");
+    let told = told.0.lock().unwrap().clone();
+    [told, now.to_vec()]
+}
+
+#[test]
+fn listeners_are_told_of_a_and_d_in_tracked_tables() {
+    let [told, now] = told_of_a_walk();
+    assert_eq!(told, now);
+    assert_eq!(told.len(), 2);
+}
+
+#[test]
+fn a_walk_that_may_not_sleep_says_which_store_is_to_be_told() {
+    let mut world = World::new();
+    let table = chain(&world);
+    let told = std::sync::Arc::new(Told::default());
+    let World { vm, idle, .. } = &mut world;
+    let tracking = vm.track_writes(idle, Span::sized(Gfn(CHAIN[0]), 1), told.clone()).unwrap();
+    let stop = vm.slots().try_walk_l1(&table, STORE).unwrap_err();
+    let L1Stop::Tracked { gpa, word } = stop else { panic!("{stop}") };
+    assert_eq!(gpa, Gfn(CHAIN[0]).gpa());
+    vm.slots().tell_l1_store(idle, gpa, word);
+    assert_eq!(*told.0.lock().unwrap(), [(gpa, word.0)]);
+    assert!(vm.slots().try_walk_l1(&table, STORE).is_ok());
+    drop(tracking);
+    assert_eq!(word.0, world.get(CHAIN[0], 0), "the store was made");
+}

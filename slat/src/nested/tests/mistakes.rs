@@ -39,4 +39,6 @@ fn each_mistake_of_the_walk_is_found() {
     }
     assert!(seeded::with(Bug::ChangeUnseen, change_is_unseen));
     seeded::found(Bug::ChangeUnseen, 1);
+    assert_eq!(seeded::with(Bug::TableUntold, memory::told_of_a_walk)[0], []);
+    seeded::found(Bug::TableUntold, 1);
 }

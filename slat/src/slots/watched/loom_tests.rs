@@ -28,3 +28,31 @@ fn what_is_found_of_a_watch_is_made() {
 fn mistake_to_show_counts_before_they_are_made() {
     finds_seeded(Bug::WatchedRelaxed, RACE, asked_beside);
 }
+
+/// A store is made beside the tables while its frame begins to be watched, as [`crate::writes`] does it: the count, the fence of the
+/// invalidation, and then the listener reads what is there.
+fn stored_beside() {
+    let (watched, word) = (Arc::new(Watched::new()), Arc::new(AtomicU64::new(0)));
+    let id = watched.watch(Span::sized(Gfn(0), 1), Arc::new(Nothing)).expect("there is memory");
+    let theirs = (watched.clone(), word.clone());
+    let storing = loom::thread::spawn(move || {
+        theirs.1.store(1, Relaxed);
+        theirs.0.has_after_store(Gfn(1))
+    });
+    let second = watched.watch(Span::sized(Gfn(1), 1), Arc::new(Nothing)).expect("there is memory");
+    fence(SeqCst);
+    let found = word.load(Relaxed) == 1;
+    let told = storing.join().expect("it ends");
+    assert!(found || told, "the store is neither told nor found");
+    assert!(watched.unwatch(second) && watched.unwatch(id));
+}
+
+#[test]
+fn a_store_beside_a_watch_is_told_or_found() {
+    explore_within(3, stored_beside);
+}
+
+#[test]
+fn mistake_a_store_looks_for_watches_without_a_fence() {
+    finds_seeded(Bug::StoreUnfenced, "neither told nor found", stored_beside);
+}

@@ -1,13 +1,56 @@
-//! A host whose frame is the address, writable.
+//! A host whose frame is the address, with switches for what it says. One type for many tests: each host's type is a whole
+//! engine to compile.
 
 use slat::table::memory::TableMemory;
 use slat::*;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
-/// See the module's header; with pages of 2 MiB where `large` says so.
+/// Says at once that each page is 4 KiB and writable, until it is told otherwise.
 #[derive(Default, Debug)]
 pub struct Identity {
-    pub large: AtomicBool,
+    /// Added to each frame's number: a question after the host has moved its pages shows.
+    pub shift: AtomicU64,
+    /// The number of the level that it offers; 0 is [`Level::K4`].
+    level: AtomicU8,
+    /// Its pages may not be written, until it is asked to resolve a store.
+    pub readonly: AtomicBool,
+    /// It does not answer [`Host::lookup`].
+    pub sleeps: AtomicBool,
+    /// How often it was asked without sleeping.
+    pub looked: AtomicU64,
+    /// How often it was asked where it may sleep.
+    pub resolved: AtomicU64,
+}
+
+impl Identity {
+    /// A host with pages of `level`.
+    pub fn of(level: Level) -> Self {
+        let host = Self::default();
+        host.offer(level);
+        host
+    }
+
+    /// A host that answers only where it may sleep.
+    pub fn sleeping() -> Self {
+        Self { sleeps: AtomicBool::new(true), ..Self::default() }
+    }
+
+    /// Pages are of `level` from now on.
+    pub fn offer(&self, level: Level) {
+        self.level.store(level.number(), SeqCst);
+    }
+
+    fn page(&self, hva: Hva) -> HostPage {
+        HostPage {
+            pfn: Pfn((hva.0 >> PAGE_SHIFT) + self.shift.load(SeqCst)),
+            level: Level::new(self.level.load(SeqCst)).unwrap_or(Level::K4),
+            writable: !self.readonly.load(SeqCst),
+            ..HostPage::PLAIN
+        }
+    }
 }
 
 // SAFETY: the defaults keep the contract.
@@ -15,11 +58,15 @@ unsafe impl TableMemory for Identity {}
 
 impl Host for Identity {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
-        let level = if self.large.load(SeqCst) { Level::M2 } else { Level::K4 };
-        Some(HostPage { pfn: Pfn(hva.0 >> PAGE_SHIFT), level, ..HostPage::PLAIN })
+        self.looked.fetch_add(1, Relaxed);
+        (!self.sleeps.load(SeqCst)).then(|| self.page(hva))
     }
 
     fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
-        self.lookup(hva, access).ok_or(HostError::Fault)
+        self.resolved.fetch_add(1, SeqCst);
+        if access == Access::Write {
+            self.readonly.store(false, SeqCst); // made writable in place
+        }
+        Ok(self.page(hva))
     }
 }

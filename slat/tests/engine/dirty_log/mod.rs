@@ -106,7 +106,8 @@ fn agree<F: Format>(log: DirtyLog, initially_set: bool, (shapes, large): (&'stat
         (thorough(3, 1), thorough(STEPS, STEPS / 2))
     };
     for seed in 1..=seeds {
-        let mut slat = Slat::<F>::new(Identity { large: large.into() }, shapes, log);
+        let mut slat =
+            Slat::<F>::new(Identity::of(if large { slat::Level::M2 } else { slat::Level::K4 }), shapes, log);
         let mut operations = Operations::new(seed);
         let choose = |model: &Model| operations.next(model);
         let walked = walk(seed, steps, choose, &mut Model::new(shapes, initially_set), &mut [&mut slat]);

@@ -17,7 +17,7 @@ fn a_page_has_a_level_that_exists_or_cannot_be_said() {
 fn mapped_as<F: Format>(level: Level) {
     let mut idle = Idle::take().unwrap();
     let lookup = move |hva: Hva| Some(HostPage { level, ..page(hva) });
-    let vm = Vm::<F, _>::builder(By(lookup)).build().unwrap();
+    let vm = Vm::<F, _>::builder(By::new(lookup)).build().unwrap();
     let (large, pages) = (1 << 31, Level::G1.pages());
     vm.slots().commit(&mut idle, |tx| tx.create(ram(0, pages, pages, large))).unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(ram(1, 0, 8, 1 << 40))).unwrap();
@@ -44,8 +44,9 @@ fn a_page_of_any_level_is_mapped_by_leaves_that_exist() {
 #[test]
 fn leaves_are_split_down_to_any_level_that_exists() {
     let mut idle = Idle::take().unwrap();
-    let vm =
-        Vm::<Npt4, _>::builder(By(|hva| Some(HostPage { level: Level::M2, ..page(hva) }))).build().unwrap();
+    let vm = Vm::<Npt4, _>::builder(By::new(|hva| Some(HostPage { level: Level::M2, ..page(hva) })))
+        .build()
+        .unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 512, 1 << 31))).unwrap();
     assert_eq!(vm.vcpu(VcpuId(0)).unwrap().fault(&mut idle, write(3)), Ok(Done::Mapped(Level::M2)));
     for (number, split) in [(6, 0), (5, 0), (4, 0), (3, 0), (2, 0), (1, 1)] {
@@ -137,8 +138,9 @@ fn inverted_spans_and_frames_beyond_the_format_are_empty() {
 #[test]
 fn an_empty_span_inside_a_large_leaf_leaves_the_leaf_alone() {
     let mut idle = Idle::take().unwrap();
-    let vm =
-        Vm::<Npt4, _>::builder(By(|hva| Some(HostPage { level: Level::M2, ..page(hva) }))).build().unwrap();
+    let vm = Vm::<Npt4, _>::builder(By::new(|hva| Some(HostPage { level: Level::M2, ..page(hva) })))
+        .build()
+        .unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 512, 1 << 30))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     assert_eq!(vcpu.fault(&mut idle, write(7)), Ok(Done::Mapped(Level::M2)));

@@ -7,13 +7,21 @@ use slat::{
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// A host that answers every question by a function.
-pub struct By<A>(pub A);
+type Answer = Box<dyn Fn(Hva) -> Option<HostPage> + Send + Sync>;
+
+/// A host that answers every question by a function; boxed, since each host's type is a whole engine to compile.
+pub struct By(Answer);
+
+impl By {
+    pub fn new(answer: impl Fn(Hva) -> Option<HostPage> + Send + Sync + 'static) -> Self {
+        Self(Box::new(answer))
+    }
+}
 
 // SAFETY: table memory is the default, which keeps the promise.
-unsafe impl<A: Send + Sync> TableMemory for By<A> {}
+unsafe impl TableMemory for By {}
 
-impl<A: Fn(Hva) -> Option<HostPage> + Send + Sync> Host for By<A> {
+impl Host for By {
     fn lookup(&self, hva: Hva, _: Access) -> Option<HostPage> {
         self.0(hva)
     }
@@ -72,7 +80,7 @@ pub fn ends<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> boo
 macro_rules! vm {
     ($format:ty, $host:expr, $idle:ident, $vm:ident, $vcpu:ident) => {
         let mut $idle = slat::Idle::take().unwrap();
-        let $vm = slat::Vm::<$format, _>::builder($crate::sound::common::By($host))
+        let $vm = slat::Vm::<$format, _>::builder($crate::sound::common::By::new($host))
             .vcpus(2)
             .address_spaces(2)
             .build()

@@ -330,9 +330,7 @@ const LONG: u64 = 1 << 28;
 
 /// Whether a transaction that takes something away, begun while `marks` marks the pages of slot 1 from first to last, has
 /// returned before the last page is marked.
-fn a_transaction_overtakes(
-    marks: impl Fn(&Vm<Npt4, By<fn(Hva) -> Option<HostPage>>>, &mut Idle) + Sync,
-) -> bool {
+fn a_transaction_overtakes(marks: impl Fn(&Vm<Npt4, By>, &mut Idle) + Sync) -> bool {
     vm!(Npt4, (|hva| Some(page(hva))) as fn(Hva) -> Option<HostPage>, idle, vm, _vcpu);
     vm.slots().commit(&mut idle, |tx| tx.create(ram(1, LONG, LONG, 1 << 42).log_dirty())).unwrap();
     let is_marked = |idle: &mut Idle, page| {
@@ -349,9 +347,7 @@ fn a_transaction_overtakes(
 
 /// Where all is marked in one section a transaction never overtakes it. Elsewhere it does, unless its thread is not let
 /// run for all of the time that the marking takes.
-fn a_transaction_overtakes_in_one_of_many_tries(
-    marks: impl Fn(&Vm<Npt4, By<fn(Hva) -> Option<HostPage>>>, &mut Idle) + Sync,
-) -> bool {
+fn a_transaction_overtakes_in_one_of_many_tries(marks: impl Fn(&Vm<Npt4, By>, &mut Idle) + Sync) -> bool {
     (0..30).any(|_| a_transaction_overtakes(&marks))
 }
 

@@ -60,7 +60,7 @@ fn is_set_within(ms: u64, flag: &AtomicBool) -> bool {
 /// The read is of freed memory where the deletion does not wait for the reader: `AddressSanitizer` says so.
 #[test]
 fn slots_outlive_a_reader_whose_guard_was_leaked() {
-    let vm = Vm::<Npt4, _>::builder(By(|_| None)).build().unwrap();
+    let vm = Vm::<Npt4, _>::builder(By::new(|_| None)).build().unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -100,7 +100,7 @@ fn a_deletion_waits_for_a_reader_whose_guard_was_leaked() {
         Some(page(hva))
     };
     let mut idle = Idle::take().unwrap();
-    let vm = Vm::<Npt4, _>::builder(By(host)).build().unwrap();
+    let vm = Vm::<Npt4, _>::builder(By::new(host)).build().unwrap();
     vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 8, 0x4000_0000))).unwrap();
     let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
     forget(vcpu.enter(&mut idle, &mut Tlb::default()));
@@ -116,9 +116,9 @@ fn a_deletion_waits_for_a_reader_whose_guard_was_leaked() {
 }
 
 /// Whether a flush of frame 5 ends that waits for vCPU 0, whose guard was leaked, while the vCPU does `next`.
-fn flush_ends(next: impl FnOnce(&mut Idle, &mut Vcpu<'_, Npt4, By<HostFn>>) + Send + 'static) -> bool {
+fn flush_ends(next: impl FnOnce(&mut Idle, &mut Vcpu<'_, Npt4, By>) + Send + 'static) -> bool {
     ends(|| {
-        vm!(Npt4, page_of as HostFn, idle, vm, vcpu);
+        vm!(Npt4, page_of, idle, vm, vcpu);
         forget(vcpu.enter(&mut idle, &mut Tlb::default()));
         thread::scope(|scope| {
             let flush =
@@ -132,8 +132,6 @@ fn flush_ends(next: impl FnOnce(&mut Idle, &mut Vcpu<'_, Npt4, By<HostFn>>) + Se
         });
     })
 }
-
-type HostFn = fn(slat::Hva) -> Option<slat::HostPage>;
 
 #[allow(clippy::unnecessary_wraps, reason = "a host may have no page")]
 fn page_of(hva: slat::Hva) -> Option<slat::HostPage> {
@@ -153,7 +151,7 @@ fn a_flush_ends_when_a_vcpu_whose_guard_was_leaked_does_anything() {
 fn a_prefault_that_takes_tables_back_does_not_wait_for_its_own_vcpu() {
     assert!(ends(|| {
         let mut idle = Idle::take().unwrap();
-        let vm = Vm::<Npt4, _>::builder(By(page_of as HostFn)).table_budget(16 << 12).build().unwrap();
+        let vm = Vm::<Npt4, _>::builder(By::new(page_of)).table_budget(16 << 12).build().unwrap();
         vm.slots().commit(&mut idle, |tx| tx.create(ram(0, 0, 64 << 9, 0x4000_0000))).unwrap();
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
         for table in 0..40 {
@@ -277,7 +275,7 @@ fn a_vcpu_that_stays_on_a_processor_keeps_what_is_cached_there() {
 fn a_hint_answers_for_the_slots_that_it_is_asked_about() {
     let (mut idle, hint) = (Idle::take().unwrap(), Hint::default());
     let vms = [0x4000_0000, 0x9000_0000].map(|hva| {
-        let vm = Vm::<Npt4, _>::builder(By(|_| None)).address_spaces(2).build().unwrap();
+        let vm = Vm::<Npt4, _>::builder(By::new(|_| None)).address_spaces(2).build().unwrap();
         for space in [SpaceId(0), SpaceId(1)] {
             let slot = ram(0, 0, 8, hva + (u64::from(space.0) << 20));
             vm.guest_space(space).unwrap().slots().commit(&mut idle, |tx| tx.create(slot)).unwrap();

@@ -1,0 +1,264 @@
+//! Held frames: guest memory that the VMM or hardware uses beside the tables.
+
+use crate::held::{Has, Held, IN_GUEST as IN_USE, OUT};
+use crate::host::CHost;
+use crate::slat_status;
+use crate::slat_status::{SLAT_EBUSY, SLAT_EINVAL, SLAT_ESTALE};
+use crate::status::{given, guarded};
+use crate::types::access;
+use crate::vm::{Child, space_id};
+use crate::{slat_access_raw, slat_thread, slat_vcpu, slat_vm};
+use alloc::boxed::Box;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use slat::{Access, Format, Gpa, HeldForHardware, HeldUse, HoldError, Idle, InGuest, Pfn};
+
+/// A guest frame that is held. One call at a time has it, from any thread; from `slat_held_use` to `slat_held_done` it is that
+/// thread's.
+#[derive(Debug)]
+pub struct slat_held {
+    held: Held<Inner>,
+    writes: bool,
+    for_hardware: bool,
+}
+
+struct Inner {
+    /// Given back before its VM may go: fields drop in order.
+    any: Box<dyn AnyHold>,
+    vm: Child,
+    /// In a use: its thread's token.
+    user: Option<&'static slat_thread>,
+}
+
+/// A held frame of a VM of whatever format.
+pub(crate) trait AnyHold {
+    /// Begins a use. `None`: refresh it first.
+    fn begin(&mut self, idle: &mut Idle, writes: bool) -> Option<Pfn>;
+    fn end(&mut self);
+    fn refresh(&mut self, idle: &mut Idle) -> Result<(), HoldError>;
+    fn current(&self, guest: &InGuest<'static>) -> Option<Pfn>;
+    fn mark_dirty(&self);
+}
+
+enum How<'vm, F: Format> {
+    Plain(slat::Held<'vm, F, CHost>),
+    ForHardware(HeldForHardware<'vm, F, CHost>),
+}
+
+/// See [`AnyHold`].
+pub(crate) struct Holding<'vm, F: Format> {
+    /// The use that is under way: it borrows what is held.
+    used: Option<HeldUse<'vm, F, CHost>>,
+    /// Made by `Box::leak`.
+    how: NonNull<How<'vm, F>>,
+}
+
+impl<'vm, F: Format> Holding<'vm, F> {
+    pub(crate) fn new(held: slat::Held<'vm, F, CHost>) -> Self {
+        Self { used: None, how: NonNull::from(Box::leak(Box::new(How::Plain(held)))) }
+    }
+
+    pub(crate) fn for_hardware(held: HeldForHardware<'vm, F, CHost>) -> Self {
+        Self { used: None, how: NonNull::from(Box::leak(Box::new(How::ForHardware(held)))) }
+    }
+
+    /// What is held, in no use.
+    fn held(&mut self) -> &'vm mut slat::Held<'vm, F, CHost> {
+        self.used = None;
+        // SAFETY: made by `Box::leak`, and freed when `self` drops; nothing borrows it, and what is made of this is dropped
+        // before the next call: by `used`, which is ended above.
+        match unsafe { self.how.as_mut() } {
+            How::Plain(held) => held,
+            How::ForHardware(held) => held,
+        }
+    }
+}
+
+impl<'vm, F: Format> AnyHold for Holding<'vm, F> {
+    fn begin(&mut self, idle: &mut Idle, writes: bool) -> Option<Pfn> {
+        let held = self.held();
+        // SAFETY: the token is in use until `end`, says its state.
+        let idle: &'vm mut Idle = unsafe { &mut *core::ptr::from_mut(idle) };
+        self.used = if writes { held.write(idle) } else { held.read(idle) };
+        self.used.as_ref().map(HeldUse::pfn)
+    }
+
+    fn end(&mut self) {
+        self.used = None;
+    }
+
+    fn refresh(&mut self, idle: &mut Idle) -> Result<(), HoldError> {
+        self.held().refresh(idle)
+    }
+
+    fn current(&self, guest: &InGuest<'static>) -> Option<Pfn> {
+        // SAFETY: as in `held`; a use only looks, too.
+        match unsafe { self.how.as_ref() } {
+            How::Plain(_) => None,
+            How::ForHardware(held) => held.current(guest),
+        }
+    }
+
+    fn mark_dirty(&self) {
+        // SAFETY: as above.
+        match unsafe { self.how.as_ref() } {
+            How::Plain(held) => held.mark_dirty(),
+            How::ForHardware(held) => held.mark_dirty(),
+        }
+    }
+}
+
+impl<F: Format> Drop for Holding<'_, F> {
+    fn drop(&mut self) {
+        self.used = None;
+        // SAFETY: made by `Box::leak`, and nothing borrows it any more.
+        drop(unsafe { Box::from_raw(self.how.as_ptr()) });
+    }
+}
+
+impl slat_held {
+    /// Has it in a use, by the thread that began it.
+    fn have_in_use(&self) -> Result<Has<'_, Inner>, slat_status> {
+        let has = self.held.have(IN_USE)?;
+        has.user.map_or(Err(SLAT_EBUSY), slat_thread::check_owner)?;
+        Ok(has)
+    }
+}
+
+/// Holds the guest frame at `gpa`, for `wants`: a clock page, a posted-interrupt descriptor, a page of descriptors. It is used by its
+/// frame number and not by way of the guest's tables, so the host may take it back: it is valid or refused, never stale. What
+/// takes a leaf of the frame away takes it back, and waits for a use to end. Held for `SLAT_WRITE` it may be read, too. With
+/// `for_hardware` it is used by `slat_held_current`. Any thread; may sleep in `resolve`, and waits for an invalidation that covers the
+/// frame.
+///
+/// Owed: `slat_release`. Errors: `SLAT_ENOENT` where there is no space or memslot; `SLAT_EFAULT`, also to write where the memslot is
+/// read-only or stores are tracked; `SLAT_EPOISONED`, `SLAT_EIO`, `SLAT_EINPROGRESS`, `SLAT_ENODATA` from the host; `SLAT_ENOMEM`, `SLAT_EINVAL`;
+/// `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_hold(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    space: u32,
+    gpa: u64,
+    wants: slat_access_raw,
+    for_hardware: bool,
+    held: Option<&mut MaybeUninit<*mut slat_held>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, held, mut call) = (Child::of(given(vm)?), given(held)?, given(thread)?.call()?);
+        let access = access(wants).ok_or(SLAT_EINVAL)?;
+        let at = (space_id(space)?, Gpa(gpa).gfn());
+        let any = vm.vm().hold(call.idle(), at, access, for_hardware)?;
+        let inner = Held::new(Inner { any, vm, user: None });
+        let made = slat_held { held: inner, writes: access == Access::Write, for_hardware };
+        held.write(Box::into_raw(Box::new(made)));
+        Ok(())
+    })
+}
+
+/// Gives a held frame back and frees its handle. One that hardware uses is in no control block of a vCPU that runs. Any thread; waits
+/// for nothing.
+///
+/// Errors, after which it is held still: `SLAT_EBUSY` in a use or in another call; `SLAT_EINVAL`. Not checked: that no thread uses it
+/// later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_release(held: *mut slat_held) -> slat_status {
+    guarded(|| {
+        // SAFETY: null, or a live handle, says the caller.
+        core::mem::forget(given(unsafe { held.as_ref() })?.held.have(OUT)?);
+        // SAFETY: made by `slat_hold`, and no other call has it.
+        drop(unsafe { Box::from_raw(held) });
+        Ok(())
+    })
+}
+
+/// Begins a use: the frame that is in `pfn` is the guest's until `slat_held_done`. With `writes` the page is dirty then, where its memslot
+/// logs. The thread's token is in use meanwhile, and invalidations of the frame wait: use it by a mapping of its own, wait for
+/// nothing, and end soon. Any thread; never sleeps.
+///
+/// Owed: `slat_held_done`. Errors: `SLAT_ESTALE` where the host has taken the frame back; `SLAT_EINVAL`, also to write what is not held
+/// for it; `SLAT_EBUSY`, also for the token that `resolve` was given; `SLAT_EPERM`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_held_use(
+    held: Option<&slat_held>,
+    thread: Option<&'static slat_thread>,
+    writes: bool,
+    pfn: Option<&mut MaybeUninit<u64>>,
+) -> slat_status {
+    guarded(|| {
+        let (held, thread, pfn) = (given(held)?, given(thread)?, given(pfn)?);
+        if writes && !held.writes {
+            return Err(SLAT_EINVAL);
+        }
+        let mut call = thread.call()?;
+        call.may_enter()?;
+        let mut has = held.held.have(OUT)?;
+        pfn.write(has.any.begin(call.idle(), writes).ok_or(SLAT_ESTALE)?.0);
+        has.user = Some(thread);
+        has.then = IN_USE;
+        call.in_guest();
+        Ok(())
+    })
+}
+
+/// Ends a use: the frame is not used any more, and the thread's token is free. By the thread that began it; never sleeps.
+///
+/// Errors: `SLAT_EBUSY` in no use; `SLAT_EPERM`, `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_held_done(held: Option<&slat_held>) -> slat_status {
+    guarded(|| {
+        let mut has = given(held)?.have_in_use()?;
+        has.any.end();
+        if let Some(thread) = has.user.take() {
+            thread.left_guest();
+        }
+        has.then = OUT;
+        Ok(())
+    })
+}
+
+/// Asks the host for the frame anew where it has been taken back; else does nothing. No hardware uses it meanwhile. After an error it
+/// stays refused. Sleeps, waits and fails as `slat_hold`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_held_refresh(held: Option<&slat_held>, thread: Option<&slat_thread>) -> slat_status {
+    guarded(|| {
+        let (mut call, mut has) = (given(thread)?.call()?, given(held)?.held.have(OUT)?);
+        Ok(has.any.refresh(call.idle())?)
+    })
+}
+
+/// The frame that the control block of `vcpu` is given, in `pfn`: asked at each entry, after `slat_vcpu_enter`, and after each
+/// `slat_vcpu_answer`. Each vCPU holds the frame by itself. Until it leaves, an invalidation that takes the frame back kicks it. By the
+/// thread that entered; never sleeps.
+///
+/// Errors: `SLAT_ESTALE` where the host has taken the frame back: leave, and refresh it. `SLAT_EBUSY` where the vCPU is out of the guest;
+/// `SLAT_EINVAL` where the frame is not held for hardware, or is another VM's; `SLAT_EPERM`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_held_current(
+    held: Option<&slat_held>,
+    vcpu: Option<&slat_vcpu>,
+    pfn: Option<&mut MaybeUninit<u64>>,
+) -> slat_status {
+    guarded(|| {
+        let (held, vcpu, pfn) = (given(held)?, given(vcpu)?, given(pfn)?);
+        if !held.for_hardware {
+            return Err(SLAT_EINVAL);
+        }
+        let has = held.held.have(OUT)?;
+        let found = vcpu.ask_guest(|guest, vm| {
+            if has.vm.is_of_same(vm) { has.any.current(guest).ok_or(SLAT_ESTALE) } else { Err(SLAT_EINVAL) }
+        });
+        pfn.write(found?.0);
+        Ok(())
+    })
+}
+
+/// Hardware has written the frame, or may have: it is dirty where its memslot logs. After the write. Any thread; never sleeps. Errors:
+/// `SLAT_EBUSY`, `SLAT_EINVAL`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_held_mark_dirty(held: Option<&slat_held>) -> slat_status {
+    guarded(|| {
+        given(held)?.held.have(OUT)?.any.mark_dirty();
+        Ok(())
+    })
+}

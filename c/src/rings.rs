@@ -1,0 +1,122 @@
+//! Dirty rings, and how a VM logs.
+
+use crate::harvest::begin;
+use crate::slat_status;
+use crate::slat_status::SLAT_EINVAL;
+use crate::status::{given, guarded};
+use crate::types::{SLAT_VM_DIRTY_BITS, SLAT_VM_DIRTY_INITIALLY_SET, SLAT_VM_DIRTY_SPLIT_LAZILY};
+use crate::{slat_dirty_page, slat_harvest, slat_thread, slat_vm};
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use slat::{DirtyLog, RingSize, Splitting, Track, VcpuId};
+
+/// What says how writes are logged.
+pub(crate) const DIRTY_FLAGS: u32 =
+    SLAT_VM_DIRTY_BITS | SLAT_VM_DIRTY_INITIALLY_SET | SLAT_VM_DIRTY_SPLIT_LAZILY;
+
+/// How writes are logged. Rings take no notice of `SLAT_VM_DIRTY_BITS`.
+pub(crate) fn dirty_log(flags: u32, ring_bytes: u32) -> Option<DirtyLog> {
+    let has = |flag| flags & flag != 0;
+    let mut log = match ring_bytes {
+        0 => DirtyLog::bitmap(),
+        bytes => DirtyLog::ring(RingSize::new(bytes).ok()?),
+    };
+    if has(SLAT_VM_DIRTY_BITS) {
+        log = log.track(Track::DirtyBits);
+    }
+    if has(SLAT_VM_DIRTY_INITIALLY_SET) {
+        log = log.initially_set();
+    }
+    Some(if has(SLAT_VM_DIRTY_SPLIT_LAZILY) { log.splitting(Splitting::Lazy) } else { log })
+}
+
+/// Changes how a VM logs while it lives: `flags` are `SLAT_VM_DIRTY_*`, and `ring_bytes` is as in `slat_config`. Logs that begin from now on
+/// are initially set or not; large pages are split so from now on. Rings come where there are none, while there are no vCPUs.
+/// Rings of another size or none any more, and `SLAT_VM_DIRTY_BITS` in a format that has them, never change. Any thread; waits for
+/// transactions.
+///
+/// Errors, after which nothing has changed: `SLAT_EINVAL`, `SLAT_ENOMEM`; `SLAT_EBUSY`, `SLAT_EPERM` for the token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_set_dirty_log(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    flags: u32,
+    ring_bytes: u32,
+) -> slat_status {
+    guarded(|| {
+        let (vm, mut call) = (given(vm)?, given(thread)?.call()?);
+        let log = dirty_log(flags, ring_bytes).filter(|_| flags & !DIRTY_FLAGS == 0).ok_or(SLAT_EINVAL)?;
+        Ok(vm.any.set_dirty_log(call.idle(), log)?)
+    })
+}
+
+/// Takes what one vCPU has written since its ring was last harvested, in `harvest`: as `slat_harvest_begin` otherwise. Marks of devices
+/// are in no ring, nor is what a failed harvest gives back: both wait for `slat_harvest_all_begin`.
+///
+/// Errors, after which nothing is lost: `SLAT_ENXIO` in a VM without rings; `SLAT_ENOMEM`, `SLAT_EINVAL`; `SLAT_EBUSY`, `SLAT_EPERM` for
+/// the token.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_ring_harvest_begin(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    vcpu: u32,
+    harvest: Option<&mut MaybeUninit<*mut slat_harvest>>,
+) -> slat_status {
+    begin(vm, thread, harvest, |vm, idle| vm.harvest_ring(idle, VcpuId(vcpu)))
+}
+
+/// The first of two steps: calls `tell` with the pages that one vCPU has written and that were not told yet, in the order of its
+/// stores, some maybe more than once; how many is in `count`. Nothing is clean by that: copy pages after `slat_rings_reset`. `tell` does
+/// not wait, and does not call slat. Any thread; never sleeps. Errors: as `slat_ring_harvest_begin`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slat_ring_collect(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    vcpu: u32,
+    tell: Option<unsafe extern "C" fn(user: *mut c_void, page: *const slat_dirty_page)>,
+    user: *mut c_void,
+    count: Option<&mut MaybeUninit<u64>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, tell, count, mut call) = (given(vm)?, given(tell)?, given(count)?, given(thread)?.call()?);
+        let told = vm.any.collect_ring(call.idle(), VcpuId(vcpu), &mut |page| {
+            let page = slat_dirty_page::from(page);
+            // SAFETY: the caller's own function and pointer; the page is ours until it returns.
+            unsafe { tell(user, &raw const page) }
+        });
+        count.write(told?);
+        Ok(())
+    })
+}
+
+/// The second step: all that was collected, of every vCPU, is clean from now on, and the vCPUs have room again. How many stores is in `count`.
+/// What was stored before is in memory when this returns: copy the pages after it. Any thread; waits for vCPUs in the guest, unless
+/// nothing was collected. Errors, after which what is neither gone nor collected waits for `slat_harvest_all_begin`: as
+/// `slat_ring_harvest_begin`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_rings_reset(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    count: Option<&mut MaybeUninit<u64>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, count, mut call) = (given(vm)?, given(count)?, given(thread)?.call()?);
+        count.write(vm.any.reset_rings(call.idle())?);
+        Ok(())
+    })
+}
+
+/// How many stores of one vCPU were collected and not reset, in `count`. Any thread; never sleeps. Errors: as `slat_ring_harvest_begin`.
+#[unsafe(no_mangle)]
+pub extern "C" fn slat_ring_not_reset(
+    vm: Option<&'static slat_vm>,
+    thread: Option<&slat_thread>,
+    vcpu: u32,
+    count: Option<&mut MaybeUninit<u64>>,
+) -> slat_status {
+    guarded(|| {
+        let (vm, count, mut call) = (given(vm)?, given(count)?, given(thread)?.call()?);
+        count.write(vm.any.collected_not_reset(call.idle(), VcpuId(vcpu))?);
+        Ok(())
+    })
+}

@@ -1,0 +1,41 @@
+//! Numbers of /dev/kvm, as in linux/kvm.h.
+
+/// The type of all its ioctls.
+pub const KVMIO: u64 = 0xae;
+
+pub const GET_API_VERSION: u32 = 0x00;
+pub const CREATE_VM: u32 = 0x01;
+pub const CHECK_EXTENSION: u32 = 0x03;
+pub const GET_VCPU_MMAP_SIZE: u32 = 0x04;
+pub const GET_SUPPORTED_CPUID: u32 = 0x05;
+
+pub const CREATE_VCPU: u32 = 0x41;
+pub const GET_DIRTY_LOG: u32 = 0x42;
+pub const SET_NR_MMU_PAGES: u32 = 0x44;
+pub const SET_USER_MEMORY_REGION: u32 = 0x46;
+pub const CREATE_IRQCHIP: u32 = 0x60;
+pub const ENABLE_CAP: u32 = 0xa3;
+pub const CLEAR_DIRTY_LOG: u32 = 0xc0;
+pub const RESET_DIRTY_RINGS: u32 = 0xc7;
+
+pub const RUN: u32 = 0x80;
+pub const GET_REGS: u32 = 0x81;
+pub const SET_REGS: u32 = 0x82;
+pub const GET_SREGS: u32 = 0x83;
+pub const SET_SREGS: u32 = 0x84;
+pub const SET_SIGNAL_MASK: u32 = 0x8b;
+pub const SET_CPUID2: u32 = 0x90;
+pub const GET_CPUID2: u32 = 0x91;
+pub const GET_MP_STATE: u32 = 0x98;
+pub const SET_MP_STATE: u32 = 0x99;
+
+/// Pages of a vCPU's shared memory: `struct kvm_run`; bytes of ports; accesses that are coalesced, of which there are none.
+pub const RUN_PAGES: usize = 3;
+/// Where in it the dirty ring begins.
+pub const RING_PAGE: usize = 64;
+
+pub const EXIT_IO: u32 = 2;
+pub const EXIT_MMIO: u32 = 6;
+pub const EXIT_INTR: u32 = 10;
+pub const EXIT_INTERNAL_ERROR: u32 = 17;
+pub const EXIT_DIRTY_RING_FULL: u32 = 31;

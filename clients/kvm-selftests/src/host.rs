@@ -1,0 +1,50 @@
+//! The host: this process. A frame's number is its address, so nothing ever moves, and the engine has nothing to be told.
+
+use slat::{Access, Host, HostError, HostPage, Hva, Idle, Level, Pfn, Span, TableMemory};
+use std::sync::Mutex;
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Process;
+
+// SAFETY: table pages come from the global allocator.
+unsafe impl TableMemory for Process {}
+
+/// Where the test has asked for transparent large pages.
+static LARGE: Mutex<Vec<Span<Hva>>> = Mutex::new(Vec::new());
+
+const LARGE_BYTES: u64 = Level::M2.pages() * slat::PAGE_SIZE;
+
+/// `madvise(MADV_HUGEPAGE)` or `MADV_NOHUGEPAGE` of these addresses has succeeded.
+pub fn advised(hvas: Span<Hva>, large: bool) {
+    let mut all = LARGE.lock().unwrap();
+    all.retain(|other| !other.overlaps(&hvas));
+    if large {
+        all.push(hvas);
+    }
+}
+
+/// Makes pages present as KVM does: by whatever serves them (userfaultfd), or not at all.
+fn populate(hvas: Span<Hva>, access: Access) -> bool {
+    let how = if access == Access::Write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    // SAFETY: contents do not change. By number: `madvise` of this library listens to the test's.
+    unsafe { libc::syscall(libc::SYS_madvise, hvas.start.0, hvas.end.0 - hvas.start.0, how) == 0 }
+}
+
+impl Host for Process {
+    fn resolve(&self, _: &mut Idle, hva: Hva, access: Access) -> Result<HostPage, HostError> {
+        let pfn = Pfn(hva.0 >> slat::PAGE_SHIFT);
+        let around = Span::sized(Hva(hva.0 & !(LARGE_BYTES - 1)), LARGE_BYTES);
+        let large =
+            LARGE.lock().unwrap().iter().any(|large| large.start <= around.start && around.end <= large.end);
+        if large && populate(around, access) {
+            return Ok(HostPage { pfn, level: Level::M2, ..HostPage::PLAIN });
+        }
+        if populate(Span::sized(Hva(pfn.0 << slat::PAGE_SHIFT), slat::PAGE_SIZE), access) {
+            Ok(HostPage { pfn, ..HostPage::PLAIN })
+        } else {
+            Err(HostError::Fault)
+        }
+    }
+    // `kick` does nothing: processors look at each block of instructions.
+}

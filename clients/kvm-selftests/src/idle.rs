@@ -1,0 +1,40 @@
+//! Idle page tracking: what the kernel says in `/sys/kernel/mm/page_idle/bitmap`, which few kernels have. A page is idle from when it
+//! is marked until it is accessed; the engine's secondary-MMU interface says whether it was, and forgets it.
+
+use crate::objects;
+use slat::{Hva, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
+
+/// Pages that were marked, and were not found accessed since; by words of 64.
+static MARKED: LazyLock<Mutex<HashMap<u64, u64>>> = LazyLock::new(Mutex::default);
+
+/// Of these pages, those that a guest has accessed since it was last asked.
+fn accessed(word: u64, pages: u64) -> u64 {
+    let Some(mut idle) = Idle::take() else { return 0 };
+    let mut accessed = 0;
+    for machine in objects::machines() {
+        for bit in (0..64).filter(|bit| pages >> bit & 1 != 0) {
+            let hvas = Span::sized(Hva((word * 64 + bit) * PAGE_SIZE), PAGE_SIZE);
+            if machine.vm.young(&mut idle, hvas, Young::Clear) {
+                accessed |= 1 << bit;
+                machine.vm.forget(&mut idle, hvas);
+            }
+        }
+    }
+    accessed
+}
+
+/// Those of 64 pages that are idle.
+pub fn read(word: u64) -> u64 {
+    let mut marked = MARKED.lock().unwrap();
+    let pages = marked.entry(word).or_default();
+    *pages &= !accessed(word, *pages);
+    *pages
+}
+
+/// Marks some of 64 pages.
+pub fn mark(word: u64, pages: u64) {
+    accessed(word, pages);
+    *MARKED.lock().unwrap().entry(word).or_default() |= pages;
+}

@@ -1,0 +1,58 @@
+//! What stands behind a descriptor. Each is a memfd, so that the kernel itself maps, copies and numbers it.
+
+use crate::machine::Machine;
+use crate::vcpu::Cpu;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{Arc, LazyLock, Mutex};
+
+/// See the module's header.
+#[derive(Clone)]
+pub enum Object {
+    /// `/dev/kvm`.
+    Kvm,
+    Vm(Arc<Machine>),
+    Vcpu(Arc<Mutex<Cpu>>),
+    /// `/proc/self/pagemap`.
+    Pagemap,
+    /// `/sys/kernel/mm/page_idle/bitmap`.
+    PageIdle,
+}
+
+static OBJECTS: LazyLock<Mutex<HashMap<c_int, Object>>> = LazyLock::new(Mutex::default);
+
+/// A descriptor of so many pages, for what `make` makes of it.
+pub fn add(pages: usize, make: impl FnOnce(c_int) -> Result<Object, c_int>) -> Result<c_int, c_int> {
+    // SAFETY: a new descriptor.
+    let fd = unsafe { libc::memfd_create(c"kvm".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(libc::EMFILE);
+    }
+    // SAFETY: the same.
+    unsafe { libc::ftruncate(fd, (pages * slat::PAGE_SIZE as usize) as i64) };
+    match make(fd) {
+        Ok(object) => {
+            OBJECTS.lock().unwrap().insert(fd, object);
+            Ok(fd)
+        }
+        Err(errno) => {
+            // SAFETY: ours.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+            Err(errno)
+        }
+    }
+}
+
+pub fn get(fd: c_int) -> Option<Object> {
+    OBJECTS.lock().unwrap().get(&fd).cloned()
+}
+
+pub fn remove(fd: c_int) -> Option<Object> {
+    OBJECTS.lock().unwrap().remove(&fd)
+}
+
+pub fn machines() -> Vec<Arc<Machine>> {
+    let machine =
+        |object: &Object| if let Object::Vm(machine) = object { Some(machine.clone()) } else { None };
+    OBJECTS.lock().unwrap().values().filter_map(machine).collect()
+}

@@ -1,0 +1,251 @@
+//! A vCPU: into the guest, out for a fault, and in again, until there is something for the VMM.
+
+use crate::abi;
+use crate::emulator::{Emulator, Registers};
+use crate::guest::{Caches, Device, Guest, Remembered, Seen, Stop};
+use crate::host::Process;
+use crate::ring::Ring;
+use kvm_bindings::{kvm_cpuid_entry2, kvm_cpuid2, kvm_regs, kvm_run, kvm_signal_mask, kvm_sregs};
+use slat::table::formats::Ept4;
+use slat::{Access, Done, Idle, OwnedVcpu};
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex};
+
+/// The first pages of a vCPU's descriptor, which its VMM maps, too.
+pub struct Shared {
+    at: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: plain memory.
+unsafe impl Send for Shared {}
+// SAFETY: the same; what is in it is reached by raw pointers alone.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    pub fn map(fd: c_int, pages: usize) -> Result<Self, c_int> {
+        let bytes = pages * slat::PAGE_SIZE as usize;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd, 0) };
+        if at == libc::MAP_FAILED { Err(libc::ENOMEM) } else { Ok(Self { at, bytes }) }
+    }
+
+    /// `immediate_exit`, which any thread may write.
+    fn exits_at_once(&self) -> bool {
+        // SAFETY: the first page is a `kvm_run`.
+        unsafe { (&raw const (*self.page::<kvm_run>(0)).immediate_exit).read_volatile() != 0 }
+    }
+
+    pub fn page<T>(&self, page: usize) -> *mut T {
+        self.at.wrapping_add(page * slat::PAGE_SIZE as usize).cast()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`.
+        unsafe { libc::munmap(self.at, self.bytes) };
+    }
+}
+
+/// See the module's header.
+pub struct Cpu {
+    vcpu: OwnedVcpu<Ept4, Process>,
+    ring: Option<Arc<Mutex<Ring>>>,
+    shared: Arc<Shared>,
+    sregs: kvm_sregs,
+    cpuid: Vec<kvm_cpuid_entry2>,
+    /// Signals that end a run.
+    signals: u64,
+    /// Of instructions, between looks for one.
+    blocks: u32,
+    caches: Caches,
+    device: Device,
+}
+
+impl Cpu {
+    pub fn new(vcpu: OwnedVcpu<Ept4, Process>, shared: Arc<Shared>, ring: Option<Arc<Mutex<Ring>>>) -> Self {
+        let caches = Caches { emulator: Emulator::new(), memory: Remembered::default() };
+        let (sregs, cpuid) = (kvm_sregs::default(), Vec::new());
+        Self { vcpu, ring, shared, sregs, cpuid, signals: 0, blocks: 0, caches, device: Device::None }
+    }
+
+    /// # Safety
+    /// `argument` is what the ioctl of this number takes.
+    pub unsafe fn ioctl(&mut self, number: u32, argument: *mut c_void) -> Result<c_int, c_int> {
+        // SAFETY: says the caller.
+        unsafe {
+            match number {
+                abi::RUN => self.run()?,
+                abi::GET_REGS => argument.cast::<kvm_regs>().write(regs(self.caches.emulator.registers())),
+                abi::SET_REGS => {
+                    self.caches.emulator.set_registers(registers(argument.cast::<kvm_regs>().read()));
+                }
+                abi::GET_SREGS => argument.cast::<kvm_sregs>().write(self.sregs),
+                abi::SET_SREGS => {
+                    self.sregs = argument.cast::<kvm_sregs>().read();
+                    // The root may be another one.
+                    slat::Translations::flush_all(&mut self.caches);
+                }
+                abi::SET_SIGNAL_MASK => {
+                    let mask = (&raw const (*argument.cast::<kvm_signal_mask>()).sigset).cast::<u64>();
+                    self.signals = !mask.read_unaligned();
+                }
+                abi::SET_CPUID2 => {
+                    let given = argument.cast::<kvm_cpuid2>();
+                    let entries = (&raw const (*given).entries).cast::<kvm_cpuid_entry2>();
+                    self.cpuid = std::slice::from_raw_parts(entries, (*given).nent as usize).to_vec();
+                }
+                abi::GET_CPUID2 => crate::machine::give_cpuid(&self.cpuid, argument.cast())?,
+                abi::GET_MP_STATE => argument.cast::<u32>().write(0),
+                abi::SET_MP_STATE => {}
+                _ => return Err(libc::EINVAL),
+            }
+        }
+        Ok(0)
+    }
+
+    /// `KVM_RUN`.
+    fn run(&mut self) -> Result<(), c_int> {
+        let mut idle = Idle::take().ok_or(libc::EDEADLK)?;
+        let result = self.run_until_exit(&mut idle);
+        if let Some(ring) = &self.ring {
+            let (vm, id) = (self.vcpu.vm().clone(), self.vcpu.id());
+            ring.lock().unwrap().fill(&vm, &mut idle, id).map_err(|error| error.errno())?;
+        }
+        // SAFETY: the VMM reads it when this has returned. Errors leave it as it was.
+        result.map(|reason| unsafe { (*self.shared.page::<kvm_run>(0)).exit_reason = reason })
+    }
+
+    /// The reason of the exit, or an error.
+    fn run_until_exit(&mut self, idle: &mut Idle) -> Result<u32, c_int> {
+        if self.sregs.cr0 >> 31 == 0 {
+            return Ok(abi::EXIT_INTERNAL_ERROR); // no paging, no guest of ours
+        }
+        loop {
+            // A load of a device is over before anything else, as in KVM.
+            let loads = matches!(self.device, Device::Answer { .. });
+            if !loads && self.shared.exits_at_once() {
+                return Err(libc::EINTR);
+            }
+            if let Device::Answer { data, .. } = &mut self.device {
+                // SAFETY: the VMM has written it before the ioctl.
+                *data = u64::from_le_bytes(unsafe {
+                    (*self.shared.page::<kvm_run>(0)).__bindgen_anon_1.mmio.data
+                });
+            }
+            match self.run_in_guest(idle) {
+                Ran::Signalled => {
+                    // SAFETY: as in `run`.
+                    unsafe { (*self.shared.page::<kvm_run>(0)).exit_reason = abi::EXIT_INTR };
+                    return Err(libc::EINTR);
+                }
+                Ran::Seen { page, seen, before } => return Ok(self.exit_mmio(page, seen, before)),
+                Ran::Stepped => {}
+                Ran::Stopped(Stop::Port { port, size }) => {
+                    // SAFETY: the VMM reads it when the ioctl has returned.
+                    let io = unsafe { &mut (*self.shared.page::<kvm_run>(0)).__bindgen_anon_1.io };
+                    (io.direction, io.size, io.port, io.count, io.data_offset) =
+                        (0, size, port, 1, slat::PAGE_SIZE);
+                    return Ok(abi::EXIT_IO);
+                }
+                Ran::Broken | Ran::Stopped(Stop::PageFault) => return Ok(abi::EXIT_INTERNAL_ERROR),
+                Ran::Stopped(Stop::Fault { fault, own }) => match self.vcpu.fault(idle, fault) {
+                    Ok(Done::Mmio) if own && fault.access != Access::Fetch => {
+                        self.device = Device::Observe { frame: fault.gpa.gfn(), seen: None };
+                    }
+                    // A fetch, or the guest's table, from a device.
+                    Ok(Done::Mmio) => return Ok(abi::EXIT_INTERNAL_ERROR),
+                    Ok(Done::RingFull) => return Ok(abi::EXIT_DIRTY_RING_FULL),
+                    // As a processor does with what it faults on.
+                    Ok(_) => self.caches.memory.links.flush_all(),
+                    Err(_) => return Err(libc::EFAULT),
+                },
+            }
+        }
+    }
+
+    /// Enters the guest, and answers flushes there, until it stops for another reason.
+    fn run_in_guest(&mut self, idle: &mut Idle) -> Ran {
+        let engine = self.vcpu.vm().clone();
+        let mut inside = self.vcpu.enter(idle, &mut self.caches).poll();
+        loop {
+            let Caches { emulator, memory } = &mut self.caches;
+            let steps = !matches!(self.device, Device::None);
+            let before = emulator.registers();
+            let mut guest = Guest {
+                engine: &engine,
+                inside: &inside,
+                memory,
+                device: &mut self.device,
+                device_page: 0,
+                cr3: self.sregs.cr3,
+                signals: self.signals,
+                signalled: false,
+                blocks: &mut self.blocks,
+                stop: None,
+            };
+            let well = if steps { emulator.step(&mut guest) } else { emulator.run(&mut guest) };
+            let Guest { stop, signalled, device_page: page, .. } = guest;
+            if steps {
+                emulator.flush_tlb(); // the device
+            }
+            if let Some((stop, registers)) = stop {
+                emulator.set_registers(registers);
+                if !matches!(self.device, Device::Answer { .. }) {
+                    self.device = Device::None;
+                }
+                return Ran::Stopped(stop);
+            }
+            match std::mem::take(&mut self.device) {
+                _ if !well => return Ran::Broken,
+                Device::Observe { seen: Some(seen), .. } => return Ran::Seen { page, seen, before },
+                // Memory has come there meanwhile; or a load has its value.
+                Device::Observe { .. } | Device::Answer { .. } => return Ran::Stepped,
+                Device::None if signalled => return Ran::Signalled,
+                Device::None => inside.answer(&mut self.caches),
+            }
+        }
+    }
+
+    /// Tells the VMM of an access that was made with the device: a store is done, a load is to be made again with its value.
+    fn exit_mmio(&mut self, page: u64, seen: Seen, before: Registers) -> u32 {
+        // SAFETY: the VMM reads it when the ioctl has returned.
+        let mmio = unsafe { &mut (*self.shared.page::<kvm_run>(0)).__bindgen_anon_1.mmio };
+        (mmio.phys_addr, mmio.len, mmio.is_write) = (seen.gpa, seen.size, u8::from(seen.value.is_some()));
+        mmio.data = seen.value.unwrap_or(0).to_le_bytes();
+        if seen.value.is_none() {
+            self.caches.emulator.set_registers(before);
+            self.device = Device::Answer { page, gpa: seen.gpa, data: 0 };
+        }
+        abi::EXIT_MMIO
+    }
+}
+
+/// What became of a guest that ran.
+enum Ran {
+    Stopped(Stop),
+    Signalled,
+    /// One instruction was made with a device, at the guest's `page`; registers from before it.
+    Seen {
+        page: u64,
+        seen: Seen,
+        before: Registers,
+    },
+    /// One instruction was made.
+    Stepped,
+    /// The emulator has given up.
+    Broken,
+}
+
+/// KVM's registers in the emulator's order, which is KVM's.
+fn registers(regs: kvm_regs) -> Registers {
+    // SAFETY: 18 words each.
+    unsafe { std::mem::transmute(regs) }
+}
+
+fn regs(registers: Registers) -> kvm_regs {
+    // SAFETY: 18 words each.
+    unsafe { std::mem::transmute(registers) }
+}

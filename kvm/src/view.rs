@@ -1,0 +1,277 @@
+//! All windows of a VM: the TLB of slat's vCPUs, which is what KVM is to slat.
+//!
+//! A page is shown, and forgotten, under one lock. A flush comes after its edits are in slat's tables, and a page is looked up in
+//! them under the lock. So of a page that is looked up before a flush the flush finds the entry, and a page that is looked up after
+//! it is looked up in the edited tables.
+
+use crate::error::KvmError;
+use crate::uffd::{Filled, Uffd};
+use crate::window::Window;
+use parking_lot::Mutex;
+use slat::{Access, Format, Gfn, Host, Idle, PAGE_SIZE, Pfn, SlotId, Span, Vm};
+use slat_mm::Arena;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A mistake made on purpose, to show that tests would find it.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sabotage {
+    /// The view is not flushed.
+    FlushLeftOut,
+    /// Stores to pages that slat shows for reading are not told.
+    StoresUntold,
+}
+
+/// What the pager threads and flushes have done.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) faults: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) filled: AtomicU64,
+    pub(crate) mapped: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) evicted: AtomicU64,
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// Dropped before `uffd`, whose end would let faults through.
+    windows: Mutex<Windows>,
+    pub(crate) uffd: Uffd,
+    file: OwnedFd,
+    arena: Arc<Arena>,
+    /// Most mappings of all windows together.
+    budget: usize,
+    sabotage: Option<Sabotage>,
+    pub(crate) counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Windows {
+    each: Vec<Window>,
+    /// Where the next mappings are taken away: a window, and a page in it.
+    hand: (usize, usize),
+}
+
+impl View {
+    pub(crate) fn new(
+        arena: &Arc<Arena>,
+        budget: usize,
+        sabotage: Option<Sabotage>,
+    ) -> Result<Self, KvmError> {
+        let file = arena.memfd().ok_or(KvmError::NoFile)?;
+        Ok(Self {
+            windows: Mutex::default(),
+            uffd: Uffd::new().map_err(KvmError::io("userfaultfd"))?,
+            file: file.try_clone_to_owned().map_err(KvmError::io("dup"))?,
+            arena: arena.clone(),
+            budget,
+            sabotage,
+            counters: Counters::default(),
+        })
+    }
+
+    /// A closed window for a memslot; its first address.
+    pub(crate) fn reserve(&self, id: SlotId, gfns: Span<Gfn>) -> Result<usize, KvmError> {
+        let window = Window::reserve(id, gfns)?;
+        let base = window.base();
+        self.windows.lock().each.push(window);
+        Ok(base)
+    }
+
+    /// Opens a window: faults are served.
+    pub(crate) fn open(&self, id: SlotId) -> Result<(), KvmError> {
+        let mut windows = self.windows.lock();
+        windows.of(id).map_or(Ok(()), |window| window.open(&self.uffd))
+    }
+
+    /// The memslot of a window has other frames now.
+    pub(crate) fn move_to(&self, id: SlotId, gfns: Span<Gfn>) {
+        if let Some(window) = self.windows.lock().of(id) {
+            window.gfns = gfns;
+        }
+    }
+
+    /// The mappings of a window are not taken away to keep the budget.
+    pub(crate) fn keep(&self, id: SlotId) {
+        if let Some(window) = self.windows.lock().of(id) {
+            window.kept = true;
+        }
+    }
+
+    /// A memslot has gone, or never came.
+    pub(crate) fn close(&self, id: SlotId) {
+        self.windows.lock().each.retain(|window| window.id != id);
+    }
+
+    /// The first address of a memslot's window.
+    pub(crate) fn base(&self, id: SlotId) -> Option<usize> {
+        self.windows.lock().of(id).map(|window| window.base())
+    }
+
+    /// The memslots that have windows.
+    pub(crate) fn ids(&self) -> Vec<SlotId> {
+        self.windows.lock().each.iter().map(|window| window.id).collect()
+    }
+
+    /// KVM keeps this memslot: its window stays, closed, for as long as the process lives.
+    pub(crate) fn leak(&self, id: SlotId) {
+        let mut windows = self.windows.lock();
+        if let Some(at) = windows.each.iter().position(|window| window.id == id) {
+            windows.each.swap_remove(at).leak();
+        }
+    }
+
+    /// Mappings of all windows.
+    pub(crate) fn mappings(&self) -> usize {
+        self.windows.lock().each.iter().map(Window::mappings).sum()
+    }
+
+    /// The guest's frame at an address.
+    pub(crate) fn gfn_at(&self, address: usize) -> Option<Gfn> {
+        self.windows.lock().at(address).map(|(window, page)| window.gfns.start + page as u64)
+    }
+
+    /// KVM forgets these frames. slat's flush: what it took away is in its tables already.
+    pub(crate) fn flush(&self, gfns: Span<Gfn>) {
+        self.counters.flushes.fetch_add(1, Relaxed);
+        if self.sabotage == Some(Sabotage::FlushLeftOut) {
+            return;
+        }
+        let windows = self.windows.lock();
+        for window in &windows.each {
+            let pages = window.pages_of(gfns);
+            if !pages.is_empty() {
+                window.forget(&pages).expect("pages of a mapping of ours can be dropped from the page table");
+            }
+        }
+    }
+
+    /// Shows the guest's page at an address as slat's tables have it at this moment, and wakes who waits for it. Where they have
+    /// none, it faults again.
+    pub(crate) fn show<F: Format, H: Host>(
+        &self,
+        idle: &mut Idle,
+        vm: &Vm<F, H>,
+        address: usize,
+    ) -> Result<(), KvmError> {
+        let mut windows = self.windows.lock();
+        let shown = windows.at(address).and_then(|(window, page)| {
+            let gfn = window.gfns.start + page as u64;
+            let mapping = vm.translate(idle, gfn)?;
+            // A large leaf may be larger than the memslot.
+            let pages = window.pages_of(mapping.gfns);
+            let first = mapping.leaf.pfn + (window.gfns.start.0 + pages.start as u64 - mapping.gfns.start.0);
+            Some(self.show_pages(window, &pages, first, mapping.leaf.perms.allows(Access::Write)))
+        });
+        if let Some(shown) = shown {
+            shown?;
+            self.keep_budget(&mut windows, address)?;
+        }
+        self.wake(address)
+    }
+
+    /// A vCPU that waits for the page at an address, which cannot be had, gets `EFAULT` for it; until it is
+    /// [offered](Self::offer) again.
+    pub(crate) fn refuse(&self, address: usize) -> Result<(), KvmError> {
+        let mut windows = self.windows.lock();
+        if let Some((window, page)) = windows.at(address) {
+            window.shut(&(page..page + 1))?;
+        }
+        self.wake(address)
+    }
+
+    /// The page at an address is asked for anew.
+    pub(crate) fn offer(&self, address: usize) -> Result<(), KvmError> {
+        let mut windows = self.windows.lock();
+        windows.at(address).map_or(Ok(()), |(window, page)| window.blank(&self.uffd, page..page + 1))
+    }
+
+    fn wake(&self, address: usize) -> Result<(), KvmError> {
+        const PAGE: usize = PAGE_SIZE as usize;
+        self.uffd.wake(address & !(PAGE - 1), PAGE).map_err(KvmError::io("UFFDIO_WAKE"))
+    }
+
+    fn show_pages(
+        &self,
+        window: &mut Window,
+        pages: &Range<usize>,
+        first: Pfn,
+        writable: bool,
+    ) -> Result<(), KvmError> {
+        let writable = writable || self.sabotage == Some(Sabotage::StoresUntold);
+        let fresh = !window.shows(pages, first);
+        if fresh {
+            self.counters.mapped.fetch_add(1, Relaxed);
+            window.map(&self.uffd, self.file.as_fd(), pages, first, writable)?;
+        }
+        let (start, len) = window.addresses(pages);
+        let mut done = 0;
+        while done < len {
+            let filled = self.uffd.fill(start + done, len - done, writable);
+            match filled.map_err(KvmError::io("UFFDIO_CONTINUE"))? {
+                Filled::Bytes(bytes) => done += bytes,
+                Filled::Exists => {
+                    let set = self.uffd.set_writable(start + done, PAGE_SIZE as usize, writable);
+                    set.map_err(KvmError::io("UFFDIO_WRITEPROTECT"))?;
+                    done += PAGE_SIZE as usize;
+                }
+                // A frame that was never used: the file has it from its first use on.
+                Filled::Hole => {
+                    let frame = self.arena.frame(first + (done as u64 / PAGE_SIZE));
+                    // SAFETY: a frame of the arena. It is read as a device would read it, and the byte is not used.
+                    unsafe { frame.read_volatile() };
+                }
+                Filled::Again => std::thread::yield_now(),
+            }
+        }
+        self.counters.filled.fetch_add(pages.len() as u64, Relaxed);
+        if fresh && !writable {
+            window.make_writable(pages)?;
+        }
+        Ok(())
+    }
+
+    /// Takes mappings away, 2 MiB of scattered ones at a time, until there are no more than the budget says: a TLB may forget.
+    /// What is at `address` stays, since a vCPU waits for it.
+    fn keep_budget(&self, windows: &mut Windows, address: usize) -> Result<(), KvmError> {
+        let mut mappings: usize = windows.each.iter().map(Window::mappings).sum();
+        let mut rounds = 0;
+        while mappings > self.budget && rounds <= windows.each.len() {
+            let (at, page) = windows.hand;
+            let Some(window) = windows.each.get_mut(at) else {
+                windows.hand = (0, 0);
+                rounds += 1;
+                continue;
+            };
+            let Some(pages) = window.crumbled(page) else {
+                windows.hand = (at + 1, 0);
+                rounds += 1;
+                continue;
+            };
+            windows.hand = (at, pages.end);
+            if window.page_at(address).is_none_or(|page| !pages.contains(&page)) {
+                let before = window.mappings();
+                window.blank(&self.uffd, pages)?;
+                mappings -= before - window.mappings();
+                self.counters.evicted.fetch_add(1, Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Windows {
+    /// The window and the page at an address.
+    fn at(&mut self, address: usize) -> Option<(&mut Window, usize)> {
+        self.each.iter_mut().find_map(|window| window.page_at(address).map(|page| (window, page)))
+    }
+
+    fn of(&mut self, id: SlotId) -> Option<&mut Window> {
+        self.each.iter_mut().find(|window| window.id == id)
+    }
+}

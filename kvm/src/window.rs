@@ -1,0 +1,216 @@
+//! One memslot's window: the addresses of this process that KVM's memslot points at, and what is mapped there.
+//!
+//! ```text
+//! guest frames      0        1        2        3        4        5       …
+//! the window        blank    frame 9  frame 10 blank    frame 7  blank       addresses, one after the other
+//! mappings          ───────  ─────────────────  ───────  ───────  ──────      one for each run of neighbours
+//! ```
+//! A page is **blank** (anonymous memory that nothing ever fills) or mapped to a frame of the arena's file. A mapping is not
+//! yet a translation: its page-table entries are filled by userfaultfd only, and taken out by a flush, which leaves the
+//! mapping. So a page that faults again with the same frame behind it costs one call.
+
+use crate::error::KvmError;
+use crate::uffd::{MINOR, MISSING, STORES, Uffd};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
+};
+use slat::{Gfn, Level, PAGE_SIZE, Pfn, SlotId, Span};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+
+const PAGE: usize = PAGE_SIZE as usize;
+const HUGE: usize = Level::M2.bytes() as usize;
+/// No frame of an arena has this number.
+const BLANK: u64 = 0;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Window {
+    pub(crate) id: SlotId,
+    /// Where slat's memslot is.
+    pub(crate) gfns: Span<Gfn>,
+    /// Its mappings are not taken away to keep the budget.
+    pub(crate) kept: bool,
+    base: usize,
+    /// The frame behind each page, or [`BLANK`].
+    frames: Vec<u64>,
+    /// Places where one mapping ends and another begins.
+    borders: usize,
+}
+
+impl Window {
+    /// Addresses for a memslot, closed: an access is an error (`EFAULT`) until they are [opened](Self::open). A page of 2 MiB of
+    /// the guest's is one of addresses.
+    pub(crate) fn reserve(id: SlotId, gfns: Span<Gfn>) -> Result<Self, KvmError> {
+        let pages = gfns.len() as usize;
+        let len = pages * PAGE;
+        let lazy = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the system's choice disturbs nothing; what is unmapped of it was never used.
+        unsafe {
+            let found = mmap_anonymous(ptr::null_mut(), len + HUGE, ProtFlags::empty(), lazy)
+                .map_err(KvmError::os("mmap"))?;
+            let head = (gfns.start.gpa().0 as usize).wrapping_sub(found.addr()) % HUGE;
+            let base = found.wrapping_byte_add(head);
+            for (start, len) in [(found, head), (base.wrapping_byte_add(len), HUGE - head)] {
+                if len > 0 {
+                    munmap(start, len).map_err(KvmError::os("munmap"))?;
+                }
+            }
+            Ok(Self { id, gfns, kept: false, base: base.addr(), frames: vec![BLANK; pages], borders: 0 })
+        }
+    }
+
+    /// From now on faults are told to `uffd`.
+    pub(crate) fn open(&mut self, uffd: &Uffd) -> Result<(), KvmError> {
+        self.blank(uffd, 0..self.frames.len())
+    }
+
+    /// Its first address.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Mappings that it consists of.
+    pub(crate) fn mappings(&self) -> usize {
+        self.borders + 1
+    }
+
+    /// The page at an address.
+    pub(crate) fn page_at(&self, address: usize) -> Option<usize> {
+        let page = address.checked_sub(self.base)? / PAGE;
+        (page < self.frames.len()).then_some(page)
+    }
+
+    /// The pages that show these frames of the guest.
+    pub(crate) fn pages_of(&self, gfns: Span<Gfn>) -> Range<usize> {
+        let part = self.gfns.clamp(&gfns);
+        if part.is_empty() {
+            return 0..0;
+        }
+        (part.start.0 - self.gfns.start.0) as usize..(part.end.0 - self.gfns.start.0) as usize
+    }
+
+    /// Their addresses: the first, and how many bytes.
+    pub(crate) fn addresses(&self, pages: &Range<usize>) -> (usize, usize) {
+        (self.base + pages.start * PAGE, pages.len() * PAGE)
+    }
+
+    /// KVM and this process lose what they have of these pages, and fault for them anew. The kernel's MMU notifiers have told KVM
+    /// when this returns.
+    pub(crate) fn forget(&self, pages: &Range<usize>) -> Result<(), KvmError> {
+        let (start, len) = self.addresses(pages);
+        // SAFETY: pages of our own mapping, in which this process keeps nothing: what they show is in the arena's file.
+        unsafe { madvise(ptr::without_provenance_mut(start), len, Advice::LinuxDontNeed) }
+            .map_err(KvmError::os("madvise"))
+    }
+
+    /// Whether these frames are mapped at these pages.
+    pub(crate) fn shows(&self, pages: &Range<usize>, first: Pfn) -> bool {
+        self.frames[pages.clone()].iter().zip(first.0..).all(|(&frame, expected)| frame == expected)
+    }
+
+    /// Maps frames of the arena's file at these pages, for reading at first where a store is to be told. What comes between this
+    /// and [`make_writable`](Self::make_writable) finds the right frames, or fails with `EFAULT`.
+    pub(crate) fn map(
+        &mut self,
+        uffd: &Uffd,
+        file: BorrowedFd<'_>,
+        pages: &Range<usize>,
+        first: Pfn,
+        writable: bool,
+    ) -> Result<(), KvmError> {
+        let (start, len) = self.addresses(pages);
+        let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: inside of the window, which is ours.
+        unsafe { mmap(ptr::without_provenance_mut(start), len, access, flags, file, first.address()) }
+            .map_err(KvmError::os("mmap"))?;
+        self.note(pages, Some(first));
+        uffd.register(start, len, MISSING | MINOR | STORES).map_err(KvmError::io("UFFDIO_REGISTER"))
+    }
+
+    /// Stores to these pages do what userfaultfd says from now on, where [`map`](Self::map) was not for writing.
+    pub(crate) fn make_writable(&self, pages: &Range<usize>) -> Result<(), KvmError> {
+        let (start, len) = self.addresses(pages);
+        // SAFETY: inside of the window, which is ours.
+        unsafe {
+            mprotect(ptr::without_provenance_mut(start), len, MprotectFlags::READ | MprotectFlags::WRITE)
+        }
+        .map_err(KvmError::os("mprotect"))
+    }
+
+    /// Takes the mappings of these pages away: they are one blank one. An access meanwhile fails with `EFAULT`.
+    pub(crate) fn blank(&mut self, uffd: &Uffd, pages: Range<usize>) -> Result<(), KvmError> {
+        self.shut(&pages)?;
+        let (start, len) = self.addresses(&pages);
+        uffd.register(start, len, MISSING).map_err(KvmError::io("UFFDIO_REGISTER"))?;
+        self.make_writable(&pages)
+    }
+
+    /// Takes the mappings of these pages away. An access fails with `EFAULT` until they are [blank](Self::blank).
+    pub(crate) fn shut(&mut self, pages: &Range<usize>) -> Result<(), KvmError> {
+        let (start, len) = self.addresses(pages);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: inside of the window, which is ours.
+        unsafe { mmap_anonymous(ptr::without_provenance_mut(start), len, ProtFlags::empty(), flags) }
+            .map_err(KvmError::os("mmap"))?;
+        self.note(pages, None);
+        Ok(())
+    }
+
+    /// From page `from` on, the next 2 MiB that consist of several mappings.
+    pub(crate) fn crumbled(&self, from: usize) -> Option<Range<usize>> {
+        const PIECE: usize = HUGE / PAGE;
+        if self.kept {
+            return None;
+        }
+        let mut piece = from..self.frames.len().min(from + PIECE);
+        while !piece.is_empty() {
+            if piece.clone().any(|page| self.is_border(page)) {
+                return Some(piece);
+            }
+            piece = piece.end..self.frames.len().min(piece.end + PIECE);
+        }
+        None
+    }
+
+    /// Its addresses stay taken, and nothing is there.
+    pub(crate) fn leak(mut self) {
+        let len = std::mem::take(&mut self.frames).len() * PAGE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: inside of the window, which is ours.
+        let _ =
+            unsafe { mmap_anonymous(ptr::without_provenance_mut(self.base), len, ProtFlags::empty(), flags) };
+        std::mem::forget(self);
+    }
+
+    fn note(&mut self, pages: &Range<usize>, first: Option<Pfn>) {
+        let around = pages.start..pages.end + 1;
+        let count = |window: &Self| around.clone().filter(|&page| window.is_border(page)).count();
+        self.borders -= count(self);
+        for (frame, now) in self.frames[pages.clone()].iter_mut().zip(first.map_or(BLANK, |pfn| pfn.0)..) {
+            *frame = if first.is_some() { now } else { BLANK };
+        }
+        self.borders += count(self);
+    }
+
+    /// Whether another mapping begins at this page.
+    fn is_border(&self, page: usize) -> bool {
+        if page == 0 || page >= self.frames.len() {
+            return false;
+        }
+        match (self.frames[page - 1], self.frames[page]) {
+            (BLANK, BLANK) => false,
+            (BLANK, _) | (_, BLANK) => true,
+            (before, frame) => before + 1 != frame,
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: ours. KVM's memslot, which pointed here, has gone.
+        let _ = unsafe { munmap(ptr::without_provenance_mut(self.base), self.frames.len() * PAGE) };
+    }
+}

@@ -1,0 +1,238 @@
+//! `bench`: what a working set is worth, and what a fault costs, in this process.
+
+use super::{Failure, other};
+use slat_pager::twin::{Image, Memory, bare, is_page};
+use slat_pager::{
+    Cache, Features, Folder, Guest, GuestStats, Journal, Layout, Library, Options, PAGE, Parts, Region,
+    Template, Trouble, Uffd,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How large.
+#[derive(clap::Args)]
+pub struct Bench {
+    /// How often each is measured, in turns
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Milliseconds that the store takes for a chunk
+    #[arg(long, default_value_t = 10)]
+    store_delay_ms: u64,
+    /// Microseconds of work of the guest for each page that it touches
+    #[arg(long, default_value_t = 40)]
+    work_us: u64,
+}
+
+/// 128 MiB, in chunks of 256 KiB. The recorded work touches 32 MiB of it: stretches of 8 pages, in no order.
+const IMAGE: Image = Image { seed: 1, pages: 32 << 10 };
+const CHUNK: usize = 64;
+const TOUCHED: usize = 8 << 10;
+const STRETCH: usize = 8;
+/// Faults of a round.
+const FAULTS: usize = 2048;
+
+/// The pages that the guest's work touches.
+fn work() -> impl Iterator<Item = usize> {
+    let stretches = IMAGE.pages / STRETCH;
+    // A guest's work is local: within 16 chunks for a while.
+    let place = move |number: usize| {
+        let (area, within) = (number / 32, number % 32);
+        let stretch = area * 128 + within * 37 % 128;
+        stretch % stretches * STRETCH
+    };
+    (0..TOUCHED / STRETCH).flat_map(move |number| (0..STRETCH).map(move |page| place(number) + page))
+}
+
+/// What a run came to.
+struct Run {
+    took: Duration,
+    stats: GuestStats,
+}
+
+impl Bench {
+    pub fn run(&self) -> Result<(), Failure> {
+        let folder = std::env::temp_dir().join(format!("slat-pager-bench-{}", std::process::id()));
+        let result = self.restore(&folder).and_then(|template| self.fault(&template));
+        _ = std::fs::remove_dir_all(&folder);
+        result
+    }
+
+    /// The guest's work with all memory present, without a working set, and with one. Each time the cache is empty.
+    fn restore(&self, folder: &Path) -> Result<Template, Failure> {
+        let size = (IMAGE.pages * PAGE) as u64;
+        let store = || Folder::open(folder).map_err(other);
+        Library::new(store()?).snapshot("bench", IMAGE.read(), size, CHUNK * PAGE).map_err(other)?;
+        let slow = Trouble::new(store()?, Duration::from_millis(self.store_delay_ms), 0);
+        let template = Library::new(slow).open("bench").map_err(other)?;
+        let mut record = Options::default();
+        record.record = Some(Duration::from_secs(3600));
+        self.guest(&template, record)?;
+        let set = template.working_set().ok_or_else(|| other("no working set was recorded"))?;
+        let (mut off, on) = (Options::default(), Options::default());
+        off.replay = 0;
+        let (mut present, mut without, mut with) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..self.rounds {
+            present.push(self.present()?);
+            without.push(self.guest(&template, off)?);
+            with.push(self.guest(&template, on)?);
+        }
+        let kib = |pages: u64| pages * (PAGE as u64 >> 10);
+        println!(
+            "restore: a guest of {} MiB touches {} MiB, {} us of work for each page; the store takes {} ms for a chunk of 256 KiB",
+            size >> 20,
+            (TOUCHED * PAGE) >> 20,
+            self.work_us,
+            self.store_delay_ms
+        );
+        let base = median(present.clone());
+        println!("  all memory present     {}", spread(present));
+        for (name, runs) in [("without a working set", without), ("with its working set", with)] {
+            let ratio = median(runs.iter().map(|run| run.took).collect()).as_secs_f64() / base.as_secs_f64();
+            let mut faults: Vec<u64> = runs.iter().map(|run| faults(&run.stats)).collect();
+            faults.sort_unstable();
+            let stats = &runs[0].stats;
+            let unused = kib(stats.filled.saturating_sub(TOUCHED as u64));
+            println!(
+                "  {name:<22} {}  {ratio:.2} x, {} faults ({} to {}), {} KiB ahead, {unused} KiB came and were not touched",
+                spread(runs.iter().map(|run| run.took).collect()),
+                faults[faults.len() / 2],
+                faults[0],
+                faults[faults.len() - 1],
+                kib(stats.ahead),
+            );
+        }
+        println!(
+            "  the working set        {} KiB of {} KiB touched",
+            kib(set.pages() as u64),
+            kib(TOUCHED as u64)
+        );
+        Ok(template)
+    }
+
+    /// A fault whose page is in the cache, beside the least that a pager can do: a thread that polls, reads, and copies a page. Both
+    /// from the side of the thread that touches the page, a page at a time, in turns.
+    fn fault(&self, template: &Template) -> Result<(), Failure> {
+        let cache = Arc::new(Cache::new(256 << 20));
+        let mut options = Options::default();
+        (options.window, options.replay) = (1, 0);
+        let mut alone = options;
+        alone.threads = 1;
+        // The cache is filled.
+        self::touch(template, Some((&cache, options)))?;
+        let mut rows = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..self.rounds * 4 {
+            rows[0].push(self::touch(template, None)?);
+            rows[1].push(self::touch(template, Some((&cache, alone)))?);
+            rows[2].push(self::touch(template, Some((&cache, options)))?);
+        }
+        let floor = median(rows[0].clone());
+        println!(
+            "fault: a page of 4 KiB from the cache, until the thread that touched it goes on; medians of {FAULTS} faults"
+        );
+        let names = ["poll, read, COPY alone", "the pager, 1 thread", "the pager, 3 threads"];
+        for (name, times) in names.iter().zip(rows) {
+            let ratio = median(times.clone()).as_secs_f64() / floor.as_secs_f64();
+            println!("  {name:<22} {}  {ratio:.2} x", spread(times));
+        }
+        Ok(())
+    }
+
+    /// Restores a guest, and does its work.
+    fn guest(&self, template: &Template, options: Options) -> Result<Run, Failure> {
+        let memory = Memory::new(IMAGE, false).map_err(other)?;
+        let (uffd, layout) = register(&memory, template)?;
+        let (journal, cache) = (Journal::new(&layout).map_err(other)?, Arc::new(Cache::new(256 << 20)));
+        let began = Instant::now();
+        let parts = Parts { uffd, layout, template: template.clone(), cache, journal, life: None };
+        let guest = Guest::serve(parts, options).map_err(other)?;
+        self.work(&memory)?;
+        let took = began.elapsed();
+        while guest.stats().chunks_left > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let stats = guest.stats();
+        guest.stop();
+        Ok(Run { took, stats })
+    }
+
+    /// The same, in memory that is all there.
+    fn present(&self) -> Result<Duration, Failure> {
+        let memory = Memory::new(IMAGE, false).map_err(other)?;
+        for page in 0..IMAGE.pages {
+            let words = std::array::from_fn(|word| IMAGE.word(page, 0, word));
+            // SAFETY: nothing else uses it.
+            unsafe { memory.write(page, &words) };
+        }
+        let began = Instant::now();
+        self.work(&memory)?;
+        Ok(began.elapsed())
+    }
+
+    fn work(&self, memory: &Memory) -> Result<(), Failure> {
+        let time = Duration::from_micros(self.work_us);
+        for page in work() {
+            // SAFETY: nothing writes to it but the pager.
+            if !is_page(&IMAGE, page, Some(0), &unsafe { memory.read(page) }) {
+                return Err(Failure::Found(format!("page {page} is wrong")));
+            }
+            let began = Instant::now();
+            while began.elapsed() < time {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The median time of a touch of a page that is missing.
+fn touch(template: &Template, pager: Option<(&Arc<Cache>, Options)>) -> Result<Duration, Failure> {
+    let memory = Memory::new(IMAGE, false).map_err(other)?;
+    let (uffd, layout) = register(&memory, template)?;
+    let touch = || {
+        let times = (0..FAULTS).map(|page| {
+            let began = Instant::now();
+            // SAFETY: nothing writes to it but the pager.
+            unsafe { memory.touch(page) };
+            began.elapsed()
+        });
+        median(times.collect())
+    };
+    let Some((cache, options)) = pager else {
+        return Ok(std::thread::scope(|scope| {
+            scope.spawn(|| bare(&uffd, &[1; PAGE], FAULTS));
+            touch()
+        }));
+    };
+    let (journal, cache) = (Journal::new(&layout).map_err(other)?, cache.clone());
+    let parts = Parts { uffd, layout, template: template.clone(), cache, journal, life: None };
+    let guest = Guest::serve(parts, options).map_err(other)?;
+    let median = touch();
+    guest.stop();
+    Ok(median)
+}
+
+fn register(memory: &Memory, template: &Template) -> Result<(Uffd, Layout), Failure> {
+    let uffd = Uffd::new(Features::REMOVE)
+        .map_err(|error| other(format!("this kernel offers no userfaultfd to this user: {error}")))?;
+    let regions = memory.regions().map(|(base, size, offset)| Region { base, size, offset });
+    for Region { base, size, .. } in regions {
+        uffd.register(base, size, false).map_err(other)?;
+    }
+    Ok((uffd, Layout::new(regions.to_vec(), template.size()).map_err(other)?))
+}
+
+fn faults(stats: &GuestStats) -> u64 {
+    stats.latency.iter().map(|(_, latency)| latency.count).sum()
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// Median, and the least and the most.
+fn spread(mut times: Vec<Duration>) -> String {
+    times.sort();
+    format!("{:.1?} ({:.1?} to {:.1?})", times[times.len() / 2], times[0], times[times.len() - 1])
+}

@@ -1,0 +1,224 @@
+//! Working sets: recorded from faults, and filled ahead of them.
+
+use super::fill::Piece;
+use super::{Inner, pause};
+use crate::layout::Layout;
+use crate::pace::Pace;
+use crate::sabotage::Sabotage;
+use crate::store::{Template, WorkingSet};
+use crate::uffd::{PAGE, Refusal};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Pages that are filled under one hold of `order`. A thread that wants to read an event waits for at most one such batch of each
+/// replaying thread, and no further batch begins before it: so faults come first.
+const BATCH: usize = 32;
+/// How often a chunk is asked for before it is left to the faults.
+const TRIES: u32 = 8;
+/// How often one batch waits for a change of the guest's memory.
+const CHANGES: u32 = 1000;
+
+/// What a guest touched until now.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    is_on: AtomicBool,
+    faults: Mutex<Vec<usize>>,
+}
+
+impl Recorder {
+    pub fn new(is_on: bool) -> Self {
+        Self { is_on: AtomicBool::new(is_on), faults: Mutex::default() }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// A fault of this page had the template's content as its answer.
+    pub fn note(&self, page: usize) {
+        if self.is_on() {
+            self.faults.lock().push(page);
+        }
+    }
+
+    pub fn end(&self) -> Vec<usize> {
+        self.is_on.store(false, Ordering::Relaxed);
+        std::mem::take(&mut self.faults.lock())
+    }
+}
+
+/// What is filled ahead of faults: the pages of a working set, by chunk, in the order in which the chunks were needed first.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    jobs: Vec<Job>,
+    /// By the first page of a chunk.
+    of_chunk: HashMap<usize, usize>,
+    next: AtomicUsize,
+    /// Jobs that are not done.
+    left: AtomicUsize,
+    /// Else the threads that replay would take the processors from the guest.
+    pace: Pace,
+}
+
+/// Pages of one chunk.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// Addresses, and the pages of the image that belong there.
+    pieces: Vec<(u64, Range<usize>)>,
+    /// A thread fills them, or has.
+    taken: AtomicBool,
+}
+
+impl Plan {
+    pub fn new(set: &WorkingSet, layout: &Layout, template: &Template) -> Self {
+        let mut plan = Self::default();
+        let end = (template.size() / PAGE as u64) as usize;
+        for run in set.runs() {
+            let mut run = run.start.min(end)..run.end.min(end);
+            while !run.is_empty() {
+                let chunk = template.chunk_of(run.start);
+                let part = run.start..run.end.min(chunk.end);
+                run.start = part.end;
+                for piece in layout.places(part) {
+                    let job = *plan.of_chunk.entry(chunk.start).or_insert_with(|| {
+                        plan.jobs.push(Job { pieces: Vec::new(), taken: AtomicBool::new(false) });
+                        plan.jobs.len() - 1
+                    });
+                    plan.jobs[job].pieces.push(piece);
+                }
+            }
+        }
+        plan.left = AtomicUsize::new(plan.jobs.len());
+        plan
+    }
+
+    /// Jobs that are not done.
+    pub fn left(&self) -> usize {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// The job of the chunk that begins with this page, unless another thread has it. The caller does it.
+    pub fn take(&self, chunk: usize) -> Option<&Job> {
+        let job = &self.jobs[*self.of_chunk.get(&chunk)?];
+        (!job.taken.swap(true, Ordering::Relaxed)).then_some(job)
+    }
+
+    /// The next job in order.
+    fn next(&self) -> Option<&Job> {
+        loop {
+            let job = self.jobs.get(self.next.fetch_add(1, Ordering::Relaxed))?;
+            if !job.taken.swap(true, Ordering::Relaxed) {
+                return Some(job);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// A thread that fills pages ahead of faults, until the plan is done or the guest ends.
+    pub(super) fn replay(&self) {
+        while let Some(job) = self.plan.next() {
+            let Some((_, pages)) = job.pieces.first() else { continue };
+            for tries in 0.. {
+                if self.has_stopped(Duration::ZERO) {
+                    return;
+                }
+                match self.template.content(pages.start, &self.cache, Some(&self.plan.pace)) {
+                    Ok(content) => {
+                        let _turn = self.plan.pace.turn();
+                        self.do_job(job, content.as_ref().map(|(bytes, _)| bytes));
+                        break;
+                    }
+                    Err(error) if error.may_pass() && tries < TRIES => _ = self.has_stopped(pause(tries)),
+                    // A fault asks again, and longer.
+                    Err(_) => {
+                        self.plan.left.fetch_sub(1, Ordering::Relaxed);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fills the pages of a job with the content of its chunk; not those for which the template no longer speaks.
+    pub(super) fn do_job(&self, job: &Job, bytes: Option<&crate::cache::Chunk>) {
+        for (address, pages) in &job.pieces {
+            let mut page = pages.start;
+            let mut changes = 0;
+            while page < pages.end {
+                let place = address + ((page - pages.start) * PAGE) as u64;
+                let pages = page..pages.end.min(page + BATCH);
+                match self.fill_ahead(&pages, place, bytes) {
+                    Ok(next) => page = next,
+                    Err(Refusal::Again) if changes < CHANGES && !self.has_stopped(super::serve::CHANGE) => {
+                        changes += 1;
+                    }
+                    Err(Refusal::Gone) => return self.finish(),
+                    // What is mapped there is another thing by now.
+                    Err(_) => break,
+                }
+            }
+        }
+        self.plan.left.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Fills the first stretch of these pages that are not settled. The page to go on with.
+    fn fill_ahead(
+        &self,
+        pages: &Range<usize>,
+        address: u64,
+        bytes: Option<&crate::cache::Chunk>,
+    ) -> Result<usize, Refusal> {
+        let _order = self.order.read();
+        let blind = self.options.sabotage == Some(Sabotage::Recheck);
+        let settled = |page: &usize| !blind && self.journal.is_settled(*page);
+        let Some(start) = pages.clone().find(|page| !settled(page)) else { return Ok(pages.end) };
+        let end = (start..pages.end).find(settled).unwrap_or(pages.end);
+        let chunk = self.template.chunk_of(start).start;
+        let place = address + ((start - pages.start) * PAGE) as u64;
+        let (filled, refusal) = self.put(&Piece { pages: start..end, chunk, bytes }, place);
+        self.ahead.fetch_add(filled as u64, Ordering::Relaxed);
+        match refusal {
+            None => Ok(end),
+            // A fault, or a daemon before this one, filled that one, and woke who waited for it.
+            Some(Refusal::Exists) => {
+                self.journal.settle(start + filled..start + filled + 1);
+                Ok(start + filled + 1)
+            }
+            Some(refusal) => Err(refusal),
+        }
+    }
+
+    /// A thread that ends the record after this time, or when the guest ends, and keeps it.
+    pub(super) fn record(&self, time: Duration) {
+        self.has_stopped(time);
+        let faults = self.recorder.end();
+        if !faults.is_empty() {
+            let set = WorkingSet::of_faults(faults);
+            let pages = set.pages() as u64;
+            // The store may be out of reach for a moment. Where it stays so, another process records again.
+            for tries in 0..TRIES {
+                match self.template.keep_working_set(set.clone()) {
+                    Ok(()) => {
+                        self.recorded.store(pages, Ordering::Relaxed);
+                        break;
+                    }
+                    Err(error) if error.may_pass() => std::thread::sleep(pause(tries)),
+                    Err(_) => break,
+                }
+            }
+        }
+        self.template.end_recording();
+    }
+
+    /// Waits so long, or until the guest ends or is stopped: whether it did.
+    fn has_stopped(&self, wait: Duration) -> bool {
+        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+        // An error is an interruption: the caller asks again.
+        poll(&mut [PollFd::new(&self.stop, PollFlags::IN)], Some(&wait)).is_ok_and(|ready| ready > 0)
+    }
+}

@@ -1,0 +1,120 @@
+//! Which pages of a template its guests touch first, and in which order.
+
+use super::{Hash, StoreError};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Pages of a block: 256 KiB of the image, whose bits are one word.
+const BLOCK: usize = 64;
+
+/// The most bytes of a working set as an object.
+pub const MOST_WORKING_SET: usize = 64 << 20;
+
+/// The pages that a guest touched, in blocks of 64 pages, in the order in which the blocks were touched first. It says only *which*
+/// pages are filled ahead of faults: their content is always the template's. So a working set that is wrong wastes time, and cannot
+/// make a byte wrong. A clone of one is the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WorkingSet(Arc<Vec<(u32, u64)>>);
+
+/// As JSON. `sum` is the hash of the text of the rest.
+#[derive(Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    /// The hash of the template's manifest.
+    template: String,
+    /// Numbers of blocks, and the bits of their pages.
+    blocks: Vec<(u32, u64)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sum: Option<String>,
+}
+
+impl WorkingSet {
+    /// The pages of these faults, in their order. A page may occur more than once.
+    pub fn of_faults(pages: impl IntoIterator<Item = usize>) -> Self {
+        let (mut blocks, mut places) = (Vec::new(), HashMap::new());
+        for page in pages {
+            let Ok(block) = u32::try_from(page / BLOCK) else { continue };
+            let place = *places.entry(block).or_insert_with(|| {
+                blocks.push((block, 0));
+                blocks.len() - 1
+            });
+            blocks[place].1 |= 1 << (page % BLOCK);
+        }
+        Self(Arc::new(blocks))
+    }
+
+    /// How many pages it has.
+    pub fn pages(&self) -> usize {
+        self.0.iter().map(|(_, bits)| bits.count_ones() as usize).sum()
+    }
+
+    /// Its pages as runs: blocks in their order, and the runs of a block by address.
+    pub fn runs(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.0.iter().flat_map(|(block, bits)| {
+            let (first, mut rest) = (*block as usize * BLOCK, *bits);
+            std::iter::from_fn(move || {
+                (rest != 0).then(|| {
+                    let start = rest.trailing_zeros() as usize;
+                    let end = start + (!(rest >> start)).trailing_zeros() as usize;
+                    rest &= u64::MAX.checked_shl(end as u32).unwrap_or(0);
+                    first + start..first + end
+                })
+            })
+        })
+    }
+
+    pub(super) fn print(&self, template: Hash) -> Vec<u8> {
+        let mut text =
+            Text { version: 1, template: template.to_string(), blocks: self.0.to_vec(), sum: None };
+        text.sum = Some(sum(&text));
+        serde_json::to_vec(&text).expect("numbers and strings are JSON")
+    }
+
+    /// `None`: it is of another template, which had the same name.
+    pub(super) fn parse(key: &str, template: Hash, bytes: &[u8]) -> Result<Option<Self>, StoreError> {
+        let damaged = |what: String| StoreError::Damaged { key: key.into(), what };
+        let mut text: Text = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+        if text.version != 1 {
+            return Err(damaged(format!("version {} is unknown", text.version)));
+        }
+        if text.sum.take() != Some(sum(&text)) {
+            return Err(damaged("its sum is wrong".into()));
+        }
+        Ok((text.template == template.to_string()).then(|| Self(Arc::new(text.blocks))))
+    }
+}
+
+/// The hash of a working set without its sum.
+fn sum(text: &Text) -> String {
+    Hash::of(&serde_json::to_vec(text).expect("numbers and strings are JSON")).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_come_in_runs_and_in_the_order_of_their_first_faults() {
+        let set = WorkingSet::of_faults([200, 3, 2, 201, 63, 64, 3, 127, 0, 1]);
+        let runs: Vec<_> = set.runs().collect();
+        assert_eq!(runs, [200..202, 0..4, 63..64, 64..65, 127..128]);
+        assert_eq!(set.pages(), 9);
+        let all: Vec<_> = WorkingSet::of_faults(0..128).runs().collect();
+        assert_eq!(all, [0..64, 64..128]);
+        assert_eq!(WorkingSet::default().runs().count(), 0);
+    }
+
+    #[test]
+    fn a_working_set_comes_back_and_a_damaged_or_foreign_one_does_not() {
+        let (set, template) = (WorkingSet::of_faults([5, 900]), Hash::of(b"a"));
+        let text = String::from_utf8(set.print(template)).unwrap();
+        assert_eq!(WorkingSet::parse("a", template, text.as_bytes()).unwrap(), Some(set));
+        assert_eq!(WorkingSet::parse("a", Hash::of(b"b"), text.as_bytes()).unwrap(), None);
+        for (from, to) in [("[0,", "[1,"), ("\"version\":1", "\"version\":2"), ("}", "")] {
+            let edited = text.replacen(from, to, 1);
+            assert!(edited != text && WorkingSet::parse("a", template, edited.as_bytes()).is_err(), "{to}");
+        }
+    }
+}

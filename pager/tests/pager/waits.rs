@@ -1,0 +1,87 @@
+//! A store that does not answer holds up the faults that need it, and nothing else of the guest.
+
+use crate::daemon::{IMAGE, MIB, folder, is_offered};
+use slat_pager::twin::{Memory, is_page};
+use slat_pager::*;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Pages of a chunk: as many as those of a stretch of zeros.
+const CHUNK: usize = 16;
+
+/// While four threads wait for pages of a store that does not answer: whether a page of zeros, and a removal, are answered.
+fn is_answered(name: &str, sabotage: Option<Sabotage>, wait: Duration) -> bool {
+    static MEMORY: [OnceLock<Memory>; 2] = [const { OnceLock::new() }; 2];
+    let folder = folder(name);
+    let library = Library::new(Folder::open(&folder).unwrap());
+    library.snapshot("twin", IMAGE.read(), (MIB << 20) as u64, CHUNK * PAGE).unwrap();
+    let (inside, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (theirs, gate) = (inside.clone(), open.clone());
+    let until = Instant::now() + Duration::from_secs(30);
+    let closed = move |_: &str| {
+        theirs.fetch_add(1, Ordering::Relaxed);
+        while !gate.load(Ordering::Relaxed) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    };
+    let store = Trouble::calling(Folder::open(&folder).unwrap(), closed);
+    let template = Library::new(store).open("twin").unwrap();
+    let memory = MEMORY[usize::from(sabotage.is_some())].get_or_init(|| Memory::new(IMAGE, false).unwrap());
+    let uffd = Uffd::new(Features::REMOVE).unwrap();
+    let regions = memory.regions().map(|(base, size, offset)| Region { base, size, offset });
+    for Region { base, size, .. } in regions {
+        uffd.register(base, size, false).unwrap();
+    }
+    let layout = Layout::new(regions.to_vec(), template.size()).unwrap();
+    let (journal, cache) = (Journal::new(&layout).unwrap(), Arc::new(Cache::new(1 << 20)));
+    let mut options = Options::default();
+    options.sabotage = sabotage;
+    let guest = Guest::serve(Parts { uffd, layout, template, cache, journal, life: None }, options).unwrap();
+
+    let is_zero = |chunk: &usize| IMAGE.is_zero(chunk * CHUNK);
+    let chunks = || (0..IMAGE.pages / CHUNK).map(|chunk| chunk + 1).take_while(|chunk| *chunk < 512);
+    // SAFETY: nothing writes to a page that is looked at but the pager.
+    let look = move |page| assert!(is_page(&IMAGE, page, Some(0), &unsafe { memory.read(page) }));
+    let waiting: Vec<_> = chunks()
+        .filter(|chunk| !is_zero(chunk))
+        .take(4)
+        .map(|chunk| std::thread::spawn(move || look(chunk * CHUNK)))
+        .collect();
+    // Each thread that may wait for the store does.
+    let threads = if sabotage.is_some() { 1 } else { options.threads - 1 };
+    while inside.load(Ordering::Relaxed) < threads {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let zero = chunks().find(is_zero).unwrap();
+    let (send, answered) = channel();
+    let other = std::thread::spawn(move || {
+        look(zero * CHUNK);
+        // SAFETY: nothing else uses page 0.
+        unsafe { memory.give_back(0, 1, false) }.unwrap();
+        _ = send.send(());
+    });
+    let is_answered = answered.recv_timeout(wait).is_ok();
+    open.store(true, Ordering::Relaxed);
+    waiting.into_iter().chain([other]).for_each(|thread| thread.join().unwrap());
+    drop(guest);
+    std::fs::remove_dir_all(folder).unwrap();
+    is_answered
+}
+
+#[test]
+fn faults_that_need_no_store_are_answered_while_others_wait_for_it() {
+    if is_offered() {
+        assert!(is_answered("waits", None, Duration::from_secs(20)));
+    }
+}
+
+#[test]
+fn where_the_thread_that_reads_waits_too_they_are_not() {
+    if is_offered() {
+        assert!(!is_answered("waits-sleep", Some(Sabotage::Sleep), Duration::from_millis(500)));
+    }
+}

@@ -1,0 +1,54 @@
+//! How CPUID is answered where the guest has two vCPUs: as the processor does, but that there is a hypervisor, which offers
+//! [clocks](crate::clock); and, where the two share a processor, for which of them this is.
+
+use crate::share::CPUS;
+use core::arch::x86_64::__cpuid_count;
+use slat::VcpuId;
+use slat_walker_x86::guest::Registers;
+
+/// "KVMKVMKVM", and the last leaf of these.
+const SIGNATURE: [u32; 4] = [FEATURES_LEAF, 0x4b4d_564b, 0x564b_4d56, 0x4d];
+const SIGNATURE_LEAF: u32 = 0x4000_0000;
+const FEATURES_LEAF: u32 = 0x4000_0001;
+/// Clocks by two registers; those of all vCPUs go alike, as their processors' ticks do.
+const FEATURES: u32 = 1 << 3 | 1 << 24;
+
+const HYPERVISOR: u32 = 1 << 31;
+/// Linux would use it, since there is a hypervisor; and start processors by a register that nothing here sees.
+const X2APIC: u32 = 1 << 21;
+const DEADLINE: u32 = 1 << 24;
+const XSAVE_ON: u32 = 1 << 27;
+const KEYS_ON: u32 = 1 << 4;
+const TOGETHER: u32 = 1 << 28;
+/// Linux would take the processor's own ticks for the better clock.
+const INVARIANT_TICKS: u32 = 1 << 8;
+
+/// Answers, for a vCPU that has this in CR4, and that shares its processor as this one or has it to itself.
+pub fn answer(registers: &mut Registers, cr4: u64, shares: Option<VcpuId>) {
+    let leaf = registers.rax as u32;
+    let mut found = __cpuid_count(leaf, registers.rcx as u32);
+    // What stands for a bit of CR4 stands for that of this side here.
+    let on = |cr4_bit: u32, flag: u32| if cr4 >> cr4_bit & 1 == 1 { flag } else { 0 };
+    match leaf {
+        1 => found.ecx = found.ecx & !(X2APIC | XSAVE_ON) | on(18, XSAVE_ON) | HYPERVISOR,
+        7 => found.ecx = found.ecx & !KEYS_ON | on(22, KEYS_ON),
+        0x8000_0007 => found.edx &= !INVARIANT_TICKS,
+        SIGNATURE_LEAF => [found.eax, found.ebx, found.ecx, found.edx] = SIGNATURE,
+        FEATURES_LEAF => [found.eax, found.ebx, found.ecx, found.edx] = [FEATURES, 0, 0, 0],
+        _ => {}
+    }
+    if let Some(VcpuId(id)) = shares {
+        match leaf {
+            1 => {
+                found.ebx = found.ebx & 0xffff | CPUS << 16 | id << 24;
+                found.ecx &= !DEADLINE;
+                found.edx |= TOGETHER;
+            }
+            0xb => found.edx = id,
+            0x8000_001e => found.eax = id,
+            _ => {}
+        }
+    }
+    let [eax, ebx, ecx, edx] = [found.eax, found.ebx, found.ecx, found.edx].map(u64::from);
+    (registers.rax, registers.rbx, registers.rcx, registers.rdx) = (eax, ebx, ecx, edx);
+}
