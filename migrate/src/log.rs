@@ -5,6 +5,34 @@ use slat::{DirtyError, DirtyWord, Format, Harvest, Host, Idle, SlotError, SlotId
 /// The dirty log of a [`Vm`]'s own address space, and what was harvested from it last. Dropped, it gives that back.
 ///
 /// Build the VM with [`DirtyLog::initially_set`](slat::DirtyLog::initially_set), or have its slots log from the start.
+///
+/// ```
+/// # use slat::{*, table::formats::Npt4};
+/// # use slat_migrate::VmLog;
+/// # struct Identity;
+/// # unsafe impl TableMemory for Identity {}
+/// # impl Host for Identity {
+/// #     fn resolve(&self, _: &mut Idle, hva: Hva, _: Access) -> Result<HostPage, HostError> {
+/// #         Ok(HostPage { pfn: Pfn(hva.0 >> 12), ..HostPage::PLAIN })
+/// #     }
+/// # }
+/// # let mut idle = Idle::take().unwrap();
+/// let vm = Vm::<Npt4, _>::builder(Identity).dirty_log(DirtyLog::bitmap().initially_set()).build()?;
+/// vm.slots().commit(&mut idle, |tx| tx.create(Slot::new(SlotId(0), Gfn(0), 512, Hva(1 << 30))))?;
+/// let mut log = VmLog::new(&vm);
+/// log.start(&mut idle, [SlotId(0)])?;
+/// assert_eq!(log.harvest(&mut idle)?.len(), 8, "512 pages, by 64");
+/// log.commit();
+///
+/// let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
+/// vcpu.fault(&mut idle, Fault { gpa: Gpa(0x5000), access: Access::Write })?;
+/// // The migration goes on, by another call: what was stored since is dirty, and no more.
+/// log.start(&mut idle, [SlotId(0)])?;
+/// assert_eq!(log.harvest(&mut idle)?[0].bits, 1 << 5);
+/// log.give_back();
+/// assert_eq!(log.harvest(&mut idle)?.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct VmLog<'vm, F: Format, H: Host> {
     vm: &'vm Vm<F, H>,
