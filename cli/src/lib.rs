@@ -4,7 +4,6 @@
 //! each of its formats. `slat-bench`, which measures, uses the rest and builds none of that.
 
 pub mod bar;
-pub mod checksum;
 pub mod command;
 pub mod date;
 pub mod error;

@@ -22,8 +22,20 @@ fn the_tests_that_the_feature_table_names_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     // What is published has no book.
     let Ok(table) = fs::read_to_string(root.join("book/src/features.md")) else { return };
-    let folders =
-        ["slat", "slots", "mm", "vm-memory", "kvm", "pager", "vcpu", "model", "c", "cli", "walkers"];
+    let folders = [
+        "slat",
+        "slots",
+        "mm",
+        "migrate",
+        "vm-memory",
+        "kvm",
+        "pager",
+        "vcpu",
+        "model",
+        "c",
+        "cli",
+        "walkers",
+    ];
     let sources: String = folders.iter().map(|folder| sources(&root.join(folder))).collect();
     let names: BTreeSet<&str> = table.split('`').skip(1).step_by(2).filter_map(test_named).collect();
     assert!(names.len() > 20, "{names:?}");

@@ -113,7 +113,8 @@ fn negative_control_a_failed_round_that_is_committed_is_found_out() {
 #[test]
 fn negative_control_a_harvest_without_its_flush_is_found_out() {
     for how in ["writes", "dirty-bits"] {
-        found_out(&["--downtime", "1", "--track", how, "--sabotage-rearm"]);
+        // On a busy machine the guest may not run beside the round that matters: in one of 12 runs, when 6 of them ran at once.
+        found_out(&["--downtime", "1", "--track", how, "--sabotage-rearm", "--runs", "4"]);
     }
 }
 

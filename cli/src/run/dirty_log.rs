@@ -7,9 +7,9 @@
 use super::args::{DirtyLogName, Run};
 use super::machine::Machine;
 use super::watch::Live;
-use crate::checksum::Sum;
 use crate::error::Error;
 use crate::thread::{idle, joined};
+use rapidhash::v3::rapidhash_v3;
 use slat::{Access, Format, Hva, Idle, PAGE_SIZE};
 use slat_mm::MmError;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Told {
     }
 
     fn compare<F: Format>(&mut self, idle: &mut Idle, machine: &Machine<F>) -> Result<(), Error> {
-        let zero = Sum::of(&[0; PAGE_SIZE as usize]);
+        let zero = rapidhash_v3(&[0; PAGE_SIZE as usize]);
         for (number, told) in (0..).zip(&self.sums) {
             let hva = machine.hvas().start + number * PAGE_SIZE;
             // What is not there was never touched, or went to swap after it was written, and told of.
@@ -116,5 +116,5 @@ fn sum<F: Format>(idle: &mut Idle, machine: &Machine<F>, hva: Hva) -> Result<u64
         MmError::SwapCorrupt(_) => Error::Corrupt(format!("swap: {error}")),
         error => error.into(),
     })?;
-    Ok(Sum::of(&page))
+    Ok(rapidhash_v3(&page))
 }

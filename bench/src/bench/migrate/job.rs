@@ -8,16 +8,15 @@
 
 use super::compare::{Compared, compare};
 use super::guest::Guest;
-use super::machine::{self, Machine};
-use super::precopy::{Outcome, Sender, Settings};
+use super::machine::{self, Arriving, Machine};
 use super::progress::Bar;
-use super::receiver::receive;
+use super::sender::{Sender, Settings, patient};
 use super::vcpus::{Shared, Vcpus};
-use super::wire::{Frame, Writing};
 use slat::{DirtyLog, Gfn, Hva, Level, PAGE_SIZE, Slot, SlotId};
 use slat_cli::error::Error;
 use slat_cli::thread::{idle, joined};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use slat_migrate::{MigrateError, Outcome, Receiver};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
@@ -93,7 +92,14 @@ impl Job {
         thread::scope(|scope| {
             // The listener is the receiver's: where it fails before it listens, the sender must hear that.
             let other = slat_cli::thread::start(scope, move || {
-                receive(&mut slat_cli::thread::idle()?, &listener, receiving, most)
+                let target = Arriving::new(slat_cli::thread::idle()?, receiving);
+                let mut receiver = Receiver::new(target, most);
+                let received = receiver.receive(|| patient(listener.accept()?.0));
+                received.map_err(|error| match error {
+                    MigrateError::Guest(error) => error,
+                    error => Error::Machine(error.to_string()),
+                })?;
+                receiver.into_target().machine()
             });
             let vcpus = Vcpus::start(scope, &shared);
             let sender = Sender { machine: &machine, vcpus: &vcpus, receiver, settings, bar };
@@ -103,12 +109,12 @@ impl Job {
                 sender.migrate(idle)
             });
             if migrated.is_err() {
-                cancel(receiver);
+                // If the receiver is gone already, so much the better.
+                let _ = TcpStream::connect(receiver).map(slat_migrate::cancel);
             }
             // Where both have failed, it began there.
-            let other = joined(other.join())?;
+            let other = Arc::new(joined(other.join())?);
             let outcome = migrated?;
-            let other = Arc::new(other.ok_or_else(|| Error::Machine("the migration was cancelled".into()))?);
             let compared = compare(idle, &machine, &other, &shared.guests)?;
             let began = Instant::now();
             let ran = vcpus.run_for(&other, AFTER * self.pages)?;
@@ -120,13 +126,5 @@ impl Job {
             let ring_full = shared.ring_full.load(Relaxed);
             Ok(Sample { outcome, resume: ran - began, compared, reads, ring_full })
         })
-    }
-}
-
-/// Tells the receiver that nobody comes any more. If it is gone already, so much the better.
-fn cancel(receiver: SocketAddr) {
-    if let Ok(stream) = TcpStream::connect(receiver) {
-        let mut to = Writing::new(stream);
-        let _ = to.send(Frame::Cancel).and_then(|()| to.flush());
     }
 }

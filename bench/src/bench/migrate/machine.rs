@@ -1,9 +1,10 @@
 //! One of the two machines: an arena, an address space on it, a VM on that, and the guest's memory in slots.
 
 use slat::table::formats::Npt4;
-use slat::{DirtyLog, Hva, Idle, Level, PAGE_SIZE, Slot, Vm};
+use slat::{DirtyLog, Gfn, Hva, Idle, Level, PAGE_SIZE, Slot, Span, Vm};
 use slat_cli::error::Error;
 use slat_cli::thread;
+use slat_migrate::{MemoryRange, Target};
 use slat_mm::{AddressSpace, Arena, Backing, HostView, Place, Prot};
 use slat_vcpu::Window;
 use std::sync::Arc;
@@ -65,5 +66,58 @@ impl Machine {
     /// The frames, for software vCPUs.
     pub fn window(&self) -> Window {
         thread::window(self.space.arena())
+    }
+}
+
+/// A machine that arrives: built when its memory is known.
+#[derive(Debug)]
+pub struct Arriving {
+    idle: Idle,
+    settings: Settings,
+    machine: Option<Machine>,
+}
+
+impl Arriving {
+    pub fn new(idle: Idle, settings: Settings) -> Self {
+        Self { idle, settings, machine: None }
+    }
+
+    /// The machine, once it has arrived.
+    pub fn machine(self) -> Result<Machine, Error> {
+        self.machine.ok_or_else(|| Error::Machine("no machine has arrived".into()))
+    }
+
+    /// What is called with where these frames lie. They are in its log from then on: the host writes there, not a guest.
+    fn fill(
+        &mut self,
+        gfns: Span<Gfn>,
+        fill: impl FnOnce(&mut Idle, &Machine, Span<Hva>) -> Result<(), slat_mm::MmError>,
+    ) -> Result<(), Error> {
+        let Some(machine) = &self.machine else { return Ok(()) };
+        let Some(slot) = machine.slots.iter().find(|slot| slot.gfns.covers(&gfns)) else { return Ok(()) };
+        let hvas = Span::sized(slot.hva_of(gfns.start), gfns.len() * PAGE_SIZE);
+        fill(&mut self.idle, machine, hvas)?;
+        machine.vm.mark_dirty(hvas);
+        Ok(())
+    }
+}
+
+impl Target for Arriving {
+    type Error = Error;
+
+    fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Error> {
+        let slots =
+            ranges.iter().map(|range| Slot::new(range.slot, range.gfns.start, range.gfns.len(), Hva(0)));
+        let slots: Vec<Slot> = slots.collect();
+        self.machine = Some(Machine::new(&mut self.idle, &slots, self.settings)?);
+        Ok(())
+    }
+
+    fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Error> {
+        self.fill(gfns, |idle, machine, hvas| machine.space.write(idle, hvas.start, contents))
+    }
+
+    fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Error> {
+        self.fill(gfns, |idle, machine, hvas| machine.space.dontneed(idle, hvas))
     }
 }

@@ -6,14 +6,14 @@
 //!                    ▲             │                             │
 //!                    └─ give back ─┴─ commit ◀── received? ◀─────┘
 //! ```
+//! The crate `slat-migrate` migrates. Here is the rest:
+//!
 //! | file | idea |
 //! |---|---|
 //! | `job` | one sample, from the empty machine to the guest that runs on the other one |
-//! | `machine` | one of the two |
+//! | `machine` | one of the two, and how it arrives |
 //! | `guest`, `vcpus` | what writes meanwhile, and knows every byte; the threads that it runs on |
-//! | `precopy` | rounds while it runs, until what is left fits the downtime; what a failed round means |
-//! | `connection`, `wire`, `pace` | a round on a connection; the stream's frames; how fast it may be |
-//! | `receiver` | the other end |
+//! | `sender` | the other of the two, and its connections, which break where they are told to |
 //! | `compare` | byte by byte: against the sender, and against what the guest has written |
 //! | `rows`, `progress` | the report, and how far it is |
 //!
@@ -26,17 +26,13 @@
 //! The baseline halts the guest first and sends everything then: what downtime is without a log.
 
 mod compare;
-mod connection;
 mod guest;
 mod job;
 mod machine;
-mod pace;
-mod precopy;
 mod progress;
-mod receiver;
 mod rows;
+mod sender;
 mod vcpus;
-mod wire;
 
 use super::harness::interleave;
 use super::machine::Machine;
@@ -44,12 +40,13 @@ use super::report::{Report, params};
 use super::{About, Asked, Bench, Headline};
 use clap::ValueEnum;
 use job::{Job, Sample};
-use precopy::{Fail, Settings};
 use progress::Bar;
+use sender::{Fail, Settings};
 use slat::{DirtyLog, PAGE_SIZE, RingSize, Track};
 use slat_cli::Pages;
 use slat_cli::error::Error;
 use slat_cli::size::{self, size};
+use slat_migrate::PreCopy;
 use slat_series::PatchSeries;
 use std::io::Write as _;
 use std::time::Duration;
@@ -247,12 +244,15 @@ impl Migrate {
     }
 
     fn settings(&self, who: Entrant) -> Settings {
-        let pre_copy = who == Entrant::PreCopy;
+        let rounds = who == Entrant::PreCopy;
+        let pre_copy = PreCopy::new().downtime(Duration::from_millis(self.downtime)).max_rounds(if rounds {
+            self.max_rounds
+        } else {
+            1
+        });
         Settings {
-            downtime: Duration::from_millis(self.downtime),
-            max_rounds: if pre_copy { self.max_rounds } else { 1 },
-            bandwidth: self.bandwidth,
-            fail: if pre_copy { self.fail() } else { Fail::Never },
+            pre_copy: self.bandwidth.map_or(pre_copy, |limit| pre_copy.bandwidth(limit)),
+            fail: if rounds { self.fail() } else { Fail::Never },
             sabotage_commit: self.sabotage_commit,
         }
     }

@@ -2,6 +2,7 @@
 
 use indicatif::ProgressBar;
 use slat_cli::bar::bar;
+use slat_migrate::Progress;
 
 /// How far a round is, in pages.
 #[derive(Debug)]
@@ -13,16 +14,14 @@ impl Bar {
         Self(bar(Some(0), "{prefix} [{bar:40}] {human_pos} of {human_len} pages, {elapsed}"))
     }
 
-    /// A round of so many pages begins.
-    pub fn round(&self, number: u64, pages: u64) {
-        self.0.reset();
-        self.0.set_length(pages);
-        self.0.set_prefix(format!("round {number}"));
-    }
-
-    /// So many pages more have been sent.
-    pub fn sent(&self, pages: u64) {
-        self.0.inc(pages);
+    /// A round is as far as that.
+    pub fn at(&self, progress: Progress) {
+        if progress.sent == 0 {
+            self.0.reset();
+            self.0.set_length(progress.pages);
+            self.0.set_prefix(format!("round {}", progress.round));
+        }
+        self.0.set_position(progress.sent);
     }
 
     /// Takes it away.

@@ -2,9 +2,9 @@
 
 use super::compare::Compared;
 use super::job::Sample;
-use super::precopy::Round;
 use crate::bench::harness::Series;
 use crate::bench::report::{Check, Row, params};
+use slat_migrate::Round;
 use slat_series::PatchSeries;
 use std::fmt;
 use std::time::Duration;

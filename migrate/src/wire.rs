@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sender                                       receiver
-//! Hello, Slot, Slot, …                         builds the machine, or finds it as it was left
+//! Hello, Range, Range, …, EndOfRound 0         makes the memory, or finds it as it was left
 //! Pages (and their contents), Zeroes, …        as often as there are pages in the round
 //! EndOfRound ────────────────────────────────▶ compares: so many pages, this checksum
 //!            ◀──────────────────────────────── Received: the same, as it came
@@ -12,32 +12,42 @@
 //! Go                                           from here on the guest is the receiver's
 //! ```
 //! A round is received once both sides have said so; until then it never was, whatever part of it has arrived. Each side
-//! computes the checksum over what it has sent or read itself, frames included. All numbers are little-endian.
+//! computes the checksum over the frames that it has sent or read itself. Pages have a checksum of their own, which is compared
+//! before they are written. All numbers are little-endian. A field that a
+//! frame does not use is zero.
 
-use slat::{Gfn, PAGE_SIZE, Slot, SlotId, Span};
-use slat_cli::checksum::Sum;
+use crate::checksum::Sum;
+use crate::error::WireError;
+use crate::guest::MemoryRange;
+use slat::{Gfn, PAGE_SHIFT, PAGE_SIZE, SlotId, Span};
 use std::array;
-use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{BufWriter, Read, Write};
 
 /// Bytes of a frame, without pages.
-const FRAME: usize = 24;
+pub(crate) const FRAME: usize = 24;
 /// Pages of one frame at most.
-pub const MOST_PAGES: u64 = 64;
+pub(crate) const MOST_PAGES: u64 = 64;
 /// The first bytes of a stream: what it is, and which of its kind.
 const MAGIC: u64 = u64::from_le_bytes(*b"slat mig");
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+/// Frames are below this: the bytes of all of them have addresses of 64 bits.
+const GFNS: u64 = 1 << (64 - PAGE_SHIFT);
 
-/// What is said. See the module's header for the order.
+/// A message of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Frame {
-    /// The beginning of each connection; so many slots follow.
-    Hello { slots: u64 },
+    /// The beginning of each connection. So many [`Range`](Self::Range)s follow, and an [`EndOfRound`](Self::EndOfRound) of number 0.
+    Hello {
+        /// How many.
+        ranges: u64,
+    },
     /// Guest memory that there is.
-    Slot { id: SlotId, gfns: Span<Gfn> },
-    /// Pages with contents, which follow: [`MOST_PAGES`] at most.
-    Pages(Span<Gfn>),
-    /// Pages of zeroes.
-    Zeroes(Span<Gfn>),
+    Range(MemoryRange),
+    /// Pages with contents, which follow, and the checksum over both: 64 pages at most.
+    Pages(Span<Gfn>, u64),
+    /// Pages of zeroes, and the checksum over where they are: 64 at most.
+    Zeroes(Span<Gfn>, u64),
     /// All pages of a round have been sent.
     EndOfRound(Receipt),
     /// The same of the last round: the guest stands still.
@@ -53,59 +63,12 @@ pub enum Frame {
 /// A round, as one side has seen it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receipt {
-    /// Its number, from 1.
+    /// Its number, from 1; 0 is what a connection begins with.
     pub round: u64,
     /// Pages in it, those of zeroes included.
     pub pages: u32,
-    /// Over its frames and contents.
+    /// The checksum over its frames, its number and whether it is the last.
     pub sum: u64,
-}
-
-/// Why a connection is no good any more. What its round has brought does not count.
-#[derive(Debug, thiserror::Error)]
-pub enum WireError {
-    /// The other side is gone, in the middle of it.
-    #[error("the other side closed the connection")]
-    Closed,
-    /// The system could not send or receive.
-    #[error(transparent)]
-    Io(io::Error),
-    /// What came first is no migration.
-    #[error("a stream that begins with {0:#x} is no migration")]
-    NotOurs(u64),
-    /// A migration by other rules.
-    #[error("version {} of the stream; this side has {}", .0, VERSION)]
-    Version(u32),
-    /// No frame is of this kind.
-    #[error("no frame is of kind {0}")]
-    Kind(u32),
-    /// A frame of so many pages.
-    #[error("a frame of {} pages; from 1 to {} are possible", .0, MOST_PAGES)]
-    Length(u64),
-    /// Pages that are in no slot.
-    #[error("the frames {:#x}..{:#x} are in no slot", .0.start.0, .0.end.0)]
-    Place(Span<Gfn>),
-    /// Not the frame that has to come now.
-    #[error("{0:?} has no place here")]
-    Unexpected(Frame),
-    /// The sides do not agree on what was in this round.
-    #[error("round {}: {} pages with checksum {:#x} here, round {}: {} with {:#x} there",
-        here.round, here.pages, here.sum, there.round, there.pages, there.sum)]
-    Differs {
-        /// What this side has seen.
-        here: Receipt,
-        /// What the other one has.
-        there: Receipt,
-    },
-}
-
-impl From<io::Error> for WireError {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Self::Closed,
-            _ => Self::Io(error),
-        }
-    }
 }
 
 impl Frame {
@@ -113,11 +76,11 @@ impl Frame {
     fn fields(self) -> (u32, u32, u64, u64) {
         let of_round = |kind, Receipt { round, pages, sum }| (kind, pages, round, sum);
         match self {
-            Self::Hello { slots } => (1, VERSION, slots, MAGIC),
+            Self::Hello { ranges } => (1, VERSION, ranges, MAGIC),
             // A slot has less than 2³¹ pages, the other two at most MOST_PAGES.
-            Self::Slot { id, gfns } => (2, gfns.len() as u32, gfns.start.0, id.0.into()),
-            Self::Pages(gfns) => (3, gfns.len() as u32, gfns.start.0, 0),
-            Self::Zeroes(gfns) => (4, gfns.len() as u32, gfns.start.0, 0),
+            Self::Range(range) => (2, range.gfns.len() as u32, range.gfns.start.0, range.slot.0.into()),
+            Self::Pages(gfns, sum) => (3, gfns.len() as u32, gfns.start.0, sum),
+            Self::Zeroes(gfns, sum) => (4, gfns.len() as u32, gfns.start.0, sum),
             Self::EndOfRound(receipt) => of_round(5, receipt),
             Self::End(receipt) => of_round(6, receipt),
             Self::Received(receipt) => of_round(7, receipt),
@@ -126,7 +89,7 @@ impl Frame {
         }
     }
 
-    fn encode(self) -> [u8; FRAME] {
+    pub(crate) fn encode(self) -> [u8; FRAME] {
         let (kind, pages, place, number) = self.fields();
         let mut bytes = [0; FRAME];
         bytes[..4].copy_from_slice(&kind.to_le_bytes());
@@ -141,79 +104,87 @@ impl Frame {
         let long = |at: usize| u64::from_le_bytes(array::from_fn(|byte| bytes[at + byte]));
         let (kind, pages, place, number) = (short(0), short(4), long(8), long(16));
         let gfns = |most: u64| match place.checked_add(pages.into()) {
-            Some(end) if pages > 0 && u64::from(pages) <= most => Ok(Span::new(Gfn(place), Gfn(end))),
+            Some(end) if pages > 0 && u64::from(pages) <= most && end <= GFNS => {
+                Ok(Span::new(Gfn(place), Gfn(end)))
+            }
             _ => Err(WireError::Length(pages.into())),
         };
         let receipt = Receipt { round: place, pages, sum: number };
-        match kind {
-            1 if number != MAGIC => Err(WireError::NotOurs(number)),
-            1 if pages != VERSION => Err(WireError::Version(pages)),
-            1 => Ok(Self::Hello { slots: place }),
-            2 => Ok(Self::Slot { id: SlotId(number as u32), gfns: gfns(u32::MAX.into())? }),
-            3 => Ok(Self::Pages(gfns(MOST_PAGES)?)),
-            4 => Ok(Self::Zeroes(gfns(MOST_PAGES)?)),
-            5 => Ok(Self::EndOfRound(receipt)),
-            6 => Ok(Self::End(receipt)),
-            7 => Ok(Self::Received(receipt)),
-            8 => Ok(Self::Go),
-            9 => Ok(Self::Cancel),
-            kind => Err(WireError::Kind(kind)),
-        }
+        let frame = match kind {
+            1 if number != MAGIC => return Err(WireError::NotOurs(number)),
+            1 if pages != VERSION => return Err(WireError::Version(pages)),
+            1 => Self::Hello { ranges: place },
+            2 => Self::Range(MemoryRange { slot: SlotId(number as u32), gfns: gfns(u32::MAX.into())? }),
+            3 => Self::Pages(gfns(MOST_PAGES)?, number),
+            4 => Self::Zeroes(gfns(MOST_PAGES)?, number),
+            5 => Self::EndOfRound(receipt),
+            6 => Self::End(receipt),
+            7 => Self::Received(receipt),
+            8 => Self::Go,
+            9 => Self::Cancel,
+            kind => return Err(WireError::Kind(kind)),
+        };
+        // Each frame has one spelling.
+        if frame.encode() == bytes { Ok(frame) } else { Err(WireError::Unused(frame)) }
     }
 }
 
 /// The sending end of a connection.
-#[derive(Debug)]
-pub struct Writing<W: Write> {
+pub(crate) struct Writing<W: Write> {
     out: BufWriter<W>,
     round: Tally,
     /// Bytes sent so far.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl<W: Write> Writing<W> {
     /// Over a connection on which nothing was said yet.
-    pub fn new(out: W) -> Self {
+    pub(crate) fn new(out: W) -> Self {
         Self { out: BufWriter::with_capacity(64 << 10, out), round: Tally::default(), bytes: 0 }
     }
 
     /// Says hello, and which memory there is. Nothing is waited for.
-    pub fn greet(&mut self, slots: &[Slot]) -> Result<(), WireError> {
-        self.send(Frame::Hello { slots: slots.len() as u64 })?;
-        slots.iter().try_for_each(|slot| self.send(Frame::Slot { id: slot.id, gfns: slot.gfns }))
+    pub(crate) fn greet(&mut self, ranges: &[MemoryRange]) -> Result<(), WireError> {
+        self.send_counted(Frame::Hello { ranges: ranges.len() as u64 }, 0)?;
+        ranges.iter().try_for_each(|&range| self.send_counted(Frame::Range(range), 0))?;
+        self.end_round(0, false).map(drop)
     }
 
     /// Sends pages, [`MOST_PAGES`] at most, with their contents.
-    pub fn pages(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), WireError> {
+    pub(crate) fn pages(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), WireError> {
         debug_assert!(gfns.len() <= MOST_PAGES && contents.len() as u64 == gfns.len() * PAGE_SIZE);
-        self.send_counted(Frame::Pages(gfns), gfns.len())?;
-        self.round.sum.add(contents);
+        self.send_counted(Frame::Pages(gfns, sum_of(gfns, contents)), gfns.len())?;
         self.bytes += contents.len() as u64;
         Ok(self.out.write_all(contents)?)
     }
 
     /// Says that pages, [`MOST_PAGES`] at most, are zero.
-    pub fn zeroes(&mut self, gfns: Span<Gfn>) -> Result<(), WireError> {
-        self.send_counted(Frame::Zeroes(gfns), gfns.len())
+    pub(crate) fn zeroes(&mut self, gfns: Span<Gfn>) -> Result<(), WireError> {
+        self.send_counted(Frame::Zeroes(gfns, sum_of(gfns, &[])), gfns.len())
     }
 
     /// Ends the round, and says what the other side must have seen of it.
-    pub fn end_round(&mut self, round: u64, last: bool) -> Result<Receipt, WireError> {
-        let receipt = std::mem::take(&mut self.round).receipt(round);
+    pub(crate) fn end_round(&mut self, round: u64, last: bool) -> Result<Receipt, WireError> {
+        let receipt = std::mem::take(&mut self.round).receipt(round, last);
         self.send(if last { Frame::End(receipt) } else { Frame::EndOfRound(receipt) })?;
         self.flush()?;
         Ok(receipt)
     }
 
     /// Any frame without contents.
-    pub fn send(&mut self, frame: Frame) -> Result<(), WireError> {
+    pub(crate) fn send(&mut self, frame: Frame) -> Result<(), WireError> {
         self.bytes += FRAME as u64;
         Ok(self.out.write_all(&frame.encode())?)
     }
 
-    /// Hands all that was sent to the system.
-    pub fn flush(&mut self) -> Result<(), WireError> {
+    /// Hands all that was sent to the stream.
+    pub(crate) fn flush(&mut self) -> Result<(), WireError> {
         Ok(self.out.flush()?)
+    }
+
+    /// The other direction of the stream.
+    pub(crate) fn stream(&mut self) -> &mut W {
+        self.out.get_mut()
     }
 
     fn send_counted(&mut self, frame: Frame, pages: u64) -> Result<(), WireError> {
@@ -223,36 +194,41 @@ impl<W: Write> Writing<W> {
 }
 
 /// The receiving end.
-#[derive(Debug)]
-pub struct Reading<R: Read> {
-    from: BufReader<R>,
+pub(crate) struct Reading<R: Read> {
+    from: R,
     round: Tally,
 }
 
 impl<R: Read> Reading<R> {
     /// Over a connection on which nothing was said yet.
-    pub fn new(from: R) -> Self {
-        Self { from: BufReader::with_capacity(64 << 10, from), round: Tally::default() }
+    pub(crate) fn new(from: R) -> Self {
+        Self { from, round: Tally::default() }
+    }
+
+    /// The stream, as it was given.
+    pub(crate) fn stream(&mut self) -> &mut R {
+        &mut self.from
     }
 
     /// The next frame. Contents of [`Frame::Pages`] are in the beginning of `contents`; it has room for [`MOST_PAGES`], or
     /// there must be none. The ends of rounds have been compared with what came.
-    pub fn next(&mut self, contents: &mut [u8]) -> Result<Frame, WireError> {
+    pub(crate) fn next(&mut self, contents: &mut [u8]) -> Result<Frame, WireError> {
         let mut bytes = [0; FRAME];
         self.from.read_exact(&mut bytes)?;
         let frame = Frame::decode(bytes)?;
         match frame {
-            Frame::Pages(gfns) => {
+            Frame::Pages(gfns, sum) => {
                 let len = (gfns.len() * PAGE_SIZE) as usize;
-                // Whoever has no room for contents expects something else.
+                // A caller without room for contents expects another frame.
                 let contents = contents.get_mut(..len).ok_or(WireError::Unexpected(frame))?;
-                self.round.add(&bytes, gfns.len());
                 self.from.read_exact(contents)?;
-                self.round.sum.add(contents);
+                self.pages(&bytes, gfns, sum == sum_of(gfns, contents))?;
             }
-            Frame::Zeroes(gfns) => self.round.add(&bytes, gfns.len()),
+            Frame::Zeroes(gfns, sum) => self.pages(&bytes, gfns, sum == sum_of(gfns, &[]))?,
+            Frame::Hello { .. } | Frame::Range(_) => self.round.add(&bytes, 0),
             Frame::EndOfRound(there) | Frame::End(there) => {
-                let here = std::mem::take(&mut self.round).receipt(there.round);
+                let last = matches!(frame, Frame::End(_));
+                let here = std::mem::take(&mut self.round).receipt(there.round, last);
                 if here != there {
                     return Err(WireError::Differs { here, there });
                 }
@@ -262,14 +238,29 @@ impl<R: Read> Reading<R> {
         Ok(frame)
     }
 
+    /// Counts pages that came as they were sent. Others would be written where the round that is tried again writes nothing.
+    fn pages(&mut self, frame: &[u8], gfns: Span<Gfn>, same: bool) -> Result<(), WireError> {
+        self.round.add(frame, gfns.len());
+        if same { Ok(()) } else { Err(WireError::Damaged(gfns)) }
+    }
+
     /// Waits until the other side has received a round as it was sent.
-    pub fn receipt(&mut self, sent: Receipt) -> Result<(), WireError> {
+    pub(crate) fn receipt(&mut self, sent: Receipt) -> Result<(), WireError> {
         match self.next(&mut [])? {
             Frame::Received(there) if there == sent => Ok(()),
             Frame::Received(there) => Err(WireError::Differs { here: sent, there }),
             other => Err(WireError::Unexpected(other)),
         }
     }
+}
+
+/// The checksum over pages and where they are. Pages of zeroes have no contents.
+fn sum_of(gfns: Span<Gfn>, contents: &[u8]) -> u64 {
+    let mut sum = Sum::default();
+    sum.add(&gfns.start.0.to_le_bytes());
+    sum.add(&gfns.end.0.to_le_bytes());
+    sum.add(contents);
+    sum.value()
 }
 
 /// What has gone by in a round.
@@ -286,7 +277,9 @@ impl Tally {
         self.sum.add(frame);
     }
 
-    fn receipt(self, round: u64) -> Receipt {
+    fn receipt(mut self, round: u64, last: bool) -> Receipt {
+        self.add(&round.to_le_bytes(), 0);
+        self.add(&[last.into()], 0);
         Receipt { round, pages: self.pages, sum: self.sum.value() }
     }
 }

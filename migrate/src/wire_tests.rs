@@ -6,11 +6,15 @@ fn gfns(first: u64, pages: u64) -> Span<Gfn> {
     Span::sized(Gfn(first), pages)
 }
 
-/// A stream of one slot and one round, and the receipt for it.
+fn range() -> MemoryRange {
+    MemoryRange { slot: SlotId(3), gfns: gfns(16, 64) }
+}
+
+/// A stream of one range and one round, and the receipt for it.
 fn stream() -> (Vec<u8>, Receipt) {
     let mut bytes = Vec::new();
     let mut out = Writing::new(&mut bytes);
-    out.greet(&[Slot::new(SlotId(3), Gfn(16), 64, slat::Hva(0x10_0000))]).unwrap();
+    out.greet(&[range()]).unwrap();
     out.pages(gfns(16, 2), &[[7; PAGE], [8; PAGE]].concat()).unwrap();
     out.zeroes(gfns(20, 4)).unwrap();
     let receipt = out.end_round(1, true).unwrap();
@@ -39,11 +43,14 @@ fn frames(bytes: &[u8]) -> (Vec<Frame>, WireError) {
 fn frames_come_as_they_were_sent() {
     let (bytes, receipt) = stream();
     let (frames, end) = frames(&bytes);
+    let Frame::EndOfRound(hello) = frames[2] else { panic!("{frames:?}") };
+    assert_eq!((hello.round, hello.pages), (0, 0));
     let expected = [
-        Frame::Hello { slots: 1 },
-        Frame::Slot { id: SlotId(3), gfns: gfns(16, 64) },
-        Frame::Pages(gfns(16, 2)),
-        Frame::Zeroes(gfns(20, 4)),
+        Frame::Hello { ranges: 1 },
+        Frame::Range(range()),
+        Frame::EndOfRound(hello),
+        Frame::Pages(gfns(16, 2), sum_of(gfns(16, 2), &[[7; PAGE], [8; PAGE]].concat())),
+        Frame::Zeroes(gfns(20, 4), sum_of(gfns(20, 4), &[])),
         Frame::End(receipt),
         Frame::Go,
     ];
@@ -64,20 +71,29 @@ fn a_stream_that_ends_early_is_closed_wherever_it_ends() {
 #[test]
 fn negative_control_a_changed_byte_is_found_out() {
     let (bytes, _) = stream();
-    // Contents, a place, a number of pages, the checksum itself; the last frame has none.
-    let contents = 3 * FRAME + PAGE + 5;
-    let zeroes = 3 * FRAME + 2 * PAGE;
-    for at in [contents, 2 * FRAME + 8, zeroes + 4, zeroes + 8, zeroes + FRAME + 16] {
+    // Contents, places, a number of pages, a slot, the checksum itself; the last frame has none.
+    let contents = 4 * FRAME + PAGE + 5;
+    let zeroes = 4 * FRAME + 2 * PAGE;
+    for at in [contents, 3 * FRAME + 8, zeroes + 4, zeroes + 8, zeroes + FRAME + 16, FRAME + 8, FRAME + 16] {
         let mut bytes = bytes.clone();
         bytes[at] ^= 1;
         let (_, end) = frames(&bytes);
-        assert!(matches!(end, WireError::Differs { .. }), "{at}: {end}");
+        let damaged = (3 * FRAME..zeroes + FRAME).contains(&at);
+        assert!(damaged == matches!(end, WireError::Damaged(_)), "{at}: {end}");
+        assert!(damaged != matches!(end, WireError::Differs { .. }), "{at}: {end}");
+    }
+    // A frame that is missing, and one that comes twice: each is as it was sent.
+    let frame = bytes[zeroes..zeroes + FRAME].to_vec();
+    let without = [&bytes[..zeroes], &bytes[zeroes + FRAME..]].concat();
+    let twice = [&bytes[..zeroes], &frame, &bytes[zeroes..]].concat();
+    for bytes in [without, twice] {
+        assert!(matches!(frames(&bytes).1, WireError::Differs { .. }));
     }
     // Two pages in each other's place.
     let mut bytes = bytes;
-    let pages = &mut bytes[3 * FRAME..][..2 * PAGE];
+    let pages = &mut bytes[4 * FRAME..][..2 * PAGE];
     pages.rotate_left(PAGE);
-    assert!(matches!(frames(&bytes).1, WireError::Differs { .. }));
+    assert!(matches!(frames(&bytes).1, WireError::Damaged(_)));
 }
 
 #[test]
@@ -93,6 +109,9 @@ fn what_is_no_migration_is_refused_by_name() {
     assert!(first(3, 65, 0, 0).contains("65 pages"));
     assert!(first(4, 0, 0, 0).contains("0 pages"));
     assert!(first(3, 2, u64::MAX, 0).contains("2 pages"), "it would wrap");
+    assert!(first(3, 2, (1 << 52) - 1, 0).contains("2 pages"), "past the last frame");
+    assert!(first(8, 0, 1, 0).contains("unused field"));
+    assert!(first(2, 1, 0, 1 << 32).contains("unused field"), "no slot has such an id");
     assert!(frames(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").1.to_string().contains("no frame is of kind"));
 }
 
@@ -104,7 +123,7 @@ fn only_the_receipt_for_this_round_is_one() {
     assert!(matches!(answer(Frame::Received(Receipt { sum: 78, ..sent })), Err(WireError::Differs { .. })));
     assert!(matches!(answer(Frame::Go), Err(WireError::Unexpected(Frame::Go))));
     assert!(
-        matches!(answer(Frame::Pages(gfns(0, 1))), Err(WireError::Unexpected(_))),
+        matches!(answer(Frame::Pages(gfns(0, 1), 0)), Err(WireError::Unexpected(_))),
         "no room for contents"
     );
 }

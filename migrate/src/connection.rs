@@ -1,0 +1,190 @@
+//! One connection to the receiver, and a round over it: pages are read, told zero from not zero, and sent.
+
+use crate::error::{Interrupted, MigrateError, WireError};
+use crate::guest::{MemoryRange, Progress, Source};
+use crate::wire::{Frame, MOST_PAGES, Reading, Writing};
+use slat::{DirtyPage, DirtyWord, PAGE_SIZE, Span};
+use std::io::{Read, Write};
+use std::ops::ControlFlow;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// See the module's header.
+pub(crate) struct Connection<S: Read + Write>(pub(crate) Writing<S>);
+
+/// How a round is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order {
+    /// Its number, from 1.
+    pub(crate) round: u64,
+    /// The guest stands still.
+    pub(crate) last: bool,
+    /// Bytes per second at most.
+    pub(crate) bandwidth: Option<u64>,
+}
+
+/// What a round has sent, be it received or not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sent {
+    /// Pages that were zero.
+    pub zeroes: u64,
+    /// Bytes that were given to the stream.
+    pub bytes: u64,
+}
+
+impl<S: Read + Write> Connection<S> {
+    /// Says hello over a new stream.
+    pub(crate) fn new(stream: S, ranges: &[MemoryRange]) -> Result<Self, WireError> {
+        let mut to = Writing::new(stream);
+        to.greet(ranges)?;
+        Ok(Self(to))
+    }
+
+    /// Sends a round and waits until it is received. `sent` says how far it came, in any case.
+    pub(crate) fn send<G: Source>(
+        &mut self,
+        source: &mut G,
+        words: &[DirtyWord],
+        order: Order,
+        sent: &mut Sent,
+    ) -> Result<(), Interrupted<G::Error>> {
+        let mut pace = Pace::new(order.bandwidth);
+        let mut contents = vec![0; (MOST_PAGES * PAGE_SIZE) as usize];
+        let before = self.0.bytes;
+        let mut progress = Progress { round: order.round, last: order.last, pages: pages(words), sent: 0 };
+        tell(source, progress)?;
+        for word in words {
+            let start = self.0.bytes;
+            let result = self.word(source, word, &mut contents, sent);
+            sent.bytes = self.0.bytes - before;
+            result?;
+            progress.sent += u64::from(word.bits.count_ones());
+            tell(source, progress)?;
+            pace.sent(self.0.bytes - start);
+        }
+        let receipt = self.0.end_round(order.round, order.last)?;
+        sent.bytes = self.0.bytes - before;
+        Reading::new(self.0.stream()).receipt(receipt)?;
+        Ok(())
+    }
+
+    /// Lets the receiver have the guest.
+    pub(crate) fn go(&mut self) -> Result<(), WireError> {
+        self.0.send(Frame::Go)?;
+        self.0.flush()
+    }
+
+    /// Tells the receiver that there will be no migration.
+    pub(crate) fn cancel(&mut self) -> Result<(), WireError> {
+        self.0.send(Frame::Cancel)?;
+        self.0.flush()
+    }
+
+    /// The pages of a word, neighbours together.
+    fn word<G: Source>(
+        &mut self,
+        source: &mut G,
+        word: &DirtyWord,
+        contents: &mut [u8],
+        sent: &mut Sent,
+    ) -> Result<(), Interrupted<G::Error>> {
+        let mut bits = word.bits;
+        while bits != 0 {
+            let first = u64::from(bits.trailing_zeros());
+            let pages = u64::from((!(bits >> first)).trailing_zeros()).min(MOST_PAGES - first);
+            // The run was at `first`; a word of ones is one run.
+            bits &= u64::MAX.checked_shl((first + pages) as u32).unwrap_or(0);
+            let contents = &mut contents[..(pages * PAGE_SIZE) as usize];
+            let from = DirtyPage {
+                page: word.first.page + first,
+                gfn: word.first.gfn + first,
+                hva: word.first.hva + first * PAGE_SIZE,
+                ..word.first
+            };
+            source.read(from, contents).map_err(Interrupted::guest)?;
+            let mut at = from.gfn;
+            let mut rest = &*contents;
+            while !rest.is_empty() {
+                let (run, zero) = alike(rest);
+                rest = &rest[run.len()..];
+                let gfns = Span::sized(at, run.len() as u64 / PAGE_SIZE);
+                at = gfns.end;
+                if zero {
+                    sent.zeroes += gfns.len();
+                    self.0.zeroes(gfns)?;
+                } else {
+                    self.0.pages(gfns, run)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many pages these are.
+pub(crate) fn pages(words: &[DirtyWord]) -> u64 {
+    words.iter().map(|word| u64::from(word.bits.count_ones())).sum()
+}
+
+fn tell<G: Source>(source: &mut G, progress: Progress) -> Result<(), Interrupted<G::Error>> {
+    match source.progress(progress) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Interrupted::Over(MigrateError::Cancelled)),
+    }
+}
+
+/// A limit of a stream's speed, from when it was made.
+#[derive(Debug)]
+struct Pace {
+    bytes_per_s: Option<u64>,
+    began: Instant,
+    sent: u64,
+}
+
+impl Pace {
+    fn new(bytes_per_s: Option<u64>) -> Self {
+        Self { bytes_per_s, began: Instant::now(), sent: 0 }
+    }
+
+    /// So many bytes have been sent: sleeps for as long as they are ahead of time.
+    fn sent(&mut self, bytes: u64) {
+        self.sent += bytes;
+        if let Some(limit) = self.bytes_per_s {
+            let due = Duration::from_secs_f64(self.sent as f64 / limit as f64);
+            sleep(due.saturating_sub(self.began.elapsed()));
+        }
+    }
+}
+
+/// The first pages that are alike, all zero or none, and whether they are zero.
+fn alike(pages: &[u8]) -> (&[u8], bool) {
+    let mut zero = pages.chunks_exact(PAGE_SIZE as usize).map(is_zero);
+    let first = zero.next().unwrap_or(false);
+    let more = zero.take_while(|&zero| zero == first).count();
+    (&pages[..(1 + more) * PAGE_SIZE as usize], first)
+}
+
+/// Whether a page is.
+fn is_zero(page: &[u8]) -> bool {
+    page.chunks_exact(64).all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_zeroes_are_told_from_others() {
+        let mut pages = vec![0; 5 * PAGE_SIZE as usize];
+        // The last byte of page 2; all of page 3.
+        pages[3 * PAGE_SIZE as usize - 1..4 * PAGE_SIZE as usize].fill(7);
+        let mut rest = pages.as_slice();
+        let mut runs = Vec::new();
+        while !rest.is_empty() {
+            let (run, zero) = alike(rest);
+            runs.push((run.len() as u64 / PAGE_SIZE, zero));
+            rest = &rest[run.len()..];
+        }
+        assert_eq!(runs, [(2, true), (2, false), (1, true)]);
+    }
+}

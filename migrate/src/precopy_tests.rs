@@ -1,0 +1,382 @@
+use super::*;
+use crate::guest::{Progress, Target};
+use crate::receiver::Receiver;
+use slat::{DirtyPage, Gfn, Hva, SlotId, SpaceId, Span};
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+const PAGES: u64 = 1024;
+const PAGE: usize = PAGE_SIZE as usize;
+
+/// A guest of which a byte in each page is looked at. It writes when a page is read, so that all is in an order that is known.
+struct Guest {
+    memory: Vec<u8>,
+    log: BTreeSet<u64>,
+    taken: BTreeSet<u64>,
+    /// Pages that it writes for each 16 pages that are read, where it runs at its full speed.
+    speed: u64,
+    slowed_down: u8,
+    runs: bool,
+    read: u64,
+    next: u64,
+    /// What happened, in order.
+    calls: Vec<&'static str>,
+    /// Ends the migration or the connection.
+    watch: fn(Progress) -> ControlFlow<()>,
+}
+
+impl Guest {
+    fn new(speed: u64) -> Self {
+        Self {
+            memory: vec![1; PAGES as usize],
+            log: (0..PAGES).collect(),
+            taken: BTreeSet::new(),
+            speed,
+            slowed_down: 0,
+            runs: true,
+            read: 0,
+            next: 0,
+            calls: Vec::new(),
+            watch: |_| Continue(()),
+        }
+    }
+}
+
+impl Source for Guest {
+    type Error = io::Error;
+
+    fn ranges(&self) -> Vec<MemoryRange> {
+        let range =
+            |slot, first| MemoryRange { slot: SlotId(slot), gfns: Span::sized(Gfn(first), PAGES / 2) };
+        vec![range(0, PAGES / 2), range(1, 0)]
+    }
+
+    fn start_log(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn harvest(&mut self) -> io::Result<Vec<DirtyWord>> {
+        assert!(self.taken.is_empty(), "neither committed nor given back");
+        self.taken = std::mem::take(&mut self.log);
+        let words = (0..PAGES / 64).map(|word| {
+            let page = word * 64;
+            let bits = self.taken.range(page..page + 64).fold(0, |bits, page| bits | 1 << (page % 64));
+            let (slot, space) = (SlotId(0), SpaceId(0));
+            DirtyWord { first: DirtyPage { space, slot, page, gfn: Gfn(page), hva: Hva(page << 12) }, bits }
+        });
+        Ok(words.filter(|word| word.bits != 0).collect())
+    }
+
+    fn commit(&mut self) {
+        self.taken.clear();
+    }
+
+    fn give_back(&mut self) {
+        self.log.append(&mut self.taken);
+    }
+
+    fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> io::Result<()> {
+        for (page, contents) in (first.gfn.0..).zip(contents.chunks_mut(PAGE)) {
+            contents.fill(self.memory[page as usize]);
+            self.read += 1;
+            let slow = u64::from(100 - self.slowed_down);
+            if self.runs && self.read.is_multiple_of(16) {
+                for _ in 0..self.speed * slow / 100 {
+                    // Of all pages, not only of those that are still to come in this round.
+                    self.next = (self.next + 7) % PAGES;
+                    self.memory[self.next as usize] = self.memory[self.next as usize].wrapping_add(1);
+                    self.log.insert(self.next);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn halt(&mut self) -> io::Result<()> {
+        self.runs = false;
+        self.calls.push("halt");
+        Ok(())
+    }
+
+    fn resume(&mut self) {
+        self.runs = true;
+        self.calls.push("resume");
+    }
+
+    fn slow_down(&mut self, percent: u8) {
+        self.slowed_down = percent;
+        self.calls.push(if percent == 0 { "full speed" } else { "slower" });
+    }
+
+    fn progress(&mut self, progress: Progress) -> ControlFlow<()> {
+        (self.watch)(progress)
+    }
+}
+
+#[derive(Default)]
+struct Ram(Vec<u8>);
+
+impl Target for Ram {
+    type Error = Infallible;
+
+    fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Infallible> {
+        assert_eq!(ranges[0].slot, SlotId(1), "in order of frames");
+        self.0 = vec![0; PAGES as usize];
+        Ok(())
+    }
+
+    fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Infallible> {
+        for (at, page) in (gfns.start.0 as usize..).zip(contents.chunks(PAGE)) {
+            assert!(page.iter().all(|byte| *byte == page[0]));
+            self.0[at] = page[0];
+        }
+        Ok(())
+    }
+
+    fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Infallible> {
+        self.0[gfns.start.0 as usize..gfns.end.0 as usize].fill(0);
+        Ok(())
+    }
+}
+
+/// A receiver in a thread of its own, and senders that open connections to it; what it has in the end.
+fn with_receiver(senders: impl FnOnce(&Sender<UnixStream>)) -> Result<Vec<u8>, MigrateError<Infallible>> {
+    let (open, opened) = channel();
+    thread::scope(|scope| {
+        let receiving = scope.spawn(move || {
+            let mut receiver = Receiver::new(Ram::default(), PAGES * PAGE_SIZE);
+            receiver.receive(|| opened.recv().map_err(io::Error::other))?;
+            Ok(receiver.into_target().0)
+        });
+        senders(&open);
+        drop(open);
+        receiving.join().unwrap()
+    })
+}
+
+fn connect(open: &Sender<UnixStream>) -> io::Result<UnixStream> {
+    let (here, there) = UnixStream::pair()?;
+    open.send(there).map_err(io::Error::other)?;
+    Ok(here)
+}
+
+/// As fast as in 40 ms for all of the memory.
+const LIMIT: u64 = PAGES * PAGE_SIZE * 25;
+
+#[test]
+fn the_guest_is_halted_once_the_rest_fits_the_downtime() {
+    let mut guest = Guest::new(4);
+    let memory = with_receiver(|open| {
+        let settings = PreCopy::new().bandwidth(LIMIT / 5).downtime(Duration::from_millis(45));
+        let outcome = settings.send(&mut guest, || connect(open)).unwrap();
+        let told: Vec<u64> = outcome.rounds.iter().map(|round| round.told).collect();
+        // A quarter of each round is written while it is sent. The limit is 51 ms for round 2, and 13 ms for round 3.
+        assert_eq!(told[..3], [PAGES, PAGES / 4, PAGES / 16]);
+        assert!(outcome.rounds[2].last && told.len() == 3);
+        assert_eq!(outcome.rounds[0].slowed_down, 0);
+    });
+    assert_eq!(guest.calls, ["halt"]);
+    assert_eq!(memory.unwrap(), guest.memory);
+}
+
+#[test]
+fn the_guest_is_halted_for_the_last_round_at_the_latest() {
+    for most in [1, 2, 5] {
+        let mut guest = Guest::new(16);
+        let memory = with_receiver(|open| {
+            let settings = PreCopy::new().max_rounds(most).downtime(Duration::ZERO);
+            let outcome = settings.send(&mut guest, || connect(open)).unwrap();
+            assert_eq!(outcome.rounds.len() as u64, most);
+            assert!(
+                outcome.rounds.iter().all(|round| round.received && round.last == (round.number == most))
+            );
+        });
+        assert_eq!(memory.unwrap(), guest.memory);
+    }
+}
+
+/// The guest writes as fast as pages are sent: without auto-converge no round becomes shorter.
+#[test]
+fn auto_converge_slows_a_guest_down_that_writes_too_fast() {
+    let rounds = |settings: PreCopy| {
+        let (mut guest, mut rounds) = (Guest::new(16), Vec::new());
+        let memory = with_receiver(|open| {
+            let settings = settings.bandwidth(LIMIT).downtime(Duration::from_millis(4)).max_rounds(20);
+            rounds = settings.send(&mut guest, || connect(open)).unwrap().rounds;
+        });
+        assert_eq!(memory.unwrap(), guest.memory);
+        rounds
+    };
+    let without = rounds(PreCopy::new());
+    assert_eq!(without.len(), 20);
+    assert!(without.iter().all(|round| round.slowed_down == 0));
+    let with = rounds(PreCopy::new().auto_converge());
+    assert!(with.len() < 12, "{with:?}");
+    let slowed: Vec<u8> = with.iter().map(|round| round.slowed_down).collect();
+    assert_eq!(slowed[..4], [0, 20, 30, 40]);
+}
+
+#[test]
+fn what_is_cancelled_runs_on_and_the_receiver_is_told() {
+    // While the guest runs, and while it stands still.
+    let watches: [fn(Progress) -> ControlFlow<()>; 2] = [
+        |at| if at.round == 3 && at.sent > 100 { Break(()) } else { Continue(()) },
+        |at| if at.last && at.sent > 0 { Break(()) } else { Continue(()) },
+    ];
+    for (watch, calls) in watches.into_iter().zip([
+        &["slower", "slower", "full speed"] as &[_],
+        &["slower", "slower", "halt", "resume", "full speed"],
+    ]) {
+        let mut guest = Guest { watch, ..Guest::new(16) };
+        let received = with_receiver(|open| {
+            let settings = PreCopy::new().auto_converge().downtime(Duration::ZERO).max_rounds(4);
+            let error = settings.send(&mut guest, || connect(open)).unwrap_err();
+            assert!(matches!(error, MigrateError::Cancelled), "{error}");
+        });
+        assert!(matches!(received, Err(MigrateError::Cancelled)));
+        assert_eq!(guest.calls, calls);
+        assert!(guest.runs && guest.taken.is_empty() && !guest.log.is_empty());
+    }
+}
+
+/// Streams that break when so many bytes were written.
+struct Breaks(UnixStream, usize);
+
+impl Read for Breaks {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into)
+    }
+}
+
+impl Write for Breaks {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = bytes.len().min(self.1);
+        self.1 -= len;
+        if len == 0 { Err(io::ErrorKind::ConnectionReset.into()) } else { self.0.write(&bytes[..len]) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Connections that break after a number of bytes that no frame ends at, until one holds: nothing is lost, and what a round has
+/// brought is not sent again.
+#[test]
+fn a_migration_goes_on_where_its_connection_broke() {
+    let all = (PAGES * PAGE_SIZE) as usize;
+    let mut guest = Guest::new(4);
+    let memory = with_receiver(|open| {
+        let mut bytes = [10, 100, 100_000, all + all / 8, 5000, usize::MAX].into_iter();
+        let connect = || Ok(Breaks(connect(open)?, bytes.next().unwrap()));
+        let settings = PreCopy::new().max_rounds(3).downtime(Duration::ZERO);
+        let rounds = settings.send(&mut guest, connect).unwrap().rounds;
+        let numbers: Vec<_> = rounds.iter().map(|round| (round.number, round.received)).collect();
+        let expected =
+            [(1, false), (1, false), (1, false), (1, true), (2, false), (2, false), (2, true), (3, true)];
+        assert_eq!(numbers, expected);
+        assert!(rounds[6].told < PAGES / 2, "{}", rounds[6].told);
+    });
+    assert_eq!(memory.unwrap(), guest.memory);
+}
+
+#[test]
+fn another_call_goes_on_where_the_tries_are_used_up() {
+    let mut guest = Guest { watch: |_| Continue(()), ..Guest::new(4) };
+    let memory = with_receiver(|open| {
+        let all = (PAGES * PAGE_SIZE) as usize;
+        let mut bytes = [all + 100_000, 100].into_iter();
+        let settings = PreCopy::new().max_rounds(2).tries(2).downtime(Duration::ZERO);
+        let failing = || Ok(Breaks(connect(open)?, bytes.next().unwrap()));
+        let error = settings.send(&mut guest, failing).unwrap_err();
+        assert!(matches!(error, MigrateError::Failed { round: 2, tries: 2, .. }), "{error}");
+        assert_eq!(guest.calls, ["halt", "resume", "halt", "resume"]);
+        let outcome = settings.send(&mut guest, || connect(open)).unwrap();
+        assert!(outcome.rounds[0].told < PAGES / 2, "the first call's round is not sent again");
+    });
+    assert_eq!(memory.unwrap(), guest.memory);
+}
+
+/// A guest whose log forgets what is given back.
+struct Forgets(Guest);
+
+impl Source for Forgets {
+    type Error = io::Error;
+    fn ranges(&self) -> Vec<MemoryRange> {
+        self.0.ranges()
+    }
+    fn start_log(&mut self) -> io::Result<()> {
+        self.0.start_log()
+    }
+    fn harvest(&mut self) -> io::Result<Vec<DirtyWord>> {
+        self.0.harvest()
+    }
+    fn commit(&mut self) {
+        self.0.commit();
+    }
+    fn give_back(&mut self) {
+        self.0.commit();
+    }
+    fn read(&mut self, first: DirtyPage, contents: &mut [u8]) -> io::Result<()> {
+        self.0.read(first, contents)
+    }
+    fn halt(&mut self) -> io::Result<()> {
+        self.0.halt()
+    }
+    fn resume(&mut self) {
+        self.0.resume();
+    }
+}
+
+#[test]
+fn negative_control_a_log_that_forgets_what_is_given_back_loses_pages() {
+    let mut guest = Forgets(Guest::new(4));
+    let memory = with_receiver(|open| {
+        let mut bytes = [100_000, usize::MAX].into_iter();
+        let connect = || Ok(Breaks(connect(open)?, bytes.next().unwrap()));
+        PreCopy::new().max_rounds(2).downtime(Duration::ZERO).send(&mut guest, connect).unwrap();
+    });
+    assert_ne!(memory.unwrap(), guest.0.memory);
+}
+
+#[test]
+fn an_error_of_the_guest_ends_the_migration_and_lets_it_run() {
+    struct Unreadable(Guest);
+    impl Source for Unreadable {
+        type Error = io::Error;
+        fn ranges(&self) -> Vec<MemoryRange> {
+            self.0.ranges()
+        }
+        fn start_log(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn harvest(&mut self) -> io::Result<Vec<DirtyWord>> {
+            self.0.harvest()
+        }
+        fn commit(&mut self) {}
+        fn give_back(&mut self) {
+            self.0.give_back();
+        }
+        fn read(&mut self, _: DirtyPage, _: &mut [u8]) -> io::Result<()> {
+            Err(io::Error::other("bad page"))
+        }
+        fn halt(&mut self) -> io::Result<()> {
+            self.0.halt()
+        }
+        fn resume(&mut self) {
+            self.0.resume();
+        }
+    }
+    let mut guest = Unreadable(Guest::new(4));
+    let received = with_receiver(|open| {
+        let error = PreCopy::new().max_rounds(1).send(&mut guest, || connect(open)).unwrap_err();
+        assert_eq!(error.to_string(), "bad page");
+    });
+    assert!(received.is_err());
+    assert_eq!(guest.0.calls, ["halt", "resume"]);
+    assert_eq!(guest.0.log.len() as u64, PAGES);
+}

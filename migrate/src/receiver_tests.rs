@@ -1,0 +1,287 @@
+use super::*;
+use crate::wire::{FRAME, Writing};
+use slat::SlotId;
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+const PAGE: usize = PAGE_SIZE as usize;
+
+/// Memory from the first range's first frame to the last one's last.
+#[derive(Default)]
+struct Ram {
+    first: Gfn,
+    bytes: Vec<u8>,
+}
+
+impl Ram {
+    fn at(&mut self, gfns: Span<Gfn>) -> &mut [u8] {
+        let first = (gfns.start.0 - self.first.0) as usize;
+        &mut self.bytes[first * PAGE..][..gfns.len() as usize * PAGE]
+    }
+}
+
+impl Target for Ram {
+    type Error = Infallible;
+
+    fn create(&mut self, ranges: &[MemoryRange]) -> Result<(), Infallible> {
+        assert!(self.bytes.is_empty(), "once");
+        self.first = ranges[0].gfns.start;
+        let end = ranges[ranges.len() - 1].gfns.end;
+        self.bytes = vec![0; (end.0 - self.first.0) as usize * PAGE];
+        Ok(())
+    }
+
+    fn write(&mut self, gfns: Span<Gfn>, contents: &[u8]) -> Result<(), Infallible> {
+        self.at(gfns).copy_from_slice(contents);
+        Ok(())
+    }
+
+    fn zero(&mut self, gfns: Span<Gfn>) -> Result<(), Infallible> {
+        self.at(gfns).fill(0);
+        Ok(())
+    }
+}
+
+/// A receiver of 8 pages in a thread of its own, and the memory that it hands over in the end.
+fn receiver(senders: impl FnOnce(SocketAddr)) -> Result<Vec<u8>, MigrateError<Infallible>> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::scope(|scope| {
+        let receiving = scope.spawn(|| {
+            let mut receiver = Receiver::new(Ram::default(), 8 * PAGE_SIZE);
+            receiver.receive(|| listener.accept().map(|(stream, _)| stream))?;
+            Ok(receiver.into_target().bytes)
+        });
+        senders(address);
+        receiving.join().unwrap()
+    })
+}
+
+fn range(slot: u32, first: u64, pages: u64) -> MemoryRange {
+    MemoryRange { slot: SlotId(slot), gfns: Span::sized(Gfn(first), pages) }
+}
+
+/// A sender that has said hello: 8 pages from frame 16 on.
+fn sender(address: SocketAddr) -> Writing<TcpStream> {
+    let mut to = Writing::new(TcpStream::connect(address).unwrap());
+    to.greet(&[range(5, 16, 8)]).unwrap();
+    to
+}
+
+fn page(to: &mut Writing<impl Write>, gfn: u64, byte: u8) {
+    to.pages(Span::sized(Gfn(gfn), 1), &[byte; PAGE]).unwrap();
+}
+
+/// Ends a round that has arrived.
+fn end(to: &mut Writing<TcpStream>, round: u64, last: bool) {
+    let receipt = to.end_round(round, last).unwrap();
+    Reading::new(to.stream()).receipt(receipt).unwrap();
+}
+
+fn go(to: &mut Writing<impl Write>) {
+    to.send(Frame::Go).and_then(|()| to.flush()).unwrap();
+}
+
+fn cancelled(address: SocketAddr) {
+    crate::cancel(TcpStream::connect(address).unwrap()).unwrap();
+}
+
+#[test]
+fn what_earlier_connections_brought_stays_and_later_ones_win() {
+    let memory = receiver(|address| {
+        // A stranger who found an open port.
+        TcpStream::connect(address).unwrap().write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        let mut to = sender(address);
+        for gfn in 16..20 {
+            page(&mut to, gfn, 1);
+        }
+        end(&mut to, 1, false);
+        page(&mut to, 17, 2);
+        page(&mut to, 18, 2);
+        to.flush().unwrap();
+        // It breaks in the middle of round 2, which is sent again: one page has gone back to zeroes meanwhile.
+        drop(to);
+        let mut to = sender(address);
+        page(&mut to, 17, 3);
+        to.zeroes(Span::sized(Gfn(18), 1)).unwrap();
+        page(&mut to, 23, 3);
+        end(&mut to, 2, true);
+        go(&mut to);
+    });
+    let memory = memory.unwrap();
+    let bytes: Vec<u8> = memory.chunks(PAGE).map(|page| page[0]).collect();
+    assert_eq!(bytes, [1, 3, 0, 1, 0, 0, 0, 3]);
+    assert!(memory.chunks(PAGE).all(|page| page.iter().all(|byte| *byte == page[0])));
+}
+
+#[test]
+fn a_migration_that_is_complete_waits_for_the_word() {
+    let memory = receiver(|address| {
+        let mut to = sender(address);
+        page(&mut to, 16, 1);
+        end(&mut to, 1, true);
+        // The sender is gone before it said so: the guest runs on there, and comes later.
+        drop(to);
+        let mut to = sender(address);
+        page(&mut to, 16, 2);
+        end(&mut to, 1, true);
+        go(&mut to);
+    });
+    assert_eq!(memory.unwrap()[0], 2);
+}
+
+#[test]
+fn a_stream_that_is_refused_is_told_when_the_sender_gives_up() {
+    let cancelled_first = receiver(cancelled).unwrap_err();
+    assert!(matches!(cancelled_first, MigrateError::Cancelled));
+    let refused = receiver(|address| {
+        let mut to = sender(address);
+        page(&mut to, 24, 1);
+        to.flush().unwrap();
+        // It is closed.
+        assert!(Reading::new(to.stream()).next(&mut []).is_err());
+        cancelled(address);
+    });
+    let says = refused.unwrap_err().to_string();
+    assert_eq!(says, "the receiver refused the stream: the frames 0x18..0x19 are in no slot");
+}
+
+/// What a receiver of 8 pages says of a stream; `None` where the guest may run.
+fn refused(receiver: &mut Receiver<Ram>, bytes: &[u8]) -> Option<WireError> {
+    match receiver.serve(Both { from: bytes, to: Vec::new() }) {
+        Ok(()) => None,
+        Err(MigrateError::Refused(error)) => Some(error),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A stream of two directions: what is read, and what was written.
+struct Both<'b> {
+    from: &'b [u8],
+    to: Vec<u8>,
+}
+
+impl Read for Both<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.from.read(into)
+    }
+}
+
+impl Write for Both<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.to.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The bytes of a hello with these ranges.
+fn hello(ranges: &[MemoryRange]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Writing::new(&mut bytes).greet(ranges).unwrap();
+    bytes
+}
+
+#[test]
+fn memory_that_cannot_be_is_refused_before_it_is_made() {
+    let new = || Receiver::new(Ram::default(), 8 * PAGE_SIZE);
+    let says = |ranges: &[MemoryRange]| refused(&mut new(), &hello(ranges)).unwrap();
+    assert!(matches!(says(&[range(5, 16, 8)]), WireError::Closed), "that much is allowed");
+    assert!(says(&[range(5, 16, 9)]).to_string().contains("the receiver 32768"));
+    assert!(matches!(says(&[range(1, 0, 4), range(2, 3, 4)]), WireError::Overlap(_)));
+    assert!(matches!(says(&[range(1, 4, 4), range(2, 0, 4)]), WireError::Overlap(_)), "not in order");
+    assert!(matches!(says(&[range(1, 0, 4), range(1, 4, 4)]), WireError::Overlap(_)), "a slot twice");
+    assert!(matches!(says(&[range(1, (1 << 52) - 1, 2)]), WireError::Length(2)), "past the last frame");
+    let many = Frame::Hello { ranges: MOST_RANGES + 1 }.encode();
+    assert!(matches!(refused(&mut new(), &many), Some(WireError::Unexpected(_))));
+    // Pages before the memory is known, in no range, and in two.
+    let mut pages = Frame::Hello { ranges: 1 }.encode().to_vec();
+    pages.extend(Frame::Pages(Span::sized(Gfn(0), 1), 0).encode());
+    assert!(matches!(refused(&mut new(), &pages), Some(WireError::Unexpected(_))));
+    for (first, pages) in [(0, 1), (3, 2), (8, 1), (7, 2), (14, 4), (18, 1)] {
+        let mut bytes = Vec::new();
+        let mut to = Writing::new(&mut bytes);
+        to.greet(&[range(1, 1, 3), range(2, 4, 4), range(3, 17, 1)]).unwrap();
+        to.zeroes(Span::sized(Gfn(first), pages)).unwrap();
+        drop(to);
+        assert!(matches!(refused(&mut new(), &bytes), Some(WireError::Place(_))), "{first}, {pages}");
+    }
+}
+
+#[test]
+fn another_machine_is_refused_and_the_first_goes_on() {
+    let mut receiver = Receiver::new(Ram::default(), 8 * PAGE_SIZE);
+    assert!(matches!(refused(&mut receiver, &hello(&[range(5, 16, 8)])), Some(WireError::Closed)));
+    assert!(matches!(refused(&mut receiver, &hello(&[range(5, 16, 7)])), Some(WireError::OtherMachine)));
+    assert!(matches!(refused(&mut receiver, &hello(&[range(5, 16, 8)])), Some(WireError::Closed)));
+}
+
+/// A whole migration in few bytes: a range, a round with a page and zeroes, a last round, the word.
+fn whole() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut to = Writing::new(&mut bytes);
+    to.greet(&[range(5, 16, 8)]).unwrap();
+    page(&mut to, 17, 7);
+    to.zeroes(Span::sized(Gfn(20), 2)).unwrap();
+    to.end_round(1, false).unwrap();
+    page(&mut to, 18, 9);
+    to.end_round(2, true).unwrap();
+    go(&mut to);
+    drop(to);
+    bytes
+}
+
+#[test]
+fn each_byte_that_is_changed_is_refused_and_the_right_stream_is_received_after_it() {
+    let whole = whole();
+    assert_eq!(whole.len(), 9 * FRAME + 2 * PAGE);
+    let contents =
+        |at: usize| [4 * FRAME, 7 * FRAME + PAGE].iter().any(|first| (*first..first + PAGE).contains(&at));
+    for at in 0..whole.len() {
+        // Of the contents, which are all alike, some.
+        if contents(at) && at % 97 != 0 {
+            continue;
+        }
+        for change in [1, 2, 3, 0x80, 0xff] {
+            let mut receiver = Receiver::new(Ram::default(), 8 * PAGE_SIZE);
+            let mut changed = whole.clone();
+            changed[at] ^= change;
+            match receiver.serve(Both { from: &changed, to: Vec::new() }) {
+                Err(MigrateError::Refused(_)) => {}
+                // A frame that says the whole migration is off.
+                Err(MigrateError::Cancelled) => assert!(at % 4 == 0 || contents(at), "{at} ^ {change:#x}"),
+                other => panic!("{at} ^ {change:#x}: {other:?}"),
+            }
+            assert!(refused(&mut receiver, &whole).is_none(), "{at} ^ {change:#x}");
+            let memory: Vec<u8> = receiver.into_target().bytes.chunks(PAGE).map(|page| page[0]).collect();
+            assert_eq!(memory, [0, 7, 9, 0, 0, 0, 0, 0], "{at} ^ {change:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_ends_early_makes_no_guest() {
+    let whole = whole();
+    for len in (0..whole.len()).filter(|len| len % 61 == 0 || whole.len() - len < 30) {
+        let mut receiver = Receiver::new(Ram::default(), 8 * PAGE_SIZE);
+        assert!(matches!(refused(&mut receiver, &whole[..len]), Some(WireError::Closed)), "{len}");
+    }
+}
+
+/// The test above sees a checksum that is not compared: contents are what nothing else looks at.
+#[test]
+fn negative_control_contents_that_fit_their_checksum_are_received() {
+    let mut bytes = Vec::new();
+    let mut to = Writing::new(&mut bytes);
+    to.greet(&[range(5, 16, 8)]).unwrap();
+    page(&mut to, 17, 8);
+    to.end_round(1, true).unwrap();
+    go(&mut to);
+    drop(to);
+    let mut receiver = Receiver::new(Ram::default(), 8 * PAGE_SIZE);
+    assert!(refused(&mut receiver, &bytes).is_none());
+    assert_eq!(receiver.target().bytes[PAGE], 8);
+}
