@@ -44,8 +44,7 @@
     feature = "mm",
     doc = "| `GuestMemory` | [`Live`] | memory of slat-mm, whose pages come in when they are used |"
 )]
-//!
-//! vm-memory's `IommuMemory` takes a [`Memory`] as it is, with any `Iommu`.
+#![cfg_attr(feature = "iommu", doc = "| `GuestMemory` | [`BehindIommu`] | any of these, behind an `Iommu` |")]
 //!
 //! # What a device may rely on
 //! * A snapshot never changes. What it shows stays mapped while it is held.
@@ -54,6 +53,8 @@
 //! * A log is made with its region and lives as long: no snapshot is too old to mark in it.
 #![deny(missing_docs)]
 
+#[cfg(feature = "iommu")]
+mod behind_iommu;
 mod checked;
 #[cfg(feature = "mm")]
 mod engine;
@@ -66,6 +67,8 @@ mod slot_memory;
 #[cfg(feature = "mm")]
 mod view;
 
+#[cfg(feature = "iommu")]
+pub use behind_iommu::BehindIommu;
 pub use checked::{Checked, Slices};
 #[cfg(feature = "mm")]
 pub use engine::{EngineLog, EngineMarks};
