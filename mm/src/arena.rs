@@ -37,7 +37,7 @@ use std::sync::atomic::{
 const TABLE: u32 = 1 << 31;
 /// The frame was in use before: its contents are not zero.
 const USED: u32 = 1 << 30;
-/// KSM has made it: it has a reference to it, and nobody writes to it.
+/// KSM has made it and holds a reference to it. No entry gives write permission to it.
 const MERGED: u32 = 1 << 29;
 const REFERENCES: u32 = MERGED - 1;
 
@@ -64,7 +64,7 @@ pub struct ArenaBuilder {
     poison: Option<u8>,
 }
 
-/// What an arena holds. Exact when nobody uses it meanwhile.
+/// What an arena holds. Exact where no thread uses the arena meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ArenaStats {
     /// Frames there are.
@@ -73,11 +73,11 @@ pub struct ArenaStats {
     pub in_use: u64,
     /// Frames lent for tables.
     pub tables: u64,
-    /// Free frames that somebody wrote to (found when they are used again; with poison only).
+    /// Frames that were written to while they were free (found when they are used again; with poison only).
     pub stale_writes: u64,
 }
 
-/// What a node holds. Exact when nobody uses it meanwhile.
+/// What a node holds. Exact where no thread uses the node meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeStats {
     /// Frames there are.
@@ -191,8 +191,8 @@ impl Arena {
     /// ```
     ///
     /// # Safety
-    /// While the arena lives, nothing makes the file shorter; and whoever else has it uses frames only as one that has a
-    /// right to their contents may (see [`frame`](Self::frame)): tables of VMs are in it.
+    /// While the arena lives, nothing makes the file shorter. Any other user of the file uses a frame only while it has a right
+    /// to the frame's contents (see [`frame`](Self::frame)), since tables of VMs are in the file.
     ///
     /// # Errors
     /// [`MmError::BadLimit`]: it is shorter than 4 MiB, or no file. [`MmError::Os`]: it cannot be mapped for writing, or parts
@@ -208,8 +208,8 @@ impl Arena {
         self.memory.base()
     }
 
-    /// Where the frame lies. The pointer may be used for the 4096 bytes of any frame of this arena, by whoever
-    /// has a right to its contents: through an entry that maps it, for as long as that is not invalidated.
+    /// Where the frame lies. The pointer is good for the 4096 bytes of a frame of this arena. A caller may use them while it has
+    /// a right to the contents: through an entry that maps the frame, until that entry is invalidated.
     #[inline(always)]
     pub const fn frame(&self, pfn: Pfn) -> *mut u8 {
         self.base().as_ptr().wrapping_add(pfn.address() as usize)
@@ -281,7 +281,7 @@ impl Arena {
         self.states()[pfn.0 as usize].load(Relaxed) & USED != 0
     }
 
-    /// Gives the memory of free frames back, which nobody can take meanwhile. They are as if they had never been used.
+    /// Gives the memory of free frames back. The caller has taken them, so no other thread can. They are then as if never used.
     pub(crate) fn discard(&self, frames: Span<Pfn>) -> Result<(), MmError> {
         self.memory.discard(frames.start.address() as usize..frames.end.address() as usize)?;
         for pfn in frames.start.0..frames.end.0 {
@@ -316,7 +316,7 @@ impl Arena {
         let state = &self.states()[pfn.0 as usize];
         let used = state.load(Relaxed) & USED != 0;
         if used && let Some(byte) = self.poison {
-            // SAFETY: a free frame of ours, which nobody else has a right to.
+            // SAFETY: a free frame of this arena. Only this thread has a right to it.
             let bytes = unsafe { std::slice::from_raw_parts(self.frame(pfn), PAGE_SIZE as usize) };
             if bytes != [byte; PAGE_SIZE as usize] {
                 self.stale_writes.fetch_add(1, Relaxed);
@@ -360,7 +360,7 @@ impl Arena {
     /// A frame has lost its last reference.
     fn end_use(&self, pfn: Pfn) {
         if let Some(byte) = self.poison {
-            // SAFETY: a frame of ours, to which nobody has a right any more.
+            // SAFETY: a frame of this arena, whose last reference is gone.
             unsafe { self.frame(pfn).write_bytes(byte, PAGE_SIZE as usize) };
         }
         self.states()[pfn.0 as usize].store(USED, Relaxed);
@@ -414,8 +414,8 @@ impl From<&Arc<Arena>> for ArenaHandle {
     }
 }
 
-// SAFETY: chunks are aligned because their first frames are and the base is; they are nobody else's by the
-// allocator's bits; `at` and `pfn` add and subtract the same base.
+// SAFETY: chunks are aligned because their first frames are and the base is; the allocator's
+// bits give each to one owner; `at` and `pfn` add and subtract the same base.
 unsafe impl TableMemory for ArenaHandle {
     fn alloc_chunk(&self) -> Option<NonNull<u8>> {
         let pfn = self.arena.nearest(|node| node.take_unit(Unit::Chunk))?;

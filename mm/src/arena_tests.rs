@@ -7,7 +7,7 @@ fn arena(blocks: u64) -> Arc<Arena> {
 }
 
 fn bytes(arena: &Arena, pfn: Pfn, level: Level) -> &[u8] {
-    // SAFETY: tests look at pages that they hold, or at freed ones that nobody uses.
+    // SAFETY: tests look at pages that they hold, or at freed pages, which no other thread uses.
     unsafe { std::slice::from_raw_parts(arena.frame(pfn), level.bytes() as usize) }
 }
 
@@ -73,7 +73,7 @@ fn freed_frames_are_poisoned_and_used_ones_zeroed_on_demand() {
     assert!(bytes(&arena, pfn, Level::K4).iter().all(|&byte| byte == 0));
     drop(again);
     assert_eq!(arena.stats().stale_writes, 0);
-    // SAFETY: nobody uses it: this is the mistake to be found.
+    // SAFETY: no other thread uses it. This write is the mistake to be found.
     unsafe { arena.frame(pfn).add(100).write(1) };
     drop(arena.page(Level::M2).unwrap());
     assert_eq!(arena.stats().stale_writes, 1, "a stale writer is counted");

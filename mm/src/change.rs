@@ -19,7 +19,7 @@
 //! Entries that are swapped out are emptied, shared and moved as others are; to change permissions, or frames, they have
 //! to come back first.
 //!
-//! Mappings change before the notification: their lock is held, so nobody sees the new mapping beside the old
+//! Mappings change before the notification: their lock is held, so no thread sees the new mapping beside the old
 //! entries, except `lookup`, which sees entries only.
 
 use crate::error::MmError;
@@ -155,7 +155,7 @@ impl AddressSpace {
         Ok(child)
     }
 
-    /// Empties the range inside a notification, and frees what nobody else has after it.
+    /// Empties the range inside a notification, and then frees the frames that have no other reference.
     fn empty(&self, state: &State, idle: &mut Idle, pages: Span<Gfn>, why: Why) -> Result<(), MmError> {
         let mut released = self.arena.released();
         let mut result = Ok(());

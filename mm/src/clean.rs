@@ -1,4 +1,4 @@
-//! The pages of an address space that were not written since somebody asked to know ([`crate::soft_dirty`]).
+//! The pages of an address space that were not written since the last clear ([`crate::soft_dirty`]).
 
 use parking_lot::Mutex;
 use slat::{Gfn, Level, Span};

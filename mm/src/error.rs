@@ -39,7 +39,7 @@ pub enum MmError {
     /// The address space has exited.
     #[error("the address space has exited")]
     Exited,
-    /// Somebody would have to wait, and may not: what was not done yet is as it was. Try again.
+    /// The call would have to wait, and may not. What was not done yet is as it was. Try again.
     #[error("{}", slat::Again)]
     Again,
     /// Nothing is mapped at the address.

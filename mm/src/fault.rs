@@ -202,7 +202,7 @@ impl AddressSpace {
                 let copy = Pte::Mapped { pfn: fresh.keep(), writable: false };
                 entry.store(copy.word(level));
                 told.changed(idle, hvas_of(pages), copy.host_page(page, level));
-                // Before anybody can find the copy, and himself its sole owner, and write to it.
+                // The flush comes before a thread can find the copy, see that it has a sole owner, and write to it in place.
                 told.flush(idle);
                 released.add(pfn, level);
                 self.counters.add(Counted::CowBreak);

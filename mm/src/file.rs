@@ -1,6 +1,6 @@
 //! A file: contents that several mappings, in one address space or in many, may share.
 //!
-//! It is its own page cache. A page comes into being when somebody first maps it, filled from the contents
+//! It is its own page cache. A page comes into being when a thread first maps it, filled from the contents
 //! that the file was made with, and stays as long as the file, or until it is [evicted](crate::swap::files). The file
 //! holds one reference to each of its frames, so a frame of a file never has a sole owner in an address space: a private
 //! mapping copies before it writes.
@@ -29,7 +29,7 @@ pub(crate) type Cache = BTreeMap<u64, Cached>;
 /// Where a page is that came into being.
 #[derive(Debug)]
 pub(crate) enum Cached {
-    /// In a frame, to which the file has a reference. Whoever takes another says that it stays, should it be leaving.
+    /// In a frame, to which the file has a reference. A thread that takes another reference cancels `leaving`.
     Frame { pfn: Pfn, leaving: bool },
     /// In swap. The file has a reference to the copy.
     Swapped(Arc<Swap>, SwapEntry),

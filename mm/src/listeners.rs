@@ -7,13 +7,14 @@
 //!   ◀─────────────── end
 //! ◀──────────────── end
 //! ```
-//! The calls are nested, so whoever has begun ends, whatever those inside answer. A change that may not wait is called
-//! off by the first who would have to ([`Again`]): those around it have begun for nothing, and end. A change that may wait
-//! is made: one who refuses it all the same, against its contract, is passed over.
+//! The calls are nested, so each listener that has begun ends, whatever the listeners inside it answer. The first listener that
+//! would have to wait calls off a change that may not wait ([`Again`]); the listeners around it end. A change that may wait is
+//! made: a listener that refuses it, against its contract, is passed over.
 //!
-//! **Coming and going** is possible at any time; it waits for changes in progress, since one who missed the beginning of
-//! a change could copy what it is about to take away. Who goes is told [`Why::Exit`](slat::Why::Exit) over all addresses, which is the
-//! last thing it hears. Inside [`around`](SecondaryMmu::around) nobody can come or go: the change holds the same lock.
+//! **Coming and going** is possible at any time; it waits for changes in progress, since a listener that missed the
+//! beginning of a change could copy what the change is about to take away. A listener that goes is told
+//! [`Why::Exit`](slat::Why::Exit) over all addresses, and nothing after it. Inside [`around`](SecondaryMmu::around) no listener can
+//! come or go: the change holds the same lock.
 
 use slat::notify::{Both, Nobody};
 use slat::{Again, Event, Hva, Idle, Pages, SecondaryMmu, Span, Young};
@@ -29,7 +30,7 @@ impl Listeners {
         self.0.push(mmu);
     }
 
-    /// Whether it was there. Those who were dropped go along.
+    /// Removes it, and listeners that were dropped. Returns whether it was there.
     pub(crate) fn remove(&mut self, mmu: &Weak<dyn SecondaryMmu>) -> bool {
         let is_it = |other: &Weak<dyn SecondaryMmu>| std::ptr::addr_eq(other.as_ptr(), mmu.as_ptr());
         let known = self.0.iter().any(is_it);
@@ -71,7 +72,7 @@ impl Listeners {
     }
 }
 
-/// `told` is those who were told before.
+/// `told` passes each change on to the listeners that were told before.
 fn nest(
     listeners: &[Weak<dyn SecondaryMmu>],
     idle: &mut Idle,

@@ -55,7 +55,7 @@ impl Mapping {
     fn place(len: usize, memfd: Option<OwnedFd>) -> Result<Self, MmError> {
         let reserved = len.checked_add(ALIGN).ok_or(MmError::BadLimit(len as u64))?;
         let lazy = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the system's choice disturbs nobody.
+        // SAFETY: a new mapping at an address of the system's choice replaces no other mapping.
         let found = unsafe { mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), lazy) };
         let found = found.map_err(os("mmap"))?;
         let head = found.align_offset(ALIGN);
@@ -117,7 +117,7 @@ impl Mapping {
         assert!(part.start <= part.end && part.end <= self.len, "a part of it");
         let len = part.end - part.start;
         let Some(memfd) = &self.memfd else {
-            // SAFETY: a part of our mapping, whose contents nobody has a right to.
+            // SAFETY: a part of this mapping whose frames are free.
             let gone =
                 unsafe { madvise(self.base.as_ptr().add(part.start).cast(), len, Advice::LinuxDontNeed) };
             return gone.map_err(os("madvise"));
@@ -146,7 +146,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `place`; whoever had a part of it is gone, or broke the owner's rules.
+        // SAFETY: mapped by `place`. Users of a part of it hold the owner; a pointer that outlived the owner broke its rules.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

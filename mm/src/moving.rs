@@ -91,7 +91,7 @@ impl AddressSpace {
     }
 
     /// Moves the pages of the range to other frames, as compaction does, and returns how many moved (a huge
-    /// page is one). Shared frames stay: nobody here knows all their addresses. Huge pages stay huge while the
+    /// page is one). Shared frames stay: this address space does not know all their addresses. Huge pages stay huge while the
     /// arena has huge pages left. May sleep. Where memory runs out, some have moved.
     pub fn migrate(&self, idle: &mut Idle, hvas: Span<Hva>) -> Result<u64, MmError> {
         let pages = pages_of(aligned(hvas)?);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 63 .......... 8 | 7 .......... 0
-//! pins            | last accessing node + 1; 0: nobody was seen
+//! pins            | last accessing node + 1; 0: no access was seen
 //! ```
 //! * A **pin** says that a device uses the frame ([`crate::pin`]). Each comes with a reference.
 //! * The **last accessing node** is what the balancer learnt from the last hint fault ([`crate::numa`]).

@@ -12,7 +12,7 @@ impl AddressSpace {
     ///
     /// Inside [`around`](SecondaryMmu::around) a secondary MMU may call [`lookup`](Self::lookup) and nothing
     /// else of this address space: the rest takes locks that the change holds. So it cannot register or unregister
-    /// anybody there, itself included.
+    /// a secondary MMU there, itself included.
     pub fn register<M: SecondaryMmu + 'static>(&self, mmu: &Arc<M>) {
         self.state.write().listeners.add(weak(mmu));
     }
@@ -20,7 +20,7 @@ impl AddressSpace {
     /// Tells `mmu` to let go of everything ([`Why::Exit`], over all addresses), and then nothing any more. False
     /// where it was not registered. Waits for changes in progress; may sleep.
     ///
-    /// Its vCPUs have stopped by then: what they map afterwards nobody would take away from them.
+    /// The caller has stopped its vCPUs before: what they map afterwards would never be taken away from them.
     ///
     /// ```
     /// # use slat::{table::formats::Npt4, *};

@@ -1,4 +1,4 @@
-//! Pins: pages that a device uses, which nobody asks before it does.
+//! Pins: pages that a device uses without a fault.
 //!
 //! An assigned device has no faults: what it was given must stay present and stay where it is. So a pinned page
 //! is left alone by whatever would move it, share it or make it [protnone](crate::numa): it has a reference that no
@@ -55,7 +55,7 @@ impl Drop for Pinned {
     /// The device is done with them.
     fn drop(&mut self) {
         for &pfn in &self.frames {
-            // In this order: whoever looks in between finds a share too many, which does no harm.
+            // In this order: a thread that looks in between finds one reference too many, which does no harm.
             self.arena.notes().unpin(pfn);
             self.arena.put(Span::sized(pfn, 1));
         }

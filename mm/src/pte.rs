@@ -10,7 +10,7 @@
 //! | swapped | frozen, the copy's number and a shadow as its mark | reads the copy back ([`crate::swap`]) |
 //!
 //! A parked page keeps its frame while no access is allowed: the format has no present leaf without reads. A
-//! protnone one keeps its write permission too: nothing is forbidden there, somebody wants to know who comes. A swapped
+//! protnone one keeps its write permission too: nothing is forbidden there; NUMA balancing wants to know which CPU accesses it. A swapped
 //! one has no frame and no permissions: it comes back as the mapping says by then.
 
 use crate::swap::{Shadow, SwapEntry};

@@ -1,8 +1,8 @@
 //! The reaper: takes memory from an address space that is to give it back, when there is none left to wait with.
 //!
-//! Whoever reaps is why others wait: it may not wait for them in turn. So it tries each lock instead of taking it, and
-//! its notifications may not block; where somebody would have to wait it says [`MmError::Again`], and whatever it has
-//! not taken by then is as it was. Locks at the end of the order are taken all the same: nobody sleeps in those.
+//! Threads may be waiting for memory, and hold locks. The reaper must not wait for them. So it tries each lock instead of
+//! taking it, and its notifications may not block. Where it would have to wait it returns [`MmError::Again`]; what it has
+//! not taken by then is as it was. It does take the locks at the end of the order: no thread sleeps while it holds one.
 //!
 //! It takes no memory either: a huge page that reaches out of the range stays, since dividing it takes a table.
 

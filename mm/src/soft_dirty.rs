@@ -1,11 +1,11 @@
-//! Soft-dirty: which pages were written since somebody asked to know.
+//! Soft-dirty: which pages were written since the last clear.
 //!
 //! Clearing withdraws write permission, of this table and of every secondary MMU, and remembers the pages as **clean**.
-//! The next write to one faults, and whoever gives it write permission says that it is not clean any more. What is not
+//! The next write to one faults, and the code that gives write permission marks the page as no longer clean. What is not
 //! remembered as clean counts as written, new pages and moved ones included.
 //!
-//! Only pages that are there, or swapped out, are clean: whoever takes one away says so. So an entry that is filled was not clean, and
-//! filling it costs nothing.
+//! Only pages that are there, or swapped out, are clean: the code that takes one away removes its mark. So an entry that is
+//! filled has no mark, and filling it costs nothing.
 
 use crate::error::MmError;
 use crate::pte::{Pte, hva_of, pages_of};

@@ -1,4 +1,4 @@
-//! An address space: mappings, the page table that caches them, and those who keep copies of it.
+//! An address space: mappings, the page table that caches them, and the secondary MMUs that keep copies of it.
 //!
 //! ```text
 //! THE LOCKS (outermost first)
@@ -298,8 +298,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Splits a huge entry in place; others are left alone. Translations stay what they were, so nobody is
-    /// told. The caller holds the page lock.
+    /// Splits a huge entry in place; other entries stay. Translations stay what they were, so no secondary
+    /// MMU is told. The caller holds the page lock.
     pub(crate) fn split(&self, level: Level, entry: Entry<'_>) -> Result<(), MmError> {
         let mut word = entry.load();
         let pte = Pte::of(word, level);
@@ -308,7 +308,7 @@ impl AddressSpace {
         {
             let small = |word: Word, index| {
                 let small = pte.with_frame(pfn + index).word(Level::K4);
-                // What nobody has accessed as a whole was not accessed in parts.
+                // A huge page whose accessed bit is clear has no part that was accessed.
                 let idle = X64::is_present(word) && word.0 & X64::ACCESSED == 0;
                 if idle { Word(small.0 & !X64::ACCESSED) } else { small }
             };
@@ -329,7 +329,7 @@ impl AddressSpace {
     }
 
     /// Gives back what an entry held that said `pte`, and says something else now: frames through `released`, a copy in
-    /// swap at once, since nobody else is told of it.
+    /// swap at once: no secondary MMU has a mapping of it.
     pub(crate) fn release(&self, pte: Pte, level: Level, released: &mut Released<'_>) {
         if let Some(pfn) = pte.pfn() {
             released.add(pfn, level);
@@ -391,8 +391,8 @@ impl Found<'_> {
 }
 
 impl Drop for AddressSpace {
-    /// Gives every frame back. Nobody is told: a secondary MMU holds its [`HostView`](crate::HostView), and with
-    /// it this address space.
+    /// Gives every frame back. No secondary MMU is left to tell: each holds a [`HostView`](crate::HostView), which
+    /// holds this address space.
     fn drop(&mut self) {
         let mut released = self.arena.released();
         self.map.for_each(pages_of(EVERYWHERE), |_, level, entry| {

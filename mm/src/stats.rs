@@ -1,4 +1,4 @@
-//! What an address space has done: counters of a few threads, summed when somebody asks.
+//! What an address space has done: counters of a few threads, summed when they are read.
 
 use crate::shards::Shards;
 use slat::Why;

@@ -1,7 +1,7 @@
 //! What is in a page: a checksum of it, and whether two pages hold the same.
 //!
-//! Guests may be writing meanwhile. Each word is loaded once, whole; what comes of a page that changes is the
-//! checksum of no page in particular, and nobody relies on it: bytes are compared again when nobody can write.
+//! Guests may be writing meanwhile. Each word is loaded once, whole; the checksum of a page that
+//! changes meanwhile is of no use and does no harm: bytes are compared again while no vCPU can write to the page.
 
 use crate::arena::Arena;
 use slat::{PAGE_SIZE, Pfn};
@@ -14,8 +14,8 @@ const LANES: usize = 4;
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn words(arena: &Arena, pfn: Pfn) -> &[AtomicU64; WORDS] {
-    // SAFETY: a frame of the arena's mapping, which lives as long as the borrow; whoever else uses it races
-    // with us as a processor would.
+    // SAFETY: a frame of the arena's mapping, which lives as long as the borrow; other users of
+    // the frame race with these loads as another processor would.
     unsafe { &*arena.frame(pfn).cast() }
 }
 

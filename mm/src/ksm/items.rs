@@ -12,7 +12,7 @@ use slat::Gfn;
 pub(super) enum Kind {
     /// It has changed since the last pass, or was not there.
     Volatile,
-    /// It has not, and nobody holds the same.
+    /// It has not, and no other page has the same contents.
     Unshared,
     /// It is shared.
     Merged,
@@ -74,7 +74,7 @@ mod tests {
     fn a_page_is_a_candidate_when_two_passes_saw_the_same() {
         let mut items = Items::default();
         for page in [1, 2, 3] {
-            assert!(!items.meet(Gfn(page), page), "nobody has seen it before");
+            assert!(!items.meet(Gfn(page), page), "a page that was not seen before");
         }
         assert_eq!(items.count(Kind::Volatile), 3);
         items.end_pass();

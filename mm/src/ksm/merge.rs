@@ -8,8 +8,8 @@
 //! ```
 //! Guests read on all the while: where the reason is heeded, no translation is ever missing (the change-pte series).
 //!
-//! **Why comparing once is enough.** With a reference of our own the entry is not the sole owner of its frame, so
-//! whoever writes gets a copy in another frame, and this one, which cannot be freed either, keeps its contents.
+//! **Why comparing once is enough.** KSM holds a reference, so the entry is not the sole owner of its frame. So
+//! a thread that writes gets a copy in another frame, and this one, which cannot be freed either, keeps its contents.
 //! An entry that still names it has not been written since the comparison. One that does not is given up.
 //!
 //! **Many go together.** Each step costs a notification and a flush, whether it is for one page or for many, so the
@@ -83,7 +83,7 @@ pub enum Sabotage {
     None,
     /// The comparison: equal checksums of another day are believed.
     Compare,
-    /// The write protection: whoever writes meanwhile is not kept from it.
+    /// The write protection: a vCPU can still write meanwhile.
     Protect,
 }
 
@@ -91,7 +91,7 @@ impl AddressSpace {
     /// The first page from `from` on that is merged or could be, and where it is. `None`: there is none.
     ///
     /// Huge pages are seen as the small ones that they are made of. Passed over is what has more references than
-    /// its entry: a fork's share, a file's page, a page that a device holds. Nobody here can tell them apart.
+    /// its entry: a fork's share, a file's page, a page that a device holds. The scan cannot tell them apart.
     pub(super) fn next_mergeable(&self, from: Gfn) -> Option<(Gfn, Sight)> {
         let state = self.state.read();
         let mut steps = STEPS;
@@ -121,7 +121,7 @@ impl AddressSpace {
         None
     }
 
-    /// Makes `page` one that nobody writes to in place, and returns a reference to its frame, if it may be merged and
+    /// Takes write permission to `page` away, and returns a reference to its frame, if it may be merged and
     /// still has this checksum. It counts as merged from here on.
     pub(super) fn make_stable(
         &self,
@@ -176,7 +176,7 @@ impl AddressSpace {
         batch.pages.into_iter().zip(merged).map(done).collect()
     }
 
-    /// Makes these pages ones that nobody writes to in place, with one notification of `range` around them, and returns a
+    /// Takes write permission to these pages away, with one notification of `range` around them, and returns a
     /// reference to the frame of each that may be merged.
     fn protect(
         &self,
@@ -187,7 +187,7 @@ impl AddressSpace {
         sabotage: Sabotage,
     ) -> Vec<Option<Held<'_>>> {
         let allowed: Vec<bool> = pages.iter().map(|&page| self.may_merge(state, page)).collect();
-        // Pages that nobody may write to anyway lose nothing.
+        // A page without write permission loses nothing.
         let unnoticed = |_: Entry<'_>, writable: bool| !writable || sabotage == Sabotage::Protect;
         let take = |(&page, &allowed)| if allowed { self.take_alone(page, unnoticed) } else { None };
         let mut held: Vec<_> = pages.iter().zip(&allowed).map(take).collect();

@@ -1,5 +1,5 @@
 //! KSM, kernel same-page merging: pages with the same contents, in any of several address spaces, become one frame
-//! that nobody may write to; who writes gets a copy again.
+//! without write permission. A thread that writes gets a copy again.
 //!
 //! | file | idea |
 //! |---|---|
@@ -13,13 +13,13 @@
 //! | `scanner` | a thread that scans |
 //! | `stats` | what has been found |
 //!
-//! **The promise**: nobody can tell by reading and writing. A page is replaced by one with the same bytes at a moment
-//! when nobody can write to either, and whoever writes afterwards writes to a copy of his own. Secondary MMUs are told
+//! **The promise**: a program cannot find out by reading and writing. A page is replaced by one with the same bytes at a
+//! moment when no thread can write to either. A thread that writes afterwards writes to a copy of its own. Secondary MMUs are told
 //! of the two steps for what they are, a write protection and a change of the entry ([`Why::WriteProtect`],
 //! [`Why::ChangePte`](slat::Why::ChangePte)), so that a guest that only reads notices nothing at all.
 //!
-//! **The locks**: the scan's own is above all of [`crate::space`]'s. Nobody who is called from inside an address space
-//! takes it.
+//! **The locks**: the scan's own is above all of [`crate::space`]'s. Code that an address space calls does not
+//! take it.
 //!
 //! [`Why::WriteProtect`]: slat::Why::WriteProtect
 //!

@@ -8,8 +8,8 @@
 //!      ─▶ in the unstable tree?             both: that page becomes stable, this one a share of it
 //!      ─▶                                   into the unstable tree
 //! ```
-//! The **unstable tree** holds pages that nobody protects: what it says was true when the page was looked at, this
-//! pass. It is emptied at the end of each. Both trees are ordered by checksum, where the kernel's are by contents:
+//! The **unstable tree** holds pages that are not write-protected: what it says was true when the page was looked at, in
+//! this pass. It is emptied at the end of each. Both trees are ordered by checksum, where the kernel's are by contents:
 //! a look-up costs integer comparisons, not pages of memory, and the order stays true whatever guests write. Bytes
 //! decide in the end, when they can no longer change ([`super::merge`]).
 

@@ -1,4 +1,4 @@
-//! The scanner thread: some pages, some sleep, and so on, until somebody ends it.
+//! The scanner thread: it scans some pages, sleeps, and goes on until it is ended.
 
 use super::Ksm;
 use crate::error::MmError;

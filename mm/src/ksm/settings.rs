@@ -48,8 +48,8 @@ impl KsmBuilder {
         self
     }
 
-    /// How many entries may share one frame; 256 unless said otherwise, at least two. Beyond, duplicates are made: a
-    /// bound on the work of whoever must find all entries of a frame. Forks may go beyond it.
+    /// How many entries may share one frame; 256 unless said otherwise, at least two. Beyond, duplicates are made. So
+    /// the work of finding all entries of a frame is bounded. Forks may go beyond it.
     pub fn max_page_sharing(mut self, entries: u32) -> Self {
         self.settings.max_page_sharing = entries;
         self

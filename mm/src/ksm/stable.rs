@@ -1,12 +1,12 @@
-//! The stable tree: pages that are shared already. Nobody writes to them, so each stays where it belongs.
+//! The stable tree: pages that are shared already. No thread writes to them, so each keeps its place in the order.
 //!
 //! ```text
 //! checksum ─▶ chain of frames: duplicates, each shared by as many entries as are allowed,
 //!             or (rarely) other contents with the same checksum
 //! ```
 //! **The tree holds one reference to each of its frames.** So an entry that maps one is never its sole owner, and
-//! whoever writes copies, even the last: contents never change, and a frame is nobody else's, for as long as it
-//! is in the tree. The price is that a frame which nobody shares any more stays until it is
+//! a thread that writes gets a copy, even through the last entry: while a frame is in the tree its contents never change
+//! and it is not used for anything else. The price is that a frame without entries stays until it is
 //! [pruned](Stable::prune), once in each full scan. All other references are entries, the entries that forks
 //! have made included: how often a page is shared is its reference count, and needs no book.
 
@@ -31,7 +31,7 @@ impl Stable {
         self.0.entry(checksum).or_default().push(pfn);
     }
 
-    /// Frees the frames that nobody shares.
+    /// Frees the frames that no entry maps any more.
     pub(super) fn prune(&mut self, arena: &Arena) {
         self.0.retain(|_, chain| {
             chain.retain(|&pfn| {

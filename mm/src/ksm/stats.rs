@@ -8,7 +8,7 @@ pub struct KsmStats {
     pub pages_shared: u64,
     /// Entries that share them, beyond the first of each: so many frames are saved. Those that forks made count too.
     pub pages_sharing: u64,
-    /// Pages that stay as they are, and that nobody else has.
+    /// Pages that do not change, and whose contents no other page has.
     pub pages_unshared: u64,
     /// Pages that changed since the pass before, or were seen for the first time.
     pub pages_volatile: u64,

@@ -20,18 +20,18 @@
 //! | an event | read once, by one reader | the same; a wake before it is read takes it back |
 //! | two threads on one page | an event each | the same |
 //! | `UFFDIO_COPY`, `ZEROPAGE`, `CONTINUE` | all or nothing for a page; a short count says where it stopped | the same; [`Stopped`] says where and why |
-//! | `EEXIST` | there is a page; nobody is woken | [`MmError::AlreadyThere`]; its sleepers are woken, so that none is forgotten |
+//! | `EEXIST` | there is a page; no sleeper is woken | [`MmError::AlreadyThere`]; its sleepers are woken, so that none is forgotten |
 //! | `ENOENT` | the mapping went away, or is not registered | [`MmError::NotServed`] |
 //! | `EFAULT` of `CONTINUE` | no page in the cache | [`MmError::NotInFile`] |
 //! | `UFFDIO_WAKE` | woken threads fault again, and post again | the same: [`UserFaults::wake`] |
-//! | `UFFDIO_UNREGISTER`, close | wake everybody; faults are served as usual | the same: [`UserFaults::unregister`], [`close`](UserFaults::close), drop |
+//! | `UFFDIO_UNREGISTER`, close | wake all sleepers; faults are served as usual | the same: [`UserFaults::unregister`], [`close`](UserFaults::close), drop |
 //! | munmap, mremap elsewhere | ends registration; sleepers need a wake | ends registration, and wakes |
 //! | mremap in place, mprotect | keep it | the same |
 //! | fork | the child is not registered | the same |
 //! | write protection, events of forks and unmaps | yes | no |
 //!
-//! **Nothing is lost.** A fault looks at the entry and posts under the page lock, and whoever installs a page
-//! does it under that lock and wakes afterwards: the fault sees the page, or the wake finds the sleeper.
+//! **Nothing is lost.** A fault looks at the entry and posts under the page lock. A handler installs
+//! a page under that lock and wakes afterwards: the fault sees the page, or the wake finds the sleeper.
 //! Registration changes under the state lock, held for writing: a fault posts before it, and is woken, or after.
 //! A sleeper holds no lock, so pages may be resolved, unmapped and moved meanwhile; it then faults anew, by what
 //! the mappings say by then.
@@ -94,7 +94,7 @@ impl UserFaults {
     }
 
     /// From now on faults of this kind in the range are posted here. All of it must be mapped, anonymous or shared
-    /// (minor faults: shared), and nobody else's. What was registered here is registered anew. Pages that are there
+    /// (minor faults: shared), and registered by no other handler. What was registered here is registered anew. Pages that are there
     /// stay.
     pub fn register(&self, hvas: Span<Hva>, what: Serve) -> Result<(), MmError> {
         let hvas = aligned(hvas)?;

@@ -1,8 +1,8 @@
-//! The queue between those who fault and those who serve: who sleeps where, and which events are unread.
+//! The queue between threads that fault and handlers that serve: which threads sleep where, which events are unread.
 //!
-//! A sleeper is in the queue from the moment it posts until somebody wakes it. It is asleep *because* it is in
-//! the queue; so a wake that comes between the post and the sleep is not missed. Its event goes with it: what is
-//! unread belongs to somebody who still sleeps.
+//! A sleeper is in the queue from the moment it posts until it is woken. It is asleep *because* it is in
+//! the queue; so a wake that comes between the post and the sleep is not missed. Its event goes with it: each
+//! unread event belongs to a thread that still sleeps.
 
 use crate::pte::hva_of;
 use parking_lot::{Condvar, Mutex};
@@ -63,7 +63,7 @@ struct Inner {
 
 /// A thread that has posted and is to sleep.
 #[derive(Debug)]
-#[must_use = "whoever has posted is in the queue until it is woken"]
+#[must_use = "a thread that has posted is in the queue until it is woken"]
 pub(crate) struct Asleep {
     queue: Arc<Queue>,
     key: (Gfn, u64),
@@ -123,7 +123,7 @@ impl Queue {
         }
     }
 
-    /// Sends readers away. Nothing is registered any more, so nobody sleeps and nothing is unread.
+    /// Sends readers away. Nothing is registered any more, so no thread sleeps and no event is unread.
     pub(crate) fn close(&self) {
         self.inner.lock().closed = true;
         self.readers.notify_all();
@@ -137,7 +137,7 @@ impl Queue {
 }
 
 impl Asleep {
-    /// Sleeps until somebody wakes it. The caller holds no lock.
+    /// Sleeps until it is woken. The caller holds no lock.
     pub(crate) fn sleep(self, _idle: &mut Idle) {
         let mut inner = self.queue.inner.lock();
         while inner.sleepers.contains_key(&self.key) {

@@ -1,6 +1,6 @@
 //! What a handler does about a fault, or before it happens: gives a page, whole and at once.
 //!
-//! Each page is filled first and then installed under its page lock, so nobody sees half of it. A range goes
+//! Each page is filled first and then installed under its page lock, so no thread sees half of it. A range goes
 //! region by region of 2 MiB: the state lock is let go and the sleepers are woken after each, so that no change
 //! waits for the whole range.
 
