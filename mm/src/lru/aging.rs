@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering::Relaxed;
 impl AddressSpace {
     /// Begins a new generation: whatever was accessed since the last one is of the one before it. `seq` is the youngest
     /// generation that the caller knows of. With `can_swap` anonymous pages are looked at, with `force_scan` also those
-    /// that are not worth it. True where a pass was made; false where somebody else has made it meanwhile. May sleep.
+    /// that are not worth it. True where a pass was made; false where another thread has made it meanwhile. May sleep.
     ///
     /// # Errors
     /// [`LruError::Invalid`] where there is no generation `seq` yet; [`LruError::OutOfRange`] where there are as many
@@ -90,7 +90,7 @@ impl AddressSpace {
             }
             lru.counters.add(Counted::RegionsWalked, 1);
             young.add_all(&region.take_late(&YoungPages::ALL));
-            // Idle memory costs its users not even a lock; and nobody is waited for who has one.
+            // A region without young pages costs no lock, and the pass does not wait for a lock.
             if !young.is_empty() || region.present() == 0 {
                 if let Some(_lock) = self.try_lock_region(first) {
                     let found = lru.make_young(&region, &young, |mark| can_swap || mark.kind == Kind::File);

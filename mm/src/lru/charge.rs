@@ -39,7 +39,7 @@ impl Charge {
         self.came.store(0, Relaxed);
     }
 
-    /// Whether another should begin ahead of need; true for one of those who ask.
+    /// Whether another generation should begin ahead of need; true for one of the threads that ask.
     pub(super) fn is_time(&self) -> bool {
         let enough = |came: i64| self.limit < u64::MAX && came as u64 * PAGE_SIZE > self.limit / AHEAD;
         enough(self.came.load(Relaxed)) && enough(self.came.swap(0, Relaxed))

@@ -8,8 +8,8 @@
 //! store      its contents; is it parked still? then it is gone
 //! ```
 //! **Second chance.** Aging may have passed over a region, or a listener that cannot be asked about many pages at once;
-//! and it was a while ago. So every candidate is asked about, page by page, and every listener answers. Where whoever
-//! needs room meets nothing but young pages for several generations, he takes what he finds.
+//! and it was a while ago. So eviction asks every listener about every candidate, page by page. Where it meets only young
+//! pages for several generations, it evicts young pages.
 //!
 //! **Nothing is looked at twice.** Whatever leaves the oldest generation does so upwards: young pages to the youngest,
 //! those that may not be evicted, or could not be stored, to the next one. So one round of the hand empties a generation.
@@ -125,7 +125,7 @@ impl AddressSpace {
             let old = |&kind: &Kind| generations.min_seq(node, kind) + MIN_GENS <= generations.max_seq();
             let old = kinds.iter().copied().filter(old);
             let Some(kind) = lru.first_to_go(node, old, settings.swappiness) else { break };
-            // Whoever was used since the next generation began is in that one.
+            // A page that was used since the next generation began is in that one.
             if generations.age(generations.min_seq(node, kind) + 1) < settings.min_ttl {
                 break;
             }
@@ -207,8 +207,8 @@ impl AddressSpace {
         found
     }
 
-    /// Which of these candidates nobody has used since they were asked last. The others, and young neighbours, are of the
-    /// youngest generation, unless they are not to be spared.
+    /// Which of these candidates were not used since the last question. The others, and young neighbours, are of the
+    /// youngest generation afterwards, unless eviction takes young pages.
     fn ask(
         &self,
         lru: &Lru,

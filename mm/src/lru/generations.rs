@@ -95,7 +95,7 @@ impl Generations {
         CountersGuard { of: self, shard: self.shards.mine().lock() }
     }
 
-    /// Pages in a generation. Exact where nobody changes them meanwhile.
+    /// Pages in a generation. Exact where no thread changes them meanwhile.
     pub(super) fn pages(&self, node: Node, kind: Kind, seq: u64) -> u64 {
         let slot = |shard: &Mutex<Vec<[Slots; 2]>>| {
             shard.lock()[usize::from(node.0)][kind as usize][seq as usize % SLOTS]

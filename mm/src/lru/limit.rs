@@ -1,10 +1,10 @@
 //! The limit of an address space: what counts towards it, and making room.
 //!
 //! A page is refused where it would go beyond ([`MmError::OutOfFrames`], as from an arena that is full), under whatever
-//! locks its taker holds. The taker lets go of them, **reclaims** and asks again; if nothing could be evicted, by him or
-//! anybody else meanwhile, the refusal is the answer. Threads that ask at the same moment may each get one page too many.
+//! locks its taker holds. The taker lets go of them, **reclaims** and asks again; if neither it nor another thread
+//! could evict a page meanwhile, the refusal is the answer. Threads that ask at the same moment may each get one page too many.
 //!
-//! Tables count, and are not refused: whoever takes a page next makes room for them, too.
+//! Tables count, and are not refused: the next thread that takes a page makes room for them too.
 //!
 //! **Generations begin ahead of need**: one for each quarter of the limit that has come in. Otherwise the first who needs
 //! room would find all pages equally young, whatever was done with them since they came.
@@ -97,7 +97,7 @@ impl AddressSpace {
             return true;
         }
         drop(together);
-        // Others may have had in hand whatever could go. Nobody has any more.
+        // Other reclaimers may have held all pages that could go. With the lock held for writing, none does.
         let _alone = lru.reclaimers.write();
         evicted() != before || self.reclaim(idle, CLUSTER) > 0
     }

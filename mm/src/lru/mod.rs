@@ -24,7 +24,8 @@
 //!
 //! **What it promises.** Bits are hints: a page that is taken for cold is brought back by the next access, with what it
 //! held. Nothing that others share, pin or merge is evicted. Each page that is there is in one generation, and the sums
-//! are exact. A limit is kept by whoever takes memory; where nothing can be evicted his access fails, and nothing else.
+//! are exact. The thread that takes memory keeps the limit; where nothing can be evicted its access fails, and
+//! nothing else.
 //! Where one thread uses an address space, the same accesses evict the same pages.
 //!
 //! **What it costs** a fault: a lock of this thread's own, a look at an ordered map, a store: some tens of nanoseconds; and
@@ -67,7 +68,7 @@ pub struct LruSettings {
     /// Whether an aging pass asks the secondary MMUs, too (those that can be asked about many pages at once). Where it
     /// does not, what guests use looks idle until it is about to be evicted.
     pub walk_secondary: bool,
-    /// Whether a pass looks at the pages at all; else a new generation begins with nobody asked, and only eviction does.
+    /// Whether a pass looks at the pages at all; else a new generation begins without a look at any page, and only eviction looks.
     pub walk_pages: bool,
     /// Whether a pass makes TLBs forget afterwards, so that the next access to a page that they hold is noticed.
     pub flush: bool,
@@ -148,7 +149,7 @@ impl Lru {
         }
     }
 
-    /// The generations of each node of the arena. Exact where nobody changes them meanwhile.
+    /// The generations of each node of the arena. Exact where no thread changes them meanwhile.
     pub fn generations(&self) -> Vec<NodeGenerations> {
         let of = &self.generations;
         let node = |node| {
@@ -169,7 +170,7 @@ impl Lru {
     }
 
     /// Tells `seen` the generation of each page of `hvas` that is there, in order. Reads words that faults and passes write
-    /// meanwhile: each is what it was at some moment. Waits for nobody.
+    /// meanwhile: each is what it was at some moment. Does not wait.
     pub fn for_each_page(&self, hvas: Span<Hva>, mut seen: impl FnMut(Hva, u64)) {
         let mut at = page_of(hvas.start).base(Level::M2);
         while let Some((first, region)) = self.regions.next(at).filter(|(first, _)| hva_of(*first) < hvas.end)

@@ -9,8 +9,8 @@
 //!
 //! A region comes into being with its first page and changes under its page lock. That is all there is: **no lists**.
 //! A list would keep the order of pages within a generation; it would cost a lock that every fault on a node takes, two
-//! pointers for each page, and cache misses to follow them. Here a fault stores one word that its own region shares with
-//! nobody, and eviction finds the oldest by reading words in a row, 64 to a microsecond or so, once around for each
+//! pointers for each page, and cache misses to follow them. Here a fault stores one word, which only its own region
+//! uses, and eviction finds the oldest by reading words in a row, 64 to a microsecond or so, once around for each
 //! generation.
 
 use super::generations::Kind;
@@ -66,12 +66,12 @@ impl Mark {
 /// The words of 2 MiB. They change under its page lock; without it they may be read as a hint.
 #[derive(Debug)]
 pub(super) struct Region {
-    // ORDER(marks): Relaxed, all of them: the page lock orders those who change them.
+    // ORDER(marks): Relaxed, all of them: the page lock orders the threads that change them.
     words: [AtomicU64; PAGES],
     present: AtomicU32,
     /// The pass that looked at it last; 0: none has.
     pub(super) seen: AtomicU64,
-    /// Pages that a pass found in use while somebody else had the page lock: to be made young by who has it next.
+    /// Pages that a pass found in use while another thread had the page lock. The next holder of that lock makes them young.
     late: [AtomicU64; PAGES / 64],
 }
 
@@ -85,14 +85,14 @@ impl Region {
         }
     }
 
-    /// Without the page lock: these were in use, and nobody has said so yet.
+    /// Without the page lock: these were in use, and are not marked young yet.
     pub(super) fn add_late(&self, young: &YoungPages) {
         for (late, &bits) in self.late.iter().zip(young.words()) {
             late.fetch_or(bits, Relaxed);
         }
     }
 
-    /// Those of which nobody has said so yet. Whoever takes them does.
+    /// Takes those that are not marked young yet. The caller marks them.
     pub(super) fn take_late(&self, asked: &YoungPages) -> YoungPages {
         let take = |(late, &asked): (&AtomicU64, &u64)| {
             // Mostly there are none, and looking costs others nothing.

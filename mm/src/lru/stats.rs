@@ -1,4 +1,4 @@
-//! What the LRU has done: counters of a few threads, summed when somebody asks.
+//! What the LRU has done: counters of a few threads, summed when they are read.
 
 use crate::shards::Shards;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

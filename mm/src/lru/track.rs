@@ -21,7 +21,7 @@ impl Kind {
 }
 
 impl AddressSpace {
-    /// A page is there now: of the youngest generation, since somebody is about to use it.
+    /// A page is there now: of the youngest generation, since a thread is about to use it.
     #[inline]
     pub(crate) fn lru_enter(&self, page: Gfn, level: Level, pfn: Pfn, kind: Kind) {
         if let Some(lru) = &self.lru {
@@ -61,7 +61,7 @@ impl AddressSpace {
         }
     }
 
-    /// The page is at another address, and as old as before. Nobody else uses either address: the caller holds the
+    /// The page is at another address, and as old as before. No other thread uses either address: the caller holds the
     /// mappings for writing.
     #[inline]
     pub(crate) fn lru_move(&self, from: Gfn, to: Gfn, level: Level) {
@@ -80,7 +80,7 @@ impl AddressSpace {
         });
     }
 
-    /// What kind of page is at `page`; [`Kind::Anon`] where nobody keeps track.
+    /// What kind of page is at `page`; [`Kind::Anon`] without an LRU.
     pub(crate) fn lru_kind(&self, page: Gfn) -> Kind {
         self.lru().and_then(|lru| lru.mark(page)).map_or(Kind::Anon, |mark| mark.kind)
     }

@@ -89,7 +89,7 @@ fn number(word: &str) -> Option<u64> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok())?
 }
 
-/// What an error shows of a text that anybody may have written: its beginning, in one line.
+/// What an error shows of a text that may hold anything: its beginning, in one line.
 pub(super) fn shown(text: &str) -> String {
     const MOST: usize = 40;
     let mut shown: String =

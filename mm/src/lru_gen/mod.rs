@@ -1,5 +1,5 @@
 //! The kernel's text interface to the multi-gen LRU, over address spaces: what `/sys/kernel/debug/lru_gen` and
-//! `/sys/kernel/mm/lru_gen/` are there, for whoever wants to look at generations or to reclaim ahead of time.
+//! `/sys/kernel/mm/lru_gen/` are there: a reclaimer looks at generations, and evicts ahead of time.
 //!
 //! ```text
 //! memcg     1 /guest                                    an address space: its number and name
@@ -13,7 +13,7 @@
 //! | `+ memcg node max_seq [can_swap [force_scan]]` | a new generation begins after `max_seq`; what was used since the last is its | EINVAL: no such generation yet. ERANGE: no room, and `force_scan` is 0 |
 //! | `- memcg node min_seq [swappiness [nr]]` | the generations up to `min_seq` are evicted, `nr` pages at most | EINVAL: one of the two youngest. EINTR: [interrupted](LruGen::interrupt) |
 //!
-//! A reclaimer ages now and then, reads how old the generations are, and evicts those that nobody has used for long.
+//! A reclaimer ages now and then, reads how old the generations are, and evicts those that were not used for long.
 //!
 //! | file | idea |
 //! |---|---|
@@ -40,7 +40,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-/// Pages that are evicted between two looks at whether somebody [interrupts](LruGen::interrupt).
+/// Pages that are evicted between two looks at whether a caller [interrupts](LruGen::interrupt).
 const BATCH: u64 = 64;
 
 /// See the module's header.
@@ -79,7 +79,7 @@ impl LruGen {
     }
 
     /// Adds an address space under a name (a cgroup's path, in the kernel) and returns its number. One that was built
-    /// without an LRU has no nodes to show. When it is dropped, its number is nobody's.
+    /// without an LRU has no nodes to show. When it is dropped, its number names no address space.
     ///
     /// # Panics
     /// After 65,535 of them.

@@ -1,12 +1,12 @@
-//! Hint faults: somebody accesses a protnone page, and that is what the balancer wanted to know.
+//! Hint faults: a thread accesses a protnone page, and the balancer learns of it.
 //!
 //! The page is mapped again as it was. It moves to the node that asks if it lies elsewhere and the hint before
 //! this one came from the same node: **two strikes**, the kernel's rule. A page that two nodes use in turn would
 //! otherwise move back and forth for ever, and a single stray access would cost a copy.
 //!
-//! The move is a change like any other, inside a notification: nobody has the page mapped any more, but one who
-//! was told so may not have flushed yet, and a copy made beside a store through a stale translation loses it. The
-//! engine knows whose flushes are due, so this mostly costs none.
+//! The move is a change like any other, inside a notification. No vCPU has the page mapped any more, but a vCPU
+//! may not have flushed yet, and a copy made beside a store through a stale translation loses that store. The
+//! engine knows which flushes are due, so the notification mostly costs none.
 
 use super::stats::Counted;
 use crate::pte::Pte;
@@ -27,7 +27,7 @@ impl AddressSpace {
     }
 
     /// Moves a protnone page to this thread's node and maps it again; where that node is full, where it is. Looks
-    /// again under the page lock, and does nothing where somebody was faster.
+    /// again under the page lock, and does nothing where another thread was faster.
     pub(crate) fn bring_home(&self, state: &State, idle: &mut Idle, page: Gfn, level: Level) {
         let pages = Span::sized(page.base(level), level.pages());
         let mut fresh = self.arena.page_on(self.arena.here(), level).ok();

@@ -16,8 +16,8 @@
 //! The scanner leaves alone what may not or should not move: shared and merged pages, pinned ones
 //! ([`crate::pin`]), files' own, mappings without access, and what is protnone already ([`Skip`]).
 //!
-//! **What it promises**: contents and permissions stay; when a scan is over, nobody uses a page that it made
-//! protnone without a hint fault; a page that was pinned before a scan is neither unmapped nor flushed by it, except
+//! **What it promises**: contents and permissions stay; when a scan is over, no thread uses a page that it
+//! made protnone without a hint fault; a page that was pinned before a scan is neither unmapped nor flushed by it, except
 //! under [`Policy::Range`].
 
 mod hint;

@@ -5,13 +5,13 @@
 //! |---|---|---|---|
 //! | [`Range`](Policy::Range) | each 2 MiB with a present page, before ([`Why::Clear`]) | all of it, protnone or not | one for each |
 //! | [`Page`](Policy::Page) | the same 2 MiB, and inside each page that changes ([`Why::Numa`]) | those pages | one for each page |
-//! | [`PageBatched`](Policy::PageBatched) | from the first page that will change to the last, in one stretch of up to [`Settings::stretch`], and inside each run of neighbours that do; nobody where none will | those pages | one for each stretch |
+//! | [`PageBatched`](Policy::PageBatched) | from the first page that will change to the last, in one stretch of up to [`Settings::stretch`], and inside each run of neighbours that do; not at all where none will | those pages | one for each stretch |
 //!
 //! The first is Linux, the second is the NUMA protection series. Range flushes once for each 2 MiB here: KVM's walk may have to let
 //! go of its lock and flush page by page, which this engine's does not.
 //!
-//! What was told is zapped at once, and flushed before the notification ends: when the scan is over nobody uses the
-//! pages without a hint fault.
+//! What was told is zapped at once, and flushed before the notification ends: when the scan is over, no thread uses
+//! the pages without a hint fault.
 
 use super::Settings;
 use super::stats::{Counted, Skip};
@@ -43,9 +43,9 @@ struct Survey {
 
 /// Pages that became protnone, neighbours together.
 ///
-/// They are told when all are there, and their page locks free again: until then guests go on using what they have, and
-/// wait for no more than the telling. That does no harm. Nobody faults them in before the notification ends; who
-/// changes one of them meanwhile has a notification of his own; and what is told too often is gone already.
+/// The listeners are told when all are collected and the page locks are free again. Until then guests go on using the pages, and
+/// wait only while the listeners are told. That does no harm: no vCPU faults the pages in before the notification ends; a thread
+/// that changes one of them meanwhile has a notification of its own; and telling twice zaps nothing twice.
 #[derive(Debug, Default)]
 struct Runs(Vec<Span<Gfn>>);
 
@@ -108,7 +108,7 @@ impl AddressSpace {
         result
     }
 
-    /// Looks before anybody is told, and counts what will be left alone.
+    /// Looks before any listener is told, and counts what will be left alone.
     fn survey(&self, pages: Span<Gfn>) -> Result<Survey, MmError> {
         let mut survey = Survey { present: false, wanted: None };
         self.each_page(pages, |found| {

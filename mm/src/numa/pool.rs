@@ -87,8 +87,8 @@ impl NodeFrames {
         free
     }
 
-    /// Calls `with` with free frames, neighbours of one block together, which nobody can take until it returns; with those that
-    /// were free at the beginning, and maybe with some that became free since. The lock is let go after each block.
+    /// Calls `with` with free frames, neighbours of one block together. No thread can take them until `with` returns. It is called
+    /// with all that were free at the beginning, and maybe with some that became free since. The lock is let go after each block.
     pub(crate) fn with_free<E>(&self, mut with: impl FnMut(Span<Pfn>) -> Result<(), E>) -> Result<(), E> {
         let mut free = self.gather();
         let mut block = 0;

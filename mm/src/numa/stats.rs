@@ -1,4 +1,4 @@
-//! What balancing has done to an address space: counters of a few threads, summed when somebody asks.
+//! What balancing has done to an address space: counters of a few threads, summed when they are read.
 
 use crate::shards::Shards;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,7 @@ pub enum Skip {
     Shared,
     /// A device uses it.
     Pinned,
-    /// It is protnone since an earlier scan: nobody has come by.
+    /// It is protnone since an earlier scan: no thread has accessed it since.
     Already,
     /// Its mapping allows no access.
     NoAccess,
