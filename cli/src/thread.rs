@@ -49,7 +49,7 @@ pub fn idle() -> Result<Idle, Error> {
 
 /// The frames of an arena, for vCPUs that run while it lives.
 pub fn window(arena: &Arena) -> Window {
-    // SAFETY: the arena's mapping, which whoever runs vCPUs on it keeps; its frames are raw memory.
+    // SAFETY: the arena's mapping, which the machine keeps while vCPUs run on it; its frames are raw memory.
     unsafe { Window::new(arena.base(), arena.stats().frames + Level::M2.pages()) }
 }
 

@@ -29,7 +29,7 @@ Examples:
   slat run --limit 48M --swap mem --swap /var/tmp/swap --lru-gen /tmp/guest & socat - UNIX-CONNECT:/tmp/guest
 
 Exit status: 0 all reads were right; 2 bad input, or the machine failed; 3 the guest's data is corrupt: it read what
-nobody wrote, swap could not give back what it was given, or its dirty log lost a write; 130 interrupted.
+it never wrote, swap could not give back what it was given, or its dirty log lost a write; 130 interrupted.
 Time: 2 s for the bundled traces; 5 to 20 million accesses a second for others. Memory: 420 MiB for the bundled traces; for
 others twice what the guest touches, of which --limit bounds one half, and 20 MiB. Address space is reserved for all of
 --memory: where there is too little, -m asks for less."
@@ -84,7 +84,7 @@ pub struct Run {
     #[arg(long)]
     pub top: bool,
 
-    /// Serve whoever watches (`slat top PATH`) on a Unix socket
+    /// Serve samples to watchers (`slat top PATH`) on a Unix socket
     #[arg(long, value_name = "PATH")]
     pub serve: Option<PathBuf>,
 
@@ -200,7 +200,7 @@ impl Run {
         serve.or_else(|| Some(("--lru-gen", self.lru_gen.as_deref()?)))
     }
 
-    /// How cold pages are told, if anybody wants to know.
+    /// How cold pages are found, if `--swap` or `--lru-gen` needs them.
     pub fn lru(&self) -> Result<Option<LruSettings>, Error> {
         let wanted = !self.swap.is_empty() || self.lru_gen.is_some();
         if !wanted && self.walk_secondary.is_some() {

@@ -2,7 +2,7 @@
 //! of all memory is taken, copy-on-write, and dropped again.
 //!
 //! Freed frames are poisoned. A vCPU that goes on using one, because a flush was missing or came late, reads
-//! what nobody wrote, or writes where nobody will look.
+//! poison, or writes to a frame that is not its page any more.
 
 use super::args::Run;
 use super::machine::Machine;

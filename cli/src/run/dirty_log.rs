@@ -1,4 +1,4 @@
-//! `--dirty-log`: whoever wants to know what the guest writes, all the while: a thread that harvests every few milliseconds.
+//! `--dirty-log`: a thread that harvests the guest's dirty log every few milliseconds, and compares.
 //!
 //! It does what a migration does: it copies each page that it is told of, and commits. The copy is a checksum. When the
 //! vCPUs have stopped there is one harvest more, and then every page must hold what it held when the log told of it last,

@@ -117,7 +117,7 @@ pub fn start(sources: Vec<Source>, vcpus: usize) -> (Vec<Jobs>, Feeds) {
     (jobs, Feeds { names, threads })
 }
 
-/// Reads one trace to its end, or until nobody listens any more.
+/// Reads one trace to its end, or until its last vCPU has stopped.
 fn read(source: Source, listeners: &[SyncSender<Arc<Vec<Access>>>]) -> Result<Fed, trace::Error> {
     let Source { name: _, mut reader, mut again, open } = source;
     let mut fed = Fed::default();
@@ -142,8 +142,8 @@ fn read(source: Source, listeners: &[SyncSender<Arc<Vec<Access>>>]) -> Result<Fe
 }
 
 impl Feeds {
-    /// Waits for the ends of all traces, which the vCPUs have reached, and sums up. Those that nobody listens to any
-    /// more, and that wait for input, are left behind.
+    /// Waits for the ends of all traces, which the vCPUs have reached, and sums up. A trace whose vCPUs have
+    /// stopped, and which waits for input, is left behind.
     pub fn finish(self) -> Result<Totals, Error> {
         let mut totals = Totals { names: self.names, ..Totals::default() };
         let interrupted = crate::interrupt::asked();

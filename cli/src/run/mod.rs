@@ -14,7 +14,7 @@
 //! | `churn` | the host moves pages and takes snapshots while the guest runs |
 //! | `dirty_log` | which pages are written, harvested all the while |
 //! | `events` | what happens in the VM, event by event, as text |
-//! | `watch` | what whoever watches is told meanwhile |
+//! | `watch` | what watchers are told meanwhile |
 //! | `server` | that, and the LRU's generations, on a Unix socket |
 //! | `reclaimer` | what the guest has not used for long goes to swap |
 //! | `figures`, `report` | what came of it, as text or JSON |
@@ -47,8 +47,8 @@ use std::time::Instant;
 use watch::{Live, Sampler};
 
 impl Run {
-    /// Runs it and prints the report, with tables of format `F`. Exit status 3 says that the guest found memory that nobody
-    /// wrote, or that its dirty log has lost a write.
+    /// Runs it and prints the report, with tables of format `F`. Exit status 3 says that the guest found memory that it
+    /// never wrote, or that its dirty log has lost a write.
     pub fn run_in<F: Format>(&self) -> Result<ExitCode, Error> {
         let seed = self.seed()?;
         let sources = feed::open(&self.trace, self.strict, self.iterations)?;

@@ -4,7 +4,7 @@ use crate::bar::bar;
 use indicatif::ProgressBar;
 use std::time::Duration;
 
-/// Accesses so far, and how fast they go. Traces are streams: nobody knows their end.
+/// Accesses so far, and how fast they go. Traces are streams, so their length is unknown.
 pub struct Bar(ProgressBar);
 
 impl Bar {

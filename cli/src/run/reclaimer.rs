@@ -33,11 +33,11 @@ pub fn start<'scope, F: Format>(
     }))
 }
 
-/// Evicts what nobody has used for `after`, and ages. In this order: a new generation may make one of the two oldest.
+/// Evicts what was not used for `after`, and ages. In this order: a new generation may make one of the two oldest.
 fn pass(space: &AddressSpace, idle: &mut Idle, after: Duration) {
     let Some(lru) = space.lru() else { return };
     for NodeGenerations { node, generations } in lru.generations() {
-        // Somebody else may have evicted a generation, or begun one, meanwhile: then there is less to do.
+        // Another thread may have evicted a generation, or begun one, meanwhile: then there is less to do.
         let old = generations.windows(2).filter(|pair| pair[1].age >= after).map(|pair| pair[0].seq);
         if let Some(seq) = old.max() {
             let _ = space.evict(idle, node, seq, None, None);

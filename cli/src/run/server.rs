@@ -1,4 +1,4 @@
-//! `--serve PATH`: the running guest on a Unix socket: its figures for whoever watches, and with `--lru-gen PATH` the
+//! `--serve PATH`: the running guest on a Unix socket: its samples for watchers, and with `--lru-gen PATH` the
 //! generations of its pages, for people and proactive reclaimers.
 //!
 //! ```console
@@ -87,7 +87,7 @@ impl Socket {
         let failed = |error: io::Error| Error::Machine(format!("{}: {error}", self.path.display()));
         let (keep, stop) = UnixStream::pair().map_err(failed)?;
         self.listener.set_nonblocking(true).map_err(failed)?;
-        // Without a listener clients find nobody; the guest goes on.
+        // If the listener cannot start, clients get no answer; the guest goes on.
         crate::thread::start(scope, move || accept(&self.listener, &stop, (lru_gen, samples)).is_ok());
         Ok(Serving { _keep: keep, lru_gen })
     }
@@ -208,7 +208,7 @@ fn talk(client: &mut UnixStream, stop: &UnixStream, (lru_gen, samples): Served<'
     Ok(())
 }
 
-/// How often somebody wants to be told; `None`: not any more.
+/// How often a client wants a sample; `None`: no more.
 fn period(ms: &str) -> Result<Option<Duration>, &'static str> {
     match ms.trim().parse() {
         Ok(0) => Ok(None),

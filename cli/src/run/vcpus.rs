@@ -90,7 +90,7 @@ fn run_one<F: Format>(
             match cpu.run(&mut idle, &mut replay) {
                 Exit::Stopped => {}
                 Exit::RingFull => {
-                    // Into the slots' bitmaps, for the next harvest: this vCPU waits for nobody.
+                    // Into the slots' bitmaps, for the next harvest: this vCPU does not wait for it.
                     machine.vm.harvest_ring(&mut idle, id)?.give_back();
                     outcome.ring_full += 1;
                     continue;

@@ -65,7 +65,7 @@ fn text(sample: &Sample, rates: &Rates) -> String {
     let overhead = crate::run::figures::percent(sample.table_bytes, sample.mapped_bytes);
     parts.push(format!("tables {} ({})", bytes(sample.table_bytes), percent(overhead)));
     parts.push(format!("{} pages/s dirty", count(rates.dirty)));
-    if sample.ages.by != AgesBy::Nobody {
+    if sample.ages.by != AgesBy::Unknown {
         let ages: Vec<String> = sample
             .ages
             .of

@@ -88,7 +88,7 @@ enum End {
     Run,
     /// The run is gone, without a farewell.
     Lost,
-    /// As many samples were seen as were wanted, or whoever watched has seen enough.
+    /// As many samples were seen as were wanted, or the user quit.
     Enough,
     /// Ctrl-C.
     Interrupted,
@@ -136,7 +136,7 @@ pub fn beside<'scope>(scope: &'scope Scope<'scope, '_>, samples: &'scope dyn Sam
     Beside { keep: Some(keep), thread: Some(thread) }
 }
 
-/// Seconds between two samples, where nobody says otherwise.
+/// Seconds between two samples, by default.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// A view beside a run. Dropping it ends the view, and waits until the terminal is as it was.

@@ -1,4 +1,4 @@
-//! What a run says to whoever watches it: one line of JSON for each look, on its socket, or a value, in the same process.
+//! What a run tells its watchers: one line of JSON for each sample on its socket, or a value in the same process.
 //!
 //! All figures are sums since the run began, so that who misses a line, or comes late, has lost nothing. Keys may be added;
 //! who does not know one passes over it, and one that is missing is zero. What changes its meaning changes
@@ -78,16 +78,16 @@ pub struct Ages {
     pub of: Vec<Age>,
 }
 
-/// Who knows how old pages are.
+/// How the ages of pages are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AgesBy {
-    /// Nobody: a format without Accessed bits, and no LRU.
+    /// They are not: the format has no Accessed bits, and there is no LRU.
     #[default]
-    Nobody,
-    /// Whoever watches, by Accessed bits.
+    Unknown,
+    /// By Accessed bits, which the watcher clears.
     Accessed,
-    /// The LRU.
+    /// By the LRU.
     Generation,
 }
 
@@ -109,7 +109,7 @@ pub struct Heat {
     /// Guest frames.
     pub frames: u64,
     pub frames_per_cell: u64,
-    /// How warm: 9 where all pages were used just now. Empty where nobody knows.
+    /// How warm: 9 where all pages were used just now. Empty where ages are unknown.
     pub used: String,
     /// What part of the mapped pages was written to, in ninths: since the last look, where there is a dirty log; else
     /// since they were mapped.

@@ -86,7 +86,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Asks whoever serves `path` for samples. The first has come when this returns.
+    /// Asks the run that serves `path` for samples. The first has come when this returns.
     pub fn connect(path: &Path, every: Duration) -> Result<Self, Error> {
         let refused = |why: &dyn Display| Error::Usage(format!("{}: {why}", path.display()));
         match fs::metadata(path) {
@@ -94,12 +94,12 @@ impl Remote {
                 return Err(refused(&"no socket: `slat run --serve PATH` makes one"));
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(refused(&"nobody is there: is `slat run --serve PATH` running?"));
+                return Err(refused(&"no such socket: is `slat run --serve PATH` running?"));
             }
             _ => {}
         }
         let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-            ErrorKind::ConnectionRefused => refused(&"nobody serves this socket any more: its run has ended"),
+            ErrorKind::ConnectionRefused => refused(&"nothing serves this socket: its run has ended"),
             _ => refused(&error),
         })?;
         let reader = stream.try_clone().map_err(|error| refused(&error))?;
@@ -115,7 +115,7 @@ impl Remote {
             }
         });
         let mut this = Self { path: path.into(), stream, every, lines, seen: 0 };
-        // Whoever has gone again is found out below.
+        // If the run has ended meanwhile, the first read says so.
         let _ = this.set_interval(every);
         Ok(this)
     }
@@ -153,14 +153,14 @@ impl Source for Remote {
         match self.lines.recv_timeout(if first { PATIENCE } else { patience }) {
             Ok(Ok(line)) if !line.is_empty() => self.told(&line).map(Some),
             Err(RecvTimeoutError::Timeout) if first => {
-                Err(self.refused(&format!("nobody answers in {} s", PATIENCE.as_secs())))
+                Err(self.refused(&format!("no answer in {} s", PATIENCE.as_secs())))
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
                 Err(self.refused(&format!("what it says is no sample: {error}")))
             }
             Ok(_) | Err(RecvTimeoutError::Disconnected) if first => {
-                Err(self.refused(&"nobody answers there: its run has ended, or it is no run's"))
+                Err(self.refused(&"no answer: its run has ended, or another program serves it"))
             }
             Ok(_) | Err(RecvTimeoutError::Disconnected) => Ok(Some(Told::Lost)),
         }
@@ -220,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_watched_is_told_in_one_line() {
+    fn a_run_that_cannot_be_watched_is_refused_in_one_line() {
         for (name, says, why) in [
             ("old", "error EINVAL: `watch 500` is no command\n", "an older slat, which cannot be watched"),
             ("busy", "error EBUSY: too many clients\n", "EBUSY: too many clients"),
-            ("silent", "", "nobody answers there"),
+            ("silent", "", "no answer"),
             ("new", "{\"watch\":9}\n", "version 9, this slat reads 1"),
             ("other", "HTTP/1.1 400 Bad Request\r\n\r\n", "no sample"),
             ("cut", &sample(1).line()[..99], "no sample"),
@@ -240,7 +240,7 @@ mod tests {
     fn where_there_is_no_socket_one_line_says_so() {
         let path = std::env::temp_dir().join(format!("slat-{}-top-none", std::process::id()));
         let why = |path: &Path| Remote::connect(path, EVERY).err().unwrap().to_string();
-        assert!(why(&path).contains("nobody is there"));
+        assert!(why(&path).contains("no such socket"));
         fs::write(&path, "").unwrap();
         assert!(why(&path).contains("no socket"));
         fs::remove_file(&path).unwrap();

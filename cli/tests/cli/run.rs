@@ -188,7 +188,7 @@ fn an_interrupt_prints_what_there_is() {
 
 /// What makes it sure: the host moves pages at random, a million a second, one in 186 of them the guest's; and the
 /// guest runs long enough for thousands of those. None of its 66 pages leaves the TLB by itself, so from its first
-/// move on each is read in a freed frame. Nobody writes to the end of a heap page, which the trace reads in every
+/// move on each is read in a freed frame. The trace never writes to the end of a heap page, and reads it in every
 /// round, so nothing hides the poison there. Three in ten reads are corrupt; one is enough.
 /// (`vcpu/tests/vcpu/stale.rs` is the same in single steps.)
 #[test]

@@ -54,7 +54,7 @@ impl Guest {
         let client = loop {
             match UnixStream::connect(socket.path()) {
                 Ok(client) => break client,
-                Err(error) => assert!(began.elapsed() < BOUND, "nobody serves the socket: {error}"),
+                Err(error) => assert!(began.elapsed() < BOUND, "the socket is not served: {error}"),
             }
             std::thread::yield_now();
         };
@@ -96,8 +96,8 @@ impl Guest {
         }
     }
 
-    /// What a reclaimer does who wants everything that nobody uses, again and again until the guest is idle and all of
-    /// its memory has gone.
+    /// Reclaims every page that is not in use, again and again, until the guest is idle and all of its memory has
+    /// gone.
     fn reclaim(&mut self) {
         let began = Instant::now();
         while self.generations().iter().any(|&(_, pages)| pages > 0) {
@@ -215,7 +215,7 @@ fn a_killed_run_leaves_nothing_in_the_way() {
 #[test]
 fn a_flipped_bit_in_the_swap_file_ends_the_guest_that_reads_it_with_status_3() {
     let (socket, swap) = (SocketPath::new("flipped"), File::new("flipped.swap", b""));
-    // Negative control: the same guest, and nobody touches the file.
+    // Negative control: the same guest, and the file stays as it is.
     for flip in [false, true] {
         let mut guest = Guest::start(&socket, &["--swap", swap.path()]);
         guest.wait_for_pages(PAGES);

@@ -141,9 +141,9 @@ fn the_lru_tells_generations_and_nobody_clears_its_bits() {
     assert_eq!(guest.end().status.code(), Some(0));
 }
 
-/// Without Accessed bits, whoever looked would cost the guest a fault for each page.
+/// Without Accessed bits, a watcher that looked at pages would cost the guest a fault for each.
 #[test]
-fn who_watches_costs_no_faults() {
+fn a_watcher_costs_no_faults() {
     let socket = SocketPath::new("top-faults");
     for format in ["ept4", "ept4-noad"] {
         let guest = Guest::start(&["--serve", socket.path(), "-f", format]);
@@ -151,7 +151,7 @@ fn who_watches_costs_no_faults() {
         let after = settled(&socket);
         assert_eq!(before["faults"], after["faults"], "{format}");
         let knows = format == "ept4";
-        assert_eq!(after["ages"]["by"], if knows { "accessed" } else { "nobody" });
+        assert_eq!(after["ages"]["by"], if knows { "accessed" } else { "unknown" });
         assert_eq!(after["heat"]["used"].as_str().unwrap().is_empty(), !knows);
         assert_eq!(guest.end().status.code(), Some(0));
     }
@@ -192,7 +192,7 @@ fn a_run_that_is_killed_is_gone() {
 fn what_cannot_be_watched_is_refused_in_one_line() {
     let file = File::new("top.file", b"");
     for (args, why) in [
-        (&["/nowhere/guest"][..], "nobody is there"),
+        (&["/nowhere/guest"][..], "no such socket"),
         (&[file.path()], "no socket"),
         (&[file.path(), "--interval", "0"], "0.05 to 3600"),
         (&[file.path(), "--interval", "soon"], "`soon` is no number of seconds"),

@@ -120,7 +120,7 @@ fn who_watches_is_told_again_and_again_and_of_the_end() {
         (&one).write_all(b"watch 0\n").unwrap();
         assert_eq!(lines.by_ref().find(|line| !line.starts_with('{')).unwrap(), "ok");
         assert_eq!(ask(&one, "enabled\n")[1], "ok", "and nothing comes in between");
-        // The end is told to who watches, and to nobody else.
+        // Watchers are told of the end, other clients are not.
         (&one).write_all(b"watch 3600000\n").unwrap();
         assert!(!Sample::parse(&lines.next().unwrap()).unwrap().ended);
         drop(serving);
@@ -141,7 +141,7 @@ fn a_socket_left_behind_is_replaced_and_nothing_else_is() {
         assert!(error.to_string().contains(why), "{error}");
     };
     refused("another run is serving it");
-    // Somebody has replaced ours: his stays.
+    // Another program has replaced the socket: what it made stays.
     fs::remove_file(&path).unwrap();
     fs::write(&path, b"data").unwrap();
     drop(socket);

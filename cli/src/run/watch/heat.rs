@@ -69,7 +69,7 @@ impl Heat {
             used: Vec::new(),
             blocks: Vec::new(),
             hand: 0,
-            by: AgesBy::Nobody,
+            by: AgesBy::Unknown,
             generations: Vec::new(),
         }
     }
@@ -88,7 +88,7 @@ impl Heat {
             Some(_) => AgesBy::Generation,
             None if F::HARDWARE_AD => AgesBy::Accessed,
             // Each page that is looked at would cost the guest a fault.
-            None => AgesBy::Nobody,
+            None => AgesBy::Unknown,
         };
         self.generations = machine.space.lru().map(generations).unwrap_or_default();
         let regions = frames / REGION;
@@ -163,7 +163,7 @@ impl Heat {
     pub fn ages(&self) -> Ages {
         let pages = |age: usize| self.blocks.iter().map(|block| u64::from(block.ages[age])).sum();
         let of = match self.by {
-            AgesBy::Nobody => Vec::new(),
+            AgesBy::Unknown => Vec::new(),
             AgesBy::Generation => {
                 let age =
                     |(at, &(seq, ms))| Age { generation: Some(seq), within_ms: Some(ms), pages: pages(at) };
@@ -191,7 +191,7 @@ impl Heat {
         Cells {
             frames: self.used.len() as u64,
             frames_per_cell: blocks as u64 * BLOCK,
-            used: if self.by == AgesBy::Nobody { String::new() } else { digits(Block::used) },
+            used: if self.by == AgesBy::Unknown { String::new() } else { digits(Block::used) },
             written: digits(Block::share_written),
             large: digits(Block::share_large),
         }
@@ -242,7 +242,7 @@ fn age_of(now: u32, used: u32) -> usize {
     }
 }
 
-/// Number and age in milliseconds of each, youngest first. All nodes have the same youngest; whoever has more is told.
+/// Number and age in milliseconds of each, youngest first. All nodes have the same youngest; the node with most generations is shown.
 fn generations(lru: &Lru) -> Vec<(u64, u64)> {
     let all = lru.generations().into_iter().map(|node| node.generations).max_by_key(Vec::len);
     let of = |found: &slat_mm::Generation| (found.seq, found.age.as_millis() as u64);

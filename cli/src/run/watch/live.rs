@@ -1,5 +1,5 @@
-//! What the threads of a run publish for whoever watches. Each vCPU has cache lines of its own, which it writes between two
-//! batches of accesses; nobody adds to a counter that another one adds to.
+//! What the threads of a run publish for its watchers. Each vCPU has cache lines of its own, which it writes between two
+//! batches of accesses; no two threads add to the same counter.
 
 use crate::run::figures::VcpuCounts;
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ pub struct Live {
     watchers: AtomicUsize,
     /// Pages that the dirty log has told of, as often as it has.
     told: AtomicU64,
-    /// A bit for each guest frame: told of since it was last taken. Kept only while somebody watches.
+    /// A bit for each guest frame: told of since it was last taken. Kept only while there is a watcher.
     written: Mutex<Vec<u64>>,
 }
 
@@ -47,7 +47,7 @@ impl VcpuLive {
 }
 
 impl Live {
-    /// Nothing has happened yet, and nobody watches.
+    /// Nothing has happened yet, and there is no watcher.
     pub fn new(vcpus: u32) -> Self {
         Self {
             vcpus: (0..vcpus).map(|_| VcpuLive::default()).collect(),
@@ -67,7 +67,7 @@ impl Live {
         self.vcpus.iter().map(VcpuLive::get)
     }
 
-    /// Somebody watches until what is returned is dropped.
+    /// Adds a watcher, until the returned value is dropped.
     pub fn watch(&self) -> Watching<'_> {
         self.watchers.fetch_add(1, Relaxed);
         Watching(self)
@@ -101,7 +101,7 @@ impl Live {
 }
 
 /// See [`Live::watch`].
-#[must_use = "nobody watches any more when it is dropped"]
+#[must_use = "the watcher is gone when it is dropped"]
 pub struct Watching<'l>(&'l Live);
 
 impl Drop for Watching<'_> {
@@ -121,7 +121,7 @@ mod tests {
         let live = Live::new(1);
         let tell = |gfns: &[u64]| live.told_of(gfns.iter().copied().map(Gfn), gfns.len() as u64);
         tell(&[1]);
-        assert_eq!((live.told(), live.take_written(Gfn(0))), (1, 0), "nobody watches");
+        assert_eq!((live.told(), live.take_written(Gfn(0))), (1, 0), "no watcher");
         let (one, two) = (live.watch(), live.watch());
         tell(&[1, 63, 64 + 3]);
         drop(one);

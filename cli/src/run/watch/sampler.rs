@@ -1,4 +1,4 @@
-//! What is to be said of a run at this moment, for whoever asks.
+//! The sample of a run at this moment.
 
 use super::heat::Heat;
 use super::live::{Live, Watching};
@@ -15,7 +15,7 @@ pub trait Samples: Sync {
     /// What it has done and holds, now.
     fn sample(&self, idle: &mut Idle) -> Sample;
 
-    /// Somebody asks again and again, until what is returned is dropped.
+    /// A watcher takes samples until the returned value is dropped.
     fn watch(&self) -> Watching<'_>;
 }
 

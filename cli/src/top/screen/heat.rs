@@ -22,10 +22,10 @@ pub fn draw(canvas: &mut Canvas<'_>, history: &History, state: &State, bare: boo
         title(canvas, history, state, width - gutter);
     }
     let frames = history.now.heat.frames;
-    if state.shown == Shown::Used && history.now.ages.by == AgesBy::Nobody {
+    if state.shown == Shown::Used && history.now.ages.by == AgesBy::Unknown {
         canvas.put(
             (0, top),
-            "This format has no Accessed bits, and without an LRU nobody asks: h shows more.",
+            "This format has no Accessed bits, and the run has no LRU: h shows more.",
             Ink::Label,
         );
         return;

@@ -1,4 +1,4 @@
-//! What it all means: over the panels, while somebody asks.
+//! The help text, shown over the panels.
 
 use super::canvas::Canvas;
 use super::look::Ink;

@@ -43,7 +43,7 @@ use terminal::Screen;
 /// How long a key may wait for its effect.
 const TURN: Duration = Duration::from_millis(40);
 
-/// Draws each sample on the terminal that `open` writes to, until the run or whoever watches ends it.
+/// Draws each sample on the terminal that `open` writes to, until the run ends or the user quits.
 pub fn draw<W: Write + 'static>(
     source: &mut dyn Source,
     open: fn() -> W,

@@ -108,13 +108,13 @@ pub fn memory(canvas: &mut Canvas<'_>, history: &History) {
 pub fn ages(canvas: &mut Canvas<'_>, history: &History) {
     let ages = &history.now.ages;
     let by = match ages.by {
-        AgesBy::Nobody => "",
+        AgesBy::Unknown => "",
         AgesBy::Accessed => "A bits",
         AgesBy::Generation => "generations",
     };
     canvas.title("last used", by);
-    if ages.by == AgesBy::Nobody {
-        canvas.put((0, 1), "nobody knows: no A bits", Ink::Label);
+    if ages.by == AgesBy::Unknown {
+        canvas.put((0, 1), "unknown: no A bits", Ink::Label);
         return;
     }
     let most = ages.of.iter().map(|age| age.pages).max().unwrap_or(0).max(1);

@@ -100,7 +100,7 @@ fn hostile() -> Vec<Sample> {
 #[test]
 fn no_size_and_nothing_that_is_said_panics() {
     let mut wild = History::default();
-    let ages = Ages { by: AgesBy::Nobody, ..Ages::default() };
+    let ages = Ages { by: AgesBy::Unknown, ..Ages::default() };
     let plain = Look { depth: Depth::None, ascii: true };
     let (empty, full) = (History::default(), history());
     for width in (1..=200).filter(|width| *width < 30 || width % 13 == 0) {
