@@ -12,7 +12,7 @@ use std::thread;
 
 /// Runs every entrant once a round, and returns each entrant's samples in round order.
 ///
-/// Round r starts with entrant r, so that nobody always runs first or always follows the same neighbour.
+/// Round r starts with entrant r, so that no entrant always runs first or always follows the same neighbour.
 /// One more round goes before the counted ones: it warms caches and grows the memory pools.
 pub fn interleave<E, S>(rounds: usize, entrants: &[E], mut sample: impl FnMut(&E) -> S) -> Vec<Vec<S>> {
     for entrant in entrants {
@@ -90,7 +90,7 @@ impl Line {
     pub fn cross(&self) {
         const SPINS_BEFORE_YIELD: u32 = 1 << 14;
         // ORDER(line): what a thread did before the line is visible to all behind it; the release half of
-        // each arrival pairs with the acquire load of those who wait.
+        // each arrival pairs with the acquire load of the threads that wait.
         let before = self.arrivals.fetch_add(1, Ordering::AcqRel);
         let all = (before / self.threads + 1) * self.threads;
         let mut spins = 0;

@@ -104,14 +104,14 @@ unsafe fn link_of<F: Format, H: Host>(vm: &Vm<F, H>, gfn: Gfn) -> NonNull<Entry>
 fn read_table(table: &Table) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2, and nobody writes to the tables meanwhile.
+        // SAFETY: the processor has AVX2, and no thread writes to the tables meanwhile.
         return unsafe { read_table_avx2(table) };
     }
     table.iter().fold(0, |any, entry| any | entry.peek().0)
 }
 
 /// # Safety
-/// The processor has AVX2, and nobody writes to the table.
+/// The processor has AVX2, and no thread writes to the table meanwhile.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn read_table_avx2(table: &Table) -> u64 {

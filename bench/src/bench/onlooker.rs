@@ -1,6 +1,6 @@
 //! Who goes on while something long is done: back to back, with each operation timed.
 //!
-//! One byte says what whoever does it is at; an operation that overlaps it counts as one beside it, one that overlaps the
+//! One byte says at which stage the watched thread is; an operation that overlaps it counts as one beside it, one that overlaps the
 //! stretch of the same length after it, in which nothing is done, is the control: what the machine itself does to such
 //! an operation.
 
@@ -14,7 +14,7 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// What whoever is looked on at is doing.
+/// What the watched thread is doing.
 #[derive(Debug)]
 pub struct Phase(AtomicU8);
 
@@ -24,7 +24,7 @@ const BEFORE: u8 = 0;
 const UNDER_WAY: u8 = 1;
 /// Nothing is done, for as long as it took.
 const CONTROL: u8 = 2;
-/// Everybody may go.
+/// All threads may go.
 const OVER: u8 = 3;
 
 impl Phase {
@@ -72,7 +72,7 @@ fn spin_for(time: Duration) {
 /// Which operations of a sample percentiles are of.
 pub type Pick<S> = fn(&S) -> &Histogram<u64>;
 
-/// A row for each percentile, and one for the longest; none where something was over before anybody could look on.
+/// A row for each percentile, and one for the longest; none where the operation was over before the onlooker could look.
 pub fn latencies<S>(
     name: &str,
     longest: &str,
@@ -117,7 +117,7 @@ impl Seen {
     }
 }
 
-/// Somebody who does the same thing again and again.
+/// An onlooker: it does the same thing again and again.
 pub trait Busy {
     /// What comes before each time, untimed.
     fn prepare(&mut self) {}
@@ -166,7 +166,7 @@ impl Translations for Nothing {
 }
 
 impl<'vm, F: Format, H: Host> Faulter<'vm, F, H> {
-    /// vCPU `id`, of which the calling thread has no other, in frames that nobody else uses.
+    /// vCPU `id`, of which the calling thread has no other, in frames that no other thread uses.
     pub fn new(vm: &'vm Vm<F, H>, id: VcpuId, gfns: Span<Gfn>) -> Self {
         let vcpu = vm.vcpu(id).expect("each vCPU has one thread");
         Self { vcpu, idle: Idle::take().expect("each thread has one vCPU"), left: gfns }

@@ -1,7 +1,7 @@
 //! Table memory, the same for every entrant of a bench: pages out of huge pages that are already there.
 //!
 //! A table's physical address is its address in this process, since only this process walks it. Pages come
-//! as they are, and whoever takes one clears it, as it would have to in a kernel. What is given back is used
+//! as they are, and the taker clears it, as it would have to in a kernel. What is given back is used
 //! again; the pool grows when it must, never shrinks, and lives as long as the process.
 
 use parking_lot::Mutex;
@@ -48,7 +48,7 @@ pub fn take() -> NonNull<Table> {
 /// Takes a page and clears it.
 pub fn take_zeroed() -> NonNull<Table> {
     let table = take();
-    // SAFETY: `take` hands out each page once, so nobody else looks at it.
+    // SAFETY: `take` hands out each page once, so no other thread looks at it.
     unsafe { table.write_bytes(0, 1) };
     table
 }
@@ -56,7 +56,7 @@ pub fn take_zeroed() -> NonNull<Table> {
 /// Gives a page back.
 ///
 /// # Safety
-/// It came from [`take`], was not given back since, and nobody reaches it any more.
+/// It came from [`take`], was not given back since, and no thread can reach it any more.
 pub unsafe fn give_back(table: NonNull<Table>) {
     FREE.lock().pages.push(table.as_ptr().expose_provenance());
 }
@@ -79,7 +79,7 @@ pub fn reserve(bytes: u64) {
 /// Gives a chunk back.
 ///
 /// # Safety
-/// It came from [`take_chunk`], was not given back since, and nobody reaches it any more.
+/// It came from [`take_chunk`], was not given back since, and no thread can reach it any more.
 pub unsafe fn give_back_chunk(chunk: NonNull<u8>) {
     FREE.lock().chunks.push(chunk.as_ptr().expose_provenance());
 }

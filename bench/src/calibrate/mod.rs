@@ -113,7 +113,7 @@ fn reading(busy: usize) -> Result<Vec<(&'static str, f64)>, Error> {
     let (call, arrives) = if cpus > 1 {
         pair::wake_up()
     } else {
-        // Where both threads have one CPU, nobody can say when the call ends and the sleeper runs.
+        // Where both threads have one CPU, the end of the call and the start of the sleeper cannot be told apart.
         let half = own::wake_up() / 2.0;
         (half, half)
     };

@@ -157,7 +157,7 @@ pub fn word(cpus: usize) -> f64 {
     })
 }
 
-/// Copying a line of those that nobody else uses: sixteen at a time, as nodes of the slots' trees are, in an order that no
+/// Copying a line that no other processor uses: sixteen at a time, as nodes of the slots' trees are, in an order that no
 /// processor foresees, from and to what no first-level cache holds.
 pub fn copy(cpus: usize) -> f64 {
     const LINES: usize = 16;
@@ -187,7 +187,7 @@ pub fn pause(cpus: usize) -> f64 {
     on(cpus, || each(1000, std::hint::spin_loop))
 }
 
-/// Giving the CPU to nobody.
+/// Giving the CPU away while no other thread wants it.
 pub fn give_away(cpus: usize) -> f64 {
     on(cpus, || each(50, thread::yield_now))
 }

@@ -123,11 +123,11 @@ pub fn wake_up() -> (f64, f64) {
     thread::scope(|scope| {
         let sleeper = slat_cli::thread::start(scope, move || {
             pin(1);
-            // ORDER(woken): pairs with the Release of whoever wakes.
+            // ORDER(woken): pairs with the Release of the waking thread.
             while !over.load(Acquire) {
                 thread::park();
                 *woken.lock() = Some(Instant::now());
-                // ORDER(woken): pairs with the Acquire of whoever wakes, who then looks at the time.
+                // ORDER(woken): pairs with the Acquire of the waking thread, which then looks at the time.
                 told.fetch_add(1, Release);
             }
         });

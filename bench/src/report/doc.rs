@@ -27,7 +27,7 @@ pub enum Block {
     /// A heading below the section's.
     Heading(String),
     Text(String),
-    /// Something that nobody may overlook.
+    /// Something that a reader must not overlook.
     Alarm(String),
     Cards(Vec<Card>),
     Table(Table),
@@ -113,7 +113,7 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// So that nobody needs to see colours.
+    /// So that colours are not needed.
     pub fn sign(self) -> &'static str {
         match self {
             Self::None | Self::Strong => "",
@@ -132,7 +132,7 @@ pub struct Plot {
     pub title: String,
     /// Where its figures come from.
     pub from: Vec<Source>,
-    /// For those who cannot see it.
+    /// For readers that cannot see it.
     pub about: String,
     pub svg: Markup,
     /// What is drawn, in figures.

@@ -164,7 +164,7 @@ fn grows(sim: &Sim) -> bool {
     of(all.first()).zip(of(all.last())).is_some_and(|(few, many)| many >= 4 * few)
 }
 
-/// What a vCPU gets done, as a share of what it does with nobody beside it.
+/// What a vCPU gets done, as a share of what it does alone.
 fn efficiency(sim: &Sim) -> Option<Plot> {
     let first = sim.vcpus().first().copied()?;
     let share = |row: &SimRow| {

@@ -10,10 +10,10 @@ use slat_machine::Costs;
 pub fn section(data: &Data) -> Option<Section> {
     let (_, first) = data.sims().next()?;
     let mut blocks = vec![Block::Text(
-        "Simulated figures are of a machine that is not there: the engine as it ships, compiled a second time on simulated atomics and \
-         locks, runs on hundreds of CPUs in virtual time. Each shared operation pays what the table says, and waits for whoever has the line, \
-         the lock or the memory's bandwidth. They show ranking and shape. What they do not model: caches' sizes, hyperthreads, frequency, \
-         unfair locks, other load, and whatever the host does besides what a bench says."
+        "Simulated figures are of the engine as it ships, compiled a second time on simulated atomics and locks. It runs on hundreds of \
+         CPUs in virtual time. Each shared operation costs what the table says, and waits for the CPU that holds the cache line, for the \
+         holder of the lock, or for the memory's bandwidth. They show ranking and shape. They do not model caches' sizes, hyperthreads, \
+         frequency, unfair locks, other load, and what the host does besides what a bench says."
             .into(),
     )];
     blocks.push(Block::Heading("Does the ranking hang on uncertain costs?".into()));

@@ -2,7 +2,7 @@
 //!
 //! A [`SimReport`] has two faces, as the report of `slat bench` has: [`super::text`] for people and one JSON object for
 //! programs. Both say that it is simulated, and both carry what every figure hangs on: what each operation was taken to
-//! cost, and whether somebody measured that ([`SimReport::costs_from`]); whether the ranking of the policies survives
+//! cost, and whether that was measured ([`SimReport::costs_from`]); whether the ranking of the policies survives
 //! when the least certain of these costs are halved and doubled ([`Swept`]); and what becomes of the series' own figures
 //! ([`Against`]), those that are not reproduced included.
 //!

@@ -1,4 +1,4 @@
-//! Cost files: TOML that says of each operation what it costs, and whether somebody measured it.
+//! Cost files: TOML that says of each operation what it costs, and whether it was measured.
 //!
 //! ```toml
 //! near = { value = 48.5, source = "measured" } # ns: a line comes from another CPU of this socket
@@ -66,7 +66,7 @@ struct Entry {
 }
 
 impl Sheet {
-    /// Costs of which nobody has measured any.
+    /// Costs none of which was measured.
     pub const fn assumed(costs: Costs) -> Self {
         Self { costs, origins: [Origin::Assumed; Costs::FIELDS.len()] }
     }

@@ -47,7 +47,7 @@ fn tests_of_the_engine_have_their_rows() {
     for (test, rows) in [("enable", 6), ("harvest", 18), ("disable", 6)] {
         assert_eq!(compared(&report, &[("test", test)]), rows, "{test}");
     }
-    // A split may be over before anybody could look on: then there are no latencies.
+    // A split may be over before the onlooker could look: then there are no latencies.
     for baseline in ["zap and refault", "split by the first store"] {
         assert_eq!(compared(&report, &[("test", "split"), ("baseline", baseline)]), 6);
     }

@@ -1,4 +1,4 @@
-//! Whoever asks which pages are young.
+//! The ager: it asks which pages are young.
 
 use super::world::World;
 use slat::{Access, Idle, PAGE_SIZE, SecondaryMmu, Span, Young};

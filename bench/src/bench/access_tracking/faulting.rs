@@ -1,4 +1,4 @@
-//! `-p`: vCPUs bring new memory in, page by page, while somebody ages it, pass after pass.
+//! `-p`: vCPUs bring new memory in, page by page, while the ager ages it, pass after pass.
 
 use super::ager::{Passes, Way, age};
 use super::world::{Beside, World, arena};

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! world.rs    guest memory on slat-mm, a VM, vCPUs that go over it
-//! ager.rs     whoever asks, again and again: page by page, or in passes of the multi-gen LRU
-//! faulting.rs -p: vCPUs bring new memory in while somebody ages it
+//! ager.rs     asks which pages are young, again and again: page by page, or in passes of the multi-gen LRU
+//! faulting.rs -p: vCPUs bring new memory in while the ager ages it
 //! stages.rs   without -p: pages that were used, and pages that were not, must be told apart
 //! ```
 //! After KVM's `access_tracking_perf_test`, to which the series added `-l` and `-p`. There an aging pass asks the secondary
@@ -30,7 +30,7 @@ use world::MOST;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  slat bench access-tracking-perf --performance -l -v 1,4 -b 64M")]
 pub struct AccessTracking {
-    /// Ages by the multi-gen LRU; else the secondary MMU is asked, and nobody keeps generations
+    /// Ages by the multi-gen LRU; else the secondary MMU is asked, and there are no generations
     #[arg(short, long)]
     lru: bool,
     /// What aging costs vCPUs that fault memory in meanwhile; else: whether pages in use and idle ones are told apart

@@ -1,5 +1,5 @@
-//! Without `-p`: KVM's stages. Memory is populated, read and written, idle and used again, and after each stage whoever
-//! asks has to tell pages that were used from pages that were not: 90% of either, says the kernel's test, since a TLB may
+//! Without `-p`: KVM's stages. Memory is populated, read and written, idle and used again, and after each stage the
+//! ager has to tell pages that were used from pages that were not: 90% of either, says the kernel's test, since a TLB may
 //! hide an access.
 
 use super::ager::{Way, pass, youngest};
@@ -98,7 +98,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Asks, and compares with what was `used` since somebody asked before.
+    /// Asks, and compares with what was `used` since the question before.
     fn expect(&mut self, name: &str, used: impl Fn(Gfn) -> bool) -> Result<(), Error> {
         let idle = &mut idle()?;
         let began = Instant::now();

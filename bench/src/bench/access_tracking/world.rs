@@ -38,7 +38,7 @@ pub fn arena(pages: u64, vcpus: u32) -> Result<Arc<Arena>, Error> {
 }
 
 impl World {
-    /// Memory that nobody has touched, in generations where `lru` says so.
+    /// Memory that was never touched, in generations where `lru` says so.
     pub fn new(
         arena: &Arc<Arena>,
         idle: &mut Idle,
@@ -125,7 +125,7 @@ impl World {
         let (idle, vcpu) = (idle(), self.vm.vcpu(VcpuId(number)));
         let pages = Span::sized(Gfn(u64::from(number) * self.pages_per_vcpu), self.pages_per_vcpu);
         let mut sweep = Sweep { pages, access, which, wrong: 0 };
-        // Whatever is missing, nobody may wait for this thread at the line.
+        // Whatever is missing, no thread may wait for this one at the line.
         line.cross();
         let began = Instant::now();
         let vcpu = vcpu.ok_or_else(|| Error::Machine(format!("vCPU {number} is in use")))?;

@@ -76,7 +76,7 @@ impl Ground {
         });
     }
 
-    /// Nobody has used anything.
+    /// No page was used.
     pub fn rest_pages(&mut self) {
         self.set(|_| false);
     }

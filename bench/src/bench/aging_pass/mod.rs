@@ -4,7 +4,7 @@
 //! ground.rs   a VM whose leaf tables lie in memory in the order of their frames, or in no order; its bits, set at will
 //! rows.rs     the report
 //! ```
-//! A pass over memory that nobody uses reads its tables and does nothing else, so the floor is how fast this machine
+//! A pass over idle memory reads its tables and does nothing else, so the floor is how fast this machine
 //! reads (`leaf_tables.rs`). Entrants: the scan that slat ships, the portable one, one entry after the other (how `for_each` goes), and a
 //! pass that heeds links, for which idle memory costs no look. A pass over memory in use also clears bits, each by one
 //! locked instruction: its floor is the idle pass and as many of those.

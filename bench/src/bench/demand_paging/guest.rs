@@ -1,5 +1,5 @@
-//! The guest: it stores one word to each of its pages, and looks at the word beside it, which whoever brought the
-//! page in has left there.
+//! The guest: it stores one word to each of its pages, and looks at the word beside it, which the handler that
+//! brought the page in has left there.
 
 use slat::{Fault, Format, Gfn, Host, Span};
 use slat_vcpu::cpu::{Core, Program, Step};

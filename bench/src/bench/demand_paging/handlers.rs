@@ -15,7 +15,7 @@ pub struct Handlers<'j> {
 }
 
 impl<'j> Handlers<'j> {
-    /// Registered over all of the job's memory; none where nobody is to serve.
+    /// Registered over all of the job's memory; none where there is no handler.
     pub fn new(job: &'j Job, space: &Arc<AddressSpace>) -> Result<Self, Error> {
         let mut queues = Vec::new();
         if let Some(serve) = job.serve {
@@ -35,7 +35,7 @@ impl<'j> Handlers<'j> {
     }
 
     /// Serves until the queue is closed, and returns how many pages it gave. Where it cannot go on it closes the
-    /// queue itself: whoever sleeps must not sleep for ever.
+    /// queue itself: its sleepers must not sleep for ever.
     pub fn serve(&self, queue: &UserFaults) -> Result<u64, Error> {
         let idle = &mut idle()?;
         let mut contents = vec![0; PAGE_SIZE as usize];

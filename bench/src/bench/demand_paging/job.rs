@@ -1,4 +1,4 @@
-//! One sample: a machine built anew, its vCPUs let loose on memory that nobody has touched, and a look at what they
+//! One sample: a machine built anew, its vCPUs touch all of its memory for the first time, and a look at what they
 //! left.
 //!
 //! ```text
@@ -186,7 +186,7 @@ impl Job {
         pin(number as usize);
         let (idle, vcpu) = (idle(), vm.vcpu(VcpuId(number)));
         let mut guest = Touch::new(pages, self.filled());
-        // Whatever is missing, nobody may wait for this thread at the line.
+        // Whatever is missing, no thread may wait for this one at the line.
         line.cross();
         let began = Instant::now();
         let vcpu = vcpu.ok_or_else(|| Error::Machine(format!("vCPU {number} is in use")))?;

@@ -1,4 +1,4 @@
-//! `slat bench demand-paging`: many vCPUs touch memory that nobody has touched, all at once.
+//! `slat bench demand-paging`: many vCPUs touch memory for the first time, all at once.
 //!
 //! ```text
 //! job.rs        one sample: the machine, its vCPUs, the stretch that is timed, and what was left behind

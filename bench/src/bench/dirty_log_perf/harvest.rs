@@ -6,7 +6,7 @@
 //! second part is twice taken: as many locked instructions as pages are dirty, at the price of one in the order of
 //! memory; and the very ones that are needed, at the entries of those pages, and in the words of the bitmap.
 //!
-//! Whoever is timed finds the caches alike: every leaf has just been written.
+//! Each entrant finds the caches alike: every leaf has just been written.
 
 use super::ground::{Ground, on_first_cpu};
 use super::host::{memory, set_log};
@@ -119,7 +119,7 @@ pub fn measure(bytes: u64, tracks: &[Track], runs: usize) -> Result<(Vec<Row>, V
 }
 
 impl Entrant {
-    /// The middle of many laps: one in which somebody else had the processor is not what is measured.
+    /// The middle of many laps: a lap in which another process had the processor is not what is measured.
     fn sample(self, field: &Field, idle: &mut Idle) -> Result<Sample, Error> {
         const LAPS: usize = 15;
         let mut laps = Vec::new();

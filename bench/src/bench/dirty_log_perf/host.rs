@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 /// The VM of all tests here. Its format has D bits.
 pub type Machine = Vm<Ept4, Pages>;
 
-/// Frames for whoever faults beside logged memory.
+/// Frames for a vCPU that faults beside logged memory.
 pub const ELSEWHERE: Span<Gfn> = Span::new(Gfn(1 << 28), Gfn(1 << 29));
 
 /// The most memory that is logged.

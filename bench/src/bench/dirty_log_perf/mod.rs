@@ -1,4 +1,4 @@
-//! `slat bench dirty-log-perf`: what it costs to know which pages a guest writes, for the guest and for whoever asks.
+//! `slat bench dirty-log-perf`: what it costs to know which pages a guest writes, for the guest and for the harvester.
 //!
 //! ```text
 //! log       the stages of KVM's `dirty_log_perf_test`       lap.rs, with entrant.rs: who logs; rows.rs
@@ -9,7 +9,7 @@
 //! disable   large pages come back in place, or by faults    disable.rs
 //! ```
 //! The host (`host.rs`) has no data memory, so what is timed is the engine, and vCPUs that cache translations. A fault costs
-//! no exit from the guest here, which hardware would charge to whoever faults: so each test with a guest is made a second
+//! no exit from the guest here, which hardware would charge to the vCPU that faults. So each test with a guest is made a second
 //! time, where a fault takes a microsecond more (`--exits`). Checks are of what logs told against what the guest wrote,
 //! never of speed.
 

@@ -1,7 +1,7 @@
 //! vCPUs on threads of their own, that go over their parts of memory together, as often as they are told to.
 //!
 //! The first one's thread leads: between passes it does what the test does with the log, and the others sleep, so that
-//! nobody disturbs it. They keep their TLBs from pass to pass: a flush that is missing would let a store by unseen.
+//! no other thread disturbs it. They keep their TLBs from pass to pass: a flush that is missing would let a store by unseen.
 //! The guest's memory is not there: loads read ones, stores are lost; the engine does not care.
 
 use super::guest::{Pass, Sweep};
@@ -33,7 +33,7 @@ struct Shared<'vm> {
     gate: Barrier,
     /// Where a pass begins.
     line: Line,
-    /// The pass that is due; none: everybody may go.
+    /// The pass that is due; none: all threads may go.
     pass: Mutex<Option<Pass>>,
     times: Mutex<Vec<(Instant, Instant)>>,
 }
@@ -94,7 +94,7 @@ pub fn with_team<R: Send>(
 }
 
 impl Shared<'_> {
-    /// The thread of any vCPU but the first. Whatever goes wrong, nobody waits for it in vain.
+    /// The thread of any vCPU but the first. Whatever goes wrong, no thread waits for it in vain.
     fn follow(&self, number: u32, pages: Span<Gfn>) -> Result<(), Error> {
         let mut member = Member::new(self, number, pages);
         loop {

@@ -1,4 +1,4 @@
-//! What logs have told: a bit a frame, set by whoever harvests; and how it compares with what the guest wrote.
+//! What logs have told: a bit a frame, set by the harvester; and how it compares with what the guest wrote.
 
 use super::guest::Pass;
 use slat::{Gfn, Span};

@@ -63,7 +63,7 @@ fn link(entry: &AtomicU64) -> NonNull<Table> {
     let table = tables::take_zeroed();
     let value = table.as_ptr().expose_provenance() as u64 | PRESENT | WRITABLE | USER;
     // ORDER(link): the table is cleared before it is linked; pairs with the load in `leaf`, and here with
-    // the CAS of whoever came first.
+    // the CAS of the thread that came first.
     match entry.compare_exchange(0, value, Ordering::Release, Ordering::Acquire) {
         Ok(_) => table,
         Err(theirs) => {
@@ -110,7 +110,7 @@ impl Vcpu for &Floor {
 
 impl Drop for Floor {
     fn drop(&mut self) {
-        // SAFETY: all tables below came from the pool, and nobody can walk them any more.
+        // SAFETY: all tables below came from the pool, and no thread can walk them any more.
         unsafe { tables::give_back_tree(self.root, ROOT) };
     }
 }

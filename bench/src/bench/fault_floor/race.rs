@@ -1,7 +1,7 @@
 //! One lap: an entrant on the course, timed, and then checked.
 //!
 //! An entrant is built anew for each lap. Its threads are pinned, take their handles, and meet at a line
-//! before and after every timed stretch, so nobody unmaps or checks while another is being timed. The timed
+//! before and after every timed stretch, so no thread unmaps or checks while another is being timed. The timed
 //! stretch is one loop over the thread's frames, compiled once per entrant; building, handles, unmapping and
 //! checking all lie outside it.
 
@@ -62,7 +62,7 @@ pub struct Tally {
     pub sampled_gone: u64,
 }
 
-/// Somebody who can run a lap.
+/// An entrant: it can run a lap.
 pub struct Entrant {
     /// Name in the report.
     pub name: String,

@@ -5,7 +5,7 @@
 //!          └ the 2 MiB that it is in: `same 2M`              └ `elsewhere`, mapped or holes
 //! ```
 //! A vCPU's loop is not timed fault by fault: its figure is the time of all divided by their number, and the slowest vCPU's
-//! counts. A lap ends after [`MOST_TIME`], or when the command is interrupted: then with fewer faults. No vCPU is in the guest, so a flush has nobody to wait for: what is measured is how the two meet in the tables and at the lock.
+//! counts. A lap ends after [`MOST_TIME`], or when the command is interrupted: then with fewer faults. No vCPU is in the guest, so a flush waits for no vCPU: what is measured is how the two meet in the tables and at the lock.
 
 use super::super::harness::Line;
 use super::super::machine::pin;
@@ -199,7 +199,7 @@ fn fault_in(
     line.cross();
     let start = Instant::now();
     for table in (first..first + setting.pages).step_by(TABLE.max(setting.level.pages()) as usize) {
-        // Where it is, for those who want to be there too; once a table, so that the news costs nothing.
+        // Where this vCPU is, for invalidators of the same tables; once a table, so that it costs nothing.
         at.store(table, Relaxed);
         for gfn in (table..table + TABLE).step_by(setting.level.pages().min(TABLE) as usize) {
             made += 1;

@@ -11,8 +11,8 @@
 //! stage:  fill │ line │ scan until all is merged │ guests write some of it again │ scan until all is merged │ line
 //!                       guests read all over it, all the while ─────────────────────────────────────────▶
 //! ```
-//! Every page merges once in a stage, and once more where it was written again: so many merges there are, whoever is
-//! faster. A vCPU that is not in the guest needs not be waited for, so there are no more threads than CPUs.
+//! Every page merges once in a stage, and once more where it was written again: so there are equally many merges,
+//! whichever thread is faster. A vCPU that is not in the guest needs not be waited for, so there are no more threads than CPUs.
 
 use super::guest::{Again, Seen, Worker};
 use super::stages::{Counts, Size, Stage};
@@ -206,7 +206,7 @@ impl Machine {
         sample
     }
 
-    /// Scans until the stage's counts are reached, and nobody is writing any more. Gives up where they are not, in time.
+    /// Scans until the stage's counts are reached, and no guest is writing any more. Gives up where they are not, in time.
     fn until_merged(&self, idle: &mut Idle, control: &Control, stage: Stage, writing: impl Fn() -> bool) {
         let mut passes = 0;
         while passes < PASSES && !control.failed.load(Relaxed) {
@@ -250,7 +250,7 @@ impl Machine {
         let mut idle = idle();
         let mut mine = Vec::new();
         for (vm, watched) in (0..).zip(&self.vms).skip(number).step_by(threads) {
-            let vcpu = watched.vm().vcpu(VcpuId(0)).expect("nobody else runs it");
+            let vcpu = watched.vm().vcpu(VcpuId(0)).expect("no other thread runs it");
             let worker = Worker::new(watched, self.size, vm);
             mine.push(Runner { cpu: Cpu::new(vcpu, window(&self.arena)), worker, again: Again::nothing() });
         }

@@ -1,4 +1,4 @@
-//! A VM as its address space sees it, watched: how long it keeps those who change pages, and which are changing.
+//! A VM as its address space sees it, watched: how long it keeps threads that change pages, and which pages are changing.
 //!
 //! The time is what a notification takes, less what the host itself does inside it: changing its entries, copying a page
 //! that is written. What the change tells the VM, page by page, is the VM's own time again. The clock is looked at as
@@ -53,7 +53,7 @@ impl Watched {
 
     /// Whether a change of the page's entry has begun and not ended.
     pub fn is_changing(&self, gfn: Gfn) -> bool {
-        // ORDER(window): SeqCst: whoever finds the translation missing on account of a change finds the change
+        // ORDER(window): SeqCst: a thread that finds the translation missing because of a change finds the change
         // here too; pairs with the store before the VM is told.
         self.changing.get(gfn.0 as usize).is_some_and(|count| count.load(SeqCst) > 0)
     }

@@ -28,7 +28,7 @@ pub trait Design {
 
 /// Operations on memslots, and the host's own that needs them. All may sleep.
 pub trait Memslots {
-    /// Adds many at once, with nobody watching the time.
+    /// Adds many at once, untimed.
     fn populate(&mut self, idle: &mut Idle, slots: impl Iterator<Item = Slot>) -> Result<(), Error>;
     /// Adds one.
     fn create(&mut self, idle: &mut Idle, slot: Slot) -> Result<(), Error>;

@@ -30,7 +30,7 @@ const ANSWERS: [i32; 5] = [0, 0, 0, libc::EINVAL, 0];
 /// Turns in one sample.
 const TURNS: usize = 100;
 
-/// Somebody who takes requests, and answers with an error number.
+/// A VMM: it takes requests, and answers with an error number.
 trait Vmm {
     fn set(&mut self, region: Region) -> i32;
 }

@@ -47,7 +47,7 @@ impl Memory {
     }
 
     /// Makes every page hold zero in its first word, which is the only one that guests here use. Between samples,
-    /// when nobody runs.
+    /// while no vCPU runs.
     pub fn reset(&self) {
         let window = self.window();
         for frame in 0..2 * self.which.len() as u64 {
@@ -57,7 +57,7 @@ impl Memory {
 
     /// Where vCPUs see the frames. Used while the memory lives.
     pub fn window(&self) -> Window {
-        // SAFETY: ours until the drop; whoever runs vCPUs on it keeps it alive, and nobody holds references into it.
+        // SAFETY: mapped until the drop. The code that runs vCPUs on it keeps it alive, and holds no references into it.
         unsafe { Window::new(self.frames, 2 * self.which.len() as u64) }
     }
 

@@ -1,7 +1,7 @@
 //! The vCPU threads: each runs its guest on the machine that it is told to, until it is told to stand still.
 //!
-//! An order is a message, and so is the answer that the guest stands still; between the two the guest's own state is the
-//! thread's, outside of them it is anybody's who locks it. A thread stays the same vCPU on both machines: what a VMM would
+//! An order is a message, and so is the answer that the guest stands still; between the two the thread owns
+//! the guest's own state; outside of them the holder of its lock does. A thread stays the same vCPU on both machines: what a VMM would
 //! send along with the last round, its registers, is the guest itself here, and is handed over in the process.
 
 use super::guest::Guest;
@@ -105,7 +105,7 @@ impl<'s> Vcpus<'s> {
     /// Waits for all, and says when the last of them had made its first access.
     fn wait(&self) -> Result<Instant, Error> {
         let gone = || Error::Machine("a vCPU's thread is gone".into());
-        // All of them, whatever one says: nobody runs any more then.
+        // All of them, whatever one says: no vCPU runs any more then.
         let stood: Vec<_> = self.orders.iter().map(|_| self.stood.recv().map_err(|_| gone())).collect();
         let mut latest = None;
         for stood in stood {
@@ -121,7 +121,7 @@ impl Drop for Vcpus<'_> {
     }
 }
 
-/// One thread: order by order, until nobody gives any.
+/// One thread: order by order, until there are no more.
 fn serve(
     shared: &Shared,
     number: usize,
@@ -141,7 +141,7 @@ fn serve(
     }
 }
 
-/// A thread that panics says so, for it will not stand: whoever waits for all of them waits for it too.
+/// A thread that panics says so: a caller that waits until all vCPUs stand still waits for it too.
 struct LastWord<'t>(&'t SyncSender<Result<Instant, Error>>);
 
 impl Drop for LastWord<'_> {
@@ -188,7 +188,7 @@ impl On<'_> {
             match self.cpu.run(idle, program) {
                 Exit::Stopped => return Ok(()),
                 Exit::RingFull => {
-                    // Into the slots' bitmaps, for whoever harvests next: this vCPU waits for nobody.
+                    // Into the slots' bitmaps, for the next harvest: this vCPU does not wait for it.
                     self.shared.ring_full.fetch_add(1, Relaxed);
                     self.machine.vm.harvest_ring(idle, self.id)?.give_back();
                 }

@@ -58,7 +58,7 @@ pub struct Job {
 /// Who runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Entrant {
-    /// How the balancer tells the VM; `None`: nobody balances.
+    /// How the balancer tells the VM; `None`: there is no balancer.
     pub policy: Option<(Policy, u64)>,
     /// Whether a device has all memory pinned.
     pub device: bool,
@@ -75,7 +75,7 @@ pub struct Sample {
     pub balancing: NumaStats,
     /// Table pages that the guest's tables have lost.
     pub tables_lost: u64,
-    /// Reads that found what nobody had written.
+    /// Reads that found what was never written.
     pub corrupt: u64,
     /// Accesses made, of those to make.
     pub accesses: [u64; 2],
@@ -212,7 +212,7 @@ impl Shared<'_> {
         for (index, &region) in (0..).zip(&trace.regions) {
             guest.layout.place(region, first + index * Layout::REGION);
         }
-        // Whatever is missing, nobody may wait for this thread at the line.
+        // Whatever is missing, no thread may wait for this one at the line.
         self.line.cross();
         let began = Instant::now();
         let idle = &mut idle?;

@@ -6,7 +6,7 @@
 //! ```
 //! After the NUMA protection series, which counts the unmap calls and remote flushes of ten boots of a guest. Here the guest replays the
 //! two bundled traces, a vCPU each in memory of its own, a number of times; half-way the vCPUs change nodes. The
-//! entrants are the policies of [`slat_mm::Policy`], with every 2 MiB flushed for itself and as slat ships, and nobody,
+//! entrants are the policies of [`slat_mm::Policy`], with every 2 MiB flushed for itself and as slat ships, and no balancer,
 //! for the guest's wall time. The workload is the same for all, nothing in it is tuned: dense and sparse memory, no
 //! sharing.
 //!

@@ -1,7 +1,7 @@
 //! What the best policies would have done: pages brought in again under exact LRU and under Belady's optimum.
 //!
 //! Both look at every access, which no real policy can afford; Belady's also knows the future, and evicts the page that
-//! is used again last: nobody can do with fewer. A page's first access brings it in under any policy, and is not counted.
+//! is used again last: no policy can do with fewer. A page's first access brings it in under any policy, and is not counted.
 //!
 //! **LRU** is a list with the pages linked by number: the one used last in front. **Belady** keeps a heap of the times
 //! at which pages are used next. An access leaves the page's old time in the heap; it has passed by then, so the latest

@@ -1,6 +1,6 @@
 //! One sample: a machine built anew, with a limit, and one vCPU that does its work on it.
 //!
-//! There is one thread. Whoever faults at the limit makes the room himself, so every sample of an entrant evicts the
+//! There is one thread. A vCPU that faults at the limit makes the room itself, so every sample of an entrant evicts the
 //! same pages at the same accesses; only the time differs. Swap is memory of this process ([`Blocks`]): what swapping
 //! costs here is the work of finding, unmapping, copying and checking pages, and no disk's time.
 
@@ -60,7 +60,7 @@ pub struct Sample {
     pub spared: u64,
     /// The most that was charged at any look, and the limit.
     pub charged: [u64; 2],
-    /// Reads that found what nobody had written.
+    /// Reads that found what was never written.
     pub corrupt: u64,
     /// Accesses made, of those to make.
     pub accesses: [u64; 2],

@@ -24,7 +24,7 @@ pub const MOST: u64 = STRIDE / 2 * PAGE_SIZE;
 /// The most vCPUs beside it.
 pub const MOST_VCPUS: u16 = 64;
 
-/// Table memory for those who fault beside a zap: a table for each 512 faults.
+/// Table memory for vCPUs that fault beside a zap: a table for each 512 faults.
 const FOR_OTHERS: u64 = 128 << 20;
 
 /// Which pages of a range are mapped.
@@ -103,7 +103,7 @@ impl Ground {
     }
 
     fn fill(&self, vm: &Machine, idle: &mut Idle) -> Result<(), Error> {
-        let mut vcpu = vm.vcpu(VcpuId(0)).expect("nobody runs yet");
+        let mut vcpu = vm.vcpu(VcpuId(0)).expect("no vCPU runs yet");
         for gfn in (0..self.gfns().len()).step_by(self.pages.step() as usize) {
             let fault = Fault { gpa: Gfn(gfn).gpa(), access: Access::Write };
             let done = vcpu.fault(idle, fault).map_err(|error| Error::Machine(error.to_string()))?;
@@ -118,7 +118,7 @@ pub fn elsewhere(nth: u16) -> Span<Gfn> {
     Span::sized(Gfn(u64::from(nth) * STRIDE), STRIDE)
 }
 
-/// A memslot for whoever wants to make and delete one: where nothing else is.
+/// A memslot for the probe to make and delete, where no other is.
 pub fn spare() -> Slot {
     slot(u32::from(MOST_VCPUS) + 1, Span::sized(Gfn(STRIDE / 2), 1))
 }

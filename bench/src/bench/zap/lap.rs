@@ -2,8 +2,8 @@
 //!
 //! The zapper is a thread of its own, on the first CPU; the others have the CPUs after it. A lap is made twice for
 //! each sample: beside vCPUs that fault, which gives the times, and beside the probe, which says how long
-//! somebody had to wait for the zapper, and where nobody else takes table pages, so that they can
-//! be counted.
+//! another thread had to wait for the zapper. Beside the probe no other thread takes table pages, so that
+//! they can be counted.
 
 use super::super::harness::{Line, add_pairs};
 use super::super::machine::pin;
@@ -57,7 +57,7 @@ pub struct Sample {
     pub times: Times,
     /// Faults beside it, and with no zap for as long.
     pub faults: Seen,
-    /// Waits for the zapper, and for nobody.
+    /// Waits for the zapper, and while there is none.
     pub waits: Seen,
     /// Shootdowns.
     pub flushes: f64,
@@ -273,7 +273,7 @@ mod tests {
                     }
                     let mapped = if pages == Pages::Dense { 3 * 512 } else { 3 };
                     assert_eq!((filled[1], gone[1], booked[1]), (2 * mapped, 2 * mapped, 2));
-                    assert!(probes[1] > 0 || faults[1] > 0, "somebody looked on");
+                    assert!(probes[1] > 0 || faults[1] > 0, "an onlooker was there");
                     assert_eq!(freed[1], [0, 3, 5][way as usize]);
                 }
             }

@@ -10,7 +10,7 @@
 //! tables come back and every leaf is booked. A total has all three in it. The baselines are the same range leaf by
 //! leaf, and the same zap under one mutex.
 //!
-//! A probe makes and deletes a memslot elsewhere, again and again: that waits for whoever is inside a section or holds
+//! A probe makes and deletes a memslot elsewhere, again and again: that waits for threads that are inside a section or hold
 //! the lock, and takes dead tables apart that it finds. Its longest wait beside a zap is the longest hold, from outside.
 //! On a virtual machine a longest time has the host's scheduling in it; the control, as long with no zap, says how much.
 

@@ -7,8 +7,8 @@ use slat::Idle;
 use slat::memslots::Memslots;
 use slat::table::formats::Npt4;
 
-/// Makes a memslot and deletes it: that takes the baseline's lock, and ends in a grace period, so it waits for whoever
-/// is inside. The longest wait is the longest hold.
+/// Makes a memslot and deletes it: that takes the baseline's lock, and ends in a grace period, so it waits for
+/// threads that are inside. The longest wait is the longest hold.
 pub struct Probe<'vm> {
     slots: Memslots<'vm, Npt4, Arithmetic>,
     idle: Idle,

@@ -100,9 +100,9 @@ impl Samples<'_> {
                 &params,
                 [(samples, quiet), (samples, beside)],
             ));
-            let [nobody, zapper]: [Pick<Sample>; 2] =
+            let [alone, beside]: [Pick<Sample>; 2] =
                 [|sample| &sample.waits.control, |sample| &sample.waits.beside];
-            let hold = [(samples, nobody), (samples, zapper)];
+            let hold = [(samples, alone), (samples, beside)];
             rows.extend(
                 latencies(&format!("memslot made and deleted beside {}", way.name()), "max", &params, hold)
                     .pop(),

@@ -1,4 +1,4 @@
-//! The frame around what is drawn: axes with their titles and ticks, the legend, and words for those who cannot see it.
+//! The frame around what is drawn: axes with their titles and ticks, the legend, and a description in words.
 
 use super::scale::Scale;
 use maud::{Markup, html};

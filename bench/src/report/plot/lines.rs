@@ -15,7 +15,7 @@ pub struct Line {
 pub enum Look {
     /// The n-th line: colour, dashes and marker.
     Nth(usize),
-    /// Points alone, in the n-th colour: somebody else's figures.
+    /// Points alone, in the n-th colour: figures of another source.
     Rings(usize),
     /// A line with no markers, in the n-th colour, and the area below it.
     Area(usize),

@@ -161,7 +161,7 @@ fn table(
     ];
     let caption = match word {
         "pass" => "How long an aging pass takes while vCPUs fault memory in",
-        _ => "How long the vCPUs take for all of their memory while somebody ages",
+        _ => "How long the vCPUs take for all of their memory while it is aged",
     };
     let mut table = Table::new(caption, columns);
     let slat = if word == "pass" { PASS } else { "no opt → slat, both aging" };

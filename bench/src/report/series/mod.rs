@@ -1,7 +1,7 @@
 //! The five patch series that slat answers: the figures they report, and what became of them.
 //!
 //! Each file has one series' own table as constants, and sets ours beside it: measured here, where this machine is large
-//! enough, and simulated, where it is not. A [`Verdict`] is one figure of a series' that somebody might quote, and
+//! enough, and simulated, where it is not. A [`Verdict`] is one figure of a series' that a reader might quote, and
 //! whether it is reproduced. What is not is shown like the rest.
 
 mod change_pte;

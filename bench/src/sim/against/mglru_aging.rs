@@ -37,7 +37,7 @@ struct Simulated {
     page: [f64; 2],
 }
 
-/// What one run says: nanoseconds for each fault of a vCPU, and of a pass for each page if somebody passes.
+/// What one run says: nanoseconds for each fault of a vCPU, and of a pass for each page if there is an ager.
 fn run(
     trial: &Trial<'_>,
     costs: &Costs,

@@ -7,14 +7,14 @@
 //! ```
 //! Machines drift, and virtual ones more: a CPU has a busy neighbour now and none a moment later, and the hypervisor moves
 //! two CPUs from one cache to two. So costs are measured in each round, just before the lap that they have to explain, with
-//! as many CPUs busy. Laps during which the system gave a CPU to somebody else are run again.
+//! as many CPUs busy. Laps during which the system gave a CPU to another process are run again.
 //!
 //! A row is within when its median ratio is within a quarter of 1. Where real laps of the row are further apart than that
 //! among themselves, or most of them were disturbed however often they were run again, nothing can be said of it, and that
 //! is what is said. A row that is off is tried three times.
 //!
-//! Judged are benches as `slat sim` simulates them. They are shown once more with nothing around the engine, which is not what
-//! anybody simulates, and shows where the model ends: a price for each access, and one for what lies between two.
+//! Judged are benches as `slat sim` simulates them. They are shown once more with nothing around the engine. No bench
+//! simulates that; it shows where the model ends: a price for each access, and one for what lies between two.
 //!
 //! | file | idea |
 //! |---|---|
@@ -42,7 +42,7 @@ const NOISY: f64 = 0.25;
 const ATTEMPTS: u32 = 3;
 /// Of a row's real laps, this part may have been disturbed.
 const DISTURBED: f64 = 0.5;
-/// Laps run to find one that nobody disturbed.
+/// Laps run to find one that no other process disturbed.
 const TRIES: u32 = 8;
 /// More real CPUs than these are not compared.
 const MOST: u32 = 2;
@@ -280,7 +280,7 @@ fn taken_away() -> i64 {
     }
 }
 
-/// Nobody tells here.
+/// Unknown on this system.
 #[cfg(not(unix))]
 fn taken_away() -> i64 {
     0

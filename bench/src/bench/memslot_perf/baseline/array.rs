@@ -89,8 +89,8 @@ impl Array {
             self.records.extend_from_slice(&old[at..]);
         }
 
-        // Who was behind the one that came is one further on, who was behind the one that went one less. A place of
-        // none is behind nobody.
+        // A slot behind the one that came is one place further on; a slot behind the one that went is one place
+        // nearer. The place of no slot is before all of them.
         let (came, went) = (at as i16, skip as i16);
         for (new, &old) in self.index.iter_mut().zip(&from.index) {
             *new = old + i16::from(old >= came) - i16::from(old > went);

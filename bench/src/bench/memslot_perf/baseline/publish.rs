@@ -1,4 +1,4 @@
-//! One pointer to the array that counts, and the wait for whoever reads the one before.
+//! One pointer to the array that counts, and the wait for readers of the one before.
 //!
 //! A reader says that it is inside, by a store and a fence; the writer moves the pointer, and looks. The fence costs a
 //! fault less than can be measured here. Without it the writer would have to interrupt every CPU (membarrier), and
@@ -96,11 +96,11 @@ impl Writer<'_> {
         unsafe { &*self.published.array.load(Relaxed) }
     }
 
-    /// Makes the next array out of the current one, publishes it, and waits until nobody reads the old one.
+    /// Makes the next array out of the current one, publishes it, and waits until no thread reads the old one.
     pub fn publish(&mut self, make: impl FnOnce(&mut Array, &Array)) {
         let old = self.replace(make);
         self.wait();
-        // SAFETY: from `Box::into_raw`, and now nobody else's.
+        // SAFETY: from `Box::into_raw`, and no thread reads it any more.
         *self.spare = Some(unsafe { Box::from_raw(old) });
     }
 

@@ -41,7 +41,7 @@ impl Record {
         Self { first_gfn: gfn.0, ..self }
     }
 
-    /// The same slot, being deleted or moved: whoever meets it tries again later.
+    /// The same slot, being deleted or moved: a fault that meets it tries again later.
     pub fn invalid(self) -> Self {
         Self { flags: self.flags | Self::INVALID, ..self }
     }

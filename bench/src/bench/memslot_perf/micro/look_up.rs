@@ -1,4 +1,4 @@
-//! Look-ups, each of which depends on the answer to the one before: the time that somebody waits.
+//! Look-ups, each of which depends on the answer to the one before: the latency of one.
 
 use super::entrants::Copied;
 use super::{Cells, Entrant, Map, Sample, right};

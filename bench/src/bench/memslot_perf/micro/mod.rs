@@ -4,7 +4,7 @@
 //! |---|---|
 //! | slat | `SlotMap`, whose versions a VM publishes |
 //! | array | the baseline's array; a change is a copy, a deletion and a move are two |
-//! | `BTreeMap` | three of the standard library's (by gfn, id, hva), edited in place: nobody can read meanwhile |
+//! | `BTreeMap` | three of the standard library's (by gfn, id, hva), edited in place: no thread can read meanwhile |
 //! | vm-memory | its `GuestRegionCollection`, which makes a new collection for each change |
 //!
 //! Slots of 16 pages lie in a row with gaps as large between them ([`Cells`]). All maps have the same slots, get the
