@@ -7,9 +7,10 @@ use crate::report::Report;
 use crate::sim::{Grid, Sim};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
-use slat_cli::command::{PASSED, Quiet, Slat};
+use slat_cli::command::{Quiet, Slat};
 use slat_cli::error::Error;
 use slat_cli::flags::{self, Takes};
+use slat_cli::sibling::BENCH;
 use slat_cli::{Completions, Man};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -111,7 +112,7 @@ pub fn command() -> clap::Command {
 pub fn whole() -> clap::Command {
     let own = command();
     let passed = |stub: clap::Command| own.find_subcommand(stub.get_name()).cloned().unwrap_or(stub);
-    PASSED.iter().fold(Slat::command(), |whole, name| whole.mut_subcommand(name, passed))
+    BENCH.subcommands.iter().fold(Slat::command(), |whole, name| whole.mut_subcommand(name, passed))
 }
 
 /// What was typed. A flag that would have no effect is refused; for what else clap refuses the process ends here.

@@ -10,8 +10,10 @@ use std::ffi::OsString;
     name = "slat",
     version = crate::VERSION,
     arg_required_else_help = true,
-    after_help = "bench, sim, calibrate and report are done by slat-bench, a program of its own beside this one:
-  cargo build --profile bench -p slat-bench"
+    after_help = "Programs of their own, beside this one, do some of these:
+  slat-bench  cargo build --profile bench -p slat-bench
+  slat-pager  cargo build --release -p slat-pager
+  slat-vmm    cargo build --release -p slat-vmm"
 )]
 pub struct Slat {
     /// For all of them.
@@ -52,12 +54,15 @@ pub enum Command {
     /// Run benches and simulations, and write a page that shows them beside the patch series' own tables (by slat-bench)
     #[command(disable_help_flag = true)]
     Report(Passed),
+    /// Serve the memory of microVMs from snapshots, by userfaultfd (by slat-pager)
+    #[command(disable_help_flag = true)]
+    Pager(Passed),
+    /// Boot a Linux kernel on KVM, whose memory moves, is swapped and merged (by slat-vmm)
+    #[command(disable_help_flag = true)]
+    Vmm(Passed),
 }
 
-/// The subcommands that slat-bench reads.
-pub const PASSED: [&str; 4] = ["bench", "sim", "calibrate", "report"];
-
-/// What slat-bench reads, and this program does not.
+/// What a [sibling](crate::sibling) reads, and this program does not.
 #[derive(Args)]
 pub struct Passed {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
@@ -66,14 +71,29 @@ pub struct Passed {
 
 #[cfg(test)]
 mod tests {
-    use super::{PASSED, Slat};
+    use super::Slat;
     use crate::flags;
+    use crate::sibling::SIBLINGS;
     use clap::CommandFactory;
 
     #[test]
     fn the_command_line_keeps_its_rules() {
         Slat::command().debug_assert();
-        let broken = flags::broken(Slat::command(), &PASSED);
+        let passed: Vec<_> = SIBLINGS.iter().flat_map(|sibling| sibling.subcommands).copied().collect();
+        let broken = flags::broken(Slat::command(), &passed);
         assert!(broken.is_empty(), "{}", broken.join("\n"));
+    }
+
+    #[test]
+    fn help_names_each_program_and_what_builds_it() {
+        let help = Slat::command().render_long_help().to_string();
+        for sibling in SIBLINGS {
+            assert!(help.contains(&format!("{}  ", sibling.name)) && help.contains(sibling.build), "{help}");
+            for subcommand in sibling.subcommands {
+                let line = help.lines().find(|line| line.trim_start().starts_with(&format!("{subcommand} ")));
+                let by = format!("(by {})", sibling.name);
+                assert!(line.is_some_and(|line| line.ends_with(&by)), "{help}");
+            }
+        }
     }
 }

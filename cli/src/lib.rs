@@ -13,6 +13,7 @@ pub mod interrupt;
 pub mod memory;
 mod plan;
 mod run;
+pub mod sibling;
 pub mod size;
 pub mod temporary;
 pub mod thread;

@@ -1,29 +1,25 @@
-//! The command `slat`: run and watch second-level address translation; what measures it is `slat-bench`, beside it.
-
-mod measure;
+//! The command `slat`: run and watch second-level address translation. Programs beside it do the rest: `slat-bench`, `slat-pager`,
+//! `slat-vmm`.
 
 use clap::{CommandFactory, Parser};
 use slat::table::formats::{
     Arm64L39, Arm64L40, Arm64L48, Arm64NoAd, Ept4, Ept4NoAd, Ept5, Npt4, Npt5, Pae, Sv39x4, Sv39x4NoAd,
     Sv48x4, Sv57x4,
 };
-use slat_cli::command::{Command, PASSED, Slat};
+use slat_cli::command::{Command, Slat};
 use slat_cli::error::{Error, exit_code};
 use slat_cli::memory::OrEnd;
+use slat_cli::sibling::{BENCH, Sibling};
 use slat_cli::{FormatName, Run, bar, interrupt};
 use std::env::args_os;
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 #[global_allocator]
 static MEMORY: OrEnd = OrEnd;
 
 fn main() -> ExitCode {
-    // Their flags are slat-bench's, also those that have a meaning here; and so is their help, whichever way it is asked for.
-    let before = |word: &OsString| ["-q", "--quiet", "help"].iter().any(|known| word == *known);
-    let mut words = args_os().skip(1).skip_while(before);
-    if words.next().is_some_and(|word| PASSED.iter().any(|passed| word == *passed)) {
-        return exit_code(measure::run());
+    if let Some((sibling, words)) = Sibling::asked() {
+        return exit_code(sibling.run(words));
     }
     let Slat { quiet, command } = Slat::parse();
     bar::quiet(quiet.quiet);
@@ -31,10 +27,16 @@ fn main() -> ExitCode {
         Command::Run(run) => replay(&run),
         Command::Plan(plan) => plan.run(),
         Command::Top(top) => top.run(),
-        Command::Completions(_) | Command::Man(_) if measure::is_there() => measure::run(),
+        // It knows the flags of its own subcommands.
+        Command::Completions(_) | Command::Man(_) if BENCH.is_there() => BENCH.run(args_os().skip(1)),
         Command::Completions(completions) => completions.print(Slat::command()),
         Command::Man(man) => man.write(Slat::command()),
-        Command::Bench(_) | Command::Sim(_) | Command::Calibrate(_) | Command::Report(_) => measure::run(),
+        Command::Bench(_)
+        | Command::Sim(_)
+        | Command::Calibrate(_)
+        | Command::Report(_)
+        | Command::Pager(_)
+        | Command::Vmm(_) => unreachable!("a sibling has been asked"),
     }))
 }
 

@@ -1,10 +1,10 @@
 //! The command `slat` as its users meet it.
 
 mod common;
-mod measure;
 mod plan;
 mod rough;
 mod run;
+mod sibling;
 mod swap;
 mod trace;
 // Most of it needs the screen.

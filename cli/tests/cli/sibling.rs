@@ -1,4 +1,4 @@
-//! `slat bench`, `sim`, `calibrate` and `report`: slat-bench does them, where it lies beside the command.
+//! Subcommands that programs beside the command do: slat-bench, slat-pager, slat-vmm.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +22,11 @@ impl Folder {
 
     /// With this for a `slat-bench` beside the command.
     fn with(self, script: &str) -> Self {
-        let program = self.0.join("slat-bench");
+        self.with_program("slat-bench", script)
+    }
+
+    fn with_program(self, name: &str, script: &str) -> Self {
+        let program = self.0.join(name);
         fs::write(&program, script).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         self
@@ -40,20 +44,23 @@ impl Drop for Folder {
 }
 
 #[test]
-fn a_missing_slat_bench_is_one_line_that_names_the_build_command() {
-    let folder = Folder::new("measure-missing");
-    for subcommand in SUBCOMMANDS {
+fn a_missing_program_is_one_line_that_names_the_build_command() {
+    let folder = Folder::new("sibling-missing");
+    let benches = SUBCOMMANDS.map(|subcommand| (subcommand, "cargo build --profile bench -p slat-bench"));
+    let others = ["pager", "vmm"].map(|name| (name, format!("cargo build --release -p slat-{name}")));
+    let others = others.iter().map(|(name, build)| (*name, &build[..]));
+    for (subcommand, build) in benches.into_iter().chain(others) {
         let output = folder.slat(&[subcommand, "--json"]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{subcommand}: {said}");
-        assert!(said.contains("`cargo build --profile bench -p slat-bench`"), "{said}");
+        assert!(said.contains(&format!("`{build}`")), "{said}");
         assert!(output.stdout.is_empty());
     }
 }
 
 #[test]
 fn arguments_and_exit_status_pass_through_untouched() {
-    let folder = Folder::new("measure-passed")
+    let folder = Folder::new("sibling-passed")
         .with("#!/bin/sh\nfor word; do printf '%s\\n' \"$word\"; done; exit 7\n");
     for subcommand in SUBCOMMANDS {
         for args in
@@ -75,7 +82,7 @@ fn arguments_and_exit_status_pass_through_untouched() {
 
 #[test]
 fn a_slat_bench_that_cannot_be_executed_is_exit_status_2() {
-    let folder = Folder::new("measure-broken").with("");
+    let folder = Folder::new("sibling-broken").with("");
     fs::set_permissions(folder.0.join("slat-bench"), fs::Permissions::from_mode(0o644)).unwrap();
     let output = folder.slat(&["bench", "zap"]);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -84,19 +91,30 @@ fn a_slat_bench_that_cannot_be_executed_is_exit_status_2() {
 }
 
 #[test]
-fn help_says_which_subcommands_are_slat_benchs() {
-    let output = Command::new(env!("CARGO_BIN_EXE_slat")).arg("--help").output().unwrap();
-    let help = String::from_utf8(output.stdout).unwrap();
-    for subcommand in SUBCOMMANDS {
-        let line = help.lines().find(|line| line.trim_start().starts_with(&format!("{subcommand} ")));
-        assert!(line.is_some_and(|line| line.ends_with("(by slat-bench)")), "{help}");
+fn the_pager_and_the_vmm_are_told_what_comes_after_their_subcommand() {
+    const ECHO: &str = "#!/bin/sh\necho \"$0\" \"$@\"; exit 5\n";
+    let folder =
+        Folder::new("sibling-others").with_program("slat-pager", ECHO).with_program("slat-vmm", ECHO);
+    for subcommand in ["pager", "vmm"] {
+        let calls: [(&[&str], &str); 5] = [
+            (&[subcommand], ""),
+            (&[subcommand, "serve", "--", "-x"], " serve -- -x"),
+            (&["-q", subcommand, "--help"], " --help"),
+            (&["help", subcommand], " --help"),
+            (&[subcommand, subcommand], &format!(" {subcommand}")),
+        ];
+        for (args, told) in calls {
+            let output = folder.slat(args);
+            let said = String::from_utf8(output.stdout).unwrap();
+            assert!(said.ends_with(&format!("/slat-{subcommand}{told}\n")), "{args:?}: {said}");
+            assert_eq!((output.status.code(), output.stderr.len()), (Some(5), 0));
+        }
     }
-    assert!(help.contains("cargo build --profile bench -p slat-bench"), "{help}");
 }
 
 #[test]
 fn completions_and_manual_pages_are_slat_benchs_where_it_is() {
-    let folder = Folder::new("measure-generate");
+    let folder = Folder::new("sibling-generate");
     let own = folder.slat(&["completions", "bash"]);
     assert!(own.status.success() && own.stdout.len() > 1000);
     let folder = folder.with("#!/bin/sh\necho \"$@\"\n");

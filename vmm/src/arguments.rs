@@ -1,0 +1,87 @@
+//! The command line.
+
+use slat_cli::size::size;
+use std::path::PathBuf;
+
+/// Boots a Linux kernel on KVM, whose memory slat moves, takes out, merges and logs while it runs
+///
+/// The guest has processors, memory, a clock, and a serial port, which is this terminal. It ends when the kernel restarts
+/// (`reboot -f` in the guest): this command prints what was done to the guest's memory, and its exit status is 0. It is 2 where the
+/// guest cannot be started or has failed.
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "slat vmm",
+    version,
+    after_help = "Example:\n  slat vmm --kernel /boot/vmlinuz --initrd initrd --memory 512M --frames 128M --churn move,page-out"
+)]
+pub struct Arguments {
+    /// The kernel, a bzImage for 64 bits
+    #[arg(long, value_name = "FILE")]
+    pub kernel: PathBuf,
+    /// The initial file system
+    #[arg(long, value_name = "FILE")]
+    pub initrd: Option<PathBuf>,
+    /// More words for the kernel's command line
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    pub append: String,
+    /// Guest memory: 32M to 3G
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    pub memory: u64,
+    /// Host memory for the guest; what does not fit is in compressed swap. As much as the guest has unless given
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub frames: Option<u64>,
+    /// Processors: 1 to 8
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub cpus: u8,
+    /// What the host does to guest memory while the guest runs
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum)]
+    pub churn: Vec<Churn>,
+    /// Pages a second that are moved, and that are taken out: 64 at a time
+    #[arg(long, value_name = "NUMBER", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub rate: u32,
+    /// Negative control: pages that are moved stay where the guest saw them
+    #[arg(long, hide = true)]
+    pub leave_out_flushes: bool,
+}
+
+/// What the host does to guest memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Churn {
+    /// Pages go to other frames
+    Move,
+    /// Pages go to compressed swap
+    PageOut,
+    /// Pages with equal contents become one
+    Merge,
+    /// Stores are logged, and the log is harvested after each piece
+    LogDirty,
+}
+
+impl Arguments {
+    pub fn churns(&self, kind: Churn) -> bool {
+        self.churn.contains(&kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn a_kernel_and_some_processors_are_needed() {
+        for bad in [
+            "vmm",
+            "vmm --kernel k --cpus 0",
+            "vmm --kernel k --cpus 9",
+            "vmm --kernel k --memory much",
+            "vmm --kernel k --churn all",
+        ] {
+            assert!(Arguments::try_parse_from(bad.split(' ')).is_err(), "{bad}");
+        }
+        let good =
+            Arguments::try_parse_from("vmm --kernel k --churn move,merge --append -x".split(' ')).unwrap();
+        assert_eq!((good.churn, good.memory), (vec![Churn::Move, Churn::Merge], 256 << 20));
+        assert_eq!(good.append, "-x");
+    }
+}

@@ -1,0 +1,57 @@
+//! What the host does to the guest's memory while the guest runs.
+
+use crate::arguments::{Arguments, Churn};
+use anyhow::Result;
+use slat::{Hva, Idle, PAGE_SIZE, SlotId, Span};
+use slat_kvm::KvmVm;
+use std::time::Duration;
+
+/// Pages that are moved, and taken out, at once.
+const PIECE: u32 = 64;
+
+/// How many pages were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Churned {
+    pub moved: u64,
+    pub dirty: u64,
+}
+
+/// Does what the arguments ask for, piece by piece, until `over`, which waits for as long as it is told.
+pub fn churn(
+    vm: &KvmVm,
+    memory: &[(SlotId, Span<Hva>)],
+    arguments: &Arguments,
+    mut over: impl FnMut(Duration) -> bool,
+) -> Result<Churned> {
+    let mut idle = Idle::take().expect("a new thread has its token");
+    let idle = &mut idle;
+    let pieces: Vec<_> = memory.iter().flat_map(|&(_, hvas)| pieces(hvas)).collect();
+    let mut churned = Churned::default();
+    let pause = Duration::from_secs(1) * PIECE / arguments.rate;
+    let mut round = 0;
+    while !over(pause) {
+        let moved = pieces[round % pieces.len()];
+        let out = pieces[(round + pieces.len() / 2) % pieces.len()];
+        round += 1;
+        if arguments.churns(Churn::Move) {
+            churned.moved += vm.space().migrate(idle, moved)?;
+        }
+        if arguments.churns(Churn::PageOut) {
+            vm.space().pageout(idle, out)?;
+        }
+        if arguments.churns(Churn::LogDirty) {
+            for &(slot, _) in memory {
+                let harvest = vm.harvest(idle, slot)?;
+                churned.dirty += harvest.pages();
+                harvest.commit();
+            }
+        }
+    }
+    Ok(churned)
+}
+
+fn pieces(hvas: Span<Hva>) -> impl Iterator<Item = Span<Hva>> {
+    let bytes = u64::from(PIECE) * PAGE_SIZE;
+    let starts = (hvas.start.0..hvas.end.0).step_by(bytes as usize);
+    starts.map(move |start| Span::new(Hva(start), Hva((start + bytes).min(hvas.end.0))))
+}

@@ -1,0 +1,47 @@
+//! `slat vmm`: boots a Linux kernel on KVM. Guest memory is slat-mm's, and slat moves it, takes it out, merges it and logs stores to
+//! it while the guest runs.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `arguments` | the command line |
+//! | `boot` | what is in memory when the kernel starts, by Linux's 64-bit boot protocol |
+//! | `processors` | the tables that tell the kernel of its processors |
+//! | `vcpu` | registers at the start; the loop that runs a vCPU |
+//! | `console` | the serial port, and the terminal behind it |
+//! | `churn` | what the host does to the guest's memory meanwhile |
+//! | `machine` | all of them together, from start to end |
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod arguments;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod boot;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod churn;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod console;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod machine;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod processors;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod vcpu;
+
+use std::process::ExitCode;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn main() -> ExitCode {
+    use clap::Parser;
+    match machine::run(&arguments::Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("slat vmm: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+fn main() -> ExitCode {
+    eprintln!("slat vmm: it needs the KVM of an x86-64 Linux");
+    ExitCode::from(2)
+}
