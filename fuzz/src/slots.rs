@@ -57,7 +57,7 @@ pub fn run(bytes: &[u8]) {
             .map(|space| space.slots())
             .filter(|_| request.space < SPACES)
         else {
-            assert!(expected.is_err(), "there is nobody to ask");
+            assert!(expected.is_err(), "there is no VM to ask");
             continue;
         };
         let Request { id, flags, gpa, bytes, hva, .. } = request;

@@ -1,7 +1,7 @@
 //! `swap`: pages stored, damaged, and read back: what comes is what was written, or an error, and never anything else.
 //!
-//! The device does as the input says: it does a part of what it is asked, fails, is full, or changes what it holds. Whoever
-//! reads a page that was damaged learns of it; whoever reads another one never notices.
+//! The device does as the input says: it does a part of what it is asked, fails, is full, or changes what it holds. A caller that
+//! reads a page that was damaged learns of it; one that reads another page never notices.
 
 use crate::Input;
 use slat::{Hva, Idle, PAGE_SIZE, Span};

@@ -43,7 +43,7 @@ fn the_last_frame_is_given_out_then_an_error_then_all_comes_back() {
     assert_eq!(arena.stats(), ArenaStats { frames: 1024, in_use: 0, tables: 0, stale_writes: 0 });
 }
 
-/// Frames on the lists of other threads are found before anyone is told that there are none.
+/// Frames on the lists of other threads are found before a caller is told that there are none.
 #[test]
 fn lists_of_other_threads_are_emptied_before_memory_is_out() {
     let arena = arena(1);

@@ -28,7 +28,7 @@ use crate::pte::{Pte, pages_of};
 use crate::space::{AddressSpace, Filled, State};
 use crate::vma::{EVERYWHERE, Prot, Vma, Vmas, aligned};
 use parking_lot::RwLockWriteGuard;
-use slat::notify::Nobody;
+use slat::notify::NoPages;
 use slat::{Gfn, Hva, Idle, Level, Pages, Span, Why};
 use std::sync::Arc;
 
@@ -144,7 +144,7 @@ impl AddressSpace {
             if vma.prot == Prot::ReadWrite {
                 self.around(&state, idle, pages, Why::WriteProtect, &mut share);
             } else {
-                share(idle, &mut Nobody); // nothing is writable: nothing is withdrawn
+                share(idle, &mut NoPages); // nothing is writable: nothing is withdrawn
             }
             result?;
         }

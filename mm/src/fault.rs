@@ -1,4 +1,4 @@
-//! Faults: what belongs at an address is brought in; nothing is taken from anyone who could notice, except by
+//! Faults: what belongs at an address is brought in; nothing is taken from an MMU that could notice, except by
 //! breaking a share or moving to the node that asks.
 //!
 //! | entry | mapping | access | what happens |

@@ -16,7 +16,7 @@
 //! [`Why::Exit`](slat::Why::Exit) over all addresses, and nothing after it. Inside [`around`](SecondaryMmu::around) no listener can
 //! come or go: the change holds the same lock.
 
-use slat::notify::{Both, Nobody};
+use slat::notify::{Both, NoPages};
 use slat::{Again, Event, Hva, Idle, Pages, SecondaryMmu, Span, Young};
 use std::sync::{Arc, Weak};
 
@@ -68,7 +68,7 @@ impl Listeners {
         event: Event,
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again> {
-        nest(&self.0, idle, event, &mut Nobody, change)
+        nest(&self.0, idle, event, &mut NoPages, change)
     }
 }
 

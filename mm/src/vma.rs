@@ -46,7 +46,7 @@ impl Prot {
 pub enum Backing {
     /// Zeroes, of this address space alone.
     Anonymous,
-    /// The file's own pages: everyone who maps them sees what anyone writes.
+    /// The file's own pages: every address space that maps them sees every write.
     Shared {
         /// The file.
         file: Arc<File>,

@@ -156,7 +156,7 @@ impl Scenario {
         }
     }
 
-    /// Nobody can do anything any more, and not all is done.
+    /// No thread can do anything any more, and not all is done.
     fn is_stuck(&self, s: &State) -> bool {
         let mut actions = Vec::new();
         self.actions(s, &mut actions);
@@ -241,18 +241,18 @@ pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync
                     items.get(index).map(|item| (index, item))
                 } {
                     let result = work(item);
-                    done.lock().expect("nobody panics with it").push((index, result));
+                    done.lock().expect("no thread panics with it").push((index, result));
                 }
             });
         }
     });
-    let mut done = done.into_inner().expect("nobody panics with it");
+    let mut done = done.into_inner().expect("no thread panics with it");
     done.sort_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, result)| result).collect()
 }
 
 const SAFE: &str = "nothing bad";
-const MOVES: &str = "nobody is stuck";
+const MOVES: &str = "no thread is stuck";
 const ENDS: &str = "all can end";
 
 impl Model for Scenario {
@@ -336,7 +336,7 @@ impl Model for Scenario {
         let ends = Property::sometimes(ENDS, |scenario: &Self, s: &State| scenario.all_done(s));
         let moves = Property::always(MOVES, |scenario: &Self, s: &State| !scenario.is_stuck(s));
         let mut all = vec![safe];
-        // A guest runs on whatever happens: nobody else may be left waiting for it.
+        // A guest runs on whatever happens: no other thread may be left waiting for it.
         all.extend(self.world.tlb.kicks.then_some(moves));
         // With a mistake, the first bad state is all that is wanted.
         all.extend(self.bug.is_none().then_some(ends));

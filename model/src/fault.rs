@@ -203,7 +203,7 @@ impl Scenario {
         match word {
             // The slot logs since it was looked up: what it maps would not be noticed.
             _ if asking && moved && self.bug != Some(Bug::AskForgetsLog) => s.again(i),
-            // The TLB was behind, or somebody else was faster.
+            // The TLB was behind, or another thread was faster.
             Word::Leaf(leaf) if leaf.write || !write => s.done(i),
             Word::Leaf(_) if asking => s.again(i),
             Word::Leaf(_) if level == 1 && s.world.log.logs && LOGGED.has(gfn) => {
@@ -214,7 +214,7 @@ impl Scenario {
             Word::Leaf(_) if s.world.watches(Span::new(gfn, gfn + 1)) => s.done(i),
             Word::Leaf(_) if s.world.watches(World::extent(level, gfn)) => s.threads[i].pc = Pc::SplitDown,
             Word::Leaf(_) if self.bug == Some(Bug::UpgradeStampsFirst) => s.threads[i].pc = Pc::Stamp,
-            // Whoever takes what is frozen does not know what it was.
+            // A thread that takes what is frozen does not know what it was.
             Word::Leaf(_) if s.world.keeps(word, level) && self.bug != Some(Bug::FrozenNotKept) => {
                 s.threads[i].pc = Pc::KeepDirty;
             }

@@ -1,7 +1,7 @@
 //! The hardware: walks, caches, flushes, stores.
 //!
 //! It does whatever is worst. A vCPU's caches hold **every** translation and every link that it could have
-//! loaded since its last flush: whichever of them a real processor has, is among them, so nobody has to
+//! loaded since its last flush: whichever of them a real processor has, is among them, so no step has to
 //! choose and every moment of a load is covered. A store that changes no entry happens whenever it can, too; one that
 //! sets Dirty is an action of its own.
 
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Whatever can be stored and nobody notices, is.
+    /// Whatever can be stored without notice is stored.
     fn stores_unnoticed(&mut self, caches: &Caches) {
         if self.log.begun {
             self.log.unsaved |= match self.log.track {

@@ -8,7 +8,7 @@
 //! an edit, by D   the mark, then the leaf goes; tables are emptied before they go
 //! ```
 //! What is watched: by D, a page that had been stored to when a harvest began is told by it, or by another one beside it.
-//! And once nobody is at work any more, every page stored to since its copy is in the marks, or in a leaf whose D is set.
+//! And once no thread is at work any more, every page stored to since its copy is in the marks, or in a leaf whose D is set.
 //! Stores that no entry shows happen in every state where they can ([`crate::hardware`]).
 
 use crate::bug::Bug;
@@ -38,7 +38,7 @@ pub struct Log {
     pub(crate) track: Track,
     /// The published slot logs.
     pub(crate) logs: bool,
-    /// Whoever switched it on has been told so.
+    /// The thread that switched it on has been told so.
     pub(crate) begun: bool,
     /// It begins with all pages marked: `DirtyLog::initially_set`.
     pub(crate) set: bool,

@@ -26,7 +26,7 @@
 //! | [`nested`] | shadows of nested guests: worlds and a check of their own |
 //! | [`bug`] | mistakes, each of which must be found |
 //!
-//! A dead table is never overwritten: whoever stands in it does harmless work there. That this is so is one of the
+//! A dead table is never overwritten: a walk inside it does harmless work there. That this is so is one of the
 //! results.
 
 mod active;

@@ -80,7 +80,7 @@ impl Scenario {
         }
     }
 
-    /// Its second half: to what was decided, unless somebody took the frozen entry away.
+    /// Its second half: to what was decided, unless another thread took the frozen entry away.
     pub(crate) fn thaw_leaf(&self, s: &mut State, i: usize) {
         let thread = s.threads[i];
         let bare = self.bug == Some(Bug::UpgradeWithoutFreeze);
@@ -88,7 +88,7 @@ impl Scenario {
         let thawed = thread.thawed.expect("decided");
         let won = s.cas(i, mine, thawed);
         if !won && !bare {
-            // Whoever took it away cannot know what it was.
+            // The thread that took it away cannot know what it was.
             s.world.book(thread.level, -1);
         }
         if won && thawed != thread.word {

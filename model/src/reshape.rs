@@ -83,7 +83,7 @@ impl Scenario {
         Word::Leaf(Leaf { pfn: frame(world.frames[hva as usize], hva), write, host_write: write, dirty })
     }
 
-    /// What stands for a frozen link: nobody else's word.
+    /// What stands for a frozen link: no other thread's word.
     fn frozen_table(&self, i: usize) -> Word {
         Word::Frozen(if self.bug == Some(Bug::RecoveriesShareAMark) { NONE } else { i as u8 })
     }

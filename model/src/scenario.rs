@@ -127,7 +127,7 @@ impl Scenario {
         self
     }
 
-    /// Region 0 logs. What may be written there without anybody's noticing is marked.
+    /// Region 0 logs. What may be written there without notice is marked.
     pub fn logs(mut self) -> Self {
         (self.world.log.logs, self.world.log.begun) = (true, true);
         if self.world.vcpus[0].stores[0] != 0 && self.world.log.track == Track::Writes {

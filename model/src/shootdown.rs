@@ -3,7 +3,7 @@
 //! ```text
 //! flusher                                vCPU
 //! number: generation + 1, its range      enter: in guest; catch up; again, if the generation has moved
-//! kick whoever is in guest and behind    catch up: the kick is off; generation; flush; seen := generation
+//! kick vCPUs in guest and behind     catch up: the kick is off; generation; flush; seen := generation
 //! wait for those                         load the root; the guest runs
 //! ```
 //! Where this is not what a scenario is about, a flush is one step: every vCPU is in the guest, and answers at once. Where
@@ -180,7 +180,7 @@ impl Scenario {
                 s.threads[i].generation = tlb.generation;
                 Pc::RingClaim
             }
-            // A reader that finds another number forgets everything; so it does where somebody else is writing.
+            // A reader that finds another number forgets everything; so it does where another thread is writing.
             Pc::RingClaim if tlb.ring_number.is_none() && self.bug != Some(Bug::RingShared) => Pc::Kick(0),
             Pc::RingClaim => {
                 tlb.ring_number = None;

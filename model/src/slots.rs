@@ -1,7 +1,7 @@
 //! Slot transactions: `Memslots::commit`, the versions that it publishes, and how they are looked up.
 //!
 //! ```text
-//! lock; room for a version      a cell that nobody reads: else a grace period first
+//! lock; room for a version      a cell without readers: else a grace period first
 //! begin                         faults on the frames that change wait
 //!   zap what slots lose, flush  notifiers still find the slot meanwhile: it is withdrawn, not gone
 //!   publish                     the cell, then the word that names it
@@ -27,7 +27,7 @@ pub(crate) type Version = [u8; PAGES as usize];
 pub struct Sets {
     /// Whether a look-up takes two steps.
     pub(crate) cells: Option<[Cell; 2]>,
-    /// The number of the published version, and of the oldest that somebody may read.
+    /// The number of the published version, and of the oldest that a reader may have.
     number: u8,
     oldest: u8,
     /// The log of the published version has just begun, all marked: `SlotSets::progress`.

@@ -63,7 +63,7 @@ pub struct Thread {
     pub(crate) asking: bool,
     /// It has frozen an entry, and would thaw it to this.
     pub(crate) thawed: Option<Word>,
-    /// The number of its flush; whom it has kicked.
+    /// The number of its flush; the vCPUs that it has kicked.
     pub(crate) generation: u8,
     pub(crate) kicked: u8,
     /// The version of the slots that it is about to read.

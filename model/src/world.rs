@@ -68,7 +68,7 @@ pub struct Leaf {
     pub pfn: u8,
     /// The hardware may write.
     pub write: bool,
-    /// The host allowed writes: whoever tracks writes may give `write` back.
+    /// The host allowed writes: a thread that tracks writes may give `write` back.
     pub host_write: bool,
     /// The hardware, or an install for a write, has set it.
     pub dirty: bool,
@@ -109,7 +109,7 @@ impl Word {
 /// A table page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Node {
-    /// In nobody's table, and in no list.
+    /// In no table, and in no list.
     pub free: bool,
     /// Its level.
     pub level: u8,
@@ -157,7 +157,7 @@ pub(crate) const EPOCH: usize = 2;
 /// Dead tables on their way back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Grace {
-    /// Waiting for somebody to collect.
+    /// Waiting for a thread that collects.
     pub queue: u8,
     /// Being collected.
     pub taken: u8,
@@ -196,7 +196,7 @@ pub enum Bad {
     StoreAfterCopy,
     /// A look-up read a version of the slots in whose place another one was being written.
     MixedSlots,
-    /// Somebody waits for what nobody will do.
+    /// A thread waits for what no thread will do.
     Stuck,
     /// A vCPU can load old contents of a page whose copy may be written.
     OldContents,

@@ -89,7 +89,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         let mut hand = self.clock.hand.lock();
         let before = self.pool.in_use();
         if before < self.pool.budget() {
-            // Somebody else has, while this one waited.
+            // Another thread has, while this one waited.
             return true;
         }
         // The first round may only clear bits.

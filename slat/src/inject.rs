@@ -1,6 +1,6 @@
 //! Failures made on purpose: of memory, and of races.
 //!
-//! Memory runs out where nobody expects it, and a compare-and-swap is lost at the worst moment. Where either can happen
+//! Memory runs out where it is not expected, and a compare-and-swap is lost at the worst moment. Where either can happen
 //! the code asks `injected!(Alloc)` or `injected!(Cas)`: `false`, and nothing else, in every build but a test's. A test
 //! counts how often an operation passes such places, and then lets each of them fail in turn ([`nth`]), or many at once
 //! ([`every`]). Afterwards the VM has gone on, or said clearly why not, and nothing is lost.

@@ -240,7 +240,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             vm.recover_in(idle, self.space, gfns);
         }
         if takes {
-            // A few: the tables of a large slot, or of somebody else, are not this thread's to wait for.
+            // A few: the tables of a large slot, or of another thread, are not this thread's to wait for.
             vm.grace.take_some_apart::<F, H>(&vm.host, &vm.pool);
         }
         Ok(result)

@@ -270,7 +270,7 @@ impl<F: Format, H: Host> Vm<F, H> {
     }
 
     /// Takes unhooked tables apart now, after a grace period: their leaves are counted off, their pages are free. Little
-    /// by little it happens by itself, when many wait or when pages run short. Nobody waits for it.
+    /// by little it happens by itself, when many wait or when pages run short. No thread waits for it.
     pub fn collect(&self, _idle: &mut Idle) {
         self.grace.collect::<F, H>(&self.reads, &self.host, &self.pool);
     }
@@ -402,7 +402,7 @@ impl<F: Format, H: Host> Vm<F, H> {
 
 impl<F: Format, H: Host> Drop for Vm<F, H> {
     fn drop(&mut self) {
-        // SAFETY: `&mut self`: no vCPU, walk or debt is left, so nobody reaches a table page.
+        // SAFETY: `&mut self`: no vCPU, walk or debt is left, so no thread reaches a table page.
         unsafe { self.pool.release(&self.host) };
     }
 }

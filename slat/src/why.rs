@@ -91,7 +91,7 @@ pub enum Cause {
     DirtyLog,
     /// Permission to write was taken with [`Vm::write_protect`](crate::Vm::write_protect).
     WriteProtect,
-    /// Accessed bits were cleared for somebody who would not wait for TLBs to forget by themselves.
+    /// Accessed bits were cleared for a caller that would not wait for TLBs to forget by themselves.
     Aging,
 }
 

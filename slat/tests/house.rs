@@ -338,3 +338,80 @@ fn absolute(files: &BTreeMap<String, String>, file: &str, path: &str) -> Option<
 fn join(module: &str, name: &str) -> String {
     if module.is_empty() || name.is_empty() { format!("{module}{name}") } else { format!("{module}/{name}") }
 }
+
+/// WORDS: a sentence names its actor. These words name none.
+const NO_ACTORS: [&str; 13] = [
+    "whoever",
+    "whomever",
+    "whom",
+    "nobody",
+    "nobody's",
+    "somebody",
+    "somebody's",
+    "anybody",
+    "anyone",
+    "someone",
+    "everybody",
+    "everyone",
+    "those who",
+];
+
+/// What may have them: what was written before the rule, and the rule itself.
+const MAY: [&str; 2] = ["CHANGELOG.md", "slat/tests/house.rs"];
+
+#[test]
+fn every_text_names_its_actors() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // What is published has no repository around it.
+    if !root.join("CONTRIBUTING.md").exists() {
+        return;
+    }
+    let mut texts = Vec::new();
+    collect(&root, &mut texts);
+    assert!(texts.len() > 1000, "{}", texts.len());
+    let mut found = Vec::new();
+    for path in texts {
+        let name = path.strip_prefix(&root).unwrap().display().to_string();
+        if !MAY.contains(&&name[..]) {
+            let text = fs::read_to_string(&path).unwrap();
+            found.extend(without_actor(&text).map(|line| format!("{name}:{line}")));
+        }
+    }
+    assert_eq!(found, [""; 0], "name the thread, the vCPU, the caller …");
+}
+
+#[test]
+fn words_that_name_no_actor_are_found() {
+    let found = |text| without_actor(text).collect::<Vec<_>>();
+    assert_eq!(found("a\n// Nobody waits.\n/// for those who do\n"), [2, 3]);
+    assert_eq!(found("// whoever, whomever\n// nobody's\n"), [1, 2]);
+    assert_eq!(found("// thosewho, bodyguards, and those whose\n"), [0; 0]);
+}
+
+/// The numbers of the lines that have such a word.
+fn without_actor(text: &str) -> impl Iterator<Item = usize> {
+    let has = |line: &str| {
+        let line = line.to_ascii_lowercase();
+        let words = line.split(|c: char| !c.is_ascii_alphabetic() && c != '\'');
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        let single = words.iter().any(|word| NO_ACTORS.contains(word));
+        single || words.windows(2).any(|pair| pair == ["those", "who"])
+    };
+    (1..).zip(text.lines()).filter(move |(_, line)| has(line)).map(|(number, _)| number)
+}
+
+/// Sources, and what is written about them.
+fn collect(folder: &Path, texts: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            collect(&path, texts);
+        }
+        let is_text =
+            name == "run" || [".rs", ".md", ".toml", ".h", ".c", ".sh"].iter().any(|end| name.ends_with(end));
+        if path.is_file() && is_text {
+            texts.push(path);
+        }
+    }
+}

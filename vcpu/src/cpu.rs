@@ -7,7 +7,7 @@
 //!      │                                                        │ fault
 //!      └── Vcpu::fault ◀── leave the guest ◀────────────────────┘
 //! ```
-//! Between two answers the vCPU uses what its caches say, whatever the tables say by then. So whoever takes a
+//! Between two answers the vCPU uses what its caches say, whatever the tables say by then. So an invalidation that takes a
 //! page away without waiting for the answer is found out: the guest reads and writes memory that is no longer
 //! its own ([`crate::oracle`]).
 
@@ -127,7 +127,7 @@ pub enum Exit {
     Stopped,
     /// An access to no memory, or a store that is tracked: emulate it, or put memory there.
     Mmio(Fault),
-    /// A store, and the vCPU's dirty ring is full: run it again when somebody has harvested it.
+    /// A store, and the vCPU's dirty ring is full: run it again when it has been harvested.
     RingFull,
     /// A fault that cannot be dealt with; or not now, where the error is [`HostError::Pending`] or [`HostError::NeedsPage`]: run
     /// it again when the page is there. A thread of this vCPU alone parks until [`Cpu::is_ready`].

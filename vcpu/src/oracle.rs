@@ -1,7 +1,7 @@
 //! The oracle: what every byte of guest memory should be.
 //!
 //! It keeps a copy of each page that the guest has touched, made by the same stores, and compares every load with
-//! it. Memory that nobody has written is zero. Its own memory is bounded: pages past the budget are not
+//! it. Memory that was never written is zero. Its own memory is bounded: pages past the budget are not
 //! remembered, and loads from them are counted, not checked.
 
 use slat::{Gfn, Gpa, PAGE_SIZE};
@@ -156,7 +156,7 @@ mod tests {
         oracle.wrote(Gpa(0xffc), b"abcdefgh");
         assert_eq!(oracle.check(Gpa(0xffc), b"abcdefgh"), Verdict::Match, "across a page border");
         assert_eq!(oracle.check(Gpa(0x1000), b"efgh\0\0"), Verdict::Match);
-        assert_eq!(oracle.check(Gpa(0x1ffe), &[0; 4]), Verdict::Match, "nobody wrote there");
+        assert_eq!(oracle.check(Gpa(0x1ffe), &[0; 4]), Verdict::Match, "no store was there");
         oracle.expect_page(Gfn(5), &[7; 4096]);
         assert_eq!(oracle.check(Gpa(0x5800), &[7; 16]), Verdict::Match);
     }

@@ -11,7 +11,7 @@ const LEVELS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    /// The frames' common prefix; `u64::MAX` is nobody's.
+    /// The frames' common prefix; `u64::MAX` is no table's.
     prefix: u64,
     table: Pfn,
 }

@@ -19,7 +19,7 @@ impl Window {
     /// A window of `frames` frames at `base`.
     ///
     /// # Safety
-    /// The range is readable and writable memory for as long as any copy of the window is used, and nobody holds
+    /// The range is readable and writable memory for as long as any copy of the window is used, and no code holds
     /// Rust references into it: guests race there, as on real memory.
     pub unsafe fn new(base: NonNull<u8>, frames: u64) -> Self {
         Self { base, frames }
@@ -33,7 +33,7 @@ impl Window {
         inside.then(|| unsafe { self.base.add((pfn.address() + offset) as usize) })
     }
 
-    /// Copies out of memory. Where there is none, all bits read as one, as on a bus that nobody answers.
+    /// Copies out of memory. Where there is none, all bits read as one, as on a bus without an answer.
     #[inline(always)]
     pub fn read(&self, pfn: Pfn, offset: u64, into: &mut [u8]) {
         let Some(from) = self.at(pfn, offset, into.len()) else { return into.fill(0xff) };

@@ -51,7 +51,7 @@ impl Marks {
     #[inline]
     fn mark_page(&self, page: usize) {
         if let Some(word) = self.0.get(page / 64) {
-            // A write, also where the mark is set: it orders the store that it stands for before whoever takes it.
+            // A write, also where the mark is set: it orders the store that it stands for before the harvest that takes it.
             word.fetch_or(1 << (page % 64), Release);
         }
     }

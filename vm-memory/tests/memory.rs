@@ -212,7 +212,7 @@ fn exactly_the_pages_that_were_written_are_dirty() {
 }
 
 #[test]
-fn an_old_snapshot_marks_in_the_log_that_everyone_harvests() {
+fn an_old_snapshot_marks_in_the_log_of_all_snapshots() {
     let memory = SlotMemory::default();
     memory.commit(|tx| tx.insert(region(0, 0, 0x4000))).unwrap();
     let old = memory.memory();

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_crosses_before_all_have_come() {
+    fn no_thread_crosses_before_all_have_come() {
         let line = Line::new(3);
         let came = AtomicUsize::new(0);
         thread::scope(|scope| {

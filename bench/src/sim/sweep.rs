@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_those_who_stood_apart_may_not_change_places() {
+    fn only_rows_that_stood_apart_may_not_change_places() {
         assert!(holds(&[100.0, 104.0, 300.0], &[210.0, 200.0, 600.0]));
         assert!(!holds(&[100.0, 104.0, 300.0], &[100.0, 104.0, 103.0]), "the third has overtaken the second");
         assert!(holds(&[1.0], &[9.0]));

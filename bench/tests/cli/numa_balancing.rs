@@ -35,7 +35,7 @@ fn every_policy_has_its_rows_and_loses_nothing() {
     };
     for device in ["none", "pins all memory"] {
         let names: Vec<_> = rows("guest wall time", device).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["range: before", "page: the series", "page-batched by 2M", "nobody balances"]);
+        assert_eq!(names, ["range: before", "page: the series", "page-batched by 2M", "no balancing"]);
         for figure in ["remote flushes", "unmap calls", "hint faults", "pages moved to their node"] {
             assert_eq!(rows(figure, device).len(), 3, "{figure}");
         }

@@ -53,7 +53,7 @@ fn faults_beside_invalidations_have_their_rows_and_their_checks_hold() {
         for beside in ["elsewhere, mapped", "elsewhere, holes", "same 2M"] {
             assert_eq!(compared(&report, lock, &[("beside", beside)]), 7, "{lock}, {beside}");
         }
-        assert_eq!(compared(&report, lock, &[("beside", "nobody")]), 1);
+        assert_eq!(compared(&report, lock, &[("beside", "none")]), 1);
     }
 }
 

@@ -117,7 +117,7 @@ fn a_pipe_gets_a_line_for_each_sample() {
 }
 
 #[test]
-fn the_lru_tells_generations_and_nobody_clears_its_bits() {
+fn the_lru_tells_generations_and_keeps_its_bits() {
     let socket = SocketPath::new("top-lru");
     let guest = Guest::start(&["--lru-gen", socket.path()]);
     let last = settled(&socket);
@@ -386,7 +386,7 @@ fn control_c_ends_both() {
 }
 
 #[test]
-fn colours_are_left_out_where_nobody_wants_them() {
+fn colours_are_left_out_where_no_color_says_so() {
     let socket = SocketPath::new("top-colours");
     let guest = Guest::start(&["--serve", socket.path()]);
     settled(&socket);

@@ -1,4 +1,4 @@
-/* What the programs have in common: no library, and four calls to whoever runs them. */
+/* What the programs have in common: no library, and four calls to the machine that runs them. */
 typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long u64;

@@ -149,7 +149,7 @@ impl<M: Runs> Guest<M> {
         Ok(State { registers, pc, cycles, reservation: *memory.lr(), memory: bytes, flags })
     }
 
-    /// The pages that were written since it was made, or since somebody cleaned them.
+    /// The pages that were written since it was made, or since they were cleaned.
     pub fn dirty(&mut self) -> Result<Vec<u64>, Error> {
         let memory = self.machine.memory_mut();
         let pages = (0..memory.memory_pages() as u64).map(|page| Ok((page, memory.fetch_flag(page)?)));

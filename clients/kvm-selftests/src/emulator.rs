@@ -113,7 +113,7 @@ impl Processor {
     pub fn registers(self) -> Registers {
         NUMBERS.map(|register| {
             let mut value = 0u64;
-            // SAFETY: open, as whoever has this is called by it, or has the `Emulator`; each of these registers has 8 bytes.
+            // SAFETY: open, as the owner of this is called by it, or has the `Emulator`; each of these registers has 8 bytes.
             unsafe { uc_reg_read(self.0, register, (&raw mut value).cast()) };
             value
         })

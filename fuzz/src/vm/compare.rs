@@ -53,7 +53,7 @@ impl<F: Format> Machine<'_, F> {
     fn read(&self, (table, level): (Pfn, Level), first: u64, found: &mut Found) {
         found.tables += 1;
         for index in 0..512_u64.min(1 << (F::FRAME_BITS - level.shift())) {
-            // SAFETY: a table page that is linked, nobody else is about, and an index inside it.
+            // SAFETY: a table page that is linked, there is no other thread, and an index inside it.
             let entry = unsafe { self.vm.host().at(table).cast::<Entry>().add(index as usize).as_ref() };
             let (word, first) = (entry.load(), first + index * level.pages());
             match word.kind::<F>(level) {

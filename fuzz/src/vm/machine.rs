@@ -125,7 +125,7 @@ impl<'v, F: Format> Machine<'v, F> {
         let guest = self.vcpus[space].enter(&mut self.idle, &mut self.tlbs[space]).poll();
         let (mut table, mut level) = (guest.root(), F::ROOT_LEVEL);
         loop {
-            // SAFETY: a table page that is linked, nobody else is about, and an index inside it.
+            // SAFETY: a table page that is linked, there is no other thread, and an index inside it.
             let entry =
                 unsafe { self.vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
             let word = entry.load();

@@ -31,7 +31,7 @@ pub struct Rules {
 #[derive(Clone, Debug)]
 pub struct Log {
     pub pages: BTreeSet<u64>,
-    /// Nobody has taken any of it: large pages are still large.
+    /// Nothing has taken any of it: large pages are still large.
     pub untouched: bool,
 }
 
@@ -343,7 +343,7 @@ impl Space {
         }
     }
 
-    /// Somebody takes from a log for the first time.
+    /// A harvest takes from a log for the first time.
     fn touch_log(&mut self, slot: &Slot) {
         let log = self.logs.get_mut(&slot.id.0).unwrap();
         if std::mem::take(&mut log.untouched) && self.rules.eager {

@@ -48,7 +48,7 @@ pub enum Step {
         why: Why,
         to: To,
     },
-    /// It allows writes, or has a page again: nobody need know.
+    /// It allows writes, or has a page again: no VM need know.
     Grant {
         pages: Span<Gfn>,
     },

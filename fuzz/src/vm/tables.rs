@@ -12,7 +12,7 @@ pub struct Leaf {
     pub write: bool,
     /// Whether the host allowed them when it was asked.
     pub host_write: bool,
-    /// Whether it was accessed since somebody asked.
+    /// Whether it was accessed since the last question.
     pub young: bool,
 }
 

@@ -110,7 +110,7 @@ pub fn load<E>(mut put: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E
     put(Job::Check.address(), &CHECK)?;
     put(Job::Touch.address(), &TOUCH)?;
     put(ENDS_AT, &ENDS)?;
-    // Page tables for everybody: present, writable, user.
+    // Page tables for all vCPUs: present, writable, user.
     put(0x1000, &0x2007u64.to_le_bytes())?;
     put(0x2000, &0x3007u64.to_le_bytes())?;
     let pages: Vec<u8> = (0..512u64).flat_map(|page| (page << 21 | 0xe7).to_le_bytes()).collect();

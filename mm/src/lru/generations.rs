@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_exact_whoever_brings_and_takes() {
+    fn sums_are_exact_whichever_thread_brings_and_takes() {
         let generations = Generations::new(1);
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -19,7 +19,7 @@
 //!
 //! **Who is asked.** What a guest uses it uses through a secondary MMU; this address space's own table hears of it once, at
 //! the fault. So a pass asks every secondary MMU that can answer about many pages at once
-//! ([`ages`](slat::SecondaryMmu::ages)), without a lock; others are passed over. Before a page goes everyone is asked about
+//! ([`ages`](slat::SecondaryMmu::ages)), without a lock; others are passed over. Before a page goes all of them are asked about
 //! it. [`LruSettings::walk_secondary`] leaves the first of these out, as the kernel did.
 //!
 //! **What it promises.** Bits are hints: a page that is taken for cold is brought back by the next access, with what it

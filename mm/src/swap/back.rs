@@ -5,10 +5,10 @@
 //! no lock                      read it into a fresh frame, check it: sleeps, may fail
 //! under the page lock again    entry says the same still? ─▶ parked; its reference to the copy goes
 //! ```
-//! While we hold the copy its number is nobody else's, so an entry that says the same means the same page, also if it was
-//! moved away and back meanwhile. Where it says something else somebody was faster, and the fault looks again.
+//! While we hold the copy its number is not used again, so an entry that says the same means the same page, also if it was
+//! moved away and back meanwhile. Where it says something else another thread was faster, and the fault looks again.
 //!
-//! A page is only given, so nobody is told. It is parked at first: what the mapping allows may have changed while nothing
+//! A page is only given, so no MMU is notified. It is parked at first: what the mapping allows may have changed while nothing
 //! was locked, so the fault looks at that again before it maps the page, not writable as any that was parked.
 
 use super::{HeldCopy, Shadow, SwapError};

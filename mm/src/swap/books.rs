@@ -49,7 +49,7 @@ impl Account {
 #[derive(Debug)]
 pub(super) struct Books {
     rows: Vec<Row>,
-    /// Rows that are nobody's.
+    /// Rows that are free.
     free: Vec<SwapEntry>,
     pub(super) pool: Pool,
     pub(super) blocks: Blocks,
@@ -180,7 +180,7 @@ impl Books {
             return;
         }
         let row = &mut self.rows[entry.0 as usize];
-        debug_assert!(row.references > 0, "{entry:?} is nobody's already");
+        debug_assert!(row.references > 0, "{entry:?} is free already");
         row.references -= 1;
         if row.references == 0 {
             let (place, owner) = (row.place, row.owner.take());
@@ -209,7 +209,7 @@ impl Books {
         self.full = false;
     }
 
-    /// Somebody has read a copy, or tried to.
+    /// A thread has read a copy, or tried to.
     pub(super) fn loaded(&mut self, ok: bool) {
         *(if ok { &mut self.done.loaded } else { &mut self.done.load_errors }) += 1;
     }

@@ -174,7 +174,7 @@ impl SwapDevice for SwapFile {
 }
 
 impl Drop for SwapFile {
-    /// What it holds is guests' memory, and of no use to anybody. Where it cannot be emptied, the next user does it.
+    /// What it holds is guests' memory, and of no use any more. Where it cannot be emptied, the next user does it.
     fn drop(&mut self) {
         let _ = self.file.set_len(0);
         let is = |found: io::Result<fs::Metadata>| found.map(|found| (found.dev(), found.ino())).ok();

@@ -9,7 +9,7 @@ impl SwapEntry {
     pub(super) const ZERO: Self = Self(0);
 }
 
-/// What an entry remembers of the page that was there, for whoever decides what goes: when it went, how it was used.
+/// What an entry remembers of the page that was there, for the eviction that decides what goes: when it went, how it was used.
 /// Swap does not look into it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shadow(u32);

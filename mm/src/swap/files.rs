@@ -7,7 +7,7 @@
 //! under the file's lock again  leaving still? ─▶ dropped, or swapped
 //! ```
 //! Who maps the page takes a reference from the file, under its lock, and says that it is not leaving any more. So while
-//! it is, nobody can write to it.
+//! it is, no thread can write to it.
 
 use super::{Account, HeldCopy, Swap, SwapError};
 use crate::arena::Arena;
@@ -17,14 +17,14 @@ use slat::{Hva, Idle, Level, PAGE_SIZE, Pfn, Span};
 use std::sync::Arc;
 
 impl File {
-    /// Whether `pfn` is its page `index`, and nobody's but the file's and the caller's.
+    /// Whether `pfn` is its page `index`, and only the file and the caller have it.
     pub(crate) fn is_last(&self, index: u64, pfn: Pfn) -> bool {
         let is_it =
             matches!(self.cache().get(&index), Some(&Cached::Frame { pfn: found, .. }) if found == pfn);
         is_it && self.arena().references(pfn) == 2
     }
 
-    /// Lets go of page `index`, which is in frame `pfn`: the caller has a reference to it, and nobody has it mapped. False
+    /// Lets go of page `index`, which is in frame `pfn`: the caller has a reference to it, and no MMU has it mapped. False
     /// where a fault wanted it meanwhile. `owner` is charged for its copy. May sleep.
     pub(crate) fn evict(
         &self,
@@ -87,9 +87,9 @@ impl File {
     }
 }
 
-/// Whether the page, to which nobody writes, holds `made` and then zeroes.
+/// Whether the page, to which no thread writes, holds `made` and then zeroes.
 fn holds(arena: &Arena, pfn: Pfn, made: &[u8]) -> bool {
-    // SAFETY: a frame of this arena, to which the caller has a right and nobody writes.
+    // SAFETY: a frame of this arena, to which the caller has a right and no thread writes.
     let bytes: &[u8; PAGE_SIZE as usize] = unsafe { &*arena.frame(pfn).cast() };
     let (start, rest) = bytes.split_at(made.len());
     start == made && rest.iter().all(|&byte| byte == 0)

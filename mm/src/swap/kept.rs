@@ -1,6 +1,6 @@
 //! Copies that are kept of pages that came back: a page that was not written meanwhile goes again without being stored.
 //!
-//! A page that comes back is not writable, so the first write to it is noticed, and whoever gives write permission says
+//! A page that comes back is not writable, so the first write to it is noticed, and the fault that gives write permission says
 //! that the page is not what it was: [`AddressSpace::no_longer_same`](crate::AddressSpace), at the same places that make
 //! it soft-dirty. So **of a page that has a kept copy the entry is not writable, and both hold the same**.
 //!

@@ -1,4 +1,4 @@
-//! Swap: what pages hold, kept where they need no frame of their own, until somebody wants it back.
+//! Swap: what pages hold, kept where they need no frame of their own, until an access wants it back.
 //!
 //! ```text
 //!                    zeroes?           no room of its own
@@ -16,14 +16,14 @@
 //! | `kept` | a page that was not written since goes again without being stored |
 //! | `files` | a page's way out of a file, and back in |
 //!
-//! A copy never changes. It lives as long as somebody refers to it: entries do (forks share), and whoever reads it
+//! A copy never changes. It lives as long as it is referred to: by entries (forks share), and by a thread that reads it
 //! meanwhile. With each goes a **checksum** of the page, kept here and not with the contents: what comes back is what
 //! was stored, or an error ([`MmError::SwapCorrupt`](crate::MmError::SwapCorrupt)), wherever the bytes went astray.
 //!
 //! **What it promises**: a page that cannot be stored stays where it is, unharmed; a copy that cannot be read back harms
-//! the access that wants it and nothing else, and may be asked for again; copies that nobody refers to cost nothing.
+//! the access that wants it and nothing else, and may be asked for again; copies without a reference cost nothing.
 //!
-//! Contents in a file are of no use to anybody afterwards: the file is emptied when it is taken into use, which one
+//! Contents in a file are of no use afterwards: the file is emptied when it is taken into use, which one
 //! [`Swap`] does at a time, and when that is dropped.
 //!
 //! **Whether swap is full is asked by trying one batch**, not by a flag that a freed copy clears: a disk, or the arena, gets room
@@ -108,7 +108,7 @@ impl Swap {
     /// Stores what the page holds, and charges what that takes of the pool to `owner`. No thread may write to the page meanwhile.
     /// May sleep.
     pub(crate) fn store(&self, page: Pfn, owner: &Arc<Account>) -> Result<HeldCopy<'_>, SwapError> {
-        // SAFETY: a frame of this arena, to which the caller has a right and nobody writes.
+        // SAFETY: a frame of this arena, to which the caller has a right and no thread writes.
         let bytes: &Bytes = unsafe { &*self.arena.frame(page).cast() };
         let result = if seeded!(FullBelieved) && !self.has_room() {
             Err(SwapError::Full)
@@ -148,7 +148,7 @@ impl Swap {
         }
         let mut books = self.books.lock();
         let slot = books.pool.insert(&self.arena, len)?;
-        // Under the lock, though nobody else knows the slot yet: it is a short copy.
+        // Under the lock, though no other thread knows the slot yet: it is a short copy.
         books.pool.extent(slot).write(&self.arena, &buffer[..len]);
         books.add(&self.arena, Place::Memory(slot), sum, owner)
     }
@@ -223,7 +223,7 @@ impl Swap {
         HeldCopy::new(self, entry)
     }
 
-    /// One reference less. What nobody refers to is gone.
+    /// One reference less. What has no reference left is gone.
     pub(crate) fn put(&self, entry: SwapEntry) {
         self.books.lock().put(&self.arena, entry);
     }

@@ -10,13 +10,13 @@
 //! wherever it lies and whatever the mapping allows by now; so it may say swapped. To say mapped again, the mapping is
 //! looked at again.
 //!
-//! **Why the contents stand still while they are stored.** Once the notification is over nobody has the page mapped.
-//! Whoever wants it meanwhile maps it again, read-only, and is heard: the entry is not parked any more, and the page
-//! stays. Who writes to it finds a frame with two references, ours is one, and writes to a copy. So nobody waits for the
-//! device, neither guests nor faults; and nobody else can park the same frame again before we are done.
+//! **Why the contents stand still while they are stored.** Once the notification is over no MMU maps the page.
+//! A fault on it meanwhile maps it again, read-only, and is noticed: the entry is not parked any more, and the page
+//! stays. A write to it finds a frame with two references, ours is one, and goes to a copy. So no thread waits for the
+//! device, neither guest nor fault; and no other thread can park the same frame again before we are done.
 //!
 //! **What goes**: pages of 4 KiB of which the entry is the only owner. Huge ones are split first. And pages of files that
-//! nobody else maps: their entry becomes empty, the way is the [file's](super::files). Passed over is what has more
+//! nothing else maps: their entry becomes empty, the way is the [file's](super::files). Passed over is what has more
 //! references: a fork's share, a merged page, a pinned one, a file's page that is mapped twice.
 
 use super::{HeldCopy, Shadow, SwapError};
@@ -67,7 +67,7 @@ struct Parting<'a> {
 }
 
 impl AddressSpace {
-    /// Takes the pages of the range out of memory and returns how many (of 4 KiB), as far as nobody shares or pins them
+    /// Takes the pages of the range out of memory and returns how many (of 4 KiB), as far as they are neither shared nor pinned
     /// (`MADV_PAGEOUT`): into swap, or, where a file was made with them, without. They come back when they are used. Ends
     /// early where there is no room left; pages that cannot be stored stay. May sleep.
     ///
@@ -141,7 +141,7 @@ impl AddressSpace {
     ) -> SwappedOut {
         let mut parting = Vec::new();
         let scattered = state.listeners.heed_pages();
-        // Where somebody takes away all of a range, nothing else may lie in it.
+        // Where another thread takes away all of a range, nothing else may lie in it.
         for run in pages.chunk_by(|one, next| scattered || one.page + 1 == next.page) {
             self.part(&state, idle, run, &mut parting);
         }
@@ -165,7 +165,7 @@ impl AddressSpace {
         out
     }
 
-    /// Takes those of `run` that may go away from everybody, with one notification.
+    /// Takes those of `run` that may go out of all MMUs, with one notification.
     fn part<'a>(&'a self, state: &State, idle: &mut Idle, run: &[Leaving], parting: &mut Vec<Parting<'a>>) {
         let [first, ..] = run else { return };
         let pages = Span::new(first.page, run[run.len() - 1].page + 1);
@@ -268,7 +268,7 @@ impl AddressSpace {
     }
 }
 
-/// The file, and which of its pages it is, where the frame that is mapped at `page` is a file's that nobody else maps.
+/// The file, and which of its pages it is, where the frame that is mapped at `page` is a file's that nothing else maps.
 fn file_of(state: &State, page: Gfn, pfn: Pfn) -> Option<(&Arc<File>, u64)> {
     let (file, index) = file_behind(state.vmas.find(hva_of(page))?, page)?;
     file.is_last(index, pfn).then_some((file, index))

@@ -88,7 +88,7 @@ pub(super) struct Slot {
     len: u16,
 }
 
-/// A slot's bytes. They stay where they are as long as the slot is somebody's.
+/// A slot's bytes. They stay where they are as long as the slot is in use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     frames: [Pfn; FRAMES],
@@ -133,7 +133,7 @@ impl Pool {
         Ok(Slot { group, index: index as u8, len: len as u16 })
     }
 
-    /// The slot is nobody's any more.
+    /// The slot is free again.
     pub(super) fn remove(&mut self, arena: &Arena, slot: Slot) {
         self.bytes -= u64::from(slot.len);
         let group = &mut self.groups[slot.group as usize];
@@ -196,13 +196,13 @@ impl Extent {
         let mut rest = &bytes[..self.len];
         self.each_piece(arena, |place, len| {
             let (piece, after) = rest.split_at(len);
-            // SAFETY: `len` bytes of a frame of the pool, in a slot that nobody else uses.
+            // SAFETY: `len` bytes of a frame of the pool, in a slot that no other thread uses.
             unsafe { place.copy_from_nonoverlapping(piece.as_ptr(), len) };
             rest = after;
         });
     }
 
-    /// Copies what the slot holds into the buffer, and returns that part of it. Nobody fills the slot meanwhile.
+    /// Copies what the slot holds into the buffer, and returns that part of it. No thread fills the slot meanwhile.
     pub(super) fn read<'a>(&self, arena: &Arena, buffer: &'a mut [u8; LARGEST]) -> &'a [u8] {
         let mut rest = &mut buffer[..self.len];
         self.each_piece(arena, |place, len| {
@@ -292,7 +292,7 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Contents are what was put in; neighbours in a frame or across frames do not meet; nothing is kept for nobody.
+        /// Contents are what was put in; neighbours in a frame or across frames do not meet; nothing is kept without a reference.
         #[test]
         fn a_pool_is_a_map(steps in prop::collection::vec(steps(), 1..400)) {
             let arena = arena();

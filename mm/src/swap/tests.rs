@@ -1,4 +1,4 @@
-//! Swap on its own: what is stored comes back, or an error does; what nobody refers to is gone.
+//! Swap on its own: what is stored comes back, or an error does; what has no reference is gone.
 
 use super::*;
 use crate::held::Held;
@@ -77,7 +77,7 @@ fn a_bit_flipped_in_memory_is_found() {
 }
 
 #[test]
-fn a_copy_lives_as_long_as_somebody_refers_to_it() {
+fn a_copy_lives_as_long_as_an_entry_refers_to_it() {
     let arena = arena();
     let swap = Swap::builder().memory(1 << 20).build(&arena).unwrap();
     let (some, zeroes) = (page(&arena, 1, 1), page(&arena, 1, 0));

@@ -130,7 +130,7 @@ impl<'a> Meddler<'a> {
         self.stage.zones[(pages.start / ZONE) as usize].read()
     }
 
-    /// Nobody else needs the zone's mappings, or throws its contents away.
+    /// No other thread needs the zone's mappings, or throws its contents away.
     fn alone(&self, pages: &Range<u64>) -> Option<RwLockWriteGuard<'a, ()>> {
         self.stage.zones[(pages.start / ZONE) as usize].try_write()
     }
@@ -244,7 +244,7 @@ fn dontneed(m: &mut Meddler<'_>) -> bool {
     true
 }
 
-/// It never waits: where somebody would have to, some pages may be left.
+/// It never waits: where it would have to, some pages may be left.
 fn reap(m: &mut Meddler<'_>) -> bool {
     let pages = m.some_pages();
     let _stay = m.stay(&pages);
@@ -290,7 +290,7 @@ fn unmerge(m: &mut Meddler<'_>) -> bool {
     true
 }
 
-/// Some pages become protnone, and move to whom they are used by.
+/// Some pages become protnone, and move to the node that uses them.
 fn balance(m: &mut Meddler<'_>) -> bool {
     let bytes = PAGE_SIZE * m.random.below(PAGES);
     let policy = m.random.below(m.stage.balancers.len() as u64) as usize;

@@ -6,7 +6,7 @@
 //! ```text
 //!            write v                 load
 //! ───────────┼───────────────────────┼────────▶
-//!   ended ┄┄┄│                       │┄┄┄ begun      v or 0:  somebody dropped the page about then
+//!   ended ┄┄┄│                       │┄┄┄ begun      v or 0:  a drop of the page about then
 //!            │┄┄┄ begun ┄┄┄┄┄ ended ┄│               0 only:  one began after the write and ended before the load
 //!            │         none          │               v only
 //! ```
@@ -75,7 +75,7 @@ impl Ledger {
         Look { ended, written: (0..self.lanes).map(|lane| self.written(page, lane).load(SeqCst)).collect() }
     }
 
-    /// Whether somebody began and ended a write to the page between three looks, and nobody can have dropped it since:
+    /// Whether a thread began and ended a write to the page between three looks, and none can have dropped it since:
     /// the second value was written after the first had been.
     pub fn was_written(&self, page: u64, [first, then, last]: [&Look; 3]) -> bool {
         let lanes = first.written.iter().zip(&then.written).zip(&last.written);
@@ -83,7 +83,7 @@ impl Ledger {
         self.seen(page).begun == first.ended && lanes.into_iter().any(twice)
     }
 
-    /// Reads a line of any lane through `get`, and judges by what everybody knows.
+    /// Reads a line of any lane through `get`, and judges by what all threads know.
     pub fn peek<E>(
         &self,
         page: u64,
@@ -257,7 +257,7 @@ fn the_oracle_knows_what_a_line_may_hold() {
     let (ledger, mut lane) = (Ledger::new(2, 1), Lane::new(0, 2));
     let first = write(&mut lane, &ledger);
     assert!(judge(&mut lane, &ledger, first));
-    assert!(!judge(&mut lane, &ledger, [0; LINE]), "nobody dropped it");
+    assert!(!judge(&mut lane, &ledger, [0; LINE]), "it was not dropped");
     let second = write(&mut lane, &ledger);
     assert!(!judge(&mut lane, &ledger, first), "an older value");
     assert!(!judge(&mut lane, &ledger, [0xdd; LINE]), "poison");

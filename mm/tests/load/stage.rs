@@ -5,7 +5,7 @@ use crate::random::Random;
 use parking_lot::RwLock;
 use slat::{
     Access, Again, Event, Host, HostError, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu,
-    Span, TableMemory, Why, notify::Nobody,
+    Span, TableMemory, Why, notify::NoPages,
 };
 use slat_mm::{
     AddressSpace, Advice, Arena, ArenaHandle, Backing, Balancer, Ksm, LruSettings, Place, Policy, Prot,
@@ -64,7 +64,7 @@ pub enum Mistake {
 }
 
 impl Mistake {
-    /// Whether guests may write to frames that are free: then nobody may make tables of those.
+    /// Whether guests may write to frames that are free: then no VM may make tables of those.
     pub fn spoils_frames(self) -> bool {
         match self {
             Self::None | Self::Seeded => false,
@@ -88,7 +88,7 @@ pub struct Stage {
     pub ledger: Ledger,
     /// See [`HOT`].
     pub hot: Vec<AtomicU64>,
-    /// Held by who clears soft-dirty, and looks later what was written: meanwhile nobody else clears it.
+    /// Held by the thread that clears soft-dirty, and looks later what was written: meanwhile no other clears it.
     pub soft_dirty: parking_lot::Mutex<()>,
     pub counts: Counts,
     pub mistake: Mistake,
@@ -100,7 +100,7 @@ pub struct Stage {
 
 #[derive(Default)]
 pub struct Counts {
-    /// Changes begun: whether anybody still gets on.
+    /// Changes begun: whether any thread still gets on.
     pub begun: AtomicU64,
     /// Guest accesses to what was not there for the moment.
     pub refused: AtomicU64,
@@ -262,7 +262,7 @@ impl SecondaryMmu for Mistaken {
             Mistake::Deaf(why) if why == event.why => None,
             _ => return self.to.around(idle, event, change),
         };
-        change(idle, &mut Nobody);
+        change(idle, &mut NoPages);
         last.map_or(Ok(()), |last| self.to.around(idle, last, &mut |_, _| {}))
     }
 }

@@ -1,4 +1,4 @@
-//! Same-page merging: nobody can tell by reading and writing; the counters are exact; every frame comes back.
+//! Same-page merging: reads and writes cannot tell; the counters are exact; every frame comes back.
 
 use crate::fixture::*;
 use crate::vm::{coherent, guest_on};
@@ -57,7 +57,7 @@ fn pages_with_the_same_contents_become_one_until_they_are_written() {
     machine.put(4, 24);
     assert_ne!(frame(&machine, 4), last);
     assert_eq!(counts(&ksm)[..2], [1, 2]);
-    assert_eq!(machine.arena.references(last), 1, "nobody shares it");
+    assert_eq!(machine.arena.references(last), 1, "it is not shared");
     ksm.scan(&mut machine.idle, u64::MAX);
     assert_eq!(machine.arena.references(last), 0, "pruned");
     assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(|page| machine.get(page)), [20, 1, 22, 1, 24, 1, 77, 0]);
@@ -108,7 +108,7 @@ fn neighbours_are_merged_together() {
 
 /// Where all who listen take changes page by page, pages far apart go together too, and their neighbours notice nothing.
 #[test]
-fn scattered_pages_are_merged_together_where_that_costs_nobody() {
+fn scattered_pages_are_merged_together_where_that_costs_no_guest() {
     let mut idle = Idle::take().unwrap();
     let arena = Arena::builder().limit(64 << 20).poison(0xdd).build().unwrap();
     let space = AddressSpace::builder(&arena).build().unwrap();
@@ -148,7 +148,7 @@ fn a_page_that_keeps_changing_is_volatile_and_left_alone() {
     }
     assert_eq!(counts(&ksm), [0, 0, 1, 2]);
     assert_eq!(ksm.stats().full_scans, 4);
-    assert!(machine.recorder.take().is_empty(), "looking tells nobody");
+    assert!(machine.recorder.take().is_empty(), "a look is no event");
     assert_eq!(ksm.scan(&mut machine.idle, u64::MAX), 2);
     drop(ksm);
     assert!(machine.all_free());
@@ -384,7 +384,7 @@ fn the_scanner_thread_merges_and_ends() {
     drop(scanner);
     let scans = ksm.stats().full_scans;
     assert!((0..64).all(|page| machine.get(page) == 5));
-    assert_eq!((ksm.stats().full_scans, Arc::strong_count(&ksm)), (scans, 1), "nobody scans any more");
+    assert_eq!((ksm.stats().full_scans, Arc::strong_count(&ksm)), (scans, 1), "no thread scans any more");
     let sleeper = Ksm::builder(&machine.arena).sleep(Duration::from_secs(3600)).build().unwrap();
     drop(sleeper.start().unwrap());
     drop((ksm, sleeper));

@@ -1,4 +1,4 @@
-//! A merge beside one who writes to the very page: what he writes must never be lost, nor seen by anybody else. First
+//! A merge beside a thread that writes to the very page: what it writes must never be lost, nor seen elsewhere. First
 //! at each moment of a merge, by hand; then with threads. The negative controls are merges that leave out the
 //! comparison, or the write protection.
 
@@ -51,7 +51,7 @@ impl SecondaryMmu for LastMoment {
             unsafe { frame.cast::<[u8; 8]>().write(9u64.to_le_bytes()) };
             self.wrote.store(true, Relaxed);
         }
-        change(idle, &mut slat::notify::Nobody);
+        change(idle, &mut slat::notify::NoPages);
         Ok(())
     }
 }
@@ -84,7 +84,7 @@ fn a_write_at_the_last_moment_is_kept() {
         expect[page as usize] = 9;
         assert_eq!(with_last_moment(page, Why::WriteProtect, Sabotage::None), (true, expect));
         let late = with_last_moment(page, Why::ChangePte, Sabotage::None);
-        assert_eq!(late, (false, [5, 5]), "write-protected: nobody may write by then");
+        assert_eq!(late, (false, [5, 5]), "write-protected: no vCPU may write by then");
     }
 }
 

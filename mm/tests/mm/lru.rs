@@ -332,7 +332,7 @@ fn generations_begin_ahead_of_need() {
     let (stats, evicted) = (machine.lru().stats(), machine.evicted());
     assert!(stats.direct_reclaims > 0 && !evicted.is_empty(), "{stats:?}");
     assert!(evicted.iter().all(|page| (64..512).contains(page)), "{evicted:?}");
-    assert_eq!(stats.promoted, 0, "nobody who was used was to go");
+    assert_eq!(stats.promoted, 0, "no used page was to go");
 }
 
 /// The same without the limit.
@@ -360,7 +360,7 @@ fn where_nothing_can_go_memory_runs_out() {
     assert_eq!(space.write(&mut idle, at(fits), b"x"), Ok(()));
 }
 
-/// An arena that is full is a limit, too: then memory of anybody who has an LRU helps himself.
+/// An arena that is full is a limit, too: then an address space with an LRU makes room by itself.
 #[test]
 fn a_full_arena_makes_room_by_eviction() {
     let mut machine = Machine::new();
@@ -418,7 +418,7 @@ fn sparse_regions_are_passed_over_unless_that_is_forced() {
     assert_eq!(pass(&mut machine, false), (4, 0), "its pages were found in use when they were to go");
 }
 
-/// The same count, whoever brings pages and takes them away.
+/// The same count, whichever way pages come and go.
 #[test]
 fn every_page_that_is_there_is_in_a_generation_and_no_other() {
     let mut machine = Machine::with(|builder| builder.thp(true).lru(LruSettings::default()));

@@ -58,7 +58,7 @@ fn what_is_written_ages_and_evicts() {
     // What was used since it came in is of the generation that ends.
     machine.write("+ 1 0 3; + 1 0 4 1 1,+ 1 0 5\n").unwrap();
     assert_eq!(machine.read(), [(3, PAGES), (4, 0), (5, 0), (6, 0)]);
-    machine.write("+ 1 0 5").expect("somebody else has made it");
+    machine.write("+ 1 0 5").expect("another command has made it");
     assert_eq!(machine.read().len(), 4);
     machine.write("- 1 0 3 200 7").unwrap();
     assert_eq!(machine.read()[0], (3, PAGES - 7));

@@ -1,7 +1,7 @@
 //! The LRU and secondary MMUs: a guest that uses memory, which this process does not see.
 
 use crate::fixture::{BASE, at, get};
-use slat::notify::Nobody;
+use slat::notify::NoPages;
 use slat::table::formats::{Ept4NoAd, Npt4};
 use slat::{
     AccessedPages, Again, Event, Fault, Format, Gfn, Host, Hva, Idle, PAGE_SIZE, Pages, SecondaryMmu, Slot,
@@ -166,9 +166,9 @@ fn without_the_walk_a_guest_is_asked_at_eviction_only() {
     let mut cpu = Cpu::new(vm.vcpu(VcpuId(0)).unwrap(), stage.window()).untimed();
     use_pages(&mut cpu, &mut idle, some());
     stage.age(&mut idle);
-    assert_eq!(stage.generation(3), all(), "which of them it used since, nobody has asked");
+    assert_eq!(stage.generation(3), all(), "which of them it used since was not asked");
     assert_eq!(stage.space.evict(&mut idle, NODE, 3, None, None), Ok(others().len() as u64));
-    assert_eq!(stage.generation(5), some(), "now somebody has");
+    assert_eq!(stage.generation(5), some(), "now it was");
     assert_eq!(stage.lru().stats().promoted, some().len() as u64);
 
     // From now on passes do.
@@ -212,7 +212,7 @@ impl SecondaryMmu for Device {
         change: &mut dyn FnMut(&mut Idle, &mut dyn Pages),
     ) -> Result<(), Again> {
         self.changes.lock().unwrap().push((event.hvas, event.why));
-        change(idle, &mut Nobody);
+        change(idle, &mut NoPages);
         Ok(())
     }
 
@@ -265,7 +265,7 @@ fn one_that_cannot_be_asked_about_many_pages_is_asked_at_eviction() {
 
 /// Who takes away all of a range is told of ranges without gaps.
 #[test]
-fn nothing_but_what_is_evicted_is_taken_from_anybody() {
+fn nothing_but_what_is_evicted_is_taken_from_a_vm() {
     let mut idle = Idle::take().unwrap();
     let stage = Stage::new(LruSettings::default());
     for page in 0..PAGES {

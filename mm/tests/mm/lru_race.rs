@@ -45,7 +45,7 @@ impl Program for Guest {
     }
 }
 
-/// Swap outside of the arena: where guests write to free frames, those are nobody's tables.
+/// Swap outside of the arena: where guests write to free frames, those are no tables.
 #[derive(Debug, Default)]
 struct Disk(Mutex<Vec<u8>>);
 

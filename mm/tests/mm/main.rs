@@ -2,7 +2,7 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `notify` | is everyone told, with the right reason, before; and are frames freed after? |
+//! | `notify` | are all MMUs told, with the right reason, before; and are frames freed after? |
 //! | `reasons` | the same as a table: which reason is told for which change? |
 //! | `many` | are many secondary MMUs all told, may they come and go, and what is left after exit? |
 //! | `reap` | does the reaper never sleep, and lose nothing where it would have to? |
@@ -16,14 +16,14 @@
 //! | `model` | random operations against a model that is a map |
 //! | `user_fault` | do faults left to a user's thread sleep, wake and find what they must? |
 //! | `user_fault_race` | … with many vCPUs and handlers, beside a host that takes pages away? |
-//! | `ksm` | are pages with the same contents merged, exactly counted, and nobody the wiser? |
-//! | `ksm_race` | … beside those who write to them meanwhile? |
+//! | `ksm` | are pages with the same contents merged, exactly counted, and without a visible change? |
+//! | `ksm_race` | … beside threads that write to them meanwhile? |
 //! | `swap` | does what is swapped out come back, byte for byte, and is no copy forgotten? |
 //! | `swap_device` | … where devices fail, fill up, stop short, or give back something else? |
 //! | `swap_kept` | … and not written twice, where they did not change? |
 //! | `swap_files` | … where the pages are a file's? |
 //! | `swap_others` | do others neither wait for the device, nor pay, and is what was full asked again? |
-//! | `swap_race` | … beside those who use and change the same pages meanwhile? |
+//! | `swap_race` | … beside threads that use and change the same pages meanwhile? |
 //! | `lru` | are cold pages told from others, and evicted, and the limit kept, and nothing lost? |
 //! | `lru_guest` | … with guests, whose accesses this process does not see? |
 //! | `lru_race` | … on many threads, beside a host that ages, evicts and moves? |

@@ -150,7 +150,7 @@ fn a_fork_that_fails_half_way_is_undone() {
     assert_eq!(space.stats().cow_breaks, 0);
 }
 
-/// To unmap a part of a huge page takes a table; without one, nothing is unmapped and nobody is told.
+/// To unmap a part of a huge page takes a table; without one, nothing is unmapped and no MMU is told.
 #[test]
 fn an_unmapping_that_cannot_split_changes_nothing() {
     let mut machine = Machine::huge();
@@ -210,7 +210,7 @@ fn negative_control_a_write_to_a_freed_frame_is_noticed() {
 
 /// Frames go back to the system beside threads that use, check and free them.
 #[test]
-fn no_frame_is_trimmed_that_somebody_takes() {
+fn no_frame_is_trimmed_that_another_thread_takes() {
     const ROUNDS: u64 = 300;
     const FRAME: usize = 4096;
     let arena = Arena::builder().limit(2 << 20).build().unwrap();

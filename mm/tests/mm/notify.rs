@@ -16,7 +16,7 @@ fn told_before_freed_after(machine: &Machine, seen: &Seen, freed: bool) {
 }
 
 #[test]
-fn bringing_in_tells_nobody() {
+fn bringing_in_tells_no_secondary_mmu() {
     let mut machine = Machine::new();
     machine.map(0, 8);
     machine.number(0, 8);
@@ -58,7 +58,7 @@ fn mprotect_to_read_only_protects_and_keeps_the_pages() {
     machine.space.mprotect(&mut machine.idle, pages(0, 4), Prot::ReadWrite).unwrap();
     machine.put(3, 77);
     assert_eq!((machine.get(2), machine.get(3)), (2, 77));
-    assert!(machine.recorder.take().is_empty(), "giving permission tells nobody");
+    assert!(machine.recorder.take().is_empty(), "giving permission is no event");
     assert_eq!(machine.space.stats().reuses, 1, "a sole owner writes in place");
     assert!(machine.all_free());
 }
@@ -147,7 +147,7 @@ fn migrate_moves_contents_to_new_frames_and_poisons_the_old() {
     told_before_freed_after(&machine, &seen, true);
     for (page, (before, after)) in (0..3).zip(seen.before.iter().zip(&seen.after)) {
         assert_ne!(before.unwrap().pfn, after.unwrap().pfn);
-        // SAFETY: a frame of the arena that nobody uses.
+        // SAFETY: a frame of the arena that is not used.
         assert_eq!(unsafe { machine.arena.frame(before.unwrap().pfn).read() }, 0xdd);
         assert_eq!(machine.get(page), page);
     }
@@ -199,7 +199,7 @@ fn a_private_file_page_is_copied_at_the_first_write() {
     let backing = Backing::Private { file: file.clone(), offset: PAGE_SIZE };
     machine.space.mmap(Place::Fixed(at(0)), 2 * PAGE_SIZE, Prot::ReadWrite, backing).unwrap();
     machine.put(0, 1);
-    assert!(machine.recorder.take().is_empty(), "never mapped before: nobody can have it");
+    assert!(machine.recorder.take().is_empty(), "never mapped before: no MMU can have it");
     let mut byte = [0];
     machine.space.read(&mut machine.idle, at(1), &mut byte).unwrap();
     assert_eq!(byte, *b"a");

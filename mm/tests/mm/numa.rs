@@ -126,7 +126,7 @@ fn a_hint_fault_maps_the_page_again_as_it_was() {
     assert!(machine.space.write(&mut machine.idle, at(2), b"x").is_err());
     let stats = machine.space.numa_stats();
     assert_eq!((stats.protnone, stats.hint_faults, stats.local_faults, stats.migrated), (4, 4, 4, 0));
-    assert!(machine.heard().is_empty(), "giving tells nobody");
+    assert!(machine.heard().is_empty(), "giving is no event");
     assert!(machine.all_free());
 }
 
@@ -143,7 +143,7 @@ fn a_page_moves_at_the_second_strike_of_the_same_node() {
     }
     let stats = machine.space.numa_stats();
     assert_eq!((stats.hint_faults, stats.local_faults, stats.migrated), (3, 1, 1));
-    assert_eq!(machine.look(1), None, "nobody asked for its neighbour");
+    assert_eq!(machine.look(1), None, "its neighbour was not asked for");
     assert_eq!(machine.space.stats().faults, 2 + 3);
     assert!(machine.all_free());
 }
@@ -246,7 +246,7 @@ fn every_reason_to_skip_is_counted() {
     let device = machine.space.pin(&mut machine.idle, pages(400, pinned)).unwrap();
 
     let heard = machine.scan(Policy::PageBatched);
-    assert_eq!(heard, [], "nothing would change: nobody is told");
+    assert_eq!(heard, [], "nothing would change: no event");
     assert_eq!(machine.skipped(), [shared, pinned, already, no_access, file]);
     assert_eq!(machine.space.numa_stats().protnone, already);
     drop(device);

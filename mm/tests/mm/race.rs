@@ -4,7 +4,7 @@
 
 use crate::fixture::{at, pages};
 use parking_lot::Mutex;
-use slat::notify::Nobody;
+use slat::notify::NoPages;
 use slat::{Access, Again, Event, HostPage, Hva, Idle, Level, PAGE_SIZE, Pages, Pfn, SecondaryMmu};
 use slat_mm::{AddressSpace, Arena, Backing, Place, Prot};
 use std::sync::atomic::{
@@ -42,7 +42,7 @@ impl SecondaryMmu for Device {
         let number = |hva: Hva| ((hva.0 - at(0).0) / PAGE_SIZE).min(PAGES) as usize;
         let cells = &self.cache[number(hvas.start)..number(hvas.end)];
         if self.deaf {
-            change(idle, &mut Nobody);
+            change(idle, &mut NoPages);
             return Ok(());
         }
         for cell in cells {
@@ -51,7 +51,7 @@ impl SecondaryMmu for Device {
             cell.begun += 1;
             cell.active += 1;
         }
-        change(idle, &mut Nobody);
+        change(idle, &mut NoPages);
         for cell in cells {
             cell.lock().active -= 1;
         }
@@ -97,7 +97,7 @@ impl Device {
 /// The device thread's own word in a frame.
 #[expect(clippy::cast_ptr_alignment, reason = "frames are aligned to pages")]
 fn word(arena: &Arena, pfn: Pfn, lane: u64) -> &AtomicU64 {
-    // SAFETY: an aligned word of a frame of this arena, used as an atomic by the device; whoever copies the
+    // SAFETY: an aligned word of a frame of this arena, used as an atomic by the device; a thread that copies the
     // frame does so while no device uses it.
     unsafe { AtomicU64::from_ptr(arena.frame(pfn).cast::<u64>().add(lane as usize)) }
 }

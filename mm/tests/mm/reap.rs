@@ -1,4 +1,4 @@
-//! The reaper never sleeps: where somebody would have to wait it says so at once, nothing has changed, and whoever has
+//! The reaper never sleeps: where it would have to wait it says so at once, nothing has changed, and the thread that has
 //! begun has ended.
 
 use crate::fixture::*;
@@ -165,7 +165,7 @@ fn while_a_page_lock_is_held_it_says_again() {
 
 /// The negative control of the two above: a change that waits would hang there, one that does not is let in.
 #[test]
-fn where_nobody_holds_what_it_needs_it_reaps_beside_another_change() {
+fn where_no_thread_holds_what_it_needs_it_reaps_beside_another_change() {
     let (mut machine, vm) = busy();
     machine.map(600, 8);
     machine.number(600, 8);

@@ -51,7 +51,7 @@ const ROWS: &[Row] = &[
     ),
     ("fork", |m| drop(m.space.fork(&mut m.idle).unwrap()), &[Why::WriteProtect]),
     (
-        "fork of what nobody may write",
+        "fork of what is read-only",
         |m| {
             m.space.mprotect(&mut m.idle, pages(0, 8), Prot::Read).unwrap();
             drop(m.space.fork(&mut m.idle).unwrap());

@@ -13,7 +13,7 @@ const GUARDS: [(Bug, &str); 5] = [
         Bug::StoredUnderLock,
         "swap_others::neither_faults_nor_changes_of_mappings_wait_for_pages_on_their_way_to_the_device",
     ),
-    (Bug::TrimmedUnlocked, "memory::no_frame_is_trimmed_that_somebody_takes"),
+    (Bug::TrimmedUnlocked, "memory::no_frame_is_trimmed_that_another_thread_takes"),
 ];
 
 fn guard(bug: Bug) -> &'static str {

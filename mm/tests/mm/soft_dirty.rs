@@ -1,4 +1,4 @@
-//! Soft-dirty: every write is noticed, whoever makes it, and nothing else is.
+//! Soft-dirty: every write is noticed, by a guest or by the host, and nothing else is.
 
 use crate::fixture::*;
 use crate::vm::guest_on;

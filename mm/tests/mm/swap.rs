@@ -178,7 +178,7 @@ fn parked_and_protnone_pages_go_and_come_back_as_their_mapping_says() {
     assert!(machine.all_free());
 }
 
-/// Somebody else would lose the page, or nobody would gain a frame.
+/// Another address space would lose the page, or no frame would be gained.
 #[test]
 fn shared_pinned_and_merged_pages_stay() {
     let (mut machine, swap) = Machine::with_swap(Swap::builder().memory(1 << 20));

@@ -221,7 +221,7 @@ fn a_device_that_fails_to_read_fails_the_access_and_may_be_asked_again() {
     assert!(machine.all_free());
 }
 
-/// A bit flipped, the blocks of two pages exchanged, the file cut off: whoever wants such a page is told, and nobody else.
+/// A bit flipped, the blocks of two pages exchanged, the file cut off: a fault on such a page fails, and no other.
 #[test]
 fn a_page_that_comes_back_as_something_else_is_an_error_and_no_other_is() {
     type Damage = fn(&mut Vec<u8>);
@@ -317,7 +317,7 @@ fn a_file_has_one_user_who_leaves_nothing_in_it() {
         let second = Swap::builder().overwrite(&file.0).build(&other);
         assert_eq!(second.map(drop), Err(MmError::SwapInUse));
     }
-    assert_eq!(intact(&mut machine), PAGES, "who was refused has harmed nobody");
+    assert_eq!(intact(&mut machine), PAGES, "a refusal does no harm");
     let len = || fs::metadata(&file.0).unwrap().len();
     assert_eq!(len(), (1 + PAGES) * PAGE_SIZE);
     // What a process that was killed leaves behind.
@@ -334,7 +334,7 @@ fn a_file_has_one_user_who_leaves_nothing_in_it() {
     let fresh = TempFile::new("one-user-fresh");
     let swap = Swap::builder().file(&fresh.0).build(&other).unwrap();
     let mode = fs::metadata(&fresh.0).unwrap().permissions().mode();
-    assert_eq!(mode & 0o077, 0, "nobody else may look into it");
+    assert_eq!(mode & 0o077, 0, "no other user may look into it");
     drop(swap);
     assert!(!fresh.0.exists(), "what was made for the swap goes with it");
 }

@@ -128,7 +128,7 @@ fn a_page_in_swap_is_in_the_file() {
     assert!(machine.all_free());
 }
 
-/// What shared page 0 holds in the end, when somebody acts while it is being stored, or read back; nothing is left over.
+/// What shared page 0 holds in the end, when another thread acts while it is being stored, or read back; nothing is left over.
 fn beside(out: bool, act: impl FnOnce(&AddressSpace, &mut Idle) + Send + 'static) -> (bool, u64) {
     beside_with(SwapSabotage::None, out, act)
 }
@@ -179,7 +179,7 @@ fn a_files_page_that_is_wanted_on_its_way_stays_and_keeps_what_is_written() {
         put(space, idle, 0, 6);
         space.dontneed(idle, pages(0, 1)).unwrap();
     };
-    assert_eq!(beside(true, there_and_away), (false, 6), "nobody maps it, but somebody did");
+    assert_eq!(beside(true, there_and_away), (false, 6), "it is not mapped, but it was");
     let another_way = |space: &AddressSpace, idle: &mut Idle| {
         put(space, idle, 0, 7);
         assert_eq!(space.pageout(idle, pages(0, 1)), Ok(0), "the first is still about it");

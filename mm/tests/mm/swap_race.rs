@@ -1,4 +1,4 @@
-//! Pages that go and come while others use and change them. First at the very moments when somebody might be faster, by a
+//! Pages that go and come while others use and change them. First at the very moments when another thread might be faster, by a
 //! device that lets him; then with threads. The negative control is swap that does not look again once the device is done.
 
 use crate::fixture::*;
@@ -15,7 +15,7 @@ use std::thread;
 
 pub type Act = Box<dyn FnOnce(&AddressSpace, &mut Idle) + Send>;
 
-/// A device during whose next write, or read, somebody else acts.
+/// A device during whose next write, or read, another thread acts.
 #[derive(Default)]
 pub struct Stage {
     pub disk: Arc<Disk>,
@@ -119,7 +119,7 @@ fn a_page_that_may_not_be_read_any_more_is_not_mapped() {
         Some(Box::new(|space, idle| space.mprotect(idle, pages(PAGE, 1), Prot::None).unwrap()));
     let (space, idle) = (machine.space.clone(), &mut machine.idle);
     assert_eq!(space.fault(idle, at(PAGE), Access::Read), Err(MmError::Denied(at(PAGE), Access::Read)));
-    assert_eq!(space.lookup(at(PAGE), Access::Read), None, "nobody finds it, without a fault either");
+    assert_eq!(space.lookup(at(PAGE), Access::Read), None, "it is not found, without a fault either");
     space.mprotect(idle, pages(PAGE, 1), Prot::ReadWrite).unwrap();
     assert_eq!(get(&space, idle, PAGE), 3);
     stage.space.lock().take();

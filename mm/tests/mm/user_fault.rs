@@ -80,7 +80,7 @@ fn one_call_resolves_a_range_and_wakes_all_its_sleepers() {
         faults.zero_page(&mut machine.idle, pages(601, 1)).unwrap();
         assert_eq!(outside.join().unwrap(), Ok(0));
     });
-    assert_eq!(machine.look(500).unwrap().level, slat::Level::K4, "nobody gets what nobody copied");
+    assert_eq!(machine.look(500).unwrap().level, slat::Level::K4, "no page comes that was not copied");
     drop(faults);
     assert!(machine.all_free());
 }
@@ -186,7 +186,7 @@ fn a_page_that_is_there_stays_and_ends_the_range() {
     assert!(machine.all_free());
 }
 
-/// A page that came another way wakes nobody: the negative control of all tests that wait for a wake. The handler
+/// A page that came another way wakes no thread: the negative control of all tests that wait for a wake. The handler
 /// learns that it is there, and that wakes.
 #[test]
 fn a_page_that_came_another_way_leaves_its_sleeper_to_the_handler() {
@@ -229,7 +229,7 @@ fn a_wake_without_a_page_posts_the_fault_again() {
 }
 
 #[test]
-fn whoever_sleeps_is_served_as_usual_when_the_handler_goes() {
+fn a_sleeper_is_served_as_usual_when_the_handler_goes() {
     let mut machine = Machine::new();
     let memory = machine.map(0, 8);
     machine.map(8, 8);
@@ -255,7 +255,7 @@ fn whoever_sleeps_is_served_as_usual_when_the_handler_goes() {
         assert_eq!(read, [Ok(at(1)), Ok(at(7)), Err(NoFault::Closed)]);
         assert_eq!([first, last].map(|reader| reader.join().unwrap()), [Ok(0), Ok(0)]);
     });
-    assert_eq!(machine.get(2), 0, "nobody is asked any more");
+    assert_eq!(machine.get(2), 0, "no handler is asked any more");
     drop(faults);
 
     let faults = UserFaults::new(&machine.space);

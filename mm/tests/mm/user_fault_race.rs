@@ -1,4 +1,4 @@
-//! Faults left to a user's thread, with everybody at once: nobody sleeps for ever, and nobody reads what no handler
+//! Faults left to a user's thread, with all threads at once: no thread sleeps for ever, and none reads what no handler
 //! gave. Each check has a control that fails it.
 
 use crate::fixture::*;
@@ -37,7 +37,7 @@ fn many_vcpus_and_handlers_lose_nothing() {
                         match faults.copy(&mut idle, fault.page, &page_with(number + 1)) {
                             Ok(()) => copied.fetch_add(1, Relaxed),
                             Err(Stopped { why: MmError::AlreadyThere(_), .. }) => 0,
-                            // Closed meanwhile; whoever slept was woken by the host.
+                            // Closed meanwhile; the sleepers were woken by the host.
                             Err(Stopped { why: MmError::NotServed(_), .. }) if left.load(SeqCst) == 0 => 0,
                             Err(other) => panic!("{other}"),
                         };
@@ -81,7 +81,7 @@ fn many_vcpus_and_handlers_lose_nothing() {
                     }
                 }
             }
-            assert_eq!(faults.waiting(), (0, 0), "nobody is left behind");
+            assert_eq!(faults.waiting(), (0, 0), "no thread is left behind");
             faults.close(&mut idle);
             vcpus.into_iter().map(|vcpu| vcpu.join().unwrap()).sum()
         });
@@ -109,7 +109,7 @@ fn negative_control_a_page_given_before_its_contents_is_read_empty() {
     });
 }
 
-/// Threads fault pages in while `install` brings all of them in, in an order of its own, and nobody reads events.
+/// Threads fault pages in while `install` brings all of them in, in an order of its own, and events are not read.
 /// Returns who still sleeps when every page is there.
 fn stranded(seed: u64, waits: bool, install: impl Fn(&AddressSpace, &UserFaults, &mut Idle, u64)) -> usize {
     let arena = Arena::builder().limit(64 << 20).build().unwrap();

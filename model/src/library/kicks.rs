@@ -1,4 +1,4 @@
-//! vCPUs that enter the guest, leave it and answer kicks, beside whoever flushes.
+//! vCPUs that enter the guest, leave it and answer kicks, beside a thread that flushes.
 
 use super::{Clear, Protect, Unmap, gfns, hvas, read, slow, write};
 use crate::harvest::Track;

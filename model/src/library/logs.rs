@@ -1,4 +1,4 @@
-//! Dirty logs: harvests beside stores, faults, and whoever takes pages away.
+//! Dirty logs: harvests beside stores, faults, and threads that take pages away.
 
 use super::{Clear, Protect, Unmap, gfns, hvas, read, write};
 use crate::harvest::Track::{DirtyBits, Writes};

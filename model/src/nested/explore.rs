@@ -95,7 +95,7 @@ impl Model for Nested {
     fn properties(&self) -> Vec<Property<Self>> {
         let safe = Property::always(SAFE, |_: &Self, s: &State| s.world.bad.is_none());
         let ends = Property::sometimes(ENDS, |nested: &Self, s: &State| nested.all_done(s));
-        let moves = Property::always("nobody is stuck", |nested: &Self, s: &State| {
+        let moves = Property::always("no thread is stuck", |nested: &Self, s: &State| {
             let moves = |i| nested.next_state(s, (i, s.threads[i].pc)).is_some();
             s.world.bad.is_some() || nested.all_done(s) || (0..THREADS).any(moves)
         });

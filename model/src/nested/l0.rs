@@ -34,7 +34,7 @@ impl Nested {
         }
         if s.world.chunk && s.world.heads[g1 as usize] {
             s.threads[i].fresh |= 1 << g1;
-            // Before the walk: a debt that it makes is found by those who come after its edit.
+            // Before the walk: a debt that it makes is found by threads that come after its edit.
             s.world.places[i].reached |= s.world.places[i].listed && !self.has(Bug::ReachedLate);
         } else {
             s.threads[i].g1 += 1;

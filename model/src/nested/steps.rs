@@ -114,7 +114,7 @@ pub struct Thread {
     pub(super) upgrades: bool,
     /// It has made the chunk.
     pub(super) made: bool,
-    /// Nobody has written the row since it read it.
+    /// No thread has written the row since it read it.
     pub(super) row_stands: bool,
     /// Stands in a section that a log's begin waits for.
     pub(super) awaited: bool,
@@ -122,7 +122,7 @@ pub struct Thread {
     pub(super) g1: u8,
     pub(super) row: u8,
     pub(super) owes: u8,
-    /// Heads that nobody has written since this thread read them, and frames whose hole has its number: a bit each.
+    /// Heads that no thread has written since this thread read them, and frames whose hole has its number: a bit each.
     pub(super) fresh: u8,
     pub(super) bumped: u8,
     pub(super) flush: Flush,
@@ -152,7 +152,7 @@ impl State {
         self.threads[i] = Thread { op: self.threads[i].op, ..Thread::default() };
     }
 
-    /// The head of `g1` is written: nobody's copy of it is the same word any more.
+    /// The head of `g1` is written: no thread's copy of it is the same word any more.
     pub(super) fn head_changes(&mut self, g1: u8, names: bool) {
         self.world.heads[g1 as usize] = names;
         for thread in &mut self.threads {
@@ -160,7 +160,7 @@ impl State {
         }
     }
 
-    /// The row is written: nobody's copy of it is the same word any more.
+    /// The row is written: no thread's copy of it is the same word any more.
     pub(super) fn row_changes(&mut self, root: u8, g1: u8) {
         self.world.trees[root as usize].row = g1;
         for thread in &mut self.threads {

@@ -105,7 +105,7 @@ impl Inner {
                 abi::EVENT_PAGEFAULT if message.words[0] & abi::FAULT_WP != 0 => {}
                 abi::EVENT_PAGEFAULT => faults.push(Fault::new(message, now)),
                 abi::EVENT_REMOVE | abi::EVENT_UNMAP => _ = self.removes.fetch_add(1, Ordering::Relaxed),
-                // A process that forks gives its child's userfaultfd to whom reads: no pager was asked for that one.
+                // A process that forks gives its child's userfaultfd to the reader: no pager was asked for that one.
                 // SAFETY: the kernel made this descriptor for this read.
                 abi::EVENT_FORK => drop(unsafe { OwnedFd::from_raw_fd(message.words[0] as i32) }),
                 _ => {}

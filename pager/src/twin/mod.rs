@@ -121,7 +121,7 @@ impl Twin {
     }
 }
 
-/// As Firecracker writes it, with a field that nobody knows yet.
+/// As Firecracker writes it, with a field that no pager knows yet.
 fn handshake(memory: &Memory) -> String {
     let mapping = |(base, size, offset)| {
         format!(

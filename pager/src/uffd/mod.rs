@@ -36,7 +36,7 @@ pub enum Refusal {
     /// An event waits to be read, which must be known first; or the change that it told is under way. Read, and try again.
     #[error("the guest's memory changes just now")]
     Again,
-    /// There is a page already. Whoever waits for it should be woken.
+    /// There is a page already. Threads that wait for it should be woken.
     #[error("the page is there already")]
     Exists,
     /// Nothing is mapped and registered there any more.

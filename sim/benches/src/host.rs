@@ -46,7 +46,7 @@ impl PageWord {
         (self.0 & Self::PRESENT != 0).then_some(page)
     }
 
-    /// A page that is there for whoever asks [`SimHost::resolve`].
+    /// A page that is there for a caller of [`SimHost::resolve`].
     fn hidden(page: HostPage) -> Self {
         Self(Self::of(page).0 & !Self::PRESENT)
     }
@@ -125,7 +125,7 @@ impl SimHost {
         self.page_of(PageWord(self.word(hva)?.load(Relaxed)), hva)
     }
 
-    /// Puts another page there, or none: one store. Whoever changes what a VM maps has to invalidate first.
+    /// Puts another page there, or none: one store. A caller that changes what a VM maps has to invalidate first.
     pub fn set(&self, hva: Hva, page: Option<HostPage>) {
         let word = page.map_or(PageWord::ABSENT, PageWord::of);
         if let Some(at) = self.word(hva) {
@@ -133,7 +133,7 @@ impl SimHost {
         }
     }
 
-    /// Takes away what is there until somebody asks for it, who finds `page`: as a scanner does that would like to know who
+    /// Takes away what is there until a fault asks for it, which finds `page`: as a scanner does that would like to know who
     /// uses a page. To be called as [`set`](Self::set).
     pub fn hide(&self, hva: Hva, page: HostPage) {
         if let Some(at) = self.word(hva) {
@@ -141,7 +141,7 @@ impl SimHost {
         }
     }
 
-    /// How often somebody asked for a hidden page, and found it.
+    /// How often a fault asked for a hidden page, and found it.
     pub fn hints(&self) -> u64 {
         self.hints.load(Relaxed)
     }

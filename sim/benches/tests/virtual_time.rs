@@ -74,7 +74,7 @@ fn work_around_the_engine_costs_what_it_says() {
 
 /// The TDP MMU series' claim. What is seen here is what its threads could not be without 416 processors.
 #[test]
-fn at_416_vcpus_one_lock_is_all_that_there_is_and_without_it_nobody_waits() {
+fn at_416_vcpus_one_lock_is_all_that_there_is_and_without_it_no_vcpu_waits() {
     let [exclusive, none] =
         [Policy::Exclusive, Policy::None].map(|policy| run(&DemandPaging, policy, 416, 1));
     let alone = run(&DemandPaging, Policy::None, 1, 1);

@@ -38,7 +38,7 @@ macro_rules! charged {
                 Self(core_atomic::$name::new(value))
             }
 
-            /// The cell itself, whose operations are free: what nobody else uses, and what only counts.
+            /// The cell itself, whose operations are free: what no other CPU uses, and what only counts.
             #[inline(always)]
             pub const fn free(&self) -> &core_atomic::$name $(<$param>)? {
                 &self.0

@@ -74,7 +74,7 @@ costs! {
     zero = 150.0 "ns": "zeroing a page of 4 KiB, by one CPU alone";
     read = 250.0 "ns": "reading a page of 4 KiB, by one CPU alone";
     word = 0.3 "ns": "a look at one of many words in a row, beyond the loads of their lines";
-    copy = 4.0 "ns": "copying a line of memory that nobody else uses";
+    copy = 4.0 "ns": "copying a line of memory that no other CPU uses";
     bandwidth = 100.0 "bytes/ns": "what the memory of one socket takes, shared by its CPUs";
     barrier = 3000.0 "ns": "a membarrier over the whole process";
     clock = 20.0 "ns": "reading the clock";

@@ -1,7 +1,7 @@
 //! Clocks, and who goes on next.
 //!
 //! One CPU runs at a time; the others wait in a queue by their clocks. An operation that another CPU can see has to wait
-//! until nobody's clock is behind ([`Machine::in_turn`]). One on a line that nobody else has used, or that this CPU may read
+//! until no CPU's clock is behind ([`Machine::in_turn`]). One on a line that no other CPU has used, or that this CPU may read
 //! already, may run [ahead](AHEAD) a little ([`Machine::nearly_in_turn`]): who comes for that line first finds what was done
 //! to it, which may be so much from his future. That spares most changes from coroutine to coroutine, and is less than an
 //! interrupt takes.
@@ -112,7 +112,7 @@ pub struct Cpu {
 pub enum Paused {
     /// Until its turn, at this time.
     Until(Ps),
-    /// Until somebody wakes it.
+    /// Until another CPU wakes it.
     Blocked,
 }
 
@@ -161,7 +161,7 @@ pub struct Machine {
     clock: Cell<Ps>,
     /// Until when it need not look at the queue.
     limit: Cell<Ps>,
-    /// Everybody else who could run.
+    /// Every other CPU that could run.
     queue: RefCell<BinaryHeap<Reverse<Turn>>>,
     pub lines: RefCell<Lines>,
     /// By the lock's address.
@@ -258,7 +258,7 @@ impl Machine {
         self.clock.set(self.clock.get() + time);
     }
 
-    /// Before an operation that others can see: whoever is behind goes first.
+    /// Before an operation that others can see: a CPU that is behind goes first.
     #[inline(never)]
     pub fn in_turn(&self) {
         // Anything of a CPU that is behind, or as far and before this one in the order of numbers.
@@ -268,7 +268,7 @@ impl Machine {
         }
     }
 
-    /// Before one that nobody can notice at once.
+    /// Before one that no other CPU can notice at once.
     #[inline(always)]
     pub fn nearly_in_turn(&self) {
         if self.clock.get() > self.limit.get() {
@@ -276,7 +276,7 @@ impl Machine {
         }
     }
 
-    /// Whether nobody has to go on before then.
+    /// Whether no CPU has to go on before then.
     pub fn goes_on_until(&self, then: Ps) -> bool {
         then <= self.limit.get()
     }
@@ -303,7 +303,7 @@ impl Machine {
         self.limit.set(self.limit.get().min(then + self.ahead));
     }
 
-    /// Who goes on now, after the one that ran has let go; `None` when nobody can.
+    /// The CPU that goes on now, after the one that ran has let go; `None` when none can.
     pub fn next(&self, paused: Option<Paused>) -> Option<u32> {
         let mut queue = self.queue.borrow_mut();
         let mut mine = match paused {

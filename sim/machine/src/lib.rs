@@ -1,7 +1,7 @@
 //! A machine that is not there: any number of CPUs, in virtual time, on one thread of this one.
 //!
 //! Each CPU is a coroutine with a clock. What it does costs time by a price list ([`Costs`]), and whatever can be seen by
-//! another CPU happens in the order of the clocks: before such an operation everybody whose clock is behind goes on
+//! another CPU happens in the order of the clocks: before such an operation every CPU whose clock is behind goes on
 //! first. So one run has one outcome, to the picosecond, whatever else this machine does.
 //!
 //! ```
@@ -12,7 +12,7 @@
 //! let alone = run(&Costs::SERVER, vec![Job::new("counter", count)]);
 //! let many = run(&Costs::SERVER, (0..64).map(|_| Job::new("counter", count)).collect());
 //! assert_eq!(shared.load(Relaxed), 65_000);
-//! // Nobody waits for a lock, and still: a line that all of them write is at one CPU at a time.
+//! // No CPU waits for a lock, and still: a line that all of them write is at one CPU at a time.
 //! assert!(many.wall_ns > 100 * alone.wall_ns);
 //! ```
 //!

@@ -2,8 +2,8 @@
 //!
 //! A line is with one CPU alone, which may write it, or with several, which may read it. Getting it takes the time of a
 //! transfer, from this socket or from further away, and a line makes one journey at a time: who comes meanwhile waits. Of
-//! reads the journeys overlap, but for a part: whoever has the line can answer the next while the last is on its way.
-//! Caches here have no end: a line stays where it was used last. One that nobody has used yet costs no journey.
+//! reads the journeys overlap, but for a part: the CPU that has the line can answer the next while the last is on its way.
+//! Caches here have no end: a line stays where it was used last. One that no CPU has used yet costs no journey.
 
 use crate::cpu::{Machine, Prices, Ps};
 use crate::explore::Act;
@@ -32,7 +32,7 @@ struct Line {
     free: Ps,
 }
 
-/// Who has a line: a CPU's number; or, with [`SHARED`], that of a set of them; or nobody.
+/// Who has a line: a CPU's number; or, with [`SHARED`], that of a set of them; or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holder(u64);
 
@@ -40,7 +40,7 @@ const HOLDER_BITS: u32 = 22;
 const SHARED: u64 = 1 << (HOLDER_BITS - 1);
 /// With one CPU alone, that got it from another: operations on it keep to their turns.
 const TRAVELLED: u64 = 1 << (HOLDER_BITS - 2);
-const NOBODY: Holder = Holder((1 << HOLDER_BITS) - 1);
+const NO_CPU: Holder = Holder((1 << HOLDER_BITS) - 1);
 /// Places of the table at first, and for each line at least.
 const SMALLEST: usize = 1 << 12;
 const SPARSE: usize = 3;
@@ -58,7 +58,7 @@ impl Holder {
     }
 
     fn is_shared(self) -> bool {
-        self.0 & SHARED != 0 && self != NOBODY
+        self.0 & SHARED != 0 && self != NO_CPU
     }
 
     /// Where the set's bits begin, in so many words each.
@@ -75,11 +75,11 @@ impl Line {
     }
 
     fn holder(self) -> Holder {
-        Holder(self.word & NOBODY.0)
+        Holder(self.word & NO_CPU.0)
     }
 
     fn set_holder(&mut self, holder: Holder) {
-        self.word = self.word & !NOBODY.0 | holder.0;
+        self.word = self.word & !NO_CPU.0 | holder.0;
     }
 
     /// Whose it is.
@@ -88,7 +88,7 @@ impl Line {
     }
 
     fn is(self, line: u64) -> bool {
-        self.word & !NOBODY.0 == Self::tag(line)
+        self.word & !NO_CPU.0 == Self::tag(line)
     }
 }
 
@@ -161,7 +161,7 @@ impl Lines {
 
     #[cold]
     fn add(&mut self, line: u64, at: usize) -> usize {
-        self.table[at].word = Line::tag(line) | NOBODY.0;
+        self.table[at].word = Line::tag(line) | NO_CPU.0;
         self.used += 1;
         if self.used * SPARSE <= self.table.len() {
             return at;
@@ -177,12 +177,12 @@ impl Lines {
         self.find(line)
     }
 
-    /// Whether `cpu` has it, and needs nobody's leave for the access.
+    /// Whether `cpu` has it, and needs no other CPU's leave for the access.
     fn has(&self, holder: Holder, cpu: u32, access: Access) -> bool {
         if holder.is_shared() {
             access == Access::Load && self.shares(holder, cpu)
         } else {
-            holder != NOBODY && holder.alone() == cpu
+            holder != NO_CPU && holder.alone() == cpu
         }
     }
 
@@ -221,7 +221,7 @@ impl Lines {
         shared
     }
 
-    /// Nobody shares it any more.
+    /// No CPU shares it any more.
     fn take(&mut self, holder: Holder) {
         if holder.is_shared() {
             self.sharers[holder.first(self.words)..][..self.words].fill(0);
@@ -232,13 +232,13 @@ impl Lines {
     /// A line that `cpu` has not, or not alone, comes to it: when it is there, how long it waited for others' journeys.
     fn journey(&mut self, at: usize, (cpu, now): (u32, Ps), access: Access, prices: &Prices) -> (Ps, Ps) {
         let (holder, free) = (self.table[at].holder(), self.table[at].free);
-        if holder == NOBODY {
+        if holder == NO_CPU {
             self.table[at].set_holder(Holder::cpu(cpu));
             return (now, 0);
         }
         let reads = access == Access::Load;
         let (near, far) = self.neighbours(holder, cpu);
-        // A read is answered by the nearest; a write has to reach everybody.
+        // A read is answered by the nearest; a write has to reach every CPU.
         let is_near = if reads { near } else { !far };
         let time = if is_near { prices.near } else { prices.far };
         let began = now.max(free);

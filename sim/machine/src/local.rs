@@ -17,7 +17,7 @@ impl<T: Clone> Local<T> {
         Self { all, initial }
     }
 
-    /// `f` of the value of whoever runs.
+    /// `f` of the value of the CPU that runs.
     pub fn with<R>(&'static self, f: impl FnOnce(&T) -> R) -> R {
         self.try_with(f).expect("this thread is not being torn down")
     }

@@ -1,12 +1,12 @@
 //! A mutex and a reader-writer lock, as hypervisors have them, and as programs do.
 //!
-//! Taking or leaving one is a read-modify-write of its line, which those who come meanwhile take away. What becomes of those
+//! Taking or leaving one is a read-modify-write of its line, which CPUs that come meanwhile take away. What becomes of those
 //! who find it taken is the machine's choice ([`Costs::park_after`](crate::Costs)):
 //!
 //! * **A queued spin lock** (0). Who waits does not touch the line again until he is handed the lock, in order of arrival: that
 //!   takes a transfer, and what it takes to notice; then he fetches the line. The fairest, and the best under contention.
-//! * **A parking lock**, as in user space. Who waits spins for so long, and then sleeps. Whoever leaves wakes the first, by a
-//!   call that takes its time, and leaves the lock free: somebody else may be there sooner, and the first sleeps again.
+//! * **A parking lock**, as in user space. A waiter spins for so long, and then sleeps. The holder that leaves wakes the first, by a
+//!   call that takes its time, and leaves the lock free: another CPU may be there sooner, and the first sleeps again.
 //!   Only who lets others go first hands it to the first who sleeps. Readers do not enter while a writer waits.
 //!
 //! Outside of a run both spin.
@@ -44,7 +44,7 @@ impl Machine {
     }
 
     /// `waiter` goes on: a sleeper is woken, one who spins notices, so long after those before him. Returns how long after
-    /// now the last of those who spin does.
+    /// now the last of the spinning ones does.
     fn rouse(&self, waiter: Waiter, behind: Ps) -> Ps {
         if self.sleeps(waiter.parks) {
             self.spend(self.prices.wake);
@@ -74,7 +74,7 @@ impl RawRwLock {
         !with(|machine| self.has_to_queue(machine, alone)).unwrap_or(false) && self.take(alone)
     }
 
-    /// Whether somebody is before him who comes now.
+    /// Whether a waiter is before the one that comes now.
     fn has_to_queue(&self, machine: &Machine, alone: bool) -> bool {
         let waiters = machine.waiters.borrow();
         let Some(queue) = waiters.get(&self.address()) else { return false };
@@ -127,7 +127,7 @@ impl RawRwLock {
         });
     }
 
-    /// Whoever is next and can have it now has it: one who wants it alone, or all who read up to the next such.
+    /// The next waiters that can have it now have it: one that wants it alone, or all readers up to the next such.
     fn hand_on(&self, machine: &Machine, queue: &mut Waiters) {
         let mut handed = 0;
         while let Some(&waiter) = queue.front() {
@@ -165,10 +165,10 @@ impl RawRwLock {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Lets those who wait go first; where waiters sleep, those who do.
+    /// Lets waiters go first; where waiters sleep, the sleeping ones.
     #[track_caller]
     fn bump(&self, alone: bool) {
-        // Its word says whether anybody waits.
+        // Its word says whether there are waiters.
         access(self, Access::Load);
         let waits = with(|machine| {
             let waiters = machine.waiters.borrow();

@@ -116,7 +116,7 @@ pub(crate) fn drive(
             loop {
                 let Some(cpu) = machine.next(paused) else { return Ended::Stuck };
                 let coroutine = &mut coroutines[cpu as usize];
-                let running = coroutine.as_mut().expect("whoever has ended is in no queue");
+                let running = coroutine.as_mut().expect("a thread that has ended is in no queue");
                 match running.resume(()) {
                     CoroutineResult::Yield(_) if machine.stopped.get() => return Ended::Stopped,
                     CoroutineResult::Yield(why) => paused = Some(why),

@@ -15,11 +15,11 @@
 //!
 //! **Aging takes nothing away.** Where hardware keeps Accessed bits they are cleared in place; where it does not, a young
 //! leaf is withdrawn as a [tracked](crate::table::Word::tracked) word and the next access gives it back. Either is one CAS,
-//! which gives up politely: a leaf that changes meanwhile is left to whoever changes it. So there is no invalidation,
-//! no flush, and no lock: a pass runs in [`Lockless`](crate::sync::mode::Lockless) walks, and stands in nobody's way.
+//! which gives up politely: a leaf that changes meanwhile is left to the thread that changes it. So there is no invalidation,
+//! no flush, and no lock: a pass runs in [`Lockless`](crate::sync::mode::Lockless) walks, and holds up no other thread.
 //!
-//! **Bits may be wrong**, one way or the other, and nobody is harmed: a TLB that holds a translation sets no bit; one
-//! that holds a *link* sets the leaf's and not the link's, and the leaf is passed over with all its table. Whoever wants
+//! **Bits may be wrong**, one way or the other, without harm: a TLB that holds a translation sets no bit; one
+//! that holds a *link* sets the leaf's and not the link's, and the leaf is passed over with all its table. A caller that wants
 //! the next access to be noticed asks TLBs to forget, once after a pass, and waits for none of them
 //! ([`SecondaryMmu::forget`](crate::SecondaryMmu::forget)). Dirty is
 //! another matter: an aging pass never clears it, and no link is asked about it. ([`crate::dirty`] goes along leaves in the

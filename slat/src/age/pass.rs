@@ -1,7 +1,7 @@
 //! One pass along a table: down to the links of leaf tables, over those that were accessed, resting where it is due.
 //!
 //! Leaf tables are where the entries are, so it is their links that are asked what to pass over, 64 at a time. The order
-//! matters in one place: a link's bit is cleared *before* its table is looked at. Whoever goes through the link
+//! matters in one place: a link's bit is cleared *before* its table is looked at. A processor that goes through the link
 //! afterwards sets it again, and the next pass looks again; the other way round, that access could be lost for good.
 
 use super::accessed::AccessedPages;
@@ -39,7 +39,7 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// Clears what it finds, and passes over what nobody came through.
+    /// Clears what it finds, and passes over what no walk came through.
     pub(crate) fn by_links() -> Self {
         Self { by_links: true, ..Self::every_leaf(Found::Cleared) }
     }
@@ -214,7 +214,7 @@ impl<'p, F: Format, B: Bit, M: TableMemory, S: FnMut(AccessedPages<Gfn>) -> bool
     fn pass_through(&self, entry: &Entry, word: Word, gfns: Span<Gfn>) {
         let bit = F::touch_link(LINKS);
         if self.how.by_links && self.how.found == Found::Cleared && bit != 0 && gfns.len() == LINKS.pages() {
-            // Whoever replaced the link meanwhile has put a fresh one there: that is looked at next time.
+            // The thread that replaced the link meanwhile has put a fresh one there: that is looked at next time.
             let _ = entry.cas(word, Word(word.0 & !bit));
         }
     }

@@ -1,6 +1,6 @@
 //! 64 entries of a leaf table → a bit for each that is young.
 //!
-//! A pass over memory that nobody uses is bound by how fast tables can be read, so this loop is what it costs. An entry
+//! A pass over idle memory is bound by how fast tables can be read, so this loop is what it costs. An entry
 //! is young where A and any of `PRESENT` is set: absent words have other things to say in A's place. Formats without A ask
 //! for `PRESENT` alone.
 //!

@@ -6,7 +6,7 @@
 //! | larger | W is taken: the store faults, and splits it | W and D are: the same |
 //! | withdrawn, or frozen for a moment | the same, of what will come out of it | |
 //!
-//! Armed are tables. What TLBs still let through ends with the flush that arming owes, and belongs to whoever took the
+//! Armed are tables. What TLBs still let through ends with the flush that arming owes, and belongs to the harvest that took the
 //! page from the log before.
 //!
 //! **A large leaf of a slot that logs** is either armed, or all of its pages are marked already: so its D bit says nothing.
@@ -54,7 +54,7 @@ pub(super) fn arm_entry<F: Format>(entry: &Entry, mut word: Word, level: Level, 
                 Err(found) => word = found,
             }
         } else if let Kind::Frozen(_) = word.kind::<F>(level) {
-            // Somebody is about to thaw it, maybe writable: what comes out must be looked at.
+            // Another thread is about to thaw it, maybe writable: what comes out must be looked at.
             spin_loop();
             word = entry.load();
         } else {

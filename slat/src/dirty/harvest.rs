@@ -1,8 +1,8 @@
 //! `Harvest`: what was taken from dirty logs, until it is safe elsewhere.
 //!
-//! Copying pages can fail half-way: a connection is lost, a disk is full, somebody calls the migration off. Then what
+//! Copying pages can fail half-way: a connection is lost, a disk is full, the migration is called off. Then what
 //! had been taken must be dirty again, or the pages are lost to the next attempt. So a harvest is a value that is
-//! committed by whoever has all of its pages, and that gives its bits back otherwise: by itself, when it is dropped.
+//! committed by the caller that has all of its pages, and that gives its bits back otherwise: by itself, when it is dropped.
 
 use crate::addr::{Gfn, Hva, PAGE_SHIFT};
 use crate::host::Host;

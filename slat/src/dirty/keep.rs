@@ -8,7 +8,7 @@
 //! Who looks up the slot does so between reading the leaf and replacing it, in one section: if the edit succeeds, the leaf
 //! was there at that moment, and it was this slot's ([`super::log`] says why).
 //!
-//! **Tables** go with what hangs in them, and nobody looks at their leaves again. So where anything is logged by D bits,
+//! **Tables** go with what hangs in them, and no harvest looks at their leaves again. So where anything is logged by D bits,
 //! tables are emptied leaf by leaf first, and go in a second pass, when faults have long been waiting and nothing can
 //! have come back ([`Invalidation`](crate::Invalidation)).
 
@@ -22,7 +22,7 @@ use crate::walk::Walk;
 
 /// The D bits of tables have been read, and the marks are looked at next.
 pub(super) fn tables_before_marks() {
-    // ORDER(keep): the entries before the marks: whoever saw no leaf any more sees its mark. See `keep_dirty`.
+    // ORDER(keep): the entries before the marks: a harvest that saw no leaf any more sees its mark. See `keep_dirty`.
     if !seeded!(KeepUnfenced) {
         fence(SeqCst);
     }

@@ -339,7 +339,7 @@ impl<F: Format, H: Host> Vm<F, H> {
         }
     }
 
-    /// Pays for what has been armed. By D bits, after a grace period: whoever marks a leaf to take it away does both in one
+    /// Pays for what has been armed. By D bits, after a grace period: a thread that marks a leaf to take it away does both in one
     /// section. Between the two its mark can be taken, its D cleared, and set again by the next store; then the leaf says
     /// what it said before, and goes. When the section is over, that store is either in the leaf's D, or nothing is mapped any
     /// more once this flush is done, and the copy comes after that.

@@ -31,7 +31,7 @@ enum Mistake {
 }
 
 const WRITE: u64 = Ept4::WRITE;
-const LOST: &str = "stores that nobody will be told of";
+const LOST: &str = "stores that no harvest will find";
 
 fn leaf(bits: u64) -> Word {
     Word(1 << 12 | 5 | bits)
@@ -58,7 +58,7 @@ fn permission(marked: bool, all: bool, mistake: Mistake) -> impl Fn() + Send + S
             if mistake == Mistake::MarkFirst {
                 theirs.bitmap.mark(0);
             }
-            // SAFETY: loom checks that nobody reads it meanwhile.
+            // SAFETY: loom checks that no thread reads it meanwhile.
             theirs.done.with_mut(|done| unsafe { *done = 1 });
             let _ = theirs.entry.cas(leaf(0), leaf(WRITE));
             if mistake != Mistake::MarkFirst {

@@ -6,7 +6,7 @@
 //!             └─ collectors,       └─ the vCPU      └─ from here on the vCPU stores nothing
 //!                one at a time        alone
 //! ```
-//! A page is pushed **after** its leaf was given write permission, and whoever takes the entry takes the permission
+//! A page is pushed **after** its leaf was given write permission, and the collector that takes the entry takes the permission
 //! back afterwards. So a page is writable only while its entry is in the ring, or about to be, or in the hands of a
 //! collector that has not come to the leaf yet: no store goes untold.
 //!
@@ -16,7 +16,7 @@
 //!
 //! **In two steps.** A collector may also be told of entries and leave them where they are (`collect`): the vCPU gets no room by
 //! that, and the pages stay writable. What was told goes in a second step (`take_told`), all of it or the first of it, when its pages
-//! are armed. What is pushed between the two waits for the next collector. An entry that concerns nobody any more is struck out when
+//! are armed. What is pushed between the two waits for the next collector. An entry that concerns no memslot any more is struck out when
 //! it would be told: the second step counts it for nothing.
 //!
 //! What became of the slot meanwhile is found out when the entry is taken ([`Pushed`]).
@@ -82,7 +82,7 @@ impl Ring {
         })
     }
 
-    /// Whether its vCPU has to stop storing until somebody has taken something. Asked by the vCPU.
+    /// Whether its vCPU has to stop storing until a collector has taken something. Asked by the vCPU.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting() >= self.soft_limit
     }
@@ -157,7 +157,7 @@ impl Ring {
 
 impl core::fmt::Debug for Ring {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // How many wait is not for whoever looks on: two loads of a ring in use need not agree.
+        // How many wait is not for other threads: two loads of a ring in use need not agree.
         f.debug_struct("Ring").field("size", &self.entries.len()).finish_non_exhaustive()
     }
 }
@@ -254,7 +254,7 @@ impl Drop for Rings {
     fn drop(&mut self) {
         let rings = self.0.load(Relaxed);
         if !rings.is_null() {
-            // SAFETY: from a box in `make`; nobody has a ring any more (`&mut self`).
+            // SAFETY: from a box in `make`; no thread has a ring any more (`&mut self`).
             drop(unsafe { Box::from_raw(rings) });
         }
     }

@@ -132,7 +132,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
             let first = words.start + from as u64;
             let mut dirty = [0; CHUNK + 1];
             if by_bits {
-                // The tables before the marks, as in a harvest: what somebody zaps meanwhile is found in one of them.
+                // The tables before the marks, as in a harvest: what an invalidation zaps meanwhile is found in one of them.
                 let told = |index, bits| dirty[from + index] |= bits;
                 walk.arm_words(&slot, first, &asked[from..next], told);
             }
@@ -233,7 +233,7 @@ fn take_marks<F: Format, H: Host>(
     all
 }
 
-/// Adds the pages of a chunk whose D bits are set, and returns how many there were. What somebody zaps beside this is in
+/// Adds the pages of a chunk whose D bits are set, and returns how many there were. What an invalidation zaps beside this is in
 /// the bitmap when the leaf is gone: that is looked at afterwards.
 pub(super) fn tables<F: Format, H: Host, M: Mode>(
     walk: &mut Walk<'_, F, H, M>,

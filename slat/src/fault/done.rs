@@ -24,7 +24,7 @@ pub enum Done {
     /// A store to a frame whose [stores are tracked](crate::memslots::Memslots::track_writes): nothing was done. Emulate the
     /// store by [`Memslots::emulate_store`](crate::memslots::Memslots::emulate_store), which tells the listeners.
     WriteTracked,
-    /// A store, while this vCPU's [dirty ring](crate::DirtyLog::ring) is full: nothing was done. Again when anybody has
+    /// A store, while this vCPU's [dirty ring](crate::DirtyLog::ring) is full: nothing was done. Again when the VMM has
     /// harvested it; it is the only vCPU that has to wait.
     RingFull,
     /// The guest made the access as to private memory, or as to shared memory, and the frame is of the other kind

@@ -2,7 +2,7 @@
 //!
 //! A guest polls its devices, and each poll is a fault that finds no memslot. So the first one leaves a word behind:
 //! a hole that says "no memslot here, as of invalidation v". Slots are published under numbers of the same count, so the
-//! word is true while none of them is above v; else it is the plain hole(v) that it also is, to everyone. KVM
+//! word is true while none of them is above v; else it is the plain hole(v) that it also is, to every walk. KVM
 //! caches the generation of its slots in such entries, and flushes all of them when its 19 bits wrap; 52 do not.
 //!
 //! The word stands as high up as no slot is below: a hole of 512 GiB in the guest's memory costs one word, and a guest
@@ -28,7 +28,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         Outcome::Done(Done::Mmio)
     }
 
-    /// What an mmio word `at` says: `None` where it is true; else the hole that it is now, or the word that somebody else
+    /// What an mmio word `at` says: `None` where it is true; else the hole that it is now, or the word that another thread
     /// put there. The epoch was read after the word was.
     #[cold]
     pub(super) fn not_mmio<'w>(&self, mut at: At<'w>) -> Option<At<'w>> {

@@ -9,7 +9,7 @@
 //!  │                                      withdrawn? ─▶ `tracked`: given back by one CAS
 //!  │  epoch
 //!  │  slot: vCPU hint, table hint, tree  none? ─▶ MMIO, remembered in the table (`mmio`)
-//!  │  stamp: before anybody is asked     an invalidation covers it? ─▶ again when it has ended
+//!  │  stamp: before the host is asked     an invalidation covers it? ─▶ again when it has ended
 //!  │  host.lookup                        it would have to sleep? ─▶ `ask`: epoch, slot, stamp, resolve, walk
 //!  ▼
 //! install: link what is missing; hole not newer than the stamp? CAS hole → leaf
@@ -75,7 +75,7 @@ pub(crate) enum Outcome {
     Done(Done),
     /// Something moved: again.
     Retry,
-    /// A wide invalidation began or ended before anybody was asked: nothing is lost, look again.
+    /// A wide invalidation began or ended before the host was asked: nothing is lost, look again.
     Moved,
     /// An invalidation covers the frame: again when it has ended.
     Covered,
@@ -287,7 +287,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         let page = self.page_for(fault, &slot, page);
         if F::is_present(at.word) {
             // Mapped meanwhile, or made writable in place: a host that says so of all that is mapped there, without
-            // sleeping, gets an upgrade. One that has another page there now, and told nobody, gets that.
+            // sleeping, gets an upgrade. One that has another page there now, and sent no invalidation, gets that.
             let upgrades = |page| self.upgraded(&slot, at, gfn, page).is_some();
             let answers =
                 fault.access == Access::Write && vm.host.lookup(hva, fault.access).is_some_and(upgrades);
@@ -372,7 +372,7 @@ fn install<'w, F: Format, H: Host>(
         return Ok(Outcome::Retry);
     }
     if logs && !seeded!(MarkedTooEarly) {
-        // ORDER(bitmap): after the permission, which whoever takes the mark has to see.
+        // ORDER(bitmap): after the permission, which the harvest that takes the mark has to see.
         walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
     }
     walk.seat.tally.add(Count::installed(at.level));

@@ -1,4 +1,4 @@
-//! A fault on a leaf that is there: somebody else mapped it meanwhile, or a permission is missing.
+//! A fault on a leaf that is there: another vCPU mapped it meanwhile, or a permission is missing.
 //!
 //! | leaf | access | what happens |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 //!
 //! The upgrade **freezes first**. Between reading a leaf and writing it back with W, the page may be zapped,
 //! given away and mapped again: the same word, another right to it. No CAS sees that. A frozen entry is this
-//! vCPU's alone: whoever invalidates it afterwards replaces it and the thaw fails; whoever did before is seen by
+//! vCPU's alone: an invalidation afterwards replaces it and the thaw fails; an invalidation before is seen by
 //! the look at the active ones that is taken *after* the freeze.
 
 use super::leaf::allows;
@@ -97,7 +97,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     /// Splits the leaf down to small ones, which may be written if `writable` says so, and returns the one of `gfn`, unless
-    /// somebody else takes it meanwhile.
+    /// another thread takes it meanwhile.
     fn split_down<'w>(
         &mut self,
         walk: &'w Walk<'_, F, H, Shared>,
@@ -125,13 +125,13 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     }
 
     fn upgrade(&mut self, walk: &Walk<'_, F, H, Shared>, at: At<'_>, fault: Fault) -> Outcome {
-        // Where somebody is about to change the page, it has to wait anyway; and a frozen entry would become a hole, where
+        // Where an invalidation is about to change the page, the fault has to wait anyway; and a frozen entry would become a hole, where
         // a leaf could have stayed.
         if let Err(outcome) = self.slot_alone(walk, at, fault.gpa.gfn()) {
             return outcome;
         }
         let frozen = Word::frozen(u64::from(self.id.0));
-        // Whoever replaces the frozen entry does not know what it was.
+        // An invalidation that replaces the frozen entry does not know what it was.
         walk.keep_dirty((at.word, frozen), at.level, fault.gpa.gfn());
         let Some(frozen) = Freeze::new(at.entry, at.word, frozen) else { return Outcome::Retry };
         let (thawed, outcome) = self.decide(walk, at, fault);
@@ -207,7 +207,7 @@ pub(super) fn fixed<F: Format, H: Host>(
     walk.seat.tally.add(Count::Permission);
     if !walk.vm.logs_by_bits() && !seeded!(RegainUnmarked) {
         let gfn = fault.gpa.gfn();
-        // ORDER(bitmap): after the permission, which whoever takes the mark has to see.
+        // ORDER(bitmap): after the permission, which the harvest that takes the mark has to see.
         if at.level == Level::K4 {
             walk.space.log_store(&walk.vm.reads, walk.seat, gfn, ring);
         } else {

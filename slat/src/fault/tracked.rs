@@ -6,7 +6,7 @@
 //! | the host allowed writes, W is taken | write | the same, with W, unless a large one is to be split first: a tracked write beside ([`super::present`]) |
 //! | do not allow it | any | the leaf is present again, and what [`super::present`] does with such a one comes next |
 //!
-//! No stamp is taken and nobody is asked: unlike an upgrade this spends no right but the one in the word. Whoever takes
+//! No stamp is taken and no host is asked: unlike an upgrade this spends no right but the one in the word. An invalidation that takes
 //! the page away, or a permission, edits the word itself, as it would a present leaf; so the CAS gives back
 //! what stands at that moment. Should the page have gone and come back meanwhile, to the same frame with the same
 //! permissions, then those are what it gives. No flush either: a translation that a TLB still has is as true as before.
@@ -35,7 +35,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
     ) -> Result<Outcome, NoMemory> {
         let leaf = at.word.tracked_leaf();
         if by == By::Prefault && leaf.perms.allows(fault.access) {
-            // It is there, and nobody accesses it.
+            // It is there, and no vCPU accesses it.
             walk.seat.tally.add(Count::Spurious);
             return Ok(Outcome::Done(Done::Spurious));
         }
@@ -58,7 +58,7 @@ impl<F: Format, H: Host> Vcpu<'_, F, H> {
         if store {
             return Ok(fixed(walk, at, (fault, self.ring)));
         }
-        // W that comes back with a load was logged when it was first given, or will be taken again by whoever
+        // W that comes back with a load was logged when it was first given, or will be taken again by the harvest that
         // begins to log: that walk meets this leaf, tracked or present.
         walk.seat.tally.add(Count::Permission);
         Ok(Outcome::Done(Done::Fixed))

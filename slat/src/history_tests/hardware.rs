@@ -1,4 +1,4 @@
-//! The table once more, with a walker that stores to a page at the worst moment: when whoever changes its entry has looked
+//! The table once more, with a walker that stores to a page at the worst moment: when the thread that changes its entry has looked
 //! at it, and not yet written. The change must be lost, not the D bit.
 
 use super::look::{Look, look};

@@ -68,7 +68,7 @@ fn by<F: Format>(how: &str, built: fn(Builder<F, Backing>) -> Builder<F, Backing
         row("harvest", World::harvest).after(stores).owes(Owes::Flush(PART)),
         row("clear a part", |world, idle| {
             assert_eq!(world.vm.slots().clear_dirty(idle, SlotId(0), 64, 64, &[u64::MAX]), Ok(1));
-            // Whoever clears copies.
+            // The thread that clears copies.
             world.told(Gfn(64));
         })
         .after(stores)

@@ -45,7 +45,7 @@ impl Seen {
         }
     }
 
-    /// The same to whoever looks up: of what invalidation a hole is does not matter to it.
+    /// The same to a lookup: of what invalidation a hole is does not matter to it.
     pub(super) fn is_same(self, other: Self) -> bool {
         self == other || matches!((self, other), (Self::Nothing(_), Self::Nothing(_)))
     }

@@ -1,4 +1,4 @@
-//! The table once more, with compare-and-swaps that are lost, as if somebody else had been there for a moment: one after the
+//! The table once more, with compare-and-swaps that are lost, as if another thread had been there for a moment: one after the
 //! other, and many at once. The outcome is the same, and so is the flush.
 
 use super::rows;

@@ -26,7 +26,7 @@ use std::vec::Vec;
 pub(super) enum Between {
     /// Nothing else.
     Nothing,
-    /// A frozen entry: whoever comes now waits a moment.
+    /// A frozen entry: a thread that comes now waits a moment.
     Waiting,
     /// That, or a hole: first the old page goes, then the new one comes.
     Hole,
@@ -98,7 +98,7 @@ impl<F: Format> Watcher<'_, F> {
                 let page = Page::small(gfn, hva(gfn));
                 let stamp = vm.active.stamp(vm.active.epoch(), page, Level::M2, Word::OLDEST);
                 if stamp.err() != Some(Unconfirmed::Covered) {
-                    self.blame(&format!("{gfn:?} was taken away where nobody waits"));
+                    self.blame(&format!("{gfn:?} was taken away where no thread waits"));
                 }
             }
         }

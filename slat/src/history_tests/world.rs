@@ -102,7 +102,7 @@ impl<F: Format> World<F> {
 
     /// The guest stores to `gfn`: by the hardware, where the leaf lets it.
     pub(super) fn store(&self, idle: &mut Idle, gfn: Gfn) {
-        // SAFETY: tables are given back by `collect`, which nobody calls meanwhile.
+        // SAFETY: tables are given back by `collect`, which is not called meanwhile.
         let at = unsafe { self.vm.spaces[0].radix.descend(&self.vm.host, gfn) };
         if F::is_present(at.word) && F::writable(at.word) {
             assert!(at.entry.touch(at.word, F::touch(Access::Write)));
@@ -136,7 +136,7 @@ impl<F: Format> World<F> {
         harvest.commit();
     }
 
-    /// Somebody was told that `gfn` is dirty.
+    /// A harvest was told that `gfn` is dirty.
     pub(super) fn told(&self, gfn: Gfn) {
         self.told.lock().unwrap().insert(gfn);
     }

@@ -68,7 +68,7 @@ fn vm<F: Format>(idle: &mut Idle) -> Vm<F, OneMoves> {
 
 /// What the hardware finds for `gfn`.
 fn seen<F: Format>(vm: &Vm<F, OneMoves>, gfn: Gfn) -> Option<Pfn> {
-    // SAFETY: tables are given back by `collect`, which nobody calls meanwhile.
+    // SAFETY: tables are given back by `collect`, which is not called meanwhile.
     let at = unsafe { vm.spaces[0].radix.descend(&vm.host, gfn) };
     let inside = gfn.0 & (at.level.pages() - 1);
     F::is_present(at.word).then(|| F::pfn(at.word) + inside)
@@ -145,7 +145,7 @@ fn stale_after_recovery(at: usize) -> (bool, usize) {
     change.debt(&mut idle).settle();
     drop(change);
     assert!(vm.host.lookups.load(Relaxed) > lookups, "the host was asked");
-    assert!(recovered == 1 || at < 2, "nobody came between");
+    assert!(recovered == 1 || at < 2, "no thread came between");
     (vm.host.moved.load(Relaxed) && seen(&vm, MOVED) == Some(old), writes.get())
 }
 
@@ -218,7 +218,7 @@ fn negative_control_without_the_freeze_it_comes_back() {
 }
 
 #[test]
-fn words_of_a_frozen_link_are_nobody_elses() {
+fn words_of_a_frozen_link_are_no_other_threads() {
     let frozen = Word::frozen_link(Pfn(7));
     assert!(matches!(frozen.kind::<Ept4>(Level::M2), Kind::Frozen(mark) if Word::was_link(mark)));
     assert!(frozen != Word::frozen_link(Pfn(8)) && !Word::was_link(u64::from(u32::MAX)));

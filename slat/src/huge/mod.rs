@@ -6,7 +6,7 @@
 //!
 //! | file | what happens | who notices |
 //! |---|---|---|
-//! | `split` | a large leaf becomes a table of smaller ones with the same translations | nobody: one CAS, no hole, no flush |
+//! | `split` | a large leaf becomes a table of smaller ones with the same translations | no thread: one CAS, no hole, no flush |
 //! | `recover` | a table becomes the large leaf that the host has there | vCPUs in the guest, once: one flush |
 //!
 //! **Pages that do not execute.** Some processors can be brought down by a fetch through a large page (the erratum

@@ -1,8 +1,8 @@
 //! Recovery: a table becomes the one large leaf that the host has there, in place.
 //!
 //! ```text
-//! begin an invalidation of the frames         faults there wait; nobody's memory of a table is true any more
-//!   link → frozen                             whoever comes now turns back; who stands in the table may go on
+//! begin an invalidation of the frames         faults there wait; no vCPU's memory of a table is true any more
+//!   link → frozen                             a walk that comes now turns back; one in the table may go on
 //!   epoch; slot; no other active over it?     no invalidation works inside the table, and none will: it would
 //!                                             meet the frozen entry, and replace it
 //!   the host's answer, without sleeping       as large, congruent: or thaw to the link again
@@ -140,7 +140,7 @@ pub(super) fn recover_along<F: Format, H: Host, M: Edits>(
         if ours {
             recovered += 1;
         }
-        // Else somebody made a hole of it: the table is ours to give back all the same.
+        // Else an invalidation made a hole of it: the table is ours to give back all the same.
         if !seeded!(RecoverFlushesNothing) {
             change.owed().owe(step.gfns);
         }

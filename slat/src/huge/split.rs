@@ -132,7 +132,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
     }
 
     /// Splits the leaf `at`, and goes down to `gfn`'s entry in the new table; comes back with what is there where
-    /// somebody else changed it first. With `writable` the small leaves get the permission that an armed one lacks, all of
+    /// another thread changed it first. With `writable` the small leaves get the permission that an armed one lacks, all of
     /// them clean ([`crate::dirty`]).
     pub(crate) fn split_leaf<'w>(
         &'w self,

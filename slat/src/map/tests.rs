@@ -60,7 +60,7 @@ fn a_split_shows_the_same_translation_before_and_after() {
 
 type Race = Box<dyn FnOnce() + Send>;
 
-/// Memory in which somebody is faster: what is set up happens when a thread is about to link a table.
+/// Memory in which another thread is faster: what is set up happens when a thread is about to link a table.
 #[derive(Clone, Default)]
 struct Racing(Arc<Mutex<Option<Race>>>);
 
@@ -75,7 +75,7 @@ unsafe impl TableMemory for Racing {
     }
 }
 
-/// Neighbours link the same tables, several levels of them: whoever is late ends at its own entry all the same.
+/// Neighbours link the same tables, several levels of them: the later thread ends at its own entry all the same.
 #[test]
 fn two_who_link_tables_at_once_both_reach_their_pages() {
     let racing = Racing::default();

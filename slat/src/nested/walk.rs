@@ -18,7 +18,7 @@
 //! T's pages are read by host address under the memslots of the section. They need no mapping of ours, and so no invalidation. To
 //! set A or D is a store of the guest's own: the host makes the page writable first, the page is marked dirty afterwards, and where its
 //! stores are tracked ([`Memslots::track_writes`]) the listeners are told **after** it, with the eight bytes of the entry. Told is out of
-//! the section, where listeners may sleep; then the walk starts over. (KVM tells nobody: its shadow entries are correct with A and D
+//! the section, where listeners may sleep; then the walk starts over. (KVM tells no listener: its shadow entries are correct with A and D
 //! older than the guest's. A listener that keeps a copy needs them.)
 
 use super::format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};

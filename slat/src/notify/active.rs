@@ -140,7 +140,7 @@ impl Active {
         [hva.map_or((0, 0), |hva| self.lines.of(hva).listed()), self.lines.epoch.listed()]
     }
 
-    /// Whether the invalidation that wrote holes of `version` has not flushed yet: then whoever relies on such a hole
+    /// Whether the invalidation that wrote holes of `version` has not flushed yet: then a thread that relies on such a hole
     /// owes its flush too (rule 7).
     pub(crate) fn unflushed(&self, version: Version) -> bool {
         self.any_unflushed(None, wrote(version))
@@ -237,7 +237,7 @@ fn is_over(slot: &Slot, gfns: Span<Gfn>, hvas: Span<Hva>) -> bool {
     is_active(slot) && (span::<Gfn>(&slot.gfns).overlaps(&gfns) || span::<Hva>(&slot.hvas).overlaps(&hvas))
 }
 
-/// One that was widened has had several numbers. Whoever else had one between owes nothing by this answer, only
+/// One that was widened has had several numbers. Another invalidation with a number between owes nothing by this answer, only
 /// pays once more.
 fn wrote(version: Version) -> impl Fn(u64, &Slot) -> bool {
     // ORDER(active): Acquire, as in `span`: if it is the slot's next user's, then the one before has paid.
@@ -254,7 +254,7 @@ fn span<T: Position>(cells: &[AtomicU64; 2]) -> Span<T> {
     Span::new(T::from_raw(start), T::from_raw(end))
 }
 
-/// The start first: of a span that grows, whoever reads one old and one new end sees no less than the old span.
+/// The start first: of a span that grows, a reader of one old and one new end sees no less than the old span.
 fn set<T: Position>(cells: &[AtomicU64; 2], span: Span<T>) {
     // ORDER(active): Release: whatever the slot's last user did before; pairs with `span`.
     cells[0].store(span.start.raw(), Release);
@@ -415,7 +415,7 @@ impl Ticket<'_> {
 
     /// It goes on to edit: what it has paid was for earlier edits.
     pub(crate) fn owes_again(&self) {
-        // ORDER(adopt): Release, and before the edits, which are Release too: whoever meets one of them sees this.
+        // ORDER(adopt): Release, and before the edits, which are Release too: a thread that meets one of them sees this.
         self.claim.slot.state.store(self.version().0 << 2 | UNFLUSHED | ACTIVE, Release);
     }
 

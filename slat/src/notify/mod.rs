@@ -34,4 +34,4 @@ mod zap_all;
 pub use crate::why::Why;
 pub use detached::Detached;
 pub use invalidation::Invalidation;
-pub use secondary::{Again, Both, Event, Nobody, Pages, SecondaryMmu, Young};
+pub use secondary::{Again, Both, Event, NoPages, Pages, SecondaryMmu, Young};

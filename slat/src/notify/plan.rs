@@ -119,7 +119,7 @@ pub(super) const fn takes_back(why: Why, write: bool) -> bool {
     write || zaps(why) || matches!(why, Why::ChangePte)
 }
 
-/// One row of the plan, for those who want to see it whole.
+/// One row of the plan, for a caller that wants to see it whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
     /// The reason.

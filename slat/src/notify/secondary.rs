@@ -1,4 +1,4 @@
-//! `SecondaryMmu`: whoever keeps copies of a primary MMU's translations; and what it is told.
+//! `SecondaryMmu`: what keeps copies of a primary MMU's translations; and what it is told.
 //!
 //! ```text
 //! primary                              each secondary MMU
@@ -72,7 +72,7 @@ pub enum Young {
     ClearAndFlush,
 }
 
-/// Whoever keeps copies of a primary MMU's translations: a [`Vm`](crate::Vm), a device, a test.
+/// Keeps copies of a primary MMU's translations: a [`Vm`](crate::Vm), a device, a test.
 ///
 /// ```
 /// use slat::{notify::Pages, *};
@@ -115,7 +115,7 @@ pub enum Young {
 /// # Ok::<(), Again>(())
 /// ```
 pub trait SecondaryMmu: Send + Sync {
-    /// Makes sure that nobody uses `event.hvas` through this MMU in a way that the reason forbids, calls `change` once,
+    /// Makes sure that no access uses `event.hvas` through this MMU in a way that the reason forbids, calls `change` once,
     /// pays what is owed for the pages that it told, then lets faults go on. Until it returns, no fault on the range
     /// completes with what was there before. May sleep, unless the event says otherwise: then it may answer
     /// [`Again`], and `change` was not called.
@@ -139,7 +139,7 @@ pub trait SecondaryMmu: Send + Sync {
         false
     }
 
-    /// Whether it can be asked about many pages at once without a wait for anybody: then an aging pass asks it
+    /// Whether it can be asked about many pages at once without a wait for any thread: then an aging pass asks it
     /// ([`age`](Self::age)). One that cannot is passed over there; eviction still asks whether a page is
     /// [`young`](Self::young).
     fn ages(&self) -> bool {
@@ -153,7 +153,7 @@ pub trait SecondaryMmu: Send + Sync {
     }
 
     /// Asks every TLB to forget what it holds of the range, soon: after an aging pass, so that the next access is noticed.
-    /// Waits for nobody, and nobody may count on it.
+    /// Waits for no thread, and no caller may count on it.
     fn forget(&self, idle: &mut Idle, hvas: Span<Hva>) {
         let _ = (idle, hvas);
     }
@@ -164,7 +164,7 @@ pub trait Pages {
     /// `hvas`, which is in the event's range, changes: it lies in one page, of any size, that maps `to` now, where `to`
     /// names the frame of the first 4 KiB of `hvas`; or it is any number of pages that map nothing that may be used. To be
     /// called between two moments at which the primary MMU's own entry cannot change. Waits
-    /// for nobody. Says nothing new where the reason is an eager one.
+    /// for no thread. Says nothing new where the reason is an eager one.
     fn changed(&mut self, idle: &mut Idle, hvas: Span<Hva>, to: Option<HostPage>);
 
     /// Pays at once what is owed so far, which otherwise is paid at the end, once. Waits for vCPUs in the guest.
@@ -206,11 +206,11 @@ impl Pages for Both<'_> {
     }
 }
 
-/// To nobody: the innermost of no listeners.
+/// No listeners: the innermost part of a list of them.
 #[derive(Clone, Copy, Debug)]
-pub struct Nobody;
+pub struct NoPages;
 
-impl Pages for Nobody {
+impl Pages for NoPages {
     fn changed(&mut self, _: &mut Idle, _: Span<Hva>, _: Option<HostPage>) {}
     fn flush(&mut self, _: &mut Idle) {}
     fn settle(&mut self, _: &mut Idle, _: Span<Hva>) {}

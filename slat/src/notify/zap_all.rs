@@ -5,7 +5,7 @@
 //!   root := a fresh page of hole(k)       walks that begin now find nothing mapped
 //!   shootdown                             every vCPU forgets everything and loads the new root
 //! end                                     faults go on, into the new table
-//! grace period; the old tables are taken apart page by page, and nobody waits for that
+//! grace period; the old tables are taken apart page by page, and no thread waits for that
 //! ```
 //! The root is an entry above all others, and this is unhooking it ([`crate::table::retire`]): so invalidations by the
 //! host go on beside it. One that walks the old table does nothing that could be missed in the new one, which holds no

@@ -7,7 +7,7 @@ use crate::seeded::Bug;
 use crate::table::formats::Pae;
 use crate::{Access::*, DirtyLog, RingSize, Splitting, Track, Why};
 
-/// Three guests store; somebody harvests, somebody moves a page, somebody ages.
+/// Three guests store; other threads harvest, move a page, and age.
 fn storing(log: DirtyLog, huge: bool) {
     let world = World::<Pae>::new(3, Primary::new(huge), |builder| builder.dirty_log(log));
     world.log();

@@ -83,7 +83,7 @@ fn replacing() {
     world.end();
 }
 
-/// Six vCPUs, and pages that go to swap: nobody is waited for.
+/// Six vCPUs, and pages that go to swap: no thread is waited for.
 fn swapping() {
     let world = World::<Pae>::new(6, Primary::new(false), |builder| builder);
     at_once(&[

@@ -70,7 +70,7 @@ pub(super) fn run<F: Format>(world: &World<F>, id: u32, program: &[(u64, Access)
                 left = rest;
             }
             Ok(Done::WriteTracked) => left = rest,
-            // Until somebody else has harvested, or has given a table back; or has flushed the link to one that he has taken
+            // Until another thread has harvested, or has given a table back; or has flushed the link to one that it has taken
             // away, by which this vCPU still walks.
             Ok(Done::RingFull | Done::Spurious) | Err(FaultError::NoMemory) => spin_loop(),
             Ok(_) => {}
@@ -94,7 +94,7 @@ fn stay<'p, F: Format>(
         let Some(found) = caches.find(wanted).or_else(|| walk(world, guest.root(), caches, wanted)) else {
             break;
         };
-        // Whoever takes the page away now has to wait until this is over.
+        // An invalidation that takes the page away now has to wait until this is over.
         step();
         world.used(wanted, found.pfn + (gfn - found.gfns.start.0));
         left = rest;

@@ -37,7 +37,7 @@ type Word = AtomicU64;
 
 #[derive(Default)]
 struct Region {
-    /// Held by whoever changes it.
+    /// Held by the thread that changes it.
     lock: Mutex<()>,
     huge: Word,
     small: [Word; PAGES as usize],
@@ -138,7 +138,7 @@ impl Primary {
         let store = access == Access::Write;
         let now = self.find(page, |word| quiet(word).load(Relaxed));
         let there = now.is_some_and(|now| now.pfn == pfn && (now.writable || !store));
-        let replaced = *self.replaced.lock().expect("nobody panics");
+        let replaced = *self.replaced.lock().expect("no thread panics");
         there || !store && replaced.is_some_and(|(at, frames)| at == page && frames.contains(&pfn))
     }
 
@@ -192,7 +192,7 @@ impl Primary {
         self.free(freed);
     }
 
-    /// `page`, a small one, becomes another one with the same contents, in place: first nobody may write to it any more.
+    /// `page`, a small one, becomes another one with the same contents, in place: first no vCPU may write to it any more.
     pub(super) fn replace<F: Format>(&self, idle: &mut Idle, vm: &Vm<F, Handle>, page: u64) {
         let region = self.region(page);
         let _held = region.lock.lock();
@@ -208,19 +208,19 @@ impl Primary {
         }
         let new = self.copied(old >> 2) << 2 | PRESENT;
         let told = vm.around(idle, Event::new(hvas, Why::ChangePte), &mut |idle, pages| {
-            *self.replaced.lock().expect("nobody panics") =
+            *self.replaced.lock().expect("no thread panics") =
                 Some((page, [old, new].map(|word| Pfn(word >> 2))));
             entry.store(new, Relaxed);
             let page = HostPage { pfn: Pfn(new >> 2), writable: false, ..HostPage::PLAIN };
             pages.changed(idle, hvas, Some(page));
             pages.flush(idle);
-            *self.replaced.lock().expect("nobody panics") = None;
+            *self.replaced.lock().expect("no thread panics") = None;
         });
         told.expect("it may wait");
         self.free([old >> 2].into());
     }
 
-    /// `page`, a small one, goes to swap and comes back elsewhere, unless somebody would have to be waited for.
+    /// `page`, a small one, goes to swap and comes back elsewhere, unless that would have to wait for a thread.
     pub(super) fn reclaim<F: Format>(&self, idle: &mut Idle, vm: &Vm<F, Handle>, page: u64) {
         let region = self.region(page);
         let _held = region.lock.lock();
@@ -301,7 +301,7 @@ impl Primary {
     }
 
     fn frames(&self) -> std::sync::MutexGuard<'_, Frames> {
-        self.frames.lock().expect("nobody panics")
+        self.frames.lock().expect("no thread panics")
     }
 
     fn free(&self, frames: Vec<u64>) {

@@ -1,6 +1,6 @@
 //! Memory for tables that knows which of its pages are tables.
 //!
-//! A page that is given back is filled with a word that nobody else writes ([`GIVEN_BACK`]), and whoever loads it later has
+//! A page that is given back is filled with a word that is written nowhere else ([`GIVEN_BACK`]), and a thread that loads it later has
 //! strayed. A frame number that is no table page leads to a trap: a page of such words.
 
 use crate::addr::Pfn;
@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread_local;
 
-/// In every entry of a page that is in no table: the newest hole that there can be, which nobody fills.
+/// In every entry of a page that is in no table: the newest hole that there can be, which no fault fills.
 pub(crate) const GIVEN_BACK: Word = Word::hole(Version((1 << Version::BITS) - 1));
 
 /// Chunks for one VM; and one more, for the trap.
@@ -55,7 +55,7 @@ impl Memory {
         Self { base: BASE.with(|base| *base), lent: AtomicU64::new(0) }
     }
 
-    /// Whether anybody came to a page that was no table any more.
+    /// Whether a thread came to a page that was no table any more.
     pub(super) fn strayed() -> bool {
         STRAYED.get()
     }

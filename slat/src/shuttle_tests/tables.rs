@@ -10,7 +10,7 @@ use crate::{Access::*, Builder, Host, Why};
 /// The second region's first page.
 const SECOND: u64 = REGION;
 
-/// Pages of tables are used again at once: nobody keeps more at hand than a fault needs.
+/// Pages of tables are used again at once: no thread keeps more at hand than a fault needs.
 fn thrifty<H: Host>(builder: Builder<Pae, H>) -> Builder<Pae, H> {
     builder.table_budget(1 << 30)
 }

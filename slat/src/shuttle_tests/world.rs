@@ -2,7 +2,7 @@
 //!
 //! * A guest uses a frame only while its host has it there, and stores only while it may: looked at in the very step of
 //!   each access.
-//! * Nobody looks at a table page that was given back.
+//! * No thread looks at a table page that was given back.
 //! * A guest access is emulated only where no memslot is.
 //! * What guests have stored is what was copied, when the last harvest has been.
 //! * When all is over the tables map nothing that the host has not, every table page is accounted for, and all memory
@@ -23,7 +23,7 @@ pub(super) type Layout = Vec<(u64, Range<u64>)>;
 
 /// What can be wrong.
 pub(super) const FRAME: &str = "a guest uses a frame that is not there, or not so";
-pub(super) const STRAYED: &str = "somebody looks at a table page that was given back";
+pub(super) const STRAYED: &str = "a thread looks at a table page that was given back";
 pub(super) const UNTOLD: &str = "a guest stores by itself to a frame whose stores are tracked";
 pub(super) const EMULATED: &str = "an access to memory was emulated";
 pub(super) const MAPPED: &str = "a frame is mapped that is not there, or not so";
@@ -106,7 +106,7 @@ impl<F: Format> World<F> {
     }
 
     fn copies(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.copies.lock().expect("nobody panics")
+        self.copies.lock().expect("no thread panics")
     }
 
     /// Harvests the log `rounds` times beside the guests, and once more when all of them have gone. What others do goes on.
@@ -166,7 +166,7 @@ impl<F: Format> World<F> {
     }
 
     fn layouts(&self) -> std::sync::MutexGuard<'_, (usize, Vec<Layout>)> {
-        self.layouts.lock().expect("nobody panics")
+        self.layouts.lock().expect("no thread panics")
     }
 
     /// What a frame may have stood for since layout number `from`.
@@ -189,10 +189,10 @@ impl<F: Format> World<F> {
                 let span = Span::new(Gfn(gfns.start), Gfn(gfns.end));
                 let first = self.vm.track_writes(idle, span, Arc::new(Unheard)).expect("there is memory");
                 let second = nests.then(|| self.vm.track_writes(idle, span, Arc::new(Unheard)));
-                *self.tracked.lock().expect("nobody panics") = gfns.clone();
+                *self.tracked.lock().expect("no thread panics") = gfns.clone();
                 let first = (!nests).then_some(first);
                 (0..4).for_each(|_| step());
-                *self.tracked.lock().expect("nobody panics") = 0..0;
+                *self.tracked.lock().expect("no thread panics") = 0..0;
                 drop((first, second));
             }
         });
@@ -213,7 +213,7 @@ impl<F: Format> World<F> {
             self.wrong(FRAME);
         }
         if access == Access::Write {
-            if self.tracked.lock().expect("nobody panics").contains(&gfn.0) {
+            if self.tracked.lock().expect("no thread panics").contains(&gfn.0) {
                 self.wrong(UNTOLD);
             }
             self.host.stored(pfn);
@@ -227,12 +227,12 @@ impl<F: Format> World<F> {
         }
     }
 
-    /// The first thing that is wrong is what is told when all is over: whoever panicked here could be waited for.
+    /// The first thing that is wrong is what is told when all is over: other threads could wait for one that panicked here.
     pub(super) fn wrong(&self, what: &'static str) {
-        self.wrong.lock().expect("nobody panics").get_or_insert(what);
+        self.wrong.lock().expect("no thread panics").get_or_insert(what);
     }
 
-    /// Everybody has gone.
+    /// All threads have gone.
     pub(super) fn end(self) {
         let (mut idle, vm) = (Idle::take().expect("one on each thread"), &self.vm);
         vm.collect(&mut idle);
@@ -255,7 +255,7 @@ impl<F: Format> World<F> {
         }
         let Self { vm, host, wrong, .. } = self;
         drop(vm);
-        let mut wrong = wrong.into_inner().expect("nobody panics");
+        let mut wrong = wrong.into_inner().expect("no thread panics");
         if host.memory.lent() != 0 {
             wrong.get_or_insert(LENT);
         }

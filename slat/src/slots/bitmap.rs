@@ -5,10 +5,10 @@
 //!                   └──▶ 4 KiB of bits
 //! ```
 //! Marking never waits and never fails: vCPUs mark inside a section of the read side. Where no memory can be had
-//! for a chunk, the directory says that all of its pages are dirty: more work for whoever copies them, and no
+//! for a chunk, the directory says that all of its pages are dirty: more work for the migration that copies them, and no
 //! page lost. A log in which every page is dirty from the start begins like that, so that it costs nothing.
 //!
-//! Bits are taken word by word, each by one swap: every mark goes to exactly one of those who take at once.
+//! Bits are taken word by word, each by one swap: every mark goes to exactly one of the harvests that take at once.
 
 use crate::sync::prim::{AcqRel, Acquire, AtomicPtr, AtomicU64, Relaxed, Release, SeqCst, fence};
 #[cfg(not(loom))]
@@ -85,11 +85,11 @@ impl Bitmap {
     }
 
     /// The same of the pages `bits` of word number `word`. A mark that is set already is set again: only a write tells
-    /// whoever takes the mark what came before it.
+    /// the harvest that takes the mark what came before it.
     #[inline]
     pub(crate) fn mark_word(&self, word: u64, bits: u64) {
         if let Some(words) = self.chunk_at(word) {
-            // ORDER(bitmap): Release: whoever takes the mark sees what made this thread set it.
+            // ORDER(bitmap): Release: the harvest that takes the mark sees what made this thread set it.
             words[word as usize % CHUNK].fetch_or(bits, unless_seeded!(MarkRelaxed, Release));
         }
     }
@@ -117,7 +117,7 @@ impl Bitmap {
             link_chunk(place, null_mut(), new_chunk().map_or(ALL, NonNull::as_ptr));
         }
         // ORDER(bitmap-all): what is marked before this look; pairs with the fence in `divide`: nothing is written where
-        // all is dirty, so whoever divides the chunk sees what was to be marked, or this sees it divided.
+        // all is dirty, so the thread that divides the chunk sees what was to be marked, or this sees it divided.
         if !seeded!(WholeUnfenced) {
             fence(SeqCst);
         }
@@ -143,7 +143,7 @@ impl Bitmap {
             // ORDER(bitmap): Relaxed; the link publishes it.
             words[word as usize % CHUNK].store(self.whole_word(word), Relaxed);
         }
-        // Else somebody else has.
+        // Else another thread has.
         link_chunk(&self.directory[chunk], ALL, fresh.as_ptr());
         // ORDER(bitmap-all): the link before whatever is looked at next; see `other_chunk`.
         if !seeded!(DivideUnfenced) {
@@ -165,7 +165,7 @@ impl Bitmap {
         if word.load(Relaxed) & mask == 0 {
             return 0;
         }
-        // ORDER(bitmap): Acquire pairs with the Release of `mark`; whoever marks later finds the bit clear.
+        // ORDER(bitmap): Acquire pairs with the Release of `mark`; a later mark finds the bit clear.
         word.fetch_and(!mask, unless_seeded!(TakeRelaxed, AcqRel)) & mask
     }
 
@@ -222,7 +222,7 @@ fn new_chunk() -> Option<NonNull<Chunk>> {
 }
 
 /// # Safety
-/// From [`new_chunk`], reached by nobody, and freed once.
+/// From [`new_chunk`], reached by no thread, and freed once.
 unsafe fn free_chunk(chunk: *mut Chunk) {
     #[cfg(not(loom))]
     // SAFETY: the caller's word; the layout is that of `new_chunk`.
@@ -234,7 +234,7 @@ unsafe fn free_chunk(chunk: *mut Chunk) {
     drop(unsafe { Box::from_raw(chunk) });
 }
 
-/// Puts a chunk, or [`ALL`], in the place of `old`; frees the chunk where somebody was faster.
+/// Puts a chunk, or [`ALL`], in the place of `old`; frees the chunk where another thread was faster.
 #[cold]
 fn link_chunk(place: &AtomicPtr<Chunk>, old: *mut Chunk, link: *mut Chunk) {
     // ORDER(bitmap): Release: the words before the link; pairs with `Dirty::at`.
@@ -255,7 +255,7 @@ enum Dirty<'b> {
 impl<'b> Dirty<'b> {
     #[inline(always)]
     fn at(place: &'b AtomicPtr<Chunk>) -> Self {
-        // ORDER(bitmap): Acquire pairs with the Release of whoever linked the chunk: its words are seen.
+        // ORDER(bitmap): Acquire pairs with the Release of the thread that linked the chunk: its words are seen.
         let chunk = place.load(Acquire);
         match NonNull::new(chunk) {
             None => Self::Nothing,
@@ -277,7 +277,7 @@ impl Drop for Bitmap {
                     // SAFETY: none; that is the mistake.
                     unsafe { free_chunk(place.load(Relaxed)) };
                 }
-                // SAFETY: from `new_chunk`; nobody marks any more (`&mut self`).
+                // SAFETY: from `new_chunk`; no thread marks any more (`&mut self`).
                 unsafe { free_chunk(place.load(Relaxed)) };
             }
         }

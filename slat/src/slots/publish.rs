@@ -9,9 +9,9 @@
 //! never come from two versions. KVM has two sets and two loads, hence its rule that nothing be cached while
 //! an update is in progress; here the bit is information for users ([`super::Generation`]).
 //!
-//! **When is somebody waited for?** What is taken away (a slot deleted, moved, its log ended) is gone for every
+//! **When does a transaction wait?** What is taken away (a slot deleted, moved, its log ended) is gone for every
 //! reader when the transaction returns: it ends in a grace period. A transaction that only creates takes nothing
-//! from anybody: it publishes and returns, and what it left over waits until the next grace period, or until
+//! away: it publishes and returns, and what it left over waits until the next grace period, or until
 //! the cells run out: one wait for sixteen creations. A cell is written again only after a grace period since
 //! it was replaced.
 
@@ -47,7 +47,7 @@ pub(crate) struct SlotSets {
     pub(crate) writer: Mutex<Writer>,
 }
 
-/// What whoever holds the transaction mutex has.
+/// What the holder of the transaction mutex has.
 pub(crate) struct Writer {
     pub(crate) map: SlotMap,
     /// No reader holds a version older than this one.
@@ -152,7 +152,7 @@ impl SlotSets {
         // ORDER(stamp): Release; pairs with `unchanged_since`.
         self.changed.store(under.0, Release);
         let number = self.number() + 1;
-        // SAFETY: the cell of a version that nobody reads any more, and one writer.
+        // SAFETY: the cell of a version without readers, and one writer.
         unsafe { *self.cells[(number % CELLS) as usize].get() = (set, Name::next()) };
         // ORDER(publish): Release; see `read`.
         self.word.0.store(number << 1 | u64::from(in_progress), unless_seeded!(PublishRelaxed, Release));
@@ -172,7 +172,7 @@ impl Writer {
         }
     }
 
-    /// Waits until nobody reads any version but the published one, and takes back what older ones left over.
+    /// Waits until no reader has any version but the published one, and takes back what older ones left over.
     /// The thread must be in no section.
     pub(crate) fn wait(&mut self, sets: &SlotSets, reads: &ReadSide) {
         if !seeded!(SlotsFreedEarly) {

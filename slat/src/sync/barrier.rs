@@ -38,7 +38,7 @@ impl Barrier {
     pub(crate) fn light(self) {
         if self.asymmetric {
             // ORDER(asymmetric): keeps the compiler from moving a later load above the earlier store; the
-            // processor is kept from it by the membarrier of whoever calls `heavy`.
+            // processor is kept from it by the membarrier of the thread that calls `heavy`.
             compiler_fence(SeqCst);
         } else {
             // ORDER(asymmetric): store before, load after; pairs with the fence in `heavy`.
@@ -55,7 +55,7 @@ impl Barrier {
             fence(SeqCst);
         }
         if self.asymmetric {
-            membarrier::everyone();
+            membarrier::all_threads();
         }
     }
 }
@@ -76,7 +76,7 @@ mod membarrier {
     }
 
     /// Returns once every running thread of this process has passed a full fence.
-    pub(super) fn everyone() {
+    pub(super) fn all_threads() {
         let failed = call(PRIVATE_EXPEDITED);
         // It can only fail unregistered, and `register` succeeded before anything could call this.
         assert_eq!(failed, 0, "membarrier stopped working after it was registered");
@@ -91,7 +91,7 @@ mod membarrier {
         cfg!(any(shuttle, virtual_time))
     }
 
-    pub(super) fn everyone() {
+    pub(super) fn all_threads() {
         #[cfg(virtual_time)]
         slat_machine::barrier();
     }

@@ -44,7 +44,7 @@ pub(crate) struct Lock {
     waits: Padded<Waits>,
 }
 
-/// Written by those who wait, and nobody else.
+/// Written by the threads that wait alone.
 #[derive(Default)]
 struct Waits {
     count: AtomicU64,

@@ -35,7 +35,7 @@ pub(crate) use simulated::{
     read_whole, scanned, spin_loop,
 };
 
-/// The cell itself, for accesses around which no schedule need be tried: nobody else can reach it, or nothing is decided
+/// The cell itself, for accesses around which no schedule need be tried: no other thread can reach it, or nothing is decided
 /// on what is found.
 #[cfg(not(any(shuttle, virtual_time)))]
 #[inline(always)]
@@ -43,11 +43,11 @@ pub(crate) fn quiet(cell: &AtomicU64) -> &AtomicU64 {
     cell
 }
 
-/// The same for whoever reads all words of a table, and for whoever fills it.
+/// The same for a thread that reads all words of a table, and for the one that fills it.
 #[cfg(not(virtual_time))]
 pub(crate) use {quiet as scanned, quiet as filled};
 
-/// What is read by plain loads: nobody else uses it. Costs nothing but those.
+/// What is read by plain loads: no other thread uses it. Costs nothing but those.
 #[cfg(not(virtual_time))]
 #[inline(always)]
 pub(crate) fn read_whole<T>(_: &T) {}
@@ -107,7 +107,7 @@ pub(crate) use lock_api::{RawMutexFair, RawRwLockFair};
 #[cfg(any(not(feature = "std"), shuttle))]
 pub(crate) use spinning::{RawMutexFair, RawRwLockFair};
 
-/// Spinning locks know nobody who waits: to let others in is to let go for a moment.
+/// Spinning locks do not know their waiters: to let others in is to let go for a moment.
 #[cfg(any(not(feature = "std"), shuttle))]
 mod spinning {
     use lock_api::{RawMutex as _, RawRwLock as _};

@@ -2,7 +2,7 @@
 //!
 //! Entering is a plain store to one's own seat, leaving another. A writer that has *unlinked* something (a
 //! table page, a node of the slot set) and wants its memory back waits for a **grace period**: after a heavy
-//! barrier it looks at every seat once; a seat that was inside then must be seen to move. Whoever entered
+//! barrier it looks at every seat once; a seat that was inside then must be seen to move. A section that began
 //! later cannot have found what was unlinked.
 //!
 //! A seat is one word, odd inside a section. The store that ends a section also says what the section did, so the
@@ -15,12 +15,12 @@
 //! ```
 //! The upper count wraps, which is harmless: a writer that happens to see the same odd word again waits on.
 //!
-//! The heavy barrier interrupts every CPU that runs a thread of the process: microseconds. It is there for those who
-//! may be entering a section at that moment, by a store that nobody sees yet. Who is **at rest** is not: nobody
+//! The heavy barrier interrupts every CPU that runs a thread of the process: microseconds. It is there for threads that
+//! may be entering a section at that moment, by a store that no other thread sees yet. A seat **at rest** is not about to be entered: no thread
 //! holds the seat, or its vCPU is in the guest. Rest begins and ends with a fence, which an entry into the guest
-//! hardly notices. And whoever is awake is **asked** for a moment of rest: the next section on its seat begins with that
+//! hardly notices. And the holder of a seat that is awake is **asked** for a moment of rest: the next section on its seat begins with that
 //! fence. A vCPU that faults and faults answers at once, for two transfers of its seat's line. Where all are seen at
-//! rest, or have answered, the grace period is over; the barrier is for those who are awake and enter nothing.
+//! rest, or have answered, the grace period is over; the barrier is for holders that are awake and enter nothing.
 //!
 //! **Seats grow in number.** A thread that holds a seat, by a snapshot of the memslots or a walk, may ask for another one. Where
 //! every seat were held by such a thread, each would wait for another one, for ever. So where all are taken there will be more:
@@ -38,7 +38,7 @@ use super::prim::{
 };
 use super::tally::{Count, Tally};
 
-/// Nobody holds the seat.
+/// No thread holds the seat.
 const FREE: u8 = 0;
 /// Its holder may enter a section at any moment. Without this bit it is at rest.
 const AWAKE: u8 = 1;
@@ -212,7 +212,7 @@ impl ReadSide {
         self.all_rest() || self.outlast(LOOKS)
     }
 
-    /// The same by the heavy barrier, whoever is at rest. Looks at an open section so often at most, unless that is
+    /// The same by the heavy barrier, without a look at what is at rest. Looks at an open section so often at most, unless that is
     /// `u32::MAX`.
     fn outlast(&self, most: u32) -> bool {
         self.barrier.heavy();
@@ -220,7 +220,7 @@ impl ReadSide {
         // the memory they looked at is reused.
         let word = |seat: &Seat| seat.word.load(unless_seeded!(WaitRelaxed, Acquire));
         let mut looks = 0;
-        // All of a row are looked at before any is waited for: so those who wait do it at once, and a section that began
+        // All of a row are looked at before any is waited for: so writers that wait do it at once, and a section that began
         // meanwhile is none of theirs.
         self.rows().all(|row| {
             let mut then = [0; ROW];
@@ -250,7 +250,7 @@ impl ReadSide {
         // ORDER(rest): Acquire pairs with the Release in `rest`, `answer`, `Borrowed::drop`, which RMWs
         // continue: the loads of earlier sections are over.
         let state = |seat: &Seat| seat.state.load(Acquire);
-        // All are asked before any answer is waited for. Whoever is at rest now has answered.
+        // All are asked before any answer is waited for. A seat that is at rest now has answered.
         for seat in self.all() {
             let mut now = state(seat);
             while now & (AWAKE | ASKED) == AWAKE
@@ -261,7 +261,7 @@ impl ReadSide {
         }
         let mut looks = 0;
         self.all().all(|seat| {
-            // Not asked any more: it was at rest since it was seen to be asked, by whomever.
+            // Not asked any more: it was at rest since it was seen to be asked, by any writer.
             while state(seat) & (AWAKE | ASKED) == AWAKE | ASKED {
                 looks += 1;
                 if looks > LOOKS {
@@ -275,7 +275,7 @@ impl ReadSide {
 }
 
 impl Seat {
-    /// Whether the next section can be entered by one store: its holder says that barriers are asymmetric, and nobody asks
+    /// Whether the next section can be entered by one store: its holder says that barriers are asymmetric, and no writer asks
     /// for a moment of rest.
     #[inline(always)]
     pub(crate) fn is_light(&self) -> bool {

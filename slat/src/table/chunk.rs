@@ -39,7 +39,7 @@ pub(super) struct Head {
 const _: () = assert!(size_of::<Head>() == size_of::<Note>());
 
 impl Head {
-    /// Whether no page is in anybody's hands.
+    /// Whether no page is in use.
     pub(super) fn is_whole(&self) -> bool {
         let out = self.all & !self.free.get();
         out == 0 || seeded!(ChunkNotWhole) && out.is_power_of_two()

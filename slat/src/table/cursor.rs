@@ -4,7 +4,7 @@
 //! A parent comes before its children. Tables that reach out of the range are passed through without a visit: there
 //! is nothing that could be done to them. The cursor looks at an entry again before it goes down through it, so an edit
 //! by the visitor (unhook, zap, split) takes effect at once; and what was a link when it was visited and is none any
-//! more is visited again, since whoever took it away may owe what the visitor has to know of. The cursor can be sent
+//! more is visited again, since the thread that took it away may owe what the visitor has to know of. The cursor can be sent
 //! back to the root at any time ([`Cursor::restart`]) and goes on at its **goal**, the first frame that has not been
 //! visited yet.
 
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(
             seen,
             [(3, 0), (3, 0)],
-            "once as a link, once as the hole of somebody who may owe a flush"
+            "once as a link, once as the hole of a thread that may owe a flush"
         );
     }
 

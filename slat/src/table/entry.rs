@@ -103,14 +103,14 @@ impl Word {
         Self(FIXED | TAG_HOLE | spread(version.0))
     }
 
-    /// An entry frozen by whoever holds `mark` (unique among those who freeze at one time).
+    /// An entry frozen by the holder of `mark` (unique among the threads that freeze at one time).
     #[inline]
     pub const fn frozen(mark: u64) -> Self {
         Self(FIXED | TAG_FROZEN | spread(mark))
     }
 
     /// A frozen link to the table in frame `pfn`. It says which: a table that is linked here later, and frozen, makes
-    /// another word, so that nobody thaws what another one froze.
+    /// another word, so that no thread thaws what another one froze.
     pub(crate) const fn frozen_link(pfn: Pfn) -> Self {
         Self::frozen(LINKED | pfn.0)
     }
@@ -126,7 +126,7 @@ impl Word {
         Self(FIXED | TAG_MMIO | spread(version.0))
     }
 
-    /// `leaf`, withdrawn from the hardware until somebody accesses it. Its Accessed bit is not kept: that it is clear
+    /// `leaf`, withdrawn from the hardware until a vCPU accesses it. Its Accessed bit is not kept: that it is clear
     /// is what the word says.
     #[inline]
     pub const fn tracked(leaf: &Leaf) -> Self {
@@ -210,8 +210,8 @@ impl Entry {
     /// What it holds now.
     #[inline(always)]
     pub fn load(&self) -> Word {
-        // ORDER(link): Acquire pairs with the Release of `cas`: whoever sees a link sees the table filled, and
-        // whoever sees a hole sees what its invalidation had done before.
+        // ORDER(link): Acquire pairs with the Release of `cas`: a walk that sees a link sees the table filled, and
+        // one that sees a hole sees what its invalidation had done before.
         let word = Word(self.0.load(unless_seeded!(FollowRelaxed, Acquire)));
         #[cfg(all(test, shuttle))]
         crate::shuttle_tests::looked(word);
@@ -242,7 +242,7 @@ impl Entry {
         self.0.compare_exchange(seen.0, seen.0 | bits, Relaxed, Relaxed).is_ok()
     }
 
-    /// Writes a word into a table that nobody else can reach yet.
+    /// Writes a word into a table that no other thread can reach yet.
     #[inline(always)]
     pub(crate) fn fill(&self, word: Word) {
         // ORDER(link): Relaxed; the CAS that links the table publishes it.
@@ -379,7 +379,7 @@ mod tests {
         }
 
         #[test]
-        fn a_tracked_leaf_survives_and_is_present_to_nobody(leaf in leaf()) {
+        fn a_tracked_leaf_survives_and_is_present_to_no_walker(leaf in leaf()) {
             let word = Word::tracked(&leaf);
             prop_assert_eq!(word.tracked_leaf(), leaf);
             prop_assert_eq!(Word::tracked(&Leaf { accessed: true, ..leaf }), word);

@@ -182,7 +182,7 @@ pub unsafe trait Format: Copy + Default + Debug + Send + Sync + 'static {
     /// bits the walker sets one, and either says that the page is dirty.
     const DIRTY: u64;
     /// Whether walkers set Accessed and Dirty. Where not, a leaf is accessed while it is present, and dirty while it
-    /// may be written; one that nobody has accessed is a [tracked word](Word::tracked), which the next access gives
+    /// may be written; one that no vCPU has accessed is a [tracked word](Word::tracked), which the next access gives
     /// back by a fault.
     const HARDWARE_AD: bool = true;
     /// How a leaf says each [`MemoryType`], in the order of [`MemoryType::ALL`]; `None` where it knows write-back only: then memslots

@@ -1,6 +1,6 @@
 //! Freezing: an entry that is one thread's for a moment, however that moment ends.
 //!
-//! While an entry is frozen everybody else turns back at it, or waits. So whoever froze it thaws it, to what it was where
+//! While an entry is frozen every other thread turns back at it, or waits. So the thread that froze it thaws it, to what it was where
 //! nothing else was decided: also where the host panics when it is asked, and takes the thread with it.
 
 use super::entry::{Entry, Word};
@@ -26,8 +26,8 @@ impl<'w> Freeze<'w> {
         Some(Self { entry, was, frozen })
     }
 
-    /// Thaws it to `word`. False where somebody has invalidated it meanwhile, who owes the flush.
-    #[must_use = "whoever invalidated the entry did not know what it was"]
+    /// Thaws it to `word`. False where an invalidation has taken it meanwhile, and owes the flush.
+    #[must_use = "the invalidation that took the entry did not know what it was"]
     pub(crate) fn thaw(self, word: Word) -> bool {
         let ours = self.entry.cas(self.frozen, word).is_ok();
         core::mem::forget(self);

@@ -36,7 +36,7 @@ pub(crate) fn watched<R>(watch: impl FnMut(), work: impl FnOnce() -> R) -> R {
     meddled(|_| {}, watch, work)
 }
 
-/// The same with `meddle` called before each, at the moment when whoever writes has made up his mind.
+/// The same with `meddle` called before each, at the moment when the writer has decided what to write.
 pub(crate) fn meddled<R>(meddle: impl FnMut(&Entry), watch: impl FnMut(), work: impl FnOnce() -> R) -> R {
     /// Undone however `work` ends.
     struct Undo;

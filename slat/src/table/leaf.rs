@@ -95,7 +95,7 @@ pub struct Leaf {
     pub perms: Perms,
     /// How it is cached.
     pub memory: MemoryType,
-    /// Whether the *host* allowed writes when this leaf was made. With `perms` less: someone tracks writes
+    /// Whether the *host* allowed writes when this leaf was made. With `perms` less: the VMM tracks writes
     /// (dirty logging), and the fault that asks gets the permission back by one CAS.
     pub host_writable: bool,
     /// The Accessed bit.

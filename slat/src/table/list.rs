@@ -2,7 +2,7 @@
 
 use super::memory::Node;
 
-/// Table pages in nobody's table, threaded through their own notes. Owning the list is owning the pages.
+/// Table pages in no table, threaded through their own notes. Owning the list is owning the pages.
 #[derive(Debug, Default)]
 pub(crate) struct NodeList {
     head: Option<Node>,

@@ -91,7 +91,7 @@ pub(crate) const ENTRIES: usize = 1 << INDEX_BITS;
 /// ```
 ///
 /// # Safety
-/// `alloc_chunk` must return memory of [`CHUNK_BYTES`], aligned to as much, that nobody else uses until
+/// `alloc_chunk` must return memory of [`CHUNK_BYTES`], aligned to as much, that no other code uses until
 /// `free_chunk`; likewise `alloc_pages`, of as many pages as it was asked for. `at` and `pfn` must be each other's inverse for
 /// every page of such memory, and stay so. The frame must fit the address bits of the format that links it
 /// ([`Format::ADDRESS`](super::Format::ADDRESS)).
@@ -386,7 +386,7 @@ impl Node {
     /// # Safety
     /// During `'a` the page is the caller's alone.
     pub(crate) unsafe fn words<'a>(self) -> &'a [u64; ENTRIES] {
-        // SAFETY: an entry is one word; nobody else reads or writes it, says the caller.
+        // SAFETY: an entry is one word; no other thread reads or writes it, says the caller.
         let words = unsafe { &*self.0.as_ptr().cast() };
         read_whole(words);
         words
@@ -424,7 +424,7 @@ impl Node {
         unsafe { page.sub(offset).cast::<Note>().add(offset >> PAGE_SHIFT).as_ref() }
     }
 
-    /// Fills a page that nobody else can reach with one word.
+    /// Fills a page that no other thread can reach with one word.
     pub(crate) fn fill(self, word: Word) {
         // SAFETY: the caller owns the page (it is in no table yet).
         let entries = unsafe { self.entries() };

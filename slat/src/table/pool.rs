@@ -154,7 +154,7 @@ impl Pool {
         (0..self.root_pages).for_each(|page| root.beside(page).fill(word));
     }
 
-    /// Takes back pages that nobody can reach any more.
+    /// Takes back pages that no thread can reach any more.
     pub(crate) fn give_back(&self, list: NodeList) {
         self.out.fetch_sub(list.len() as u64, Relaxed);
         self.free.lock().put(list, 1);
@@ -237,7 +237,7 @@ impl Pool {
     /// Gives every chunk back to the host.
     ///
     /// # Safety
-    /// No page of this pool is reachable by anyone.
+    /// No page of this pool is reachable by any thread.
     pub(crate) unsafe fn release<M: TableMemory>(&mut self, memory: &M) {
         let free = self.free.get_mut();
         for list in 0..=WHOLE {

@@ -113,7 +113,7 @@ impl<F: Format> Radix<F> {
     }
 
     /// The table of `level` that serves `gfn`, if there is one, from `top`, a table of a higher level or the root:
-    /// the same way down, for those who want nothing else.
+    /// the same way down, for callers that want nothing else.
     ///
     /// # Safety
     /// As [`descend`](Self::descend); `top` serves `gfn` and is linked.

@@ -14,7 +14,7 @@
 //! continue. Its writes have no effect on the guest: a leaf installed there reaches no TLB that outlives the shootdown, and the
 //! host changes nothing before it; a number written into a hole there is not missed in the live
 //! table, which gets a newer one before the invalidation ends that unhooked ([`crate::notify::active`]).
-//! So the dead are counted and taken apart by plain loads when they are nobody's but ours: many times
+//! So the dead are counted and taken apart by plain loads when no other thread can reach them: many times
 //! faster than an exchange for each entry, and at leisure, a page at a time. (`model/` checks all of this.)
 
 use super::entry::{Entry, Word};
@@ -53,7 +53,7 @@ impl Unlinked {
     }
 }
 
-/// What somebody has taken from the queue, to wait for a grace period with.
+/// What a thread has taken from the queue, to wait for a grace period with.
 #[derive(Debug)]
 #[must_use = "it is to be buried"]
 pub(crate) struct Taken {
@@ -61,7 +61,7 @@ pub(crate) struct Taken {
     round: usize,
 }
 
-/// Nobody's but ours.
+/// No other thread can reach it.
 #[derive(Debug, Default)]
 struct Dead {
     /// Tops of subtrees, to be taken apart.
@@ -139,7 +139,7 @@ impl Grace {
         pool: &Pool,
     ) {
         self.wait(reads, memory);
-        self.wait_for_those_who_wait();
+        self.wait_for_concurrent_grace_periods();
         let mut patience = Patience::default();
         loop {
             while self.take_apart::<F, M>(memory, pool, Self::BATCH) {}
@@ -152,15 +152,15 @@ impl Grace {
         }
     }
 
-    /// Returns when all who wait for a grace period now have had it. Those who come later are counted elsewhere: a
-    /// crowd of them keeps nobody.
-    fn wait_for_those_who_wait(&self) {
+    /// Returns when all threads that wait for a grace period now have had it. Later ones are counted elsewhere: a
+    /// crowd of them holds up no thread.
+    fn wait_for_concurrent_grace_periods(&self) {
         let began = self.dead.lock().round;
         for round in [began, began + 1] {
             let mut patience = Patience::default();
             loop {
                 let mut dead = self.dead.lock();
-                // A round ends only when nobody is left of the one before it.
+                // A round ends only when no thread is left of the one before it.
                 if dead.round != round || dead.waiting[(round + 1) % 2] == 0 {
                     dead.round = dead.round.max(round + 1);
                     break;
@@ -194,7 +194,7 @@ impl Grace {
         self.take_apart::<F, M>(memory, pool, 1) || self.find_none()
     }
 
-    /// Says so where nothing is queued and nobody has anything in hand. False.
+    /// Says so where nothing is queued and no thread has anything in hand. False.
     fn find_none(&self) -> bool {
         let (queue, dead) = (self.flushed.lock(), self.dead.lock());
         if queue.len() + dead.tops.len() + dead.busy + dead.waiting[0] + dead.waiting[1] == 0 {
@@ -234,7 +234,7 @@ impl Grace {
         }
     }
 
-    /// What is queued, for somebody who waits for a grace period anyway, and then calls [`bury`](Self::bury).
+    /// What is queued, for a thread that waits for a grace period anyway, and then calls [`bury`](Self::bury).
     pub(crate) fn take_flushed(&self) -> Option<Taken> {
         let mut queue = self.flushed.lock();
         if queue.len() == 0 {
@@ -253,7 +253,7 @@ impl Grace {
         dead.waiting[taken.round % 2] -= 1;
     }
 
-    /// Not yet: somebody else may have more patience.
+    /// Not yet: another thread may have more patience.
     fn put_back(&self, mut taken: Taken) {
         self.flushed.lock().append(&mut taken.flushed.0);
         self.dead.lock().waiting[taken.round % 2] -= 1;

@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// Each takes something away from two pages of eight, once; nobody else is charged for it.
+    /// Each takes something away from two pages of eight, once; no other cause is charged for it.
     #[test]
     fn each_flush_is_counted_for_its_cause() {
         let mut idle = Idle::take().unwrap();

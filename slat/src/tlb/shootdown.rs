@@ -98,7 +98,7 @@ const WRITING: u64 = u64::MAX;
 const CATCH_UP: u64 = 16;
 
 /// The range of one numbered flush; `generation` is written last and names what the range belongs to. On a cache line of its
-/// own: who writes the next one does not take this one from those who read it.
+/// own: a write of the next one does not take this one's cache line from its readers.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Ranged {
@@ -254,8 +254,8 @@ impl Tlb {
         pages.flushed()
     }
 
-    /// Asks every vCPU to forget its translations of `gfns`, soon, and waits for none: for those who take nothing away, and
-    /// would only like to see the next access. Whoever is out of the guest forgets when it enters.
+    /// Asks every vCPU to forget its translations of `gfns`, soon, and waits for none: for a caller that takes nothing away, and
+    /// would only like to see the next access. A vCPU that is out of the guest forgets when it enters.
     pub(crate) fn ask(&self, gfns: Span<Gfn>, kick: impl Fn(VcpuId)) {
         if self.sabotaged {
             return;

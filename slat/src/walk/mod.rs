@@ -22,7 +22,7 @@
 //! ```
 //!
 //! # Steps
-//! A walk is a section of the read side (or a lock, under a baseline policy), and nobody's hold may grow with the VM:
+//! A walk is a section of the read side (or a lock, under a baseline policy), and no thread's hold may grow with the VM:
 //! grace periods wait for sections, vCPUs for locks. So after a fixed number of entries the next step **rests**: it
 //! leaves, enters again in the same mode, and goes on from the root at the goal frame. KVM's iterator asks its caller
 //! not to use anything that it held before a yield. Here that does not compile: a step borrows the walk, and the
@@ -30,7 +30,7 @@
 //!
 //! What a walk owes stays owed over a rest. KVM must flush before it lets go of its lock, because others take what
 //! the tables say for what the TLBs say; here they do not: a hole carries the number of its invalidation, and
-//! whoever meets one that has not been flushed owes the flush too (rule 7 of [`crate::notify`]).
+//! a walk that meets one that has not been flushed owes the flush too (rule 7 of [`crate::notify`]).
 
 mod pass;
 
@@ -159,7 +159,7 @@ impl<'g, F: Format, H: Host, M: Mode> Walk<'g, F, H, M> {
         Steps::new(self, cursor, true)
     }
 
-    /// The same for those who hold what they must not hold over a rest: steps end where a rest is due.
+    /// The same for a caller that holds what it must not hold over a rest: steps end where a rest is due.
     pub(crate) fn steps_up_to_a_rest(&mut self, gfns: Span<Gfn>, lowest: Level) -> Steps<'_, 'g, F, H, M> {
         let cursor = Cursor::new(self.root(), gfns, lowest);
         Steps::new(self, cursor, false)
@@ -256,7 +256,7 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                         owed.owe(step.gfns);
                         break;
                     }
-                    // Somebody is about to thaw it, maybe writable: what comes out must be looked at.
+                    // Another thread is about to thaw it, maybe writable: what comes out must be looked at.
                     Kind::Frozen(_) => {
                         spin_loop();
                         word = at.entry.load();

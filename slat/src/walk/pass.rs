@@ -13,7 +13,7 @@ use crate::table::format::Format;
 impl<F: Format, H: Host> Walk<'_, F, H, Lockless> {
     /// Tells `seen` which pages of `gfns` were accessed since this was asked before, table by table in order, and makes
     /// them pages that were not. A large page is told as all of its pages. `seen` runs inside a section of the read
-    /// side: it is short, and waits for nobody.
+    /// side: it is short, and waits for no other thread.
     ///
     /// No flush is owed, so none is paid: a page that a TLB holds is noticed when that forgets it.
     ///

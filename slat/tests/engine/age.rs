@@ -134,7 +134,7 @@ fn large_pages<F: Format>() {
     );
 }
 
-/// A table is passed over where nobody came through its link; a walker with the link in its cache is not noticed.
+/// A table is passed over where no walk came through its link; a walker with the link in its cache is not noticed.
 fn parents<F: Format>() {
     let mut machine = Machine::<F>::new();
     machine.access(3, Access::Read);
@@ -182,7 +182,7 @@ impl Translations for Told {
     }
 }
 
-/// TLBs are asked to forget, in the guest and out of it, and nobody waits for them: this is one thread.
+/// TLBs are asked to forget, in the guest and out of it, and no thread waits for them: there is one thread.
 fn forgetting<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle) {
     let (page, nothing) = (Span::sized(RAM + PAGE_SIZE, PAGE_SIZE), Span::sized(Hva(0x1000), PAGE_SIZE));
     let (mut told, mut vcpu) = (Told::default(), vm.vcpu(VcpuId(0)).unwrap());

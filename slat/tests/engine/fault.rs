@@ -264,7 +264,7 @@ fn tables_cost_two_thousandths_of_a_dense_guest() {
     assert!(stats.table_bytes + notes <= bound, "{} of {bound}", stats.table_bytes + notes);
 }
 
-/// A transaction inside an invalidation does not wait for its end; whoever faults through the slots that it
+/// A transaction inside an invalidation does not wait for its end; a vCPU that faults through the slots that it
 /// published does, since the invalidation covers host addresses, whatever slot leads there.
 #[test]
 fn slots_made_and_moved_inside_an_invalidation_wait_for_its_end() {
@@ -357,7 +357,7 @@ fn what_is_remembered_beside_an_open_invalidation_dies_with_the_next() {
             map(&mut idle, gfn);
         }
     }
-    assert_eq!(vm.stats().retries, 0, "nobody was in the way");
+    assert_eq!(vm.stats().retries, 0, "no invalidation was in the way");
     drop(open);
     map(&mut idle, 0);
 }

@@ -152,7 +152,7 @@ fn without_table_memory_a_split_stops_where_it_is_and_the_vm_goes_on() {
     assert!(vm.split(&mut idle, frames(0, 512), Level::K4).is_ok());
 }
 
-/// A walk that rests looks at the leaf before once more: that is nobody's second leaf. Nor are the small ones that a
+/// A walk that rests looks at the leaf before once more: that is no second leaf. Nor are the small ones that a
 /// large one is split into behind it.
 #[test]
 fn a_leaf_is_visited_once_however_often_the_walk_rests() {

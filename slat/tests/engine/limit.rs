@@ -26,7 +26,7 @@ fn touch(vcpu: &mut Vcpu<'_, Npt4, Identity>, idle: &mut Idle, gfn: u64) -> Resu
 fn walk_in_hardware(vm: &Vm<Npt4, Identity>, gfn: Gfn) -> bool {
     let mut table = vm.root();
     for level in (1..=4).rev().filter_map(Level::new) {
-        // SAFETY: a table of this VM; nobody else is about who could give it back.
+        // SAFETY: a table of this VM; no other thread is there to give it back.
         let entry =
             unsafe { vm.host().at(table).cast::<slat::table::Entry>().add(Npt4::index(gfn, level)).as_ref() };
         let word = entry.load();
@@ -55,7 +55,7 @@ fn the_coldest_tables_go_and_the_hot_one_stays() {
     let stats = vm.stats();
     assert!(stats.tables_reclaimed > 400, "{stats:?}");
     assert!(stats.leaves[0] > BUDGET / 4 && stats.leaves[0] < BUDGET, "what fits is mapped: {stats:?}");
-    // Negative control: what nobody uses does not stay.
+    // Negative control: what is not used does not stay.
     assert!(!walk_in_hardware(&vm, Gfn(TABLE + 1)));
     drop(vcpu);
     let pages = vm.table_pages(&mut idle);

@@ -20,7 +20,7 @@ fn touch<F: Format>(vm: &Vm<F, Identity>, idle: &mut Idle, gfn: u64) -> Done {
 fn remembered<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> Option<u8> {
     let mut table = vm.root();
     for level in (1..=F::LEVELS).rev().filter_map(Level::new) {
-        // SAFETY: a table of this VM; nobody gives it back meanwhile.
+        // SAFETY: a table of this VM, which is not given back meanwhile.
         let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
         match entry.load().kind::<F>(level) {
             Kind::Table(pfn) => table = pfn,

@@ -207,7 +207,7 @@ fn who_is_young<F: Format>() {
     assert!(vm.young(idle, all, Young::ClearAndFlush) && !vm.young(idle, all, Young::Test));
     assert_eq!(vm.stats().flushes.paid, before.flushes.paid + 1);
     assert_eq!(vm.stats().leaves, before.leaves, "nothing is taken away");
-    // Nobody loses what was written, and the next access is seen.
+    // Nothing that was written is lost, and the next access is seen.
     let done = machine.touch(2, Access::Write);
     if F::HARDWARE_AD {
         assert_eq!(done, Done::Spurious, "{}", F::NAME);
@@ -235,7 +235,7 @@ fn every_format_does_the_same() {
     all::<Ept4NoAd>();
 }
 
-/// A store to a page that is being replaced waits for the end, and takes nothing from those who read meanwhile.
+/// A store to a page that is being replaced waits for the end, and takes nothing from readers meanwhile.
 #[test]
 fn a_store_that_waits_for_a_change_leaves_no_hole() {
     let mut machine = Machine::<Npt4>::new();

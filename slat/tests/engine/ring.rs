@@ -1,4 +1,4 @@
-//! Dirty rings: what a vCPU's ring tells, whom a full one stops, what survives moves and ends with a log, and that no
+//! Dirty rings: what a vCPU's ring tells, which vCPU a full one stops, what survives moves and ends with a log, and that no
 //! page is writable without a ring or a harvest that will say so.
 
 use crate::common::identity::Identity;
@@ -93,7 +93,7 @@ fn a_ring_tells_the_stores_of_its_vcpu_and_tracks_them_again() {
         assert_eq!(writable(&vm, &mut idle), [6], "the other's are its own");
 
         assert_eq!(ring_of(&vm, &mut idle, 0), []);
-        assert_eq!(store(&mut other, &mut idle, 63), Done::Fixed, "the next store faults, whoever makes it");
+        assert_eq!(store(&mut other, &mut idle, 63), Done::Fixed, "the next store faults, on any vCPU");
         assert_eq!(touch(&mut one, &mut idle, 5, Access::Read), Done::Spurious);
         assert_eq!(ring_of(&vm, &mut idle, 0), []);
         assert_eq!(ring_of(&vm, &mut idle, 1), [6, 63]);
@@ -114,11 +114,7 @@ fn a_full_ring_stops_its_vcpu_and_no_other_until_it_is_harvested() {
         }
         let (before, at) = (vm.stats(), vm.translate(&mut idle, Gfn(FULL)));
         for _ in 0..3 {
-            assert_eq!(
-                store(&mut one, &mut idle, FULL),
-                Done::RingFull,
-                "again, until somebody has harvested"
-            );
+            assert_eq!(store(&mut one, &mut idle, FULL), Done::RingFull, "again, until a harvest");
         }
         assert_eq!(vm.translate(&mut idle, Gfn(FULL)), at, "nothing was done");
         assert_eq!(vm.stats(), before);
@@ -283,7 +279,7 @@ struct Round {
     full: u64,
 }
 
-/// The collector leaves when all are done, or when it fails: then nobody must wait for it.
+/// The collector leaves when all are done, or when it fails: then no vCPU may wait for it.
 struct Leaves<'g>(&'g AtomicBool);
 
 impl Drop for Leaves<'_> {
@@ -309,7 +305,7 @@ fn round(
             let gfn = random.below(PAGES);
             while store(&mut vcpu, &mut idle, gfn) == Done::RingFull {
                 full.fetch_add(1, SeqCst);
-                assert!(!gone.load(SeqCst), "nobody will ever harvest this ring");
+                assert!(!gone.load(SeqCst), "this ring will never be harvested");
                 std::thread::yield_now();
             }
             stored.insert(gfn);
@@ -362,9 +358,9 @@ fn nothing_is_dropped_beside_running_vcpus() {
     }
 }
 
-/// The comparison above finds a page that was dropped: here those of one harvest that nobody took note of.
+/// The comparison above finds a page that was dropped: here those of one harvest that was not noted.
 #[test]
-fn negative_control_a_harvest_that_nobody_notes_is_missed() {
+fn negative_control_a_harvest_that_is_not_noted_is_missed() {
     let (mut idle, vm) = vm::<Ept4>(2);
     let Round { stored, told, full } = round((&mut idle, &vm), (2, FULL), |idle, _| {
         vm.harvest_ring(idle, VcpuId(1)).unwrap().commit();

@@ -46,7 +46,7 @@ macro_rules! in_every_format {
 fn entry<F: Format>(vm: &Vm<F, Identity>, gfn: u64) -> (&Entry, Word, Level) {
     let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
     loop {
-        // SAFETY: a table page of this VM, which nobody takes apart meanwhile, and an index inside it.
+        // SAFETY: a table page of this VM, which is not taken apart meanwhile, and an index inside it.
         let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(Gfn(gfn), level)).as_ref() };
         let word = entry.load();
         let Kind::Table(below) = word.kind::<F>(level) else { return (entry, word, level) };
@@ -91,7 +91,7 @@ fn of_a_large_page_withdrawn_come_small_pages_withdrawn() {
 }
 
 #[test]
-fn an_access_gives_a_withdrawn_leaf_back_and_nobody_is_asked() {
+fn an_access_gives_a_withdrawn_leaf_back_and_no_host_is_asked() {
     fn give_back<F: Format>(idle: &mut Idle) {
         let vm = vm::<F>(idle);
         let mut vcpu = vm.vcpu(VcpuId(0)).unwrap();
@@ -118,7 +118,7 @@ fn an_access_gives_a_withdrawn_leaf_back_and_nobody_is_asked() {
     in_every_format!(give_back);
 }
 
-/// A TLB may hold what a leaf said before it was withdrawn: whoever takes from a withdrawn leaf owes what it would owe
+/// A TLB may hold what a leaf said before it was withdrawn: an invalidation that takes from a withdrawn leaf owes what it would owe
 /// for a present one.
 #[test]
 fn what_is_taken_from_a_withdrawn_leaf_is_owed_and_does_not_come_back() {

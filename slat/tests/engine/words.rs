@@ -3,7 +3,7 @@
 
 use crate::common::identity::Identity;
 use slat::notify::plan::Edit;
-use slat::notify::{Again, Both, Nobody};
+use slat::notify::{Again, Both, NoPages};
 use slat::slots::{Limits, Rule, SlotError, SlotMap};
 use slat::table::NoMemory;
 use slat::table::formats::Ept4;
@@ -114,7 +114,7 @@ fn a_debugger_sees_which_one_it_is() {
     let harvest = vm.harvest_ring(&mut idle, VcpuId(1)).unwrap();
     shows(&harvest, "Harvest");
     harvest.commit();
-    shows(&Both(&mut Nobody, &mut Nobody), "Both");
+    shows(&Both(&mut NoPages, &mut NoPages), "Both");
     let slots = SlotMap::new(Limits::default());
     assert!(slots.is_empty());
     shows(&slots, "len: 0");

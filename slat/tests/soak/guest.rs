@@ -38,7 +38,7 @@ impl Program {
     }
 }
 
-/// Runs vCPU `id` until everybody has done its share.
+/// Runs vCPU `id` until every thread has done its share.
 pub fn run<F: Format>(world: &World<F>, id: VcpuId) {
     let mut share = world.watch.share(id.0 as usize);
     let mut idle = Idle::take().unwrap();

@@ -1,6 +1,6 @@
 //! The primary MMU: 24 regions of 2 MiB, more than a narrow invalidation has, each one huge page or 512 small ones, present or not, writable or not.
 //!
-//! A frame number is used once: whoever shows an old one uses what was taken back. Of a region `huge` is looked at
+//! A frame number is used once: a vCPU that shows an old one uses what was taken back. Of a region `huge` is looked at
 //! first; while it says something, the words of the small pages mean nothing. Changes to a region are made by one
 //! thread at a time; what is taken from guests is told first, and changed when the debt is settled. Of a sixth of the regions
 //! no answer comes without sleep, and others may come between the look and the answer. Two changes need
@@ -46,7 +46,7 @@ impl Word {
 }
 
 struct Region {
-    /// Held by whoever changes it.
+    /// Held by the thread that changes it.
     lock: Mutex<()>,
     huge: Word,
     small: Vec<Word>,
@@ -192,7 +192,7 @@ impl Primary {
         region.demote();
     }
 
-    /// The pages of `region` become a huge one, if they lie so. Nobody loses anything.
+    /// The pages of `region` become a huge one, if they lie so. No vCPU loses anything.
     pub fn promote(&self, region: u64) {
         let region = &self.regions[region as usize];
         let _held = region.lock.lock().unwrap();

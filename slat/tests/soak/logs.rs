@@ -1,4 +1,4 @@
-//! What has been written while a dirty log was on: whoever stores notes the number of the log that it finds on. A log that
+//! What has been written while a dirty log was on: the thread that stores notes the number of the log that it finds on. A log that
 //! is on must have marked every page noted under its number.
 
 use crate::places::{SIZE, SLOTS};

@@ -19,7 +19,7 @@ const WIDE: u64 = 18;
 /// Steps that the vCPUs make, together, before a meddler's next one; at most.
 const PACE: u64 = 400;
 
-/// Runs meddler number `index` until everybody has done its share.
+/// Runs meddler number `index` until every thread has done its share.
 pub fn run<F: Format>(world: &World<F>, index: usize) {
     let share = world.watch.share(VCPUS + index);
     let idle = Idle::take().unwrap();

@@ -71,7 +71,7 @@ impl<F: Format> Changing<'_, '_, F> {
         let (world, id) = (self.meddler.world, SlotId(self.slot as u32));
         world.logs.end(self.slot);
         let idle = &mut self.meddler.idle;
-        world.vm.slots().commit(idle, |tx| tx.set_log_dirty(id, on)).expect("nobody else changes it");
+        world.vm.slots().commit(idle, |tx| tx.set_log_dirty(id, on)).expect("no other thread changes it");
         state.log = if on { world.logs.begin(self.slot) } else { 0 };
         count(&world.counts.slot_changes);
     }
@@ -84,7 +84,7 @@ impl<F: Format> Changing<'_, '_, F> {
     ) {
         let world = self.meddler.world;
         self.known.going(to);
-        change(world.vm.slots(), &mut self.meddler.idle).expect("nobody is in the way");
+        change(world.vm.slots(), &mut self.meddler.idle).expect("no other slot is in the way");
         self.known.gone();
         count(&world.counts.slot_changes);
     }

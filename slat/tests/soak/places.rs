@@ -41,7 +41,7 @@ impl Place {
 /// One slot.
 pub struct Known {
     place: AtomicU64,
-    /// Held by whoever changes the slot.
+    /// Held by the thread that changes the slot.
     pub state: Mutex<State>,
 }
 

@@ -1,6 +1,6 @@
 //! Who has done how much, what each does at the moment, and when all may go.
 //!
-//! Nobody leaves before everybody has done its share, so that the last ones are not alone; except where something is
+//! No thread leaves before every thread has done its share, so that the last ones are not alone; except where something is
 //! wrong: then all do. The watchdog ends the process, with a word on each thread, where one has made no step for a minute.
 
 use std::fmt::Write as _;
@@ -69,7 +69,7 @@ impl Watch {
         self.stopped.load(SeqCst)
     }
 
-    /// Whether anybody still has to do its share.
+    /// Whether a thread still has to do its share.
     pub fn goes_on(&self) -> bool {
         self.busy.load(SeqCst) > 0 && !self.is_stopped()
     }
@@ -124,7 +124,7 @@ impl Watch {
 }
 
 impl Share<'_> {
-    /// Begins a step. False: that was all, for everybody.
+    /// Begins a step. False: that was all, for every thread.
     pub fn next(&mut self) -> bool {
         let watch = self.watch;
         let steps = watch.threads[self.thread].steps.fetch_add(1, SeqCst);

@@ -28,7 +28,7 @@ pub struct Findings {
     pub verified: u64,
     /// Reads that could not be checked, because the oracle's memory is bounded.
     pub unchecked: u64,
-    /// Reads with a byte that nobody wrote there.
+    /// Reads with a byte that no store wrote there.
     pub corrupt: u64,
     /// The first of those: where, what was expected, what was found.
     pub first: Option<(Gpa, u8, u8)>,

@@ -49,7 +49,7 @@ impl Machine {
         Cpu::new(self.vm.vcpu(VcpuId(number)).unwrap(), window)
     }
 
-    /// Frames still in use and stale writes, when everybody is gone.
+    /// Frames still in use and stale writes, when all threads have ended.
     fn left(self) -> [u64; 2] {
         let Self { arena, space, vm } = self;
         drop((vm, space));

@@ -1,6 +1,6 @@
 //! Dirty rings as a vCPU with a TLB meets them, step by step: it stops where its ring is full and goes on where it
 //! stopped, and a store through what its TLB holds is told after each harvest. The negative control is the same with the
-//! flush of the harvest left out: the second store comes from the TLB, and nobody is told.
+//! flush of the harvest left out: the second store comes from the TLB, and is in no ring.
 
 use slat::table::formats::{Ept4, Ept4NoAd};
 use slat::*;
@@ -77,7 +77,7 @@ fn a_vcpu_stops_where_its_ring_is_full_and_goes_on_there() {
                 let mut done = 0;
                 while done + FULL < PAGES {
                     assert_eq!(cpu.run(idle, &mut sweep), Exit::RingFull);
-                    assert_eq!(cpu.run(idle, &mut sweep), Exit::RingFull, "nobody has harvested it");
+                    assert_eq!(cpu.run(idle, &mut sweep), Exit::RingFull, "it was not harvested");
                     assert_eq!(sweep.next, done + FULL);
                     assert_eq!(word(idle, space, sweep.next), round - 1, "the store has not been made");
                     assert!(told(idle, vm).into_iter().eq(done..done + FULL));

@@ -66,7 +66,7 @@ fn migrate(space: &AddressSpace, idle: &mut Idle) {
     assert!(space.migrate(idle, Span::sized(HVA, 4 << 20)).unwrap() > 0, "something was there to move");
 }
 
-/// A snapshot, and then somebody else writes first: the guest must not see it, nor keep the shared frame.
+/// A snapshot, and then another thread writes first: the guest must not see it, nor keep the shared frame.
 fn share_and_break(space: &AddressSpace, idle: &mut Idle) {
     let snapshot = space.fork(idle).unwrap();
     space.write(idle, HVA + AT.0, b"precious").unwrap();

@@ -72,7 +72,7 @@ fn dirty_is_set_by_a_store_and_by_nothing_else() {
 
 /// The entry of frame 0 in the root and in the table below, as the hardware finds them.
 fn upper_entries<F: Format>(machine: &Machine<F>) -> [u64; 2] {
-    // SAFETY: a table page of this VM's memory, which nobody takes apart; its entries are read as the walker does.
+    // SAFETY: a table page of this VM's memory, which is not taken apart; its entries are read as the walker does.
     let first =
         |table: Pfn| unsafe { machine.vm.host().at(table).cast::<AtomicU64>().as_ref() }.load(Relaxed);
     let root = first(machine.vm.root());

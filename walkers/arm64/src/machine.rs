@@ -79,7 +79,7 @@ fn word(pfn: Pfn, offset: u64) -> u64 {
     unsafe { word.read_volatile() }
 }
 
-// SAFETY: the pattern lies behind the program and its heap (link.ld), in RAM that nobody else uses.
+// SAFETY: the pattern lies behind the program and its heap (link.ld), in RAM that nothing else uses.
 unsafe impl Machine for El1 {
     const SHOWS_STALE: bool = true;
 

@@ -42,7 +42,7 @@ pub fn load() -> Result<String, Error> {
     };
     let sectors = u32::from_le_bytes(*sectors) as usize;
     let line = header[4..].split(|&byte| byte == 0).next().unwrap_or_default();
-    // SAFETY: memory there is nobody's before the guest runs, and mapped one to one.
+    // SAFETY: memory there is not used before the guest runs, and mapped one to one.
     let memory = unsafe { core::slice::from_raw_parts_mut(AT as *mut u8, sectors * SECTOR) };
     for (part, first) in memory.chunks_mut(AT_ONCE as usize * SECTOR).zip((1..).step_by(AT_ONCE as usize)) {
         read(first, part)?;

@@ -28,7 +28,7 @@
 //! | `chores` | what is done to its memory while it runs |
 //! | `watch` | what it has become, compared with what harvests and aging tell |
 //! | `events` | what the engine tells of what it does, compared with what it counts |
-//! | `record` | every fault, told to whoever listens |
+//! | `record` | every fault, told to listeners |
 //!
 //! README.md beside this tells how to wire slat into a hypervisor of your own.
 #![no_std]

@@ -155,7 +155,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// The host takes write permission away, or gives it, which it tells nobody.
+    /// The host takes write permission away, or gives it, without an invalidation.
     fn change_permission(&mut self, idle: &mut Idle) {
         let (region, gives) = (self.random.below(REGIONS + 1), self.random.once_in(2));
         let gib = region == REGIONS;

@@ -65,7 +65,7 @@ pub fn judge<F: Format, M: Machine>(machine: &mut M, idle: &mut Idle, seed: u64,
         one_world::<F, M>(&mut report, idle, (random, pattern), lookups * world / WORLDS);
     }
     if let Some((address, word)) = pattern.broken() {
-        report.differ(format_args!("the word at {address:#x} is {word:#x}: somebody stored there"));
+        report.differ(format_args!("the word at {address:#x} is {word:#x}: a store was made there"));
     }
     report.finish()
 }

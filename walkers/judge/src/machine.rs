@@ -74,7 +74,7 @@ pub enum FaultWhy {
 ///
 /// # Safety
 /// [`ram`](Self::ram) is real memory that the judge may read and write at its physical addresses while the machine lives,
-/// and nobody else does, but for the guest through the tables that [`access`](Self::access) is given.
+/// and nothing else does, but for the guest through the tables that [`access`](Self::access) is given.
 pub unsafe trait Machine {
     /// Whether an entry that was cached stays in use until [`flush`](Self::flush), so that a missing flush can be seen.
     const SHOWS_STALE: bool;

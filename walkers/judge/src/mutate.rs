@@ -6,8 +6,8 @@
 //! | bit | what is tried |
 //! |---|---|
 //! | an address bit that leads to another part of the pattern | everything: the words say where they lie |
-//! | any other address bit of a leaf | a load: it harms nobody |
-//! | any other address bit of a link | nothing, unless it leads beyond all memory: a walker could set Accessed in somebody's memory |
+//! | any other address bit of a leaf | a load, which is harmless |
+//! | any other address bit of a link | nothing, unless it leads beyond all memory: a walker could set Accessed in memory of another use |
 //! | one that makes a link of a leaf of other memory than the pattern's | nothing, likewise |
 //! | all others | everything |
 

@@ -1,7 +1,7 @@
 //! A guest's accesses, without a guest: HLV, HSV and HLVX go through both stages of translation as it would.
 //!
 //! The guest's own stage is off, so the address is guest-physical. A trap is taken to the end of the very instruction:
-//! it changes nothing but CSRs that the next one sets again, so nobody has to return from it.
+//! it changes nothing but CSRs that the next one sets again, so there is no need to return from it.
 
 use core::arch::asm;
 
@@ -22,7 +22,7 @@ const ADUE: u64 = 1 << 61;
 
 /// Has hardware set A and D, or not, as far as it knows the question.
 pub fn set_accessed_dirty(on: bool) {
-    // SAFETY: menvcfg and henvcfg of this hart, which nobody else uses.
+    // SAFETY: menvcfg and henvcfg of this hart, which nothing else uses.
     unsafe {
         if on {
             asm!("csrs 0x30a, {0}", "csrs 0x60a, {0}", in(reg) ADUE);
@@ -38,7 +38,7 @@ const PBMTE: u64 = 1 << 62;
 /// Makes all memory accessible, switches the guest's own stage off, and has accesses made as by its supervisor, and leaves say memory
 /// types.
 pub fn prepare() {
-    // SAFETY: registers of this hart, which nobody else uses: PMP 0 over everything; vsatp; hstatus.SPVP; menvcfg and henvcfg.
+    // SAFETY: registers of this hart, which nothing else uses: PMP 0 over everything; vsatp; hstatus.SPVP; menvcfg and henvcfg.
     unsafe {
         asm!("csrw pmpcfg0, {}", in(reg) 0x1f);
         asm!("csrw pmpaddr0, {}", in(reg) u64::MAX);

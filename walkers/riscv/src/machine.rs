@@ -53,7 +53,7 @@ fn hlvx_by_r(difference: &Difference) -> bool {
         && matches!(difference.answer, Answer::Through { .. })
 }
 
-// SAFETY: the pattern's memory is nobody else's: neither the program nor its heap lies there.
+// SAFETY: the pattern's memory has no other use: neither the program nor its heap lies there.
 unsafe impl Machine for GStage {
     const SHOWS_STALE: bool = true;
 

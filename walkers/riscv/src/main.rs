@@ -26,7 +26,7 @@ static HEAP: LockedHeap = LockedHeap::empty();
 
 /// Called by `board`, once, on the only hart that runs.
 pub fn main() -> ! {
-    // SAFETY: memory of nobody's but the heap's, which is empty.
+    // SAFETY: memory of the heap's alone, which is empty.
     unsafe { HEAP.lock().init(board::HEAP.start as *mut u8, board::HEAP.end - board::HEAP.start) };
     // SAFETY: one hart, and no other token.
     let mut idle = unsafe { Idle::assume() };

@@ -107,7 +107,7 @@ pub unsafe fn wrmsr(msr: u32, value: u64) {
 
 /// The time-stamp counter, in ticks of no particular length.
 pub fn ticks() -> u64 {
-    // SAFETY: every x86-64 has the counter, and nobody forbids ring 0 to read it.
+    // SAFETY: every x86-64 has the counter, and ring 0 may read it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -118,7 +118,7 @@ pub enum Vendor {
     Amd,
     /// VMX.
     Intel,
-    /// Somebody else.
+    /// Another maker.
     Other,
 }
 

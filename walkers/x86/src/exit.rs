@@ -1,7 +1,7 @@
 //! Leaving the emulator with a verdict.
 //!
 //! QEMU's `isa-debug-exit` ends with status `2 * code + 1`; Bochs ends when "Shutdown" is written to port 0x8900, always
-//! with status 1, so whoever runs it reads the serial log instead. Both are tried, in this order.
+//! with status 1, so the caller reads the serial log instead. Both are tried, in this order.
 
 use crate::cpu::{outb, outl};
 use crate::{println, serial};

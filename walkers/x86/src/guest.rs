@@ -1,4 +1,4 @@
-//! One trait for a processor that can run a guest, whoever made it.
+//! One trait for a processor that can run a guest, of either maker.
 //!
 //! ```text
 //! loop { match processor.run(&mut registers) { Exit::Memory(fault) => …, Exit::Interrupt => …, … } }
@@ -49,7 +49,7 @@ pub struct LongMode {
 pub enum Exit {
     /// It touched memory and the tables did not let it.
     Memory(MemoryFault),
-    /// An interrupt of the machine is pending; asked for by [`Processor::exit_on_interrupt`]. Nobody has taken it; the
+    /// An interrupt of the machine is pending; asked for by [`Processor::exit_on_interrupt`]. It was not taken; the
     /// guest will, in its next run.
     Interrupt,
     /// It wrote to a port that was asked for by [`Processor::exit_on_port_write`]; the write has not been made, and the

@@ -12,7 +12,7 @@
 //! | `smp` | the second processor |
 //! | `kick` | making the other processor leave its guest |
 //! | `interrupts`, `extended` | what guests that share a processor need: its interrupts taken here, its registers exchanged |
-//! | `guest` | one trait for a processor that can run a guest, whoever made it; registers, exits |
+//! | `guest` | one trait for a processor that can run a guest, of either maker; registers, exits |
 //! | `paging` | how many levels the host's own paging has, which AMD-V walks nested tables by |
 //! | `vmcb`, `svm` | AMD's: the control block as a type, and VMRUN |
 //! | `vmx` | Intel's: the control structure, EPT, VMLAUNCH |

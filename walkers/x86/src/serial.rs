@@ -44,7 +44,7 @@ pub(crate) fn drain() {
     while status() & DRAINED == 0 {}
 }
 
-/// Takes the port from whoever prints: for the last words of a program.
+/// Takes the port from the processor that prints: for the last words of a program.
 pub(crate) fn seize() {
     PRINTING.store(false, Ordering::Relaxed);
 }

@@ -37,7 +37,7 @@ pub fn start_second(main: fn() -> !) -> bool {
     let stack = Vec::leak(alloc::vec![0_u64; STACK_BYTES / 8]);
     let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);
     // SAFETY: page 8 is ordinary memory that nothing of ours lives in; the second processor sleeps until STARTUP, so
-    // the stack's address is nobody else's; the interrupt controller is where every x86 machine begins with it.
+    // nothing else has the stack's address; the interrupt controller is where every x86 machine begins with it.
     unsafe {
         core::ptr::copy_nonoverlapping(start, TRAMPOLINE as *mut u8, end as usize - start as usize);
         (&raw mut second_stack).write_volatile(stack.as_ptr_range().end as u64);

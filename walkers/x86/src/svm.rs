@@ -65,7 +65,7 @@ struct Pages<const N: usize>([[u8; 4096]; N]);
 /// Turns SVM on for this processor.
 fn enable() {
     let area = Box::leak(Box::new(Pages([[0; 4096]])));
-    // SAFETY: whoever makes an `Svm` runs on a processor of AMD's, which has both; the area is the processor's for good.
+    // SAFETY: the maker of an `Svm` runs on a processor of AMD's, which has both; the area is the processor's for good.
     unsafe {
         cpu::wrmsr(EFER, cpu::rdmsr(EFER) | EFER_SVME);
         cpu::wrmsr(HOST_SAVE, area.0.as_ptr() as u64);
@@ -216,10 +216,10 @@ impl Svm {
         exit
     }
 
-    /// One VMRUN; nothing, where what brought the guest out is nobody's business.
+    /// One VMRUN; nothing, where what brought the guest out needs no answer.
     fn run_once(&mut self, registers: &mut Registers) -> Option<Exit> {
         self.vmcb.save.rax = registers.rax;
-        // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to whoever set the
+        // SAFETY: the block is whole and stays where it is; what the guest can reach of memory is up to the code that set the
         // root; the registers that the assembly does not keep are those that a call may change.
         unsafe {
             match &self.pae {

@@ -1,6 +1,6 @@
 //! AMD's virtual machine control block as a type (APM volume 2, appendix B): 4 KiB that VMRUN reads and writes.
 //!
-//! Fields that nobody here uses are padding; the offsets of the others are checked where the type is.
+//! Fields that are not used here are padding; the offsets of the others are checked where the type is.
 
 use core::mem::offset_of;
 

@@ -89,7 +89,7 @@ impl Ground {
         Ok(run)
     }
 
-    /// Memory that a loader fills is kept by nobody until the guest's kernel has it.
+    /// Memory that a loader fills is kept by no owner until the guest's kernel has it.
     fn qemu(&self, guest: &Guest, line: &str, behind: u64) -> Command {
         let mut qemu = qemu(&self.emulator, self.pc.limit);
         qemu.args(["-cpu", "max", "-m", "512", "-smp", &guest.processors.to_string()]);

@@ -7,7 +7,7 @@
 use super::rules::words;
 use super::{Finding, Source};
 
-/// Where numbers become types; where all are counters; and hooks for tests, which nobody else sees.
+/// Where numbers become types; where all are counters; and hooks for tests, which nothing else sees.
 const FILES: [&str; 4] =
     ["slots/src/addr.rs", "slat/src/stats.rs", "slat/src/seeded.rs", "slat/src/inject.rs"];
 

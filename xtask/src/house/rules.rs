@@ -203,7 +203,7 @@ mod tests {
         // Tests are no side.
         let one = "// ORDER(a): b.\n#[cfg(test)]\nmod tests {\n    // ORDER(a): c.\n}";
         assert_eq!(found(ROW, one, test), ["ORDER(a) stands on one side only"]);
-        assert!(found(&format!("{ROW}`a` is one-sided: nobody answers.\n"), one, test).is_empty());
+        assert!(found(&format!("{ROW}`a` is one-sided: nothing answers.\n"), one, test).is_empty());
     }
 
     #[test]

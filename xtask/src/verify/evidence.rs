@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_tool_finds_or_nobody_lists_is_a_gap() {
+    fn what_another_tool_finds_or_no_row_lists_is_a_gap() {
         let evidence = of(&[LISTED, "SEEDED a-b Shuttle 7", "SEEDED c Fuzz 1"]);
         assert_eq!(evidence.verdict(TOOLS), "1 of 2 seeded bugs found");
         assert_eq!(evidence.gaps(TOOLS).len(), 2, "a-b is not found, and Shuttle's is not listed");

@@ -117,7 +117,7 @@ impl<'vm> Invalidator<'vm> {
         let due = match self.beside {
             Beside::Mapped => Some(made * self.setting.range),
             Beside::Holes => Some(TABLE),
-            Beside::Nobody | Beside::Same2M => None,
+            Beside::None | Beside::Same2M => None,
         };
         Made { ns: start.elapsed().as_nanos() as f64 / made as f64, due }
     }

@@ -53,7 +53,7 @@ pub struct Setting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Beside {
     /// Nothing: the vCPU is alone.
-    Nobody,
+    None,
     /// Pages elsewhere that are mapped; once all are gone they are faulted in again.
     Mapped,
     /// Pages elsewhere that are not, in a table that is there.
@@ -90,11 +90,11 @@ pub struct Sample {
 }
 
 impl Beside {
-    pub const ALL: [Self; 4] = [Self::Nobody, Self::Mapped, Self::Holes, Self::Same2M];
+    pub const ALL: [Self; 4] = [Self::None, Self::Mapped, Self::Holes, Self::Same2M];
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::Nobody => "nobody",
+            Self::None => "none",
             Self::Mapped => "elsewhere, mapped",
             Self::Holes => "elsewhere, holes",
             Self::Same2M => "same 2M",
@@ -116,7 +116,7 @@ impl Entrant {
     /// Runs one lap.
     pub fn lap(self, setting: &Setting) -> Result<Sample, Error> {
         let Setting { pages, vcpus, level, .. } = *setting;
-        let invalidators = if self.beside == Beside::Nobody { 0 } else { setting.invalidators };
+        let invalidators = if self.beside == Beside::None { 0 } else { setting.invalidators };
         let all = pages * u64::from(vcpus);
         let mut idle = Idle::take().expect("this thread runs no vCPU");
         let tables = all / if level == Level::K4 { TABLE } else { level.pages() }

@@ -169,7 +169,7 @@ impl Laps {
 
     fn rows(&self, beside: Beside) -> Vec<Row> {
         let mut rows = self.compare(beside, "ns/fault", |lap, _| Some(lap.fault));
-        if beside != Beside::Nobody {
+        if beside != Beside::None {
             // Against the lap alone of the same round and policy.
             rows.extend(self.compare(beside, "times alone", |lap, alone| Some(lap.fault / alone.fault)));
             let per_1000 = |count: u64, lap: &Sample| Some(count as f64 * 1000.0 / lap.faults as f64);
@@ -194,7 +194,7 @@ impl Laps {
         figure: impl Fn(&Sample, &Sample) -> Option<f64>,
     ) -> Vec<Row> {
         let series = |lock| {
-            let laps = self.of(beside, lock).iter().zip(self.of(Beside::Nobody, lock));
+            let laps = self.of(beside, lock).iter().zip(self.of(Beside::None, lock));
             laps.map(|(lap, alone)| figure(lap, alone)).collect::<Option<_>>().map(Series::new)
         };
         let params = params! { "beside": beside.name() };

@@ -35,7 +35,7 @@ const FLUSHES: f64 = 0.53;
 /// What an entrant is called.
 pub fn name(entrant: &Entrant) -> String {
     match entrant.policy {
-        None => "nobody balances".into(),
+        None => "no balancing".into(),
         Some((Policy::Range, _)) => "range: before".into(),
         Some((Policy::Page, _)) => "page: the series".into(),
         Some((Policy::PageBatched, bytes)) => format!("page-batched by {}M", bytes >> 20),

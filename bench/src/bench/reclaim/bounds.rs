@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_does_better_than_belady() {
+    fn no_policy_does_better_than_belady() {
         for seed in 1..40 {
             let stream = stream(14, 5, seed);
             for room in [1, 2, 3] {

@@ -139,7 +139,7 @@ mod tests {
     use crate::world::Costs;
 
     #[test]
-    fn negative_control_pages_that_nobody_is_told_of_are_found() {
+    fn negative_control_pages_that_are_not_told_are_found() {
         let (policy, work) = (Policy::Slat, Work::default());
         let setting =
             &Setting { costs: &Costs::SERVER, vcpus: 2, policy, quick: true, seed: 1, work: work.clone() };

@@ -62,7 +62,7 @@ const ABOUT: About = About {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
     /// There is none.
-    Nobody,
+    None,
     /// Every other processor. A host that believes that these are all makes a mistake.
     Some {
         believed: bool,
@@ -108,7 +108,7 @@ impl Processors {
 
     /// What [`Host::broadcast_flush`](slat::Host::broadcast_flush) says.
     pub fn broadcast(&self, gfns: Span<Gfn>) -> bool {
-        if self.reach == Reach::Nobody {
+        if self.reach == Reach::None {
             return false;
         }
         let bus = self.bus.lock();
@@ -282,7 +282,7 @@ impl Ground {
         ];
         let mut checks = seen.checks().to_vec();
         checks.push(Check::all("a flush for each page that is moved", flushes, self.moved));
-        if self.processors.reach != Reach::Nobody {
+        if self.processors.reach != Reach::None {
             let done = self.processors.done.load(Relaxed);
             checks.push(Check::all("each was broadcast", done, self.moved));
         }
@@ -326,7 +326,7 @@ impl Bench for Broadcast {
         let reach = match setting.policy {
             Policy::AllReached => Reach::All,
             Policy::SomeReached => Reach::Some { believed: false },
-            _ => Reach::Nobody,
+            _ => Reach::None,
         };
         Ground::new(setting, reach)?.run(setting)
     }

@@ -117,7 +117,7 @@ mod tests {
     use crate::world::Costs;
     use slat::Translations as _;
 
-    /// An aging pass clears the links that it comes through, and passes over those that nobody has come through since.
+    /// An aging pass clears the links that it comes through, and passes over those that no walk has come through since.
     #[test]
     fn an_access_that_goes_on_sets_accessed_in_links_and_a_fault_alone_does_not() {
         let (policy, work) = (Policy::None, Work::default());

@@ -180,13 +180,13 @@ pub enum Policy {
     ReadWrite,
     /// No lock: slat as it ships.
     None,
-    /// A reader-writer lock, and nobody ages.
+    /// A reader-writer lock, and no aging.
     NoAging,
     /// The same, and an ager that takes the lock for each page: before the MGLRU aging series.
     Locked,
     /// The same, and an ager that takes no lock for each page: the MGLRU aging series.
     Lockless,
-    /// No lock, and nobody ages.
+    /// No lock, and no aging.
     SlatNoAging,
     /// No lock, and an ager that goes by tables: slat as it ships.
     Slat,

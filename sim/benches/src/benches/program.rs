@@ -19,7 +19,7 @@ use slat::{Access, Done, Fault, Gfn, Idle, InGuest, Pfn, Vcpu};
 pub enum Next {
     /// Computes, then loads from a page.
     Load(Gfn),
-    /// Leaves the guest, to whoever runs it.
+    /// Leaves the guest, to the host thread that runs it.
     Leave,
 }
 

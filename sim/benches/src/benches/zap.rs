@@ -149,7 +149,7 @@ fn checks(
         Check::all("the books say what the tables hold", vm.stats().leaves[0], all),
     ];
     if policy != Policy::NewRoot {
-        // One page after the other, each once, since nobody took one away.
+        // One page after the other, each once, since none was taken away.
         let touched =
             guests.iter().zip(parts.each()).map(|(guest, part)| Span::sized(part.start, guest.mapped));
         checks.push(Check::all("every other page is still there", right(vm, touched)?, mapped));

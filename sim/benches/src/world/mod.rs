@@ -37,7 +37,7 @@ pub struct Told {
     pub wall_ns: u64,
     /// In the order given. Threads cannot tell how long they waited or slept.
     pub jobs: Vec<JobTold>,
-    /// The cache lines that were fought over, hottest first, 16 at most. On threads nobody sees them.
+    /// The cache lines that were fought over, hottest first, 16 at most. On threads they cannot be seen.
     pub lines: Vec<LineTold>,
     /// Kicks sent; none on threads, which need none.
     pub kicks: u64,

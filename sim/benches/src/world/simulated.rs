@@ -1,4 +1,4 @@
-//! A machine that is not there: acts cost time by its price list, and nobody waits for them.
+//! The simulated machine: acts cost virtual time by its price list.
 
 use super::{Costs, Job, LineTold, Told};
 pub use slat_machine::lock::{Mutex, RwLock};

@@ -92,7 +92,7 @@ pub fn kick(_vcpu: u32) {}
 fn cross(line: &AtomicU64, all: u64) {
     const LOOKS_BEFORE_YIELD: u32 = 1 << 12;
     // ORDER(line): what a thread did before the line is visible to all behind it: the release half of each arrival pairs
-    // with the acquire load of those who wait.
+    // with the acquire load of the waiters.
     line.fetch_add(1, Ordering::AcqRel);
     let mut looks = 0;
     while line.load(Ordering::Acquire) < all {

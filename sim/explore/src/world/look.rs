@@ -118,7 +118,7 @@ impl<F: Format> World<'_, F> {
         }
     }
 
-    /// Everybody has gone, and every log was harvested: what was copied is what was stored.
+    /// All threads have ended, and every log was harvested: what was copied is what was stored.
     pub fn compare_copies(&self) {
         for slot in self.windows.logging() {
             let of = if slot < layout::SMALL_SLOTS { layout::SMALL } else { layout::REGION };

@@ -14,7 +14,7 @@
 //! * An access is emulated only where no memslot is.
 //! * What guests and devices have stored is what was copied, when the last harvest has been.
 //! * The tables map nothing that the host has not, every table page and every leaf is accounted for, and all memory goes back.
-//! * Everybody ends.
+//! * Every thread ends.
 //!
 //! | file | idea |
 //! |---|---|

@@ -176,7 +176,7 @@ fn run_world<F: Format>(world: &World<F>, watch: &Watch<F>) -> Ended {
     ended
 }
 
-/// Everybody has gone.
+/// All threads have ended.
 fn end<F: Format>(world: &World<F>) {
     let (mut idle, vm) = (Idle::take().expect("one on this thread"), &world.vm);
     world.look();

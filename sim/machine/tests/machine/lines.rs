@@ -41,7 +41,7 @@ fn done(acts: [(u64, &(dyn Fn() + Sync)); 4]) -> [u64; 4] {
 fn a_line_travels_near_and_far() {
     let line = Line::default();
     let write = || _ = line.0.fetch_add(1, Relaxed);
-    // First it is nobody's; then of a CPU of this socket, twice the other's, and back.
+    // First it is no CPU's; then of a CPU of this socket, twice the other's, and back.
     assert_eq!(
         done([(0, &write), (10_000, &write), (20_000, &write), (30_000, &write)]),
         [0, 10_100, 21_000, 30_100]
@@ -61,7 +61,7 @@ fn writers_come_one_after_the_other_and_readers_nearly_together() {
 }
 
 #[test]
-fn who_shares_a_line_reads_it_for_nothing_until_somebody_writes() {
+fn a_sharer_of_a_line_reads_it_for_nothing_until_a_write() {
     let line = Line::default();
     let load = || _ = line.0.load(Relaxed);
     let loads = || {

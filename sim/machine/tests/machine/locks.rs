@@ -16,7 +16,7 @@ fn a_mutex_lets_one_in_and_hands_on_in_order_of_arrival() {
             let mut entered = lock.lock();
             *entered += 1;
             // Operations on shared lines, so that others who could come in would.
-            assert_eq!(inside.fetch_add(1, Relaxed), 0, "nobody else is in");
+            assert_eq!(inside.fetch_add(1, Relaxed), 0, "no other CPU is in");
             compute(50_000);
             assert_eq!(inside.fetch_sub(1, Relaxed), 1, "nor has come");
             order.lock().unwrap().push(cpu);
@@ -169,7 +169,7 @@ fn who_holds_a_parking_lock_may_have_it_again_before_the_sleeper_comes() {
     assert!(waits.iter().all(|&wait| wait < 50_000), "{waits:?}");
 }
 
-/// Somebody who holds a lock for long, and every now and then lets others go first, or does not: how long the other waited.
+/// A CPU that holds a lock for long, and every now and then lets others go first, or does not: how long the other waited.
 fn generous(park_after: f64, bumps: bool) -> u64 {
     let costs = Costs { park_after, ..Costs::SERVER };
     let lock = Mutex::new(());

@@ -55,11 +55,11 @@ impl Times {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Lock {
     Right,
-    /// It forgets one of twenty who had to wait, who is in nobody's way until he asks again.
+    /// It forgets one of twenty waiters, which is in no other's way until it asks again.
     Forgets,
     /// It is handed on as if each owner held it for a tenth longer.
     HandsOnLate,
-    /// Now and then it lets in whoever comes.
+    /// Now and then it lets in any CPU that comes.
     LetsTwoIn,
 }
 
@@ -181,7 +181,7 @@ fn what_the_machine_calls_waiting_is_what_the_queue_makes_wait() {
     }
 }
 
-/// A lock that is always asked for is handed over, and fetched by whoever has it next, each time; and where somebody has come
+/// A lock that is always asked for is handed over, and fetched by its next holder, each time; and where another CPU has come
 /// meanwhile, who took its line away, it has to be fetched once more to be left. That makes each hold longer.
 #[test]
 fn journeys_and_hand_offs_make_each_hold_longer() {

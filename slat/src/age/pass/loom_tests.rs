@@ -56,9 +56,9 @@ fn ages(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
         while let Err(found) = entry.cas(word, Word::hole(Version(1))) {
             word = found;
         }
-        assert!(!written || word.0 & Ept4::DIRTY != 0, "a store that nobody will be told of");
+        assert!(!written || word.0 & Ept4::DIRTY != 0, "a store that no harvest will find");
         reads.synchronize();
-        // SAFETY: loom checks that nobody looks at it.
+        // SAFETY: loom checks that no thread looks at it.
         page.with_mut(|page| unsafe { *page = 1 });
         aging.join().expect("it ends");
         assert!(entry.load().is_hole(), "a leaf that comes back");

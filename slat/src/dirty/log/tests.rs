@@ -67,7 +67,7 @@ fn second_store_is_lost(dirty: DirtyLog) -> bool {
         while at.entry.load() == at.word || bitmap.word(0) != 0 {
             yield_now();
         }
-        // Whoever does not wait for this section is done in a moment; who does is not waited for long.
+        // A thread that does not wait for this section is done in a moment; one that does is not waited for long.
         let mut turns = 0;
         while !copied.load(SeqCst) && (impatient || turns < 1000) {
             turns += 1;
@@ -92,7 +92,7 @@ fn a_store_is_told_though_its_leaf_is_zapped_late() {
 }
 
 #[test]
-fn mistake_a_harvest_that_waits_for_nobody() {
+fn mistake_a_harvest_that_waits_for_no_section() {
     let dirty = DirtyLog { sabotaged: true, ..DirtyLog::bitmap().track(Track::DirtyBits) };
     assert!(second_store_is_lost(dirty));
 }

@@ -59,10 +59,7 @@ fn stores(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
             push(ring, page(0), mistake);
         }
         collector.join().expect("the collector ends");
-        assert!(
-            writable.load(Relaxed) == 0 || ring.waiting() == 1,
-            "a writable page that nobody will tell of"
-        );
+        assert!(writable.load(Relaxed) == 0 || ring.waiting() == 1, "a writable page that is in no ring");
     }
 }
 
@@ -83,7 +80,7 @@ fn goes_round(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
                     ring.tail.store(taken.until, Release);
                 }
                 for pushed in taken {
-                    // SAFETY: loom checks that nobody writes it meanwhile.
+                    // SAFETY: loom checks that no thread writes it meanwhile.
                     shadow[told.len() % 2].with(|shadow| unsafe { *shadow });
                     told.push(pushed.page());
                 }
@@ -112,12 +109,12 @@ fn a_writable_page_is_told_of_or_will_be() {
 
 #[test]
 fn mistake_telling_before_the_page_is_writable() {
-    assert!(finds("nobody will tell", stores(Mistake::ToldFirst)));
+    assert!(finds("in no ring", stores(Mistake::ToldFirst)));
 }
 
 #[test]
 fn mistake_publishing_an_entry_by_a_relaxed_store() {
-    finds_seeded(Bug::RingRelaxed, "nobody will tell", stores(Mistake::None));
+    finds_seeded(Bug::RingRelaxed, "in no ring", stores(Mistake::None));
 }
 
 #[test]

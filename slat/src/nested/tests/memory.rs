@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A chain of EPT to a leaf at L1 frame 0x77, for L2 address 0, that nobody has used yet.
+/// A chain of EPT to a leaf at L1 frame 0x77, for L2 address 0, that no walk has used yet.
 fn chain(world: &World) -> EptTable {
     for level in 0..3 {
         world.put(CHAIN[level], 0, CHAIN[level + 1] << 12 | 7);

@@ -63,7 +63,7 @@ fn an_older_invalidation_that_unhooks_hides_no_newer_one() {
 }
 
 #[test]
-fn mistake_to_take_a_table_away_and_look_at_nobody() {
+fn mistake_to_take_a_table_away_and_look_at_no_vcpu() {
     finds_seeded(Bug::NewerHidden, "taken back", unhook(NARROW, NARROW));
 }
 
@@ -110,7 +110,7 @@ fn an_invalidation_that_takes_away_what_a_newer_one_has_passed_by_leaves_a_newer
 }
 
 #[test]
-fn mistake_to_take_a_leaf_away_and_look_at_nobody() {
+fn mistake_to_take_a_leaf_away_and_look_at_no_vcpu() {
     finds_seeded(Bug::NewerHidden, "withdrawn", pass_by);
 }
 
@@ -157,7 +157,7 @@ fn mistakes_about_the_fences_of_an_upgrade() {
     }
 }
 
-/// Two invalidations of a page that a vCPU caches: whoever finds the other's hole must not go on before its flush.
+/// Two invalidations of a page that a vCPU caches: the one that finds the other's hole must not go on before its flush.
 /// The first one's place in the set may go to another at once, over other frames.
 fn adopt((gfns, hvas): Ranges, mistake: Mistake, hands_on: bool) -> impl Fn() + Send + Sync + 'static {
     move || {

@@ -37,7 +37,7 @@ fn what_is_remembered_is_of_one_version() {
 }
 
 #[test]
-fn and_of_one_of_those_who_write_at_once() {
+fn and_of_one_of_several_concurrent_writers() {
     explore_within(3, remembers(2, &[2, 3]));
 }
 

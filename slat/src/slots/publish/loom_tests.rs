@@ -65,7 +65,7 @@ fn looks_up(mistake: Mistake) -> impl Fn() + Send + Sync + 'static {
 
 fn publish(sets: &SlotSets, under: crate::table::Version, made_of: &UnsafeCell<u64>) {
     made_of.with_mut(|value| {
-        // SAFETY: nobody has found it yet, which loom checks.
+        // SAFETY: no reader has found it yet, which loom checks.
         unsafe { *value = 1 }
     });
     let set = sets.writer.lock().map.root();

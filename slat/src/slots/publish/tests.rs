@@ -17,8 +17,8 @@ impl Host for Nowhere {
     }
 }
 
-/// Whether a reader's cell is written again while it is reading, by a writer that only creates: such a one waits for
-/// nobody, until the cells run out.
+/// Whether a reader's cell is written again while it is reading, by a writer that only creates: such a one does not
+/// wait until the cells run out.
 fn is_overwritten(mistake: Option<Bug>) -> bool {
     let vm = Vm::<Npt4, _>::builder(Nowhere).build().unwrap();
     let (sets, seat) = (&vm.spaces[0].memslots, vm.reads.borrow(0));

@@ -1,7 +1,7 @@
 //! The primitives under shuttle, which runs all threads of a test on one, and decides at each step who goes on.
 //!
 //! Shuttle's own atomics are no words: a page-table entry cannot be one. So these are `core`'s, each operation after a
-//! [`step`] at which another thread may be chosen. Who waits says so ([`spin_loop`]): then somebody else *is* chosen, and
+//! [`step`] at which another thread may be chosen. A thread that waits says so ([`spin_loop`]): then another one *is* chosen, and
 //! schedules by priority put the one who waits behind all others. Every operation is sequentially consistent here, whatever
 //! its ordering says: orderings are loom's to check.
 

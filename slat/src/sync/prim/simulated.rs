@@ -7,7 +7,7 @@ pub(crate) use slat_machine::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Instant, fence, pause as spin_loop,
 };
 
-/// What nobody else uses, and what only counts, is free: it is not what costs time.
+/// What no other thread uses, and what only counts, is free: it is not what costs time.
 pub(crate) fn quiet(cell: &AtomicU64) -> &core::sync::atomic::AtomicU64 {
     cell.free()
 }

@@ -114,7 +114,7 @@ fn mistakes_where_a_section_ends() {
 }
 
 /// A vCPU comes back from the guest and enters a section as asymmetric barriers have it: by a plain store. The writer
-/// reuses the place only where it saw everybody at rest: the other case takes the heavy barrier, which loom lacks.
+/// reuses the place only where it saw every reader at rest: the other case takes the heavy barrier, which loom lacks.
 fn at_rest() -> impl Fn() + Send + Sync + 'static {
     || {
         let shared = Arc::new((ReadSide::new(1, Barrier::symmetric()), Shared::default()));

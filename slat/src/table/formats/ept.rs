@@ -18,7 +18,7 @@
 //! TDX module's. So `SHARED` is set in every index, and frames end below it. Absent entries suppress #VE, as in every format.
 //!
 //! Processors before Haswell have no A and D, and bit 6 of the EPT pointer leaves them unused elsewhere: then the two
-//! bits are ignored, nobody sets them, and what has not been accessed is not present ([`Format::HARDWARE_AD`]).
+//! bits are ignored, no hardware sets them, and what has not been accessed is not present ([`Format::HARDWARE_AD`]).
 
 use super::x86::{ADDRESS, HOST_WRITE, LARGE, address, when};
 use crate::addr::{Gfn, INDEX_BITS, Level, PAGE_SHIFT, Pfn};

@@ -8,7 +8,7 @@
 //! ```
 //! A nested walk is made in the *host's* own paging mode: a hypervisor on a 32-bit host has this format, and its
 //! guests have 32 bits of guest-physical address. The root is four entries (PDPTEs) at the beginning of a page whose
-//! other holes nobody reaches. They have no permissions and no Accessed bit: setting a reserved bit there faults.
+//! other holes no walk reaches. They have no permissions and no Accessed bit: setting a reserved bit there faults.
 //! In entries below, bits 62..52 are reserved too, so the record of the host's answer is in one of the three that
 //! software may use.
 //!

@@ -215,7 +215,7 @@ fn the_table_of_formats_is_what_they_say() {
     assert!(include_str!("mod.rs").contains(&table), "put this into the header of formats/mod.rs:\n{table}");
 }
 
-/// A leaf at 1 GiB that everybody may use and has used, in a page of 4 KiB and in one of 2 MiB; the same read-only; a link.
+/// A leaf at 1 GiB with every permission, which has been used, in a page of 4 KiB and in one of 2 MiB; the same read-only; a link.
 fn words<F: Format>() -> [u64; 4] {
     let pfn = Pfn(1 << 18);
     let used = Leaf {

@@ -1,4 +1,4 @@
-//! Tables that are linked beside a walk, and tables that go while somebody stands in them.
+//! Tables that are linked beside a walk, and tables that go while a walk is in them.
 
 use super::*;
 use crate::loom_tests::{RACE, explore, explore_within, finds, finds_seeded};
@@ -159,7 +159,7 @@ impl Shared {
         if grace {
             self.reads.synchronize();
         }
-        // SAFETY: loom checks that nobody stands in it.
+        // SAFETY: loom checks that no walk is in it.
         self.tables[0].page.with_mut(|page| unsafe { *page = 1 });
     }
 }

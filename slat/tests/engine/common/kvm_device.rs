@@ -9,7 +9,7 @@ pub fn device() -> Option<Device> {
         Ok(device) => Some(device),
         Err(error) => {
             assert!(std::env::var_os("SLAT_REQUIRE_KVM").is_none_or(|v| v != "1"), "/dev/kvm: {error}");
-            // Past the capture of passing tests: whoever reads the log is to know.
+            // Past the capture of passing tests: the log is to say so.
             let _ = writeln!(io::stderr(), "skipped, no comparison with the kernel: /dev/kvm: {error}");
             None
         }

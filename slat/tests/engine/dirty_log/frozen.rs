@@ -1,5 +1,5 @@
 //! A leaf that was written, lost its write permission, and is taken away in the middle of the fault of the next store:
-//! while its entry is frozen nobody who comes by can see that it was dirty. The next store fails, so that nothing else
+//! while its entry is frozen no other thread can see that it was dirty. The next store fails, so that nothing else
 //! tells the page.
 //!
 //! ```text

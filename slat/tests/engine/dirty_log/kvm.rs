@@ -186,7 +186,7 @@ impl Subject for Kvm {
             Operation::Load { id, page } => self.run(id, page, LOAD),
             Operation::Zap { id } => {
                 let bytes = (SMALL[id as usize].pages * PAGE_SIZE) as usize;
-                // SAFETY: the slot's own pages, whose contents nobody misses.
+                // SAFETY: the slot's own pages, whose contents are not needed.
                 unsafe { libc::madvise(self.memory.of(id).as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
             }
             Operation::Harvest { id, .. } | Operation::Get { id } => return self.get(id),

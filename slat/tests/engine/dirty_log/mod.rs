@@ -38,7 +38,7 @@ use slat::{DirtyLog, Format, Idle, RingSize, Splitting, Track};
 use std::collections::BTreeSet;
 use subject::Slat;
 
-/// Somebody who keeps dirty logs.
+/// What keeps dirty logs.
 trait Subject {
     /// Does it, and says what came of it.
     fn ask(&mut self, idle: &mut Idle, operation: &Operation) -> Result<Reply, i32>;

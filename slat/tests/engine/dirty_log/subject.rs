@@ -19,11 +19,11 @@ pub fn access<F: Format, H: Host>(vm: &Vm<F, H>, idle: &mut Idle, gfn: Gfn, acce
     }
 }
 
-/// What the hardware's walker does; false: it faults. Nobody else is about.
+/// What the hardware's walker does; false: it faults. There is no other thread.
 fn walks<F: Format, H: Host>(vm: &Vm<F, H>, gfn: Gfn, access: Access) -> bool {
     let (mut table, mut level) = (vm.root(), F::ROOT_LEVEL);
     loop {
-        // SAFETY: a table page of this VM, which nobody takes apart meanwhile, and an index inside it.
+        // SAFETY: a table page of this VM, which is not taken apart meanwhile, and an index inside it.
         let entry = unsafe { vm.host().at(table).cast::<Entry>().add(F::index(gfn, level)).as_ref() };
         let word = entry.load();
         match word.kind::<F>(level) {

@@ -1,4 +1,4 @@
-//! Whoever has to be waited for takes long. Who needs him waits; nobody else does.
+//! A thread that others wait for takes long. The threads that need it wait; no other does.
 //!
 //! Threads tell each other by channels where they are, so that "takes long" is for as long as the test likes.
 
@@ -12,7 +12,7 @@ fn idle() -> Idle {
     Idle::take().expect("one for each thread")
 }
 
-/// What goes on, whoever is waited for: faults, aging, invalidations of what nobody has.
+/// What goes on beside the wait: faults, aging, invalidations of what no vCPU has.
 fn others_go_on(vm: &TestVm<'_>, idle: &mut Idle, vcpu: VcpuId) {
     for gfn in (1024..ALL.end.0).map(Gfn) {
         store(vm, idle, vcpu, gfn).unwrap();
@@ -22,7 +22,7 @@ fn others_go_on(vm: &TestVm<'_>, idle: &mut Idle, vcpu: VcpuId) {
 }
 
 #[test]
-fn a_reader_that_stays_keeps_memory_and_nobody() {
+fn a_reader_that_stays_keeps_memory_and_no_thread() {
     on_a_vm(MmuLock::None, |vm, idle| {
         (0..1024).for_each(|gfn| assert!(store(vm, idle, VcpuId(0), Gfn(gfn)).is_ok()));
         let many = Slot::new(SlotId(8), Gfn(1 << 24), 100 * 512, HVA);
@@ -117,7 +117,7 @@ fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
                 let mut guest = vcpu.enter(&mut idle, &mut NoTlb).poll();
                 inside.send(()).unwrap();
                 goes.recv().unwrap();
-                assert!(guest.kicked(), "somebody waits");
+                assert!(guest.kicked(), "a thread waits");
                 assert!(!flushed.load(SeqCst) && !faulted.load(SeqCst));
                 guest.answer(&mut NoTlb);
             });
@@ -148,9 +148,9 @@ fn a_vcpu_that_does_not_answer_keeps_its_flusher_and_who_waits_for_him() {
     });
 }
 
-/// Of one that is out of the guest nobody wants anything, for however long it stops.
+/// A vCPU that is out of the guest is not waited for, for however long it stops.
 #[test]
-fn a_vcpu_that_stops_out_of_the_guest_keeps_nobody() {
+fn a_vcpu_that_stops_out_of_the_guest_keeps_no_thread() {
     for lock in super::world::POLICIES {
         on_a_vm(lock, |vm, idle| {
             let mut stopped = vm.vcpu(VcpuId(0)).unwrap();

@@ -27,7 +27,7 @@ fn in_the_guest() {
                 let _guest = vcpu.enter(idle, &mut NoTlb);
                 panics();
             });
-            // Nobody waits for its answer, and its number is free.
+            // No thread waits for its answer, and its number is free.
             unmap(vm, idle, ALL);
             assert_eq!(store(vm, idle, VcpuId(0), Gfn(5)), Ok(Done::Mapped(Level::K4)));
         });
@@ -144,7 +144,7 @@ fn in_a_change_of_the_host() {
 }
 
 #[test]
-fn in_whoever_looks_on() {
+fn in_an_observer() {
     for lock in POLICIES {
         on_a_vm(lock, |vm, idle| {
             store(vm, idle, VcpuId(0), Gfn(5)).unwrap();

@@ -9,7 +9,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Does `work`; where that does not end, ends the process, with a word on `what` it was.
 pub fn guarded<R>(what: &str, work: impl FnOnce() -> R) -> R {
     let bark = || {
-        eprintln!("{what}: somebody waits for ever");
+        eprintln!("{what}: a thread waits for ever");
         std::process::abort();
     };
     watched(LIMIT, bark, work)

@@ -174,7 +174,7 @@ fn is_sound(vm: &TestVm<'_>, idle: &mut Idle) {
 
 /// A store of the guest's, by a fault.
 pub fn store(vm: &TestVm<'_>, idle: &mut Idle, id: VcpuId, gfn: Gfn) -> Result<Done, FaultError> {
-    let mut vcpu = vm.vcpu(id).expect("nobody has it");
+    let mut vcpu = vm.vcpu(id).expect("it is free");
     vcpu.fault(idle, Fault { gpa: gfn.gpa(), access: Access::Write })
 }
 

@@ -80,7 +80,7 @@ impl Kvm {
             memory_size: bytes,
             userspace_addr: hva,
         };
-        // SAFETY: no vCPU is ever made, so nobody reaches through the slots to the memory that they name.
+        // SAFETY: no vCPU is ever made, so nothing reaches through the slots to the memory that they name.
         unsafe { self.vm.set_user_memory_region(region) }.map_err(errno)
     }
 }

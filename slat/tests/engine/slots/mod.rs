@@ -5,7 +5,7 @@
 //!          ├───▶ slat        must answer and look as the oracle does
 //!          └───▶ /dev/kvm    must answer as the oracle does: it is whose rules they are
 //! ```
-//! The oracle shares no code with the others. Whoever disagrees with it is named with the seed and the step,
+//! The oracle shares no code with the others. A subject that disagrees with it is named with the seed and the step,
 //! and a walk is a function of its seed.
 //!
 //! | file | idea |

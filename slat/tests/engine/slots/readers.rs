@@ -104,7 +104,7 @@ impl World {
             let lone =
                 |id: u32| Slot::new(SlotId(id), Gfn(u64::from(id) * STREET), PAGES, Hva(u64::from(id) << 20));
             if random.one_in(8) {
-                // More in a row than there can be versions at once: a creation alone waits for nobody.
+                // More in a row than there can be versions at once: a creation alone waits for no reader.
                 let there: Vec<_> = LONE.filter_map(|id| slots.get(idle, SlotId(id))).collect();
                 let cleared =
                     slots.commit(idle, |tx| there.iter().try_for_each(|slot| tx.delete(slot.id).map(drop)));

@@ -13,7 +13,7 @@ use slat::table::memory::TableMemory;
 use slat::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Host addresses that the tests like to use. Nothing is mapped there, and nobody looks.
+/// Host addresses that the tests like to use. Nothing is mapped there, and nothing is read.
 pub const ARENA: u64 = 0x7000_0000_0000;
 
 /// A host with nothing behind its addresses.
@@ -175,7 +175,7 @@ impl Subject for Slat {
         let Some(slots) =
             space.and_then(|space| self.vm.guest_space(SpaceId(space)).map(|space| space.slots()))
         else {
-            // There is nobody to ask: as good as EINVAL, whatever else is wrong with the request.
+            // There is no subject to ask: as good as EINVAL, whatever else is wrong with the request.
             return if expected.is_err_and(|rule| rule.errno() == Rule::Space.errno()) {
                 Ok(())
             } else {
@@ -210,7 +210,7 @@ impl Subject for Slat {
             return;
         };
 
-        // Just outside of a slot, where its neighbour is or nobody; ids that are perhaps nobody's.
+        // Just outside of a slot, where its neighbour is or no slot; ids that perhaps no slot has.
         for gfn in [record.gfn.wrapping_sub(1), record.end(), random.below(oracle.limits.gfn_end), u64::MAX] {
             let expected = oracle.find(space, gfn).map(|(id, record)| slot(id, &record));
             assert_eq!(slots.find(&mut self.idle, Gfn(gfn)), expected, "{gfn:#x}");

@@ -132,7 +132,7 @@ impl World {
         change(idle);
         self.by.store(by, SeqCst);
         self.there.store(there, SeqCst);
-        // What slots have lost is not mapped, and nobody can map it again; the rest is the new place's.
+        // What slots have lost is not mapped, and no vCPU can map it again; the rest is the new place's.
         for gfn in (FIRST..FIRST + PAGES + SWAY).chain(GUEST.gfns.start.0..GUEST.gfns.end.0).map(Gfn) {
             let mapped = self.vm.translate(idle, gfn).map(|mapping| mapping.leaf.pfn);
             assert!(mapped.is_none() || mapped == self.expected(gfn), "{gfn}: {mapped:?}");
@@ -181,7 +181,7 @@ fn a_move_is_never_mmio_and_a_deletion_always() {
                         }
                         tx.move_to(ROVER, to).map(drop)
                     });
-                    change.expect("nobody is in the way");
+                    change.expect("no other slot is in the way");
                 });
                 if random.one_in(2) {
                     world.pause();

@@ -1,11 +1,11 @@
-//! A walk: one seed, many requests, the oracle and whoever is compared with it, step by step.
+//! A walk: one seed, many requests, the oracle and the subject that is compared with it, step by step.
 
 use super::oracle::{Change, Limits, Oracle, Request, Rule};
 use super::requests::Requests;
 use crate::common::random::Random;
 use std::collections::BTreeMap;
 
-/// Someone who keeps memslots.
+/// What keeps memslots.
 pub trait Subject {
     /// Does what is asked. An error tells what it said instead of what was expected.
     fn ask(&mut self, request: &Request, expected: Result<Change, Rule>) -> Result<(), String>;
@@ -113,7 +113,7 @@ impl Subject for Forgetful {
     fn audit(&mut self, _: &Oracle) {}
 }
 
-/// Whoever forgets one rule gives itself away by its answers, errno for errno. But for two: whoever knows no limit
+/// A subject that forgets one rule gives itself away by its answers, errno for errno. But for two: one that knows no limit
 /// of address spaces would have nowhere to look, and a region that wraps is out of reach as well.
 #[test]
 fn negative_control_no_rule_can_be_forgotten() {

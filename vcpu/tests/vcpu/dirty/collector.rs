@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 
 const WORDS_OF_LOG: usize = PAGES.div_ceil(64) as usize;
-/// What a shadow is before anything is copied: nothing that anybody stores.
+/// What a shadow is before anything is copied: nothing that a thread stores.
 const NOTHING: u8 = 0xee;
 
 /// How the log is taken.
@@ -253,7 +253,7 @@ impl<'w, F: Format> Collector<'w, F> {
         }
         let known: u64 = asked.iter().map(|word| u64::from(word.count_ones())).sum();
         if !only_known {
-            // Pages that nobody said were dirty; some are by now.
+            // Pages that were not told as dirty; some are by now.
             for word in &mut asked {
                 *word |= self.random.0.u64(..) & self.random.0.u64(..);
             }
@@ -289,7 +289,7 @@ impl<'w, F: Format> Collector<'w, F> {
         }
     }
 
-    /// With everybody standing still, the last harvest has taken all.
+    /// With all threads standing still, the last harvest has taken all.
     fn nothing_is_left(&mut self, idle: &mut Idle) {
         let slots = self.world.vm.slots();
         let left = match self.world.setting.way {
@@ -339,15 +339,15 @@ impl<'w, F: Format> Collector<'w, F> {
                 } else if self.may_be_of_before(page) {
                     self.tally.of_before += 1;
                 } else {
-                    self.world.wrong(|| format!("page {page} was told, and nobody stored to it"));
+                    self.world.wrong(|| format!("page {page} was told, and no thread stored to it"));
                 }
             }
         }
     }
 
-    /// Whether `page` may be told though nobody stored to it since: the log began while others were at work. A fault may
+    /// Whether `page` may be told though no thread stored to it since: the log began while others were at work. A fault may
     /// have made all of a large page writable just then; and where a leaf was dirty from before, and was zapped when the log
-    /// was there but had not armed it yet, nobody could tell that from a store.
+    /// was there but had not armed it yet, nothing could tell that from a store.
     fn may_be_of_before(&self, page: u64) -> bool {
         let (small, by_bits) =
             (self.world.setting.sizes == Sizes::Small, self.world.setting.track == Track::DirtyBits);

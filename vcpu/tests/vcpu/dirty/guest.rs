@@ -1,4 +1,4 @@
-//! Those who store: vCPUs, through their TLBs, and a device that writes beside them and marks what it wrote.
+//! The threads that store: vCPUs, through their TLBs, and a device that writes beside them and marks what it wrote.
 //!
 //! Each word of memory has one owner, who numbers what it stores there: no two stores are alike, and what a word must be
 //! is never a question of order between owners. The words at either end of a page are vCPU 0's: it stores across the
@@ -16,7 +16,7 @@ use std::thread;
 
 /// Steps of one stay in the guest.
 const STAY: u64 = 64;
-/// Stays of a round at most: where nobody is ever told anything, that is found out, not waited for.
+/// Stays of a round at most: where no ring ever tells anything, that is found out, not waited for.
 const STAYS: u64 = 1 << 14;
 /// Steps that a kicked vCPU takes before it answers, at most.
 const LATEST: u64 = 16;

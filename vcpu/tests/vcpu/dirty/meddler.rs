@@ -103,9 +103,9 @@ impl<'w, F: Format> Meddler<'w, F> {
             }
             17..19 => self.move_slot(idle),
             19 => {
-                // Ahead of the guests: what is mapped for a store that nobody has made is not dirty.
+                // Ahead of the guests: what is mapped for a store that was never made is not dirty.
                 let mut vcpu =
-                    vm.vcpu(VcpuId(VCPUS as u32)).expect("nobody's, between the rounds' beginnings");
+                    vm.vcpu(VcpuId(VCPUS as u32)).expect("it is free between the rounds' beginnings");
                 // It ends where the slot has moved, or table pages run short.
                 let _ = vcpu.prefault(idle, gfns);
             }

@@ -11,7 +11,7 @@
 //! ```
 //! Two things are judged when all stand still and the last harvest is taken. The copy: no byte of the shadow differs
 //! from what was stored ([`world`]'s image, which the engine never sees). The pages: each page stored to while the log
-//! was on has been told, and a page that nobody stored to has been told only where the log's rules allow it; those are
+//! was on has been told, and a page without a store has been told only where the log's rules allow it; those are
 //! counted ([`truth`]).
 //!
 //! | file | idea |

@@ -195,10 +195,10 @@ fn whatever_becomes_of_the_leaf<F: Format>() {
                     does(&mut cpu, &mut idle, Do::Load(gfn));
                 }
                 machine.log(&mut idle, true);
-                assert_eq!(machine.harvest(&mut idle), [], "{case}: nobody has stored");
+                assert_eq!(machine.harvest(&mut idle), [], "{case}: no store");
                 does(&mut cpu, &mut idle, Do::Load(9));
                 deed(&machine, &mut idle);
-                assert_eq!(machine.harvest(&mut idle), [], "{case}: nobody has stored, still");
+                assert_eq!(machine.harvest(&mut idle), [], "{case}: no store, still");
                 for value in 1..4 {
                     does(&mut cpu, &mut idle, Do::Store(9, value));
                     if value < 3 {

@@ -1,4 +1,4 @@
-//! The truth about pages, kept by those who store: which were stored to in which round, and which were told.
+//! The truth about pages, kept by the threads that store: which were stored to in which round, and which were told.
 //!
 //! A store is **certain** where its owner knew the log to be on before it began: it must be told. It is **possible**
 //! wherever it was made: a page without even that may be told only by the log's rules.

@@ -1,4 +1,4 @@
-//! A VM whose writes are logged, everybody who is at work on it, and the rounds that they work in.
+//! A VM whose writes are logged, the threads at work on it, and the rounds that they work in.
 //!
 //! ```text
 //! life      log on ─ round ─ round ─ round ─ log off         a new log, and a new shadow, for each life
@@ -39,7 +39,7 @@ pub const HVA: Hva = Hva(1 << 40);
 /// Where the slot may be: with large pages, without, and across 1 GiB.
 pub const PLACES: [Gfn; 3] = [Gfn(0), Gfn(0x4000 + 77), Gfn((1 << 18) - 512)];
 
-/// Another slot, whose log comes and goes; what it says is nobody's business.
+/// Another slot, whose log comes and goes; what it says is not judged.
 pub const NEIGHBOUR: SlotId = SlotId(3);
 pub const NEIGHBOUR_PAGES: u64 = 64;
 pub const NEIGHBOUR_AT: Gfn = Gfn(0x2000);
@@ -70,7 +70,7 @@ pub enum Mistake {
     Seeded,
 }
 
-/// Those who are at work beside the vCPUs.
+/// The threads at work beside the vCPUs.
 #[derive(Clone, Copy)]
 pub enum Other {
     Meddler,
@@ -116,7 +116,7 @@ pub struct World<F: Format> {
     pub vm: Arc<Vm<F, HostView>>,
     /// Where the slot begins, as far as guests know.
     pub base: AtomicU64,
-    /// What each word of memory is, by those who store it: each word has one owner.
+    /// What each word of memory is, by the threads that store it: each word has one owner.
     pub image: Vec<AtomicU64>,
     pub truth: Truth,
     /// Steps that the guests have made, together.
@@ -198,7 +198,7 @@ impl<F: Format> World<F> {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.load(SeqCst).to_le_bytes()).collect();
             self.space.write(idle, HVA + page as u64 * PAGE_SIZE, &bytes).unwrap();
         }
-        let mut vcpu = self.vm.vcpu(VcpuId(VCPUS as u32)).expect("nobody's");
+        let mut vcpu = self.vm.vcpu(VcpuId(VCPUS as u32)).expect("it is free");
         let base = Gfn(self.base.load(SeqCst));
         for page in 0..PAGES {
             let access = if page % 3 == 0 { Access::Write } else { Access::Read };
@@ -304,7 +304,7 @@ pub fn neighbour() -> Slot {
     Slot::new(NEIGHBOUR, NEIGHBOUR_AT, NEIGHBOUR_PAGES, HVA + PAGES * PAGE_SIZE)
 }
 
-/// Ends the world where its thread panics, so that nobody waits for it.
+/// Ends the world where its thread panics, so that no thread waits for it.
 struct Leaving<'w, F: Format>(&'w World<F>);
 
 impl<F: Format> Drop for Leaving<'_, F> {

@@ -104,7 +104,7 @@ unsafe impl<F: Format> Machine for Soft<F> {
         let inside = (address as usize).wrapping_sub(self.block.as_ptr().addr()) < layout().size();
         let word = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
         match access {
-            // On a bus that nobody answers all bits read as one.
+            // On a bus without an answer all bits read as one.
             Access::Read | Access::Write if !inside => Answer::Through { value: u64::MAX },
             // SAFETY: inside the block.
             Access::Read => Answer::Through { value: unsafe { word.read_volatile() } },

@@ -135,7 +135,7 @@ fn clear_dirty(root: Pfn, gpa: Gpa) {
 /// Sets the A bit of a link that is not on the way to `gpa`, if one has it clear.
 fn set_accessed_beside(root: Pfn, gpa: Gpa) {
     let own = Npt4::index(gpa.gfn(), Npt4::ROOT_LEVEL);
-    // SAFETY: tables in use, of which nobody else is told now.
+    // SAFETY: tables in use, of which nothing else is told now.
     let load = |entry: *mut u64| slat::table::Word(unsafe { entry.read_volatile() });
     let is_old =
         |entry: &*mut u64| Npt4::is_table(load(*entry), Level::M2) && load(*entry).0 & Npt4::ACCESSED == 0;

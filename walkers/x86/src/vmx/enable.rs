@@ -83,7 +83,7 @@ pub(super) fn capability(register: u32) -> u64 {
     unsafe { rdmsr(register) }
 }
 
-/// Firmware decides whether VMX may be on. Where there was none, nobody has decided yet.
+/// Firmware decides whether VMX may be on. Where there was none, it is not decided yet.
 fn permit() -> Result<(), VmxError> {
     const LOCKED: u64 = 1 << 0;
     const OUTSIDE_SMX: u64 = 1 << 2;

@@ -81,7 +81,7 @@ impl Vmcs {
 
     /// Runs the guest until it leaves. An event that was on its way to it, then, is delivered by the next entry.
     pub(super) fn enter(&mut self, registers: &mut Registers) -> Result<(), VmxError> {
-        // SAFETY: the VMCS is current and complete; what the guest can reach of memory is up to whoever made the tables.
+        // SAFETY: the VMCS is current and complete; what the guest can reach of memory is up to the code that made the tables.
         let refused = unsafe { switch(registers, self.launched) };
         if refused {
             return Err(VmxError::Entry(self.error()));

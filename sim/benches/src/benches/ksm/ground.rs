@@ -27,7 +27,7 @@ struct Size {
 }
 
 impl Size {
-    /// So that a run of few vCPUs does not consist of its beginning, and one of many, each of whom every merge flushes twice,
+    /// So that a run of few vCPUs does not consist of its beginning, and one of many, each of which every merge flushes twice,
     /// has an end.
     fn of(setting: &Setting<'_>) -> Self {
         let (used, merged) = match setting.vcpus {
@@ -107,7 +107,7 @@ impl Ground {
         self.over.load(Relaxed)
     }
 
-    /// Whether nobody may use the first frame of a page any more.
+    /// Whether no vCPU may use the first frame of a page any more.
     pub fn is_freed(&self, gfn: Gfn) -> bool {
         self.freed[gfn.0 as usize].load(Relaxed)
     }

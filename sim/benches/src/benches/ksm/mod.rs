@@ -12,7 +12,7 @@
 //! | heeded, batched | the same: slat's own scanner | 64 |
 //!
 //! Twice: with guests that always run, so that each flush waits for every vCPU, and, for one figure, with guests that run a fifth
-//! of the time, of whom a flush seldom meets one. Kernel time is the scanner's, and what guests lose: to faults, to kicks, and
+//! of the time, so that a flush seldom meets one there. Kernel time is the scanner's, and what guests lose: to faults, to kicks, and
 //! waiting.
 //!
 //! | file | idea |

@@ -4,7 +4,7 @@
 //! memory    4 MiB in ranges of 2 MiB; guests use some of the pages, and have them mapped
 //! vCPUs     go round the pages in use, each in an order of its own
 //! a scan    by one vCPU's thread, out of the guest, as in Linux: some pages of a range become inaccessible, until a fault (a
-//!           hint) asks for them. The next scan when a guest has used 128 pages more, and nobody scans
+//!           hint) asks for them. The next scan when a guest has used 128 pages more, and no scan runs
 //! ```
 //! | policy | the VM is told | flushes |
 //! |---|---|---|

@@ -41,7 +41,7 @@ pub fn against(points: &[Point]) -> Vec<Against> {
             "flushes for each 2 MiB, before, in the best boot",
             (BEST.flushes[0] / BEST.calls[0], range),
             "flushes",
-            "a walk that nobody disturbs flushes once, or not at all where the guest has nothing mapped; here it always has",
+            "an undisturbed walk flushes once, or not at all where the guest has nothing mapped; here it always has",
         ),
         Against::not(
             "flushes for each 2 MiB, before, in the worst boot",

@@ -23,7 +23,7 @@ pub struct Scans {
     ns: atomic::AtomicU64,
 }
 
-/// Twice the number of scans that are over, and one more while somebody scans. On lines of its own.
+/// Twice the number of scans that are over, and one more during a scan. On lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Turn(AtomicU64);
@@ -50,7 +50,7 @@ impl Scans {
         [&self.calls, &self.ns].map(|count| count.load(Relaxed))
     }
 
-    /// Scans the next range, unless somebody scans, or the one that is next is not `due`.
+    /// Scans the next range, unless a scan runs, or the one that is next is not `due`.
     pub fn scan_if_due(&self, idle: &mut Idle, due: u64, how: (&Machine, &Pages, Policy)) {
         let turn = self.turn.0.load(Ordering::Relaxed);
         let range = turn / 2;

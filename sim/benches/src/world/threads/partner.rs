@@ -1,7 +1,7 @@
 //! A thread that does work for another one, which sleeps meanwhile: as a handler of user faults does.
 //!
 //! What matters is how long it takes, and that is two wake-ups and the work. So the partner does no more than to be woken,
-//! on the same CPU, and to wake the other; the work is done by whom it was asked of, in its place.
+//! on the same CPU, and to wake the other; the work is done by the thread that was asked, in its place.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ struct Partner {
 }
 
 impl Partner {
-    /// One for the calling thread, on its CPU: the system gives a new thread the CPUs of whoever made it.
+    /// One for the calling thread, on its CPU: the system gives a new thread the CPUs of the thread that made it.
     fn new() -> Self {
         let turn = Arc::new(AtomicU32::new(OWNER));
         let (seen, owner) = (Arc::clone(&turn), thread::current());
@@ -49,7 +49,7 @@ fn serve(turn: &AtomicU32, owner: &Thread) {
 /// Sleeps while it is `other`'s turn; whose it is then.
 fn wait(turn: &AtomicU32, other: u32) -> u32 {
     loop {
-        // ORDER(partner): Acquire pairs with the Release of whoever passed the turn.
+        // ORDER(partner): Acquire pairs with the Release of the thread that passed the turn.
         let now = turn.load(Ordering::Acquire);
         if now != other {
             return now;

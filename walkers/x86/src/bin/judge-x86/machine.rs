@@ -80,7 +80,7 @@ impl<P: Processor, F: Format> Walker<P, F> {
     const IS_PAE: bool = F::LEVELS == Pae::LEVELS;
 }
 
-// SAFETY: the memory above the image is in every machine that these programs are run in, and nobody else's.
+// SAFETY: the memory above the image is in every machine that these programs are run in, and used by nothing else.
 unsafe impl<P: Processor, F: Format> Machine for Walker<P, F> {
     /// An exit may forget everything, and in emulators does.
     const SHOWS_STALE: bool = false;

@@ -6,7 +6,7 @@
 //! ```
 //! A translation that outlives its flush is seen whichever way it is used: a load finds a spoiled word, and a store is
 //! lost with the frame, so that in the end a page's count is behind the guest's. The guest leaves for nothing but faults
-//! and kicks, so its TLB keeps what it has, as long as nobody flushes: with the engine told to leave flushes out, the
+//! and kicks, so its TLB keeps what it has, as long as there is no flush: with the engine told to leave flushes out, the
 //! same program does see a spoiled word.
 //!
 //! A kick is a word in the guest's memory that it looks at after each sweep.
@@ -169,7 +169,7 @@ fn second<P: Processor, F: Format>() -> ! {
     while !OVER.load(Relaxed) {
         // ORDER(pair): Acquire; pairs with the Release in `run`.
         let shared = NEXT.swap(null_mut(), Acquire).cast::<Shared<F>>();
-        // SAFETY: whoever put it there put a `Shared<F>`, and keeps it until `done`.
+        // SAFETY: the processor that put it there put a `Shared<F>`, and keeps it until `done`.
         if let Some(shared) = unsafe { shared.as_ref() } {
             let processor = processor.get_or_insert_with(|| P::new(&shared.guest.start()));
             vcpu::<P, F>(shared, processor);
@@ -277,7 +277,7 @@ fn run<F: Format>(guest: &Guest, ram: Ram, rounds: u64, flushes: bool) -> Outcom
     let outcome = host_side(&shared, &mut idle, rounds);
     shared.stop.store(true, Release);
     mail.kick.store(1, Release);
-    // ORDER(pair): Acquire; pairs with the Release in `second`. `shared` is used by nobody else from here on.
+    // ORDER(pair): Acquire; pairs with the Release in `second`. `shared` is not used by the other one from here on.
     while !shared.done.load(Acquire) {
         core::hint::spin_loop();
     }
@@ -323,7 +323,7 @@ fn host_side<F: Format>(shared: &Shared<'_, F>, idle: &mut Idle, rounds: u64) ->
     outcome
 }
 
-/// A page goes to its other frame, as a host would have it: nobody uses the old one any more when it is spoiled.
+/// A page goes to its other frame, as a host would have it: the old one is in no use when it is spoiled.
 fn move_page<F: Format>(vm: &Vm<F, Moving>, idle: &mut Idle, page: u64) {
     let host = vm.host();
     let from = host.side[page as usize].load(Relaxed);
