@@ -384,10 +384,13 @@ impl<F: Format, H: Host> Vm<F, H> {
         self.tlb.by_cause.paid(cause, owed.edits(), owed.pages());
         let unlinked = core::mem::take(&mut owed.unlinked);
         let kicks = Kicks::new(&self.host);
-        let flushed = if !needs_kicks && self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns())) {
+        // What a harvest arms of L2 is not told to its debt, entry by entry.
+        let logs = cause == Cause::DirtyLog && self.spaces.iter().any(|space| space.nested.get().is_some());
+        let both = (owed.gfns(), owed.is_nested() || logs);
+        let flushed = if !needs_kicks && !both.1 && self.tlb.is_broadcast(|| kicks.broadcast(owed.gfns())) {
             unlinked.flushed()
         } else {
-            self.tlb.shoot_down(owed.gfns(), unlinked, |vcpu| kicks.kick(vcpu))
+            self.tlb.shoot_down_both(both, unlinked, |vcpu| kicks.kick(vcpu))
         };
         let many = self.grace.defer(flushed);
         // Where a kick has panicked, too. A panic of the observer finds nothing undone.

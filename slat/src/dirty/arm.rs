@@ -14,6 +14,7 @@
 use super::Splitting;
 use crate::addr::{Gfn, Level, Span};
 use crate::host::Host;
+use crate::shadows::Reach;
 use crate::slots::Slot;
 use crate::slots::bitmap::WORD;
 use crate::space::Space;
@@ -100,6 +101,9 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
             steps.advance(row);
         }
         owed.owe(gfns);
+        if !seeded!(ArmForgetsShadows) {
+            self.withdraw_nested(gfns, owed);
+        }
     }
 
     /// Arms the pages of `slot` whose bits are set in `words`, the first of which is its word number `first`. Those whose
@@ -123,6 +127,11 @@ impl<F: Format, H: Host, M: Edits> Walk<'_, F, H, M> {
                 let gfn = base + u64::from(bit);
                 if !table.covers(gfn) {
                     table = self.table_of(gfn, by_bits);
+                }
+                if let Some(shadows) = self.space.nested.get().filter(|_| !seeded!(ArmForgetsShadows)) {
+                    let page = Span::sized(gfn, 1);
+                    // Their flush belongs to that of what is taken from the log.
+                    shadows.reach(&self.vm.host, &self.vm.active, page, Reach::WithdrawWrite);
                 }
                 if let Some(entries) = table.entries {
                     let entry = &entries[F::index(gfn, Level::K4)];

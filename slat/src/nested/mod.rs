@@ -23,8 +23,13 @@
 //! one and decode by the other.
 
 mod ept;
+mod fault;
 mod format;
 mod g_stage;
+mod l1_flush;
+mod l2;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod npt;
 mod stage2;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -32,8 +37,10 @@ mod tests;
 mod walk;
 
 pub use ept::{EptExit, EptFeatures, EptTable};
+pub use fault::L2Done;
 pub use format::{L1Access, L1Entry, L1Fault, L1Format, L1Rights, Refusal};
 pub use g_stage::{GStageFeatures, GStageTable, GuestPageFault};
+pub use l2::L2;
 pub use npt::{NestedPageFault, NptMode, NptTable};
 pub use stage2::{Stage2Abort, Stage2Features, Stage2Table};
 pub use walk::{L1Leaf, L1Stop};

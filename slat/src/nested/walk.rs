@@ -229,7 +229,7 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
     }
 
     /// One walk, in a section on `seat`; with an access, or only a look.
-    fn walk_l1_on<T: L1Format>(
+    pub(super) fn walk_l1_on<T: L1Format>(
         &self,
         seat: &Seat,
         table: &T,
@@ -237,8 +237,20 @@ impl<F: Format, H: Host> Memslots<'_, F, H> {
         is_access: bool,
     ) -> Result<L1Leaf, L1Stop> {
         let reading = self.space.memslots.read(&self.vm.reads, seat);
+        self.walk_l1_in(reading.version, seat, table, access, is_access)
+    }
+
+    /// The same in a section in which these memslots were read.
+    pub(super) fn walk_l1_in<T: L1Format>(
+        &self,
+        version: Version<'_>,
+        seat: &Seat,
+        table: &T,
+        access: &L1Access,
+        is_access: bool,
+    ) -> Result<L1Leaf, L1Stop> {
         for _ in 0..ATTEMPTS {
-            let mut path = Path::descend(&self.vm.host, reading.version, table, access)?;
+            let mut path = Path::descend(&self.vm.host, version, table, access)?;
             let mut stores = false;
             if is_access {
                 stores = path.check(table, access)?;

@@ -15,6 +15,7 @@ mod memory;
 mod mistakes;
 mod oracle;
 mod random;
+mod shadows;
 
 use crate::nested::*;
 use crate::sync::prim::{AtomicU8, AtomicU64, Relaxed};
