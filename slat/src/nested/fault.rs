@@ -283,7 +283,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
     }
 
     /// T refuses. Hardware forgets the translation that it hit, so L1 need not flush it: the leaf goes, and what this vCPU's own TLB may
-    /// have.
+    /// have. Once more when the vCPU comes back: another one may have read T before L1 changes it, and install that after.
     fn refused(&mut self, at: At<'_>, fault: L1Fault) -> Met {
         let active = &self.vcpu.vm.active;
         let is_ours = fault.access.gpa.gfn().0 >> F::FRAME_BITS == 0;
@@ -295,6 +295,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             && (is_leaf || at.word.version() > state.forgot)
             && !seeded!(RefusedLeafKept)
         {
+            state.refused.push((self.index, fault.access.gpa.gfn()));
             state.forgot = active.now();
             self.vcpu.loaded.forget_l2();
         }

@@ -3,7 +3,7 @@
 use super::format::L1Format;
 use crate::host::Host;
 use crate::loaded::Tag;
-use crate::shadows::{Held, Numbers, Shadow, Shadows};
+use crate::shadows::{Held, Numbers, Reach, Shadow, Shadows};
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
@@ -129,6 +129,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         };
         // Held, so it is there.
         let shadow = shadows.shadow(hold.index).ok_or(NoMemory)?;
+        // What a fault under way has read of T there is not installed any more.
+        for (index, g2) in state.refused.drain(..) {
+            if let Some(shadow) = shadows.shadow(index).filter(|_| !seeded!(RefusedOnce)) {
+                shadow.reach(host, active, g2, Reach::Zap);
+            }
+        }
         let first = Some(active.now()).filter(|_| !seeded!(FirstEntryUnflushed));
         if let Some(asked) = state.visits(hold, first) {
             shadow.flush(host, active, asked);

@@ -215,7 +215,7 @@ impl<F: Format> Shadows<F> {
 
 impl<F: Format> Shadow<F> {
     /// What stands for `g2`, whatever its level, is edited.
-    fn reach<M: TableMemory>(&self, memory: &M, active: &impl Numbers, g2: Gfn, how: Reach) {
+    pub(crate) fn reach<M: TableMemory>(&self, memory: &M, active: &impl Numbers, g2: Gfn, how: Reach) {
         loop {
             // SAFETY: nothing is ever unlinked from a shadow.
             let at = unsafe { self.radix.descend(memory, g2) };

@@ -1,6 +1,7 @@
 //! What a vCPU keeps of shadows between its visits to L2.
 
 use super::{AnyTable, Hold};
+use crate::addr::Gfn;
 use crate::table::entry::Version;
 use alloc::vec::Vec;
 
@@ -11,6 +12,8 @@ pub(crate) struct VcpuShadows {
     pub(crate) held: Option<Held>,
     /// Those that it has ever been in.
     visited: Vec<Visited>,
+    /// Entries whose leaf T has refused: L1 may have changed T since, without a flush.
+    pub(crate) refused: Vec<(usize, Gfn)>,
     /// No hole that is not newer has left anything under L2's tag of this vCPU.
     pub(crate) forgot: Version,
 }

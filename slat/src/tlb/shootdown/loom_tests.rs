@@ -260,7 +260,7 @@ fn mistakes_about_the_ranges_of_flushes() {
 
 #[test]
 fn mistake_two_writers_in_one_cell() {
-    fn number(tlb: &Tlb, gfns: Span<Gfn>) -> u64 {
+    fn number(tlb: &Tlb, gfns: Span<Gfn>, _: bool) -> u64 {
         let generation = tlb.generation.fetch_add(1, AcqRel) + 1;
         let ranged = &tlb.ring[0];
         ranged.generation.store(0, Relaxed);
