@@ -171,7 +171,17 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let at = unsafe { shadow.radix.descend(host, if is_ours { g2 } else { Gfn(0) }) };
         let epoch = active.epoch();
         let reading = space.memslots.read(&vm.reads, seat);
-        let walk = || slots.walk_l1_in(reading.version, seat, &self.table, access, true);
+        // Tables and pages of L1 are in few slots.
+        let memo = &mut self.memo;
+        let find = &mut |gfn| match *memo {
+            Some((number, slot)) if number == reading.number && slot.gfns.contains(gfn) => Some(slot),
+            _ => {
+                let slot = reading.version.find(gfn)?;
+                *memo = Some((reading.number, slot));
+                Some(slot)
+            }
+        };
+        let walk = || slots.walk_l1_in(find, seat, &self.table, access, true);
         let leaf = match early.unwrap_or_else(walk) {
             Ok(leaf) => leaf,
             Err(L1Stop::Fault(fault)) => {
@@ -192,7 +202,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
         let handled = |done| Ok(Met::Done(L2Done::Handled { done, gpa }));
         let stores = self.table.demands(access).allows(Access::Write);
         let wants = if stores { Access::Write } else { access.access };
-        let Some(slot) = reading.version.find(g1) else {
+        let Some(slot) = find(g1) else {
             let nowhere = active.nowhere(epoch, Span::sized(g1, 1));
             return if nowhere { handled(Done::Mmio) } else { Ok(Met::Covered) };
         };

@@ -4,6 +4,7 @@ use super::format::L1Format;
 use crate::host::Host;
 use crate::loaded::Tag;
 use crate::shadows::{Held, Numbers, Reach, Shadow, Shadows};
+use crate::slots::Slot;
 use crate::sync::idle::Idle;
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
@@ -19,6 +20,8 @@ pub struct L2<'v, 'vm, F: Format, H: Host, T: L1Format> {
     pub(super) shadows: &'vm Shadows<F>,
     pub(crate) shadow: &'vm Shadow<F>,
     pub(super) index: usize,
+    /// The slot that a fault looked up last, and the version of the slots.
+    pub(super) memo: Option<(u64, Slot)>,
 }
 
 impl<F: Format, H: Host, T: L1Format> fmt::Debug for L2<'_, '_, F, H, T> {
@@ -142,7 +145,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
             state.forgot = active.now();
             self.loaded.forget_l2();
         }
-        Ok(L2 { vcpu: self, table, shadows, shadow, index: hold.index })
+        Ok(L2 { vcpu: self, table, shadows, shadow, index: hold.index, memo: None })
     }
 
     /// It holds no shadow any more.
