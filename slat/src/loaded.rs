@@ -24,6 +24,29 @@ pub(crate) enum Tag {
     L2,
 }
 
+/// How a vCPU has entered the guest: how it will enter sections when it is back, and under which tag it runs. One byte.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entered(u8);
+
+impl Entered {
+    const L2: u8 = 2;
+
+    #[inline(always)]
+    pub(crate) fn new(light: bool, tag: Tag) -> Self {
+        Self(u8::from(light) | if tag == Tag::L2 { Self::L2 } else { 0 })
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_light(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn tag(self) -> Tag {
+        if self.0 & Self::L2 != 0 { Tag::L2 } else { Tag::L1 }
+    }
+}
+
 /// No root has this frame.
 const NO_ROOT: Pfn = Pfn(u64::MAX);
 
@@ -48,15 +71,14 @@ impl Loaded {
 #[derive(Debug)]
 pub(crate) struct Root<'a> {
     pub(crate) now: &'a RootWord,
-    pub(crate) tag: Tag,
     pub(crate) loaded: &'a mut Loaded,
 }
 
 impl Root<'_> {
     /// The one that is loaded.
     #[inline(always)]
-    pub(crate) fn pfn(&self) -> Pfn {
-        match self.tag {
+    pub(crate) fn pfn(&self, tag: Tag) -> Pfn {
+        match tag {
             Tag::L1 => self.loaded.l1,
             Tag::L2 => self.loaded.l2,
         }
@@ -65,22 +87,23 @@ impl Root<'_> {
     /// Loads the root, and forgets what came from another one, or is on another processor. After the flushes have been carried out: an
     /// operation that replaces a root flushes afterwards, and one that meets a hole of the fresh root before that flushes too. So each
     /// answer must look.
-    pub(crate) fn reload(&mut self, cache: &mut impl Translations) {
+    #[inline(always)]
+    pub(crate) fn reload(&mut self, tag: Tag, cache: &mut impl Translations) {
         let cpu = if seeded!(ProcessorBelieved) { self.loaded.cpu } else { cache.cpu() };
         let now = self.now.pfn();
         let moved = cpu != self.loaded.cpu;
-        if (!moved && self.pfn() == now) || seeded!(CachesBelieved) {
+        if (!moved && self.pfn(tag) == now) || seeded!(CachesBelieved) {
             return;
         }
         // Unknown until it is done: where it panics, the next entry or answer forgets all, wherever that is. Flushes have been carried
         // out here by now, and what was loaded before has not seen them.
         if !seeded!(LoadedKept) {
-            *self.loaded.of(self.tag) = NO_ROOT;
+            *self.loaded.of(tag) = NO_ROOT;
             if moved {
                 *self.loaded = Loaded::UNKNOWN;
             }
         }
-        if self.tag == Tag::L2 && !moved {
+        if tag == Tag::L2 && !moved {
             cache.flush_nested();
         } else {
             cache.flush_all();
@@ -88,6 +111,6 @@ impl Root<'_> {
         if moved {
             *self.loaded = Loaded { cpu, ..Loaded::UNKNOWN };
         }
-        *self.loaded.of(self.tag) = now;
+        *self.loaded.of(tag) = now;
     }
 }

@@ -4,7 +4,7 @@ use crate::addr::Pfn;
 use crate::dirty::ring::Ring;
 use crate::fault::memo::Memo;
 use crate::host::{Host, Token, VcpuId};
-use crate::loaded::{Loaded, Root, Tag};
+use crate::loaded::{Entered, Loaded, Root, Tag};
 use crate::shadows::VcpuShadows;
 use crate::slots::SpaceId;
 use crate::space::Space;
@@ -190,6 +190,7 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     }
 
     /// The same under either tag, on the tables below `root`.
+    #[inline(always)]
     pub(crate) fn enter_under<'a>(
         &'a mut self,
         _idle: &'a mut Idle,
@@ -199,12 +200,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
     ) -> Ready<'a> {
         let (vcpu, seat) = (self.vm.tlb.vcpu(self.id), self.seat.seat());
         seat.rest();
-        let root = Root { now: root, tag, loaded: &mut self.loaded };
-        let light = self.light;
+        let root = Root { now: root, loaded: &mut self.loaded };
+        let entered = Entered::new(self.light, tag);
         // Before `cache` is called: where it panics, the guard takes the vCPU out of the guest again.
-        let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, light, _idle: PhantomData };
+        let mut guest = InGuest { tlb: &self.vm.tlb, vcpu, seat, root, entered, _idle: PhantomData };
         guest.tlb.enter(vcpu, cache);
-        guest.root.reload(cache);
+        guest.root.reload(tag, cache);
         Ready(guest)
     }
 }
@@ -357,8 +358,7 @@ pub struct InGuest<'a> {
     vcpu: &'a VcpuTlb,
     seat: &'a Seat,
     root: Root<'a>,
-    /// How sections are entered when it is back.
-    light: bool,
+    entered: Entered,
     _idle: PhantomData<&'a mut Idle>,
 }
 
@@ -384,7 +384,7 @@ impl InGuest<'_> {
     /// [`answer`](Self::answer); then everything cached has been forgotten.
     #[inline(always)]
     pub fn root(&self) -> Pfn {
-        self.root.pfn()
+        self.root.pfn(self.entered.tag())
     }
 
     /// Whether a flush waits for this vCPU, or a page that it waits for is [ready](Self::has_ready). A software vCPU asks
@@ -407,7 +407,7 @@ impl InGuest<'_> {
     pub fn answer(&mut self, cache: &mut impl Translations) {
         self.tlb.catch_up(self.vcpu, cache);
         if !seeded!(RootKept) {
-            self.root.reload(cache);
+            self.root.reload(self.entered.tag(), cache);
         }
     }
 }
@@ -415,7 +415,7 @@ impl InGuest<'_> {
 impl Drop for InGuest<'_> {
     fn drop(&mut self) {
         Tlb::leave(self.vcpu);
-        self.seat.wake(self.light);
+        self.seat.wake(self.entered.is_light());
     }
 }
 

@@ -201,7 +201,7 @@ impl Nested {
                     _ => lines == me.lines,
                 };
                 match me.word {
-                    Some(Word::Leaf { .. }) if stands => self.leaf_met(s, i),
+                    Some(Word::Leaf { .. }) if stands => Self::leaf_met(s, i),
                     _ if stands => Pc::Link,
                     _ => Pc::Start,
                 }
@@ -349,7 +349,7 @@ impl Nested {
     }
 
     /// As built: the leaf that the fault has met serves, or goes.
-    fn leaf_met(&self, s: &mut State, i: usize) -> Pc {
+    fn leaf_met(s: &mut State, i: usize) -> Pc {
         let me = s.threads[i];
         let Some(old @ Word::Leaf { pfn, write, .. }) = me.word else { unreachable!("a leaf") };
         let serves = pfn == me.pfn && write == me.write && s.world.walk().same(old);

@@ -244,11 +244,7 @@ impl<F: Format, H: Host, T: L1Format> L2<'_, '_, F, H, T> {
             return Ok(Met::Changed);
         }
         if is_leaf {
-            let extra = old.perms.without(composed.perms);
-            let serves = composed.perms.without(old.perms).without(Perms::WRITE) == Perms::NONE
-                && (!stores || old.perms.allows(Access::Write));
-            let same = Leaf { perms: old.perms, accessed: old.accessed, dirty: old.dirty, ..composed };
-            if serves && extra == Perms::NONE && same == old && at.entry.load() == at.word {
+            if serves_still(old, composed, stores) && at.entry.load() == at.word {
                 return handled(Done::Spurious);
             }
             drop_leaf(active, at.entry, at.word);
@@ -321,4 +317,13 @@ pub(super) fn stands(active: &Active, (epoch, stamp): (Epoch, Stamp), hva: Hva) 
     }
     let same = active.newest_of(RegionLine::of(hva)) == stamp.newest && active.epoch() == epoch;
     same || seeded!(HintUnchecked)
+}
+
+/// Whether the leaf that is there does for the access, and allows no more than what would be mapped now. A permission to store may be
+/// missing that the access does not need.
+fn serves_still(old: Leaf, new: Leaf, stores: bool) -> bool {
+    let missing = new.perms.without(old.perms);
+    let serves = missing.without(Perms::WRITE) == Perms::NONE && (!stores || old.perms.allows(Access::Write));
+    let same = Leaf { perms: old.perms, accessed: old.accessed, dirty: old.dirty, ..new } == old;
+    serves && same && old.perms.without(new.perms) == Perms::NONE
 }

@@ -6,6 +6,7 @@ use crate::loaded::Tag;
 use crate::shadows::{Held, Numbers, Reach, Shadow, Shadows};
 use crate::slots::Slot;
 use crate::sync::idle::Idle;
+use crate::sync::prim::Relaxed;
 use crate::table::format::Format;
 use crate::table::pool::NoMemory;
 use crate::tlb::Translations;
@@ -114,9 +115,12 @@ impl<'vm, F: Format, H: Host> Vcpu<'vm, F, H> {
         self.awake();
         let (vm, space) = (self.vm, self.space);
         let (host, active) = (&vm.host, &vm.active);
-        let shadows = match space.nested.get() {
-            Some(shadows) => shadows,
-            None => space.nested.set(Shadows::new(host, &vm.pool, vm.policy.vcpus)?),
+        let shadows = if let Some(shadows) = space.nested.get() {
+            shadows
+        } else {
+            let shadows = space.nested.set(Shadows::new(host, &vm.pool, vm.policy.vcpus)?);
+            vm.nested.store(true, Relaxed);
+            shadows
         };
         let state = self.nested.get_or_insert_with(Box::default);
         let hold = match &state.held {

@@ -6,8 +6,7 @@
 //! flush
 //! paid          the hints of the range go; faults on its frames still wait
 //! ```
-//! Whatever the reason, leaves of L2 go: the next access asks T and the host. A VM that never ran a nested guest pays one null test
-//! for each address space.
+//! Whatever the reason, leaves of L2 go: the next access asks T and the host. A VM that never ran a nested guest pays one test.
 
 use super::begun::{Begun, Range};
 use crate::addr::{Gfn, Hva, Span};
@@ -26,6 +25,14 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
     /// Reaches what was made of `parts`, or of all that was published; or of the pages in `told`.
     #[inline(always)]
     pub(super) fn reach_nested(&self, parts: Option<&[Span<Gfn>]>, told: Option<Span<Hva>>, owed: &mut Owed) {
+        if self.vm.runs_nested() {
+            self.reach_all_spaces(parts, told, owed);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn reach_all_spaces(&self, parts: Option<&[Span<Gfn>]>, told: Option<Span<Hva>>, owed: &mut Owed) {
         for space in &self.vm.spaces {
             if let Some(shadows) = space.nested.get() {
                 self.reach_in(space, shadows, (parts, told), owed);
@@ -33,8 +40,6 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn reach_in(
         &self,
         space: &Space<F>,

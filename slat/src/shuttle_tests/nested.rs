@@ -11,7 +11,6 @@ use crate::sync::prim::{AtomicU64, Relaxed, quiet, step};
 use crate::table::Word;
 use crate::table::formats::Npt4;
 use crate::*;
-use std::sync::Mutex;
 
 const DEAD: &str = "L2 uses a frame that the host has taken back";
 const OLD: &str = "L2 uses what L1 has flushed";
@@ -28,8 +27,6 @@ struct Small {
     /// Frames that the host has given out, and taken back.
     given: AtomicU64,
     dead: AtomicU64,
-    /// One change of a page at a time.
-    changes: Mutex<()>,
 }
 
 // SAFETY: the defaults keep the contract.
@@ -82,7 +79,6 @@ impl Nest {
             frames,
             given: AtomicU64::new(FRAMES + PAGES),
             dead: AtomicU64::new(0),
-            changes: Mutex::default(),
         };
         let vm = Vm::<Npt4, _>::builder(host).vcpus(vcpus).build().expect("there is memory");
         let mut idle = Idle::take().expect("one on each thread");
@@ -146,11 +142,12 @@ impl Nest {
         let host = self.vm.host();
         let mut change = self.vm.invalidate(Span::sized(Hva(BASE + (DATA + page << 12)), 4096), Why::Migrate);
         idle(|idle| change.apply(idle).settle());
-        let held = host.changes.lock().expect("nobody panics");
-        let new = host.given.fetch_add(1, Relaxed);
-        let old = host.frames[page as usize].swap(new, Relaxed);
-        host.dead.fetch_or(1 << old, Relaxed);
-        drop(held);
+        step();
+        // One change of a page at a time.
+        let new = quiet(&host.given).fetch_add(1, Relaxed);
+        let old = quiet(&host.frames[page as usize]).swap(new, Relaxed);
+        quiet(&host.dead).fetch_or(1 << old, Relaxed);
+        step();
         drop(change);
     }
 }
