@@ -283,7 +283,6 @@ bugs! {
     HintAfterLeaf "hint-after-leaf" Unit "a fault of L2 maps its page, and then enters the hint in the reverse map",
     HintUnfenced "hint-unfenced" Loom "no fence between a hint in the reverse map and the look at what is announced",
     HintUnchecked "hint-unchecked" Unit "a fault of L2 does not look at what is announced after it has entered its hint",
-    HintRemovedFirst "hint-removed-first" Shuttle "hints go from the reverse map before the flush of what they lead to",
     EntryBelieved "entry-believed" Shuttle "a fault of L2 fills the hole that it finds last, not the one that it met before it read L1's table",
     TablesReadFirst "tables-read-first" Unit "a fault of L2 reads L1's table, and then the entry that it fills",
     L1TagOnly "l1-tag-only" Unit "an invalidation that reached a nested guest flushes L1's translations alone",

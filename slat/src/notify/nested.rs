@@ -62,9 +62,6 @@ impl<F: Format, H: Host> Begun<'_, F, H> {
         // Frames outside of `parts` or `told` have not been looked at.
         if any && parts.is_none() && told.is_none() {
             self.reached.set(true);
-            if seeded!(HintRemovedFirst) {
-                self.forget_nested();
-            }
         }
     }
 

@@ -193,7 +193,6 @@ fn nothing_that_l1_has_flushed_is_used_by_l2() {
 }
 
 #[test]
-fn mistakes_that_need_two_threads_more() {
-    finds(Bug::HintRemovedFirst, &[DEAD], moving_twice);
+fn mistake_the_last_hole_is_filled() {
     finds(Bug::EntryBelieved, &[DEAD, OLD], flushing);
 }
